@@ -1,0 +1,1 @@
+//! The per-host daemon: the far end of tunnels.

@@ -1,0 +1,45 @@
+//! The `skein` program: one module per subcommand, nothing but arguments and output here.
+
+mod commands;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Moves running virtual machines between KVM/QEMU hosts over every NIC at once.
+#[derive(Parser)]
+#[command(name = "skein", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Ca(commands::ca::Args),
+    Lab(commands::lab::Args),
+    Bench(commands::bench::Args),
+}
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("SKEIN_LOG").unwrap_or_else(|_| "info".into()),
+        )
+        .with_target(false)
+        .init();
+    let done = match Cli::parse().command {
+        Command::Ca(args) => commands::ca::run(args),
+        Command::Lab(args) => commands::lab::run(args),
+        Command::Bench(args) => commands::bench::run(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The chain once, here: no Display repeats its source.
+            eprintln!("skein: {}", error.chain().map(|e| e.to_string()).collect::<Vec<_>>().join(": "));
+            ExitCode::FAILURE
+        }
+    }
+}

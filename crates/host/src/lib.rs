@@ -1,0 +1,1 @@
+//! What a host is: NICs, addresses, links, counters, CPU load.

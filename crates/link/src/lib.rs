@@ -1,0 +1,1 @@
+//! Transports: one TCP connection on one path, plain or TLS.

@@ -1,0 +1,1 @@
+//! Named benchmark cases, the movers they compare, statistics and the report.

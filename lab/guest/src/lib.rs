@@ -1,0 +1,1 @@
+//! The lab's guest: kernel, initramfs, boot, and what the workload inside reports.
