@@ -1,1 +1,46 @@
-//! A cluster's CA and the identities it issues; TLS configurations made from them.
+//! A cluster's CA, the identities it issues to hosts, and the TLS configurations made from them.
+//!
+//! Membership is the only right there is: whoever holds an identity signed by the cluster's CA may talk to every agent,
+//! whoever does not gets nothing, not even a TLS handshake. An identity therefore carries two names: [`MEMBER_NAME`],
+//! which every identity has, so that a host dialled by any of its IP addresses can be checked for membership; and the
+//! host's own name, which tells who it is ([`peer_name`]).
+//!
+//! Absent on purpose: TLS 1.2, session tickets and 0-RTT (nothing to replay), revocation lists (make a new CA instead,
+//! see `docs/identity.md`), and any way to turn verification off.
+
+mod ca;
+mod certificate;
+mod explain;
+mod files;
+mod identity;
+mod tls;
+
+pub use ca::{CaError, ClusterCa, Validity};
+pub use certificate::{CertificateInfo, ParseError, parse_pem};
+pub use explain::{explain, explain_io};
+pub use files::WriteError;
+pub use identity::{Identity, IdentityError};
+pub use tls::{PeerError, check_peer, client_config, member_name, peer_name, server_config};
+
+/// The name that every identity carries: what a TLS client asks for, whatever address it dials.
+///
+/// `.internal` is reserved for private use, so no public CA can ever sign it.
+pub const MEMBER_NAME: &str = "member.skein.internal";
+
+/// The application protocol that both ends must agree on (TLS ALPN). Another major version has another name.
+pub const ALPN: &[u8] = b"skein/1";
+
+/// Where a host's identity lies unless said otherwise.
+pub const DEFAULT_IDENTITY_DIR: &str = "/etc/skein/identity";
+
+/// Where a cluster's CA lies unless said otherwise.
+pub const DEFAULT_CA_DIR: &str = "/etc/skein/ca";
+
+/// How long an identity is valid unless said otherwise, in days.
+pub const DEFAULT_VALIDITY_DAYS: u32 = 365;
+
+/// How long a CA is valid, in days: ten years.
+pub const CA_VALIDITY_DAYS: u32 = 3652;
+
+/// From how many days before its end on an identity should be renewed.
+pub const RENEW_DAYS_BEFORE: i64 = 30;

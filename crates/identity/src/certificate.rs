@@ -1,0 +1,135 @@
+//! What a certificate says, for people and for checks.
+
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use x509_parser::extensions::GeneralName;
+
+use crate::MEMBER_NAME;
+
+/// A CA bundle of more than this many certificates is not one of ours.
+const CERTIFICATES_MAX: usize = 16;
+
+/// Why bytes are not the certificates they should be.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseError {
+    /// There is no `BEGIN CERTIFICATE` section.
+    #[error("there is no PEM certificate in it")]
+    NoCertificate,
+    /// A section is cut off or is not base64.
+    #[error("it is broken PEM")]
+    Pem(#[source] rustls::pki_types::pem::Error),
+    /// More sections than make sense.
+    #[error("it holds more than {CERTIFICATES_MAX} certificates")]
+    TooMany,
+    /// The section's content is not X.509.
+    #[error("it is not an X.509 certificate ({0})")]
+    X509(String),
+}
+
+/// The certificates of a PEM text, in their order. Other sections are skipped.
+pub fn parse_pem(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ParseError> {
+    let mut certificates = Vec::new();
+    for section in CertificateDer::pem_slice_iter(pem) {
+        if certificates.len() == CERTIFICATES_MAX {
+            return Err(ParseError::TooMany);
+        }
+        certificates.push(section.map_err(ParseError::Pem)?);
+    }
+    if certificates.is_empty() {
+        Err(ParseError::NoCertificate)
+    } else {
+        Ok(certificates)
+    }
+}
+
+/// What a certificate says about itself. Nothing of it is verified here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateInfo {
+    /// The subject's distinguished name, as `CN=…`.
+    pub subject: String,
+    /// The distinguished name of who signed it.
+    pub issuer: String,
+    /// The DNS names it is valid for, in lower case.
+    pub names: Vec<String>,
+    /// Whether it may sign others.
+    pub is_ca: bool,
+    /// Valid from this second on.
+    pub not_before: Timestamp,
+    /// Valid up to this second.
+    pub not_after: Timestamp,
+    /// SHA-256 over the DER encoding, as `AB:CD:…`.
+    pub fingerprint: String,
+    /// The public key, DER of a SubjectPublicKeyInfo.
+    pub(crate) public_key: Vec<u8>,
+}
+
+impl CertificateInfo {
+    /// Reads one certificate.
+    pub fn parse(der: &CertificateDer<'_>) -> Result<Self, ParseError> {
+        let x509 = |error: &dyn std::fmt::Display| ParseError::X509(error.to_string());
+        let (rest, cert) = x509_parser::parse_x509_certificate(der).map_err(|e| x509(&e))?;
+        if !rest.is_empty() {
+            return Err(x509(&"bytes after its end"));
+        }
+        let names = match cert.subject_alternative_name().map_err(|e| x509(&e))? {
+            None => Vec::new(),
+            Some(san) => san
+                .value
+                .general_names
+                .iter()
+                .filter_map(|name| match name {
+                    GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+                    _ => None,
+                })
+                .collect(),
+        };
+        let timestamp =
+            |time: x509_parser::time::ASN1Time| Timestamp::from_second(time.timestamp()).map_err(|e| x509(&e));
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, der);
+        Ok(Self {
+            subject: cert.subject().to_string(),
+            issuer: cert.issuer().to_string(),
+            names,
+            is_ca: cert.is_ca(),
+            not_before: timestamp(cert.validity().not_before)?,
+            not_after: timestamp(cert.validity().not_after)?,
+            fingerprint: digest
+                .as_ref()
+                .iter()
+                .map(|b| format!("{b:02X}"))
+                .collect::<Vec<_>>()
+                .join(":"),
+            public_key: cert.public_key().raw.to_vec(),
+        })
+    }
+
+    /// The one host name beside [`MEMBER_NAME`], if it is exactly one.
+    pub fn host(&self) -> Option<&str> {
+        let mut hosts = self.names.iter().filter(|name| *name != MEMBER_NAME);
+        let host = hosts.next()?;
+        hosts.next().is_none().then_some(host)
+    }
+
+    /// Whether it carries [`MEMBER_NAME`].
+    pub fn is_member(&self) -> bool {
+        self.names.iter().any(|name| name == MEMBER_NAME)
+    }
+
+    /// Whole days from `now` to its end, rounded down; negative once it has expired.
+    pub fn days_left(&self, now: SystemTime) -> i64 {
+        (self.not_after.as_second() - unix_seconds(now)).div_euclid(24 * 3600)
+    }
+}
+
+/// Seconds since 1970; a clock before that reads as 1970.
+pub(crate) fn unix_seconds(time: SystemTime) -> i64 {
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO)
+        .as_secs()
+        .try_into()
+        .unwrap_or(i64::MAX)
+}
