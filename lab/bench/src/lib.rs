@@ -1,1 +1,8 @@
 //! Named benchmark cases, the movers they compare, statistics and the report.
+
+pub mod figure;
+pub mod goodput;
+pub mod mover;
+pub mod record;
+pub mod stats;
+pub mod units;

@@ -1,0 +1,929 @@
+//! Whether a case's figure was reached. Pure: runs and yardsticks in, words and a verdict out.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    mover::Mover,
+    record::{CaseResult, Part, Run, Skipped, Total, Yardstick},
+    stats::{Summary, median},
+    units,
+};
+
+/// One part of a figure. `stage` names the stage of the case that it looks at; "" is the only one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(missing_docs, reason = "each variant's comment speaks of all its fields")]
+pub enum Check {
+    /// Goodput is at least this share of what iperf3 got on all links together.
+    OfIperf3 { stage: &'static str, share: f64 },
+    /// Goodput is at least this share of the links' nominal sum.
+    OfLinks { stage: &'static str, share: f64 },
+    /// As [`Check::OfLinks`] for each direction by itself.
+    EachWay { stage: &'static str, share: f64 },
+    /// Total time is at most this many times the peer's.
+    TimeOf {
+        stage: &'static str,
+        peer: Mover,
+        at_most: f64,
+    },
+    /// Goodput is at least this many times the peer's.
+    GoodputOf {
+        stage: &'static str,
+        peer: Mover,
+        at_least: f64,
+    },
+    /// Goodput is at least this many times that of the same mover in another stage.
+    GoodputOfStage {
+        stage: &'static str,
+        other: &'static str,
+        at_least: f64,
+    },
+    /// CPU of the mover at both ends per GB is at most this many times the peer's.
+    CpuOf {
+        stage: &'static str,
+        peer: Mover,
+        at_most: f64,
+    },
+    /// The guest's longest gap is at most the larger of `factor` times and `slack_ms` more than the best of the peers'.
+    GapOf {
+        stage: &'static str,
+        peers: &'static [Mover],
+        factor: f64,
+        slack_ms: f64,
+    },
+    /// Memory of the mover at each end.
+    MemoryAtMost { stage: &'static str, bytes: u64 },
+    /// After a fault, the links that remain are used to less than 90 % for at most this long.
+    BelowAtMost { stage: &'static str, seconds: f64 },
+    /// After healing, the links concerned are used again within this time.
+    UsedAgainWithin { stage: &'static str, seconds: f64 },
+    /// Total time is at most this much longer than in an undisturbed stage.
+    Adds {
+        stage: &'static str,
+        undisturbed: &'static str,
+        seconds: f64,
+    },
+    /// 99th percentile of the small stream's round trip beside bulk is at most this much over its idle median.
+    LatencyOver { stage: &'static str, millis: f64 },
+    /// The last of the guests that moved together takes at most this many times as long as the first.
+    FinishWithin { stage: &'static str, factor: f64 },
+}
+
+/// What a case measured, as the figure sees it.
+#[derive(Clone, Copy)]
+pub struct Data<'a> {
+    /// The mover that the figure is about.
+    pub subject: Mover,
+    /// Runs of this case.
+    pub runs: &'a [Run],
+    /// Its yardsticks.
+    pub yardsticks: &'a [Yardstick],
+}
+
+/// Judges a case: all its checks, and that every run of the subject completed with the guest intact.
+pub fn judge(case: &str, shows: &str, checks: &[Check], data: Data<'_>, skipped: Vec<Skipped>) -> CaseResult {
+    let mut parts: Vec<Part> = checks.iter().map(|check| check.judge(data)).collect();
+    parts.push(intact(data));
+    let met = if parts.iter().any(|p| p.met == Some(false)) {
+        Some(false)
+    } else {
+        parts.iter().all(|p| p.met == Some(true)).then_some(true)
+    };
+    let join = |word: fn(&Part) -> &str| parts.iter().map(word).collect::<Vec<_>>().join("; ");
+    CaseResult {
+        case: case.into(),
+        shows: shows.into(),
+        figure: join(|p| &p.figure),
+        measured: join(|p| &p.measured),
+        met,
+        totals: totals(data.runs),
+        yardsticks: data.yardsticks.to_vec(),
+        skipped,
+        parts,
+    }
+}
+
+/// Total times by stage and mover, in the order in which they first ran.
+pub fn totals(runs: &[Run]) -> Vec<Total> {
+    let mut keys: Vec<(&str, Mover)> = Vec::new();
+    for run in runs {
+        if !keys.contains(&(&run.stage, run.mover)) {
+            keys.push((&run.stage, run.mover));
+        }
+    }
+    keys.into_iter()
+        .map(|(stage, mover)| {
+            let of: Vec<&Run> = runs.iter().filter(|r| r.stage == stage && r.mover == mover).collect();
+            Total {
+                stage: stage.into(),
+                mover,
+                total_s: Summary::of(&of.iter().filter_map(|r| completed(r)?.total_s).collect::<Vec<_>>()),
+                failed: of.iter().filter(|r| r.error.is_some()).count(),
+            }
+        })
+        .collect()
+}
+
+impl Check {
+    /// Compares, and says so in words.
+    pub fn judge(self, data: Data<'_>) -> Part {
+        let subject = data.subject;
+        match self {
+            Check::OfIperf3 { stage, share } => {
+                let yardstick = data
+                    .yardsticks
+                    .iter()
+                    .find(|y| y.stage == stage && !y.iperf3_bps.is_empty());
+                let iperf3 = yardstick
+                    .map(|y| y.iperf3_bps.iter().sum::<f64>())
+                    .ok_or("iperf3 was not measured".into());
+                part(
+                    figure(
+                        stage,
+                        format!(
+                            "guest bytes at {} of what iperf3 gets on all links together",
+                            units::percent(share)
+                        ),
+                    ),
+                    AtLeast(share),
+                    ratio(data.goodput(stage, subject), iperf3, units::bps),
+                )
+            }
+            Check::OfLinks { stage, share } => part(
+                figure(
+                    stage,
+                    format!("guest bytes at {} of the links' sum", units::percent(share)),
+                ),
+                AtLeast(share),
+                ratio(data.goodput(stage, subject), data.links(stage, subject), units::bps),
+            ),
+            Check::EachWay { stage, share } => {
+                let measured = data.links(stage, subject).and_then(|links| {
+                    let ways = data.goodput_each_way(stage, subject)?;
+                    let words = ways
+                        .iter()
+                        .map(|(way, rate)| format!("{way}: {}", units::percent(rate / links)))
+                        .collect::<Vec<_>>();
+                    let worst = ways.values().copied().fold(f64::INFINITY, f64::min) / links;
+                    if ways.len() < 2 {
+                        Err("only one direction was measured".into())
+                    } else {
+                        Ok((worst, words.join(", ")))
+                    }
+                });
+                part(
+                    figure(
+                        stage,
+                        format!(
+                            "guest bytes of each direction at {} of the links' sum",
+                            units::percent(share)
+                        ),
+                    ),
+                    AtLeast(share),
+                    measured,
+                )
+            }
+            Check::TimeOf { stage, peer, at_most } => part(
+                figure(stage, format!("total time at most {at_most} x {}", peer.label())),
+                AtMost(at_most),
+                times(data.total(stage, subject), data.total(stage, peer), units::seconds),
+            ),
+            Check::GoodputOf { stage, peer, at_least } => part(
+                figure(stage, format!("throughput at least {at_least} x {}", peer.label())),
+                AtLeast(at_least),
+                times(data.goodput(stage, subject), data.goodput(stage, peer), units::bps),
+            ),
+            Check::GoodputOfStage { stage, other, at_least } => part(
+                figure(stage, format!("throughput at least {at_least} x that of '{other}'")),
+                AtLeast(at_least),
+                times(data.goodput(stage, subject), data.goodput(other, subject), units::bps),
+            ),
+            Check::CpuOf { stage, peer, at_most } => part(
+                figure(
+                    stage,
+                    format!("CPU of the mover per GB at most {at_most:.3} x {}", peer.label()),
+                ),
+                AtMost(at_most),
+                times(data.cpu_per_gb(stage, subject), data.cpu_per_gb(stage, peer), |s| {
+                    format!("{} s/GB", units::digits(s))
+                }),
+            ),
+            Check::GapOf {
+                stage,
+                peers,
+                factor,
+                slack_ms,
+            } => {
+                let best = peers
+                    .iter()
+                    .filter_map(|&peer| Some((peer, data.gap(stage, peer).ok()?)))
+                    .min_by(|a, b| a.1.total_cmp(&b.1));
+                let names: Vec<_> = peers.iter().map(|p| p.label()).collect();
+                let text = figure(
+                    stage,
+                    format!(
+                        "guest's longest gap at most the larger of {factor} x and {slack_ms} ms more than the best of {}",
+                        names.join(", ")
+                    ),
+                );
+                match best {
+                    None => part(text, AtMost(0.0), Err("no peer was measured".into())),
+                    Some((peer, gap)) => {
+                        let limit = (factor * gap).max(gap + slack_ms);
+                        let measured = data.gap(stage, subject).map(|own| {
+                            let words = format!(
+                                "{} against {} of {}",
+                                units::millis(own),
+                                units::millis(gap),
+                                peer.label()
+                            );
+                            (own, words)
+                        });
+                        part(text, AtMost(limit), measured)
+                    }
+                }
+            }
+            Check::MemoryAtMost { stage, bytes } => {
+                let ends = |run: &Run| run.memory.map(|m| (m.source.total_bytes(), m.target.total_bytes()));
+                let seen: Vec<_> = data.of(stage, subject).filter_map(ends).collect();
+                let most = |end: fn(&(u64, u64)) -> u64| seen.iter().map(end).max();
+                let measured = most(|m| m.0).zip(most(|m| m.1)).map(|(source, target)| {
+                    let words = format!(
+                        "{} at the source, {} at the target",
+                        units::bytes(source as f64),
+                        units::bytes(target as f64)
+                    );
+                    (source.max(target) as f64, words)
+                });
+                part(
+                    figure(
+                        stage,
+                        format!(
+                            "memory and socket buffers of each end at most {}",
+                            units::bytes(bytes as f64)
+                        ),
+                    ),
+                    AtMost(bytes as f64),
+                    measured.ok_or("memory was not watched".into()),
+                )
+            }
+            Check::BelowAtMost { stage, seconds } => part(
+                figure(
+                    stage,
+                    format!("under 90 % of the remaining links for at most {seconds} s"),
+                ),
+                AtMost(seconds),
+                data.median(
+                    stage,
+                    subject,
+                    |r| r.faults.iter().filter_map(|f| f.below_90_s).reduce(f64::max),
+                    units::seconds,
+                ),
+            ),
+            Check::UsedAgainWithin { stage, seconds } => {
+                let healed: Vec<_> = data
+                    .of(stage, subject)
+                    .flat_map(|r| &r.faults)
+                    .filter(|f| f.healed_s.is_some())
+                    .collect();
+                let never = healed.iter().filter(|f| f.used_again_s.is_none()).count();
+                let measured = median(&healed.iter().filter_map(|f| f.used_again_s).collect::<Vec<_>>());
+                part(
+                    figure(stage, format!("all links used again within {seconds} s of healing")),
+                    AtMost(seconds),
+                    match (measured, never) {
+                        (_, 1..) => Ok((f64::INFINITY, format!("never in {never} of {} runs", healed.len()))),
+                        (Some(value), _) => Ok((value, units::seconds(value))),
+                        (None, _) => Err("no link was healed before the end".into()),
+                    },
+                )
+            }
+            Check::Adds {
+                stage,
+                undisturbed,
+                seconds,
+            } => {
+                let measured = data.total(stage, subject).and_then(|with| {
+                    let without = data.total(undisturbed, subject)?;
+                    let words = format!(
+                        "{} more ({} against {})",
+                        units::seconds(with - without),
+                        units::seconds(with),
+                        units::seconds(without)
+                    );
+                    Ok((with - without, words))
+                });
+                part(
+                    figure(stage, format!("adds at most {seconds} s")),
+                    AtMost(seconds),
+                    measured,
+                )
+            }
+            Check::LatencyOver { stage, millis } => {
+                let over = |r: &Run| r.control.as_ref().map(|c| (c.loaded.p99_us - c.idle.median_us) / 1e3);
+                part(
+                    figure(
+                        stage,
+                        format!("round trip beside bulk (p99) at most {millis} ms over the idle one"),
+                    ),
+                    AtMost(millis),
+                    data.median(stage, subject, over, |v| format!("{} over", units::millis(v))),
+                )
+            }
+            Check::FinishWithin { stage, factor } => {
+                let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+                for run in data.of(stage, subject).filter_map(completed) {
+                    rounds.entry(run.round).or_default().extend(run.total_s);
+                }
+                let apart: Vec<f64> = rounds
+                    .values()
+                    .filter(|times| times.len() > 1)
+                    .filter_map(|times| Some(Summary::of(times)?.max / Summary::of(times)?.min))
+                    .collect();
+                part(
+                    figure(
+                        stage,
+                        format!("finish times within {} of each other", units::percent(factor - 1.0)),
+                    ),
+                    AtMost(factor),
+                    median(&apart)
+                        .map(|apart| (apart, units::percent(apart - 1.0)))
+                        .ok_or("fewer than two guests completed together".into()),
+                )
+            }
+        }
+    }
+}
+
+/// A measured number with its words, or why there is none.
+type Measured = Result<(f64, String), String>;
+
+enum Limit {
+    AtLeast(f64),
+    AtMost(f64),
+}
+use Limit::{AtLeast, AtMost};
+
+fn part(figure: String, limit: Limit, measured: Measured) -> Part {
+    let (AtLeast(bound) | AtMost(bound)) = limit;
+    let (value, measured) = match measured {
+        Ok((value, words)) => (Some(value), words),
+        Err(why) => (None, why),
+    };
+    let met = value.map(|value| match limit {
+        AtLeast(bound) => value >= bound,
+        AtMost(bound) => value <= bound,
+    });
+    // JSON knows no infinity: 'never' is said in words, and as no number.
+    Part {
+        figure,
+        measured,
+        value: value.filter(|v| v.is_finite()),
+        limit: bound,
+        met,
+    }
+}
+
+fn figure(stage: &str, words: String) -> String {
+    if stage.is_empty() {
+        words
+    } else {
+        format!("{stage}: {words}")
+    }
+}
+
+fn ratio(own: Result<f64, String>, reference: Result<f64, String>, unit: fn(f64) -> String) -> Measured {
+    let (own, reference) = (own?, reference?);
+    Ok((
+        own / reference,
+        format!(
+            "{} ({} of {})",
+            units::percent(own / reference),
+            unit(own),
+            unit(reference)
+        ),
+    ))
+}
+
+fn times(own: Result<f64, String>, reference: Result<f64, String>, unit: fn(f64) -> String) -> Measured {
+    let (own, reference) = (own?, reference?);
+    Ok((
+        own / reference,
+        format!("{:.2} x ({} against {})", own / reference, unit(own), unit(reference)),
+    ))
+}
+
+fn completed(run: &Run) -> Option<&Run> {
+    run.error.is_none().then_some(run)
+}
+
+fn intact(data: Data<'_>) -> Part {
+    let of: Vec<_> = data.runs.iter().filter(|r| r.mover == data.subject).collect();
+    let good = of.iter().filter(|r| r.intact()).count();
+    let measured = match of.len() {
+        0 => Err(format!("{} was not run", data.subject.label())),
+        n => Ok((good as f64 / n as f64, format!("{good} of {n} complete and intact"))),
+    };
+    part(
+        "every migration completes, every guest finds its memory intact".into(),
+        AtLeast(1.0),
+        measured,
+    )
+}
+
+impl<'a> Data<'a> {
+    fn of(self, stage: &'a str, mover: Mover) -> impl Iterator<Item = &'a Run> {
+        self.runs.iter().filter(move |r| r.stage == stage && r.mover == mover)
+    }
+
+    /// Median over the runs that have it.
+    fn median_of(self, stage: &'a str, mover: Mover, value: impl Fn(&Run) -> Option<f64>) -> Result<f64, String> {
+        median(
+            &self
+                .of(stage, mover)
+                .filter_map(completed)
+                .filter_map(value)
+                .collect::<Vec<_>>(),
+        )
+        .ok_or_else(|| {
+            let ran = self.of(stage, mover).next().is_some();
+            format!(
+                "{} {}",
+                mover.label(),
+                if ran { "did not complete" } else { "was not measured" }
+            )
+        })
+    }
+
+    fn median(
+        self,
+        stage: &'a str,
+        mover: Mover,
+        value: impl Fn(&Run) -> Option<f64>,
+        words: impl Fn(f64) -> String,
+    ) -> Measured {
+        self.median_of(stage, mover, value).map(|value| (value, words(value)))
+    }
+
+    fn total(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
+        self.median_of(stage, mover, |r| r.total_s)
+    }
+
+    fn gap(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
+        self.median_of(stage, mover, |r| r.guest_gap_ms)
+    }
+
+    fn cpu_per_gb(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
+        self.median_of(stage, mover, Run::mover_cpu_s_per_gb)
+    }
+
+    /// Sum of the links' nominal rates.
+    fn links(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
+        let run = self
+            .of(stage, mover)
+            .next()
+            .ok_or_else(|| format!("{} was not run", mover.label()))?;
+        let sum: Option<u64> = run.link_bps.iter().copied().sum();
+        sum.map(|bps| bps as f64).ok_or("the links have no nominal rate".into())
+    }
+
+    /// Median over the rounds of what moved together in one direction.
+    fn goodput(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
+        let rates: Vec<f64> = self.goodputs(stage, mover).into_iter().map(|(_, rate)| rate).collect();
+        median(&rates).ok_or_else(|| match self.of(stage, mover).next() {
+            None => format!("{} was not measured", mover.label()),
+            Some(_) => format!("{} did not complete", mover.label()),
+        })
+    }
+
+    /// As [`Self::goodput`], for each direction, named `a to b`.
+    fn goodput_each_way(self, stage: &'a str, mover: Mover) -> Result<BTreeMap<String, f64>, String> {
+        let mut ways: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        for (way, rate) in self.goodputs(stage, mover) {
+            ways.entry(way).or_default().push(rate);
+        }
+        let ways: BTreeMap<_, _> = ways
+            .into_iter()
+            .filter_map(|(way, rates)| Some((way, median(&rates)?)))
+            .collect();
+        if ways.is_empty() {
+            Err(format!("{} was not measured", mover.label()))
+        } else {
+            Ok(ways)
+        }
+    }
+
+    /// One value for each round and direction in which all guests completed.
+    fn goodputs(self, stage: &'a str, mover: Mover) -> Vec<(String, f64)> {
+        let mut groups: BTreeMap<(u32, String), Vec<&Run>> = BTreeMap::new();
+        for run in self.of(stage, mover) {
+            groups
+                .entry((run.round, format!("{} to {}", run.source, run.target)))
+                .or_default()
+                .push(run);
+        }
+        groups
+            .into_iter()
+            .filter_map(|((_, way), group)| Some((way, together_bps(&group)?)))
+            .collect()
+    }
+}
+
+/// Guest content of all from the first byte of any to the last byte of any; None unless all completed.
+fn together_bps(group: &[&Run]) -> Option<f64> {
+    let all = |moment: fn(&Run) -> Option<f64>| {
+        group
+            .iter()
+            .map(|r| completed(r).and_then(moment))
+            .collect::<Option<Vec<_>>>()
+    };
+    let first = all(|r| r.first_byte_s)?.into_iter().reduce(f64::min)?;
+    let last = all(|r| r.last_byte_s)?.into_iter().reduce(f64::max)?;
+    let bytes: u64 = group.iter().map(|r| r.guest_bytes).sum();
+    (last > first).then(|| bytes as f64 * 8.0 / (last - first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{ControlLatency, EndMemory, FaultSeen, MoverMemory, RoundTrips, Verdict, tests::run};
+    use Mover::*;
+
+    /// A run of 1 GB at `bps` with a total time of `total_s`.
+    fn moved(stage: &str, mover: Mover, round: u32, bps: f64, total_s: f64) -> Run {
+        Run {
+            round,
+            first_byte_s: Some(0.5),
+            last_byte_s: Some(0.5 + 8e9 / bps),
+            total_s: Some(total_s),
+            link_bps: vec![Some(1_000_000_000); 2],
+            ..run("case", stage, mover)
+        }
+    }
+
+    fn yardstick(stage: &str, bps: &[f64]) -> Vec<Yardstick> {
+        vec![Yardstick {
+            stage: stage.into(),
+            iperf3_bps: bps.into(),
+            wire_bps: bps.into(),
+        }]
+    }
+
+    fn met(check: Check, runs: &[Run]) -> Option<bool> {
+        check
+            .judge(Data {
+                subject: SkeinTls,
+                runs,
+                yardsticks: &[],
+            })
+            .met
+    }
+
+    #[test]
+    fn share_of_iperf3_is_judged_by_the_median() {
+        let check = Check::OfIperf3 { stage: "", share: 0.95 };
+        let yardsticks = yardstick("", &[940e6, 940e6]);
+        let with = |rates: [f64; 3]| {
+            let runs: Vec<_> = rates
+                .iter()
+                .zip(1..)
+                .map(|(&r, n)| moved("", SkeinTls, n, r, 5.0))
+                .collect();
+            check.judge(Data {
+                subject: SkeinTls,
+                runs: &runs,
+                yardsticks: &yardsticks,
+            })
+        };
+        let good = with([1e9, 1.80e9, 1.81e9]);
+        assert_eq!(good.met, Some(true), "{good:?}");
+        assert_eq!(good.measured, "95.7 % (1.80 Gb/s of 1.88 Gb/s)");
+        assert_eq!(with([1.78e9, 1.78e9, 1.81e9]).met, Some(false));
+        let unmeasured = check.judge(Data {
+            subject: SkeinTls,
+            runs: &[],
+            yardsticks: &yardsticks,
+        });
+        assert_eq!((unmeasured.met, unmeasured.value), (None, None));
+    }
+
+    #[test]
+    fn share_of_links_needs_nominal_rates() {
+        let check = Check::OfLinks { stage: "", share: 0.93 };
+        assert_eq!(met(check, &[moved("", SkeinTls, 1, 1.87e9, 5.0)]), Some(true));
+        assert_eq!(met(check, &[moved("", SkeinTls, 1, 1.85e9, 5.0)]), Some(false));
+        let unshaped = Run {
+            link_bps: vec![None],
+            ..moved("", SkeinTls, 1, 1.87e9, 5.0)
+        };
+        assert_eq!(met(check, &[unshaped]), None);
+    }
+
+    #[test]
+    fn guests_that_move_together_are_summed() {
+        // Two guests of 1 GB share the time of 1.9 Gb/s for both.
+        let pair = |bps: f64, error: Option<String>| {
+            let first = moved("", SkeinTls, 1, bps / 2.0, 5.0);
+            vec![
+                first.clone(),
+                Run {
+                    guest: 1,
+                    error,
+                    ..first
+                },
+            ]
+        };
+        let check = Check::OfLinks { stage: "", share: 0.93 };
+        assert_eq!(met(check, &pair(1.9e9, None)), Some(true));
+        assert_eq!(met(check, &pair(1.8e9, None)), Some(false));
+        assert_eq!(met(check, &pair(1.9e9, Some("gone".into()))), None);
+    }
+
+    #[test]
+    fn each_direction_counts_by_itself() {
+        let check = Check::EachWay { stage: "", share: 0.9 };
+        let back = |bps| Run {
+            source: "b".into(),
+            target: "a".into(),
+            ..moved("", SkeinTls, 1, bps, 5.0)
+        };
+        assert_eq!(
+            met(check, &[moved("", SkeinTls, 1, 1.85e9, 5.0), back(1.82e9)]),
+            Some(true)
+        );
+        assert_eq!(
+            met(check, &[moved("", SkeinTls, 1, 1.95e9, 5.0), back(1.75e9)]),
+            Some(false)
+        );
+        assert_eq!(met(check, &[moved("", SkeinTls, 1, 1.95e9, 5.0)]), None);
+    }
+
+    #[test]
+    fn against_peers() {
+        let runs = |own: f64, peer: f64| {
+            [
+                moved("", SkeinTls, 1, 8e9 / own, own),
+                moved("", QemuMultifd, 1, 8e9 / peer, peer),
+            ]
+        };
+        let time = Check::TimeOf {
+            stage: "",
+            peer: QemuMultifd,
+            at_most: 0.55,
+        };
+        assert_eq!(met(time, &runs(5.0, 10.0)), Some(true));
+        assert_eq!(met(time, &runs(6.0, 10.0)), Some(false));
+        let goodput = Check::GoodputOf {
+            stage: "",
+            peer: QemuMultifd,
+            at_least: 0.6,
+        };
+        assert_eq!(met(goodput, &runs(10.0, 7.0)), Some(true));
+        assert_eq!(met(goodput, &runs(10.0, 5.0)), Some(false));
+        assert_eq!(met(goodput, &runs(10.0, 5.0)[..1]), None);
+        assert_eq!(
+            time.judge(Data {
+                subject: SkeinTls,
+                runs: &runs(1.0, 2.0)[..1],
+                yardsticks: &[]
+            })
+            .measured,
+            "QEMU multifd was not measured"
+        );
+    }
+
+    #[test]
+    fn a_slow_link_beside_a_fast_one() {
+        let check = Check::GoodputOfStage {
+            stage: "beside",
+            other: "alone",
+            at_least: 0.97,
+        };
+        let runs = |beside: f64| {
+            [
+                moved("beside", SkeinTls, 1, beside, 9.0),
+                moved("alone", SkeinTls, 1, 940e6, 9.0),
+            ]
+        };
+        assert_eq!(met(check, &runs(930e6)), Some(true));
+        assert_eq!(met(check, &runs(900e6)), Some(false));
+    }
+
+    #[test]
+    fn cpu_is_the_movers_at_both_ends() {
+        let check = Check::CpuOf {
+            stage: "",
+            peer: Ssh,
+            at_most: 1.0 / 3.0,
+        };
+        let with = |mover, source, target| {
+            let mut run = moved("", mover, 1, 1e9, 8.0);
+            (run.cpu_source_s.mover, run.cpu_target_s.mover) = (source, target);
+            run
+        };
+        assert_eq!(met(check, &[with(SkeinTls, 0.5, 0.5), with(Ssh, 2.0, 2.0)]), Some(true));
+        assert_eq!(
+            met(check, &[with(SkeinTls, 0.5, 0.9), with(Ssh, 2.0, 2.0)]),
+            Some(false)
+        );
+    }
+
+    #[test]
+    fn gap_is_held_against_the_best_peer() {
+        let check = Check::GapOf {
+            stage: "idle",
+            peers: &[QemuMultifd, MptcpMultifd],
+            factor: 1.2,
+            slack_ms: 15.0,
+        };
+        let with = |mover, gap| Run {
+            guest_gap_ms: Some(gap),
+            ..moved("idle", mover, 1, 1e9, 8.0)
+        };
+        // Best peer 40 ms: 55 ms by slack. Best peer 100 ms: 120 ms by factor.
+        let of = |own, multifd, mptcp| {
+            met(
+                check,
+                &[
+                    with(SkeinTls, own),
+                    with(QemuMultifd, multifd),
+                    with(MptcpMultifd, mptcp),
+                ],
+            )
+        };
+        assert_eq!(of(54.0, 40.0, 60.0), Some(true));
+        assert_eq!(of(56.0, 40.0, 60.0), Some(false));
+        assert_eq!(of(119.0, 200.0, 100.0), Some(true));
+        assert_eq!(of(121.0, 200.0, 100.0), Some(false));
+        assert_eq!(met(check, &[with(SkeinTls, 1.0)]), None);
+    }
+
+    #[test]
+    fn memory_of_the_worse_end() {
+        let check = Check::MemoryAtMost {
+            stage: "",
+            bytes: 200_000_000,
+        };
+        let with = |source: u64, target: u64| {
+            let end = |bytes| EndMemory {
+                anonymous_bytes: bytes / 2,
+                locked_bytes: 0,
+                socket_bytes: bytes - bytes / 2,
+            };
+            Run {
+                memory: Some(MoverMemory {
+                    source: end(source),
+                    target: end(target),
+                }),
+                ..moved("", SkeinTls, 1, 1e9, 8.0)
+            }
+        };
+        assert_eq!(met(check, &[with(199_000_000, 1)]), Some(true));
+        assert_eq!(met(check, &[with(1, 1), with(3, 201_000_000)]), Some(false));
+        assert_eq!(met(check, &[moved("", SkeinTls, 1, 1e9, 8.0)]), None);
+    }
+
+    #[test]
+    fn faults() {
+        let below = Check::BelowAtMost {
+            stage: "",
+            seconds: 1.0,
+        };
+        let again = Check::UsedAgainWithin {
+            stage: "",
+            seconds: 2.0,
+        };
+        let with = |below_90_s, healed_s, used_again_s| Run {
+            faults: vec![FaultSeen {
+                kind: "carrier".into(),
+                links: vec![1],
+                at_s: 2.0,
+                healed_s,
+                below_90_s,
+                used_again_s,
+            }],
+            ..moved("", SkeinTls, 1, 1e9, 8.0)
+        };
+        assert_eq!(met(below, &[with(Some(0.4), Some(5.0), Some(1.0))]), Some(true));
+        assert_eq!(met(below, &[with(Some(1.4), Some(5.0), Some(1.0))]), Some(false));
+        assert_eq!(met(again, &[with(Some(0.4), Some(5.0), Some(1.0))]), Some(true));
+        assert_eq!(met(again, &[with(Some(0.4), Some(5.0), Some(2.5))]), Some(false));
+        // Never used again is a miss, not a gap in the data; never healed is.
+        let never = again.judge(Data {
+            subject: SkeinTls,
+            runs: &[with(Some(0.4), Some(5.0), None)],
+            yardsticks: &[],
+        });
+        assert_eq!((never.met, never.value), (Some(false), None));
+        assert_eq!(met(again, &[with(Some(0.4), None, None)]), None);
+    }
+
+    #[test]
+    fn darkness_adds_its_own_length() {
+        let check = Check::Adds {
+            stage: "dark",
+            undisturbed: "light",
+            seconds: 21.0,
+        };
+        let runs = |dark: f64| {
+            [
+                moved("dark", SkeinTls, 1, 1e9, dark),
+                moved("light", SkeinTls, 1, 1e9, 8.0),
+            ]
+        };
+        assert_eq!(met(check, &runs(28.9)), Some(true));
+        assert_eq!(met(check, &runs(29.1)), Some(false));
+    }
+
+    #[test]
+    fn latency_over_idle() {
+        let check = Check::LatencyOver {
+            stage: "",
+            millis: 10.0,
+        };
+        let with = |p99_us| {
+            let round_trips = |p99_us| RoundTrips {
+                count: 9,
+                median_us: 500.0,
+                p99_us,
+                max_us: p99_us,
+            };
+            let control = ControlLatency {
+                idle: round_trips(900.0),
+                loaded: round_trips(p99_us),
+            };
+            Run {
+                control: Some(control),
+                ..moved("", SkeinTls, 1, 1e9, 8.0)
+            }
+        };
+        assert_eq!(met(check, &[with(10_400.0)]), Some(true));
+        assert_eq!(met(check, &[with(10_600.0)]), Some(false));
+    }
+
+    #[test]
+    fn finish_times_of_guests_that_moved_together() {
+        let check = Check::FinishWithin { stage: "", factor: 1.1 };
+        let pair = |late: f64| [moved("", SkeinTls, 1, 1e9, 10.0), moved("", SkeinTls, 1, 1e9, late)];
+        assert_eq!(met(check, &pair(10.9)), Some(true));
+        assert_eq!(met(check, &pair(11.2)), Some(false));
+        assert_eq!(met(check, &pair(11.2)[..1]), None);
+    }
+
+    #[test]
+    fn a_case_is_met_only_with_every_guest_intact() {
+        let checks = [Check::OfLinks { stage: "", share: 0.93 }];
+        let judged = |runs: &[Run]| {
+            judge(
+                "one-nic",
+                "…",
+                &checks,
+                Data {
+                    subject: SkeinTls,
+                    runs,
+                    yardsticks: &[],
+                },
+                vec![],
+            )
+            .met
+        };
+        let good = moved("", SkeinTls, 1, 1.9e9, 5.0);
+        assert_eq!(judged(std::slice::from_ref(&good)), Some(true));
+        let corrupt = Run {
+            guest_verdict: Some(Verdict {
+                ok: false,
+                pages: 9,
+                bad_pages: 1,
+                bad_blocks: 0,
+            }),
+            ..good.clone()
+        };
+        assert_eq!(judged(&[good.clone(), corrupt]), Some(false));
+        let unverified = Run {
+            guest_verdict: None,
+            ..good.clone()
+        };
+        assert_eq!(judged(&[unverified]), Some(false));
+        let failed = Run {
+            error: Some("no".into()),
+            ..good.clone()
+        };
+        assert_eq!(judged(&[good, failed]), Some(false));
+        assert_eq!(judged(&[]), None);
+    }
+
+    #[test]
+    fn totals_keep_order_and_count_failures() {
+        let failed = Run {
+            error: Some("no".into()),
+            ..moved("", Ssh, 1, 1e9, 7.0)
+        };
+        let totals = totals(&[
+            moved("", SkeinTls, 1, 1e9, 5.0),
+            failed,
+            moved("", SkeinTls, 2, 1e9, 6.0),
+        ]);
+        assert_eq!(totals.len(), 2);
+        assert_eq!(totals[0].total_s.as_ref().unwrap().values, [5.0, 6.0]);
+        assert_eq!((totals[1].mover, totals[1].failed, &totals[1].total_s), (Ssh, 1, &None));
+    }
+}

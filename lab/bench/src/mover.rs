@@ -1,0 +1,239 @@
+//! What moves a guest: QEMU alone in its variants, QEMU through someone's pipe, or Skein.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// Multifd channels that every mover with multifd gets.
+pub const MULTIFD_CHANNELS: u8 = 4;
+
+/// Cache of `qemu-xbzrle`.
+pub const XBZRLE_CACHE_BYTES: u64 = 512 << 20;
+
+/// One way to move a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mover {
+    /// Skein over all NICs, TLS on.
+    SkeinTls,
+    /// Skein over all NICs, data in plain text: a deliberate option.
+    SkeinPlain,
+    /// QEMU multifd over MPTCP: plain text, all NICs.
+    MptcpMultifd,
+    /// QEMU multifd with zstd over MPTCP.
+    MptcpMultifdZstd,
+    /// QEMU's one stream over MPTCP.
+    Mptcp,
+    /// QEMU multifd over TCP, one NIC.
+    QemuMultifd,
+    /// QEMU multifd with QEMU's own TLS, one NIC.
+    QemuMultifdTls,
+    /// QEMU multifd with zstd, one NIC.
+    QemuMultifdZstd,
+    /// QEMU's one stream over TCP, one NIC.
+    QemuTcp,
+    /// QEMU's one stream with delta encoding of pages sent before, one NIC.
+    QemuXbzrle,
+    /// QEMU multifd through `ssh -L` between unix sockets, as Proxmox does with one stream.
+    Ssh,
+    /// QEMU multifd through a socat at each end: the shape of KubeVirt's proxy, without its TLS.
+    Socat,
+}
+
+/// What lies between the two QEMUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// QEMU's own TCP connections.
+    Tcp,
+    /// QEMU's own TCP connections with TLS inside QEMU.
+    TcpTls,
+    /// QEMU's own MPTCP connections.
+    Mptcp,
+    /// `ssh -L` between unix sockets.
+    Ssh,
+    /// unix to TCP to unix by socat.
+    Socat,
+    /// Skein's tunnel between unix sockets.
+    Skein {
+        /// Data is encrypted.
+        tls: bool,
+    },
+}
+
+impl Mover {
+    /// Every mover; Skein first, then the peers from the strongest kind to the plainest.
+    pub const ALL: [Mover; 12] = [
+        Mover::SkeinTls,
+        Mover::SkeinPlain,
+        Mover::MptcpMultifd,
+        Mover::MptcpMultifdZstd,
+        Mover::Mptcp,
+        Mover::QemuMultifd,
+        Mover::QemuMultifdTls,
+        Mover::QemuMultifdZstd,
+        Mover::QemuTcp,
+        Mover::QemuXbzrle,
+        Mover::Ssh,
+        Mover::Socat,
+    ];
+
+    /// Name on the command line and in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mover::SkeinTls => "skein-tls",
+            Mover::SkeinPlain => "skein-plain",
+            Mover::MptcpMultifd => "mptcp-multifd",
+            Mover::MptcpMultifdZstd => "mptcp-multifd-zstd",
+            Mover::Mptcp => "mptcp",
+            Mover::QemuMultifd => "qemu-multifd",
+            Mover::QemuMultifdTls => "qemu-multifd-tls",
+            Mover::QemuMultifdZstd => "qemu-multifd-zstd",
+            Mover::QemuTcp => "qemu-tcp",
+            Mover::QemuXbzrle => "qemu-xbzrle",
+            Mover::Ssh => "ssh",
+            Mover::Socat => "socat",
+        }
+    }
+
+    /// Name for people.
+    pub fn label(self) -> &'static str {
+        match self {
+            Mover::SkeinTls => "Skein, TLS",
+            Mover::SkeinPlain => "Skein, plain data",
+            Mover::MptcpMultifd => "QEMU multifd over MPTCP",
+            Mover::MptcpMultifdZstd => "QEMU multifd + zstd over MPTCP",
+            Mover::Mptcp => "QEMU over MPTCP",
+            Mover::QemuMultifd => "QEMU multifd",
+            Mover::QemuMultifdTls => "QEMU multifd + TLS",
+            Mover::QemuMultifdZstd => "QEMU multifd + zstd",
+            Mover::QemuTcp => "QEMU, one TCP stream",
+            Mover::QemuXbzrle => "QEMU xbzrle",
+            Mover::Ssh => "ssh tunnel, multifd",
+            Mover::Socat => "socat, multifd",
+        }
+    }
+
+    /// What lies between the QEMUs.
+    pub fn carrier(self) -> Carrier {
+        match self {
+            Mover::SkeinTls => Carrier::Skein { tls: true },
+            Mover::SkeinPlain => Carrier::Skein { tls: false },
+            Mover::MptcpMultifd | Mover::MptcpMultifdZstd | Mover::Mptcp => Carrier::Mptcp,
+            Mover::QemuMultifdTls => Carrier::TcpTls,
+            Mover::QemuMultifd | Mover::QemuMultifdZstd | Mover::QemuTcp | Mover::QemuXbzrle => Carrier::Tcp,
+            Mover::Ssh => Carrier::Ssh,
+            Mover::Socat => Carrier::Socat,
+        }
+    }
+
+    /// Whether this is Skein.
+    pub fn is_skein(self) -> bool {
+        matches!(self.carrier(), Carrier::Skein { .. })
+    }
+
+    /// Whether QEMU's multifd is on.
+    pub fn multifd(self) -> bool {
+        !matches!(self, Mover::Mptcp | Mover::QemuTcp | Mover::QemuXbzrle)
+    }
+
+    /// Migration capabilities set to true on both QEMUs, beyond those that every run has.
+    pub fn capabilities(self) -> &'static [&'static str] {
+        match self {
+            Mover::QemuXbzrle => &["xbzrle"],
+            _ if self.multifd() => &["multifd"],
+            _ => &[],
+        }
+    }
+
+    /// Migration parameters set on both QEMUs, beyond those that every run has.
+    pub fn parameters(self) -> serde_json::Map<String, serde_json::Value> {
+        let mut parameters = serde_json::Map::new();
+        if self.multifd() {
+            parameters.insert("multifd-channels".into(), MULTIFD_CHANNELS.into());
+        }
+        match self {
+            Mover::MptcpMultifdZstd | Mover::QemuMultifdZstd => {
+                parameters.insert("multifd-compression".into(), "zstd".into());
+            }
+            Mover::QemuXbzrle => {
+                parameters.insert("xbzrle-cache-size".into(), XBZRLE_CACHE_BYTES.into());
+            }
+            _ => {}
+        }
+        parameters
+    }
+}
+
+impl fmt::Display for Mover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that is no mover's.
+#[derive(Debug, thiserror::Error)]
+#[error("no mover is called '{0}'; there are: {names}", names = Mover::ALL.map(Mover::name).join(", "))]
+pub struct UnknownMover(String);
+
+impl FromStr for Mover {
+    type Err = UnknownMover;
+
+    fn from_str(name: &str) -> Result<Self, UnknownMover> {
+        Mover::ALL
+            .into_iter()
+            .find(|m| m.name() == name)
+            .ok_or_else(|| UnknownMover(name.into()))
+    }
+}
+
+/// The order of movers in round `round` (from 0), so that over the rounds each goes both ways.
+///
+/// One guest goes back and forth, so the n-th migration's direction is n's parity. With an odd number of movers that
+/// alternates by itself; with an even one every second round runs in reverse order.
+pub fn order<T: Copy>(movers: &[T], round: usize) -> Vec<T> {
+    let mut order = movers.to_vec();
+    if movers.len().is_multiple_of(2) && round % 2 == 1 {
+        order.reverse();
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back_and_match_json() {
+        for mover in Mover::ALL {
+            assert_eq!(mover.name().parse::<Mover>().unwrap(), mover);
+            assert_eq!(serde_json::to_value(mover).unwrap(), mover.name());
+        }
+        let error = "scp".parse::<Mover>().unwrap_err().to_string();
+        assert!(error.contains("'scp'") && error.contains("skein-tls, "), "{error}");
+    }
+
+    #[test]
+    fn every_mover_goes_both_ways_equally_often() {
+        for n in 1..=6usize {
+            let movers: Vec<usize> = (0..n).collect();
+            let mut forth = vec![0; n];
+            let mut migration = 0;
+            for round in 0..4 {
+                for mover in order(&movers, round) {
+                    forth[mover] += usize::from(migration % 2 == 0);
+                    migration += 1;
+                }
+            }
+            assert_eq!(forth, vec![2; n], "{n} movers");
+        }
+    }
+
+    #[test]
+    fn compression_and_cache_are_stated() {
+        assert_eq!(Mover::MptcpMultifdZstd.parameters()["multifd-compression"], "zstd");
+        assert_eq!(Mover::QemuXbzrle.parameters()["xbzrle-cache-size"], XBZRLE_CACHE_BYTES);
+        assert!(Mover::QemuTcp.parameters().is_empty());
+        // Multifd refuses xbzrle, so no mover has both.
+        assert_eq!(Mover::QemuXbzrle.capabilities(), ["xbzrle"]);
+    }
+}

@@ -1,0 +1,61 @@
+//! Numbers as people read them.
+
+/// Bits a second: `940 Mb/s`, `1.88 Gb/s`.
+pub fn bps(value: f64) -> String {
+    match value.abs() {
+        v if v >= 999.5e6 => format!("{} Gb/s", digits(value / 1e9)),
+        v if v >= 999.5e3 => format!("{} Mb/s", digits(value / 1e6)),
+        _ => format!("{} kb/s", digits(value / 1e3)),
+    }
+}
+
+/// Bytes, in powers of 1000 as wires count: `350 MB`, `2.15 GB`.
+pub fn bytes(value: f64) -> String {
+    match value.abs() {
+        v if v >= 999.5e6 => format!("{} GB", digits(value / 1e9)),
+        v if v >= 999.5e3 => format!("{} MB", digits(value / 1e6)),
+        _ => format!("{} kB", digits(value / 1e3)),
+    }
+}
+
+/// Seconds: `0.34 s`, `4.2 s`, `103 s`.
+pub fn seconds(value: f64) -> String {
+    format!("{} s", digits(value))
+}
+
+/// Milliseconds: `0.34 ms`, `42 ms`.
+pub fn millis(value: f64) -> String {
+    format!("{} ms", digits(value))
+}
+
+/// A share: `95.2 %`.
+pub fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// Three digits that count: `1.88`, `18.8`, `188`, `1880`.
+pub fn digits(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.95 => format!("{value:.0}"),
+        v if v >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_digits_and_a_unit() {
+        assert_eq!(bps(1.8834e9), "1.88 Gb/s");
+        assert_eq!(bps(999.6e6), "1.00 Gb/s");
+        assert_eq!(bps(943.4e6), "943 Mb/s");
+        assert_eq!(bps(0.0), "0.00 kb/s");
+        assert_eq!(bytes(2147483648.0), "2.15 GB");
+        assert_eq!(bytes(65536.0), "65.5 kB");
+        assert_eq!(seconds(103.4), "103 s");
+        assert_eq!(millis(9.996), "10.0 ms");
+        assert_eq!(percent(0.9512), "95.1 %");
+    }
+}
