@@ -1,0 +1,312 @@
+//! Frames: the bytes on a connection once its handshake is done (and in it).
+//!
+//! Every frame is a header of 20 bytes, big-endian, and a payload:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0 | kind |
+//! | 1..4 | zero |
+//! | 4..8 | stream, or connection in an [`Kind::Ack`] |
+//! | 8..16 | offset: see the kind |
+//! | 16..20 | bytes of payload |
+//!
+//! Totals instead of increments (credit, acknowledgement): repeating, losing or reordering them
+//! across connections does no harm.
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use crate::limits::{CHUNK_BYTES_MAX, HELLO_BYTES_MAX, OFFSET_MAX, REASON_BYTES_MAX, TARGET_BYTES_MAX};
+use crate::{ConnectionId, StreamId};
+
+/// Bytes of a frame's header.
+pub const HEADER_BYTES: usize = 20;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// First on a connection, from who dialled it; payload: [`crate::handshake::Hello`].
+    Hello = 1,
+    /// Its answer; payload: [`crate::handshake::Welcome`].
+    Welcome = 2,
+    /// Its other answer, then the connection ends; offset: code, payload: reason.
+    Refuse = 3,
+    /// Opens a stream; payload: the target's name (UTF-8).
+    Open = 8,
+    /// Bytes of a stream from `offset` on.
+    Data = 9,
+    /// No bytes of the stream follow from `offset` on.
+    Fin = 10,
+    /// The stream is torn down in both directions; offset: code, payload: reason.
+    Reset = 11,
+    /// The stream may be sent up to `offset`.
+    Credit = 12,
+    /// Of the connection named in `stream`, the frames up to byte `offset` have arrived.
+    Ack = 13,
+    /// To be answered at once; offset: any number.
+    Ping = 14,
+    /// The answer, with the ping's number.
+    Pong = 15,
+    /// The sender's addresses have changed; payload: [`crate::handshake::Address`]es.
+    Addresses = 16,
+    /// The session ends; offset: code, payload: reason.
+    Bye = 17,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Kind> {
+        use Kind::*;
+        [
+            Hello, Welcome, Refuse, Open, Data, Fin, Reset, Credit, Ack, Ping, Pong, Addresses, Bye,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == byte)
+    }
+
+    /// Most payload bytes that a frame of this kind may have.
+    fn payload_max(self) -> usize {
+        match self {
+            Kind::Hello | Kind::Welcome | Kind::Addresses => HELLO_BYTES_MAX,
+            Kind::Refuse | Kind::Reset | Kind::Bye => REASON_BYTES_MAX,
+            Kind::Open => TARGET_BYTES_MAX,
+            Kind::Data => CHUNK_BYTES_MAX,
+            Kind::Fin | Kind::Credit | Kind::Ack | Kind::Ping | Kind::Pong => 0,
+        }
+    }
+
+    /// Whether the peer acknowledges it. Those that it does not are about the connection itself.
+    pub fn is_acknowledged(self) -> bool {
+        !matches!(self, Kind::Ack | Kind::Ping | Kind::Pong)
+    }
+}
+
+/// Bytes that are no frame.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FrameError {
+    /// Unknown kind, or reserved bytes that are not zero.
+    #[error("not a frame: kind {0:#04x} (the other end speaks another protocol, or the stream is damaged)")]
+    NotAFrame(u8),
+    /// A payload larger than its kind may have, or an empty data frame.
+    #[error("a {kind:?} frame claims {len} bytes of payload")]
+    BadLength {
+        /// The frame's kind.
+        kind: Kind,
+        /// What it claims.
+        len: u32,
+    },
+    /// An offset beyond what any stream can reach.
+    #[error("a {kind:?} frame claims offset {offset}")]
+    BadOffset {
+        /// The frame's kind.
+        kind: Kind,
+        /// What it claims.
+        offset: u64,
+    },
+    /// A payload that does not decode.
+    #[error("the payload of a {0:?} frame does not decode")]
+    BadPayload(Kind),
+}
+
+/// A frame's header, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame is.
+    pub kind: Kind,
+    /// Stream or connection, see [`Kind`].
+    pub stream: u32,
+    /// See [`Kind`].
+    pub offset: u64,
+    /// Bytes of payload that follow.
+    pub len: u32,
+}
+
+impl Header {
+    /// The header's bytes.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0] = self.kind as u8;
+        bytes[4..8].copy_from_slice(&self.stream.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.offset.to_be_bytes());
+        bytes[16..20].copy_from_slice(&self.len.to_be_bytes());
+        bytes
+    }
+
+    /// Reads and checks a header; after it, `len` bytes are safe to allocate.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
+        let kind = Kind::from_byte(bytes[0])
+            .filter(|_| bytes[1..4] == [0; 3])
+            .ok_or(FrameError::NotAFrame(bytes[0]))?;
+        let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let (stream, len) = (word(4), word(16));
+        let offset = u64::from(word(8)) << 32 | u64::from(word(12));
+        if len as usize > kind.payload_max() || (kind == Kind::Data && len == 0) {
+            return Err(FrameError::BadLength { kind, len });
+        }
+        if !matches!(kind, Kind::Ping | Kind::Pong) && offset > OFFSET_MAX {
+            return Err(FrameError::BadOffset { kind, offset });
+        }
+        Ok(Header {
+            kind,
+            stream,
+            offset,
+            len,
+        })
+    }
+
+    /// Bytes of the whole frame.
+    pub fn frame_bytes(&self) -> u64 {
+        HEADER_BYTES as u64 + u64::from(self.len)
+    }
+}
+
+/// A received frame of an established session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the kinds say it
+pub enum Frame {
+    Open {
+        stream: StreamId,
+        target: String,
+    },
+    Data {
+        stream: StreamId,
+        offset: u64,
+        data: Bytes,
+    },
+    Fin {
+        stream: StreamId,
+        offset: u64,
+    },
+    Reset {
+        stream: StreamId,
+        code: u64,
+        reason: String,
+    },
+    Credit {
+        stream: StreamId,
+        offset: u64,
+    },
+    Ack {
+        connection: ConnectionId,
+        offset: u64,
+    },
+    Ping {
+        token: u64,
+    },
+    Pong {
+        token: u64,
+    },
+    Addresses {
+        addresses: Vec<crate::handshake::Address>,
+    },
+    Bye {
+        code: u64,
+        reason: String,
+    },
+}
+
+impl Frame {
+    /// Makes a frame of a header and its payload (exactly `header.len` bytes).
+    ///
+    /// Errors: [`FrameError::BadPayload`], also for the handshake's kinds, which have no place here.
+    pub fn parse(header: Header, payload: Bytes) -> Result<Frame, FrameError> {
+        debug_assert_eq!(payload.len(), header.len as usize);
+        let Header {
+            kind, stream, offset, ..
+        } = header;
+        let bad = FrameError::BadPayload(kind);
+        let text = || match std::str::from_utf8(&payload) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(_) => Err(FrameError::BadPayload(kind)),
+        };
+        let stream = StreamId(stream);
+        Ok(match kind {
+            Kind::Open => Frame::Open {
+                stream,
+                target: text()?,
+            },
+            Kind::Data => Frame::Data {
+                stream,
+                offset,
+                data: payload,
+            },
+            Kind::Fin => Frame::Fin { stream, offset },
+            Kind::Reset => Frame::Reset {
+                stream,
+                code: offset,
+                reason: text()?,
+            },
+            Kind::Credit => Frame::Credit { stream, offset },
+            Kind::Ack => Frame::Ack {
+                connection: ConnectionId(stream.0),
+                offset,
+            },
+            Kind::Ping => Frame::Ping { token: offset },
+            Kind::Pong => Frame::Pong { token: offset },
+            Kind::Addresses => Frame::Addresses {
+                addresses: crate::handshake::decode_addresses(&payload).ok_or(bad)?,
+            },
+            Kind::Bye => Frame::Bye {
+                code: offset,
+                reason: text()?,
+            },
+            Kind::Hello | Kind::Welcome | Kind::Refuse => return Err(bad),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_header_is_refused_or_encodes_to_itself(bytes: [u8; HEADER_BYTES]) {
+            if let Ok(header) = Header::decode(&bytes) {
+                prop_assert_eq!(header.encode(), bytes);
+                prop_assert!(header.len as usize <= CHUNK_BYTES_MAX);
+            }
+        }
+
+        #[test]
+        fn likely_headers_do_not_panic(kind in 0u8..20, stream: u32, offset: u64, len in 0u32..300_000) {
+            let mut bytes = [0; HEADER_BYTES];
+            bytes[0] = kind;
+            bytes[4..8].copy_from_slice(&stream.to_be_bytes());
+            bytes[8..16].copy_from_slice(&offset.to_be_bytes());
+            bytes[16..20].copy_from_slice(&len.to_be_bytes());
+            if let Ok(header) = Header::decode(&bytes) {
+                prop_assert_eq!(header.encode(), bytes);
+                let _ = Frame::parse(header, Bytes::from(vec![0xff; len as usize]));
+            }
+        }
+    }
+
+    #[test]
+    fn lies_about_lengths_are_refused() {
+        let lie = |kind, len| {
+            Header::decode(
+                &Header {
+                    kind,
+                    stream: 0,
+                    offset: 0,
+                    len,
+                }
+                .encode(),
+            )
+        };
+        assert!(matches!(lie(Kind::Data, u32::MAX), Err(FrameError::BadLength { .. })));
+        assert!(matches!(lie(Kind::Data, 0), Err(FrameError::BadLength { .. })));
+        assert!(matches!(lie(Kind::Credit, 1), Err(FrameError::BadLength { .. })));
+        assert!(matches!(lie(Kind::Open, 1 << 20), Err(FrameError::BadLength { .. })));
+        assert!(lie(Kind::Data, CHUNK_BYTES_MAX as u32).is_ok());
+    }
+
+    #[test]
+    fn other_protocols_are_told_from_frames() {
+        let http = *b"GET / HTTP/1.1\r\nHost";
+        assert_eq!(Header::decode(&http), Err(FrameError::NotAFrame(b'G')));
+    }
+}

@@ -1,0 +1,299 @@
+//! What two ends tell each other before the first frame of a session, and about their addresses.
+//!
+//! Cold messages, encoded with postcard. Every number and length in them is checked after decoding.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::frame::{Header, Kind};
+use crate::limits::{ADDRESSES_MAX, HELLO_BYTES_MAX, PROTOCOL_VERSION, REASON_BYTES_MAX};
+use crate::session::ConnectionKind;
+use crate::{ConnectionId, PathId, SessionId};
+
+/// An address at which an end can be reached, and the NIC that has it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Address {
+    /// The address.
+    pub ip: IpAddr,
+    /// Bits of its network.
+    pub prefix: u8,
+    /// The NIC, by the name that its host gives it.
+    pub nic: String,
+}
+
+/// First message on each connection, by who dialled it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`PROTOCOL_VERSION`]; decoded first, so that others can be told apart.
+    pub version: u16,
+    /// The session to join, or none: a new one.
+    pub session: Option<SessionId>,
+    /// The connection's number.
+    pub connection: ConnectionId,
+    /// The path that the connection belongs to.
+    pub path: PathId,
+    /// What it carries.
+    pub kind: ConnectionKind,
+    /// Whether bulk data is to travel without encryption.
+    pub plain_data: bool,
+    /// Proof of membership on a connection without TLS; empty on others.
+    pub proof: Vec<u8>,
+    /// Where the sender can be reached.
+    pub addresses: Vec<Address>,
+}
+
+/// The answer of who accepted it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// [`PROTOCOL_VERSION`].
+    pub version: u16,
+    /// The session that the connection now belongs to.
+    pub session: SessionId,
+    /// Key of the proofs on connections without TLS; empty where those are not allowed.
+    pub plain_key: Vec<u8>,
+    /// Where the sender can be reached.
+    pub addresses: Vec<Address>,
+}
+
+/// Why a connection was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum RefuseCode {
+    /// Another [`PROTOCOL_VERSION`].
+    Version = 1,
+    /// The session is not known (any more).
+    UnknownSession = 2,
+    /// The limits on sessions or connections are reached.
+    Busy = 3,
+    /// Something that this end does not allow.
+    NotAllowed = 4,
+    /// Anything else.
+    Other = 5,
+}
+
+/// A refused or unintelligible handshake.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum HandshakeError {
+    /// The other end speaks another version.
+    #[error(
+        "the other end speaks protocol version {theirs}, this end {}: run the same release of skein on both",
+        PROTOCOL_VERSION
+    )]
+    Version {
+        /// Its version.
+        theirs: u16,
+    },
+    /// The other end refused, and says why.
+    #[error("refused by the other end: {reason}")]
+    Refused {
+        /// See [`RefuseCode`].
+        code: u16,
+        /// In words.
+        reason: String,
+    },
+    /// Bytes that are no handshake.
+    #[error("the other end's handshake does not decode")]
+    Garbage,
+}
+
+impl HandshakeError {
+    /// Whether the session that was to be joined is gone for good.
+    pub fn is_unknown_session(&self) -> bool {
+        matches!(self, HandshakeError::Refused { code, .. } if *code == RefuseCode::UnknownSession as u16)
+    }
+}
+
+fn frame(kind: Kind, offset: u64, payload: &[u8]) -> Vec<u8> {
+    let header = Header {
+        kind,
+        stream: 0,
+        offset,
+        len: payload.len() as u32,
+    };
+    [&header.encode()[..], payload].concat()
+}
+
+fn encode(kind: Kind, message: &impl Serialize) -> Vec<u8> {
+    let payload = postcard::to_stdvec(message).expect("plain data always encodes");
+    assert!(
+        payload.len() <= HELLO_BYTES_MAX,
+        "own addresses are capped before they get here"
+    );
+    frame(kind, u64::from(PROTOCOL_VERSION), &payload)
+}
+
+/// Checks the version that every handshake frame carries in its header before anything else.
+fn decode<'a, T: Deserialize<'a>>(header: &Header, payload: &'a [u8]) -> Result<T, HandshakeError> {
+    if header.offset != u64::from(PROTOCOL_VERSION) {
+        let theirs = u16::try_from(header.offset).map_err(|_| HandshakeError::Garbage)?;
+        return Err(HandshakeError::Version { theirs });
+    }
+    match postcard::take_from_bytes(payload) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(HandshakeError::Garbage),
+    }
+}
+
+fn checked(addresses: &[Address]) -> bool {
+    addresses.len() <= ADDRESSES_MAX
+        && addresses
+            .iter()
+            .all(|a| a.nic.len() <= 64 && a.prefix <= if a.ip.is_ipv4() { 32 } else { 128 })
+}
+
+impl Hello {
+    /// The frame that carries it.
+    pub fn encode(&self) -> Vec<u8> {
+        encode(Kind::Hello, self)
+    }
+
+    /// Reads one from its frame.
+    pub fn decode(header: &Header, payload: &[u8]) -> Result<Hello, HandshakeError> {
+        if header.kind != Kind::Hello {
+            return Err(HandshakeError::Garbage);
+        }
+        let hello: Hello = decode(header, payload)?;
+        let sound = checked(&hello.addresses) && hello.proof.len() <= 64;
+        if sound { Ok(hello) } else { Err(HandshakeError::Garbage) }
+    }
+}
+
+impl Welcome {
+    /// The frame that carries it.
+    pub fn encode(&self) -> Vec<u8> {
+        encode(Kind::Welcome, self)
+    }
+
+    /// Reads the answer to a [`Hello`]: a welcome, or the reason for none.
+    pub fn decode(header: &Header, payload: &[u8]) -> Result<Welcome, HandshakeError> {
+        match header.kind {
+            Kind::Welcome => {
+                let welcome: Welcome = decode(header, payload)?;
+                let sound = checked(&welcome.addresses) && welcome.plain_key.len() <= 64;
+                if sound {
+                    Ok(welcome)
+                } else {
+                    Err(HandshakeError::Garbage)
+                }
+            }
+            Kind::Refuse => Err(HandshakeError::Refused {
+                code: u16::try_from(header.offset).unwrap_or(RefuseCode::Other as u16),
+                reason: String::from_utf8_lossy(payload)
+                    .chars()
+                    .filter(|c| !c.is_control())
+                    .collect(),
+            }),
+            _ => Err(HandshakeError::Garbage),
+        }
+    }
+}
+
+/// The frame that refuses a connection.
+pub fn encode_refuse(code: RefuseCode, reason: &str) -> Vec<u8> {
+    frame(Kind::Refuse, code as u64, truncated(reason).as_bytes())
+}
+
+/// The longest beginning of a reason that a frame may carry.
+pub fn truncated(reason: &str) -> &str {
+    &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)]
+}
+
+/// The payload of an [`Kind::Addresses`] frame.
+pub fn encode_addresses(addresses: &[Address]) -> Vec<u8> {
+    postcard::to_stdvec(addresses).expect("plain data always encodes")
+}
+
+/// Reads the payload of an [`Kind::Addresses`] frame.
+pub fn decode_addresses(payload: &[u8]) -> Option<Vec<Address>> {
+    match postcard::take_from_bytes::<Vec<Address>>(payload) {
+        Ok((addresses, [])) if checked(&addresses) => Some(addresses),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::frame::HEADER_BYTES;
+
+    fn split(frame: &[u8]) -> (Header, &[u8]) {
+        let (header, payload) = frame.split_at(HEADER_BYTES);
+        (Header::decode(header.try_into().unwrap()).unwrap(), payload)
+    }
+
+    fn hello() -> Hello {
+        Hello {
+            version: PROTOCOL_VERSION,
+            session: Some(SessionId([7; 16])),
+            connection: ConnectionId(3),
+            path: PathId(1),
+            kind: ConnectionKind::Data,
+            plain_data: false,
+            proof: vec![],
+            addresses: vec![Address {
+                ip: "10.77.0.1".parse().unwrap(),
+                prefix: 24,
+                nic: "eth0".into(),
+            }],
+        }
+    }
+
+    #[test]
+    fn hello_and_welcome_survive_the_wire() {
+        let bytes = hello().encode();
+        let (header, payload) = split(&bytes);
+        assert_eq!(Hello::decode(&header, payload), Ok(hello()));
+
+        let welcome = Welcome {
+            version: PROTOCOL_VERSION,
+            session: SessionId([1; 16]),
+            plain_key: vec![9; 32],
+            addresses: hello().addresses,
+        };
+        let bytes = welcome.encode();
+        let (header, payload) = split(&bytes);
+        assert_eq!(Welcome::decode(&header, payload), Ok(welcome));
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let mut bytes = hello().encode();
+        bytes[15] = 9;
+        let (header, payload) = split(&bytes);
+        assert_eq!(
+            Hello::decode(&header, payload),
+            Err(HandshakeError::Version { theirs: 9 })
+        );
+    }
+
+    #[test]
+    fn a_refusal_carries_its_reason_home() {
+        let bytes = encode_refuse(RefuseCode::UnknownSession, "no such session");
+        let (header, payload) = split(&bytes);
+        let error = Welcome::decode(&header, payload).unwrap_err();
+        assert!(error.is_unknown_session());
+        assert_eq!(error.to_string(), "refused by the other end: no such session");
+    }
+
+    #[test]
+    fn prefixes_beyond_the_address_are_refused() {
+        let mut addresses = hello().addresses;
+        addresses[0].prefix = 33;
+        assert_eq!(decode_addresses(&encode_addresses(&addresses)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_does_not_panic(payload: Vec<u8>, kind in 1u8..4, version in 0u64..3) {
+            let kind = [Kind::Hello, Kind::Welcome, Kind::Refuse][kind as usize - 1];
+            let header = Header { kind, stream: 0, offset: version, len: payload.len() as u32 };
+            let _ = Hello::decode(&header, &payload);
+            let _ = Welcome::decode(&header, &payload);
+            let _ = decode_addresses(&payload);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Newtypes for the numbers that name things, so that two of them cannot be swapped.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A stream of a session. Even: opened by the dialling end; odd: by the accepting end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StreamId(pub u32);
+
+/// A connection of a session. Chosen by the dialling end, never used twice in a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ConnectionId(pub u32);
+
+/// A path: one local address to one remote address. Chosen by the dialling end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PathId(pub u32);
+
+/// A session: 128 random bits chosen by the accepting end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SessionId(pub [u8; 16]);
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionId({self})")
+    }
+}
+
+impl fmt::Display for SessionId {
+    /// The first 32 bits: enough to tell sessions apart in a log, too little to join one.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..4].iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}

@@ -1,0 +1,82 @@
+//! Every bound of a session, with its arithmetic. A peer's number is a claim until it passed one.
+
+use std::time::Duration;
+
+/// Version of the frames and of the handshake.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// Largest payload of a data frame: at 1 Gb/s 2 ms on the wire, at 1 GB/s 4,000 frames/s.
+pub const CHUNK_BYTES_MAX: usize = 256 << 10;
+/// Smallest chunk that is worth a frame when a path is slow: one TLS record.
+pub const CHUNK_BYTES_MIN: usize = 16 << 10;
+/// Buffers that may make up one chunk (what one gathered write takes without growing).
+pub const CHUNK_PARTS_MAX: usize = 64;
+
+/// Longest name of a target (`sockaddr_un` holds 107 bytes; names of other kinds may be longer).
+pub const TARGET_BYTES_MAX: usize = 1024;
+/// Longest reason in a reset, refusal or goodbye.
+pub const REASON_BYTES_MAX: usize = 1024;
+/// Longest handshake or address list: 256 addresses of less than 128 bytes.
+pub const HELLO_BYTES_MAX: usize = 32 << 10;
+/// Addresses that one end may announce.
+pub const ADDRESSES_MAX: usize = 128;
+
+/// Streams of one session that are open at once, for each side that opens.
+pub const STREAMS_MAX: u32 = 1024;
+/// Connections of one session: 16 paths with one control and seven data connections each.
+pub const CONNECTIONS_MAX: usize = 128;
+
+/// What may be sent on a stream before its first credit arrives.
+pub const WINDOW_INITIAL: u64 = 256 << 10;
+/// Most that one stream may have between its sender and its reader: 8 MiB hold 2 Gb/s for 32 ms.
+pub const WINDOW_MAX: u64 = 8 << 20;
+/// Most that all streams of a session may hold at the receiver, split evenly among them.
+pub const WINDOW_SESSION: u64 = 64 << 20;
+/// Least window of a stream, however many there are: 1024 x 64 KiB = `WINDOW_SESSION`.
+pub const WINDOW_MIN: u64 = 64 << 10;
+
+/// Bytes of a stream, for ever: 2^62, so that sums of two offsets cannot wrap.
+pub const OFFSET_MAX: u64 = 1 << 62;
+
+/// What may be on the way on a path before its rate is known.
+pub const INFLIGHT_INITIAL: u64 = 64 << 10;
+/// Least that may be on the way on a path: three small chunks keep it from running dry.
+pub const INFLIGHT_MIN: u64 = 48 << 10;
+/// Most that may be on the way on a path: 10 Gb/s x 25 ms.
+pub const INFLIGHT_MAX: u64 = 32 << 20;
+/// Queueing that a path is allowed beyond its round trip. It covers acknowledgements that are held
+/// back for [`ACK_DELAY`] and threads that wait for a core; it is also what a control message may
+/// find before it on the wire.
+pub const QUEUE_TIME: Duration = Duration::from_millis(8);
+/// Acknowledgements are gathered for this long.
+pub const ACK_DELAY: Duration = Duration::from_millis(2);
+/// Or until so much waits for one.
+pub const ACK_BYTES: u64 = 1 << 20;
+
+/// A stream that sends in bursts up to this is small and urgent; it never waits behind bulk.
+pub const URGENT_BYTES: usize = 32 << 10;
+/// How long a stream's past bytes count against its being urgent.
+pub const URGENT_MEMORY: Duration = Duration::from_millis(100);
+/// Bytes within [`URGENT_MEMORY`] that make a stream bulk.
+pub const URGENT_RECENT_BYTES: u64 = 128 << 10;
+/// Urgent frames go over so many paths at once, so that the loss of one costs nothing.
+pub const URGENT_COPIES: usize = 2;
+
+/// A path below this share of all paths' rate is kept for control and as a spare: what it would add
+/// is less than what waiting for its chunks costs …
+pub const SPARE_SHARE_MAX: f64 = 0.02;
+/// … unless it is faster than this (bytes/s): then a small chunk takes it less than 6 ms.
+pub const SPARE_RATE_MAX: f64 = 3e6;
+/// A spare or idle path is measured again after this.
+pub const PATH_PROBE: Duration = Duration::from_secs(1);
+
+/// Round trips are measured, and silence noticed, with this period.
+pub const PING_PERIOD: Duration = Duration::from_millis(200);
+/// Nothing acknowledged for this long (or four round trips): what is on the way goes to others.
+pub const STALL_TIME: Duration = Duration::from_millis(300);
+/// Stalled for this long: the connection is closed, to be dialled again.
+pub const DEAD_TIME: Duration = Duration::from_millis(1500);
+/// The peer closed every connection and did not come back: it is gone.
+pub const GONE_TIME: Duration = Duration::from_secs(5);
+/// Default for how long a session outlives the loss of all its paths.
+pub const OUTAGE_TIME: Duration = Duration::from_secs(60);

@@ -1,0 +1,240 @@
+//! How fast a path is, and how much may be on the way on it.
+//!
+//! The rate is measured as BBR does (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM
+//! Queue 14/5, and draft-cheng-iccrg-delivery-rate-estimation): bytes acknowledged between sending a
+//! frame and its acknowledgement, over the longer of the time it took to send and to acknowledge them.
+//! The bound on what is on the way follows from it: enough to keep the path busy, little enough that
+//! neither a control message nor the guest's last pages wait long behind it. TCP below still does
+//! congestion control; this only keeps its buffers short.
+
+use std::time::Duration;
+
+use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, INFLIGHT_INITIAL, INFLIGHT_MAX, INFLIGHT_MIN, QUEUE_TIME};
+
+/// How long a rate is believed: two halves of this.
+const RATE_HALF: Duration = Duration::from_millis(750);
+/// How long a least round trip is believed: two halves of this.
+const RTT_HALF: Duration = Duration::from_secs(5);
+/// A shorter sample says more about how threads were scheduled than about the path.
+const SAMPLE_MIN: Duration = Duration::from_millis(2);
+/// A chunk takes a path about this long.
+const CHUNK_TIME: f64 = 0.002;
+
+/// The best of the last one to two windows, without keeping the samples.
+#[derive(Clone, Debug)]
+struct Best<T> {
+    half: Duration,
+    since: Duration,
+    current: Option<T>,
+    before: Option<T>,
+    better: fn(&T, &T) -> bool,
+}
+
+impl<T: Copy> Best<T> {
+    fn new(half: Duration, better: fn(&T, &T) -> bool) -> Self {
+        Best {
+            half,
+            since: Duration::ZERO,
+            current: None,
+            before: None,
+            better,
+        }
+    }
+
+    fn age(&mut self, now: Duration) {
+        let elapsed = now.saturating_sub(self.since);
+        if elapsed >= self.half {
+            self.before = if elapsed < self.half * 2 { self.current } else { None };
+            self.current = None;
+            self.since = now;
+        }
+    }
+
+    fn add(&mut self, now: Duration, sample: T) {
+        self.age(now);
+        match &self.current {
+            Some(current) if !(self.better)(&sample, current) => {}
+            _ => self.current = Some(sample),
+        }
+    }
+
+    fn get(&self) -> Option<T> {
+        match (self.current, self.before) {
+            (Some(a), Some(b)) => Some(if (self.better)(&a, &b) { a } else { b }),
+            (a, b) => a.or(b),
+        }
+    }
+}
+
+/// What is remembered with each frame sent, to measure the rate when it is acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub struct SendStamp {
+    sent_at: Duration,
+    delivered: u64,
+    delivered_at: Duration,
+    first_sent_at: Duration,
+    app_limited: bool,
+}
+
+/// Estimates of one path, fed by what was sent on it and acknowledged.
+#[derive(Clone, Debug)]
+pub struct Path {
+    inflight: u64,
+    delivered: u64,
+    delivered_at: Duration,
+    first_sent_at: Duration,
+    /// Until so much is delivered, the sender's lack of data limits what is measured.
+    app_limited_until: Option<u64>,
+    rate: Best<f64>,
+    rtt: Best<Duration>,
+}
+
+impl Path {
+    /// A path of which nothing is known.
+    pub fn new(now: Duration) -> Path {
+        Path {
+            inflight: 0,
+            delivered: 0,
+            delivered_at: now,
+            first_sent_at: now,
+            app_limited_until: None,
+            rate: Best::new(RATE_HALF, |a, b| a > b),
+            rtt: Best::new(RTT_HALF, |a, b| a < b),
+        }
+    }
+
+    /// Bytes sent and not yet acknowledged.
+    pub fn inflight(&self) -> u64 {
+        self.inflight
+    }
+
+    /// Measured bytes per second, if there was enough to measure lately.
+    pub fn rate(&self) -> Option<f64> {
+        self.rate.get()
+    }
+
+    /// Least round trip lately.
+    pub fn rtt(&self) -> Option<Duration> {
+        self.rtt.get()
+    }
+
+    /// How many bytes may be on the way: what the path holds over two round trips and [`QUEUE_TIME`].
+    pub fn inflight_limit(&self) -> u64 {
+        let Some(rate) = self.rate() else {
+            return INFLIGHT_INITIAL;
+        };
+        let time = self.rtt().unwrap_or_default() * 2 + QUEUE_TIME;
+        ((rate * time.as_secs_f64()) as u64).clamp(INFLIGHT_MIN, INFLIGHT_MAX)
+    }
+
+    /// The size of chunk that suits the path: small on slow ones, so that no stream waits long for it.
+    pub fn chunk_bytes(&self) -> usize {
+        let rate = self.rate().unwrap_or(0.0);
+        ((rate * CHUNK_TIME) as usize)
+            .next_multiple_of(CHUNK_BYTES_MIN)
+            .clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX)
+    }
+
+    /// Bytes go out.
+    pub fn sent(&mut self, now: Duration, bytes: u64) -> SendStamp {
+        if self.inflight == 0 {
+            self.first_sent_at = now;
+            self.delivered_at = now;
+        }
+        self.inflight += bytes;
+        SendStamp {
+            sent_at: now,
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent_at: self.first_sent_at,
+            app_limited: self.app_limited_until.is_some(),
+        }
+    }
+
+    /// There was nothing more to send: what is on the way now says little about the path.
+    pub fn ran_dry(&mut self) {
+        self.app_limited_until = Some(self.delivered + self.inflight);
+    }
+
+    /// Bytes were acknowledged; `stamp` is that of the last frame among them.
+    pub fn acknowledged(&mut self, now: Duration, bytes: u64, stamp: &SendStamp) {
+        self.inflight = self.inflight.saturating_sub(bytes);
+        self.delivered += bytes;
+        self.delivered_at = now;
+        self.first_sent_at = stamp.sent_at;
+        self.app_limited_until = self.app_limited_until.filter(|until| self.delivered <= *until);
+        self.rate.age(now);
+        let to_send = stamp.sent_at.saturating_sub(stamp.first_sent_at);
+        let to_acknowledge = now.saturating_sub(stamp.delivered_at);
+        let interval = to_send.max(to_acknowledge);
+        if interval < SAMPLE_MIN {
+            return;
+        }
+        let rate = (self.delivered - stamp.delivered) as f64 / interval.as_secs_f64();
+        if !stamp.app_limited || self.rate().is_none_or(|known| rate > known) {
+            self.rate.add(now, rate);
+        }
+    }
+
+    /// Bytes will never be acknowledged on this path: their connection is gone.
+    pub fn lost(&mut self, bytes: u64) {
+        self.inflight = self.inflight.saturating_sub(bytes);
+    }
+
+    /// A ping came back.
+    pub fn round_trip(&mut self, now: Duration, rtt: Duration) {
+        self.rtt.add(now, rtt);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a path of `rate` bytes/s and `rtt` for `time`, always with data, and returns its estimate.
+    fn run(rate: f64, rtt: Duration, time: Duration) -> Path {
+        let mut path = Path::new(Duration::ZERO);
+        path.round_trip(Duration::ZERO, rtt);
+        let mut now = Duration::ZERO;
+        let mut wire_free = Duration::ZERO;
+        let mut queue = std::collections::VecDeque::new();
+        while now < time {
+            while path.inflight() < path.inflight_limit() {
+                let bytes = path.chunk_bytes() as u64;
+                let stamp = path.sent(now, bytes);
+                wire_free = wire_free.max(now) + Duration::from_secs_f64(bytes as f64 / rate);
+                queue.push_back((wire_free + rtt, bytes, stamp));
+            }
+            let (at, bytes, stamp) = queue.pop_front().unwrap();
+            now = now.max(at);
+            path.acknowledged(now, bytes, &stamp);
+        }
+        path
+    }
+
+    #[test]
+    fn finds_the_rate_of_slow_and_fast_paths() {
+        for (rate, rtt_us) in [(1.25e6, 200), (125e6, 100), (125e6, 20_000), (2e9, 50)] {
+            let path = run(rate, Duration::from_micros(rtt_us), Duration::from_secs(2));
+            let measured = path.rate().unwrap();
+            assert!((measured / rate - 1.0).abs() < 0.15, "{rate} measured as {measured}");
+        }
+    }
+
+    #[test]
+    fn queues_stay_short() {
+        let path = run(125e6, Duration::from_micros(100), Duration::from_secs(2));
+        let queued = path.inflight_limit() as f64 / 125e6;
+        assert!(queued < 0.012, "{queued} s on the way");
+    }
+
+    #[test]
+    fn a_path_without_data_is_not_taken_for_slow() {
+        let mut path = run(125e6, Duration::from_micros(100), Duration::from_secs(2));
+        let now = Duration::from_millis(2100);
+        path.ran_dry();
+        let stamp = path.sent(now, 100);
+        path.acknowledged(now + Duration::from_millis(5), 100, &stamp);
+        assert!(path.rate().unwrap() > 100e6);
+    }
+}

@@ -1,0 +1,125 @@
+//! In-order bytes out of chunks that arrive in any order, more than once, and overlapping.
+
+use std::collections::BTreeMap;
+
+use bytes::{Buf, Bytes};
+
+/// The receiving half's buffer. The caller bounds it: nothing beyond the granted credit is inserted.
+#[derive(Debug, Default)]
+pub struct Reassembly {
+    /// Bytes handed out so far; nothing before this offset is kept.
+    delivered: u64,
+    /// Disjoint chunks at or after `delivered`, by offset.
+    chunks: BTreeMap<u64, Bytes>,
+    /// Sum of the chunks' lengths.
+    held_bytes: u64,
+}
+
+impl Reassembly {
+    /// Offset of the next byte to hand out.
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Bytes that wait here.
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+
+    /// Whether [`Self::pop`] has something.
+    pub fn is_ready(&self) -> bool {
+        self.chunks
+            .first_key_value()
+            .is_some_and(|(&offset, _)| offset == self.delivered)
+    }
+
+    /// Takes a chunk in; what is already here or delivered is dropped. Returns the bytes that were new.
+    pub fn insert(&mut self, mut offset: u64, mut data: Bytes) -> u64 {
+        let before = self.held_bytes;
+        if offset < self.delivered {
+            let skip = (self.delivered - offset).min(data.len() as u64);
+            data.advance(skip as usize);
+            offset += skip;
+        }
+        while !data.is_empty() {
+            // The neighbour before may cover the beginning …
+            if let Some((&at, chunk)) = self.chunks.range(..=offset).next_back() {
+                let covered = (at + chunk.len() as u64).saturating_sub(offset).min(data.len() as u64);
+                if covered > 0 {
+                    data.advance(covered as usize);
+                    offset += covered;
+                    continue;
+                }
+            }
+            // … and the one after it the rest.
+            let gap = match self.chunks.range(offset..).next() {
+                Some((&next, _)) => ((next - offset) as usize).min(data.len()),
+                None => data.len(),
+            };
+            let piece = data.split_to(gap);
+            self.held_bytes += gap as u64;
+            self.chunks.insert(offset, piece);
+            offset += gap as u64;
+        }
+        self.held_bytes - before
+    }
+
+    /// The next bytes in order, if they are here.
+    pub fn pop(&mut self) -> Option<Bytes> {
+        let entry = self
+            .chunks
+            .first_entry()
+            .filter(|entry| *entry.key() == self.delivered)?;
+        let data = entry.remove();
+        self.delivered += data.len() as u64;
+        self.held_bytes -= data.len() as u64;
+        Some(data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Any cover of the bytes, in any order, with overlaps and repeats, comes out as the bytes.
+        #[test]
+        fn any_cover_comes_out_whole(
+            len in 1usize..2000,
+            pieces in proptest::collection::vec((0usize..2000, 1usize..300), 0..60),
+            order in any::<u64>(),
+            pops in proptest::collection::vec(any::<bool>(), 0..200),
+        ) {
+            let bytes: Bytes = (0..len).map(|i| (i * 7 + i / 251) as u8).collect::<Vec<_>>().into();
+            let mut all: Vec<(usize, usize)> = pieces
+                .into_iter()
+                .filter(|(at, _)| *at < len)
+                .map(|(at, n)| (at, n.min(len - at)))
+                .chain((0..len).step_by(97).map(|at| (at, 97.min(len - at))))
+                .collect();
+            // A cheap shuffle from one number.
+            all.sort_by_key(|(at, n)| (*at as u64 + 1).wrapping_mul(order | 1).rotate_left(17) ^ *n as u64);
+
+            let mut reassembly = Reassembly::default();
+            let mut out = Vec::new();
+            let mut pops = pops.into_iter();
+            for (at, n) in all {
+                reassembly.insert(at as u64, bytes.slice(at..at + n));
+                prop_assert!(reassembly.held_bytes() + reassembly.delivered() <= len as u64);
+                if pops.next().unwrap_or(false) {
+                    while let Some(piece) = reassembly.pop() {
+                        out.extend_from_slice(&piece);
+                    }
+                    prop_assert!(!reassembly.is_ready());
+                }
+            }
+            while let Some(piece) = reassembly.pop() {
+                out.extend_from_slice(&piece);
+            }
+            prop_assert_eq!(&out[..], &bytes[..]);
+            prop_assert_eq!(reassembly.held_bytes(), 0);
+        }
+    }
+}

@@ -1,0 +1,1271 @@
+//! The session: which connection sends what next, what is lost, what is dead.
+//!
+//! Four kinds of methods, as in quinn: what the application wants (`open`, `send`, `consumed` …), what
+//! happened (`connection_up`, `handle_*`), what to do (`poll_*`), and what is (`status` and other
+//! getters). Time comes in as the time since any fixed moment and must not go back.
+//!
+//! How data stays safe: a sent frame is kept by its connection until the peer has acknowledged the
+//! connection's bytes up to it (each connection is ordered, so one number acknowledges selectively).
+//! A connection that ends or stalls gives its chunks back, and others take them; the receiver drops
+//! what it has already. Nothing is freed on a promise.
+//!
+//! How data stays balanced: connections *pull*. Whichever can send takes the next chunk of the next
+//! stream in turn, as long as its path has room ([`Path::inflight_limit`]).
+//!
+//! How small streams stay quick: each path has a control connection that never carries bulk. Frames
+//! other than bulk, and the bytes of streams that send little, go over the control connections of two
+//! paths at once, so that losing either costs nothing.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::frame::{Frame, HEADER_BYTES, Header, Kind};
+use crate::handshake::{self, Address};
+use crate::limits::*;
+use crate::path::{Path, SendStamp};
+use crate::stream::{Chunk, Fin, Stream};
+use crate::{ConnectionId, PathId, StreamId};
+
+/// Which end of the session this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Dials connections; opens even streams.
+    Dialer,
+    /// Accepts them; opens odd streams.
+    Acceptor,
+}
+
+/// What a connection carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConnectionKind {
+    /// Everything small: acknowledgements, credit, openings, urgent streams. One on each path.
+    Control,
+    /// Bulk data. Several on each path.
+    Data,
+}
+
+/// What may be set on a session.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How long the session outlives the loss of all its paths. Default [`OUTAGE_TIME`].
+    pub outage: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { outage: OUTAGE_TIME }
+    }
+}
+
+/// A peer that broke the rules. The session is over: nothing it says can be trusted.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)] // the messages say it
+pub enum ProtocolError {
+    #[error("the peer sent byte {end} of a stream whose credit ends at {granted}")]
+    BeyondCredit { end: u64, granted: u64 },
+    #[error("the peer changed where a stream ends")]
+    EndMoved,
+    #[error("the peer acknowledged bytes that were never sent")]
+    AckBeyondSent,
+    #[error("the peer used a stream that it may not open, or too many of them")]
+    BadStream,
+    #[error("the peer opened more connections than a session may have")]
+    TooManyConnections,
+    #[error("the peer used a connection's number or a path's control connection twice")]
+    ConnectionReused,
+}
+
+/// Errors of what an application asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum OpenError {
+    #[error("{STREAMS_MAX} streams are open already")]
+    TooMany,
+    #[error("the name of the target has more than {TARGET_BYTES_MAX} bytes")]
+    NameTooLong,
+    #[error("the session has ended")]
+    Ended,
+}
+
+/// What the caller has to do, or wants to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The connection has something to send: poll it.
+    Transmit(ConnectionId),
+    /// Close this connection; report it with [`Session::connection_down`].
+    Close(ConnectionId),
+    /// The peer opened a stream.
+    Opened(StreamId, String),
+    /// [`Session::receive`] has something other than `Pending`.
+    Readable(StreamId),
+    /// [`Session::send_capacity`] may have grown.
+    Writable(StreamId),
+    /// The peer's addresses changed.
+    PeerAddresses(Vec<Address>),
+    /// A path stalls (true) or moves again (false).
+    Stalled(PathId, bool),
+    /// The session is over, and why.
+    Ended(Ended),
+}
+
+/// Why a session is over.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum Ended {
+    #[error("this end closed it")]
+    Closed,
+    #[error("the other end closed it: {reason}")]
+    ClosedByPeer { code: u64, reason: String },
+    #[error("the other end closed all its connections and did not come back: it was stopped or died")]
+    PeerGone,
+    #[error("no path worked for {} s", .0.as_secs())]
+    Outage(Duration),
+    #[error(transparent)]
+    Protocol(ProtocolError),
+}
+
+/// What [`Session::receive`] finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// The next bytes. Report them with [`Session::consumed`] when they are dealt with.
+    Data(Bytes),
+    /// Nothing yet.
+    Pending,
+    /// The peer is done sending.
+    Finished,
+    /// The stream was torn down.
+    Reset(u64, String),
+}
+
+/// A frame to put on a connection.
+#[derive(Clone, Debug)]
+pub struct Transmit {
+    /// Its header.
+    pub header: Header,
+    /// Its payload, in the buffers it was handed over in.
+    pub payload: Vec<Bytes>,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Down {
+    /// The peer closed it.
+    ByPeer,
+    /// This end closed it, or it failed.
+    Failed,
+}
+
+/// One frame, as long as it is not acknowledged.
+#[derive(Clone, Debug)]
+enum Item {
+    Data(StreamId, Chunk),
+    Open(StreamId, String),
+    Fin(StreamId, u64),
+    Reset(StreamId, u64, String),
+    Credit(StreamId),
+    Addresses,
+    Ping,
+    Pong(u64),
+}
+
+#[derive(Debug)]
+struct SentItem {
+    /// Position on the connection after the frame.
+    end: u64,
+    bytes: u64,
+    /// On data connections; what is small says nothing about a path's rate.
+    stamp: Option<SendStamp>,
+    item: Item,
+}
+
+#[derive(Debug)]
+struct Connection {
+    path: PathId,
+    kind: ConnectionKind,
+    /// The caller waits for an [`Event::Transmit`].
+    idle: bool,
+    /// Small frames to send; only on control connections.
+    outbox: VecDeque<Item>,
+    sent: VecDeque<SentItem>,
+    sent_position: u64,
+    acknowledged_position: u64,
+    /// When the peer last acknowledged something or, where nothing was on the way, a frame was sent.
+    progress_at: Duration,
+    received_position: u64,
+    /// Received bytes that an acknowledgement is owed for.
+    unacknowledged: u64,
+    acknowledge_at: Option<Duration>,
+    ping_at: Duration,
+    /// Control connections: when a ping not yet answered went out.
+    ping_open: Option<Duration>,
+    suspect_since: Option<Duration>,
+    closing: bool,
+}
+
+impl Connection {
+    fn new(now: Duration, path: PathId, kind: ConnectionKind) -> Connection {
+        Connection {
+            path,
+            kind,
+            idle: true,
+            outbox: VecDeque::new(),
+            sent: VecDeque::new(),
+            sent_position: 0,
+            acknowledged_position: 0,
+            progress_at: now,
+            received_position: 0,
+            unacknowledged: 0,
+            acknowledge_at: None,
+            ping_at: now,
+            ping_open: None,
+            suspect_since: None,
+            closing: false,
+        }
+    }
+
+    fn is_usable(&self) -> bool {
+        self.suspect_since.is_none() && !self.closing
+    }
+}
+
+#[derive(Debug)]
+struct PathState {
+    estimate: Path,
+    control: Option<ConnectionId>,
+    probed_at: Duration,
+    sent_bytes: u64,
+    received_bytes: u64,
+}
+
+/// What one path does, for people.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PathStatus {
+    /// Which path.
+    pub path: PathId,
+    /// Its connections.
+    pub connections: usize,
+    /// Whether it may carry bulk now.
+    pub usable: bool,
+    /// Bytes of frames sent on it.
+    pub sent_bytes: u64,
+    /// Bytes of frames received on it.
+    pub received_bytes: u64,
+    /// Measured bytes per second.
+    pub rate: Option<f64>,
+    /// Least round trip, in seconds.
+    pub rtt_s: Option<f64>,
+    /// Bytes on the way.
+    pub inflight_bytes: u64,
+}
+
+/// What a session does, for people.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Status {
+    /// Streams that are open.
+    pub streams: usize,
+    /// Bytes that went out a second time.
+    pub resent_bytes: u64,
+    /// Bytes of streams that the peer sent and that wait for bytes before them or for their reader.
+    pub held_bytes: u64,
+    /// Each path with a connection.
+    pub paths: Vec<PathStatus>,
+}
+
+/// One end of a session. See the module.
+#[derive(Debug)]
+pub struct Session {
+    role: Role,
+    settings: Settings,
+    /// The latest time that was handed in.
+    now: Duration,
+    streams: BTreeMap<StreamId, Stream>,
+    next_own: u32,
+    next_peer: u32,
+    /// Streams with bulk to send, in turn.
+    turn: VecDeque<StreamId>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    paths: BTreeMap<PathId, PathState>,
+    /// Small frames that wait for any control connection.
+    backlog: VecDeque<Item>,
+    addresses: Vec<Address>,
+    events: VecDeque<Event>,
+    resent_bytes: u64,
+    /// When the last connection went, and whether the peer closed it while all was well.
+    alone_since: Option<(Duration, Down)>,
+    ended: Option<Ended>,
+}
+
+impl Session {
+    /// A session without connections or streams. It ends by itself if none comes up in time.
+    pub fn new(now: Duration, role: Role, settings: Settings) -> Session {
+        let (next_own, next_peer) = match role {
+            Role::Dialer => (0, 1),
+            Role::Acceptor => (1, 0),
+        };
+        Session {
+            role,
+            settings,
+            now,
+            streams: BTreeMap::new(),
+            next_own,
+            next_peer,
+            turn: VecDeque::new(),
+            connections: BTreeMap::new(),
+            paths: BTreeMap::new(),
+            backlog: VecDeque::new(),
+            addresses: Vec::new(),
+            events: VecDeque::new(),
+            resent_bytes: 0,
+            alone_since: Some((now, Down::Failed)),
+            ended: None,
+        }
+    }
+
+    // ---- what the application wants ----
+
+    /// Opens a stream to what the peer knows by `target`.
+    pub fn open(&mut self, target: &str) -> Result<StreamId, OpenError> {
+        if self.ended.is_some() {
+            return Err(OpenError::Ended);
+        }
+        if target.len() > TARGET_BYTES_MAX {
+            return Err(OpenError::NameTooLong);
+        }
+        let own = self.next_own % 2;
+        if self.streams.keys().filter(|id| id.0 % 2 == own).count() >= STREAMS_MAX as usize {
+            return Err(OpenError::TooMany);
+        }
+        let id = StreamId(self.next_own);
+        self.next_own += 2;
+        self.streams.insert(id, Stream::new(true));
+        self.post(Item::Open(id, target.to_owned()));
+        Ok(id)
+    }
+
+    /// How many bytes the stream takes now. It is little on purpose: what waits here waits behind
+    /// nothing the network could be doing, and delays a guest's last pages.
+    pub fn send_capacity(&self, id: StreamId) -> usize {
+        let Some(stream) = self.streams.get(&id) else { return 0 };
+        if stream.send.fin != Fin::Open || stream.reset.is_some() {
+            return 0;
+        }
+        let rate: f64 = self.paths.values().filter_map(|path| path.estimate.rate()).sum();
+        let share = rate * 0.004 / self.streams.len().max(1) as f64;
+        let limit = (share as usize).clamp(CHUNK_BYTES_MAX / 2, CHUNK_BYTES_MAX * 4);
+        limit.saturating_sub(stream.send.unsent_bytes())
+    }
+
+    /// Hands over bytes to send. Call it with no more than about [`Self::send_capacity`].
+    pub fn send(&mut self, now: Duration, id: StreamId, data: Bytes) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if data.is_empty() || stream.reset.is_some() || self.ended.is_some() {
+            return;
+        }
+        debug_assert_eq!(stream.send.fin, Fin::Open, "send after finish");
+        self.now = now;
+        stream.send.push(now, data);
+        self.flush(id);
+    }
+
+    /// No more bytes follow on this stream from this end.
+    pub fn finish(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if stream.send.fin == Fin::Open && stream.reset.is_none() {
+            stream.send.fin = Fin::Sent;
+            let end = stream.send.end();
+            self.post(Item::Fin(id, end));
+        }
+    }
+
+    /// Tears the stream down in both directions.
+    pub fn reset(&mut self, id: StreamId, code: u64, reason: &str) {
+        let Some(mut stream) = self.streams.remove(&id) else {
+            return;
+        };
+        if stream.reset.is_none() {
+            stream.send.clear();
+            self.post(Item::Reset(id, code, handshake::truncated(reason).to_owned()));
+        }
+        self.spread_windows();
+    }
+
+    /// The next bytes of a stream, in order.
+    pub fn receive(&mut self, id: StreamId) -> Received {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return Received::Finished;
+        };
+        let received = if let Some((code, reason)) = stream.reset.clone() {
+            stream.reset_seen = true;
+            Received::Reset(code, reason)
+        } else if let Some(data) = stream.receive.reassembly.pop() {
+            Received::Data(data)
+        } else if stream.receive.finished {
+            Received::Finished
+        } else if stream.receive.is_at_end() {
+            stream.receive.finished = true;
+            Received::Finished
+        } else {
+            Received::Pending
+        };
+        self.drop_if_over(id);
+        received
+    }
+
+    /// The application is done with so many bytes of what [`Self::receive`] gave it.
+    pub fn consumed(&mut self, id: StreamId, bytes: u64) {
+        let window = self.window();
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        stream.receive.consumed += bytes;
+        debug_assert!(stream.receive.consumed <= stream.receive.reassembly.delivered());
+        let half = &stream.receive;
+        if half.end.is_none_or(|end| end > half.granted)
+            && stream.receive.consumed + window >= stream.receive.granted + window / 4
+        {
+            self.grant(id);
+        }
+    }
+
+    /// Tells the peer where this end can be reached from now on.
+    pub fn announce(&mut self, addresses: Vec<Address>) {
+        if self.addresses != addresses {
+            self.addresses = addresses;
+            self.post(Item::Addresses);
+        }
+    }
+
+    /// The session ends, from this end. The caller sends [`Self::bye`] on what is left of it.
+    pub fn close(&mut self) {
+        self.end(Ended::Closed);
+    }
+
+    /// The frame that tells the peer of the end.
+    pub fn bye(code: u64, reason: &str) -> Transmit {
+        let payload = Bytes::copy_from_slice(handshake::truncated(reason).as_bytes());
+        let header = Header {
+            kind: Kind::Bye,
+            stream: 0,
+            offset: code,
+            len: payload.len() as u32,
+        };
+        Transmit {
+            header,
+            payload: vec![payload],
+        }
+    }
+
+    // ---- what happened ----
+
+    /// A connection has shaken hands.
+    pub fn connection_up(
+        &mut self,
+        now: Duration,
+        id: ConnectionId,
+        path: PathId,
+        kind: ConnectionKind,
+    ) -> Result<(), ProtocolError> {
+        self.now = now;
+        if self.connections.len() >= CONNECTIONS_MAX {
+            return Err(ProtocolError::TooManyConnections);
+        }
+        let state = self.paths.entry(path).or_insert_with(|| PathState {
+            estimate: Path::new(now),
+            control: None,
+            probed_at: now,
+            sent_bytes: 0,
+            received_bytes: 0,
+        });
+        let control = kind == ConnectionKind::Control;
+        if self.connections.contains_key(&id) || (control && state.control.is_some()) {
+            return Err(ProtocolError::ConnectionReused);
+        }
+        if control {
+            state.control = Some(id);
+        }
+        self.connections.insert(id, Connection::new(now, path, kind));
+        self.alone_since = None;
+        if control {
+            // Credit may have been lost with the connections before; repeating it costs nothing.
+            let mut items = std::mem::take(&mut self.backlog);
+            items.extend(self.streams.keys().map(|id| Item::Credit(*id)));
+            items.push_front(Item::Ping);
+            let connection = self.connections.get_mut(&id).expect("just inserted");
+            connection.outbox = items;
+            connection.ping_open = Some(now);
+            self.wake(id);
+        }
+        self.wake_data();
+        Ok(())
+    }
+
+    /// A connection is no more.
+    pub fn connection_down(&mut self, now: Duration, id: ConnectionId, how: Down) {
+        self.now = now;
+        let Some(connection) = self.connections.remove(&id) else {
+            return;
+        };
+        let how = if connection.suspect_since.is_some() {
+            Down::Failed
+        } else {
+            how
+        };
+        let path = connection.path;
+        let was_control = connection.kind == ConnectionKind::Control;
+        if let Some(state) = self.paths.get_mut(&path) {
+            if !was_control {
+                state.estimate.lost(connection.sent.iter().map(|s| s.bytes).sum());
+            }
+            if was_control {
+                state.control = None;
+            }
+        }
+        if was_control {
+            // A path lives and dies with its control connection.
+            self.close_path(path);
+        }
+        if !self.connections.values().any(|c| c.path == path) {
+            self.paths.remove(&path);
+        }
+        if self.connections.is_empty() {
+            self.alone_since = Some((now, how));
+        }
+        self.give_back(connection.sent.into_iter().map(|s| s.item).chain(connection.outbox));
+        self.wake_data();
+    }
+
+    /// The path cannot work at the moment (its NIC lost its carrier, say): its connections go.
+    pub fn path_down(&mut self, path: PathId) {
+        self.close_path(path);
+    }
+
+    /// A frame has arrived.
+    ///
+    /// Errors end the session: the peer is broken, or an enemy.
+    pub fn handle_frame(
+        &mut self,
+        now: Duration,
+        id: ConnectionId,
+        header: &Header,
+        frame: Frame,
+    ) -> Result<(), ProtocolError> {
+        if self.ended.is_some() {
+            return Ok(());
+        }
+        self.now = now;
+        self.account_received(now, id, header);
+        let handled = match frame {
+            Frame::Open { stream, target } => self.handle_open(stream, target),
+            Frame::Data { stream, offset, data } => self.handle_data(stream, offset, data),
+            Frame::Fin { stream, offset } => self.handle_fin(stream, offset),
+            Frame::Reset { stream, code, reason } => self.handle_reset(stream, code, reason),
+            Frame::Credit { stream, offset } => self.handle_credit(stream, offset),
+            Frame::Ack { connection, offset } => self.handle_ack(now, connection, offset),
+            Frame::Ping { token } => {
+                self.post_on(id, Item::Pong(token));
+                Ok(())
+            }
+            Frame::Pong { token } => {
+                self.handle_pong(now, id, token);
+                Ok(())
+            }
+            Frame::Addresses { addresses } => {
+                self.events.push_back(Event::PeerAddresses(addresses));
+                Ok(())
+            }
+            Frame::Bye { code, reason } => {
+                self.end(Ended::ClosedByPeer { code, reason });
+                Ok(())
+            }
+        };
+        if let Err(error) = &handled {
+            self.end(Ended::Protocol(error.clone()));
+        }
+        handled
+    }
+
+    /// Time has passed: call it every few tens of milliseconds.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        self.now = now;
+        if self.ended.is_some() {
+            return;
+        }
+        let ids: Vec<ConnectionId> = self.connections.keys().copied().collect();
+        for id in ids {
+            self.check_connection(now, id);
+        }
+        self.wake_data();
+        if let Some((since, how)) = self.alone_since {
+            let alone = now.saturating_sub(since);
+            if alone >= self.settings.outage {
+                self.end(Ended::Outage(self.settings.outage));
+            } else if how == Down::ByPeer && alone >= GONE_TIME && self.role == Role::Acceptor {
+                self.end(Ended::PeerGone);
+            }
+        }
+    }
+
+    // ---- what to do ----
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What to send on a connection now. After `None`, wait for [`Event::Transmit`] or
+    /// [`Self::transmit_at`].
+    pub fn poll_transmit(&mut self, now: Duration, id: ConnectionId) -> Option<Transmit> {
+        self.now = now;
+        let connection = self.connections.get_mut(&id)?;
+        let transmit = match connection.kind {
+            _ if connection.closing || self.ended.is_some() => None,
+            ConnectionKind::Control => self.poll_control(now, id),
+            ConnectionKind::Data => self.poll_data(now, id),
+        };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.idle = transmit.is_none();
+        }
+        transmit
+    }
+
+    /// When to poll a control connection again though no event says so.
+    pub fn transmit_at(&self, id: ConnectionId) -> Option<Duration> {
+        let path = self
+            .connections
+            .get(&id)
+            .filter(|c| c.kind == ConnectionKind::Control)?
+            .path;
+        self.connections
+            .values()
+            .filter(|c| c.path == path)
+            .filter_map(|c| c.acknowledge_at)
+            .min()
+    }
+
+    // ---- what is ----
+
+    /// Why the session is over, if it is.
+    pub fn ended(&self) -> Option<&Ended> {
+        self.ended.as_ref()
+    }
+
+    /// What a peer may still send on a stream; for tests of memory.
+    pub fn status(&self) -> Status {
+        let paths = self.paths.iter().map(|(&id, state)| PathStatus {
+            path: id,
+            connections: self.connections.values().filter(|c| c.path == id).count(),
+            usable: self.path_is_usable(id),
+            sent_bytes: state.sent_bytes,
+            received_bytes: state.received_bytes,
+            rate: state.estimate.rate(),
+            rtt_s: state.estimate.rtt().map(|rtt| rtt.as_secs_f64()),
+            inflight_bytes: state.estimate.inflight(),
+        });
+        Status {
+            streams: self.streams.len(),
+            resent_bytes: self.resent_bytes,
+            held_bytes: self.streams.values().map(|s| s.receive.reassembly.held_bytes()).sum(),
+            paths: paths.collect(),
+        }
+    }
+
+    // ---- streams ----
+
+    fn handle_open(&mut self, id: StreamId, target: String) -> Result<(), ProtocolError> {
+        let Some(stream) = self.peer_stream(id)? else {
+            return Ok(());
+        };
+        if !stream.opened {
+            stream.opened = true;
+            let readable = stream.receive.is_readable() || stream.reset.is_some();
+            self.events.push_back(Event::Opened(id, target));
+            if readable {
+                self.events.push_back(Event::Readable(id));
+            }
+            self.grant(id);
+        }
+        Ok(())
+    }
+
+    fn handle_data(&mut self, id: StreamId, offset: u64, data: Bytes) -> Result<(), ProtocolError> {
+        let Some(stream) = self.any_stream(id)? else {
+            return Ok(());
+        };
+        let half = &mut stream.receive;
+        let end = offset + data.len() as u64;
+        if end > half.granted {
+            return Err(ProtocolError::BeyondCredit {
+                end,
+                granted: half.granted,
+            });
+        }
+        if half.end.is_some_and(|e| end > e) {
+            return Err(ProtocolError::EndMoved);
+        }
+        let was_readable = half.is_readable();
+        half.reassembly.insert(offset, data);
+        let tell = !was_readable && half.is_readable() && stream.opened && stream.reset.is_none();
+        if tell {
+            self.events.push_back(Event::Readable(id));
+        }
+        Ok(())
+    }
+
+    fn handle_fin(&mut self, id: StreamId, end: u64) -> Result<(), ProtocolError> {
+        let Some(stream) = self.any_stream(id)? else {
+            return Ok(());
+        };
+        let half = &mut stream.receive;
+        let held_to = half.reassembly.delivered() + half.reassembly.held_bytes();
+        if half.end.is_some_and(|e| e != end) || end < held_to {
+            return Err(ProtocolError::EndMoved);
+        }
+        half.end = Some(end);
+        if half.is_readable() && stream.opened {
+            self.events.push_back(Event::Readable(id));
+        }
+        Ok(())
+    }
+
+    fn handle_reset(&mut self, id: StreamId, code: u64, reason: String) -> Result<(), ProtocolError> {
+        let Some(stream) = self.any_stream(id)? else {
+            return Ok(());
+        };
+        if stream.reset.is_none() {
+            stream.reset = Some((code, reason));
+            stream.send.clear();
+            if stream.opened {
+                self.events.push_back(Event::Readable(id));
+                self.events.push_back(Event::Writable(id));
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_credit(&mut self, id: StreamId, offset: u64) -> Result<(), ProtocolError> {
+        let Some(stream) = self.any_stream(id)? else {
+            return Ok(());
+        };
+        if offset > stream.send.credit {
+            stream.send.credit = offset;
+            self.flush(id);
+        }
+        Ok(())
+    }
+
+    /// A stream of the peer's; `None` if it is over. Its number opens those before it, too: their
+    /// `Open` is on its way.
+    fn peer_stream(&mut self, id: StreamId) -> Result<Option<&mut Stream>, ProtocolError> {
+        if id.0 % 2 != self.next_peer % 2 {
+            return Err(ProtocolError::BadStream);
+        }
+        if id.0 >= self.next_peer {
+            let own = self.next_own % 2;
+            let open = self.streams.keys().filter(|id| id.0 % 2 != own).count();
+            let more = (id.0 - self.next_peer) / 2 + 1;
+            if more as usize + open > STREAMS_MAX as usize {
+                return Err(ProtocolError::BadStream);
+            }
+            for number in (self.next_peer..=id.0).step_by(2) {
+                self.streams.insert(StreamId(number), Stream::new(false));
+            }
+            self.next_peer = id.0 + 2;
+        }
+        Ok(self.streams.get_mut(&id))
+    }
+
+    fn any_stream(&mut self, id: StreamId) -> Result<Option<&mut Stream>, ProtocolError> {
+        if id.0 % 2 == self.next_own % 2 {
+            if id.0 >= self.next_own {
+                return Err(ProtocolError::BadStream);
+            }
+            return Ok(self.streams.get_mut(&id));
+        }
+        self.peer_stream(id)
+    }
+
+    fn drop_if_over(&mut self, id: StreamId) {
+        if self.streams.get(&id).is_some_and(Stream::is_over) {
+            self.streams.remove(&id);
+            self.spread_windows();
+        }
+    }
+
+    /// The window that each stream has at this end.
+    fn window(&self) -> u64 {
+        (WINDOW_SESSION / self.streams.len().max(1) as u64).clamp(WINDOW_MIN, WINDOW_MAX)
+    }
+
+    fn grant(&mut self, id: StreamId) {
+        let window = self.window();
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        let granted = stream.receive.consumed + window;
+        if granted > stream.receive.granted {
+            stream.receive.granted = granted;
+            self.post(Item::Credit(id));
+        }
+    }
+
+    /// Streams that remain may have more, now that one is gone.
+    fn spread_windows(&mut self) {
+        let window = self.window();
+        let due: Vec<StreamId> = self
+            .streams
+            .iter()
+            .filter(|(_, s)| s.opened && s.receive.consumed + window >= s.receive.granted + window / 4)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            self.grant(id);
+        }
+    }
+
+    /// Gets a stream's unsent bytes on their way: urgent ones at once, bulk in its turn.
+    fn flush(&mut self, id: StreamId) {
+        let has_control = self.paths.values().any(|path| path.control.is_some());
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if !stream.send.has_work() || stream.send.queued {
+            return;
+        }
+        if stream.send.is_urgent() && has_control {
+            let chunks: Vec<Chunk> = std::iter::from_fn(|| stream.send.take(URGENT_BYTES)).collect();
+            for chunk in chunks {
+                self.post(Item::Data(id, chunk));
+            }
+            self.events.push_back(Event::Writable(id));
+            return;
+        }
+        stream.send.queued = true;
+        self.turn.push_back(id);
+        self.wake_data();
+    }
+
+    // ---- sending ----
+
+    fn poll_data(&mut self, now: Duration, id: ConnectionId) -> Option<Transmit> {
+        if !self.may_pull(&self.connections[&id]) {
+            return None;
+        }
+        let path = self.connections[&id].path;
+        let max = self.paths[&path].estimate.chunk_bytes();
+        while let Some(stream_id) = self.turn.pop_front() {
+            let Some(stream) = self.streams.get_mut(&stream_id) else {
+                continue;
+            };
+            let Some(chunk) = stream.send.take(max) else {
+                stream.send.queued = false;
+                continue;
+            };
+            stream.send.queued = stream.send.has_work();
+            if stream.send.queued {
+                self.turn.push_back(stream_id);
+            }
+            if stream.send.fin == Fin::Open {
+                self.events.push_back(Event::Writable(stream_id));
+            }
+            if let Some(state) = self.paths.get_mut(&path) {
+                state.probed_at = now;
+            }
+            // One event woke one connection; it wakes the next while there is more to do.
+            self.wake_data();
+            return Some(self.record(now, id, Item::Data(stream_id, chunk)));
+        }
+        for path in self.paths.values_mut() {
+            path.estimate.ran_dry();
+        }
+        None
+    }
+
+    fn poll_control(&mut self, now: Duration, id: ConnectionId) -> Option<Transmit> {
+        while let Some(item) = self.connections.get_mut(&id)?.outbox.pop_front() {
+            let live = match &item {
+                Item::Credit(stream) => self.streams.contains_key(stream),
+                Item::Data(stream, chunk) => self.streams.get(stream).is_some_and(|s| !s.send.is_acknowledged(chunk)),
+                _ => true,
+            };
+            if live {
+                return Some(self.record(now, id, item));
+            }
+        }
+        self.poll_ack(now, id)
+    }
+
+    /// The next acknowledgement that is due, of any connection on this control connection's path.
+    fn poll_ack(&mut self, now: Duration, id: ConnectionId) -> Option<Transmit> {
+        let path = self.connections.get(&id)?.path;
+        for (&other, connection) in self.connections.iter_mut().filter(|(_, c)| c.path == path) {
+            let due = connection.acknowledge_at.is_some_and(|at| at <= now) || connection.unacknowledged >= ACK_BYTES;
+            if !due {
+                continue;
+            }
+            if connection.unacknowledged == 0 {
+                connection.acknowledge_at = None;
+                continue;
+            }
+            connection.unacknowledged = 0;
+            // Armed on while bytes come, so that no event is needed to arm it again.
+            connection.acknowledge_at = Some(now + ACK_DELAY);
+            let offset = connection.received_position;
+            let header = Header {
+                kind: Kind::Ack,
+                stream: other.0,
+                offset,
+                len: 0,
+            };
+            return Some(self.count_sent(
+                id,
+                Transmit {
+                    header,
+                    payload: Vec::new(),
+                },
+            ));
+        }
+        None
+    }
+
+    /// Makes the frame of an item and remembers it until it is acknowledged.
+    fn record(&mut self, now: Duration, id: ConnectionId, item: Item) -> Transmit {
+        let header = |kind, stream: StreamId, offset, len: usize| Header {
+            kind,
+            stream: stream.0,
+            offset,
+            len: len as u32,
+        };
+        let nobody = StreamId(0);
+        let text = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+        let (header, payload) = match &item {
+            Item::Data(stream, chunk) => (
+                header(Kind::Data, *stream, chunk.offset, chunk.len() as usize),
+                chunk.parts.clone(),
+            ),
+            Item::Open(stream, target) => (header(Kind::Open, *stream, 0, target.len()), vec![text(target)]),
+            Item::Fin(stream, end) => (header(Kind::Fin, *stream, *end, 0), vec![]),
+            Item::Reset(stream, code, reason) => {
+                (header(Kind::Reset, *stream, *code, reason.len()), vec![text(reason)])
+            }
+            Item::Credit(stream) => {
+                let granted = self.streams.get(stream).map_or(0, |s| s.receive.granted);
+                (header(Kind::Credit, *stream, granted, 0), vec![])
+            }
+            Item::Addresses => {
+                let payload = handshake::encode_addresses(&self.addresses);
+                (header(Kind::Addresses, nobody, 0, payload.len()), vec![payload.into()])
+            }
+            Item::Ping => (header(Kind::Ping, nobody, now.as_micros() as u64, 0), vec![]),
+            Item::Pong(token) => (header(Kind::Pong, nobody, *token, 0), vec![]),
+        };
+        let transmit = self.count_sent(id, Transmit { header, payload });
+        let connection = self.connections.get_mut(&id).expect("polled connections exist");
+        if header.kind.is_acknowledged() {
+            let bytes = header.frame_bytes();
+            if connection.sent.is_empty() {
+                connection.progress_at = now;
+            }
+            let path = self.paths.get_mut(&connection.path).expect("connections have a path");
+            let stamp = (connection.kind == ConnectionKind::Data).then(|| path.estimate.sent(now, bytes));
+            connection.sent.push_back(SentItem {
+                end: connection.sent_position,
+                bytes,
+                stamp,
+                item,
+            });
+        }
+        transmit
+    }
+
+    fn count_sent(&mut self, id: ConnectionId, transmit: Transmit) -> Transmit {
+        let connection = self.connections.get_mut(&id).expect("polled connections exist");
+        let bytes = transmit.header.frame_bytes();
+        connection.sent_position += bytes;
+        if let Some(path) = self.paths.get_mut(&connection.path) {
+            path.sent_bytes += bytes;
+        }
+        transmit
+    }
+
+    /// Whether a data connection may take bulk now.
+    fn may_pull(&self, connection: &Connection) -> bool {
+        if !connection.is_usable() || !self.path_is_usable(connection.path) {
+            return false;
+        }
+        let state = &self.paths[&connection.path];
+        let probe_due = self.now.saturating_sub(state.probed_at) >= PATH_PROBE;
+        let inflight = state.estimate.inflight();
+        inflight < state.estimate.inflight_limit() && (!self.is_spare(state) || (probe_due && inflight == 0))
+    }
+
+    /// A slow path that adds next to nothing to the others.
+    fn is_spare(&self, state: &PathState) -> bool {
+        let Some(rate) = state.estimate.rate().filter(|rate| *rate < SPARE_RATE_MAX) else {
+            return false;
+        };
+        let usable = self.paths.iter().filter(|(id, _)| self.path_is_usable(**id));
+        let total: f64 = usable.filter_map(|(_, path)| path.estimate.rate()).sum();
+        rate < total * SPARE_SHARE_MAX
+    }
+
+    fn path_is_usable(&self, path: PathId) -> bool {
+        let control = self.paths.get(&path).and_then(|state| state.control);
+        control
+            .and_then(|id| self.connections.get(&id))
+            .is_some_and(Connection::is_usable)
+    }
+
+    /// Wakes the idle data connection whose path is emptiest, if there is bulk to send.
+    fn wake_data(&mut self) {
+        if self.turn.is_empty() {
+            return;
+        }
+        let fullness = |path: &PathId| {
+            let estimate = &self.paths[path].estimate;
+            estimate.inflight() as f64 / estimate.inflight_limit() as f64
+        };
+        let best = self
+            .connections
+            .iter()
+            .filter(|(_, c)| c.idle && c.kind == ConnectionKind::Data && self.may_pull(c))
+            .min_by(|(_, a), (_, b)| fullness(&a.path).total_cmp(&fullness(&b.path)))
+            .map(|(id, _)| *id);
+        if let Some(id) = best {
+            self.wake(id);
+        }
+    }
+
+    fn wake(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id)
+            && connection.idle
+        {
+            connection.idle = false;
+            self.events.push_back(Event::Transmit(id));
+        }
+    }
+
+    /// Puts a small frame on its way over the best control connections, or keeps it until there is one.
+    fn post(&mut self, item: Item) {
+        let mut controls: Vec<(bool, Duration, ConnectionId)> = self
+            .paths
+            .values()
+            .filter_map(|path| {
+                let connection = self.connections.get(&path.control?)?;
+                let rtt = path.estimate.rtt().unwrap_or(Duration::MAX);
+                (!connection.closing).then_some((connection.suspect_since.is_some(), rtt, path.control?))
+            })
+            .collect();
+        controls.sort();
+        controls.truncate(URGENT_COPIES);
+        if controls.is_empty() {
+            self.backlog.push_back(item);
+            return;
+        }
+        for (_, _, id) in controls {
+            self.post_on(id, item.clone());
+        }
+    }
+
+    fn post_on(&mut self, id: ConnectionId, item: Item) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.outbox.push_back(item);
+            self.wake(id);
+        }
+    }
+
+    // ---- acknowledgement, loss, silence ----
+
+    fn account_received(&mut self, now: Duration, id: ConnectionId, header: &Header) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let bytes = header.frame_bytes();
+        connection.received_position += bytes;
+        let path = connection.path;
+        let mut wake = false;
+        if header.kind.is_acknowledged() {
+            let before = connection.unacknowledged;
+            connection.unacknowledged += bytes;
+            // Wake for the first byte (to arm the timer) and when much has gathered.
+            wake =
+                connection.acknowledge_at.is_none() || (before < ACK_BYTES && connection.unacknowledged >= ACK_BYTES);
+            connection.acknowledge_at.get_or_insert(now + ACK_DELAY);
+        }
+        let Some(state) = self.paths.get_mut(&path) else { return };
+        state.received_bytes += bytes;
+        if wake && let Some(control) = state.control {
+            self.wake(control);
+        }
+    }
+
+    fn handle_ack(&mut self, now: Duration, id: ConnectionId, offset: u64) -> Result<(), ProtocolError> {
+        // The connection may have ended while its acknowledgement was on the way.
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Ok(());
+        };
+        if offset > connection.sent_position {
+            return Err(ProtocolError::AckBeyondSent);
+        }
+        if offset <= connection.acknowledged_position {
+            return Ok(());
+        }
+        connection.acknowledged_position = offset;
+        connection.progress_at = now;
+        let arrived = connection.sent.iter().take_while(|sent| sent.end <= offset).count();
+        let arrived: Vec<SentItem> = connection.sent.drain(..arrived).collect();
+        let path = connection.path;
+        if connection.kind == ConnectionKind::Data && connection.suspect_since.take().is_some() {
+            self.events.push_back(Event::Stalled(path, false));
+        }
+        let stamp = arrived.last().and_then(|last| last.stamp);
+        if let (Some(stamp), Some(state)) = (stamp, self.paths.get_mut(&path)) {
+            let bytes = arrived.iter().map(|sent| sent.bytes).sum();
+            state.estimate.acknowledged(now, bytes, &stamp);
+        }
+        for sent in arrived {
+            match sent.item {
+                Item::Data(stream_id, chunk) => {
+                    if let Some(stream) = self.streams.get_mut(&stream_id) {
+                        stream.send.acknowledge(&chunk);
+                        self.drop_if_over(stream_id);
+                    }
+                }
+                Item::Fin(stream_id, _) => {
+                    if let Some(stream) = self.streams.get_mut(&stream_id) {
+                        stream.send.fin = Fin::Acknowledged;
+                        self.drop_if_over(stream_id);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.wake_data();
+        Ok(())
+    }
+
+    fn handle_pong(&mut self, now: Duration, id: ConnectionId, token: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        if connection.ping_open.take().is_none() {
+            return; // nobody asked
+        }
+        let path = connection.path;
+        let recovered = connection.suspect_since.take().is_some();
+        if let Some(state) = self.paths.get_mut(&path) {
+            let rtt = now.saturating_sub(Duration::from_micros(token));
+            state.estimate.round_trip(now, rtt);
+        }
+        if recovered {
+            self.events.push_back(Event::Stalled(path, false));
+            self.wake_data();
+        }
+    }
+
+    /// Pings, and notices silence.
+    fn check_connection(&mut self, now: Duration, id: ConnectionId) {
+        let connection = self.connections.get_mut(&id).expect("listed connections exist");
+        if connection.closing {
+            return;
+        }
+        let estimate = &self.paths[&connection.path].estimate;
+        let rtt = estimate.rtt().unwrap_or_default();
+        let patience = match connection.kind {
+            ConnectionKind::Control => STALL_TIME.max(rtt * 4),
+            // On a slow path even what is allowed on the way takes long.
+            ConnectionKind::Data => {
+                let drain = estimate.rate().map_or(0.5, |r| 3.0 * estimate.inflight() as f64 / r);
+                STALL_TIME.max(rtt * 4).max(Duration::from_secs_f64(drain.min(5.0)))
+            }
+        };
+        let silent_since = match connection.kind {
+            ConnectionKind::Control => connection.ping_open,
+            ConnectionKind::Data => (!connection.sent.is_empty()).then_some(connection.progress_at),
+        };
+        let path = connection.path;
+        if connection.kind == ConnectionKind::Control
+            && connection.ping_open.is_none()
+            && now.saturating_sub(connection.ping_at) >= PING_PERIOD
+        {
+            connection.ping_at = now;
+            connection.ping_open = Some(now);
+            connection.outbox.push_front(Item::Ping);
+            return self.wake(id);
+        }
+        match connection.suspect_since {
+            Some(since) if now.saturating_sub(since) >= DEAD_TIME => {
+                connection.closing = true;
+                self.events.push_back(Event::Close(id));
+            }
+            Some(_) => {}
+            None if silent_since.is_some_and(|since| now.saturating_sub(since) >= patience) => {
+                connection.suspect_since = Some(now);
+                let sent: Vec<Item> = connection.sent.iter().map(|sent| sent.item.clone()).collect();
+                self.events.push_back(Event::Stalled(path, true));
+                // It may have arrived; whoever has it twice drops it.
+                self.give_back(sent.into_iter());
+            }
+            None => {}
+        }
+    }
+
+    /// What may not have arrived goes again, over others.
+    fn give_back(&mut self, items: impl Iterator<Item = Item>) {
+        for item in items {
+            match item {
+                Item::Data(id, chunk) => {
+                    let Some(stream) = self.streams.get_mut(&id) else {
+                        continue;
+                    };
+                    self.resent_bytes += stream.send.requeue(&chunk);
+                    if stream.send.has_work() && !stream.send.queued {
+                        stream.send.queued = true;
+                        self.turn.push_front(id);
+                    }
+                }
+                Item::Ping | Item::Pong(_) => {}
+                other => self.post(other),
+            }
+        }
+        self.wake_data();
+    }
+
+    fn close_path(&mut self, path: PathId) {
+        for (&id, connection) in self.connections.iter_mut().filter(|(_, c)| c.path == path) {
+            if !connection.closing {
+                connection.closing = true;
+                self.events.push_back(Event::Close(id));
+            }
+        }
+    }
+
+    fn end(&mut self, why: Ended) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.ended = Some(why.clone());
+        let reason = why.to_string();
+        for (id, stream) in &mut self.streams {
+            stream.send.clear();
+            stream.reset.get_or_insert_with(|| (0, reason.clone()));
+            if stream.opened {
+                self.events.push_back(Event::Readable(*id));
+                self.events.push_back(Event::Writable(*id));
+            }
+        }
+        self.turn.clear();
+        self.backlog.clear();
+        self.events.push_back(Event::Ended(why));
+    }
+}
+
+/// Bytes that a frame adds to its payload.
+pub const FRAME_OVERHEAD: usize = HEADER_BYTES;
