@@ -1,0 +1,335 @@
+//! A migration as QEMU sees it: settings, start, progress.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::qmp::{Qmp, QmpError};
+
+/// How multifd channels compress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// Not at all.
+    #[default]
+    None,
+    /// zlib, slow.
+    Zlib,
+    /// Zstandard.
+    Zstd,
+}
+
+/// QEMU's own TLS, for comparison with it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tls {
+    /// Id of a `tls-creds-x509` object, given to QEMU as `-object` or with `object-add`.
+    pub creds: String,
+    /// The name in the target's certificate; the source needs it where it does not dial by that name.
+    pub hostname: Option<String>,
+}
+
+/// A migration's settings. Source and target must agree about capabilities, channels and compression: give both the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tuning {
+    /// Number of multifd channels; none: one stream.
+    pub multifd: Option<u8>,
+    /// Compression of the multifd channels.
+    pub compression: Compression,
+    /// XBZRLE with a cache of this many bytes, a power of two.
+    pub xbzrle_cache: Option<u64>,
+    /// Without a return path the source calls a migration complete when its last byte has left.
+    pub return_path: bool,
+    /// Stop before the switchover, for [`Qmp::execute`] of `migrate-continue`.
+    pub pause_before_switchover: bool,
+    /// Bytes a second. QEMU's default is 128 MiB/s; [`u64::MAX`] is what the field compares with.
+    pub max_bandwidth: u64,
+    /// Milliseconds the switchover may be expected to take, 300 by QEMU's default.
+    pub downtime_limit_ms: u64,
+    /// Encryption by QEMU itself.
+    pub tls: Option<Tls>,
+    /// More capabilities (`migrate-set-capabilities`), by name.
+    pub capabilities: Vec<(String, bool)>,
+    /// More parameters (`migrate-set-parameters`).
+    pub parameters: Map<String, Value>,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            multifd: None,
+            compression: Compression::None,
+            xbzrle_cache: None,
+            return_path: true,
+            pause_before_switchover: false,
+            max_bandwidth: u64::MAX,
+            downtime_limit_ms: 300,
+            tls: None,
+            capabilities: Vec::new(),
+            parameters: Map::new(),
+        }
+    }
+}
+
+impl Tuning {
+    /// The argument of `migrate-set-capabilities`.
+    pub fn capabilities(&self) -> Value {
+        let own = [
+            ("return-path", self.return_path),
+            ("multifd", self.multifd.is_some()),
+            ("xbzrle", self.xbzrle_cache.is_some()),
+            ("pause-before-switchover", self.pause_before_switchover),
+        ];
+        let more = self.capabilities.iter().map(|(name, on)| (name.as_str(), *on));
+        let all: Vec<Value> =
+            own.into_iter().chain(more).map(|(name, on)| json!({ "capability": name, "state": on })).collect();
+        json!({ "capabilities": all })
+    }
+
+    /// The argument of `migrate-set-parameters`.
+    pub fn parameters(&self) -> Value {
+        let mut all = Map::new();
+        // QEMU keeps rates in signed 64 bits.
+        all.insert("max-bandwidth".into(), self.max_bandwidth.min(i64::MAX as u64).into());
+        all.insert("downtime-limit".into(), self.downtime_limit_ms.into());
+        if let Some(channels) = self.multifd {
+            all.insert("multifd-channels".into(), channels.into());
+            all.insert("multifd-compression".into(), json!(self.compression));
+        }
+        if let Some(bytes) = self.xbzrle_cache {
+            all.insert("xbzrle-cache-size".into(), bytes.into());
+        }
+        if let Some(tls) = &self.tls {
+            all.insert("tls-creds".into(), tls.creds.as_str().into());
+            if let Some(name) = &tls.hostname {
+                all.insert("tls-hostname".into(), name.as_str().into());
+            }
+        }
+        all.extend(self.parameters.clone());
+        Value::Object(all)
+    }
+}
+
+/// Where a migration stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MigrationStatus {
+    /// There was none.
+    #[default]
+    None,
+    /// Connecting, allocating.
+    Setup,
+    /// Copying while the guest runs.
+    Active,
+    /// Stopped by `pause-before-switchover`.
+    PreSwitchover,
+    /// The guest is stopped and its devices move.
+    Device,
+    /// Waiting for the guest's failover NIC to be unplugged.
+    WaitUnplug,
+    /// `migrate_cancel` was heard.
+    Cancelling,
+    /// And done.
+    Cancelled,
+    /// The guest is the target's.
+    Completed,
+    /// See [`MigrationInfo::error`].
+    Failed,
+    /// Any of postcopy's, or one that this program does not know.
+    #[serde(other)]
+    Other,
+}
+
+impl MigrationStatus {
+    /// Whether nothing more will happen.
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
+    }
+}
+
+/// The RAM's part of a migration. Bytes unless said otherwise; the totals grow over all rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all(deserialize = "kebab-case"))]
+pub struct RamInfo {
+    /// Sent.
+    pub transferred: u64,
+    /// Left to send.
+    pub remaining: u64,
+    /// The guest's RAM.
+    pub total: u64,
+    /// Pages that were sent as zeros.
+    pub duplicate: u64,
+    /// Pages that were sent whole.
+    pub normal: u64,
+    /// The same in bytes.
+    pub normal_bytes: u64,
+    /// Bytes that multifd channels sent, part of `transferred`.
+    pub multifd_bytes: u64,
+    /// Rounds.
+    pub dirty_sync_count: u64,
+    /// Pages dirtied a second, in the last round.
+    pub dirty_pages_rate: u64,
+    /// Mb/s.
+    pub mbps: f64,
+    /// Pages a second.
+    pub pages_per_second: u64,
+    /// Sent while the guest ran.
+    pub precopy_bytes: u64,
+    /// Sent while it was stopped.
+    pub downtime_bytes: u64,
+}
+
+/// What `query-migrate` says. Times in milliseconds.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all(deserialize = "kebab-case"))]
+pub struct MigrationInfo {
+    /// Where it stands.
+    pub status: MigrationStatus,
+    /// Since it began.
+    pub total_time: u64,
+    /// The switchover, once completed.
+    pub downtime: Option<u64>,
+    /// The switchover as it is estimated, while active.
+    pub expected_downtime: Option<u64>,
+    /// Until the first page.
+    pub setup_time: u64,
+    /// The RAM's part, once there is one.
+    pub ram: Option<RamInfo>,
+    /// Why it failed.
+    #[serde(rename(deserialize = "error-desc"))]
+    pub error: Option<String>,
+}
+
+impl MigrationInfo {
+    /// Reads an answer to `query-migrate`.
+    pub fn parse(value: Value) -> Result<Self, QmpError> {
+        let excerpt = value.to_string();
+        serde_json::from_value(value)
+            .map_err(|e| QmpError::Malformed { reason: format!("query-migrate: {e}"), excerpt })
+    }
+}
+
+/// How often progress is asked for. Each question takes QEMU's big lock for some microseconds.
+const POLL: Duration = Duration::from_millis(20);
+
+impl Qmp {
+    /// Sets a migration's capabilities and parameters, on the source or on the target.
+    pub fn tune(&mut self, tuning: &Tuning) -> Result<(), QmpError> {
+        self.execute("migrate-set-capabilities", tuning.capabilities())?;
+        self.execute("migrate-set-parameters", tuning.parameters())?;
+        Ok(())
+    }
+
+    /// Listens for a migration: for a QEMU started with `-incoming defer`, after [`Qmp::tune`].
+    pub fn migrate_incoming(&mut self, uri: &str) -> Result<(), QmpError> {
+        self.execute("migrate-incoming", json!({ "uri": uri })).map(drop)
+    }
+
+    /// Starts to migrate to `tcp:HOST:PORT`, `unix:PATH`...
+    pub fn migrate(&mut self, uri: &str) -> Result<(), QmpError> {
+        self.execute("migrate", json!({ "uri": uri })).map(drop)
+    }
+
+    /// How the migration stands.
+    pub fn migration(&mut self) -> Result<MigrationInfo, QmpError> {
+        MigrationInfo::parse(self.query("query-migrate")?)
+    }
+
+    /// Waits until the migration is over, completed or not, telling `progress` how it stands.
+    pub fn wait_migrated(
+        &mut self,
+        deadline: Duration,
+        mut progress: impl FnMut(&MigrationInfo),
+    ) -> Result<MigrationInfo, QmpError> {
+        let end = Instant::now() + deadline;
+        loop {
+            let info = self.migration()?;
+            progress(&info);
+            if info.status.is_over() {
+                return Ok(info);
+            }
+            if Instant::now() >= end {
+                return Err(QmpError::Timeout { what: "that the migration is over".into(), after: deadline });
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Whether the guest runs.
+    pub fn is_running(&mut self) -> Result<bool, QmpError> {
+        Ok(self.query("query-status")?["running"] == json!(true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_qemu_says() {
+        // From QEMU 7.2, shortened.
+        let completed = json!({
+            "status": "completed", "setup-time": 2, "downtime": 7, "total-time": 1503,
+            "ram": {
+                "total": 286_728_192, "postcopy-requests": 0, "dirty-sync-count": 3, "multifd-bytes": 0, "pages-per-second": 1000,
+                "downtime-bytes": 4096, "page-size": 4096, "remaining": 0, "postcopy-bytes": 0, "mbps": 1234.5, "transferred": 5000,
+                "dirty-sync-missed-zero-copy": 0, "precopy-bytes": 904, "duplicate": 61, "dirty-pages-rate": 2, "skipped": 0,
+                "normal-bytes": 8192, "normal": 2
+            }
+        });
+        let info = MigrationInfo::parse(completed).unwrap();
+        assert_eq!(
+            (info.status, info.downtime, info.total_time, info.setup_time),
+            (MigrationStatus::Completed, Some(7), 1503, 2)
+        );
+        let ram = info.ram.unwrap();
+        assert_eq!(
+            (ram.transferred, ram.duplicate, ram.normal, ram.normal_bytes, ram.dirty_sync_count),
+            (5000, 61, 2, 8192, 3)
+        );
+        assert_eq!((ram.mbps, ram.precopy_bytes, ram.downtime_bytes, ram.dirty_pages_rate), (1234.5, 904, 4096, 2));
+    }
+
+    #[test]
+    fn reads_other_states() {
+        for (value, status, over) in [
+            (json!({}), MigrationStatus::None, false),
+            (json!({"status": "pre-switchover"}), MigrationStatus::PreSwitchover, false),
+            (json!({"status": "postcopy-active"}), MigrationStatus::Other, false),
+            (json!({"status": "invented-later"}), MigrationStatus::Other, false),
+            (json!({"status": "cancelled"}), MigrationStatus::Cancelled, true),
+            (json!({"status": "failed", "error-desc": "Unable to write to socket"}), MigrationStatus::Failed, true),
+        ] {
+            let info = MigrationInfo::parse(value).unwrap();
+            assert_eq!((info.status, info.status.is_over()), (status, over));
+            assert_eq!(info.error.is_some(), status == MigrationStatus::Failed);
+        }
+        assert!(MigrationInfo::parse(json!({"status": 3})).is_err());
+    }
+
+    #[test]
+    fn tuning_in_qemus_words() {
+        let tuning = Tuning {
+            multifd: Some(4),
+            compression: Compression::Zstd,
+            tls: Some(Tls { creds: "tls0".into(), hostname: Some("b".into()) }),
+            capabilities: vec![("zero-copy-send".into(), true)],
+            ..Tuning::default()
+        };
+        let on: Vec<String> = tuning.capabilities()["capabilities"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|c| c["state"] == json!(true))
+            .map(|c| c["capability"].as_str().unwrap().into())
+            .collect();
+        assert_eq!(on, ["return-path", "multifd", "zero-copy-send"]);
+        assert_eq!(
+            tuning.parameters(),
+            json!({
+                "max-bandwidth": i64::MAX, "downtime-limit": 300, "multifd-channels": 4, "multifd-compression": "zstd",
+                "tls-creds": "tls0", "tls-hostname": "b"
+            })
+        );
+    }
+}

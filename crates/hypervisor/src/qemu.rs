@@ -1,0 +1,554 @@
+//! QEMU processes: from a description of a machine to a command line, and the process that runs it.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::qmp::{Qmp, QmpError};
+
+/// The environment variable that names the QEMU program to use where a [`Config`] names none.
+pub const BINARY_VARIABLE: &str = "SKEIN_QEMU";
+const BINARY_DEFAULT: &str = "qemu-system-x86_64";
+/// What is kept of QEMU's standard error: its end.
+const STDERR_BYTES_MAX: usize = 16 << 10;
+
+/// Where the guest's RAM lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemoryBackend {
+    /// A shared memfd, which others can map: `memory-backend-memfd,share=on`.
+    #[default]
+    Memfd,
+    /// QEMU's default.
+    Anonymous,
+}
+
+/// The guest's first serial port.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Serial {
+    /// There is none.
+    #[default]
+    None,
+    /// Appended to this file.
+    File(PathBuf),
+    /// A unix socket that QEMU listens on.
+    Socket(PathBuf),
+}
+
+/// A named virtio-serial port, at the end of a unix socket that QEMU listens on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    /// What the guest finds in `/sys/class/virtio-ports/*/name`.
+    pub name: String,
+    /// The socket.
+    pub socket: PathBuf,
+}
+
+/// How QEMU's block layer uses the host's page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DiskCache {
+    /// Past it (O_DIRECT): needed where source and target are different kernels.
+    #[default]
+    None,
+    /// Through it: for file systems without O_DIRECT; coherent only within one kernel.
+    Writeback,
+}
+
+/// A raw image as a virtio disk. Not locked: source and target have it open at the same time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disk {
+    /// The image.
+    pub path: PathBuf,
+    /// How it is cached.
+    pub cache: DiskCache,
+}
+
+/// A virtio NIC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nic {
+    /// Its address, `52:54:00:...`: the same on source and target.
+    pub mac: String,
+    /// What it is plugged into.
+    pub backend: NicBackend,
+}
+
+/// What a NIC is plugged into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NicBackend {
+    /// A tap device that exists in QEMU's network namespace.
+    Tap(String),
+    /// The rest of a `-netdev` argument with its type, without its id: `user,restrict=on`.
+    Other(String),
+}
+
+/// Whether this QEMU waits for a migration.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Incoming {
+    /// It boots.
+    #[default]
+    No,
+    /// It waits for [`Qmp::migrate_incoming`].
+    Defer,
+    /// It listens at once.
+    Uri(String),
+}
+
+/// A machine, and where its sockets are. Source and target differ in the sockets and in `incoming` only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The program; none: `$SKEIN_QEMU`, or `qemu-system-x86_64`. A wrapper script must `exec` it.
+    pub binary: Option<PathBuf>,
+    /// Directory of its firmware (`-L`), for a QEMU that is not installed.
+    pub firmware: Option<PathBuf>,
+    /// Shown by `ps`.
+    pub name: String,
+    /// `q35`, `pc`, `pc-q35-7.2`...
+    pub machine: String,
+    /// `tcg`, `kvm`.
+    pub accel: String,
+    /// The CPU model.
+    pub cpu: String,
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// RAM in MiB.
+    pub memory_mb: u32,
+    /// Where the RAM lives.
+    pub memory: MemoryBackend,
+    /// Kernel, initramfs and command line of a direct boot.
+    pub kernel: Option<PathBuf>,
+    /// See `kernel`.
+    pub initrd: Option<PathBuf>,
+    /// See `kernel`.
+    pub append: String,
+    /// Disks.
+    pub disks: Vec<Disk>,
+    /// NICs.
+    pub nics: Vec<Nic>,
+    /// First serial port.
+    pub serial: Serial,
+    /// virtio-serial ports.
+    pub ports: Vec<Port>,
+    /// Where QMP listens. A unix socket's path has at most 107 bytes.
+    pub qmp: PathBuf,
+    /// Whether it waits for a migration.
+    pub incoming: Incoming,
+    /// Whether the guest stays stopped until `cont` (`-S`).
+    pub paused: bool,
+    /// More arguments, last.
+    pub extra: Vec<OsString>,
+}
+
+impl Config {
+    /// A q35 machine with one CPU under TCG that listens for QMP on `qmp`.
+    pub fn new(name: impl Into<String>, memory_mb: u32, qmp: impl Into<PathBuf>) -> Self {
+        Self {
+            binary: None,
+            firmware: None,
+            name: name.into(),
+            machine: "q35".into(),
+            accel: "tcg".into(),
+            cpu: "max".into(),
+            cpus: 1,
+            memory_mb,
+            memory: MemoryBackend::default(),
+            kernel: None,
+            initrd: None,
+            append: String::new(),
+            disks: Vec::new(),
+            nics: Vec::new(),
+            serial: Serial::None,
+            ports: Vec::new(),
+            qmp: qmp.into(),
+            incoming: Incoming::No,
+            paused: false,
+            extra: Vec::new(),
+        }
+    }
+
+    /// The program that will run.
+    pub fn program(&self) -> PathBuf {
+        let named = || std::env::var_os(BINARY_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
+        self.binary.clone().or_else(named).unwrap_or_else(|| BINARY_DEFAULT.into())
+    }
+
+    /// The arguments, without the program.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let mut args = Arguments(Vec::new());
+        args.option("-name", &self.name);
+        args.flags(["-nodefaults", "-no-user-config", "-no-reboot"]);
+        args.option("-display", "none");
+        if let Some(directory) = &self.firmware {
+            args.option("-L", directory);
+        }
+        args.option("-accel", &self.accel);
+        let machine = &self.machine;
+        match self.memory {
+            MemoryBackend::Anonymous => args.option("-machine", machine),
+            MemoryBackend::Memfd => {
+                args.option("-object", format!("memory-backend-memfd,id=ram0,share=on,size={}M", self.memory_mb));
+                args.option("-machine", format!("{machine},memory-backend=ram0"));
+            }
+        }
+        args.option("-m", format!("{}M", self.memory_mb));
+        args.option("-cpu", &self.cpu);
+        args.option("-smp", self.cpus.to_string());
+        if let Some(kernel) = &self.kernel {
+            args.option("-kernel", kernel);
+            args.option("-append", &self.append);
+        }
+        if let Some(initrd) = &self.initrd {
+            args.option("-initrd", initrd);
+        }
+        for (number, disk) in self.disks.iter().enumerate() {
+            let direct = if disk.cache == DiskCache::None { "on" } else { "off" };
+            let mut node = OsString::from(format!(
+                "driver=raw,node-name=disk{number},cache.direct={direct},file.driver=file,file.locking=off,file.filename="
+            ));
+            node.push(escape(&disk.path));
+            args.option("-blockdev", node);
+            args.option("-device", format!("virtio-blk-pci,drive=disk{number}"));
+        }
+        for (number, nic) in self.nics.iter().enumerate() {
+            let backend = match &nic.backend {
+                NicBackend::Tap(tap) => format!("tap,id=net{number},ifname={tap},script=no,downscript=no"),
+                NicBackend::Other(rest) => match rest.split_once(',') {
+                    Some((kind, options)) => format!("{kind},id=net{number},{options}"),
+                    None => format!("{rest},id=net{number}"),
+                },
+            };
+            args.option("-netdev", backend);
+            // No option ROM: it is a file that firmware directories may lack, and nothing boots from here.
+            args.option("-device", format!("virtio-net-pci,netdev=net{number},mac={},romfile=", nic.mac));
+        }
+        match &self.serial {
+            Serial::None => {}
+            Serial::File(path) => {
+                args.chardev("file", "serial0", path, ",append=on");
+                args.option("-serial", "chardev:serial0");
+            }
+            Serial::Socket(path) => {
+                args.chardev("socket", "serial0", path, ",server=on,wait=off");
+                args.option("-serial", "chardev:serial0");
+            }
+        }
+        if !self.ports.is_empty() {
+            args.option("-device", "virtio-serial-pci");
+        }
+        for (number, port) in self.ports.iter().enumerate() {
+            args.chardev("socket", &format!("port{number}"), &port.socket, ",server=on,wait=off");
+            args.option("-device", format!("virtserialport,chardev=port{number},name={}", port.name));
+        }
+        args.chardev("socket", "qmp0", &self.qmp, ",server=on,wait=off");
+        args.option("-mon", "chardev=qmp0,mode=control");
+        match &self.incoming {
+            Incoming::No => {}
+            Incoming::Defer => args.option("-incoming", "defer"),
+            Incoming::Uri(uri) => args.option("-incoming", uri),
+        }
+        if self.paused {
+            args.flags(["-S"]);
+        }
+        args.0.extend(self.extra.iter().cloned());
+        args.0
+    }
+}
+
+struct Arguments(Vec<OsString>);
+
+impl Arguments {
+    fn option(&mut self, name: &str, value: impl AsRef<OsStr>) {
+        self.0.extend([name.into(), value.as_ref().into()]);
+    }
+
+    fn flags<const N: usize>(&mut self, names: [&str; N]) {
+        self.0.extend(names.map(OsString::from));
+    }
+
+    fn chardev(&mut self, kind: &str, id: &str, path: &Path, options: &str) {
+        let mut value = OsString::from(format!("{kind},id={id},path="));
+        value.push(escape(path));
+        value.push(options);
+        self.option("-chardev", value);
+    }
+}
+
+/// QEMU's option parser takes a comma in a value only doubled.
+fn escape(path: &Path) -> OsString {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let mut escaped = Vec::new();
+    for &byte in path.as_os_str().as_bytes() {
+        escaped.extend(std::iter::repeat_n(byte, if byte == b',' { 2 } else { 1 }));
+    }
+    OsString::from_vec(escaped)
+}
+
+/// Why a QEMU cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The program cannot be run.
+    #[error("starting {program}; install qemu-system-x86, or name a QEMU with {BINARY_VARIABLE}")]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It ended by itself.
+    #[error("QEMU ended with {status}: {stderr}")]
+    Ended {
+        /// How.
+        status: ExitStatus,
+        /// What it wrote to standard error, or where that was if it wrote nothing.
+        stderr: String,
+    },
+    /// Its control socket does not work.
+    #[error("QMP of a new QEMU ({stderr})")]
+    Qmp {
+        /// What QEMU wrote to standard error.
+        stderr: String,
+        /// What went wrong.
+        source: QmpError,
+    },
+    /// The process cannot be observed.
+    #[error("observing QEMU")]
+    Process(#[source] io::Error),
+}
+
+/// A running QEMU. Killed when dropped.
+#[derive(Debug)]
+pub struct Qemu {
+    child: Child,
+    stderr: Arc<Mutex<Vec<u8>>>,
+    /// Its control socket.
+    pub qmp: Qmp,
+    command_line: Vec<OsString>,
+}
+
+impl Qemu {
+    /// Starts QEMU and waits up to `deadline` until it answers.
+    ///
+    /// `command` makes the command that runs a program: [`Command::new`], or one that runs it elsewhere, such as in a
+    /// network namespace. It must end in an `exec` of the program, so that its process is QEMU's.
+    pub fn start(config: &Config, command: impl FnOnce(&Path) -> Command, deadline: Duration) -> Result<Self, Error> {
+        let end = Instant::now() + deadline;
+        let program = config.program();
+        let mut command = command(&program);
+        command.args(config.arguments()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let command_line =
+            std::iter::once(command.get_program()).chain(command.get_args()).map(OsStr::to_owned).collect();
+        // A socket left over by an earlier QEMU would be connected to in place of the new one's.
+        let _ = std::fs::remove_file(&config.qmp);
+        let child = command.spawn().map_err(|source| Error::Start { program, source })?;
+        let mut starting = Starting { child: Some(child), stderr: Arc::default() };
+        let child = starting.child.as_mut().expect("was just put there");
+        collect(child.stderr.take().expect("is piped"), starting.stderr.clone());
+
+        let qmp = loop {
+            if let Some(status) = child.try_wait().map_err(Error::Process)? {
+                // Let the reader see the last words.
+                std::thread::sleep(Duration::from_millis(50));
+                return Err(Error::Ended { status, stderr: text(&starting.stderr) });
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            match Qmp::connect(&config.qmp, left.min(Duration::from_millis(100))) {
+                Ok(qmp) => break qmp,
+                Err(QmpError::Connect { .. } | QmpError::Timeout { .. } | QmpError::Closed) if !left.is_zero() => {}
+                Err(source) => return Err(Error::Qmp { stderr: text(&starting.stderr), source }),
+            }
+        };
+        let child = starting.child.take().expect("nothing else takes it");
+        Ok(Self { child, stderr: starting.stderr.clone(), qmp, command_line })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The whole command line as it was run, wrapper and all.
+    pub fn command_line(&self) -> &[OsString] {
+        &self.command_line
+    }
+
+    /// The end of what it wrote to standard error.
+    pub fn stderr(&self) -> String {
+        text(&self.stderr)
+    }
+
+    /// CPU time it has used so far, all threads.
+    pub fn cpu_time(&self) -> Result<Duration, Error> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).map_err(Error::Process)?;
+        // proc(5): fields 14 and 15, in ticks; the name before them is in parentheses and may hold anything.
+        let after_name = stat.rsplit(')').next().unwrap_or_default();
+        let ticks: u64 =
+            after_name.split_ascii_whitespace().skip(11).take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
+        // SAFETY: sysconf takes no pointers.
+        let hz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
+        Ok(Duration::from_millis(ticks * 1000 / hz))
+    }
+
+    /// How it ended, if it did.
+    pub fn try_wait(&mut self) -> Result<Option<ExitStatus>, Error> {
+        self.child.try_wait().map_err(Error::Process)
+    }
+
+    /// Waits up to `deadline` for it to end.
+    pub fn wait(&mut self, deadline: Duration) -> Result<Option<ExitStatus>, Error> {
+        let end = Instant::now() + deadline;
+        loop {
+            let status = self.try_wait()?;
+            if status.is_some() || Instant::now() >= end {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Kills it now, and waits until it is gone.
+    pub fn kill(&mut self) {
+        kill(&mut self.child);
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A QEMU that has not answered yet: killed if it never does.
+struct Starting {
+    child: Option<Child>,
+    stderr: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.child.iter_mut().for_each(kill);
+    }
+}
+
+fn kill(child: &mut Child) {
+    // Fails only if it has ended and been waited for.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Keeps the end of what a process writes, until it ends.
+fn collect(mut from: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>) {
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            let mut kept = into.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            kept.extend_from_slice(&buffer[..count]);
+            let excess = kept.len().saturating_sub(STDERR_BYTES_MAX);
+            kept.drain(..excess);
+        }
+    });
+}
+
+fn text(stderr: &Mutex<Vec<u8>>) -> String {
+    let bytes = stderr.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    match String::from_utf8_lossy(&bytes).trim() {
+        "" => "it wrote nothing to standard error".into(),
+        said => said.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(config: &Config) -> String {
+        config.arguments().iter().map(|a| a.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_whole_command_line() {
+        let mut config = Config::new("vm", 256, "/run/a,b/qmp");
+        config.firmware = Some("/opt/share".into());
+        config.kernel = Some("/k".into());
+        config.initrd = Some("/i".into());
+        config.append = "quiet".into();
+        config.disks = vec![Disk { path: "/d".into(), cache: DiskCache::None }];
+        config.nics = vec![
+            Nic { mac: "52:54:00:00:00:01".into(), backend: NicBackend::Tap("tap0".into()) },
+            Nic { mac: "52:54:00:00:00:02".into(), backend: NicBackend::Other("user,restrict=on".into()) },
+        ];
+        config.serial = Serial::File("/log".into());
+        config.ports = vec![Port { name: "p".into(), socket: "/p".into() }];
+        config.incoming = Incoming::Defer;
+        config.paused = true;
+        config.extra = vec!["-d".into(), "int".into()];
+        assert_eq!(
+            line(&config),
+            "-name vm -nodefaults -no-user-config -no-reboot -display none -L /opt/share -accel tcg \
+             -object memory-backend-memfd,id=ram0,share=on,size=256M -machine q35,memory-backend=ram0 -m 256M -cpu max -smp 1 \
+             -kernel /k -append quiet -initrd /i \
+             -blockdev driver=raw,node-name=disk0,cache.direct=on,file.driver=file,file.locking=off,file.filename=/d \
+             -device virtio-blk-pci,drive=disk0 \
+             -netdev tap,id=net0,ifname=tap0,script=no,downscript=no \
+             -device virtio-net-pci,netdev=net0,mac=52:54:00:00:00:01,romfile= \
+             -netdev user,id=net1,restrict=on -device virtio-net-pci,netdev=net1,mac=52:54:00:00:00:02,romfile= \
+             -chardev file,id=serial0,path=/log,append=on -serial chardev:serial0 \
+             -device virtio-serial-pci -chardev socket,id=port0,path=/p,server=on,wait=off \
+             -device virtserialport,chardev=port0,name=p \
+             -chardev socket,id=qmp0,path=/run/a,,b/qmp,server=on,wait=off -mon chardev=qmp0,mode=control \
+             -incoming defer -S -d int"
+        );
+    }
+
+    #[test]
+    fn anonymous_memory_has_no_backend() {
+        let mut config = Config::new("vm", 64, "/q");
+        config.memory = MemoryBackend::Anonymous;
+        config.machine = "pc-i440fx-7.2".into();
+        assert!(line(&config).contains("-machine pc-i440fx-7.2 -m 64M"));
+        assert!(!line(&config).contains("-object"));
+    }
+
+    fn scratch() -> PathBuf {
+        std::env::temp_dir().join(format!("skein-qemu-test-{}", std::process::id()))
+    }
+
+    #[test]
+    fn a_program_that_is_not_there() {
+        let mut config = Config::new("vm", 64, scratch());
+        config.binary = Some("/nonexistent/qemu".into());
+        let error = Qemu::start(&config, |p| Command::new(p), Duration::from_secs(1)).unwrap_err();
+        assert!(matches!(error, Error::Start { .. }));
+    }
+
+    #[test]
+    fn a_program_that_ends_says_why() {
+        let config = Config::new("vm", 64, scratch());
+        let shell = |_: &Path| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo no such machine >&2; exit 3"]);
+            command
+        };
+        let error = Qemu::start(&config, shell, Duration::from_secs(5)).unwrap_err();
+        assert_eq!(error.to_string(), "QEMU ended with exit status: 3: no such machine");
+    }
+
+    #[test]
+    fn a_program_that_never_answers_is_killed() {
+        let config = Config::new("vm", 64, scratch());
+        let pid_file = scratch().with_extension("pid");
+        let path = pid_file.clone();
+        let shell = move |_: &Path| {
+            let mut command = Command::new("sh");
+            command.arg("-c").arg(format!("echo $$ > {}; exec sleep 60", path.display()));
+            command
+        };
+        let error = Qemu::start(&config, shell, Duration::from_millis(300)).unwrap_err();
+        assert!(matches!(error, Error::Qmp { source: QmpError::Connect { .. }, .. }), "{error:?}");
+        let pid = std::fs::read_to_string(&pid_file).unwrap();
+        std::fs::remove_file(&pid_file).unwrap();
+        assert!(!Path::new("/proc").join(pid.trim()).exists());
+    }
+}

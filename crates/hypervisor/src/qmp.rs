@@ -1,0 +1,533 @@
+//! The QEMU Machine Protocol over a unix socket: greeting, capabilities, commands with matched answers, events.
+//!
+//! <https://www.qemu.org/docs/master/interop/qmp-spec.html>
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The longest answer that is read. QEMU's own limit for what it reads is 64 MiB; its longest answer
+/// (`query-qmp-schema`) is about 200 KiB.
+pub const LINE_BYTES_MAX: usize = 4 << 20;
+/// Events kept until someone asks; when more come, the oldest are dropped.
+pub const EVENTS_MAX: usize = 1024;
+/// How long a command may take if nothing else is said. Commands are quick, but QEMU's main loop may be
+/// held up by a switchover, and the host by other guests.
+pub const COMMAND_DEADLINE: Duration = Duration::from_secs(20);
+
+/// What can go wrong between here and QEMU.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QmpError {
+    /// The socket cannot be reached.
+    #[error("connecting to the QMP socket {path}")]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The connection broke.
+    #[error("talking to QEMU")]
+    Io(#[source] io::Error),
+    /// QEMU closed the connection: it ended, or another client took its place.
+    #[error("QEMU closed the QMP connection")]
+    Closed,
+    /// No answer in time.
+    #[error("QEMU did not answer {what} within {} ms", after.as_millis())]
+    Timeout {
+        /// What was asked.
+        what: String,
+        /// The time it had.
+        after: Duration,
+    },
+    /// An answer longer than [`LINE_BYTES_MAX`].
+    #[error("QEMU sent a line of more than {LINE_BYTES_MAX} bytes; is this a QMP socket?")]
+    TooLong,
+    /// Something that is not QMP.
+    #[error("not QMP: {reason}: {excerpt}; is this a QMP socket?")]
+    Malformed {
+        /// What is wrong.
+        reason: String,
+        /// Its beginning.
+        excerpt: String,
+    },
+    /// QEMU says no.
+    #[error("{command}: {description}")]
+    Refused {
+        /// The command.
+        command: String,
+        /// QEMU's error class: `GenericError`, `CommandNotFound`, `DeviceNotFound`...
+        class: String,
+        /// QEMU's words.
+        description: String,
+    },
+}
+
+/// QEMU's version.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub struct Version {
+    /// 10 of 10.0.2.
+    pub major: u32,
+    /// 0 of 10.0.2.
+    pub minor: u32,
+    /// 2 of 10.0.2.
+    pub micro: u32,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.micro)
+    }
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// `STOP`, `RESUME`, `MIGRATION`, `SHUTDOWN`...
+    pub name: String,
+    /// What belongs to it; null if nothing does.
+    pub data: Value,
+    /// By QEMU's clock, since the epoch.
+    pub time: Duration,
+}
+
+/// One line from QEMU.
+#[derive(Debug, Clone, PartialEq)]
+enum Message {
+    Greeting(Version),
+    Return { id: Option<u64>, value: Value },
+    Error { id: Option<u64>, class: String, description: String },
+    Event(Event),
+}
+
+fn parse(line: &[u8]) -> Result<Message, QmpError> {
+    #[derive(Deserialize)]
+    struct Line {
+        #[serde(rename = "QMP")]
+        greeting: Option<Greeting>,
+        #[serde(rename = "return", default, deserialize_with = "present")]
+        value: Option<Value>,
+        error: Option<Refusal>,
+        event: Option<String>,
+        #[serde(default)]
+        data: Value,
+        timestamp: Option<Timestamp>,
+        id: Option<Value>,
+    }
+    #[derive(Deserialize)]
+    struct Greeting {
+        version: Versions,
+    }
+    #[derive(Deserialize)]
+    struct Versions {
+        qemu: Version,
+    }
+    #[derive(Deserialize)]
+    struct Refusal {
+        class: String,
+        desc: String,
+    }
+    #[derive(Deserialize)]
+    struct Timestamp {
+        // QEMU writes -1 in both if its clock failed.
+        seconds: i64,
+        microseconds: i64,
+    }
+    // `"return": null` is an answer; only its absence is not.
+    fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
+        Value::deserialize(from).map(Some)
+    }
+
+    let malformed = |reason: String| QmpError::Malformed { reason, excerpt: excerpt(line) };
+    let line: Line = serde_json::from_slice(line).map_err(|e| malformed(e.to_string()))?;
+    let id = line.id.as_ref().and_then(Value::as_u64);
+    match line {
+        Line { value: Some(value), error: None, event: None, greeting: None, .. } => Ok(Message::Return { id, value }),
+        Line { error: Some(Refusal { class, desc }), value: None, event: None, greeting: None, .. } => {
+            Ok(Message::Error { id, class, description: desc })
+        }
+        Line { event: Some(name), data, timestamp, value: None, error: None, greeting: None, .. } => {
+            let time = timestamp.map_or(Duration::ZERO, |t| {
+                Duration::from_secs(t.seconds.try_into().unwrap_or(0))
+                    .saturating_add(Duration::from_micros(t.microseconds.try_into().unwrap_or(0)))
+            });
+            Ok(Message::Event(Event { name, data, time }))
+        }
+        Line { greeting: Some(greeting), value: None, error: None, event: None, .. } => {
+            Ok(Message::Greeting(greeting.version.qemu))
+        }
+        _ => Err(malformed("neither one greeting, answer nor event".into())),
+    }
+}
+
+fn excerpt(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&line[..line.len().min(80)]);
+    format!("{text:?}")
+}
+
+/// Cuts a stream of bytes into lines of bounded length.
+#[derive(Debug, Default)]
+struct Lines {
+    bytes: VecDeque<u8>,
+    /// How many bytes are known to hold no newline.
+    searched: usize,
+}
+
+impl Lines {
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    /// The next line without its end, if one is complete.
+    fn next(&mut self) -> Result<Option<Vec<u8>>, QmpError> {
+        let end = self.bytes.range(self.searched..).position(|&byte| byte == b'\n').map(|at| at + self.searched);
+        if end.unwrap_or(self.bytes.len()) > LINE_BYTES_MAX {
+            return Err(QmpError::TooLong);
+        }
+        let Some(end) = end else {
+            self.searched = self.bytes.len();
+            return Ok(None);
+        };
+        let mut line: Vec<u8> = self.bytes.drain(..=end).collect();
+        self.searched = 0;
+        line.pop();
+        if line.last() == Some(&b'\r') {
+            line.pop();
+        }
+        Ok(Some(line))
+    }
+}
+
+/// A client of one QMP socket. QEMU serves one client a socket at a time.
+#[derive(Debug)]
+pub struct Qmp {
+    stream: UnixStream,
+    lines: Lines,
+    events: VecDeque<Event>,
+    events_dropped: u64,
+    next_id: u64,
+    version: Version,
+}
+
+impl Qmp {
+    /// Connects and negotiates, all within `deadline`. Waits for a socket that is not there yet.
+    pub fn connect(path: &Path, deadline: Duration) -> Result<Self, QmpError> {
+        let end = Instant::now() + deadline;
+        loop {
+            match UnixStream::connect(path) {
+                Ok(stream) => return Self::negotiate(stream, end.saturating_duration_since(Instant::now())),
+                Err(source) if Instant::now() >= end => return Err(QmpError::Connect { path: path.into(), source }),
+                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(source) => return Err(QmpError::Connect { path: path.into(), source }),
+            }
+        }
+    }
+
+    /// Takes a connected socket: reads the greeting and leaves the negotiation mode, all within `deadline`.
+    pub fn negotiate(stream: UnixStream, deadline: Duration) -> Result<Self, QmpError> {
+        let version = Version { major: 0, minor: 0, micro: 0 };
+        let mut qmp =
+            Self { stream, lines: Lines::default(), events: VecDeque::new(), events_dropped: 0, next_id: 1, version };
+        let end = Instant::now() + deadline;
+        match qmp.read_message(end)? {
+            Some(Message::Greeting(version)) => qmp.version = version,
+            Some(other) => {
+                return Err(QmpError::Malformed { reason: "no greeting".into(), excerpt: format!("{other:?}") });
+            }
+            None => return Err(QmpError::Timeout { what: "with a greeting".into(), after: deadline }),
+        }
+        qmp.execute_within("qmp_capabilities", Value::Null, end.saturating_duration_since(Instant::now()))?;
+        Ok(qmp)
+    }
+
+    /// QEMU's version, from its greeting.
+    pub fn version(&self) -> &Version {
+        &self.version
+    }
+
+    /// Executes a command without arguments and gives what it returns.
+    pub fn query(&mut self, command: &str) -> Result<Value, QmpError> {
+        self.execute(command, Value::Null)
+    }
+
+    /// Executes a command and gives what it returns, within [`COMMAND_DEADLINE`]. `arguments`: an object, or null for none.
+    pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
+        self.execute_within(command, arguments, COMMAND_DEADLINE)
+    }
+
+    /// Executes a command and gives what it returns, within `deadline`. An answer that comes later is ignored.
+    pub fn execute_within(&mut self, command: &str, arguments: Value, deadline: Duration) -> Result<Value, QmpError> {
+        let end = Instant::now() + deadline;
+        let id = self.next_id;
+        self.next_id += 1;
+        let mut request = json!({ "execute": command, "id": id });
+        if !arguments.is_null() {
+            request["arguments"] = arguments;
+        }
+        let timeout = || QmpError::Timeout { what: command.into(), after: deadline };
+        self.stream.set_write_timeout(Some(remaining(end).ok_or_else(timeout)?)).map_err(QmpError::Io)?;
+        match self.stream.write_all(format!("{request}\n").as_bytes()) {
+            Ok(()) => {}
+            Err(error) if would_block(&error) => return Err(timeout()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(QmpError::Closed),
+            Err(error) => return Err(QmpError::Io(error)),
+        }
+        loop {
+            match self.read_message(end)?.ok_or_else(timeout)? {
+                Message::Event(event) => self.keep(event),
+                Message::Return { id: Some(answered), value } if answered == id => return Ok(value),
+                Message::Error { id: Some(answered), class, description } if answered == id => {
+                    return Err(QmpError::Refused { command: command.into(), class, description });
+                }
+                // Late answers to commands whose deadline had passed.
+                Message::Return { id: Some(answered), .. } | Message::Error { id: Some(answered), .. }
+                    if answered < id => {}
+                // QEMU answers without id only what it could not parse.
+                other => {
+                    return Err(QmpError::Malformed {
+                        reason: format!("not an answer to {command}"),
+                        excerpt: excerpt(format!("{other:?}").as_bytes()),
+                    });
+                }
+            }
+        }
+    }
+
+    /// The oldest event not yet taken, waiting up to `wait` for one.
+    pub fn next_event(&mut self, wait: Duration) -> Result<Option<Event>, QmpError> {
+        let end = Instant::now() + wait;
+        while self.events.is_empty() {
+            match self.read_message(end)? {
+                None => return Ok(None),
+                Some(Message::Event(event)) => self.keep(event),
+                // A late answer.
+                Some(_) => {}
+            }
+        }
+        Ok(self.events.pop_front())
+    }
+
+    /// Events lost because nobody took them.
+    pub fn events_dropped(&self) -> u64 {
+        self.events_dropped
+    }
+
+    fn keep(&mut self, event: Event) {
+        if self.events.len() == EVENTS_MAX {
+            self.events.pop_front();
+            self.events_dropped += 1;
+        }
+        self.events.push_back(event);
+    }
+
+    /// The next message, or none if `end` comes first. What has arrived already is always given.
+    fn read_message(&mut self, end: Instant) -> Result<Option<Message>, QmpError> {
+        let mut buffer = [0; 16 << 10];
+        loop {
+            if let Some(line) = self.lines.next()? {
+                if line.is_empty() {
+                    continue;
+                }
+                return parse(&line).map(Some);
+            }
+            // A deadline in the past still looks once at what is there.
+            let wait = remaining(end).unwrap_or(Duration::from_micros(1));
+            self.stream.set_read_timeout(Some(wait)).map_err(QmpError::Io)?;
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(QmpError::Closed),
+                Ok(count) => self.lines.push(&buffer[..count]),
+                Err(error) if would_block(&error) => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(QmpError::Closed),
+                Err(error) => return Err(QmpError::Io(error)),
+            }
+        }
+    }
+}
+
+/// Time until `end`, if any is left (a timeout of zero would mean none).
+fn remaining(end: Instant) -> Option<Duration> {
+    Some(end.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
+}
+
+fn would_block(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::BufRead;
+
+    const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": "Debian"}, "capabilities": ["oob"]}}"#;
+
+    #[test]
+    fn messages() {
+        let event =
+            |name: &str, data, ms| Message::Event(Event { name: name.into(), data, time: Duration::from_millis(ms) });
+        for (line, wanted) in [
+            (GREETING, Message::Greeting(Version { major: 7, minor: 2, micro: 22 })),
+            (r#"{"return": {}, "id": 4}"#, Message::Return { id: Some(4), value: json!({}) }),
+            (r#"{"return": null, "id": 4}"#, Message::Return { id: Some(4), value: Value::Null }),
+            (r#"{"return": [], "id": "x"}"#, Message::Return { id: None, value: json!([]) }),
+            (
+                r#"{"error": {"class": "GenericError", "desc": "no"}, "id": 1}"#,
+                Message::Error { id: Some(1), class: "GenericError".into(), description: "no".into() },
+            ),
+            (
+                r#"{"timestamp": {"seconds": 2, "microseconds": 5000}, "event": "STOP"}"#,
+                event("STOP", Value::Null, 2005),
+            ),
+            (
+                r#"{"timestamp": {"seconds": -1, "microseconds": -1}, "event": "MIGRATION", "data": {"status": "setup"}}"#,
+                event("MIGRATION", json!({"status": "setup"}), 0),
+            ),
+        ] {
+            assert_eq!(parse(line.as_bytes()).unwrap(), wanted, "{line}");
+        }
+    }
+
+    #[test]
+    fn not_messages() {
+        for line in [
+            "",
+            "SSH-2.0-OpenSSH_9.2",
+            "{}",
+            "[]",
+            "3",
+            r#"{"return": {}, "error": {"class": "a", "desc": "b"}}"#,
+            r#"{"error": {"class": "a"}}"#,
+            r#"{"QMP": {"version": {"qemu": {"major": -1, "minor": 0, "micro": 0}}}}"#,
+            r#"{"event": 5}"#,
+            r#"{"event": "STOP""#,
+        ] {
+            assert!(matches!(parse(line.as_bytes()), Err(QmpError::Malformed { .. })), "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered(line: Vec<u8>) {
+            let _ = parse(&line);
+        }
+
+        /// However the stream is cut up, the lines are the same.
+        #[test]
+        fn lines_do_not_depend_on_reads(text in "[a\n\r]{0,60}", cuts in prop::collection::vec(1usize..9, 60)) {
+            let mut lines = Lines::default();
+            let (mut got, mut rest) = (Vec::new(), text.as_bytes());
+            for cut in cuts {
+                let (now, later) = rest.split_at(cut.min(rest.len()));
+                lines.push(now);
+                rest = later;
+                while let Some(line) = lines.next().unwrap() {
+                    got.push(line);
+                }
+            }
+            let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
+            let wanted: Vec<_> = whole.split_terminator('\n').map(|l| l.strip_suffix('\r').unwrap_or(l).as_bytes().to_vec()).collect();
+            prop_assert_eq!(got, wanted);
+        }
+    }
+
+    #[test]
+    fn long_lines_are_refused() {
+        for end in ["", "\n"] {
+            let mut lines = Lines::default();
+            lines.push(&vec![b'a'; LINE_BYTES_MAX + 1]);
+            lines.push(end.as_bytes());
+            assert!(matches!(lines.next(), Err(QmpError::TooLong)));
+        }
+    }
+
+    /// A QEMU that says `greeting`, then for each line it reads the next of `answers`, with `$` for the id it was given.
+    fn fake(greeting: &str, answers: &[&str]) -> UnixStream {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let greeting = greeting.to_owned();
+        let answers: Vec<String> = answers.iter().map(|answer| answer.to_string()).collect();
+        std::thread::spawn(move || {
+            let mut out = theirs.try_clone().unwrap();
+            writeln!(out, "{greeting}").unwrap();
+            let mut requests = io::BufReader::new(theirs).lines();
+            for answer in answers {
+                let Some(Ok(request)) = requests.next() else { return };
+                let id = serde_json::from_str::<Value>(&request).unwrap()["id"].to_string();
+                writeln!(out, "{}", answer.replace('$', &id)).unwrap();
+            }
+            // Keep the connection until the client goes.
+            while let Some(Ok(_)) = requests.next() {}
+        });
+        ours
+    }
+
+    const OK: &str = r#"{"return": {}, "id": $}"#;
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn answers_are_matched_and_events_kept() {
+        let answers = [
+            OK,
+            "{\"event\": \"STOP\"}\n{\"return\": {\"a\": 1}, \"id\": $}",
+            r#"{"error": {"class": "C", "desc": "d"}, "id": $}"#,
+        ];
+        let mut qmp = Qmp::negotiate(fake(GREETING, &answers), SECOND).unwrap();
+        assert_eq!(qmp.version().to_string(), "7.2.22");
+        assert_eq!(qmp.query("one").unwrap(), json!({"a": 1}));
+        assert_eq!(qmp.next_event(Duration::ZERO).unwrap().unwrap().name, "STOP");
+        let refused = qmp.query("two").unwrap_err();
+        assert!(matches!(&refused, QmpError::Refused { command, .. } if command == "two"), "{refused:?}");
+        assert_eq!(qmp.next_event(Duration::from_millis(20)).unwrap(), None);
+    }
+
+    #[test]
+    fn a_late_answer_is_not_taken_for_another() {
+        let answers = [OK, "", "{\"return\": \"late\", \"id\": 2}\n{\"return\": \"right\", \"id\": $}"];
+        let mut qmp = Qmp::negotiate(fake(GREETING, &answers), SECOND).unwrap();
+        let timeout = qmp.execute_within("slow", Value::Null, Duration::from_millis(30)).unwrap_err();
+        assert_eq!(timeout.to_string(), "QEMU did not answer slow within 30 ms");
+        assert_eq!(qmp.query("next").unwrap(), json!("right"));
+    }
+
+    #[test]
+    fn bad_peers_give_clear_errors() {
+        let wrong = r#"{"return": {}, "id": 99}"#;
+        for (greeting, answers, said) in [
+            ("220 mail ESMTP", &[][..], "is this a QMP socket?"),
+            (r#"{"return": {}}"#, &[], "no greeting"),
+            (GREETING, &[wrong], "not an answer to qmp_capabilities"),
+            (GREETING, &["garbage"], "is this a QMP socket?"),
+            (GREETING, &[], "did not answer qmp_capabilities"),
+            ("", &[], "did not answer with a greeting"),
+        ] {
+            let error = Qmp::negotiate(fake(greeting, answers), Duration::from_millis(100)).unwrap_err();
+            assert!(error.to_string().contains(said), "{error}");
+        }
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        assert!(matches!(Qmp::negotiate(ours, SECOND), Err(QmpError::Closed)));
+    }
+
+    #[test]
+    fn events_are_bounded() {
+        let flood = format!("{}{OK}", "{\"event\": \"E\"}\n".repeat(EVENTS_MAX + 5));
+        let mut qmp = Qmp::negotiate(fake(GREETING, &[OK, &flood]), SECOND).unwrap();
+        qmp.query("one").unwrap();
+        assert_eq!((qmp.events.len(), qmp.events_dropped()), (EVENTS_MAX, 5));
+    }
+
+    #[test]
+    fn a_missing_socket_is_waited_for_and_then_named() {
+        let error = Qmp::connect(Path::new("/nonexistent/qmp"), Duration::from_millis(30)).unwrap_err();
+        assert_eq!(error.to_string(), "connecting to the QMP socket /nonexistent/qmp");
+    }
+}

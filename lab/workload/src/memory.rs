@@ -1,0 +1,255 @@
+//! The RAM under test.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex};
+
+use skein_workload::{PAGE_BYTES, Pacer, Page, Params, Pattern, Sweep};
+
+use crate::sys;
+
+/// Pages handled under one lock: some 100 µs under an emulated CPU.
+const BATCH: usize = 32;
+/// How often a writer wakes.
+const WRITE_TICK_NS: u64 = 2_000_000;
+/// How often the background verifier wakes.
+const VERIFY_TICK_NS: u64 = 20_000_000;
+
+/// A run of pages with one writer.
+struct Slice {
+    /// Number of the first page.
+    first: u64,
+    pages: &'static mut [Page],
+    sweep: Sweep,
+    /// Rewrites done: with the pattern, all there is to know about the contents.
+    written: u64,
+}
+
+impl Slice {
+    fn rewrite(&mut self, pattern: &Pattern) {
+        let (index, version) = self.sweep.next(self.written);
+        pattern.rewrite(self.first + index, version, &mut self.pages[index as usize]);
+        self.written += 1;
+    }
+
+    fn is_right(&self, pattern: &Pattern, index: usize) -> bool {
+        let version = self.sweep.version(index as u64, self.written);
+        pattern.check(self.first + index as u64, version, &self.pages[index])
+    }
+}
+
+/// What a verification found.
+#[derive(Default, Clone, Copy)]
+pub struct Found {
+    /// Pages compared.
+    pub pages: u64,
+    /// Those that did not hold what was last written.
+    pub bad: u64,
+    /// The number of the first of them.
+    pub first_bad: Option<u64>,
+}
+
+impl Found {
+    fn take(&mut self, page: u64, right: bool) {
+        self.pages += 1;
+        if !right {
+            self.bad += 1;
+            self.first_bad.get_or_insert(page);
+        }
+    }
+}
+
+/// All pages under test.
+pub struct Memory {
+    pattern: Pattern,
+    /// One for each writer, then one that stays as it was filled.
+    slices: Vec<Mutex<Slice>>,
+    writers: usize,
+    /// Pages a second, all writers together.
+    pub rate: AtomicU32,
+    verify_rate: u32,
+    dirtying: Mutex<bool>,
+    resumed: Condvar,
+    /// What verification in the background found so far.
+    pub background: Mutex<Found>,
+    filled_pages: AtomicU64,
+}
+
+impl Memory {
+    /// Reserves the memory; nothing is written yet.
+    pub fn new(params: &Params) -> Result<Self, String> {
+        let pages_of = |mb: u32| mb as usize * (1 << 20) / PAGE_BYTES;
+        let mut rest = sys::map_pages(pages_of(params.fill_mb))?;
+        let rewritten = pages_of(params.rewrite_mb);
+        let writers = if rewritten == 0 { 0 } else { params.threads as usize };
+        let mut slices = Vec::new();
+        let mut first = 0;
+        for writer in 0..=writers {
+            let end = if writer == writers { first + rest.len() } else { rewritten * (writer + 1) / writers };
+            let (pages, others) = rest.split_at_mut(end - first);
+            rest = others;
+            let sweep = Sweep::new(pages.len() as u64);
+            slices.push(Mutex::new(Slice { first: first as u64, pages, sweep, written: 0 }));
+            first = end;
+        }
+        Ok(Self {
+            pattern: Pattern::new(params.seed, params.compressible, params.rewrite.parts()),
+            slices,
+            writers,
+            rate: AtomicU32::new(params.rate),
+            verify_rate: params.verify_rate,
+            dirtying: Mutex::new(true),
+            resumed: Condvar::new(),
+            background: Mutex::default(),
+            filled_pages: AtomicU64::new(0),
+        })
+    }
+
+    /// How many slices have a writer.
+    pub fn writers(&self) -> usize {
+        self.writers
+    }
+
+    /// Pages under test.
+    pub fn pages(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.lock().unwrap().pages.len() as u64).sum()
+    }
+
+    /// Pages filled so far.
+    pub fn filled_pages(&self) -> u64 {
+        self.filled_pages.load(Relaxed)
+    }
+
+    /// Rewrites done so far.
+    pub fn written(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.lock().unwrap().written).sum()
+    }
+
+    /// Writes every page at version 0.
+    pub fn fill(&self) {
+        for slice in &self.slices {
+            let mut slice = slice.lock().unwrap();
+            let first = slice.first;
+            let jobs = slice.pages.len().div_ceil(sys::cpus()).max(1);
+            std::thread::scope(|scope| {
+                for (job, pages) in slice.pages.chunks_mut(jobs).enumerate() {
+                    scope.spawn(move || {
+                        for (index, page) in pages.iter_mut().enumerate() {
+                            self.pattern.fill(first + (job * jobs + index) as u64, 0, page);
+                            self.filled_pages.fetch_add(1, Relaxed);
+                        }
+                    });
+                }
+            });
+        }
+    }
+
+    /// Starts or stops the rewriting. When this returns, no more is written until the next call.
+    pub fn set_dirtying(&self, on: bool) {
+        *self.dirtying.lock().unwrap() = on;
+        self.resumed.notify_all();
+        // Whoever was writing holds a slice's lock, and looks at the flag before the next batch.
+        self.slices.iter().for_each(|slice| drop(slice.lock().unwrap()));
+    }
+
+    /// Whether the writers are to write.
+    pub fn is_dirtying(&self) -> bool {
+        *self.dirtying.lock().unwrap()
+    }
+
+    /// Rewrites one slice at its share of the rate, for ever.
+    pub fn keep_rewriting(&self, writer: usize) {
+        let mut pacer = Pacer::new(sys::now_ns());
+        loop {
+            // The pacer drops the time spent waiting here, as it does a downtime.
+            let on = self.dirtying.lock().unwrap();
+            drop(self.resumed.wait_while(on, |on| !*on || self.rate.load(Relaxed) == 0).unwrap());
+            let rate = self.rate.load(Relaxed);
+            let share = rate / self.writers as u32 + u32::from((writer as u32) < rate % self.writers as u32);
+            let mut due = pacer.due(sys::now_ns(), share);
+            while due > 0 {
+                let mut slice = self.slices[writer].lock().unwrap();
+                if !self.is_dirtying() {
+                    break;
+                }
+                let batch = due.min(BATCH as u64);
+                (0..batch).for_each(|_| slice.rewrite(&self.pattern));
+                due -= batch;
+            }
+            sys::sleep_ns(WRITE_TICK_NS);
+        }
+    }
+
+    /// Sets the rate of rewriting, all writers together, in pages a second.
+    pub fn set_rate(&self, rate: u32) {
+        let _on = self.dirtying.lock().unwrap();
+        self.rate.store(rate, Relaxed);
+        self.resumed.notify_all();
+    }
+
+    /// Verifies all pages in turn at the parameter's rate, for ever.
+    pub fn keep_verifying(&self) {
+        if self.verify_rate == 0 || self.pages() == 0 {
+            return;
+        }
+        let mut pacer = Pacer::new(sys::now_ns());
+        loop {
+            for slice in &self.slices {
+                let mut next = 0;
+                while next < slice.lock().unwrap().pages.len() {
+                    let due = pacer.due(sys::now_ns(), self.verify_rate) as usize;
+                    let end = self.verify_batch(slice, next, due.min(BATCH), &mut self.background.lock().unwrap());
+                    next = end;
+                    sys::sleep_ns(VERIFY_TICK_NS);
+                }
+            }
+        }
+    }
+
+    /// Verifies up to `count` pages of a slice from `from`; returns where it ended.
+    fn verify_batch(&self, slice: &Mutex<Slice>, from: usize, count: usize, found: &mut Found) -> usize {
+        let slice = slice.lock().unwrap();
+        let end = slice.pages.len().min(from + count);
+        for index in from..end {
+            found.take(slice.first + index as u64, slice.is_right(&self.pattern, index));
+        }
+        end
+    }
+
+    /// Verifies every page, while the writers go on.
+    pub fn verify(&self) -> Found {
+        let mut found = Found::default();
+        for slice in &self.slices {
+            let mut next = 0;
+            while next < slice.lock().unwrap().pages.len() {
+                next = self.verify_batch(slice, next, BATCH, &mut found);
+            }
+        }
+        found
+    }
+
+    /// A hash of all contents. Stop the rewriting first if it is to be compared.
+    pub fn hash(&self) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        for slice in &self.slices {
+            for word in slice.lock().unwrap().pages.iter().flatten() {
+                hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+            }
+        }
+        hash
+    }
+
+    /// Flips one bit of a page, by default of the last one, so that verification has something to find.
+    pub fn corrupt(&self, page: Option<u64>) -> Result<u64, String> {
+        let last = self.pages().checked_sub(1).ok_or("no page is under test: fill_mb is 0")?;
+        let page = page.unwrap_or(last);
+        for slice in &self.slices {
+            let mut slice = slice.lock().unwrap();
+            let first = slice.first;
+            if let Some(content) = page.checked_sub(first).and_then(|i| slice.pages.get_mut(i as usize)) {
+                content[page as usize % content.len()] ^= 1 << (page % 64);
+                return Ok(page);
+            }
+        }
+        Err(format!("page {page} is not under test: the last is {last}"))
+    }
+}
