@@ -1,1 +1,45 @@
-//! What a host is: NICs, addresses, links, counters, CPU load.
+//! What a host is: its NICs and their counters ([`nics`]), its cores, and what a process takes of CPU and memory; and
+//! a [`Sampler`] that records them over time.
+//!
+//! Everything is read at the moment of the call and nothing is cached, so that a caller may ask every 250 ms and see
+//! NICs come and go. What belongs to a network namespace is read from the namespace of the calling *thread* (netlink),
+//! never from `/sys`, which shows the namespace of whoever mounted it.
+
+mod cpu;
+mod ethtool;
+mod memory;
+mod netlink;
+mod netns;
+mod nic;
+mod sampler;
+
+pub use cpu::{CoreTime, ProcessTime, cores, process_time};
+pub use memory::{Memory, process_memory};
+pub use netns::enter;
+pub use nic::{Address, Counters, Nic, NicError, nics};
+pub use sampler::{Rates, Sample, Sampler, SamplerOptions, Series};
+
+/// A file of `/proc` that could not be read or understood.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcError {
+    /// Most often: the process has ended.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The kernel wrote something that this program does not know.
+    #[error("cannot understand {path}: no usable `{field}`")]
+    Field {
+        /// The file.
+        path: String,
+        /// What was looked for.
+        field: &'static str,
+    },
+}
+
+fn read_proc(path: &str) -> Result<String, ProcError> {
+    std::fs::read_to_string(path).map_err(|source| ProcError::Read { path: path.to_owned(), source })
+}
