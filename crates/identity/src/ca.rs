@@ -112,10 +112,7 @@ impl Validity {
     /// From five minutes ago (clocks differ) until `days` from now.
     pub fn days(days: u32) -> Self {
         let now = SystemTime::now();
-        Self {
-            not_before: now - BACKDATING,
-            not_after: now + DAY * days,
-        }
+        Self { not_before: now - BACKDATING, not_after: now + DAY * days }
     }
 }
 
@@ -147,10 +144,7 @@ impl ClusterCa {
     }
 
     fn new(certificate: CertificateDer<'static>, key: KeyPair, path: &Path) -> Result<Self, CaError> {
-        let bad = |source| CaError::BadCertificate {
-            path: path.to_owned(),
-            source,
-        };
+        let bad = |source| CaError::BadCertificate { path: path.to_owned(), source };
         let info = CertificateInfo::parse(&certificate).map_err(|e| bad(Some(e)))?;
         if !info.is_ca {
             return Err(bad(None));
@@ -162,11 +156,7 @@ impl ClusterCa {
             });
         }
         let issuer = Issuer::from_ca_cert_der(&certificate, key)?;
-        Ok(Self {
-            certificate,
-            info,
-            issuer,
-        })
+        Ok(Self { certificate, info, issuer })
     }
 
     /// Reads a CA from its directory.
@@ -175,26 +165,19 @@ impl ClusterCa {
             let path = dir.join(file);
             match files::read(&path) {
                 Ok(content) => Ok((path, content)),
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(CaError::Missing {
-                    dir: dir.to_owned(),
-                    file,
-                }),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                    Err(CaError::Missing { dir: dir.to_owned(), file })
+                }
                 Err(source) => Err(CaError::Read { path, source }),
             }
         };
         let (certificate_path, certificate) = read(Self::CERTIFICATE_FILE)?;
         let (key_path, key) = read(Self::KEY_FILE)?;
         if exposed(key.mode) {
-            return Err(CaError::KeyExposed {
-                path: key_path,
-                mode: key.mode,
-            });
+            return Err(CaError::KeyExposed { path: key_path, mode: key.mode });
         }
         let certificate = parse_pem(&certificate.bytes)
-            .map_err(|e| CaError::BadCertificate {
-                path: certificate_path.clone(),
-                source: Some(e),
-            })?
+            .map_err(|e| CaError::BadCertificate { path: certificate_path.clone(), source: Some(e) })?
             .swap_remove(0);
         let text = String::from_utf8_lossy(&key.bytes);
         let key = KeyPair::from_pem(&text).map_err(|source| CaError::BadKey { path: key_path, source })?;
@@ -208,12 +191,7 @@ impl ClusterCa {
             return Err(WriteError::Exists(taken.clone()).into());
         }
         files::create_dir(dir)?;
-        files::write(
-            &key,
-            self.issuer.key().serialize_pem().as_bytes(),
-            0o600,
-            Existing::Refuse,
-        )?;
+        files::write(&key, self.issuer.key().serialize_pem().as_bytes(), 0o600, Existing::Refuse)?;
         files::write(&certificate, self.certificate_pem().as_bytes(), 0o644, Existing::Refuse)?;
         Ok(())
     }
@@ -249,8 +227,7 @@ impl ClusterCa {
             .map_err(|e| CaError::NotIssuedHere(Some(ParseError::X509(e.to_string()))))?;
         let (_, ca) = x509_parser::parse_x509_certificate(&self.certificate)
             .map_err(|e| CaError::NotIssuedHere(Some(ParseError::X509(e.to_string()))))?;
-        cert.verify_signature(Some(ca.public_key()))
-            .map_err(|_| CaError::NotIssuedHere(None))?;
+        cert.verify_signature(Some(ca.public_key())).map_err(|_| CaError::NotIssuedHere(None))?;
         let info = CertificateInfo::parse(earlier).map_err(|e| CaError::NotIssuedHere(Some(e)))?;
         let host = host_name(info.host().ok_or(CaError::NotIssuedHere(None))?)?;
         self.sign(&host, &SubjectPublicKeyInfo::from_der(&info.public_key)?, validity)
@@ -290,12 +267,7 @@ fn params(common_name: &str, validity: Validity) -> CertificateParams {
 
 /// A host name in the form that certificates carry: a DNS name in lower case.
 fn host_name(host: &str) -> Result<String, CaError> {
-    let refuse = |why| {
-        Err(CaError::BadHost {
-            host: host.to_owned(),
-            why,
-        })
-    };
+    let refuse = |why| Err(CaError::BadHost { host: host.to_owned(), why });
     if host.parse::<std::net::IpAddr>().is_ok() {
         return refuse("it is an IP address; a host has one identity for all its addresses, so give its name");
     }
@@ -339,17 +311,11 @@ mod tests {
     fn says_what_is_wrong_with_a_ca() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        assert!(matches!(
-            ClusterCa::load(dir),
-            Err(CaError::Missing { file: "ca.pem", .. })
-        ));
+        assert!(matches!(ClusterCa::load(dir), Err(CaError::Missing { file: "ca.pem", .. })));
         ClusterCa::create("one").unwrap().save(dir).unwrap();
         let key = dir.join("ca.key");
         std::fs::set_permissions(&key, PermissionsExt::from_mode(0o644)).unwrap();
-        assert!(matches!(
-            ClusterCa::load(dir),
-            Err(CaError::KeyExposed { mode: 0o644, .. })
-        ));
+        assert!(matches!(ClusterCa::load(dir), Err(CaError::KeyExposed { mode: 0o644, .. })));
         std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
         std::fs::write(&key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
         assert!(matches!(ClusterCa::load(dir), Err(CaError::KeyMismatch { .. })));
@@ -362,28 +328,12 @@ mod tests {
     #[test]
     fn names_are_checked() {
         let ca = ClusterCa::create("lab").unwrap();
-        for host in [
-            "",
-            "10.0.0.1",
-            "::1",
-            "a b",
-            "../x",
-            "a/b",
-            "*.x",
-            "member.skein.internal",
-            "x.",
-            "ü",
-            &"a.".repeat(40),
-        ] {
-            assert!(
-                matches!(ca.issue(host, Validity::days(1)), Err(CaError::BadHost { .. })),
-                "{host:?}"
-            );
+        for host in
+            ["", "10.0.0.1", "::1", "a b", "../x", "a/b", "*.x", "member.skein.internal", "x.", "ü", &"a.".repeat(40)]
+        {
+            assert!(matches!(ca.issue(host, Validity::days(1)), Err(CaError::BadHost { .. })), "{host:?}");
         }
-        assert_eq!(
-            ca.issue("Node-1.Example.org", Validity::days(1)).unwrap().host(),
-            "node-1.example.org"
-        );
+        assert_eq!(ca.issue("Node-1.Example.org", Validity::days(1)).unwrap().host(), "node-1.example.org");
         for name in ["", " x", "a\nb", "ü", &"x".repeat(65)] {
             assert!(matches!(ClusterCa::create(name), Err(CaError::BadName(_))), "{name:?}");
         }
@@ -393,15 +343,7 @@ mod tests {
     fn renewal_keeps_name_and_key() {
         let ca = ClusterCa::create("lab").unwrap();
         let past = SystemTime::now() - 10 * DAY;
-        let old = ca
-            .issue(
-                "h1",
-                Validity {
-                    not_before: past,
-                    not_after: past + DAY,
-                },
-            )
-            .unwrap();
+        let old = ca.issue("h1", Validity { not_before: past, not_after: past + DAY }).unwrap();
         let new = ca.renew(&old.chain()[0], Validity::days(20)).unwrap();
         let (before, after) = (old.info(), CertificateInfo::parse(&new).unwrap());
         assert_eq!((before.host(), &before.public_key), (after.host(), &after.public_key));
@@ -411,14 +353,8 @@ mod tests {
 
         // Same name, other key: not ours.
         let other = ClusterCa::create("lab").unwrap();
-        assert!(matches!(
-            other.renew(&old.chain()[0], Validity::days(1)),
-            Err(CaError::NotIssuedHere(_))
-        ));
-        assert!(matches!(
-            ca.renew(ca.certificate(), Validity::days(1)),
-            Err(CaError::NotIssuedHere(_))
-        ));
+        assert!(matches!(other.renew(&old.chain()[0], Validity::days(1)), Err(CaError::NotIssuedHere(_))));
+        assert!(matches!(ca.renew(ca.certificate(), Validity::days(1)), Err(CaError::NotIssuedHere(_))));
     }
 
     #[test]

@@ -39,11 +39,7 @@ pub fn parse_pem(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ParseError>
         }
         certificates.push(section.map_err(ParseError::Pem)?);
     }
-    if certificates.is_empty() {
-        Err(ParseError::NoCertificate)
-    } else {
-        Ok(certificates)
-    }
+    if certificates.is_empty() { Err(ParseError::NoCertificate) } else { Ok(certificates) }
 }
 
 /// What a certificate says about itself. Nothing of it is verified here.
@@ -97,12 +93,7 @@ impl CertificateInfo {
             is_ca: cert.is_ca(),
             not_before: timestamp(cert.validity().not_before)?,
             not_after: timestamp(cert.validity().not_after)?,
-            fingerprint: digest
-                .as_ref()
-                .iter()
-                .map(|b| format!("{b:02X}"))
-                .collect::<Vec<_>>()
-                .join(":"),
+            fingerprint: digest.as_ref().iter().map(|b| format!("{b:02X}")).collect::<Vec<_>>().join(":"),
             public_key: cert.public_key().raw.to_vec(),
         })
     }
@@ -127,9 +118,5 @@ impl CertificateInfo {
 
 /// Seconds since 1970; a clock before that reads as 1970.
 pub(crate) fn unix_seconds(time: SystemTime) -> i64 {
-    time.duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO)
-        .as_secs()
-        .try_into()
-        .unwrap_or(i64::MAX)
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs().try_into().unwrap_or(i64::MAX)
 }

@@ -15,7 +15,10 @@ pub enum WriteError {
     /// Nothing is ever overwritten by accident: a lost CA key cannot be had back.
     #[error("{0} exists already and is not overwritten: choose another directory, or move it away first")]
     Exists(PathBuf),
-    /// The system refused.
+    /// This user may not write there.
+    #[error("no permission to write {0}: run as root, or choose another directory")]
+    Denied(PathBuf),
+    /// The system failed.
     #[error("cannot write {path}")]
     Io {
         /// The file or directory.
@@ -34,10 +37,7 @@ pub(crate) struct Content {
 /// Reads at most [`FILE_BYTES_MAX`]; a larger file is an error of kind `FileTooLarge`.
 pub(crate) fn read(path: &Path) -> io::Result<Content> {
     // Not blocking on a FIFO that somebody put there.
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC)
-        .open(path)?;
+    let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
@@ -47,10 +47,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Content> {
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 64 KiB"));
     }
-    Ok(Content {
-        bytes,
-        mode: metadata.permissions().mode() & 0o7777,
-    })
+    Ok(Content { bytes, mode: metadata.permissions().mode() & 0o7777 })
 }
 
 /// What to do when the file is there already.
@@ -62,14 +59,7 @@ pub(crate) enum Existing {
 
 /// Writes `bytes` to a temporary file beside `path`, syncs it, gives it its name, and syncs the directory.
 pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32, existing: Existing) -> Result<(), WriteError> {
-    let failed = |source| WriteError::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let dir = path
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(format!(".{}.part", std::process::id()));
@@ -97,21 +87,22 @@ pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32, existing: Existing) ->
         if error.kind() == io::ErrorKind::AlreadyExists && path.exists() {
             WriteError::Exists(path.to_owned())
         } else {
-            failed(error)
+            failed(path, error)
         }
     })
 }
 
 /// Makes `path` and what is above it, each open to nobody else; a directory that exists is left as it is.
 pub(crate) fn create_dir(path: &Path) -> Result<(), WriteError> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|source| WriteError::Io {
-            path: path.to_owned(),
-            source,
-        })
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| failed(path, error))
+}
+
+fn failed(path: &Path, source: io::Error) -> WriteError {
+    let path = path.to_owned();
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => WriteError::Denied(path),
+        _ => WriteError::Io { path, source },
+    }
 }
 
 #[cfg(test)]

@@ -176,10 +176,7 @@ impl Identity {
     ) -> Result<Self, IdentityError> {
         let path = dir.join(Self::CERTIFICATE_FILE);
         let bad = |path: PathBuf| |source| IdentityError::BadCertificate { path, source };
-        let first = chain
-            .first()
-            .ok_or(ParseError::NoCertificate)
-            .map_err(bad(path.clone()))?;
+        let first = chain.first().ok_or(ParseError::NoCertificate).map_err(bad(path.clone()))?;
         let info = CertificateInfo::parse(first).map_err(bad(path.clone()))?;
         let host = match info.host() {
             Some(host) if info.is_member() => host.to_owned(),
@@ -193,53 +190,29 @@ impl Identity {
         }
         let key_path = dir.join(Self::KEY_FILE);
         let made = tls::configs(&roots, &chain, &key).map_err(|error| match error {
-            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => IdentityError::KeyMismatch {
-                key: key_path,
-                certificate: path,
-            },
-            rustls::Error::InvalidCertificate(_) => IdentityError::NotIdentity {
-                path,
-                source: Some(error),
-            },
-            error => IdentityError::BadKey {
-                path: key_path,
-                source: KeyError::Unusable(error),
-            },
+            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                IdentityError::KeyMismatch { key: key_path, certificate: path }
+            }
+            rustls::Error::InvalidCertificate(_) => IdentityError::NotIdentity { path, source: Some(error) },
+            error => IdentityError::BadKey { path: key_path, source: KeyError::Unusable(error) },
         });
         let (client, server) = made?;
-        Ok(Self {
-            roots,
-            chain,
-            key,
-            info,
-            host,
-            client,
-            server,
-        })
+        Ok(Self { roots, chain, key, info, host, client, server })
     }
 
     /// Reads `ca.pem`, `host.pem` and `host.key` from a directory, and checks all that a peer would check, now.
     pub fn load(dir: &Path) -> Result<Self, IdentityError> {
         let read = |file: &'static str| {
             files::read(&dir.join(file)).map_err(|source| match source.kind() {
-                std::io::ErrorKind::NotFound => IdentityError::Missing {
-                    dir: dir.to_owned(),
-                    file,
-                },
-                _ => IdentityError::Read {
-                    path: dir.join(file),
-                    source,
-                },
+                std::io::ErrorKind::NotFound => IdentityError::Missing { dir: dir.to_owned(), file },
+                _ => IdentityError::Read { path: dir.join(file), source },
             })
         };
         let certificate = read(Self::CERTIFICATE_FILE)?;
         let key = read(Self::KEY_FILE)?;
         let ca = read(Self::CA_FILE)?;
         if exposed(key.mode) {
-            return Err(IdentityError::KeyExposed {
-                path: dir.join(Self::KEY_FILE),
-                mode: key.mode,
-            });
+            return Err(IdentityError::KeyExposed { path: dir.join(Self::KEY_FILE), mode: key.mode });
         }
         let identity = Self::from_pem(dir, &ca.bytes, &certificate.bytes, &key.bytes)?;
         identity.check(dir, SystemTime::now())?;
@@ -248,18 +221,12 @@ impl Identity {
 
     /// `dir` is for messages only.
     fn from_pem(dir: &Path, ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
-        let parse = |pem, file| {
-            parse_pem(pem).map_err(|source| IdentityError::BadCertificate {
-                path: dir.join(file),
-                source,
-            })
-        };
+        let parse =
+            |pem, file| parse_pem(pem).map_err(|source| IdentityError::BadCertificate { path: dir.join(file), source });
         let roots = parse(ca, Self::CA_FILE)?;
         let chain = parse(certificate, Self::CERTIFICATE_FILE)?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| IdentityError::BadKey {
-            path: dir.join(Self::KEY_FILE),
-            source: KeyError::Pem(error),
-        })?;
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|error| IdentityError::BadKey { path: dir.join(Self::KEY_FILE), source: KeyError::Pem(error) })?;
         Self::in_dir(dir, roots, chain, key)
     }
 
@@ -272,17 +239,12 @@ impl Identity {
         // TLS looks at the end of a CA never: a root is trusted because it is there.
         let mut last = None;
         for root in &self.roots {
-            let end = CertificateInfo::parse(root).map_err(|source| IdentityError::BadCertificate {
-                path: ca.clone(),
-                source,
-            })?;
+            let end = CertificateInfo::parse(root)
+                .map_err(|source| IdentityError::BadCertificate { path: ca.clone(), source })?;
             last = last.max(Some(end.not_after));
         }
         if let Some(last) = last.filter(|last| last.as_second() < seconds) {
-            return Err(IdentityError::CaExpired {
-                path: ca,
-                day: day(last),
-            });
+            return Err(IdentityError::CaExpired { path: ca, day: day(last) });
         }
         let now = UnixTime::since_unix_epoch(Duration::from_secs(seconds as u64));
         tls::verify(&self.roots, &self.chain, now).map_err(|error| match &error {
@@ -290,26 +252,15 @@ impl Identity {
                 CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                     IdentityError::OtherCa { certificate: path, ca }
                 }
-                CertificateError::Expired | CertificateError::ExpiredContext { .. } => IdentityError::Expired {
-                    path,
-                    day: day(self.info.not_after),
-                    host: self.host.clone(),
-                },
-                CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                    IdentityError::NotYetValid {
-                        path,
-                        from: self.info.not_before.to_string(),
-                    }
+                CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                    IdentityError::Expired { path, day: day(self.info.not_after), host: self.host.clone() }
                 }
-                _ => IdentityError::NotIdentity {
-                    path,
-                    source: Some(error),
-                },
+                CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                    IdentityError::NotYetValid { path, from: self.info.not_before.to_string() }
+                }
+                _ => IdentityError::NotIdentity { path, source: Some(error) },
             },
-            _ => IdentityError::NotIdentity {
-                path,
-                source: Some(error),
-            },
+            _ => IdentityError::NotIdentity { path, source: Some(error) },
         })
     }
 
@@ -329,12 +280,7 @@ impl Identity {
 
     /// Puts a renewed certificate into an identity's directory. The key stays.
     pub fn save_renewed(dir: &Path, certificate: &CertificateDer<'_>) -> Result<(), WriteError> {
-        files::write(
-            &dir.join(Self::CERTIFICATE_FILE),
-            pem_of(certificate).as_bytes(),
-            0o644,
-            Existing::Replace,
-        )
+        files::write(&dir.join(Self::CERTIFICATE_FILE), pem_of(certificate).as_bytes(), 0o644, Existing::Replace)
     }
 
     /// The host's name.
@@ -377,10 +323,7 @@ fn key_pem(key: &PrivateKeyDer<'_>) -> String {
 }
 
 fn pem(label: &str, der: &[u8]) -> String {
-    pem::encode_config(
-        &pem::Pem::new(label, der),
-        pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF),
-    )
+    pem::encode_config(&pem::Pem::new(label, der), pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF))
 }
 
 #[cfg(test)]
@@ -404,10 +347,7 @@ mod tests {
         let ca = ClusterCa::create("lab").unwrap();
         let (_tmp, dir) = saved(&ca, Validity::days(365));
         let mode = |file: &str| std::fs::metadata(dir.join(file)).unwrap().permissions().mode() & 0o777;
-        assert_eq!(
-            (mode(""), mode("host.key"), mode("host.pem"), mode("ca.pem")),
-            (0o700, 0o600, 0o644, 0o644)
-        );
+        assert_eq!((mode(""), mode("host.key"), mode("host.pem"), mode("ca.pem")), (0o700, 0o600, 0o644, 0o644));
         let identity = Identity::load(&dir).unwrap();
         assert_eq!(identity.host(), "h1");
         assert_eq!(identity.info().names, ["h1", "member.skein.internal"]);
@@ -451,48 +391,27 @@ mod tests {
         for text in ["", "garbage", garbage, &garbage[..30]] {
             for file in ["ca.pem", "host.pem"] {
                 let bad = error(good, &write(file, text.to_owned()));
-                assert!(
-                    matches!(&bad, IdentityError::BadCertificate { path, .. } if path.ends_with(file)),
-                    "{bad:?}"
-                );
+                assert!(matches!(&bad, IdentityError::BadCertificate { path, .. } if path.ends_with(file)), "{bad:?}");
             }
             let bad = error(good, &write("host.key", text.to_owned()));
             assert!(matches!(&bad, IdentityError::BadKey { .. }), "{bad:?}");
         }
         let foreign = other.issue("h1", good).unwrap();
-        assert!(matches!(
-            error(good, &write("host.key", key_pem(&foreign.key))),
-            IdentityError::KeyMismatch { .. }
-        ));
-        assert!(matches!(
-            error(good, &write("ca.pem", other.certificate_pem())),
-            IdentityError::OtherCa { .. }
-        ));
-        assert!(matches!(
-            error(good, &write("ca.pem", pem_of(&foreign.chain[0]))),
-            IdentityError::NotCa(_)
-        ));
-        assert!(matches!(
-            error(good, &write("host.pem", ca.certificate_pem())),
-            IdentityError::NotIdentity { .. }
-        ));
+        assert!(matches!(error(good, &write("host.key", key_pem(&foreign.key))), IdentityError::KeyMismatch { .. }));
+        assert!(matches!(error(good, &write("ca.pem", other.certificate_pem())), IdentityError::OtherCa { .. }));
+        assert!(matches!(error(good, &write("ca.pem", pem_of(&foreign.chain[0]))), IdentityError::NotCa(_)));
+        assert!(matches!(error(good, &write("host.pem", ca.certificate_pem())), IdentityError::NotIdentity { .. }));
         assert!(matches!(
             error(good, &write("ca.pem", "x".repeat(files::FILE_BYTES_MAX as usize + 1))),
             IdentityError::Read { .. }
         ));
 
         let now = SystemTime::now();
-        let past = Validity {
-            not_before: now - 48 * HOUR,
-            not_after: now - HOUR,
-        };
+        let past = Validity { not_before: now - 48 * HOUR, not_after: now - HOUR };
         let (expired, _) = failing(past, &|_| ());
         assert!(matches!(&expired, IdentityError::Expired { host, .. } if host == "h1"));
         assert!(expired.to_string().contains("skein ca renew h1"), "{expired}");
-        let future = Validity {
-            not_before: now + HOUR,
-            not_after: now + 48 * HOUR,
-        };
+        let future = Validity { not_before: now + HOUR, not_after: now + 48 * HOUR };
         assert!(matches!(error(future, &|_| ()), IdentityError::NotYetValid { .. }));
     }
 
@@ -501,10 +420,7 @@ mod tests {
         let ca = ClusterCa::create("lab").unwrap();
         let identity = ca.issue("h1", Validity::days(1)).unwrap();
         let later = SystemTime::now() + Duration::from_secs(3700 * 24 * 3600);
-        assert!(matches!(
-            identity.check(Path::new("d"), later),
-            Err(IdentityError::CaExpired { .. })
-        ));
+        assert!(matches!(identity.check(Path::new("d"), later), Err(IdentityError::CaExpired { .. })));
     }
 
     #[test]

@@ -106,9 +106,8 @@ pub(crate) fn configs(
     client.alpn_protocols = vec![ALPN.to_vec()];
     client.resumption = Resumption::disabled();
 
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
-        .build()
-        .map_err(verifier_error)?;
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build().map_err(verifier_error)?;
     let mut server = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])?
         .with_client_cert_verifier(verifier)

@@ -51,12 +51,7 @@ fn shake(client: Arc<ClientConfig>, server: Arc<ServerConfig>, name: ServerName<
         feed(&wire, &mut client, &mut client_error);
     }
     assert!(!client.wants_write() && !server.wants_write());
-    Outcome {
-        client,
-        server,
-        client_error,
-        server_error,
-    }
+    Outcome { client, server, client_error, server_error }
 }
 
 /// Gives bytes to one end. An end that failed keeps its first error, and takes no more.
@@ -83,10 +78,7 @@ fn members_meet_and_know_each_other() {
     assert_eq!(check_peer(&done.client).unwrap(), "beta.example.org");
     assert_eq!(check_peer(&done.server).unwrap(), "alpha");
     assert_eq!(done.client.protocol_version(), Some(ProtocolVersion::TLSv1_3));
-    assert_eq!(
-        done.client.negotiated_cipher_suite().unwrap().suite(),
-        rustls::CipherSuite::TLS13_AES_128_GCM_SHA256
-    );
+    assert_eq!(done.client.negotiated_cipher_suite().unwrap().suite(), rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
     assert_eq!(done.client.alpn_protocol(), Some(skein_identity::ALPN));
 
     done.client.writer().write_all(b"pages").unwrap();
@@ -115,10 +107,7 @@ fn an_identity_is_not_valid_for_a_stranger_name() {
     let ca = ca("lab");
     let (a, b) = (issue(&ca, "a"), issue(&ca, "b"));
     let named = |name: &str| ServerName::try_from(name.to_owned()).unwrap();
-    assert_eq!(
-        shake(client_config(&a), server_config(&b), named("b")).client_error,
-        None
-    );
+    assert_eq!(shake(client_config(&a), server_config(&b), named("b")).client_error, None);
     let (client, server) = shake(client_config(&a), server_config(&b), named("c")).told();
     assert!(client.contains("not a skein identity"), "{client}");
     assert!(server.contains("refused our certificate"), "{server}");
@@ -154,11 +143,8 @@ fn other_clusters_stay_out() {
     assert!(server.contains("not of this cluster"), "{server}");
 
     // The server trusts both, the client only its own: the server's verdict alone would let the client in.
-    let outcome = shake(
-        client_config(&issue(&ours, "a")),
-        server_config(&trusting_both(&theirs, &ours)),
-        member_name(),
-    );
+    let outcome =
+        shake(client_config(&issue(&ours, "a")), server_config(&trusting_both(&theirs, &ours)), member_name());
     assert!(explain(&outcome.client_error.unwrap()).contains("not of this cluster"));
 }
 
@@ -175,30 +161,11 @@ fn expired_and_early_certificates_are_told_apart_from_foreign_ones() {
     let ca = ca("lab");
     let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
     let good = issue(&ca, "good");
-    let expired = ca
-        .issue(
-            "old",
-            Validity {
-                not_before: now - 9 * hour,
-                not_after: now - hour,
-            },
-        )
-        .unwrap();
-    let early = ca
-        .issue(
-            "new",
-            Validity {
-                not_before: now + hour,
-                not_after: now + 9 * hour,
-            },
-        )
-        .unwrap();
+    let expired = ca.issue("old", Validity { not_before: now - 9 * hour, not_after: now - hour }).unwrap();
+    let early = ca.issue("new", Validity { not_before: now + hour, not_after: now + 9 * hour }).unwrap();
 
     let (client, server) = between(&expired, &good).told();
-    assert!(
-        client.contains("refused our certificate as expired") && client.contains("skein ca renew"),
-        "{client}"
-    );
+    assert!(client.contains("refused our certificate as expired") && client.contains("skein ca renew"), "{client}");
     assert!(server.contains("the peer's certificate has expired"), "{server}");
     let (client, server) = between(&good, &expired).told();
     assert!(client.contains("the peer's certificate has expired"), "{client}");
@@ -223,10 +190,7 @@ fn other_protocols_over_the_same_ca_stay_out() {
     silent.alpn_protocols.clear();
     let done = shake(Arc::new(silent), server_config(&b), member_name());
     assert_eq!(done.server_error, None);
-    assert!(matches!(
-        check_peer(&done.server),
-        Err(skein_identity::PeerError::OtherProtocol)
-    ));
+    assert!(matches!(check_peer(&done.server), Err(skein_identity::PeerError::OtherProtocol)));
 }
 
 #[test]
