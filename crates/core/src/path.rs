@@ -15,7 +15,7 @@ use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, INFLIGHT_INITIAL, INFLIGHT
 const RATE_HALF: Duration = Duration::from_millis(750);
 /// How long a least round trip is believed: two halves of this.
 const RTT_HALF: Duration = Duration::from_secs(5);
-/// A shorter sample says more about how threads were scheduled than about the path.
+/// A shorter sample says more about how threads were scheduled than about the path: it counts as this long.
 const SAMPLE_MIN: Duration = Duration::from_millis(2);
 /// A chunk takes a path about this long.
 const CHUNK_TIME: f64 = 0.002;
@@ -166,10 +166,7 @@ impl Path {
         self.rate.age(now);
         let to_send = stamp.sent_at.saturating_sub(stamp.first_sent_at);
         let to_acknowledge = now.saturating_sub(stamp.delivered_at);
-        let interval = to_send.max(to_acknowledge);
-        if interval < SAMPLE_MIN {
-            return;
-        }
+        let interval = to_send.max(to_acknowledge).max(SAMPLE_MIN);
         let rate = (self.delivered - stamp.delivered) as f64 / interval.as_secs_f64();
         if !stamp.app_limited || self.rate().is_none_or(|known| rate > known) {
             self.rate.add(now, rate);
@@ -203,7 +200,7 @@ mod tests {
                 let bytes = path.chunk_bytes() as u64;
                 let stamp = path.sent(now, bytes);
                 wire_free = wire_free.max(now) + Duration::from_secs_f64(bytes as f64 / rate);
-                queue.push_back((wire_free + rtt, bytes, stamp));
+                queue.push_back((wire_free + rtt + crate::limits::ACK_DELAY, bytes, stamp));
             }
             let (at, bytes, stamp) = queue.pop_front().unwrap();
             now = now.max(at);
