@@ -89,12 +89,7 @@ fn parse_process(stat: &str, tick_s: f64) -> Option<ProcessTime> {
     // Counted from the third field (state): utime is the 14th of all, see proc_pid_stat(5).
     let mut times = rest.split_ascii_whitespace().skip(11).map(|f| f.parse::<i64>().map(|t| t as f64 * tick_s));
     let mut next = || times.next()?.ok();
-    Some(ProcessTime {
-        user_s: next()?,
-        system_s: next()?,
-        children_user_s: next()?,
-        children_system_s: next()?,
-    })
+    Some(ProcessTime { user_s: next()?, system_s: next()?, children_user_s: next()?, children_system_s: next()? })
 }
 
 #[cfg(test)]
@@ -107,10 +102,10 @@ mod tests {
     fn cores_of_a_stat_file() {
         let stat = "cpu  30 0 30 300 3 0 0 0 0 0\ncpu0 10 1 10 100 5 2 3 4 6 0\ncpu3 20 0 0 7\nintr 1 2 3\n";
         let cores = parse_cores(stat, 0.01);
-        assert_eq!(cores, [
-            CoreTime { core: 0, busy_s: 0.3, idle_s: 1.05 },
-            CoreTime { core: 3, busy_s: 0.2, idle_s: 0.07 },
-        ]);
+        assert_eq!(
+            cores,
+            [CoreTime { core: 0, busy_s: 0.3, idle_s: 1.05 }, CoreTime { core: 3, busy_s: 0.2, idle_s: 0.07 },]
+        );
     }
 
     #[test]

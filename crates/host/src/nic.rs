@@ -93,8 +93,7 @@ pub fn nics() -> Result<Vec<Nic>, NicError> {
         .map_err(|e| NicError::Netlink("interfaces", e))?;
     let addresses = payloads(libc::RTM_GETADDR, ADDRESS_FIXED_BYTES, libc::RTM_NEWADDR)
         .map_err(|e| NicError::Netlink("addresses", e))?;
-    let mut nics: BTreeMap<u32, Nic> =
-        links.iter().filter_map(|l| parse_link(l)).map(|nic| (nic.index, nic)).collect();
+    let mut nics: BTreeMap<u32, Nic> = links.iter().filter_map(|l| parse_link(l)).map(|nic| (nic.index, nic)).collect();
     for (index, address) in addresses.iter().filter_map(|a| parse_address(a)) {
         if let Some(nic) = nics.get_mut(&index) {
             nic.addresses.push(address);

@@ -144,9 +144,7 @@ fn rates(from: &Sample, to: &Sample) -> Rates {
         Some((name.clone(), (mbit(then.0, now.0)?, mbit(then.1, now.1)?)))
     };
     // Ticks are coarse: a share slightly above one is one.
-    let core = |(core, now): (&u32, &f64)| {
-        Some((*core, ((now - from.cores.get(core)?) / elapsed_s).clamp(0.0, 1.0)))
-    };
+    let core = |(core, now): (&u32, &f64)| Some((*core, ((now - from.cores.get(core)?) / elapsed_s).clamp(0.0, 1.0)));
     Rates {
         from_s: from.at_s,
         to_s: to.at_s,

@@ -1,1 +1,375 @@
 //! The lab: hosts in network namespaces around a switch that shapes, cuts and heals their links.
+//!
+//! A [`Spec`] says what to build, [`Lab::up`] builds it in a fraction of a second, and dropping the [`Lab`] removes it
+//! with every process that still runs in it.
+//!
+//! ```no_run
+//! use skein_lab_hosts::{Cut, Lab, Spec};
+//!
+//! // Hosts `a` and `b`, two pairs of NICs of 1 Gb/s: nic0 is 10.77.0.1 in `a` and 10.77.0.2 in `b`.
+//! let lab = Lab::up(Spec::pairs("demo", 2, Some(1000)))?;
+//! lab.command("a", "ping")?.args(["-c1", "10.77.0.2"]).status()?;
+//! lab.cut("a", 1, Cut::BlackHole)?;
+//! lab.heal("a", 1)?;
+//! lab.rate("b", 1, Some(250))?;
+//! let socket = lab.enter("b", || std::net::TcpListener::bind("10.77.0.2:0"))??;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - What to build: [`Spec`] ([`Spec::pairs`], [`Spec::same_subnet`], [`Spec::new`]; then [`Spec::rates`],
+//!   [`Spec::mtu`], [`Spec::family`]), made of [`HostSpec`], [`NicSpec`] and [`Cidr`].
+//! - Life: [`Lab::up`], [`Lab::attach`], [`Lab::keep`], [`Lab::down`], [`down`], [`labs`].
+//! - Links: [`Lab::cut`] with a [`Cut`], [`Lab::heal`], [`Lab::rate`].
+//! - Inside a host: [`Lab::command`], [`Lab::enter`], [`Lab::netns`].
+//! - Looking: [`Lab::nics`], [`Lab::ip`], [`Lab::counters`], [`Lab::spec`].
+//!
+//! Needs root, `ip` and `tc` (iproute2), and a kernel with veth, bridge, ifb, tbf, u32, mirred and the ingress qdisc;
+//! Debian's has them.
+
+mod iproute;
+mod netns;
+mod plan;
+mod spec;
+mod state;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use nix::sched::{CloneFlags, setns};
+use serde::Serialize;
+use skein_host::Counters;
+
+pub use iproute::IprouteError;
+pub use plan::Cut;
+pub use spec::{
+    Cidr, Family, HOSTS_MAX, HostSpec, Layout, MTU_MAX, MTU_MIN, NICS_MAX, NicSpec, NicSpecError, RATE_MBIT_MAX,
+    RATE_MBIT_MIN, Spec, SpecError,
+};
+
+use plan::Setting;
+use spec::SWITCH;
+use state::State;
+
+/// A lab that stands. Dropping it removes it, unless it was [kept](Lab::keep) or only [attached to](Lab::attach).
+#[derive(Debug)]
+pub struct Lab {
+    /// As built. What changes since (rates, cuts) is in the state, which another program may change too.
+    spec: Spec,
+    owned: bool,
+}
+
+/// A NIC of a host, as the lab has it now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LabNic {
+    /// The interface in the host: `nic0`, `nic1` …
+    pub name: String,
+    /// The segment it is in.
+    pub segment: String,
+    /// Its addresses, IPv4 first.
+    pub addresses: Vec<Cidr>,
+    /// Rate of its link in Mb/s, each way; `None`: as fast as the machine.
+    pub rate_mbit: Option<u32>,
+    /// In bytes.
+    pub mtu: u32,
+    /// How its link is cut, if it is.
+    pub cut: Option<Cut>,
+}
+
+/// Something about a lab did not work.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum LabError {
+    #[error("this lab cannot be built")]
+    Spec(#[from] SpecError),
+    #[error("labs need root: network namespaces, links and their shaping are the kernel's")]
+    NotRoot,
+    #[error("there is no lab `{name}`: {}", standing(&labs()))]
+    NoLab { name: String },
+    #[error("lab `{lab}` has no host `{host}`: {hosts}")]
+    NoHost { lab: String, host: String, hosts: String },
+    #[error("host `{host}` has no NIC {nic}: {}", match nics { 0 => "it has none".to_owned(), n => format!("its NICs are 0 to {}", n - 1) })]
+    NoNic { host: String, nic: usize, nics: usize },
+    #[error("host `{host}` has no such address on NIC {nic}")]
+    NoAddress { host: String, nic: usize },
+    #[error("the rate cannot be set")]
+    Rate(#[source] NicSpecError),
+    #[error("the network could not be set up")]
+    Iproute(#[from] IprouteError),
+    #[error("cannot enter namespace {netns}")]
+    Enter { netns: String, source: io::Error },
+    #[error("cannot set up namespace {netns}")]
+    SetUp { netns: String, source: io::Error },
+    #[error("cannot read the NICs of host `{host}`")]
+    Nics { host: String, source: skein_host::NicError },
+    #[error("cannot keep the state of lab `{name}` (`skein lab down --name {name}` removes the lab without it)")]
+    State { name: String, source: io::Error },
+}
+
+impl Lab {
+    /// Builds the lab. What a run that was killed left behind under this name, processes included, is removed first; so
+    /// is a lab that still stands.
+    ///
+    /// # Errors
+    /// If the spec is wrong, the caller is not root, or iproute2 or the kernel lack something. Nothing is left behind.
+    pub fn up(spec: Spec) -> Result<Self, LabError> {
+        spec.check()?;
+        down(&spec.name)?;
+        // From here on dropping it cleans up.
+        let lab = Self { spec, owned: true };
+        lab.build()?;
+        Ok(lab)
+    }
+
+    /// A lab that another program built and kept. Dropping this leaves it.
+    ///
+    /// # Errors
+    /// If there is none of this name, or its state cannot be read.
+    pub fn attach(name: &str) -> Result<Self, LabError> {
+        spec::check_name(name)?;
+        let state = state::load(name).map_err(|source| LabError::State { name: name.to_owned(), source })?;
+        let state = state.ok_or_else(|| LabError::NoLab { name: name.to_owned() })?;
+        Ok(Self { spec: state.spec, owned: false })
+    }
+
+    /// Lets it stand when this program ends; `skein lab down`, [`down`] or the next [`Lab::up`] of its name removes it.
+    pub fn keep(&mut self) {
+        self.owned = false;
+    }
+
+    /// Removes it, also one that was kept or attached to.
+    ///
+    /// # Errors
+    /// If something of it cannot be removed; dropping it can only log that.
+    pub fn down(mut self) -> Result<(), LabError> {
+        self.owned = false;
+        down(&self.spec.name).map(|_| ())
+    }
+
+    /// What was built; for rates and cuts as they are now, see [`Lab::nics`].
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Cuts the link of NIC number `nic` of `host`; another cut that it has is replaced.
+    ///
+    /// # Errors
+    /// If there is no such NIC, or the lab is gone.
+    pub fn cut(&self, host: &str, nic: usize, cut: Cut) -> Result<(), LabError> {
+        self.change(host, nic, |state, _| state.set_cut(host, nic, Some(cut)))
+    }
+
+    /// Heals the link of NIC number `nic` of `host`; one that is not cut is left as it is.
+    ///
+    /// # Errors
+    /// If there is no such NIC, or the lab is gone.
+    pub fn heal(&self, host: &str, nic: usize) -> Result<(), LabError> {
+        self.change(host, nic, |state, _| state.set_cut(host, nic, None))
+    }
+
+    /// Changes the rate of a link in Mb/s, both ways; `None`: as fast as the machine. What passes it goes on passing.
+    ///
+    /// # Errors
+    /// If there is no such NIC, the rate is out of range, or the lab is gone.
+    pub fn rate(&self, host: &str, nic: usize, rate_mbit: Option<u32>) -> Result<(), LabError> {
+        spec::check_rate(rate_mbit).map_err(LabError::Rate)?;
+        self.change(host, nic, |state, h| state.spec.hosts[h].nics[nic].rate_mbit = rate_mbit)
+    }
+
+    /// A command that will run in `host`: only its network is the host's, all else this machine's.
+    ///
+    /// # Errors
+    /// If there is no such host, or the lab is gone.
+    pub fn command(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
+        self.host(host)?;
+        let netns = plan::netns(self.name(), host);
+        let namespace = File::open(netns::path(&netns)).map_err(|source| LabError::Enter { netns, source })?;
+        let mut command = Command::new(program);
+        // SAFETY: between fork and exec only setns(2) is called, on a descriptor that the closure owns: no allocation,
+        // no lock, nothing that another thread of the parent could have left half done.
+        unsafe {
+            command.pre_exec(move || Ok(setns(&namespace, CloneFlags::CLONE_NEWNET)?));
+        }
+        Ok(command)
+    }
+
+    /// Runs `work` in a thread of its own inside `host` and gives its result. Sockets made there belong to the host for
+    /// as long as they live; threads and processes started there are in the host too.
+    ///
+    /// # Errors
+    /// If there is no such host, or the lab is gone.
+    ///
+    /// # Panics
+    /// With `work`'s panic, if it panics.
+    pub fn enter<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+        self.host(host)?;
+        self.inside(host, work)
+    }
+
+    /// The file that names a host's network namespace, for `setns`, `nsenter --net=` and `skein_host::Sampler`.
+    ///
+    /// # Errors
+    /// If there is no such host.
+    pub fn netns(&self, host: &str) -> Result<PathBuf, LabError> {
+        self.host(host)?;
+        Ok(netns::path(&plan::netns(self.name(), host)))
+    }
+
+    /// The NICs of `host` as the lab has them now.
+    ///
+    /// # Errors
+    /// If there is no such host, or the lab is gone.
+    pub fn nics(&self, host: &str) -> Result<Vec<LabNic>, LabError> {
+        let index = self.host(host)?;
+        let state = self.state()?;
+        let nics = state.spec.hosts[index].nics.iter().enumerate().map(|(n, nic)| {
+            let mut addresses = nic.addresses.clone();
+            addresses.sort();
+            let (segment, rate_mbit, mtu, cut) = (nic.segment.clone(), nic.rate_mbit, nic.mtu, state.cut(host, n));
+            LabNic { name: format!("nic{n}"), segment, addresses, rate_mbit, mtu, cut }
+        });
+        Ok(nics.collect())
+    }
+
+    /// The first IPv4 address of NIC number `nic` of `host`, or its first IPv6 address if it has no IPv4.
+    ///
+    /// # Errors
+    /// If there is no such NIC, or it has no address.
+    pub fn ip(&self, host: &str, nic: usize) -> Result<IpAddr, LabError> {
+        let (h, nic) = self.nic(host, nic)?;
+        let addresses = self.spec.hosts[h].nics[nic].addresses.iter().map(|a| a.ip);
+        addresses.min().ok_or_else(|| LabError::NoAddress { host: host.to_owned(), nic })
+    }
+
+    /// The counters of the NICs of `host`, by the interface's name, as the host sees them.
+    ///
+    /// # Errors
+    /// If there is no such host, or the lab is gone.
+    pub fn counters(&self, host: &str) -> Result<BTreeMap<String, Counters>, LabError> {
+        let nics = self.enter(host, skein_host::nics)?;
+        let nics = nics.map_err(|source| LabError::Nics { host: host.to_owned(), source })?;
+        Ok(nics.into_iter().filter(|nic| !nic.loopback).map(|nic| (nic.name, nic.counters)).collect())
+    }
+
+    fn build(&self) -> Result<(), LabError> {
+        let spec = &self.spec;
+        let switch = plan::netns(&spec.name, SWITCH);
+        iproute::batch("ip", None, &plan::namespaces(spec))?;
+        self.set_up(SWITCH, netns::set_up_switch)?;
+        for host in &spec.hosts {
+            self.set_up(&host.name, netns::set_up_host)?;
+        }
+        iproute::batch("ip", Some(&switch), &plan::switch_links(spec))?;
+        let mut shaping = Vec::new();
+        for host in &spec.hosts {
+            for (n, nic) in host.nics.iter().enumerate() {
+                let setting = Setting::of(nic.rate_mbit, None);
+                shaping.extend(plan::change(&plan::port(&host.name, n), &Setting::NEW, &setting).1);
+            }
+        }
+        iproute::batch("tc", Some(&switch), &shaping)?;
+        for (h, host) in spec.hosts.iter().enumerate() {
+            iproute::batch("ip", Some(&plan::netns(&spec.name, &host.name)), &plan::host_links(spec, h))?;
+        }
+        self.save(&State::new(spec.clone()))
+    }
+
+    fn set_up(&self, host: &str, settings: fn() -> io::Result<()>) -> Result<(), LabError> {
+        let wrong = |source| LabError::SetUp { netns: plan::netns(self.name(), host), source };
+        self.inside(host, settings)?.map_err(wrong)
+    }
+
+    fn change(&self, host: &str, nic: usize, change: impl FnOnce(&mut State, usize)) -> Result<(), LabError> {
+        let (h, nic) = self.nic(host, nic)?;
+        let _lock = state::lock().map_err(|source| self.state_error(source))?;
+        let mut state = self.state()?;
+        let setting = |state: &State| Setting::of(state.spec.hosts[h].nics[nic].rate_mbit, state.cut(host, nic));
+        let from = setting(&state);
+        change(&mut state, h);
+        let (ip, tc) = plan::change(&plan::port(host, nic), &from, &setting(&state));
+        let switch = plan::netns(self.name(), SWITCH);
+        iproute::batch("ip", Some(&switch), &ip)?;
+        iproute::batch("tc", Some(&switch), &tc)?;
+        self.save(&state)
+    }
+
+    fn inside<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+        let netns = plan::netns(self.name(), host);
+        skein_host::enter(&netns::path(&netns), work).map_err(|source| LabError::Enter { netns, source })
+    }
+
+    fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    fn host(&self, host: &str) -> Result<usize, LabError> {
+        self.spec.hosts.iter().position(|h| h.name == host).ok_or_else(|| {
+            let names: Vec<_> = self.spec.hosts.iter().map(|h| h.name.as_str()).collect();
+            let hosts = format!("its hosts are {}", names.join(", "));
+            LabError::NoHost { lab: self.name().to_owned(), host: host.to_owned(), hosts }
+        })
+    }
+
+    fn nic(&self, host: &str, nic: usize) -> Result<(usize, usize), LabError> {
+        let h = self.host(host)?;
+        let nics = self.spec.hosts[h].nics.len();
+        if nic < nics { Ok((h, nic)) } else { Err(LabError::NoNic { host: host.to_owned(), nic, nics }) }
+    }
+
+    fn state(&self) -> Result<State, LabError> {
+        let state = state::load(self.name()).map_err(|source| self.state_error(source))?;
+        state.ok_or_else(|| LabError::NoLab { name: self.name().to_owned() })
+    }
+
+    fn save(&self, state: &State) -> Result<(), LabError> {
+        state::save(state).map_err(|source| self.state_error(source))
+    }
+
+    fn state_error(&self, source: io::Error) -> LabError {
+        LabError::State { name: self.name().to_owned(), source }
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if self.owned
+            && let Err(error) = down(&self.spec.name)
+        {
+            tracing::warn!(lab = self.spec.name, error = &error as &dyn std::error::Error, "lab not removed");
+        }
+    }
+}
+
+/// Removes the lab `name`: its state, every process in its hosts, its interfaces, its namespaces. Says whether there
+/// was anything.
+///
+/// # Errors
+/// If the caller is not root, `ip` is missing, or the kernel refuses.
+pub fn down(name: &str) -> Result<bool, LabError> {
+    spec::check_name(name)?;
+    if !nix::unistd::geteuid().is_root() {
+        return Err(LabError::NotRoot);
+    }
+    let namespaces = netns::with_prefix(&plan::netns_prefix(name));
+    netns::remove(&namespaces, &plan::netns(name, SWITCH))?;
+    let known = state::remove(name).map_err(|source| LabError::State { name: name.to_owned(), source })?;
+    Ok(known || !namespaces.is_empty())
+}
+
+/// The names of all labs that stand on this machine.
+pub fn labs() -> Vec<String> {
+    state::names()
+}
+
+fn standing(labs: &[String]) -> String {
+    if labs.is_empty() {
+        "none stands; `skein lab up` builds one".to_owned()
+    } else {
+        format!("there is {}", labs.join(", "))
+    }
+}

@@ -1,0 +1,118 @@
+//! What is remembered of a lab between one program run and the next: `/run/skein/lab/NAME.json`.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{Cut, port};
+use crate::spec::Spec;
+
+const DIRECTORY: &str = "/run/skein/lab";
+/// Changes take milliseconds; building and removing a lab takes no lock.
+const LOCK_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A lab as it stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// With the rates as they are now.
+    pub spec: Spec,
+    /// By port of the switch.
+    #[serde(default)]
+    cuts: BTreeMap<String, Cut>,
+}
+
+impl State {
+    pub fn new(spec: Spec) -> Self {
+        Self { spec, cuts: BTreeMap::new() }
+    }
+
+    pub fn cut(&self, host: &str, nic: usize) -> Option<Cut> {
+        self.cuts.get(&port(host, nic)).copied()
+    }
+
+    pub fn set_cut(&mut self, host: &str, nic: usize, cut: Option<Cut>) {
+        match cut {
+            Some(cut) => self.cuts.insert(port(host, nic), cut),
+            None => self.cuts.remove(&port(host, nic)),
+        };
+    }
+}
+
+/// The state of the lab `name`; `None` if there is none.
+pub fn load(name: &str) -> io::Result<Option<State>> {
+    match fs::read(file(name)) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes it in one step: who reads sees the old or the new.
+pub fn save(state: &State) -> io::Result<()> {
+    fs::create_dir_all(DIRECTORY)?;
+    let path = file(&state.spec.name);
+    let new = path.with_extension(format!("{}.new", std::process::id()));
+    fs::write(&new, serde_json::to_vec_pretty(state)?)?;
+    fs::rename(new, path)
+}
+
+/// Says whether there was one.
+pub fn remove(name: &str) -> io::Result<bool> {
+    match fs::remove_file(file(name)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The names of labs that have a state.
+pub fn names() -> Vec<String> {
+    let entries = fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
+    let files = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<_> = files.filter_map(|file| file.strip_suffix(".json").map(str::to_owned)).collect();
+    names.sort();
+    names
+}
+
+/// Held while a lab is changed: one at a time, on the whole machine.
+pub fn lock() -> io::Result<Flock<File>> {
+    fs::create_dir_all(DIRECTORY)?;
+    let mut file = File::create(PathBuf::from(DIRECTORY).join("lock"))?;
+    let started = Instant::now();
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((back, Errno::EAGAIN)) if started.elapsed() < LOCK_DEADLINE => file = back,
+            Err((_, errno)) => return Err(errno.into()),
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(DIRECTORY).join(format!("{name}.json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn survives_json() {
+        let mut state = State::new(Spec::pairs("demo", 2, Some(1000)));
+        state.set_cut("a", 1, Some(Cut::BlackHole));
+        let json = serde_json::to_string(&state).unwrap();
+        assert!(json.contains(r#""a-1":"black-hole""#) && json.contains(r#""10.77.0.1/24""#), "{json}");
+        let mut back: State = serde_json::from_str(&json).unwrap();
+        assert_eq!(back, state);
+        assert_eq!((back.cut("a", 1), back.cut("a", 0)), (Some(Cut::BlackHole), None));
+        back.set_cut("a", 1, None);
+        assert_eq!(back.cut("a", 1), None);
+    }
+}

@@ -1,0 +1,263 @@
+//! The lab with real namespaces. Needs root and iproute2.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use skein_lab_hosts::{Cut, Family, Lab, LabError, Layout, Spec};
+
+/// A name that no other test, of this run or another, uses.
+fn name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Sends as fast as TCP does from one host's NIC to another's, bound to both ends' devices, and gives the goodput
+/// received in Mb/s once it has settled.
+fn goodput_mbit(lab: &Lab, from: (&str, usize), to: (&str, usize)) -> f64 {
+    let address = lab.ip(to.0, to.1).unwrap();
+    let listener = lab.enter(to.0, || TcpListener::bind((address, 0)).unwrap()).unwrap();
+    let target = listener.local_addr().unwrap();
+    let socket = connect(lab, from, target).unwrap();
+    let sender = thread::spawn(move || {
+        let mut socket = socket;
+        let block = vec![0x5a; 256 << 10];
+        while socket.write_all(&block).is_ok() {}
+    });
+    let (mut socket, _) = listener.accept().unwrap();
+    let mut buffer = vec![0; 256 << 10];
+    let (settle, measure) = (Duration::from_millis(300), Duration::from_millis(700));
+    let start = Instant::now();
+    let mut counted = (0, start);
+    let mut bytes = 0;
+    while start.elapsed() < settle + measure {
+        bytes += socket.read(&mut buffer).unwrap() as u64;
+        if start.elapsed() < settle {
+            counted = (bytes, Instant::now());
+        }
+    }
+    let mbit = (bytes - counted.0) as f64 * 8e-6 / counted.1.elapsed().as_secs_f64();
+    drop(socket);
+    sender.join().unwrap();
+    mbit
+}
+
+/// Connects from a NIC's address *and* device: in one subnet the address alone does not choose the NIC.
+fn connect(lab: &Lab, from: (&str, usize), to: SocketAddr) -> io::Result<TcpStream> {
+    let address = lab.ip(from.0, from.1).unwrap();
+    lab.enter(from.0, || {
+        let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None)?;
+        socket.bind_device(Some(format!("nic{}", from.1).as_bytes()))?;
+        socket.bind(&SocketAddr::new(address, 0).into())?;
+        socket.connect_timeout(&to.into(), Duration::from_secs(2))?;
+        Ok(socket.into())
+    })
+    .unwrap()
+}
+
+/// Whether a datagram gets from one NIC to another and its answer back, within half a second.
+fn reaches(lab: &Lab, from: (&str, usize), to: (&str, usize)) -> bool {
+    echo(lab, from, to, Duration::from_millis(500)).is_some()
+}
+
+fn echo(lab: &Lab, from: (&str, usize), to: (&str, usize), patience: Duration) -> Option<Duration> {
+    let bind = |host: &'static str, ip: IpAddr| lab.enter(host, move || UdpSocket::bind((ip, 0)).unwrap()).unwrap();
+    let (here, there) = (lab.ip(from.0, from.1).unwrap(), lab.ip(to.0, to.1).unwrap());
+    let (client, server) = (bind(host(from.0), here), bind(host(to.0), there));
+    client.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    server.set_nonblocking(true).unwrap();
+    let start = Instant::now();
+    let mut buffer = [0; 16];
+    while start.elapsed() < patience {
+        // A NIC without carrier or neighbour may refuse at once.
+        let _ = client.send_to(b"ping", server.local_addr().unwrap());
+        thread::sleep(Duration::from_millis(1));
+        if let Ok((length, peer)) = server.recv_from(&mut buffer) {
+            let _ = server.send_to(&buffer[..length], peer);
+        }
+        if client.recv_from(&mut buffer).is_ok_and(|(length, _)| &buffer[..length] == b"ping") {
+            return Some(start.elapsed());
+        }
+    }
+    None
+}
+
+fn host(name: &str) -> &'static str {
+    if name == "a" { "a" } else { "b" }
+}
+
+fn carrier(lab: &Lab, host: &str, nic: usize) -> bool {
+    let nics = lab.enter(host, skein_host::nics).unwrap().unwrap();
+    nics.iter().find(|n| n.name == format!("nic{nic}")).unwrap().carrier
+}
+
+fn within(expected: f64, measured: f64, what: &str) {
+    println!("{what}: {measured:.0} of {expected} Mb/s");
+    assert!((0.9 * expected..=1.02 * expected).contains(&measured), "{what}: {measured:.0} Mb/s instead of {expected}");
+}
+
+#[test]
+fn rates_hold_in_each_direction_and_at_once() {
+    let lab = Lab::up(Spec::pairs(&name(), 2, Some(1000)).rates(&[Some(1000), Some(250)])).unwrap();
+    within(1000.0, goodput_mbit(&lab, ("a", 0), ("b", 0)), "a to b, nic0");
+    within(1000.0, goodput_mbit(&lab, ("b", 0), ("a", 0)), "b to a, nic0");
+    thread::scope(|scope| {
+        scope.spawn(|| within(1000.0, goodput_mbit(&lab, ("a", 0), ("b", 0)), "nic0 beside nic1"));
+        scope.spawn(|| within(250.0, goodput_mbit(&lab, ("a", 1), ("b", 1)), "nic1 beside nic0"));
+    });
+    lab.rate("b", 1, Some(100)).unwrap();
+    within(100.0, goodput_mbit(&lab, ("a", 1), ("b", 1)), "changed at the receiver's end");
+    lab.rate("b", 1, None).unwrap();
+    lab.rate("a", 1, None).unwrap();
+    let free = goodput_mbit(&lab, ("a", 1), ("b", 1));
+    println!("unlimited: {free:.0} Mb/s");
+    assert!(free > 2000.0, "{free}");
+    assert_eq!(lab.nics("b").unwrap()[1].rate_mbit, None);
+}
+
+#[test]
+fn two_nics_of_one_subnet_are_two_links() {
+    let lab = Lab::up(Spec::same_subnet(&name(), 2, Some(400))).unwrap();
+    let before = lab.counters("a").unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| within(400.0, goodput_mbit(&lab, ("a", 0), ("b", 0)), "nic0"));
+        scope.spawn(|| within(400.0, goodput_mbit(&lab, ("a", 1), ("b", 1)), "nic1"));
+    });
+    let after = lab.counters("a").unwrap();
+    for nic in ["nic0", "nic1"] {
+        let mbit = (after[nic].tx_bytes - before[nic].tx_bytes) as f64 * 8e-6;
+        assert!((300.0..600.0).contains(&mbit), "{nic} sent {mbit:.0} Mb");
+    }
+}
+
+#[test]
+fn cuts_and_healing() {
+    // One link shaped, one not: both ways of making a black hole have to work.
+    let lab = Lab::up(Spec::pairs(&name(), 2, None).rates(&[Some(1000), None])).unwrap();
+    for nic in [0, 1] {
+        let (a, b) = (("a", nic), ("b", nic));
+        assert!(reaches(&lab, a, b) && carrier(&lab, "a", nic) && carrier(&lab, "b", nic));
+        for cut in [Cut::Carrier, Cut::BlackHole, Cut::BlackHoleToHost, Cut::BlackHoleFromHost] {
+            lab.cut("a", nic, cut).unwrap();
+            assert_eq!(lab.nics("a").unwrap()[nic].cut, Some(cut));
+            assert_eq!(carrier(&lab, "a", nic), cut != Cut::Carrier, "{cut:?}");
+            assert!(carrier(&lab, "b", nic), "the other end's own link is whole");
+            assert!(!reaches(&lab, a, b), "nic{nic} {cut:?}");
+            assert!(reaches(&lab, ("a", 1 - nic), ("b", 1 - nic)), "the other link is not touched");
+            lab.heal("a", nic).unwrap();
+            let back = echo(&lab, a, b, Duration::from_secs(3)).expect("healed");
+            println!("nic{nic} {cut:?}: back after {back:?}");
+            assert_eq!(lab.nics("a").unwrap()[nic].cut, None);
+        }
+    }
+    within(1000.0, goodput_mbit(&lab, ("a", 0), ("b", 0)), "healed");
+}
+
+#[test]
+fn one_way_black_holes_pass_the_other_way() {
+    let lab = Lab::up(Spec::pairs(&name(), 1, None)).unwrap();
+    // Neighbours are known before, else nothing is sent at all.
+    assert!(reaches(&lab, ("a", 0), ("b", 0)));
+    for (cut, to_host, from_host) in [(Cut::BlackHoleToHost, false, true), (Cut::BlackHoleFromHost, true, false)] {
+        lab.cut("a", 0, cut).unwrap();
+        assert_eq!(arrives(&lab, "b", "a"), to_host, "{cut:?}");
+        assert_eq!(arrives(&lab, "a", "b"), from_host, "{cut:?}");
+        lab.heal("a", 0).unwrap();
+        assert!(reaches(&lab, ("a", 0), ("b", 0)));
+    }
+}
+
+fn arrives(lab: &Lab, from: &str, to: &str) -> bool {
+    let ip = lab.ip(to, 0).unwrap();
+    let server = lab.enter(to, || UdpSocket::bind((ip, 0)).unwrap()).unwrap();
+    server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let client = lab.enter(from, || UdpSocket::bind(("0.0.0.0", 0)).unwrap()).unwrap();
+    client.send_to(b"x", server.local_addr().unwrap()).unwrap();
+    server.recv(&mut [0; 4]).is_ok()
+}
+
+#[test]
+fn ipv6_jumbo_frames_and_more_hosts() {
+    let spec = Spec::new(&name(), 3, 1, Layout::Pairs).mtu(9000).family(Family::V6);
+    let lab = Lab::up(spec).unwrap();
+    assert!(lab.ip("c", 0).unwrap().is_ipv6());
+    for other in ["b", "c"] {
+        // 8952 bytes of payload, 40 of IPv6 and 8 of ICMPv6 header are 9000; the don't-fragment bit refuses one more.
+        for (payload, fits) in [("8952", true), ("8953", false)] {
+            let mut ping = lab.command("a", "ping").unwrap();
+            ping.args(["-6", "-c1", "-W1", "-M", "do", "-s", payload]).arg(lab.ip(other, 0).unwrap().to_string());
+            let status = ping.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+            assert_eq!(status.success(), fits, "{payload} bytes to {other}");
+        }
+    }
+    let nics = lab.enter("a", skein_host::nics).unwrap().unwrap();
+    let nic = nics.iter().find(|n| n.name == "nic0").unwrap();
+    assert_eq!((nic.mtu, nic.mac, nic.kind.as_deref()), (9000, Some([2, 0x77, 0, 0, 1, 0]), Some("veth")));
+    assert!(nic.addresses.iter().all(|a| a.usable), "{nic:?}");
+    assert_eq!(nic.speed_mbit, None);
+}
+
+#[test]
+fn hosts_are_clean_and_use_debians_defaults() {
+    let lab = Lab::up(Spec::pairs(&name(), 1, Some(100))).unwrap();
+    let read = |file: &str| lab.enter("a", || std::fs::read_to_string(file).unwrap().trim().to_owned()).unwrap();
+    assert_eq!(read("/proc/sys/net/ipv4/tcp_congestion_control"), "cubic");
+    let output = lab.command("a", "tc").unwrap().args(["qdisc", "show", "dev", "nic0"]).output().unwrap();
+    let qdiscs = String::from_utf8(output.stdout).unwrap();
+    assert!(!qdiscs.contains("tbf") && !qdiscs.contains("ingress"), "{qdiscs}");
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let name = name();
+    let lab = Lab::up(Spec::pairs(&name, 8, Some(1000))).unwrap();
+    let netns = lab.netns("a").unwrap();
+    let mut child = lab.command("a", "sleep").unwrap().arg("60").spawn().unwrap();
+    assert!(netns.exists() && skein_lab_hosts::labs().contains(&name));
+    drop(lab);
+    assert!(!netns.exists() && !skein_lab_hosts::labs().contains(&name));
+    assert!(!child.wait().unwrap().success(), "it was killed");
+    assert!(matches!(Lab::attach(&name), Err(LabError::NoLab { .. })));
+    assert!(!skein_lab_hosts::down(&name).unwrap(), "down again does nothing");
+}
+
+#[test]
+fn a_killed_runs_lab_is_replaced() {
+    let name = name();
+    let mut killed = Lab::up(Spec::pairs(&name, 3, None)).unwrap();
+    killed.keep();
+    drop(killed);
+    let mut stale = Lab::attach(&name).unwrap().command("b", "sleep").unwrap().arg("60").spawn().unwrap();
+    let lab = Lab::up(Spec::pairs(&name, 1, None)).unwrap();
+    assert!(!stale.wait().unwrap().success(), "what ran in it was killed");
+    assert_eq!(lab.counters("a").unwrap().len(), 1);
+    assert!(reaches(&lab, ("a", 0), ("b", 0)));
+}
+
+#[test]
+fn another_program_sees_and_changes_it() {
+    let lab = Lab::up(Spec::pairs(&name(), 1, Some(1000))).unwrap();
+    let other = Lab::attach(&lab.spec().name).unwrap();
+    other.rate("a", 0, Some(50)).unwrap();
+    other.cut("a", 0, Cut::BlackHole).unwrap();
+    drop(other);
+    let nic = &lab.nics("a").unwrap()[0];
+    assert_eq!((nic.rate_mbit, nic.cut), (Some(50), Some(Cut::BlackHole)));
+    lab.heal("a", 0).unwrap();
+    within(50.0, goodput_mbit(&lab, ("a", 0), ("b", 0)), "the other's rate, healed here");
+}
+
+#[test]
+fn clear_errors() {
+    let lab = Lab::up(Spec::pairs(&name(), 2, None)).unwrap();
+    let text = |error: LabError| error.to_string();
+    assert!(text(lab.cut("z", 0, Cut::Carrier).unwrap_err()).contains("its hosts are a, b"));
+    assert!(text(lab.heal("a", 2).unwrap_err()).contains("its NICs are 0 to 1"));
+    assert!(matches!(lab.rate("a", 0, Some(0)), Err(LabError::Rate(_))));
+    assert!(matches!(lab.command("switch", "true"), Err(LabError::NoHost { .. })));
+    assert!(matches!(Lab::up(Spec::pairs("No Good", 1, None)), Err(LabError::Spec(_))));
+    assert!(matches!(Lab::attach("../x"), Err(LabError::Spec(_))));
+}
