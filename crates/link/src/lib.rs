@@ -1,1 +1,16 @@
-//! Transports: one TCP connection on one path, plain or TLS.
+//! Transports: one TCP connection on one path, plain or under TLS.
+//!
+//! A connection begins as a [`Channel`] (blocking, with a deadline, for the handshake) and is then
+//! [split](Channel::split) into a [`Reader`] and a [`Writer`] that two threads use without sharing
+//! anything. Under TLS the split hands rustls' own record protection to the halves, see [`record`].
+//!
+//! Absent on purpose: frames, sessions, paths. This crate moves bytes.
+
+#![forbid(unsafe_code)]
+
+mod channel;
+pub mod record;
+mod tcp;
+
+pub use channel::{Channel, LinkError, Reader, Shutdown, Writer};
+pub use tcp::{DialError, From, ListenError, Listener, dial};

@@ -1,0 +1,477 @@
+//! A connection: first for the handshake, then as two halves.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+use thiserror::Error;
+
+use crate::record::{self, HEADER_BYTES, Open, PLAINTEXT_MAX, Seal};
+
+/// What a reader takes from the socket at once, and records of 16 KiB that fit.
+const READ_BYTES: usize = 256 << 10;
+/// Records that go out in one gathered write.
+const WRITE_RECORDS: usize = 32;
+
+/// A connection that cannot be used.
+#[derive(Debug, Error)]
+pub enum LinkError {
+    /// The socket, or the peer at its other end.
+    #[error("the connection failed: {}", skein_identity::explain_io(.0))]
+    Io(io::Error),
+    /// The TLS handshake.
+    #[error("{}", skein_identity::explain(.0))]
+    Tls(rustls::Error),
+    /// A member of the cluster whose certificate says too little.
+    #[error("the peer's identity is of no use")]
+    Peer(#[source] skein_identity::PeerError),
+    /// The deadline passed.
+    #[error("the other end did not finish the handshake within {} s", .0.as_secs_f64())]
+    Late(Duration),
+}
+
+impl std::convert::From<io::Error> for LinkError {
+    fn from(error: io::Error) -> LinkError {
+        LinkError::Io(error)
+    }
+}
+
+/// Reads from a socket no further than the end of the current TLS record, so that none of what follows
+/// the handshake is swallowed by the handshake's buffers.
+struct OneRecord<'a> {
+    socket: &'a TcpStream,
+    state: &'a mut RecordState,
+}
+
+#[derive(Default)]
+struct RecordState {
+    header: [u8; HEADER_BYTES],
+    have: usize,
+    left: usize,
+}
+
+impl Read for OneRecord<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let state = &mut *self.state;
+        if state.have < HEADER_BYTES {
+            let room = (HEADER_BYTES - state.have).min(buffer.len());
+            let n = self.socket.read(&mut buffer[..room])?;
+            state.header[state.have..state.have + n].copy_from_slice(&buffer[..n]);
+            state.have += n;
+            if state.have == HEADER_BYTES {
+                state.left = usize::from(u16::from_be_bytes([state.header[3], state.header[4]]));
+            }
+            return Ok(n);
+        }
+        let room = state.left.min(buffer.len());
+        let n = if room == 0 { 0 } else { self.socket.read(&mut buffer[..room])? };
+        state.left -= n;
+        if state.left == 0 {
+            state.have = 0;
+        }
+        Ok(n)
+    }
+}
+
+enum Security {
+    Plain,
+    Tls { connection: Box<rustls::Connection>, record: RecordState },
+}
+
+/// A connection during its handshake. Every read and write ends by the deadline.
+pub struct Channel {
+    socket: Arc<TcpStream>,
+    security: Security,
+    peer: Option<String>,
+    patience: Duration,
+    deadline: Instant,
+}
+
+impl Channel {
+    /// A connection without TLS.
+    pub fn plain(socket: TcpStream, patience: Duration) -> Channel {
+        let deadline = Instant::now() + patience;
+        Channel { socket: Arc::new(socket), security: Security::Plain, peer: None, patience, deadline }
+    }
+
+    /// Shakes hands as the end that dialled. The peer is a member of the cluster when this returns, but has
+    /// not yet said whether it takes us for one.
+    pub fn client(socket: TcpStream, config: &Arc<ClientConfig>, patience: Duration) -> Result<Channel, LinkError> {
+        let mut config = ClientConfig::clone(config);
+        config.enable_secret_extraction = true;
+        let connection =
+            ClientConnection::new(Arc::new(config), skein_identity::member_name()).map_err(LinkError::Tls)?;
+        Channel::shake_hands(socket, connection.into(), patience)
+    }
+
+    /// Shakes hands as the end that accepted. The peer is a member of the cluster when this returns.
+    pub fn server(socket: TcpStream, config: &Arc<ServerConfig>, patience: Duration) -> Result<Channel, LinkError> {
+        let mut config = ServerConfig::clone(config);
+        config.enable_secret_extraction = true;
+        let connection = ServerConnection::new(Arc::new(config)).map_err(LinkError::Tls)?;
+        Channel::shake_hands(socket, connection.into(), patience)
+    }
+
+    fn shake_hands(
+        socket: TcpStream,
+        connection: rustls::Connection,
+        patience: Duration,
+    ) -> Result<Channel, LinkError> {
+        let mut channel = Channel::plain(socket, patience);
+        channel.security = Security::Tls { connection: Box::new(connection), record: RecordState::default() };
+        channel.pump(|connection| !connection.is_handshaking() && !connection.wants_write())?;
+        let Security::Tls { connection, .. } = &channel.security else { unreachable!("just set") };
+        channel.peer = Some(skein_identity::check_peer(connection).map_err(LinkError::Peer)?);
+        Ok(channel)
+    }
+
+    /// The peer's host name, from its certificate; none without TLS.
+    pub fn peer(&self) -> Option<&str> {
+        self.peer.as_deref()
+    }
+
+    /// Sends bytes.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
+        self.arm()?;
+        match &mut self.security {
+            Security::Plain => self.socket.as_ref().write_all(bytes).map_err(|e| self.io(e)),
+            Security::Tls { connection, .. } => {
+                connection.writer().write_all(bytes)?;
+                self.pump(|connection| !connection.wants_write())
+            }
+        }
+    }
+
+    /// Receives exactly as many bytes as `buffer` holds.
+    pub fn receive(&mut self, buffer: &mut [u8]) -> Result<(), LinkError> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            self.arm()?;
+            let read = match &mut self.security {
+                Security::Plain => self.socket.as_ref().read(&mut buffer[filled..]),
+                Security::Tls { connection, .. } => connection.reader().read(&mut buffer[filled..]),
+            };
+            match read {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(n) => filled += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match &self.security {
+                    // rustls: no plaintext yet. A socket: the deadline.
+                    Security::Tls { .. } => self.read_record()?,
+                    Security::Plain => return Err(self.io(error)),
+                },
+                Err(error) => return Err(self.io(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the connection apart for two threads and whoever has to end it. No deadline any more.
+    pub fn split(self) -> Result<(Reader, Writer, Shutdown), LinkError> {
+        self.socket.set_read_timeout(None)?;
+        self.socket.set_write_timeout(None)?;
+        let (seal, open) = match self.security {
+            Security::Plain => (None, None),
+            Security::Tls { connection, .. } => {
+                let suite =
+                    connection.negotiated_cipher_suite().ok_or(LinkError::Tls(rustls::Error::HandshakeNotComplete))?;
+                let secrets = match *connection {
+                    rustls::Connection::Client(client) => client.dangerous_extract_secrets(),
+                    rustls::Connection::Server(server) => server.dangerous_extract_secrets(),
+                };
+                let protection = secrets.and_then(|secrets| record::protection(suite, secrets));
+                let (seal, open) = protection.map_err(LinkError::Tls)?;
+                (Some(seal), Some(open))
+            }
+        };
+        let reader = Reader {
+            socket: self.socket.clone(),
+            tls: open.map(|open| OpenBuffer { open, bytes: vec![0; READ_BYTES], filled: 0, parsed: 0, plain: 0..0 }),
+        };
+        let writer = Writer { socket: self.socket.clone(), seal, records: Vec::new() };
+        Ok((reader, writer, Shutdown(self.socket)))
+    }
+
+    /// Runs rustls until `done`.
+    fn pump(&mut self, done: impl Fn(&rustls::Connection) -> bool) -> Result<(), LinkError> {
+        loop {
+            self.arm()?;
+            let Security::Tls { connection, .. } = &mut self.security else { return Ok(()) };
+            if connection.wants_write() {
+                let written = connection.write_tls(&mut self.socket.as_ref());
+                written.map_err(|e| self.io(e))?;
+            } else if done(connection) {
+                return Ok(());
+            } else {
+                self.read_record()?;
+            }
+        }
+    }
+
+    fn read_record(&mut self) -> Result<(), LinkError> {
+        let Security::Tls { connection, record } = &mut self.security else { return Ok(()) };
+        let read = connection.read_tls(&mut OneRecord { socket: &self.socket, state: record });
+        match read {
+            Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Ok(_) => {}
+            Err(error) => return Err(self.io(error)),
+        }
+        if let Err(error) = connection.process_new_packets() {
+            // The alert that says why, to whoever can still hear it.
+            let _ = connection.write_tls(&mut self.socket.as_ref());
+            return Err(LinkError::Tls(error));
+        }
+        Ok(())
+    }
+
+    fn arm(&self) -> Result<(), LinkError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(LinkError::Late(self.patience));
+        }
+        self.socket.set_read_timeout(Some(left))?;
+        self.socket.set_write_timeout(Some(left))?;
+        Ok(())
+    }
+
+    fn io(&self, error: io::Error) -> LinkError {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => LinkError::Late(self.patience),
+            _ => LinkError::Io(error),
+        }
+    }
+}
+
+struct OpenBuffer {
+    open: Open,
+    bytes: Vec<u8>,
+    /// Bytes from the socket end here.
+    filled: usize,
+    /// Records up to here are opened.
+    parsed: usize,
+    /// Plaintext of the last opened record that nobody has taken yet.
+    plain: std::ops::Range<usize>,
+}
+
+/// The receiving half.
+pub struct Reader {
+    socket: Arc<TcpStream>,
+    tls: Option<OpenBuffer>,
+}
+
+impl Reader {
+    /// Fills `out` from the connection. [`io::ErrorKind::UnexpectedEof`]: the peer closed it.
+    pub fn read_exact(&mut self, out: &mut [u8]) -> io::Result<()> {
+        let Some(tls) = &mut self.tls else { return self.socket.as_ref().read_exact(out) };
+        let mut done = 0;
+        while done < out.len() {
+            if tls.plain.is_empty() {
+                tls.next_record(&self.socket)?;
+                continue;
+            }
+            let n = tls.plain.len().min(out.len() - done);
+            out[done..done + n].copy_from_slice(&tls.bytes[tls.plain.start..tls.plain.start + n]);
+            tls.plain.start += n;
+            done += n;
+        }
+        Ok(())
+    }
+}
+
+impl OpenBuffer {
+    fn next_record(&mut self, socket: &TcpStream) -> io::Result<()> {
+        loop {
+            if let Some((length, plain)) = self.open.open(&mut self.bytes[self.parsed..self.filled])? {
+                self.plain = self.parsed + plain.start..self.parsed + plain.end;
+                self.parsed += length;
+                return Ok(());
+            }
+            // Less than a record is left: move it to the front, it is at most 16 KiB.
+            self.bytes.copy_within(self.parsed..self.filled, 0);
+            self.filled -= self.parsed;
+            self.parsed = 0;
+            match { socket }.read(&mut self.bytes[self.filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => self.filled += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// The sending half.
+pub struct Writer {
+    socket: Arc<TcpStream>,
+    seal: Option<Seal>,
+    records: Vec<Vec<u8>>,
+}
+
+impl Writer {
+    /// Sends the parts one after the other.
+    pub fn write_all(&mut self, parts: &[&[u8]]) -> io::Result<()> {
+        let Some(seal) = &mut self.seal else { return write_gathered(&self.socket, parts.iter().copied()) };
+        self.records.clear();
+        seal.seal(parts, &mut self.records)?;
+        write_gathered(&self.socket, self.records.iter().map(Vec::as_slice))
+    }
+
+    /// The connection's key has protected enough: close it and dial another.
+    pub fn is_worn(&self) -> bool {
+        self.seal.as_ref().is_some_and(Seal::is_worn)
+    }
+}
+
+fn write_gathered<'a>(mut socket: &TcpStream, parts: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = parts.map(IoSlice::new).collect();
+    let mut rest = &mut slices[..];
+    while !rest.is_empty() {
+        let batch = rest.len().min(WRITE_RECORDS);
+        match socket.write_vectored(&rest[..batch]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => IoSlice::advance_slices(&mut rest, n),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Ends a connection from any thread: both halves return with an error.
+#[derive(Clone, Debug)]
+pub struct Shutdown(Arc<TcpStream>);
+
+impl Shutdown {
+    /// Ends it now.
+    pub fn now(&self) {
+        // Fails only if the connection is gone already.
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+const _: () = assert!(READ_BYTES > 2 * (PLAINTEXT_MAX + 512), "whole records fit");
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use skein_identity::{ClusterCa, Identity, Validity};
+
+    use super::*;
+    use crate::Listener;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    fn sockets() -> (TcpStream, TcpStream) {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let to = ([127, 0, 0, 1], listener.port().unwrap()).into();
+        let dialled = crate::dial(None, to, PATIENCE).unwrap();
+        (dialled, listener.accept().unwrap().unwrap().0)
+    }
+
+    fn identity(ca: &ClusterCa, host: &str) -> Identity {
+        ca.issue(host, Validity::days(1)).unwrap()
+    }
+
+    fn channels(tls: bool) -> (Channel, Channel) {
+        let (a, b) = sockets();
+        if !tls {
+            return (Channel::plain(a, PATIENCE), Channel::plain(b, PATIENCE));
+        }
+        let ca = ClusterCa::create("test").unwrap();
+        let server = skein_identity::server_config(&identity(&ca, "b"));
+        let accepted = thread::spawn(move || Channel::server(b, &server, PATIENCE).unwrap());
+        let client = skein_identity::client_config(&identity(&ca, "a"));
+        let dialled = Channel::client(a, &client, PATIENCE).unwrap();
+        (dialled, accepted.join().unwrap())
+    }
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect()
+    }
+
+    /// The handshake's messages and what follows them arrive whole, however the reads fall.
+    #[test]
+    fn bytes_arrive_before_and_after_the_split() {
+        for tls in [false, true] {
+            let (mut a, mut b) = channels(tls);
+            assert_eq!(b.peer(), tls.then_some("a"));
+            a.send(b"hello").unwrap();
+            let mut hello = [0; 5];
+            b.receive(&mut hello).unwrap();
+            assert_eq!(&hello, b"hello");
+            b.send(b"welcome").unwrap();
+            let (_, mut to_a, _) = b.split().unwrap();
+            let data = pattern(1_000_003);
+            let sent = data.clone();
+            // Sent at once behind the welcome, before the other end has read it.
+            let sending = thread::spawn(move || {
+                for piece in sent.chunks(100_000) {
+                    let (x, y) = piece.split_at(piece.len() / 3);
+                    to_a.write_all(&[x, &[], y]).unwrap();
+                }
+            });
+            thread::sleep(Duration::from_millis(20));
+            let mut welcome = [0; 7];
+            a.receive(&mut welcome).unwrap();
+            assert_eq!(&welcome, b"welcome");
+            let (mut from_b, _, _) = a.split().unwrap();
+            let mut received = vec![0; data.len()];
+            for piece in received.chunks_mut(77_777) {
+                from_b.read_exact(piece).unwrap();
+            }
+            assert!(received == data);
+            sending.join().unwrap();
+            let end = from_b.read_exact(&mut [0]).unwrap_err();
+            assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_is_noticed() {
+        let (a, b) = channels(true);
+        let socket = a.socket.clone();
+        let (mut reader, _, _) = b.split().unwrap();
+        let (_, mut writer, _) = a.split().unwrap();
+        writer.write_all(&[b"fine"]).unwrap();
+        let mut records = Vec::new();
+        writer.seal.as_mut().unwrap().seal(&[b"changed"], &mut records).unwrap();
+        records[0][9] ^= 1;
+        socket.as_ref().write_all(&records[0]).unwrap();
+        let mut out = [0; 4];
+        reader.read_exact(&mut out).unwrap();
+        assert_eq!(&out, b"fine");
+        assert_eq!(reader.read_exact(&mut out).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn shutdown_frees_a_waiting_reader() {
+        let (a, b) = channels(true);
+        let (mut reader, _, shutdown) = a.split().unwrap();
+        let waiting = thread::spawn(move || reader.read_exact(&mut [0; 1]));
+        thread::sleep(Duration::from_millis(20));
+        shutdown.now();
+        assert!(waiting.join().unwrap().is_err());
+        drop(b);
+    }
+
+    #[test]
+    fn a_silent_peer_costs_only_the_patience() {
+        let (a, _silent) = sockets();
+        let ca = ClusterCa::create("test").unwrap();
+        let config = skein_identity::client_config(&identity(&ca, "a"));
+        let error = Channel::client(a, &config, Duration::from_millis(50)).err().unwrap();
+        assert!(matches!(error, LinkError::Late(_)), "{error}");
+    }
+
+    #[test]
+    fn another_protocol_is_named() {
+        let (a, b) = sockets();
+        { &b }.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").unwrap();
+        let ca = ClusterCa::create("test").unwrap();
+        let config = skein_identity::client_config(&identity(&ca, "a"));
+        let error = Channel::client(a, &config, PATIENCE).err().unwrap();
+        assert!(error.to_string().contains("does not speak TLS"), "{error}");
+    }
+}
