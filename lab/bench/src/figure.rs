@@ -20,36 +20,15 @@ pub enum Check {
     /// As [`Check::OfLinks`] for each direction by itself.
     EachWay { stage: &'static str, share: f64 },
     /// Total time is at most this many times the peer's.
-    TimeOf {
-        stage: &'static str,
-        peer: Mover,
-        at_most: f64,
-    },
+    TimeOf { stage: &'static str, peer: Mover, at_most: f64 },
     /// Goodput is at least this many times the peer's.
-    GoodputOf {
-        stage: &'static str,
-        peer: Mover,
-        at_least: f64,
-    },
+    GoodputOf { stage: &'static str, peer: Mover, at_least: f64 },
     /// Goodput is at least this many times that of the same mover in another stage.
-    GoodputOfStage {
-        stage: &'static str,
-        other: &'static str,
-        at_least: f64,
-    },
+    GoodputOfStage { stage: &'static str, other: &'static str, at_least: f64 },
     /// CPU of the mover at both ends per GB is at most this many times the peer's.
-    CpuOf {
-        stage: &'static str,
-        peer: Mover,
-        at_most: f64,
-    },
+    CpuOf { stage: &'static str, peer: Mover, at_most: f64 },
     /// The guest's longest gap is at most the larger of `factor` times and `slack_ms` more than the best of the peers'.
-    GapOf {
-        stage: &'static str,
-        peers: &'static [Mover],
-        factor: f64,
-        slack_ms: f64,
-    },
+    GapOf { stage: &'static str, peers: &'static [Mover], factor: f64, slack_ms: f64 },
     /// Memory of the mover at each end.
     MemoryAtMost { stage: &'static str, bytes: u64 },
     /// After a fault, the links that remain are used to less than 90 % for at most this long.
@@ -57,11 +36,7 @@ pub enum Check {
     /// After healing, the links concerned are used again within this time.
     UsedAgainWithin { stage: &'static str, seconds: f64 },
     /// Total time is at most this much longer than in an undisturbed stage.
-    Adds {
-        stage: &'static str,
-        undisturbed: &'static str,
-        seconds: f64,
-    },
+    Adds { stage: &'static str, undisturbed: &'static str, seconds: f64 },
     /// 99th percentile of the small stream's round trip beside bulk is at most this much over its idle median.
     LatencyOver { stage: &'static str, millis: f64 },
     /// The last of the guests that moved together takes at most this many times as long as the first.
@@ -129,30 +104,20 @@ impl Check {
         let subject = data.subject;
         match self {
             Check::OfIperf3 { stage, share } => {
-                let yardstick = data
-                    .yardsticks
-                    .iter()
-                    .find(|y| y.stage == stage && !y.iperf3_bps.is_empty());
-                let iperf3 = yardstick
-                    .map(|y| y.iperf3_bps.iter().sum::<f64>())
-                    .ok_or("iperf3 was not measured".into());
+                let yardstick = data.yardsticks.iter().find(|y| y.stage == stage && !y.iperf3_bps.is_empty());
+                let iperf3 =
+                    yardstick.map(|y| y.iperf3_bps.iter().sum::<f64>()).ok_or("iperf3 was not measured".into());
                 part(
                     figure(
                         stage,
-                        format!(
-                            "guest bytes at {} of what iperf3 gets on all links together",
-                            units::percent(share)
-                        ),
+                        format!("guest bytes at {} of what iperf3 gets on all links together", units::percent(share)),
                     ),
                     AtLeast(share),
                     ratio(data.goodput(stage, subject), iperf3, units::bps),
                 )
             }
             Check::OfLinks { stage, share } => part(
-                figure(
-                    stage,
-                    format!("guest bytes at {} of the links' sum", units::percent(share)),
-                ),
+                figure(stage, format!("guest bytes at {} of the links' sum", units::percent(share))),
                 AtLeast(share),
                 ratio(data.goodput(stage, subject), data.links(stage, subject), units::bps),
             ),
@@ -173,10 +138,7 @@ impl Check {
                 part(
                     figure(
                         stage,
-                        format!(
-                            "guest bytes of each direction at {} of the links' sum",
-                            units::percent(share)
-                        ),
+                        format!("guest bytes of each direction at {} of the links' sum", units::percent(share)),
                     ),
                     AtLeast(share),
                     measured,
@@ -198,21 +160,13 @@ impl Check {
                 times(data.goodput(stage, subject), data.goodput(other, subject), units::bps),
             ),
             Check::CpuOf { stage, peer, at_most } => part(
-                figure(
-                    stage,
-                    format!("CPU of the mover per GB at most {at_most:.3} x {}", peer.label()),
-                ),
+                figure(stage, format!("CPU of the mover per GB at most {at_most:.3} x {}", peer.label())),
                 AtMost(at_most),
                 times(data.cpu_per_gb(stage, subject), data.cpu_per_gb(stage, peer), |s| {
                     format!("{} s/GB", units::digits(s))
                 }),
             ),
-            Check::GapOf {
-                stage,
-                peers,
-                factor,
-                slack_ms,
-            } => {
+            Check::GapOf { stage, peers, factor, slack_ms } => {
                 let best = peers
                     .iter()
                     .filter_map(|&peer| Some((peer, data.gap(stage, peer).ok()?)))
@@ -230,12 +184,8 @@ impl Check {
                     Some((peer, gap)) => {
                         let limit = (factor * gap).max(gap + slack_ms);
                         let measured = data.gap(stage, subject).map(|own| {
-                            let words = format!(
-                                "{} against {} of {}",
-                                units::millis(own),
-                                units::millis(gap),
-                                peer.label()
-                            );
+                            let words =
+                                format!("{} against {} of {}", units::millis(own), units::millis(gap), peer.label());
                             (own, words)
                         });
                         part(text, AtMost(limit), measured)
@@ -257,20 +207,14 @@ impl Check {
                 part(
                     figure(
                         stage,
-                        format!(
-                            "memory and socket buffers of each end at most {}",
-                            units::bytes(bytes as f64)
-                        ),
+                        format!("memory and socket buffers of each end at most {}", units::bytes(bytes as f64)),
                     ),
                     AtMost(bytes as f64),
                     measured.ok_or("memory was not watched".into()),
                 )
             }
             Check::BelowAtMost { stage, seconds } => part(
-                figure(
-                    stage,
-                    format!("under 90 % of the remaining links for at most {seconds} s"),
-                ),
+                figure(stage, format!("under 90 % of the remaining links for at most {seconds} s")),
                 AtMost(seconds),
                 data.median(
                     stage,
@@ -280,11 +224,8 @@ impl Check {
                 ),
             ),
             Check::UsedAgainWithin { stage, seconds } => {
-                let healed: Vec<_> = data
-                    .of(stage, subject)
-                    .flat_map(|r| &r.faults)
-                    .filter(|f| f.healed_s.is_some())
-                    .collect();
+                let healed: Vec<_> =
+                    data.of(stage, subject).flat_map(|r| &r.faults).filter(|f| f.healed_s.is_some()).collect();
                 let never = healed.iter().filter(|f| f.used_again_s.is_none()).count();
                 let measured = median(&healed.iter().filter_map(|f| f.used_again_s).collect::<Vec<_>>());
                 part(
@@ -297,11 +238,7 @@ impl Check {
                     },
                 )
             }
-            Check::Adds {
-                stage,
-                undisturbed,
-                seconds,
-            } => {
+            Check::Adds { stage, undisturbed, seconds } => {
                 let measured = data.total(stage, subject).and_then(|with| {
                     let without = data.total(undisturbed, subject)?;
                     let words = format!(
@@ -312,19 +249,12 @@ impl Check {
                     );
                     Ok((with - without, words))
                 });
-                part(
-                    figure(stage, format!("adds at most {seconds} s")),
-                    AtMost(seconds),
-                    measured,
-                )
+                part(figure(stage, format!("adds at most {seconds} s")), AtMost(seconds), measured)
             }
             Check::LatencyOver { stage, millis } => {
                 let over = |r: &Run| r.control.as_ref().map(|c| (c.loaded.p99_us - c.idle.median_us) / 1e3);
                 part(
-                    figure(
-                        stage,
-                        format!("round trip beside bulk (p99) at most {millis} ms over the idle one"),
-                    ),
+                    figure(stage, format!("round trip beside bulk (p99) at most {millis} ms over the idle one")),
                     AtMost(millis),
                     data.median(stage, subject, over, |v| format!("{} over", units::millis(v))),
                 )
@@ -340,10 +270,7 @@ impl Check {
                     .filter_map(|times| Some(Summary::of(times)?.max / Summary::of(times)?.min))
                     .collect();
                 part(
-                    figure(
-                        stage,
-                        format!("finish times within {} of each other", units::percent(factor - 1.0)),
-                    ),
+                    figure(stage, format!("finish times within {} of each other", units::percent(factor - 1.0))),
                     AtMost(factor),
                     median(&apart)
                         .map(|apart| (apart, units::percent(apart - 1.0)))
@@ -374,42 +301,21 @@ fn part(figure: String, limit: Limit, measured: Measured) -> Part {
         AtMost(bound) => value <= bound,
     });
     // JSON knows no infinity: 'never' is said in words, and as no number.
-    Part {
-        figure,
-        measured,
-        value: value.filter(|v| v.is_finite()),
-        limit: bound,
-        met,
-    }
+    Part { figure, measured, value: value.filter(|v| v.is_finite()), limit: bound, met }
 }
 
 fn figure(stage: &str, words: String) -> String {
-    if stage.is_empty() {
-        words
-    } else {
-        format!("{stage}: {words}")
-    }
+    if stage.is_empty() { words } else { format!("{stage}: {words}") }
 }
 
 fn ratio(own: Result<f64, String>, reference: Result<f64, String>, unit: fn(f64) -> String) -> Measured {
     let (own, reference) = (own?, reference?);
-    Ok((
-        own / reference,
-        format!(
-            "{} ({} of {})",
-            units::percent(own / reference),
-            unit(own),
-            unit(reference)
-        ),
-    ))
+    Ok((own / reference, format!("{} ({} of {})", units::percent(own / reference), unit(own), unit(reference))))
 }
 
 fn times(own: Result<f64, String>, reference: Result<f64, String>, unit: fn(f64) -> String) -> Measured {
     let (own, reference) = (own?, reference?);
-    Ok((
-        own / reference,
-        format!("{:.2} x ({} against {})", own / reference, unit(own), unit(reference)),
-    ))
+    Ok((own / reference, format!("{:.2} x ({} against {})", own / reference, unit(own), unit(reference))))
 }
 
 fn completed(run: &Run) -> Option<&Run> {
@@ -423,11 +329,7 @@ fn intact(data: Data<'_>) -> Part {
         0 => Err(format!("{} was not run", data.subject.label())),
         n => Ok((good as f64 / n as f64, format!("{good} of {n} complete and intact"))),
     };
-    part(
-        "every migration completes, every guest finds its memory intact".into(),
-        AtLeast(1.0),
-        measured,
-    )
+    part("every migration completes, every guest finds its memory intact".into(), AtLeast(1.0), measured)
 }
 
 impl<'a> Data<'a> {
@@ -437,20 +339,9 @@ impl<'a> Data<'a> {
 
     /// Median over the runs that have it.
     fn median_of(self, stage: &'a str, mover: Mover, value: impl Fn(&Run) -> Option<f64>) -> Result<f64, String> {
-        median(
-            &self
-                .of(stage, mover)
-                .filter_map(completed)
-                .filter_map(value)
-                .collect::<Vec<_>>(),
-        )
-        .ok_or_else(|| {
+        median(&self.of(stage, mover).filter_map(completed).filter_map(value).collect::<Vec<_>>()).ok_or_else(|| {
             let ran = self.of(stage, mover).next().is_some();
-            format!(
-                "{} {}",
-                mover.label(),
-                if ran { "did not complete" } else { "was not measured" }
-            )
+            format!("{} {}", mover.label(), if ran { "did not complete" } else { "was not measured" })
         })
     }
 
@@ -478,10 +369,7 @@ impl<'a> Data<'a> {
 
     /// Sum of the links' nominal rates.
     fn links(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
-        let run = self
-            .of(stage, mover)
-            .next()
-            .ok_or_else(|| format!("{} was not run", mover.label()))?;
+        let run = self.of(stage, mover).next().ok_or_else(|| format!("{} was not run", mover.label()))?;
         let sum: Option<u64> = run.link_bps.iter().copied().sum();
         sum.map(|bps| bps as f64).ok_or("the links have no nominal rate".into())
     }
@@ -501,40 +389,24 @@ impl<'a> Data<'a> {
         for (way, rate) in self.goodputs(stage, mover) {
             ways.entry(way).or_default().push(rate);
         }
-        let ways: BTreeMap<_, _> = ways
-            .into_iter()
-            .filter_map(|(way, rates)| Some((way, median(&rates)?)))
-            .collect();
-        if ways.is_empty() {
-            Err(format!("{} was not measured", mover.label()))
-        } else {
-            Ok(ways)
-        }
+        let ways: BTreeMap<_, _> = ways.into_iter().filter_map(|(way, rates)| Some((way, median(&rates)?))).collect();
+        if ways.is_empty() { Err(format!("{} was not measured", mover.label())) } else { Ok(ways) }
     }
 
     /// One value for each round and direction in which all guests completed.
     fn goodputs(self, stage: &'a str, mover: Mover) -> Vec<(String, f64)> {
         let mut groups: BTreeMap<(u32, String), Vec<&Run>> = BTreeMap::new();
         for run in self.of(stage, mover) {
-            groups
-                .entry((run.round, format!("{} to {}", run.source, run.target)))
-                .or_default()
-                .push(run);
+            groups.entry((run.round, format!("{} to {}", run.source, run.target))).or_default().push(run);
         }
-        groups
-            .into_iter()
-            .filter_map(|((_, way), group)| Some((way, together_bps(&group)?)))
-            .collect()
+        groups.into_iter().filter_map(|((_, way), group)| Some((way, together_bps(&group)?))).collect()
     }
 }
 
 /// Guest content of all from the first byte of any to the last byte of any; None unless all completed.
 fn together_bps(group: &[&Run]) -> Option<f64> {
     let all = |moment: fn(&Run) -> Option<f64>| {
-        group
-            .iter()
-            .map(|r| completed(r).and_then(moment))
-            .collect::<Option<Vec<_>>>()
+        group.iter().map(|r| completed(r).and_then(moment)).collect::<Option<Vec<_>>>()
     };
     let first = all(|r| r.first_byte_s)?.into_iter().reduce(f64::min)?;
     let last = all(|r| r.last_byte_s)?.into_iter().reduce(f64::max)?;
@@ -561,21 +433,11 @@ mod tests {
     }
 
     fn yardstick(stage: &str, bps: &[f64]) -> Vec<Yardstick> {
-        vec![Yardstick {
-            stage: stage.into(),
-            iperf3_bps: bps.into(),
-            wire_bps: bps.into(),
-        }]
+        vec![Yardstick { stage: stage.into(), iperf3_bps: bps.into(), wire_bps: bps.into() }]
     }
 
     fn met(check: Check, runs: &[Run]) -> Option<bool> {
-        check
-            .judge(Data {
-                subject: SkeinTls,
-                runs,
-                yardsticks: &[],
-            })
-            .met
+        check.judge(Data { subject: SkeinTls, runs, yardsticks: &[] }).met
     }
 
     #[test]
@@ -583,26 +445,14 @@ mod tests {
         let check = Check::OfIperf3 { stage: "", share: 0.95 };
         let yardsticks = yardstick("", &[940e6, 940e6]);
         let with = |rates: [f64; 3]| {
-            let runs: Vec<_> = rates
-                .iter()
-                .zip(1..)
-                .map(|(&r, n)| moved("", SkeinTls, n, r, 5.0))
-                .collect();
-            check.judge(Data {
-                subject: SkeinTls,
-                runs: &runs,
-                yardsticks: &yardsticks,
-            })
+            let runs: Vec<_> = rates.iter().zip(1..).map(|(&r, n)| moved("", SkeinTls, n, r, 5.0)).collect();
+            check.judge(Data { subject: SkeinTls, runs: &runs, yardsticks: &yardsticks })
         };
         let good = with([1e9, 1.80e9, 1.81e9]);
         assert_eq!(good.met, Some(true), "{good:?}");
         assert_eq!(good.measured, "95.7 % (1.80 Gb/s of 1.88 Gb/s)");
         assert_eq!(with([1.78e9, 1.78e9, 1.81e9]).met, Some(false));
-        let unmeasured = check.judge(Data {
-            subject: SkeinTls,
-            runs: &[],
-            yardsticks: &yardsticks,
-        });
+        let unmeasured = check.judge(Data { subject: SkeinTls, runs: &[], yardsticks: &yardsticks });
         assert_eq!((unmeasured.met, unmeasured.value), (None, None));
     }
 
@@ -611,10 +461,7 @@ mod tests {
         let check = Check::OfLinks { stage: "", share: 0.93 };
         assert_eq!(met(check, &[moved("", SkeinTls, 1, 1.87e9, 5.0)]), Some(true));
         assert_eq!(met(check, &[moved("", SkeinTls, 1, 1.85e9, 5.0)]), Some(false));
-        let unshaped = Run {
-            link_bps: vec![None],
-            ..moved("", SkeinTls, 1, 1.87e9, 5.0)
-        };
+        let unshaped = Run { link_bps: vec![None], ..moved("", SkeinTls, 1, 1.87e9, 5.0) };
         assert_eq!(met(check, &[unshaped]), None);
     }
 
@@ -623,14 +470,7 @@ mod tests {
         // Two guests of 1 GB share the time of 1.9 Gb/s for both.
         let pair = |bps: f64, error: Option<String>| {
             let first = moved("", SkeinTls, 1, bps / 2.0, 5.0);
-            vec![
-                first.clone(),
-                Run {
-                    guest: 1,
-                    error,
-                    ..first
-                },
-            ]
+            vec![first.clone(), Run { guest: 1, error, ..first }]
         };
         let check = Check::OfLinks { stage: "", share: 0.93 };
         assert_eq!(met(check, &pair(1.9e9, None)), Some(true));
@@ -641,114 +481,56 @@ mod tests {
     #[test]
     fn each_direction_counts_by_itself() {
         let check = Check::EachWay { stage: "", share: 0.9 };
-        let back = |bps| Run {
-            source: "b".into(),
-            target: "a".into(),
-            ..moved("", SkeinTls, 1, bps, 5.0)
-        };
-        assert_eq!(
-            met(check, &[moved("", SkeinTls, 1, 1.85e9, 5.0), back(1.82e9)]),
-            Some(true)
-        );
-        assert_eq!(
-            met(check, &[moved("", SkeinTls, 1, 1.95e9, 5.0), back(1.75e9)]),
-            Some(false)
-        );
+        let back = |bps| Run { source: "b".into(), target: "a".into(), ..moved("", SkeinTls, 1, bps, 5.0) };
+        assert_eq!(met(check, &[moved("", SkeinTls, 1, 1.85e9, 5.0), back(1.82e9)]), Some(true));
+        assert_eq!(met(check, &[moved("", SkeinTls, 1, 1.95e9, 5.0), back(1.75e9)]), Some(false));
         assert_eq!(met(check, &[moved("", SkeinTls, 1, 1.95e9, 5.0)]), None);
     }
 
     #[test]
     fn against_peers() {
-        let runs = |own: f64, peer: f64| {
-            [
-                moved("", SkeinTls, 1, 8e9 / own, own),
-                moved("", QemuMultifd, 1, 8e9 / peer, peer),
-            ]
-        };
-        let time = Check::TimeOf {
-            stage: "",
-            peer: QemuMultifd,
-            at_most: 0.55,
-        };
+        let runs =
+            |own: f64, peer: f64| [moved("", SkeinTls, 1, 8e9 / own, own), moved("", QemuMultifd, 1, 8e9 / peer, peer)];
+        let time = Check::TimeOf { stage: "", peer: QemuMultifd, at_most: 0.55 };
         assert_eq!(met(time, &runs(5.0, 10.0)), Some(true));
         assert_eq!(met(time, &runs(6.0, 10.0)), Some(false));
-        let goodput = Check::GoodputOf {
-            stage: "",
-            peer: QemuMultifd,
-            at_least: 0.6,
-        };
+        let goodput = Check::GoodputOf { stage: "", peer: QemuMultifd, at_least: 0.6 };
         assert_eq!(met(goodput, &runs(10.0, 7.0)), Some(true));
         assert_eq!(met(goodput, &runs(10.0, 5.0)), Some(false));
         assert_eq!(met(goodput, &runs(10.0, 5.0)[..1]), None);
         assert_eq!(
-            time.judge(Data {
-                subject: SkeinTls,
-                runs: &runs(1.0, 2.0)[..1],
-                yardsticks: &[]
-            })
-            .measured,
+            time.judge(Data { subject: SkeinTls, runs: &runs(1.0, 2.0)[..1], yardsticks: &[] }).measured,
             "QEMU multifd was not measured"
         );
     }
 
     #[test]
     fn a_slow_link_beside_a_fast_one() {
-        let check = Check::GoodputOfStage {
-            stage: "beside",
-            other: "alone",
-            at_least: 0.97,
-        };
-        let runs = |beside: f64| {
-            [
-                moved("beside", SkeinTls, 1, beside, 9.0),
-                moved("alone", SkeinTls, 1, 940e6, 9.0),
-            ]
-        };
+        let check = Check::GoodputOfStage { stage: "beside", other: "alone", at_least: 0.97 };
+        let runs = |beside: f64| [moved("beside", SkeinTls, 1, beside, 9.0), moved("alone", SkeinTls, 1, 940e6, 9.0)];
         assert_eq!(met(check, &runs(930e6)), Some(true));
         assert_eq!(met(check, &runs(900e6)), Some(false));
     }
 
     #[test]
     fn cpu_is_the_movers_at_both_ends() {
-        let check = Check::CpuOf {
-            stage: "",
-            peer: Ssh,
-            at_most: 1.0 / 3.0,
-        };
+        let check = Check::CpuOf { stage: "", peer: Ssh, at_most: 1.0 / 3.0 };
         let with = |mover, source, target| {
             let mut run = moved("", mover, 1, 1e9, 8.0);
             (run.cpu_source_s.mover, run.cpu_target_s.mover) = (source, target);
             run
         };
         assert_eq!(met(check, &[with(SkeinTls, 0.5, 0.5), with(Ssh, 2.0, 2.0)]), Some(true));
-        assert_eq!(
-            met(check, &[with(SkeinTls, 0.5, 0.9), with(Ssh, 2.0, 2.0)]),
-            Some(false)
-        );
+        assert_eq!(met(check, &[with(SkeinTls, 0.5, 0.9), with(Ssh, 2.0, 2.0)]), Some(false));
     }
 
     #[test]
     fn gap_is_held_against_the_best_peer() {
-        let check = Check::GapOf {
-            stage: "idle",
-            peers: &[QemuMultifd, MptcpMultifd],
-            factor: 1.2,
-            slack_ms: 15.0,
-        };
-        let with = |mover, gap| Run {
-            guest_gap_ms: Some(gap),
-            ..moved("idle", mover, 1, 1e9, 8.0)
-        };
+        let check = Check::GapOf { stage: "idle", peers: &[QemuMultifd, MptcpMultifd], factor: 1.2, slack_ms: 15.0 };
+        let with = |mover, gap| Run { guest_gap_ms: Some(gap), ..moved("idle", mover, 1, 1e9, 8.0) };
         // Best peer 40 ms: 55 ms by slack. Best peer 100 ms: 120 ms by factor.
         let of = |own, multifd, mptcp| {
-            met(
-                check,
-                &[
-                    with(SkeinTls, own),
-                    with(QemuMultifd, multifd),
-                    with(MptcpMultifd, mptcp),
-                ],
-            )
+            met(check, &[with(SkeinTls, own), with(QemuMultifd, multifd), with(MptcpMultifd, mptcp)])
         };
         assert_eq!(of(54.0, 40.0, 60.0), Some(true));
         assert_eq!(of(56.0, 40.0, 60.0), Some(false));
@@ -759,21 +541,12 @@ mod tests {
 
     #[test]
     fn memory_of_the_worse_end() {
-        let check = Check::MemoryAtMost {
-            stage: "",
-            bytes: 200_000_000,
-        };
+        let check = Check::MemoryAtMost { stage: "", bytes: 200_000_000 };
         let with = |source: u64, target: u64| {
-            let end = |bytes| EndMemory {
-                anonymous_bytes: bytes / 2,
-                locked_bytes: 0,
-                socket_bytes: bytes - bytes / 2,
-            };
+            let end =
+                |bytes| EndMemory { anonymous_bytes: bytes / 2, locked_bytes: 0, socket_bytes: bytes - bytes / 2 };
             Run {
-                memory: Some(MoverMemory {
-                    source: end(source),
-                    target: end(target),
-                }),
+                memory: Some(MoverMemory { source: end(source), target: end(target) }),
                 ..moved("", SkeinTls, 1, 1e9, 8.0)
             }
         };
@@ -784,14 +557,8 @@ mod tests {
 
     #[test]
     fn faults() {
-        let below = Check::BelowAtMost {
-            stage: "",
-            seconds: 1.0,
-        };
-        let again = Check::UsedAgainWithin {
-            stage: "",
-            seconds: 2.0,
-        };
+        let below = Check::BelowAtMost { stage: "", seconds: 1.0 };
+        let again = Check::UsedAgainWithin { stage: "", seconds: 2.0 };
         let with = |below_90_s, healed_s, used_again_s| Run {
             faults: vec![FaultSeen {
                 kind: "carrier".into(),
@@ -808,53 +575,26 @@ mod tests {
         assert_eq!(met(again, &[with(Some(0.4), Some(5.0), Some(1.0))]), Some(true));
         assert_eq!(met(again, &[with(Some(0.4), Some(5.0), Some(2.5))]), Some(false));
         // Never used again is a miss, not a gap in the data; never healed is.
-        let never = again.judge(Data {
-            subject: SkeinTls,
-            runs: &[with(Some(0.4), Some(5.0), None)],
-            yardsticks: &[],
-        });
+        let never = again.judge(Data { subject: SkeinTls, runs: &[with(Some(0.4), Some(5.0), None)], yardsticks: &[] });
         assert_eq!((never.met, never.value), (Some(false), None));
         assert_eq!(met(again, &[with(Some(0.4), None, None)]), None);
     }
 
     #[test]
     fn darkness_adds_its_own_length() {
-        let check = Check::Adds {
-            stage: "dark",
-            undisturbed: "light",
-            seconds: 21.0,
-        };
-        let runs = |dark: f64| {
-            [
-                moved("dark", SkeinTls, 1, 1e9, dark),
-                moved("light", SkeinTls, 1, 1e9, 8.0),
-            ]
-        };
+        let check = Check::Adds { stage: "dark", undisturbed: "light", seconds: 21.0 };
+        let runs = |dark: f64| [moved("dark", SkeinTls, 1, 1e9, dark), moved("light", SkeinTls, 1, 1e9, 8.0)];
         assert_eq!(met(check, &runs(28.9)), Some(true));
         assert_eq!(met(check, &runs(29.1)), Some(false));
     }
 
     #[test]
     fn latency_over_idle() {
-        let check = Check::LatencyOver {
-            stage: "",
-            millis: 10.0,
-        };
+        let check = Check::LatencyOver { stage: "", millis: 10.0 };
         let with = |p99_us| {
-            let round_trips = |p99_us| RoundTrips {
-                count: 9,
-                median_us: 500.0,
-                p99_us,
-                max_us: p99_us,
-            };
-            let control = ControlLatency {
-                idle: round_trips(900.0),
-                loaded: round_trips(p99_us),
-            };
-            Run {
-                control: Some(control),
-                ..moved("", SkeinTls, 1, 1e9, 8.0)
-            }
+            let round_trips = |p99_us| RoundTrips { count: 9, median_us: 500.0, p99_us, max_us: p99_us };
+            let control = ControlLatency { idle: round_trips(900.0), loaded: round_trips(p99_us) };
+            Run { control: Some(control), ..moved("", SkeinTls, 1, 1e9, 8.0) }
         };
         assert_eq!(met(check, &[with(10_400.0)]), Some(true));
         assert_eq!(met(check, &[with(10_600.0)]), Some(false));
@@ -873,55 +613,24 @@ mod tests {
     fn a_case_is_met_only_with_every_guest_intact() {
         let checks = [Check::OfLinks { stage: "", share: 0.93 }];
         let judged = |runs: &[Run]| {
-            judge(
-                "one-nic",
-                "…",
-                &checks,
-                Data {
-                    subject: SkeinTls,
-                    runs,
-                    yardsticks: &[],
-                },
-                vec![],
-            )
-            .met
+            judge("one-nic", "…", &checks, Data { subject: SkeinTls, runs, yardsticks: &[] }, vec![]).met
         };
         let good = moved("", SkeinTls, 1, 1.9e9, 5.0);
         assert_eq!(judged(std::slice::from_ref(&good)), Some(true));
-        let corrupt = Run {
-            guest_verdict: Some(Verdict {
-                ok: false,
-                pages: 9,
-                bad_pages: 1,
-                bad_blocks: 0,
-            }),
-            ..good.clone()
-        };
+        let corrupt =
+            Run { guest_verdict: Some(Verdict { ok: false, pages: 9, bad_pages: 1, bad_blocks: 0 }), ..good.clone() };
         assert_eq!(judged(&[good.clone(), corrupt]), Some(false));
-        let unverified = Run {
-            guest_verdict: None,
-            ..good.clone()
-        };
+        let unverified = Run { guest_verdict: None, ..good.clone() };
         assert_eq!(judged(&[unverified]), Some(false));
-        let failed = Run {
-            error: Some("no".into()),
-            ..good.clone()
-        };
+        let failed = Run { error: Some("no".into()), ..good.clone() };
         assert_eq!(judged(&[good, failed]), Some(false));
         assert_eq!(judged(&[]), None);
     }
 
     #[test]
     fn totals_keep_order_and_count_failures() {
-        let failed = Run {
-            error: Some("no".into()),
-            ..moved("", Ssh, 1, 1e9, 7.0)
-        };
-        let totals = totals(&[
-            moved("", SkeinTls, 1, 1e9, 5.0),
-            failed,
-            moved("", SkeinTls, 2, 1e9, 6.0),
-        ]);
+        let failed = Run { error: Some("no".into()), ..moved("", Ssh, 1, 1e9, 7.0) };
+        let totals = totals(&[moved("", SkeinTls, 1, 1e9, 5.0), failed, moved("", SkeinTls, 2, 1e9, 6.0)]);
         assert_eq!(totals.len(), 2);
         assert_eq!(totals[0].total_s.as_ref().unwrap().values, [5.0, 6.0]);
         assert_eq!((totals[1].mover, totals[1].failed, &totals[1].total_s), (Ssh, 1, &None));

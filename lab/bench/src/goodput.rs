@@ -47,10 +47,7 @@ impl Counter {
         let mut sum = counters.next().cloned().unwrap_or_default();
         for counter in counters {
             assert_eq!(sum.t_s.len(), counter.t_s.len(), "read at the same moments");
-            sum.bytes
-                .iter_mut()
-                .zip(&counter.bytes)
-                .for_each(|(sum, more)| *sum += more);
+            sum.bytes.iter_mut().zip(&counter.bytes).for_each(|(sum, more)| *sum += more);
         }
         sum
     }
@@ -90,15 +87,8 @@ fn bins(from: f64, to: f64) -> impl Iterator<Item = (f64, f64)> {
 
 /// First moment in `[from, to]` at which the counter is at `bytes`.
 fn reaches(counter: &Counter, bytes: f64, from: f64, to: f64) -> Option<f64> {
-    let index = counter
-        .bytes
-        .iter()
-        .zip(&counter.t_s)
-        .position(|(&b, &t)| b >= bytes && t >= from)?;
-    let t = match index
-        .checked_sub(1)
-        .map(|before| (counter.t_s[before], counter.bytes[before]))
-    {
+    let index = counter.bytes.iter().zip(&counter.t_s).position(|(&b, &t)| b >= bytes && t >= from)?;
+    let t = match index.checked_sub(1).map(|before| (counter.t_s[before], counter.bytes[before])) {
         Some((t0, b0)) if counter.bytes[index] > b0 => {
             t0 + (counter.t_s[index] - t0) * (bytes - b0) / (counter.bytes[index] - b0)
         }

@@ -4,5 +4,6 @@ pub mod figure;
 pub mod goodput;
 pub mod mover;
 pub mod record;
+pub mod report;
 pub mod stats;
 pub mod units;

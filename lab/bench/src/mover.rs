@@ -179,10 +179,7 @@ impl FromStr for Mover {
     type Err = UnknownMover;
 
     fn from_str(name: &str) -> Result<Self, UnknownMover> {
-        Mover::ALL
-            .into_iter()
-            .find(|m| m.name() == name)
-            .ok_or_else(|| UnknownMover(name.into()))
+        Mover::ALL.into_iter().find(|m| m.name() == name).ok_or_else(|| UnknownMover(name.into()))
     }
 }
 

@@ -421,12 +421,7 @@ pub(crate) mod tests {
             downtime_ms: Some(21.0),
             guest_gap_ms: Some(30.5),
             ping_gap_ms: None,
-            guest_verdict: Some(Verdict {
-                ok: true,
-                pages: 1000,
-                bad_pages: 0,
-                bad_blocks: 0,
-            }),
+            guest_verdict: Some(Verdict { ok: true, pages: 1000, bad_pages: 0, bad_blocks: 0 }),
             guest_bytes: 1_000_000_000,
             transferred_bytes: 1_003_000_000,
             rounds: 2,
@@ -438,22 +433,9 @@ pub(crate) mod tests {
                 tx_bytes: 1_050_000_000,
                 rx_bytes: 9_000_000,
             }],
-            cpu_source_s: CpuSeconds {
-                qemu: 0.4,
-                vcpu: 1.0,
-                mover: 0.5,
-            },
-            cpu_target_s: CpuSeconds {
-                qemu: 0.3,
-                vcpu: 0.0,
-                mover: 0.6,
-            },
-            phases: Phases {
-                active_s: Some(0.02),
-                stop_s: Some(4.1),
-                completed_s: Some(4.2),
-                resume_s: Some(4.21),
-            },
+            cpu_source_s: CpuSeconds { qemu: 0.4, vcpu: 1.0, mover: 0.5 },
+            cpu_target_s: CpuSeconds { qemu: 0.3, vcpu: 0.0, mover: 0.6 },
+            phases: Phases { active_s: Some(0.02), stop_s: Some(4.1), completed_s: Some(4.2), resume_s: Some(4.21) },
             faults: vec![],
             memory: None,
             control: None,
@@ -472,26 +454,12 @@ pub(crate) mod tests {
             used_again_s: Some(0.8),
         }];
         full.memory = Some(MoverMemory {
-            source: EndMemory {
-                anonymous_bytes: 9 << 20,
-                locked_bytes: 0,
-                socket_bytes: 4 << 20,
-            },
+            source: EndMemory { anonymous_bytes: 9 << 20, locked_bytes: 0, socket_bytes: 4 << 20 },
             target: EndMemory::default(),
         });
         full.control = Some(ControlLatency {
-            idle: RoundTrips {
-                count: 400,
-                median_us: 210.0,
-                p99_us: 350.0,
-                max_us: 900.0,
-            },
-            loaded: RoundTrips {
-                count: 380,
-                median_us: 950.0,
-                p99_us: 4100.0,
-                max_us: 7000.5,
-            },
+            idle: RoundTrips { count: 400, median_us: 210.0, p99_us: 350.0, max_us: 900.0 },
+            loaded: RoundTrips { count: 380, median_us: 950.0, p99_us: 4100.0, max_us: 7000.5 },
         });
         full.samples = Some(Samples {
             t_s: vec![0.2, 0.4],
@@ -502,15 +470,8 @@ pub(crate) mod tests {
                 tx_bps: vec![1e9, 9.9e8],
                 rx_bps: vec![1e7, 1.1e7],
             }],
-            cores: vec![CoreSamples {
-                core: 0,
-                busy: vec![0.5, 1.0],
-            }],
-            uses: vec![UseSamples {
-                end: "source".into(),
-                what: "mover".into(),
-                cores: vec![0.25, 0.5],
-            }],
+            cores: vec![CoreSamples { core: 0, busy: vec![0.5, 1.0] }],
+            uses: vec![UseSamples { end: "source".into(), what: "mover".into(), cores: vec![0.25, 0.5] }],
         });
         let mut failed = run("cut", "carrier", Mover::Ssh);
         failed.error = Some("QEMU on the source: Channel error".into());
@@ -558,11 +519,7 @@ pub(crate) mod tests {
                     total_s: Summary::of(&[4.2]),
                     failed: 0,
                 }],
-                skipped: vec![Skipped {
-                    stage: "carrier".into(),
-                    mover: Mover::Mptcp,
-                    why: "no MPTCP".into(),
-                }],
+                skipped: vec![Skipped { stage: "carrier".into(), mover: Mover::Mptcp, why: "no MPTCP".into() }],
             }],
             runs: vec![full, failed],
         }
@@ -583,10 +540,7 @@ pub(crate) mod tests {
             std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/results.json"), &text).unwrap();
             return;
         }
-        assert_eq!(
-            text, golden,
-            "after a change on purpose: SKEIN_BLESS=1 cargo test -p skein-bench"
-        );
+        assert_eq!(text, golden, "after a change on purpose: SKEIN_BLESS=1 cargo test -p skein-bench");
     }
 
     #[test]
@@ -594,10 +548,7 @@ pub(crate) mod tests {
         let run = run("x", "", Mover::SkeinTls);
         assert!((run.goodput_bps().unwrap() - 2e9).abs() < 1.0);
         assert_eq!(run.mover_cpu_s_per_gb(), Some(1.1));
-        let failed = Run {
-            error: Some("x".into()),
-            ..run
-        };
+        let failed = Run { error: Some("x".into()), ..run };
         assert_eq!(failed.goodput_bps(), None);
         assert!(!failed.intact());
     }

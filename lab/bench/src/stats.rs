@@ -31,11 +31,7 @@ impl Summary {
         sorted.sort_by(f64::total_cmp);
         let (min, max) = (sorted[0], sorted[sorted.len() - 1]);
         let trim = sorted.len() >= 3;
-        let kept = if trim {
-            &sorted[1..sorted.len() - 1]
-        } else {
-            &sorted[..]
-        };
+        let kept = if trim { &sorted[1..sorted.len() - 1] } else { &sorted[..] };
         let mean = kept.iter().sum::<f64>() / kept.len() as f64;
         let spread = match kept.len() {
             1 => 0.0,
@@ -70,11 +66,7 @@ pub fn percentile(values: &[f64], share: f64) -> Option<f64> {
 
 fn median_of_sorted(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 {
-        sorted[middle]
-    } else {
-        (sorted[middle - 1] + sorted[middle]) / 2.0
-    }
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }
 
 #[cfg(test)]

@@ -9,6 +9,11 @@ pub fn bps(value: f64) -> String {
     }
 }
 
+/// A nominal rate: `1 Gb/s`, `2.5 Gb/s`, `250 Mb/s`.
+pub fn nominal(bps: u64) -> String {
+    if bps >= 1_000_000_000 { format!("{} Gb/s", bps as f64 / 1e9) } else { format!("{} Mb/s", bps as f64 / 1e6) }
+}
+
 /// Bytes, in powers of 1000 as wires count: `350 MB`, `2.15 GB`.
 pub fn bytes(value: f64) -> String {
     match value.abs() {
@@ -51,6 +56,7 @@ mod tests {
         assert_eq!(bps(1.8834e9), "1.88 Gb/s");
         assert_eq!(bps(999.6e6), "1.00 Gb/s");
         assert_eq!(bps(943.4e6), "943 Mb/s");
+        assert_eq!((nominal(2_500_000_000).as_str(), nominal(250_000_000).as_str()), ("2.5 Gb/s", "250 Mb/s"));
         assert_eq!(bps(0.0), "0.00 kb/s");
         assert_eq!(bytes(2147483648.0), "2.15 GB");
         assert_eq!(bytes(65536.0), "65.5 kB");
