@@ -187,6 +187,7 @@ impl Lab {
     /// If there is no such host, or the lab is gone.
     pub fn command(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
         self.host(host)?;
+        require_root()?;
         let netns = plan::netns(self.name(), host);
         let namespace = File::open(netns::path(&netns)).map_err(|source| LabError::Enter { netns, source })?;
         let mut command = Command::new(program);
@@ -286,6 +287,7 @@ impl Lab {
 
     fn change(&self, host: &str, nic: usize, change: impl FnOnce(&mut State, usize)) -> Result<(), LabError> {
         let (h, nic) = self.nic(host, nic)?;
+        require_root()?;
         let _lock = state::lock().map_err(|source| self.state_error(source))?;
         let mut state = self.state()?;
         let setting = |state: &State| Setting::of(state.spec.hosts[h].nics[nic].rate_mbit, state.cut(host, nic));
@@ -299,6 +301,7 @@ impl Lab {
     }
 
     fn inside<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+        require_root()?;
         let netns = plan::netns(self.name(), host);
         skein_host::enter(&netns::path(&netns), work).map_err(|source| LabError::Enter { netns, source })
     }
@@ -352,9 +355,7 @@ impl Drop for Lab {
 /// If the caller is not root, `ip` is missing, or the kernel refuses.
 pub fn down(name: &str) -> Result<bool, LabError> {
     spec::check_name(name)?;
-    if !nix::unistd::geteuid().is_root() {
-        return Err(LabError::NotRoot);
-    }
+    require_root()?;
     let namespaces = netns::with_prefix(&plan::netns_prefix(name));
     netns::remove(&namespaces, &plan::netns(name, SWITCH))?;
     let known = state::remove(name).map_err(|source| LabError::State { name: name.to_owned(), source })?;
@@ -364,6 +365,10 @@ pub fn down(name: &str) -> Result<bool, LabError> {
 /// The names of all labs that stand on this machine.
 pub fn labs() -> Vec<String> {
     state::names()
+}
+
+fn require_root() -> Result<(), LabError> {
+    if nix::unistd::geteuid().is_root() { Ok(()) } else { Err(LabError::NotRoot) }
 }
 
 fn standing(labs: &[String]) -> String {
