@@ -1,1 +1,118 @@
 //! The lab's guest: kernel, initramfs, boot, and what the workload inside reports.
+//!
+//! ```no_run
+//! # use std::{process::Command, time::Duration};
+//! # use skein_lab_guest::*;
+//! # fn main() -> Result<(), Error> {
+//! let image = Image::prepare(&default_cache())?;
+//! let params = Params { fill_mb: 100, rewrite_mb: 50, rate: 5000, ..Params::default() };
+//! let spec = Spec::new("demo", image, 256, params);
+//! // The closure says where QEMU runs: `|qemu| lab.command("a", qemu)` for a host of the lab.
+//! let mut source = Guest::boot(&spec, |qemu| Command::new(qemu))?;
+//! source.wait_ready(Duration::from_secs(60))?;
+//! let mut target = Guest::incoming(&spec, |qemu| Command::new(qemu))?;
+//! let uri = "tcp:127.0.0.1:4444";
+//! let moved = migrate(&mut source, &mut target, (uri, uri), &Tuning::default(), Duration::from_secs(60), |_| {})?;
+//! let verdict = target.agent().verify(Duration::from_secs(60))?;
+//! println!("{:?} {:?}, {} of {} pages bad", moved.info.downtime, moved.gaps, verdict.bad, verdict.pages);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - [`Image`]: a kernel and an initramfs, obtained once; [`SharedDisk`]: what both hosts see.
+//! - [`Spec`] → [`Guest`]: a QEMU with channels into the guest. `guest.qemu.qmp` is its control socket.
+//! - [`Agent`]: commands for the workload ([`Status`], [`Verdict`]).
+//! - [`Beats`], [`Gaps`]: the heartbeat as seen from outside.
+//! - [`migrate`]: QEMU's own migration, directly or through whatever joins the two addresses.
+//!
+//! What the workload does is described with [`Params`]; how all this is meant, in `docs/guest.md`.
+
+mod agent;
+mod beats;
+mod guest;
+mod image;
+mod initramfs;
+mod kernel;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+pub use agent::{Agent, BeatStatus, DiskStatus, QUICK, Status, Verdict};
+pub use beats::{Beat, Beats, Gaps};
+pub use guest::{Guest, Migration, Spec, migrate};
+pub use image::{Image, SharedDisk, WORKLOAD_BUILD, WORKLOAD_VARIABLE, default_cache, find_workload};
+pub use skein_hypervisor::{Compression, MemoryBackend, MigrationInfo, MigrationStatus, Tls, Tuning};
+pub use skein_workload::{Address, Params, Rewrite};
+
+/// What can go wrong with a guest.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file or a socket.
+    #[error("{what} {path}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The workload program is not there.
+    #[error("the guest's workload is not built; run: {WORKLOAD_BUILD} (or name it with {WORKLOAD_VARIABLE})")]
+    NoWorkload,
+    /// No usable kernel.
+    #[error("the guest's kernel: {0}")]
+    Kernel(String),
+    /// QEMU does not start.
+    #[error("the guest's QEMU")]
+    Start(#[from] skein_hypervisor::Error),
+    /// QEMU's control socket.
+    #[error("the guest's QEMU, over QMP")]
+    Qmp(#[from] skein_hypervisor::QmpError),
+    /// QEMU ended.
+    #[error("QEMU ended with {status}: {stderr}; the guest's last words: {console}")]
+    Ended {
+        /// How.
+        status: ExitStatus,
+        /// QEMU's standard error.
+        stderr: String,
+        /// The end of the guest's console.
+        console: String,
+    },
+    /// The workload does not say that it is ready.
+    #[error("the guest is not ready after {} s; its last words: {console}", after.as_secs())]
+    NotReady {
+        /// The time it had.
+        after: Duration,
+        /// The end of the guest's console.
+        console: String,
+    },
+    /// The channel into the guest.
+    #[error("{0}")]
+    Agent(String),
+    /// The workload says no.
+    #[error("the guest refuses: {0}")]
+    Refused(String),
+    /// A migration that ended badly.
+    #[error("the migration {}: {}; the target: {target}", status_word(info), info.error.as_deref().unwrap_or("no reason given"))]
+    Migration {
+        /// The source QEMU's account.
+        info: Box<MigrationInfo>,
+        /// What the target QEMU wrote to standard error.
+        target: String,
+    },
+}
+
+fn status_word(info: &MigrationInfo) -> String {
+    format!("is {:?}", info.status).to_lowercase()
+}
+
+impl Error {
+    fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { what, path, source }
+    }
+}

@@ -1,0 +1,261 @@
+//! A guest in one QEMU, and its move to another.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use skein_hypervisor::{
+    Config, Disk, Incoming, MigrationInfo, MigrationStatus, Nic, NicBackend, Port, Qemu, Serial, Tuning,
+};
+use skein_workload::{BEAT_PORT, CONTROL_PORT, Params};
+use tempfile::TempDir;
+
+use crate::agent::{self, Agent};
+use crate::beats::{Beats, Gaps};
+use crate::image::{Image, SharedDisk};
+use crate::{Error, MemoryBackend};
+
+/// For QEMU to answer on its control socket.
+const START_DEADLINE: Duration = Duration::from_secs(30);
+/// How much of the console an error shows.
+const CONSOLE_BYTES: u64 = 2000;
+
+/// A guest: the same for source and target.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// Shown by `ps`, and part of the names of directories.
+    pub name: String,
+    /// What it boots from.
+    pub image: Image,
+    /// RAM in MiB: at least what the workload fills and 100 more.
+    pub memory_mb: u32,
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// `q35`, `pc-q35-7.2`...
+    pub machine: String,
+    /// Where its RAM lives.
+    pub memory: MemoryBackend,
+    /// What the workload does.
+    pub params: Params,
+    /// Its disk; `params.disk_mb` says how much of it the workload uses.
+    pub disk: Option<SharedDisk>,
+    /// The MAC of its NIC, and the tap that it is plugged into, which must exist in QEMU's network namespace.
+    pub nic: Option<(String, String)>,
+    /// The QEMU program; none: `$SKEIN_QEMU`, or `qemu-system-x86_64`.
+    pub qemu: Option<PathBuf>,
+    /// That QEMU's firmware directory.
+    pub firmware: Option<PathBuf>,
+    /// More arguments for QEMU.
+    pub extra: Vec<String>,
+}
+
+impl Spec {
+    /// A guest with one CPU on a q35 machine, a shared memfd for RAM, no disk and no NIC.
+    pub fn new(name: impl Into<String>, image: Image, memory_mb: u32, params: Params) -> Self {
+        Self {
+            name: name.into(),
+            image,
+            memory_mb,
+            cpus: 1,
+            machine: "q35".into(),
+            memory: MemoryBackend::Memfd,
+            params,
+            disk: None,
+            nic: None,
+            qemu: None,
+            firmware: None,
+            extra: Vec::new(),
+        }
+    }
+
+    fn config(&self, directory: &Path, incoming: Incoming, paused: bool) -> Config {
+        let mut config = Config::new(&self.name, self.memory_mb, directory.join("qmp"));
+        config.binary = self.qemu.clone();
+        config.firmware = self.firmware.clone();
+        config.machine = self.machine.clone();
+        config.memory = self.memory;
+        config.cpus = self.cpus;
+        config.kernel = Some(self.image.kernel.clone());
+        config.initrd = Some(self.image.initrd.clone());
+        // Mitigations cost an emulated CPU much and protect nothing here; a panic must end QEMU (with -no-reboot).
+        config.append = format!("console=ttyS0 quiet panic=-1 mitigations=off nokaslr {}", self.params.command_line());
+        config.disks = self.disk.iter().map(|disk| Disk { path: disk.path(), cache: disk.cache() }).collect();
+        config.nics =
+            self.nic.iter().map(|(mac, tap)| Nic { mac: mac.clone(), backend: NicBackend::Tap(tap.clone()) }).collect();
+        config.serial = Serial::File(directory.join("console"));
+        config.ports = [(CONTROL_PORT, "control"), (BEAT_PORT, "beat")]
+            .map(|(name, socket)| Port { name: name.into(), socket: directory.join(socket) })
+            .into();
+        config.incoming = incoming;
+        config.paused = paused;
+        config.extra = self.extra.iter().map(Into::into).collect();
+        config
+    }
+}
+
+/// A guest's QEMU, with the channels into the guest. Killed and cleaned up when dropped.
+#[derive(Debug)]
+pub struct Guest {
+    /// The process and its control socket.
+    pub qemu: Qemu,
+    agent: Agent,
+    beats: Beats,
+    directory: TempDir,
+}
+
+impl Guest {
+    /// Starts a guest that boots. `command`: see [`Qemu::start`].
+    pub fn boot(spec: &Spec, command: impl FnOnce(&Path) -> Command) -> Result<Self, Error> {
+        Self::start(spec, Incoming::No, false, command)
+    }
+
+    /// Starts a QEMU that waits for `migrate-incoming`; the guest runs there as soon as it has arrived.
+    pub fn incoming(spec: &Spec, command: impl FnOnce(&Path) -> Command) -> Result<Self, Error> {
+        Self::start(spec, Incoming::Defer, false, command)
+    }
+
+    /// As [`Guest::incoming`], but the guest stays stopped until `cont`.
+    pub fn incoming_paused(spec: &Spec, command: impl FnOnce(&Path) -> Command) -> Result<Self, Error> {
+        Self::start(spec, Incoming::Defer, true, command)
+    }
+
+    fn start(
+        spec: &Spec,
+        incoming: Incoming,
+        paused: bool,
+        command: impl FnOnce(&Path) -> Command,
+    ) -> Result<Self, Error> {
+        let directory = tempfile::Builder::new()
+            .prefix(&format!("skein-{}-", spec.name))
+            .tempdir()
+            .map_err(Error::io("creating a directory in", std::env::temp_dir()))?;
+        let config = spec.config(directory.path(), incoming, paused);
+        let qemu = Qemu::start(&config, command, START_DEADLINE)?;
+        let connect = |name: &str| {
+            let path = directory.path().join(name);
+            UnixStream::connect(&path).map_err(Error::io("connecting to", path))
+        };
+        let agent = Agent::new(connect("control")?);
+        let beats = Beats::collect(connect("beat")?).map_err(Error::io("reading", directory.path()))?;
+        Ok(Self { qemu, agent, beats, directory })
+    }
+
+    /// A directory for sockets and files of this QEMU, removed with it.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Commands for the workload.
+    pub fn agent(&mut self) -> &mut Agent {
+        &mut self.agent
+    }
+
+    /// The heartbeat, from this QEMU.
+    pub fn beats(&self) -> &Beats {
+        &self.beats
+    }
+
+    /// The end of what the guest wrote on its console while it was here.
+    pub fn console(&self) -> String {
+        let read = || {
+            let mut file = std::fs::File::open(self.directory.path().join("console"))?;
+            let start = file.metadata()?.len().saturating_sub(CONSOLE_BYTES);
+            file.seek(SeekFrom::Start(start))?;
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes)?;
+            Ok::<_, std::io::Error>(String::from_utf8_lossy(&bytes).trim().to_owned())
+        };
+        read().unwrap_or_default()
+    }
+
+    /// Waits until the workload has filled everything and runs; gives the time it took from this call.
+    pub fn wait_ready(&mut self, deadline: Duration) -> Result<Duration, Error> {
+        const ASK_EVERY: Duration = Duration::from_millis(50);
+        let start = Instant::now();
+        let mut asked = self.agent.send("status")?;
+        loop {
+            match self.agent.answer(asked, Duration::from_millis(200)) {
+                Ok(Some(answer)) => {
+                    let status: agent::Status = agent::parse("status", answer)?;
+                    if status.ready {
+                        return Ok(start.elapsed());
+                    }
+                    std::thread::sleep(ASK_EVERY);
+                    asked = self.agent.send("status")?;
+                }
+                Ok(None) => {}
+                Err(error) => return Err(self.ended().unwrap_or(error)),
+            }
+            if let Some(ended) = self.ended() {
+                return Err(ended);
+            }
+            if start.elapsed() > deadline {
+                return Err(Error::NotReady { after: deadline, console: self.console() });
+            }
+        }
+    }
+
+    /// The error that says so, if QEMU has ended.
+    fn ended(&mut self) -> Option<Error> {
+        let status = self.qemu.wait(Duration::from_millis(1)).ok()??;
+        Some(Error::Ended { status, stderr: self.qemu.stderr(), console: self.console() })
+    }
+
+    /// Waits up to `deadline` for a beat to come from here.
+    pub fn wait_beat(&self, deadline: Duration) -> Result<(), Error> {
+        let end = Instant::now() + deadline;
+        while self.beats.last().is_none() {
+            if Instant::now() > end {
+                return Err(Error::Agent(format!("no beat of the guest within {} ms", deadline.as_millis())));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+}
+
+/// A migration as both QEMUs and the guest saw it.
+#[derive(Debug, Clone)]
+pub struct Migration {
+    /// The source QEMU's account.
+    pub info: MigrationInfo,
+    /// From the command to the source's completion.
+    pub total: Duration,
+    /// What the guest missed; none if it has no heartbeat.
+    pub gaps: Option<Gaps>,
+}
+
+/// Moves a guest: `target` listens on `listen`, `source` connects to `connect` (the same for a direct migration, the two
+/// ends of a tunnel otherwise). Waits up to `deadline` for completion, telling `progress` how it stands, then until the
+/// guest beats on the target.
+pub fn migrate(
+    source: &mut Guest,
+    target: &mut Guest,
+    (listen, connect): (&str, &str),
+    tuning: &Tuning,
+    deadline: Duration,
+    progress: impl FnMut(&MigrationInfo),
+) -> Result<Migration, Error> {
+    /// Beats to look at, before and after.
+    const SETTLE: Duration = Duration::from_millis(500);
+    target.qemu.qmp.tune(tuning)?;
+    target.qemu.qmp.migrate_incoming(listen)?;
+    source.qemu.qmp.tune(tuning)?;
+    let since = Instant::now() - SETTLE;
+    let start = Instant::now();
+    source.qemu.qmp.migrate(connect)?;
+    let info = source.qemu.qmp.wait_migrated(deadline, progress)?;
+    let total = start.elapsed();
+    if info.status != MigrationStatus::Completed {
+        return Err(Error::Migration { info: Box::new(info), target: target.qemu.stderr() });
+    }
+    let beating = source.beats.last().is_some();
+    if beating {
+        target.wait_beat(agent::QUICK)?;
+        std::thread::sleep(SETTLE);
+    }
+    let gaps = Gaps::between(&source.beats.since(since), &target.beats.since(since));
+    Ok(Migration { info, total, gaps })
+}
