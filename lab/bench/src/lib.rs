@@ -1,5 +1,6 @@
 //! Named benchmark cases, the movers they compare, statistics and the report.
 
+pub mod case;
 pub mod figure;
 pub mod goodput;
 pub mod mover;

@@ -1,0 +1,414 @@
+//! The named cases: which hosts, links and guest, which movers, which faults, and the figure to reach. Data only.
+
+use std::time::Duration;
+
+use crate::{figure::Check, mover::Mover};
+
+/// One named case.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Name on the command line and in results.
+    pub name: &'static str,
+    /// What it shows, in a sentence.
+    pub shows: &'static str,
+    /// The mover that the figure is about.
+    pub subject: Mover,
+    /// Each builds its own hosts, links and guest.
+    pub stages: Vec<Stage>,
+    /// The figure, part by part.
+    pub checks: Vec<Check>,
+}
+
+/// One set-up within a case.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    /// Name within the case; empty for the only one.
+    pub name: &'static str,
+    /// The links between the two hosts.
+    pub links: Links,
+    /// The guests; all are alike.
+    pub guest: Guest,
+    /// How many move, and where to.
+    pub moves: Moves,
+    /// The movers compared: the case's subject first, then its strongest peer.
+    pub movers: Vec<Mover>,
+    /// What is done to the links in mid-migration.
+    pub fault: Option<Fault>,
+    /// iperf3 on all links together, before the first migration.
+    pub iperf3: bool,
+    /// Watch the memory of the mover's processes.
+    pub watch_memory: bool,
+    /// Echo a small stream through the same tunnel.
+    pub control_stream: bool,
+}
+
+/// The links between the two hosts: one a NIC at each end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Links {
+    /// Rate of each in Mb/s, both ways; None: as fast as the machine.
+    pub rates_mbit: Vec<Option<u32>>,
+    /// All NICs are in one subnet; otherwise each pair has its own.
+    pub same_subnet: bool,
+    /// Bytes.
+    pub mtu: u32,
+}
+
+/// A guest and what it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guest {
+    /// RAM.
+    pub memory_mb: u32,
+    /// Part of it that the workload fills and checks.
+    pub fill_mb: u32,
+    /// Share of compressible bytes in it, per cent.
+    pub compressible: u8,
+    /// Part of it that is rewritten all the time.
+    pub rewrite_mb: u32,
+    /// Pages rewritten a second.
+    pub rewrite_pages_per_s: u32,
+    /// Virtual CPUs.
+    pub vcpus: u32,
+}
+
+/// How many guests move, and where to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moves {
+    /// This many at once, all in the same direction.
+    Together(u32),
+    /// One each way at once.
+    BothWays,
+}
+
+/// What is done to links in mid-migration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// How.
+    pub kind: FaultKind,
+    /// To the last of them, or to all.
+    pub all_links: bool,
+    /// When, as a share of the guest's filled memory that QEMU has sent, per cent.
+    pub after_percent: u32,
+    /// How long.
+    pub lasts: Duration,
+}
+
+/// How a link is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The NIC sees its carrier go.
+    Carrier,
+    /// Everything sent is lost; the NIC sees nothing.
+    BlackHole,
+}
+
+impl FaultKind {
+    /// Name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            FaultKind::Carrier => "carrier",
+            FaultKind::BlackHole => "black-hole",
+        }
+    }
+}
+
+impl Moves {
+    /// How many guests there are.
+    pub fn guests(self) -> u32 {
+        match self {
+            Moves::Together(n) => n,
+            Moves::BothWays => 2,
+        }
+    }
+}
+
+impl Case {
+    /// The case's figure in words, without the part that all have in common.
+    pub fn figure(&self) -> String {
+        let data = crate::figure::Data { subject: self.subject, runs: &[], yardsticks: &[] };
+        self.checks.iter().map(|check| check.judge(data).figure).collect::<Vec<_>>().join("; ")
+    }
+
+    /// As it is run with `--quick`: of the peers, only the strongest.
+    pub fn quick(mut self) -> Self {
+        for stage in &mut self.stages {
+            stage.movers.truncate(2);
+        }
+        self
+    }
+}
+
+/// Mb/s of the usual link.
+const GIGABIT: Option<u32> = Some(1000);
+
+fn links(rates_mbit: &[Option<u32>]) -> Links {
+    Links { rates_mbit: rates_mbit.to_vec(), same_subnet: false, mtu: 1500 }
+}
+
+/// A guest that is idle, but for its heartbeat, and holds nothing that compresses.
+fn idle(memory_mb: u32, fill_mb: u32) -> Guest {
+    Guest { memory_mb, fill_mb, compressible: 0, rewrite_mb: 0, rewrite_pages_per_s: 0, vcpus: 1 }
+}
+
+fn stage(links: Links, guest: Guest, movers: &[Mover]) -> Stage {
+    Stage {
+        name: "",
+        links,
+        guest,
+        moves: Moves::Together(1),
+        movers: movers.to_vec(),
+        fault: None,
+        iperf3: false,
+        watch_memory: false,
+        control_stream: false,
+    }
+}
+
+/// All cases, in the order of the documentation.
+pub fn all() -> Vec<Case> {
+    use Check::*;
+    use Mover::*;
+
+    // Large against what begins and ends a migration, small enough for ten runs on an emulated guest.
+    let usual = idle(2048, 1536);
+    let two = links(&[GIGABIT, GIGABIT]);
+    let case = |name, shows, stages: &[Stage], checks: &[Check]| Case {
+        name,
+        shows,
+        subject: SkeinTls,
+        stages: stages.to_vec(),
+        checks: checks.to_vec(),
+    };
+    let on = |rates: &[Option<u32>], movers: &[Mover]| stage(links(rates), usual.clone(), movers);
+
+    let both_nics_filled = [
+        OfIperf3 { stage: "", share: 0.95 },
+        TimeOf { stage: "", peer: QemuMultifd, at_most: 0.55 },
+        TimeOf { stage: "", peer: MptcpMultifd, at_most: 1.05 },
+    ];
+    let everyone = [
+        SkeinTls,
+        MptcpMultifd,
+        QemuMultifd,
+        QemuTcp,
+        Mptcp,
+        MptcpMultifdZstd,
+        QemuMultifdZstd,
+        QemuMultifdTls,
+        QemuXbzrle,
+        Ssh,
+        Socat,
+        SkeinPlain,
+    ];
+    let cut = |name, kind| Stage {
+        name,
+        fault: Some(Fault { kind, all_links: false, after_percent: 25, lasts: Duration::from_secs(3) }),
+        iperf3: true,
+        ..stage(two.clone(), idle(3072, 2560), &[SkeinTls, MptcpMultifd])
+    };
+    let downtime_peers: &[Mover] = &[MptcpMultifd, QemuMultifd];
+    let downtime = |name, guest| Stage { name, ..stage(two.clone(), guest, &[SkeinTls, MptcpMultifd, QemuMultifd]) };
+    let unshaped = links(&[None, None]);
+    let mut plain = case(
+        "unshaped-plain",
+        "Without TLS, a deliberate option, little is lost against QEMU's own multifd on links as fast as the machine.",
+        &[stage(unshaped.clone(), idle(3072, 2560), &[SkeinPlain, QemuMultifd, Socat])],
+        &[GoodputOf { stage: "", peer: QemuMultifd, at_least: 0.8 }],
+    );
+    plain.subject = SkeinPlain;
+
+    vec![
+        case(
+            "two-nics",
+            "Two NICs of 1 Gb/s are both filled, with TLS on, by a guest that does not compress; every peer beside it.",
+            &[Stage { iperf3: true, ..on(&[GIGABIT, GIGABIT], &everyone) }],
+            &both_nics_filled,
+        ),
+        case(
+            "same-subnet",
+            "The same with both NICs of each host in one subnet, where the kernel alone would send all by one NIC.",
+            &[Stage {
+                iperf3: true,
+                links: Links { same_subnet: true, ..two.clone() },
+                ..on(&[GIGABIT, GIGABIT], &[SkeinTls, MptcpMultifd, QemuMultifd])
+            }],
+            &both_nics_filled,
+        ),
+        case(
+            "uneven",
+            "NICs of 1 Gb/s and 250 Mb/s are each used as far as they go.",
+            &[Stage { iperf3: true, ..on(&[GIGABIT, Some(250)], &[SkeinTls, MptcpMultifd, QemuMultifd]) }],
+            &[OfLinks { stage: "", share: 0.93 }],
+        ),
+        case(
+            "eight-nics",
+            "Eight NICs of 200 Mb/s are all used.",
+            &[Stage { iperf3: true, ..on(&[Some(200); 8], &[SkeinTls, MptcpMultifd, QemuMultifd]) }],
+            &[OfLinks { stage: "", share: 0.93 }],
+        ),
+        case(
+            "one-nic",
+            "On a single NIC of 1 Gb/s nothing is lost.",
+            &[Stage { iperf3: true, ..on(&[GIGABIT], &[SkeinTls, QemuMultifd, QemuTcp, Ssh, Socat]) }],
+            &[OfLinks { stage: "", share: 0.93 }],
+        ),
+        case(
+            "slow-beside-fast",
+            "A NIC of 10 Mb/s beside one of 1 Gb/s does not hold it up.",
+            &[
+                Stage { name: "beside", ..on(&[GIGABIT, Some(10)], &[SkeinTls, MptcpMultifd, QemuMultifd]) },
+                Stage { name: "alone", ..on(&[GIGABIT], &[SkeinTls, QemuMultifd]) },
+            ],
+            &[GoodputOfStage { stage: "beside", other: "alone", at_least: 0.97 }],
+        ),
+        case(
+            "unshaped-tls",
+            "Encrypted, on links as fast as the machine, where CPU is the limit.",
+            &[stage(unshaped, idle(3072, 2560), &[SkeinTls, QemuMultifd, Ssh, QemuMultifdTls, MptcpMultifd])],
+            &[
+                GoodputOf { stage: "", peer: QemuMultifd, at_least: 0.6 },
+                GoodputOf { stage: "", peer: Ssh, at_least: 3.0 },
+                GoodputOf { stage: "", peer: QemuMultifdTls, at_least: 2.5 },
+            ],
+        ),
+        plain,
+        case(
+            "cpu",
+            "What tunnel and agent take of the CPU for each GB, TLS on, against ssh and sshd.",
+            &[on(&[GIGABIT, GIGABIT], &[SkeinTls, Ssh, Socat])],
+            &[CpuOf { stage: "", peer: Ssh, at_most: 1.0 / 3.0 }],
+        ),
+        case(
+            "downtime",
+            "How long the guest itself sees nothing, idle and while it writes, against QEMU alone on the same links.",
+            &[
+                downtime("idle", idle(512, 384)),
+                downtime("dirtying", Guest { rewrite_mb: 64, rewrite_pages_per_s: 5000, ..idle(512, 384) }),
+            ],
+            &[
+                GapOf { stage: "idle", peers: downtime_peers, factor: 1.2, slack_ms: 15.0 },
+                GapOf { stage: "dirtying", peers: downtime_peers, factor: 1.2, slack_ms: 15.0 },
+            ],
+        ),
+        case(
+            "mover-memory",
+            "What tunnel and agent hold of memory while they move a guest of 8 GB.",
+            &[Stage { watch_memory: true, ..stage(two.clone(), idle(8192, 6144), &[SkeinTls]) }],
+            &[MemoryAtMost { stage: "", bytes: 200_000_000 }],
+        ),
+        case(
+            "cut",
+            "One of two NICs is lost in mid-migration and comes back, with loss of carrier and as a black hole.",
+            &[cut("carrier", FaultKind::Carrier), cut("black-hole", FaultKind::BlackHole)],
+            &[
+                BelowAtMost { stage: "carrier", seconds: 1.0 },
+                UsedAgainWithin { stage: "carrier", seconds: 2.0 },
+                BelowAtMost { stage: "black-hole", seconds: 2.0 },
+                UsedAgainWithin { stage: "black-hole", seconds: 2.0 },
+            ],
+        ),
+        case(
+            "dark",
+            "All NICs are lost for 20 s in mid-migration.",
+            &[
+                Stage { name: "undisturbed", ..on(&[GIGABIT, GIGABIT], &[SkeinTls, QemuMultifd]) },
+                Stage {
+                    name: "dark",
+                    fault: Some(Fault {
+                        kind: FaultKind::BlackHole,
+                        all_links: true,
+                        after_percent: 40,
+                        lasts: Duration::from_secs(20),
+                    }),
+                    ..on(&[GIGABIT, GIGABIT], &[SkeinTls, QemuMultifd])
+                },
+            ],
+            &[Adds { stage: "dark", undisturbed: "undisturbed", seconds: 21.0 }],
+        ),
+        case(
+            "control-latency",
+            "Round trips of a small stream through the same tunnel while all links carry bulk.",
+            &[Stage { control_stream: true, ..on(&[GIGABIT, GIGABIT], &[SkeinTls, Ssh]) }],
+            &[LatencyOver { stage: "", millis: 10.0 }],
+        ),
+        case(
+            "six-guests",
+            "Six guests leave a host at once, share the links, and arrive together.",
+            &[Stage {
+                moves: Moves::Together(6),
+                ..stage(two.clone(), idle(448, 320), &[SkeinTls, MptcpMultifd, QemuMultifd])
+            }],
+            &[OfLinks { stage: "", share: 0.93 }, FinishWithin { stage: "", factor: 1.1 }],
+        ),
+        case(
+            "both-ways",
+            "Two guests change places: links are full duplex.",
+            &[Stage { moves: Moves::BothWays, ..stage(two, idle(1024, 768), &[SkeinTls, MptcpMultifd]) }],
+            &[EachWay { stage: "", share: 0.9 }],
+        ),
+    ]
+}
+
+/// The case of this name.
+pub fn named(name: &str) -> Option<Case> {
+    all().into_iter().find(|case| case.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn cases_are_whole() {
+        let mut names = BTreeSet::new();
+        for case in all() {
+            assert!(names.insert(case.name), "{} twice", case.name);
+            assert!(!case.figure().is_empty() && case.shows.ends_with('.'), "{}", case.name);
+            let mut stages = BTreeSet::new();
+            for stage in &case.stages {
+                assert!(stages.insert(stage.name), "{}: stage '{}' twice", case.name, stage.name);
+                assert_eq!(stage.movers[0], case.subject, "{}: the subject comes first", case.name);
+                let distinct: BTreeSet<_> = stage.movers.iter().collect();
+                assert_eq!(distinct.len(), stage.movers.len(), "{}", case.name);
+                assert!(!stage.links.rates_mbit.is_empty());
+                assert!(stage.guest.fill_mb + 96 <= stage.guest.memory_mb, "{}: room for the kernel", case.name);
+                assert!(stage.guest.rewrite_mb <= stage.guest.fill_mb);
+            }
+        }
+        assert_eq!(names.len(), 16);
+        assert!(named("two-nics").is_some() && named("three-nics").is_none());
+    }
+
+    /// Every stage and peer that a check speaks of is there; with none of the runs, nothing is judged.
+    #[test]
+    fn checks_speak_of_what_there_is() {
+        for case in all() {
+            for check in &case.checks {
+                let text = format!("{check:?}");
+                for word in ["stage: \"", "other: \"", "undisturbed: \""] {
+                    let Some((_, rest)) = text.split_once(word) else { continue };
+                    let name = rest.split('"').next().unwrap();
+                    assert!(case.stages.iter().any(|s| s.name == name), "{}: no stage '{name}'", case.name);
+                }
+                let (Check::TimeOf { stage, peer, .. }
+                | Check::GoodputOf { stage, peer, .. }
+                | Check::CpuOf { stage, peer, .. }) = *check
+                else {
+                    continue;
+                };
+                let stage = case.stages.iter().find(|s| s.name == stage).unwrap();
+                assert!(stage.movers.contains(&peer), "{}: {peer} is not run", case.name);
+            }
+        }
+    }
+
+    #[test]
+    fn quick_keeps_the_subject_and_the_strongest_peer() {
+        for case in all() {
+            let subject = case.subject;
+            for stage in case.quick().stages {
+                assert!(stage.movers.len() <= 2 && stage.movers[0] == subject);
+            }
+        }
+    }
+}
