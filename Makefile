@@ -1,0 +1,48 @@
+# Skein's targets; each says what it does in `make help`. Root or sudo is needed to install what is missing, and for
+# everything that makes network namespaces.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help build demo test bench fmt lint clean
+
+# The commands of `make demo` and `make bench`; for instance: make bench BENCH='bench run two-nics --quick'
+DEMO ?= demo
+BENCH ?= bench run --quick --json target/bench.json --html target/bench.html
+
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+ENV := . scripts/env.sh;
+
+help: ## List the targets
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+build: ## Build skein (target/release/skein) and the guest's program; installs a compiler if there is none
+	@scripts/bootstrap.sh build
+	@scripts/build.sh
+
+demo: ## Move a working guest between two hosts made on this machine, over two NICs; about 3 minutes
+	@scripts/bootstrap.sh demo
+	@scripts/build.sh
+	@$(SUDO) target/release/skein $(DEMO)
+
+test: ## All tests, in tiers; TIERS='unit lab_x' for some
+	@scripts/bootstrap.sh test
+	@scripts/build.sh guest
+	@scripts/qemu.sh 10 || [ $$? = 3 ]
+	@scripts/qemu.sh 7.2 || [ $$? = 3 ]
+	@scripts/test.sh $(TIERS)
+
+bench: ## Measure Skein and its peers side by side; BENCH='bench run NAME…' for some cases
+	@scripts/bootstrap.sh bench
+	@scripts/build.sh
+	@scripts/qemu.sh 10 || [ $$? = 3 ]
+	@$(SUDO) target/release/skein $(BENCH)
+
+fmt: ## Format the sources
+	@$(ENV) cargo fmt --all
+
+lint: ## What the tests check of the sources: format, clippy, documentation
+	@scripts/test.sh fmt clippy doc
+
+clean: ## Remove all that was built
+	rm -rf target

@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# bootstrap.sh build|demo|test|bench - installs what a target of the Makefile needs and this machine lacks.
+#
+# From the distribution only (apt; Debian 12 and 13 are tried, Ubuntu should do), and it says what before it does.
+# An existing Rust that is new enough is used as it is. Run as root, or with sudo at hand.
+set -euo pipefail
+export LC_ALL=C
+cd "$(dirname "$0")/.."
+. scripts/env.sh
+
+goal=${1-}
+case $goal in build | demo | test | bench) ;; *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;; esac
+die() { echo "bootstrap: $*" >&2; exit 1; }
+
+[ "$(uname -sm)" = "Linux x86_64" ] || die "Skein is built and tried on Linux on x86-64 only; this is $(uname -sm)"
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; else sudo -- "$@"; fi
+}
+
+# ---- what is missing: a command, and Debian's package that has it ----
+packages=()
+lacks() {
+  case " ${packages[*]-} " in *" $1 "*) ;; *) packages+=("$1") ;; esac
+}
+needs() { command -v "$1" >/dev/null || lacks "$2"; }
+
+needs cc gcc
+needs make make
+# The guest's program is linked statically.
+[ -e "$(cc -print-file-name=libc.a 2>/dev/null)" ] || lacks libc6-dev
+[ -e /etc/ssl/certs/ca-certificates.crt ] || lacks ca-certificates
+if [ "$goal" != build ]; then
+  needs qemu-system-x86_64 qemu-system-x86
+  needs qemu-img qemu-utils
+  needs ip iproute2
+  needs tc iproute2
+  needs ping iputils-ping
+  needs cpio cpio
+  needs xz xz-utils
+fi
+if [ "$goal" = test ] || [ "$goal" = bench ]; then
+  needs iperf3 iperf3
+  needs socat socat
+  needs ssh openssh-client
+  needs sshd openssh-server
+fi
+
+rust() { find_rust && { [ "$goal" != test ] || { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; }; }
+
+if ! rust || [ ${#packages[@]} != 0 ]; then
+  command -v apt-get >/dev/null ||
+    die "this system has no apt; install yourself: ${packages[*]-}$(rust || echo " Rust >= $rust_min")"
+  [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
+    die "run 'scripts/bootstrap.sh $goal' as root first: ${packages[*]-} are to be installed$(rust || echo ", and Rust >= $rust_min")"
+  echo "bootstrap: reading the distribution's package lists"
+  as_root apt-get -q -o DPkg::Lock::Timeout=120 update </dev/null >/dev/null || die "'apt-get update' failed, see above"
+fi
+
+# ---- Rust, where the distribution has one that is new enough ----
+rustup=
+if find_rust; then
+  rust || die "rustfmt and clippy are missing beside $(command -v cargo): add them (rustup component add rustfmt clippy)"
+else
+  candidate() { apt-cache policy "$1" 2>/dev/null | sed -n 's/^  Candidate: \([0-9.]*\).*/\1/p'; }
+  enough() { [ -n "$1" ] && [ "$(printf '%s\n' "$rust_min" "$1" | sort -V | head -n 1)" = "$rust_min" ]; }
+  newest=$(apt-cache pkgnames rustc-1. | sed -n 's/^rustc-\(1\.[0-9]*\)$/\1/p' | sort -V | tail -n 1)
+  names=
+  if enough "$(candidate rustc-web)"; then
+    names="rustc-web cargo-web rustfmt-web rust-web-clippy"
+  elif enough "$(candidate rustc)"; then
+    names="rustc cargo rustfmt rust-clippy"
+  elif enough "$newest"; then
+    names="rustc-$newest cargo-$newest rustfmt-$newest rust-$newest-clippy"
+  elif [ -n "$(candidate rustup)" ]; then
+    rustup=1
+    command -v rustup >/dev/null || lacks rustup
+  else
+    die "Rust >= $rust_min is needed, and this distribution has none: install it from https://rustup.rs"
+  fi
+  for name in $names; do
+    case $goal-$name in
+      test-* | *-rustc* | *-cargo*) lacks "$name" ;;
+    esac
+  done
+fi
+
+# ---- install ----
+if [ ${#packages[@]} != 0 ]; then
+  echo "bootstrap: installing ${packages[*]}"
+  sshd=
+  if [[ " ${packages[*]} " == *" openssh-server "* ]] && [ -d /run/systemd/system ]; then
+    # Its program is wanted, for comparison with tunnels through ssh; not an open port from now on.
+    sshd=1
+    as_root systemctl mask --quiet ssh.service ssh.socket
+  fi
+  log=$(mktemp)
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120 \
+    install -y --no-install-recommends --no-remove "${packages[@]}" </dev/null >"$log" 2>&1 || {
+    cat "$log" >&2
+    die "'apt-get install ${packages[*]}' failed, see above"
+  }
+  rm -f "$log"
+  if [ -n "$sshd" ]; then
+    as_root systemctl unmask --quiet ssh.service ssh.socket
+    as_root systemctl disable --quiet ssh.service ssh.socket
+  fi
+fi
+if [ -n "$rustup" ]; then
+  echo "bootstrap: installing Rust's stable toolchain with rustup, for $(id -un)"
+  rustup toolchain install stable --no-self-update --profile minimal --component rustfmt --component clippy
+  rustup default stable
+fi
+
+hash -r
+rust || die "Rust >= $rust_min is still missing"
+echo "bootstrap: all there for 'make $goal' ($(rustc --version | cut -d' ' -f1,2), $(cc --version | head -n 1)$(
+  [ "$goal" = build ] || qemu-system-x86_64 --version | sed -n '1s/QEMU emulator version \([^ ]*\).*/, QEMU \1/p'))"

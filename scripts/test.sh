@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# test.sh [TIER…] - all tests, or the tiers named, a line each with its time, and the log of what failed.
+#
+#   fmt clippy doc   the sources
+#   unit             unit and property tests, doc tests, and integration tests that need nothing but the code
+#   lab_NAME         tests/lab_NAME of some crate: needs root, network namespaces, QEMU; one test at a time
+#
+# A tier has ten minutes, unless its file says otherwise in a line "// Timeout: 900 s". Logs lie in target/test/.
+# The last line is "N passed, N failed": the tests of all tiers, and one for each tier that has no count of its own.
+set -euo pipefail
+export LC_ALL=C CARGO_TERM_COLOR=never
+cd "$(dirname "$0")/.."
+. scripts/env.sh
+mkdir -p target/test
+
+case ${1-} in -*) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 2 ;; esac
+
+# Integration tests: their names, and which package and file each is of.
+declare -A package file
+names=()
+for path in {crates,lab}/*/tests/*.rs {crates,lab}/*/tests/*/main.rs; do
+  [ -e "$path" ] || continue
+  name=${path##*/tests/}
+  name=${name%.rs} name=${name%/main}
+  dir=${path%%/tests/*}
+  [ -z "${package[$name]-}" ] || { echo "test: two tests are called $name: $path and ${file[$name]}" >&2; exit 1; }
+  package[$name]=$(sed -n '/^\[package\]/,/^\[/s/^name = "\(.*\)"/\1/p' "$dir/Cargo.toml")
+  file[$name]=$path
+  names+=("$name")
+done
+quick=()
+lab=()
+for name in "${names[@]}"; do
+  case $name in lab_*) lab+=("$name") ;; *) quick+=(--test "$name") ;; esac
+done
+
+passed=0 failed=0 bad=()
+
+# tier NAME SECONDS COMMAND…
+tier() {
+  local name=$1 seconds=$2 log=target/test/$1.log begin=$SECONDS status=0 ok no
+  shift 2
+  printf '%-24s ' "$name"
+  # No input to wait for; and whoever ignores the end of its time is killed.
+  timeout -k 20 "$seconds" "$@" </dev/null >"$log" 2>&1 || status=$?
+  ok=$(sed -n 's/^test result: .* \([0-9]*\) passed; .*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
+  no=$(sed -n 's/^test result: .* \([0-9]*\) failed; .*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
+  if [ $status != 0 ]; then
+    [ "$no" != 0 ] || no=1
+    bad+=("$name")
+  elif ! grep -q '^test result: ' "$log"; then
+    ok=1
+  fi
+  passed=$((passed + ok)) failed=$((failed + no))
+  if [ $status = 0 ]; then
+    printf 'ok      %4d s  %d passed\n' $((SECONDS - begin)) "$ok"
+    # A test that could not run here says so; that is no secret.
+    grep -h '^skipped: ' "$log" | sed 's/^/    /' || true
+  else
+    printf 'FAILED  %4d s  %d passed, %d failed%s\n' $((SECONDS - begin)) "$ok" "$no" \
+      "$([ $status != 124 ] && [ $status != 137 ] || echo " (out of time after $seconds s)")"
+    tail -n 400 "$log" | sed 's/^/    /'
+  fi
+}
+
+tier_of() {
+  case $1 in
+    # The files only; `make fmt` does the rest.
+    fmt) tier fmt 60 cargo fmt --all -- --check -l ;;
+    clippy) tier clippy 1200 cargo clippy --locked --workspace --all-targets -- -D warnings ;;
+    doc) RUSTDOCFLAGS="-D warnings" tier doc 600 cargo doc --locked --workspace --no-deps --document-private-items ;;
+    unit)
+      tier unit 1200 cargo test --locked --workspace --lib --bins "${quick[@]}"
+      tier unit-doc 600 cargo test --locked --workspace --doc
+      ;;
+    lab_*)
+      [ -n "${package[$1]-}" ] || { echo "test: there is no tier $1" >&2; exit 2; }
+      local seconds
+      seconds=$(sed -nE 's#^//!? ?Timeout: ([0-9]+) s\.?$#\1#p' "${file[$1]}" | head -n 1)
+      # Built as who calls, run as root.
+      local runner=()
+      [ "$(id -u)" = 0 ] || runner=(env CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo -n -E")
+      tier "$1" "${seconds:-600}" "${runner[@]}" \
+        cargo test --locked -p "${package[$1]}" --test "$1" -- --test-threads=1
+      ;;
+    *) echo "test: there is no tier $1; there are: fmt clippy doc unit ${lab[*]-}" >&2; exit 2 ;;
+  esac
+}
+
+[ $# != 0 ] || set -- fmt clippy doc unit "${lab[@]}"
+for name; do tier_of "$name"; done
+
+[ ${#bad[@]} = 0 ] || echo "failed: ${bad[*]} (logs in target/test/)"
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
