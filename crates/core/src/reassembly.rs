@@ -26,6 +26,11 @@ impl Reassembly {
         self.held_bytes
     }
 
+    /// Pieces that they lie in.
+    pub(crate) fn pieces(&self) -> usize {
+        self.chunks.len()
+    }
+
     /// Whether [`Self::pop`] has something.
     pub fn is_ready(&self) -> bool {
         self.chunks

@@ -275,6 +275,30 @@ pub struct Status {
     pub paths: Vec<PathStatus>,
 }
 
+/// What a session keeps in memory, for tests of its bounds.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Streams, connections and paths.
+    pub streams: usize,
+    pub connections: usize,
+    pub paths: usize,
+    /// Bytes that the peer was allowed to send and the application has not consumed: the bound of what is held.
+    pub granted_bytes: u64,
+    /// Bytes received and not handed out.
+    pub held_bytes: u64,
+    /// The pieces they lie in.
+    pub held_pieces: usize,
+    /// Bytes handed over and not sent.
+    pub unsent_bytes: u64,
+    /// Bytes sent that may have to go again, every copy counted.
+    pub retained_bytes: u64,
+    /// Frames and pieces of streams in every queue of the sending side.
+    pub queued: usize,
+    /// Events not yet polled.
+    pub events: usize,
+}
+
 /// One end of a session. See the module.
 #[derive(Debug)]
 pub struct Session {
@@ -675,6 +699,36 @@ impl Session {
             held_bytes: self.streams.values().map(|s| s.receive.reassembly.held_bytes()).sum(),
             paths: paths.collect(),
         }
+    }
+
+    /// What is kept in memory; walks all of it.
+    #[doc(hidden)]
+    pub fn footprint(&self) -> Footprint {
+        let items = self.connections.values().flat_map(|c| c.sent.iter().map(|sent| &sent.item).chain(&c.outbox));
+        let (mut queued, mut retained_bytes) = (self.turn.len(), 0);
+        for item in items.chain(&self.backlog) {
+            queued += 1;
+            if let Item::Data(_, chunk) = item {
+                retained_bytes += chunk.len();
+            }
+        }
+        let mut footprint = Footprint {
+            streams: self.streams.len(),
+            connections: self.connections.len(),
+            paths: self.paths.len(),
+            events: self.events.len(),
+            ..Footprint::default()
+        };
+        for stream in self.streams.values() {
+            let (lost, lost_bytes) = stream.send.lost();
+            queued += lost;
+            retained_bytes += lost_bytes;
+            footprint.unsent_bytes += stream.send.unsent_bytes() as u64;
+            footprint.granted_bytes += stream.receive.granted - stream.receive.consumed;
+            footprint.held_bytes += stream.receive.reassembly.held_bytes();
+            footprint.held_pieces += stream.receive.reassembly.pieces();
+        }
+        Footprint { queued, retained_bytes, ..footprint }
     }
 
     // ---- streams ----

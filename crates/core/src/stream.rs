@@ -81,6 +81,11 @@ impl SendHalf {
         self.unsent_bytes
     }
 
+    /// Chunks that have to go again, and their bytes.
+    pub(crate) fn lost(&self) -> (usize, u64) {
+        (self.lost.len(), self.lost.values().map(Chunk::len).sum())
+    }
+
     /// Offset after the last byte that the application handed over.
     pub(crate) fn end(&self) -> u64 {
         self.next + self.unsent_bytes as u64
