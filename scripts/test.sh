@@ -55,7 +55,7 @@ tier() {
   if [ $status = 0 ]; then
     printf 'ok      %4d s  %d passed\n' $((SECONDS - begin)) "$ok"
     # A test that could not run here says so; that is no secret.
-    grep -h '^skipped: ' "$log" | sed 's/^/    /' || true
+    grep -ho 'skipped: .*' "$log" | sed 's/^/    /' || true
   else
     printf 'FAILED  %4d s  %d passed, %d failed%s\n' $((SECONDS - begin)) "$ok" "$no" \
       "$([ $status != 124 ] && [ $status != 137 ] || echo " (out of time after $seconds s)")"
@@ -81,7 +81,7 @@ tier_of() {
       local runner=()
       [ "$(id -u)" = 0 ] || runner=(env CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo -n -E")
       tier "$1" "${seconds:-600}" "${runner[@]}" \
-        cargo test --locked -p "${package[$1]}" --test "$1" -- --test-threads=1
+        cargo test --locked -p "${package[$1]}" --test "$1" -- --test-threads=1 --nocapture
       ;;
     *) echo "test: there is no tier $1; there are: fmt clippy doc unit ${lab[*]-}" >&2; exit 2 ;;
   esac
