@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
+use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
 };
@@ -33,7 +34,11 @@ pub fn dump(
         send(socket.as_raw_fd(), &message(request, attempt as u32, body), MsgFlags::empty())?;
         let mut interrupted = false;
         'answers: loop {
-            let length = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+            let length = match recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+                // With a timeout set, a signal interrupts it even where others would restart.
+                Err(Errno::EINTR) => continue,
+                other => other?,
+            };
             let mut rest = &buffer[..length];
             while let Some((header, payload, next)) = split_message(rest) {
                 rest = next;

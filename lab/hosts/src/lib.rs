@@ -20,13 +20,14 @@
 //!   [`Spec::mtu`], [`Spec::family`]), made of [`HostSpec`], [`NicSpec`] and [`Cidr`].
 //! - Life: [`Lab::up`], [`Lab::attach`], [`Lab::keep`], [`Lab::down`], [`down`], [`labs`].
 //! - Links: [`Lab::cut`] with a [`Cut`], [`Lab::heal`], [`Lab::rate`].
-//! - Inside a host: [`Lab::command`], [`Lab::enter`], [`Lab::netns`].
+//! - Inside a host: [`Lab::command`], [`Lab::enter`], [`Lab::netns`]; [`Lab::mptcp`] for peers that need it.
 //! - Looking: [`Lab::nics`], [`Lab::ip`], [`Lab::counters`], [`Lab::spec`].
 //!
 //! Needs root, `ip` and `tc` (iproute2), and a kernel with veth, bridge, ifb, tbf, u32, mirred and the ingress qdisc;
 //! Debian's has them.
 
 mod iproute;
+mod mptcp;
 mod netns;
 mod plan;
 mod spec;
@@ -105,6 +106,8 @@ pub enum LabError {
     Enter { netns: String, source: io::Error },
     #[error("cannot set up namespace {netns}")]
     SetUp { netns: String, source: io::Error },
+    #[error("this kernel has no Multipath TCP, or it is switched off (net.mptcp.enabled)")]
+    NoMptcp,
     #[error("cannot read the NICs of host `{host}`")]
     Nics { host: String, source: skein_host::NicError },
     #[error("cannot keep the state of lab `{name}` (`skein lab down --name {name}` removes the lab without it)")]
@@ -255,6 +258,38 @@ impl Lab {
         let nics = self.enter(host, skein_host::nics)?;
         let nics = nics.map_err(|source| LabError::Nics { host: host.to_owned(), source })?;
         Ok(nics.into_iter().filter(|nic| !nic.loopback).map(|nic| (nic.name, nic.counters)).collect())
+    }
+
+    /// Sets up Multipath TCP for connections that `source` makes to `target`, so that all their NICs are used: at most
+    /// eight pairs of NICs with a subnet each, or three in one subnet (the kernel's limits). The target has to listen
+    /// on the wildcard address (`0.0.0.0` or `::`), the source to connect to the target's NIC 0. With several NICs in
+    /// one subnet this changes how both hosts answer ARP, until [`Lab::mptcp_off`]. An earlier setup, also for the
+    /// other direction, is replaced. Other connections are not affected.
+    ///
+    /// # Errors
+    /// If the kernel or `ip` lack MPTCP, or there are no such hosts.
+    pub fn mptcp(&self, source: &str, target: &str) -> Result<(), LabError> {
+        if !self.enter(source, mptcp::available)? {
+            return Err(LabError::NoMptcp);
+        }
+        self.set_mptcp(source, mptcp::Role::Source)?;
+        self.set_mptcp(target, mptcp::Role::Target)
+    }
+
+    /// Takes back what [`Lab::mptcp`] set in `host`.
+    ///
+    /// # Errors
+    /// If the kernel or `ip` lack MPTCP, or there is no such host.
+    pub fn mptcp_off(&self, host: &str) -> Result<(), LabError> {
+        self.set_mptcp(host, mptcp::Role::None)
+    }
+
+    fn set_mptcp(&self, host: &str, role: mptcp::Role) -> Result<(), LabError> {
+        let h = self.host(host)?;
+        let netns = plan::netns(self.name(), host);
+        iproute::batch("ip", Some(&netns), &mptcp::lines(&self.spec, &self.spec.hosts[h], role))?;
+        let wrong = |source| LabError::SetUp { netns, source };
+        self.inside(host, || mptcp::set_arp(&self.spec, role))?.map_err(wrong)
     }
 
     fn build(&self) -> Result<(), LabError> {

@@ -1,13 +1,16 @@
 //! The lab with real namespaces. Needs root and iproute2.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use skein_host::{Sampler, SamplerOptions};
 use skein_lab_hosts::{Cut, Family, Lab, LabError, Layout, Spec};
+use socket2::{Domain, Protocol, Socket, Type};
 
 /// A name that no other test, of this run or another, uses.
 fn name() -> String {
@@ -21,35 +24,55 @@ fn goodput_mbit(lab: &Lab, from: (&str, usize), to: (&str, usize)) -> f64 {
     let address = lab.ip(to.0, to.1).unwrap();
     let listener = lab.enter(to.0, || TcpListener::bind((address, 0)).unwrap()).unwrap();
     let target = listener.local_addr().unwrap();
-    let socket = connect(lab, from, target).unwrap();
-    let sender = thread::spawn(move || {
-        let mut socket = socket;
-        let block = vec![0x5a; 256 << 10];
-        while socket.write_all(&block).is_ok() {}
-    });
-    let (mut socket, _) = listener.accept().unwrap();
-    let mut buffer = vec![0; 256 << 10];
+    received_mbit(connect(lab, from, target).unwrap(), &listener)
+}
+
+/// What `listener` receives from `sender`, which is connected to it, in Mb/s.
+fn received_mbit(mut sender: TcpStream, listener: &TcpListener) -> f64 {
     let (settle, measure) = (Duration::from_millis(300), Duration::from_millis(700));
     let start = Instant::now();
+    let sending = thread::spawn(move || {
+        let block = vec![0x5a; 256 << 10];
+        // Ends by itself: over MPTCP a sender would wait a minute for a receiver that has gone.
+        while start.elapsed() < settle + measure && sender.write_all(&block).is_ok() {}
+    });
+    let (mut receiver, _) = listener.accept().unwrap();
+    let mut buffer = vec![0; 256 << 10];
     let mut counted = (0, start);
     let mut bytes = 0;
     while start.elapsed() < settle + measure {
-        bytes += socket.read(&mut buffer).unwrap() as u64;
+        bytes += receiver.read(&mut buffer).unwrap() as u64;
         if start.elapsed() < settle {
             counted = (bytes, Instant::now());
         }
     }
     let mbit = (bytes - counted.0) as f64 * 8e-6 / counted.1.elapsed().as_secs_f64();
-    drop(socket);
-    sender.join().unwrap();
+    while receiver.read(&mut buffer).is_ok_and(|n| n > 0) {}
+    sending.join().unwrap();
     mbit
+}
+
+/// Measures up to three times until the rate is reached: a busy machine slows a link down, but nothing may ever make
+/// it faster than it was set.
+fn holds(expected: f64, what: &str, measure: impl Fn() -> f64) {
+    let mut best = 0.0;
+    for _ in 0..3 {
+        let measured = measure();
+        println!("{what}: {measured:.0} of {expected} Mb/s");
+        assert!(measured <= 1.02 * expected, "{what}: {measured:.0} Mb/s, but it was set to {expected}");
+        best = measured.max(best);
+        if best >= 0.9 * expected {
+            return;
+        }
+    }
+    panic!("{what}: at most {best:.0} Mb/s instead of {expected}");
 }
 
 /// Connects from a NIC's address *and* device: in one subnet the address alone does not choose the NIC.
 fn connect(lab: &Lab, from: (&str, usize), to: SocketAddr) -> io::Result<TcpStream> {
     let address = lab.ip(from.0, from.1).unwrap();
     lab.enter(from.0, || {
-        let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None)?;
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
         socket.bind_device(Some(format!("nic{}", from.1).as_bytes()))?;
         socket.bind(&SocketAddr::new(address, 0).into())?;
         socket.connect_timeout(&to.into(), Duration::from_secs(2))?;
@@ -94,22 +117,19 @@ fn carrier(lab: &Lab, host: &str, nic: usize) -> bool {
     nics.iter().find(|n| n.name == format!("nic{nic}")).unwrap().carrier
 }
 
-fn within(expected: f64, measured: f64, what: &str) {
-    println!("{what}: {measured:.0} of {expected} Mb/s");
-    assert!((0.9 * expected..=1.02 * expected).contains(&measured), "{what}: {measured:.0} Mb/s instead of {expected}");
-}
-
 #[test]
 fn rates_hold_in_each_direction_and_at_once() {
-    let lab = Lab::up(Spec::pairs(&name(), 2, Some(1000)).rates(&[Some(1000), Some(250)])).unwrap();
-    within(1000.0, goodput_mbit(&lab, ("a", 0), ("b", 0)), "a to b, nic0");
-    within(1000.0, goodput_mbit(&lab, ("b", 0), ("a", 0)), "b to a, nic0");
-    thread::scope(|scope| {
-        scope.spawn(|| within(1000.0, goodput_mbit(&lab, ("a", 0), ("b", 0)), "nic0 beside nic1"));
-        scope.spawn(|| within(250.0, goodput_mbit(&lab, ("a", 1), ("b", 1)), "nic1 beside nic0"));
+    let lab = Lab::up(Spec::pairs(&name(), 2, None).rates(&[Some(1000), Some(250)])).unwrap();
+    holds(1000.0, "a to b, nic0", || goodput_mbit(&lab, ("a", 0), ("b", 0)));
+    holds(1000.0, "b to a, nic0", || goodput_mbit(&lab, ("b", 0), ("a", 0)));
+    holds(1250.0, "both at once", || {
+        thread::scope(|scope| {
+            let slow = scope.spawn(|| goodput_mbit(&lab, ("a", 1), ("b", 1)));
+            goodput_mbit(&lab, ("a", 0), ("b", 0)) + slow.join().unwrap()
+        })
     });
     lab.rate("b", 1, Some(100)).unwrap();
-    within(100.0, goodput_mbit(&lab, ("a", 1), ("b", 1)), "changed at the receiver's end");
+    holds(100.0, "changed at the receiver's end", || goodput_mbit(&lab, ("a", 1), ("b", 1)));
     lab.rate("b", 1, None).unwrap();
     lab.rate("a", 1, None).unwrap();
     let free = goodput_mbit(&lab, ("a", 1), ("b", 1));
@@ -118,18 +138,54 @@ fn rates_hold_in_each_direction_and_at_once() {
     assert_eq!(lab.nics("b").unwrap()[1].rate_mbit, None);
 }
 
+/// Over IPv6: with IPv4 and the kernel's defaults any NIC of `b` answers ARP for the addresses of all of them, so that
+/// both streams may arrive on one.
 #[test]
 fn two_nics_of_one_subnet_are_two_links() {
-    let lab = Lab::up(Spec::same_subnet(&name(), 2, Some(400))).unwrap();
-    let before = lab.counters("a").unwrap();
-    thread::scope(|scope| {
-        scope.spawn(|| within(400.0, goodput_mbit(&lab, ("a", 0), ("b", 0)), "nic0"));
-        scope.spawn(|| within(400.0, goodput_mbit(&lab, ("a", 1), ("b", 1)), "nic1"));
+    let lab = Lab::up(Spec::same_subnet(&name(), 2, Some(200)).family(Family::V6)).unwrap();
+    let one = |nic| goodput_mbit(&lab, ("a", nic), ("b", nic));
+    holds(200.0, "one alone", || one(0));
+    holds(400.0, "both", || {
+        thread::scope(|scope| {
+            let other = scope.spawn(|| one(1));
+            one(0) + other.join().unwrap()
+        })
     });
-    let after = lab.counters("a").unwrap();
-    for nic in ["nic0", "nic1"] {
-        let mbit = (after[nic].tx_bytes - before[nic].tx_bytes) as f64 * 8e-6;
-        assert!((300.0..600.0).contains(&mbit), "{nic} sent {mbit:.0} Mb");
+    // Both directions of a NIC are full at once.
+    holds(400.0, "both ways", || {
+        thread::scope(|scope| {
+            let other = scope.spawn(|| goodput_mbit(&lab, ("b", 0), ("a", 0)));
+            one(0) + other.join().unwrap()
+        })
+    });
+}
+
+#[test]
+fn multipath_tcp_uses_both_nics() {
+    for spec in [Spec::pairs(&name(), 2, Some(300)), Spec::same_subnet(&name(), 2, Some(300))] {
+        let lab = Lab::up(spec.family(Family::V4)).unwrap();
+        match lab.mptcp("a", "b") {
+            Err(LabError::NoMptcp) => return println!("skipped: no MPTCP here"),
+            other => other.unwrap(),
+        }
+        let socket = || Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).unwrap();
+        let wildcard = SocketAddr::from(([0; 4], 0)).into();
+        holds(600.0, "both NICs", || {
+            let listener = lab.enter("b", socket).unwrap();
+            listener.bind(&wildcard).and_then(|()| listener.listen(1)).unwrap();
+            let listener = TcpListener::from(listener);
+            let target = SocketAddr::new(lab.ip("b", 0).unwrap(), listener.local_addr().unwrap().port());
+            let sender = lab.enter("a", socket).unwrap();
+            sender.connect_timeout(&target.into(), Duration::from_secs(2)).unwrap();
+            received_mbit(sender.into(), &listener)
+        });
+        for (nic, counters) in lab.counters("b").unwrap() {
+            let mbit = counters.rx_bytes as f64 * 8e-6;
+            assert!(mbit > 200.0, "{nic} received {mbit:.0} Mb");
+        }
+        lab.mptcp("b", "a").unwrap();
+        lab.mptcp_off("a").unwrap();
+        lab.mptcp_off("b").unwrap();
     }
 }
 
@@ -153,7 +209,7 @@ fn cuts_and_healing() {
             assert_eq!(lab.nics("a").unwrap()[nic].cut, None);
         }
     }
-    within(1000.0, goodput_mbit(&lab, ("a", 0), ("b", 0)), "healed");
+    holds(1000.0, "healed", || goodput_mbit(&lab, ("a", 0), ("b", 0)));
 }
 
 #[test]
@@ -198,6 +254,43 @@ fn ipv6_jumbo_frames_and_more_hosts() {
     assert_eq!((nic.mtu, nic.mac, nic.kind.as_deref()), (9000, Some([2, 0x77, 0, 0, 1, 0]), Some("veth")));
     assert!(nic.addresses.iter().all(|a| a.usable), "{nic:?}");
     assert_eq!(nic.speed_mbit, None);
+}
+
+#[test]
+fn a_sampler_sees_a_hosts_traffic() {
+    let lab = Lab::up(Spec::pairs(&name(), 2, Some(200))).unwrap();
+    let options = SamplerOptions { netns: Some(lab.netns("b").unwrap()), ..SamplerOptions::default() };
+    let sampler = Sampler::start(options).unwrap();
+    holds(200.0, "sampled", || goodput_mbit(&lab, ("a", 1), ("b", 1)));
+    let rates = sampler.stop().rates();
+    let received = |nic: &str| rates.iter().map(|r| r.nics_mbit[nic].0).fold(0.0, f64::max);
+    let (idle, busy) = (received("nic0"), received("nic1"));
+    assert!(idle < 1.0 && busy > 180.0, "nic0 {idle:.1}, nic1 {busy:.1} Mb/s");
+    assert!(rates.len() >= 5 && rates.iter().any(|r| r.cores.values().any(|share| *share > 0.0)));
+}
+
+#[test]
+fn nics_that_come_and_go_are_no_error() {
+    let lab = Lab::up(Spec::pairs(&name(), 1, None)).unwrap();
+    let busy = AtomicBool::new(true);
+    let counts: BTreeSet<usize> = thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            lab.enter("a", || {
+                let read = || skein_host::nics().expect("whatever else happens").len();
+                std::iter::from_fn(|| busy.load(Ordering::Relaxed).then(read)).collect()
+            })
+            .unwrap()
+        });
+        for _ in 0..20 {
+            for change in ["link add x0 type veth peer name x1", "link del x0"] {
+                let mut ip = lab.command("a", "ip").unwrap();
+                assert!(ip.args(change.split(' ')).status().unwrap().success(), "{change}");
+            }
+        }
+        busy.store(false, Ordering::Relaxed);
+        reader.join().unwrap()
+    });
+    assert!(counts.contains(&2) && counts.contains(&4), "lo and nic0, at times x0 and x1: {counts:?}");
 }
 
 #[test]
@@ -247,7 +340,7 @@ fn another_program_sees_and_changes_it() {
     let nic = &lab.nics("a").unwrap()[0];
     assert_eq!((nic.rate_mbit, nic.cut), (Some(50), Some(Cut::BlackHole)));
     lab.heal("a", 0).unwrap();
-    within(50.0, goodput_mbit(&lab, ("a", 0), ("b", 0)), "the other's rate, healed here");
+    holds(50.0, "the other's rate, healed here", || goodput_mbit(&lab, ("a", 0), ("b", 0)));
 }
 
 #[test]
