@@ -27,7 +27,7 @@ pub enum Check {
     GoodputOfStage { stage: &'static str, other: &'static str, at_least: f64 },
     /// CPU of the mover at both ends per GB is at most this many times the peer's.
     CpuOf { stage: &'static str, peer: Mover, at_most: f64 },
-    /// The guest's longest gap is at most the larger of `factor` times and `slack_ms` more than the best of the peers'.
+    /// The downtime that the guest sees is at most the larger of `factor` times and `slack_ms` more than the best of the peers'.
     GapOf { stage: &'static str, peers: &'static [Mover], factor: f64, slack_ms: f64 },
     /// Memory of the mover at each end.
     MemoryAtMost { stage: &'static str, bytes: u64 },
@@ -73,6 +73,7 @@ pub fn judge(case: &str, shows: &str, checks: &[Check], data: Data<'_>, skipped:
         totals: totals(data.runs),
         yardsticks: data.yardsticks.to_vec(),
         skipped,
+        notes: Vec::new(),
         parts,
     }
 }
@@ -175,7 +176,7 @@ impl Check {
                 let text = figure(
                     stage,
                     format!(
-                        "guest's longest gap at most the larger of {factor} x and {slack_ms} ms more than the best of {}",
+                        "downtime as the guest sees it at most the larger of {factor} x and {slack_ms} ms more than the best of {}",
                         names.join(", ")
                     ),
                 );
@@ -360,7 +361,7 @@ impl<'a> Data<'a> {
     }
 
     fn gap(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
-        self.median_of(stage, mover, |r| r.guest_gap_ms)
+        self.median_of(stage, mover, |r| r.guest_switchover_ms)
     }
 
     fn cpu_per_gb(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
@@ -527,7 +528,7 @@ mod tests {
     #[test]
     fn gap_is_held_against_the_best_peer() {
         let check = Check::GapOf { stage: "idle", peers: &[QemuMultifd, MptcpMultifd], factor: 1.2, slack_ms: 15.0 };
-        let with = |mover, gap| Run { guest_gap_ms: Some(gap), ..moved("idle", mover, 1, 1e9, 8.0) };
+        let with = |mover, gap| Run { guest_switchover_ms: Some(gap), ..moved("idle", mover, 1, 1e9, 8.0) };
         // Best peer 40 ms: 55 ms by slack. Best peer 100 ms: 120 ms by factor.
         let of = |own, multifd, mptcp| {
             met(check, &[with(SkeinTls, own), with(QemuMultifd, multifd), with(MptcpMultifd, mptcp)])

@@ -3,6 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
+use skein_hypervisor::{Compression, Tuning};
 
 /// Multifd channels that every mover with multifd gets.
 pub const MULTIFD_CHANNELS: u8 = 4;
@@ -136,31 +137,18 @@ impl Mover {
         !matches!(self, Mover::Mptcp | Mover::QemuTcp | Mover::QemuXbzrle)
     }
 
-    /// Migration capabilities set to true on both QEMUs, beyond those that every run has.
-    pub fn capabilities(self) -> &'static [&'static str] {
-        match self {
-            Mover::QemuXbzrle => &["xbzrle"],
-            _ if self.multifd() => &["multifd"],
-            _ => &[],
+    /// The migration's settings, the same on both QEMUs. All movers have the same bandwidth (unlimited) and downtime limit.
+    pub fn tuning(self, downtime_limit_ms: u64) -> Tuning {
+        let zstd = matches!(self, Mover::MptcpMultifdZstd | Mover::QemuMultifdZstd);
+        Tuning {
+            multifd: self.multifd().then_some(MULTIFD_CHANNELS),
+            compression: if zstd { Compression::Zstd } else { Compression::None },
+            xbzrle_cache: (self == Mover::QemuXbzrle).then_some(XBZRLE_CACHE_BYTES),
+            downtime_limit_ms,
+            // QEMU then tells each change of state as it happens.
+            capabilities: vec![("events".into(), true)],
+            ..Tuning::default()
         }
-    }
-
-    /// Migration parameters set on both QEMUs, beyond those that every run has.
-    pub fn parameters(self) -> serde_json::Map<String, serde_json::Value> {
-        let mut parameters = serde_json::Map::new();
-        if self.multifd() {
-            parameters.insert("multifd-channels".into(), MULTIFD_CHANNELS.into());
-        }
-        match self {
-            Mover::MptcpMultifdZstd | Mover::QemuMultifdZstd => {
-                parameters.insert("multifd-compression".into(), "zstd".into());
-            }
-            Mover::QemuXbzrle => {
-                parameters.insert("xbzrle-cache-size".into(), XBZRLE_CACHE_BYTES.into());
-            }
-            _ => {}
-        }
-        parameters
     }
 }
 
@@ -226,11 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn compression_and_cache_are_stated() {
-        assert_eq!(Mover::MptcpMultifdZstd.parameters()["multifd-compression"], "zstd");
-        assert_eq!(Mover::QemuXbzrle.parameters()["xbzrle-cache-size"], XBZRLE_CACHE_BYTES);
-        assert!(Mover::QemuTcp.parameters().is_empty());
-        // Multifd refuses xbzrle, so no mover has both.
-        assert_eq!(Mover::QemuXbzrle.capabilities(), ["xbzrle"]);
+    fn peers_differ_only_in_what_they_are_named_for() {
+        for mover in Mover::ALL {
+            let tuning = mover.tuning(300);
+            assert_eq!((tuning.max_bandwidth, tuning.downtime_limit_ms, tuning.return_path), (u64::MAX, 300, true));
+            assert_eq!(tuning.compression == Compression::Zstd, mover.name().ends_with("zstd"));
+            assert_eq!(tuning.xbzrle_cache.is_some(), mover.name().ends_with("xbzrle"));
+            // QEMU refuses the two together.
+            assert!(tuning.multifd.is_none() || tuning.xbzrle_cache.is_none());
+        }
     }
 }

@@ -54,10 +54,8 @@ pub struct Machine {
     pub kernel: String,
     /// Distribution, as in os-release.
     pub os: String,
-    /// First line of `qemu-system-x86_64 --version`.
+    /// What QEMU says of its version.
     pub qemu: String,
-    /// Whether guests run on KVM; TCG otherwise.
-    pub kvm: bool,
 }
 
 /// One case: its figure, what was measured, whether it was met.
@@ -81,6 +79,8 @@ pub struct CaseResult {
     pub totals: Vec<Total>,
     /// What was left out, and why.
     pub skipped: Vec<Skipped>,
+    /// What else the reader should know.
+    pub notes: Vec<String>,
 }
 
 /// One part of a case's figure.
@@ -172,8 +172,10 @@ pub struct Run {
     pub total_s: Option<f64>,
     /// As QEMU reports it.
     pub downtime_ms: Option<f64>,
-    /// Longest gap between heartbeats inside the guest.
+    /// Longest gap between heartbeats of the guest from just before `migrate` until just after the switchover.
     pub guest_gap_ms: Option<f64>,
+    /// The gap over the switchover: the downtime as the guest saw it. Mostly the same one.
+    pub guest_switchover_ms: Option<f64>,
     /// Longest gap that the outside pinger saw; null without one.
     pub ping_gap_ms: Option<f64>,
     /// The guest's own check of all its memory after the migration.
@@ -191,7 +193,7 @@ pub struct Run {
     pub last_byte_s: Option<f64>,
     /// What each NIC counted from `migrate` to `completed`.
     pub wire_bytes: Vec<NicBytes>,
-    /// CPU on the source from `migrate` to `completed`.
+    /// CPU on the source from `migrate` to `completed`. Guests that moved together share the mover's equally.
     pub cpu_source_s: CpuSeconds,
     /// CPU on the target.
     pub cpu_target_s: CpuSeconds,
@@ -363,8 +365,8 @@ pub struct CoreSamples {
 /// One use of CPU over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UseSamples {
-    /// `source` or `target`.
-    pub end: String,
+    /// Host that it was used on.
+    pub host: String,
     /// `qemu`, `vcpu` or `mover`.
     pub what: String,
     /// Cores' worth in each interval.
@@ -420,6 +422,7 @@ pub(crate) mod tests {
             total_s: Some(4.2),
             downtime_ms: Some(21.0),
             guest_gap_ms: Some(30.5),
+            guest_switchover_ms: Some(30.5),
             ping_gap_ms: None,
             guest_verdict: Some(Verdict { ok: true, pages: 1000, bad_pages: 0, bad_blocks: 0 }),
             guest_bytes: 1_000_000_000,
@@ -471,7 +474,7 @@ pub(crate) mod tests {
                 rx_bps: vec![1e7, 1.1e7],
             }],
             cores: vec![CoreSamples { core: 0, busy: vec![0.5, 1.0] }],
-            uses: vec![UseSamples { end: "source".into(), what: "mover".into(), cores: vec![0.25, 0.5] }],
+            uses: vec![UseSamples { host: "a".into(), what: "mover".into(), cores: vec![0.25, 0.5] }],
         });
         let mut failed = run("cut", "carrier", Mover::Ssh);
         failed.error = Some("QEMU on the source: Channel error".into());
@@ -492,7 +495,6 @@ pub(crate) mod tests {
                     kernel: "6.1.0".into(),
                     os: "Debian GNU/Linux 12".into(),
                     qemu: "QEMU emulator version 7.2.22".into(),
-                    kvm: false,
                 },
             },
             cases: vec![CaseResult {
@@ -520,6 +522,7 @@ pub(crate) mod tests {
                     failed: 0,
                 }],
                 skipped: vec![Skipped { stage: "carrier".into(), mover: Mover::Mptcp, why: "no MPTCP".into() }],
+                notes: vec!["stopped after 2 of 3 rounds".into()],
             }],
             runs: vec![full, failed],
         }

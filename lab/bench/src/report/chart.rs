@@ -160,25 +160,31 @@ struct Lane<'a> {
 fn make_lanes<'a>(run: &Run, samples: &'a Samples) -> Vec<Lane<'a>> {
     let mut lanes = Vec::new();
     let highest = samples.nics.iter().flat_map(|n| n.tx_bps.iter().chain(&n.rx_bps)).copied().fold(1.0, f64::max);
-    for (end, host, sent) in [("source", &run.source, true), ("target", &run.target, false)] {
+    for (end, host, sends) in [("source", &run.source, true), ("target", &run.target, false)] {
         let mut first = true;
-        for nic in samples.nics.iter().filter(|n| n.host == *host) {
+        for (nic, sent) in samples.nics.iter().filter(|n| n.host == *host).flat_map(|n| [(n, sends), (n, !sends)]) {
             let values: &[f64] = if sent { &nic.tx_bps } else { &nic.rx_bps };
             let capacity = run.link_bps.get(nic.link).copied().flatten().map(|bps| bps as f64);
+            let top = capacity.unwrap_or(highest);
+            // Against the direction of the guest there are acknowledgements only, mostly.
+            if sent != sends && values.iter().copied().fold(0.0, f64::max) < top * 0.1 {
+                continue;
+            }
             let mean = mean_between(&samples.t_s, values, run.first_byte_s, run.last_byte_s);
             let note = match (mean, capacity) {
                 (Some(mean), Some(capacity)) => format!("{}, {:.0} %", units::bps(mean), mean / capacity * 100.0),
                 (Some(mean), None) => units::bps(mean),
                 (None, _) => String::new(),
             };
+            let way = if sent { "sent" } else { "received" };
             lanes.push(Lane {
                 first,
-                label: format!("{end} {} {}", nic.nic, if sent { "sent" } else { "received" }),
+                label: format!("{end} {} {way}", nic.nic),
                 note,
                 link: Some(nic.link),
-                top: capacity.unwrap_or(highest),
+                top,
                 capped: capacity.is_some(),
-                bands: vec![("nic", if sent { "sent" } else { "received" }, values)],
+                bands: vec![("nic", way, values)],
                 unit: units::bps,
             });
             first = false;
@@ -197,11 +203,12 @@ fn make_lanes<'a>(run: &Run, samples: &'a Samples) -> Vec<Lane<'a>> {
             unit: |v| format!("{:.0} %", v * 100.0),
         });
     }
-    for (n, (end, cpu)) in [("source", run.cpu_source_s), ("target", run.cpu_target_s)].into_iter().enumerate() {
+    let ends = [("source", &run.source, run.cpu_source_s), ("target", &run.target, run.cpu_target_s)];
+    for (n, (end, host, cpu)) in ends.into_iter().enumerate() {
         let bands: Vec<_> = ["mover", "qemu", "vcpu"]
             .into_iter()
             .filter_map(|what| {
-                let of = samples.uses.iter().find(|u| u.end == end && u.what == what)?;
+                let of = samples.uses.iter().find(|u| u.host == *host && u.what == what)?;
                 Some((what, what, of.cores.as_slice()))
             })
             .collect();

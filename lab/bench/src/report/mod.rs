@@ -61,21 +61,20 @@ const NOTES: &str = "<footer>\n<h2>How to read this</h2>\n<ul>\n\
 a dot is a run, a hollow one was the highest or lowest and is left out of the mean.</li>\n\
 <li><b>Throughput</b> is the content of guest pages sent (zero pages, headers, compression and device state not counted), \
 over the time between the first and the last byte of bulk on the source's NICs.</li>\n\
-<li><b>Gap</b> is the longest time without a heartbeat inside the guest; its own clock measures it. \
-<b>Ping</b> is the longest time without an answer to an outside pinger.</li>\n\
+<li><b>Downtime</b> is given as QEMU reports it, as the guest saw it (the gap between its heartbeats over the switchover), and \
+as the longest time without an answer to an outside pinger.</li>\n\
 <li><b>CPU</b> is that of both ends per GB of guest content: QEMU without its vCPU threads, and the mover's processes.</li>\n\
 <li>Charts show 200 ms samples of the NICs' own counters against the capacity of the link, where one is set.</li>\n\
 </ul>\n</footer>\n";
 
 fn machine(machine: &Machine) -> String {
     format!(
-        "{}, {} cores, {}, Linux {}, {}, {}",
+        "{}, {} cores, {}, Linux {}, {}",
         machine.cpu,
         machine.cores,
         units::bytes(machine.memory_bytes as f64),
         machine.kernel,
         machine.os,
-        if machine.kvm { "KVM" } else { "no KVM: guests are emulated (TCG)" },
     )
 }
 
@@ -139,6 +138,9 @@ fn section(out: &mut String, case: &CaseResult, runs: &[&Run]) {
             stages.push(stage);
         }
     }
+    for note in &case.notes {
+        let _ = writeln!(out, "<p class=\"note\">{}</p>", escape(note));
+    }
     for stage in stages {
         let runs: Vec<&Run> = runs.iter().copied().filter(|r| r.stage == stage).collect();
         if !stage.is_empty() {
@@ -175,6 +177,8 @@ fn yardstick(out: &mut String, case: &CaseResult, stage: &str, runs: &[&Run]) {
     if let Some(run) = runs.first() {
         words.push(format!("links: {}", links(&run.link_bps)));
         words.push(format!("guest RAM: {} to {}", run.memory_backend_source, run.memory_backend_target));
+        let accelerator = run.qemu_source_cmdline.iter().skip_while(|a| *a != "-accel").nth(1);
+        words.extend(accelerator.map(|name| format!("guests run on {name}")));
     }
     for yardstick in case.yardsticks.iter().filter(|y| y.stage == stage && !y.iperf3_bps.is_empty()) {
         let each: Vec<String> = yardstick.iperf3_bps.iter().map(|&bps| units::bps(bps)).collect();
@@ -225,7 +229,7 @@ fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
         });
         let downtime = [
             value(&|r| r.downtime_ms, units::digits),
-            value(&|r| r.guest_gap_ms, units::digits),
+            value(&|r| r.guest_switchover_ms, units::digits),
             value(&|r| r.ping_gap_ms, units::digits),
         ];
         let cpu = [value(&|r| per_gb(r, |c| c.qemu), units::digits), value(&|r| per_gb(r, |c| c.mover), units::digits)];
@@ -365,7 +369,7 @@ mod tests {
             t_s: vec![1.0, 2.0, 3.0],
             nics: vec![nic],
             cores: vec![CoreSamples { core: 0, busy: vec![0.5; 3] }],
-            uses: vec![UseSamples { end: "source".into(), what: "mover".into(), cores: vec![0.5; 3] }],
+            uses: vec![UseSamples { host: text.into(), what: "mover".into(), cores: vec![0.5; 3] }],
         });
         let failed = Run { error: Some(text.into()), mover: Mover::Ssh, ..run.clone() };
         let runs = vec![run, failed];
@@ -376,7 +380,7 @@ mod tests {
         case.parts[0].figure = text.into();
         case.parts[0].measured = text.into();
         let [t1, t2, t3, t4, t5, t6, t7] = [(); 7].map(|()| text.to_string());
-        let machine = Machine { cpu: t1, cores: 2, memory_bytes: 1, kernel: t2, os: t3, qemu: t4, kvm: false };
+        let machine = Machine { cpu: t1, cores: 2, memory_bytes: 1, kernel: t2, os: t3, qemu: t4 };
         let about = About { commit: t5, started_at: t6, command: vec![t7], quick: true, machine };
         Results { schema: SCHEMA, about, cases: vec![case], runs }
     }

@@ -1,0 +1,39 @@
+//! Skein itself: `skein agent` on the target, `skein tunnel` on the source.
+
+use super::{Carried, CarryError, Kit, READY_DEADLINE, Route, command_lines, forwards, unix_uris};
+use crate::process::Process;
+
+/// Port of the agent.
+const PORT: u16 = 7070;
+
+pub fn start(route: &Route<'_>, kit: &Kit, tls: bool) -> Result<Carried, CarryError> {
+    let (guests, control) = forwards(route);
+    let site = route.site;
+
+    let mut command = site.command(route.target, &kit.skein)?;
+    command.arg("agent").arg("--identity").arg(kit.identity(route.target));
+    command.arg("--listen").arg(format!("[::]:{PORT}"));
+    command.arg("--allow").arg(route.directory.join("*.t"));
+    let agent = Process::start(command, &route.directory.join("agent.log"))?;
+
+    let mut command = site.command(route.source, &kit.skein)?;
+    command.arg("tunnel").arg("--identity").arg(kit.identity(route.source));
+    command.arg("--to").arg(format!("{}:{PORT}", site.ip(route.target, 0)?));
+    for forward in guests.iter().chain(&control) {
+        let mut pair = forward.listen.clone().into_os_string();
+        pair.push("=");
+        pair.push(&forward.connect);
+        command.arg("--forward").arg(pair);
+    }
+    if !tls {
+        command.arg("--data-plain");
+    }
+    let mut tunnel = Process::start(command, &route.directory.join("tunnel.log"))?;
+    tunnel.wait_until("word that it is ready", READY_DEADLINE, |p| p.output().lines().any(|l| l.trim() == "ready"))?;
+
+    let mut carried =
+        Carried { uris: unix_uris(&guests), control, source: vec![tunnel], target: vec![agent], ..Carried::default() };
+    carried.note("tunnel", command_lines(&carried.source));
+    carried.note("agent", command_lines(&carried.target));
+    Ok(carried)
+}

@@ -1,0 +1,154 @@
+//! Where a stage takes place: two hosts, the links between them, and an outside host that pings the guests.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+    process::Command,
+};
+
+use skein_host::Counters;
+use skein_lab_hosts::{Cidr, Cut, HostSpec, Lab, LabError, Layout, NicSpec, Spec};
+
+use crate::{
+    case::{FaultKind, Links},
+    process::{self, ProcessError},
+};
+
+/// The two hosts. Guests start on the first.
+pub const HOSTS: [&str; 2] = ["a", "b"];
+
+/// Where the pinger is.
+const OUTSIDE: &str = "out";
+
+/// A stage's hosts could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SiteError {
+    /// The lab.
+    #[error("the lab's hosts")]
+    Lab(#[from] LabError),
+    /// A program in a host.
+    #[error("setting up a host")]
+    Process(#[from] ProcessError),
+}
+
+/// Hosts and links, while they stand. Dropping this removes them with every process in them.
+#[derive(Debug)]
+pub struct Site {
+    lab: Lab,
+    links: usize,
+    taps: u32,
+}
+
+impl Site {
+    /// Builds the hosts. `name`: unique on this machine. `taps`: how many guests are to be reachable from outside.
+    pub fn build(name: &str, links: &Links, taps: u32) -> Result<Self, SiteError> {
+        let count = links.rates_mbit.len();
+        let layout = if links.same_subnet { Layout::SameSubnet } else { Layout::Pairs };
+        let mut spec = Spec::new(name, 2, count, layout).rates(&links.rates_mbit).mtu(links.mtu);
+        if taps > 0 {
+            // The guests' own network, apart from the links that are measured.
+            let nic = |addresses| NicSpec { segment: "outside".into(), addresses, rate_mbit: None, mtu: 1500 };
+            for host in &mut spec.hosts {
+                host.nics.push(nic(vec![]));
+            }
+            let address = Cidr { ip: IpAddr::V4(OUTSIDE_IP), prefix_len: 24 };
+            spec.hosts.push(HostSpec { name: OUTSIDE.into(), nics: vec![nic(vec![address])] });
+        }
+        let site = Self { lab: Lab::up(spec)?, links: count, taps };
+        for host in HOSTS {
+            site.bridge_taps(host)?;
+        }
+        Ok(site)
+    }
+
+    /// Lets it stand when this program ends; `skein lab down` removes it.
+    pub fn keep(&mut self) {
+        self.lab.keep();
+    }
+
+    /// Number of links between the hosts; link `n` joins `nicN` of both.
+    pub fn links(&self) -> usize {
+        self.links
+    }
+
+    /// A command that runs in `host`.
+    pub fn command(&self, host: &str, program: impl AsRef<std::ffi::OsStr>) -> Result<Command, SiteError> {
+        Ok(self.lab.command(host, program)?)
+    }
+
+    /// The file that names the network namespace of `host`.
+    pub fn netns(&self, host: &str) -> Result<PathBuf, SiteError> {
+        Ok(self.lab.netns(host)?)
+    }
+
+    /// The address of `host` on link `link`.
+    pub fn ip(&self, host: &str, link: usize) -> Result<IpAddr, SiteError> {
+        Ok(self.lab.ip(host, link)?)
+    }
+
+    /// What the NICs of `host` have counted.
+    pub fn counters(&self, host: &str) -> Result<BTreeMap<String, Counters>, SiteError> {
+        Ok(self.lab.counters(host)?)
+    }
+
+    /// Loses a link. The far end of the link, seen from the first host.
+    pub fn lose(&self, link: usize, kind: FaultKind) -> Result<(), SiteError> {
+        let cut = match kind {
+            FaultKind::Carrier => Cut::Carrier,
+            FaultKind::BlackHole => Cut::BlackHole,
+        };
+        Ok(self.lab.cut(HOSTS[1], link, cut)?)
+    }
+
+    /// Undoes [`Site::lose`].
+    pub fn heal(&self, link: usize) -> Result<(), SiteError> {
+        Ok(self.lab.heal(HOSTS[1], link)?)
+    }
+
+    /// Runs `work` in the outside host.
+    pub fn outside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, SiteError> {
+        Ok(self.lab.enter(OUTSIDE, work)?)
+    }
+
+    /// The NIC of guest number `guest`: its MAC, its tap (the same on both hosts), its address; None without taps.
+    pub fn guest_nic(&self, guest: u32) -> Option<(String, String, Ipv4Addr)> {
+        (guest < self.taps).then(|| {
+            let ip = Ipv4Addr::new(10, 78, 0, 10 + guest as u8);
+            (format!("52:54:00:5e:00:{guest:02x}"), tap(guest), ip)
+        })
+    }
+
+    fn bridge_taps(&self, host: &str) -> Result<(), SiteError> {
+        if self.taps == 0 {
+            return Ok(());
+        }
+        let uplink = format!("nic{}", self.links);
+        let ip = |line: String| -> Result<(), SiteError> {
+            let mut command = self.lab.command(host, "ip")?;
+            command.args(line.split(' '));
+            process::run(command)?;
+            Ok(())
+        };
+        ip("link add guests type bridge".into())?;
+        // The bridge must not look like another way to the other host.
+        for nic in ["guests", &uplink] {
+            ip(format!("link set {nic} addrgenmode none"))?;
+        }
+        for guest in 0..self.taps {
+            ip(format!("tuntap add {} mode tap", tap(guest)))?;
+            ip(format!("link set {} addrgenmode none", tap(guest)))?;
+            ip(format!("link set {} master guests up", tap(guest)))?;
+        }
+        ip(format!("addr flush dev {uplink}"))?;
+        ip(format!("link set {uplink} master guests up"))?;
+        ip("link set guests up".into())
+    }
+}
+
+/// The pinger's own address.
+const OUTSIDE_IP: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+
+fn tap(guest: u32) -> String {
+    format!("guest{guest}")
+}

@@ -1,0 +1,175 @@
+//! What processes take: CPU of process trees and of QEMU's threads, memory of the mover.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use crate::record::{CpuSeconds, EndMemory};
+
+/// The processes of one guest's or mover's end.
+#[derive(Clone, Debug, Default)]
+pub struct End {
+    /// QEMU processes, each with its vCPUs' thread ids.
+    pub qemus: Vec<(u32, Vec<u32>)>,
+    /// The mover's processes; their descendants belong to them.
+    pub movers: Vec<u32>,
+}
+
+impl End {
+    /// CPU that they have used so far. What has ended and was waited for is in its parent's account.
+    pub fn cpu(&self) -> CpuSeconds {
+        let mut cpu = CpuSeconds::default();
+        for (pid, vcpus) in &self.qemus {
+            let all = skein_host::process_time(*pid).map_or(0.0, |t| t.own_s());
+            let vcpu: f64 = vcpus.iter().filter_map(|tid| thread_s(*pid, *tid)).sum();
+            cpu.vcpu += vcpu;
+            cpu.qemu += (all - vcpu).max(0.0);
+        }
+        cpu.mover = tree(&self.movers)
+            .iter()
+            .filter_map(|pid| skein_host::process_time(*pid).ok())
+            .map(|t| t.with_children_s())
+            .sum();
+        cpu
+    }
+
+    /// Memory of the mover's processes and of the sockets in their network namespace.
+    pub fn memory(&self, netns: &Path) -> EndMemory {
+        let mut memory = EndMemory { socket_bytes: socket_bytes(netns, &self.movers), ..EndMemory::default() };
+        for pid in tree(&self.movers) {
+            let Ok(of) = skein_host::process_memory(pid) else { continue };
+            memory.anonymous_bytes += of.anonymous;
+            memory.locked_bytes += of.locked;
+        }
+        memory
+    }
+}
+
+/// What was used between two readings.
+pub fn cpu_between(before: CpuSeconds, after: CpuSeconds) -> CpuSeconds {
+    CpuSeconds {
+        qemu: (after.qemu - before.qemu).max(0.0),
+        vcpu: (after.vcpu - before.vcpu).max(0.0),
+        mover: (after.mover - before.mover).max(0.0),
+    }
+}
+
+/// `roots` and all their descendants that live.
+pub fn tree(roots: &[u32]) -> Vec<u32> {
+    if roots.is_empty() {
+        return Vec::new();
+    }
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parents: BTreeMap<u32, u32> = pids.filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    descendants(roots, &parents)
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // After the name, which may hold anything: the state, then the parent.
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+fn descendants(roots: &[u32], parents: &BTreeMap<u32, u32>) -> Vec<u32> {
+    let mut found: BTreeSet<u32> = roots.iter().copied().filter(|pid| parents.contains_key(pid)).collect();
+    loop {
+        let more: Vec<u32> = parents
+            .iter()
+            .filter(|(pid, ppid)| found.contains(ppid) && !found.contains(pid))
+            .map(|(pid, _)| *pid)
+            .collect();
+        if more.is_empty() {
+            return found.into_iter().collect();
+        }
+        found.extend(more);
+    }
+}
+
+/// CPU of one thread. The kernel counts in ticks of 10 ms.
+fn thread_s(pid: u32, tid: u32) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    let mut ticks = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11).map(|f| f.parse::<u64>().ok());
+    Some((ticks.next()?? + ticks.next()??) as f64 / 100.0)
+}
+
+/// Memory of the sockets that the processes hold, as the kernel charges it (`ss -tmx` in their namespace).
+fn socket_bytes(netns: &Path, roots: &[u32]) -> u64 {
+    let Ok(output) = std::process::Command::new("nsenter")
+        .arg(format!("--net={}", netns.display()))
+        .args(["ss", "-tmxpnHO"])
+        .output()
+    else {
+        return 0;
+    };
+    let pids = tree(roots);
+    String::from_utf8_lossy(&output.stdout).lines().filter(|line| belongs(line, &pids)).map(socket_line_bytes).sum()
+}
+
+fn belongs(line: &str, pids: &[u32]) -> bool {
+    line.split("pid=").skip(1).any(|rest| {
+        let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+        digits.parse().is_ok_and(|pid| pids.contains(&pid))
+    })
+}
+
+/// `skmem:(r<rmem>,rb<rcvbuf>,t<wmem>,tb<sndbuf>,f<forward>,w<queued>,o<options>,bl<backlog>,d<drops>)`, see ss(8).
+fn socket_line_bytes(line: &str) -> u64 {
+    let Some((_, rest)) = line.split_once("skmem:(") else { return 0 };
+    let Some((fields, _)) = rest.split_once(')') else { return 0 };
+    // A unix socket is charged for what it has sent and the other has not read. A TCP socket for its receive queue, what
+    // it allocated ahead, its send queue ('t' is part of that), its backlog.
+    let counted: &[&str] = if line.starts_with("u_") { &["t"] } else { &["r", "f", "w", "bl"] };
+    fields
+        .split(',')
+        .filter_map(|field| {
+            let digits = field.find(|c: char| c.is_ascii_digit())?;
+            let value: u64 = field[digits..].parse().ok()?;
+            counted.contains(&&field[..digits]).then_some(value)
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_is_all_that_descends() {
+        let parents = [(1, 0), (2, 1), (3, 2), (4, 3), (5, 1), (6, 5)].into();
+        assert_eq!(descendants(&[2], &parents), [2, 3, 4]);
+        assert_eq!(descendants(&[3, 5], &parents), [3, 4, 5, 6]);
+        assert!(descendants(&[9], &parents).is_empty());
+    }
+
+    #[test]
+    fn cpu_of_a_shell_and_its_child() {
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; sleep 5"])
+            .spawn()
+            .unwrap();
+        let end = End { movers: vec![shell.id()], ..End::default() };
+        let mut used = 0.0;
+        for _ in 0..300 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            used = end.cpu().mover;
+            if used > 0.05 {
+                break;
+            }
+        }
+        let _ = shell.kill();
+        let _ = shell.wait();
+        assert!(used > 0.05, "{used}");
+    }
+
+    #[test]
+    fn socket_memory_as_ss_tells_it() {
+        let line = "tcp ESTAB 0 0 10.0.0.1:5 10.0.0.2:6 users:((\"skein\",pid=42,fd=5)) skmem:(r100,rb131072,t5,tb87040,f1000,w20,o0,bl3,d7) ";
+        assert_eq!(socket_line_bytes(line), 1123);
+        assert!(belongs(line, &[42]) && !belongs(line, &[4, 2, 5]));
+        assert_eq!(socket_line_bytes("u_str ESTAB 0 0 * 1 * 2"), 0);
+        assert_eq!(socket_line_bytes("u_str ESTAB 0 0 * 1 * 2 skmem:(r7,rb9,t50,tb9,f1,w2,o0,bl0,d0)"), 50);
+    }
+}

@@ -1,0 +1,344 @@
+//! Watches a run: NICs and cores often enough to time a transfer by, CPU and memory of processes five times a second.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use skein_host::{Sampler, SamplerOptions, Series};
+
+use crate::{
+    goodput::Counter,
+    record::{CoreSamples, CpuSeconds, EndMemory, NicBytes, NicSamples, Samples, UseSamples},
+    usage::End,
+};
+
+/// How often NICs are read. A transfer's first and last byte are known that exactly: 20 ms of 8 s are 0.25 %.
+const NICS_EVERY: Duration = Duration::from_millis(20);
+
+/// Most readings: eleven minutes. Then the interval doubles.
+const READINGS_MAX: usize = 1 << 15;
+
+/// How often processes are looked at, and the interval of what a report draws.
+const SAMPLE_S: f64 = 0.2;
+
+/// Length of what a report draws at most.
+const SAMPLES_MAX: usize = 3000;
+
+/// A host to watch.
+#[derive(Debug)]
+pub struct Place {
+    /// Its name.
+    pub host: String,
+    /// Its network namespace.
+    pub netns: PathBuf,
+    /// The processes on it that take part.
+    pub end: End,
+}
+
+/// A run that is being watched.
+pub struct Watch {
+    epoch: Instant,
+    samplers: Vec<(String, Sampler)>,
+    processes: Processes,
+    links: usize,
+}
+
+/// What was seen. Times count from the `zero` given to [`Watch::stop`].
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    /// By host, by link: bytes sent and received by the NIC.
+    pub nics: BTreeMap<String, Vec<Nic>>,
+    /// Seconds that each core was busy.
+    pub cores: BTreeMap<u32, Counter>,
+    /// By host: CPU used.
+    pub cpu: BTreeMap<String, CpuCounters>,
+    /// By host: most memory of the mover at one moment, if that was watched.
+    pub memory: BTreeMap<String, EndMemory>,
+}
+
+/// One NIC over time.
+#[derive(Clone, Debug, Default)]
+pub struct Nic {
+    /// Sent.
+    pub tx: Counter,
+    /// Received.
+    pub rx: Counter,
+}
+
+/// CPU of one host's processes over time, in seconds.
+#[derive(Clone, Debug, Default)]
+pub struct CpuCounters {
+    /// See [`CpuSeconds::qemu`].
+    pub qemu: Counter,
+    /// See [`CpuSeconds::vcpu`].
+    pub vcpu: Counter,
+    /// See [`CpuSeconds::mover`].
+    pub mover: Counter,
+}
+
+impl Watch {
+    /// Starts to watch `places`; `links` NICs of each (`nic0` ...) count.
+    pub fn start(places: Vec<Place>, links: usize, memory: bool) -> io::Result<Self> {
+        let epoch = Instant::now();
+        let sampler = |place: &Place| {
+            let netns = Some(place.netns.clone());
+            let options = SamplerOptions { netns, interval: NICS_EVERY, epoch, samples_max: READINGS_MAX };
+            Ok((place.host.clone(), Sampler::start(options)?))
+        };
+        let samplers = places.iter().map(sampler).collect::<io::Result<_>>()?;
+        Ok(Self { epoch, samplers, processes: Processes::start(epoch, places, memory)?, links })
+    }
+
+    /// What the NICs of `host` have counted so far, for those who want to see it while it runs.
+    pub fn so_far(&self, host: &str) -> Vec<Nic> {
+        let series = self.samplers.iter().find(|(name, _)| name == host).map(|(_, s)| s.so_far());
+        nics(&series.unwrap_or_default(), self.links, 0.0)
+    }
+
+    /// Ends the watch. `zero`: the moment that times are to count from.
+    pub fn stop(self, zero: Instant) -> Watched {
+        let shift = (zero - self.epoch).as_secs_f64();
+        let mut watched = Watched::default();
+        for (host, sampler) in self.samplers {
+            let series = sampler.stop();
+            watched.nics.insert(host, nics(&series, self.links, shift));
+            // Cores are the machine's: any host's reading does.
+            if watched.cores.is_empty() {
+                for sample in &series.samples {
+                    for (core, busy_s) in &sample.cores {
+                        watched.cores.entry(*core).or_default().push(sample.at_s - shift, *busy_s);
+                    }
+                }
+            }
+        }
+        for (host, readings, memory) in self.processes.stop() {
+            let cpu = watched.cpu.entry(host.clone()).or_default();
+            for (at_s, used) in readings {
+                cpu.qemu.push(at_s - shift, used.qemu);
+                cpu.vcpu.push(at_s - shift, used.vcpu);
+                cpu.mover.push(at_s - shift, used.mover);
+            }
+            watched.memory.extend(memory.map(|memory| (host, memory)));
+        }
+        watched
+    }
+}
+
+impl Watched {
+    /// All that `host` sent over its links.
+    pub fn sent(&self, host: &str) -> Counter {
+        Counter::sum(self.nics.get(host).into_iter().flatten().map(|nic| &nic.tx))
+    }
+
+    /// All that `host` received over some of its links.
+    pub fn received(&self, host: &str, links: impl Fn(usize) -> bool) -> Counter {
+        let nics = self.nics.get(host).into_iter().flatten().enumerate();
+        Counter::sum(nics.filter(|(link, _)| links(*link)).map(|(_, nic)| &nic.rx))
+    }
+
+    /// What each NIC counted between two moments.
+    pub fn bytes(&self, from: f64, to: f64) -> Vec<NicBytes> {
+        let counted = |counter: &Counter| Some((counter.at(to)? - counter.at(from)?).round() as u64);
+        let nics =
+            self.nics.iter().flat_map(|(host, nics)| nics.iter().enumerate().map(move |(n, nic)| (host, n, nic)));
+        nics.map(|(host, link, nic)| NicBytes {
+            host: host.clone(),
+            nic: format!("nic{link}"),
+            tx_bytes: counted(&nic.tx).unwrap_or(0),
+            rx_bytes: counted(&nic.rx).unwrap_or(0),
+        })
+        .collect()
+    }
+
+    /// Everything in intervals of [`SAMPLE_S`], from the first reading to the last.
+    pub fn samples(&self) -> Samples {
+        let all = self.nics.values().flatten().flat_map(|nic| &nic.tx.t_s);
+        let (first, last) = all.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), &t| (a.min(t), b.max(t)));
+        if first > last {
+            return Samples::default();
+        }
+        // On whole multiples of the interval, so that one of them begins at zero.
+        let begin = (first / SAMPLE_S).ceil() as i64;
+        let end = ((last / SAMPLE_S).floor() as i64).min(begin + SAMPLES_MAX as i64);
+        let t_s: Vec<f64> = (begin + 1..=end).map(|n| round(n as f64 * SAMPLE_S, 1)).collect();
+        let rates = |counter: &Counter, factor: f64, digits: i32| -> Vec<f64> {
+            t_s.iter().map(|&t| round(counter.bps(t - SAMPLE_S, t).unwrap_or(0.0) * factor, digits)).collect()
+        };
+        let nics =
+            self.nics.iter().flat_map(|(host, nics)| nics.iter().enumerate().map(move |(n, nic)| (host, n, nic)));
+        // Counters of seconds: what is a rate of bits for bytes is eight times a share here.
+        let uses = self.cpu.iter().flat_map(|(host, cpu)| {
+            [("mover", &cpu.mover), ("qemu", &cpu.qemu), ("vcpu", &cpu.vcpu)]
+                .map(|(what, counter)| (host, what, counter))
+        });
+        Samples {
+            nics: nics
+                .map(|(host, link, nic)| NicSamples {
+                    host: host.clone(),
+                    nic: format!("nic{link}"),
+                    link,
+                    tx_bps: rates(&nic.tx, 1.0, -3),
+                    rx_bps: rates(&nic.rx, 1.0, -3),
+                })
+                .collect(),
+            cores: self
+                .cores
+                .iter()
+                .map(|(core, busy)| CoreSamples {
+                    core: *core as usize,
+                    busy: rates(busy, 0.125, 3).into_iter().map(|share| share.clamp(0.0, 1.0)).collect(),
+                })
+                .collect(),
+            uses: uses
+                .map(|(host, what, counter)| UseSamples {
+                    host: host.clone(),
+                    what: what.into(),
+                    cores: rates(counter, 0.125, 3),
+                })
+                .collect(),
+            t_s,
+        }
+    }
+}
+
+/// Rounded to `digits` after the point (before it, if negative): what is stored need not pretend more.
+fn round(value: f64, digits: i32) -> f64 {
+    let factor = 10f64.powi(digits);
+    (value * factor).round() / factor
+}
+
+fn nics(series: &Series, links: usize, shift: f64) -> Vec<Nic> {
+    let mut nics = vec![Nic::default(); links];
+    for sample in &series.samples {
+        for (link, nic) in nics.iter_mut().enumerate() {
+            // One that is gone for a moment keeps its counters: they go on where they were.
+            let seen = sample.nics.get(&format!("nic{link}")).map(|(rx, tx)| (*rx as f64, *tx as f64));
+            let last = |counter: &Counter| counter.bytes.last().copied().unwrap_or(0.0);
+            let (rx, tx) = seen.unwrap_or((last(&nic.rx), last(&nic.tx)));
+            nic.rx.push(sample.at_s - shift, rx);
+            nic.tx.push(sample.at_s - shift, tx);
+        }
+    }
+    nics
+}
+
+/// One host's readings of CPU with their times, and the most memory seen.
+type Readings = (String, Vec<(f64, CpuSeconds)>, Option<EndMemory>);
+
+/// A thread that looks at processes.
+#[derive(Debug)]
+struct Processes {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Vec<Readings>>>,
+}
+
+impl Processes {
+    fn start(epoch: Instant, places: Vec<Place>, memory: bool) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::Builder::new().name("processes".into()).spawn(move || {
+            let mut seen: Vec<Readings> = places.iter().map(|p| (p.host.clone(), Vec::new(), None)).collect();
+            let mut next = Instant::now();
+            loop {
+                let last = stopped.load(Ordering::Relaxed);
+                for (place, (_, cpu, most)) in places.iter().zip(&mut seen) {
+                    cpu.push((epoch.elapsed().as_secs_f64(), place.end.cpu()));
+                    if memory {
+                        let now = place.end.memory(&place.netns);
+                        if most.is_none_or(|most: EndMemory| now.total_bytes() > most.total_bytes()) {
+                            *most = Some(now);
+                        }
+                    }
+                }
+                if last {
+                    return seen;
+                }
+                next += Duration::from_secs_f64(SAMPLE_S);
+                while Instant::now() < next && !stopped.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                next = next.max(Instant::now() - Duration::from_secs(1));
+            }
+        })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+
+    fn stop(mut self) -> Vec<Readings> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Vec<Readings> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skein_host::Sample;
+
+    fn series() -> Series {
+        let sample = |n: u64| Sample {
+            at_s: n as f64 * 0.1,
+            nics: [("nic0".to_string(), (n * 1000, n * 1_250_000)), ("guests".to_string(), (9, 9))].into(),
+            cores: [(0, n as f64 * 0.05)].into(),
+        };
+        Series { samples: (0..=20).map(sample).collect() }
+    }
+
+    #[test]
+    fn counters_become_rates_on_a_grid_around_zero() {
+        let mut watched = Watched::default();
+        watched.nics.insert("a".into(), nics(&series(), 1, 1.05));
+        watched.cores.insert(0, Counter { t_s: vec![-1.0, 1.0], bytes: vec![0.0, 1.0] });
+        let samples = watched.samples();
+        assert_eq!(samples.t_s.first(), Some(&-0.8));
+        assert!(samples.t_s.contains(&0.0) && samples.t_s.contains(&0.8));
+        // 1.25 MB every 0.1 s.
+        assert!(samples.nics[0].tx_bps.iter().all(|bps| *bps == 1e8), "{:?}", samples.nics[0].tx_bps);
+        assert!(samples.cores[0].busy.iter().all(|busy| *busy == 0.5));
+        assert_eq!(watched.bytes(0.0, 0.5)[0].tx_bytes, 6_250_000);
+        assert_eq!(watched.sent("a").bps(0.0, 0.5).map(f64::round), Some(1e8));
+    }
+
+    #[test]
+    fn a_nic_that_is_gone_stands_still() {
+        let mut series = series();
+        series.samples[5].nics.clear();
+        let nic = &nics(&series, 2, 0.0);
+        assert_eq!(nic[0].tx.bytes[5], nic[0].tx.bytes[4]);
+        assert!(nic[1].tx.bytes.iter().all(|b| *b == 0.0));
+    }
+
+    #[test]
+    fn this_process_is_seen() {
+        let place = Place {
+            host: "here".into(),
+            netns: "/proc/self/ns/net".into(),
+            end: End { movers: vec![std::process::id()], ..End::default() },
+        };
+        let watch = Watch::start(vec![place], 1, true).unwrap();
+        let until = Instant::now() + Duration::from_millis(500);
+        while Instant::now() < until {}
+        let watched = watch.stop(Instant::now());
+        let mover = &watched.cpu["here"].mover;
+        assert!(mover.bytes.last().unwrap() - mover.bytes[0] > 0.05, "{mover:?}");
+        assert!(mover.t_s.last().unwrap().abs() < 0.3);
+        assert!(watched.memory["here"].anonymous_bytes > 100_000);
+    }
+}
