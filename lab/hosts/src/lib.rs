@@ -33,7 +33,7 @@ mod plan;
 mod spec;
 mod state;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -55,7 +55,7 @@ pub use spec::{
 
 use plan::Setting;
 use spec::SWITCH;
-use state::State;
+use state::{Owner, State};
 
 /// A lab that stands. Dropping it removes it, unless it was [kept](Lab::keep) or only [attached to](Lab::attach).
 #[derive(Debug)]
@@ -92,6 +92,8 @@ pub enum LabError {
     NotRoot,
     #[error("there is no lab `{name}`: {}", standing(&labs()))]
     NoLab { name: String },
+    #[error("lab `{name}` is being built, or building it was cut short: `skein lab down --name {name}` removes it")]
+    Unfinished { name: String },
     #[error("lab `{lab}` has no host `{host}`: {hosts}")]
     NoHost { lab: String, host: String, hosts: String },
     #[error("host `{host}` has no NIC {nic}: {}", match nics { 0 => "it has none".to_owned(), n => format!("its NICs are 0 to {}", n - 1) })]
@@ -115,14 +117,15 @@ pub enum LabError {
 }
 
 impl Lab {
-    /// Builds the lab. What a run that was killed left behind under this name, processes included, is removed first; so
-    /// is a lab that still stands.
+    /// Builds the lab. What stands under this name, processes included, is removed first; so are the labs of programs
+    /// that were killed before they could.
     ///
     /// # Errors
     /// If the spec is wrong, the caller is not root, or iproute2 or the kernel lack something. Nothing is left behind.
     pub fn up(spec: Spec) -> Result<Self, LabError> {
         spec.check()?;
         down(&spec.name)?;
+        remove_orphans();
         // From here on dropping it cleans up.
         let lab = Self { spec, owned: true };
         lab.build()?;
@@ -136,13 +139,25 @@ impl Lab {
     pub fn attach(name: &str) -> Result<Self, LabError> {
         spec::check_name(name)?;
         let state = state::load(name).map_err(|source| LabError::State { name: name.to_owned(), source })?;
-        let state = state.ok_or_else(|| LabError::NoLab { name: name.to_owned() })?;
+        let state = state.ok_or_else(|| match labs().iter().any(|lab| lab == name) {
+            true => LabError::Unfinished { name: name.to_owned() },
+            false => LabError::NoLab { name: name.to_owned() },
+        })?;
         Ok(Self { spec: state.spec, owned: false })
     }
 
     /// Lets it stand when this program ends; `skein lab down`, [`down`] or the next [`Lab::up`] of its name removes it.
     pub fn keep(&mut self) {
         self.owned = false;
+        let disown = || {
+            let _lock = state::lock().map_err(|source| self.state_error(source))?;
+            let mut state = self.state()?;
+            state.owner = None;
+            self.save(&state)
+        };
+        if let Err(error) = disown() {
+            tracing::warn!(lab = self.name(), error = &error as &dyn std::error::Error, "lab not kept for long");
+        }
     }
 
     /// Removes it, also one that was kept or attached to.
@@ -312,7 +327,8 @@ impl Lab {
         for (h, host) in spec.hosts.iter().enumerate() {
             iproute::batch("ip", Some(&plan::netns(&spec.name, &host.name)), &plan::host_links(spec, h))?;
         }
-        self.save(&State::new(spec.clone()))
+        let owner = Owner::this_process().map_err(|source| self.state_error(source))?;
+        self.save(&State::new(spec.clone(), Some(owner)))
     }
 
     fn set_up(&self, host: &str, settings: fn() -> io::Result<()>) -> Result<(), LabError> {
@@ -397,9 +413,25 @@ pub fn down(name: &str) -> Result<bool, LabError> {
     Ok(known || !namespaces.is_empty())
 }
 
-/// The names of all labs that stand on this machine.
+/// The names of all labs on this machine, those included of which a killed program left only a part.
 pub fn labs() -> Vec<String> {
-    state::names()
+    let namespaces = netns::with_prefix(plan::NETNS_PREFIX);
+    let built = namespaces.iter().filter_map(|netns| plan::lab_of(netns)).map(str::to_owned);
+    built.chain(state::names()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Removes labs whose program was killed: what still runs in them would disturb others.
+fn remove_orphans() {
+    for name in state::names() {
+        let orphan = state::load(&name).ok().flatten().and_then(|s| s.owner).is_some_and(|owner| owner.ended());
+        if orphan {
+            match down(&name) {
+                Ok(_) => tracing::info!(lab = name, "removed a lab whose program has ended without removing it"),
+                // Perhaps another program is at it too.
+                Err(error) => tracing::debug!(lab = name, error = &error as &dyn std::error::Error, "not removed"),
+            }
+        }
+    }
 }
 
 fn require_root() -> Result<(), LabError> {

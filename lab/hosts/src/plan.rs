@@ -63,6 +63,9 @@ impl Setting {
     }
 }
 
+/// What the names of all labs' namespaces start with.
+pub(crate) const NETNS_PREFIX: &str = "skein.";
+
 /// The namespace of a host (or the switch) of a lab. Names hold no dots, so no lab's prefix is another's.
 pub(crate) fn netns(lab: &str, host: &str) -> String {
     format!("{}{host}", netns_prefix(lab))
@@ -70,7 +73,12 @@ pub(crate) fn netns(lab: &str, host: &str) -> String {
 
 /// What the names of all of a lab's namespaces start with.
 pub(crate) fn netns_prefix(lab: &str) -> String {
-    format!("skein.{lab}.")
+    format!("{NETNS_PREFIX}{lab}.")
+}
+
+/// The lab that a namespace belongs to.
+pub(crate) fn lab_of(netns: &str) -> Option<&str> {
+    netns.strip_prefix(NETNS_PREFIX)?.split_once('.').map(|(lab, _)| lab)
 }
 
 /// The switch's port for a NIC.
@@ -210,6 +218,13 @@ mod tests {
                 "link set nic0 up",
             ]
         );
+    }
+
+    #[test]
+    fn namespaces_tell_their_lab() {
+        assert_eq!(lab_of(&netns("t-1", "a")), Some("t-1"));
+        assert_eq!((lab_of("skein."), lab_of("other.demo.a")), (None, None));
+        assert!(!netns("demo-2", "a").starts_with(&netns_prefix("demo")));
     }
 
     #[test]

@@ -25,11 +25,49 @@ pub struct State {
     /// By port of the switch.
     #[serde(default)]
     cuts: BTreeMap<String, Cut>,
+    /// The program whose end is the lab's end; `None` if it was kept.
+    #[serde(default)]
+    pub owner: Option<Owner>,
+}
+
+/// A process, told apart from later ones with the same number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    pid: u32,
+    /// In ticks since boot.
+    started: String,
+    /// Process numbers mean something only within it.
+    pid_namespace: PathBuf,
+}
+
+impl Owner {
+    pub fn this_process() -> io::Result<Self> {
+        let pid = std::process::id();
+        let pid_namespace = fs::read_link("/proc/self/ns/pid")?;
+        let started = started(pid)?.ok_or_else(|| io::Error::other("no start time in /proc/self/stat"))?;
+        Ok(Self { pid, started, pid_namespace })
+    }
+
+    /// Whether it has certainly ended.
+    pub fn ended(&self) -> bool {
+        let comparable = fs::read_link("/proc/self/ns/pid").is_ok_and(|here| here == self.pid_namespace);
+        let running = || match started(self.pid) {
+            Ok(started) => started.as_ref() == Some(&self.started),
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        };
+        comparable && !running()
+    }
+}
+
+/// The start time of a process: the 22nd field of `/proc/PID/stat`, counted from behind the name's parenthesis.
+fn started(pid: u32) -> io::Result<Option<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    Ok(stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19)).map(str::to_owned))
 }
 
 impl State {
-    pub fn new(spec: Spec) -> Self {
-        Self { spec, cuts: BTreeMap::new() }
+    pub fn new(spec: Spec, owner: Option<Owner>) -> Self {
+        Self { spec, cuts: BTreeMap::new(), owner }
     }
 
     pub fn cut(&self, host: &str, nic: usize) -> Option<Cut> {
@@ -105,7 +143,7 @@ mod tests {
 
     #[test]
     fn survives_json() {
-        let mut state = State::new(Spec::pairs("demo", 2, Some(1000)));
+        let mut state = State::new(Spec::pairs("demo", 2, Some(1000)), Some(Owner::this_process().unwrap()));
         state.set_cut("a", 1, Some(Cut::BlackHole));
         let json = serde_json::to_string(&state).unwrap();
         assert!(json.contains(r#""a-1":"black-hole""#) && json.contains(r#""10.77.0.1/24""#), "{json}");
@@ -114,5 +152,15 @@ mod tests {
         assert_eq!((back.cut("a", 1), back.cut("a", 0)), (Some(Cut::BlackHole), None));
         back.set_cut("a", 1, None);
         assert_eq!(back.cut("a", 1), None);
+    }
+
+    #[test]
+    fn owners_that_ended() {
+        let this = Owner::this_process().unwrap();
+        assert!(!this.ended());
+        assert!(Owner { started: "1".into(), ..this.clone() }.ended(), "the number is another process's now");
+        assert!(Owner { pid: u32::MAX, ..this.clone() }.ended());
+        let elsewhere = PathBuf::from("pid:[1]");
+        assert!(!Owner { pid: u32::MAX, pid_namespace: elsewhere, ..this }.ended(), "cannot be told from here");
     }
 }

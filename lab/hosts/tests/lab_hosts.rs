@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::Stdio;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -353,4 +354,26 @@ fn clear_errors() {
     assert!(matches!(lab.command("switch", "true"), Err(LabError::NoHost { .. })));
     assert!(matches!(Lab::up(Spec::pairs("No Good", 1, None)), Err(LabError::Spec(_))));
     assert!(matches!(Lab::attach("../x"), Err(LabError::Spec(_))));
+}
+
+/// What a program leaves that is killed: its lab goes with the next one that is built, a lab that was kept does not.
+#[test]
+fn labs_of_killed_programs_are_removed() {
+    const PROGRAM: &str = "SKEIN_TEST_LABS";
+    if let Ok(names) = std::env::var(PROGRAM) {
+        let (orphan, kept) = names.split_once(' ').unwrap();
+        let _orphan = Lab::up(Spec::pairs(orphan, 1, None)).unwrap();
+        Lab::up(Spec::pairs(kept, 1, None)).unwrap().keep();
+        // No destructor runs.
+        std::process::abort();
+    }
+    let (orphan, kept) = (name(), name());
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    program.args(["--exact", "labs_of_killed_programs_are_removed"]).env(PROGRAM, format!("{orphan} {kept}"));
+    assert_eq!(program.output().unwrap().status.signal(), Some(nix::libc::SIGABRT));
+    assert!(skein_lab_hosts::labs().contains(&kept));
+    let _next = Lab::up(Spec::pairs(&name(), 1, None)).unwrap();
+    let labs = skein_lab_hosts::labs();
+    assert!(!labs.contains(&orphan) && labs.contains(&kept), "{labs:?}");
+    Lab::attach(&kept).unwrap().down().unwrap();
 }

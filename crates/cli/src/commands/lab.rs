@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use anyhow::{Context, bail};
 use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
-use skein_lab_hosts::{Cut, Family, Lab, LabNic, Layout, Spec, down, labs};
+use skein_lab_hosts::{Cut, Family, Lab, LabError, LabNic, Layout, Spec, down, labs};
 
 /// Hosts in network namespaces on this machine, with links to shape, cut and heal.
 ///
@@ -250,7 +250,14 @@ fn remove(args: &Down) -> anyhow::Result<()> {
 
 fn status(args: &Status) -> anyhow::Result<()> {
     let names = args.name.clone().map_or_else(labs, |name| vec![name]);
-    let shown = names.iter().map(|name| Shown::of(&Lab::attach(name)?)).collect::<Result<Vec<_>, _>>()?;
+    let mut shown = Vec::new();
+    for name in names {
+        match Lab::attach(&name) {
+            // One that was not asked for by name must not hide the others.
+            Err(error @ LabError::Unfinished { .. }) if args.name.is_none() => eprintln!("skein: {error}"),
+            lab => shown.push(Shown::of(&lab?)?),
+        }
+    }
     if args.json {
         print(&(serde_json::to_string_pretty(&shown)? + "\n"))
     } else if shown.is_empty() {
