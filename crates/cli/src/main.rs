@@ -16,6 +16,8 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Agent(commands::agent::Args),
+    Tunnel(commands::tunnel::Args),
     Ca(commands::ca::Args),
     Lab(commands::lab::Args),
     Bench(commands::bench::Args),
@@ -28,6 +30,8 @@ fn main() -> ExitCode {
         .with_target(false)
         .init();
     let done = match Cli::parse().command {
+        Command::Agent(args) => commands::agent::run(args),
+        Command::Tunnel(args) => commands::tunnel::run(args),
         Command::Ca(args) => commands::ca::run(args),
         Command::Lab(args) => commands::lab::run(args),
         Command::Bench(args) => commands::bench::run(args),

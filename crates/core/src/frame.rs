@@ -57,11 +57,9 @@ pub enum Kind {
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
         use Kind::*;
-        [
-            Hello, Welcome, Refuse, Open, Data, Fin, Reset, Credit, Ack, Ping, Pong, Addresses, Bye,
-        ]
-        .into_iter()
-        .find(|kind| *kind as u8 == byte)
+        [Hello, Welcome, Refuse, Open, Data, Fin, Reset, Credit, Ack, Ping, Pong, Addresses, Bye]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
     }
 
     /// Most payload bytes that a frame of this kind may have.
@@ -134,9 +132,8 @@ impl Header {
 
     /// Reads and checks a header; after it, `len` bytes are safe to allocate.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
-        let kind = Kind::from_byte(bytes[0])
-            .filter(|_| bytes[1..4] == [0; 3])
-            .ok_or(FrameError::NotAFrame(bytes[0]))?;
+        let kind =
+            Kind::from_byte(bytes[0]).filter(|_| bytes[1..4] == [0; 3]).ok_or(FrameError::NotAFrame(bytes[0]))?;
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let (stream, len) = (word(4), word(16));
         let offset = u64::from(word(8)) << 32 | u64::from(word(12));
@@ -146,12 +143,7 @@ impl Header {
         if !matches!(kind, Kind::Ping | Kind::Pong) && offset > OFFSET_MAX {
             return Err(FrameError::BadOffset { kind, offset });
         }
-        Ok(Header {
-            kind,
-            stream,
-            offset,
-            len,
-        })
+        Ok(Header { kind, stream, offset, len })
     }
 
     /// Bytes of the whole frame.
@@ -164,45 +156,16 @@ impl Header {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the kinds say it
 pub enum Frame {
-    Open {
-        stream: StreamId,
-        target: String,
-    },
-    Data {
-        stream: StreamId,
-        offset: u64,
-        data: Bytes,
-    },
-    Fin {
-        stream: StreamId,
-        offset: u64,
-    },
-    Reset {
-        stream: StreamId,
-        code: u64,
-        reason: String,
-    },
-    Credit {
-        stream: StreamId,
-        offset: u64,
-    },
-    Ack {
-        connection: ConnectionId,
-        offset: u64,
-    },
-    Ping {
-        token: u64,
-    },
-    Pong {
-        token: u64,
-    },
-    Addresses {
-        addresses: Vec<crate::handshake::Address>,
-    },
-    Bye {
-        code: u64,
-        reason: String,
-    },
+    Open { stream: StreamId, target: String },
+    Data { stream: StreamId, offset: u64, data: Bytes },
+    Fin { stream: StreamId, offset: u64 },
+    Reset { stream: StreamId, code: u64, reason: String },
+    Credit { stream: StreamId, offset: u64 },
+    Ack { connection: ConnectionId, offset: u64 },
+    Ping { token: u64 },
+    Pong { token: u64 },
+    Addresses { addresses: Vec<crate::handshake::Address> },
+    Bye { code: u64, reason: String },
 }
 
 impl Frame {
@@ -211,9 +174,7 @@ impl Frame {
     /// Errors: [`FrameError::BadPayload`], also for the handshake's kinds, which have no place here.
     pub fn parse(header: Header, payload: Bytes) -> Result<Frame, FrameError> {
         debug_assert_eq!(payload.len(), header.len as usize);
-        let Header {
-            kind, stream, offset, ..
-        } = header;
+        let Header { kind, stream, offset, .. } = header;
         let bad = FrameError::BadPayload(kind);
         let text = || match std::str::from_utf8(&payload) {
             Ok(text) => Ok(text.to_owned()),
@@ -221,35 +182,16 @@ impl Frame {
         };
         let stream = StreamId(stream);
         Ok(match kind {
-            Kind::Open => Frame::Open {
-                stream,
-                target: text()?,
-            },
-            Kind::Data => Frame::Data {
-                stream,
-                offset,
-                data: payload,
-            },
+            Kind::Open => Frame::Open { stream, target: text()? },
+            Kind::Data => Frame::Data { stream, offset, data: payload },
             Kind::Fin => Frame::Fin { stream, offset },
-            Kind::Reset => Frame::Reset {
-                stream,
-                code: offset,
-                reason: text()?,
-            },
+            Kind::Reset => Frame::Reset { stream, code: offset, reason: text()? },
             Kind::Credit => Frame::Credit { stream, offset },
-            Kind::Ack => Frame::Ack {
-                connection: ConnectionId(stream.0),
-                offset,
-            },
+            Kind::Ack => Frame::Ack { connection: ConnectionId(stream.0), offset },
             Kind::Ping => Frame::Ping { token: offset },
             Kind::Pong => Frame::Pong { token: offset },
-            Kind::Addresses => Frame::Addresses {
-                addresses: crate::handshake::decode_addresses(&payload).ok_or(bad)?,
-            },
-            Kind::Bye => Frame::Bye {
-                code: offset,
-                reason: text()?,
-            },
+            Kind::Addresses => Frame::Addresses { addresses: crate::handshake::decode_addresses(&payload).ok_or(bad)? },
+            Kind::Bye => Frame::Bye { code: offset, reason: text()? },
             Kind::Hello | Kind::Welcome | Kind::Refuse => return Err(bad),
         })
     }
@@ -286,17 +228,7 @@ mod tests {
 
     #[test]
     fn lies_about_lengths_are_refused() {
-        let lie = |kind, len| {
-            Header::decode(
-                &Header {
-                    kind,
-                    stream: 0,
-                    offset: 0,
-                    len,
-                }
-                .encode(),
-            )
-        };
+        let lie = |kind, len| Header::decode(&Header { kind, stream: 0, offset: 0, len }.encode());
         assert!(matches!(lie(Kind::Data, u32::MAX), Err(FrameError::BadLength { .. })));
         assert!(matches!(lie(Kind::Data, 0), Err(FrameError::BadLength { .. })));
         assert!(matches!(lie(Kind::Credit, 1), Err(FrameError::BadLength { .. })));

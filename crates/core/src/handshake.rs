@@ -106,21 +106,13 @@ impl HandshakeError {
 }
 
 fn frame(kind: Kind, offset: u64, payload: &[u8]) -> Vec<u8> {
-    let header = Header {
-        kind,
-        stream: 0,
-        offset,
-        len: payload.len() as u32,
-    };
+    let header = Header { kind, stream: 0, offset, len: payload.len() as u32 };
     [&header.encode()[..], payload].concat()
 }
 
 fn encode(kind: Kind, message: &impl Serialize) -> Vec<u8> {
     let payload = postcard::to_stdvec(message).expect("plain data always encodes");
-    assert!(
-        payload.len() <= HELLO_BYTES_MAX,
-        "own addresses are capped before they get here"
-    );
+    assert!(payload.len() <= HELLO_BYTES_MAX, "own addresses are capped before they get here");
     frame(kind, u64::from(PROTOCOL_VERSION), &payload)
 }
 
@@ -138,9 +130,7 @@ fn decode<'a, T: Deserialize<'a>>(header: &Header, payload: &'a [u8]) -> Result<
 
 fn checked(addresses: &[Address]) -> bool {
     addresses.len() <= ADDRESSES_MAX
-        && addresses
-            .iter()
-            .all(|a| a.nic.len() <= 64 && a.prefix <= if a.ip.is_ipv4() { 32 } else { 128 })
+        && addresses.iter().all(|a| a.nic.len() <= 64 && a.prefix <= if a.ip.is_ipv4() { 32 } else { 128 })
 }
 
 impl Hello {
@@ -172,18 +162,11 @@ impl Welcome {
             Kind::Welcome => {
                 let welcome: Welcome = decode(header, payload)?;
                 let sound = checked(&welcome.addresses) && welcome.plain_key.len() <= 64;
-                if sound {
-                    Ok(welcome)
-                } else {
-                    Err(HandshakeError::Garbage)
-                }
+                if sound { Ok(welcome) } else { Err(HandshakeError::Garbage) }
             }
             Kind::Refuse => Err(HandshakeError::Refused {
                 code: u16::try_from(header.offset).unwrap_or(RefuseCode::Other as u16),
-                reason: String::from_utf8_lossy(payload)
-                    .chars()
-                    .filter(|c| !c.is_control())
-                    .collect(),
+                reason: String::from_utf8_lossy(payload).chars().filter(|c| !c.is_control()).collect(),
             }),
             _ => Err(HandshakeError::Garbage),
         }
@@ -234,11 +217,7 @@ mod tests {
             kind: ConnectionKind::Data,
             plain_data: false,
             proof: vec![],
-            addresses: vec![Address {
-                ip: "10.77.0.1".parse().unwrap(),
-                prefix: 24,
-                nic: "eth0".into(),
-            }],
+            addresses: vec![Address { ip: "10.77.0.1".parse().unwrap(), prefix: 24, nic: "eth0".into() }],
         }
     }
 
@@ -264,10 +243,7 @@ mod tests {
         let mut bytes = hello().encode();
         bytes[15] = 9;
         let (header, payload) = split(&bytes);
-        assert_eq!(
-            Hello::decode(&header, payload),
-            Err(HandshakeError::Version { theirs: 9 })
-        );
+        assert_eq!(Hello::decode(&header, payload), Err(HandshakeError::Version { theirs: 9 }));
     }
 
     #[test]

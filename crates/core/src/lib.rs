@@ -13,6 +13,7 @@
 //! | [`frame`] | the bytes on a connection |
 //! | [`handshake`] | what two ends tell each other first |
 //! | [`reassembly`] | in-order bytes out of chunks in any order |
+//! | [`pairs`] | which addresses make a path |
 //! | [`path`] | how fast a path is and how much may be on the way on it |
 //! | [`stream`] | one stream's two halves: unsent, lost, acknowledged; received, delivered |
 //! | [`session`] | who sends what next, what is lost, what is dead |
@@ -23,6 +24,7 @@ pub mod frame;
 pub mod handshake;
 mod ids;
 pub mod limits;
+pub mod pairs;
 pub mod path;
 mod ranges;
 pub mod reassembly;

@@ -32,13 +32,7 @@ struct Best<T> {
 
 impl<T: Copy> Best<T> {
     fn new(half: Duration, better: fn(&T, &T) -> bool) -> Self {
-        Best {
-            half,
-            since: Duration::ZERO,
-            current: None,
-            before: None,
-            better,
-        }
+        Best { half, since: Duration::ZERO, current: None, before: None, better }
     }
 
     fn age(&mut self, now: Duration) {
@@ -130,9 +124,7 @@ impl Path {
     /// The size of chunk that suits the path: small on slow ones, so that no stream waits long for it.
     pub fn chunk_bytes(&self) -> usize {
         let rate = self.rate().unwrap_or(0.0);
-        ((rate * CHUNK_TIME) as usize)
-            .next_multiple_of(CHUNK_BYTES_MIN)
-            .clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX)
+        ((rate * CHUNK_TIME) as usize).next_multiple_of(CHUNK_BYTES_MIN).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX)
     }
 
     /// Bytes go out.

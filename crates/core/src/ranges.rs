@@ -28,12 +28,7 @@ impl Ranges {
     }
 
     pub(crate) fn contains(&self, range: Range<u64>) -> bool {
-        range.is_empty()
-            || self
-                .ends
-                .range(..=range.start)
-                .next_back()
-                .is_some_and(|(_, &end)| range.end <= end)
+        range.is_empty() || self.ends.range(..=range.start).next_back().is_some_and(|(_, &end)| range.end <= end)
     }
 }
 

@@ -33,9 +33,7 @@ impl Reassembly {
 
     /// Whether [`Self::pop`] has something.
     pub fn is_ready(&self) -> bool {
-        self.chunks
-            .first_key_value()
-            .is_some_and(|(&offset, _)| offset == self.delivered)
+        self.chunks.first_key_value().is_some_and(|(&offset, _)| offset == self.delivered)
     }
 
     /// Takes a chunk in; what is already here or delivered is dropped. Returns the bytes that were new.
@@ -71,10 +69,7 @@ impl Reassembly {
 
     /// The next bytes in order, if they are here.
     pub fn pop(&mut self) -> Option<Bytes> {
-        let entry = self
-            .chunks
-            .first_entry()
-            .filter(|entry| *entry.key() == self.delivered)?;
+        let entry = self.chunks.first_entry().filter(|entry| *entry.key() == self.delivered)?;
         let data = entry.remove();
         self.delivered += data.len() as u64;
         self.held_bytes -= data.len() as u64;

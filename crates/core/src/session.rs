@@ -203,7 +203,8 @@ struct Connection {
     /// Control connections: when a ping not yet answered went out.
     ping_open: Option<Duration>,
     suspect_since: Option<Duration>,
-    closing: bool,
+    /// The caller was told to close it; whose doing that is.
+    closing: Option<Down>,
 }
 
 impl Connection {
@@ -223,12 +224,12 @@ impl Connection {
             ping_at: now,
             ping_open: None,
             suspect_since: None,
-            closing: false,
+            closing: None,
         }
     }
 
     fn is_usable(&self) -> bool {
-        self.suspect_since.is_none() && !self.closing
+        self.suspect_since.is_none() && self.closing.is_none()
     }
 }
 
@@ -246,8 +247,10 @@ struct PathState {
 pub struct PathStatus {
     /// Which path.
     pub path: PathId,
-    /// Its connections.
-    pub connections: usize,
+    /// Whether it has its control connection.
+    pub control: bool,
+    /// Its data connections.
+    pub data_connections: usize,
     /// Whether it may carry bulk now.
     pub usable: bool,
     /// Bytes of frames sent on it.
@@ -309,6 +312,8 @@ pub struct Session {
     streams: BTreeMap<StreamId, Stream>,
     next_own: u32,
     next_peer: u32,
+    /// The peer's next stream to tell the application of.
+    next_announced: u32,
     /// Streams with bulk to send, in turn.
     turn: VecDeque<StreamId>,
     connections: BTreeMap<ConnectionId, Connection>,
@@ -337,6 +342,7 @@ impl Session {
             streams: BTreeMap::new(),
             next_own,
             next_peer,
+            next_announced: next_peer,
             turn: VecDeque::new(),
             connections: BTreeMap::new(),
             paths: BTreeMap::new(),
@@ -418,7 +424,19 @@ impl Session {
             stream.send.clear();
             self.post(Item::Reset(id, code, handshake::truncated(reason).to_owned()));
         }
+        // Whoever waits on it learns that there is nothing to wait for.
+        self.events.extend([Event::Readable(id), Event::Writable(id)]);
         self.spread_windows();
+    }
+
+    /// Whether the stream was torn down, or is over and forgotten.
+    pub fn is_reset(&self, id: StreamId) -> bool {
+        self.streams.get(&id).is_none_or(|stream| stream.reset.is_some())
+    }
+
+    /// Whether [`Self::receive`] would find something other than [`Received::Pending`].
+    pub fn is_readable(&self, id: StreamId) -> bool {
+        self.streams.get(&id).is_none_or(|stream| stream.reset.is_some() || stream.receive.is_readable())
     }
 
     /// The next bytes of a stream, in order.
@@ -475,16 +493,8 @@ impl Session {
     /// The frame that tells the peer of the end.
     pub fn bye(code: u64, reason: &str) -> Transmit {
         let payload = Bytes::copy_from_slice(handshake::truncated(reason).as_bytes());
-        let header = Header {
-            kind: Kind::Bye,
-            stream: 0,
-            offset: code,
-            len: payload.len() as u32,
-        };
-        Transmit {
-            header,
-            payload: vec![payload],
-        }
+        let header = Header { kind: Kind::Bye, stream: 0, offset: code, len: payload.len() as u32 };
+        Transmit { header, payload: vec![payload] }
     }
 
     // ---- what happened ----
@@ -537,10 +547,9 @@ impl Session {
         let Some(connection) = self.connections.remove(&id) else {
             return;
         };
-        let how = if connection.suspect_since.is_some() {
-            Down::Failed
-        } else {
-            how
+        let how = match connection.suspect_since {
+            Some(_) => Down::Failed,
+            None => connection.closing.unwrap_or(how),
         };
         let path = connection.path;
         let was_control = connection.kind == ConnectionKind::Control;
@@ -554,7 +563,7 @@ impl Session {
         }
         if was_control {
             // A path lives and dies with its control connection.
-            self.close_path(path);
+            self.close_path(path, how);
         }
         if !self.connections.values().any(|c| c.path == path) {
             self.paths.remove(&path);
@@ -568,7 +577,7 @@ impl Session {
 
     /// The path cannot work at the moment (its NIC lost its carrier, say): its connections go.
     pub fn path_down(&mut self, path: PathId) {
-        self.close_path(path);
+        self.close_path(path, Down::Failed);
     }
 
     /// A frame has arrived.
@@ -650,7 +659,7 @@ impl Session {
         self.now = now;
         let connection = self.connections.get_mut(&id)?;
         let transmit = match connection.kind {
-            _ if connection.closing || self.ended.is_some() => None,
+            _ if connection.closing.is_some() || self.ended.is_some() => None,
             ConnectionKind::Control => self.poll_control(now, id),
             ConnectionKind::Data => self.poll_data(now, id),
         };
@@ -662,16 +671,8 @@ impl Session {
 
     /// When to poll a control connection again though no event says so.
     pub fn transmit_at(&self, id: ConnectionId) -> Option<Duration> {
-        let path = self
-            .connections
-            .get(&id)
-            .filter(|c| c.kind == ConnectionKind::Control)?
-            .path;
-        self.connections
-            .values()
-            .filter(|c| c.path == path)
-            .filter_map(|c| c.acknowledge_at)
-            .min()
+        let path = self.connections.get(&id).filter(|c| c.kind == ConnectionKind::Control)?.path;
+        self.connections.values().filter(|c| c.path == path).filter_map(|c| c.acknowledge_at).min()
     }
 
     // ---- what is ----
@@ -685,7 +686,8 @@ impl Session {
     pub fn status(&self) -> Status {
         let paths = self.paths.iter().map(|(&id, state)| PathStatus {
             path: id,
-            connections: self.connections.values().filter(|c| c.path == id).count(),
+            control: state.control.is_some(),
+            data_connections: self.data_connections(id),
             usable: self.path_is_usable(id),
             sent_bytes: state.sent_bytes,
             received_bytes: state.received_bytes,
@@ -731,20 +733,32 @@ impl Session {
         Footprint { queued, retained_bytes, ..footprint }
     }
 
+    fn data_connections(&self, path: PathId) -> usize {
+        self.connections.values().filter(|c| c.path == path && c.kind == ConnectionKind::Data).count()
+    }
+
     // ---- streams ----
 
+    /// Streams are announced in the order they were opened in, whatever order their `Open`s arrive in: QEMU
+    /// before 8.0 takes its first connection for the main one (migration/migration.c).
     fn handle_open(&mut self, id: StreamId, target: String) -> Result<(), ProtocolError> {
-        let Some(stream) = self.peer_stream(id)? else {
+        let Some(stream) = self.peer_stream(id)? else { return Ok(()) };
+        if stream.opened {
             return Ok(());
-        };
-        if !stream.opened {
-            stream.opened = true;
-            let readable = stream.receive.is_readable() || stream.reset.is_some();
-            self.events.push_back(Event::Opened(id, target));
-            if readable {
-                self.events.push_back(Event::Readable(id));
+        }
+        stream.target.get_or_insert(target);
+        while self.next_announced < self.next_peer {
+            let id = StreamId(self.next_announced);
+            if let Some(stream) = self.streams.get_mut(&id) {
+                let Some(target) = stream.target.take() else { break };
+                stream.opened = true;
+                self.events.push_back(Event::Opened(id, target));
+                if self.is_readable(id) {
+                    self.events.push_back(Event::Readable(id));
+                }
+                self.grant(id);
             }
-            self.grant(id);
+            self.next_announced += 2;
         }
         Ok(())
     }
@@ -756,10 +770,7 @@ impl Session {
         let half = &mut stream.receive;
         let end = offset + data.len() as u64;
         if end > half.granted {
-            return Err(ProtocolError::BeyondCredit {
-                end,
-                granted: half.granted,
-            });
+            return Err(ProtocolError::BeyondCredit { end, granted: half.granted });
         }
         if half.end.is_some_and(|e| end > e) {
             return Err(ProtocolError::EndMoved);
@@ -972,38 +983,22 @@ impl Session {
             // Armed on while bytes come, so that no event is needed to arm it again.
             connection.acknowledge_at = Some(now + ACK_DELAY);
             let offset = connection.received_position;
-            let header = Header {
-                kind: Kind::Ack,
-                stream: other.0,
-                offset,
-                len: 0,
-            };
-            return Some(self.count_sent(
-                id,
-                Transmit {
-                    header,
-                    payload: Vec::new(),
-                },
-            ));
+            let header = Header { kind: Kind::Ack, stream: other.0, offset, len: 0 };
+            return Some(self.count_sent(id, Transmit { header, payload: Vec::new() }));
         }
         None
     }
 
     /// Makes the frame of an item and remembers it until it is acknowledged.
     fn record(&mut self, now: Duration, id: ConnectionId, item: Item) -> Transmit {
-        let header = |kind, stream: StreamId, offset, len: usize| Header {
-            kind,
-            stream: stream.0,
-            offset,
-            len: len as u32,
-        };
+        let header =
+            |kind, stream: StreamId, offset, len: usize| Header { kind, stream: stream.0, offset, len: len as u32 };
         let nobody = StreamId(0);
         let text = |text: &str| Bytes::copy_from_slice(text.as_bytes());
         let (header, payload) = match &item {
-            Item::Data(stream, chunk) => (
-                header(Kind::Data, *stream, chunk.offset, chunk.len() as usize),
-                chunk.parts.clone(),
-            ),
+            Item::Data(stream, chunk) => {
+                (header(Kind::Data, *stream, chunk.offset, chunk.len() as usize), chunk.parts.clone())
+            }
             Item::Open(stream, target) => (header(Kind::Open, *stream, 0, target.len()), vec![text(target)]),
             Item::Fin(stream, end) => (header(Kind::Fin, *stream, *end, 0), vec![]),
             Item::Reset(stream, code, reason) => {
@@ -1029,12 +1024,7 @@ impl Session {
             }
             let path = self.paths.get_mut(&connection.path).expect("connections have a path");
             let stamp = (connection.kind == ConnectionKind::Data).then(|| path.estimate.sent(now, bytes));
-            connection.sent.push_back(SentItem {
-                end: connection.sent_position,
-                bytes,
-                stamp,
-                item,
-            });
+            connection.sent.push_back(SentItem { end: connection.sent_position, bytes, stamp, item });
         }
         transmit
     }
@@ -1072,9 +1062,7 @@ impl Session {
 
     fn path_is_usable(&self, path: PathId) -> bool {
         let control = self.paths.get(&path).and_then(|state| state.control);
-        control
-            .and_then(|id| self.connections.get(&id))
-            .is_some_and(Connection::is_usable)
+        control.and_then(|id| self.connections.get(&id)).is_some_and(Connection::is_usable)
     }
 
     /// Wakes the idle data connection whose path is emptiest, if there is bulk to send.
@@ -1114,7 +1102,7 @@ impl Session {
             .filter_map(|path| {
                 let connection = self.connections.get(&path.control?)?;
                 let rtt = path.estimate.rtt().unwrap_or(Duration::MAX);
-                (!connection.closing).then_some((connection.suspect_since.is_some(), rtt, path.control?))
+                connection.closing.is_none().then_some((connection.suspect_since.is_some(), rtt, path.control?))
             })
             .collect();
         controls.sort();
@@ -1227,7 +1215,7 @@ impl Session {
     /// Pings, and notices silence.
     fn check_connection(&mut self, now: Duration, id: ConnectionId) {
         let connection = self.connections.get_mut(&id).expect("listed connections exist");
-        if connection.closing {
+        if connection.closing.is_some() {
             return;
         }
         let estimate = &self.paths[&connection.path].estimate;
@@ -1256,7 +1244,7 @@ impl Session {
         }
         match connection.suspect_since {
             Some(since) if now.saturating_sub(since) >= DEAD_TIME => {
-                connection.closing = true;
+                connection.closing = Some(Down::Failed);
                 self.events.push_back(Event::Close(id));
             }
             Some(_) => {}
@@ -1292,10 +1280,10 @@ impl Session {
         self.wake_data();
     }
 
-    fn close_path(&mut self, path: PathId) {
+    fn close_path(&mut self, path: PathId, how: Down) {
         for (&id, connection) in self.connections.iter_mut().filter(|(_, c)| c.path == path) {
-            if !connection.closing {
-                connection.closing = true;
+            if connection.closing.is_none() {
+                connection.closing = Some(how);
                 self.events.push_back(Event::Close(id));
             }
         }

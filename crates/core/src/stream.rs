@@ -121,11 +121,8 @@ impl SendHalf {
         let mut parts = Vec::new();
         while room > 0 && parts.len() < CHUNK_PARTS_MAX {
             let Some(front) = self.unsent.front_mut() else { break };
-            let part = if front.len() <= room {
-                self.unsent.pop_front().expect("front exists")
-            } else {
-                front.split_to(room)
-            };
+            let part =
+                if front.len() <= room { self.unsent.pop_front().expect("front exists") } else { front.split_to(room) };
             room -= part.len();
             self.unsent_bytes -= part.len();
             self.next += part.len() as u64;
@@ -207,8 +204,10 @@ pub(crate) struct Stream {
     pub(crate) receive: ReceiveHalf,
     /// Torn down: by whom does not matter any more, only why.
     pub(crate) reset: Option<(u64, String)>,
-    /// The peer's `Open` has arrived, or this end opened it.
+    /// The application knows it.
     pub(crate) opened: bool,
+    /// What the peer opened it to, until the application knows.
+    pub(crate) target: Option<String>,
     /// The application was told of the reset, or caused it.
     pub(crate) reset_seen: bool,
 }
@@ -220,6 +219,7 @@ impl Stream {
             receive: ReceiveHalf::new(),
             reset: None,
             opened,
+            target: None,
             reset_seen: false,
         }
     }

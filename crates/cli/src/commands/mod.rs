@@ -1,5 +1,8 @@
 //! One module per subcommand.
 
+pub mod agent;
 pub mod bench;
 pub mod ca;
+pub mod dataplane;
 pub mod lab;
+pub mod tunnel;

@@ -1,0 +1,73 @@
+//! Options that `skein agent` and `skein tunnel` share.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use skein_identity::Identity;
+
+/// How often a status is printed with `--json`.
+pub const STATUS_PERIOD: Duration = Duration::from_millis(200);
+
+/// Options of both ends.
+#[derive(clap::Args)]
+pub struct Common {
+    /// This host's identity: a directory with ca.pem, host.pem and host.key, made by `skein ca issue`
+    #[arg(long, value_name = "DIR", default_value = skein_identity::DEFAULT_IDENTITY_DIR)]
+    pub identity: PathBuf,
+    /// Use only this NIC; may be given several times [default: all that are up]
+    #[arg(long = "nic", value_name = "NAME")]
+    pub nics: Vec<String>,
+    /// How long streams outlive the loss of all paths, in seconds
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub outage: u64,
+    /// Print a line of JSON every 200 ms: peer, streams, and each path with its bytes and rate
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Common {
+    /// Loads the identity, or says how to get one.
+    pub fn load_identity(&self) -> anyhow::Result<Identity> {
+        let dir = self.identity.display();
+        Identity::load(&self.identity).with_context(|| format!("no usable identity in {dir}"))
+    }
+
+    /// The NICs to use; each has to exist.
+    pub fn addresses(&self) -> anyhow::Result<skein_agent::Addresses> {
+        let present = skein_host::nics().context("cannot list this host's NICs")?;
+        for name in &self.nics {
+            if !present.iter().any(|nic| nic.name == *name) {
+                let known: Vec<&str> = present.iter().map(|nic| nic.name.as_str()).collect();
+                anyhow::bail!("this host has no NIC '{name}'; it has {}", known.join(", "));
+            }
+        }
+        Ok(skein_agent::Addresses { nics: self.nics.clone() })
+    }
+
+    /// See `--outage`.
+    pub fn outage(&self) -> Duration {
+        Duration::from_secs(self.outage)
+    }
+}
+
+/// Waits for SIGINT or SIGTERM, and calls `status` now and then.
+pub fn run_until_signal(mut status: impl FnMut()) -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
+    while signals.pending().next().is_none() {
+        status();
+        std::thread::sleep(STATUS_PERIOD);
+    }
+    Ok(())
+}
+
+/// Prints a line of JSON; a closed pipe is no error.
+pub fn print_json(value: &impl serde::Serialize) {
+    use std::io::Write;
+    let mut line = serde_json::to_vec(value).expect("plain data always serialises");
+    line.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(&line).and_then(|()| out.flush());
+}

@@ -1,0 +1,135 @@
+//! `skein tunnel`.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use anyhow::Context;
+use serde::Serialize;
+use skein_agent::{DEFAULT_PORT, DialerSettings, Forward, Snapshot, Tunnel, TunnelSettings};
+
+use super::dataplane::{Common, print_json, run_until_signal};
+
+/// Join unix sockets here to unix sockets of another host, over every NIC at once.
+///
+/// A tunnel carries bytes and cannot promise what becomes of a migration. It does not know when a guest may run:
+/// if everything breaks in the instant between the target's last word and the source's hearing it, the source
+/// resumes by itself, and unless its manager started the target paused (QEMU's -S, as libvirt does), the guest
+/// runs on both hosts. Start targets with -S, set the migration capability return-path, and after a failed
+/// migration ask both QEMUs before you believe either.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  skein tunnel --to hostb -L /run/skein/vm1.sock=/run/skein/vm1.sock
+      then, in the source QEMU's monitor: migrate -d unix:/run/skein/vm1.sock
+      (the target QEMU runs on hostb with: -S -incoming unix:/run/skein/vm1.sock)
+  skein tunnel --to 10.0.0.2:7070 --host hostb -L /run/a=/run/b -L /run/c=/run/d
+      two sockets; refuse to talk to any other member of the cluster than hostb
+  skein tunnel --to hostb --nic eth2 --nic eth3 --connections 4 -L /run/a=/run/b
+      only these NICs, four connections on each path
+
+The other host runs `skein agent` with an --allow that covers the targets.")]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Where the other host's agent listens, as name or address; several are tried in order
+    #[arg(long, value_name = "HOST[:PORT]", required = true)]
+    to: Vec<String>,
+    /// The other host's name as its identity has it [default: any member of the cluster]
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// A socket to make here, and the one that it leads to there; may be given several times
+    #[arg(short = 'L', long = "forward", value_name = "LISTEN=TARGET", required = true)]
+    forward: Vec<Forward>,
+    /// Data connections on each path
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=7))]
+    connections: u8,
+    /// Send bulk data without encryption; the agent has to allow it
+    #[arg(long)]
+    plain_data: bool,
+    /// Permissions of the sockets made here, octal
+    #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
+    socket_mode: u32,
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err("not an octal mode such as 600 or 660".into()),
+    }
+}
+
+/// Names and addresses to socket addresses, with the default port where none is given.
+fn resolve(to: &str) -> anyhow::Result<Vec<SocketAddr>> {
+    if let Ok(address) = to.parse() {
+        return Ok(vec![address]);
+    }
+    let bare = to.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = bare.parse() {
+        return Ok(vec![SocketAddr::new(ip, DEFAULT_PORT)]);
+    }
+    let found = match to.rsplit_once(':') {
+        Some(_) => to.to_socket_addrs(),
+        None => (to, DEFAULT_PORT).to_socket_addrs(),
+    };
+    Ok(found.with_context(|| format!("cannot find the address of '{to}'"))?.collect())
+}
+
+#[derive(Serialize)]
+struct Status {
+    connected: bool,
+    #[serde(flatten)]
+    session: Option<Snapshot>,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let identity = args.common.load_identity()?;
+    let mut to = Vec::new();
+    for name in &args.to {
+        to.extend(resolve(name)?);
+    }
+    let dialer = DialerSettings {
+        to,
+        host: args.host,
+        addresses: args.common.addresses()?,
+        connections: usize::from(args.connections),
+        plain_data: args.plain_data,
+        outage: args.common.outage(),
+    };
+    let settings = TunnelSettings { dialer, forwards: args.forward, socket_mode: args.socket_mode };
+    let mut tunnel = Tunnel::start(settings, identity)?;
+    if !args.common.json {
+        println!("ready");
+    }
+    run_until_signal(|| {
+        if args.common.json {
+            let session = tunnel.snapshot();
+            print_json(&Status { connected: session.is_some(), session });
+        }
+    })?;
+    tunnel.stop();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_with_and_without_a_port() {
+        for (text, expected) in [
+            ("10.0.0.2", "10.0.0.2:7070"),
+            ("10.0.0.2:80", "10.0.0.2:80"),
+            ("fd00::2", "[fd00::2]:7070"),
+            ("[fd00::2]", "[fd00::2]:7070"),
+            ("[fd00::2]:80", "[fd00::2]:80"),
+        ] {
+            assert_eq!(resolve(text).unwrap(), [expected.parse().unwrap()], "{text}");
+        }
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!(parse_mode("660"), Ok(0o660));
+        assert!(parse_mode("999").is_err() && parse_mode("7777").is_err());
+    }
+}

@@ -1,0 +1,325 @@
+//! The end that is dialled: listens on every NIC, shakes hands, sorts connections into sessions.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use skein_core::handshake::{Hello, RefuseCode, Welcome};
+use skein_core::limits::PROTOCOL_VERSION;
+use skein_core::{ConnectionKind, Role, SessionId, Settings};
+use skein_identity::Identity;
+use skein_link::{Channel, ListenError, Listener};
+use tracing::{debug, info, warn};
+
+use crate::addresses::{Addresses, keep_arp_apart};
+use crate::handshake::{MeetError, is_proof, listen, refuse};
+use crate::live::{Incoming, Live, PathInfo, spawn};
+
+/// A handshake has to be over by then.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+/// Handshakes at once; more wait in the kernel's backlog or are dropped.
+const HANDSHAKES_MAX: usize = 64;
+/// Sessions at once.
+const SESSIONS_MAX: usize = 64;
+/// How often NICs are looked at.
+const LOOK_PERIOD: Duration = Duration::from_millis(250);
+
+/// What may be set on an acceptor.
+#[derive(Clone, Debug)]
+pub struct AcceptorSettings {
+    /// Where to listen. Unspecified: on each NIC, also on those that appear later.
+    pub listen: SocketAddr,
+    /// Which addresses to tell peers.
+    pub addresses: Addresses,
+    /// Whether peers may send bulk data unencrypted.
+    pub allow_plain_data: bool,
+    /// See [`Settings`].
+    pub outage: Duration,
+}
+
+/// What is called with each new session and the streams that its peer opens; on a thread of its own.
+pub type OnSession = dyn Fn(Arc<Live>, Receiver<Incoming>) + Send + Sync;
+
+struct Member {
+    live: Arc<Live>,
+    /// Key of the proofs on connections without TLS; empty if not allowed.
+    plain_key: Vec<u8>,
+}
+
+/// A connection that may join a session.
+struct Admitted {
+    live: Arc<Live>,
+    /// To be told to the peer; empty if there is nothing to tell.
+    plain_key: Vec<u8>,
+    /// Of a new session.
+    streams: Option<Receiver<Incoming>>,
+}
+
+struct Shared {
+    settings: AcceptorSettings,
+    tls: Arc<ServerConfig>,
+    sessions: Mutex<HashMap<SessionId, Member>>,
+    on_session: Box<OnSession>,
+    handshakes: AtomicUsize,
+    stopping: AtomicBool,
+}
+
+/// Accepts sessions until it is dropped or stopped.
+pub struct Acceptor {
+    shared: Arc<Shared>,
+    port: u16,
+}
+
+impl Acceptor {
+    /// Listens, and accepts from then on.
+    ///
+    /// Errors: the address is in use, or not of this host.
+    pub fn start(
+        settings: AcceptorSettings,
+        identity: &Identity,
+        on_session: Box<OnSession>,
+    ) -> Result<Acceptor, ListenError> {
+        let shared = Arc::new(Shared {
+            tls: skein_identity::server_config(identity),
+            sessions: Mutex::default(),
+            on_session,
+            handshakes: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+            settings,
+        });
+        let listen = shared.settings.listen;
+        let mut port = listen.port();
+        let mut listening = BTreeMap::new();
+        if listen.ip().is_unspecified() {
+            listening = shared.nics();
+            for (&index, name) in &listening {
+                let listener = Listener::bind(SocketAddr::new(listen.ip(), port), Some(name))?;
+                // Port 0: the first NIC's choice is everyone's.
+                port = listener.port().unwrap_or(port);
+                shared.clone().accept_on(listener, Some((index, name.clone())));
+            }
+        } else {
+            let listener = Listener::bind(listen, None)?;
+            port = listener.port().unwrap_or(port);
+            shared.clone().accept_on(listener, None);
+        }
+        let looking = shared.clone();
+        let listen = SocketAddr::new(listen.ip(), port);
+        spawn("nics", move || looking.look_after_nics(listen, listening));
+        Ok(Acceptor { shared, port })
+    }
+
+    /// The port that is listened on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Sessions that are alive.
+    pub fn sessions(&self) -> Vec<Arc<Live>> {
+        self.shared.lock().values().map(|member| member.live.clone()).collect()
+    }
+
+    /// Stops listening and closes every session.
+    pub fn stop(&self, reason: &str) {
+        if !self.shared.stopping.swap(true, Ordering::SeqCst) {
+            thread::scope(|scope| {
+                for live in self.sessions() {
+                    scope.spawn(move || live.close(reason));
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.stop("the agent stops");
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Member>> {
+        self.sessions.lock().expect("no panic under this lock")
+    }
+
+    /// This host's NICs that are to be listened on, by index: a NIC that comes back is another one.
+    fn nics(&self) -> BTreeMap<u32, String> {
+        let wanted = &self.settings.addresses.nics;
+        let all = skein_host::nics().unwrap_or_else(|error| {
+            warn!("cannot list this host's NICs: {error}");
+            Vec::new()
+        });
+        let listed = all.into_iter().filter(|nic| wanted.is_empty() || wanted.contains(&nic.name));
+        listed.map(|nic| (nic.index, nic.name)).collect()
+    }
+
+    fn accept_on(self: Arc<Self>, listener: Listener, nic: Option<(u32, String)>) {
+        spawn("accept", move || {
+            while !self.stopping.load(Ordering::SeqCst) {
+                match listener.accept() {
+                    Ok(Some((socket, peer))) => {
+                        self.clone().take(socket, peer, nic.as_ref().map(|(_, name)| name.clone()));
+                    }
+                    Ok(None) => {
+                        let gone = nic.as_ref().is_some_and(|(index, _)| !self.nics().contains_key(index));
+                        if gone {
+                            return;
+                        }
+                    }
+                    Err(error) => {
+                        warn!("cannot accept connections: {error}");
+                        thread::sleep(LOOK_PERIOD);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Keeps listeners and sessions in step with the host's NICs.
+    fn look_after_nics(self: Arc<Self>, listen: SocketAddr, mut listening: BTreeMap<u32, String>) {
+        while !self.stopping.load(Ordering::SeqCst) {
+            let nics = if listen.ip().is_unspecified() { self.nics() } else { BTreeMap::new() };
+            for (index, name) in &nics {
+                if !listening.contains_key(index) {
+                    match Listener::bind(listen, Some(name)) {
+                        Ok(listener) => self.clone().accept_on(listener, Some((*index, name.clone()))),
+                        Err(error) => debug!("{error}: {}", error.source),
+                    }
+                }
+            }
+            listening = nics;
+            let addresses = self.settings.addresses.now();
+            keep_arp_apart(&addresses);
+            let mut sessions = self.lock();
+            sessions.retain(|_, member| member.live.ended().is_none());
+            let live: Vec<Arc<Live>> = sessions.values().map(|member| member.live.clone()).collect();
+            drop(sessions);
+            live.into_iter().for_each(|live| live.announce(addresses.clone()));
+            thread::sleep(LOOK_PERIOD);
+        }
+    }
+
+    /// Shakes hands on a thread of its own, so that a slow peer holds up nobody.
+    fn take(self: Arc<Self>, socket: TcpStream, peer: SocketAddr, nic: Option<String>) {
+        if self.handshakes.fetch_add(1, Ordering::SeqCst) >= HANDSHAKES_MAX {
+            self.handshakes.fetch_sub(1, Ordering::SeqCst);
+            debug!("{peer}: dropped, {HANDSHAKES_MAX} handshakes are under way");
+            return;
+        }
+        spawn("handshake", move || {
+            if let Err(error) = self.meet(socket, peer, nic) {
+                info!("{peer}: no session: {error}");
+            }
+            self.handshakes.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+
+    fn meet(&self, socket: TcpStream, peer: SocketAddr, nic: Option<String>) -> Result<(), MeetError> {
+        let local = socket.local_addr().map_err(skein_link::LinkError::Io)?;
+        let mut channel = if self.settings.allow_plain_data && begins_plain(&socket) {
+            Channel::plain(socket, HANDSHAKE_TIME)
+        } else {
+            Channel::server(socket, &self.tls, HANDSHAKE_TIME)?
+        };
+        let hello = listen(&mut channel)?;
+        let admitted = match hello.session {
+            None => self.admit_new(&channel, &hello),
+            Some(session) => self.admit_known(&channel, &hello, session),
+        };
+        let Admitted { live, plain_key, streams } = match admitted {
+            Ok(admitted) => admitted,
+            Err((code, reason)) => {
+                refuse(&mut channel, code, &reason);
+                info!("{peer}: refused: {reason}");
+                return Ok(());
+            }
+        };
+        let welcome = Welcome {
+            version: PROTOCOL_VERSION,
+            session: live.id,
+            plain_key,
+            addresses: self.settings.addresses.now(),
+        };
+        channel.send(&welcome.encode())?;
+        let info = PathInfo {
+            nic: nic.unwrap_or_default(),
+            local: SocketAddr::new(local.ip().to_canonical(), local.port()),
+            remote: peer,
+        };
+        let halves = channel.split()?;
+        if let Err(error) = live.add_connection(hello.connection, hello.path, hello.kind, info, halves) {
+            debug!(session = %live.id, "{peer}: connection not added: {error}");
+        }
+        if let Some(streams) = streams {
+            info!(session = %live.id, peer = live.peer(), "session from {peer}");
+            (self.on_session)(live, streams);
+        }
+        Ok(())
+    }
+
+    fn admit_new(&self, channel: &Channel, hello: &Hello) -> Result<Admitted, (RefuseCode, String)> {
+        let Some(peer) = channel.peer() else {
+            return Err((RefuseCode::NotAllowed, "a session begins under TLS".into()));
+        };
+        if hello.kind != ConnectionKind::Control {
+            return Err((RefuseCode::Other, "a session begins with a control connection".into()));
+        }
+        if hello.plain_data && !self.settings.allow_plain_data {
+            let reason = "data without encryption is not allowed here: start the agent with --allow-plain-data, \
+                          or the tunnel without --plain-data";
+            return Err((RefuseCode::NotAllowed, reason.into()));
+        }
+        let mut sessions = self.lock();
+        sessions.retain(|_, member| member.live.ended().is_none());
+        if sessions.len() >= SESSIONS_MAX || self.stopping.load(Ordering::SeqCst) {
+            return Err((RefuseCode::Busy, format!("{SESSIONS_MAX} sessions are open already")));
+        }
+        let id = SessionId(random());
+        let plain_key = if hello.plain_data { random::<32>().to_vec() } else { Vec::new() };
+        let settings = Settings { outage: self.settings.outage };
+        let (live, streams) = Live::start(Role::Acceptor, settings, id, peer.to_owned(), hello.addresses.clone());
+        sessions.insert(id, Member { live: live.clone(), plain_key: plain_key.clone() });
+        Ok(Admitted { live, plain_key, streams: Some(streams) })
+    }
+
+    fn admit_known(
+        &self,
+        channel: &Channel,
+        hello: &Hello,
+        session: SessionId,
+    ) -> Result<Admitted, (RefuseCode, String)> {
+        let sessions = self.lock();
+        let unknown = || (RefuseCode::UnknownSession, "no such session here (was the agent restarted?)".to_owned());
+        let member = sessions.get(&session).filter(|m| m.live.ended().is_none()).ok_or_else(unknown)?;
+        let proven = match channel.peer() {
+            Some(peer) => peer == member.live.peer(),
+            None => {
+                hello.kind == ConnectionKind::Data && !member.plain_key.is_empty() && is_proof(&member.plain_key, hello)
+            }
+        };
+        // To a stranger a session of others does not exist.
+        if !proven {
+            return Err(unknown());
+        }
+        Ok(Admitted { live: member.live.clone(), plain_key: Vec::new(), streams: None })
+    }
+}
+
+/// Whether the first byte is that of a hello, not of a TLS handshake. No byte in time counts as TLS, whose
+/// handshake then times out.
+fn begins_plain(socket: &TcpStream) -> bool {
+    let mut first = [0];
+    let peeked = socket.set_read_timeout(Some(HANDSHAKE_TIME)).and_then(|()| socket.peek(&mut first));
+    peeked.is_ok_and(|n| n == 1) && first[0] == skein_core::frame::Kind::Hello as u8
+}
+
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the system has randomness");
+    bytes
+}

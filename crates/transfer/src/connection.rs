@@ -1,0 +1,101 @@
+//! The two threads of a connection.
+
+use std::io;
+use std::sync::{Arc, Condvar};
+
+use skein_core::frame::{Frame, HEADER_BYTES, Header};
+use skein_core::session::Down;
+use skein_core::{ConnectionId, Session, Transmit};
+use skein_link::{Reader, Writer};
+use tracing::{debug, warn};
+
+use crate::live::Live;
+
+/// Sends what the session has for the connection, until it is gone.
+pub(crate) fn send(live: &Live, id: ConnectionId, mut writer: Writer, wake: &Condvar) {
+    while let Some(transmit) = next(live, id, wake) {
+        let last = transmit.header.kind == skein_core::frame::Kind::Bye;
+        if let Err(error) = write(&mut writer, &transmit) {
+            debug!(session = %live.id, connection = id.0, "cannot send: {error}");
+            return live.drop_connection(id, Down::Failed);
+        }
+        if last || writer.is_worn() {
+            return live.drop_connection(id, Down::Failed);
+        }
+    }
+}
+
+/// Waits for something to send. `None`: the connection is gone.
+fn next(live: &Live, id: ConnectionId, wake: &Condvar) -> Option<Transmit> {
+    let mut state = live.lock();
+    loop {
+        if !state.connections.contains_key(&id) {
+            return None;
+        }
+        if let Some(why) = state.core.ended() {
+            return Some(Session::bye(0, &why.to_string()));
+        }
+        let now = live.now();
+        let transmit = state.core.poll_transmit(now, id);
+        live.settle(&mut state);
+        if transmit.is_some() {
+            return transmit;
+        }
+        state = match state.core.transmit_at(id) {
+            Some(at) => {
+                let wait = at.saturating_sub(now);
+                wake.wait_timeout(state, wait).expect("no thread panics while it decides").0
+            }
+            None => wake.wait(state).expect("no thread panics while it decides"),
+        };
+    }
+}
+
+fn write(writer: &mut Writer, transmit: &Transmit) -> io::Result<()> {
+    let header = transmit.header.encode();
+    let mut parts = Vec::with_capacity(1 + transmit.payload.len());
+    parts.push(&header[..]);
+    parts.extend(transmit.payload.iter().map(|part| &part[..]));
+    writer.write_all(&parts)
+}
+
+/// Hands every frame that arrives to the session. Returns how the connection ended.
+pub(crate) fn receive(live: &Arc<Live>, id: ConnectionId, mut reader: Reader) -> Down {
+    loop {
+        match receive_one(live, id, &mut reader) {
+            Ok(true) => {}
+            Ok(false) => return Down::Failed,
+            Err(error) => {
+                debug!(session = %live.id, connection = id.0, "cannot receive: {error}");
+                return match error.kind() {
+                    io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => Down::ByPeer,
+                    _ => Down::Failed,
+                };
+            }
+        }
+    }
+}
+
+/// False: the connection is to end.
+fn receive_one(live: &Arc<Live>, id: ConnectionId, reader: &mut Reader) -> io::Result<bool> {
+    let mut header = [0; HEADER_BYTES];
+    reader.read_exact(&mut header)?;
+    let header = Header::decode(&header).map_err(invalid)?;
+    // At most a chunk, by the header's own check.
+    let mut payload = live.pool.take(header.len as usize);
+    reader.read_exact(payload.as_mut())?;
+    let frame = Frame::parse(header, payload.freeze()).map_err(invalid)?;
+    live.with(|state, now| {
+        if !state.connections.contains_key(&id) {
+            return Ok(false);
+        }
+        if let Err(error) = state.core.handle_frame(now, id, &header, frame) {
+            warn!(session = %live.id, peer = live.peer, "the peer broke the protocol: {error}");
+        }
+        Ok(state.core.ended().is_none())
+    })
+}
+
+fn invalid(error: skein_core::frame::FrameError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

@@ -1,0 +1,84 @@
+//! The first messages on a connection.
+
+use aws_lc_rs::hmac;
+use skein_core::frame::{HEADER_BYTES, Header};
+use skein_core::handshake::{HandshakeError, Hello, RefuseCode, Welcome, encode_refuse};
+use skein_core::{ConnectionId, SessionId};
+use skein_link::{Channel, LinkError};
+use thiserror::Error;
+
+/// A connection that did not come about.
+#[derive(Debug, Error)]
+pub enum MeetError {
+    /// It cannot be dialled.
+    #[error(transparent)]
+    Dial(#[from] skein_link::DialError),
+    /// It broke, or TLS refused it.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The other end refused, or is no skein of this version.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    /// Someone of the cluster, but not whom we dialled.
+    #[error("{address} is {found}, not {expected}: check the address, or the name after --to")]
+    OtherHost {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// Who is there.
+        found: String,
+        /// Who should be.
+        expected: String,
+    },
+}
+
+fn receive(channel: &mut Channel) -> Result<(Header, Vec<u8>), MeetError> {
+    let mut header = [0; HEADER_BYTES];
+    channel.receive(&mut header)?;
+    // The header bounds the length before anything is allocated.
+    let header = Header::decode(&header).map_err(|_| HandshakeError::Garbage)?;
+    let mut payload = vec![0; header.len as usize];
+    channel.receive(&mut payload)?;
+    Ok((header, payload))
+}
+
+/// The dialling end: says hello, hears the answer.
+pub(crate) fn greet(channel: &mut Channel, hello: &Hello) -> Result<Welcome, MeetError> {
+    channel.send(&hello.encode())?;
+    let (header, payload) = receive(channel)?;
+    Ok(Welcome::decode(&header, &payload)?)
+}
+
+/// The accepting end: hears a hello.
+pub(crate) fn listen(channel: &mut Channel) -> Result<Hello, MeetError> {
+    let (header, payload) = receive(channel)?;
+    let hello = Hello::decode(&header, &payload);
+    if let Err(error @ HandshakeError::Version { .. }) = &hello {
+        // In the asker's words: its "other end" is this one.
+        let reason = error.to_string();
+        refuse(channel, RefuseCode::Version, &reason);
+    }
+    Ok(hello?)
+}
+
+/// The accepting end: says why not. Whether it is heard does not matter any more.
+pub(crate) fn refuse(channel: &mut Channel, code: RefuseCode, reason: &str) {
+    let _ = channel.send(&encode_refuse(code, reason));
+}
+
+/// What a connection without TLS shows to belong to a session: a MAC over what it claims to be. A
+/// connection's number is used once, so a recorded proof is of no use.
+pub(crate) fn proof(key: &[u8], session: SessionId, connection: ConnectionId) -> Vec<u8> {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key);
+    hmac::sign(&key, &proven(session, connection)).as_ref().to_vec()
+}
+
+/// Checks a [`proof`] in constant time.
+pub(crate) fn is_proof(key: &[u8], hello: &Hello) -> bool {
+    let Some(session) = hello.session else { return false };
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key);
+    hmac::verify(&key, &proven(session, hello.connection), &hello.proof).is_ok()
+}
+
+fn proven(session: SessionId, connection: ConnectionId) -> Vec<u8> {
+    [b"skein plain data 1".as_slice(), &session.0, &connection.0.to_be_bytes()].concat()
+}

@@ -1,0 +1,403 @@
+//! A session with its threads.
+
+use std::collections::HashMap;
+use std::net::{Shutdown, SocketAddr};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use skein_core::handshake::Address;
+use skein_core::limits::STREAMS_MAX;
+use skein_core::session::{Down, Ended, OpenError, ProtocolError};
+use skein_core::{ConnectionId, ConnectionKind, Event, PathId, Role, Session, SessionId, Settings, StreamId};
+use skein_link::{Reader, Writer};
+use tracing::{debug, info, warn};
+
+use crate::pool::Pool;
+use crate::{ResetCode, connection, stream};
+
+/// How often a session is told the time.
+const TICK: Duration = Duration::from_millis(50);
+/// A goodbye may take this long to leave.
+const BYE_TIME: Duration = Duration::from_millis(500);
+
+/// A stream that the peer opened.
+#[derive(Debug)]
+pub struct Incoming {
+    /// Its number.
+    pub stream: StreamId,
+    /// What the peer wants to reach.
+    pub target: String,
+}
+
+/// What is known about a path's ends.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct PathInfo {
+    /// This end's NIC, if known.
+    pub nic: String,
+    /// This end's address.
+    pub local: SocketAddr,
+    /// The other end's address.
+    pub remote: SocketAddr,
+}
+
+/// A session at a moment, for people and programs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Snapshot {
+    /// The other host.
+    pub peer: String,
+    /// The first bytes of the session's number.
+    pub session: String,
+    /// Streams that are open.
+    pub streams: usize,
+    /// Bytes that went out a second time.
+    pub resent_bytes: u64,
+    /// Paths with a connection, by NIC.
+    pub paths: Vec<PathSnapshot>,
+}
+
+/// A path at a moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct PathSnapshot {
+    /// Its ends.
+    #[serde(flatten)]
+    pub info: PathInfo,
+    /// Its numbers.
+    #[serde(flatten)]
+    pub status: skein_core::session::PathStatus,
+}
+
+pub(crate) struct ConnectionHandle {
+    pub(crate) wake: Arc<Condvar>,
+    shutdown: skein_link::Shutdown,
+}
+
+pub(crate) struct StreamHandle {
+    pub(crate) readable: Arc<Condvar>,
+    pub(crate) writable: Arc<Condvar>,
+    /// The local end, once connected.
+    pub(crate) socket: Option<Arc<UnixStream>>,
+}
+
+impl StreamHandle {
+    fn new() -> StreamHandle {
+        StreamHandle { readable: Arc::default(), writable: Arc::default(), socket: None }
+    }
+}
+
+/// What the lock protects.
+pub(crate) struct State {
+    pub(crate) core: Session,
+    pub(crate) connections: HashMap<ConnectionId, ConnectionHandle>,
+    pub(crate) streams: HashMap<StreamId, StreamHandle>,
+    paths: HashMap<PathId, PathInfo>,
+    peer_addresses: Vec<Address>,
+    incoming: Option<SyncSender<Incoming>>,
+}
+
+/// A session and the threads that serve it.
+pub struct Live {
+    pub(crate) id: SessionId,
+    pub(crate) peer: String,
+    pub(crate) pool: Pool,
+    state: Mutex<State>,
+    /// Notified when the session ends or a connection goes.
+    changed: Condvar,
+    epoch: Instant,
+}
+
+impl Live {
+    /// A session without connections, and where the streams that its peer opens appear.
+    pub(crate) fn start(
+        role: Role,
+        settings: Settings,
+        id: SessionId,
+        peer: String,
+        peer_addresses: Vec<Address>,
+    ) -> (Arc<Live>, Receiver<Incoming>) {
+        let (incoming, streams) = sync_channel(STREAMS_MAX as usize);
+        let live = Arc::new(Live {
+            id,
+            peer,
+            pool: Pool::default(),
+            state: Mutex::new(State {
+                core: Session::new(Duration::ZERO, role, settings),
+                connections: HashMap::new(),
+                streams: HashMap::new(),
+                paths: HashMap::new(),
+                peer_addresses,
+                incoming: Some(incoming),
+            }),
+            changed: Condvar::new(),
+            epoch: Instant::now(),
+        });
+        let keeper = live.clone();
+        spawn("keeper", move || keeper.keep_time());
+        (live, streams)
+    }
+
+    /// The time as the session knows it.
+    pub(crate) fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// Runs `work` under the lock, then does what the session asks for.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State, Duration) -> T) -> T {
+        let mut state = self.lock();
+        let result = work(&mut state, self.now());
+        self.settle(&mut state);
+        result
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it decides")
+    }
+
+    /// The host at the other end.
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Where the peer can be reached, as it said last.
+    pub(crate) fn peer_addresses(&self) -> Vec<Address> {
+        self.lock().peer_addresses.clone()
+    }
+
+    /// Tells the peer where this end can be reached.
+    pub(crate) fn announce(&self, addresses: Vec<Address>) {
+        self.with(|state, _| state.core.announce(addresses));
+    }
+
+    /// Why the session is over, if it is.
+    pub fn ended(&self) -> Option<Ended> {
+        self.lock().core.ended().cloned()
+    }
+
+    /// The session at this moment.
+    pub fn snapshot(&self) -> Snapshot {
+        let state = self.lock();
+        let status = state.core.status();
+        let paths = status
+            .paths
+            .into_iter()
+            .filter_map(|status| Some(PathSnapshot { info: state.paths.get(&status.path)?.clone(), status }));
+        Snapshot {
+            peer: self.peer.clone(),
+            session: self.id.to_string(),
+            streams: status.streams,
+            resent_bytes: status.resent_bytes,
+            paths: paths.collect(),
+        }
+    }
+
+    /// Opens a stream to `target` at the peer and joins it to `socket`.
+    pub fn open(self: &Arc<Self>, target: &str, socket: UnixStream) -> Result<StreamId, OpenError> {
+        let id = self.with(|state, _| {
+            let id = state.core.open(target)?;
+            state.streams.insert(id, StreamHandle::new());
+            Ok(id)
+        })?;
+        self.join(id, socket);
+        Ok(id)
+    }
+
+    /// Joins a stream to its local end: bytes flow until both directions are done.
+    pub fn join(self: &Arc<Self>, id: StreamId, socket: UnixStream) {
+        let socket = Arc::new(socket);
+        let handle = self.with(|state, _| {
+            let handle = state.streams.get_mut(&id)?;
+            handle.socket = Some(socket.clone());
+            Some((handle.readable.clone(), handle.writable.clone()))
+        });
+        // Torn down while its local end was being connected: dropping the socket says so.
+        let Some((readable, writable)) = handle else { return };
+        let (live, ingested) = (self.clone(), socket.clone());
+        let ingest = spawn("ingest", move || stream::ingest(&live, id, &ingested, &writable));
+        let live = self.clone();
+        spawn("egress", move || {
+            stream::egress(&live, id, &socket, &readable);
+            let _ = ingest.join();
+            live.lock().streams.remove(&id);
+        });
+    }
+
+    /// Tears down a stream.
+    pub fn reset(&self, id: StreamId, code: ResetCode, reason: &str) {
+        self.with(|state, _| {
+            state.core.reset(id, code as u64, reason);
+            if let Some(handle) = state.streams.get(&id)
+                && handle.socket.is_none()
+            {
+                state.streams.remove(&id);
+            }
+        });
+    }
+
+    /// Waits until a stream has bytes or an end, or for as long as `patience` lasts.
+    pub fn wait_readable(&self, id: StreamId, patience: Duration) {
+        let state = self.lock();
+        let Some(readable) = state.streams.get(&id).map(|handle| handle.readable.clone()) else { return };
+        let wait = readable.wait_timeout_while(state, patience, |state| !state.core.is_readable(id));
+        drop(wait);
+    }
+
+    /// Adds a connection that has shaken hands, and starts its threads.
+    pub(crate) fn add_connection(
+        self: &Arc<Self>,
+        id: ConnectionId,
+        path: PathId,
+        kind: ConnectionKind,
+        info: PathInfo,
+        (reader, writer, shutdown): (Reader, Writer, skein_link::Shutdown),
+    ) -> Result<(), ProtocolError> {
+        let wake = Arc::new(Condvar::new());
+        self.with(|state, now| {
+            state.core.connection_up(now, id, path, kind)?;
+            state.paths.insert(path, info);
+            state.connections.insert(id, ConnectionHandle { wake: wake.clone(), shutdown });
+            Ok(())
+        })?;
+        let live = self.clone();
+        let sender = spawn("sender", move || connection::send(&live, id, writer, &wake));
+        let live = self.clone();
+        spawn("receiver", move || {
+            let down = connection::receive(&live, id, reader);
+            live.drop_connection(id, down);
+            let _ = sender.join();
+        });
+        Ok(())
+    }
+
+    /// The connection is of no use any more: its threads end.
+    pub(crate) fn drop_connection(&self, id: ConnectionId, how: Down) {
+        self.with(|state, now| {
+            if let Some(handle) = state.connections.remove(&id) {
+                handle.shutdown.now();
+                handle.wake.notify_all();
+                state.core.connection_down(now, id, how);
+                let alive: Vec<PathId> = state.core.status().paths.iter().map(|path| path.path).collect();
+                state.paths.retain(|path, _| alive.contains(path));
+            }
+        });
+        self.changed.notify_all();
+    }
+
+    /// A path's NIC is gone or its link down.
+    pub(crate) fn path_down(&self, path: PathId) {
+        self.with(|state, _| state.core.path_down(path));
+    }
+
+    /// Whether a path has its control connection, and how many data connections it has.
+    pub(crate) fn path_connections(&self, path: PathId) -> (bool, usize) {
+        let status = self.lock().core.status();
+        let path = status.paths.iter().find(|p| p.path == path);
+        path.map_or((false, 0), |p| (p.control, p.data_connections))
+    }
+
+    /// Ends the session: tells the peer, tears down every stream and connection.
+    pub fn close(&self, reason: &str) {
+        self.with(|state, _| state.core.close());
+        debug!(session = %self.id, "closed: {reason}");
+        // The senders say goodbye on their connections and end; those that cannot are cut off.
+        let state = self.lock();
+        let (mut state, _) = self
+            .changed
+            .wait_timeout_while(state, BYE_TIME, |state| !state.connections.is_empty())
+            .expect("no thread panics while it decides");
+        for handle in state.connections.values() {
+            handle.shutdown.now();
+        }
+        self.settle(&mut state);
+    }
+
+    fn keep_time(&self) {
+        loop {
+            thread::sleep(TICK);
+            let over = self.with(|state, now| {
+                state.core.handle_timeout(now);
+                state.core.ended().is_some() && state.connections.is_empty()
+            });
+            if over {
+                return;
+            }
+        }
+    }
+
+    /// Does what the session asks for; the lock is held.
+    pub(crate) fn settle(&self, state: &mut State) {
+        while let Some(event) = state.core.poll_event() {
+            match event {
+                Event::Transmit(id) => {
+                    if let Some(connection) = state.connections.get(&id) {
+                        connection.wake.notify_one();
+                    }
+                }
+                Event::Close(id) => {
+                    // Its receiver notices, and reports it down.
+                    if let Some(connection) = state.connections.get(&id) {
+                        connection.shutdown.now();
+                        connection.wake.notify_all();
+                    }
+                }
+                Event::Opened(stream, target) => self.pass_on(state, Incoming { stream, target }),
+                Event::Readable(id) => {
+                    let reset = state.core.is_reset(id);
+                    if let Some(stream) = state.streams.get(&id) {
+                        stream.readable.notify_one();
+                        if let Some(socket) = stream.socket.as_ref().filter(|_| reset) {
+                            // Frees an ingest that reads or an egress that writes.
+                            let _ = socket.shutdown(Shutdown::Both);
+                        }
+                    }
+                }
+                Event::Writable(id) => {
+                    if let Some(stream) = state.streams.get(&id) {
+                        stream.writable.notify_one();
+                    }
+                }
+                Event::PeerAddresses(addresses) => state.peer_addresses = addresses,
+                Event::Stalled(path, stalled) => {
+                    if let Some(PathInfo { nic, remote, .. }) = state.paths.get(&path) {
+                        let what = if stalled { "stalls: its data goes over the others" } else { "moves again" };
+                        info!(session = %self.id, "path {nic} > {remote} {what}");
+                    }
+                }
+                Event::Ended(why) => {
+                    match &why {
+                        Ended::Closed | Ended::ClosedByPeer { .. } => {
+                            info!(session = %self.id, peer = self.peer, "session over: {why}");
+                        }
+                        _ => warn!(session = %self.id, peer = self.peer, "session over: {why}"),
+                    }
+                    state.incoming = None;
+                    for connection in state.connections.values() {
+                        connection.wake.notify_all();
+                    }
+                    self.changed.notify_all();
+                }
+            }
+        }
+    }
+
+    fn pass_on(&self, state: &mut State, incoming: Incoming) {
+        let id = incoming.stream;
+        state.streams.insert(id, StreamHandle::new());
+        let sent = state.incoming.as_ref().map(|sender| sender.try_send(incoming));
+        if !matches!(sent, Some(Ok(()))) {
+            let reason = match sent {
+                Some(Err(TrySendError::Full(_))) => "too many streams wait to be connected",
+                _ => "this end takes no streams",
+            };
+            state.streams.remove(&id);
+            state.core.reset(id, ResetCode::Busy as u64, reason);
+        }
+    }
+}
+
+/// Starts a named thread.
+pub(crate) fn spawn<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    thread::Builder::new().name(name.into()).spawn(work).expect("the system has room for a thread")
+}

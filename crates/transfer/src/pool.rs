@@ -1,0 +1,97 @@
+//! Buffers that are used again: fresh memory costs a page fault for every 4 KiB, 0.25 s a GB.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use skein_core::limits::CHUNK_BYTES_MAX;
+
+/// Up to this, malloc serves as well from memory that it has.
+const SMALL_BYTES: usize = 64 << 10;
+/// Free buffers kept of each size: 64 x (128 + 256) KiB = 24 MiB.
+const FREE_MAX: usize = 64;
+const CLASSES: [usize; 2] = [CHUNK_BYTES_MAX / 2, CHUNK_BYTES_MAX];
+
+/// A stock of free buffers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pool {
+    free: Arc<[Mutex<Vec<Vec<u8>>>; 2]>,
+}
+
+/// A buffer that goes back to its pool when nobody holds a piece of it.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    bytes: Vec<u8>,
+    len: usize,
+    pool: Pool,
+}
+
+impl Pool {
+    /// A buffer of `len` bytes with any contents.
+    pub(crate) fn take(&self, len: usize) -> Buffer {
+        let class = CLASSES.iter().position(|&size| len > SMALL_BYTES && len <= size);
+        let bytes = match class {
+            Some(class) => {
+                let free = self.free[class].lock().expect("no panic under this lock").pop();
+                free.unwrap_or_else(|| vec![0; CLASSES[class]])
+            }
+            None => vec![0; len],
+        };
+        Buffer { bytes, len, pool: self.clone() }
+    }
+}
+
+impl Buffer {
+    /// Shortens it.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Shares it.
+    pub(crate) fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl AsMut<[u8]> for Buffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.len]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let Some(class) = CLASSES.iter().position(|&size| size == self.bytes.len()) else { return };
+        let mut free = self.pool.free[class].lock().expect("no panic under this lock");
+        if free.len() < FREE_MAX {
+            free.push(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_come_back_when_the_last_piece_goes() {
+        let pool = Pool::default();
+        let mut buffer = pool.take(100_000);
+        buffer.as_mut()[0] = 7;
+        buffer.truncate(10);
+        let bytes = buffer.freeze();
+        let piece = bytes.slice(..1);
+        assert_eq!(bytes.len(), 10);
+        drop(bytes);
+        assert_eq!(pool.free[0].lock().unwrap().len(), 0);
+        drop(piece);
+        assert_eq!(pool.free[0].lock().unwrap().len(), 1);
+        assert_eq!(pool.take(100_000).as_ref()[0], 7);
+        assert_eq!(pool.free[0].lock().unwrap().len(), 0);
+    }
+}
