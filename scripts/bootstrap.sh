@@ -58,32 +58,44 @@ if ! rust || [ ${#packages[@]} != 0 ]; then
 fi
 
 # ---- Rust, where the distribution has one that is new enough ----
+# Debian calls a Rust that is newer than the release's own rustc-web, Ubuntu rustc-1.NN.
+family() {
+  case $1 in
+    rustc-web) echo rustc-web cargo-web rustfmt-web rust-web-clippy ;;
+    rustc-*) echo "$1 cargo-${1#rustc-} rustfmt-${1#rustc-} rust-${1#rustc-}-clippy" ;;
+    rustc) echo rustc cargo rustfmt rust-clippy ;;
+  esac
+}
 rustup=
-if find_rust; then
-  rust || die "rustfmt and clippy are missing beside $(command -v cargo): add them (rustup component add rustfmt clippy)"
+names=
+if rust; then
+  :
+elif find_rust; then # without rustfmt or clippy
+  owner=$(dpkg -S "$(readlink -f "$(command -v rustc)")" 2>/dev/null | cut -d: -f1) || true
+  names=$(family "$owner")
+  [ -n "$names" ] || rustup=1
 else
   candidate() { apt-cache policy "$1" 2>/dev/null | sed -n 's/^  Candidate: \([0-9.]*\).*/\1/p'; }
   enough() { [ -n "$1" ] && [ "$(printf '%s\n' "$rust_min" "$1" | sort -V | head -n 1)" = "$rust_min" ]; }
   newest=$(apt-cache pkgnames rustc-1. | sed -n 's/^rustc-\(1\.[0-9]*\)$/\1/p' | sort -V | tail -n 1)
-  names=
   if enough "$(candidate rustc-web)"; then
-    names="rustc-web cargo-web rustfmt-web rust-web-clippy"
+    names=$(family rustc-web)
   elif enough "$(candidate rustc)"; then
-    names="rustc cargo rustfmt rust-clippy"
+    names=$(family rustc)
   elif enough "$newest"; then
-    names="rustc-$newest cargo-$newest rustfmt-$newest rust-$newest-clippy"
+    names=$(family "rustc-$newest")
   elif [ -n "$(candidate rustup)" ]; then
     rustup=1
     command -v rustup >/dev/null || lacks rustup
   else
     die "Rust >= $rust_min is needed, and this distribution has none: install it from https://rustup.rs"
   fi
-  for name in $names; do
-    case $goal-$name in
-      test-* | *-rustc* | *-cargo*) lacks "$name" ;;
-    esac
-  done
 fi
+for name in $names; do
+  case $goal-$name in
+    test-* | *-rustc* | *-cargo*) dpkg -s "$name" >/dev/null 2>&1 || lacks "$name" ;;
+  esac
+done
 
 # ---- install ----
 if [ ${#packages[@]} != 0 ]; then
@@ -106,13 +118,16 @@ if [ ${#packages[@]} != 0 ]; then
     as_root systemctl disable --quiet ssh.service ssh.socket
   fi
 fi
-if [ -n "$rustup" ]; then
+if [ -n "$rustup" ] && find_rust; then
+  echo "bootstrap: adding rustfmt and clippy with rustup"
+  rustup component add rustfmt clippy
+elif [ -n "$rustup" ]; then
   echo "bootstrap: installing Rust's stable toolchain with rustup, for $(id -un)"
   rustup toolchain install stable --no-self-update --profile minimal --component rustfmt --component clippy
   rustup default stable
 fi
 
 hash -r
-rust || die "Rust >= $rust_min is still missing"
+rust || die "Rust >= $rust_min is still missing, or its rustfmt and clippy are"
 echo "bootstrap: all there for 'make $goal' ($(rustc --version | cut -d' ' -f1,2), $(cc --version | head -n 1)$(
   [ "$goal" = build ] || qemu-system-x86_64 --version | sed -n '1s/QEMU emulator version \([^ ]*\).*/, QEMU \1/p'))"
