@@ -1,0 +1,81 @@
+//! `skein lab` as people use it: one invocation after the other. Needs root and iproute2.
+
+use std::process::{Command, Output};
+
+/// A lab that goes with the test, however that ends.
+struct Named(String);
+
+impl Named {
+    fn skein(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_skein"));
+        // Before what belongs to a program that is to be run.
+        let (verb, rest) = args.split_first().unwrap();
+        command.args(["lab", verb, "--name", &self.0]).args(rest).output().unwrap()
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.skein(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn refused(&self, args: &[&str]) -> String {
+        let output = self.skein(args);
+        assert!(!output.status.success(), "{args:?} should fail");
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        self.skein(&["down"]);
+    }
+}
+
+#[test]
+fn a_lab_from_up_to_down() {
+    let lab = Named(format!("cli{}", std::process::id()));
+    let up = lab.ok(&["up", "--rate", "1000,unlimited", "--ipv4"]);
+    assert!(up.contains("10.77.1.2/24") && up.contains("unlimited") && !up.contains("fd77"), "{up}");
+    assert!(lab.refused(&["up"]).contains("skein lab down --name"), "it stands already");
+
+    let ping = ["exec", "a", "--", "ping", "-c1", "-W1", "10.77.1.2"];
+    lab.ok(&ping);
+    assert_eq!(lab.skein(&["exec", "a", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert!(lab.refused(&["exec", "a", "no-such-program"]).contains("no-such-program"));
+
+    lab.ok(&["cut", "b", "1", "--black-hole=to-host"]);
+    lab.ok(&["rate", "a", "0", "250"]);
+    lab.refused(&ping);
+    let status: serde_json::Value = serde_json::from_str(&lab.ok(&["status", "--json"])).unwrap();
+    let hosts = &status[0]["hosts"];
+    assert_eq!(
+        (&hosts[1]["nics"][1]["cut"], &hosts[0]["nics"][0]["rate_mbit"]),
+        (&"black-hole-to-host".into(), &250.into())
+    );
+    lab.ok(&["heal"]);
+    lab.ok(&["exec", "a", "--", "ping", "-c2", "-i0.2", "-W2", "10.77.1.2"]);
+
+    assert!(lab.refused(&["cut", "z", "0"]).contains("its hosts are a, b"));
+    assert!(lab.refused(&["heal", "a", "2"]).contains("its NICs are 0 to 1"));
+    assert!(lab.refused(&["rate", "a", "0", "fast"]).contains("unlimited"));
+    assert!(lab.ok(&["down"]).contains("removed"));
+    assert!(lab.ok(&["down"]).contains("no lab"), "once more is fine");
+    assert!(lab.refused(&["status"]).contains("there is no lab"));
+}
+
+#[test]
+fn what_cannot_be_built_is_refused_with_what_could() {
+    let lab = Named(format!("clibad{}", std::process::id()));
+    for (args, says) in [
+        (&["up", "--hosts", "16"][..], "1 to 15"),
+        (&["up", "--nics", "17"], "at most 16"),
+        (&["up", "--rate", "0"], "1 to 100000"),
+        (&["up", "--mtu", "100"], "1280 to 9216"),
+        (&["up", "--ipv4", "--ipv6"], "cannot be used with"),
+    ] {
+        let error = lab.refused(args);
+        assert!(error.contains(says), "{args:?}: {error}");
+    }
+    assert!(lab.ok(&["down"]).contains("no lab"), "nothing was left");
+}
