@@ -40,6 +40,8 @@ pub struct Stage {
     pub watch_memory: bool,
     /// Echo a small stream through the same tunnel.
     pub control_stream: bool,
+    /// Ping the guests from outside.
+    pub ping: bool,
 }
 
 /// The links between the two hosts: one a NIC at each end.
@@ -137,6 +139,9 @@ impl Case {
     }
 }
 
+/// MiB of a guest's RAM that its kernel needs.
+pub const KERNEL_MB: u32 = 100;
+
 /// Mb/s of the usual link.
 const GIGABIT: Option<u32> = Some(1000);
 
@@ -160,6 +165,7 @@ fn stage(links: Links, guest: Guest, movers: &[Mover]) -> Stage {
         iperf3: false,
         watch_memory: false,
         control_stream: false,
+        ping: false,
     }
 }
 
@@ -206,7 +212,8 @@ pub fn all() -> Vec<Case> {
         ..stage(two.clone(), idle(3072, 2560), &[SkeinTls, MptcpMultifd])
     };
     let downtime_peers: &[Mover] = &[MptcpMultifd, QemuMultifd];
-    let downtime = |name, guest| Stage { name, ..stage(two.clone(), guest, &[SkeinTls, MptcpMultifd, QemuMultifd]) };
+    let downtime =
+        |name, guest| Stage { name, ping: true, ..stage(two.clone(), guest, &[SkeinTls, MptcpMultifd, QemuMultifd]) };
     let unshaped = links(&[None, None]);
     let mut plain = case(
         "unshaped-plain",
@@ -371,7 +378,7 @@ mod tests {
                 let distinct: BTreeSet<_> = stage.movers.iter().collect();
                 assert_eq!(distinct.len(), stage.movers.len(), "{}", case.name);
                 assert!(!stage.links.rates_mbit.is_empty());
-                assert!(stage.guest.fill_mb + 96 <= stage.guest.memory_mb, "{}: room for the kernel", case.name);
+                assert!(stage.guest.fill_mb + KERNEL_MB <= stage.guest.memory_mb, "{}: room for the kernel", case.name);
                 assert!(stage.guest.rewrite_mb <= stage.guest.fill_mb);
             }
         }

@@ -1,11 +1,14 @@
 //! Named benchmark cases, the movers they compare, statistics and the report.
 
+pub mod bench;
 pub mod carry;
 pub mod case;
 pub mod control;
 pub mod figure;
 pub mod goodput;
 pub mod iperf;
+pub mod machine;
+pub mod migration;
 pub mod mover;
 pub mod ping;
 pub mod process;
@@ -16,3 +19,8 @@ pub mod stats;
 pub mod units;
 pub mod usage;
 pub mod watch;
+
+/// An error with all its causes, once each.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    std::iter::successors(Some(error), |e| e.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

@@ -37,6 +37,7 @@ pub enum SiteError {
 pub struct Site {
     lab: Lab,
     links: usize,
+    one_subnet: bool,
     taps: u32,
 }
 
@@ -55,7 +56,7 @@ impl Site {
             let address = Cidr { ip: IpAddr::V4(OUTSIDE_IP), prefix_len: 24 };
             spec.hosts.push(HostSpec { name: OUTSIDE.into(), nics: vec![nic(vec![address])] });
         }
-        let site = Self { lab: Lab::up(spec)?, links: count, taps };
+        let site = Self { lab: Lab::up(spec)?, links: count, one_subnet: links.same_subnet, taps };
         for host in HOSTS {
             site.bridge_taps(host)?;
         }
@@ -104,6 +105,21 @@ impl Site {
     /// Undoes [`Site::lose`].
     pub fn heal(&self, link: usize) -> Result<(), SiteError> {
         Ok(self.lab.heal(HOSTS[1], link)?)
+    }
+
+    /// Sets up MPTCP for connections from `source` to `target` by all links; for the other way too, where each link has
+    /// its own subnet.
+    pub fn mptcp(&self, source: &str, target: &str) -> Result<(), SiteError> {
+        self.lab.mptcp(source, target)?;
+        if !self.one_subnet {
+            for link in 0..self.links {
+                let mut command = self.lab.command(source, "ip")?;
+                let ip = self.ip(source, link)?.to_string();
+                command.args(["mptcp", "endpoint", "add", &ip, "dev", &format!("nic{link}"), "signal"]);
+                process::run(command)?;
+            }
+        }
+        Ok(())
     }
 
     /// Runs `work` in the outside host.

@@ -33,13 +33,22 @@ const SAMPLE_S: f64 = 0.2;
 const SAMPLES_MAX: usize = 3000;
 
 /// A host to watch.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Place {
     /// Its name.
     pub host: String,
     /// Its network namespace.
     pub netns: PathBuf,
-    /// The processes on it that take part.
+}
+
+/// Processes to watch: those of one end of one direction.
+#[derive(Clone, Debug)]
+pub struct Party {
+    /// The direction's number.
+    pub way: usize,
+    /// The host that they are on.
+    pub place: Place,
+    /// They.
     pub end: End,
 }
 
@@ -58,10 +67,10 @@ pub struct Watched {
     pub nics: BTreeMap<String, Vec<Nic>>,
     /// Seconds that each core was busy.
     pub cores: BTreeMap<u32, Counter>,
-    /// By host: CPU used.
-    pub cpu: BTreeMap<String, CpuCounters>,
-    /// By host: most memory of the mover at one moment, if that was watched.
-    pub memory: BTreeMap<String, EndMemory>,
+    /// By direction and host: CPU used.
+    pub cpu: BTreeMap<(usize, String), CpuCounters>,
+    /// By direction and host: most memory of the mover at one moment, if that was watched.
+    pub memory: BTreeMap<(usize, String), EndMemory>,
 }
 
 /// One NIC over time.
@@ -85,8 +94,8 @@ pub struct CpuCounters {
 }
 
 impl Watch {
-    /// Starts to watch `places`; `links` NICs of each (`nic0` ...) count.
-    pub fn start(places: Vec<Place>, links: usize, memory: bool) -> io::Result<Self> {
+    /// Starts to watch; `links` NICs of each host (`nic0` ...) count.
+    pub fn start(places: &[Place], parties: Vec<Party>, links: usize, memory: bool) -> io::Result<Self> {
         let epoch = Instant::now();
         let sampler = |place: &Place| {
             let netns = Some(place.netns.clone());
@@ -94,13 +103,15 @@ impl Watch {
             Ok((place.host.clone(), Sampler::start(options)?))
         };
         let samplers = places.iter().map(sampler).collect::<io::Result<_>>()?;
-        Ok(Self { epoch, samplers, processes: Processes::start(epoch, places, memory)?, links })
+        Ok(Self { epoch, samplers, processes: Processes::start(epoch, parties, memory)?, links })
     }
 
-    /// What the NICs of `host` have counted so far, for those who want to see it while it runs.
-    pub fn so_far(&self, host: &str) -> Vec<Nic> {
+    /// What each NIC of `host` sends, in bits a second, over the last half second.
+    pub fn sending(&self, host: &str) -> Vec<f64> {
         let series = self.samplers.iter().find(|(name, _)| name == host).map(|(_, s)| s.so_far());
-        nics(&series.unwrap_or_default(), self.links, 0.0)
+        let now = self.epoch.elapsed().as_secs_f64();
+        let nics = nics(&series.unwrap_or_default(), self.links, 0.0);
+        nics.iter().map(|nic| nic.tx.bps(now - 0.5, now).unwrap_or(0.0)).collect()
     }
 
     /// Ends the watch. `zero`: the moment that times are to count from.
@@ -119,14 +130,14 @@ impl Watch {
                 }
             }
         }
-        for (host, readings, memory) in self.processes.stop() {
-            let cpu = watched.cpu.entry(host.clone()).or_default();
+        for (party, readings, memory) in self.processes.stop() {
+            let cpu = watched.cpu.entry(party.clone()).or_default();
             for (at_s, used) in readings {
                 cpu.qemu.push(at_s - shift, used.qemu);
                 cpu.vcpu.push(at_s - shift, used.vcpu);
                 cpu.mover.push(at_s - shift, used.mover);
             }
-            watched.memory.extend(memory.map(|memory| (host, memory)));
+            watched.memory.extend(memory.map(|memory| (party, memory)));
         }
         watched
     }
@@ -175,8 +186,11 @@ impl Watched {
         let nics =
             self.nics.iter().flat_map(|(host, nics)| nics.iter().enumerate().map(move |(n, nic)| (host, n, nic)));
         // Counters of seconds: what is a rate of bits for bytes is eight times a share here.
-        let uses = self.cpu.iter().flat_map(|(host, cpu)| {
-            [("mover", &cpu.mover), ("qemu", &cpu.qemu), ("vcpu", &cpu.vcpu)]
+        let uses = self.nics.keys().flat_map(|host| {
+            let sum = |of: fn(&CpuCounters) -> &Counter| {
+                Counter::sum(self.cpu.iter().filter(|((_, on), _)| on == host).map(|(_, cpu)| of(cpu)))
+            };
+            [("mover", sum(|c| &c.mover)), ("qemu", sum(|c| &c.qemu)), ("vcpu", sum(|c| &c.vcpu))]
                 .map(|(what, counter)| (host, what, counter))
         });
         Samples {
@@ -201,7 +215,7 @@ impl Watched {
                 .map(|(host, what, counter)| UseSamples {
                     host: host.clone(),
                     what: what.into(),
-                    cores: rates(counter, 0.125, 3),
+                    cores: rates(&counter, 0.125, 3),
                 })
                 .collect(),
             t_s,
@@ -230,8 +244,8 @@ fn nics(series: &Series, links: usize, shift: f64) -> Vec<Nic> {
     nics
 }
 
-/// One host's readings of CPU with their times, and the most memory seen.
-type Readings = (String, Vec<(f64, CpuSeconds)>, Option<EndMemory>);
+/// One party's readings of CPU with their times, and the most memory seen.
+type Readings = ((usize, String), Vec<(f64, CpuSeconds)>, Option<EndMemory>);
 
 /// A thread that looks at processes.
 #[derive(Debug)]
@@ -241,18 +255,20 @@ struct Processes {
 }
 
 impl Processes {
-    fn start(epoch: Instant, places: Vec<Place>, memory: bool) -> io::Result<Self> {
+    fn start(epoch: Instant, parties: Vec<Party>, memory: bool) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::Builder::new().name("processes".into()).spawn(move || {
-            let mut seen: Vec<Readings> = places.iter().map(|p| (p.host.clone(), Vec::new(), None)).collect();
+            let mut seen: Vec<Readings> =
+                parties.iter().map(|p| ((p.way, p.place.host.clone()), Vec::new(), None)).collect();
             let mut next = Instant::now();
             loop {
                 let last = stopped.load(Ordering::Relaxed);
-                for (place, (_, cpu, most)) in places.iter().zip(&mut seen) {
-                    cpu.push((epoch.elapsed().as_secs_f64(), place.end.cpu()));
+                let now_s = epoch.elapsed().as_secs_f64();
+                for (party, (_, cpu, most)) in parties.iter().zip(&mut seen) {
+                    cpu.push((now_s, party.end.cpu()));
                     if memory {
-                        let now = place.end.memory(&place.netns);
+                        let now = party.end.memory(&party.place.netns);
                         if most.is_none_or(|most: EndMemory| now.total_bytes() > most.total_bytes()) {
                             *most = Some(now);
                         }
@@ -327,18 +343,17 @@ mod tests {
 
     #[test]
     fn this_process_is_seen() {
-        let place = Place {
-            host: "here".into(),
-            netns: "/proc/self/ns/net".into(),
-            end: End { movers: vec![std::process::id()], ..End::default() },
-        };
-        let watch = Watch::start(vec![place], 1, true).unwrap();
+        let place = Place { host: "here".into(), netns: "/proc/self/ns/net".into() };
+        let end = End { movers: vec![std::process::id()], ..End::default() };
+        let party = Party { way: 0, place: place.clone(), end };
+        let watch = Watch::start(&[place], vec![party], 1, true).unwrap();
         let until = Instant::now() + Duration::from_millis(500);
         while Instant::now() < until {}
         let watched = watch.stop(Instant::now());
-        let mover = &watched.cpu["here"].mover;
+        let here = (0, "here".to_string());
+        let mover = &watched.cpu[&here].mover;
         assert!(mover.bytes.last().unwrap() - mover.bytes[0] > 0.05, "{mover:?}");
         assert!(mover.t_s.last().unwrap().abs() < 0.3);
-        assert!(watched.memory["here"].anonymous_bytes > 100_000);
+        assert!(watched.memory[&here].anonymous_bytes > 100_000);
     }
 }

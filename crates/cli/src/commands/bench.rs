@@ -1,10 +1,308 @@
 //! `skein bench`.
 
+use std::{
+    io::{IsTerminal, Write},
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+use skein_bench::{
+    bench::{self, Adjust, Options, Progress},
+    case,
+    mover::Mover,
+    record::{CaseResult, Results, Run},
+    report, units,
+};
+
 /// Measure migrations: Skein and its peers, side by side in one run.
 #[derive(clap::Args)]
-pub struct Args {}
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// The cases: name, figure, what it shows.
+    List,
+    /// Run cases: n rounds back and forth, movers taking turns, highest and lowest dropped.
+    ///
+    /// Makes two hosts on this machine for each stage of a case, boots a guest, and moves it. Needs root. Results are
+    /// written after every migration, so that a bench that is ended early leaves what it has.
+    Run(Box<RunArgs>),
+    /// Draw the report of an earlier run again.
+    Report {
+        /// What `--json` wrote.
+        json: PathBuf,
+        /// The page to write.
+        #[arg(long, value_name = "FILE")]
+        html: PathBuf,
+    },
+}
+
+#[derive(clap::Args)]
+struct RunArgs {
+    /// Cases; all of them if none is named.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Only the strongest peer, three rounds, at most four minutes a case.
+    #[arg(long)]
+    quick: bool,
+    /// Rounds; 10, or 3 with --quick.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: Option<u32>,
+    /// Only these movers, in this order; each case's own if not given.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    movers: Option<Vec<Mover>>,
+    /// Write every run and every case here.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the report here: one page that needs nothing else.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Leave the last stage's hosts standing, for a look with `skein lab`.
+    #[arg(long)]
+    keep: bool,
+    /// The QEMU to use; $SKEIN_QEMU or qemu-system-x86_64 if not given.
+    #[arg(long, value_name = "PROGRAM")]
+    qemu: Option<PathBuf>,
+    /// That QEMU's firmware directory, if it is not installed.
+    #[arg(long, value_name = "DIRECTORY")]
+    firmware: Option<PathBuf>,
+    /// Machine type of guests, such as pc-q35-7.2.
+    #[arg(long, value_name = "TYPE")]
+    machine: Option<String>,
+    /// MTU of all links, in bytes.
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
+    /// RAM of guests in MiB; what they fill of it changes in proportion.
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(128..))]
+    guest_mb: Option<u32>,
+    /// Virtual CPUs of guests.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    vcpus: Option<u32>,
+    /// Give guests anonymous memory instead of a shared memfd; all movers get the same.
+    #[arg(long)]
+    anonymous: bool,
+    /// QEMU's downtime-limit for all movers, in milliseconds; 300 if not given.
+    #[arg(long, value_name = "MS")]
+    downtime_limit_ms: Option<u64>,
+}
 
 /// Runs the command.
-pub fn run(_args: Args) -> anyhow::Result<()> {
-    anyhow::bail!("not built yet")
+pub fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        Command::List => list(),
+        Command::Run(args) => measure(*args),
+        Command::Report { json, html } => {
+            let text = std::fs::read_to_string(&json).with_context(|| format!("reading {}", json.display()))?;
+            let results = serde_json::from_str(&text)
+                .with_context(|| format!("{} is not what this version's --json writes", json.display()))?;
+            write_whole(&html, &report::page(&results))
+        }
+    }
+}
+
+fn list() -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for case in case::all() {
+        writeln!(out, "{}\n    {}", case.name, case.shows)?;
+        for part in case.figure().split("; ") {
+            writeln!(out, "    - {part}")?;
+        }
+    }
+    Ok(())
+}
+
+fn measure(args: RunArgs) -> anyhow::Result<()> {
+    let cases = if args.names.is_empty() { case::all() } else { bench::select(&args.names)? };
+    let options = Options {
+        skein: std::env::current_exe().context("finding this program")?,
+        runs: args.runs,
+        quick: args.quick,
+        movers: args.movers,
+        keep: args.keep,
+        adjust: Adjust {
+            qemu: args.qemu,
+            firmware: args.firmware,
+            machine: args.machine,
+            mtu: args.mtu,
+            memory_mb: args.guest_mb,
+            vcpus: args.vcpus,
+            memory: if args.anonymous { bench::MemoryBackend::Anonymous } else { bench::MemoryBackend::Memfd },
+            downtime_limit_ms: args.downtime_limit_ms,
+        },
+        command: std::env::args().collect(),
+        interrupt: on_interrupt()?,
+    };
+    let mut screen = Screen::new();
+    let mut kept = Ok(());
+    let results = bench::run(cases, &options, &mut |progress, results| {
+        screen.show(progress, results);
+        if kept.is_ok() && matches!(progress, Progress::Moved(_) | Progress::Judged) {
+            kept = keep(args.json.as_deref(), None, results);
+        }
+    });
+    drop(screen);
+    kept?;
+    let results = results?;
+    keep(args.json.as_deref(), args.html.as_deref(), &results)?;
+    let mut out = std::io::stdout().lock();
+    write!(out, "\n{}", verdicts(&results.cases))?;
+    for file in [&args.json, &args.html].into_iter().flatten() {
+        writeln!(out, "wrote {}", file.display())?;
+    }
+    Ok(())
+}
+
+/// Set by SIGINT or SIGTERM; a second one ends the program at once.
+pub fn on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
+    let interrupt = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // In this order: the first signal finds the flag unset.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, interrupt.clone())?;
+        signal_hook::flag::register(signal, interrupt.clone())?;
+    }
+    Ok(interrupt)
+}
+
+/// Writes results, whole or not at all.
+pub fn keep(json: Option<&Path>, html: Option<&Path>, results: &Results) -> anyhow::Result<()> {
+    if let Some(path) = json {
+        write_whole(path, &(serde_json::to_string(results)? + "\n"))?;
+    }
+    if let Some(path) = html {
+        write_whole(path, &report::page(results))?;
+    }
+    Ok(())
+}
+
+fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    std::fs::write(&part, text)
+        .and_then(|()| std::fs::rename(&part, path))
+        .with_context(|| format!("writing {}", path.display()))
+}
+
+/// Cases as a table: figure, measured, met.
+fn verdicts(cases: &[CaseResult]) -> String {
+    let mut text = String::new();
+    for case in cases {
+        for (n, part) in case.parts.iter().enumerate() {
+            let name = if n == 0 { case.case.as_str() } else { "" };
+            let met = match part.met {
+                Some(true) => "met",
+                Some(false) => "MISSED",
+                None => "not judged",
+            };
+            text += &format!("{name:17} {met:10} {}: {}\n", part.figure, part.measured);
+        }
+    }
+    text
+}
+
+/// What is shown while a bench runs: a line for each event, and on a terminal one that moves.
+struct Screen {
+    bar: Option<ProgressBar>,
+}
+
+impl Screen {
+    fn new() -> Self {
+        Self { bar: std::io::stdout().is_terminal().then(ProgressBar::no_length) }
+    }
+
+    fn line(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => println!("{text}"),
+        }
+    }
+
+    fn moving(&self, text: String) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(text);
+            bar.tick();
+        }
+    }
+
+    fn show(&mut self, progress: &Progress<'_>, results: &Results) {
+        match progress {
+            Progress::Case(case, n, of) => {
+                if let Some(bar) = &self.bar {
+                    bar.set_style(ProgressStyle::with_template("  {spinner} {msg}").expect("is a template"));
+                    bar.enable_steady_tick(Duration::from_millis(120));
+                }
+                self.line(&format!("[{n}/{of}] {}: {}", case.name, case.shows));
+            }
+            Progress::Stage(stage) => {
+                if !stage.name.is_empty() {
+                    self.line(&format!("  stage '{}'", stage.name));
+                }
+                self.moving("hosts, links, guests".into());
+            }
+            Progress::Ready(took) => self.line(&format!("  ready after {}", units::seconds(took.as_secs_f64()))),
+            Progress::Yardstick(y) => {
+                let each: Vec<String> = y.iperf3_bps.iter().map(|&bps| units::bps(bps)).collect();
+                let sum = units::bps(y.iperf3_bps.iter().sum());
+                self.line(&format!("  iperf3 on all links together: {sum} ({})", each.join(" + ")));
+            }
+            Progress::Skipped(skipped) => self.line(&format!("  {} is skipped: {}", skipped.mover, skipped.why)),
+            Progress::Moving(mover, round, of) => self.moving(format!("{mover}, round {round} of {of}")),
+            Progress::Tick(tick) => {
+                let nics: Vec<String> =
+                    tick.nic_bps.iter().enumerate().map(|(n, &bps)| format!("nic{n} {}", units::bps(bps))).collect();
+                self.moving(format!(
+                    "{:5.1} s  {} sent, {} left  {}",
+                    tick.elapsed.as_secs_f64(),
+                    units::bytes(tick.sent_bytes as f64),
+                    units::bytes(tick.left_bytes as f64),
+                    nics.join("  ")
+                ));
+            }
+            Progress::Moved(run) => self.line(&format!("  {}", moved(run))),
+            Progress::Judged => {
+                if let Some(case) = results.cases.last() {
+                    for line in verdicts(std::slice::from_ref(case)).lines() {
+                        self.line(&format!("  {line}"));
+                    }
+                }
+            }
+            Progress::Note(note) => self.line(&format!("  {note}")),
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// One run in one line.
+fn moved(run: &Run) -> String {
+    let mut text = format!("{:18} round {:<2} {} to {}", run.mover, run.round, run.source, run.target);
+    if run.guest > 0 {
+        text += &format!(", guest {}", run.guest);
+    }
+    if let Some(error) = &run.error {
+        return format!("{text}: {error}");
+    }
+    let or = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+    text += &format!(
+        "  {:>7}  {:>10}  downtime {} (guest {})",
+        or(run.total_s.map(units::seconds)),
+        or(run.goodput_bps().map(units::bps)),
+        or(run.downtime_ms.map(units::millis)),
+        or(run.guest_switchover_ms.map(units::millis)),
+    );
+    if !run.intact() {
+        text += "  THE GUEST IS NOT INTACT";
+    }
+    text
 }

@@ -1,0 +1,67 @@
+//! The machine and the moment: what a bench cannot choose.
+
+use std::{fs, path::Path, process::Command};
+
+use crate::{process, record::Machine};
+
+/// What everything runs on. `qemu`: the program, if it is not the usual one.
+pub fn describe(qemu: Option<&Path>) -> Machine {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let after = |text: &str, name: &str, separator: char| {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_once(separator)?.1.trim().trim_matches('"').to_string())
+    };
+    let unknown = || "unknown".to_string();
+    let memory_kb = after(&read("/proc/meminfo"), "MemTotal", ':');
+    let memory_kb: Option<u64> = memory_kb.and_then(|text| text.split(' ').next()?.parse().ok());
+    let mut config = skein_hypervisor::Config::new("", 1, "");
+    config.binary = qemu.map(Into::into);
+    let mut command = Command::new(config.program());
+    command.arg("--version");
+    let version = process::run(command).ok().and_then(|text| text.lines().next().map(str::to_string));
+    Machine {
+        cpu: after(&read("/proc/cpuinfo"), "model name", ':').unwrap_or_else(unknown),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        memory_bytes: memory_kb.unwrap_or(0) * 1024,
+        kernel: read("/proc/sys/kernel/osrelease").trim().to_string(),
+        os: after(&read("/etc/os-release"), "PRETTY_NAME", '=').unwrap_or_else(unknown),
+        qemu: version.unwrap_or_else(unknown),
+    }
+}
+
+/// Now, RFC 3339, UTC.
+pub fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// `git describe` of the tree that this program lies in; `unknown` outside one.
+pub fn commit() -> String {
+    let described = || {
+        let program = std::env::current_exe().ok()?;
+        let mut command = Command::new("git");
+        command.arg("-C").arg(program.parent()?).args(["describe", "--always", "--dirty", "--tags"]);
+        // Root may look at a tree that is another's.
+        command.args(["--abbrev=10"]).env("GIT_CONFIG_COUNT", "1");
+        command.env("GIT_CONFIG_KEY_0", "safe.directory").env("GIT_CONFIG_VALUE_0", "*");
+        Some(process::run(command).ok()?.trim().to_string())
+    };
+    described().filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".into())
+}
+
+/// The name of this process's lab number `n`: no two benches have the same.
+pub fn lab_name(n: u32) -> String {
+    format!("bench-{}-{n}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine() {
+        let machine = describe(None);
+        assert!(machine.cores >= 1 && machine.memory_bytes > 1 << 28 && !machine.kernel.is_empty(), "{machine:?}");
+        assert!(now().ends_with('Z') && now().len() == 20);
+        assert!(!commit().is_empty());
+    }
+}

@@ -1,0 +1,267 @@
+//! One migration of one guest, driven and timed over QMP.
+
+use std::{
+    path::Path,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::{Duration, Instant, SystemTime},
+};
+
+use serde_json::json;
+use skein_hypervisor::{Event, MigrationInfo, MigrationStatus, Qmp, QmpError, Tls, Tuning};
+use skein_lab_guest::{Gaps, Guest};
+
+use crate::record::Phases;
+
+/// How often progress is asked for.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// For the guest to run on the target once the source says that it is done.
+const RESUME_DEADLINE: Duration = Duration::from_secs(20);
+
+/// For a migration to be over once it was cancelled.
+const CANCEL_DEADLINE: Duration = Duration::from_secs(20);
+
+/// The heartbeat is looked at from this long before the migration until this long after.
+const SETTLE: Duration = Duration::from_millis(600);
+
+/// A migration that did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum MigrationError {
+    /// QEMU says no, or nothing.
+    #[error("QEMU on the {end}")]
+    Qmp {
+        /// `source` or `target`.
+        end: &'static str,
+        /// What it said.
+        source: QmpError,
+    },
+    /// It ended badly.
+    #[error("the migration {status}: {reason}")]
+    Failed {
+        /// QEMU's word.
+        status: String,
+        /// QEMU's reason.
+        reason: String,
+    },
+    /// It took too long.
+    #[error("not done after {} s", .0.as_secs())]
+    Late(Duration),
+    /// The guest never ran on the target.
+    #[error("the guest does not run on the target")]
+    NotResumed,
+    /// Someone pressed Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// A migration that completed.
+#[derive(Clone, Debug)]
+pub struct Moved {
+    /// The source QEMU's account.
+    pub info: MigrationInfo,
+    /// Moments, counted from the start given to [`migrate`].
+    pub phases: Phases,
+    /// What the guest missed.
+    pub gaps: Option<Gaps>,
+}
+
+/// Where a migration stands, for those who watch it.
+#[derive(Debug, Default)]
+pub struct Standing {
+    /// Bytes that QEMU has sent.
+    pub sent_bytes: AtomicU64,
+    /// Bytes that QEMU believes are left.
+    pub left_bytes: AtomicU64,
+}
+
+/// Gives both QEMUs the same settings, and lets the target listen.
+pub fn prepare(
+    source: &mut Guest,
+    target: &mut Guest,
+    tuning: &Tuning,
+    tls: Option<(&Path, &Path)>,
+    listen: &str,
+) -> Result<Tuning, MigrationError> {
+    let mut tuning = tuning.clone();
+    if let Some((source_files, target_files)) = tls {
+        credentials(&mut source.qemu.qmp, source_files, "client").map_err(at("source"))?;
+        credentials(&mut target.qemu.qmp, target_files, "server").map_err(at("target"))?;
+        tuning.tls = Some(Tls { creds: CREDENTIALS.into(), hostname: Some(skein_identity::MEMBER_NAME.into()) });
+    }
+    target.qemu.qmp.tune(&tuning).map_err(at("target"))?;
+    target.qemu.qmp.migrate_incoming(listen).map_err(at("target"))?;
+    source.qemu.qmp.tune(&tuning).map_err(at("source"))?;
+    Ok(tuning)
+}
+
+const CREDENTIALS: &str = "bench-tls";
+
+fn credentials(qmp: &mut Qmp, files: &Path, endpoint: &str) -> Result<(), QmpError> {
+    let arguments = json!({
+        "qom-type": "tls-creds-x509", "id": CREDENTIALS, "dir": files, "endpoint": endpoint, "verify-peer": true
+    });
+    match qmp.execute("object-add", arguments.clone()) {
+        // A QEMU that was a target before: what it has may be a server's.
+        Err(QmpError::Refused { .. }) => {
+            qmp.execute("object-del", json!({ "id": CREDENTIALS }))?;
+            qmp.execute("object-add", arguments).map(drop)
+        }
+        other => other.map(drop),
+    }
+}
+
+/// Starts the migration and waits until the guest runs on the target, or for good on the source.
+///
+/// After an error, where the guest is has to be asked; see [`back_at_source`].
+pub fn migrate(
+    source: &mut Guest,
+    target: &mut Guest,
+    connect: &str,
+    start: Instant,
+    deadline: Duration,
+    standing: &Standing,
+    interrupt: &AtomicBool,
+) -> Result<Moved, MigrationError> {
+    let clock = Clock::now(start);
+    // What happened before is no part of this.
+    while source.qemu.qmp.next_event(Duration::ZERO).map_err(at("source"))?.is_some() {}
+    let since = Instant::now().checked_sub(SETTLE).unwrap_or(start);
+    source.qemu.qmp.migrate(connect).map_err(at("source"))?;
+
+    let mut phases = Phases::default();
+    let mut asked = Instant::now();
+    let qmp = &mut source.qemu.qmp;
+    let over = loop {
+        if let Some(event) = qmp.next_event(Duration::from_millis(20)).map_err(at("source"))?
+            && note(&mut phases, &event, &clock)
+        {
+            break true;
+        }
+        if asked.elapsed() >= ASK_EVERY {
+            asked = Instant::now();
+            let info = qmp.migration().map_err(at("source"))?;
+            if let Some(ram) = info.ram {
+                standing.sent_bytes.store(ram.transferred, Ordering::Relaxed);
+                standing.left_bytes.store(ram.remaining, Ordering::Relaxed);
+            }
+            if info.status.is_over() {
+                break true;
+            }
+        }
+        if interrupt.load(Ordering::Relaxed) || start.elapsed() > deadline {
+            break false;
+        }
+    };
+    if !over {
+        // QEMU refuses when the last byte has gone meanwhile: then it is over by itself.
+        let _ = qmp.query("migrate_cancel");
+        let _ = qmp.wait_migrated(CANCEL_DEADLINE, |_| {});
+    }
+    let info = qmp.migration().map_err(at("source"))?;
+    // Events that came with the answer.
+    while let Some(event) = qmp.next_event(Duration::ZERO).map_err(at("source"))? {
+        note(&mut phases, &event, &clock);
+    }
+    match info.status {
+        MigrationStatus::Completed => {}
+        _ if interrupt.load(Ordering::Relaxed) => return Err(MigrationError::Interrupted),
+        _ if !over => return Err(MigrationError::Late(deadline)),
+        status => {
+            let mut reason = info.error.clone().unwrap_or_else(|| "no reason given".into());
+            let said = target.qemu.stderr();
+            if !said.starts_with("it wrote nothing") {
+                reason = format!("{reason}; the target: {said}");
+            }
+            return Err(MigrationError::Failed { status: format!("{status:?}").to_lowercase(), reason });
+        }
+    }
+    phases.completed_s.get_or_insert_with(|| start.elapsed().as_secs_f64());
+    phases.resume_s = Some(resumed(&mut target.qemu.qmp, &clock)?);
+    // Beats until well after the switchover.
+    std::thread::sleep(SETTLE);
+    let gaps = Gaps::between(&source.beats().since(since), &target.beats().since(since));
+    Ok(Moved { info, phases, gaps })
+}
+
+/// After a migration that failed: the target is ended first, then the guest goes on at the source. False if it cannot.
+pub fn back_at_source(source: &mut Guest, target: Guest) -> bool {
+    drop(target);
+    let qmp = &mut source.qemu.qmp;
+    qmp.is_running().is_ok_and(|runs| runs) || (qmp.query("cont").is_ok() && qmp.is_running().is_ok_and(|runs| runs))
+}
+
+fn resumed(qmp: &mut Qmp, clock: &Clock) -> Result<f64, MigrationError> {
+    let end = Instant::now() + RESUME_DEADLINE;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        match qmp.next_event(left).map_err(at("target"))? {
+            Some(event) if event.name == "RESUME" => return Ok(clock.seconds(event.time)),
+            Some(_) => {}
+            None if qmp.is_running().map_err(at("target"))? => return Ok(clock.start.elapsed().as_secs_f64()),
+            None => return Err(MigrationError::NotResumed),
+        }
+    }
+}
+
+/// Notes the moment of an event; says whether the migration is over.
+fn note(phases: &mut Phases, event: &Event, clock: &Clock) -> bool {
+    let at = Some(clock.seconds(event.time));
+    let status = event.data["status"].as_str();
+    match (event.name.as_str(), status) {
+        ("STOP", _) => phases.stop_s = phases.stop_s.or(at),
+        ("MIGRATION", Some("active")) => phases.active_s = phases.active_s.or(at),
+        ("MIGRATION", Some("completed")) => phases.completed_s = phases.completed_s.or(at),
+        _ => {}
+    }
+    event.name == "MIGRATION" && matches!(status, Some("completed" | "failed" | "cancelled"))
+}
+
+/// QEMU's events carry the time of day; both QEMUs and this program share one clock.
+struct Clock {
+    start: Instant,
+    at_start: SystemTime,
+}
+
+impl Clock {
+    fn now(start: Instant) -> Self {
+        Self { start, at_start: SystemTime::now() - start.elapsed() }
+    }
+
+    /// Seconds from the start to a time since the epoch.
+    fn seconds(&self, since_epoch: Duration) -> f64 {
+        match (SystemTime::UNIX_EPOCH + since_epoch).duration_since(self.at_start) {
+            Ok(after) => after.as_secs_f64(),
+            Err(before) => -before.duration().as_secs_f64(),
+        }
+    }
+}
+
+fn at(end: &'static str) -> impl FnOnce(QmpError) -> MigrationError {
+    move |source| MigrationError::Qmp { end, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_become_phases() {
+        let start = Instant::now();
+        let clock = Clock::now(start);
+        let zero = clock.at_start.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let mut phases = Phases::default();
+        let mut event = |name: &str, status: &str, ms: u64| {
+            let data = if status.is_empty() { serde_json::Value::Null } else { json!({ "status": status }) };
+            note(&mut phases, &Event { name: name.into(), data, time: zero + Duration::from_millis(ms) }, &clock)
+        };
+        assert!(!event("MIGRATION", "setup", 1));
+        assert!(!event("MIGRATION", "active", 20));
+        assert!(!event("STOP", "", 4000));
+        assert!(!event("MIGRATION", "device", 4001));
+        assert!(event("MIGRATION", "completed", 4100));
+        let near = |a: Option<f64>, b: f64| (a.unwrap() - b).abs() < 1e-6;
+        assert!(near(phases.active_s, 0.02) && near(phases.stop_s, 4.0) && near(phases.completed_s, 4.1));
+        assert_eq!(phases.resume_s, None);
+        assert!(clock.seconds(zero - Duration::from_millis(5)) < 0.0);
+    }
+}
