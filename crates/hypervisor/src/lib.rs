@@ -11,5 +11,7 @@ pub mod qemu;
 pub mod qmp;
 
 pub use migration::{Compression, MigrationInfo, MigrationStatus, RamInfo, Tls, Tuning};
-pub use qemu::{Config, Disk, DiskCache, Error, Incoming, MemoryBackend, Nic, NicBackend, Port, Qemu, Serial};
+pub use qemu::{
+    Config, Disk, DiskCache, Error, Incoming, MemoryBackend, Nic, NicBackend, Port, Qemu, Serial, version_of,
+};
 pub use qmp::{Event, Qmp, QmpError, Version};

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::qmp::{Qmp, QmpError};
+use crate::qmp::{Qmp, QmpError, Version};
 
 /// The environment variable that names the QEMU program to use where a [`Config`] names none.
 pub const BINARY_VARIABLE: &str = "SKEIN_QEMU";
@@ -113,8 +113,8 @@ pub struct Config {
     pub cpu: String,
     /// Virtual CPUs.
     pub cpus: u32,
-    /// RAM in MiB.
-    pub memory_mb: u32,
+    /// RAM in KiB, a multiple of 8.
+    pub memory_kib: u64,
     /// Where the RAM lives.
     pub memory: MemoryBackend,
     /// Kernel, initramfs and command line of a direct boot.
@@ -142,8 +142,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// A q35 machine with one CPU under TCG that listens for QMP on `qmp`.
-    pub fn new(name: impl Into<String>, memory_mb: u32, qmp: impl Into<PathBuf>) -> Self {
+    /// A q35 machine with one CPU under TCG and `memory_kib` KiB of RAM that listens for QMP on `qmp`.
+    pub fn new(name: impl Into<String>, memory_kib: u64, qmp: impl Into<PathBuf>) -> Self {
         Self {
             binary: None,
             firmware: None,
@@ -152,7 +152,7 @@ impl Config {
             accel: "tcg".into(),
             cpu: "max".into(),
             cpus: 1,
-            memory_mb,
+            memory_kib,
             memory: MemoryBackend::default(),
             kernel: None,
             initrd: None,
@@ -188,11 +188,11 @@ impl Config {
         match self.memory {
             MemoryBackend::Anonymous => args.option("-machine", machine),
             MemoryBackend::Memfd => {
-                args.option("-object", format!("memory-backend-memfd,id=ram0,share=on,size={}M", self.memory_mb));
+                args.option("-object", format!("memory-backend-memfd,id=ram0,share=on,size={}K", self.memory_kib));
                 args.option("-machine", format!("{machine},memory-backend=ram0"));
             }
         }
-        args.option("-m", format!("{}M", self.memory_mb));
+        args.option("-m", format!("{}K", self.memory_kib));
         args.option("-cpu", &self.cpu);
         args.option("-smp", self.cpus.to_string());
         if let Some(kernel) = &self.kernel {
@@ -302,7 +302,7 @@ pub enum Error {
     Ended {
         /// How.
         status: ExitStatus,
-        /// What it wrote to standard error, or where that was if it wrote nothing.
+        /// What it wrote to standard error.
         stderr: String,
     },
     /// Its control socket does not work.
@@ -313,15 +313,49 @@ pub enum Error {
         /// What went wrong.
         source: QmpError,
     },
+    /// It does not say which version it is.
+    #[error("{program} --version says {said:?}; is it QEMU?")]
+    Version {
+        /// The program.
+        program: PathBuf,
+        /// The beginning of what it wrote.
+        said: String,
+    },
     /// The process cannot be observed.
     #[error("observing QEMU")]
     Process(#[source] io::Error),
 }
 
+/// The version of a QEMU program, by its own word.
+pub fn version_of(program: &Path) -> Result<Version, Error> {
+    const DEADLINE: Duration = Duration::from_secs(10);
+    let start = |source| Error::Start { program: program.into(), source };
+    let mut command = Command::new(program);
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = Killed(command.spawn().map_err(start)?);
+    let said = Arc::default();
+    let reader = collect(child.0.stdout.take().expect("is piped"), Arc::clone(&said));
+    let end = Instant::now() + DEADLINE;
+    while !reader.is_finished() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let said = text(&said);
+    parse_version(&said)
+        .ok_or_else(|| Error::Version { program: program.into(), said: said.chars().take(80).collect() })
+}
+
+/// The numbers of `QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)`.
+fn parse_version(text: &str) -> Option<Version> {
+    let numbers = text.strip_prefix("QEMU emulator version ")?.split([' ', '\n']).next()?;
+    let mut numbers = numbers.split('.').map(|number| number.parse().ok());
+    let mut next = || numbers.next()?;
+    Some(Version { major: next()?, minor: next()?, micro: next()? })
+}
+
 /// A running QEMU. Killed when dropped.
 #[derive(Debug)]
 pub struct Qemu {
-    child: Child,
+    child: Killed,
     stderr: Arc<Mutex<Vec<u8>>>,
     /// Its control socket.
     pub qmp: Qmp,
@@ -342,31 +376,29 @@ impl Qemu {
             std::iter::once(command.get_program()).chain(command.get_args()).map(OsStr::to_owned).collect();
         // A socket left over by an earlier QEMU would be connected to in place of the new one's.
         let _ = std::fs::remove_file(&config.qmp);
-        let child = command.spawn().map_err(|source| Error::Start { program, source })?;
-        let mut starting = Starting { child: Some(child), stderr: Arc::default() };
-        let child = starting.child.as_mut().expect("was just put there");
-        collect(child.stderr.take().expect("is piped"), starting.stderr.clone());
+        let mut child = Killed(command.spawn().map_err(|source| Error::Start { program, source })?);
+        let stderr = Arc::default();
+        collect(child.0.stderr.take().expect("is piped"), Arc::clone(&stderr));
 
         let qmp = loop {
-            if let Some(status) = child.try_wait().map_err(Error::Process)? {
+            if let Some(status) = child.0.try_wait().map_err(Error::Process)? {
                 // Let the reader see the last words.
                 std::thread::sleep(Duration::from_millis(50));
-                return Err(Error::Ended { status, stderr: text(&starting.stderr) });
+                return Err(Error::Ended { status, stderr: text(&stderr) });
             }
             let left = end.saturating_duration_since(Instant::now());
             match Qmp::connect(&config.qmp, left.min(Duration::from_millis(100))) {
                 Ok(qmp) => break qmp,
                 Err(QmpError::Connect { .. } | QmpError::Timeout { .. } | QmpError::Closed) if !left.is_zero() => {}
-                Err(source) => return Err(Error::Qmp { stderr: text(&starting.stderr), source }),
+                Err(source) => return Err(Error::Qmp { stderr: text(&stderr), source }),
             }
         };
-        let child = starting.child.take().expect("nothing else takes it");
-        Ok(Self { child, stderr: starting.stderr.clone(), qmp, command_line })
+        Ok(Self { child, stderr, qmp, command_line })
     }
 
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.0.id()
     }
 
     /// The whole command line as it was run, wrapper and all.
@@ -393,7 +425,7 @@ impl Qemu {
 
     /// How it ended, if it did.
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>, Error> {
-        self.child.try_wait().map_err(Error::Process)
+        self.child.0.try_wait().map_err(Error::Process)
     }
 
     /// Waits up to `deadline` for it to end.
@@ -410,36 +442,30 @@ impl Qemu {
 
     /// Kills it now, and waits until it is gone.
     pub fn kill(&mut self) {
-        kill(&mut self.child);
+        self.child.kill();
     }
 }
 
-impl Drop for Qemu {
+/// A process that is killed when dropped.
+#[derive(Debug)]
+struct Killed(Child);
+
+impl Killed {
+    fn kill(&mut self) {
+        // Fails only if it has ended and been waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Killed {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
-/// A QEMU that has not answered yet: killed if it never does.
-struct Starting {
-    child: Option<Child>,
-    stderr: Arc<Mutex<Vec<u8>>>,
-}
-
-impl Drop for Starting {
-    fn drop(&mut self) {
-        self.child.iter_mut().for_each(kill);
-    }
-}
-
-fn kill(child: &mut Child) {
-    // Fails only if it has ended and been waited for.
-    let _ = child.kill();
-    let _ = child.wait();
-}
-
 /// Keeps the end of what a process writes, until it ends.
-fn collect(mut from: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>) {
+fn collect(mut from: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -448,13 +474,13 @@ fn collect(mut from: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>) {
             let excess = kept.len().saturating_sub(STDERR_BYTES_MAX);
             kept.drain(..excess);
         }
-    });
+    })
 }
 
 fn text(stderr: &Mutex<Vec<u8>>) -> String {
     let bytes = stderr.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     match String::from_utf8_lossy(&bytes).trim() {
-        "" => "it wrote nothing to standard error".into(),
+        "" => "it wrote nothing".into(),
         said => said.into(),
     }
 }
@@ -469,7 +495,7 @@ mod tests {
 
     #[test]
     fn a_whole_command_line() {
-        let mut config = Config::new("vm", 256, "/run/a,b/qmp");
+        let mut config = Config::new("vm", 262_144, "/run/a,b/qmp");
         config.firmware = Some("/opt/share".into());
         config.kernel = Some("/k".into());
         config.initrd = Some("/i".into());
@@ -487,7 +513,7 @@ mod tests {
         assert_eq!(
             line(&config),
             "-name vm -nodefaults -no-user-config -no-reboot -display none -L /opt/share -accel tcg \
-             -object memory-backend-memfd,id=ram0,share=on,size=256M -machine q35,memory-backend=ram0 -m 256M -cpu max -smp 1 \
+             -object memory-backend-memfd,id=ram0,share=on,size=262144K -machine q35,memory-backend=ram0 -m 262144K -cpu max -smp 1 \
              -kernel /k -append quiet -initrd /i \
              -blockdev driver=raw,node-name=disk0,cache.direct=on,file.driver=file,file.locking=off,file.filename=/d \
              -device virtio-blk-pci,drive=disk0 \
@@ -504,10 +530,10 @@ mod tests {
 
     #[test]
     fn anonymous_memory_has_no_backend() {
-        let mut config = Config::new("vm", 64, "/q");
+        let mut config = Config::new("vm", 65_536, "/q");
         config.memory = MemoryBackend::Anonymous;
         config.machine = "pc-i440fx-7.2".into();
-        assert!(line(&config).contains("-machine pc-i440fx-7.2 -m 64M"));
+        assert!(line(&config).contains("-machine pc-i440fx-7.2 -m 65536K"));
         assert!(!line(&config).contains("-object"));
     }
 
@@ -516,8 +542,21 @@ mod tests {
     }
 
     #[test]
+    fn versions() {
+        let version = |text| parse_version(text).map(|v| v.to_string());
+        let debian = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)\nCopyright (c) 2003-2022";
+        assert_eq!(version(debian).as_deref(), Some("7.2.22"));
+        assert_eq!(version("QEMU emulator version 10.0.2\nCopyright").as_deref(), Some("10.0.2"));
+        for other in ["", "QEMU emulator version ", "QEMU emulator version 7", "GNU sed 4.9"] {
+            assert_eq!(version(other), None, "{other}");
+        }
+        let error = version_of(Path::new("true")).unwrap_err();
+        assert!(error.to_string().ends_with("is it QEMU?"), "{error}");
+    }
+
+    #[test]
     fn a_program_that_is_not_there() {
-        let mut config = Config::new("vm", 64, scratch());
+        let mut config = Config::new("vm", 65_536, scratch());
         config.binary = Some("/nonexistent/qemu".into());
         let error = Qemu::start(&config, |p| Command::new(p), Duration::from_secs(1)).unwrap_err();
         assert!(matches!(error, Error::Start { .. }));
@@ -525,7 +564,7 @@ mod tests {
 
     #[test]
     fn a_program_that_ends_says_why() {
-        let config = Config::new("vm", 64, scratch());
+        let config = Config::new("vm", 65_536, scratch());
         let shell = |_: &Path| {
             let mut command = Command::new("sh");
             command.args(["-c", "echo no such machine >&2; exit 3"]);
@@ -537,7 +576,7 @@ mod tests {
 
     #[test]
     fn a_program_that_never_answers_is_killed() {
-        let config = Config::new("vm", 64, scratch());
+        let config = Config::new("vm", 65_536, scratch());
         let pid_file = scratch().with_extension("pid");
         let path = pid_file.clone();
         let shell = move |_: &Path| {

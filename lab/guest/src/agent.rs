@@ -113,7 +113,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    pub(crate) fn new(stream: UnixStream) -> Self {
+    /// Over a connection to QEMU's end of the workload's control port.
+    pub fn new(stream: UnixStream) -> Self {
         Self { stream, received: Vec::new(), next_id: 1 }
     }
 

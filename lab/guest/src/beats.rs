@@ -39,7 +39,8 @@ pub struct Beats {
 }
 
 impl Beats {
-    pub(crate) fn collect(stream: UnixStream) -> std::io::Result<Self> {
+    /// Collects from a connection to QEMU's end of the workload's beat port, until QEMU ends or this is dropped.
+    pub fn collect(stream: UnixStream) -> std::io::Result<Self> {
         let kept = Arc::new(Mutex::new(VecDeque::new()));
         let (into, from) = (kept.clone(), stream.try_clone()?);
         let reader = std::thread::Builder::new().name("beats".into()).spawn(move || {

@@ -18,9 +18,9 @@ use crate::{Error, initramfs};
 /// The environment variable that names the workload program.
 pub const WORKLOAD_VARIABLE: &str = "SKEIN_WORKLOAD";
 /// Where it is below the target directory, as [`WORKLOAD_BUILD`] leaves it.
-const WORKLOAD_PATH: &str = "workload/guest/skein-workload";
+const WORKLOAD_PATH: &str = "guest/guest/skein-workload";
 /// The command that builds it.
-pub const WORKLOAD_BUILD: &str = "RUSTFLAGS='-C target-feature=+crt-static' cargo build --profile guest -p skein-workload --target-dir target/workload";
+pub const WORKLOAD_BUILD: &str = "scripts/build.sh guest";
 /// Another process may be downloading the kernel.
 const LOCK_DEADLINE: Duration = Duration::from_secs(300);
 

@@ -44,7 +44,7 @@ pub use beats::{Beat, Beats, Gaps};
 pub use guest::{Guest, Migration, Spec, migrate};
 pub use image::{Image, SharedDisk, WORKLOAD_BUILD, WORKLOAD_VARIABLE, default_cache, find_workload};
 pub use skein_hypervisor::{Compression, MemoryBackend, MigrationInfo, MigrationStatus, Tls, Tuning};
-pub use skein_workload::{Address, Params, Rewrite};
+pub use skein_workload::{Address, BEAT_PORT, CONTROL_PORT, Params, Rewrite};
 
 /// What can go wrong with a guest.
 #[derive(Debug, thiserror::Error)]
