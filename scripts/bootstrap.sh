@@ -101,10 +101,10 @@ done
 if [ ${#packages[@]} != 0 ]; then
   echo "bootstrap: installing ${packages[*]}"
   sshd=
-  if [[ " ${packages[*]} " == *" openssh-server "* ]] && [ -d /run/systemd/system ]; then
+  if [[ " ${packages[*]} " == *" openssh-server "* ]]; then
     # Its program is wanted, for comparison with tunnels through ssh; not an open port from now on.
     sshd=1
-    as_root systemctl mask --quiet ssh.service ssh.socket
+    ! command -v systemctl >/dev/null || as_root systemctl mask --quiet ssh.service ssh.socket
   fi
   log=$(mktemp)
   as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120 \
@@ -113,9 +113,9 @@ if [ ${#packages[@]} != 0 ]; then
     die "'apt-get install ${packages[*]}' failed, see above"
   }
   rm -f "$log"
-  if [ -n "$sshd" ]; then
+  if [ -n "$sshd" ] && command -v systemctl >/dev/null; then
     as_root systemctl unmask --quiet ssh.service ssh.socket
-    as_root systemctl disable --quiet ssh.service ssh.socket
+    as_root systemctl disable --quiet ssh.service ssh.socket 2>/dev/null
   fi
 fi
 if [ -n "$rustup" ] && find_rust; then
