@@ -36,8 +36,9 @@ if [ "$goal" != build ]; then
   needs ip iproute2
   needs tc iproute2
   needs ping iputils-ping
-  needs cpio cpio
+  # The distributions' kernels and their modules are packed with one of these.
   needs xz xz-utils
+  needs zstd zstd
 fi
 if [ "$goal" = test ] || [ "$goal" = bench ]; then
   needs iperf3 iperf3

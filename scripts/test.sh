@@ -5,7 +5,8 @@
 #   unit             unit and property tests, doc tests, and integration tests that need nothing but the code
 #   lab_NAME         tests/lab_NAME of some crate: needs root, network namespaces, QEMU; one test at a time
 #
-# A tier has ten minutes, unless its file says otherwise in a line "// Timeout: 900 s". Logs lie in target/test/.
+# A tier has ten minutes, unless its file says otherwise in a line "// Timeout: 900 s". With a line "// QEMU: 7.2 10" it
+# runs once with each of these (scripts/qemu.sh), else with the system's. Logs lie in target/test/.
 # The last line is "N passed, N failed": the tests of all tiers, and one for each tier that has no count of its own.
 set -euo pipefail
 export LC_ALL=C CARGO_TERM_COLOR=never
@@ -59,7 +60,7 @@ tier() {
   else
     printf 'FAILED  %4d s  %d passed, %d failed%s\n' $((SECONDS - begin)) "$ok" "$no" \
       "$([ $status != 124 ] && [ $status != 137 ] || echo " (out of time after $seconds s)")"
-    tail -n 400 "$log" | sed 's/^/    /'
+    tail -n 400 "$log" | awk '{print "    " $0}'
   fi
 }
 
@@ -70,7 +71,7 @@ tier_of() {
     clippy) tier clippy 1200 cargo clippy --locked --workspace --all-targets -- -D warnings ;;
     doc) RUSTDOCFLAGS="-D warnings" tier doc 600 cargo doc --locked --workspace --no-deps --document-private-items ;;
     unit)
-      tier unit 1200 cargo test --locked --workspace --lib --bins "${quick[@]}"
+      tier unit 1200 cargo test --locked --workspace --no-fail-fast --lib --bins "${quick[@]}"
       tier unit-doc 600 cargo test --locked --workspace --doc
       ;;
     lab_*)
@@ -80,8 +81,18 @@ tier_of() {
       # Built as who calls, run as root.
       local runner=()
       [ "$(id -u)" = 0 ] || runner=(env CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo -n -E")
-      tier "$1" "${seconds:-600}" "${runner[@]}" \
-        cargo test --locked -p "${package[$1]}" --test "$1" -- --test-threads=1 --nocapture
+      local command=("${runner[@]}" cargo test --locked -p "${package[$1]}" --test "$1" -- --test-threads=1 --nocapture)
+      local versions version qemu
+      versions=$(sed -nE 's#^//!? ?QEMU: ([0-9. ]+)$#\1#p' "${file[$1]}" | head -n 1)
+      [ -n "$versions" ] || tier "$1" "${seconds:-600}" "${command[@]}"
+      for version in $versions; do
+        qemu=$PWD/target/qemu-$version/qemu-system-x86_64
+        if [ -x "$qemu" ]; then
+          SKEIN_QEMU=$qemu tier "$1-qemu-$version" "${seconds:-600}" "${command[@]}"
+        else
+          printf '%-24s skipped: QEMU %s cannot be had here\n' "$1-qemu-$version" "$version"
+        fi
+      done
       ;;
     *) echo "test: there is no tier $1; there are: fmt clippy doc unit ${lab[*]-}" >&2; exit 2 ;;
   esac
