@@ -1,0 +1,594 @@
+//! Real libvirt over the tunnel: two daemons in two of the lab's hosts, a guest that moves between them, and faults of
+//! the network in the finish phase, where libvirt itself runs the guest on both hosts when its control connection fails.
+//!
+//! One program, run in order, which says what it sees. Where a machine cannot do this it says `skipped` and why.
+//!
+//! Timeout: 420 s
+
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use skein_lab_guest::{Agent, BEAT_PORT, Beat, Beats, CONTROL_PORT, Gaps, Image, Params, default_cache};
+use skein_lab_hosts::{Cut, Lab, Spec};
+use skein_lab_libvirt::{Error, Moment, Relay, World, domain_xml, unpacked};
+use tempfile::TempDir;
+
+const SKEIN: &str = env!("CARGO_BIN_EXE_skein");
+const NAMES: [&str; 2] = ["a", "b"];
+const UUIDS: [&str; 2] = ["aaaaaaaa-0000-4000-8000-00000000000a", "bbbbbbbb-0000-4000-8000-00000000000b"];
+const NICS: usize = 2;
+const ALL_NICS: [usize; NICS] = [0, 1];
+/// Mb/s of each.
+const RATE: u32 = 1000;
+const PORT: u16 = 7070;
+
+const GUEST: &str = "traveller";
+const MEMORY_MIB: u32 = 256;
+const GUEST_CONTROL: &str = "/run/guest/control";
+const GUEST_BEAT: &str = "/run/guest/beat";
+
+/// libvirt's own socket, where it is reached from the other host, and where a relay stands before either.
+const DAEMON: &str = "/run/libvirt/libvirt-sock";
+const CONTROL: &str = "/run/skein/control/target.sock";
+const RELAY: &str = "/run/skein/control/relay.sock";
+
+const PLAIN: &[&str] = &[];
+const PARALLEL: &[&str] = &["--parallel", "--parallel-connections", "4"];
+const P2P: &[&str] = &["--p2p"];
+const P2P_PARALLEL: &[&str] = &["--p2p", "--parallel", "--parallel-connections", "4"];
+/// virsh gives a silent connection up after 4 s of these, and after 35 s by default: a quicker test, and a stricter one.
+const IMPATIENT: &[&str] = &["--keepalive-interval", "1", "--keepalive-count", "3"];
+const PATIENT: &[&str] = &[];
+
+fn main() -> ExitCode {
+    let mut tests = Tests::default();
+    let begin = Instant::now();
+    let status = match all(&mut tests) {
+        Ok(()) => "ok",
+        Err(error) => {
+            if let Some(Error::Skip(why)) = error.downcast_ref() {
+                println!("skipped: {why}");
+                return ExitCode::SUCCESS;
+            }
+            println!("FAILED: {error:#}");
+            tests.failed += 1;
+            "FAILED"
+        }
+    };
+    let (passed, failed) = (tests.passed, tests.failed);
+    println!("\ntest result: {status}. {passed} passed; {failed} failed; finished in {:.0?}", begin.elapsed());
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn all(tests: &mut Tests) -> Result<()> {
+    let hosts = Hosts::up()?;
+    let mut guest = tests.run("the guest boots under libvirt", || hosts.boot())?;
+
+    // Not socat with --parallel: its processes connect in any order, and this QEMU takes the first for the main channel.
+    guest = tests.run("socat, plain", || hosts.moves(guest, Mover::Socat, PATIENT, PLAIN, None))?;
+    for (way, options) in
+        [("plain", PLAIN), ("--parallel", PARALLEL), ("--p2p", P2P), ("--p2p --parallel", P2P_PARALLEL)]
+    {
+        guest = tests.run(format!("skein, {way}"), || hosts.moves(guest, Mover::Skein, PATIENT, options, None))?;
+    }
+
+    // Cut before the answer to FINISH: the guest runs on the target, and the source does not know.
+    for (nic, cut) in [(0, Cut::Carrier), (1, Cut::Carrier), (0, Cut::BlackHole), (1, Cut::BlackHole)] {
+        let name = format!("skein, NIC {nic} cut ({cut:?}) before the answer to FINISH");
+        let fault = Fault { at: Moment::Answer, cut, nics: vec![nic], heals: None };
+        let options = if nic == 0 { PLAIN } else { PARALLEL };
+        guest = tests.run(name, || hosts.moves(guest, Mover::Skein, IMPATIENT, options, Some(fault)))?;
+    }
+    for cut in [Cut::Carrier, Cut::BlackHole] {
+        let name = format!("socat, NIC 0 cut ({cut:?}) before the answer to FINISH: the guest runs twice");
+        let fault = Fault { at: Moment::Answer, cut, nics: vec![0], heals: None };
+        guest = tests.run(name, || hosts.runs_twice(guest, Mover::Socat, fault))?;
+    }
+
+    // Whichever path carried it, it is lost, and only one of the paths comes back.
+    for nic in ALL_NICS {
+        let name = format!("skein, all NICs dark before the answer to FINISH, and NIC {nic} back after 1 s");
+        let heals = Some((Duration::from_secs(1), vec![nic]));
+        let fault = Fault { at: Moment::Answer, cut: Cut::BlackHole, nics: ALL_NICS.into(), heals };
+        guest = tests.run(name, || hosts.moves(guest, Mover::Skein, IMPATIENT, PLAIN, Some(fault)))?;
+    }
+
+    // Cut before the call: the guest runs nowhere until it has arrived.
+    for nic in ALL_NICS {
+        let name = format!("skein, NIC {nic} cut (BlackHole) before the call of FINISH");
+        let fault = Fault { at: Moment::Call, cut: Cut::BlackHole, nics: vec![nic], heals: None };
+        guest = tests.run(name, || hosts.moves(guest, Mover::Skein, IMPATIENT, PLAIN, Some(fault)))?;
+    }
+    let fault = Fault { at: Moment::Call, cut: Cut::BlackHole, nics: vec![0], heals: None };
+    let name = "socat, NIC 0 cut (BlackHole) before the call of FINISH: the guest stays";
+    guest = tests.run(name, || hosts.stays(guest, Mover::Socat, fault))?;
+
+    // All paths frozen for less than the keepalive allows, and for more: no tunnel helps against that.
+    let frozen = |at| {
+        let heals = Some((Duration::from_secs(8), ALL_NICS.into()));
+        Fault { at, cut: Cut::BlackHole, nics: ALL_NICS.into(), heals }
+    };
+    for (mover, at) in [(Mover::Skein, Moment::Answer), (Mover::Socat, Moment::Answer), (Mover::Skein, Moment::Call)] {
+        let name = format!("{mover}, all NICs dark for 8 s before FINISH's {at:?}");
+        guest = tests.run(name, || hosts.moves(guest, mover, PATIENT, PLAIN, Some(frozen(at))))?;
+    }
+    let name = "skein, all NICs dark for longer than the keepalive: the guest runs twice";
+    guest = tests.run(name, || hosts.runs_twice(guest, Mover::Skein, frozen(Moment::Answer)))?;
+    tests.run("skein, and afterwards", || hosts.moves(guest, Mover::Skein, PATIENT, PARALLEL, None))?;
+    Ok(())
+}
+
+/// Counts, and says of each what it is before it runs and what came of it after.
+#[derive(Default)]
+struct Tests {
+    passed: usize,
+    failed: usize,
+}
+
+impl Tests {
+    /// Gives what the test gives, and prints what it has to say.
+    fn run<T>(&mut self, name: impl fmt::Display, test: impl FnOnce() -> Result<(T, String)>) -> Result<T> {
+        println!("test {name}");
+        let (value, said) = test()?;
+        println!("  ok: {said}");
+        self.passed += 1;
+        Ok(value)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mover {
+    Skein,
+    Socat,
+}
+
+impl fmt::Display for Mover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::Skein { "skein" } else { "socat" })
+    }
+}
+
+/// What happens to the source's NICs in the finish phase.
+struct Fault {
+    at: Moment,
+    cut: Cut,
+    nics: Vec<usize>,
+    /// Which come back, and after how long; the others when virsh has ended.
+    heals: Option<(Duration, Vec<usize>)>,
+}
+
+/// The guest, and which host it is on.
+struct Guest {
+    host: usize,
+    beats: Beats,
+}
+
+/// What was seen of a migration, a moment after virsh ended.
+struct Outcome {
+    virsh: Result<String, Error>,
+    took: Duration,
+    /// As libvirt knows the guest: "running", "paused"..., and empty where it knows none.
+    source_state: String,
+    target_state: String,
+    source: Vec<Beat>,
+    target: Vec<Beat>,
+    /// None if no guest ever arrived.
+    target_beats: Option<Beats>,
+    source_beats: Beats,
+}
+
+impl Outcome {
+    /// Whether the guest lived on one host after it had on the other: the same beat, heard from both.
+    fn lived_twice(&self) -> bool {
+        matches!((self.source.last(), self.target.first()), (Some(last), Some(first)) if last.number >= first.number)
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.virsh {
+            Ok(_) => write!(f, "virsh succeeded")?,
+            Err(Error::Program { said, .. }) => write!(f, "virsh failed ({})", said.replace('\n', " "))?,
+            Err(error) => write!(f, "virsh failed ({error})")?,
+        }
+        let span = |beats: &[Beat]| match (beats.first(), beats.last()) {
+            (Some(first), Some(last)) => format!("beats {} to {}", first.number, last.number),
+            _ => "no beat".into(),
+        };
+        let state = |state: &str| if state.is_empty() { "unknown" } else { state }.to_owned();
+        write!(
+            f,
+            " after {:.1} s; source: {}, {}",
+            self.took.as_secs_f64(),
+            state(&self.source_state),
+            span(&self.source)
+        )?;
+        write!(f, "; target: {}, {}", state(&self.target_state), span(&self.target))?;
+        if !self.lived_twice()
+            && let Some(gaps) = Gaps::between(&self.source, &self.target)
+        {
+            write!(f, "; downtime {:.0} ms", gaps.switchover_ms)?;
+        }
+        Ok(())
+    }
+}
+
+/// Two libvirt hosts, joined by two NICs each.
+struct Hosts {
+    worlds: [World; 2],
+    /// After the worlds: it goes when they have gone.
+    lab: Arc<Lab>,
+    image: Image,
+    /// Of agents and tunnels.
+    logs: TempDir,
+    agents: Vec<Child>,
+}
+
+impl Hosts {
+    fn up() -> Result<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(Error::Skip("needs root, for namespaces and mounts".into()).into());
+        }
+        let root = unpacked(Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/libvirt")))?;
+        let image = Image::prepare(&default_cache())?;
+        let begin = Instant::now();
+        let lab = Lab::up(Spec::pairs(&format!("libvirt-{}", std::process::id()), NICS, Some(RATE)))?;
+        let start = |n: usize| {
+            let host = lab.command(NAMES[n], "setpriv")?;
+            anyhow::Ok(World::start(host, NAMES[n], UUIDS[n], &root)?)
+        };
+        let worlds = [start(0)?, start(1)?];
+        let logs = tempfile::tempdir().context("make a directory for logs")?;
+        let mut hosts = Self { worlds, lab: lab.into(), image, logs, agents: Vec::new() };
+        hosts.equip()?;
+        for world in &hosts.worlds {
+            println!("{}: {} after {:.1} s", world.name(), world.answers()?, begin.elapsed().as_secs_f64());
+        }
+        Ok(hosts)
+    }
+
+    /// Gives each host what the guest boots from, Skein with an identity, and a running agent.
+    fn equip(&mut self) -> Result<()> {
+        let ca = self.logs.path().join("ca");
+        let skein_ca = |arguments: &[&str]| {
+            let out =
+                Command::new(SKEIN).args(["ca", "--dir"]).arg(&ca).args(arguments).output().context("run skein ca")?;
+            ensure!(out.status.success(), "skein ca {arguments:?}: {}", String::from_utf8_lossy(&out.stderr));
+            Ok(())
+        };
+        skein_ca(&["init", "--name", "lab"])?;
+        for (name, world) in NAMES.iter().zip(&self.worlds) {
+            world.put(&self.image.kernel, "/var/lib/libvirt/boot/vmlinuz")?;
+            world.put(&self.image.initrd, "/var/lib/libvirt/boot/initrd")?;
+            world.put(Path::new(SKEIN), "/usr/local/bin/skein")?;
+            skein_ca(&["issue", name])?;
+            for file in ["ca.pem", "host.pem", "host.key"] {
+                world.put(&ca.join("hosts").join(name).join(file), &format!("/etc/skein/identity/{file}"))?;
+            }
+            let mut agent = world.command("skein");
+            agent.args(["agent", "--listen", &format!("[::]:{PORT}")]);
+            agent.args(["--allow", DAEMON, "--allow", RELAY, "--allow", "/run/skein/migration/*"]);
+            let log = File::create(self.logs.path().join(format!("agent-{name}"))).context("make a log")?;
+            self.agents.push(agent.stdout(log.try_clone()?).stderr(log).spawn().context("start skein agent")?);
+        }
+        Ok(())
+    }
+
+    fn boot(&self) -> Result<(Guest, String)> {
+        const DEADLINE: Duration = Duration::from_secs(90);
+        let begin = Instant::now();
+        let world = &self.worlds[0];
+        let params = Params { fill_mb: 96, rewrite_mb: 16, rate: 500, ..Params::default() };
+        let cmdline = format!("console=ttyS0 quiet panic=-1 mitigations=off nokaslr {}", params.command_line());
+        let ports = [(CONTROL_PORT, GUEST_CONTROL), (BEAT_PORT, GUEST_BEAT)];
+        world.write("/run/guest.xml", &domain_xml(GUEST, MEMORY_MIB, &cmdline, &ports), 0o644)?;
+        world.virsh(&["define", "/run/guest.xml"])?;
+        world.virsh(&["start", GUEST])?;
+        let beats = Beats::collect(UnixStream::connect(world.path(GUEST_BEAT)).context("connect to the guest")?)?;
+        let mut agent = self.agent(0)?;
+        while !agent.status().is_ok_and(|status| status.ready) {
+            ensure!(begin.elapsed() < DEADLINE, "the guest is not ready:\n{}", world.last_words());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let said = format!("ready after {:.1} s", begin.elapsed().as_secs_f64());
+        Ok((Guest { host: 0, beats }, said))
+    }
+
+    /// Commands for the guest on one host.
+    fn agent(&self, host: usize) -> Result<Agent> {
+        let stream = UnixStream::connect(self.worlds[host].path(GUEST_CONTROL)).context("connect to the guest")?;
+        Ok(Agent::new(stream))
+    }
+
+    /// A migration that must succeed: the guest runs on the target and nowhere else, and its memory is what it wrote.
+    fn moves(
+        &self,
+        guest: Guest,
+        mover: Mover,
+        virsh: &[&str],
+        options: &[&str],
+        fault: Option<Fault>,
+    ) -> Result<(Guest, String)> {
+        let to = 1 - guest.host;
+        let outcome = self.migrate(guest, mover, virsh, options, fault)?;
+        let said = outcome.to_string();
+        self.ensure(outcome.virsh.is_ok() && !outcome.lived_twice(), &said)?;
+        self.ensure(outcome.source_state.is_empty() && outcome.target_state == "running", &said)?;
+        let verdict = self.agent(to)?.verify(Duration::from_secs(30));
+        let good = verdict.as_ref().is_ok_and(|verdict| verdict.is_good() && verdict.pages > 0);
+        self.ensure(good, &format!("{said}; the guest's memory: {verdict:?}"))?;
+        let beats = outcome.target_beats.with_context(|| format!("no beat from the target: {said}"))?;
+        Ok((Guest { host: to, beats }, said))
+    }
+
+    /// A migration that must end in libvirt's worst case, so that it is known what the tunnel is measured against.
+    fn runs_twice(&self, guest: Guest, mover: Mover, fault: Fault) -> Result<(Guest, String)> {
+        let from = guest.host;
+        let outcome = self.migrate(guest, mover, IMPATIENT, PLAIN, Some(fault))?;
+        let said = outcome.to_string();
+        self.ensure(outcome.virsh.is_err() && outcome.lived_twice(), &said)?;
+        self.ensure(outcome.source_state == "running" && outcome.target_state == "running", &said)?;
+        // One of the two has to go; the other was told that it is the guest now.
+        self.worlds[from].virsh(&["destroy", GUEST])?;
+        self.worlds[from].virsh(&["undefine", GUEST])?;
+        let beats = outcome.target_beats.with_context(|| format!("no beat from the target: {said}"))?;
+        Ok((Guest { host: 1 - from, beats }, said))
+    }
+
+    /// A migration that must fail with the guest where it was.
+    fn stays(&self, guest: Guest, mover: Mover, fault: Fault) -> Result<(Guest, String)> {
+        let from = guest.host;
+        let outcome = self.migrate(guest, mover, IMPATIENT, PLAIN, Some(fault))?;
+        let said = outcome.to_string();
+        self.ensure(outcome.virsh.is_err() && outcome.target.is_empty(), &said)?;
+        self.ensure(outcome.source_state == "running", &said)?;
+        // The target gives up when its own keepalive does, or when the tunnel's end tells it.
+        let deadline = Instant::now() + Duration::from_secs(40);
+        while !self.state(1 - from).is_empty() {
+            self.ensure(Instant::now() < deadline, "the target keeps a guest that stayed away")?;
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok((Guest { host: from, beats: outcome.source_beats }, said))
+    }
+
+    /// Moves the guest to the other host, with what may befall it, and looks at both a moment later.
+    fn migrate(
+        &self,
+        guest: Guest,
+        mover: Mover,
+        virsh: &[&str],
+        options: &[&str],
+        fault: Option<Fault>,
+    ) -> Result<Outcome> {
+        let (from, to) = (guest.host, 1 - guest.host);
+        let (source, target) = (&self.worlds[from], &self.worlds[to]);
+        // One path a migration and direction: QEMU unlinks what it finds there.
+        let migration = format!("/run/skein/migration/{GUEST}-{}.sock", NAMES[to]);
+        let faulty = fault.as_ref().map(|fault| fault.at);
+        let daemon = if faulty == Some(Moment::Answer) { RELAY } else { DAEMON };
+        let dialled = if faulty == Some(Moment::Call) { RELAY } else { CONTROL };
+
+        let relay = fault.map(|fault| match fault.at {
+            // Before the tunnel, so that the call has yet to cross the network, and behind it, as the answer has.
+            Moment::Call => {
+                Relay::start(&source.path(RELAY), &source.path(CONTROL), fault.at, self.strike(from, fault))
+            }
+            Moment::Answer => {
+                Relay::start(&target.path(RELAY), &target.path(DAEMON), fault.at, self.strike(from, fault))
+            }
+        });
+        let relay = relay.transpose()?;
+        let tunnel = self.tunnel(mover, from, &[(CONTROL, daemon), (&migration, &migration)])?;
+        let arrival = Arrival::watch(target.path(GUEST_BEAT));
+
+        let begin = Instant::now();
+        let (desturi, migrateuri) = (format!("qemu+unix:///system?socket={dialled}"), format!("unix://{migration}"));
+        let mut arguments = virsh.to_vec();
+        arguments.extend(["migrate", "--live", "--persistent", "--undefinesource", "--domain", GUEST]);
+        arguments.extend(["--desturi", &desturi, "--migrateuri", &migrateuri]);
+        arguments.extend(options);
+        let virsh = source.virsh(&arguments);
+        let took = begin.elapsed();
+
+        std::thread::sleep(Duration::from_secs(1));
+        let target_beats = arrival.end();
+        let outcome = Outcome {
+            virsh,
+            took,
+            source_state: self.state(from),
+            target_state: self.state(to),
+            source: guest.beats.since(begin),
+            target: target_beats.as_ref().map(|beats| beats.since(begin)).unwrap_or_default(),
+            target_beats,
+            source_beats: guest.beats,
+        };
+        for nic in ALL_NICS {
+            self.lab.heal(NAMES[from], nic)?;
+        }
+        if let Some(relay) = &relay {
+            self.ensure(relay.acted(), &format!("there was no FINISH: {outcome}"))?;
+        }
+        tunnel.end(source)?;
+        Ok(outcome)
+    }
+
+    /// What makes a fault happen at host `from`.
+    fn strike(&self, from: usize, fault: Fault) -> impl FnOnce() + Send + 'static {
+        let lab = self.lab.clone();
+        move || {
+            for &nic in &fault.nics {
+                lab.cut(NAMES[from], nic, fault.cut).expect("cut a NIC");
+            }
+            if let Some((after, nics)) = fault.heals {
+                std::thread::spawn(move || {
+                    std::thread::sleep(after);
+                    for nic in nics {
+                        lab.heal(NAMES[from], nic).expect("heal a NIC");
+                    }
+                });
+            }
+        }
+    }
+
+    /// Joins unix sockets of host `from` with those of the other.
+    fn tunnel(&self, mover: Mover, from: usize, forwards: &[(&str, &str)]) -> Result<Tunnel> {
+        let (source, target) = (&self.worlds[from], &self.worlds[1 - from]);
+        let address = self.lab.ip(NAMES[1 - from], 0)?;
+        let log = File::create(self.logs.path().join(format!("tunnel-{}", NAMES[from]))).context("make a log")?;
+        let mut tunnel = Tunnel { mover, children: Vec::new(), sockets: Vec::new() };
+        tunnel.sockets.extend(forwards.iter().map(|(listen, _)| source.path(listen)));
+        match mover {
+            Mover::Skein => {
+                let mut command = source.command("skein");
+                command.args(["tunnel", "--to", &format!("{address}:{PORT}")]);
+                for (listen, to) in forwards {
+                    command.args(["--forward", &format!("{listen}={to}")]);
+                }
+                tunnel.children.push(command.stdout(Stdio::piped()).stderr(log).spawn().context("start skein tunnel")?);
+                let out = tunnel.children[0].stdout.take().context("skein tunnel's output")?;
+                let (say, said) = mpsc::sync_channel(1);
+                // Reads to the end: a tunnel whose output nobody reads is not what is tried here.
+                std::thread::spawn(move || {
+                    BufReader::new(out).lines().map_while(Result::ok).for_each(|line| drop(say.try_send(line)));
+                });
+                match said.recv_timeout(Duration::from_secs(15)) {
+                    Ok(line) if line == "ready" => {}
+                    other => self.ensure(false, &format!("skein tunnel is not ready: {other:?}"))?,
+                }
+            }
+            Mover::Socat => {
+                for (port, (listen, to)) in (16510..).zip(forwards) {
+                    let mut far = target.command("socat");
+                    far.arg(format!("TCP-LISTEN:{port},bind={address},fork,reuseaddr,nodelay"));
+                    tunnel.children.push(far.arg(format!("UNIX-CONNECT:{to}")).stderr(log.try_clone()?).spawn()?);
+                    let mut near = source.command("socat");
+                    near.arg(format!("UNIX-LISTEN:{listen},fork,mode=600"))
+                        .arg(format!("TCP:{address}:{port},nodelay"));
+                    tunnel.children.push(near.stderr(log.try_clone()?).spawn()?);
+                }
+                let listening = || tunnel.sockets.iter().all(|socket| socket.exists());
+                wait(Duration::from_secs(5), listening).context("socat does not listen")?;
+                // Its other end makes no file to wait for.
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        }
+        Ok(tunnel)
+    }
+
+    /// How libvirt calls the guest's state on a host; empty if it knows of none.
+    fn state(&self, host: usize) -> String {
+        self.worlds[host].virsh(&["domstate", GUEST]).unwrap_or_default().trim().to_owned()
+    }
+
+    /// Fails with all that the hosts have to say about it.
+    fn ensure(&self, holds: bool, what: &str) -> Result<()> {
+        if holds {
+            return Ok(());
+        }
+        let mut words = self.worlds.iter().map(World::last_words).collect::<String>();
+        for log in std::fs::read_dir(self.logs.path()).into_iter().flatten().flatten() {
+            let text = std::fs::read_to_string(log.path()).unwrap_or_default();
+            for line in text.lines().rev().take(20).collect::<Vec<_>>().into_iter().rev() {
+                words += &format!("{}: {line}\n", log.file_name().display());
+            }
+        }
+        bail!("{what}\n{words}")
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for agent in &mut self.agents {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+}
+
+/// A running tunnel. Dropping it ends its programs.
+struct Tunnel {
+    mover: Mover,
+    children: Vec<Child>,
+    sockets: Vec<PathBuf>,
+}
+
+impl Tunnel {
+    /// Ends it; Skein's leaves no socket behind.
+    fn end(mut self, source: &World) -> Result<()> {
+        self.kill();
+        match self.mover {
+            Mover::Skein => {
+                let gone = || self.sockets.iter().all(|socket| !socket.exists());
+                wait(Duration::from_secs(5), gone)
+                    .with_context(|| format!("skein tunnel left a socket in {}", source.name()))
+            }
+            Mover::Socat => {
+                // It may leave its own; the next migration must not find it.
+                std::thread::sleep(Duration::from_millis(100));
+                for socket in &self.sockets {
+                    let _ = std::fs::remove_file(socket);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Connects to an arriving guest's heartbeat as soon as its QEMU listens, which is before the guest runs.
+struct Arrival {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<Option<Beats>>,
+}
+
+impl Arrival {
+    fn watch(socket: PathBuf) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let over = over.clone();
+            move || loop {
+                match UnixStream::connect(&socket) {
+                    Ok(stream) => break Beats::collect(stream).ok(),
+                    Err(_) if over.load(Ordering::Relaxed) => break None,
+                    Err(_) => std::thread::sleep(Duration::from_millis(2)),
+                }
+            }
+        });
+        Self { over, thread }
+    }
+
+    fn end(self) -> Option<Beats> {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.join().ok().flatten()
+    }
+}
+
+fn wait(deadline: Duration, holds: impl Fn() -> bool) -> Result<()> {
+    let begin = Instant::now();
+    while !holds() {
+        ensure!(begin.elapsed() < deadline, "waited {} s for nothing", deadline.as_secs());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
