@@ -21,6 +21,7 @@ enum Command {
     Ca(commands::ca::Args),
     Lab(commands::lab::Args),
     Bench(commands::bench::Args),
+    Completions(commands::completions::Args),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Ca(args) => commands::ca::run(args),
         Command::Lab(args) => commands::lab::run(args),
         Command::Bench(args) => commands::bench::run(args),
+        Command::Completions(args) => commands::completions::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

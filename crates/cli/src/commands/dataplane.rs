@@ -1,4 +1,4 @@
-//! Options that `skein agent` and `skein tunnel` share.
+//! What `skein agent` and `skein tunnel` share: options, and output for programs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -63,11 +63,16 @@ pub fn run_until_signal(mut status: impl FnMut()) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints a line of JSON; a closed pipe is no error.
+/// Prints a line of JSON.
 pub fn print_json(value: &impl serde::Serialize) {
-    use std::io::Write;
     let mut line = serde_json::to_vec(value).expect("plain data always serialises");
     line.push(b'\n');
+    print_bytes(&line);
+}
+
+/// Writes to standard output; a closed pipe is no error.
+pub fn print_bytes(bytes: &[u8]) {
+    use std::io::Write;
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(&line).and_then(|()| out.flush());
+    let _ = out.write_all(bytes).and_then(|()| out.flush());
 }

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod bench;
 pub mod ca;
+pub mod completions;
 pub mod dataplane;
 pub mod lab;
 pub mod tunnel;

@@ -1,0 +1,24 @@
+//! `skein completions`.
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+/// Print a shell's completions for this program.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  skein completions bash >/etc/bash_completion.d/skein
+  skein completions zsh >\"${fpath[1]}/_skein\"
+  skein completions fish >~/.config/fish/completions/skein.fish")]
+pub struct Args {
+    /// The shell
+    shell: Shell,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut crate::Cli::command(), "skein", &mut script);
+    super::dataplane::print_bytes(&script);
+    Ok(())
+}
