@@ -48,7 +48,7 @@ pub enum Kind {
     Ping = 14,
     /// The answer, with the ping's number.
     Pong = 15,
-    /// The sender's addresses have changed; payload: [`crate::handshake::Address`]es.
+    /// The sender's addresses have changed; offset: how often by now, payload: [`crate::handshake::Address`]es.
     Addresses = 16,
     /// The session ends; offset: code, payload: reason.
     Bye = 17,
@@ -164,7 +164,7 @@ pub enum Frame {
     Ack { connection: ConnectionId, offset: u64 },
     Ping { token: u64 },
     Pong { token: u64 },
-    Addresses { addresses: Vec<crate::handshake::Address> },
+    Addresses { change: u64, addresses: Vec<crate::handshake::Address> },
     Bye { code: u64, reason: String },
 }
 
@@ -190,7 +190,9 @@ impl Frame {
             Kind::Ack => Frame::Ack { connection: ConnectionId(stream.0), offset },
             Kind::Ping => Frame::Ping { token: offset },
             Kind::Pong => Frame::Pong { token: offset },
-            Kind::Addresses => Frame::Addresses { addresses: crate::handshake::decode_addresses(&payload).ok_or(bad)? },
+            Kind::Addresses => {
+                Frame::Addresses { change: offset, addresses: crate::handshake::decode_addresses(&payload).ok_or(bad)? }
+            }
             Kind::Bye => Frame::Bye { code: offset, reason: text()? },
             Kind::Hello | Kind::Welcome | Kind::Refuse => return Err(bad),
         })

@@ -96,7 +96,8 @@ pub enum OpenError {
 pub enum Event {
     /// The connection has something to send: poll it.
     Transmit(ConnectionId),
-    /// Close this connection; report it with [`Session::connection_down`].
+    /// Close this connection; report it with [`Session::connection_down`]. With TCP by a reset, since an
+    /// orderly end tells the peer that this process is gone, see [`Down::ByPeer`].
     Close(ConnectionId),
     /// The peer opened a stream.
     Opened(StreamId, String),
@@ -153,9 +154,10 @@ pub struct Transmit {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Down {
-    /// The peer closed it.
+    /// The peer ended it in order (TCP: its FIN), as a kernel does for a process that is no more. If it was so
+    /// with the last connections, the accepting end waits [`GONE_TIME`] for new ones instead of [`OUTAGE_TIME`].
     ByPeer,
-    /// This end closed it, or it failed.
+    /// This end closed it, or it failed (TCP: reset, unreachable, timed out).
     Failed,
 }
 
@@ -170,6 +172,16 @@ enum Item {
     Addresses,
     Ping,
     Pong(u64),
+}
+
+impl Item {
+    /// Bytes that it adds to [`Connection::urgent_bytes`].
+    fn urgent_bytes(&self) -> u64 {
+        match self {
+            Item::Data(_, chunk) => HEADER_BYTES as u64 + chunk.len(),
+            _ => 0,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -190,6 +202,8 @@ struct Connection {
     idle: bool,
     /// Small frames to send; only on control connections.
     outbox: VecDeque<Item>,
+    /// Of urgent streams: bytes of frames in the outbox or not acknowledged.
+    urgent_bytes: u64,
     sent: VecDeque<SentItem>,
     sent_position: u64,
     acknowledged_position: u64,
@@ -203,8 +217,7 @@ struct Connection {
     /// Control connections: when a ping not yet answered went out.
     ping_open: Option<Duration>,
     suspect_since: Option<Duration>,
-    /// The caller was told to close it; whose doing that is.
-    closing: Option<Down>,
+    closing: bool,
 }
 
 impl Connection {
@@ -214,6 +227,7 @@ impl Connection {
             kind,
             idle: true,
             outbox: VecDeque::new(),
+            urgent_bytes: 0,
             sent: VecDeque::new(),
             sent_position: 0,
             acknowledged_position: 0,
@@ -224,12 +238,12 @@ impl Connection {
             ping_at: now,
             ping_open: None,
             suspect_since: None,
-            closing: None,
+            closing: false,
         }
     }
 
     fn is_usable(&self) -> bool {
-        self.suspect_since.is_none() && self.closing.is_none()
+        self.suspect_since.is_none() && !self.closing
     }
 }
 
@@ -321,10 +335,15 @@ pub struct Session {
     /// Small frames that wait for any control connection.
     backlog: VecDeque<Item>,
     addresses: Vec<Address>,
+    /// How often they changed; and the latest such count that the peer told of its own.
+    addresses_changed: u64,
+    peer_addresses_changed: u64,
     events: VecDeque<Event>,
     resent_bytes: u64,
-    /// When the last connection went, and whether the peer closed it while all was well.
-    alone_since: Option<(Duration, Down)>,
+    /// When the last connection went.
+    alone_since: Option<Duration>,
+    /// When the peer last ended a connection that worked; forgotten when a new one comes up.
+    closed_by_peer_at: Option<Duration>,
     ended: Option<Ended>,
 }
 
@@ -348,9 +367,12 @@ impl Session {
             paths: BTreeMap::new(),
             backlog: VecDeque::new(),
             addresses: Vec::new(),
+            addresses_changed: 0,
+            peer_addresses_changed: 0,
             events: VecDeque::new(),
             resent_bytes: 0,
-            alone_since: Some((now, Down::Failed)),
+            alone_since: Some(now),
+            closed_by_peer_at: None,
             ended: None,
         }
     }
@@ -481,6 +503,7 @@ impl Session {
     pub fn announce(&mut self, addresses: Vec<Address>) {
         if self.addresses != addresses {
             self.addresses = addresses;
+            self.addresses_changed += 1;
             self.post(Item::Addresses);
         }
     }
@@ -527,6 +550,7 @@ impl Session {
         }
         self.connections.insert(id, Connection::new(now, path, kind));
         self.alone_since = None;
+        self.closed_by_peer_at = None;
         if control {
             // Credit may have been lost with the connections before; repeating it costs nothing.
             let mut items = std::mem::take(&mut self.backlog);
@@ -547,10 +571,9 @@ impl Session {
         let Some(connection) = self.connections.remove(&id) else {
             return;
         };
-        let how = match connection.suspect_since {
-            Some(_) => Down::Failed,
-            None => connection.closing.unwrap_or(how),
-        };
+        if how == Down::ByPeer && connection.suspect_since.is_none() {
+            self.closed_by_peer_at = Some(now);
+        }
         let path = connection.path;
         let was_control = connection.kind == ConnectionKind::Control;
         if let Some(state) = self.paths.get_mut(&path) {
@@ -563,13 +586,15 @@ impl Session {
         }
         if was_control {
             // A path lives and dies with its control connection.
-            self.close_path(path, how);
+            self.close_path(path);
         }
         if !self.connections.values().any(|c| c.path == path) {
             self.paths.remove(&path);
         }
         if self.connections.is_empty() {
-            self.alone_since = Some((now, how));
+            // Which connection goes last is chance: one that the peer ended lately says it all.
+            self.closed_by_peer_at = self.closed_by_peer_at.filter(|at| now.saturating_sub(*at) < GONE_TIME);
+            self.alone_since = Some(now);
         }
         self.give_back(connection.sent.into_iter().map(|s| s.item).chain(connection.outbox));
         self.wake_data();
@@ -577,7 +602,7 @@ impl Session {
 
     /// The path cannot work at the moment (its NIC lost its carrier, say): its connections go.
     pub fn path_down(&mut self, path: PathId) {
-        self.close_path(path, Down::Failed);
+        self.close_path(path);
     }
 
     /// A frame has arrived.
@@ -610,8 +635,12 @@ impl Session {
                 self.handle_pong(now, id, token);
                 Ok(())
             }
-            Frame::Addresses { addresses } => {
-                self.events.push_back(Event::PeerAddresses(addresses));
+            Frame::Addresses { change, addresses } => {
+                // An earlier change may arrive later, over another connection.
+                if change > self.peer_addresses_changed {
+                    self.peer_addresses_changed = change;
+                    self.events.push_back(Event::PeerAddresses(addresses));
+                }
                 Ok(())
             }
             Frame::Bye { code, reason } => {
@@ -636,11 +665,11 @@ impl Session {
             self.check_connection(now, id);
         }
         self.wake_data();
-        if let Some((since, how)) = self.alone_since {
+        if let Some(since) = self.alone_since {
             let alone = now.saturating_sub(since);
             if alone >= self.settings.outage {
                 self.end(Ended::Outage(self.settings.outage));
-            } else if how == Down::ByPeer && alone >= GONE_TIME && self.role == Role::Acceptor {
+            } else if alone >= GONE_TIME && self.closed_by_peer_at.is_some() && self.role == Role::Acceptor {
                 self.end(Ended::PeerGone);
             }
         }
@@ -659,7 +688,7 @@ impl Session {
         self.now = now;
         let connection = self.connections.get_mut(&id)?;
         let transmit = match connection.kind {
-            _ if connection.closing.is_some() || self.ended.is_some() => None,
+            _ if connection.closing || self.ended.is_some() => None,
             ConnectionKind::Control => self.poll_control(now, id),
             ConnectionKind::Data => self.poll_data(now, id),
         };
@@ -897,24 +926,25 @@ impl Session {
 
     /// Gets a stream's unsent bytes on their way: urgent ones at once, bulk in its turn.
     fn flush(&mut self, id: StreamId) {
-        let has_control = self.paths.values().any(|path| path.control.is_some());
-        let Some(stream) = self.streams.get_mut(&id) else {
-            return;
-        };
+        let Some(stream) = self.streams.get(&id) else { return };
         if !stream.send.has_work() || stream.send.queued {
             return;
         }
-        if stream.send.is_urgent() && has_control {
-            let chunks: Vec<Chunk> = std::iter::from_fn(|| stream.send.take(URGENT_BYTES)).collect();
-            for chunk in chunks {
-                self.post(Item::Data(id, chunk));
-            }
-            self.events.push_back(Event::Writable(id));
-            return;
+        let urgent = stream.send.is_urgent();
+        let controls = if urgent { self.controls(Session::has_room_for_urgent) } else { Vec::new() };
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if controls.is_empty() {
+            stream.send.queued = true;
+            self.turn.push_back(id);
+            return self.wake_data();
         }
-        stream.send.queued = true;
-        self.turn.push_back(id);
-        self.wake_data();
+        let chunks: Vec<Chunk> = std::iter::from_fn(|| stream.send.take(URGENT_BYTES)).collect();
+        for chunk in chunks {
+            for control in &controls {
+                self.post_on(*control, Item::Data(id, chunk.clone()));
+            }
+        }
+        self.events.push_back(Event::Writable(id));
     }
 
     // ---- sending ----
@@ -954,7 +984,13 @@ impl Session {
     }
 
     fn poll_control(&mut self, now: Duration, id: ConnectionId) -> Option<Transmit> {
-        while let Some(item) = self.connections.get_mut(&id)?.outbox.pop_front() {
+        // Acknowledgements first: they are few, and without them the peer takes this end for stalled.
+        if let Some(acknowledgement) = self.poll_ack(now, id) {
+            return Some(acknowledgement);
+        }
+        loop {
+            let connection = self.connections.get_mut(&id)?;
+            let item = connection.outbox.pop_front()?;
             let live = match &item {
                 Item::Credit(stream) => self.streams.contains_key(stream),
                 Item::Data(stream, chunk) => self.streams.get(stream).is_some_and(|s| !s.send.is_acknowledged(chunk)),
@@ -963,8 +999,8 @@ impl Session {
             if live {
                 return Some(self.record(now, id, item));
             }
+            connection.urgent_bytes -= item.urgent_bytes();
         }
-        self.poll_ack(now, id)
     }
 
     /// The next acknowledgement that is due, of any connection on this control connection's path.
@@ -1010,7 +1046,7 @@ impl Session {
             }
             Item::Addresses => {
                 let payload = handshake::encode_addresses(&self.addresses);
-                (header(Kind::Addresses, nobody, 0, payload.len()), vec![payload.into()])
+                (header(Kind::Addresses, nobody, self.addresses_changed, payload.len()), vec![payload.into()])
             }
             Item::Ping => (header(Kind::Ping, nobody, now.as_micros() as u64, 0), vec![]),
             Item::Pong(token) => (header(Kind::Pong, nobody, *token, 0), vec![]),
@@ -1096,28 +1132,40 @@ impl Session {
 
     /// Puts a small frame on its way over the best control connections, or keeps it until there is one.
     fn post(&mut self, item: Item) {
+        let controls = self.controls(|_, connection| !connection.closing);
+        if controls.is_empty() {
+            self.backlog.push_back(item);
+            return;
+        }
+        for id in controls {
+            self.post_on(id, item.clone());
+        }
+    }
+
+    /// The best control connections among those that will do.
+    fn controls(&self, will_do: impl Fn(&Session, &Connection) -> bool) -> Vec<ConnectionId> {
         let mut controls: Vec<(bool, Duration, ConnectionId)> = self
             .paths
             .values()
             .filter_map(|path| {
                 let connection = self.connections.get(&path.control?)?;
                 let rtt = path.estimate.rtt().unwrap_or(Duration::MAX);
-                connection.closing.is_none().then_some((connection.suspect_since.is_some(), rtt, path.control?))
+                will_do(self, connection).then_some((connection.suspect_since.is_some(), rtt, path.control?))
             })
             .collect();
         controls.sort();
-        controls.truncate(URGENT_COPIES);
-        if controls.is_empty() {
-            self.backlog.push_back(item);
-            return;
-        }
-        for (_, _, id) in controls {
-            self.post_on(id, item.clone());
-        }
+        controls.into_iter().map(|(_, _, id)| id).take(URGENT_COPIES).collect()
+    }
+
+    /// Urgent streams that together send more than a path takes are bulk: otherwise they would wait behind
+    /// each other, without a bound, and so would what is small.
+    fn has_room_for_urgent(&self, control: &Connection) -> bool {
+        control.is_usable() && control.urgent_bytes < self.paths[&control.path].estimate.inflight_limit()
     }
 
     fn post_on(&mut self, id: ConnectionId, item: Item) {
         if let Some(connection) = self.connections.get_mut(&id) {
+            connection.urgent_bytes += item.urgent_bytes();
             connection.outbox.push_back(item);
             self.wake(id);
         }
@@ -1164,6 +1212,9 @@ impl Session {
         let arrived = connection.sent.iter().take_while(|sent| sent.end <= offset).count();
         let arrived: Vec<SentItem> = connection.sent.drain(..arrived).collect();
         let path = connection.path;
+        if connection.kind == ConnectionKind::Control {
+            connection.urgent_bytes -= arrived.iter().map(|sent| sent.item.urgent_bytes()).sum::<u64>();
+        }
         if connection.kind == ConnectionKind::Data && connection.suspect_since.take().is_some() {
             self.events.push_back(Event::Stalled(path, false));
         }
@@ -1215,7 +1266,7 @@ impl Session {
     /// Pings, and notices silence.
     fn check_connection(&mut self, now: Duration, id: ConnectionId) {
         let connection = self.connections.get_mut(&id).expect("listed connections exist");
-        if connection.closing.is_some() {
+        if connection.closing {
             return;
         }
         let estimate = &self.paths[&connection.path].estimate;
@@ -1244,7 +1295,7 @@ impl Session {
         }
         match connection.suspect_since {
             Some(since) if now.saturating_sub(since) >= DEAD_TIME => {
-                connection.closing = Some(Down::Failed);
+                connection.closing = true;
                 self.events.push_back(Event::Close(id));
             }
             Some(_) => {}
@@ -1280,10 +1331,10 @@ impl Session {
         self.wake_data();
     }
 
-    fn close_path(&mut self, path: PathId, how: Down) {
+    fn close_path(&mut self, path: PathId) {
         for (&id, connection) in self.connections.iter_mut().filter(|(_, c)| c.path == path) {
-            if connection.closing.is_none() {
-                connection.closing = Some(how);
+            if !connection.closing {
+                connection.closing = true;
                 self.events.push_back(Event::Close(id));
             }
         }
