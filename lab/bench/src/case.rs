@@ -70,6 +70,8 @@ pub struct Guest {
     pub rewrite_pages_per_s: u32,
     /// Virtual CPUs.
     pub vcpus: u32,
+    /// Shared disk that it writes and checks; 0: none.
+    pub disk_mb: u32,
 }
 
 /// How many guests move, and where to.
@@ -92,6 +94,8 @@ pub struct Fault {
     pub after_percent: u32,
     /// How long.
     pub lasts: Duration,
+    /// Only while the stage's first mover moves.
+    pub only_subject: bool,
 }
 
 /// How a link is lost.
@@ -151,7 +155,7 @@ fn links(rates_mbit: &[Option<u32>]) -> Links {
 
 /// A guest that is idle, but for its heartbeat, and holds nothing that compresses.
 fn idle(memory_mb: u32, fill_mb: u32) -> Guest {
-    Guest { memory_mb, fill_mb, compressible: 0, rewrite_mb: 0, rewrite_pages_per_s: 0, vcpus: 1 }
+    Guest { memory_mb, fill_mb, compressible: 0, rewrite_mb: 0, rewrite_pages_per_s: 0, vcpus: 1, disk_mb: 0 }
 }
 
 fn stage(links: Links, guest: Guest, movers: &[Mover]) -> Stage {
@@ -207,7 +211,13 @@ pub fn all() -> Vec<Case> {
     ];
     let cut = |name, kind| Stage {
         name,
-        fault: Some(Fault { kind, all_links: false, after_percent: 25, lasts: Duration::from_secs(3) }),
+        fault: Some(Fault {
+            kind,
+            all_links: false,
+            after_percent: 25,
+            lasts: Duration::from_secs(3),
+            only_subject: false,
+        }),
         iperf3: true,
         ..stage(two.clone(), idle(3072, 2560), &[SkeinTls, MptcpMultifd])
     };
@@ -325,6 +335,7 @@ pub fn all() -> Vec<Case> {
                         all_links: true,
                         after_percent: 40,
                         lasts: Duration::from_secs(20),
+                        only_subject: false,
                     }),
                     ..on(&[GIGABIT, GIGABIT], &[SkeinTls, QemuMultifd])
                 },

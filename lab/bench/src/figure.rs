@@ -225,17 +225,21 @@ impl Check {
                 ),
             ),
             Check::UsedAgainWithin { stage, seconds } => {
-                let healed: Vec<_> =
-                    data.of(stage, subject).flat_map(|r| &r.faults).filter(|f| f.healed_s.is_some()).collect();
-                let never = healed.iter().filter(|f| f.used_again_s.is_none()).count();
-                let measured = median(&healed.iter().filter_map(|f| f.used_again_s).collect::<Vec<_>>());
+                // A transfer that ended before the time was up, without using them, says nothing.
+                let telling: Vec<_> = data
+                    .of(stage, subject)
+                    .flat_map(|r| &r.faults)
+                    .filter(|f| f.used_again_s.is_some() || f.went_on_s.is_some_and(|s| s >= seconds))
+                    .collect();
+                let never = telling.iter().filter(|f| f.used_again_s.is_none()).count();
+                let measured = median(&telling.iter().filter_map(|f| f.used_again_s).collect::<Vec<_>>());
                 part(
                     figure(stage, format!("all links used again within {seconds} s of healing")),
                     AtMost(seconds),
                     match (measured, never) {
-                        (_, 1..) => Ok((f64::INFINITY, format!("never in {never} of {} runs", healed.len()))),
+                        (_, 1..) => Ok((f64::INFINITY, format!("not in {never} of {} runs", telling.len()))),
                         (Some(value), _) => Ok((value, units::seconds(value))),
-                        (None, _) => Err("no link was healed before the end".into()),
+                        (None, _) => Err("no transfer went on for long enough after healing".into()),
                     },
                 )
             }
@@ -560,24 +564,26 @@ mod tests {
     fn faults() {
         let below = Check::BelowAtMost { stage: "", seconds: 1.0 };
         let again = Check::UsedAgainWithin { stage: "", seconds: 2.0 };
-        let with = |below_90_s, healed_s, used_again_s| Run {
+        let with = |below_90_s, used_again_s, went_on_s| Run {
             faults: vec![FaultSeen {
                 kind: "carrier".into(),
                 links: vec![1],
                 at_s: 2.0,
-                healed_s,
+                healed_s: Some(5.0),
                 below_90_s,
                 used_again_s,
+                went_on_s,
             }],
             ..moved("", SkeinTls, 1, 1e9, 8.0)
         };
-        assert_eq!(met(below, &[with(Some(0.4), Some(5.0), Some(1.0))]), Some(true));
-        assert_eq!(met(below, &[with(Some(1.4), Some(5.0), Some(1.0))]), Some(false));
-        assert_eq!(met(again, &[with(Some(0.4), Some(5.0), Some(1.0))]), Some(true));
-        assert_eq!(met(again, &[with(Some(0.4), Some(5.0), Some(2.5))]), Some(false));
-        // Never used again is a miss, not a gap in the data; never healed is.
-        let never = again.judge(Data { subject: SkeinTls, runs: &[with(Some(0.4), Some(5.0), None)], yardsticks: &[] });
+        assert_eq!(met(below, &[with(Some(0.4), Some(1.0), Some(4.0))]), Some(true));
+        assert_eq!(met(below, &[with(Some(1.4), Some(1.0), Some(4.0))]), Some(false));
+        assert_eq!(met(again, &[with(Some(0.4), Some(1.0), Some(4.0))]), Some(true));
+        assert_eq!(met(again, &[with(Some(0.4), Some(2.5), Some(4.0))]), Some(false));
+        // Not used again is a miss, not a gap in the data; a transfer that ended too early is one.
+        let never = again.judge(Data { subject: SkeinTls, runs: &[with(Some(0.4), None, Some(4.0))], yardsticks: &[] });
         assert_eq!((never.met, never.value), (Some(false), None));
+        assert_eq!(met(again, &[with(Some(0.4), None, Some(1.9))]), None);
         assert_eq!(met(again, &[with(Some(0.4), None, None)]), None);
     }
 

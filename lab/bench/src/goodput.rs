@@ -70,7 +70,8 @@ pub fn time_below(counter: &Counter, bps: f64, from: f64, to: f64) -> f64 {
     bins(from, to)
         .filter(|&(start, end)| counter.bps(start, end).is_none_or(|rate| rate < bps))
         .map(|(start, end)| end - start)
-        .sum()
+        // A sum of nothing is -0.
+        .fold(0.0, |sum, length| sum + length)
 }
 
 /// How long after `from` until the end of the first bin with at least `bps`; None if not before `to`.

@@ -83,9 +83,14 @@ pub fn prepare(
     listen: &str,
 ) -> Result<Tuning, MigrationError> {
     let mut tuning = tuning.clone();
+    // A QEMU that was a target before keeps what it was told then.
+    for name in ["tls-creds", "tls-hostname"] {
+        tuning.parameters.entry(name).or_insert("".into());
+    }
     if let Some((source_files, target_files)) = tls {
         credentials(&mut source.qemu.qmp, source_files, "client").map_err(at("source"))?;
         credentials(&mut target.qemu.qmp, target_files, "server").map_err(at("target"))?;
+        tuning.parameters.clear();
         tuning.tls = Some(Tls { creds: CREDENTIALS.into(), hostname: Some(skein_identity::MEMBER_NAME.into()) });
     }
     target.qemu.qmp.tune(&tuning).map_err(at("target"))?;
@@ -170,7 +175,7 @@ pub fn migrate(
             let mut reason = info.error.clone().unwrap_or_else(|| "no reason given".into());
             let said = target.qemu.stderr();
             if !said.starts_with("it wrote nothing") {
-                reason = format!("{reason}; the target: {said}");
+                reason = format!("{reason}; the target: {}", said.replace('\n', " | "));
             }
             return Err(MigrationError::Failed { status: format!("{status:?}").to_lowercase(), reason });
         }

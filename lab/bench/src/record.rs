@@ -238,10 +238,10 @@ pub struct NicBytes {
 /// CPU seconds at one end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuSeconds {
-    /// QEMU without its vCPU threads: migration threads, main loop.
+    /// QEMU's part in the migration: on the source the threads that the migration started, on the target all but vCPUs.
     pub qemu: f64,
-    /// QEMU's vCPU threads: the guest itself.
-    pub vcpu: f64,
+    /// The guest itself: vCPUs, and on the source the devices that QEMU emulates meanwhile.
+    pub guest: f64,
     /// The mover's processes: tunnel, agent, ssh, sshd, socat. 0 where QEMU is alone.
     pub mover: f64,
 }
@@ -274,6 +274,8 @@ pub struct FaultSeen {
     pub below_90_s: Option<f64>,
     /// How long after healing until the links concerned carried at least half of what they can; null if never.
     pub used_again_s: Option<f64>,
+    /// How long after healing the transfer still went on; null if it was not healed before the end.
+    pub went_on_s: Option<f64>,
 }
 
 /// Most memory that the mover's processes held at one moment of the run.
@@ -367,7 +369,7 @@ pub struct CoreSamples {
 pub struct UseSamples {
     /// Host that it was used on.
     pub host: String,
-    /// `qemu`, `vcpu` or `mover`.
+    /// `qemu`, `guest` or `mover`, as in [`CpuSeconds`].
     pub what: String,
     /// Cores' worth in each interval.
     pub cores: Vec<f64>,
@@ -436,8 +438,8 @@ pub(crate) mod tests {
                 tx_bytes: 1_050_000_000,
                 rx_bytes: 9_000_000,
             }],
-            cpu_source_s: CpuSeconds { qemu: 0.4, vcpu: 1.0, mover: 0.5 },
-            cpu_target_s: CpuSeconds { qemu: 0.3, vcpu: 0.0, mover: 0.6 },
+            cpu_source_s: CpuSeconds { qemu: 0.4, guest: 1.0, mover: 0.5 },
+            cpu_target_s: CpuSeconds { qemu: 0.3, guest: 0.0, mover: 0.6 },
             phases: Phases { active_s: Some(0.02), stop_s: Some(4.1), completed_s: Some(4.2), resume_s: Some(4.21) },
             faults: vec![],
             memory: None,
@@ -455,6 +457,7 @@ pub(crate) mod tests {
             healed_s: Some(2.5),
             below_90_s: Some(0.3),
             used_again_s: Some(0.8),
+            went_on_s: Some(2.0),
         }];
         full.memory = Some(MoverMemory {
             source: EndMemory { anonymous_bytes: 9 << 20, locked_bytes: 0, socket_bytes: 4 << 20 },

@@ -40,6 +40,8 @@ pub fn percent(share: f64) -> String {
 
 /// Three digits that count: `1.88`, `18.8`, `188`, `1880`.
 pub fn digits(value: f64) -> String {
+    // Not -0.
+    let value = value + 0.0;
     match value.abs() {
         v if v >= 99.95 => format!("{value:.0}"),
         v if v >= 9.995 => format!("{value:.1}"),

@@ -11,7 +11,7 @@ use crate::record::{CpuSeconds, EndMemory};
 /// The processes of one guest's or mover's end.
 #[derive(Clone, Debug, Default)]
 pub struct End {
-    /// QEMU processes, each with its vCPUs' thread ids.
+    /// QEMU processes, each with the ids of the threads that work for the guest and not for the migration.
     pub qemus: Vec<(u32, Vec<u32>)>,
     /// The mover's processes; their descendants belong to them.
     pub movers: Vec<u32>,
@@ -21,11 +21,12 @@ impl End {
     /// CPU that they have used so far. What has ended and was waited for is in its parent's account.
     pub fn cpu(&self) -> CpuSeconds {
         let mut cpu = CpuSeconds::default();
-        for (pid, vcpus) in &self.qemus {
+        for (pid, threads) in &self.qemus {
+            // The process's account includes threads that have ended, as a migration's do when it is over.
             let all = skein_host::process_time(*pid).map_or(0.0, |t| t.own_s());
-            let vcpu: f64 = vcpus.iter().filter_map(|tid| thread_s(*pid, *tid)).sum();
-            cpu.vcpu += vcpu;
-            cpu.qemu += (all - vcpu).max(0.0);
+            let guest: f64 = threads.iter().filter_map(|tid| thread_s(*pid, *tid)).sum();
+            cpu.guest += guest;
+            cpu.qemu += (all - guest).max(0.0);
         }
         cpu.mover = tree(&self.movers)
             .iter()
@@ -51,7 +52,7 @@ impl End {
 pub fn cpu_between(before: CpuSeconds, after: CpuSeconds) -> CpuSeconds {
     CpuSeconds {
         qemu: (after.qemu - before.qemu).max(0.0),
-        vcpu: (after.vcpu - before.vcpu).max(0.0),
+        guest: (after.guest - before.guest).max(0.0),
         mover: (after.mover - before.mover).max(0.0),
     }
 }
@@ -86,6 +87,12 @@ fn descendants(roots: &[u32], parents: &BTreeMap<u32, u32>) -> Vec<u32> {
         }
         found.extend(more);
     }
+}
+
+/// The threads that a process has now.
+pub fn threads(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// CPU of one thread. The kernel counts in ticks of 10 ms.

@@ -87,8 +87,8 @@ pub struct Nic {
 pub struct CpuCounters {
     /// See [`CpuSeconds::qemu`].
     pub qemu: Counter,
-    /// See [`CpuSeconds::vcpu`].
-    pub vcpu: Counter,
+    /// See [`CpuSeconds::guest`].
+    pub guest: Counter,
     /// See [`CpuSeconds::mover`].
     pub mover: Counter,
 }
@@ -134,7 +134,7 @@ impl Watch {
             let cpu = watched.cpu.entry(party.clone()).or_default();
             for (at_s, used) in readings {
                 cpu.qemu.push(at_s - shift, used.qemu);
-                cpu.vcpu.push(at_s - shift, used.vcpu);
+                cpu.guest.push(at_s - shift, used.guest);
                 cpu.mover.push(at_s - shift, used.mover);
             }
             watched.memory.extend(memory.map(|memory| (party, memory)));
@@ -190,7 +190,7 @@ impl Watched {
             let sum = |of: fn(&CpuCounters) -> &Counter| {
                 Counter::sum(self.cpu.iter().filter(|((_, on), _)| on == host).map(|(_, cpu)| of(cpu)))
             };
-            [("mover", sum(|c| &c.mover)), ("qemu", sum(|c| &c.qemu)), ("vcpu", sum(|c| &c.vcpu))]
+            [("mover", sum(|c| &c.mover)), ("qemu", sum(|c| &c.qemu)), ("guest", sum(|c| &c.guest))]
                 .map(|(what, counter)| (host, what, counter))
         });
         Samples {

@@ -6,6 +6,9 @@ use crate::process::Process;
 /// Port of the agent.
 const PORT: u16 = 7070;
 
+/// What both programs print once they are.
+const READY: &str = "word that it is ready";
+
 pub fn start(route: &Route<'_>, kit: &Kit, tls: bool) -> Result<Carried, CarryError> {
     let (guests, control) = forwards(route);
     let site = route.site;
@@ -14,7 +17,11 @@ pub fn start(route: &Route<'_>, kit: &Kit, tls: bool) -> Result<Carried, CarryEr
     command.arg("agent").arg("--identity").arg(kit.identity(route.target));
     command.arg("--listen").arg(format!("[::]:{PORT}"));
     command.arg("--allow").arg(route.directory.join("*.t"));
-    let agent = Process::start(command, &route.directory.join("agent.log"))?;
+    if !tls {
+        command.arg("--allow-plain-data");
+    }
+    let mut agent = Process::start(command, &route.directory.join("agent.log"))?;
+    agent.wait_until(READY, READY_DEADLINE, |p| p.output().lines().any(|l| l.starts_with("ready")))?;
 
     let mut command = site.command(route.source, &kit.skein)?;
     command.arg("tunnel").arg("--identity").arg(kit.identity(route.source));
@@ -26,10 +33,10 @@ pub fn start(route: &Route<'_>, kit: &Kit, tls: bool) -> Result<Carried, CarryEr
         command.arg("--forward").arg(pair);
     }
     if !tls {
-        command.arg("--data-plain");
+        command.arg("--plain-data");
     }
     let mut tunnel = Process::start(command, &route.directory.join("tunnel.log"))?;
-    tunnel.wait_until("word that it is ready", READY_DEADLINE, |p| p.output().lines().any(|l| l.trim() == "ready"))?;
+    tunnel.wait_until(READY, READY_DEADLINE, |p| p.output().lines().any(|l| l.starts_with("ready")))?;
 
     let mut carried =
         Carried { uris: unix_uris(&guests), control, source: vec![tunnel], target: vec![agent], ..Carried::default() };

@@ -68,7 +68,8 @@ pub fn lanes(out: &mut String, run: &Run, samples: &Samples) {
     let lanes = make_lanes(run, samples);
     let tall = if lanes.len() > 14 { 24.0 } else { 38.0 };
     let plot = Plot { start, end, left: 150.0, right: 100.0 };
-    let head = 22.0;
+    // Phases in the lower line, faults above them.
+    let head = if run.faults.is_empty() { 22.0 } else { 38.0 };
     let heights: Vec<f64> = lanes
         .iter()
         .scan(head, |y, lane| {
@@ -205,7 +206,7 @@ fn make_lanes<'a>(run: &Run, samples: &'a Samples) -> Vec<Lane<'a>> {
     }
     let ends = [("source", &run.source, run.cpu_source_s), ("target", &run.target, run.cpu_target_s)];
     for (n, (end, host, cpu)) in ends.into_iter().enumerate() {
-        let bands: Vec<_> = ["mover", "qemu", "vcpu"]
+        let bands: Vec<_> = ["mover", "qemu", "guest"]
             .into_iter()
             .filter_map(|what| {
                 let of = samples.uses.iter().find(|u| u.host == *host && u.what == what)?;
@@ -282,12 +283,12 @@ fn marks_in_front(out: &mut String, run: &Run, plot: &Plot, head: f64, bottom: f
     text(out, "small soft", plot.x(active) + 3.0, head - 8.0, "pre-copy");
     for fault in &run.faults {
         let at = plot.x(fault.at_s);
-        line(out, "faultline", at, head - 4.0, at, bottom);
-        text(out, "small faulttext", at + 3.0, head - 8.0, &fault.kind);
+        line(out, "faultline", at, head - 24.0, at, bottom);
+        text(out, "small faulttext", at + 3.0, head - 24.0, &fault.kind);
         if let Some(healed) = fault.healed_s.filter(|&t| t <= plot.end) {
             let at = plot.x(healed);
-            line(out, "healline", at, head - 4.0, at, bottom);
-            text(out, "small healtext", at + 3.0, head - 8.0, "healed");
+            line(out, "healline", at, head - 24.0, at, bottom);
+            text(out, "small healtext", at + 3.0, head - 24.0, "healed");
         }
     }
     if let Some((stop, resume)) = switchover(run) {

@@ -63,7 +63,7 @@ a dot is a run, a hollow one was the highest or lowest and is left out of the me
 over the time between the first and the last byte of bulk on the source's NICs.</li>\n\
 <li><b>Downtime</b> is given as QEMU reports it, as the guest saw it (the gap between its heartbeats over the switchover), and \
 as the longest time without an answer to an outside pinger.</li>\n\
-<li><b>CPU</b> is that of both ends per GB of guest content: QEMU without its vCPU threads, and the mover's processes.</li>\n\
+<li><b>CPU</b> is that of both ends per GB of guest content: QEMU's part in the migration (without the guest itself), and the mover's processes.</li>\n\
 <li>Charts show 200 ms samples of the NICs' own counters against the capacity of the link, where one is set.</li>\n\
 </ul>\n</footer>\n";
 
@@ -306,7 +306,7 @@ fn over_time(out: &mut String, total: &Total, runs: &[&Run], in_full: bool) {
 }
 
 const LEGEND: &str = "<p class=\"legend\"><i class=\"mover\"></i>mover <i class=\"qemu\"></i>QEMU \
-<i class=\"vcpu\"></i>vCPUs (the guest itself) <i class=\"cap\"></i>capacity</p>\n";
+<i class=\"guest\"></i>the guest itself <i class=\"cap\"></i>capacity</p>\n";
 
 fn caption(run: &Run) -> String {
     let outcome = match (&run.error, run.total_s) {
@@ -362,6 +362,7 @@ mod tests {
             healed_s: Some(2.0),
             below_90_s: None,
             used_again_s: None,
+            went_on_s: None,
         }];
         let ups = vec![1e9, 1e9, 1e9];
         let nic = NicSamples { host: text.into(), nic: text.into(), link: 0, tx_bps: ups.clone(), rx_bps: ups.clone() };
