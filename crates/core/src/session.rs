@@ -571,7 +571,7 @@ impl Session {
         let Some(connection) = self.connections.remove(&id) else {
             return;
         };
-        if how == Down::ByPeer && connection.suspect_since.is_none() {
+        if how == Down::ByPeer && connection.is_usable() {
             self.closed_by_peer_at = Some(now);
         }
         let path = connection.path;
