@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ struct Shared {
     settings: AcceptorSettings,
     tls: Arc<ServerConfig>,
     sessions: Mutex<HashMap<SessionId, Member>>,
+    /// The NICs with a listener of their own, by index: a NIC that comes back is another one.
+    listening: Mutex<BTreeMap<u32, String>>,
     on_session: Box<OnSession>,
     handshakes: AtomicUsize,
     stopping: AtomicBool,
@@ -84,9 +86,11 @@ impl Acceptor {
         identity: &Identity,
         on_session: Box<OnSession>,
     ) -> Result<Acceptor, ListenError> {
+        keep_arp_apart(&settings.addresses.now());
         let shared = Arc::new(Shared {
             tls: skein_identity::server_config(identity),
             sessions: Mutex::default(),
+            listening: Mutex::default(),
             on_session,
             handshakes: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
@@ -94,23 +98,26 @@ impl Acceptor {
         });
         let listen = shared.settings.listen;
         let mut port = listen.port();
-        let mut listening = BTreeMap::new();
         if listen.ip().is_unspecified() {
-            listening = shared.nics();
-            for (&index, name) in &listening {
-                let listener = Listener::bind(SocketAddr::new(listen.ip(), port), Some(name))?;
+            for (index, name) in shared.nics() {
+                let listener = Listener::bind(SocketAddr::new(listen.ip(), port), Some(&name))?;
                 // Port 0: the first NIC's choice is everyone's.
                 port = listener.port().unwrap_or(port);
-                shared.clone().accept_on(listener, Some((index, name.clone())));
+                shared.accept_on(listener, Some((index, name)));
             }
         } else {
             let listener = Listener::bind(listen, None)?;
             port = listener.port().unwrap_or(port);
-            shared.clone().accept_on(listener, None);
+            shared.accept_on(listener, None);
         }
         let looking = shared.clone();
         let listen = SocketAddr::new(listen.ip(), port);
-        spawn("nics", move || looking.look_after_nics(listen, listening));
+        spawn("nics", move || {
+            while !looking.stopping.load(Ordering::SeqCst) {
+                looking.look(listen);
+                thread::sleep(LOOK_PERIOD);
+            }
+        });
         Ok(Acceptor { shared, port })
     }
 
@@ -143,11 +150,15 @@ impl Drop for Acceptor {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Member>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Member>> {
         self.sessions.lock().expect("no panic under this lock")
     }
 
-    /// This host's NICs that are to be listened on, by index: a NIC that comes back is another one.
+    fn listening(&self) -> MutexGuard<'_, BTreeMap<u32, String>> {
+        self.listening.lock().expect("no panic under this lock")
+    }
+
+    /// This host's NICs that are to be listened on, up or not.
     fn nics(&self) -> BTreeMap<u32, String> {
         let wanted = &self.settings.addresses.nics;
         let all = skein_host::nics().unwrap_or_else(|error| {
@@ -158,19 +169,17 @@ impl Shared {
         listed.map(|nic| (nic.index, nic.name)).collect()
     }
 
-    fn accept_on(self: Arc<Self>, listener: Listener, nic: Option<(u32, String)>) {
+    fn accept_on(self: &Arc<Self>, listener: Listener, nic: Option<(u32, String)>) {
+        self.listening().extend(nic.clone());
+        let shared = self.clone();
         spawn("accept", move || {
-            while !self.stopping.load(Ordering::SeqCst) {
+            let is_there = || nic.as_ref().is_none_or(|(index, _)| shared.listening().contains_key(index));
+            while is_there() && !shared.stopping.load(Ordering::SeqCst) {
                 match listener.accept() {
                     Ok(Some((socket, peer))) => {
-                        self.clone().take(socket, peer, nic.as_ref().map(|(_, name)| name.clone()));
+                        shared.clone().take(socket, peer, nic.as_ref().map(|(_, name)| name.clone()));
                     }
-                    Ok(None) => {
-                        let gone = nic.as_ref().is_some_and(|(index, _)| !self.nics().contains_key(index));
-                        if gone {
-                            return;
-                        }
-                    }
+                    Ok(None) => {}
                     Err(error) => {
                         warn!("cannot accept connections: {error}");
                         thread::sleep(LOOK_PERIOD);
@@ -181,27 +190,30 @@ impl Shared {
     }
 
     /// Keeps listeners and sessions in step with the host's NICs.
-    fn look_after_nics(self: Arc<Self>, listen: SocketAddr, mut listening: BTreeMap<u32, String>) {
-        while !self.stopping.load(Ordering::SeqCst) {
-            let nics = if listen.ip().is_unspecified() { self.nics() } else { BTreeMap::new() };
-            for (index, name) in &nics {
-                if !listening.contains_key(index) {
-                    match Listener::bind(listen, Some(name)) {
-                        Ok(listener) => self.clone().accept_on(listener, Some((*index, name.clone()))),
-                        Err(error) => debug!("{error}: {}", error.source),
-                    }
+    fn look(self: &Arc<Self>, listen: SocketAddr) {
+        if listen.ip().is_unspecified() {
+            let nics = self.nics();
+            self.listening().retain(|index, _| nics.contains_key(index));
+            for (index, name) in nics {
+                if self.listening().contains_key(&index) {
+                    continue;
+                }
+                match Listener::bind(listen, Some(&name)) {
+                    Ok(listener) => self.accept_on(listener, Some((index, name))),
+                    Err(error) => debug!("{error}: {}", error.source),
                 }
             }
-            listening = nics;
-            let addresses = self.settings.addresses.now();
-            keep_arp_apart(&addresses);
-            let mut sessions = self.lock();
-            sessions.retain(|_, member| member.live.ended().is_none());
-            let live: Vec<Arc<Live>> = sessions.values().map(|member| member.live.clone()).collect();
-            drop(sessions);
-            live.into_iter().for_each(|live| live.announce(addresses.clone()));
-            thread::sleep(LOOK_PERIOD);
         }
+        let mut sessions = self.lock();
+        sessions.retain(|_, member| member.live.ended().is_none());
+        let live: Vec<Arc<Live>> = sessions.values().map(|member| member.live.clone()).collect();
+        drop(sessions);
+        if live.is_empty() {
+            return;
+        }
+        let addresses = self.settings.addresses.now();
+        keep_arp_apart(&addresses);
+        live.into_iter().for_each(|live| live.announce(addresses.clone()));
     }
 
     /// Shakes hands on a thread of its own, so that a slow peer holds up nobody.

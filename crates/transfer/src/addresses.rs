@@ -1,9 +1,10 @@
 //! This host's addresses as a session tells them, and what the kernel must be told so that several NICs
 //! in one subnet stay apart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
+use std::sync::Mutex;
 
 use skein_core::handshake::Address;
 use skein_core::limits::ADDRESSES_MAX;
@@ -69,6 +70,8 @@ pub fn keep_arp_apart(addresses: &[Address]) {
     }
 }
 
+static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
 fn keep_nic_apart(nic: &str) {
     for (setting, wanted) in [("arp_ignore", 1), ("arp_announce", 2)] {
         let file = format!("/proc/sys/net/ipv4/conf/{nic}/{setting}");
@@ -80,10 +83,12 @@ fn keep_nic_apart(nic: &str) {
             Ok(()) => {
                 info!("{nic} shares a subnet with another NIC: set {setting}={wanted}, so that each answers for itself")
             }
-            Err(error) => warn!(
+            // Each NIC's settings are looked at again and again; the word is said once.
+            Err(error) if WARNED.lock().is_ok_and(|mut warned| warned.insert(file)) => warn!(
                 "{nic} shares a subnet with another NIC, and {setting} cannot be set ({error}): traffic of both may \
                  arrive on one; run `sysctl -w net.ipv4.conf.{nic}.{setting}={wanted}` as root"
             ),
+            Err(_) => {}
         }
     }
 }
