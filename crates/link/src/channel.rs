@@ -3,9 +3,11 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+use socket2::SockRef;
 use thiserror::Error;
 
 use crate::record::{self, HEADER_BYTES, Open, PLAINTEXT_MAX, Seal};
@@ -14,6 +16,8 @@ use crate::record::{self, HEADER_BYTES, Open, PLAINTEXT_MAX, Seal};
 const READ_BYTES: usize = 256 << 10;
 /// Records that go out in one gathered write.
 const WRITE_RECORDS: usize = 32;
+/// How long a writer waits for room before it looks whether its connection was given up.
+const WRITE_WAIT: Duration = Duration::from_millis(250);
 
 /// A connection that cannot be used.
 #[derive(Debug, Error)]
@@ -170,7 +174,8 @@ impl Channel {
     /// Takes the connection apart for two threads and whoever has to end it. No deadline any more.
     pub fn split(self) -> Result<(Reader, Writer, Shutdown), LinkError> {
         self.socket.set_read_timeout(None)?;
-        self.socket.set_write_timeout(None)?;
+        self.socket.set_write_timeout(Some(WRITE_WAIT))?;
+        let aborted = Arc::new(AtomicBool::new(false));
         let (seal, open) = match self.security {
             Security::Plain => (None, None),
             Security::Tls { connection, .. } => {
@@ -187,10 +192,11 @@ impl Channel {
         };
         let reader = Reader {
             socket: self.socket.clone(),
+            aborted: aborted.clone(),
             tls: open.map(|open| OpenBuffer { open, bytes: vec![0; READ_BYTES], filled: 0, parsed: 0, plain: 0..0 }),
         };
-        let writer = Writer { socket: self.socket.clone(), seal, records: Vec::new() };
-        Ok((reader, writer, Shutdown(self.socket)))
+        let writer = Writer { socket: self.socket.clone(), aborted: aborted.clone(), seal, records: Vec::new() };
+        Ok((reader, writer, Shutdown { socket: self.socket, aborted }))
     }
 
     /// Runs rustls until `done`.
@@ -257,12 +263,21 @@ struct OpenBuffer {
 /// The receiving half.
 pub struct Reader {
     socket: Arc<TcpStream>,
+    aborted: Arc<AtomicBool>,
     tls: Option<OpenBuffer>,
 }
 
 impl Reader {
-    /// Fills `out` from the connection. [`io::ErrorKind::UnexpectedEof`]: the peer closed it.
+    /// Fills `out` from the connection. [`io::ErrorKind::UnexpectedEof`]: the peer ended it in order;
+    /// [`io::ErrorKind::ConnectionAborted`]: this end gave it up.
     pub fn read_exact(&mut self, out: &mut [u8]) -> io::Result<()> {
+        self.fill(out).map_err(|error| match self.aborted.load(Ordering::SeqCst) {
+            true => io::ErrorKind::ConnectionAborted.into(),
+            false => error,
+        })
+    }
+
+    fn fill(&mut self, out: &mut [u8]) -> io::Result<()> {
         let Some(tls) = &mut self.tls else { return self.socket.as_ref().read_exact(out) };
         let mut done = 0;
         while done < out.len() {
@@ -304,6 +319,7 @@ impl OpenBuffer {
 /// The sending half.
 pub struct Writer {
     socket: Arc<TcpStream>,
+    aborted: Arc<AtomicBool>,
     seal: Option<Seal>,
     records: Vec<Vec<u8>>,
 }
@@ -311,10 +327,12 @@ pub struct Writer {
 impl Writer {
     /// Sends the parts one after the other.
     pub fn write_all(&mut self, parts: &[&[u8]]) -> io::Result<()> {
-        let Some(seal) = &mut self.seal else { return write_gathered(&self.socket, parts.iter().copied()) };
+        let Some(seal) = &mut self.seal else {
+            return write_gathered(&self.socket, &self.aborted, parts.iter().copied());
+        };
         self.records.clear();
         seal.seal(parts, &mut self.records)?;
-        write_gathered(&self.socket, self.records.iter().map(Vec::as_slice))
+        write_gathered(&self.socket, &self.aborted, self.records.iter().map(Vec::as_slice))
     }
 
     /// The connection's key has protected enough: close it and dial another.
@@ -323,7 +341,11 @@ impl Writer {
     }
 }
 
-fn write_gathered<'a>(mut socket: &TcpStream, parts: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
+fn write_gathered<'a>(
+    mut socket: &TcpStream,
+    aborted: &AtomicBool,
+    parts: impl Iterator<Item = &'a [u8]>,
+) -> io::Result<()> {
     let mut slices: Vec<IoSlice<'_>> = parts.map(IoSlice::new).collect();
     let mut rest = &mut slices[..];
     while !rest.is_empty() {
@@ -332,6 +354,8 @@ fn write_gathered<'a>(mut socket: &TcpStream, parts: impl Iterator<Item = &'a [u
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => IoSlice::advance_slices(&mut rest, n),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // No room for a while; whether to wait on is for whoever watches the path to say.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !aborted.load(Ordering::SeqCst) => {}
             Err(error) => return Err(error),
         }
     }
@@ -340,13 +364,27 @@ fn write_gathered<'a>(mut socket: &TcpStream, parts: impl Iterator<Item = &'a [u
 
 /// Ends a connection from any thread: both halves return with an error.
 #[derive(Clone, Debug)]
-pub struct Shutdown(Arc<TcpStream>);
+pub struct Shutdown {
+    socket: Arc<TcpStream>,
+    aborted: Arc<AtomicBool>,
+}
 
 impl Shutdown {
-    /// Ends it now.
-    pub fn now(&self) {
-        // Fails only if the connection is gone already.
-        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    /// Ends it in order: what was written is still delivered, then the peer sees the end. Not after [`Self::abort`].
+    pub fn close(&self) {
+        if !self.aborted.load(Ordering::SeqCst) {
+            // Fails only if the connection is gone already.
+            let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// Gives it up: the peer sees a reset, if anything, and can tell it from the end of this process.
+    pub fn abort(&self) {
+        self.aborted.store(true, Ordering::SeqCst);
+        let _ = SockRef::from(self.socket.as_ref()).set_linger(Some(Duration::ZERO));
+        // Wakes the reader without telling the peer; the writer looks at the flag after `WRITE_WAIT` at the
+        // latest. The reset goes out when both have let go of the socket.
+        let _ = self.socket.shutdown(std::net::Shutdown::Read);
     }
 }
 
@@ -445,15 +483,39 @@ mod tests {
         assert_eq!(reader.read_exact(&mut out).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
-    #[test]
-    fn shutdown_frees_a_waiting_reader() {
+    /// How a waiting reader ends, at the end that ends the connection and at the other.
+    fn ends(end: fn(&Shutdown)) -> (io::ErrorKind, io::ErrorKind) {
         let (a, b) = channels(true);
-        let (mut reader, _, shutdown) = a.split().unwrap();
-        let waiting = thread::spawn(move || reader.read_exact(&mut [0; 1]));
+        let (mut here, writer, shutdown) = a.split().unwrap();
+        let (mut there, _, _) = b.split().unwrap();
+        let waiting = thread::spawn(move || here.read_exact(&mut [0; 1]).unwrap_err().kind());
         thread::sleep(Duration::from_millis(20));
-        shutdown.now();
-        assert!(waiting.join().unwrap().is_err());
-        drop(b);
+        end(&shutdown);
+        let here = waiting.join().unwrap();
+        drop((writer, shutdown));
+        (here, there.read_exact(&mut [0; 1]).unwrap_err().kind())
+    }
+
+    #[test]
+    fn an_end_in_order_differs_from_giving_up() {
+        assert_eq!(ends(Shutdown::close), (io::ErrorKind::UnexpectedEof, io::ErrorKind::UnexpectedEof));
+        assert_eq!(ends(Shutdown::abort), (io::ErrorKind::ConnectionAborted, io::ErrorKind::ConnectionReset));
+    }
+
+    #[test]
+    fn giving_up_frees_a_writer_that_waits_for_room() {
+        let (a, _silent) = channels(true);
+        let (_, mut writer, shutdown) = a.split().unwrap();
+        let waiting = thread::spawn(move || {
+            loop {
+                if let Err(error) = writer.write_all(&[&[0; 100_000]]) {
+                    return error;
+                }
+            }
+        });
+        thread::sleep(Duration::from_millis(100));
+        shutdown.abort();
+        waiting.join().unwrap();
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub(crate) fn receive(live: &Arc<Live>, id: ConnectionId, mut reader: Reader) ->
             Err(error) => {
                 debug!(session = %live.id, connection = id.0, "cannot receive: {error}");
                 return match error.kind() {
-                    io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => Down::ByPeer,
+                    io::ErrorKind::UnexpectedEof => Down::ByPeer,
                     _ => Down::Failed,
                 };
             }

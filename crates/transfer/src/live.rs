@@ -275,7 +275,7 @@ impl Live {
     pub(crate) fn drop_connection(&self, id: ConnectionId, how: Down) {
         self.with(|state, now| {
             if let Some(handle) = state.connections.remove(&id) {
-                handle.shutdown.now();
+                handle.shutdown.close();
                 handle.wake.notify_all();
                 state.core.connection_down(now, id, how);
                 let alive: Vec<PathId> = state.core.status().paths.iter().map(|path| path.path).collect();
@@ -308,7 +308,7 @@ impl Live {
             .wait_timeout_while(state, BYE_TIME, |state| !state.connections.is_empty())
             .expect("no thread panics while it decides");
         for handle in state.connections.values() {
-            handle.shutdown.now();
+            handle.shutdown.close();
         }
         self.settle(&mut state);
     }
@@ -338,7 +338,7 @@ impl Live {
                 Event::Close(id) => {
                     // Its receiver notices, and reports it down.
                     if let Some(connection) = state.connections.get(&id) {
-                        connection.shutdown.now();
+                        connection.shutdown.abort();
                         connection.wake.notify_all();
                     }
                 }
