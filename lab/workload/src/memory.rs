@@ -78,6 +78,11 @@ impl Memory {
     /// Reserves the memory; nothing is written yet.
     pub fn new(params: &Params) -> Result<Self, String> {
         let pages_of = |mb: u32| mb as usize * (1 << 20) / PAGE_BYTES;
+        let available = sys::available_mb()?;
+        if params.fill_mb > available {
+            let wanted = params.fill_mb;
+            return Err(format!("skein.fill_mb={wanted}: this guest has {available} MiB to fill; give it more RAM"));
+        }
         let mut rest = sys::map_pages(pages_of(params.fill_mb))?;
         let rewritten = pages_of(params.rewrite_mb);
         let writers = if rewritten == 0 { 0 } else { params.threads as usize };

@@ -67,9 +67,8 @@ pub fn configure_nic(address: Address) -> Result<(), String> {
             sin_zero: [0; 8],
         };
         // SAFETY: sockaddr_in and sockaddr have the same size and both are plain data.
-        libc::__c_anonymous_ifr_ifru {
-            ifru_addr: unsafe { std::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(wanted) },
-        }
+        let ifru_addr = unsafe { std::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(wanted) };
+        libc::__c_anonymous_ifr_ifru { ifru_addr }
     };
     let up = libc::__c_anonymous_ifr_ifru { ifru_flags: (libc::IFF_UP | libc::IFF_RUNNING) as i16 };
     set("lo", libc::SIOCSIFFLAGS, up)?;
@@ -116,6 +115,18 @@ pub fn realtime_priority() {
     let wanted = libc::sched_param { sched_priority: 50 };
     // SAFETY: the parameter lives over the call. Root of the guest may do this; if not, beats are only less regular.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &wanted) };
+}
+
+/// RAM that can be used without swapping or killing, in MiB.
+pub fn available_mb() -> Result<u32, String> {
+    /// For the threads' stacks and what the kernel allocates later.
+    const KEEP_KIB: u32 = 16 << 10;
+    let meminfo = fs::read_to_string("/proc/meminfo").map_err(|e| format!("/proc/meminfo: {e}"))?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib: u32 = line
+        .and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok())
+        .ok_or("/proc/meminfo does not say what is available")?;
+    Ok(kib.saturating_sub(KEEP_KIB) >> 10)
 }
 
 /// CPUs of this guest.
