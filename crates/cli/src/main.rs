@@ -21,6 +21,7 @@ enum Command {
     Ca(commands::ca::Args),
     Lab(commands::lab::Args),
     Bench(commands::bench::Args),
+    Demo(commands::demo::Args),
     Completions(commands::completions::Args),
 }
 
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Ca(args) => commands::ca::run(args),
         Command::Lab(args) => commands::lab::run(args),
         Command::Bench(args) => commands::bench::run(args),
+        Command::Demo(args) => commands::demo::run(args),
         Command::Completions(args) => commands::completions::run(args),
     };
     match done {

@@ -37,6 +37,9 @@ pub const RUNS_QUICK: u32 = 3;
 /// What a quick case may take at most: no round is begun that would probably not fit.
 pub const QUICK_BUDGET: Duration = Duration::from_secs(240);
 
+/// What tap devices are made with; some containers have none.
+const TUN: &str = "/dev/net/tun";
+
 /// QEMU's own default.
 const DOWNTIME_LIMIT_MS: u64 = 300;
 
@@ -273,7 +276,16 @@ impl<'a, 'b> Bench<'a, 'b> {
         let begun = Instant::now();
         self.tell(&Progress::Stage(stage));
         self.count += 1;
-        let taps = if stage.ping { stage.moves.guests() } else { 0 };
+        let taps = match (stage.ping, std::fs::File::open(TUN)) {
+            (false, _) => 0,
+            (true, Ok(_)) => stage.moves.guests(),
+            (true, Err(error)) => {
+                let note = in_stage(stage, &format!("guests are not pinged: {TUN}: {error}"));
+                self.tell(&Progress::Note(&note));
+                gathered.notes.push(note);
+                0
+            }
+        };
         let mut site = Site::build(&machine::lab_name(self.count), &stage.links, taps)?;
         let mut movers = Vec::new();
         for &mover in &stage.movers {

@@ -366,6 +366,28 @@ pub fn all() -> Vec<Case> {
     ]
 }
 
+/// What `skein demo` shows; no case of the bench. The subject loses a NIC for a while, its peers do not.
+pub fn demo() -> Case {
+    let guest = Guest { rewrite_mb: 48, rewrite_pages_per_s: 2000, disk_mb: 16, ..idle(1536, 1152) };
+    let fault = Fault {
+        kind: FaultKind::BlackHole,
+        all_links: false,
+        after_percent: 30,
+        lasts: Duration::from_millis(2500),
+        only_subject: true,
+    };
+    let movers = [Mover::SkeinTls, Mover::QemuMultifd, Mover::MptcpMultifd];
+    let stage = Stage { fault: Some(fault), ping: true, ..stage(links(&[GIGABIT, GIGABIT]), guest, &movers) };
+    Case {
+        name: "demo",
+        shows: "A guest at work moves over two NICs, encrypted; one of them goes dark in the middle and comes back. \
+                Beside it the same guest moved by QEMU alone, undisturbed.",
+        subject: Mover::SkeinTls,
+        stages: vec![stage],
+        checks: vec![],
+    }
+}
+
 /// The case of this name.
 pub fn named(name: &str) -> Option<Case> {
     all().into_iter().find(|case| case.name == name)

@@ -65,15 +65,14 @@ impl Pinger {
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Stops, and gives the longest time without an answer between `from` and now; None if none came at all.
+    /// Stops, and gives the longest time without an answer between `from` and now; None if none ever came.
     pub fn longest_gap(mut self, from: Instant) -> Option<Duration> {
         let answers = self.end();
         let now = Instant::now();
-        let within: Vec<Instant> = answers.into_iter().filter(|t| *t >= from).collect();
-        if within.is_empty() {
-            return None;
-        }
-        let moments = || std::iter::once(from).chain(within.iter().copied()).chain(std::iter::once(now));
+        // The last answer before counts: a gap may have begun then.
+        let first = answers.partition_point(|t| *t < from).saturating_sub(1);
+        let within = answers.get(first..).filter(|within| !within.is_empty())?;
+        let moments = || within.iter().copied().chain(std::iter::once(now));
         moments().zip(moments().skip(1)).map(|(earlier, later)| later - earlier).max()
     }
 
@@ -136,13 +135,17 @@ mod tests {
     }
 
     #[test]
-    fn gaps_reach_to_both_ends() {
+    fn gaps_reach_beyond_both_ends() {
         let now = Instant::now();
         let pinger =
             |answers: Vec<Instant>| Pinger { stop: Arc::default(), thread: Some(std::thread::spawn(move || answers)) };
         let at = |ms: u64| now - Duration::from_millis(1000 - ms);
         let gap = pinger(vec![at(10), at(300), at(900)]).longest_gap(at(100)).unwrap();
         assert!((600..650).contains(&gap.as_millis()), "{gap:?}");
+        let gap = pinger(vec![at(10), at(400), at(900)]).longest_gap(at(500)).unwrap();
+        assert!((500..501).contains(&gap.as_millis()), "{gap:?}");
+        let gap = pinger(vec![at(10), at(100)]).longest_gap(at(500)).unwrap();
+        assert!(gap.as_millis() >= 900, "{gap:?}");
         assert_eq!(pinger(vec![]).longest_gap(at(100)), None);
     }
 }

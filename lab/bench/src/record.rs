@@ -176,7 +176,7 @@ pub struct Run {
     pub guest_gap_ms: Option<f64>,
     /// The gap over the switchover: the downtime as the guest saw it. Mostly the same one.
     pub guest_switchover_ms: Option<f64>,
-    /// Longest gap that the outside pinger saw; null without one.
+    /// Longest gap that an outside pinger saw from the guest's stop on; null without one.
     pub ping_gap_ms: Option<f64>,
     /// The guest's own check of all its memory after the migration.
     pub guest_verdict: Option<Verdict>,

@@ -254,8 +254,13 @@ impl Setting<'_> {
                 |m: std::thread::ScopedJoinHandle<'_, _>| m.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
             (migrations.into_iter().map(join).collect::<Vec<_>>(), ended_s)
         });
-        let gap = |pinger: Option<Pinger>| pinger?.longest_gap(start).map(|gap| gap.as_secs_f64() * 1e3);
-        let ping_gaps_ms = pingers.into_iter().map(gap).collect();
+        // Around the switchover: what happens before is no downtime.
+        let gap = |(pinger, result): (Option<Pinger>, &Result<Moved, MigrationError>)| {
+            let stop_s = result.as_ref().ok()?.phases.stop_s?;
+            let gap = pinger?.longest_gap(start + Duration::from_secs_f64(stop_s.max(0.0)))?;
+            Some(gap.as_secs_f64() * 1e3)
+        };
+        let ping_gaps_ms = pingers.into_iter().zip(&results).map(gap).collect();
         let watched = watch.stop(start);
         let control = control.and_then(|(_echo, asker)| {
             let (first, last) = goodput::window(&watched.sent(source_host), 0.0, ended_s)?;

@@ -5,5 +5,6 @@ pub mod bench;
 pub mod ca;
 pub mod completions;
 pub mod dataplane;
+pub mod demo;
 pub mod lab;
 pub mod tunnel;

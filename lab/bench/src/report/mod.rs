@@ -163,11 +163,10 @@ fn section(out: &mut String, case: &CaseResult, runs: &[&Run]) {
                 escape(&skipped.why)
             );
         }
-        // In full: Skein and the fastest other. The rest is there to unfold.
-        let peer = totals.iter().position(|t| !t.mover.is_skein());
-        for (n, total) in totals.iter().enumerate() {
-            over_time(out, total, &runs, total.mover.is_skein() || Some(n) == peer);
-        }
+        // In full: Skein, then the fastest other. The rest is there to unfold.
+        let (own, peers): (Vec<&Total>, Vec<&Total>) = totals.iter().partition(|t| t.mover.is_skein());
+        own.iter().for_each(|total| over_time(out, total, &runs, true));
+        peers.iter().enumerate().for_each(|(n, total)| over_time(out, total, &runs, n == 0));
     }
     out.push_str("</section>\n");
 }

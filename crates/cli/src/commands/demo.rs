@@ -1,0 +1,274 @@
+//! `skein demo`: one migration to look at, and its peers beside it.
+
+use std::{
+    io::{IsTerminal, Write},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use skein_bench::{
+    bench::{self, Adjust, Options, Progress, Tick},
+    case,
+    mover::Mover,
+    record::{CpuSeconds, Run},
+    units,
+};
+
+use super::bench::{keep, on_interrupt};
+
+/// Move a working guest between two hosts made on this machine, over two NICs, and lose one in the middle.
+///
+/// Two hosts with two NICs of 1 Gb/s each, and a Linux guest that rewrites its memory and its disk all the time. Skein
+/// moves it over both NICs, encrypted, while one of them goes dark and comes back; then QEMU alone moves the same guest,
+/// over one NIC and over both with MPTCP. Needs root; takes two to three minutes.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where the report goes: one page that needs nothing else.
+    #[arg(long, value_name = "FILE", default_value = "skein-demo.html")]
+    html: PathBuf,
+    /// Write the measurements here too.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let case = case::demo();
+    let fault = case.stages[0].fault.map_or(Duration::ZERO, |fault| fault.lasts);
+    let options = Options {
+        skein: std::env::current_exe().context("finding this program")?,
+        runs: Some(1),
+        quick: false,
+        movers: None,
+        keep: false,
+        adjust: Adjust::default(),
+        command: std::env::args().collect(),
+        interrupt: on_interrupt()?,
+    };
+    println!("{}\n", case.shows);
+    let mut screen =
+        Screen::new(case.stages[0].links.rates_mbit.iter().map(|r| f64::from(r.unwrap_or(0)) * 1e6).collect());
+    let results = bench::run(vec![case], &options, &mut |progress, _| screen.show(progress));
+    drop(screen);
+    let results = results?;
+    keep(args.json.as_deref(), Some(&args.html), &results)?;
+
+    let mut out = std::io::stdout().lock();
+    write!(out, "\n{}", table(&results.runs, fault))?;
+    let case = &results.cases[0];
+    for skipped in &case.skipped {
+        writeln!(out, "{} was skipped: {}", skipped.mover.label(), skipped.why)?;
+    }
+    for note in &case.notes {
+        writeln!(out, "{note}")?;
+    }
+    let path = std::path::absolute(&args.html).unwrap_or(args.html);
+    writeln!(out, "\nThe report, with charts over time: {}", path.display())?;
+    match results.runs.iter().find(|run| run.mover == Mover::SkeinTls) {
+        Some(run) if run.intact() => Ok(()),
+        Some(run) => anyhow::bail!("{}", run.error.clone().unwrap_or("the guest is not intact".into())),
+        None => anyhow::bail!("the guest was not moved: {}", case.notes.join("; ")),
+    }
+}
+
+/// A line for the migration and one for each NIC that move on a terminal; lines now and then elsewhere.
+struct Screen {
+    capacity_bps: Vec<f64>,
+    bars: Option<Bars>,
+    mover: Mover,
+    told: Option<Instant>,
+    lost: Vec<usize>,
+}
+
+struct Bars {
+    all: MultiProgress,
+    total: ProgressBar,
+    nics: Vec<ProgressBar>,
+}
+
+/// A NIC with less than this carries no guest.
+const IDLE_BPS: f64 = 1e6;
+
+/// Between lines where nothing can be updated.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+impl Screen {
+    fn new(capacity_bps: Vec<f64>) -> Self {
+        let bars = std::io::stdout().is_terminal().then(|| {
+            let all = MultiProgress::new();
+            let style = |template| ProgressStyle::with_template(template).expect("is a template").progress_chars("=> ");
+            let total =
+                all.add(ProgressBar::new(1).with_style(style("  {prefix:6} [{bar:40}] {msg}")).with_prefix("guest"));
+            let gauge = style("  {prefix:6} [{bar:40}] {msg}").progress_chars("## ");
+            let nic = |n: usize| ProgressBar::new(1).with_style(gauge.clone()).with_prefix(format!("nic{n}"));
+            let nics = (0..capacity_bps.len()).map(|n| all.add(nic(n))).collect();
+            Bars { all, total, nics }
+        });
+        Self { capacity_bps, bars, mover: Mover::SkeinTls, told: None, lost: vec![] }
+    }
+
+    fn line(&self, text: &str) {
+        match &self.bars {
+            // Fails only if the terminal is gone.
+            Some(bars) => drop(bars.all.println(text)),
+            None => println!("{text}"),
+        }
+    }
+
+    fn show(&mut self, progress: &Progress<'_>) {
+        match progress {
+            Progress::Stage(stage) => self.line(&format!(
+                "Making two hosts with {} NICs each, booting a guest of {} MiB that fills {} MiB ...",
+                stage.links.rates_mbit.len(),
+                stage.guest.memory_mb,
+                stage.guest.fill_mb
+            )),
+            Progress::Ready(took) => self.line(&format!("Ready after {}.", units::seconds(took.as_secs_f64()))),
+            Progress::Moving(mover, ..) => {
+                self.mover = *mover;
+                self.told = None;
+                self.line(&format!("Moving it: {}", mover.label()));
+            }
+            Progress::Tick(tick) => self.tick(tick),
+            Progress::Moved(run) => {
+                if let Some(bars) = &self.bars {
+                    for bar in std::iter::once(&bars.total).chain(&bars.nics) {
+                        bar.set_position(0);
+                        bar.set_message("");
+                    }
+                }
+                self.line(&match (&run.error, run.total_s) {
+                    (None, Some(total)) => format!("  done in {}", units::seconds(total)),
+                    (error, _) => format!("  it did not arrive: {}", error.as_deref().unwrap_or("no reason known")),
+                });
+            }
+            Progress::Skipped(skipped) => {
+                self.line(&format!("{} is skipped: {}", skipped.mover.label(), skipped.why));
+            }
+            Progress::Note(note) => self.line(note),
+            Progress::Case(..) | Progress::Yardstick(_) | Progress::Judged => {}
+        }
+    }
+
+    fn tick(&mut self, tick: &Tick<'_>) {
+        for link in 0..self.capacity_bps.len() {
+            let (was, is) = (self.lost.contains(&link), tick.lost_links.contains(&link));
+            if was != is {
+                let at = units::seconds(tick.elapsed.as_secs_f64());
+                self.line(&format!("  {at}: nic{link} {}", if is { "goes dark" } else { "is back" }));
+            }
+        }
+        self.lost = tick.lost_links.to_vec();
+        let rate: f64 = tick.nic_bps.iter().sum();
+        let left_s = tick.left_bytes as f64 * 8.0 / rate.max(1.0);
+        let all_bytes = tick.sent_bytes + tick.left_bytes;
+        let moved = match (tick.sent_bytes, rate < IDLE_BPS) {
+            (0, _) => "QEMU sets up".to_string(),
+            (sent, true) => format!("{} of {}", units::bytes(sent as f64), units::bytes(all_bytes as f64)),
+            (sent, false) => {
+                format!("{} of {}, {left_s:.0} s left", units::bytes(sent as f64), units::bytes(all_bytes as f64))
+            }
+        };
+        let nic = |n: usize| {
+            let capacity = units::nominal(self.capacity_bps[n] as u64);
+            match tick.nic_bps[n] {
+                _ if self.lost.contains(&n) => "dark".to_string(),
+                bps if bps < IDLE_BPS => "idle".to_string(),
+                bps => format!("{} of {capacity}", units::bps(bps)),
+            }
+        };
+        match &self.bars {
+            Some(bars) => {
+                bars.total.set_length(all_bytes.max(1));
+                bars.total.set_position(tick.sent_bytes);
+                bars.total.set_message(moved);
+                for (n, bar) in bars.nics.iter().enumerate() {
+                    bar.set_length(self.capacity_bps[n] as u64);
+                    bar.set_position(tick.nic_bps[n].min(self.capacity_bps[n]) as u64);
+                    bar.set_message(nic(n));
+                }
+            }
+            // Nothing left: it settles.
+            None if tick.sent_bytes > 0 && tick.left_bytes == 0 && rate < IDLE_BPS => {}
+            None if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) => {
+                self.told = Some(Instant::now());
+                let nics: Vec<String> = (0..tick.nic_bps.len()).map(|n| format!("nic{n} {}", nic(n))).collect();
+                println!("  {:4.1} s  {moved}; {}", tick.elapsed.as_secs_f64(), nics.join("; "));
+            }
+            None => {}
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        if let Some(bars) = &self.bars {
+            let _ = bars.all.clear();
+        }
+    }
+}
+
+/// The runs side by side.
+fn table(runs: &[Run], fault: Duration) -> String {
+    let or = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut row = |name: &str, cell: &dyn Fn(&Run) -> String| {
+        rows.push(std::iter::once(name.to_string()).chain(runs.iter().map(cell)).collect());
+    };
+    row("", &|run| run.mover.label().into());
+    row("", &|run| {
+        if run.mover.is_skein() {
+            format!("encrypted, a NIC dark for {}", units::seconds(fault.as_secs_f64()))
+        } else {
+            "plain text, undisturbed".into()
+        }
+    });
+    row("total time", &|run| match &run.error {
+        Some(_) => "did not arrive".into(),
+        None => or(run.total_s.map(units::seconds)),
+    });
+    row("downtime as QEMU reports it", &|run| or(run.downtime_ms.map(units::millis)));
+    row("downtime as the guest saw it", &|run| or(run.guest_switchover_ms.map(units::millis)));
+    row("downtime as a pinger saw it", &|run| or(run.ping_gap_ms.map(units::millis)));
+    for link in 0..runs.first().map_or(0, |run| run.link_bps.len()) {
+        row(&format!("nic{link}, mean over the transfer"), &|run| or(nic_rate(run, link)));
+    }
+    row("CPU at the source, s/GB", &|run| or(cpu_per_gb(run, run.cpu_source_s)));
+    row("CPU at the target, s/GB", &|run| or(cpu_per_gb(run, run.cpu_target_s)));
+    row("guest's verdict on its memory", &|run| match &run.guest_verdict {
+        Some(verdict) if verdict.ok => format!("intact ({} pages)", verdict.pages),
+        Some(verdict) => format!("{} of {} PAGES WRONG", verdict.bad_pages, verdict.pages),
+        None => "-".into(),
+    });
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        text += cells.join("   ").trim_end();
+        text += "\n";
+    }
+    text + "(CPU: QEMU's part in the migration + the mover's processes)\n"
+}
+
+/// What a NIC of the source sent from the first to the last byte, against what its wire can carry.
+fn nic_rate(run: &Run, link: usize) -> Option<String> {
+    let seconds = run.last_byte_s? - run.first_byte_s?;
+    let nic = format!("nic{link}");
+    let sent = run.wire_bytes.iter().find(|n| n.host == run.source && n.nic == nic)?.tx_bytes;
+    let bps = sent as f64 * 8.0 / seconds;
+    let share =
+        run.link_bps[link].map_or(String::new(), |capacity| format!(" ({:.0} %)", bps / capacity as f64 * 100.0));
+    Some(units::bps(bps) + &share)
+}
+
+fn cpu_per_gb(run: &Run, cpu: CpuSeconds) -> Option<String> {
+    let gb = run.guest_bytes as f64 / 1e9;
+    (gb > 0.0).then(|| {
+        let mover = if run.mover.is_skein() { format!(" + {}", units::digits(cpu.mover / gb)) } else { String::new() };
+        units::digits(cpu.qemu / gb) + &mover
+    })
+}
