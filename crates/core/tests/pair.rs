@@ -1,0 +1,90 @@
+//! A pair of sessions in virtual time: one seed is one exact run of streams, paths and faults.
+//!
+//! `SKEIN_SEED=n` runs one seed, `SKEIN_TRACE=1` with it shows what happens; `SKEIN_SEEDS=n` runs so many.
+
+mod sim;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sim::scenario::Scenario;
+use sim::{Sabotage, World};
+
+/// What runs in a few seconds without optimisation.
+const SEEDS: u64 = 400;
+
+#[allow(clippy::disallowed_methods)] // what to run comes from outside
+fn number(variable: &str) -> Option<u64> {
+    let value = std::env::var(variable).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{variable}={value} is not a number")))
+}
+
+fn run(seed: u64, sabotage: Option<Sabotage>) -> Result<World, String> {
+    let run = || {
+        let mut scenario = Scenario::from_seed(seed);
+        scenario.config.sabotage = sabotage;
+        scenario.run()
+    };
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
+        Err(format!("panic: {}", text.unwrap_or_default()))
+    })
+}
+
+#[test]
+fn every_stream_comes_out_whole_whatever_happens() {
+    if let Some(seed) = number("SKEIN_SEED") {
+        if let Err(why) = run(seed, None) {
+            panic!("seed {seed}: {why}");
+        }
+        return;
+    }
+    let seeds = number("SKEIN_SEEDS").unwrap_or(SEEDS);
+    let next = AtomicU64::new(number("SKEIN_FIRST").unwrap_or(0));
+    let last = next.load(Ordering::Relaxed) + seeds;
+    let actions = AtomicU64::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let failures: Vec<(u64, String)> = std::thread::scope(|scope| {
+        let work = || {
+            let mut failures = Vec::new();
+            loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= last || failures.len() >= 20 {
+                    return failures;
+                }
+                match run(seed, None) {
+                    Ok(world) => drop(actions.fetch_add(world.actions, Ordering::Relaxed)),
+                    Err(why) => failures.push((seed, why)),
+                }
+            }
+        };
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("panics are caught")).collect()
+    });
+    println!("{seeds} seeds, {} actions", actions.into_inner());
+    for (seed, why) in &failures {
+        println!(
+            "seed {seed}: {why}\nreplay: SKEIN_SEED={seed} SKEIN_TRACE=1 cargo test -p skein-core --test pair every -- --nocapture"
+        );
+    }
+    assert!(failures.is_empty(), "seeds {:?} failed", failures.iter().map(|(seed, _)| seed).collect::<Vec<_>>());
+}
+
+/// A session that lies, as a broken one would, is found out within a few seeds.
+#[test]
+fn the_checkers_find_what_is_broken() {
+    let lies = [
+        Sabotage::LostAcks,
+        Sabotage::LostCredits,
+        Sabotage::StaleRange,
+        Sabotage::LostWakeups,
+        Sabotage::LostReadable,
+        Sabotage::EarlyFin,
+    ];
+    let found = lies.map(|lie| (lie, (0..50).find_map(|seed| Some((seed, run(seed, Some(lie)).err()?)))));
+    for (lie, found) in found {
+        let (seed, why) = found.unwrap_or_else(|| panic!("{lie:?} is not found in 50 seeds"));
+        println!("{lie:?} is found by seed {seed}: {}", why.lines().next().unwrap_or_default());
+    }
+}

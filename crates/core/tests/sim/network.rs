@@ -1,0 +1,372 @@
+//! Paths and the connections on them.
+//!
+//! A path has a rate, a latency and a queue in each direction. A connection behaves as TCP does: its
+//! bytes wait in a bounded socket buffer until the peer's process has read them, take turns with other
+//! connections' for the path's queue, arrive whole and in order or not at all. In a black hole nothing
+//! arrives; after it what was sent arrives in order, a retransmission timeout later, unless the
+//! connection has died meanwhile.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use skein_core::frame::HEADER_BYTES;
+use skein_core::{ConnectionKind, PathId};
+
+use super::driver::Side;
+use super::{ConnIx, Do, ENDS, End, MS, PathIx, Time, World, trace};
+
+#[derive(Clone, Copy, Debug)]
+pub struct PathSpec {
+    /// Bytes per second, by the end that sends.
+    pub rate: [f64; 2],
+    /// One way.
+    pub latency: Time,
+    pub jitter: Time,
+    /// Bytes that the NIC's queue holds.
+    pub queue: u64,
+    /// Bytes that a connection's socket holds.
+    pub socket: u64,
+    pub data_connections: usize,
+    pub up_at: Time,
+}
+
+impl PathSpec {
+    /// A path of so many bytes per second both ways, as a LAN has it.
+    pub fn lan(rate: f64) -> PathSpec {
+        PathSpec {
+            rate: [rate; 2],
+            latency: 50_000,
+            jitter: 20_000,
+            queue: 256 << 10,
+            socket: 512 << 10,
+            data_connections: 3,
+            up_at: 0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// Nothing that is sent in these directions arrives.
+    Hole { path: PathIx, dirs: [bool; 2], lasts: Time },
+    /// The path is dark, and the ends' connections fail after these times.
+    Cut { path: PathIx, dies_after: [Time; 2], lasts: Time },
+    /// The path is dark, and one end knows it from its NIC.
+    Carrier { path: PathIx, end: End, lasts: Time },
+    /// Every path is dark.
+    Dark { lasts: Time },
+    /// One end's process does not run.
+    Pause { end: End, lasts: Time },
+    /// The path gets slower.
+    Slow { path: PathIx, share: f64, lasts: Time },
+    /// One connection fails, at these times at the ends.
+    Kill { pick: u64, after: [Time; 2] },
+    /// An end gets other addresses.
+    Announce { end: End, number: u8 },
+}
+
+impl Fault {
+    pub fn lasts(&self) -> Time {
+        match *self {
+            Fault::Cut { lasts, dies_after, .. } => lasts.max(dies_after[0]).max(dies_after[1]),
+            Fault::Hole { lasts, .. }
+            | Fault::Carrier { lasts, .. }
+            | Fault::Dark { lasts }
+            | Fault::Pause { lasts, .. }
+            | Fault::Slow { lasts, .. } => lasts,
+            Fault::Kill { after, .. } => after[0].max(after[1]),
+            Fault::Announce { .. } => 0,
+        }
+    }
+}
+
+pub struct PathState {
+    pub spec: PathSpec,
+    pub links: [Link; 2],
+    /// The number that the dialling end calls it by at the moment.
+    pub id: PathId,
+    pub control: Option<ConnIx>,
+    pub data: Vec<ConnIx>,
+}
+
+impl PathState {
+    pub fn new(spec: PathSpec) -> PathState {
+        PathState { spec, links: Default::default(), id: PathId(u32::MAX), control: None, data: Vec::new() }
+    }
+}
+
+/// One direction of a path.
+#[derive(Default)]
+pub struct Link {
+    /// Connections with bytes that the queue has no room for yet.
+    turn: VecDeque<ConnIx>,
+    queue: VecDeque<Segment>,
+    queued: u64,
+    on_wire: Option<Segment>,
+    /// So many faults swallow what it carries, the first since then.
+    holes: u32,
+    since: Time,
+    /// Faults that slow it down.
+    slow: Vec<f64>,
+}
+
+struct Segment {
+    conn: ConnIx,
+    bytes: u64,
+    /// Packets that end in it.
+    packets: Vec<Packet>,
+}
+
+#[derive(Debug)]
+pub struct Packet {
+    pub bytes: u64,
+    pub what: What,
+}
+
+#[derive(Debug)]
+pub enum What {
+    Hello,
+    Welcome,
+    Refuse,
+    Frame([u8; HEADER_BYTES], Vec<Bytes>),
+    /// The sender closed the connection.
+    Fin,
+}
+
+pub struct Conn {
+    pub path: PathIx,
+    pub path_id: PathId,
+    pub kind: ConnectionKind,
+    pub sides: [Side; 2],
+    pub flows: [Flow; 2],
+}
+
+/// What one end of a connection has sent.
+#[derive(Default)]
+pub struct Flow {
+    /// Bytes in its socket: the peer's process has not read them.
+    pub buffered: u64,
+    /// Read by the peer, but that word is lost in a black hole of the other direction.
+    unfreed: u64,
+    waiting: VecDeque<Packet>,
+    /// Bytes of the first that are in the path's queue already.
+    head: u64,
+    in_turn: bool,
+    arrivals: VecDeque<(Time, Packet)>,
+    pub not_before: Time,
+    /// Nothing more arrives.
+    dead: bool,
+}
+
+impl Flow {
+    /// Bytes wait that nobody will see any more.
+    pub fn kill(&mut self) {
+        self.dead = true;
+        self.waiting.clear();
+        self.arrivals.clear();
+    }
+}
+
+impl World {
+    /// Puts a packet into a connection's socket.
+    pub fn transmit(&mut self, conn: ConnIx, dir: End, packet: Packet) {
+        let flow = &mut self.conns[conn].flows[dir];
+        if flow.dead {
+            return;
+        }
+        flow.buffered += packet.bytes;
+        flow.waiting.push_back(packet);
+        let path = self.conns[conn].path;
+        if !std::mem::replace(&mut self.conns[conn].flows[dir].in_turn, true) {
+            self.paths[path].links[dir].turn.push_back(conn);
+        }
+        self.serve(path, dir);
+    }
+
+    /// Moves bytes from sockets to the queue, and from the queue to the wire.
+    fn serve(&mut self, path: PathIx, dir: End) {
+        let spec = self.paths[path].spec;
+        // So much goes in one piece (as NICs' segmentation offload does), a fifth of a millisecond at most.
+        let segment_max = ((spec.rate[dir] * 0.0002) as u64).clamp(1500, 64 << 10);
+        let link = &mut self.paths[path].links[dir];
+        while link.queued < spec.queue {
+            let Some(conn) = link.turn.pop_front() else { break };
+            let flow = &mut self.conns[conn].flows[dir];
+            let mut segment = Segment { conn, bytes: 0, packets: Vec::new() };
+            while let Some(first) = flow.waiting.front()
+                && segment.bytes < segment_max
+            {
+                let bytes = (first.bytes - flow.head).min(segment_max - segment.bytes);
+                flow.head += bytes;
+                segment.bytes += bytes;
+                if flow.head == first.bytes {
+                    flow.head = 0;
+                    segment.packets.extend(flow.waiting.pop_front());
+                }
+            }
+            flow.in_turn = !flow.waiting.is_empty();
+            if flow.in_turn {
+                link.turn.push_back(conn);
+            }
+            link.queued += segment.bytes;
+            link.queue.push_back(segment);
+        }
+        if link.on_wire.is_none()
+            && link.holes == 0
+            && let Some(segment) = link.queue.pop_front()
+        {
+            let rate = link.slow.iter().product::<f64>() * spec.rate[dir];
+            let time = (segment.bytes as f64 / rate * 1e9) as Time;
+            link.on_wire = Some(segment);
+            self.after(time, Do::Served(path, dir));
+        }
+    }
+
+    pub(super) fn served(&mut self, path: PathIx, dir: End) {
+        let link = &mut self.paths[path].links[dir];
+        let segment = link.on_wire.take().expect("one segment is served at a time");
+        link.queued -= segment.bytes;
+        let spec = self.paths[path].spec;
+        let jitter = if spec.jitter > 0 { self.rng.below(spec.jitter) } else { 0 };
+        let flow = &mut self.conns[segment.conn].flows[dir];
+        if !flow.dead && !segment.packets.is_empty() {
+            let at = flow.not_before.max(self.now + spec.latency + jitter);
+            flow.not_before = at;
+            flow.arrivals.extend(segment.packets.into_iter().map(|packet| (at, packet)));
+            self.at(at, Do::Arrive(segment.conn, dir));
+        }
+        self.serve(path, dir);
+    }
+
+    pub(super) fn arrive(&mut self, conn: ConnIx, dir: End) {
+        let holed = self.paths[self.conns[conn].path].links[dir].holes > 0;
+        let (now, to) = (self.now, 1 - dir);
+        let Conn { flows, sides, .. } = &mut self.conns[conn];
+        while !holed && flows[dir].arrivals.front().is_some_and(|(at, _)| *at <= now) {
+            sides[to].inbox.push_back(flows[dir].arrivals.pop_front().expect("just looked").1);
+        }
+        self.read_socket(to, conn);
+    }
+
+    /// The peer's process has read so many bytes of what `dir` sent.
+    pub fn free(&mut self, conn: ConnIx, dir: End, bytes: u64) {
+        let holed = self.paths[self.conns[conn].path].links[1 - dir].holes > 0;
+        let flow = &mut self.conns[conn].flows[dir];
+        if holed {
+            flow.unfreed += bytes;
+        } else {
+            flow.buffered -= bytes;
+            self.socket_has_room(dir, conn);
+        }
+    }
+
+    /// Nothing passes any more.
+    pub fn darken(&mut self, path: PathIx) {
+        ENDS.into_iter().for_each(|dir| self.open_hole(path, dir));
+    }
+
+    fn open_hole(&mut self, path: PathIx, dir: End) {
+        let link = &mut self.paths[path].links[dir];
+        if link.holes == 0 {
+            link.since = self.now;
+        }
+        link.holes += 1;
+    }
+
+    fn close_hole(&mut self, path: PathIx, dir: End) {
+        let link = &mut self.paths[path].links[dir];
+        link.holes -= 1;
+        if link.holes > 0 {
+            return;
+        }
+        let lasted = self.now - link.since;
+        for conn in (0..self.conns.len()).filter(|conn| self.conns[*conn].path == path).collect::<Vec<_>>() {
+            if self.conns[conn].sides.iter().all(Side::is_closed) {
+                continue;
+            }
+            // Retransmission timeouts double: the next one is up to as long away as it was dark.
+            let timeout = self.rng.below(lasted.clamp(1, 1000 * MS));
+            let flow = &mut self.conns[conn].flows[dir];
+            if flow.buffered > flow.unfreed {
+                let at = self.now + timeout;
+                flow.not_before = flow.not_before.max(at);
+                let arrivals = flow.arrivals.len();
+                flow.arrivals.iter_mut().for_each(|(due, _)| *due = at.max(*due));
+                for _ in 0..arrivals.min(1) {
+                    self.at(at, Do::Arrive(conn, dir));
+                }
+            }
+            let back = &mut self.conns[conn].flows[1 - dir];
+            back.buffered -= std::mem::take(&mut back.unfreed);
+            self.socket_has_room(1 - dir, conn);
+        }
+        self.serve(path, dir);
+    }
+
+    pub fn is_holed(&self, path: PathIx, dir: End) -> bool {
+        self.paths[path].links[dir].holes > 0
+    }
+
+    fn fault_holes(&self, fault: Fault) -> Vec<(PathIx, End)> {
+        match fault {
+            Fault::Hole { path, dirs, .. } => {
+                ENDS.into_iter().filter(|dir| dirs[*dir]).map(|dir| (path, dir)).collect()
+            }
+            Fault::Cut { path, .. } | Fault::Carrier { path, .. } => vec![(path, 0), (path, 1)],
+            Fault::Dark { .. } => (0..self.paths.len()).flat_map(|path| [(path, 0), (path, 1)]).collect(),
+            _ => vec![],
+        }
+    }
+
+    pub(super) fn fault(&mut self, number: usize) {
+        let fault = self.config.faults[number].1;
+        trace!(self, "{fault:?}");
+        for (path, dir) in self.fault_holes(fault) {
+            self.open_hole(path, dir);
+        }
+        match fault {
+            Fault::Cut { path, dies_after, .. } => {
+                for conn in 0..self.conns.len() {
+                    if self.conns[conn].path == path {
+                        ENDS.into_iter().for_each(|end| self.after(dies_after[end], Do::Broken(conn, end)));
+                    }
+                }
+            }
+            Fault::Carrier { path, end, .. } => self.carrier_lost(path, end),
+            Fault::Pause { end, .. } => self.ends[end].paused += 1,
+            Fault::Slow { path, share, .. } => self.paths[path].links.iter_mut().for_each(|link| link.slow.push(share)),
+            Fault::Kill { pick, after } => {
+                let up: Vec<ConnIx> =
+                    (0..self.conns.len()).filter(|conn| !self.conns[*conn].sides.iter().any(Side::is_closed)).collect();
+                if !up.is_empty() {
+                    let conn = up[(pick % up.len() as u64) as usize];
+                    ENDS.into_iter().for_each(|end| self.after(after[end], Do::Broken(conn, end)));
+                }
+            }
+            Fault::Announce { end, number } => self.announce(end, number),
+            Fault::Hole { .. } | Fault::Dark { .. } => {}
+        }
+        self.after(fault.lasts(), Do::Heal(number));
+    }
+
+    pub(super) fn heal(&mut self, number: usize) {
+        let fault = self.config.faults[number].1;
+        trace!(self, "healed: {fault:?}");
+        for (path, dir) in self.fault_holes(fault) {
+            self.close_hole(path, dir);
+        }
+        match fault {
+            Fault::Pause { end, .. } => {
+                self.ends[end].paused -= 1;
+                self.resume(end);
+            }
+            Fault::Slow { path, share, .. } => {
+                for link in &mut self.paths[path].links {
+                    let at = link.slow.iter().position(|s| *s == share).expect("it was slowed");
+                    link.slow.remove(at);
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! A run from a seed: how it begins, what goes wrong on the way, how it ends, and how long it may take.
+
+use std::time::Duration;
+
+use skein_core::Settings;
+use skein_core::limits::{GONE_TIME, OUTAGE_TIME};
+use skein_core::session::Ended;
+
+use super::app::{HalfSpec, Read, StreamSpec, Write};
+use super::network::{Fault, PathSpec};
+use super::rng::Rng;
+use super::{ACCEPTOR, Config, DIALER, ENDS, MS, S, Time, US, World};
+
+/// How a session ends once all its streams have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// One end closes it.
+    Goodbye(usize),
+    /// The dialling end's process is killed.
+    Killed,
+    /// All paths are dark for good.
+    Dark,
+}
+
+/// What a run must come to.
+pub struct Scenario {
+    pub config: Config,
+    /// When everything that goes wrong is over.
+    healed_at: Time,
+    /// When every stream must be over.
+    deadline: Time,
+    ending: Ending,
+}
+
+fn bytes(rng: &mut Rng, most: f64) -> u64 {
+    match rng.below(10) {
+        0 | 1 => 0,
+        2 | 3 => rng.between(1, 100),
+        4..=6 => rng.log_between(100.0, 100e3) as u64,
+        _ => rng.log_between(100e3, most.max(200e3)) as u64,
+    }
+}
+
+fn path(rng: &mut Rng) -> PathSpec {
+    let rate = rng.log_between(1.25e6, 250e6);
+    let back = if rng.percent(80) { rate } else { rng.log_between(1.25e6, 250e6) };
+    let latency = rng.log_between(20e3, 20e6) as Time;
+    PathSpec {
+        rate: [rate, back],
+        latency,
+        jitter: if rng.percent(50) { latency / 2 } else { 0 },
+        // No queue takes longer than 50 ms.
+        queue: (rng.log_between(16e3, 1e6)).min(rate.min(back) * 0.05) as u64,
+        socket: rng.log_between(32e3, 2e6) as u64,
+        data_connections: rng.between(1, 4) as usize,
+        up_at: if rng.percent(85) { 0 } else { rng.below(3 * S) },
+    }
+}
+
+fn half(rng: &mut Rng, most: f64) -> HalfSpec {
+    let mut bytes = bytes(rng, most);
+    let write = match rng.below(10) {
+        0..=4 => Write::Bulk { piece: rng.log_between(1.0, 1e6) as u64 },
+        5..=7 => {
+            let piece = rng.log_between(1.0, 50e3) as u64;
+            bytes = bytes.min(piece * rng.between(1, 200));
+            Write::Paced { piece, every: rng.log_between(100e3, 10e6) as Time }
+        }
+        8 => Write::AfterPeer,
+        _ => Write::Bulk { piece: 1 << 20 },
+    };
+    if let Write::Bulk { piece } = write {
+        // Few-byte writes of megabytes test nothing more and take long.
+        bytes = bytes.min(piece * 1000);
+    }
+    let read = match rng.below(10) {
+        0..=6 => Read::Eager,
+        7 => Read::Late { after: rng.log_between(100e3, 100e6) as Time },
+        _ => {
+            let taken = rng.log_between(1e3, 1e6) as u64;
+            bytes = bytes.min(taken * 40);
+            Read::Slow { every: rng.log_between(1e6, 50e6) as Time, bytes: taken }
+        }
+    };
+    let finish_after = if rng.percent(70) { 0 } else { rng.below(S) };
+    HalfSpec { bytes, write, finish_after, read }
+}
+
+fn fault(rng: &mut Rng, paths: usize, longest: Time) -> Fault {
+    let lasts = rng.log_between(5e6, longest as f64) as Time;
+    let path = rng.below(paths as u64) as usize;
+    let end = rng.below(2) as usize;
+    match rng.below(12) {
+        0 | 1 => Fault::Hole { path, dirs: [true, true], lasts },
+        2 | 3 => Fault::Hole { path, dirs: [end == DIALER, end == ACCEPTOR], lasts },
+        4 | 5 => {
+            let mut dies = || if rng.percent(50) { 0 } else { rng.below(2 * S) };
+            Fault::Cut { path, dies_after: [dies(), dies()], lasts }
+        }
+        6 => Fault::Carrier { path, end, lasts },
+        7 => Fault::Pause { end, lasts: lasts.min(4 * S) },
+        8 => Fault::Slow { path, share: *rng.pick(&[0.5, 0.1, 0.03]), lasts },
+        9 => {
+            let mut after = || if rng.percent(70) { 0 } else { rng.below(3 * S) };
+            Fault::Kill { pick: after(), after: [after(), after()] }
+        }
+        10 => Fault::Announce { end, number: rng.below(200) as u8 },
+        _ => Fault::Dark { lasts },
+    }
+}
+
+impl Scenario {
+    pub fn from_seed(seed: u64) -> Scenario {
+        let mut rng = Rng::new(seed);
+        let calm = rng.percent(20);
+        let paths: Vec<PathSpec> = (0..rng.between(1, 4)).map(|_| path(&mut rng)).collect();
+
+        // At most about a second of traffic in all.
+        let rate: f64 = paths.iter().map(|path| path.rate[0].min(path.rate[1])).sum();
+        let crowd = rng.percent(4);
+        let number = if crowd { rng.between(40, 80) } else { rng.between(1, 12) };
+        let most = (rate / number as f64 / 2.0).min(8e6);
+        let streams: Vec<StreamSpec> = (0..number)
+            .map(|_| {
+                let opener = rng.below(2) as usize;
+                let mut halves = [half(&mut rng, most), half(&mut rng, most)];
+                if halves.iter().all(|half| half.write == Write::AfterPeer) {
+                    halves[0].write = Write::Bulk { piece: 5000 };
+                }
+                StreamSpec {
+                    opener,
+                    open_at: if rng.percent(50) { 0 } else { rng.below(2 * S) },
+                    name_bytes: if rng.percent(90) { 0 } else { rng.below(1000) as usize },
+                    halves,
+                    reset: rng.percent(15).then(|| (rng.below(2) as usize, rng.below(3 * S))),
+                }
+            })
+            .collect();
+
+        let mut faults = Vec::new();
+        if !calm {
+            let storm = rng.percent(10);
+            for _ in 0..if storm { rng.between(10, 40) } else { rng.between(1, 6) } {
+                faults.push((rng.below(4 * S), fault(&mut rng, paths.len(), 3 * S)));
+            }
+            if rng.percent(5) {
+                faults.push((rng.below(2 * S), Fault::Dark { lasts: rng.between(5 * S, 30 * S) }));
+            }
+            if rng.percent(10) {
+                // A path that flaps.
+                let (path, mut at) = (rng.below(paths.len() as u64) as usize, 0);
+                for _ in 0..rng.between(5, 20) {
+                    let lasts = rng.log_between(20e6, 1e9) as Time;
+                    let dies_after = [rng.below(100 * MS), rng.below(100 * MS)];
+                    let flap = [
+                        Fault::Cut { path, dies_after, lasts },
+                        Fault::Hole { path, dirs: [true, true], lasts },
+                        Fault::Carrier { path, end: rng.below(2) as usize, lasts },
+                    ];
+                    faults.push((at, *rng.pick(&flap)));
+                    at += lasts + rng.log_between(20e6, 1e9) as Time;
+                }
+            }
+        }
+
+        let healed_at = faults.iter().map(|(at, fault)| at + fault.lasts()).max().unwrap_or(0);
+        let up_at = paths.iter().map(|path| path.up_at).max().unwrap_or(0);
+        // What streams take of themselves, one after the other where they wait for one another.
+        let own: Time = streams
+            .iter()
+            .map(|spec| {
+                spec.open_at + spec.halves.iter().map(own_time).sum::<Time>() + spec.reset.map_or(0, |(_, at)| at)
+            })
+            .max()
+            .unwrap_or(0);
+        let slowest = paths.iter().map(|path| path.rate[0].min(path.rate[1])).fold(f64::MAX, f64::min);
+        let total: u64 = streams.iter().flat_map(|spec| &spec.halves).map(|half| half.bytes).sum();
+        // In calm everything goes at a good part of the rate; after faults connections have to be noticed as
+        // dead (2 s, if what died is told from what is slow) and dialled again (1 s).
+        let deadline = if calm {
+            up_at + own + S + (total as f64 / slowest * 2e9) as Time
+        } else {
+            healed_at.max(up_at) + own + 12 * S + (total as f64 / slowest * 3e9) as Time
+        };
+        let config = Config {
+            seed,
+            settings: Settings::default(),
+            epoch: Duration::from_nanos(rng.log_between(1.0, 1e15) as u64),
+            paths,
+            streams,
+            faults,
+            thread_delay: rng.log_between(10e3, 2e6) as Time,
+            new_path_ids: rng.percent(50),
+            calm,
+            sabotage: None,
+        };
+        let ending = match rng.below(20) {
+            0 | 1 => Ending::Killed,
+            2 => Ending::Dark,
+            n => Ending::Goodbye(n as usize % 2),
+        };
+        Scenario { config, healed_at, deadline, ending }
+    }
+
+    /// Runs it to its end. The error says what was wrong.
+    pub fn run(self) -> Result<World, String> {
+        let Scenario { config, healed_at, deadline, ending } = self;
+        let calm = config.calm;
+        let mut world = World::new(config);
+        world.run(deadline, |world| world.unfinished == 0);
+        if world.unfinished > 0 {
+            let healed = healed_at as f64 / 1e9;
+            let status = ENDS.map(|end| world.ends[end].session.status());
+            let unfinished = world.unfinished();
+            world.fail(format!(
+                "streams wait without end (all was well from {healed} s on):\n{unfinished}\n{status:#?}"
+            ));
+        }
+        // The last acknowledgements, and what faults after the last stream leave behind.
+        let quiet = world.now.max(healed_at) + 5 * S;
+        world.run(quiet, |_| false);
+        if world.failure.is_none() {
+            world.check_empty();
+            for end in ENDS {
+                if world.ends[end].ended.is_some() {
+                    world.fail(format!("end {end} ended: {:?}", world.ends[end].ended));
+                }
+                if world.ends[end].peer_addresses != world.ends[1 - end].announced {
+                    let (is, was) = (&world.ends[end].peer_addresses, &world.ends[1 - end].announced);
+                    let why = format!("end {end} takes {is:?} for the peer's addresses, which are {was:?}");
+                    world.fail(why);
+                }
+                if calm && world.ends[end].session.status().resent_bytes > 0 {
+                    world.fail("something was sent twice though nothing was lost");
+                }
+                if calm && world.ends[end].closes > 0 {
+                    world.fail("a connection was closed though nothing was wrong");
+                }
+            }
+        }
+        if world.failure.is_none() {
+            ending.play(&mut world);
+        }
+        match world.failure.take() {
+            Some(failure) => Err(failure),
+            None => Ok(world),
+        }
+    }
+}
+
+/// How long a half takes on a network without limits.
+fn own_time(half: &HalfSpec) -> Time {
+    let writes = match half.write {
+        Write::Paced { piece, every } => (half.bytes / piece + 2) * (every + 3 * MS),
+        _ => 0,
+    };
+    let reads = match half.read {
+        // A quota is met or exceeded by each read; a window's worth waits for every read.
+        Read::Slow { every, bytes } => (half.bytes / bytes + 4) * (every + 100 * US) * 2,
+        // One window each time.
+        Read::Late { after } => (half.bytes / (32 << 10) + 2) * after,
+        Read::Eager => 0,
+    };
+    writes + reads + half.finish_after
+}
+
+impl Ending {
+    fn play(self, world: &mut World) {
+        let all_ended = |world: &World| ENDS.into_iter().all(|end| world.ends[end].ended.is_some());
+        let begin = world.now;
+        world.config.calm = false;
+        match self {
+            Ending::Goodbye(end) => {
+                world.say_goodbye(end);
+                world.run(begin + 2 * S, all_ended);
+                let why = world.ends[1 - end].ended.clone();
+                if why != Some(Ended::ClosedByPeer { code: 7, reason: "all done".into() }) {
+                    world.fail(format!("after a goodbye the other end says {why:?}"));
+                }
+            }
+            Ending::Killed => {
+                world.die(DIALER);
+                let patience = GONE_TIME.as_nanos() as Time + S;
+                world.run(begin + patience, all_ended);
+                let why = world.ends[ACCEPTOR].ended.clone();
+                if why != Some(Ended::PeerGone) {
+                    world.fail(format!("the dialling end was killed and the accepting end says {why:?}"));
+                }
+            }
+            Ending::Dark => {
+                for path in 0..world.paths.len() {
+                    world.darken(path);
+                }
+                let patience = OUTAGE_TIME.as_nanos() as Time + 4 * S;
+                world.run(begin + patience, all_ended);
+                for end in ENDS {
+                    let why = world.ends[end].ended.clone();
+                    if why != Some(Ended::Outage(OUTAGE_TIME)) {
+                        world.fail(format!("with all paths dark for good end {end} says {why:?}"));
+                    }
+                }
+            }
+        }
+    }
+}
