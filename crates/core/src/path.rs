@@ -9,7 +9,9 @@
 
 use std::time::Duration;
 
-use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, INFLIGHT_INITIAL, INFLIGHT_MAX, INFLIGHT_MIN, QUEUE_TIME};
+use crate::limits::{
+    ACK_DELAY, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, INFLIGHT_INITIAL, INFLIGHT_MAX, INFLIGHT_MIN, QUEUE_TIME,
+};
 
 /// How long a rate is believed: two halves of this.
 const RATE_HALF: Duration = Duration::from_millis(750);
@@ -79,6 +81,8 @@ pub struct Path {
     first_sent_at: Duration,
     /// Until so much is delivered, the sender's lack of data limits what is measured.
     app_limited_until: Option<u64>,
+    /// What was acknowledged last had waited on its way.
+    queues: bool,
     rate: Best<f64>,
     rtt: Best<Duration>,
 }
@@ -92,6 +96,7 @@ impl Path {
             delivered_at: now,
             first_sent_at: now,
             app_limited_until: None,
+            queues: false,
             rate: Best::new(RATE_HALF, |a, b| a > b),
             rtt: Best::new(RTT_HALF, |a, b| a < b),
         }
@@ -105,6 +110,11 @@ impl Path {
     /// Measured bytes per second, if there was enough to measure lately.
     pub fn rate(&self) -> Option<f64> {
         self.rate.get()
+    }
+
+    /// Whether bytes wait on the path: only then is the rate all that the path has.
+    pub fn queues(&self) -> bool {
+        self.queues
     }
 
     /// Least round trip lately.
@@ -156,6 +166,8 @@ impl Path {
         self.first_sent_at = stamp.sent_at;
         self.app_limited_until = self.app_limited_until.filter(|until| self.delivered <= *until);
         self.rate.age(now);
+        let alone = self.rtt().map(|rtt| rtt + ACK_DELAY + QUEUE_TIME / 2);
+        self.queues = alone.is_some_and(|alone| now.saturating_sub(stamp.sent_at) > alone);
         let to_send = stamp.sent_at.saturating_sub(stamp.first_sent_at);
         let to_acknowledge = now.saturating_sub(stamp.delivered_at);
         let interval = to_send.max(to_acknowledge).max(SAMPLE_MIN);

@@ -1088,7 +1088,8 @@ impl Session {
 
     /// A slow path that adds next to nothing to the others.
     fn is_spare(&self, state: &PathState) -> bool {
-        let Some(rate) = state.estimate.rate().filter(|rate| *rate < SPARE_RATE_MAX) else {
+        // A long path of which little is known yet has a low rate, too, but nothing waits on it.
+        let Some(rate) = state.estimate.rate().filter(|rate| *rate < SPARE_RATE_MAX && state.estimate.queues()) else {
             return false;
         };
         let usable = self.paths.iter().filter(|(id, _)| self.path_is_usable(**id));
