@@ -320,7 +320,7 @@ fn ratio(own: Result<f64, String>, reference: Result<f64, String>, unit: fn(f64)
 
 fn times(own: Result<f64, String>, reference: Result<f64, String>, unit: fn(f64) -> String) -> Measured {
     let (own, reference) = (own?, reference?);
-    Ok((own / reference, format!("{:.2} x ({} against {})", own / reference, unit(own), unit(reference))))
+    Ok((own / reference, format!("{:.3} x ({} against {})", own / reference, unit(own), unit(reference))))
 }
 
 fn completed(run: &Run) -> Option<&Run> {

@@ -21,6 +21,9 @@ const RESUME_DEADLINE: Duration = Duration::from_secs(20);
 /// For a migration to be over once it was cancelled.
 const CANCEL_DEADLINE: Duration = Duration::from_secs(20);
 
+/// For QEMU to reckon the downtime.
+const RECKON_DEADLINE: Duration = Duration::from_millis(500);
+
 /// The heartbeat is looked at from this long before the migration until this long after.
 const SETTLE: Duration = Duration::from_millis(600);
 
@@ -162,7 +165,7 @@ pub fn migrate(
         let _ = qmp.query("migrate_cancel");
         let _ = qmp.wait_migrated(CANCEL_DEADLINE, |_| {});
     }
-    let info = qmp.migration().map_err(at("source"))?;
+    let info = last_account(qmp).map_err(at("source"))?;
     // Events that came with the answer.
     while let Some(event) = qmp.next_event(Duration::ZERO).map_err(at("source"))? {
         note(&mut phases, &event, &clock);
@@ -186,6 +189,19 @@ pub fn migrate(
     std::thread::sleep(SETTLE);
     let gaps = Gaps::between(&source.beats().since(since), &target.beats().since(since));
     Ok(Moved { info, phases, gaps })
+}
+
+/// What QEMU says when it is over. Some versions say `completed` a moment before they have reckoned the downtime.
+fn last_account(qmp: &mut Qmp) -> Result<MigrationInfo, QmpError> {
+    let end = Instant::now() + RECKON_DEADLINE;
+    loop {
+        let info = qmp.migration()?;
+        let reckoned = info.status != MigrationStatus::Completed || info.downtime.is_some_and(|ms| ms > 0);
+        if reckoned || Instant::now() > end {
+            return Ok(info);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// After a migration that failed: the target is ended first, then the guest goes on at the source. False if it cannot.
