@@ -261,7 +261,7 @@ fn garbage_and_idle_connections_hinder_nobody() {
     let agent = SocketAddr::from(([127, 0, 0, 1], world.agent.port()));
     let garbage: Vec<TcpStream> = (0..40)
         .map(|i| {
-            let mut socket = TcpStream::connect(agent).unwrap();
+            let mut socket = TcpStream::connect_timeout(&agent, Duration::from_secs(5)).unwrap();
             // Half of them say nothing at all.
             if i % 2 == 0 {
                 let _ = socket.write_all(&noise(2000, i + 1));

@@ -13,7 +13,7 @@ use super::dataplane::{Common, print_json, run_until_signal};
 Examples:
   skein agent --allow '/run/qemu/*'
       let members of the cluster connect to any socket in /run/qemu on this host
-  skein agent --allow /run/libvirt/libvirt-sock --allow '/run/skein/mig/*'
+  skein agent --allow /run/libvirt/libvirt-sock --allow '/run/skein/migration/*'
       for libvirt: its control socket and a directory of migration sockets
   skein agent --listen 10.0.0.2:7070
       listen on one address only
@@ -45,7 +45,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     };
     let settings = AgentSettings { acceptor, allow: Allow::new(&args.allow)? };
     let agent = Agent::start(settings, &identity).with_context(|| {
-        format!("no agent on port {}: stop the program that has it, or choose another with --listen", args.listen.port())
+        format!(
+            "no agent on port {}: stop the program that has it, or choose another with --listen",
+            args.listen.port()
+        )
     })?;
     if !args.common.json {
         println!("ready on port {}", agent.port());
