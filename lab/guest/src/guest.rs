@@ -128,6 +128,7 @@ pub struct Guest {
     pub qemu: Qemu,
     agent: Agent,
     beats: Beats,
+    odd_ram: bool,
     directory: TempDir,
 }
 
@@ -165,7 +166,8 @@ impl Guest {
         };
         let agent = Agent::new(connect("control")?);
         let beats = Beats::collect(connect("beat")?).map_err(Error::io("reading", directory.path()))?;
-        Ok(Self { qemu, agent, beats, directory })
+        let odd_ram = config.memory_kib % 1024 != 0;
+        Ok(Self { qemu, agent, beats, odd_ram, directory })
     }
 
     /// A directory for sockets and files of this QEMU, removed with it.
@@ -234,6 +236,32 @@ impl Guest {
         // Its sockets close before it is gone: gigabytes are to be freed.
         let status = self.qemu.wait(Duration::from_secs(3)).ok()??;
         Some(Error::Ended { status, stderr: self.qemu.stderr(), console: self.console() })
+    }
+
+    /// Starts a migration to nowhere and cancels it, if RAM of an odd size makes a QEMU's first migration stall its guest;
+    /// does nothing otherwise. Call it a second or more before a migration whose pauses count.
+    ///
+    /// At the start all pages count as dirty, and QEMU before 9.0 looks through the CPU's TLB for each of them (see
+    /// [`Spec::odd_ram`]); later only for those written since. Tried with a guest of 1 GiB that rests: its longest pause
+    /// in a migration, the switchover aside, was 520 ms, and after this 10 ms.
+    pub fn take_first_stall(&mut self) -> Result<(), Error> {
+        const DEADLINE: Duration = Duration::from_secs(60);
+        if !self.odd_ram {
+            return Ok(());
+        }
+        let qmp = &mut self.qemu.qmp;
+        qmp.tune(&Tuning { return_path: false, max_bandwidth: 1, ..Tuning::default() })?;
+        qmp.migrate("exec:cat >/dev/null")?;
+        let end = Instant::now() + DEADLINE;
+        while qmp.migration()?.status != MigrationStatus::Active && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        qmp.query("migrate_cancel")?;
+        let info = qmp.wait_migrated(DEADLINE, |_| {})?;
+        match info.status {
+            MigrationStatus::Cancelled => Ok(()),
+            _ => Err(Error::Migration { info: Box::new(info), target: "nowhere".into() }),
+        }
     }
 
     /// Waits up to `deadline` for a beat to come from here.

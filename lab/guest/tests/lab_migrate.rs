@@ -242,6 +242,7 @@ fn what_does_not_work_says_why() {
 fn a_target_that_dies_leaves_the_guest_running_on_the_source() {
     let spec = spec(Params { fill_mb: 100, rewrite_mb: 50, rate: 1000, ..Params::default() });
     let mut source = ready(&spec);
+    source.take_first_stall().unwrap();
     let mut target = Guest::incoming(&spec, here).unwrap();
     let uri = format!("unix:{}", target.directory().join("migration").display());
     // Slow enough to be in the middle: 10 MB/s.

@@ -1,7 +1,7 @@
 //! The RAM under test.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, RwLock};
 
 use skein_workload::{PAGE_BYTES, Pacer, Page, Params, Pattern, Sweep};
 
@@ -56,13 +56,19 @@ impl Found {
             self.first_bad.get_or_insert(page);
         }
     }
+
+    fn add(&mut self, other: Self) {
+        self.pages += other.pages;
+        self.bad += other.bad;
+        self.first_bad = self.first_bad.into_iter().chain(other.first_bad).min();
+    }
 }
 
 /// All pages under test.
 pub struct Memory {
     pattern: Pattern,
     /// One for each writer, then one that stays as it was filled.
-    slices: Vec<Mutex<Slice>>,
+    slices: Vec<RwLock<Slice>>,
     writers: usize,
     /// Pages a second, all writers together.
     pub rate: AtomicU32,
@@ -93,7 +99,7 @@ impl Memory {
             let (pages, others) = rest.split_at_mut(end - first);
             rest = others;
             let sweep = Sweep::new(pages.len() as u64);
-            slices.push(Mutex::new(Slice { first: first as u64, pages, sweep, written: 0 }));
+            slices.push(RwLock::new(Slice { first: first as u64, pages, sweep, written: 0 }));
             first = end;
         }
         Ok(Self {
@@ -116,7 +122,7 @@ impl Memory {
 
     /// Pages under test.
     pub fn pages(&self) -> u64 {
-        self.slices.iter().map(|slice| slice.lock().unwrap().pages.len() as u64).sum()
+        self.slices.iter().map(|slice| slice.read().unwrap().pages.len() as u64).sum()
     }
 
     /// Pages filled so far.
@@ -126,13 +132,13 @@ impl Memory {
 
     /// Rewrites done so far.
     pub fn written(&self) -> u64 {
-        self.slices.iter().map(|slice| slice.lock().unwrap().written).sum()
+        self.slices.iter().map(|slice| slice.read().unwrap().written).sum()
     }
 
     /// Writes every page at version 0.
     pub fn fill(&self) {
         for slice in &self.slices {
-            let mut slice = slice.lock().unwrap();
+            let mut slice = slice.write().unwrap();
             let first = slice.first;
             let jobs = slice.pages.len().div_ceil(sys::cpus()).max(1);
             std::thread::scope(|scope| {
@@ -153,7 +159,7 @@ impl Memory {
         *self.dirtying.lock().unwrap() = on;
         self.resumed.notify_all();
         // Whoever was writing holds a slice's lock, and looks at the flag before the next batch.
-        self.slices.iter().for_each(|slice| drop(slice.lock().unwrap()));
+        self.slices.iter().for_each(|slice| drop(slice.write().unwrap()));
     }
 
     /// Whether the writers are to write.
@@ -172,7 +178,7 @@ impl Memory {
             let share = rate / self.writers as u32 + u32::from((writer as u32) < rate % self.writers as u32);
             let mut due = pacer.due(sys::now_ns(), share);
             while due > 0 {
-                let mut slice = self.slices[writer].lock().unwrap();
+                let mut slice = self.slices[writer].write().unwrap();
                 if !self.is_dirtying() {
                     break;
                 }
@@ -200,7 +206,7 @@ impl Memory {
         loop {
             for slice in &self.slices {
                 let mut next = 0;
-                while next < slice.lock().unwrap().pages.len() {
+                while next < slice.read().unwrap().pages.len() {
                     let due = pacer.due(sys::now_ns(), self.verify_rate) as usize;
                     let end = self.verify_batch(slice, next, due.min(BATCH), &mut self.background.lock().unwrap());
                     next = end;
@@ -211,8 +217,8 @@ impl Memory {
     }
 
     /// Verifies up to `count` pages of a slice from `from`; returns where it ended.
-    fn verify_batch(&self, slice: &Mutex<Slice>, from: usize, count: usize, found: &mut Found) -> usize {
-        let slice = slice.lock().unwrap();
+    fn verify_batch(&self, slice: &RwLock<Slice>, from: usize, count: usize, found: &mut Found) -> usize {
+        let slice = slice.read().unwrap();
         let end = slice.pages.len().min(from + count);
         for index in from..end {
             found.take(slice.first + index as u64, slice.is_right(&self.pattern, index));
@@ -220,23 +226,32 @@ impl Memory {
         end
     }
 
-    /// Verifies every page, while the writers go on.
+    /// Verifies every page, on all CPUs, while the writers go on.
     pub fn verify(&self) -> Found {
-        let mut found = Found::default();
+        let total = Mutex::new(Found::default());
         for slice in &self.slices {
-            let mut next = 0;
-            while next < slice.lock().unwrap().pages.len() {
-                next = self.verify_batch(slice, next, BATCH, &mut found);
-            }
+            let length = slice.read().unwrap().pages.len();
+            let next = AtomicUsize::new(0);
+            let work = || {
+                let mut found = Found::default();
+                loop {
+                    let from = next.fetch_add(BATCH, Relaxed);
+                    if from >= length {
+                        break total.lock().unwrap().add(found);
+                    }
+                    self.verify_batch(slice, from, BATCH, &mut found);
+                }
+            };
+            std::thread::scope(|scope| (0..sys::cpus()).for_each(|_| drop(scope.spawn(work))));
         }
-        found
+        total.into_inner().unwrap()
     }
 
     /// A hash of all contents. Stop the rewriting first if it is to be compared.
     pub fn hash(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
         for slice in &self.slices {
-            for word in slice.lock().unwrap().pages.iter().flatten() {
+            for word in slice.read().unwrap().pages.iter().flatten() {
                 hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
             }
         }
@@ -248,7 +263,7 @@ impl Memory {
         let last = self.pages().checked_sub(1).ok_or("no page is under test: fill_mb is 0")?;
         let page = page.unwrap_or(last);
         for slice in &self.slices {
-            let mut slice = slice.lock().unwrap();
+            let mut slice = slice.write().unwrap();
             let first = slice.first;
             if let Some(content) = page.checked_sub(first).and_then(|i| slice.pages.get_mut(i as usize)) {
                 content[page as usize % content.len()] ^= 1 << (page % 64);
