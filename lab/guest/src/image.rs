@@ -1,10 +1,10 @@
 //! What a guest boots from, and the disk that source and target share.
 
 use std::env;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -101,7 +101,11 @@ fn lock(path: &Path) -> Result<File, Error> {
 /// Writes a file so that nobody ever sees half of it.
 fn write_whole(path: &Path, content: &[u8]) -> Result<(), Error> {
     let directory = path.parent().unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(directory).map_err(Error::io("creating a file in", directory))?;
+    // Readable by all: QEMU may run as another user.
+    let mut file = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(0o644))
+        .tempfile_in(directory)
+        .map_err(Error::io("creating a file in", directory))?;
     file.write_all(content).map_err(Error::io("writing", path))?;
     file.persist(path).map_err(|e| Error::io("writing", path)(e.error))?;
     Ok(())
