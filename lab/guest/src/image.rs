@@ -47,7 +47,7 @@ impl Image {
         fs::create_dir_all(cache).map_err(Error::io("creating", cache))?;
         let _lock = lock(&cache.join("lock"))?;
         let kernel = Kernel::obtain(cache)?;
-        let image = cache.join(format!("vmlinux-{}", kernel.version));
+        let image = cache.join(format!("linux-{}", kernel.version));
         if !image.exists() {
             write_whole(&image, &kernel.boot_image()?)?;
         }
