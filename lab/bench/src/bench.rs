@@ -40,9 +40,6 @@ pub const QUICK_BUDGET: Duration = Duration::from_secs(240);
 /// What tap devices are made with; some containers have none.
 const TUN: &str = "/dev/net/tun";
 
-/// QEMU's own default.
-const DOWNTIME_LIMIT_MS: u64 = 300;
-
 /// How a bench is to be run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -81,7 +78,7 @@ pub struct Adjust {
     pub vcpus: Option<u32>,
     /// Where guests' RAM lives; the same for all movers.
     pub memory: MemoryBackend,
-    /// `downtime-limit` of all movers; none: QEMU's default of 300 ms.
+    /// `downtime-limit` of all movers; none: the stage's.
     pub downtime_limit_ms: Option<u64>,
 }
 
@@ -92,7 +89,7 @@ pub enum Progress<'a> {
     Case(&'a Case, usize, usize),
     /// Hosts stand, guests boot.
     Stage(&'a Stage),
-    /// Guests are ready after this time.
+    /// Guests have booted and filled their memory in this time.
     Ready(Duration),
     /// What the links carry.
     Yardstick(&'a Yardstick),
@@ -137,9 +134,9 @@ pub enum BenchError {
     /// Keys and programs.
     #[error(transparent)]
     Carry(#[from] CarryError),
-    /// The yardstick.
-    #[error(transparent)]
-    Iperf(#[from] iperf::IperfError),
+    /// Nobody else may make hosts.
+    #[error("a bench makes network namespaces: run it as root")]
+    NotRoot,
     /// Watching it.
     #[error("watching a run")]
     Watch(#[source] io::Error),
@@ -156,6 +153,9 @@ pub type Tell<'a> = dyn FnMut(&Progress<'_>, &Results) + 'a;
 
 /// Runs `cases` one after the other. A stage that cannot be run is noted in its case's result; the others go on.
 pub fn run(cases: Vec<Case>, options: &Options, tell: &mut Tell<'_>) -> Result<Results, BenchError> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(BenchError::NotRoot);
+    }
     let mut bench = Bench::new(options, tell)?;
     let count = cases.len();
     for (n, case) in cases.into_iter().enumerate() {
@@ -171,7 +171,6 @@ struct Bench<'a, 'b> {
     tell: &'a mut Tell<'b>,
     results: Results,
     kit: Kit,
-    image: Image,
     directory: TempDir,
     /// Numbers sites and runs.
     count: u32,
@@ -197,7 +196,6 @@ impl<'a, 'b> Bench<'a, 'b> {
         };
         Ok(Self {
             kit: Kit::new(&options.skein)?,
-            image: Image::prepare(&skein_lab_guest::default_cache())?,
             results: Results { schema: SCHEMA, about, cases: vec![], runs: vec![] },
             options,
             tell,
@@ -241,6 +239,7 @@ impl<'a, 'b> Bench<'a, 'b> {
 
     fn case(&mut self, case: &Case) -> Result<(), BenchError> {
         let mut gathered = Gathered::default();
+        let mut complete = true;
         let begun = Instant::now();
         for (n, stage) in case.stages.iter().enumerate() {
             // What is left of the budget is shared by the stages that are left.
@@ -254,13 +253,14 @@ impl<'a, 'b> Bench<'a, 'b> {
                     let note = in_stage(stage, &format!("ended early: {}", chain(&error)));
                     self.tell(&Progress::Note(&note));
                     gathered.notes.push(note);
+                    complete = false;
                 }
             }
         }
         let runs: Vec<Run> = self.results.runs.iter().filter(|r| r.case == case.name).cloned().collect();
         let data = Data { subject: case.subject, runs: &runs, yardsticks: &gathered.yardsticks };
         let mut result = figure::judge(case.name, case.shows, &case.checks, data, gathered.skipped);
-        result.notes = gathered.notes;
+        (result.complete, result.notes) = (complete, gathered.notes);
         self.results.cases.push(result);
         self.tell(&Progress::Judged);
         Ok(())
@@ -299,13 +299,23 @@ impl<'a, 'b> Bench<'a, 'b> {
             }
         }
         if stage.iperf3 {
-            let yardstick = iperf::measure(&site, stage.name, self.directory.path())?;
-            self.tell(&Progress::Yardstick(&yardstick));
-            gathered.yardsticks.push(yardstick);
+            match iperf::measure(&site, stage.name, self.directory.path()) {
+                Ok(yardstick) => {
+                    self.tell(&Progress::Yardstick(&yardstick));
+                    gathered.yardsticks.push(yardstick);
+                }
+                // Guests can be moved without.
+                Err(error) => {
+                    let note = in_stage(stage, &chain(&error));
+                    self.tell(&Progress::Note(&note));
+                    gathered.notes.push(note);
+                }
+            }
         }
         let yardstick = gathered.yardsticks.iter().find(|y| y.stage == stage.name).cloned();
+        let booted = Instant::now();
         let mut residents = self.boot(stage, &site)?;
-        self.tell(&Progress::Ready(begun.elapsed()));
+        self.tell(&Progress::Ready(booted.elapsed()));
 
         let rounds = self.rounds();
         let mut longest_round = Duration::ZERO;
@@ -353,7 +363,7 @@ impl<'a, 'b> Bench<'a, 'b> {
             site,
             yardstick,
             kit: &self.kit,
-            downtime_limit_ms: self.options.adjust.downtime_limit_ms.unwrap_or(DOWNTIME_LIMIT_MS),
+            downtime_limit_ms: self.options.adjust.downtime_limit_ms.unwrap_or(stage.downtime_limit_ms),
             commit: &self.results.about.commit,
             interrupt: &self.options.interrupt,
         };
@@ -385,7 +395,9 @@ impl<'a, 'b> Bench<'a, 'b> {
     }
 
     fn boot(&self, stage: &Stage, site: &Site) -> Result<Vec<Resident>, BenchError> {
-        residents::boot(stage, site, &self.image, &self.options.adjust, &self.options.interrupt)
+        // Each time: quick when it is there, and it may have been cleared away since.
+        let image = Image::prepare(&skein_lab_guest::default_cache())?;
+        residents::boot(stage, site, &image, &self.options.adjust, &self.options.interrupt)
     }
 }
 

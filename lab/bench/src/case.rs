@@ -30,6 +30,8 @@ pub struct Stage {
     pub guest: Guest,
     /// How many move, and where to.
     pub moves: Moves,
+    /// `downtime-limit` of all movers.
+    pub downtime_limit_ms: u64,
     /// The movers compared: the case's subject first, then its strongest peer.
     pub movers: Vec<Mover>,
     /// What is done to the links in mid-migration.
@@ -164,6 +166,8 @@ fn stage(links: Links, guest: Guest, movers: &[Mover]) -> Stage {
         links,
         guest,
         moves: Moves::Together(1),
+        // QEMU's default.
+        downtime_limit_ms: 300,
         movers: movers.to_vec(),
         fault: None,
         iperf3: false,

@@ -73,6 +73,7 @@ pub fn judge(case: &str, shows: &str, checks: &[Check], data: Data<'_>, skipped:
         totals: totals(data.runs),
         yardsticks: data.yardsticks.to_vec(),
         skipped,
+        complete: true,
         notes: Vec::new(),
         parts,
     }

@@ -10,7 +10,7 @@ use serde_json::json;
 use skein_hypervisor::{Event, MigrationInfo, MigrationStatus, Qmp, QmpError, Tls, Tuning};
 use skein_lab_guest::{Gaps, Guest};
 
-use crate::record::Phases;
+use crate::{carry::qemu_tls, record::Phases};
 
 /// How often progress is asked for.
 const ASK_EVERY: Duration = Duration::from_millis(100);
@@ -82,7 +82,7 @@ pub fn prepare(
     source: &mut Guest,
     target: &mut Guest,
     tuning: &Tuning,
-    tls: Option<(&Path, &Path)>,
+    tls: Option<&Path>,
     listen: &str,
 ) -> Result<Tuning, MigrationError> {
     let mut tuning = tuning.clone();
@@ -90,11 +90,11 @@ pub fn prepare(
     for name in ["tls-creds", "tls-hostname"] {
         tuning.parameters.entry(name).or_insert("".into());
     }
-    if let Some((source_files, target_files)) = tls {
-        credentials(&mut source.qemu.qmp, source_files, "client").map_err(at("source"))?;
-        credentials(&mut target.qemu.qmp, target_files, "server").map_err(at("target"))?;
+    if let Some(files) = tls {
+        credentials(&mut source.qemu.qmp, files, "client").map_err(at("source"))?;
+        credentials(&mut target.qemu.qmp, files, "server").map_err(at("target"))?;
         tuning.parameters.clear();
-        tuning.tls = Some(Tls { creds: CREDENTIALS.into(), hostname: Some(skein_identity::MEMBER_NAME.into()) });
+        tuning.tls = Some(Tls { creds: CREDENTIALS.into(), hostname: Some(qemu_tls::HOST_NAME.into()) });
     }
     target.qemu.qmp.tune(&tuning).map_err(at("target"))?;
     target.qemu.qmp.migrate_incoming(listen).map_err(at("target"))?;
@@ -109,8 +109,8 @@ fn credentials(qmp: &mut Qmp, files: &Path, endpoint: &str) -> Result<(), QmpErr
         "qom-type": "tls-creds-x509", "id": CREDENTIALS, "dir": files, "endpoint": endpoint, "verify-peer": true
     });
     match qmp.execute("object-add", arguments.clone()) {
-        // A QEMU that was a target before: what it has may be a server's.
-        Err(QmpError::Refused { .. }) => {
+        // A QEMU that was a target before: what it has is a server's.
+        Err(QmpError::Refused { description, .. }) if description.contains("duplicate") => {
             qmp.execute("object-del", json!({ "id": CREDENTIALS }))?;
             qmp.execute("object-add", arguments).map(drop)
         }

@@ -79,6 +79,8 @@ pub struct CaseResult {
     pub totals: Vec<Total>,
     /// What was left out, and why.
     pub skipped: Vec<Skipped>,
+    /// Every stage ran to its end. Figures of a case that did not are judged by what there is.
+    pub complete: bool,
     /// What else the reader should know.
     pub notes: Vec<String>,
 }
@@ -525,6 +527,7 @@ pub(crate) mod tests {
                     failed: 0,
                 }],
                 skipped: vec![Skipped { stage: "carrier".into(), mover: Mover::Mptcp, why: "no MPTCP".into() }],
+                complete: true,
                 notes: vec!["stopped after 2 of 3 rounds".into()],
             }],
             runs: vec![full, failed],

@@ -182,7 +182,7 @@ impl Setting<'_> {
         let mut prepared = Vec::new();
         for n in 0..residents.len() {
             let (way, slot) = way_of(ways, n);
-            let tls = way.carried.tls.as_ref().map(|(source, target)| (source.as_path(), target.as_path()));
+            let tls = way.carried.tls.as_deref();
             let (listen, connect) = &way.carried.uris[slot];
             let tuning = mover.tuning(self.downtime_limit_ms);
             let done = migration::prepare(&mut residents[n].guest, &mut targets[n], &tuning, tls, listen);

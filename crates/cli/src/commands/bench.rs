@@ -87,7 +87,7 @@ struct RunArgs {
     /// Give guests anonymous memory instead of a shared memfd; all movers get the same.
     #[arg(long)]
     anonymous: bool,
-    /// QEMU's downtime-limit for all movers, in milliseconds; 300 if not given.
+    /// QEMU's downtime-limit for all movers, in milliseconds; the case's if not given, mostly 300.
     #[arg(long, value_name = "MS")]
     downtime_limit_ms: Option<u64>,
 }
@@ -155,6 +155,8 @@ fn measure(args: RunArgs) -> anyhow::Result<()> {
     for file in [&args.json, &args.html].into_iter().flatten() {
         writeln!(out, "wrote {}", file.display())?;
     }
+    let incomplete: Vec<&str> = results.cases.iter().filter(|c| !c.complete).map(|c| c.case.as_str()).collect();
+    anyhow::ensure!(incomplete.is_empty(), "not all could be run, see above: {}", incomplete.join(", "));
     Ok(())
 }
 
@@ -244,7 +246,9 @@ impl Screen {
                 }
                 self.moving("hosts, links, guests".into());
             }
-            Progress::Ready(took) => self.line(&format!("  ready after {}", units::seconds(took.as_secs_f64()))),
+            Progress::Ready(took) => {
+                self.line(&format!("  guests are ready after {}", units::seconds(took.as_secs_f64())))
+            }
             Progress::Yardstick(y) => {
                 let each: Vec<String> = y.iperf3_bps.iter().map(|&bps| units::bps(bps)).collect();
                 let sum = units::bps(y.iperf3_bps.iter().sum());

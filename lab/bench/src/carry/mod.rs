@@ -1,7 +1,7 @@
 //! What carries a migration between two hosts: set up before a run, gone after it.
 
 mod mptcp;
-mod qemu_tls;
+pub mod qemu_tls;
 mod skein;
 mod socat;
 mod ssh;
@@ -38,6 +38,9 @@ pub enum CarryError {
     /// The hosts.
     #[error(transparent)]
     Site(#[from] SiteError),
+    /// Keys for QEMU's own TLS.
+    #[error("making certificates for QEMU")]
+    Certificate(#[from] rcgen::Error),
     /// Its files.
     #[error("the mover's file {path}")]
     File {
@@ -90,8 +93,8 @@ pub struct Carried {
     pub uris: Vec<(String, String)>,
     /// The further pipe, if there is one.
     pub control: Option<Forward>,
-    /// Directories with QEMU's TLS credentials, on the source and on the target.
-    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Directory with QEMU's TLS credentials.
+    pub tls: Option<PathBuf>,
     /// Everything about it that was set.
     pub parameters: BTreeMap<String, Value>,
 }
@@ -120,7 +123,7 @@ pub struct Kit {
 }
 
 impl Kit {
-    /// Makes a cluster's CA, an identity for each host, and from the same the files that QEMU's TLS wants.
+    /// Makes a cluster's CA and an identity for each host, and what QEMU's own TLS wants.
     /// `skein`: the program whose tunnel is measured.
     pub fn new(skein: &Path) -> Result<Self, CarryError> {
         let directory = tempfile::Builder::new()
@@ -131,8 +134,8 @@ impl Kit {
         let ca = ClusterCa::create("skein bench")?;
         for host in HOSTS {
             ca.issue(host, Validity::days(2))?.save(&kit.identity(host))?;
-            qemu_tls::prepare(&kit, host)?;
         }
+        qemu_tls::prepare(&kit)?;
         Ok(kit)
     }
 
@@ -170,7 +173,7 @@ pub fn start(mover: Mover, route: &Route<'_>, kit: &Kit) -> Result<Carried, Carr
         Carrier::Tcp => tcp(route, ""),
         Carrier::TcpTls => {
             let mut carried = tcp(route, "")?;
-            carried.tls = Some((qemu_tls::directory(kit, route.source), qemu_tls::directory(kit, route.target)));
+            carried.tls = Some(qemu_tls::directory(kit));
             carried.note("tls", "tls-creds-x509 on both ends, ECDSA P-256, verify-peer=on");
             Ok(carried)
         }

@@ -1,32 +1,45 @@
-//! The files that QEMU's `tls-creds-x509` wants, from Skein's own identities.
+//! The files that QEMU's `tls-creds-x509` wants.
+//!
+//! Not Skein's own identities: QEMU insists on certificates that permit key encipherment, which those rightly do not.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
-use skein_identity::Identity;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
 
-use super::{CarryError, Kit};
+use super::{CarryError, Kit, write};
 
-/// The directory with the credentials of `host`, as a server and as a client.
-pub fn directory(kit: &Kit, host: &str) -> PathBuf {
-    kit.directory.path().join(format!("qemu-tls-{host}"))
+/// The name in the certificate of every host.
+pub const HOST_NAME: &str = "host.bench.internal";
+
+/// The directory with the credentials, as a server and as a client. One for both hosts: they differ in nothing.
+pub(super) fn directory(kit: &Kit) -> PathBuf {
+    kit.directory.path().join("qemu-tls")
 }
 
-pub fn prepare(kit: &Kit, host: &str) -> Result<(), CarryError> {
-    let (from, to) = (kit.identity(host), directory(kit, host));
-    let wrong = |path: &PathBuf| {
-        let path = path.clone();
-        move |source| CarryError::File { path, source }
-    };
-    fs::create_dir_all(&to).map_err(wrong(&to))?;
-    for (file, names) in [
-        (Identity::CA_FILE, &["ca-cert.pem"][..]),
-        (Identity::CERTIFICATE_FILE, &["server-cert.pem", "client-cert.pem"]),
-        (Identity::KEY_FILE, &["server-key.pem", "client-key.pem"]),
-    ] {
-        for name in names {
-            let path = to.join(name);
-            fs::copy(from.join(file), &path).map_err(wrong(&path))?;
-        }
+/// Makes them.
+pub(super) fn prepare(kit: &Kit) -> Result<(), CarryError> {
+    let directory = directory(kit);
+    std::fs::create_dir_all(&directory).map_err(|source| CarryError::File { path: directory.clone(), source })?;
+
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "skein bench");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let key = KeyPair::generate()?;
+    write(&directory.join("ca-cert.pem"), &params.self_signed(&key)?.pem())?;
+    let ca = Issuer::new(params, key);
+
+    let mut params = CertificateParams::new([HOST_NAME.to_string()])?;
+    params.distinguished_name.push(DnType::CommonName, HOST_NAME);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, &ca)?.pem();
+    for end in ["server", "client"] {
+        write(&directory.join(format!("{end}-cert.pem")), &certificate)?;
+        write(&directory.join(format!("{end}-key.pem")), &key.serialize_pem())?;
     }
     Ok(())
 }

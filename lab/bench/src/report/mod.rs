@@ -6,7 +6,7 @@ mod markup;
 use std::fmt::Write;
 
 use crate::{
-    record::{CaseResult, Machine, Results, Run, Samples, Total},
+    record::{CaseResult, EndMemory, Machine, Results, RoundTrips, Run, Samples, Total},
     stats::median,
     units,
 };
@@ -154,6 +154,7 @@ fn section(out: &mut String, case: &CaseResult, runs: &[&Run]) {
             chart::bars(out, &totals);
             out.push_str("</figure>\n");
             table(out, &totals, &runs);
+            besides(out, &totals, &runs);
         }
         for skipped in case.skipped.iter().filter(|s| s.stage == stage) {
             let _ = writeln!(
@@ -256,6 +257,48 @@ fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
         }
     }
     out.push_str("</tbody></table></div>\n");
+}
+
+/// What only some cases measure: faults, the small stream, the mover's memory.
+fn besides(out: &mut String, totals: &[&Total], runs: &[&Run]) {
+    let mut item = |run: &Run, words: String| {
+        let name = format!("{}, run {}", run.mover.label(), run.round);
+        let _ = writeln!(out, "<p class=\"note\"><b>{}</b>: {}</p>", escape(&name), escape(&words));
+    };
+    for run in totals.iter().flat_map(|total| of(total, runs)).filter(|run| run.guest == 0) {
+        for fault in &run.faults {
+            let links: Vec<String> = fault.links.iter().map(|link| format!("nic{link}")).collect();
+            let mut words = format!("{} of {} at {}", fault.kind, links.join(", "), units::seconds(fault.at_s));
+            if let Some(healed) = fault.healed_s {
+                let _ = write!(words, ", healed at {}", units::seconds(healed));
+            }
+            if let Some(below) = fault.below_90_s {
+                let _ = write!(words, "; the others under 90 % for {}", units::seconds(below));
+            }
+            if let Some(again) = fault.used_again_s {
+                let _ = write!(words, "; used again {} after healing", units::seconds(again));
+            }
+            item(run, words);
+        }
+        if let Some(control) = &run.control {
+            let part = |name: &str, r: &RoundTrips| {
+                let [median, p99, max] = [r.median_us, r.p99_us, r.max_us].map(|us| units::millis(us / 1e3));
+                format!("{name} {median} (p99 {p99}, longest {max}, of {})", r.count)
+            };
+            item(run, format!("round trips {}; {}", part("idle", &control.idle), part("beside bulk", &control.loaded)));
+        }
+        if let Some(memory) = &run.memory {
+            let end = |end: &EndMemory| {
+                let [anonymous, locked, sockets] =
+                    [end.anonymous_bytes, end.locked_bytes, end.socket_bytes].map(|bytes| units::bytes(bytes as f64));
+                format!("{anonymous} anonymous, {locked} locked, {sockets} in sockets")
+            };
+            item(
+                run,
+                format!("most memory at the source {}; at the target {}", end(&memory.source), end(&memory.target)),
+            );
+        }
+    }
 }
 
 fn per_gb(run: &Run, of: fn(&crate::record::CpuSeconds) -> f64) -> Option<f64> {
