@@ -23,6 +23,11 @@ pub const ADDRESSES_MAX: usize = 128;
 
 /// Streams of one session that are open at once, for each side that opens.
 pub const STREAMS_MAX: u32 = 1024;
+/// No stream has this number or a higher one, so that numbers do not wrap.
+pub const STREAM_NUMBER_MAX: u32 = u32::MAX - 4;
+/// Gaps between the received pieces of all streams of a session. An honest peer leaves about as many as frames
+/// are under way at once; a dishonest one could leave one at every other byte of every window.
+pub const GAPS_MAX: usize = 64 << 10;
 /// Connections of one session: 16 paths with one control and seven data connections each.
 pub const CONNECTIONS_MAX: usize = 128;
 

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use bytes::{Buf, Bytes};
 
+/// Pieces up to this length together become one.
+const JOIN_BYTES: usize = 4 << 10;
+
 /// The receiving half's buffer. The caller bounds it: nothing beyond the granted credit is inserted.
 #[derive(Debug, Default)]
 pub struct Reassembly {
@@ -31,6 +34,17 @@ impl Reassembly {
         self.chunks.len()
     }
 
+    /// How many of them there are beyond what lies in one row needs: about as many as gaps.
+    pub(crate) fn gaps(&self) -> usize {
+        // Of two neighbours in a row, one is longer than half of what is joined.
+        self.chunks.len().saturating_sub(2 + self.held_bytes as usize / (JOIN_BYTES / 2))
+    }
+
+    /// Offset after the last byte that is here or was handed out.
+    pub(crate) fn end(&self) -> u64 {
+        self.chunks.last_key_value().map_or(self.delivered, |(&offset, chunk)| offset + chunk.len() as u64)
+    }
+
     /// Whether [`Self::pop`] has something.
     pub fn is_ready(&self) -> bool {
         self.chunks.first_key_value().is_some_and(|(&offset, _)| offset == self.delivered)
@@ -39,6 +53,7 @@ impl Reassembly {
     /// Takes a chunk in; what is already here or delivered is dropped. Returns the bytes that were new.
     pub fn insert(&mut self, mut offset: u64, mut data: Bytes) -> u64 {
         let before = self.held_bytes;
+        let whole = data.len();
         if offset < self.delivered {
             let skip = (self.delivered - offset).min(data.len() as u64);
             data.advance(skip as usize);
@@ -59,12 +74,29 @@ impl Reassembly {
                 Some((&next, _)) => ((next - offset) as usize).min(data.len()),
                 None => data.len(),
             };
-            let piece = data.split_to(gap);
+            let mut piece = data.split_to(gap);
+            if gap < whole / 2 {
+                // Not to keep all of a buffer for a part of it.
+                piece = Bytes::copy_from_slice(&piece);
+            }
             self.held_bytes += gap as u64;
-            self.chunks.insert(offset, piece);
+            self.keep(offset, piece);
             offset += gap as u64;
         }
         self.held_bytes - before
+    }
+
+    /// Small pieces are joined: each costs more than its bytes.
+    fn keep(&mut self, offset: u64, piece: Bytes) {
+        if piece.len() < JOIN_BYTES
+            && let Some((&at, before)) = self.chunks.range_mut(..offset).next_back()
+            && at + before.len() as u64 == offset
+            && before.len() + piece.len() <= JOIN_BYTES
+        {
+            *before = [&before[..], &piece[..]].concat().into();
+        } else {
+            self.chunks.insert(offset, piece);
+        }
     }
 
     /// The next bytes in order, if they are here.

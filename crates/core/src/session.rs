@@ -16,7 +16,7 @@
 //! other than bulk, and the bytes of streams that send little, go over the control connections of two
 //! paths at once, so that losing either costs nothing.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -71,6 +71,8 @@ pub enum ProtocolError {
     EndMoved,
     #[error("the peer acknowledged bytes that were never sent")]
     AckBeyondSent,
+    #[error("the peer sent a stream in too many small pieces that do not join")]
+    Confetti,
     #[error("the peer used a stream that it may not open, or too many of them")]
     BadStream,
     #[error("the peer opened more connections than a session may have")]
@@ -168,6 +170,7 @@ enum Item {
     Open(StreamId, String),
     Fin(StreamId, u64),
     Reset(StreamId, u64, String),
+    /// Not kept: it says what is granted when it goes out, and is said again when a connection is lost.
     Credit(StreamId),
     Addresses,
     Ping,
@@ -216,6 +219,8 @@ struct Connection {
     ping_at: Duration,
     /// Control connections: when a ping not yet answered went out.
     ping_open: Option<Duration>,
+    /// The peer's ping to be answered.
+    pong: Option<u64>,
     suspect_since: Option<Duration>,
     closing: bool,
 }
@@ -237,6 +242,7 @@ impl Connection {
             acknowledge_at: None,
             ping_at: now,
             ping_open: None,
+            pong: None,
             suspect_since: None,
             closing: false,
         }
@@ -250,10 +256,24 @@ impl Connection {
 #[derive(Debug)]
 struct PathState {
     estimate: Path,
+    up_at: Duration,
     control: Option<ConnectionId>,
     probed_at: Duration,
     sent_bytes: u64,
     received_bytes: u64,
+}
+
+impl PathState {
+    fn new(now: Duration) -> PathState {
+        PathState {
+            estimate: Path::new(now),
+            up_at: now,
+            control: None,
+            probed_at: now,
+            sent_bytes: 0,
+            received_bytes: 0,
+        }
+    }
 }
 
 /// What one path does, for people.
@@ -312,6 +332,9 @@ pub struct Footprint {
     pub retained_bytes: u64,
     /// Frames and pieces of streams in every queue of the sending side.
     pub queued: usize,
+    /// What counts against bounds of sending: bytes under way on paths, and of urgent streams.
+    pub inflight_bytes: u64,
+    pub urgent_bytes: u64,
     /// Events not yet polled.
     pub events: usize,
 }
@@ -328,6 +351,9 @@ pub struct Session {
     next_peer: u32,
     /// The peer's next stream to tell the application of.
     next_announced: u32,
+    /// The peer's streams that were reset here and that it may not know of. They bound how fast it can open
+    /// others.
+    resets: BTreeSet<StreamId>,
     /// Streams with bulk to send, in turn.
     turn: VecDeque<StreamId>,
     connections: BTreeMap<ConnectionId, Connection>,
@@ -362,6 +388,7 @@ impl Session {
             next_own,
             next_peer,
             next_announced: next_peer,
+            resets: BTreeSet::new(),
             turn: VecDeque::new(),
             connections: BTreeMap::new(),
             paths: BTreeMap::new(),
@@ -388,7 +415,8 @@ impl Session {
             return Err(OpenError::NameTooLong);
         }
         let own = self.next_own % 2;
-        if self.streams.keys().filter(|id| id.0 % 2 == own).count() >= STREAMS_MAX as usize {
+        let open = self.streams.keys().filter(|id| id.0 % 2 == own).count();
+        if open >= STREAMS_MAX as usize || self.next_own >= STREAM_NUMBER_MAX {
             return Err(OpenError::TooMany);
         }
         let id = StreamId(self.next_own);
@@ -444,6 +472,9 @@ impl Session {
         };
         if stream.reset.is_none() {
             stream.send.clear();
+            if id.0 % 2 == self.next_peer % 2 {
+                self.resets.insert(id);
+            }
             self.post(Item::Reset(id, code, handshake::truncated(reason).to_owned()));
         }
         // Whoever waits on it learns that there is nothing to wait for.
@@ -534,17 +565,12 @@ impl Session {
         if self.connections.len() >= CONNECTIONS_MAX {
             return Err(ProtocolError::TooManyConnections);
         }
-        let state = self.paths.entry(path).or_insert_with(|| PathState {
-            estimate: Path::new(now),
-            control: None,
-            probed_at: now,
-            sent_bytes: 0,
-            received_bytes: 0,
-        });
         let control = kind == ConnectionKind::Control;
-        if self.connections.contains_key(&id) || (control && state.control.is_some()) {
+        let has_control = self.paths.get(&path).is_some_and(|state| state.control.is_some());
+        if self.connections.contains_key(&id) || (control && has_control) {
             return Err(ProtocolError::ConnectionReused);
         }
+        let state = self.paths.entry(path).or_insert_with(|| PathState::new(now));
         if control {
             state.control = Some(id);
         }
@@ -596,7 +622,7 @@ impl Session {
             self.closed_by_peer_at = self.closed_by_peer_at.filter(|at| now.saturating_sub(*at) < GONE_TIME);
             self.alone_since = Some(now);
         }
-        self.give_back(connection.sent.into_iter().map(|s| s.item).chain(connection.outbox));
+        self.give_back(connection.kind, connection.sent.into_iter().map(|s| s.item).chain(connection.outbox));
         self.wake_data();
     }
 
@@ -628,7 +654,11 @@ impl Session {
             Frame::Credit { stream, offset } => self.handle_credit(stream, offset),
             Frame::Ack { connection, offset } => self.handle_ack(now, connection, offset),
             Frame::Ping { token } => {
-                self.post_on(id, Item::Pong(token));
+                // Only the latest is answered, so that a peer that asks and does not read costs nothing.
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.pong = Some(token);
+                    self.wake(id);
+                }
                 Ok(())
             }
             Frame::Pong { token } => {
@@ -664,6 +694,10 @@ impl Session {
         for id in ids {
             self.check_connection(now, id);
         }
+        // Nobody would notice the silence of data connections whose control connection never came.
+        let orphans = |state: &PathState| state.control.is_none() && now.saturating_sub(state.up_at) >= DEAD_TIME;
+        let orphans: Vec<PathId> = self.paths.iter().filter(|(_, state)| orphans(state)).map(|(id, _)| *id).collect();
+        orphans.into_iter().for_each(|path| self.close_path(path));
         self.wake_data();
         if let Some(since) = self.alone_since {
             let alone = now.saturating_sub(since);
@@ -736,7 +770,7 @@ impl Session {
     #[doc(hidden)]
     pub fn footprint(&self) -> Footprint {
         let items = self.connections.values().flat_map(|c| c.sent.iter().map(|sent| &sent.item).chain(&c.outbox));
-        let (mut queued, mut retained_bytes) = (self.turn.len(), 0);
+        let (mut queued, mut retained_bytes) = (self.turn.len() + self.resets.len(), 0);
         for item in items.chain(&self.backlog) {
             queued += 1;
             if let Item::Data(_, chunk) = item {
@@ -748,6 +782,8 @@ impl Session {
             connections: self.connections.len(),
             paths: self.paths.len(),
             events: self.events.len(),
+            inflight_bytes: self.paths.values().map(|path| path.estimate.inflight()).sum(),
+            urgent_bytes: self.connections.values().map(|connection| connection.urgent_bytes).sum(),
             ..Footprint::default()
         };
         for stream in self.streams.values() {
@@ -806,9 +842,15 @@ impl Session {
         }
         let was_readable = half.is_readable();
         half.reassembly.insert(offset, data);
+        let gaps = half.reassembly.gaps();
         let tell = !was_readable && half.is_readable() && stream.opened && stream.reset.is_none();
         if tell {
             self.events.push_back(Event::Readable(id));
+        }
+        // Summed up only where it could matter.
+        if gaps > GAPS_MAX / 256 && self.streams.values().map(|s| s.receive.reassembly.gaps()).sum::<usize>() > GAPS_MAX
+        {
+            return Err(ProtocolError::Confetti);
         }
         Ok(())
     }
@@ -818,8 +860,7 @@ impl Session {
             return Ok(());
         };
         let half = &mut stream.receive;
-        let held_to = half.reassembly.delivered() + half.reassembly.held_bytes();
-        if half.end.is_some_and(|e| e != end) || end < held_to {
+        if half.end.is_some_and(|e| e != end) || end < half.reassembly.end() {
             return Err(ProtocolError::EndMoved);
         }
         half.end = Some(end);
@@ -863,13 +904,21 @@ impl Session {
         }
         if id.0 >= self.next_peer {
             let own = self.next_own % 2;
-            let open = self.streams.keys().filter(|id| id.0 % 2 != own).count();
+            let mut open = self.streams.keys().filter(|id| id.0 % 2 != own).count();
             let more = (id.0 - self.next_peer) / 2 + 1;
-            if more as usize + open > STREAMS_MAX as usize {
+            if more > STREAMS_MAX * 4 || self.resets.len() >= STREAMS_MAX as usize * 4 || id.0 >= STREAM_NUMBER_MAX {
                 return Err(ProtocolError::BadStream);
             }
             for number in (self.next_peer..=id.0).step_by(2) {
-                self.streams.insert(StreamId(number), Stream::new(false));
+                let id = StreamId(number);
+                // An honest peer may have more than it thinks: what is over for it waits for a reader here.
+                if open < STREAMS_MAX as usize {
+                    self.streams.insert(id, Stream::new(false));
+                    open += 1;
+                } else {
+                    self.resets.insert(id);
+                    self.post(Item::Reset(id, 0, "too many streams are open".to_owned()));
+                }
             }
             self.next_peer = id.0 + 2;
         }
@@ -984,7 +1033,10 @@ impl Session {
     }
 
     fn poll_control(&mut self, now: Duration, id: ConnectionId) -> Option<Transmit> {
-        // Acknowledgements first: they are few, and without them the peer takes this end for stalled.
+        // First what is small, and without which the peer takes this end for stalled.
+        if let Some(token) = self.connections.get_mut(&id)?.pong.take() {
+            return Some(self.record(now, id, Item::Pong(token)));
+        }
         if let Some(acknowledgement) = self.poll_ack(now, id) {
             return Some(acknowledgement);
         }
@@ -1053,7 +1105,7 @@ impl Session {
         };
         let transmit = self.count_sent(id, Transmit { header, payload });
         let connection = self.connections.get_mut(&id).expect("polled connections exist");
-        if header.kind.is_acknowledged() {
+        if header.kind.is_acknowledged() && !matches!(item, Item::Credit(_)) {
             let bytes = header.frame_bytes();
             if connection.sent.is_empty() {
                 connection.progress_at = now;
@@ -1238,6 +1290,7 @@ impl Session {
                         self.drop_if_over(stream_id);
                     }
                 }
+                Item::Reset(stream_id, ..) => drop(self.resets.remove(&stream_id)),
                 _ => {}
             }
         }
@@ -1303,16 +1356,21 @@ impl Session {
             None if silent_since.is_some_and(|since| now.saturating_sub(since) >= patience) => {
                 connection.suspect_since = Some(now);
                 let sent: Vec<Item> = connection.sent.iter().map(|sent| sent.item.clone()).collect();
+                let kind = connection.kind;
                 self.events.push_back(Event::Stalled(path, true));
                 // It may have arrived; whoever has it twice drops it.
-                self.give_back(sent.into_iter());
+                self.give_back(kind, sent.into_iter());
             }
             None => {}
         }
     }
 
-    /// What may not have arrived goes again, over others.
-    fn give_back(&mut self, items: impl Iterator<Item = Item>) {
+    /// What a connection had may not have arrived and goes again, over others.
+    fn give_back(&mut self, kind: ConnectionKind, items: impl Iterator<Item = Item>) {
+        if kind == ConnectionKind::Control {
+            let credits: Vec<Item> = self.streams.keys().map(|id| Item::Credit(*id)).collect();
+            credits.into_iter().for_each(|credit| self.post(credit));
+        }
         for item in items {
             match item {
                 Item::Data(id, chunk) => {
@@ -1325,7 +1383,7 @@ impl Session {
                         self.turn.push_front(id);
                     }
                 }
-                Item::Ping | Item::Pong(_) => {}
+                Item::Credit(_) | Item::Ping | Item::Pong(_) => {}
                 other => self.post(other),
             }
         }
