@@ -169,6 +169,9 @@ impl World {
     pub(super) fn opened(&mut self, end: End, id: StreamId, target: &str) {
         let stream: Option<StreamIx> = target.split(' ').next().and_then(|number| number.parse().ok());
         match stream.filter(|stream| self.config.streams.get(*stream).is_some_and(|spec| spec.opener != end)) {
+            Some(_) if self.ends[end].ids.range(id..).any(|(other, _)| other.0 % 2 == id.0 % 2) => {
+                self.fail(format!("end {end} is told of {id:?} after streams that were opened later"));
+            }
             Some(stream) if target.len() == format!("{stream} ").len() + self.config.streams[stream].name_bytes => {
                 self.add(end, stream, id);
             }

@@ -509,6 +509,7 @@ impl World {
             retained_bytes: worst.retained_bytes.max(print.retained_bytes),
             queued: worst.queued.max(print.queued),
             events: worst.events.max(print.events),
+            ..print
         };
         // What was sent of a stream may outlive it for a moment, in a copy that is not acknowledged.
         let streams = self.config.streams.len() as u64;
