@@ -98,8 +98,8 @@ pub enum OpenError {
 pub enum Event {
     /// The connection has something to send: poll it.
     Transmit(ConnectionId),
-    /// Close this connection; report it with [`Session::connection_down`]. With TCP by a reset, since an
-    /// orderly end tells the peer that this process is gone, see [`Down::ByPeer`].
+    /// Close this connection; report it with [`Session::connection_down`]. With TCP by a reset, which is not sent
+    /// again: an orderly end would reach the peer when the path is back, and tell it that this process is gone.
     Close(ConnectionId),
     /// The peer opened a stream.
     Opened(StreamId, String),
@@ -156,10 +156,10 @@ pub struct Transmit {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Down {
-    /// The peer ended it in order (TCP: its FIN), as a kernel does for a process that is no more. If it was so
-    /// with the last connections, the accepting end waits [`GONE_TIME`] for new ones instead of [`OUTAGE_TIME`].
+    /// The peer's host ended it (TCP: FIN or reset), as a kernel does for a process that is no more. If it was so
+    /// with the last connections, this end waits [`GONE_TIME`] for new ones instead of [`OUTAGE_TIME`].
     ByPeer,
-    /// This end closed it, or it failed (TCP: reset, unreachable, timed out).
+    /// This end closed it, or it failed (TCP: unreachable, timed out).
     Failed,
 }
 
@@ -342,7 +342,6 @@ pub struct Footprint {
 /// One end of a session. See the module.
 #[derive(Debug)]
 pub struct Session {
-    role: Role,
     settings: Settings,
     /// The latest time that was handed in.
     now: Duration,
@@ -381,7 +380,6 @@ impl Session {
             Role::Acceptor => (1, 0),
         };
         Session {
-            role,
             settings,
             now,
             streams: BTreeMap::new(),
@@ -631,6 +629,13 @@ impl Session {
         self.close_path(path);
     }
 
+    /// A host that took connections refuses them now: nobody listens there any more. If no connection is left, that
+    /// says as much as [`Down::ByPeer`] (a process that is killed while data waits for it ends its connections by
+    /// resets).
+    pub fn connection_refused(&mut self) {
+        self.closed_by_peer_at = self.closed_by_peer_at.or(self.alone_since);
+    }
+
     /// A frame has arrived.
     ///
     /// Errors end the session: the peer is broken, or an enemy.
@@ -703,7 +708,7 @@ impl Session {
             let alone = now.saturating_sub(since);
             if alone >= self.settings.outage {
                 self.end(Ended::Outage(self.settings.outage));
-            } else if alone >= GONE_TIME && self.closed_by_peer_at.is_some() && self.role == Role::Acceptor {
+            } else if alone >= GONE_TIME && self.closed_by_peer_at.is_some() {
                 self.end(Ended::PeerGone);
             }
         }

@@ -48,6 +48,13 @@ pub enum DialError {
     },
 }
 
+impl DialError {
+    /// Whether the other host answered that nobody listens there.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, DialError::Remote { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
+    }
+}
+
 /// Connects to `to`, from a certain address and NIC or from wherever the routes say.
 pub fn dial(from: Option<&From>, to: SocketAddr, timeout: Duration) -> Result<TcpStream, DialError> {
     let remote = |source| DialError::Remote { to, source };
@@ -177,5 +184,6 @@ mod tests {
         drop(listener);
         let error = dial(None, to, Duration::from_secs(1)).unwrap_err();
         assert_eq!(error.to_string(), format!("cannot connect to {to}"));
+        assert!(error.is_refused());
     }
 }

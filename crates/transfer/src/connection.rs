@@ -68,7 +68,9 @@ pub(crate) fn receive(live: &Arc<Live>, id: ConnectionId, mut reader: Reader) ->
             Err(error) => {
                 debug!(session = %live.id, connection = id.0, "cannot receive: {error}");
                 return match error.kind() {
-                    io::ErrorKind::UnexpectedEof => Down::ByPeer,
+                    // A kernel resets the connections of a killed process where data waited for it. Those that the peer gave
+                    // up are reset, too, but stalled here before.
+                    io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => Down::ByPeer,
                     _ => Down::Failed,
                 };
             }

@@ -246,6 +246,9 @@ impl Dialer {
             }
             Err(error) => {
                 debug!(session = %self.live.id, "path {} > {}: {error}", pair.local.nic, pair.remote.ip);
+                if state.has_worked && matches!(&error, MeetError::Dial(error) if error.is_refused()) {
+                    self.live.connection_refused();
+                }
                 if !state.has_worked {
                     state.retry_at = Instant::now() + state.retry_after;
                     state.retry_after = (state.retry_after * 2).min(RETRY_MAX);

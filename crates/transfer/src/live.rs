@@ -290,6 +290,11 @@ impl Live {
         self.with(|state, _| state.core.path_down(path));
     }
 
+    /// The other host says that nobody listens there any more.
+    pub(crate) fn connection_refused(&self) {
+        self.with(|state, _| state.core.connection_refused());
+    }
+
     /// Whether a path has its control connection, and how many data connections it has.
     pub(crate) fn path_connections(&self, path: PathId) -> (bool, usize) {
         let status = self.lock().core.status();
