@@ -101,7 +101,7 @@ impl Screen {
             let style = |template| ProgressStyle::with_template(template).expect("is a template").progress_chars("=> ");
             let total =
                 all.add(ProgressBar::new(1).with_style(style("  {prefix:6} [{bar:40}] {msg}")).with_prefix("guest"));
-            let gauge = style("  {prefix:6} [{bar:40}] {msg}").progress_chars("## ");
+            let gauge = style("  {prefix:6} [{bar:40}] {msg}").progress_chars("# ");
             let nic = |n: usize| ProgressBar::new(1).with_style(gauge.clone()).with_prefix(format!("nic{n}"));
             let nics = (0..capacity_bps.len()).map(|n| all.add(nic(n))).collect();
             Bars { all, total, nics }
@@ -260,6 +260,9 @@ fn nic_rate(run: &Run, link: usize) -> Option<String> {
     let nic = format!("nic{link}");
     let sent = run.wire_bytes.iter().find(|n| n.host == run.source && n.nic == nic)?.tx_bytes;
     let bps = sent as f64 * 8.0 / seconds;
+    if bps < IDLE_BPS {
+        return Some("unused".into());
+    }
     let share =
         run.link_bps[link].map_or(String::new(), |capacity| format!(" ({:.0} %)", bps / capacity as f64 * 100.0));
     Some(units::bps(bps) + &share)
