@@ -169,7 +169,7 @@ impl Watched {
         .collect()
     }
 
-    /// Everything in intervals of [`SAMPLE_S`], from the first reading to the last.
+    /// Everything in intervals of 200 ms, from the first reading to the last.
     pub fn samples(&self) -> Samples {
         let all = self.nics.values().flatten().flat_map(|nic| &nic.tx.t_s);
         let (first, last) = all.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), &t| (a.min(t), b.max(t)));
