@@ -178,6 +178,16 @@ enum Item {
 }
 
 impl Item {
+    /// Only of items that are not data.
+    fn says_the_same(&self, other: &Item) -> bool {
+        match (self, other) {
+            (Item::Open(a, _), Item::Open(b, _)) | (Item::Fin(a, _), Item::Fin(b, _)) => a == b,
+            (Item::Reset(a, ..), Item::Reset(b, ..)) | (Item::Credit(a), Item::Credit(b)) => a == b,
+            (Item::Addresses, Item::Addresses) => true,
+            _ => false,
+        }
+    }
+
     /// Bytes that it adds to [`Connection::urgent_bytes`].
     fn urgent_bytes(&self) -> u64 {
         match self {
@@ -1200,6 +1210,23 @@ impl Session {
         }
     }
 
+    /// As [`Self::post`], but not where it is already: every copy of it may come back, each time that a connection is
+    /// lost.
+    fn post_again(&mut self, item: Item) {
+        let controls = self.controls(|_, connection| !connection.closing);
+        if controls.is_empty() && !self.backlog.iter().any(|other| other.says_the_same(&item)) {
+            self.backlog.push_back(item);
+            return;
+        }
+        for id in controls {
+            let Some(connection) = self.connections.get(&id) else { continue };
+            let mut here = connection.sent.iter().map(|sent| &sent.item).chain(&connection.outbox);
+            if !here.any(|other| other.says_the_same(&item)) {
+                self.post_on(id, item.clone());
+            }
+        }
+    }
+
     /// The best control connections among those that will do.
     fn controls(&self, will_do: impl Fn(&Session, &Connection) -> bool) -> Vec<ConnectionId> {
         let mut controls: Vec<(bool, Duration, ConnectionId)> = self
@@ -1374,7 +1401,7 @@ impl Session {
     fn give_back(&mut self, kind: ConnectionKind, items: impl Iterator<Item = Item>) {
         if kind == ConnectionKind::Control {
             let credits: Vec<Item> = self.streams.keys().map(|id| Item::Credit(*id)).collect();
-            credits.into_iter().for_each(|credit| self.post(credit));
+            credits.into_iter().for_each(|credit| self.post_again(credit));
         }
         for item in items {
             match item {
@@ -1389,7 +1416,8 @@ impl Session {
                     }
                 }
                 Item::Credit(_) | Item::Ping | Item::Pong(_) => {}
-                other => self.post(other),
+                Item::Fin(id, _) if self.streams.get(&id).is_none_or(|s| s.send.fin == Fin::Acknowledged) => {}
+                other => self.post_again(other),
             }
         }
         self.wake_data();

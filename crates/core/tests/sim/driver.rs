@@ -515,6 +515,7 @@ impl World {
         let streams = self.config.streams.len() as u64;
         for (what, is, most) in bounds(&print, streams) {
             if is > most {
+                trace!(self, "{:#?}", self.ends[end].session);
                 self.fail(format!("end {end} keeps {is} {what}, more than {most}: {print:?}"));
             }
         }
@@ -547,8 +548,8 @@ fn bounds(print: &Footprint, streams: u64) -> [(&'static str, u64, u64); 6] {
         ("held bytes", print.held_bytes, print.granted_bytes),
         ("unsent bytes", print.unsent_bytes, streams * 5 * CHUNK_BYTES_MAX as u64),
         ("sent bytes", print.retained_bytes, windows * copies),
-        // Three frames that are not data a stream, and data.
-        ("queued frames", print.queued as u64, copies * (64 + 8 * streams) + print.retained_bytes),
+        // An opening, an end or a reset, and a credit of each stream; and data.
+        ("queued frames", print.queued as u64, copies * (8 + 4 * streams) + print.retained_bytes),
         ("events", print.events as u64, 0),
     ]
 }
