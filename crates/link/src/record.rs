@@ -3,7 +3,7 @@
 //! rustls keeps one state for both directions, so a reading and a writing thread would have to take
 //! turns, and its reader takes 4 KiB from the socket at a time. After the handshake nothing of that state
 //! is needed: no tickets, no renegotiation, no early data, and instead of a key update the connection is
-//! retired ([`Seal::is_worn`]). So each half takes its traffic secret and rustls' own record protection
+//! retired ([`crate::Writer::is_worn`]). So each half takes its traffic secret and rustls' own record protection
 //! (RFC 8446, section 5), and shares nothing. A record that is not application data ends the connection.
 
 use std::io;
