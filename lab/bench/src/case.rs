@@ -34,6 +34,8 @@ pub struct Stage {
     pub downtime_limit_ms: u64,
     /// The movers compared: the case's subject first, then its strongest peer.
     pub movers: Vec<Mover>,
+    /// How many of them a quick bench keeps.
+    pub quick_movers: usize,
     /// What is done to the links in mid-migration.
     pub fault: Option<Fault>,
     /// iperf3 on all links together, before the first migration.
@@ -139,7 +141,7 @@ impl Case {
     /// As it is run with `--quick`: of the peers, only the strongest.
     pub fn quick(mut self) -> Self {
         for stage in &mut self.stages {
-            stage.movers.truncate(2);
+            stage.movers.truncate(stage.quick_movers);
         }
         self
     }
@@ -169,6 +171,7 @@ fn stage(links: Links, guest: Guest, movers: &[Mover]) -> Stage {
         // QEMU's default.
         downtime_limit_ms: 300,
         movers: movers.to_vec(),
+        quick_movers: 2,
         fault: None,
         iperf3: false,
         watch_memory: false,
@@ -193,6 +196,9 @@ pub fn all() -> Vec<Case> {
         checks: checks.to_vec(),
     };
     let on = |rates: &[Option<u32>], movers: &[Mover]| stage(links(rates), usual.clone(), movers);
+
+    // For cases of two stages, so that a quick one keeps its rounds.
+    let smaller = |rates: &[Option<u32>], movers: &[Mover]| stage(links(rates), idle(1280, 1024), movers);
 
     let both_nics_filled = [
         OfIperf3 { stage: "", share: 0.95 },
@@ -223,11 +229,13 @@ pub fn all() -> Vec<Case> {
             only_subject: false,
         }),
         iperf3: true,
-        ..stage(two.clone(), idle(3072, 2560), &[SkeinTls, MptcpMultifd])
+        ..stage(two.clone(), idle(1792, 1536), &[SkeinTls, MptcpMultifd])
     };
     let downtime_peers: &[Mover] = &[MptcpMultifd, QemuMultifd];
     let downtime =
         |name, guest| Stage { name, ping: true, ..stage(two.clone(), guest, &[SkeinTls, MptcpMultifd, QemuMultifd]) };
+    // A peer's darkness takes a minute a run: not for a quick bench.
+    let darkness = Stage { quick_movers: 1, ..on(&[GIGABIT, GIGABIT], &[SkeinTls, QemuMultifd]) };
     let unshaped = links(&[None, None]);
     let mut plain = case(
         "unshaped-plain",
@@ -276,8 +284,8 @@ pub fn all() -> Vec<Case> {
             "slow-beside-fast",
             "A NIC of 10 Mb/s beside one of 1 Gb/s does not hold it up.",
             &[
-                Stage { name: "beside", ..on(&[GIGABIT, Some(10)], &[SkeinTls, MptcpMultifd, QemuMultifd]) },
-                Stage { name: "alone", ..on(&[GIGABIT], &[SkeinTls, QemuMultifd]) },
+                Stage { name: "beside", ..smaller(&[GIGABIT, Some(10)], &[SkeinTls, MptcpMultifd, QemuMultifd]) },
+                Stage { name: "alone", ..smaller(&[GIGABIT], &[SkeinTls, QemuMultifd]) },
             ],
             &[GoodputOfStage { stage: "beside", other: "alone", at_least: 0.97 }],
         ),
@@ -331,7 +339,7 @@ pub fn all() -> Vec<Case> {
             "dark",
             "All NICs are lost for 20 s in mid-migration.",
             &[
-                Stage { name: "undisturbed", ..on(&[GIGABIT, GIGABIT], &[SkeinTls, QemuMultifd]) },
+                Stage { name: "undisturbed", ..darkness.clone() },
                 Stage {
                     name: "dark",
                     fault: Some(Fault {
@@ -341,7 +349,7 @@ pub fn all() -> Vec<Case> {
                         lasts: Duration::from_secs(20),
                         only_subject: false,
                     }),
-                    ..on(&[GIGABIT, GIGABIT], &[SkeinTls, QemuMultifd])
+                    ..darkness
                 },
             ],
             &[Adds { stage: "dark", undisturbed: "undisturbed", seconds: 21.0 }],

@@ -100,6 +100,13 @@ pub fn totals(runs: &[Run]) -> Vec<Total> {
         .collect()
 }
 
+/// Median throughput of one mover's runs in one stage, in bits a second: guest content from the first to the last byte, of
+/// all guests that moved together in one direction. None when none completed.
+pub fn throughput_bps<'a>(runs: impl IntoIterator<Item = &'a Run>) -> Option<f64> {
+    let rates: Vec<f64> = goodputs(runs.into_iter()).into_iter().map(|(_, rate)| rate).collect();
+    median(&rates)
+}
+
 impl Check {
     /// Compares, and says so in words.
     pub fn judge(self, data: Data<'_>) -> Part {
@@ -380,10 +387,9 @@ impl<'a> Data<'a> {
         sum.map(|bps| bps as f64).ok_or("the links have no nominal rate".into())
     }
 
-    /// Median over the rounds of what moved together in one direction.
+    /// See [`throughput_bps`].
     fn goodput(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
-        let rates: Vec<f64> = self.goodputs(stage, mover).into_iter().map(|(_, rate)| rate).collect();
-        median(&rates).ok_or_else(|| match self.of(stage, mover).next() {
+        throughput_bps(self.of(stage, mover)).ok_or_else(|| match self.of(stage, mover).next() {
             None => format!("{} was not measured", mover.label()),
             Some(_) => format!("{} did not complete", mover.label()),
         })
@@ -392,21 +398,21 @@ impl<'a> Data<'a> {
     /// As [`Self::goodput`], for each direction, named `a to b`.
     fn goodput_each_way(self, stage: &'a str, mover: Mover) -> Result<BTreeMap<String, f64>, String> {
         let mut ways: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-        for (way, rate) in self.goodputs(stage, mover) {
+        for (way, rate) in goodputs(self.of(stage, mover)) {
             ways.entry(way).or_default().push(rate);
         }
         let ways: BTreeMap<_, _> = ways.into_iter().filter_map(|(way, rates)| Some((way, median(&rates)?))).collect();
         if ways.is_empty() { Err(format!("{} was not measured", mover.label())) } else { Ok(ways) }
     }
+}
 
-    /// One value for each round and direction in which all guests completed.
-    fn goodputs(self, stage: &'a str, mover: Mover) -> Vec<(String, f64)> {
-        let mut groups: BTreeMap<(u32, String), Vec<&Run>> = BTreeMap::new();
-        for run in self.of(stage, mover) {
-            groups.entry((run.round, format!("{} to {}", run.source, run.target))).or_default().push(run);
-        }
-        groups.into_iter().filter_map(|((_, way), group)| Some((way, together_bps(&group)?))).collect()
+/// One value for each round and direction in which all guests completed.
+fn goodputs<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<(String, f64)> {
+    let mut groups: BTreeMap<(u32, String), Vec<&Run>> = BTreeMap::new();
+    for run in runs {
+        groups.entry((run.round, format!("{} to {}", run.source, run.target))).or_default().push(run);
     }
+    groups.into_iter().filter_map(|((_, way), group)| Some((way, together_bps(&group)?))).collect()
 }
 
 /// Guest content of all from the first byte of any to the last byte of any; None unless all completed.

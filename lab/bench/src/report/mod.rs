@@ -6,6 +6,7 @@ mod markup;
 use std::fmt::Write;
 
 use crate::{
+    figure::throughput_bps,
     record::{CaseResult, EndMemory, Machine, Results, RoundTrips, Run, Samples, Total},
     stats::median,
     units,
@@ -238,7 +239,7 @@ fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
             mean,
             middle,
             every,
-            value(&Run::goodput_bps, units::bps),
+            throughput_bps(runs.iter().copied()).map_or("–".to_string(), units::bps),
             format!("{} ms", downtime.join(" · ")),
             format!("{} s", cpu.join(" · ")),
             value(&source_wire_bytes, units::bytes),
