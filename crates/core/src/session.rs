@@ -157,7 +157,8 @@ pub struct Transmit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Down {
     /// The peer's host ended it (TCP: FIN or reset), as a kernel does for a process that is no more. If it was so
-    /// with the last connections, this end waits [`GONE_TIME`] for new ones instead of [`OUTAGE_TIME`].
+    /// with the last connections and none failed, the accepting end waits [`GONE_TIME`] for new ones, not
+    /// [`OUTAGE_TIME`]; the dialling end can ask, see [`Session::connection_refused`].
     ByPeer,
     /// This end closed it, or it failed (TCP: unreachable, timed out).
     Failed,
@@ -352,6 +353,7 @@ pub struct Footprint {
 /// One end of a session. See the module.
 #[derive(Debug)]
 pub struct Session {
+    role: Role,
     settings: Settings,
     /// The latest time that was handed in.
     now: Duration,
@@ -379,6 +381,10 @@ pub struct Session {
     alone_since: Option<Duration>,
     /// When the peer last ended a connection that worked; forgotten when a new one comes up.
     closed_by_peer_at: Option<Duration>,
+    /// When a connection or path last failed.
+    failed_at: Option<Duration>,
+    /// See [`Session::connection_refused`].
+    refused: bool,
     ended: Option<Ended>,
 }
 
@@ -390,6 +396,7 @@ impl Session {
             Role::Acceptor => (1, 0),
         };
         Session {
+            role,
             settings,
             now,
             streams: BTreeMap::new(),
@@ -408,6 +415,8 @@ impl Session {
             resent_bytes: 0,
             alone_since: Some(now),
             closed_by_peer_at: None,
+            failed_at: None,
+            refused: false,
             ended: None,
         }
     }
@@ -585,6 +594,7 @@ impl Session {
         self.connections.insert(id, Connection::new(now, path, kind));
         self.alone_since = None;
         self.closed_by_peer_at = None;
+        self.refused = false;
         if control {
             // Credit may have been lost with the connections before; repeating it costs nothing.
             let mut items = std::mem::take(&mut self.backlog);
@@ -605,8 +615,11 @@ impl Session {
         let Some(connection) = self.connections.remove(&id) else {
             return;
         };
-        if how == Down::ByPeer && connection.is_usable() {
-            self.closed_by_peer_at = Some(now);
+        match how {
+            Down::ByPeer if connection.is_usable() => self.closed_by_peer_at = Some(now),
+            // One that is closed because its path's control connection went says nothing of its own.
+            _ if connection.closing && connection.suspect_since.is_none() => {}
+            _ => self.failed_at = Some(now),
         }
         let path = connection.path;
         let was_control = connection.kind == ConnectionKind::Control;
@@ -626,8 +639,11 @@ impl Session {
             self.paths.remove(&path);
         }
         if self.connections.is_empty() {
-            // Which connection goes last is chance: one that the peer ended lately says it all.
-            self.closed_by_peer_at = self.closed_by_peer_at.filter(|at| now.saturating_sub(*at) < GONE_TIME);
+            // Which connection goes last is chance. But where some failed, the network is in trouble, and the others
+            // may have been reset by a peer that is alive and had given them up.
+            let within = |time: Duration| move |at: &Duration| now.saturating_sub(*at) < time;
+            let trouble = self.failed_at.as_ref().is_some_and(within(DEAD_TIME * 2));
+            self.closed_by_peer_at = self.closed_by_peer_at.filter(within(GONE_TIME)).filter(|_| !trouble);
             self.alone_since = Some(now);
         }
         self.give_back(connection.kind, connection.sent.into_iter().map(|s| s.item).chain(connection.outbox));
@@ -636,14 +652,14 @@ impl Session {
 
     /// The path cannot work at the moment (its NIC lost its carrier, say): its connections go.
     pub fn path_down(&mut self, path: PathId) {
+        self.failed_at = Some(self.now);
         self.close_path(path);
     }
 
     /// A host that took connections refuses them now: nobody listens there any more. If no connection is left, that
-    /// says as much as [`Down::ByPeer`] (a process that is killed while data waits for it ends its connections by
-    /// resets).
+    /// tells the end of the peer's process from that of the network.
     pub fn connection_refused(&mut self) {
-        self.closed_by_peer_at = self.closed_by_peer_at.or(self.alone_since);
+        self.refused = self.alone_since.is_some();
     }
 
     /// A frame has arrived.
@@ -718,7 +734,13 @@ impl Session {
             let alone = now.saturating_sub(since);
             if alone >= self.settings.outage {
                 self.end(Ended::Outage(self.settings.outage));
-            } else if alone >= GONE_TIME && self.closed_by_peer_at.is_some() {
+            }
+            // Who dials is told; who is dialled can only conclude.
+            let gone = match self.role {
+                Role::Dialer => self.refused,
+                Role::Acceptor => self.closed_by_peer_at.is_some(),
+            };
+            if gone && alone >= GONE_TIME {
                 self.end(Ended::PeerGone);
             }
         }

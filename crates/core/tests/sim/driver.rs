@@ -250,6 +250,11 @@ impl World {
     // ---- receiving ----
 
     pub(super) fn read_socket(&mut self, end: End, conn: ConnIx) {
+        if self.ends[end].dead && self.conns[conn].sides[end].inbox.iter().any(|p| matches!(p.what, What::Hello)) {
+            let latency = self.paths[self.conns[conn].path].spec.latency;
+            self.conns[conn].sides[end].inbox.clear();
+            return self.after(latency, Do::Refused(conn));
+        }
         if self.ends[end].paused > 0 {
             return;
         }
@@ -343,6 +348,14 @@ impl World {
         }
     }
 
+    /// Nobody listens where the dialling end dials.
+    pub(super) fn refused(&mut self, conn: ConnIx) {
+        if self.conns[conn].sides[DIALER].state == State::New {
+            self.ends[DIALER].session.connection_refused();
+            self.close(DIALER, conn);
+        }
+    }
+
     fn hello(&mut self, conn: ConnIx) {
         let clock = self.clock();
         let Conn { path_id, kind, .. } = self.conns[conn];
@@ -425,7 +438,7 @@ impl World {
     }
 
     /// The kernel gives a connection up.
-    pub(super) fn broken(&mut self, conn: ConnIx, end: End) {
+    pub(super) fn broken(&mut self, conn: ConnIx, end: End, how: Down) {
         if self.conns[conn].sides[end].is_closed() {
             return;
         }
@@ -433,9 +446,9 @@ impl World {
         self.conns[conn].flows[1 - end].kill();
         if self.ends[end].paused > 0 {
             // Its process learns of it when it runs again.
-            return self.after(10 * MS, Do::Broken(conn, end));
+            return self.after(10 * MS, Do::Broken(conn, end, how));
         }
-        self.lost(end, conn, Down::Failed);
+        self.lost(end, conn, how);
     }
 
     /// The peer's kernel resets a connection.
@@ -443,10 +456,10 @@ impl World {
         if self.conns[conn].sides[end].is_closed() {
             return;
         }
-        if self.is_holed(self.conns[conn].path, 1 - end) {
-            return self.after(50 * MS, Do::PeerReset(conn, end));
+        // A reset is sent once; where it is lost, the peer finds out when it sends something.
+        if !self.is_holed(self.conns[conn].path, 1 - end) {
+            self.broken(conn, end, Down::ByPeer);
         }
-        self.broken(conn, end);
     }
 
     pub(super) fn carrier_lost(&mut self, path: PathIx, end: End) {
@@ -484,6 +497,7 @@ impl World {
     /// An end's process is killed: its kernel closes its sockets.
     pub fn die(&mut self, end: End) {
         self.ends[end].ended = Some(Ended::Closed);
+        self.ends[end].dead = true;
         self.ends[end].paused += 1 << 16;
         for conn in 0..self.conns.len() {
             if !self.conns[conn].sides[end].is_closed() {

@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use skein_core::handshake::Address;
-use skein_core::session::{Ended, Footprint};
+use skein_core::session::{Down, Ended, Footprint};
 use skein_core::{Role, Session, Settings, StreamId};
 
 use app::{App, StreamSpec};
@@ -97,8 +97,9 @@ enum Do {
     PollAt(End, ConnIx, Duration),
     Served(PathIx, End),
     Arrive(ConnIx, End),
-    Broken(ConnIx, End),
+    Broken(ConnIx, End, Down),
     PeerReset(ConnIx, End),
+    Refused(ConnIx),
     Dial(PathIx),
     DialTimeout(ConnIx),
     Open(StreamIx),
@@ -135,6 +136,7 @@ pub struct EndState {
     pub session: Session,
     /// Its process is stopped that often over.
     pub paused: u32,
+    pub dead: bool,
     pub ended: Option<Ended>,
     pub ids: BTreeMap<StreamId, StreamIx>,
     pub apps: BTreeMap<StreamIx, App>,
@@ -184,6 +186,7 @@ impl World {
         let end = |role| EndState {
             session: Session::new(config.epoch, role, config.settings),
             paused: 0,
+            dead: false,
             ended: None,
             ids: BTreeMap::new(),
             apps: BTreeMap::new(),
@@ -280,8 +283,9 @@ impl World {
             Do::PollAt(end, conn, at) => self.poll_at(end, conn, at),
             Do::Served(path, dir) => self.served(path, dir),
             Do::Arrive(conn, dir) => self.arrive(conn, dir),
-            Do::Broken(conn, end) => self.broken(conn, end),
+            Do::Broken(conn, end, how) => self.broken(conn, end, how),
             Do::PeerReset(conn, end) => self.peer_reset(conn, end),
+            Do::Refused(conn) => self.refused(conn),
             Do::Dial(path) => self.dial(path),
             Do::DialTimeout(conn) => self.dial_timeout(conn),
             Do::Open(stream) => self.open(stream),

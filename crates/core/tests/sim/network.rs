@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use skein_core::frame::HEADER_BYTES;
+use skein_core::session::Down;
 use skein_core::{ConnectionKind, PathId};
 
 use super::driver::Side;
@@ -328,7 +329,8 @@ impl World {
             Fault::Cut { path, dies_after, .. } => {
                 for conn in 0..self.conns.len() {
                     if self.conns[conn].path == path {
-                        ENDS.into_iter().for_each(|end| self.after(dies_after[end], Do::Broken(conn, end)));
+                        ENDS.into_iter()
+                            .for_each(|end| self.after(dies_after[end], Do::Broken(conn, end, Down::Failed)));
                     }
                 }
             }
@@ -340,7 +342,7 @@ impl World {
                     (0..self.conns.len()).filter(|conn| !self.conns[*conn].sides.iter().any(Side::is_closed)).collect();
                 if !up.is_empty() {
                     let conn = up[(pick % up.len() as u64) as usize];
-                    ENDS.into_iter().for_each(|end| self.after(after[end], Do::Broken(conn, end)));
+                    ENDS.into_iter().for_each(|end| self.after(after[end], Do::Broken(conn, end, Down::Failed)));
                 }
             }
             Fault::Announce { end, number } => self.announce(end, number),

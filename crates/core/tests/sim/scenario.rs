@@ -16,8 +16,8 @@ use super::{ACCEPTOR, Config, DIALER, ENDS, MS, S, Time, US, World};
 enum Ending {
     /// One end closes it.
     Goodbye(usize),
-    /// The dialling end's process is killed.
-    Killed,
+    /// One end's process is killed.
+    Killed(usize),
     /// All paths are dark for good.
     Dark,
 }
@@ -195,7 +195,7 @@ impl Scenario {
             sabotage: None,
         };
         let ending = match rng.below(20) {
-            0 | 1 => Ending::Killed,
+            end @ (0 | 1) => Ending::Killed(end as usize),
             2 => Ending::Dark,
             n => Ending::Goodbye(n as usize % 2),
         };
@@ -278,13 +278,13 @@ impl Ending {
                     world.fail(format!("after a goodbye the other end says {why:?}"));
                 }
             }
-            Ending::Killed => {
-                world.die(DIALER);
-                let patience = GONE_TIME.as_nanos() as Time + S;
+            Ending::Killed(end) => {
+                world.die(end);
+                let patience = GONE_TIME.as_nanos() as Time + 2 * S;
                 world.run(begin + patience, all_ended);
-                let why = world.ends[ACCEPTOR].ended.clone();
+                let why = world.ends[1 - end].ended.clone();
                 if why != Some(Ended::PeerGone) {
-                    world.fail(format!("the dialling end was killed and the accepting end says {why:?}"));
+                    world.fail(format!("end {end} was killed and the other says {why:?}"));
                 }
             }
             Ending::Dark => {
