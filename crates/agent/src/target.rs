@@ -48,7 +48,9 @@ pub(crate) fn serve(live: &Arc<Live>, streams: Receiver<Incoming>, allow: &Allow
         let queue = queues.entry(incoming.target.clone()).or_insert_with(|| {
             let (queue, waiting) = sync_channel::<Incoming>(WAITING_MAX);
             let live = live.clone();
-            thread::spawn(move || waiting.into_iter().for_each(|incoming| attach(&live, &incoming)));
+            let work = move || waiting.into_iter().for_each(|incoming| attach(&live, &incoming));
+            // Without a thread the queue has no other end: what is sent to it fails, and the stream is reset.
+            let _ = thread::Builder::new().name("target".into()).spawn(work);
             queue
         });
         let stream = incoming.stream;
@@ -59,12 +61,14 @@ pub(crate) fn serve(live: &Arc<Live>, streams: Receiver<Incoming>, allow: &Allow
 }
 
 fn attach(live: &Arc<Live>, incoming: &Incoming) {
-    live.wait_readable(incoming.stream, FIRST_BYTES_TIME);
-    match connect(&incoming.target) {
+    let waited = incoming.since.elapsed();
+    live.wait_readable(incoming.stream, FIRST_BYTES_TIME.saturating_sub(waited));
+    match connect(live, incoming) {
         Ok(socket) => {
             debug!(peer = live.peer(), stream = incoming.stream.0, "connected to {}", incoming.target);
             live.join(incoming.stream, socket);
         }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
         Err(error) => {
             let hint = match error.kind() {
                 io::ErrorKind::NotFound => " (is the target started, with -incoming unix:PATH?)",
@@ -81,10 +85,16 @@ fn attach(live: &Arc<Live>, incoming: &Incoming) {
 }
 
 /// Connects without blocking for ever on a full backlog.
-fn connect(target: &str) -> io::Result<UnixStream> {
-    let address = SockAddr::unix(target)?;
-    let deadline = Instant::now() + CONNECT_TIME;
+fn connect(live: &Live, incoming: &Incoming) -> io::Result<UnixStream> {
+    let address = SockAddr::unix(&incoming.target)?;
+    // Counted from when it was opened: those behind it do not wait once more for the same.
+    let deadline = incoming.since + CONNECT_TIME;
     loop {
+        // One stray connection makes an incoming QEMU exit: nobody connects for a stream that is dead, or whose
+        // tunnel may be.
+        if !live.wait_connected(incoming.stream) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
         let error = match socket.connect(&address) {

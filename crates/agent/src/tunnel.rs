@@ -3,14 +3,14 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use skein_identity::Identity;
 use skein_transfer::{Dialer, DialerSettings, Live, Snapshot, StartError};
@@ -20,6 +20,8 @@ use tracing::{info, warn};
 
 /// How long a listener waits before it looks whether it should stop.
 const ACCEPT_WAIT: Duration = Duration::from_millis(100);
+/// After a session could not be begun, connections are turned away at once for this long.
+const BEGIN_PAUSE: Duration = Duration::from_secs(1);
 /// Waiting connections of a listener: QEMU opens up to 255 multifd channels at once.
 const BACKLOG: i32 = 256;
 /// Longest path of a unix socket (`sockaddr_un`, without the closing zero).
@@ -97,13 +99,15 @@ struct Shared {
     identity: Identity,
     /// The session at hand; a new one is begun when a connection finds it over.
     dialer: Mutex<Arc<Dialer>>,
+    /// Held while one is begun, so that only one is; and when that last failed.
+    beginning: Mutex<Option<Instant>>,
+    sockets: Vec<OwnSocket>,
     stopping: AtomicBool,
 }
 
 /// A running tunnel. Dropping it closes the session and removes the sockets.
 pub struct Tunnel {
     shared: Arc<Shared>,
-    listeners: Vec<JoinHandle<()>>,
 }
 
 impl Tunnel {
@@ -114,18 +118,23 @@ impl Tunnel {
             sockets.push(OwnSocket::bind(&forward.listen, settings.socket_mode)?);
         }
         let (dialer, _) = Dialer::start(settings.dialer.clone(), &identity)?;
-        let forwards = settings.forwards.clone();
-        let shared =
-            Arc::new(Shared { settings, identity, dialer: Mutex::new(dialer), stopping: AtomicBool::new(false) });
-        let listeners = sockets
-            .into_iter()
-            .zip(forwards)
-            .map(|(socket, forward)| {
-                let shared = shared.clone();
-                thread::spawn(move || shared.accept(&socket, &forward.target))
-            })
-            .collect();
-        Ok(Tunnel { shared, listeners })
+        let shared = Arc::new(Shared {
+            settings,
+            identity,
+            dialer: Mutex::new(dialer),
+            beginning: Mutex::new(None),
+            sockets,
+            stopping: AtomicBool::new(false),
+        });
+        let tunnel = Tunnel { shared: shared.clone() };
+        for nth in 0..shared.sockets.len() {
+            let shared = shared.clone();
+            thread::Builder::new()
+                .name("accept".into())
+                .spawn(move || shared.accept(nth))
+                .map_err(|error| TunnelError::Start(StartError::Threads(error)))?;
+        }
+        Ok(tunnel)
     }
 
     /// The session at this moment; `None` between two sessions.
@@ -134,13 +143,12 @@ impl Tunnel {
         live.ended().is_none().then(|| live.snapshot())
     }
 
-    /// Closes the session and removes the sockets.
-    pub fn stop(&mut self) {
-        self.shared.stopping.store(true, Ordering::SeqCst);
-        for listener in self.listeners.drain(..) {
-            let _ = listener.join();
+    /// Removes the sockets and closes the session.
+    pub fn stop(&self) {
+        if !self.shared.stopping.swap(true, Ordering::SeqCst) {
+            self.shared.sockets.iter().for_each(OwnSocket::remove);
+            self.shared.current().stop("the tunnel stops");
         }
-        self.shared.current().stop("the tunnel stops");
     }
 }
 
@@ -155,7 +163,8 @@ impl Shared {
         self.dialer.lock().expect("no panic under this lock").clone()
     }
 
-    fn accept(&self, socket: &OwnSocket, target: &str) {
+    fn accept(&self, nth: usize) {
+        let (socket, target) = (&self.sockets[nth], &self.settings.forwards[nth].target);
         while !self.stopping.load(Ordering::SeqCst) {
             match socket.accept() {
                 Ok(Some(connection)) => self.forward(connection, target),
@@ -174,22 +183,38 @@ impl Shared {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => warn!("connection to {target} not carried: {error}"),
             Err(error) => {
-                let cause = std::error::Error::source(&error).map(|e| format!(": {e}")).unwrap_or_default();
-                warn!("connection to {target} not carried: {error}{cause}");
+                let mut text = error.to_string();
+                let mut source = std::error::Error::source(&error);
+                while let Some(cause) = source {
+                    text += &format!(": {cause}");
+                    source = cause.source();
+                }
+                warn!("connection to {target} not carried: {text}");
             }
         }
     }
 
     /// The session, or a new one if it is over.
     fn session(&self) -> Result<Arc<Live>, StartError> {
-        let mut current = self.dialer.lock().expect("no panic under this lock");
-        if current.live().ended().is_some() {
-            current.stop("it is over");
-            let (dialer, _) = Dialer::start(self.settings.dialer.clone(), &self.identity)?;
-            info!("a new session with {}", dialer.live().peer());
-            *current = dialer;
+        let mut failed = self.beginning.lock().expect("no panic under this lock");
+        let current = self.current();
+        if current.live().ended().is_none() {
+            return Ok(current.live().clone());
         }
-        Ok(current.live().clone())
+        if failed.is_some_and(|at| at.elapsed() < BEGIN_PAUSE) {
+            return Err(StartError::FailedJustNow);
+        }
+        current.stop("it is over");
+        let begun = Dialer::start(self.settings.dialer.clone(), &self.identity);
+        *failed = begun.is_err().then(Instant::now);
+        let (dialer, _) = begun?;
+        if self.stopping.load(Ordering::SeqCst) {
+            dialer.stop("the tunnel stops");
+        }
+        info!("a new session with {}", dialer.live().peer());
+        let live = dialer.live().clone();
+        *self.dialer.lock().expect("no panic under this lock") = dialer;
+        Ok(live)
     }
 }
 
@@ -197,6 +222,8 @@ impl Shared {
 struct OwnSocket {
     socket: Socket,
     path: PathBuf,
+    /// Device and inode of the file, to tell it from another's under the same name.
+    file: Option<(u64, u64)>,
 }
 
 impl OwnSocket {
@@ -212,7 +239,15 @@ impl OwnSocket {
             socket.set_read_timeout(Some(ACCEPT_WAIT))?;
             Ok(socket)
         };
-        Ok(OwnSocket { socket: bind().map_err(listen)?, path: path.to_owned() })
+        let socket = bind().map_err(listen)?;
+        Ok(OwnSocket { socket, path: path.to_owned(), file: file_id(path) })
+    }
+
+    /// Removes the file, unless it is another's by now.
+    fn remove(&self) {
+        if self.file.is_some() && file_id(&self.path) == self.file {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 
     fn accept(&self) -> io::Result<Option<UnixStream>> {
@@ -231,20 +266,28 @@ impl OwnSocket {
 
 impl Drop for OwnSocket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        self.remove();
     }
 }
 
-/// Removes what an earlier run left, and nothing else. A socket is not probed by connecting to it: one
-/// connection is enough to make an incoming QEMU exit.
+fn file_id(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// Removes what an earlier run left, and nothing else.
+///
+/// Whether someone has the socket is asked with a datagram socket: the kernel finds the other end by the file's
+/// inode, whatever its name and network namespace, and refuses for the wrong type (`EPROTOTYPE`) before the other end
+/// hears of it (`unix_find_bsd` in net/unix/af_unix.c). A real connection would make an incoming QEMU exit.
 fn clear_way(path: &Path) -> Result<(), TunnelError> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
         return Err(TunnelError::NotASocket(path.to_owned()));
     }
-    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let bound = table.lines().filter_map(|line| line.split_whitespace().nth(7));
-    if bound.into_iter().any(|name| Path::new(name) == path) {
+    let asked = Socket::new(Domain::UNIX, Type::DGRAM, None)
+        .and_then(|socket| socket.connect(&SockAddr::unix(path)?))
+        .map_err(|error| error.kind());
+    if asked != Err(io::ErrorKind::ConnectionRefused) {
         return Err(TunnelError::SocketInUse(path.to_owned()));
     }
     info!("{}: left by an earlier run, removed", path.display());
@@ -273,12 +316,21 @@ mod tests {
         let path = dir.path().join("a.sock");
         let first = OwnSocket::bind(&path, 0o600).unwrap();
         assert!(matches!(OwnSocket::bind(&path, 0o600), Err(TunnelError::SocketInUse(_))));
+        let by_another_name = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &by_another_name).unwrap();
+        let by_another_name = by_another_name.join("a.sock");
+        assert!(matches!(OwnSocket::bind(&by_another_name, 0o600), Err(TunnelError::SocketInUse(_))));
         // As a kill would leave it.
         drop(std::os::unix::net::UnixListener::bind(dir.path().join("b.sock")).unwrap());
         OwnSocket::bind(&dir.path().join("b.sock"), 0o600).unwrap();
         fs::write(dir.path().join("c"), "data").unwrap();
         assert!(matches!(OwnSocket::bind(&dir.path().join("c"), 0o600), Err(TunnelError::NotASocket(_))));
+        // Another's file under the same name stays.
+        fs::remove_file(&path).unwrap();
+        let second = OwnSocket::bind(&path, 0o600).unwrap();
         drop(first);
+        assert!(path.exists());
+        drop(second);
         assert!(!path.exists());
     }
 }

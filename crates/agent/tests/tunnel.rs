@@ -259,7 +259,7 @@ fn garbage_and_idle_connections_hinder_nobody() {
     let world = World::new();
     let target = world.echo();
     let agent = SocketAddr::from(([127, 0, 0, 1], world.agent.port()));
-    let garbage: Vec<TcpStream> = (0..40)
+    let garbage: Vec<TcpStream> = (0..100)
         .map(|i| {
             let mut socket = TcpStream::connect_timeout(&agent, Duration::from_secs(5)).unwrap();
             // Half of them say nothing at all.
@@ -306,4 +306,39 @@ fn after_the_agent_was_restarted_the_tunnel_connects_again() {
     send_and_receive(world.connect(), noise(100_000, 2));
     drop(tunnel);
     assert!(!world.path("in.sock").exists());
+}
+
+#[test]
+fn nobody_connects_for_a_tunnel_that_is_gone() {
+    let world = World::new();
+    let path = world.path("out.sock");
+    let tunnel = world.tunnel(&path);
+    let waiting: Vec<UnixStream> = (0..4).map(|_| world.connect()).collect();
+    waiting.iter().for_each(|mut socket| socket.write_all(b"QEVM").unwrap());
+    thread::sleep(Duration::from_millis(200));
+    drop((tunnel, waiting));
+    // An incoming QEMU would exit at the first stray connection.
+    let listener = UnixListener::bind(&path).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn an_early_answer_arrives_whole() {
+    let world = World::new();
+    let path = world.path("out.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let answer = noise(1 << 20, 9);
+    let said = answer.clone();
+    // Answers and closes without having read what still comes.
+    thread::spawn(move || listener.accept().unwrap().0.write_all(&said).unwrap());
+    let _tunnel = world.tunnel(&path);
+    let socket = world.connect();
+    let mut out = socket.try_clone().unwrap();
+    let sending = thread::spawn(move || while out.write_all(&[0; 100_000]).is_ok() {});
+    let mut heard = Vec::new();
+    let _ = { &socket }.read_to_end(&mut heard);
+    assert!(heard == answer, "{} of {} bytes", heard.len(), answer.len());
+    sending.join().unwrap();
 }

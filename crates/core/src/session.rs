@@ -119,9 +119,9 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum Ended {
-    #[error("this end closed it")]
+    #[error("closed in order")]
     Closed,
-    #[error("the other end closed it: {reason}")]
+    #[error("the other end ended it: {reason}")]
     ClosedByPeer { code: u64, reason: String },
     #[error("the other end closed all its connections and did not come back: it was stopped or died")]
     PeerGone,
@@ -502,6 +502,11 @@ impl Session {
     /// Whether the stream was torn down, or is over and forgotten.
     pub fn is_reset(&self, id: StreamId) -> bool {
         self.streams.get(&id).is_none_or(|stream| stream.reset.is_some())
+    }
+
+    /// Whether the peer has all that was sent on a finished stream, or the stream is over.
+    pub fn is_delivered(&self, id: StreamId) -> bool {
+        self.streams.get(&id).is_none_or(|stream| stream.reset.is_some() || stream.send.is_done())
     }
 
     /// Whether [`Self::receive`] would find something other than [`Received::Pending`].
@@ -1150,6 +1155,7 @@ impl Session {
             let path = self.paths.get_mut(&connection.path).expect("connections have a path");
             let stamp = (connection.kind == ConnectionKind::Data).then(|| path.estimate.sent(now, bytes));
             connection.sent.push_back(SentItem { end: connection.sent_position, bytes, stamp, item });
+            self.bound_frames(id);
         }
         transmit
     }
@@ -1274,7 +1280,19 @@ impl Session {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.urgent_bytes += item.urgent_bytes();
             connection.outbox.push_back(item);
+            self.bound_frames(id);
             self.wake(id);
+        }
+    }
+
+    /// A peer that takes frames and never acknowledges, or does not take them, loses the connection.
+    fn bound_frames(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id)
+            && connection.outbox.len() + connection.sent.len() > FRAMES_MAX
+            && !connection.closing
+        {
+            connection.closing = true;
+            self.events.push_back(Event::Close(id));
         }
     }
 

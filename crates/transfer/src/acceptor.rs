@@ -1,12 +1,13 @@
 //! The end that is dialled: listens on every NIC, shakes hands, sorts connections into sessions.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
 use skein_core::handshake::{Hello, RefuseCode, Welcome};
@@ -22,8 +23,12 @@ use crate::live::{Incoming, Live, PathInfo, spawn};
 
 /// A handshake has to be over by then.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-/// Handshakes at once; more wait in the kernel's backlog or are dropped.
+/// Handshakes at once.
 const HANDSHAKES_MAX: usize = 64;
+/// Handshakes at once with one address: a host that dials all its paths needs one from each of its own.
+const HANDSHAKES_PER_ADDRESS: usize = 16;
+/// What strangers cause is logged this often at most.
+const COMPLAINT_PERIOD: Duration = Duration::from_secs(1);
 /// Sessions at once.
 const SESSIONS_MAX: usize = 64;
 /// How often NICs are looked at.
@@ -41,6 +46,9 @@ pub struct AcceptorSettings {
     /// See [`Settings`].
     pub outage: Duration,
 }
+
+/// A session, and the streams that its peer opens.
+type NewSession = (Arc<Live>, Receiver<Incoming>);
 
 /// What is called with each new session and the streams that its peer opens; on a thread of its own.
 pub type OnSession = dyn Fn(Arc<Live>, Receiver<Incoming>) + Send + Sync;
@@ -67,7 +75,8 @@ struct Shared {
     /// The NICs with a listener of their own, by index: a NIC that comes back is another one.
     listening: Mutex<BTreeMap<u32, String>>,
     on_session: Box<OnSession>,
-    handshakes: AtomicUsize,
+    handshakes: Mutex<Handshakes>,
+    complained: Mutex<Option<Instant>>,
     stopping: AtomicBool,
 }
 
@@ -92,7 +101,8 @@ impl Acceptor {
             sessions: Mutex::default(),
             listening: Mutex::default(),
             on_session,
-            handshakes: AtomicUsize::new(0),
+            handshakes: Mutex::default(),
+            complained: Mutex::default(),
             stopping: AtomicBool::new(false),
             settings,
         });
@@ -112,12 +122,13 @@ impl Acceptor {
         }
         let looking = shared.clone();
         let listen = SocketAddr::new(listen.ip(), port);
-        spawn("nics", move || {
+        let look = move || {
             while !looking.stopping.load(Ordering::SeqCst) {
                 looking.look(listen);
                 thread::sleep(LOOK_PERIOD);
             }
-        });
+        };
+        spawn("nics", look).map_err(|source| ListenError { address: listen, nic: None, source })?;
         Ok(Acceptor { shared, port })
     }
 
@@ -172,7 +183,8 @@ impl Shared {
     fn accept_on(self: &Arc<Self>, listener: Listener, nic: Option<(u32, String)>) {
         self.listening().extend(nic.clone());
         let shared = self.clone();
-        spawn("accept", move || {
+        let index = nic.as_ref().map(|(index, _)| *index);
+        let accept = move || {
             let is_there = || nic.as_ref().is_none_or(|(index, _)| shared.listening().contains_key(index));
             while is_there() && !shared.stopping.load(Ordering::SeqCst) {
                 match listener.accept() {
@@ -186,7 +198,12 @@ impl Shared {
                     }
                 }
             }
-        });
+        };
+        if let Err(error) = spawn("accept", accept) {
+            // The next look tries again.
+            warn!("cannot listen: {error}");
+            index.map(|index| self.listening().remove(&index));
+        }
     }
 
     /// Keeps listeners and sessions in step with the host's NICs.
@@ -218,20 +235,37 @@ impl Shared {
 
     /// Shakes hands on a thread of its own, so that a slow peer holds up nobody.
     fn take(self: Arc<Self>, socket: TcpStream, peer: SocketAddr, nic: Option<String>) {
-        if self.handshakes.fetch_add(1, Ordering::SeqCst) >= HANDSHAKES_MAX {
-            self.handshakes.fetch_sub(1, Ordering::SeqCst);
-            debug!("{peer}: dropped, {HANDSHAKES_MAX} handshakes are under way");
-            return;
-        }
-        spawn("handshake", move || {
-            if let Err(error) = self.meet(socket, peer, nic) {
-                info!("{peer}: no session: {error}");
+        let slot = match Slot::take(&self, peer.ip(), &socket) {
+            Ok(slot) => slot,
+            Err(error) => return self.complain(|| warn!("{peer}: dropped: {error}")),
+        };
+        let work = move || {
+            let shared = slot.shared.clone();
+            let met = shared.meet(socket, peer, nic);
+            // A session lasts; its handshake is over.
+            drop(slot);
+            match met {
+                Ok(Some((live, streams))) => (shared.on_session)(live, streams),
+                Ok(None) => {}
+                Err(error) => shared.complain(|| info!("{peer}: no session: {error}")),
             }
-            self.handshakes.fetch_sub(1, Ordering::SeqCst);
-        });
+        };
+        if let Err(error) = spawn("handshake", work) {
+            self.complain(|| warn!("{peer}: dropped: {error}"));
+        }
     }
 
-    fn meet(&self, socket: TcpStream, peer: SocketAddr, nic: Option<String>) -> Result<(), MeetError> {
+    /// Says something that strangers can cause, at most once a second.
+    fn complain(&self, say: impl FnOnce()) {
+        let mut last = self.complained.lock().expect("no panic under this lock");
+        if last.is_none_or(|last| last.elapsed() >= COMPLAINT_PERIOD) {
+            *last = Some(Instant::now());
+            say();
+        }
+    }
+
+    /// Returns the session if it is new.
+    fn meet(&self, socket: TcpStream, peer: SocketAddr, nic: Option<String>) -> Result<Option<NewSession>, MeetError> {
         let local = socket.local_addr().map_err(skein_link::LinkError::Io)?;
         let mut channel = if self.settings.allow_plain_data && begins_plain(&socket) {
             Channel::plain(socket, HANDSHAKE_TIME)
@@ -247,9 +281,16 @@ impl Shared {
             Ok(admitted) => admitted,
             Err((code, reason)) => {
                 refuse(&mut channel, code, &reason);
-                info!("{peer}: refused: {reason}");
-                return Ok(());
+                self.complain(|| info!("{peer}: refused: {reason}"));
+                return Ok(None);
             }
+        };
+        // A new session whose first connection fails has nobody.
+        let abandoned = |error: MeetError| {
+            if streams.is_some() {
+                live.close("its first connection failed");
+            }
+            error
         };
         let welcome = Welcome {
             version: PROTOCOL_VERSION,
@@ -257,21 +298,20 @@ impl Shared {
             plain_key,
             addresses: self.settings.addresses.now(),
         };
-        channel.send(&welcome.encode())?;
+        channel.send(&welcome.encode()).map_err(|error| abandoned(error.into()))?;
         let info = PathInfo {
             nic: nic.unwrap_or_default(),
             local: SocketAddr::new(local.ip().to_canonical(), local.port()),
             remote: peer,
         };
-        let halves = channel.split()?;
+        let halves = channel.split().map_err(|error| abandoned(error.into()))?;
         if let Err(error) = live.add_connection(hello.connection, hello.path, hello.kind, info, halves) {
             debug!(session = %live.id, "{peer}: connection not added: {error}");
         }
-        if let Some(streams) = streams {
+        Ok(streams.map(|streams| {
             info!(session = %live.id, peer = live.peer(), "session from {peer}");
-            (self.on_session)(live, streams);
-        }
-        Ok(())
+            (live, streams)
+        }))
     }
 
     fn admit_new(&self, channel: &Channel, hello: &Hello) -> Result<Admitted, (RefuseCode, String)> {
@@ -294,7 +334,8 @@ impl Shared {
         let id = SessionId(random());
         let plain_key = if hello.plain_data { random::<32>().to_vec() } else { Vec::new() };
         let settings = Settings { outage: self.settings.outage };
-        let (live, streams) = Live::start(Role::Acceptor, settings, id, peer.to_owned(), hello.addresses.clone());
+        let started = Live::start(Role::Acceptor, settings, id, peer.to_owned(), hello.addresses.clone());
+        let (live, streams) = started.map_err(|error| (RefuseCode::Busy, error.to_string()))?;
         sessions.insert(id, Member { live: live.clone(), plain_key: plain_key.clone() });
         Ok(Admitted { live, plain_key, streams: Some(streams) })
     }
@@ -319,6 +360,49 @@ impl Shared {
             return Err(unknown());
         }
         Ok(Admitted { live: member.live.clone(), plain_key: Vec::new(), streams: None })
+    }
+}
+
+/// Handshakes under way, oldest first.
+#[derive(Default)]
+struct Handshakes {
+    next: u64,
+    under_way: BTreeMap<u64, (IpAddr, TcpStream)>,
+}
+
+/// A place among the handshakes under way; given back when dropped.
+struct Slot {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Slot {
+    /// Takes a place. Where there is none, the oldest handshake (of the same address, if that has its share) is cut
+    /// off: who means it is done in milliseconds, who only holds places is not.
+    fn take(shared: &Arc<Shared>, ip: IpAddr, socket: &TcpStream) -> io::Result<Slot> {
+        let socket = socket.try_clone()?;
+        let mut handshakes = shared.handshakes.lock().expect("no panic under this lock");
+        let under_way = &mut handshakes.under_way;
+        let own = under_way.values().filter(|(other, _)| *other == ip).count();
+        if own >= HANDSHAKES_PER_ADDRESS || under_way.len() >= HANDSHAKES_MAX {
+            let of_address = own >= HANDSHAKES_PER_ADDRESS;
+            let oldest = under_way.iter().find(|(_, (other, _))| !of_address || *other == ip).map(|(n, _)| *n);
+            if let Some((other, socket)) = oldest.and_then(|number| under_way.remove(&number)) {
+                let _ = socket.shutdown(std::net::Shutdown::Both);
+                shared.complain(|| warn!("too many handshakes are under way: the oldest, with {other}, is cut off"));
+            }
+        }
+        let number = handshakes.next;
+        handshakes.next += 1;
+        handshakes.under_way.insert(number, (ip, socket));
+        Ok(Slot { shared: shared.clone(), number })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut handshakes = self.shared.handshakes.lock().expect("no panic under this lock");
+        handshakes.under_way.remove(&self.number);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The end that dials: finds pairs of NICs, keeps several connections alive on each.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::Receiver;
@@ -56,6 +57,12 @@ pub enum StartError {
     /// No address is known.
     #[error("no address to dial")]
     NoAddress,
+    /// Not tried again so soon.
+    #[error("the other host could not be reached a moment ago")]
+    FailedJustNow,
+    /// This host has no room for the session's threads.
+    #[error("the session cannot be started")]
+    Threads(#[source] io::Error),
     /// None of the addresses led to an agent; the last one's error.
     #[error("cannot reach an agent at {to}")]
     Unreachable {
@@ -103,7 +110,9 @@ impl Dialer {
         let mut last = StartError::NoAddress;
         for &to in &settings.to {
             match begin(&settings, &tls, &local, to) {
-                Ok((channel, pair, welcome)) => return Ok(Dialer::run(settings, tls, channel, pair, welcome)),
+                Ok((channel, pair, welcome)) => {
+                    return Dialer::run(settings, tls, channel, pair, welcome).map_err(StartError::Threads);
+                }
                 Err(source) => last = StartError::Unreachable { to, source: Box::new(source) },
             }
         }
@@ -116,10 +125,10 @@ impl Dialer {
         channel: Channel,
         first: Pair,
         welcome: Welcome,
-    ) -> (Arc<Dialer>, Receiver<Incoming>) {
+    ) -> io::Result<(Arc<Dialer>, Receiver<Incoming>)> {
         let peer = channel.peer().unwrap_or_default().to_owned();
         let core = Settings { outage: settings.outage };
-        let (live, streams) = Live::start(Role::Dialer, core, welcome.session, peer, welcome.addresses);
+        let (live, streams) = Live::start(Role::Dialer, core, welcome.session, peer, welcome.addresses)?;
         let port = settings.to.first().map_or(0, SocketAddr::port);
         let dialer = Arc::new(Dialer {
             live,
@@ -139,8 +148,8 @@ impl Dialer {
         let state = PathState { path, has_worked: true, retry_at: now, retry_after: RETRY_FIRST, dialling: false };
         dialer.lock().insert(first, state);
         let keeping = dialer.clone();
-        spawn("dialer", move || keeping.keep_connected());
-        (dialer, streams)
+        spawn("dialer", move || keeping.keep_connected())?;
+        Ok((dialer, streams))
     }
 
     /// The session.
@@ -215,9 +224,9 @@ impl Dialer {
                 // What was measured on the path before may not hold any more.
                 state.path = PathId(self.next_path.fetch_add(1, Ordering::SeqCst));
             }
-            state.dialling = true;
             let (dialer, path) = (self.clone(), state.path);
-            spawn("dial", move || dialer.raise(pair, path, control, data));
+            // Without a thread for it the next look tries again.
+            state.dialling = spawn("dial", move || dialer.raise(pair, path, control, data)).is_ok();
         }
     }
 

@@ -1,6 +1,7 @@
 //! A session with its threads.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -31,6 +32,8 @@ pub struct Incoming {
     pub stream: StreamId,
     /// What the peer wants to reach.
     pub target: String,
+    /// When its opening arrived.
+    pub since: Instant,
 }
 
 /// What is known about a path's ends.
@@ -117,7 +120,7 @@ impl Live {
         id: SessionId,
         peer: String,
         peer_addresses: Vec<Address>,
-    ) -> (Arc<Live>, Receiver<Incoming>) {
+    ) -> io::Result<(Arc<Live>, Receiver<Incoming>)> {
         let (incoming, streams) = sync_channel(STREAMS_MAX as usize);
         let live = Arc::new(Live {
             id,
@@ -135,8 +138,8 @@ impl Live {
             epoch: Instant::now(),
         });
         let keeper = live.clone();
-        spawn("keeper", move || keeper.keep_time());
-        (live, streams)
+        spawn("keeper", move || keeper.keep_time())?;
+        Ok((live, streams))
     }
 
     /// The time as the session knows it.
@@ -215,13 +218,18 @@ impl Live {
         // Torn down while its local end was being connected: dropping the socket says so.
         let Some((readable, writable)) = handle else { return };
         let (live, ingested) = (self.clone(), socket.clone());
-        let ingest = spawn("ingest", move || stream::ingest(&live, id, &ingested, &writable));
-        let live = self.clone();
-        spawn("egress", move || {
-            stream::egress(&live, id, &socket, &readable);
-            let _ = ingest.join();
-            live.lock().streams.remove(&id);
+        let threads = spawn("ingest", move || stream::ingest(&live, id, &ingested, &writable)).and_then(|ingest| {
+            let live = self.clone();
+            spawn("egress", move || {
+                stream::egress(&live, id, &socket, &readable, ingest);
+                live.lock().streams.remove(&id);
+            })
         });
+        if let Err(error) = threads {
+            warn!(session = %self.id, stream = id.0, "stream refused: {error}");
+            self.reset(id, ResetCode::Busy, "that host cannot start another thread: raise its limit on processes");
+            self.lock().streams.remove(&id);
+        }
     }
 
     /// Tears down a stream.
@@ -244,6 +252,24 @@ impl Live {
         drop(wait);
     }
 
+    /// Waits until the session has a connection, as long as the stream lives. False: it does not any more.
+    pub fn wait_connected(&self, id: StreamId) -> bool {
+        let mut state = self.lock();
+        while state.connections.is_empty() && !state.core.is_reset(id) {
+            state = self.changed.wait_timeout(state, TICK).expect("no thread panics while it decides").0;
+        }
+        !state.core.is_reset(id)
+    }
+
+    /// Waits until the peer has all that was sent on a stream, or the stream is over, or `patience` ends.
+    pub(crate) fn wait_delivered(&self, id: StreamId, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let mut state = self.lock();
+        while !state.core.is_delivered(id) && Instant::now() < deadline {
+            state = self.changed.wait_timeout(state, TICK).expect("no thread panics while it decides").0;
+        }
+    }
+
     /// Adds a connection that has shaken hands, and starts its threads.
     pub(crate) fn add_connection(
         self: &Arc<Self>,
@@ -261,13 +287,18 @@ impl Live {
             Ok(())
         })?;
         let live = self.clone();
-        let sender = spawn("sender", move || connection::send(&live, id, writer, &wake));
-        let live = self.clone();
-        spawn("receiver", move || {
-            let down = connection::receive(&live, id, reader);
-            live.drop_connection(id, down);
-            let _ = sender.join();
+        let threads = spawn("sender", move || connection::send(&live, id, writer, &wake)).and_then(|sender| {
+            let live = self.clone();
+            spawn("receiver", move || {
+                let down = connection::receive(&live, id, reader);
+                live.drop_connection(id, down);
+                let _ = sender.join();
+            })
         });
+        if let Err(error) = threads {
+            warn!(session = %self.id, "connection given up: {error}");
+            self.drop_connection(id, Down::Failed);
+        }
         Ok(())
     }
 
@@ -347,7 +378,9 @@ impl Live {
                         connection.wake.notify_all();
                     }
                 }
-                Event::Opened(stream, target) => self.pass_on(state, Incoming { stream, target }),
+                Event::Opened(stream, target) => {
+                    self.pass_on(state, Incoming { stream, target, since: Instant::now() })
+                }
                 Event::Readable(id) => {
                     let reset = state.core.is_reset(id);
                     if let Some(stream) = state.streams.get(&id) {
@@ -403,6 +436,14 @@ impl Live {
 }
 
 /// Starts a named thread.
-pub(crate) fn spawn<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
-    thread::Builder::new().name(name.into()).spawn(work).expect("the system has room for a thread")
+///
+/// Errors: the system has no room for it.
+pub(crate) fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<thread::JoinHandle<T>> {
+    thread::Builder::new()
+        .name(name.into())
+        .spawn(work)
+        .map_err(|error| io::Error::new(error.kind(), format!("no thread for {name}: {error}")))
 }

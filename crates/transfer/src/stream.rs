@@ -4,6 +4,8 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Condvar;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use bytes::Bytes;
 use skein_core::limits::CHUNK_BYTES_MAX;
@@ -21,6 +23,8 @@ const ROOM_MIN: usize = CHUNK_BYTES_MAX / 8;
 const EGRESS_BYTES: usize = 1 << 20;
 /// Pieces in one gathered write.
 const EGRESS_PIECES: usize = 64;
+/// What a local end said before it broke may take this long to reach the peer.
+const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
 
 /// Reads the local socket into the session until its end.
 pub(crate) fn ingest(live: &Live, id: StreamId, socket: &UnixStream, writable: &Condvar) {
@@ -38,7 +42,7 @@ pub(crate) fn ingest(live: &Live, id: StreamId, socket: &UnixStream, writable: &
                 full.freeze()
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return broken(live, id, socket, &error),
+            Err(error) => return broken(live, id, &error),
         };
         live.with(|state, now| state.core.send(now, id, data));
     }
@@ -58,15 +62,19 @@ fn wait_for_room(live: &Live, id: StreamId, writable: &Condvar) -> Option<usize>
     }
 }
 
-/// Writes what arrives to the local socket, until the peer's end.
-pub(crate) fn egress(live: &Live, id: StreamId, socket: &UnixStream, readable: &Condvar) {
+/// Writes what arrives to the local socket, until the peer's end; returns when `ingest` is over, too.
+pub(crate) fn egress(live: &Live, id: StreamId, socket: &UnixStream, readable: &Condvar, ingest: JoinHandle<()>) {
     let mut pieces = Vec::new();
     loop {
         match wait_for_data(live, id, readable, &mut pieces) {
             Received::Data(_) => {
                 let bytes: usize = pieces.iter().map(Bytes::len).sum();
                 if let Err(error) = write_all(socket, &pieces) {
-                    return broken(live, id, socket, &error);
+                    // What it wrote before it closed is still being read.
+                    let _ = ingest.join();
+                    broken(live, id, &error);
+                    let _ = socket.shutdown(Shutdown::Both);
+                    return;
                 }
                 pieces.clear();
                 live.with(|state, _| state.core.consumed(id, bytes as u64));
@@ -74,15 +82,16 @@ pub(crate) fn egress(live: &Live, id: StreamId, socket: &UnixStream, readable: &
             Received::Reset(_, reason) => {
                 info!(session = %live.id, stream = id.0, "stream torn down: {reason}");
                 let _ = socket.shutdown(Shutdown::Both);
-                return;
+                break;
             }
             Received::Finished | Received::Pending => {
                 // Half a close: the other direction may go on.
                 let _ = socket.shutdown(Shutdown::Write);
-                return;
+                break;
             }
         }
     }
+    let _ = ingest.join();
 }
 
 /// Waits for bytes and gathers them in `pieces`, or for the end.
@@ -125,9 +134,10 @@ fn write_all(mut socket: &UnixStream, pieces: &[Bytes]) -> io::Result<()> {
     Ok(())
 }
 
-/// The local end is gone: so is the stream.
-fn broken(live: &Live, id: StreamId, socket: &UnixStream, error: &io::Error) {
+/// The local end is gone: so is the stream, once the peer has what the local end said before.
+fn broken(live: &Live, id: StreamId, error: &io::Error) {
     debug!(session = %live.id, stream = id.0, "local socket: {error}");
-    let _ = socket.shutdown(Shutdown::Both);
+    live.with(|state, _| state.core.finish(id));
+    live.wait_delivered(id, LAST_WORDS_TIME);
     live.reset(id, ResetCode::SocketClosed, &format!("its local socket broke: {error}"));
 }

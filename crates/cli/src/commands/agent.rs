@@ -2,10 +2,9 @@
 
 use std::net::SocketAddr;
 
-use anyhow::Context;
 use skein_agent::{AcceptorSettings, Agent, AgentSettings, Allow, DEFAULT_PORT};
 
-use super::dataplane::{Common, print_json, run_until_signal};
+use super::dataplane::{Common, print_bytes, print_json, run_until_signal};
 
 /// The daemon of a host: the end that tunnels of other hosts lead to.
 #[derive(clap::Args)]
@@ -44,14 +43,14 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         outage: args.common.outage(),
     };
     let settings = AgentSettings { acceptor, allow: Allow::new(&args.allow)? };
-    let agent = Agent::start(settings, &identity).with_context(|| {
-        format!(
-            "no agent on port {}: stop the program that has it, or choose another with --listen",
-            args.listen.port()
-        )
+    let port = args.listen.port();
+    let agent = Agent::start(settings, &identity).map_err(|error| match error.is_in_use() {
+        true => anyhow::Error::new(error)
+            .context(format!("port {port} is taken: stop the program that has it, or choose another with --listen")),
+        false => error.into(),
     })?;
     if !args.common.json {
-        println!("ready on port {}", agent.port());
+        print_bytes(format!("ready on port {}\n", agent.port()).as_bytes());
     }
     run_until_signal(|| {
         if args.common.json {

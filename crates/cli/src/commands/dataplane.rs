@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use skein_identity::Identity;
 
@@ -53,9 +53,9 @@ impl Common {
     }
 }
 
-/// Waits for SIGINT or SIGTERM, and calls `status` now and then.
+/// Waits for a signal to end, and calls `status` now and then.
 pub fn run_until_signal(mut status: impl FnMut()) -> anyhow::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).context("cannot handle signals")?;
     while signals.pending().next().is_none() {
         status();
         std::thread::sleep(STATUS_PERIOD);

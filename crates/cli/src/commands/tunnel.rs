@@ -6,7 +6,7 @@ use anyhow::Context;
 use serde::Serialize;
 use skein_agent::{DEFAULT_PORT, DialerSettings, Forward, Snapshot, Tunnel, TunnelSettings};
 
-use super::dataplane::{Common, print_json, run_until_signal};
+use super::dataplane::{Common, print_bytes, print_json, run_until_signal};
 
 /// Join unix sockets here to unix sockets of another host, over every NIC at once.
 ///
@@ -96,9 +96,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         outage: args.common.outage(),
     };
     let settings = TunnelSettings { dialer, forwards: args.forward, socket_mode: args.socket_mode };
-    let mut tunnel = Tunnel::start(settings, identity)?;
+    let tunnel = Tunnel::start(settings, identity)?;
     if !args.common.json {
-        println!("ready");
+        print_bytes(b"ready\n");
     }
     run_until_signal(|| {
         if args.common.json {
