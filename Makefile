@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .PHONY: help build demo test bench fmt lint clean
 
 # The commands of `make demo` and `make bench`; for instance: make bench BENCH='bench run two-nics --quick'
-DEMO ?= demo
+DEMO ?= demo --html target/demo.html
 BENCH ?= bench run --quick --json target/bench.json --html target/bench.html
 
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
