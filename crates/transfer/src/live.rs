@@ -22,6 +22,8 @@ use crate::{ResetCode, connection, stream};
 
 /// How often a session is told the time.
 const TICK: Duration = Duration::from_millis(50);
+/// Send buffer of a local socket: two full packets of multifd (1344 + 524288 bytes each).
+const SOCKET_BYTES: usize = 1 << 20;
 /// A goodbye may take this long to leave.
 const BYE_TIME: Duration = Duration::from_millis(500);
 
@@ -209,6 +211,8 @@ impl Live {
 
     /// Joins a stream to its local end: bytes flow until both directions are done.
     pub fn join(self: &Arc<Self>, id: StreamId, socket: UnixStream) {
+        // As much as the kernel grants (net.core.wmem_max): less waking of two threads for each packet of multifd.
+        let _ = socket2::SockRef::from(&socket).set_send_buffer_size(SOCKET_BYTES);
         let socket = Arc::new(socket);
         let handle = self.with(|state, _| {
             let handle = state.streams.get_mut(&id)?;
