@@ -40,8 +40,9 @@ pub const WINDOW_SESSION: u64 = 64 << 20;
 /// Least window of a stream, however many there are: 1024 x 64 KiB = `WINDOW_SESSION`.
 pub const WINDOW_MIN: u64 = 64 << 10;
 
-/// Frames that a connection holds, waiting to be sent or acknowledged. What an honest peer makes is far less: its
-/// connection is given up before that. 16,384 small frames are some 2 MB.
+/// Frames that a connection holds, waiting to be sent or acknowledged. Data stops at half of it (an application that
+/// writes single bytes gets there), so that beyond it a peer acknowledges nothing, and the connection is given up.
+/// 16,384 small frames are some 2 MB.
 pub const FRAMES_MAX: usize = 16 << 10;
 
 /// Bytes of a stream, for ever: 2^62, so that sums of two offsets cannot wrap.

@@ -259,6 +259,11 @@ impl Connection {
         }
     }
 
+    /// How many it holds, to be sent or acknowledged.
+    fn frames(&self) -> usize {
+        self.outbox.len() + self.sent.len()
+    }
+
     fn is_usable(&self) -> bool {
         self.suspect_since.is_none() && !self.closing
     }
@@ -1172,7 +1177,8 @@ impl Session {
 
     /// Whether a data connection may take bulk now.
     fn may_pull(&self, connection: &Connection) -> bool {
-        if !connection.is_usable() || !self.path_is_usable(connection.path) {
+        let full = connection.frames() >= FRAMES_MAX / 2;
+        if full || !connection.is_usable() || !self.path_is_usable(connection.path) {
             return false;
         }
         let state = &self.paths[&connection.path];
@@ -1273,7 +1279,9 @@ impl Session {
     /// Urgent streams that together send more than a path takes are bulk: otherwise they would wait behind
     /// each other, without a bound, and so would what is small.
     fn has_room_for_urgent(&self, control: &Connection) -> bool {
-        control.is_usable() && control.urgent_bytes < self.paths[&control.path].estimate.inflight_limit()
+        control.is_usable()
+            && control.frames() < FRAMES_MAX / 2
+            && control.urgent_bytes < self.paths[&control.path].estimate.inflight_limit()
     }
 
     fn post_on(&mut self, id: ConnectionId, item: Item) {
@@ -1288,7 +1296,7 @@ impl Session {
     /// A peer that takes frames and never acknowledges, or does not take them, loses the connection.
     fn bound_frames(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(&id)
-            && connection.outbox.len() + connection.sent.len() > FRAMES_MAX
+            && connection.frames() > FRAMES_MAX
             && !connection.closing
         {
             connection.closing = true;

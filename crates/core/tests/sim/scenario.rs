@@ -71,7 +71,7 @@ fn half(rng: &mut Rng, most: f64) -> HalfSpec {
     };
     if let Write::Bulk { piece } = write {
         // Few-byte writes of megabytes test nothing more and take long.
-        bytes = bytes.min(piece * 1000);
+        bytes = bytes.min(piece * if rng.percent(2) { 40_000 } else { 1000 });
     }
     let read = match rng.below(10) {
         0..=6 => Read::Eager,
