@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sim::scenario::Scenario;
-use sim::{Sabotage, World};
+use sim::{Sabotage, Time, World};
 
 /// What runs in a few seconds without optimisation.
 const SEEDS: u64 = 400;
@@ -43,7 +43,7 @@ fn every_stream_comes_out_whole_whatever_happens() {
     let seeds = number("SKEIN_SEEDS").unwrap_or(SEEDS);
     let next = AtomicU64::new(number("SKEIN_FIRST").unwrap_or(0));
     let last = next.load(Ordering::Relaxed) + seeds;
-    let actions = AtomicU64::new(0);
+    let (actions, given_up) = (AtomicU64::new(0), AtomicU64::new(0));
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let failures: Vec<(u64, String)> = std::thread::scope(|scope| {
         let work = || {
@@ -54,7 +54,11 @@ fn every_stream_comes_out_whole_whatever_happens() {
                     return failures;
                 }
                 match run(seed, None) {
-                    Ok(world) => drop(actions.fetch_add(world.actions, Ordering::Relaxed)),
+                    Ok(world) => {
+                        actions.fetch_add(world.actions, Ordering::Relaxed);
+                        given_up
+                            .fetch_add(u64::from(world.given_up(Time::MAX) && world.unfinished > 0), Ordering::Relaxed);
+                    }
                     Err(why) => failures.push((seed, why)),
                 }
             }
@@ -62,12 +66,14 @@ fn every_stream_comes_out_whole_whatever_happens() {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("panics are caught")).collect()
     });
-    println!("{seeds} seeds, {} actions", actions.into_inner());
+    let given_up = given_up.into_inner();
+    println!("{seeds} seeds, {} actions; {given_up} sessions given up in the dark", actions.into_inner());
     for (seed, why) in &failures {
         println!(
             "seed {seed}: {why}\nreplay: SKEIN_SEED={seed} SKEIN_TRACE=1 cargo test -p skein-core --test pair every -- --nocapture"
         );
     }
+    assert!(given_up <= 1 + seeds / 1000, "{given_up} of {seeds} sessions were given up");
     assert!(failures.is_empty(), "seeds {:?} failed", failures.iter().map(|(seed, _)| seed).collect::<Vec<_>>());
 }
 

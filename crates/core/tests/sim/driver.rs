@@ -230,6 +230,7 @@ impl World {
                 }
                 Event::Ended(why) => {
                     trace!(self, "{} ended: {why}", ["dialler", "acceptor"][end]);
+                    self.ends[end].ended_at = self.now;
                     if self.ends[end].ended.replace(why).is_some() {
                         self.fail("a session ended twice");
                     }
