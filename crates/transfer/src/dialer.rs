@@ -146,6 +146,7 @@ impl Dialer {
         dialer.add(channel, id, path, ConnectionKind::Control, &first);
         let now = Instant::now();
         let state = PathState { path, has_worked: true, retry_at: now, retry_after: RETRY_FIRST, dialling: false };
+        info!(session = %dialer.live.id, peer = dialer.live.peer(), "path {} is up", shown(&first));
         dialer.lock().insert(first, state);
         let keeping = dialer.clone();
         spawn("dialer", move || keeping.keep_connected())?;
@@ -195,8 +196,7 @@ impl Dialer {
         paths.retain(|pair, state| {
             let keep = wanted.contains(pair) || state.dialling;
             if !keep {
-                // A NIC is gone or has no carrier, here or there.
-                debug!("path {} > {} is no more", pair.local.nic, pair.remote.ip);
+                info!(session = %self.live.id, "path {} is lost: a NIC is gone or has no carrier", shown(pair));
                 self.live.path_down(state.path);
             }
             keep
@@ -247,8 +247,9 @@ impl Dialer {
         state.dialling = false;
         match raised {
             Ok(()) => {
-                if !state.has_worked {
-                    info!(session = %self.live.id, "path {} {} > {} {}", pair.local.nic, pair.local.ip, pair.remote.nic, pair.remote.ip);
+                if !control {
+                    let what = if state.has_worked { "is back" } else { "is up" };
+                    info!(session = %self.live.id, "path {} {what}", shown(&pair));
                 }
                 state.has_worked = true;
                 state.retry_after = RETRY_FIRST;
@@ -302,6 +303,12 @@ impl Dialer {
             Err(error) => debug!(session = %self.live.id, "connection not added: {error}"),
         }
     }
+}
+
+/// A path as logs show it.
+fn shown(pair: &Pair) -> String {
+    let end = |address: &Address| format!("{} {}", address.nic, address.ip).trim_start().to_owned();
+    format!("{} > {}", end(&pair.local), end(&pair.remote))
 }
 
 fn hello(

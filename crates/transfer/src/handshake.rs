@@ -20,7 +20,7 @@ pub enum MeetError {
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
     /// Someone of the cluster, but not whom we dialled.
-    #[error("{address} is {found}, not {expected}: check the address, or the name after --to")]
+    #[error("{address} is {found}, not {expected}: check the address, or the name after --host")]
     OtherHost {
         /// Where.
         address: std::net::SocketAddr,

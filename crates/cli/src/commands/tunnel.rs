@@ -19,7 +19,8 @@ use super::dataplane::{Common, print_bytes, print_json, run_until_signal};
 #[command(after_help = "\
 Examples:
   skein tunnel --to hostb -L /run/skein/vm1.sock=/run/skein/vm1.sock
-      then, in the source QEMU's monitor: migrate -d unix:/run/skein/vm1.sock
+      then, in the source QEMU's monitor: migrate_set_capability return-path on,
+      migrate_set_parameter max-bandwidth 0, migrate -d unix:/run/skein/vm1.sock
       (the target QEMU runs on hostb with: -S -incoming unix:/run/skein/vm1.sock)
   skein tunnel --to 10.0.0.2:7070 --host hostb -L /run/a=/run/b -L /run/c=/run/d
       two sockets; refuse to talk to any other member of the cluster than hostb
