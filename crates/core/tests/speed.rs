@@ -119,6 +119,33 @@ fn a_black_hole_costs_less_than_a_second() {
 }
 
 #[test]
+fn a_short_black_hole_closes_nothing() {
+    let mut config = config(vec![PathSpec::lan(GIGABIT); 2], vec![StreamSpec::bulk(1 << 40)]);
+    config.faults = vec![(S, Fault::Hole { path: 1, dirs: [true, true], lasts: 600 * MS })];
+    let world = run(config, 4 * S);
+    let closed: u32 = world.ends.iter().map(|end| end.closes).sum();
+    let healed = goodput(&world, 3 * S, 4 * S) / (2.0 * GIGABIT);
+    println!("a black hole of 0.6 s: {closed} connections closed; then {healed:.4} of both");
+    assert!(closed == 0 && healed >= 0.95, "{closed} {healed}");
+}
+
+#[test]
+fn an_outage_is_not_taken_for_a_death() {
+    // The dialling end's carrier flaps, so that it resets connections that the other end takes for healthy; the
+    // other path is dark already; and before anything is dialled again, all is.
+    for end in [0, 1] {
+        let mut config = config(vec![PathSpec::lan(GIGABIT); 2], vec![StreamSpec::bulk(200_000_000)]);
+        config.faults = vec![
+            (200 * MS, Fault::Hole { path: 1, dirs: [true, true], lasts: 20 * S }),
+            (300 * MS, Fault::Carrier { path: 0, end, lasts: 20 * MS }),
+            (340 * MS, Fault::Dark { lasts: 20 * S }),
+        ];
+        let world = run(config, 40 * S);
+        assert!(world.unfinished == 0 && world.ends.iter().all(|end| end.ended.is_none()), "{}", world.unfinished());
+    }
+}
+
+#[test]
 fn a_lost_carrier_costs_little() {
     let mut config = config(vec![PathSpec::lan(GIGABIT); 2], vec![StreamSpec::bulk(1 << 40)]);
     config.faults = vec![(S, Fault::Carrier { path: 1, end: 0, lasts: 2 * S })];

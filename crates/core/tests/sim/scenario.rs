@@ -146,6 +146,14 @@ impl Scenario {
             if rng.percent(5) {
                 faults.push((rng.below(2 * S), Fault::Dark { lasts: rng.between(5 * S, 30 * S) }));
             }
+            if rng.percent(5) {
+                // Addresses come and go with the NICs.
+                let at = rng.below(2 * S);
+                for _ in 0..rng.between(2, 20) {
+                    let number = rng.below(200) as u8;
+                    faults.push((at + rng.below(50 * MS), Fault::Announce { end: rng.below(2) as usize, number }));
+                }
+            }
             if rng.percent(10) {
                 // A path that flaps.
                 let (path, mut at) = (rng.below(paths.len() as u64) as usize, 0);
