@@ -375,3 +375,25 @@ fn streams_beyond_the_limit_are_refused() {
     }
     assert_eq!(refused, (STREAMS_MAX..STREAMS_MAX + 10).map(|n| n * 2).collect::<Vec<_>>());
 }
+
+/// Not malice, but two paths: the older of two announcements arrives later.
+#[test]
+fn an_older_announcement_of_addresses_is_ignored() {
+    let now = Duration::ZERO;
+    let mut session = Session::new(now, Role::Acceptor, Settings::default());
+    session.connection_up(now, ConnectionId(0), PathId(0), ConnectionKind::Control).unwrap();
+    let mut told = Vec::new();
+    for (change, number) in [(2, 2), (1, 1), (2, 2), (3, 3)] {
+        let addresses = vec![Address { ip: [10, 0, 0, number].into(), prefix: 24, nic: "eth0".into() }];
+        let payload = encode_addresses(&addresses);
+        let header = header(Kind::Addresses, 0, change, payload.len());
+        let frame = Frame::parse(header, payload.into()).unwrap();
+        session.handle_frame(now, ConnectionId(0), &header, frame).unwrap();
+        while let Some(event) = session.poll_event() {
+            if let Event::PeerAddresses(addresses) = event {
+                told.push(addresses[0].ip.to_string());
+            }
+        }
+    }
+    assert_eq!(told, ["10.0.0.2", "10.0.0.3"]);
+}

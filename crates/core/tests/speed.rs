@@ -132,13 +132,15 @@ fn a_short_black_hole_closes_nothing() {
 #[test]
 fn an_outage_is_not_taken_for_a_death() {
     // The dialling end's carrier flaps, so that it resets connections that the other end takes for healthy; the
-    // other path is dark already; and before anything is dialled again, all is.
+    // other path goes dark; and before anything is dialled again, all is.
     for end in [0, 1] {
-        let mut config = config(vec![PathSpec::lan(GIGABIT); 2], vec![StreamSpec::bulk(200_000_000)]);
+        let mut stream = StreamSpec::bulk(200_000_000);
+        stream.halves[1] = stream.halves[0].clone();
+        let mut config = config(vec![PathSpec::lan(GIGABIT); 2], vec![stream]);
         config.faults = vec![
-            (200 * MS, Fault::Hole { path: 1, dirs: [true, true], lasts: 20 * S }),
+            (300 * MS, Fault::Hole { path: 1, dirs: [true, true], lasts: 20 * S }),
             (300 * MS, Fault::Carrier { path: 0, end, lasts: 20 * MS }),
-            (340 * MS, Fault::Dark { lasts: 20 * S }),
+            (345 * MS, Fault::Dark { lasts: 20 * S }),
         ];
         let world = run(config, 40 * S);
         assert!(world.unfinished == 0 && world.ends.iter().all(|end| end.ended.is_none()), "{}", world.unfinished());
