@@ -1277,11 +1277,11 @@ impl Session {
     }
 
     /// Urgent streams that together send more than a path takes are bulk: otherwise they would wait behind
-    /// each other, without a bound, and so would what is small.
+    /// each other, without a bound, and so would pings. A quarter, since bulk's connections take the most of a path.
     fn has_room_for_urgent(&self, control: &Connection) -> bool {
         control.is_usable()
             && control.frames() < FRAMES_MAX / 2
-            && control.urgent_bytes < self.paths[&control.path].estimate.inflight_limit()
+            && control.urgent_bytes < self.paths[&control.path].estimate.inflight_limit() / 4
     }
 
     fn post_on(&mut self, id: ConnectionId, item: Item) {

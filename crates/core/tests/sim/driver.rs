@@ -273,6 +273,9 @@ impl World {
                 What::Hello => self.hello(conn),
                 What::Welcome => self.welcome(conn),
                 What::Refuse => {
+                    if self.ends[ACCEPTOR].ended.is_some() {
+                        self.ends[DIALER].session.close(); // no such session any more
+                    }
                     self.close(DIALER, conn);
                 }
                 What::Fin => self.lost(end, conn, Down::ByPeer),

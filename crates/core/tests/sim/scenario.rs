@@ -264,7 +264,8 @@ impl World {
     /// flaps has the dialling end reset a healthy path, the last one, and before it can dial again all is dark for
     /// longer than [`GONE_TIME`]. The same as seen from the accepting end is a process that was killed.
     pub fn given_up(&self, healed_at: Time) -> bool {
-        self.ends[ACCEPTOR].ended == Some(Ended::PeerGone) && self.ends[ACCEPTOR].ended_at < healed_at
+        self.ends[ACCEPTOR].ended == Some(Ended::PeerGone)
+            && self.ends[ACCEPTOR].ended_at < healed_at.saturating_add(2 * S)
     }
 }
 
@@ -292,9 +293,13 @@ impl Ending {
         match self {
             Ending::Goodbye(end) => {
                 world.say_goodbye(end);
-                world.run(begin + 2 * S, all_ended);
+                world.run(begin + GONE_TIME.as_nanos() as Time + 2 * S, all_ended);
+                // A kernel that still gets something for a closed connection resets it, and the goodbye may be lost;
+                // then the dialling end is refused, and the accepting end waits in vain.
+                let said = Some(Ended::ClosedByPeer { code: 7, reason: "all done".into() });
+                let lost = if end == DIALER { Some(Ended::PeerGone) } else { Some(Ended::Closed) };
                 let why = world.ends[1 - end].ended.clone();
-                if why != Some(Ended::ClosedByPeer { code: 7, reason: "all done".into() }) {
+                if why != said && why != lost {
                     world.fail(format!("after a goodbye the other end says {why:?}"));
                 }
             }
