@@ -371,7 +371,8 @@ impl World {
         } else {
             trace!(self, "refuses {conn}");
             self.transmit(conn, ACCEPTOR, Packet { bytes: HELLO_BYTES, what: What::Refuse });
-            self.close(ACCEPTOR, conn);
+            self.transmit(conn, ACCEPTOR, Packet { bytes: 1, what: What::Fin });
+            self.lost(ACCEPTOR, conn, Down::Failed);
         }
     }
 

@@ -162,6 +162,8 @@ pub struct World {
     /// Ends of streams that are not over for their application.
     pub unfinished: usize,
     pub failure: Option<String>,
+    /// The accepting end took the other for dead, where it could not know better.
+    pub given_up: bool,
     /// Bytes that each end's applications received, by 10 ms.
     pub received: [Vec<u64>; 2],
     pub actions: u64,
@@ -207,6 +209,7 @@ impl World {
             conns: Vec::new(),
             unfinished: config.streams.len() * 2,
             failure: None,
+            given_up: false,
             received: [Vec::new(), Vec::new()],
             actions: 0,
             said_first: BTreeMap::new(),

@@ -215,11 +215,8 @@ impl Scenario {
         let Scenario { config, healed_at, deadline, ending } = self;
         let calm = config.calm;
         let mut world = World::new(config);
-        world.run(deadline, |world| world.unfinished == 0);
-        if world.given_up(healed_at) {
-            return Ok(world);
-        }
-        if world.unfinished > 0 {
+        world.run(deadline, |world| world.unfinished == 0 || world.gave_up(healed_at));
+        if world.unfinished > 0 && !world.gave_up(healed_at) {
             let healed = healed_at as f64 / 1e9;
             let status = ENDS.map(|end| world.ends[end].session.status());
             let unfinished = world.unfinished();
@@ -229,7 +226,11 @@ impl Scenario {
         }
         // The last acknowledgements, and what faults after the last stream leave behind.
         let quiet = world.now.max(healed_at) + 5 * S;
-        world.run(quiet, |_| false);
+        world.run(quiet, |world| world.gave_up(healed_at));
+        if world.failure.is_none() && world.gave_up(healed_at) {
+            world.given_up = true;
+            return Ok(world);
+        }
         if world.failure.is_none() {
             world.check_empty();
             for end in ENDS {
@@ -263,7 +264,7 @@ impl World {
     /// The accepting end takes the other for dead, while the network is in trouble. It may happen: a carrier that
     /// flaps has the dialling end reset a healthy path, the last one, and before it can dial again all is dark for
     /// longer than [`GONE_TIME`]. The same as seen from the accepting end is a process that was killed.
-    pub fn given_up(&self, healed_at: Time) -> bool {
+    fn gave_up(&self, healed_at: Time) -> bool {
         self.ends[ACCEPTOR].ended == Some(Ended::PeerGone)
             && self.ends[ACCEPTOR].ended_at < healed_at.saturating_add(2 * S)
     }
