@@ -1499,6 +1499,3 @@ impl Session {
         self.events.push_back(Event::Ended(why));
     }
 }
-
-/// Bytes that a frame adds to its payload.
-pub const FRAME_OVERHEAD: usize = HEADER_BYTES;
