@@ -1,23 +1,16 @@
-//! A connection: first for the handshake, then as two halves.
+//! A connection during its handshake.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
-use socket2::SockRef;
 use thiserror::Error;
 
-use crate::record::{self, HEADER_BYTES, Open, PLAINTEXT_MAX, Seal};
-
-/// What a reader takes from the socket at once, and records of 16 KiB that fit.
-const READ_BYTES: usize = 256 << 10;
-/// Records that go out in one gathered write.
-const WRITE_RECORDS: usize = 32;
-/// How long a writer waits for room before it looks whether its connection was given up.
-const WRITE_WAIT: Duration = Duration::from_millis(250);
+use crate::halves::{Reader, Shutdown, WRITE_WAIT, Writer};
+use crate::record::{self, HEADER_BYTES, Unseal};
 
 /// A connection that cannot be used.
 #[derive(Debug, Error)]
@@ -190,13 +183,9 @@ impl Channel {
                 (Some(seal), Some(open))
             }
         };
-        let reader = Reader {
-            socket: self.socket.clone(),
-            aborted: aborted.clone(),
-            tls: open.map(|open| OpenBuffer { open, bytes: vec![0; READ_BYTES], filled: 0, parsed: 0, plain: 0..0 }),
-        };
-        let writer = Writer { socket: self.socket.clone(), aborted: aborted.clone(), seal, records: Vec::new() };
-        Ok((reader, writer, Shutdown { socket: self.socket, aborted }))
+        let reader = Reader::new(self.socket.clone(), aborted.clone(), open.map(Unseal::new));
+        let writer = Writer::new(self.socket.clone(), aborted.clone(), seal);
+        Ok((reader, writer, Shutdown::new(self.socket, aborted)))
     }
 
     /// Runs rustls until `done`.
@@ -248,147 +237,6 @@ impl Channel {
         }
     }
 }
-
-struct OpenBuffer {
-    open: Open,
-    bytes: Vec<u8>,
-    /// Bytes from the socket end here.
-    filled: usize,
-    /// Records up to here are opened.
-    parsed: usize,
-    /// Plaintext of the last opened record that nobody has taken yet.
-    plain: std::ops::Range<usize>,
-}
-
-/// The receiving half.
-pub struct Reader {
-    socket: Arc<TcpStream>,
-    aborted: Arc<AtomicBool>,
-    tls: Option<OpenBuffer>,
-}
-
-impl Reader {
-    /// Fills `out` from the connection. [`io::ErrorKind::UnexpectedEof`]: the peer ended it in order;
-    /// [`io::ErrorKind::ConnectionAborted`]: this end gave it up.
-    pub fn read_exact(&mut self, out: &mut [u8]) -> io::Result<()> {
-        self.fill(out).map_err(|error| match self.aborted.load(Ordering::SeqCst) {
-            true => io::ErrorKind::ConnectionAborted.into(),
-            false => error,
-        })
-    }
-
-    fn fill(&mut self, out: &mut [u8]) -> io::Result<()> {
-        let Some(tls) = &mut self.tls else { return self.socket.as_ref().read_exact(out) };
-        let mut done = 0;
-        while done < out.len() {
-            if tls.plain.is_empty() {
-                tls.next_record(&self.socket)?;
-                continue;
-            }
-            let n = tls.plain.len().min(out.len() - done);
-            out[done..done + n].copy_from_slice(&tls.bytes[tls.plain.start..tls.plain.start + n]);
-            tls.plain.start += n;
-            done += n;
-        }
-        Ok(())
-    }
-}
-
-impl OpenBuffer {
-    fn next_record(&mut self, socket: &TcpStream) -> io::Result<()> {
-        loop {
-            if let Some((length, plain)) = self.open.open(&mut self.bytes[self.parsed..self.filled])? {
-                self.plain = self.parsed + plain.start..self.parsed + plain.end;
-                self.parsed += length;
-                return Ok(());
-            }
-            // Less than a record is left: move it to the front, it is at most 16 KiB.
-            self.bytes.copy_within(self.parsed..self.filled, 0);
-            self.filled -= self.parsed;
-            self.parsed = 0;
-            match { socket }.read(&mut self.bytes[self.filled..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => self.filled += n,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
-/// The sending half.
-pub struct Writer {
-    socket: Arc<TcpStream>,
-    aborted: Arc<AtomicBool>,
-    seal: Option<Seal>,
-    records: Vec<Vec<u8>>,
-}
-
-impl Writer {
-    /// Sends the parts one after the other.
-    pub fn write_all(&mut self, parts: &[&[u8]]) -> io::Result<()> {
-        let Some(seal) = &mut self.seal else {
-            return write_gathered(&self.socket, &self.aborted, parts.iter().copied());
-        };
-        self.records.clear();
-        seal.seal(parts, &mut self.records)?;
-        write_gathered(&self.socket, &self.aborted, self.records.iter().map(Vec::as_slice))
-    }
-
-    /// The connection's key has protected enough: close it and dial another.
-    pub fn is_worn(&self) -> bool {
-        self.seal.as_ref().is_some_and(Seal::is_worn)
-    }
-}
-
-fn write_gathered<'a>(
-    mut socket: &TcpStream,
-    aborted: &AtomicBool,
-    parts: impl Iterator<Item = &'a [u8]>,
-) -> io::Result<()> {
-    let mut slices: Vec<IoSlice<'_>> = parts.map(IoSlice::new).collect();
-    let mut rest = &mut slices[..];
-    while !rest.is_empty() {
-        let batch = rest.len().min(WRITE_RECORDS);
-        match socket.write_vectored(&rest[..batch]) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => IoSlice::advance_slices(&mut rest, n),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // No room for a while; whether to wait on is for whoever watches the path to say.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !aborted.load(Ordering::SeqCst) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Ends a connection from any thread: both halves return with an error.
-#[derive(Clone, Debug)]
-pub struct Shutdown {
-    socket: Arc<TcpStream>,
-    aborted: Arc<AtomicBool>,
-}
-
-impl Shutdown {
-    /// Ends it in order: what was written is still delivered, then the peer sees the end. Not after [`Self::abort`].
-    pub fn close(&self) {
-        if !self.aborted.load(Ordering::SeqCst) {
-            // Fails only if the connection is gone already.
-            let _ = self.socket.shutdown(std::net::Shutdown::Both);
-        }
-    }
-
-    /// Gives it up: the peer sees a reset, if anything, and can tell it from the end of this process.
-    pub fn abort(&self) {
-        self.aborted.store(true, Ordering::SeqCst);
-        let _ = SockRef::from(self.socket.as_ref()).set_linger(Some(Duration::ZERO));
-        // Wakes the reader without telling the peer; the writer looks at the flag after `WRITE_WAIT` at the
-        // latest. The reset goes out when both have let go of the socket.
-        let _ = self.socket.shutdown(std::net::Shutdown::Read);
-    }
-}
-
-const _: () = assert!(READ_BYTES > 2 * (PLAINTEXT_MAX + 512), "whole records fit");
 
 #[cfg(test)]
 mod tests {
@@ -464,23 +312,6 @@ mod tests {
             let end = from_b.read_exact(&mut [0]).unwrap_err();
             assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
         }
-    }
-
-    #[test]
-    fn a_changed_byte_is_noticed() {
-        let (a, b) = channels(true);
-        let socket = a.socket.clone();
-        let (mut reader, _, _) = b.split().unwrap();
-        let (_, mut writer, _) = a.split().unwrap();
-        writer.write_all(&[b"fine"]).unwrap();
-        let mut records = Vec::new();
-        writer.seal.as_mut().unwrap().seal(&[b"changed"], &mut records).unwrap();
-        records[0][9] ^= 1;
-        socket.as_ref().write_all(&records[0]).unwrap();
-        let mut out = [0; 4];
-        reader.read_exact(&mut out).unwrap();
-        assert_eq!(&out, b"fine");
-        assert_eq!(reader.read_exact(&mut out).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     /// How a waiting reader ends, at the end that ends the connection and at the other.

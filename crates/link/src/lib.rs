@@ -9,8 +9,10 @@
 #![forbid(unsafe_code)]
 
 mod channel;
+mod halves;
 pub mod record;
 mod tcp;
 
-pub use channel::{Channel, LinkError, Reader, Shutdown, Writer};
+pub use channel::{Channel, LinkError};
+pub use halves::{Reader, Shutdown, Writer};
 pub use tcp::{DialError, From, ListenError, Listener, dial};

@@ -1,8 +1,9 @@
 //! The two threads of a connection.
 
 use std::io;
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
 
+use parking_lot::Condvar;
 use skein_core::frame::{Frame, HEADER_BYTES, Header};
 use skein_core::session::Down;
 use skein_core::{ConnectionId, Session, Transmit};
@@ -41,13 +42,10 @@ fn next(live: &Live, id: ConnectionId, wake: &Condvar) -> Option<Transmit> {
         if transmit.is_some() {
             return transmit;
         }
-        state = match state.core.transmit_at(id) {
-            Some(at) => {
-                let wait = at.saturating_sub(now);
-                wake.wait_timeout(state, wait).expect("no thread panics while it decides").0
-            }
-            None => wake.wait(state).expect("no thread panics while it decides"),
-        };
+        match state.core.transmit_at(id) {
+            Some(at) => drop(wake.wait_for(&mut state, at.saturating_sub(now))),
+            None => wake.wait(&mut state),
+        }
     }
 }
 

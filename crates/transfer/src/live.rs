@@ -5,10 +5,11 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
 use skein_core::handshake::Address;
 use skein_core::limits::STREAMS_MAX;
@@ -158,7 +159,7 @@ impl Live {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no thread panics while it decides")
+        self.state.lock()
     }
 
     /// The host at the other end.
@@ -250,17 +251,16 @@ impl Live {
 
     /// Waits until a stream has bytes or an end, or for as long as `patience` lasts.
     pub fn wait_readable(&self, id: StreamId, patience: Duration) {
-        let state = self.lock();
+        let mut state = self.lock();
         let Some(readable) = state.streams.get(&id).map(|handle| handle.readable.clone()) else { return };
-        let wait = readable.wait_timeout_while(state, patience, |state| !state.core.is_readable(id));
-        drop(wait);
+        readable.wait_while_for(&mut state, |state| !state.core.is_readable(id), patience);
     }
 
     /// Waits until the session has a connection, as long as the stream lives. False: it does not any more.
     pub fn wait_connected(&self, id: StreamId) -> bool {
         let mut state = self.lock();
         while state.connections.is_empty() && !state.core.is_reset(id) {
-            state = self.changed.wait_timeout(state, TICK).expect("no thread panics while it decides").0;
+            self.changed.wait_for(&mut state, TICK);
         }
         !state.core.is_reset(id)
     }
@@ -270,7 +270,7 @@ impl Live {
         let deadline = Instant::now() + patience;
         let mut state = self.lock();
         while !state.core.is_delivered(id) && Instant::now() < deadline {
-            state = self.changed.wait_timeout(state, TICK).expect("no thread panics while it decides").0;
+            self.changed.wait_for(&mut state, TICK);
         }
     }
 
@@ -342,11 +342,8 @@ impl Live {
         self.with(|state, _| state.core.close());
         debug!(session = %self.id, "closed: {reason}");
         // The senders say goodbye on their connections and end; those that cannot are cut off.
-        let state = self.lock();
-        let (mut state, _) = self
-            .changed
-            .wait_timeout_while(state, BYE_TIME, |state| !state.connections.is_empty())
-            .expect("no thread panics while it decides");
+        let mut state = self.lock();
+        self.changed.wait_while_for(&mut state, |state| !state.connections.is_empty(), BYE_TIME);
         for handle in state.connections.values() {
             handle.shutdown.close();
         }

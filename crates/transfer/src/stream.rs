@@ -3,11 +3,11 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::Condvar;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Condvar;
 use skein_core::limits::CHUNK_BYTES_MAX;
 use skein_core::{Received, StreamId};
 use tracing::{debug, info};
@@ -57,7 +57,7 @@ fn wait_for_room(live: &Live, id: StreamId, writable: &Condvar) -> Option<usize>
         }
         match state.core.send_capacity(id) {
             room if room >= ROOM_MIN => return Some(room),
-            _ => state = writable.wait(state).expect("no thread panics while it decides"),
+            _ => writable.wait(&mut state),
         }
     }
 }
@@ -116,7 +116,7 @@ fn wait_for_data(live: &Live, id: StreamId, readable: &Condvar, pieces: &mut Vec
         if !pieces.is_empty() {
             return Received::Data(Bytes::new());
         }
-        state = readable.wait(state).expect("no thread panics while it decides");
+        readable.wait(&mut state);
     }
 }
 

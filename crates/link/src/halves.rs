@@ -1,0 +1,189 @@
+//! The two halves of a connection, each for a thread of its own, and its end.
+
+use std::io;
+use std::io::{IoSlice, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, SetSockOpt, recv, sockopt};
+use nix::{libc, setsockopt_impl};
+use socket2::SockRef;
+
+use crate::record::{Seal, Unseal};
+
+/// Parts that go out in one gathered write.
+const WRITE_PARTS: usize = 64;
+/// How long a writer waits for room before it looks whether its connection was given up.
+pub(crate) const WRITE_WAIT: Duration = Duration::from_millis(250);
+
+setsockopt_impl!(ReceiveLowWater, libc::SOL_SOCKET, libc::SO_RCVLOWAT, u32, sockopt::SetStruct<u32>);
+
+/// A reader is woken when so many bytes are there (socket(7)).
+#[derive(Clone, Copy)]
+struct ReceiveLowWater;
+
+/// The receiving half.
+pub struct Reader {
+    incoming: Incoming,
+    aborted: Arc<AtomicBool>,
+    tls: Option<Box<Unseal>>,
+}
+
+impl Reader {
+    pub(crate) fn new(socket: Arc<TcpStream>, aborted: Arc<AtomicBool>, tls: Option<Unseal>) -> Reader {
+        let incoming = Incoming { socket, low_water: 1, drained: false };
+        Reader { incoming, aborted, tls: tls.map(Box::new) }
+    }
+
+    /// Fills `out` from the connection. [`io::ErrorKind::UnexpectedEof`]: the peer ended it in order;
+    /// [`io::ErrorKind::ConnectionAborted`]: this end gave it up.
+    pub fn read_exact(&mut self, out: &mut [u8]) -> io::Result<()> {
+        let incoming = &mut self.incoming;
+        let filled = match &mut self.tls {
+            Some(tls) => tls.read_exact(out, |buffer, sure| incoming.read(buffer, sure)),
+            None => incoming.read_exact(out),
+        };
+        filled.map_err(|error| match self.aborted.load(Ordering::SeqCst) {
+            true => io::ErrorKind::ConnectionAborted.into(),
+            false => error,
+        })
+    }
+}
+
+/// What arrives on the socket. Waking up costs more than reading, so a read waits until all that is sure to come
+/// is there.
+struct Incoming {
+    socket: Arc<TcpStream>,
+    low_water: u32,
+    /// The last read took all that was there.
+    drained: bool,
+}
+
+impl Incoming {
+    /// Reads at least a byte, but for the end, of which `sure` are certain to come.
+    fn read(&mut self, buffer: &mut [u8], sure: usize) -> io::Result<usize> {
+        loop {
+            if self.drained {
+                self.wait(sure)?;
+            }
+            match recv(self.socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
+                Ok(n) => {
+                    self.drained = n < buffer.len();
+                    return Ok(n);
+                }
+                Err(nix::Error::EAGAIN) => self.drained = true,
+                Err(nix::Error::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn read_exact(&mut self, out: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < out.len() {
+            let rest = &mut out[done..];
+            let sure = rest.len();
+            match self.read(rest, sure)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until so many bytes are there, or the end.
+    fn wait(&mut self, bytes: usize) -> io::Result<()> {
+        // The kernel takes no more than half of what the socket may hold, and wakes when that is full.
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        if self.low_water != bytes {
+            ReceiveLowWater.set(&self.socket, &bytes)?;
+            self.low_water = bytes;
+        }
+        match poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
+            Ok(_) | Err(nix::Error::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The sending half.
+pub struct Writer {
+    socket: Arc<TcpStream>,
+    aborted: Arc<AtomicBool>,
+    seal: Option<Seal>,
+    records: Vec<u8>,
+}
+
+impl Writer {
+    pub(crate) fn new(socket: Arc<TcpStream>, aborted: Arc<AtomicBool>, seal: Option<Seal>) -> Writer {
+        Writer { socket, aborted, seal, records: Vec::new() }
+    }
+
+    /// Sends the parts one after the other.
+    pub fn write_all(&mut self, parts: &[&[u8]]) -> io::Result<()> {
+        match &mut self.seal {
+            None => write_gathered(&self.socket, &self.aborted, parts),
+            Some(seal) => {
+                let records = seal.seal(parts, &mut self.records)?;
+                write_gathered(&self.socket, &self.aborted, &[records])
+            }
+        }
+    }
+
+    /// The connection's key has protected enough: close it and dial another.
+    pub fn is_worn(&self) -> bool {
+        self.seal.as_ref().is_some_and(Seal::is_worn)
+    }
+}
+
+fn write_gathered(mut socket: &TcpStream, aborted: &AtomicBool, parts: &[&[u8]]) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let mut rest = &mut slices[..];
+    while !rest.is_empty() {
+        let batch = rest.len().min(WRITE_PARTS);
+        match socket.write_vectored(&rest[..batch]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => IoSlice::advance_slices(&mut rest, n),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // No room for a while; whether to wait on is for whoever watches the path to say.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !aborted.load(Ordering::SeqCst) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Ends a connection from any thread: both halves return with an error.
+#[derive(Clone, Debug)]
+pub struct Shutdown {
+    socket: Arc<TcpStream>,
+    aborted: Arc<AtomicBool>,
+}
+
+impl Shutdown {
+    pub(crate) fn new(socket: Arc<TcpStream>, aborted: Arc<AtomicBool>) -> Shutdown {
+        Shutdown { socket, aborted }
+    }
+
+    /// Ends it in order: what was written is still delivered, then the peer sees the end. Not after [`Self::abort`].
+    pub fn close(&self) {
+        if !self.aborted.load(Ordering::SeqCst) {
+            // Fails only if the connection is gone already.
+            let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// Gives it up: the peer sees a reset, if anything, and can tell it from the end of this process.
+    pub fn abort(&self) {
+        self.aborted.store(true, Ordering::SeqCst);
+        let _ = SockRef::from(self.socket.as_ref()).set_linger(Some(Duration::ZERO));
+        // Wakes the reader without telling the peer; the writer looks at the flag after `WRITE_WAIT` at the
+        // latest. The reset goes out when both have let go of the socket.
+        let _ = self.socket.shutdown(std::net::Shutdown::Read);
+    }
+}
+
