@@ -57,9 +57,9 @@ pub const INFLIGHT_MAX: u64 = 32 << 20;
 /// Queueing that a path is allowed beyond its round trip. It covers acknowledgements that are held
 /// back for [`ACK_DELAY`] and threads that wait for a core; it is also what a control message may
 /// find before it on the wire.
-pub const QUEUE_TIME: Duration = Duration::from_millis(8);
+pub const QUEUE_TIME: Duration = Duration::from_millis(10);
 /// Acknowledgements are gathered for this long.
-pub const ACK_DELAY: Duration = Duration::from_millis(2);
+pub const ACK_DELAY: Duration = Duration::from_millis(4);
 /// Or until so much waits for one.
 pub const ACK_BYTES: u64 = 1 << 20;
 

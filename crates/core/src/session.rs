@@ -226,7 +226,6 @@ struct Connection {
     received_position: u64,
     /// Received bytes that an acknowledgement is owed for.
     unacknowledged: u64,
-    acknowledge_at: Option<Duration>,
     ping_at: Duration,
     /// Control connections: when a ping not yet answered went out.
     ping_open: Option<Duration>,
@@ -250,7 +249,6 @@ impl Connection {
             progress_at: now,
             received_position: 0,
             unacknowledged: 0,
-            acknowledge_at: None,
             ping_at: now,
             ping_open: None,
             pong: None,
@@ -275,6 +273,9 @@ struct PathState {
     up_at: Duration,
     control: Option<ConnectionId>,
     probed_at: Duration,
+    /// Received bytes that acknowledgements are owed for, on all its connections, and when they are due.
+    unacknowledged: u64,
+    acknowledge_at: Option<Duration>,
     sent_bytes: u64,
     received_bytes: u64,
 }
@@ -286,6 +287,8 @@ impl PathState {
             up_at: now,
             control: None,
             probed_at: now,
+            unacknowledged: 0,
+            acknowledge_at: None,
             sent_bytes: 0,
             received_bytes: 0,
         }
@@ -634,6 +637,7 @@ impl Session {
         let path = connection.path;
         let was_control = connection.kind == ConnectionKind::Control;
         if let Some(state) = self.paths.get_mut(&path) {
+            state.unacknowledged -= connection.unacknowledged;
             if !was_control {
                 state.estimate.lost(connection.sent.iter().map(|s| s.bytes).sum());
             }
@@ -782,7 +786,7 @@ impl Session {
     /// When to poll a control connection again though no event says so.
     pub fn transmit_at(&self, id: ConnectionId) -> Option<Duration> {
         let path = self.connections.get(&id).filter(|c| c.kind == ConnectionKind::Control)?.path;
-        self.connections.values().filter(|c| c.path == path).filter_map(|c| c.acknowledge_at).min()
+        self.paths.get(&path)?.acknowledge_at
     }
 
     // ---- what is ----
@@ -1102,26 +1106,24 @@ impl Session {
         }
     }
 
-    /// The next acknowledgement that is due, of any connection on this control connection's path.
+    /// The next acknowledgement that is due, of any connection on this control connection's path. When one is, all
+    /// are: one waking here and at the peer serves them.
     fn poll_ack(&mut self, now: Duration, id: ConnectionId) -> Option<Transmit> {
         let path = self.connections.get(&id)?.path;
-        for (&other, connection) in self.connections.iter_mut().filter(|(_, c)| c.path == path) {
-            let due = connection.acknowledge_at.is_some_and(|at| at <= now) || connection.unacknowledged >= ACK_BYTES;
-            if !due {
-                continue;
-            }
-            if connection.unacknowledged == 0 {
-                connection.acknowledge_at = None;
-                continue;
-            }
-            connection.unacknowledged = 0;
-            // Armed on while bytes come, so that no event is needed to arm it again.
-            connection.acknowledge_at = Some(now + ACK_DELAY);
-            let offset = connection.received_position;
-            let header = Header { kind: Kind::Ack, stream: other.0, offset, len: 0 };
-            return Some(self.count_sent(id, Transmit { header, payload: Vec::new() }));
+        let state = self.paths.get_mut(&path)?;
+        if state.unacknowledged < ACK_BYTES && state.acknowledge_at.is_none_or(|at| at > now) {
+            return None;
         }
-        None
+        let owed = self.connections.iter_mut().find(|(_, c)| c.path == path && c.unacknowledged > 0);
+        let Some((&owed, connection)) = owed else {
+            state.acknowledge_at = None;
+            return None;
+        };
+        state.unacknowledged -= std::mem::take(&mut connection.unacknowledged);
+        // Armed on while bytes come, so that no event is needed to arm it again.
+        state.acknowledge_at = Some(if state.unacknowledged > 0 { now } else { now + ACK_DELAY });
+        let header = Header { kind: Kind::Ack, stream: owed.0, offset: connection.received_position, len: 0 };
+        Some(self.count_sent(id, Transmit { header, payload: Vec::new() }))
     }
 
     /// Makes the frame of an item and remembers it until it is acknowledged.
@@ -1312,18 +1314,17 @@ impl Session {
         };
         let bytes = header.frame_bytes();
         connection.received_position += bytes;
-        let path = connection.path;
-        let mut wake = false;
-        if header.kind.is_acknowledged() {
-            let before = connection.unacknowledged;
-            connection.unacknowledged += bytes;
-            // Wake for the first byte (to arm the timer) and when much has gathered.
-            wake =
-                connection.acknowledge_at.is_none() || (before < ACK_BYTES && connection.unacknowledged >= ACK_BYTES);
-            connection.acknowledge_at.get_or_insert(now + ACK_DELAY);
-        }
-        let Some(state) = self.paths.get_mut(&path) else { return };
+        let Some(state) = self.paths.get_mut(&connection.path) else { return };
         state.received_bytes += bytes;
+        if !header.kind.is_acknowledged() {
+            return;
+        }
+        connection.unacknowledged += bytes;
+        let before = state.unacknowledged;
+        state.unacknowledged += bytes;
+        // Wake for the first byte (to arm the timer) and when much has gathered.
+        let wake = state.acknowledge_at.is_none() || (before < ACK_BYTES && state.unacknowledged >= ACK_BYTES);
+        state.acknowledge_at.get_or_insert(now + ACK_DELAY);
         if wake && let Some(control) = state.control {
             self.wake(control);
         }

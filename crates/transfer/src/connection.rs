@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use parking_lot::Condvar;
-use skein_core::frame::{Frame, HEADER_BYTES, Header};
+use skein_core::frame::{Frame, HEADER_BYTES, Header, Kind};
 use skein_core::session::Down;
 use skein_core::{ConnectionId, Session, Transmit};
 use skein_link::{Reader, Writer};
@@ -12,35 +12,47 @@ use tracing::{debug, warn};
 
 use crate::live::Live;
 
+/// Frames that go out together, if there are so many: they share a record, a write and a wake-up of the peer.
+const BATCH_BYTES: u64 = 16 << 10;
+
 /// Sends what the session has for the connection, until it is gone.
 pub(crate) fn send(live: &Live, id: ConnectionId, mut writer: Writer, wake: &Condvar) {
-    while let Some(transmit) = next(live, id, wake) {
-        let last = transmit.header.kind == skein_core::frame::Kind::Bye;
-        if let Err(error) = write(&mut writer, &transmit) {
+    let mut batch = Vec::new();
+    while wait_for_work(live, id, wake, &mut batch) {
+        if let Err(error) = write(&mut writer, &batch) {
             debug!(session = %live.id, connection = id.0, "cannot send: {error}");
             return live.drop_connection(id, Down::Failed);
         }
+        let last = batch.iter().any(|transmit| transmit.header.kind == Kind::Bye);
         if last || writer.is_worn() {
             return live.drop_connection(id, Down::Failed);
         }
+        batch.clear();
     }
 }
 
-/// Waits for something to send. `None`: the connection is gone.
-fn next(live: &Live, id: ConnectionId, wake: &Condvar) -> Option<Transmit> {
+/// Waits for something to send and gathers it in `batch`. False: the connection is gone.
+fn wait_for_work(live: &Live, id: ConnectionId, wake: &Condvar, batch: &mut Vec<Transmit>) -> bool {
     let mut state = live.lock();
     loop {
         if !state.connections.contains_key(&id) {
-            return None;
+            return false;
         }
         if let Some(why) = state.core.ended() {
-            return Some(Session::bye(0, &why.to_string()));
+            batch.push(Session::bye(0, &why.to_string()));
+            return true;
         }
         let now = live.now();
-        let transmit = state.core.poll_transmit(now, id);
+        let mut bytes = 0;
+        while bytes < BATCH_BYTES
+            && let Some(transmit) = state.core.poll_transmit(now, id)
+        {
+            bytes += transmit.header.frame_bytes();
+            batch.push(transmit);
+        }
         live.settle(&mut state);
-        if transmit.is_some() {
-            return transmit;
+        if !batch.is_empty() {
+            return true;
         }
         match state.core.transmit_at(id) {
             Some(at) => drop(wake.wait_for(&mut state, at.saturating_sub(now))),
@@ -49,11 +61,13 @@ fn next(live: &Live, id: ConnectionId, wake: &Condvar) -> Option<Transmit> {
     }
 }
 
-fn write(writer: &mut Writer, transmit: &Transmit) -> io::Result<()> {
-    let header = transmit.header.encode();
-    let mut parts = Vec::with_capacity(1 + transmit.payload.len());
-    parts.push(&header[..]);
-    parts.extend(transmit.payload.iter().map(|part| &part[..]));
+fn write(writer: &mut Writer, batch: &[Transmit]) -> io::Result<()> {
+    let headers: Vec<[u8; HEADER_BYTES]> = batch.iter().map(|transmit| transmit.header.encode()).collect();
+    let mut parts = Vec::with_capacity(batch.iter().map(|transmit| 1 + transmit.payload.len()).sum());
+    for (header, transmit) in headers.iter().zip(batch) {
+        parts.push(&header[..]);
+        parts.extend(transmit.payload.iter().map(|part| &part[..]));
+    }
     writer.write_all(&parts)
 }
 
