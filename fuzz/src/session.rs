@@ -88,7 +88,7 @@ impl Victim {
             (11, Some(_), _) if which >= 10 => self.session.path_down(PathId(u32::from(input.byte() % 3))),
             (12, _, Some(id)) => {
                 let bytes = usize::from(input.word()) * 4;
-                let bytes = bytes.min(self.session.send_capacity(id));
+                let bytes = bytes.min(self.session.send_capacity(self.now, id));
                 self.session.send(self.now, id, Bytes::from(vec![1; bytes]));
             }
             (13, _, Some(id)) if which % 2 == 0 => self.session.finish(id),

@@ -48,6 +48,10 @@ pub const FRAMES_MAX: usize = 16 << 10;
 /// Bytes of a stream, for ever: 2^62, so that sums of two offsets cannot wrap.
 pub const OFFSET_MAX: u64 = 1 << 62;
 
+/// What a stream may hand over without a pause while others wait for room: two chunks, so that not every one costs
+/// a change of threads.
+pub const BURST_BYTES: usize = 2 * CHUNK_BYTES_MAX;
+
 /// What may be on the way on a path before its rate is known.
 pub const INFLIGHT_INITIAL: u64 = 64 << 10;
 /// Least that may be on the way on a path: three small chunks keep it from running dry.
@@ -57,7 +61,7 @@ pub const INFLIGHT_MAX: u64 = 32 << 20;
 /// Queueing that a path is allowed beyond its round trip. It covers acknowledgements that are held
 /// back for [`ACK_DELAY`] and threads that wait for a core; it is also what a control message may
 /// find before it on the wire.
-pub const QUEUE_TIME: Duration = Duration::from_millis(10);
+pub const QUEUE_TIME: Duration = Duration::from_millis(8);
 /// Acknowledgements are gathered for this long.
 pub const ACK_DELAY: Duration = Duration::from_millis(4);
 /// Or until so much waits for one.

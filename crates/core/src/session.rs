@@ -375,6 +375,8 @@ pub struct Session {
     resets: BTreeSet<StreamId>,
     /// Streams with bulk to send, in turn.
     turn: VecDeque<StreamId>,
+    /// Streams whose applications have bulk to hand over and wait for room, in turn.
+    waiting: VecDeque<StreamId>,
     connections: BTreeMap<ConnectionId, Connection>,
     paths: BTreeMap<PathId, PathState>,
     /// Small frames that wait for any control connection.
@@ -413,6 +415,7 @@ impl Session {
             next_announced: next_peer,
             resets: BTreeSet::new(),
             turn: VecDeque::new(),
+            waiting: VecDeque::new(),
             connections: BTreeMap::new(),
             paths: BTreeMap::new(),
             backlog: VecDeque::new(),
@@ -451,17 +454,40 @@ impl Session {
         Ok(id)
     }
 
-    /// How many bytes the stream takes now. It is little on purpose: what waits here waits behind
-    /// nothing the network could be doing, and delays a guest's last pages.
-    pub fn send_capacity(&self, id: StreamId) -> usize {
-        let Some(stream) = self.streams.get(&id) else { return 0 };
-        if stream.send.fin != Fin::Open || stream.reset.is_some() {
+    /// How many bytes the stream takes now; 0: [`Event::Writable`] says when to ask again. Ask when there are bytes
+    /// to hand over, and then do: others wait meanwhile.
+    ///
+    /// It is little on purpose: nothing is taken that no path has room for, since it would only grow old and cold
+    /// here and delay a guest's last pages. What is small and urgent is always taken.
+    pub fn send_capacity(&mut self, now: Duration, id: StreamId) -> usize {
+        self.now = now;
+        let has_room = self.has_room();
+        let others_wait = !self.waiting.is_empty();
+        let Some(stream) = self.streams.get_mut(&id) else { return 0 };
+        let half = &mut stream.send;
+        if half.fin != Fin::Open || stream.reset.is_some() {
             return 0;
         }
-        let rate: f64 = self.paths.values().filter_map(|path| path.estimate.rate()).sum();
-        let share = rate * 0.004 / self.streams.len().max(1) as f64;
-        let limit = (share as usize).clamp(CHUNK_BYTES_MAX / 2, CHUNK_BYTES_MAX * 4);
-        limit.saturating_sub(stream.send.unsent_bytes())
+        let limit = CHUNK_BYTES_MAX.saturating_sub(half.unsent_bytes());
+        half.full = limit < CHUNK_BYTES_MAX / 8;
+        if half.full {
+            return 0;
+        }
+        // Whoever has begun a chunk may fill it.
+        let begun = (1..CHUNK_BYTES_MAX).contains(&half.burst);
+        if half.granted || begun || (has_room && (!others_wait || half.burst < BURST_BYTES)) {
+            half.granted = true;
+            return limit;
+        }
+        if half.is_quiet(now) {
+            return URGENT_BYTES.min(limit);
+        }
+        if !half.waits {
+            half.waits = true;
+            self.waiting.push_back(id);
+        }
+        self.wake_data();
+        0
     }
 
     /// Hands over bytes to send. Call it with no more than about [`Self::send_capacity`].
@@ -485,8 +511,10 @@ impl Session {
         };
         if stream.send.fin == Fin::Open && stream.reset.is_none() {
             stream.send.fin = Fin::Sent;
+            stream.send.granted = false;
             let end = stream.send.end();
             self.post(Item::Fin(id, end));
+            self.wake_data();
         }
     }
 
@@ -505,6 +533,7 @@ impl Session {
         // Whoever waits on it learns that there is nothing to wait for.
         self.events.extend([Event::Readable(id), Event::Writable(id)]);
         self.spread_windows();
+        self.wake_data();
     }
 
     /// Whether the stream was torn down, or is over and forgotten.
@@ -821,7 +850,7 @@ impl Session {
     #[doc(hidden)]
     pub fn footprint(&self) -> Footprint {
         let items = self.connections.values().flat_map(|c| c.sent.iter().map(|sent| &sent.item).chain(&c.outbox));
-        let (mut queued, mut retained_bytes) = (self.turn.len() + self.resets.len(), 0);
+        let (mut queued, mut retained_bytes) = (self.turn.len() + self.waiting.len() + self.resets.len(), 0);
         for item in items.chain(&self.backlog) {
             queued += 1;
             if let Item::Data(_, chunk) = item {
@@ -932,6 +961,7 @@ impl Session {
                 self.events.push_back(Event::Readable(id));
                 self.events.push_back(Event::Writable(id));
             }
+            self.wake_data();
         }
         Ok(())
     }
@@ -1039,12 +1069,14 @@ impl Session {
             return self.wake_data();
         }
         let chunks: Vec<Chunk> = std::iter::from_fn(|| stream.send.take(URGENT_BYTES)).collect();
+        if std::mem::take(&mut stream.send.full) {
+            self.events.push_back(Event::Writable(id));
+        }
         for chunk in chunks {
             for control in &controls {
                 self.post_on(*control, Item::Data(id, chunk.clone()));
             }
         }
-        self.events.push_back(Event::Writable(id));
     }
 
     // ---- sending ----
@@ -1067,7 +1099,7 @@ impl Session {
             if stream.send.queued {
                 self.turn.push_back(stream_id);
             }
-            if stream.send.fin == Fin::Open {
+            if std::mem::take(&mut stream.send.full) {
                 self.events.push_back(Event::Writable(stream_id));
             }
             if let Some(state) = self.paths.get_mut(&path) {
@@ -1077,8 +1109,8 @@ impl Session {
             self.wake_data();
             return Some(self.record(now, id, Item::Data(stream_id, chunk)));
         }
-        for path in self.paths.values_mut() {
-            path.estimate.ran_dry();
+        if self.waiting.is_empty() && !self.streams.values().any(|stream| stream.send.granted) {
+            self.paths.values_mut().for_each(|path| path.estimate.ran_dry());
         }
         None
     }
@@ -1205,8 +1237,30 @@ impl Session {
         control.and_then(|id| self.connections.get(&id)).is_some_and(Connection::is_usable)
     }
 
-    /// Wakes the idle data connection whose path is emptiest, if there is bulk to send.
+    /// Whether the paths have room for more than what was handed over and those hand over who were told that they may.
+    fn has_room(&self) -> bool {
+        let pulls = |path| self.connections.values().any(|c| c.path == path && c.kind == ConnectionKind::Data && self.may_pull(c));
+        let estimates = self.paths.iter().filter(|(id, _)| pulls(**id)).map(|(_, path)| &path.estimate);
+        let room: u64 = estimates.map(|path| path.inflight_limit().saturating_sub(path.inflight())).sum();
+        let handed_over: usize =
+            self.turn.iter().filter_map(|id| self.streams.get(id)).map(|stream| stream.send.unsent_bytes()).sum();
+        let granted = self.streams.values().filter(|stream| stream.send.granted).count() * CHUNK_BYTES_MAX;
+        room > (handed_over + granted) as u64
+    }
+
+    /// Wakes the idle data connection whose path is emptiest, if there is bulk to send, and those who wait for room,
+    /// as far as there is some.
     fn wake_data(&mut self) {
+        while !self.waiting.is_empty() && self.has_room() {
+            let id = self.waiting.pop_front().expect("not empty");
+            if let Some(stream) = self.streams.get_mut(&id)
+                && std::mem::take(&mut stream.send.waits)
+            {
+                stream.send.granted = true;
+                stream.send.burst = 0;
+                self.events.push_back(Event::Writable(id));
+            }
+        }
         if self.turn.is_empty() {
             return;
         }
@@ -1496,6 +1550,7 @@ impl Session {
             }
         }
         self.turn.clear();
+        self.waiting.clear();
         self.backlog.clear();
         self.events.push_back(Event::Ended(why));
     }

@@ -59,6 +59,14 @@ pub(crate) struct SendHalf {
     recent_at: Duration,
     /// Whether the session's round-robin holds this stream.
     pub(crate) queued: bool,
+    /// Whether the session's queue for room holds it.
+    pub(crate) waits: bool,
+    /// The application was refused because too much is unsent.
+    pub(crate) full: bool,
+    /// The application was told of room that it has not used yet.
+    pub(crate) granted: bool,
+    /// Bytes handed over since it last waited for room.
+    pub(crate) burst: usize,
 }
 
 impl SendHalf {
@@ -74,6 +82,10 @@ impl SendHalf {
             recent: 0.0,
             recent_at: Duration::ZERO,
             queued: false,
+            waits: false,
+            full: false,
+            granted: false,
+            burst: 0,
         }
     }
 
@@ -92,12 +104,23 @@ impl SendHalf {
     }
 
     pub(crate) fn push(&mut self, now: Duration, data: Bytes) {
-        let elapsed = now.saturating_sub(self.recent_at).as_secs_f64();
-        let kept = (1.0 - elapsed / URGENT_MEMORY.as_secs_f64()).max(0.0);
-        self.recent = self.recent * kept + data.len() as f64;
+        self.recent = self.recent_bytes(now) + data.len() as f64;
         self.recent_at = now;
+        self.granted = false;
+        self.burst += data.len();
         self.unsent_bytes += data.len();
         self.unsent.push_back(data);
+    }
+
+    /// Bytes that count as handed over lately.
+    fn recent_bytes(&self, now: Duration) -> f64 {
+        let elapsed = now.saturating_sub(self.recent_at).as_secs_f64();
+        self.recent * (1.0 - elapsed / URGENT_MEMORY.as_secs_f64()).max(0.0)
+    }
+
+    /// What is handed over next may be urgent.
+    pub(crate) fn is_quiet(&self, now: Duration) -> bool {
+        self.unsent_bytes == 0 && self.recent_bytes(now) <= URGENT_RECENT_BYTES as f64
     }
 
     /// Small and rare enough to go ahead of bulk.
@@ -159,6 +182,7 @@ impl SendHalf {
         self.unsent.clear();
         self.unsent_bytes = 0;
         self.lost.clear();
+        self.granted = false;
     }
 }
 

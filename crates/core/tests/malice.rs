@@ -233,7 +233,7 @@ fn play(victim: &mut Victim, op: Op) {
         Op::Open => victim.streams.extend(victim.session.open("target").ok()),
         Op::Send { stream: n, len } => {
             if let Some(id) = stream(n) {
-                let len = len.min(victim.session.send_capacity(id));
+                let len = len.min(victim.session.send_capacity(victim.now, id));
                 victim.session.send(victim.now, id, Bytes::from(vec![1; len]));
             }
         }

@@ -8,7 +8,7 @@ use sim::app::{Read, StreamSpec, Write};
 use sim::network::{Fault, PathSpec};
 use sim::{ACCEPTOR, Config, MS, S, Time, World};
 use skein_core::Settings;
-use skein_core::limits::QUEUE_TIME;
+use skein_core::limits::{ACK_DELAY, QUEUE_TIME};
 
 /// 1 Gb/s in bytes.
 const GIGABIT: f64 = 125e6;
@@ -195,7 +195,8 @@ fn a_small_stream_does_not_wait_behind_bulk() {
             idle / 1000,
             busy / 1000
         );
-        let most = idle + QUEUE_TIME.as_nanos() as Time + 2 * MS;
+        // Acknowledgements that were gathered make a slow path look faster by about a chunk.
+        let most = idle + (QUEUE_TIME + ACK_DELAY).as_nanos() as Time + MS;
         assert!(busy <= most, "{what}: {busy} ns under bulk, {idle} ns idle");
     }
 }

@@ -242,6 +242,7 @@ impl Channel {
 mod tests {
     use std::thread;
 
+    use bytes::Bytes;
     use skein_identity::{ClusterCa, Identity, Validity};
 
     use super::*;
@@ -295,7 +296,10 @@ mod tests {
             let sending = thread::spawn(move || {
                 for piece in sent.chunks(100_000) {
                     let (x, y) = piece.split_at(piece.len() / 3);
-                    to_a.write_all(&[x, &[], y]).unwrap();
+                    to_a.push([x, &[], y].map(Bytes::copy_from_slice)).unwrap();
+                    while !to_a.flush(false).unwrap() {
+                        to_a.flush(true).unwrap();
+                    }
                 }
             });
             thread::sleep(Duration::from_millis(20));
@@ -339,7 +343,8 @@ mod tests {
         let (_, mut writer, shutdown) = a.split().unwrap();
         let waiting = thread::spawn(move || {
             loop {
-                if let Err(error) = writer.write_all(&[&[0; 100_000]]) {
+                writer.push([Bytes::from_static(&[0; 100_000])]).unwrap();
+                if let Err(error) = writer.flush(true) {
                     return error;
                 }
             }

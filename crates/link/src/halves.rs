@@ -1,15 +1,17 @@
 //! The two halves of a connection, each for a thread of its own, and its end.
 
-use std::io;
-use std::io::{IoSlice, Write};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
 use std::net::TcpStream;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::{Buf, Bytes};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, SetSockOpt, recv, sockopt};
+use nix::sys::socket::{MsgFlags, SetSockOpt, recv, send, sendmsg, sockopt};
 use nix::{libc, setsockopt_impl};
 use socket2::SockRef;
 
@@ -116,20 +118,70 @@ pub struct Writer {
     aborted: Arc<AtomicBool>,
     seal: Option<Seal>,
     records: Vec<u8>,
+    /// What was pushed and not yet taken by the socket: of `records` under TLS, else parts.
+    unsent_records: Range<usize>,
+    unsent_parts: VecDeque<Bytes>,
 }
 
 impl Writer {
     pub(crate) fn new(socket: Arc<TcpStream>, aborted: Arc<AtomicBool>, seal: Option<Seal>) -> Writer {
-        Writer { socket, aborted, seal, records: Vec::new() }
+        let (records, unsent_records, unsent_parts) = Default::default();
+        Writer { socket, aborted, seal, records, unsent_records, unsent_parts }
     }
 
-    /// Sends the parts one after the other.
-    pub fn write_all(&mut self, parts: &[&[u8]]) -> io::Result<()> {
-        match &mut self.seal {
-            None => write_gathered(&self.socket, &self.aborted, parts),
-            Some(seal) => {
-                let records = seal.seal(parts, &mut self.records)?;
-                write_gathered(&self.socket, &self.aborted, &[records])
+    /// Takes the parts on, one after the other, to be sent by [`Self::flush`]. What was taken on before is sent.
+    pub fn push(&mut self, parts: impl IntoIterator<Item = Bytes>) -> io::Result<()> {
+        debug_assert!(self.unsent_records.is_empty() && self.unsent_parts.is_empty());
+        self.unsent_parts.extend(parts);
+        if let Some(seal) = &mut self.seal {
+            let parts: Vec<&[u8]> = self.unsent_parts.iter().map(|part| &part[..]).collect();
+            self.unsent_records = 0..seal.seal(&parts, &mut self.records)?.len();
+            self.unsent_parts.clear();
+        }
+        Ok(())
+    }
+
+    /// Sends what was taken on: all of it if it is to `wait`, else as much as the socket takes at once. Returns
+    /// whether that was all.
+    pub fn flush(&mut self, wait: bool) -> io::Result<bool> {
+        let flags = MsgFlags::MSG_NOSIGNAL | if wait { MsgFlags::empty() } else { MsgFlags::MSG_DONTWAIT };
+        loop {
+            let sent = match &self.records[self.unsent_records.clone()] {
+                [] => {
+                    self.unsent_parts.retain(|part| !part.is_empty());
+                    let parts: Vec<IoSlice<'_>> =
+                        self.unsent_parts.iter().take(WRITE_PARTS).map(|part| IoSlice::new(part)).collect();
+                    if parts.is_empty() {
+                        return Ok(true);
+                    }
+                    sendmsg::<()>(self.socket.as_raw_fd(), &parts, &[], flags, None)
+                }
+                records => send(self.socket.as_raw_fd(), records, flags),
+            };
+            match sent {
+                Ok(bytes) => self.advance(bytes),
+                Err(nix::Error::EINTR) => {}
+                // No room for a while; whether to wait on is for whoever watches the path to say.
+                Err(nix::Error::EAGAIN) if wait && !self.aborted.load(Ordering::SeqCst) => {}
+                Err(nix::Error::EAGAIN) if !wait => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn advance(&mut self, mut bytes: usize) {
+        if !self.unsent_records.is_empty() {
+            self.unsent_records.start += bytes;
+            return;
+        }
+        while let Some(front) = self.unsent_parts.front_mut()
+            && bytes > 0
+        {
+            let n = bytes.min(front.len());
+            front.advance(n);
+            bytes -= n;
+            if front.is_empty() {
+                self.unsent_parts.pop_front();
             }
         }
     }
@@ -138,23 +190,6 @@ impl Writer {
     pub fn is_worn(&self) -> bool {
         self.seal.as_ref().is_some_and(Seal::is_worn)
     }
-}
-
-fn write_gathered(mut socket: &TcpStream, aborted: &AtomicBool, parts: &[&[u8]]) -> io::Result<()> {
-    let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
-    let mut rest = &mut slices[..];
-    while !rest.is_empty() {
-        let batch = rest.len().min(WRITE_PARTS);
-        match socket.write_vectored(&rest[..batch]) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => IoSlice::advance_slices(&mut rest, n),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // No room for a while; whether to wait on is for whoever watches the path to say.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !aborted.load(Ordering::SeqCst) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// Ends a connection from any thread: both halves return with an error.

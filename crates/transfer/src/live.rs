@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::Arc;
@@ -18,7 +18,9 @@ use skein_core::{ConnectionId, ConnectionKind, Event, PathId, Role, Session, Ses
 use skein_link::{Reader, Writer};
 use tracing::{debug, info, warn};
 
+use crate::connection::Outlet;
 use crate::pool::Pool;
+use crate::stream::Egress;
 use crate::{ResetCode, connection, stream};
 
 /// How often a session is told the time.
@@ -77,21 +79,36 @@ pub struct PathSnapshot {
 }
 
 pub(crate) struct ConnectionHandle {
-    pub(crate) wake: Arc<Condvar>,
+    outlet: Arc<Outlet>,
+    /// Its thread is to look whether there is something to send.
+    pub(crate) due: bool,
     shutdown: skein_link::Shutdown,
 }
 
 pub(crate) struct StreamHandle {
-    pub(crate) readable: Arc<Condvar>,
-    pub(crate) writable: Arc<Condvar>,
+    /// Whoever waits for the first byte.
+    readable: Arc<Condvar>,
+    writable: Arc<Condvar>,
     /// The local end, once connected.
-    pub(crate) socket: Option<Arc<UnixStream>>,
+    egress: Option<Arc<Egress>>,
+    /// The egress thread is to look whether there is something to receive.
+    pub(crate) due: bool,
 }
 
 impl StreamHandle {
     fn new() -> StreamHandle {
-        StreamHandle { readable: Arc::default(), writable: Arc::default(), socket: None }
+        StreamHandle { readable: Arc::default(), writable: Arc::default(), egress: None, due: false }
     }
+}
+
+/// Who does what the session asks for: the threads whose it is, but for one thing that the caller does itself.
+pub(crate) enum Urge<'a> {
+    /// The threads, all of it.
+    Threads,
+    /// The caller sends on one connection.
+    Connection(&'a mut Option<(ConnectionId, Arc<Outlet>)>),
+    /// The caller writes to one stream's socket.
+    Egress(&'a mut Option<(StreamId, Arc<Egress>)>),
 }
 
 /// What the lock protects.
@@ -102,6 +119,27 @@ pub(crate) struct State {
     paths: HashMap<PathId, PathInfo>,
     peer_addresses: Vec<Address>,
     incoming: Option<SyncSender<Incoming>>,
+}
+
+impl State {
+    /// Has a connection's own thread look for something to send.
+    pub(crate) fn urge_connection(&mut self, id: ConnectionId) {
+        if let Some(handle) = self.connections.get_mut(&id) {
+            handle.due = true;
+            handle.outlet.wake.notify_one();
+        }
+    }
+
+    /// Has a stream's egress thread look for something to receive.
+    pub(crate) fn urge_egress(&mut self, id: StreamId) {
+        if let Some(handle) = self.streams.get_mut(&id) {
+            handle.due = true;
+            handle.readable.notify_one();
+            if let Some(egress) = &handle.egress {
+                egress.wake.notify_one();
+            }
+        }
+    }
 }
 
 /// A session and the threads that serve it.
@@ -154,7 +192,7 @@ impl Live {
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State, Duration) -> T) -> T {
         let mut state = self.lock();
         let result = work(&mut state, self.now());
-        self.settle(&mut state);
+        self.settle(&mut state, Urge::Threads);
         result
     }
 
@@ -215,18 +253,20 @@ impl Live {
         // As much as the kernel grants (net.core.wmem_max): less waking of two threads for each packet of multifd.
         let _ = socket2::SockRef::from(&socket).set_send_buffer_size(SOCKET_BYTES);
         let socket = Arc::new(socket);
-        let handle = self.with(|state, _| {
+        let egress = Arc::new(Egress::new(socket.clone()));
+        let writable = self.with(|state, _| {
             let handle = state.streams.get_mut(&id)?;
-            handle.socket = Some(socket.clone());
-            Some((handle.readable.clone(), handle.writable.clone()))
+            handle.egress = Some(egress.clone());
+            handle.due = true;
+            Some(handle.writable.clone())
         });
         // Torn down while its local end was being connected: dropping the socket says so.
-        let Some((readable, writable)) = handle else { return };
-        let (live, ingested) = (self.clone(), socket.clone());
-        let threads = spawn("ingest", move || stream::ingest(&live, id, &ingested, &writable)).and_then(|ingest| {
+        let Some(writable) = writable else { return };
+        let live = self.clone();
+        let threads = spawn("ingest", move || stream::ingest(&live, id, &socket, &writable)).and_then(|ingest| {
             let live = self.clone();
             spawn("egress", move || {
-                stream::egress(&live, id, &socket, &readable, ingest);
+                stream::egress(&live, id, &egress, ingest);
                 live.lock().streams.remove(&id);
             })
         });
@@ -242,7 +282,7 @@ impl Live {
         self.with(|state, _| {
             state.core.reset(id, code as u64, reason);
             if let Some(handle) = state.streams.get(&id)
-                && handle.socket.is_none()
+                && handle.egress.is_none()
             {
                 state.streams.remove(&id);
             }
@@ -283,15 +323,15 @@ impl Live {
         info: PathInfo,
         (reader, writer, shutdown): (Reader, Writer, skein_link::Shutdown),
     ) -> Result<(), ProtocolError> {
-        let wake = Arc::new(Condvar::new());
+        let outlet = Arc::new(Outlet::new(writer));
         self.with(|state, now| {
             state.core.connection_up(now, id, path, kind)?;
             state.paths.insert(path, info);
-            state.connections.insert(id, ConnectionHandle { wake: wake.clone(), shutdown });
+            state.connections.insert(id, ConnectionHandle { outlet: outlet.clone(), due: true, shutdown });
             Ok(())
         })?;
         let live = self.clone();
-        let threads = spawn("sender", move || connection::send(&live, id, writer, &wake)).and_then(|sender| {
+        let threads = spawn("sender", move || connection::send(&live, id, &outlet)).and_then(|sender| {
             let live = self.clone();
             spawn("receiver", move || {
                 let down = connection::receive(&live, id, reader);
@@ -311,7 +351,7 @@ impl Live {
         self.with(|state, now| {
             if let Some(handle) = state.connections.remove(&id) {
                 handle.shutdown.close();
-                handle.wake.notify_all();
+                handle.outlet.wake.notify_all();
                 state.core.connection_down(now, id, how);
                 let alive: Vec<PathId> = state.core.status().paths.iter().map(|path| path.path).collect();
                 state.paths.retain(|path, _| alive.contains(path));
@@ -347,7 +387,7 @@ impl Live {
         for handle in state.connections.values() {
             handle.shutdown.close();
         }
-        self.settle(&mut state);
+        self.settle(&mut state, Urge::Threads);
     }
 
     fn keep_time(&self) {
@@ -364,19 +404,18 @@ impl Live {
     }
 
     /// Does what the session asks for; the lock is held.
-    pub(crate) fn settle(&self, state: &mut State) {
+    pub(crate) fn settle(&self, state: &mut State, mut urge: Urge<'_>) {
         while let Some(event) = state.core.poll_event() {
             match event {
-                Event::Transmit(id) => {
-                    if let Some(connection) = state.connections.get(&id) {
-                        connection.wake.notify_one();
-                    }
-                }
+                Event::Transmit(id) => match (&mut urge, state.connections.get(&id)) {
+                    (Urge::Connection(mine @ None), Some(handle)) => **mine = Some((id, handle.outlet.clone())),
+                    _ => state.urge_connection(id),
+                },
                 Event::Close(id) => {
                     // Its receiver notices, and reports it down.
                     if let Some(connection) = state.connections.get(&id) {
                         connection.shutdown.abort();
-                        connection.wake.notify_all();
+                        connection.outlet.wake.notify_all();
                     }
                 }
                 Event::Opened(stream, target) => {
@@ -384,11 +423,13 @@ impl Live {
                 }
                 Event::Readable(id) => {
                     let reset = state.core.is_reset(id);
-                    if let Some(stream) = state.streams.get(&id) {
-                        stream.readable.notify_one();
-                        if let Some(socket) = stream.socket.as_ref().filter(|_| reset) {
-                            // Frees an ingest that reads or an egress that writes.
-                            let _ = socket.shutdown(Shutdown::Both);
+                    match (&mut urge, state.streams.get(&id).and_then(|handle| handle.egress.as_ref())) {
+                        (Urge::Egress(mine @ None), Some(egress)) if !reset => **mine = Some((id, egress.clone())),
+                        (_, egress) => {
+                            if let Some(egress) = egress.filter(|_| reset) {
+                                egress.shut_down();
+                            }
+                            state.urge_egress(id);
                         }
                     }
                 }
@@ -413,7 +454,7 @@ impl Live {
                     }
                     state.incoming = None;
                     for connection in state.connections.values() {
-                        connection.wake.notify_all();
+                        connection.outlet.wake.notify_all();
                     }
                     self.changed.notify_all();
                 }

@@ -1,24 +1,27 @@
 //! The two threads of a stream: from its local socket into the session, and back.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Read};
 use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bytes::Bytes;
-use parking_lot::Condvar;
+use bytes::{Buf, Bytes};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, sendmsg};
+use parking_lot::{Condvar, Mutex};
 use skein_core::limits::CHUNK_BYTES_MAX;
 use skein_core::{Received, StreamId};
 use tracing::{debug, info};
 
 use crate::ResetCode;
-use crate::live::Live;
+use crate::live::{Live, Urge};
 
 /// A shorter read is copied into memory of its size, so that the pooled buffer can be read into again.
 const SHORT_READ: usize = CHUNK_BYTES_MAX / 4;
-/// Least room for which a read is worth while.
-const ROOM_MIN: usize = CHUNK_BYTES_MAX / 8;
 /// Bytes written to the local socket between two reports of progress.
 const EGRESS_BYTES: usize = 1 << 20;
 /// Pieces in one gathered write.
@@ -30,6 +33,10 @@ const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
 pub(crate) fn ingest(live: &Live, id: StreamId, socket: &UnixStream, writable: &Condvar) {
     let mut buffer = live.pool.take(CHUNK_BYTES_MAX);
     loop {
+        // First bytes, then room for them: who asks for room and has no use for it holds up others.
+        if let Err(error) = wait_for_bytes(socket) {
+            return broken(live, id, &error);
+        }
         let Some(room) = wait_for_room(live, id, writable) else { return };
         let room = room.min(CHUNK_BYTES_MAX);
         let read = { socket }.read(&mut buffer.as_mut()[..room]);
@@ -44,7 +51,27 @@ pub(crate) fn ingest(live: &Live, id: StreamId, socket: &UnixStream, writable: &
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return broken(live, id, &error),
         };
-        live.with(|state, now| state.core.send(now, id, data));
+        hand_over(live, id, data);
+    }
+}
+
+/// Hands bytes to the session, and sends them if a connection waits for some.
+fn hand_over(live: &Live, id: StreamId, data: Bytes) {
+    let mut free = None;
+    {
+        let mut state = live.lock();
+        state.core.send(live.now(), id, data);
+        live.settle(&mut state, Urge::Connection(&mut free));
+    }
+    if let Some((connection, outlet)) = free {
+        outlet.send_now(live, connection);
+    }
+}
+
+fn wait_for_bytes(socket: &UnixStream) -> io::Result<()> {
+    match poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
+        Ok(_) | Err(nix::Error::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -55,36 +82,129 @@ fn wait_for_room(live: &Live, id: StreamId, writable: &Condvar) -> Option<usize>
         if state.core.is_reset(id) {
             return None;
         }
-        match state.core.send_capacity(id) {
-            room if room >= ROOM_MIN => return Some(room),
-            _ => writable.wait(&mut state),
+        let room = state.core.send_capacity(live.now(), id);
+        live.settle(&mut state, Urge::Threads);
+        if room > 0 {
+            return Some(room);
+        }
+        writable.wait(&mut state);
+    }
+}
+
+/// Where a stream's bytes leave: its local socket. Whoever receives what completes them writes them there and then,
+/// while they are in the core's cache; the stream's own thread writes what the socket does not take at once.
+pub(crate) struct Egress {
+    socket: Arc<UnixStream>,
+    leaving: Mutex<Leaving>,
+    pub(crate) wake: Condvar,
+}
+
+/// What was received and is not yet written.
+#[derive(Default)]
+struct Leaving {
+    pieces: VecDeque<Bytes>,
+    /// Written, and not yet reported.
+    written: u64,
+    /// What comes after the pieces: nothing more.
+    end: Option<Received>,
+}
+
+impl Egress {
+    pub(crate) fn new(socket: Arc<UnixStream>) -> Egress {
+        Egress { socket, leaving: Mutex::default(), wake: Condvar::new() }
+    }
+
+    /// Frees an ingest that reads or an egress that writes.
+    pub(crate) fn shut_down(&self) {
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}
+
+/// Writes what has arrived on a stream, as much as its socket takes without waiting.
+pub(crate) fn deliver_now(live: &Live, id: StreamId, egress: &Egress) {
+    let done = match egress.leaving.try_lock() {
+        Some(mut leaving) => matches!(deliver(live, id, &egress.socket, &mut leaving, false), Ok(true)),
+        None => false,
+    };
+    if !done {
+        live.lock().urge_egress(id);
+    }
+}
+
+/// Writes what has arrived. False: the socket takes no more, or the end has come.
+fn deliver(live: &Live, id: StreamId, socket: &UnixStream, leaving: &mut Leaving, wait: bool) -> io::Result<bool> {
+    loop {
+        if !write(socket, leaving, wait)? {
+            return Ok(false);
+        }
+        let mut state = live.lock();
+        state.core.consumed(id, std::mem::take(&mut leaving.written));
+        let mut gathered = 0;
+        while gathered < EGRESS_BYTES && leaving.end.is_none() {
+            match state.core.receive(id) {
+                Received::Data(piece) => {
+                    gathered += piece.len();
+                    leaving.pieces.push_back(piece);
+                }
+                Received::Pending => break,
+                end => leaving.end = Some(end),
+            }
+        }
+        live.settle(&mut state, Urge::Threads);
+        if leaving.pieces.is_empty() {
+            return Ok(leaving.end.is_none());
         }
     }
 }
 
-/// Writes what arrives to the local socket, until the peer's end; returns when `ingest` is over, too.
-pub(crate) fn egress(live: &Live, id: StreamId, socket: &UnixStream, readable: &Condvar, ingest: JoinHandle<()>) {
-    let mut pieces = Vec::new();
-    loop {
-        match wait_for_data(live, id, readable, &mut pieces) {
-            Received::Data(_) => {
-                let bytes: usize = pieces.iter().map(Bytes::len).sum();
-                if let Err(error) = write_all(socket, &pieces) {
-                    // What it wrote before it closed is still being read.
-                    let _ = ingest.join();
-                    broken(live, id, &error);
-                    let _ = socket.shutdown(Shutdown::Both);
-                    return;
+/// Writes the pieces. False: the socket takes no more.
+fn write(socket: &UnixStream, leaving: &mut Leaving, wait: bool) -> io::Result<bool> {
+    let flags = MsgFlags::MSG_NOSIGNAL | if wait { MsgFlags::empty() } else { MsgFlags::MSG_DONTWAIT };
+    while !leaving.pieces.is_empty() {
+        let slices: Vec<IoSlice<'_>> =
+            leaving.pieces.iter().take(EGRESS_PIECES).map(|piece| IoSlice::new(piece)).collect();
+        match sendmsg::<()>(socket.as_raw_fd(), &slices, &[], flags, None) {
+            Ok(mut n) => {
+                leaving.written += n as u64;
+                while n > 0 {
+                    let front = leaving.pieces.front_mut().expect("no more was written than there was");
+                    let of_front = n.min(front.len());
+                    front.advance(of_front);
+                    n -= of_front;
+                    if front.is_empty() {
+                        leaving.pieces.pop_front();
+                    }
                 }
-                pieces.clear();
-                live.with(|state, _| state.core.consumed(id, bytes as u64));
             }
-            Received::Reset(_, reason) => {
+            Err(nix::Error::EINTR) => {}
+            Err(nix::Error::EAGAIN) if !wait => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(true)
+}
+
+/// Writes what arrives to the local socket, until the peer's end; returns when `ingest` is over, too.
+pub(crate) fn egress(live: &Live, id: StreamId, egress: &Egress, ingest: JoinHandle<()>) {
+    let socket = &egress.socket;
+    loop {
+        wait_for_data(live, id, egress);
+        let mut leaving = egress.leaving.lock();
+        if let Err(error) = deliver(live, id, socket, &mut leaving, true) {
+            // What it wrote before it closed is still being read.
+            let _ = ingest.join();
+            broken(live, id, &error);
+            let _ = socket.shutdown(Shutdown::Both);
+            return;
+        }
+        match leaving.end.take() {
+            None => {}
+            Some(Received::Reset(_, reason)) => {
                 info!(session = %live.id, stream = id.0, "stream torn down: {reason}");
                 let _ = socket.shutdown(Shutdown::Both);
                 break;
             }
-            Received::Finished | Received::Pending => {
+            Some(_) => {
                 // Half a close: the other direction may go on.
                 let _ = socket.shutdown(Shutdown::Write);
                 break;
@@ -94,44 +214,14 @@ pub(crate) fn egress(live: &Live, id: StreamId, socket: &UnixStream, readable: &
     let _ = ingest.join();
 }
 
-/// Waits for bytes and gathers them in `pieces`, or for the end.
-fn wait_for_data(live: &Live, id: StreamId, readable: &Condvar, pieces: &mut Vec<Bytes>) -> Received {
+/// Waits until there may be something to receive.
+fn wait_for_data(live: &Live, id: StreamId, egress: &Egress) {
     let mut state = live.lock();
-    loop {
-        let mut gathered = 0;
-        while gathered < EGRESS_BYTES && pieces.len() < EGRESS_PIECES {
-            match state.core.receive(id) {
-                Received::Data(piece) => {
-                    gathered += piece.len();
-                    pieces.push(piece);
-                }
-                Received::Pending => break,
-                end if pieces.is_empty() => {
-                    live.settle(&mut state);
-                    return end;
-                }
-                _ => break,
-            }
-        }
-        if !pieces.is_empty() {
-            return Received::Data(Bytes::new());
-        }
-        readable.wait(&mut state);
+    while let Some(handle) = state.streams.get_mut(&id)
+        && !std::mem::take(&mut handle.due)
+    {
+        egress.wake.wait(&mut state);
     }
-}
-
-fn write_all(mut socket: &UnixStream, pieces: &[Bytes]) -> io::Result<()> {
-    let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-    let mut rest = &mut slices[..];
-    while !rest.is_empty() {
-        match socket.write_vectored(rest) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => IoSlice::advance_slices(&mut rest, n),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// The local end is gone: so is the stream, once the peer has what the local end said before.

@@ -316,7 +316,7 @@ impl World {
             return;
         }
         while app.written < allowed {
-            let capacity = state.session.send_capacity(app.id) as u64;
+            let capacity = state.session.send_capacity(clock, app.id) as u64;
             let now = (allowed - app.written).min(piece).min(capacity) as usize;
             if now == 0 {
                 app.next_write = 0; // as soon as it is writable
