@@ -62,6 +62,9 @@ pub const INFLIGHT_MAX: u64 = 32 << 20;
 /// back for [`ACK_DELAY`] and threads that wait for a core; it is also what a control message may
 /// find before it on the wire.
 pub const QUEUE_TIME: Duration = Duration::from_millis(8);
+/// Most of such queueing, in bytes. What is on the way is kept until it is acknowledged; more than this falls out of
+/// the cores' caches and costs a fast path a quarter of its speed. Two gatherings of acknowledgements ([`ACK_BYTES`]).
+pub const QUEUE_BYTES_MAX: u64 = 2 << 20;
 /// Acknowledgements are gathered for this long.
 pub const ACK_DELAY: Duration = Duration::from_millis(4);
 /// Or until so much waits for one.

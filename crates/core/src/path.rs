@@ -10,7 +10,8 @@
 use std::time::Duration;
 
 use crate::limits::{
-    ACK_DELAY, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, INFLIGHT_INITIAL, INFLIGHT_MAX, INFLIGHT_MIN, QUEUE_TIME,
+    ACK_DELAY, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, INFLIGHT_INITIAL, INFLIGHT_MAX, INFLIGHT_MIN, QUEUE_BYTES_MAX,
+    QUEUE_TIME,
 };
 
 /// How long a rate is believed: two halves of this.
@@ -18,7 +19,7 @@ const RATE_HALF: Duration = Duration::from_millis(750);
 /// How long a least round trip is believed: two halves of this.
 const RTT_HALF: Duration = Duration::from_secs(5);
 /// A shorter sample says more about how threads were scheduled than about the path: it counts as this long.
-const SAMPLE_MIN: Duration = Duration::from_millis(2);
+const SAMPLE_MIN: Duration = Duration::from_millis(1);
 /// A chunk takes a path about this long.
 const CHUNK_TIME: f64 = 0.002;
 
@@ -122,13 +123,15 @@ impl Path {
         self.rtt.get()
     }
 
-    /// How many bytes may be on the way: what the path holds over two round trips and [`QUEUE_TIME`].
+    /// How many bytes may be on the way: what the path holds over two round trips and [`QUEUE_TIME`], of that no more
+    /// than [`QUEUE_BYTES_MAX`].
     pub fn inflight_limit(&self) -> u64 {
         let Some(rate) = self.rate() else {
             return INFLIGHT_INITIAL;
         };
-        let time = self.rtt().unwrap_or_default() * 2 + QUEUE_TIME;
-        ((rate * time.as_secs_f64()) as u64).clamp(INFLIGHT_MIN, INFLIGHT_MAX)
+        let travelling = rate * 2.0 * self.rtt().unwrap_or_default().as_secs_f64();
+        let queued = (rate * QUEUE_TIME.as_secs_f64()).min(QUEUE_BYTES_MAX as f64);
+        ((travelling + queued) as u64).clamp(INFLIGHT_MIN, INFLIGHT_MAX)
     }
 
     /// The size of chunk that suits the path: small on slow ones, so that no stream waits long for it.
@@ -199,12 +202,13 @@ mod tests {
         let mut now = Duration::ZERO;
         let mut wire_free = Duration::ZERO;
         let mut queue = std::collections::VecDeque::new();
+        let gathering = ACK_DELAY.min(Duration::from_secs_f64(crate::limits::ACK_BYTES as f64 / rate));
         while now < time {
             while path.inflight() < path.inflight_limit() {
                 let bytes = path.chunk_bytes() as u64;
                 let stamp = path.sent(now, bytes);
                 wire_free = wire_free.max(now) + Duration::from_secs_f64(bytes as f64 / rate);
-                queue.push_back((wire_free + rtt + crate::limits::ACK_DELAY, bytes, stamp));
+                queue.push_back((wire_free + rtt + gathering, bytes, stamp));
             }
             let (at, bytes, stamp) = queue.pop_front().unwrap();
             now = now.max(at);

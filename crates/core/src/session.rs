@@ -1239,7 +1239,9 @@ impl Session {
 
     /// Whether the paths have room for more than what was handed over and those hand over who were told that they may.
     fn has_room(&self) -> bool {
-        let pulls = |path| self.connections.values().any(|c| c.path == path && c.kind == ConnectionKind::Data && self.may_pull(c));
+        let pulls = |path| {
+            self.connections.values().any(|c| c.path == path && c.kind == ConnectionKind::Data && self.may_pull(c))
+        };
         let estimates = self.paths.iter().filter(|(id, _)| pulls(**id)).map(|(_, path)| &path.estimate);
         let room: u64 = estimates.map(|path| path.inflight_limit().saturating_sub(path.inflight())).sum();
         let handed_over: usize =

@@ -221,4 +221,3 @@ impl Shutdown {
         let _ = self.socket.shutdown(std::net::Shutdown::Read);
     }
 }
-
