@@ -299,7 +299,8 @@ impl<'a, 'b> Bench<'a, 'b> {
             }
         }
         if stage.iperf3 {
-            match iperf::measure(&site, stage.name, self.directory.path()) {
+            let measured = site.with_arp_apart(|| iperf::measure(&site, stage.name, self.directory.path()));
+            match measured.map_err(iperf::IperfError::from).flatten() {
                 Ok(yardstick) => {
                     self.tell(&Progress::Yardstick(&yardstick));
                     gathered.yardsticks.push(yardstick);

@@ -30,6 +30,9 @@ pub enum SiteError {
     /// A program in a host.
     #[error("setting up a host")]
     Process(#[from] ProcessError),
+    /// A setting of the kernel.
+    #[error("setting how NICs answer ARP")]
+    Arp(#[source] std::io::Error),
 }
 
 /// Hosts and links, while they stand. Dropping this removes them with every process in them.
@@ -124,6 +127,34 @@ impl Site {
                 command.args(["mptcp", "endpoint", "add", &ip, "dev", &format!("nic{link}"), "signal"]);
                 process::run(command)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Runs `work` while each NIC answers for its own addresses only, as whoever gives a host two NICs in one subnet sets it
+    /// up for programs other than Skein.
+    pub fn with_arp_apart<T>(&self, work: impl FnOnce() -> T) -> Result<T, SiteError> {
+        if !self.one_subnet {
+            return Ok(work());
+        }
+        self.set_arp(["1", "2"])?;
+        let result = work();
+        self.set_arp(["0", "0"])?;
+        Ok(result)
+    }
+
+    fn set_arp(&self, values: [&str; 2]) -> Result<(), SiteError> {
+        for host in HOSTS {
+            self.lab.enter(host, || {
+                let settings = ["arp_ignore", "arp_announce"].into_iter().zip(values);
+                settings.into_iter().try_for_each(|(setting, value)| {
+                    std::fs::write(format!("/proc/sys/net/ipv4/conf/all/{setting}"), value)
+                })
+            })?
+            .map_err(SiteError::Arp)?;
+            let mut command = self.lab.command(host, "ip")?;
+            command.args(["neigh", "flush", "all"]);
+            process::run(command)?;
         }
         Ok(())
     }
