@@ -8,26 +8,7 @@ use skein_core::limits::*;
 use skein_core::session::{Down, Ended};
 use skein_core::{ConnectionId, ConnectionKind, Event, PathId, Received, Role, Session, Settings, StreamId};
 
-/// An input, byte by byte; zeros after its end.
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
-        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
-        self.0 = rest;
-        *first
-    }
-
-    fn word(&mut self) -> u16 {
-        u16::from_be_bytes([self.byte(), self.byte()])
-    }
-
-    fn bytes(&mut self, most: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(most.min(self.0.len()));
-        self.0 = rest;
-        taken
-    }
-}
+use crate::input::Input;
 
 struct Victim {
     session: Session,
@@ -169,8 +150,7 @@ impl Victim {
             }
         }
         let print = self.session.footprint();
-        let windows: u64 =
-            (1..=print.streams as u64).map(|n| (WINDOW_SESSION / n).clamp(WINDOW_INITIAL, WINDOW_MAX)).sum();
+        let windows = WINDOW_SESSION + print.streams as u64 * WINDOW_MIN;
         assert!(print.held_bytes <= print.granted_bytes && print.granted_bytes <= windows, "{print:?}");
         assert!(print.streams <= 2 * STREAMS_MAX as usize && print.paths <= print.connections, "{print:?}");
     }

@@ -32,13 +32,13 @@ pub const GAPS_MAX: usize = 64 << 10;
 pub const CONNECTIONS_MAX: usize = 128;
 
 /// What may be sent on a stream before its first credit arrives.
-pub const WINDOW_INITIAL: u64 = 256 << 10;
+pub const WINDOW_INITIAL: u64 = WINDOW_MIN;
 /// Most that one stream may have between its sender and its reader: 8 MiB hold 2 Gb/s for 32 ms.
 pub const WINDOW_MAX: u64 = 8 << 20;
-/// Most that all streams of a session may hold at the receiver, split evenly among them.
+/// Most that all streams of a session together hold at the receiver, split evenly among them …
 pub const WINDOW_SESSION: u64 = 64 << 20;
-/// Least window of a stream, however many there are: 1024 x 64 KiB = `WINDOW_SESSION`.
-pub const WINDOW_MIN: u64 = 64 << 10;
+/// … beyond what each may have in any case, so that none is starved by those that came before: 64 MiB for 2048 streams.
+pub const WINDOW_MIN: u64 = 32 << 10;
 
 /// Frames that a connection holds, waiting to be sent or acknowledged. Data stops at half of it (an application that
 /// writes single bytes gets there), so that beyond it a peer acknowledges nothing, and the connection is given up.

@@ -871,7 +871,7 @@ impl Session {
             queued += lost;
             retained_bytes += lost_bytes;
             footprint.unsent_bytes += stream.send.unsent_bytes() as u64;
-            footprint.granted_bytes += stream.receive.granted - stream.receive.consumed;
+            footprint.granted_bytes += stream.receive.open_window();
             footprint.held_bytes += stream.receive.reassembly.held_bytes();
             footprint.held_pieces += stream.receive.reassembly.pieces();
         }
@@ -1023,13 +1023,15 @@ impl Session {
         }
     }
 
-    /// The window that each stream has at this end.
+    /// The window that each stream should have at this end.
     fn window(&self) -> u64 {
         (WINDOW_SESSION / self.streams.len().max(1) as u64).clamp(WINDOW_MIN, WINDOW_MAX)
     }
 
     fn grant(&mut self, id: StreamId) {
-        let window = self.window();
+        let others = self.streams.iter().filter(|(other, _)| **other != id).map(|(_, s)| s.receive.open_window());
+        let left = WINDOW_SESSION.saturating_sub(others.sum());
+        let window = self.window().min(left).max(WINDOW_MIN);
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };

@@ -216,6 +216,11 @@ impl ReceiveHalf {
         self.reassembly.is_ready() || self.is_at_end()
     }
 
+    /// What the peer may have sent and the application has not consumed.
+    pub(crate) fn open_window(&self) -> u64 {
+        self.granted - self.consumed
+    }
+
     pub(crate) fn is_at_end(&self) -> bool {
         !self.finished && self.end == Some(self.reassembly.delivered())
     }

@@ -84,8 +84,7 @@ impl Victim {
             }
         }
         let print = self.session.footprint();
-        let windows: u64 =
-            (1..=print.streams as u64).map(|n| (WINDOW_SESSION / n).clamp(WINDOW_INITIAL, WINDOW_MAX)).sum();
+        let windows = WINDOW_SESSION + print.streams as u64 * WINDOW_MIN;
         assert!(print.held_bytes <= print.granted_bytes && print.granted_bytes <= windows, "{print:?}");
         assert!(print.streams <= 2 * STREAMS_MAX as usize, "{print:?}");
         assert!(print.connections <= CONNECTIONS_MAX && print.paths <= print.connections, "{print:?}");
@@ -333,7 +332,7 @@ fn confetti_is_refused() {
         0 => (0, header(Kind::Open, 0, 0, 1), Bytes::from("x")),
         n => (1, header(Kind::Data, 0, n * 2 - 1, 1), Bytes::from("x")),
     };
-    let victim = flood(WINDOW_INITIAL / 2, true, confetti);
+    let victim = flood(2 * GAPS_MAX as u64, true, confetti);
     assert!(matches!(victim.session.ended(), Some(Ended::Protocol(_))), "{:?}", victim.session.footprint());
 }
 

@@ -557,9 +557,7 @@ impl World {
 
 /// What a session may keep, by how many streams and connections it has.
 fn bounds(print: &Footprint, streams: u64) -> [(&'static str, u64, u64); 6] {
-    // Windows were granted when there were fewer streams, so the sum may exceed `WINDOW_SESSION` by the
-    // harmonic series: 64 MiB * (1 + 1/2 + … + 1/n), of which each is at most 8 MiB.
-    let windows: u64 = (1..=streams).map(|n| (WINDOW_SESSION / n).clamp(WINDOW_INITIAL, WINDOW_MAX)).sum();
+    let windows = WINDOW_SESSION + streams * WINDOW_MIN;
     // Every connection may have a copy of what is under way, and what is lost one more.
     let copies = print.connections as u64 + 2;
     [
