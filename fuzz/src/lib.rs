@@ -3,6 +3,8 @@
 //!
 //! The fuzzer (`targets/`) and the test that replays its corpus call the same functions.
 
+mod input;
+mod records;
 mod session;
 
 use std::io::Write;
@@ -15,6 +17,7 @@ use skein_core::handshake::{Hello, Welcome, decode_addresses, encode_addresses};
 use skein_hypervisor::{MigrationInfo, Qmp};
 use skein_identity::{CertificateInfo, parse_pem};
 
+pub use records::records;
 pub use session::session;
 
 /// A target's name, which is also its corpus' directory, and what it does with an input.
@@ -26,6 +29,7 @@ pub const TARGETS: &[Target] = &[
     ("handshake", handshake),
     ("addresses", addresses),
     ("session", session),
+    ("records", records),
     ("qmp", qmp),
     ("migration", migration),
     ("pem", pem),
