@@ -1,0 +1,141 @@
+//! What a session keeps of each connection and path.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::ConnectionKind;
+use crate::frame::HEADER_BYTES;
+use crate::path::{Path, SendStamp};
+use crate::stream::Chunk;
+use crate::{ConnectionId, PathId, StreamId};
+
+/// One frame, as long as it is not acknowledged.
+#[derive(Clone, Debug)]
+pub(super) enum Item {
+    Data(StreamId, Chunk),
+    Open(StreamId, String),
+    Fin(StreamId, u64),
+    Reset(StreamId, u64, String),
+    /// Not kept: it says what is granted when it goes out, and is said again when a connection is lost.
+    Credit(StreamId),
+    Addresses,
+    Ping,
+    Pong(u64),
+}
+
+impl Item {
+    /// Only of items that are not data.
+    pub(super) fn says_the_same(&self, other: &Item) -> bool {
+        match (self, other) {
+            (Item::Open(a, _), Item::Open(b, _)) | (Item::Fin(a, _), Item::Fin(b, _)) => a == b,
+            (Item::Reset(a, ..), Item::Reset(b, ..)) | (Item::Credit(a), Item::Credit(b)) => a == b,
+            (Item::Addresses, Item::Addresses) => true,
+            _ => false,
+        }
+    }
+
+    /// Bytes that it adds to [`Connection::urgent_bytes`].
+    pub(super) fn urgent_bytes(&self) -> u64 {
+        match self {
+            Item::Data(_, chunk) => HEADER_BYTES as u64 + chunk.len(),
+            _ => 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct SentItem {
+    /// Position on the connection after the frame.
+    pub(super) end: u64,
+    pub(super) bytes: u64,
+    /// On data connections; what is small says nothing about a path's rate.
+    pub(super) stamp: Option<SendStamp>,
+    pub(super) item: Item,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) path: PathId,
+    pub(super) kind: ConnectionKind,
+    /// The caller waits for an [`Event::Transmit`].
+    pub(super) idle: bool,
+    /// Small frames to send; only on control connections.
+    pub(super) outbox: VecDeque<Item>,
+    /// Of urgent streams: bytes of frames in the outbox or not acknowledged.
+    pub(super) urgent_bytes: u64,
+    pub(super) sent: VecDeque<SentItem>,
+    pub(super) sent_position: u64,
+    pub(super) acknowledged_position: u64,
+    /// When the peer last acknowledged something or, where nothing was on the way, a frame was sent.
+    pub(super) progress_at: Duration,
+    pub(super) received_position: u64,
+    /// Received bytes that an acknowledgement is owed for.
+    pub(super) unacknowledged: u64,
+    pub(super) ping_at: Duration,
+    /// Control connections: when a ping not yet answered went out.
+    pub(super) ping_open: Option<Duration>,
+    /// The peer's ping to be answered.
+    pub(super) pong: Option<u64>,
+    pub(super) suspect_since: Option<Duration>,
+    pub(super) closing: bool,
+}
+
+impl Connection {
+    pub(super) fn new(now: Duration, path: PathId, kind: ConnectionKind) -> Connection {
+        Connection {
+            path,
+            kind,
+            idle: true,
+            outbox: VecDeque::new(),
+            urgent_bytes: 0,
+            sent: VecDeque::new(),
+            sent_position: 0,
+            acknowledged_position: 0,
+            progress_at: now,
+            received_position: 0,
+            unacknowledged: 0,
+            ping_at: now,
+            ping_open: None,
+            pong: None,
+            suspect_since: None,
+            closing: false,
+        }
+    }
+
+    /// How many it holds, to be sent or acknowledged.
+    pub(super) fn frames(&self) -> usize {
+        self.outbox.len() + self.sent.len()
+    }
+
+    pub(super) fn is_usable(&self) -> bool {
+        self.suspect_since.is_none() && !self.closing
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct PathState {
+    pub(super) estimate: Path,
+    pub(super) up_at: Duration,
+    pub(super) control: Option<ConnectionId>,
+    pub(super) probed_at: Duration,
+    /// Received bytes that acknowledgements are owed for, on all its connections, and when they are due.
+    pub(super) unacknowledged: u64,
+    pub(super) acknowledge_at: Option<Duration>,
+    pub(super) sent_bytes: u64,
+    pub(super) received_bytes: u64,
+}
+
+impl PathState {
+    pub(super) fn new(now: Duration) -> PathState {
+        PathState {
+            estimate: Path::new(now),
+            up_at: now,
+            control: None,
+            probed_at: now,
+            unacknowledged: 0,
+            acknowledge_at: None,
+            sent_bytes: 0,
+            received_bytes: 0,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What has arrived, what is lost, what is dead.
+
+use std::time::Duration;
+
+use super::connection::{Item, SentItem};
+use super::{ConnectionKind, Ended, Event, ProtocolError, Session};
+use crate::frame::Header;
+use crate::limits::*;
+use crate::stream::Fin;
+use crate::{ConnectionId, PathId};
+
+impl Session {
+    pub(super) fn account_received(&mut self, now: Duration, id: ConnectionId, header: &Header) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let bytes = header.frame_bytes();
+        connection.received_position += bytes;
+        let Some(state) = self.paths.get_mut(&connection.path) else { return };
+        state.received_bytes += bytes;
+        if !header.kind.is_acknowledged() {
+            return;
+        }
+        connection.unacknowledged += bytes;
+        let before = state.unacknowledged;
+        state.unacknowledged += bytes;
+        // Wake for the first byte (to arm the timer) and when much has gathered.
+        let wake = state.acknowledge_at.is_none() || (before < ACK_BYTES && state.unacknowledged >= ACK_BYTES);
+        state.acknowledge_at.get_or_insert(now + ACK_DELAY);
+        if wake && let Some(control) = state.control {
+            self.wake(control);
+        }
+    }
+
+    pub(super) fn handle_ack(&mut self, now: Duration, id: ConnectionId, offset: u64) -> Result<(), ProtocolError> {
+        // The connection may have ended while its acknowledgement was on the way.
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Ok(());
+        };
+        if offset > connection.sent_position {
+            return Err(ProtocolError::AckBeyondSent);
+        }
+        if offset <= connection.acknowledged_position {
+            return Ok(());
+        }
+        connection.acknowledged_position = offset;
+        connection.progress_at = now;
+        let arrived = connection.sent.iter().take_while(|sent| sent.end <= offset).count();
+        let arrived: Vec<SentItem> = connection.sent.drain(..arrived).collect();
+        let path = connection.path;
+        if connection.kind == ConnectionKind::Control {
+            connection.urgent_bytes -= arrived.iter().map(|sent| sent.item.urgent_bytes()).sum::<u64>();
+        }
+        if connection.kind == ConnectionKind::Data && connection.suspect_since.take().is_some() {
+            self.events.push_back(Event::Stalled(path, false));
+        }
+        let stamp = arrived.last().and_then(|last| last.stamp);
+        if let (Some(stamp), Some(state)) = (stamp, self.paths.get_mut(&path)) {
+            let bytes = arrived.iter().map(|sent| sent.bytes).sum();
+            state.estimate.acknowledged(now, bytes, &stamp);
+        }
+        for sent in arrived {
+            match sent.item {
+                Item::Data(stream_id, chunk) => {
+                    if let Some(stream) = self.streams.get_mut(&stream_id) {
+                        stream.send.acknowledge(&chunk);
+                        self.drop_if_over(stream_id);
+                    }
+                }
+                Item::Fin(stream_id, _) => {
+                    if let Some(stream) = self.streams.get_mut(&stream_id) {
+                        stream.send.fin = Fin::Acknowledged;
+                        self.drop_if_over(stream_id);
+                    }
+                }
+                Item::Reset(stream_id, ..) => drop(self.resets.remove(&stream_id)),
+                _ => {}
+            }
+        }
+        self.wake_data();
+        Ok(())
+    }
+
+    pub(super) fn handle_pong(&mut self, now: Duration, id: ConnectionId, token: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        if connection.ping_open.take().is_none() {
+            return; // nobody asked
+        }
+        let path = connection.path;
+        let recovered = connection.suspect_since.take().is_some();
+        if let Some(state) = self.paths.get_mut(&path) {
+            let rtt = now.saturating_sub(Duration::from_micros(token));
+            state.estimate.round_trip(now, rtt);
+        }
+        if recovered {
+            self.events.push_back(Event::Stalled(path, false));
+            self.wake_data();
+        }
+    }
+
+    /// Pings, and notices silence.
+    pub(super) fn check_connection(&mut self, now: Duration, id: ConnectionId) {
+        let connection = self.connections.get_mut(&id).expect("listed connections exist");
+        if connection.closing {
+            return;
+        }
+        let estimate = &self.paths[&connection.path].estimate;
+        let rtt = estimate.rtt().unwrap_or_default();
+        let patience = match connection.kind {
+            ConnectionKind::Control => STALL_TIME.max(rtt * 4),
+            // On a slow path even what is allowed on the way takes long.
+            ConnectionKind::Data => {
+                let drain = estimate.rate().map_or(0.5, |r| 3.0 * estimate.inflight() as f64 / r);
+                STALL_TIME.max(rtt * 4).max(Duration::from_secs_f64(drain.min(5.0)))
+            }
+        };
+        let silent_since = match connection.kind {
+            ConnectionKind::Control => connection.ping_open,
+            ConnectionKind::Data => (!connection.sent.is_empty()).then_some(connection.progress_at),
+        };
+        let path = connection.path;
+        if connection.kind == ConnectionKind::Control
+            && connection.ping_open.is_none()
+            && now.saturating_sub(connection.ping_at) >= PING_PERIOD
+        {
+            connection.ping_at = now;
+            connection.ping_open = Some(now);
+            connection.outbox.push_front(Item::Ping);
+            return self.wake(id);
+        }
+        match connection.suspect_since {
+            Some(since) if now.saturating_sub(since) >= DEAD_TIME => {
+                connection.closing = true;
+                self.events.push_back(Event::Close(id));
+            }
+            Some(_) => {}
+            None if silent_since.is_some_and(|since| now.saturating_sub(since) >= patience) => {
+                connection.suspect_since = Some(now);
+                let sent: Vec<Item> = connection.sent.iter().map(|sent| sent.item.clone()).collect();
+                let kind = connection.kind;
+                self.events.push_back(Event::Stalled(path, true));
+                // It may have arrived; whoever has it twice drops it.
+                self.give_back(kind, sent.into_iter());
+            }
+            None => {}
+        }
+    }
+
+    /// What a connection had may not have arrived and goes again, over others.
+    pub(super) fn give_back(&mut self, kind: ConnectionKind, items: impl Iterator<Item = Item>) {
+        if kind == ConnectionKind::Control {
+            let credits: Vec<Item> = self.streams.keys().map(|id| Item::Credit(*id)).collect();
+            credits.into_iter().for_each(|credit| self.post_again(credit));
+        }
+        for item in items {
+            match item {
+                Item::Data(id, chunk) => {
+                    let Some(stream) = self.streams.get_mut(&id) else {
+                        continue;
+                    };
+                    self.resent_bytes += stream.send.requeue(&chunk);
+                    if stream.send.has_work() && !stream.send.queued {
+                        stream.send.queued = true;
+                        self.turn.push_front(id);
+                    }
+                }
+                Item::Credit(_) | Item::Ping | Item::Pong(_) => {}
+                Item::Fin(id, _) if self.streams.get(&id).is_none_or(|s| s.send.fin == Fin::Acknowledged) => {}
+                other => self.post_again(other),
+            }
+        }
+        self.wake_data();
+    }
+
+    pub(super) fn close_path(&mut self, path: PathId) {
+        for (&id, connection) in self.connections.iter_mut().filter(|(_, c)| c.path == path) {
+            if !connection.closing {
+                connection.closing = true;
+                self.events.push_back(Event::Close(id));
+            }
+        }
+    }
+
+    pub(super) fn end(&mut self, why: Ended) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.ended = Some(why.clone());
+        let reason = why.to_string();
+        for (id, stream) in &mut self.streams {
+            stream.send.clear();
+            stream.reset.get_or_insert_with(|| (0, reason.clone()));
+            if stream.opened {
+                self.events.push_back(Event::Readable(*id));
+                self.events.push_back(Event::Writable(*id));
+            }
+        }
+        self.turn.clear();
+        self.waiting.clear();
+        self.backlog.clear();
+        self.events.push_back(Event::Ended(why));
+    }
+}

@@ -1,0 +1,295 @@
+//! Who sends what next.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::connection::{Connection, Item, PathState, SentItem};
+use super::{ConnectionKind, Event, Session, Transmit};
+use crate::frame::{Header, Kind};
+use crate::handshake;
+use crate::limits::*;
+use crate::{ConnectionId, PathId, StreamId};
+
+impl Session {
+    pub(super) fn poll_data(&mut self, now: Duration, id: ConnectionId) -> Option<Transmit> {
+        if !self.may_pull(&self.connections[&id]) {
+            return None;
+        }
+        let path = self.connections[&id].path;
+        let max = self.paths[&path].estimate.chunk_bytes();
+        while let Some(stream_id) = self.turn.pop_front() {
+            let Some(stream) = self.streams.get_mut(&stream_id) else {
+                continue;
+            };
+            let Some(chunk) = stream.send.take(max) else {
+                stream.send.queued = false;
+                continue;
+            };
+            stream.send.queued = stream.send.has_work();
+            if stream.send.queued {
+                self.turn.push_back(stream_id);
+            }
+            if std::mem::take(&mut stream.send.full) {
+                self.events.push_back(Event::Writable(stream_id));
+            }
+            if let Some(state) = self.paths.get_mut(&path) {
+                state.probed_at = now;
+            }
+            // One event woke one connection; it wakes the next while there is more to do.
+            self.wake_data();
+            return Some(self.record(now, id, Item::Data(stream_id, chunk)));
+        }
+        if self.waiting.is_empty() && !self.streams.values().any(|stream| stream.send.granted) {
+            self.paths.values_mut().for_each(|path| path.estimate.ran_dry());
+        }
+        None
+    }
+
+    pub(super) fn poll_control(&mut self, now: Duration, id: ConnectionId) -> Option<Transmit> {
+        // First what is small, and without which the peer takes this end for stalled.
+        if let Some(token) = self.connections.get_mut(&id)?.pong.take() {
+            return Some(self.record(now, id, Item::Pong(token)));
+        }
+        if let Some(acknowledgement) = self.poll_ack(now, id) {
+            return Some(acknowledgement);
+        }
+        loop {
+            let connection = self.connections.get_mut(&id)?;
+            let item = connection.outbox.pop_front()?;
+            let live = match &item {
+                Item::Credit(stream) => self.streams.contains_key(stream),
+                Item::Data(stream, chunk) => self.streams.get(stream).is_some_and(|s| !s.send.is_acknowledged(chunk)),
+                _ => true,
+            };
+            if live {
+                return Some(self.record(now, id, item));
+            }
+            connection.urgent_bytes -= item.urgent_bytes();
+        }
+    }
+
+    /// The next acknowledgement that is due, of any connection on this control connection's path. When one is, all
+    /// are: one waking here and at the peer serves them.
+    pub(super) fn poll_ack(&mut self, now: Duration, id: ConnectionId) -> Option<Transmit> {
+        let path = self.connections.get(&id)?.path;
+        let state = self.paths.get_mut(&path)?;
+        if state.unacknowledged < ACK_BYTES && state.acknowledge_at.is_none_or(|at| at > now) {
+            return None;
+        }
+        let owed = self.connections.iter_mut().find(|(_, c)| c.path == path && c.unacknowledged > 0);
+        let Some((&owed, connection)) = owed else {
+            state.acknowledge_at = None;
+            return None;
+        };
+        state.unacknowledged -= std::mem::take(&mut connection.unacknowledged);
+        // Armed on while bytes come, so that no event is needed to arm it again.
+        state.acknowledge_at = Some(if state.unacknowledged > 0 { now } else { now + ACK_DELAY });
+        let header = Header { kind: Kind::Ack, stream: owed.0, offset: connection.received_position, len: 0 };
+        Some(self.count_sent(id, Transmit { header, payload: Vec::new() }))
+    }
+
+    /// Makes the frame of an item and remembers it until it is acknowledged.
+    pub(super) fn record(&mut self, now: Duration, id: ConnectionId, item: Item) -> Transmit {
+        let header =
+            |kind, stream: StreamId, offset, len: usize| Header { kind, stream: stream.0, offset, len: len as u32 };
+        let nobody = StreamId(0);
+        let text = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+        let (header, payload) = match &item {
+            Item::Data(stream, chunk) => {
+                (header(Kind::Data, *stream, chunk.offset, chunk.len() as usize), chunk.parts.clone())
+            }
+            Item::Open(stream, target) => (header(Kind::Open, *stream, 0, target.len()), vec![text(target)]),
+            Item::Fin(stream, end) => (header(Kind::Fin, *stream, *end, 0), vec![]),
+            Item::Reset(stream, code, reason) => {
+                (header(Kind::Reset, *stream, *code, reason.len()), vec![text(reason)])
+            }
+            Item::Credit(stream) => {
+                let granted = self.streams.get(stream).map_or(0, |s| s.receive.granted);
+                (header(Kind::Credit, *stream, granted, 0), vec![])
+            }
+            Item::Addresses => {
+                let payload = handshake::encode_addresses(&self.addresses);
+                (header(Kind::Addresses, nobody, self.addresses_changed, payload.len()), vec![payload.into()])
+            }
+            Item::Ping => (header(Kind::Ping, nobody, now.as_micros() as u64, 0), vec![]),
+            Item::Pong(token) => (header(Kind::Pong, nobody, *token, 0), vec![]),
+        };
+        let transmit = self.count_sent(id, Transmit { header, payload });
+        let connection = self.connections.get_mut(&id).expect("polled connections exist");
+        if header.kind.is_acknowledged() && !matches!(item, Item::Credit(_)) {
+            let bytes = header.frame_bytes();
+            if connection.sent.is_empty() {
+                connection.progress_at = now;
+            }
+            let path = self.paths.get_mut(&connection.path).expect("connections have a path");
+            let stamp = (connection.kind == ConnectionKind::Data).then(|| path.estimate.sent(now, bytes));
+            connection.sent.push_back(SentItem { end: connection.sent_position, bytes, stamp, item });
+            self.bound_frames(id);
+        }
+        transmit
+    }
+
+    pub(super) fn count_sent(&mut self, id: ConnectionId, transmit: Transmit) -> Transmit {
+        let connection = self.connections.get_mut(&id).expect("polled connections exist");
+        let bytes = transmit.header.frame_bytes();
+        connection.sent_position += bytes;
+        if let Some(path) = self.paths.get_mut(&connection.path) {
+            path.sent_bytes += bytes;
+        }
+        transmit
+    }
+
+    /// Whether a data connection may take bulk now.
+    pub(super) fn may_pull(&self, connection: &Connection) -> bool {
+        let full = connection.frames() >= FRAMES_MAX / 2;
+        if full || !connection.is_usable() || !self.path_is_usable(connection.path) {
+            return false;
+        }
+        let state = &self.paths[&connection.path];
+        let probe_due = self.now.saturating_sub(state.probed_at) >= PATH_PROBE;
+        let inflight = state.estimate.inflight();
+        inflight < state.estimate.inflight_limit() && (!self.is_spare(state) || (probe_due && inflight == 0))
+    }
+
+    /// A slow path that adds next to nothing to the others.
+    pub(super) fn is_spare(&self, state: &PathState) -> bool {
+        // A long path of which little is known yet has a low rate, too, but nothing waits on it.
+        let Some(rate) = state.estimate.rate().filter(|rate| *rate < SPARE_RATE_MAX && state.estimate.queues()) else {
+            return false;
+        };
+        let usable = self.paths.iter().filter(|(id, _)| self.path_is_usable(**id));
+        let total: f64 = usable.filter_map(|(_, path)| path.estimate.rate()).sum();
+        rate < total * SPARE_SHARE_MAX
+    }
+
+    pub(super) fn path_is_usable(&self, path: PathId) -> bool {
+        let control = self.paths.get(&path).and_then(|state| state.control);
+        control.and_then(|id| self.connections.get(&id)).is_some_and(Connection::is_usable)
+    }
+
+    /// Whether the paths have room for more than what was handed over and those hand over who were told that they may.
+    pub(super) fn has_room(&self) -> bool {
+        let pulls = |path| {
+            self.connections.values().any(|c| c.path == path && c.kind == ConnectionKind::Data && self.may_pull(c))
+        };
+        let estimates = self.paths.iter().filter(|(id, _)| pulls(**id)).map(|(_, path)| &path.estimate);
+        let room: u64 = estimates.map(|path| path.inflight_limit().saturating_sub(path.inflight())).sum();
+        let handed_over: usize =
+            self.turn.iter().filter_map(|id| self.streams.get(id)).map(|stream| stream.send.unsent_bytes()).sum();
+        let granted = self.streams.values().filter(|stream| stream.send.granted).count() * CHUNK_BYTES_MAX;
+        room > (handed_over + granted) as u64
+    }
+
+    /// Wakes the idle data connection whose path is emptiest, if there is bulk to send, and those who wait for room,
+    /// as far as there is some.
+    pub(super) fn wake_data(&mut self) {
+        while !self.waiting.is_empty() && self.has_room() {
+            let id = self.waiting.pop_front().expect("not empty");
+            if let Some(stream) = self.streams.get_mut(&id)
+                && std::mem::take(&mut stream.send.waits)
+            {
+                stream.send.granted = true;
+                stream.send.burst = 0;
+                self.events.push_back(Event::Writable(id));
+            }
+        }
+        if self.turn.is_empty() {
+            return;
+        }
+        let fullness = |path: &PathId| {
+            let estimate = &self.paths[path].estimate;
+            estimate.inflight() as f64 / estimate.inflight_limit() as f64
+        };
+        let best = self
+            .connections
+            .iter()
+            .filter(|(_, c)| c.idle && c.kind == ConnectionKind::Data && self.may_pull(c))
+            .min_by(|(_, a), (_, b)| fullness(&a.path).total_cmp(&fullness(&b.path)))
+            .map(|(id, _)| *id);
+        if let Some(id) = best {
+            self.wake(id);
+        }
+    }
+
+    pub(super) fn wake(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id)
+            && connection.idle
+        {
+            connection.idle = false;
+            self.events.push_back(Event::Transmit(id));
+        }
+    }
+
+    /// Puts a small frame on its way over the best control connections, or keeps it until there is one.
+    pub(super) fn post(&mut self, item: Item) {
+        let controls = self.controls(|_, connection| !connection.closing);
+        if controls.is_empty() {
+            self.backlog.push_back(item);
+            return;
+        }
+        for id in controls {
+            self.post_on(id, item.clone());
+        }
+    }
+
+    /// As [`Self::post`], but not where it is already: every copy of it may come back, each time that a connection is
+    /// lost.
+    pub(super) fn post_again(&mut self, item: Item) {
+        let controls = self.controls(|_, connection| !connection.closing);
+        if controls.is_empty() && !self.backlog.iter().any(|other| other.says_the_same(&item)) {
+            self.backlog.push_back(item);
+            return;
+        }
+        for id in controls {
+            let Some(connection) = self.connections.get(&id) else { continue };
+            let mut here = connection.sent.iter().map(|sent| &sent.item).chain(&connection.outbox);
+            if !here.any(|other| other.says_the_same(&item)) {
+                self.post_on(id, item.clone());
+            }
+        }
+    }
+
+    /// The best control connections among those that will do.
+    pub(super) fn controls(&self, will_do: impl Fn(&Session, &Connection) -> bool) -> Vec<ConnectionId> {
+        let mut controls: Vec<(bool, Duration, ConnectionId)> = self
+            .paths
+            .values()
+            .filter_map(|path| {
+                let connection = self.connections.get(&path.control?)?;
+                let rtt = path.estimate.rtt().unwrap_or(Duration::MAX);
+                will_do(self, connection).then_some((connection.suspect_since.is_some(), rtt, path.control?))
+            })
+            .collect();
+        controls.sort();
+        controls.into_iter().map(|(_, _, id)| id).take(URGENT_COPIES).collect()
+    }
+
+    /// Urgent streams that together send more than a path takes are bulk: otherwise they would wait behind
+    /// each other, without a bound, and so would pings. A quarter, since bulk's connections take the most of a path.
+    pub(super) fn has_room_for_urgent(&self, control: &Connection) -> bool {
+        control.is_usable()
+            && control.frames() < FRAMES_MAX / 2
+            && control.urgent_bytes < self.paths[&control.path].estimate.inflight_limit() / 4
+    }
+
+    pub(super) fn post_on(&mut self, id: ConnectionId, item: Item) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.urgent_bytes += item.urgent_bytes();
+            connection.outbox.push_back(item);
+            self.bound_frames(id);
+            self.wake(id);
+        }
+    }
+
+    /// A peer that takes frames and never acknowledges, or does not take them, loses the connection.
+    pub(super) fn bound_frames(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id)
+            && connection.frames() > FRAMES_MAX
+            && !connection.closing
+        {
+            connection.closing = true;
+            self.events.push_back(Event::Close(id));
+        }
+    }
+}
