@@ -45,7 +45,7 @@ fn a_lab_from_up_to_down() {
     assert!(lab.refused(&["exec", "a", "no-such-program"]).contains("no-such-program"));
 
     lab.ok(&["cut", "b", "1", "--black-hole=to-host"]);
-    lab.ok(&["rate", "a", "0", "250"]);
+    lab.ok(&["rate", "a", "nic0", "250"]);
     lab.refused(&ping);
     let status: serde_json::Value = serde_json::from_str(&lab.ok(&["status", "--json"])).unwrap();
     let hosts = &status[0]["hosts"];
@@ -58,10 +58,47 @@ fn a_lab_from_up_to_down() {
 
     assert!(lab.refused(&["cut", "z", "0"]).contains("its hosts are a, b"));
     assert!(lab.refused(&["heal", "a", "2"]).contains("its NICs are 0 to 1"));
+    assert!(lab.refused(&["cut", "a", "eth0"]).contains("nic0, nic1"));
     assert!(lab.refused(&["rate", "a", "0", "fast"]).contains("unlimited"));
     assert!(lab.ok(&["down"]).contains("removed"));
     assert!(lab.ok(&["down"]).contains("no lab"), "once more is fine");
     assert!(lab.refused(&["status"]).contains("there is no lab"));
+}
+
+#[test]
+fn of_two_that_build_the_same_lab_one_does() {
+    let lab = Named(format!("cliboth{}", std::process::id()));
+    for round in 0..4 {
+        let build = || lab.skein(&["up", "--hosts", "4"]);
+        let (one, other) = std::thread::scope(|scope| {
+            let other = scope.spawn(build);
+            (build(), other.join().unwrap())
+        });
+        let (built, refused) = if one.status.success() { (one, other) } else { (other, one) };
+        let says = String::from_utf8_lossy(&refused.stderr);
+        assert!(built.status.success() && !refused.status.success(), "round {round}: {says}");
+        assert!(says.contains(&format!("skein lab down --name {}", lab.0)), "{says}");
+        lab.ok(&["exec", "a", "--", "ping", "-c1", "-W2", "10.77.1.4"]);
+        lab.ok(&["down"]);
+    }
+}
+
+#[test]
+fn a_damaged_state_hides_no_other_lab() {
+    let (lab, other) =
+        (Named(format!("clidam{}", std::process::id())), Named(format!("cliwell{}", std::process::id())));
+    lab.ok(&["up", "--nics", "1"]);
+    other.ok(&["up", "--nics", "1"]);
+    std::fs::write(format!("/run/skein/lab/{}.json", lab.0), "{\"spec\": ").unwrap();
+    let all = Command::new(env!("CARGO_BIN_EXE_skein")).args(["lab", "status"]).output().unwrap();
+    let (shown, says) = (String::from_utf8_lossy(&all.stdout), String::from_utf8_lossy(&all.stderr));
+    assert!(all.status.success() && shown.contains(&format!("lab {}\n", other.0)), "{shown}{says}");
+    let mend = format!("skein lab down --name {}", lab.0);
+    assert!(says.contains(&mend) && says.contains("EOF"), "{says}");
+    assert!(lab.refused(&["status"]).contains(&mend));
+    assert!(lab.refused(&["up"]).contains(&mend));
+    lab.ok(&["down"]);
+    lab.ok(&["up", "--nics", "1"]);
 }
 
 #[test]

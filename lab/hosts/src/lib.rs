@@ -18,7 +18,7 @@
 //!
 //! - What to build: [`Spec`] ([`Spec::pairs`], [`Spec::same_subnet`], [`Spec::new`]; then [`Spec::rates`],
 //!   [`Spec::mtu`], [`Spec::family`]), made of [`HostSpec`], [`NicSpec`] and [`Cidr`].
-//! - Life: [`Lab::up`], [`Lab::attach`], [`Lab::keep`], [`Lab::down`], [`down`], [`labs`].
+//! - Life: [`Lab::up`], [`Lab::create`], [`Lab::attach`], [`Lab::keep`], [`Lab::down`], [`down`], [`labs`].
 //! - Links: [`Lab::cut`] with a [`Cut`], [`Lab::heal`], [`Lab::rate`].
 //! - Inside a host: [`Lab::command`], [`Lab::enter`], [`Lab::netns`]; [`Lab::mptcp`] for peers that need it.
 //! - Looking: [`Lab::nics`], [`Lab::ip`], [`Lab::counters`], [`Lab::spec`].
@@ -92,6 +92,8 @@ pub enum LabError {
     NotRoot,
     #[error("there is no lab `{name}`: {}", standing(&labs()))]
     NoLab { name: String },
+    #[error("lab `{name}` stands already: remove it with `skein lab down --name {name}`, or choose another name")]
+    Stands { name: String },
     #[error("lab `{name}` is being built, or building it was cut short: `skein lab down --name {name}` removes it")]
     Unfinished { name: String },
     #[error("lab `{lab}` has no host `{host}`: {hosts}")]
@@ -112,7 +114,9 @@ pub enum LabError {
     NoMptcp,
     #[error("cannot read the NICs of host `{host}`")]
     Nics { host: String, source: skein_host::NicError },
-    #[error("cannot keep the state of lab `{name}` (`skein lab down --name {name}` removes the lab without it)")]
+    #[error(
+        "cannot read or write the state of lab `{name}`: `skein lab down --name {name}` removes the lab without it"
+    )]
     State { name: String, source: io::Error },
 }
 
@@ -125,9 +129,29 @@ impl Lab {
     pub fn up(spec: Spec) -> Result<Self, LabError> {
         spec.check()?;
         down(&spec.name)?;
+        Self::create(spec)
+    }
+
+    /// As [`Lab::up`], but leaves alone what stands under this name.
+    ///
+    /// # Errors
+    /// As [`Lab::up`]; [`LabError::Stands`] or [`LabError::Unfinished`] if there is such a lab, or another program is
+    /// building one.
+    pub fn create(spec: Spec) -> Result<Self, LabError> {
+        spec.check()?;
+        require_root()?;
         remove_orphans();
+        let name = spec.name.clone();
+        let lock = state::lock().map_err(|source| LabError::State { name: name.clone(), source })?;
+        if labs().contains(&name) {
+            let built = state::names().contains(&name);
+            return Err(if built { LabError::Stands { name } } else { LabError::Unfinished { name } });
+        }
         // From here on dropping it cleans up.
         let lab = Self { spec, owned: true };
+        // Its namespaces tell others that the name is taken.
+        iproute::batch("ip", None, &plan::namespaces(&lab.spec))?;
+        drop(lock);
         lab.build()?;
         Ok(lab)
     }
@@ -310,7 +334,6 @@ impl Lab {
     fn build(&self) -> Result<(), LabError> {
         let spec = &self.spec;
         let switch = plan::netns(&spec.name, SWITCH);
-        iproute::batch("ip", None, &plan::namespaces(spec))?;
         self.set_up(SWITCH, netns::set_up_switch)?;
         for host in &spec.hosts {
             self.set_up(&host.name, netns::set_up_host)?;

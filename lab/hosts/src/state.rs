@@ -11,10 +11,10 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{Cut, port};
-use crate::spec::Spec;
+use crate::spec::{Spec, check_name};
 
 const DIRECTORY: &str = "/run/skein/lab";
-/// Changes take milliseconds; building and removing a lab takes no lock.
+/// Changes take milliseconds, and so does taking a name; building and removing a lab takes no lock.
 const LOCK_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A lab as it stands.
@@ -109,16 +109,17 @@ pub fn remove(name: &str) -> io::Result<bool> {
     }
 }
 
-/// The names of labs that have a state.
+/// The names of labs that have a state; other files are nobody's.
 pub fn names() -> Vec<String> {
     let entries = fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
     let files = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut names: Vec<_> = files.filter_map(|file| file.strip_suffix(".json").map(str::to_owned)).collect();
+    let names = files.filter_map(|file| file.strip_suffix(".json").map(str::to_owned));
+    let mut names: Vec<_> = names.filter(|name| check_name(name).is_ok()).collect();
     names.sort();
     names
 }
 
-/// Held while a lab is changed: one at a time, on the whole machine.
+/// Held while a lab is changed or a name is taken: one at a time, on the whole machine.
 pub fn lock() -> io::Result<Flock<File>> {
     fs::create_dir_all(DIRECTORY)?;
     let mut file = File::create(PathBuf::from(DIRECTORY).join("lock"))?;

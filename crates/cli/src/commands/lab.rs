@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 use skein_lab_hosts::{Cut, Family, Lab, LabError, LabNic, Layout, Spec, down, labs};
@@ -17,10 +17,10 @@ use skein_lab_hosts::{Cut, Family, Lab, LabError, LabNic, Layout, Spec, down, la
 Examples:
   skein lab up --nics 2 --rate 1000         hosts a and b, two pairs of NICs of 1 Gb/s
   skein lab exec a -- ping -c3 10.77.0.2    run a program in host a
-  skein lab cut a 0                         pull the cable of host a's nic0
-  skein lab cut a 1 --black-hole            nothing passes nic1, though its carrier stays
+  skein lab cut a nic0                      pull the cable of host a's nic0
+  skein lab cut a nic1 --black-hole         nothing passes nic1, though its carrier stays
   skein lab heal                            all links are whole again
-  skein lab rate b 1 250                    host b's nic1 is a link of 250 Mb/s
+  skein lab rate b nic1 250                 host b's nic1 is a link of 250 Mb/s
   skein lab status                          hosts, NICs, addresses, rates, cuts
   skein lab down                            remove it all")]
 pub struct Args {
@@ -51,7 +51,8 @@ struct Name {
 struct Link {
     /// Name of the host
     host: String,
-    /// Number of its NIC: 0 for nic0
+    /// Its NIC: `nic0`, or 0 for short
+    #[arg(value_parser = nic)]
     nic: usize,
 }
 
@@ -117,9 +118,9 @@ struct Status {
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  skein lab cut a 0                          the cable is pulled: host a's nic0 loses its carrier
-  skein lab cut a 0 --black-hole             the carrier stays, nothing passes
-  skein lab cut a 0 --black-hole=to-host     nothing reaches the host, what it sends gets through")]
+  skein lab cut a nic0                       the cable is pulled: host a's nic0 loses its carrier
+  skein lab cut a nic0 --black-hole          the carrier stays, nothing passes
+  skein lab cut a nic0 --black-hole=to-host  nothing reaches the host, what it sends gets through")]
 struct CutLink {
     #[command(flatten)]
     name: Name,
@@ -137,7 +138,8 @@ struct Heal {
     name: Name,
     /// Name of the host [default: all hosts]
     host: Option<String>,
-    /// Number of its NIC [default: all NICs]
+    /// Its NIC: `nic0`, or 0 for short [default: all NICs]
+    #[arg(value_parser = nic)]
     nic: Option<usize>,
 }
 
@@ -199,6 +201,11 @@ impl std::str::FromStr for Mbit {
     }
 }
 
+/// The number of a NIC, also from its name.
+fn nic(text: &str) -> Result<usize, String> {
+    text.strip_prefix("nic").unwrap_or(text).parse().map_err(|_| "give a NIC as nic0, nic1 … or by its number".into())
+}
+
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
@@ -222,9 +229,6 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 fn up(args: &Up) -> anyhow::Result<()> {
     let name = &args.name.name;
-    if labs().contains(name) {
-        bail!("lab `{name}` stands already: remove it with `skein lab down --name {name}`, or choose another --name");
-    }
     let nics = args.nics.unwrap_or(args.rate.len().max(2));
     let layout = if args.same_subnet { Layout::SameSubnet } else { Layout::Pairs };
     let family = match (args.ipv4, args.ipv6) {
@@ -234,7 +238,7 @@ fn up(args: &Up) -> anyhow::Result<()> {
     };
     let rates: Vec<_> = args.rate.iter().map(|rate| rate.0).collect();
     let spec = Spec::new(name, args.hosts, nics, layout).rates(&rates).mtu(args.mtu).family(family);
-    let mut lab = Lab::up(spec)?;
+    let mut lab = Lab::create(spec)?;
     lab.keep();
     print(&table(&[Shown::of(&lab)?]))
 }
@@ -252,10 +256,12 @@ fn status(args: &Status) -> anyhow::Result<()> {
     let names = args.name.clone().map_or_else(labs, |name| vec![name]);
     let mut shown = Vec::new();
     for name in names {
-        match Lab::attach(&name) {
+        match Lab::attach(&name).and_then(|lab| Shown::of(&lab)) {
+            Ok(lab) => shown.push(lab),
             // One that was not asked for by name must not hide the others.
-            Err(error @ LabError::Unfinished { .. }) if args.name.is_none() => eprintln!("skein: {error}"),
-            lab => shown.push(Shown::of(&lab?)?),
+            Err(LabError::NoLab { .. }) if args.name.is_none() => {}
+            Err(error) if args.name.is_none() => eprintln!("skein: {:#}", anyhow::Error::new(error)),
+            Err(error) => return Err(error.into()),
         }
     }
     if args.json {
@@ -307,8 +313,8 @@ struct ShownHost {
 }
 
 impl Shown {
-    fn of(lab: &Lab) -> anyhow::Result<Self> {
-        let host = |name: &String| -> anyhow::Result<_> {
+    fn of(lab: &Lab) -> Result<Self, LabError> {
+        let host = |name: &String| -> Result<_, LabError> {
             Ok(ShownHost { name: name.clone(), netns: lab.netns(name)?, nics: lab.nics(name)? })
         };
         let hosts = lab.spec().hosts.iter().map(|h| host(&h.name)).collect::<Result<_, _>>()?;
