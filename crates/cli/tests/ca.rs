@@ -40,7 +40,8 @@ fn from_init_to_renew() {
     assert!(said.contains("ca/hosts/node1/host.key root@node1:/etc/skein/identity/"), "{said}");
     assert_eq!((mode("ca/hosts/node1/host.key"), mode("ca/hosts/node1/host.pem")), (0o600, 0o644));
     assert!(fails(dir, &["ca", "issue", "node1", "--dir", "ca"]).contains("skein ca renew node1"));
-    works(dir, &["ca", "issue", "node1", "--dir", "ca", "--out", "second"]);
+    let said = works(dir, &["ca", "issue", "node1", "--dir", "ca", "--out", "second"]);
+    assert!(said.contains("skein ca renew second/ --dir ca"), "the CA holds another identity of node1: {said}");
 
     let key = std::fs::read(dir.join("ca/hosts/node1/host.key")).unwrap();
     let show = || -> serde_json::Value {
@@ -63,6 +64,39 @@ fn from_init_to_renew() {
 
     let text = works(dir, &["ca", "show", "ca"]);
     assert!(text.contains("CN=rack 7") && text.contains("node1, member.skein.internal"), "{text}");
+}
+
+#[test]
+fn an_identity_written_elsewhere_is_known() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path();
+    works(dir, &["ca", "init", "--dir", "ca"]);
+    let said = works(dir, &["ca", "issue", "node1", "--dir", "ca", "--out", "node1", "--days", "20"]);
+    assert!(said.contains("skein ca renew node1 --dir ca"), "{said}");
+    let certificate = |dir: &Path| std::fs::read(dir.join("host.pem")).unwrap();
+    let (out, copy) = (dir.join("node1"), dir.join("ca/hosts/node1"));
+    assert_eq!(certificate(&out), certificate(&copy));
+    assert_eq!(std::fs::read_dir(&copy).unwrap().count(), 1, "no key, nor anything else");
+
+    // A file in the way is not replaced, nor forgotten what is known.
+    fails(dir, &["ca", "issue", "node1", "--dir", "ca", "--out", "node1"]);
+    assert_eq!(certificate(&out), certificate(&copy));
+    assert!(fails(dir, &["ca", "issue", "node1", "--dir", "ca"]).contains("skein ca renew node1"));
+
+    let text = works(dir, &["ca", "show", "ca"]);
+    assert!(text.contains("node1, member") && text.contains("renew it with `skein ca renew node1`"), "{text}");
+    let said = works(dir, &["ca", "renew", "node1", "--dir", "ca"]);
+    assert!(said.contains("scp ca/hosts/node1/host.pem root@node1:"), "{said}");
+    assert_ne!(certificate(&out), certificate(&copy));
+    let text = works(dir, &["ca", "show", "ca/hosts/node1"]);
+    assert!(text.contains("node1, member") && !text.contains("WARNING"), "{text}");
+    std::fs::copy(copy.join("host.pem"), out.join("host.pem")).unwrap();
+    assert!(!works(dir, &["ca", "show", "node1"]).contains("WARNING"), "it fits the key");
+
+    works(dir, &["ca", "renew", "./node1", "--dir", "ca"]);
+    assert_eq!(certificate(&out), certificate(&copy), "renewed where it lies, the CA knows");
+    works(dir, &["ca", "issue", "node1", "--dir", "ca", "--out", "again"]);
+    assert_eq!(certificate(&dir.join("again")), certificate(&copy), "with another key, the last one counts");
 }
 
 #[test]

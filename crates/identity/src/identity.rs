@@ -278,8 +278,9 @@ impl Identity {
         files::write(&certificate, pem(&self.chain).as_bytes(), 0o644, Existing::Refuse)
     }
 
-    /// Puts a renewed certificate into an identity's directory. The key stays.
-    pub fn save_renewed(dir: &Path, certificate: &CertificateDer<'_>) -> Result<(), WriteError> {
+    /// Puts a certificate into a directory, which is made if need be, in place of an earlier one. A key there stays.
+    pub fn save_certificate(dir: &Path, certificate: &CertificateDer<'_>) -> Result<(), WriteError> {
+        files::create_dir(dir)?;
         files::write(&dir.join(Self::CERTIFICATE_FILE), pem_of(certificate).as_bytes(), 0o644, Existing::Replace)
     }
 
@@ -356,7 +357,7 @@ mod tests {
         assert!(!format!("{identity:?}").contains("PRIVATE"));
 
         let renewed = ca.renew(&identity.chain()[0], Validity::days(400)).unwrap();
-        Identity::save_renewed(&dir, &renewed).unwrap();
+        Identity::save_certificate(&dir, &renewed).unwrap();
         let left = Identity::load(&dir).unwrap().info().days_left(SystemTime::now());
         assert!((399..=400).contains(&left));
     }

@@ -48,7 +48,8 @@ Examples:
     },
     /// Issue an identity to a host
     ///
-    /// Writes ca.pem, host.pem and host.key (mode 0600), which the host needs in /etc/skein/identity.
+    /// Writes ca.pem, host.pem and host.key (mode 0600), which the host needs in /etc/skein/identity. With --out the CA
+    /// keeps a copy of host.pem, no secret, so that it can show and renew it.
     #[command(after_help = "\
 Examples:
   skein ca issue node1.example.org
@@ -140,16 +141,32 @@ fn issue(ca_dir: &Path, host: &str, out: Option<PathBuf>, days: u32) -> anyhow::
             error
         }
     })?;
+    let kept = keep(ca_dir, &dir, &identity)
+        .with_context(|| format!("{host} was issued in {}, but the CA cannot keep a copy", dir.display()))?;
+    let renew = if kept { host.to_owned() } else { quoted(&dir.join("")) };
     Ok(format!(
         "Issued {host}, {validity}, in {shown}:\n\
          \x20 ca.pem host.pem host.key\n\
          Copy them to {DEFAULT_IDENTITY_DIR} on {host}; host.key is secret:\n\
          \x20 ssh root@{host} install -d -m 700 {DEFAULT_IDENTITY_DIR}\n\
-         \x20 scp -p {from}/ca.pem {from}/host.pem {from}/host.key root@{host}:{DEFAULT_IDENTITY_DIR}/\n",
+         \x20 scp -p {from}/ca.pem {from}/host.pem {from}/host.key root@{host}:{DEFAULT_IDENTITY_DIR}/\n\
+         Renew it before it ends:\n\
+         \x20 skein ca renew {renew}{at}\n",
         validity = validity(identity.info()),
+        at = option(ca_dir),
         shown = dir.display(),
         from = quoted(&dir),
     ))
+}
+
+/// Lets the CA know the certificate of an identity that was written elsewhere. False: it holds another whole identity
+/// of that host, key and all, which stays as it is.
+fn keep(ca_dir: &Path, dir: &Path, identity: &Identity) -> Result<bool, WriteError> {
+    let own = hosts_dir(ca_dir).join(identity.host());
+    if own.join(Identity::KEY_FILE).exists() {
+        return Ok(own == dir);
+    }
+    Identity::save_certificate(&own, &identity.chain()[0]).map(|()| true)
 }
 
 fn renew(ca_dir: &Path, which: &str, days: u32) -> anyhow::Result<String> {
@@ -162,9 +179,15 @@ fn renew(ca_dir: &Path, which: &str, days: u32) -> anyhow::Result<String> {
     let earlier = parse_pem(&pem).with_context(|| format!("cannot renew {}", file.display()))?.swap_remove(0);
     let certificate =
         ca.renew(&earlier, Validity::days(days)).with_context(|| format!("cannot renew {}", file.display()))?;
-    Identity::save_renewed(&dir, &certificate)?;
+    Identity::save_certificate(&dir, &certificate)?;
     let info = CertificateInfo::parse(&certificate)?;
     let host = info.host().unwrap_or(which);
+    // The CA's copy of what was issued elsewhere.
+    let own = hosts_dir(ca_dir).join(host);
+    let copy = std::fs::read(own.join(Identity::CERTIFICATE_FILE)).ok().and_then(|pem| parse_pem(&pem).ok());
+    if copy.is_some_and(|copy| copy[0] == earlier) {
+        Identity::save_certificate(&own, &certificate)?;
+    }
     Ok(format!(
         "Renewed {host}, {validity}, in {shown}.\n\
          The key is the same: copy only this file to {host}, then restart its agent:\n\
@@ -252,9 +275,12 @@ fn show_dir(dir: &Path, all: &mut Vec<Shown>) -> anyhow::Result<()> {
     let before = all.len();
     if host.exists() {
         show_file(&host, all)?;
-        // What only shows when the three files are seen together; dates are warned of already.
+        // What only shows when the three files are seen together; dates are warned of already. A certificate alone is
+        // the CA's copy of what was issued elsewhere.
+        let alone = !ca.exists() && !dir.join(Identity::KEY_FILE).exists();
         if let (Some(shown), Err(error)) = (all.get_mut(before), Identity::load(dir))
             && shown.warning.is_none()
+            && !alone
         {
             shown.warning = Some(format!("{:#}", anyhow::Error::new(error)));
         }
