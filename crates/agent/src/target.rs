@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use skein_transfer::{Incoming, Live, ResetCode};
 use socket2::{Domain, SockAddr, Socket, Type};
-use tracing::{debug, info};
+use tracing::info;
 
 use crate::{Allow, AllowError};
 
@@ -65,7 +65,7 @@ fn attach(live: &Arc<Live>, incoming: &Incoming) {
     live.wait_readable(incoming.stream, FIRST_BYTES_TIME.saturating_sub(waited));
     match connect(live, incoming) {
         Ok(socket) => {
-            debug!(peer = live.peer(), stream = incoming.stream.0, "connected to {}", incoming.target);
+            info!(peer = live.peer(), stream = incoming.stream.0, "connected to {}", incoming.target);
             live.join(incoming.stream, socket);
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}

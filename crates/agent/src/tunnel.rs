@@ -178,10 +178,10 @@ impl Shared {
     }
 
     fn forward(&self, connection: UnixStream, target: &str) {
-        let opened = self.session().map(|live| live.open(target, connection));
+        let opened = self.session().map(|live| (live.peer().to_owned(), live.open(target, connection)));
         match opened {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => warn!("connection to {target} not carried: {error}"),
+            Ok((peer, Ok(stream))) => info!(peer, stream = stream.0, "connection to {target}"),
+            Ok((_, Err(error))) => warn!("connection to {target} not carried: {error}"),
             Err(error) => {
                 let mut text = error.to_string();
                 let mut source = std::error::Error::source(&error);
