@@ -254,19 +254,22 @@ fn remove(args: &Down) -> anyhow::Result<()> {
 
 fn status(args: &Status) -> anyhow::Result<()> {
     let names = args.name.clone().map_or_else(labs, |name| vec![name]);
-    let mut shown = Vec::new();
+    let (mut shown, mut unclear) = (Vec::new(), false);
     for name in names {
         match Lab::attach(&name).and_then(|lab| Shown::of(&lab)) {
             Ok(lab) => shown.push(lab),
             // One that was not asked for by name must not hide the others.
             Err(LabError::NoLab { .. }) if args.name.is_none() => {}
-            Err(error) if args.name.is_none() => eprintln!("skein: {:#}", anyhow::Error::new(error)),
+            Err(error) if args.name.is_none() => {
+                unclear = true;
+                eprintln!("skein: {:#}", anyhow::Error::new(error));
+            }
             Err(error) => return Err(error.into()),
         }
     }
     if args.json {
         print(&(serde_json::to_string_pretty(&shown)? + "\n"))
-    } else if shown.is_empty() {
+    } else if shown.is_empty() && !unclear {
         print("no lab stands; `skein lab up` builds one\n")
     } else {
         print(&table(&shown))
