@@ -29,19 +29,24 @@ const EGRESS_PIECES: usize = 64;
 /// What a local end said before it broke may take this long to reach the peer.
 const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
 
-/// Reads the local socket into the session until its end.
-pub(crate) fn ingest(live: &Live, id: StreamId, socket: &UnixStream, writable: &Condvar) {
+/// Reads the local socket into the session until its end. Returns the number of bytes.
+pub(crate) fn ingest(live: &Live, id: StreamId, socket: &UnixStream, writable: &Condvar) -> u64 {
+    let mut bytes = 0;
     let mut buffer = live.pool.take(CHUNK_BYTES_MAX);
     loop {
         // First bytes, then room for them: who asks for room and has no use for it holds up others.
         if let Err(error) = wait_for_bytes(socket) {
-            return broken(live, id, &error);
+            broken(live, id, &error);
+            return bytes;
         }
-        let Some(room) = wait_for_room(live, id, writable) else { return };
+        let Some(room) = wait_for_room(live, id, writable) else { return bytes };
         let room = room.min(CHUNK_BYTES_MAX);
         let read = { socket }.read(&mut buffer.as_mut()[..room]);
         let data = match read {
-            Ok(0) => return live.with(|state, _| state.core.finish(id)),
+            Ok(0) => {
+                live.with(|state, _| state.core.finish(id));
+                return bytes;
+            }
             Ok(n) if n < SHORT_READ => Bytes::copy_from_slice(&buffer.as_ref()[..n]),
             Ok(n) => {
                 let mut full = std::mem::replace(&mut buffer, live.pool.take(CHUNK_BYTES_MAX));
@@ -49,8 +54,12 @@ pub(crate) fn ingest(live: &Live, id: StreamId, socket: &UnixStream, writable: &
                 full.freeze()
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return broken(live, id, &error),
+            Err(error) => {
+                broken(live, id, &error);
+                return bytes;
+            }
         };
+        bytes += data.len() as u64;
         hand_over(live, id, data);
     }
 }
@@ -105,6 +114,8 @@ struct Leaving {
     pieces: VecDeque<Bytes>,
     /// Written, and not yet reported.
     written: u64,
+    /// Written, since the stream began.
+    total: u64,
     /// What comes after the pieces: nothing more.
     end: Option<Received>,
 }
@@ -166,6 +177,7 @@ fn write(socket: &UnixStream, leaving: &mut Leaving, wait: bool) -> io::Result<b
         match sendmsg::<()>(socket.as_raw_fd(), &slices, &[], flags, None) {
             Ok(mut n) => {
                 leaving.written += n as u64;
+                leaving.total += n as u64;
                 while n > 0 {
                     let front = leaving.pieces.front_mut().expect("no more was written than there was");
                     let of_front = n.min(front.len());
@@ -185,33 +197,33 @@ fn write(socket: &UnixStream, leaving: &mut Leaving, wait: bool) -> io::Result<b
 }
 
 /// Writes what arrives to the local socket, until the peer's end; returns when `ingest` is over, too.
-pub(crate) fn egress(live: &Live, id: StreamId, egress: &Egress, ingest: JoinHandle<()>) {
+pub(crate) fn egress(live: &Live, id: StreamId, egress: &Egress, ingest: JoinHandle<u64>) {
     let socket = &egress.socket;
-    loop {
+    let mut ended = "both ends are done".to_owned();
+    let (delivered, broke) = loop {
         wait_for_data(live, id, egress);
         let mut leaving = egress.leaving.lock();
-        if let Err(error) = deliver(live, id, socket, &mut leaving, true) {
-            // What it wrote before it closed is still being read.
-            let _ = ingest.join();
-            broken(live, id, &error);
-            let _ = socket.shutdown(Shutdown::Both);
-            return;
-        }
+        let result = deliver(live, id, socket, &mut leaving, true);
         match leaving.end.take() {
-            None => {}
+            _ if result.is_err() => break (leaving.total, result.err()),
+            None => continue,
             Some(Received::Reset(_, reason)) => {
-                info!(session = %live.id, stream = id.0, "stream torn down: {reason}");
+                ended = reason;
                 let _ = socket.shutdown(Shutdown::Both);
-                break;
             }
-            Some(_) => {
-                // Half a close: the other direction may go on.
-                let _ = socket.shutdown(Shutdown::Write);
-                break;
-            }
+            // Half a close: the other direction may go on.
+            Some(_) => drop(socket.shutdown(Shutdown::Write)),
         }
+        break (leaving.total, None);
+    };
+    // What a local end wrote before it closed is still being read.
+    let sent = ingest.join().unwrap_or_default();
+    if let Some(error) = broke {
+        broken(live, id, &error);
+        let _ = socket.shutdown(Shutdown::Both);
+        ended = format!("its local socket broke: {error}");
     }
-    let _ = ingest.join();
+    info!(session = %live.id, stream = id.0, sent, delivered, "connection over: {ended}");
 }
 
 /// Waits until there may be something to receive.

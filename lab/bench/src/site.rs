@@ -145,13 +145,14 @@ impl Site {
 
     fn set_arp(&self, values: [&str; 2]) -> Result<(), SiteError> {
         for host in HOSTS {
-            self.lab.enter(host, || {
-                let settings = ["arp_ignore", "arp_announce"].into_iter().zip(values);
-                settings.into_iter().try_for_each(|(setting, value)| {
-                    std::fs::write(format!("/proc/sys/net/ipv4/conf/all/{setting}"), value)
-                })
-            })?
-            .map_err(SiteError::Arp)?;
+            self.lab
+                .enter(host, || {
+                    let settings = ["arp_ignore", "arp_announce"].into_iter().zip(values);
+                    settings.into_iter().try_for_each(|(setting, value)| {
+                        std::fs::write(format!("/proc/sys/net/ipv4/conf/all/{setting}"), value)
+                    })
+                })?
+                .map_err(SiteError::Arp)?;
             let mut command = self.lab.command(host, "ip")?;
             command.args(["neigh", "flush", "all"]);
             process::run(command)?;

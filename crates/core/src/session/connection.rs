@@ -57,7 +57,7 @@ pub(super) struct SentItem {
 pub(super) struct Connection {
     pub(super) path: PathId,
     pub(super) kind: ConnectionKind,
-    /// The caller waits for an [`Event::Transmit`].
+    /// The caller waits for an [`super::Event::Transmit`].
     pub(super) idle: bool,
     /// Small frames to send; only on control connections.
     pub(super) outbox: VecDeque<Item>,
