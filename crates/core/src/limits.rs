@@ -52,9 +52,6 @@ pub const OFFSET_MAX: u64 = 1 << 62;
 /// a change of threads.
 pub const BURST_BYTES: usize = 2 * CHUNK_BYTES_MAX;
 
-/// Least that it is granted at once: less makes chunks that are too small.
-pub const GRANT_MIN: usize = CHUNK_BYTES_MAX / 2;
-
 /// What may be on the way on a path before its rate is known.
 pub const INFLIGHT_INITIAL: u64 = 64 << 10;
 /// Least that may be on the way on a path: three small chunks keep it from running dry.

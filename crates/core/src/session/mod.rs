@@ -275,7 +275,7 @@ impl Session {
     /// here and delay a guest's last pages. What is small and urgent is always taken.
     pub fn send_capacity(&mut self, now: Duration, id: StreamId) -> usize {
         self.now = now;
-        let room = self.room();
+        let has_room = self.has_room();
         let others_wait = !self.waiting.is_empty();
         let Some(stream) = self.streams.get_mut(&id) else { return 0 };
         let half = &mut stream.send;
@@ -289,9 +289,9 @@ impl Session {
         }
         // Whoever has begun a chunk may fill it.
         let begun = (1..CHUNK_BYTES_MAX).contains(&half.burst);
-        if half.granted || begun || (room > 0 && (!others_wait || half.burst < BURST_BYTES)) {
+        if half.granted || begun || (has_room && (!others_wait || half.burst < BURST_BYTES)) {
             half.granted = true;
-            return limit.min(room.max(GRANT_MIN));
+            return limit;
         }
         if half.is_quiet(now) {
             return URGENT_BYTES.min(limit);

@@ -168,9 +168,9 @@ impl Session {
         control.and_then(|id| self.connections.get(&id)).is_some_and(Connection::is_usable)
     }
 
-    /// How many bytes the paths have room for beyond what was handed over, and what those will who were told that they
-    /// may.
-    pub(super) fn room(&self) -> usize {
+    /// Whether the paths have room for more than what was handed over and those hand over who were told that they may.
+    /// What is granted next is at most a chunk more than that.
+    pub(super) fn has_room(&self) -> bool {
         let pulls = |path| {
             self.connections.values().any(|c| c.path == path && c.kind == ConnectionKind::Data && self.may_pull(c))
         };
@@ -179,13 +179,13 @@ impl Session {
         let handed_over: usize =
             self.turn.iter().filter_map(|id| self.streams.get(id)).map(|stream| stream.send.unsent_bytes()).sum();
         let granted = self.streams.values().filter(|stream| stream.send.granted).count() * CHUNK_BYTES_MAX;
-        (room as usize).saturating_sub(handed_over + granted)
+        room > (handed_over + granted) as u64
     }
 
     /// Wakes the idle data connection whose path is emptiest, if there is bulk to send, and those who wait for room,
     /// as far as there is some.
     pub(super) fn wake_data(&mut self) {
-        while !self.waiting.is_empty() && self.room() > 0 {
+        while !self.waiting.is_empty() && self.has_room() {
             let id = self.waiting.pop_front().expect("not empty");
             if let Some(stream) = self.streams.get_mut(&id)
                 && std::mem::take(&mut stream.send.waits)
