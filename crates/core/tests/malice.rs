@@ -375,6 +375,21 @@ fn streams_beyond_the_limit_are_refused() {
     assert_eq!(refused, (STREAMS_MAX..STREAMS_MAX + 10).map(|n| n * 2).collect::<Vec<_>>());
 }
 
+/// A stream of which everybody knows the end is forgotten, whenever its reset comes.
+#[test]
+fn a_reset_after_the_end_leaves_nothing() {
+    let mut victim = Victim::new(Role::Acceptor);
+    for n in 0..4 * STREAMS_MAX {
+        victim.frame(ConnectionId(0), header(Kind::Open, n * 2, 0, 1), Bytes::from("x")).unwrap();
+        victim.frame(ConnectionId(0), header(Kind::Fin, n * 2, 0, 0), Bytes::new()).unwrap();
+        let id = StreamId(n * 2);
+        assert_eq!(victim.session.receive(id), Received::Finished, "{n}");
+        victim.session.finish(id);
+        victim.frame(ConnectionId(0), header(Kind::Reset, n * 2, 0, 0), Bytes::new()).unwrap();
+        assert_eq!(victim.session.footprint().streams, 0, "{n}");
+    }
+}
+
 /// Not malice, but two paths: the older of two announcements arrives later.
 #[test]
 fn an_older_announcement_of_addresses_is_ignored() {

@@ -222,6 +222,9 @@ pub(crate) fn egress(live: &Live, id: StreamId, egress: &Egress, ingest: JoinHan
         broken(live, id, &error);
         let _ = socket.shutdown(Shutdown::Both);
         ended = format!("its local socket broke: {error}");
+    } else if let Received::Reset(_, reason) = live.with(|state, _| state.core.receive(id)) {
+        // After the peer had said all that it had to say.
+        ended = reason;
     }
     info!(session = %live.id, stream = id.0, sent, delivered, "connection over: {ended}");
 }

@@ -6,7 +6,7 @@ use super::connection::Item;
 use super::{Event, ProtocolError, Session};
 use crate::StreamId;
 use crate::limits::*;
-use crate::stream::{Chunk, Stream};
+use crate::stream::{Chunk, Fin, Stream};
 
 impl Session {
     /// Streams are announced in the order they were opened in, whatever order their `Open`s arrive in: QEMU
@@ -82,10 +82,13 @@ impl Session {
         if stream.reset.is_none() {
             stream.reset = Some((code, reason));
             stream.send.clear();
+            // An application that has heard the end and said its own does not ask again.
+            stream.reset_seen = stream.receive.finished && stream.send.fin != Fin::Open;
             if stream.opened {
                 self.events.push_back(Event::Readable(id));
                 self.events.push_back(Event::Writable(id));
             }
+            self.drop_if_over(id);
             self.wake_data();
         }
         Ok(())
