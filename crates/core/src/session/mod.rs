@@ -287,8 +287,8 @@ impl Session {
         if half.full {
             return 0;
         }
-        // Whoever has begun a chunk may fill it.
-        let begun = (1..CHUNK_BYTES_MAX).contains(&half.burst);
+        // Whoever has begun a chunk with little may fill it.
+        let begun = (1..CHUNK_BYTES_MAX / 2).contains(&half.burst);
         if half.granted || begun || (has_room && (!others_wait || half.burst < BURST_BYTES)) {
             half.granted = true;
             return limit;

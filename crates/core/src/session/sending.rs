@@ -22,7 +22,9 @@ impl Session {
             let Some(stream) = self.streams.get_mut(&stream_id) else {
                 continue;
             };
-            let Some(chunk) = stream.send.take(max) else {
+            // A little more rather than a chunk of its own for the rest.
+            let all = stream.send.unsent_bytes().min(CHUNK_BYTES_MAX);
+            let Some(chunk) = stream.send.take(if all <= max + max / 4 { all } else { max }) else {
                 stream.send.queued = false;
                 continue;
             };
