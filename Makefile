@@ -20,7 +20,7 @@ build: ## Build skein (target/release/skein) and the guest's program; installs a
 	@scripts/bootstrap.sh build
 	@scripts/build.sh
 
-demo: ## Move a working guest between two hosts made on this machine, over two NICs; about 3 minutes
+demo: ## Move a working guest between two hosts made on this machine, over two NICs; a minute, once built
 	@scripts/bootstrap.sh demo
 	@scripts/build.sh
 	@$(SUDO) target/release/skein $(DEMO)

@@ -25,12 +25,13 @@ impl Agent {
     /// Listens and serves from then on.
     pub fn start(settings: AgentSettings, identity: &Identity) -> Result<Agent, ListenError> {
         let allow = settings.allow;
+        let allowed = allow.to_string();
         let acceptor = Acceptor::start(
             settings.acceptor,
             identity,
             Box::new(move |live, streams| target::serve(&live, streams, &allow)),
         )?;
-        info!("agent of {} listens on port {}", identity.host(), acceptor.port());
+        info!("agent of {} listens on port {}; peers may connect to {allowed}", identity.host(), acceptor.port());
         Ok(Agent { acceptor })
     }
 

@@ -52,6 +52,13 @@ impl Allow {
     }
 }
 
+impl std::fmt::Display for Allow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let patterns: Vec<&str> = self.patterns.iter().map(Pattern::as_str).collect();
+        f.write_str(&patterns.join(", "))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

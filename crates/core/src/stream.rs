@@ -253,6 +253,11 @@ impl Stream {
         }
     }
 
+    /// Whether the application may have more to send.
+    pub(crate) fn may_hand_over(&self) -> bool {
+        self.send.fin == Fin::Open && self.reset.is_none()
+    }
+
     /// Nothing is owed to the application or the peer.
     pub(crate) fn is_over(&self) -> bool {
         match self.reset {

@@ -390,6 +390,24 @@ fn a_reset_after_the_end_leaves_nothing() {
     }
 }
 
+/// A stream that was told of room and is torn down leaves it to others, whether its application knows already or not.
+#[test]
+fn a_reset_stream_takes_no_room() {
+    for seen in [true, false] {
+        let mut victim = Victim::new(Role::Dialer);
+        let [torn, other] = [(); 2].map(|()| victim.session.open("target").unwrap());
+        assert!(victim.session.send_capacity(victim.now, torn) > URGENT_BYTES);
+        // A path of which nothing is known has room for one.
+        assert_eq!(victim.session.send_capacity(victim.now, other), URGENT_BYTES);
+        victim.frame(ConnectionId(0), header(Kind::Fin, torn.0, 0, 0), Bytes::new()).unwrap();
+        if seen {
+            assert_eq!(victim.session.receive(torn), Received::Finished);
+        }
+        victim.frame(ConnectionId(0), header(Kind::Reset, torn.0, 0, 0), Bytes::new()).unwrap();
+        assert!(victim.session.send_capacity(victim.now, other) > URGENT_BYTES, "seen {seen}");
+    }
+}
+
 /// Not malice, but two paths: the older of two announcements arrives later.
 #[test]
 fn an_older_announcement_of_addresses_is_ignored() {

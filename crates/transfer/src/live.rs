@@ -391,10 +391,15 @@ impl Live {
     }
 
     fn keep_time(&self) {
+        let mut ended = None;
         loop {
             thread::sleep(TICK);
             let over = self.with(|state, now| {
                 state.core.handle_timeout(now);
+                if state.core.ended().is_some() && now - *ended.get_or_insert(now) >= BYE_TIME {
+                    // Those whose goodbye does not leave; TCP would try for a quarter of an hour.
+                    state.connections.values().for_each(|connection| connection.shutdown.abort());
+                }
                 state.core.ended().is_some() && state.connections.is_empty()
             });
             if over {

@@ -26,6 +26,8 @@ const SHORT_READ: usize = CHUNK_BYTES_MAX / 4;
 const EGRESS_BYTES: usize = 1 << 20;
 /// Pieces in one gathered write.
 const EGRESS_PIECES: usize = 64;
+/// Who waits for room asks again after this, whatever happens.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
 /// What a local end said before it broke may take this long to reach the peer.
 const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
 
@@ -78,9 +80,12 @@ fn hand_over(live: &Live, id: StreamId, data: Bytes) {
 }
 
 fn wait_for_bytes(socket: &UnixStream) -> io::Result<()> {
-    match poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
-        Ok(_) | Err(nix::Error::EINTR) => Ok(()),
-        Err(error) => Err(error.into()),
+    loop {
+        match poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
+            Ok(_) => return Ok(()),
+            Err(nix::Error::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
@@ -96,7 +101,7 @@ fn wait_for_room(live: &Live, id: StreamId, writable: &Condvar) -> Option<usize>
         if room > 0 {
             return Some(room);
         }
-        writable.wait(&mut state);
+        writable.wait_for(&mut state, ROOM_WAIT);
     }
 }
 
@@ -200,7 +205,7 @@ fn write(socket: &UnixStream, leaving: &mut Leaving, wait: bool) -> io::Result<b
 pub(crate) fn egress(live: &Live, id: StreamId, egress: &Egress, ingest: JoinHandle<u64>) {
     let socket = &egress.socket;
     let mut ended = "both ends are done".to_owned();
-    let (delivered, broke) = loop {
+    let (bytes_from_peer, broke) = loop {
         wait_for_data(live, id, egress);
         let mut leaving = egress.leaving.lock();
         let result = deliver(live, id, socket, &mut leaving, true);
@@ -217,7 +222,7 @@ pub(crate) fn egress(live: &Live, id: StreamId, egress: &Egress, ingest: JoinHan
         break (leaving.total, None);
     };
     // What a local end wrote before it closed is still being read.
-    let sent = ingest.join().unwrap_or_default();
+    let bytes_to_peer = ingest.join().unwrap_or_default();
     if let Some(error) = broke {
         broken(live, id, &error);
         let _ = socket.shutdown(Shutdown::Both);
@@ -226,7 +231,7 @@ pub(crate) fn egress(live: &Live, id: StreamId, egress: &Egress, ingest: JoinHan
         // After the peer had said all that it had to say.
         ended = reason;
     }
-    info!(session = %live.id, stream = id.0, sent, delivered, "connection over: {ended}");
+    info!(session = %live.id, peer = live.peer, stream = id.0, bytes_to_peer, bytes_from_peer, "connection over: {ended}");
 }
 
 /// Waits until there may be something to receive.

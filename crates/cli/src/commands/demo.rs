@@ -22,7 +22,7 @@ use super::bench::{keep, on_interrupt};
 ///
 /// Two hosts with two NICs of 1 Gb/s each, and a Linux guest that rewrites its memory and its disk all the time. Skein
 /// moves it over both NICs, encrypted, while one of them goes dark and comes back; then QEMU alone moves the same guest,
-/// over one NIC and over both with MPTCP. Needs root; takes two to three minutes.
+/// over one NIC and over both with MPTCP. Needs root; takes about a minute.
 #[derive(clap::Args)]
 pub struct Args {
     /// Where the report goes: one page that needs nothing else.

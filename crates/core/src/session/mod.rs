@@ -278,10 +278,10 @@ impl Session {
         let has_room = self.has_room();
         let others_wait = !self.waiting.is_empty();
         let Some(stream) = self.streams.get_mut(&id) else { return 0 };
-        let half = &mut stream.send;
-        if half.fin != Fin::Open || stream.reset.is_some() {
+        if !stream.may_hand_over() {
             return 0;
         }
+        let half = &mut stream.send;
         let limit = CHUNK_BYTES_MAX.saturating_sub(half.unsent_bytes());
         half.full = limit < CHUNK_BYTES_MAX / 8;
         if half.full {
@@ -301,7 +301,9 @@ impl Session {
             self.waiting.push_back(id);
         }
         self.wake_data();
-        0
+        // There may be room after all, and its turn come at once.
+        let granted = self.streams.get(&id).is_some_and(|stream| stream.send.granted);
+        if granted { limit } else { 0 }
     }
 
     /// Hands over bytes to send. Call it with no more than about [`Self::send_capacity`].

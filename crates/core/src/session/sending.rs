@@ -42,7 +42,7 @@ impl Session {
             self.wake_data();
             return Some(self.record(now, id, Item::Data(stream_id, chunk)));
         }
-        if self.waiting.is_empty() && !self.streams.values().any(|stream| stream.send.granted) {
+        if self.waiting.is_empty() && !self.streams.values().any(|s| s.send.granted && s.may_hand_over()) {
             self.paths.values_mut().for_each(|path| path.estimate.ran_dry());
         }
         None
@@ -180,7 +180,7 @@ impl Session {
         let room: u64 = estimates.map(|path| path.inflight_limit().saturating_sub(path.inflight())).sum();
         let handed_over: usize =
             self.turn.iter().filter_map(|id| self.streams.get(id)).map(|stream| stream.send.unsent_bytes()).sum();
-        let granted = self.streams.values().filter(|stream| stream.send.granted).count() * CHUNK_BYTES_MAX;
+        let granted = self.streams.values().filter(|s| s.send.granted && s.may_hand_over()).count() * CHUNK_BYTES_MAX;
         room > (handed_over + granted) as u64
     }
 
@@ -191,6 +191,7 @@ impl Session {
             let id = self.waiting.pop_front().expect("not empty");
             if let Some(stream) = self.streams.get_mut(&id)
                 && std::mem::take(&mut stream.send.waits)
+                && stream.may_hand_over()
             {
                 stream.send.granted = true;
                 stream.send.burst = 0;
