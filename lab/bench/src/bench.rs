@@ -289,7 +289,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         let mut site = Site::build(&machine::lab_name(self.count), &stage.links, taps)?;
         let mut movers = Vec::new();
         for &mover in &stage.movers {
-            match carry::lacks(mover, &site) {
+            match carry::lacks(mover, &site, &machine::qemu_program(self.options.adjust.qemu.as_deref())) {
                 None => movers.push(mover),
                 Some(why) => {
                     let skipped = Skipped { stage: stage.name.into(), mover, why };

@@ -1,8 +1,19 @@
 //! The machine and the moment: what a bench cannot choose.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use crate::{process, record::Machine};
+
+/// The QEMU program that is used where `qemu` is the one asked for.
+pub fn qemu_program(qemu: Option<&Path>) -> PathBuf {
+    let mut config = skein_hypervisor::Config::new("", 1, "");
+    config.binary = qemu.map(Into::into);
+    config.program()
+}
 
 /// What everything runs on. `qemu`: the program, if it is not the usual one.
 pub fn describe(qemu: Option<&Path>) -> Machine {
@@ -14,9 +25,7 @@ pub fn describe(qemu: Option<&Path>) -> Machine {
     let unknown = || "unknown".to_string();
     let memory_kb = after(&read("/proc/meminfo"), "MemTotal", ':');
     let memory_kb: Option<u64> = memory_kb.and_then(|text| text.split(' ').next()?.parse().ok());
-    let mut config = skein_hypervisor::Config::new("", 1, "");
-    config.binary = qemu.map(Into::into);
-    let mut command = Command::new(config.program());
+    let mut command = Command::new(qemu_program(qemu));
     command.arg("--version");
     let version = process::run(command).ok().and_then(|text| text.lines().next().map(str::to_string));
     Machine {

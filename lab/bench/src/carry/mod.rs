@@ -144,14 +144,21 @@ impl Kit {
     }
 }
 
-/// Why this machine cannot run `mover`, as far as can be told before trying; None if it can.
-pub fn lacks(mover: Mover, site: &Site) -> Option<String> {
+/// Why this machine cannot run `mover` with this QEMU, as far as can be told before trying; None if it can.
+pub fn lacks(mover: Mover, site: &Site, qemu: &Path) -> Option<String> {
     match mover.carrier() {
         Carrier::Mptcp => mptcp::lacks(site),
         Carrier::Ssh => ssh::lacks(),
-        Carrier::Socat => lacks_program("socat"),
+        Carrier::Socat => lacks_program("socat").or_else(|| takes_the_first_for_main(qemu)),
         Carrier::Tcp | Carrier::TcpTls | Carrier::Skein { .. } => None,
     }
+}
+
+/// A socat forks for each connection, and whichever is first at the target is first; QEMU knows its channels by what they
+/// say since 8.0 (migration/migration.c, `migration_ioc_process_incoming`).
+fn takes_the_first_for_main(qemu: &Path) -> Option<String> {
+    let version = skein_hypervisor::version_of(qemu).ok().filter(|version| version.major < 8)?;
+    Some(format!("socat does not keep the order of connections, and QEMU {version} takes the first for its main one"))
 }
 
 fn lacks_program(name: &str) -> Option<String> {
