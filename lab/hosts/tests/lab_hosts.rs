@@ -263,11 +263,15 @@ fn a_sampler_sees_a_hosts_traffic() {
     let options = SamplerOptions { netns: Some(lab.netns("b").unwrap()), ..SamplerOptions::default() };
     let sampler = Sampler::start(options).unwrap();
     holds(200.0, "sampled", || goodput_mbit(&lab, ("a", 1), ("b", 1)));
+    // More work for a core than the kernel's clock could miss.
+    let until = Instant::now() + Duration::from_millis(500);
+    while Instant::now() < until {}
     let rates = sampler.stop().rates();
     let received = |nic: &str| rates.iter().map(|r| r.nics_mbit[nic].0).fold(0.0, f64::max);
     let (idle, busy) = (received("nic0"), received("nic1"));
     assert!(idle < 1.0 && busy > 180.0, "nic0 {idle:.1}, nic1 {busy:.1} Mb/s");
-    assert!(rates.len() >= 5 && rates.iter().any(|r| r.cores.values().any(|share| *share > 0.0)));
+    assert!(rates.len() >= 5, "{} samples", rates.len());
+    assert!(rates.iter().any(|r| r.cores.values().any(|share| *share > 0.0)));
 }
 
 #[test]
