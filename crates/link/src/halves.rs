@@ -1,7 +1,7 @@
 //! The two halves of a connection, each for a thread of its own, and its end.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::TcpStream;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,16 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, SetSockOpt, recv, send, sendmsg, sockopt};
+use nix::sys::socket::{MsgFlags, SetSockOpt, recv, send, sockopt};
 use nix::{libc, setsockopt_impl};
 use socket2::SockRef;
 
+use crate::pieces::{flags, send_pieces};
 use crate::record::{Seal, Unseal};
 
-/// Parts that go out in one gathered write.
-const WRITE_PARTS: usize = 64;
 /// How long a writer waits for room before it looks whether its connection was given up.
 pub(crate) const WRITE_WAIT: Duration = Duration::from_millis(250);
 
@@ -132,7 +131,7 @@ impl Writer {
     /// Takes the parts on, one after the other, to be sent by [`Self::flush`]. What was taken on before is sent.
     pub fn push(&mut self, parts: impl IntoIterator<Item = Bytes>) -> io::Result<()> {
         debug_assert!(self.unsent_records.is_empty() && self.unsent_parts.is_empty());
-        self.unsent_parts.extend(parts);
+        self.unsent_parts.extend(parts.into_iter().filter(|part| !part.is_empty()));
         if let Some(seal) = &mut self.seal {
             let parts: Vec<&[u8]> = self.unsent_parts.iter().map(|part| &part[..]).collect();
             self.unsent_records = 0..seal.seal(&parts, &mut self.records)?.len();
@@ -144,44 +143,22 @@ impl Writer {
     /// Sends what was taken on: all of it if it is to `wait`, else as much as the socket takes at once. Returns
     /// whether that was all.
     pub fn flush(&mut self, wait: bool) -> io::Result<bool> {
-        let flags = MsgFlags::MSG_NOSIGNAL | if wait { MsgFlags::empty() } else { MsgFlags::MSG_DONTWAIT };
         loop {
-            let sent = match &self.records[self.unsent_records.clone()] {
-                [] => {
-                    self.unsent_parts.retain(|part| !part.is_empty());
-                    let parts: Vec<IoSlice<'_>> =
-                        self.unsent_parts.iter().take(WRITE_PARTS).map(|part| IoSlice::new(part)).collect();
-                    if parts.is_empty() {
-                        return Ok(true);
-                    }
-                    sendmsg::<()>(self.socket.as_raw_fd(), &parts, &[], flags, None)
-                }
-                records => send(self.socket.as_raw_fd(), records, flags),
+            let sent = if !self.unsent_records.is_empty() {
+                let records = &self.records[self.unsent_records.clone()];
+                let sent = send(self.socket.as_raw_fd(), records, flags(wait));
+                sent.inspect(|bytes| self.unsent_records.start += bytes)
+            } else if !self.unsent_parts.is_empty() {
+                send_pieces(&self.socket, &mut self.unsent_parts, wait)
+            } else {
+                return Ok(true);
             };
             match sent {
-                Ok(bytes) => self.advance(bytes),
-                Err(nix::Error::EINTR) => {}
+                Ok(_) | Err(nix::Error::EINTR) => {}
                 // No room for a while; whether to wait on is for whoever watches the path to say.
                 Err(nix::Error::EAGAIN) if wait && !self.aborted.load(Ordering::SeqCst) => {}
                 Err(nix::Error::EAGAIN) if !wait => return Ok(false),
                 Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    fn advance(&mut self, mut bytes: usize) {
-        if !self.unsent_records.is_empty() {
-            self.unsent_records.start += bytes;
-            return;
-        }
-        while let Some(front) = self.unsent_parts.front_mut()
-            && bytes > 0
-        {
-            let n = bytes.min(front.len());
-            front.advance(n);
-            bytes -= n;
-            if front.is_empty() {
-                self.unsent_parts.pop_front();
             }
         }
     }

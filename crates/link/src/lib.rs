@@ -10,9 +10,11 @@
 
 mod channel;
 mod halves;
+mod pieces;
 pub mod record;
 mod tcp;
 
 pub use channel::{Channel, LinkError};
 pub use halves::{Reader, Shutdown, Writer};
+pub use pieces::send_pieces;
 pub use tcp::{DialError, From, ListenError, Listener, dial};

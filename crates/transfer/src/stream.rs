@@ -1,20 +1,20 @@
 //! The two threads of a stream: from its local socket into the session, and back.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice, Read};
+use std::io::{self, Read};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, sendmsg};
 use parking_lot::{Condvar, Mutex};
 use skein_core::limits::CHUNK_BYTES_MAX;
 use skein_core::{Received, StreamId};
+use skein_link::send_pieces;
 use tracing::{debug, info};
 
 use crate::ResetCode;
@@ -24,8 +24,6 @@ use crate::live::{Live, Urge};
 const SHORT_READ: usize = CHUNK_BYTES_MAX / 4;
 /// Bytes written to the local socket between two reports of progress.
 const EGRESS_BYTES: usize = 1 << 20;
-/// Pieces in one gathered write.
-const EGRESS_PIECES: usize = 64;
 /// Who waits for room asks again after this, whatever happens.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 /// What a local end said before it broke may take this long to reach the peer.
@@ -42,7 +40,6 @@ pub(crate) fn ingest(live: &Live, id: StreamId, socket: &UnixStream, writable: &
             return bytes;
         }
         let Some(room) = wait_for_room(live, id, writable) else { return bytes };
-        let room = room.min(CHUNK_BYTES_MAX);
         let read = { socket }.read(&mut buffer.as_mut()[..room]);
         let data = match read {
             Ok(0) => {
@@ -175,23 +172,11 @@ fn deliver(live: &Live, id: StreamId, socket: &UnixStream, leaving: &mut Leaving
 
 /// Writes the pieces. False: the socket takes no more.
 fn write(socket: &UnixStream, leaving: &mut Leaving, wait: bool) -> io::Result<bool> {
-    let flags = MsgFlags::MSG_NOSIGNAL | if wait { MsgFlags::empty() } else { MsgFlags::MSG_DONTWAIT };
     while !leaving.pieces.is_empty() {
-        let slices: Vec<IoSlice<'_>> =
-            leaving.pieces.iter().take(EGRESS_PIECES).map(|piece| IoSlice::new(piece)).collect();
-        match sendmsg::<()>(socket.as_raw_fd(), &slices, &[], flags, None) {
-            Ok(mut n) => {
-                leaving.written += n as u64;
-                leaving.total += n as u64;
-                while n > 0 {
-                    let front = leaving.pieces.front_mut().expect("no more was written than there was");
-                    let of_front = n.min(front.len());
-                    front.advance(of_front);
-                    n -= of_front;
-                    if front.is_empty() {
-                        leaving.pieces.pop_front();
-                    }
-                }
+        match send_pieces(socket, &mut leaving.pieces, wait) {
+            Ok(bytes) => {
+                leaving.written += bytes as u64;
+                leaving.total += bytes as u64;
             }
             Err(nix::Error::EINTR) => {}
             Err(nix::Error::EAGAIN) if !wait => return Ok(false),
