@@ -275,8 +275,6 @@ impl Session {
     /// here and delay a guest's last pages. What is small and urgent is always taken.
     pub fn send_capacity(&mut self, now: Duration, id: StreamId) -> usize {
         self.now = now;
-        let has_room = self.has_room();
-        let others_wait = !self.waiting.is_empty();
         let Some(stream) = self.streams.get_mut(&id) else { return 0 };
         if !stream.may_hand_over() {
             return 0;
@@ -289,7 +287,10 @@ impl Session {
         }
         // Whoever has begun a chunk with little may fill it.
         let begun = (1..CHUNK_BYTES_MAX / 2).contains(&half.burst);
-        if half.granted || begun || (has_room && (!others_wait || half.burst < BURST_BYTES)) {
+        let next = self.waiting.is_empty() || half.burst < BURST_BYTES;
+        let may = half.granted || begun || (next && self.has_room());
+        let half = &mut self.streams.get_mut(&id).expect("just found").send;
+        if may {
             half.granted = true;
             return limit;
         }
