@@ -1,0 +1,808 @@
+//! All migrations of one agent: routes what happens to their machines, and says what to do.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Begun, Intent, MigrationId, Outcome, Record, Report, Role, Source, SourceGuest, SourceInput, SourceOrder,
+    SourcePhase, SourceRecord, Standing, Target, TargetInput, TargetOrder, TargetPhase, TargetRecord, Wait, Why,
+    standing,
+};
+
+/// What is wanted and did not happen is asked for again after this.
+const AGAIN: Duration = Duration::from_millis(500);
+/// Migrations of one agent, queued ones too: a host has some hundreds of guests.
+const MIGRATIONS_MAX: usize = 4096;
+
+/// How much at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Migrations away from this host at once.
+    pub outgoing: usize,
+    /// Migrations to this host at once.
+    pub incoming: usize,
+    /// How long each wait is.
+    pub waits: Waits,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { outgoing: 4, incoming: 4, waits: Waits::default() }
+    }
+}
+
+/// How long each [`Wait`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // they are those of `Wait`
+pub struct Waits {
+    pub prepare: Duration,
+    pub precopy: Duration,
+    pub switchover: Duration,
+    pub abort: Duration,
+    pub doubt: Duration,
+    pub abandoned: Duration,
+}
+
+impl Default for Waits {
+    fn default() -> Waits {
+        Waits {
+            // Preallocating a terabyte of huge pages takes a minute.
+            prepare: Duration::from_secs(120),
+            precopy: Duration::from_secs(12 * 3600),
+            // The guest is stopped: better it goes on here.
+            switchover: Duration::from_secs(20),
+            abort: Duration::from_secs(1),
+            doubt: Duration::from_secs(1),
+            abandoned: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Waits {
+    fn of(&self, wait: Wait) -> Duration {
+        match wait {
+            Wait::Prepare => self.prepare,
+            Wait::Precopy => self.precopy,
+            Wait::Switchover => self.switchover,
+            Wait::Abort => self.abort,
+            Wait::Doubt => self.doubt,
+            Wait::Abandoned => self.abandoned,
+        }
+    }
+}
+
+/// What agents tell each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Message {
+    /// From the source.
+    Intent {
+        /// Of which migration.
+        id: MigrationId,
+        /// What is wanted.
+        intent: Intent,
+        /// The VM.
+        vm: String,
+        /// Greater goes first.
+        priority: u8,
+        /// What the target's QEMU is started from, with [`Intent::Prepare`]; the edges' matter.
+        offer: String,
+    },
+    /// From the target.
+    Report {
+        /// Of which migration.
+        id: MigrationId,
+        /// Where it stands.
+        report: Report,
+        /// Why it was called off, if it was.
+        why: Option<Why>,
+        /// The same in words.
+        detail: String,
+        /// What the source has to know of the target's QEMU; the edges' matter.
+        answer: String,
+    },
+}
+
+/// A migration that somebody wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewMigration {
+    /// Its name, new.
+    pub id: MigrationId,
+    /// The VM, which runs here.
+    pub vm: String,
+    /// The host to move it to.
+    pub peer: String,
+    /// Greater goes first.
+    pub priority: u8,
+    /// See [`Message::Intent`].
+    pub offer: String,
+    /// How long it may take until the guest is stopped, if not as long as others.
+    pub deadline: Option<Duration>,
+}
+
+/// A migration that was not begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedStart {
+    /// This one moves the VM already.
+    UnderWay(MigrationId),
+    /// There are too many.
+    TooMany,
+}
+
+/// An order to the QEMU of a migration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum Order {
+    Source(SourceOrder),
+    Target(TargetOrder),
+}
+
+/// What happens to an agent's migrations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A host says something.
+    Message(String, Message),
+    /// A host can be reached, or not any more. Each new connection is told, as whatever was said before may be lost.
+    Contact(String, bool),
+    /// To one source's machine.
+    Source(MigrationId, SourceInput),
+    /// To one target's machine.
+    Target(MigrationId, TargetInput),
+    /// Why what will be reported next happened, in words.
+    Detail(MigrationId, String),
+    /// See [`Message::Report`].
+    Answer(MigrationId, String),
+}
+
+impl Input {
+    /// What became of [`Action::Write`]: the records are on disk, or may or may not be.
+    pub fn written(records: &[Record], on_disk: bool) -> Option<Input> {
+        let input = match records.last()? {
+            Record::Begin { id, role: Role::Source, .. } => (*id, Standing::Source(SourceRecord::Begin)),
+            Record::Begin { id, role: Role::Target, .. } => (*id, Standing::Target(TargetRecord::Begin)),
+            Record::Source(id, record) => (*id, Standing::Source(*record)),
+            Record::Target(id, record) => (*id, Standing::Target(*record)),
+        };
+        Some(match (input, on_disk) {
+            ((id, Standing::Source(record)), true) => Input::Source(id, SourceInput::Written(record)),
+            ((id, Standing::Source(record)), false) => Input::Source(id, SourceInput::WriteFailed(record)),
+            ((id, Standing::Target(record)), true) => Input::Target(id, TargetInput::Written(record)),
+            ((id, Standing::Target(record)), false) => Input::Target(id, TargetInput::WriteFailed(record)),
+        })
+    }
+}
+
+/// What an agent is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Put this into the journal, in this order, and say [`Input::written`].
+    Write(Vec<Record>),
+    /// Tell a host. If it cannot be told, nothing is lost.
+    Send(String, Message),
+    /// Have the migration's QEMU do this, and tell how it is after that. An order that is under way already is not
+    /// begun again.
+    Order(MigrationId, Order),
+    /// Reach a host and say when that is done; or do not mind it any more.
+    Reach(String, bool),
+    /// Something worth telling.
+    Event(MigrationId, Event),
+    /// The machine is gone: what the edge holds for it may go.
+    Forget(MigrationId),
+}
+
+/// Something worth telling of a migration, for its event log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum Event {
+    /// It waits for a place.
+    Queued,
+    /// It is in another phase.
+    Phase {
+        /// Which.
+        stage: Stage,
+    },
+    /// The other end said where it stands.
+    Reported {
+        /// Where.
+        report: Report,
+        /// And why, if it was called off.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        detail: String,
+    },
+    /// It is called off.
+    CalledOff {
+        /// Why.
+        why: Why,
+        /// In words.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        detail: String,
+    },
+    /// The guest is paused, and this end can do nothing about it.
+    InDoubt,
+    /// It was taken up after the agent was started again.
+    Recovered,
+    /// The journal could not be written.
+    WriteFailed,
+    /// How it ended.
+    Over {
+        /// How.
+        outcome: Outcome,
+    },
+}
+
+/// The phase of either end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// It waits for a place here.
+    Queued,
+    /// Of a source.
+    Source(SourcePhase),
+    /// Of a target.
+    Target(TargetPhase),
+}
+
+/// A migration at this moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Which.
+    pub id: MigrationId,
+    /// As what this host takes part.
+    pub role: Role,
+    /// The VM.
+    pub vm: String,
+    /// The other host.
+    pub peer: String,
+    /// Its phase.
+    pub stage: Stage,
+    /// Greater goes first.
+    pub priority: u8,
+    /// Why it was called off, if it was.
+    pub why: Option<Why>,
+    /// The same in words.
+    pub detail: String,
+    /// The guest is paused, and this end can do nothing about it.
+    pub in_doubt: bool,
+    /// How it ended, from the moment that this is certain.
+    pub outcome: Option<Outcome>,
+}
+
+#[derive(Clone, Debug)]
+enum Machine {
+    Queued,
+    Source(Source),
+    Target(Target),
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    role: Role,
+    vm: String,
+    peer: String,
+    priority: u8,
+    /// Who came first.
+    number: u64,
+    offer: String,
+    answer: String,
+    detail: String,
+    deadline: Option<Duration>,
+    machine: Machine,
+    /// What was asked for, and when that is asked for again.
+    write: Asked<Vec<Record>>,
+    order: Asked<Order>,
+    send: Asked<Message>,
+    wait: Option<(Wait, Duration)>,
+    /// What was told of it.
+    told: Told,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Told {
+    stage: Option<Stage>,
+    in_doubt: bool,
+    why: Option<Why>,
+    report: Option<Report>,
+    outcome: Option<Outcome>,
+}
+
+/// Something that is asked for until it is not wanted any more.
+#[derive(Clone, Debug)]
+struct Asked<T> {
+    what: Option<T>,
+    again_at: Duration,
+}
+
+impl<T> Default for Asked<T> {
+    fn default() -> Self {
+        Asked { what: None, again_at: Duration::MAX }
+    }
+}
+
+impl<T: PartialEq + Clone> Asked<T> {
+    /// Whether to ask now.
+    fn want(&mut self, now: Duration, what: Option<T>) -> Option<T> {
+        if what.is_none() {
+            *self = Asked::default();
+            return None;
+        }
+        if self.what == what && now < self.again_at {
+            return None;
+        }
+        self.what = what.clone();
+        self.again_at = now + AGAIN;
+        what
+    }
+}
+
+/// All migrations of one agent. Time is the agent's own and only goes forward.
+#[derive(Clone, Debug)]
+pub struct Manager {
+    now: Duration,
+    limits: Limits,
+    entries: BTreeMap<MigrationId, Entry>,
+    contact: BTreeMap<String, bool>,
+    reaching: BTreeMap<String, bool>,
+    actions: VecDeque<Action>,
+    next_number: u64,
+}
+
+impl Manager {
+    /// An agent's migrations as its journal has them. Each of those that are not settled is taken up where it was: the
+    /// agent is to say how its QEMU is.
+    pub fn new(now: Duration, limits: Limits, records: &[Record]) -> Manager {
+        let mut manager = Manager {
+            now,
+            limits,
+            entries: BTreeMap::new(),
+            contact: BTreeMap::new(),
+            reaching: BTreeMap::new(),
+            actions: VecDeque::new(),
+            next_number: 0,
+        };
+        for (id, begun) in standing(records) {
+            if begun.is_settled() {
+                continue;
+            }
+            let Begun { peer, vm, standing } = begun;
+            let (role, machine) = match standing {
+                Standing::Source(last) => (Role::Source, Machine::Source(Source::recover(last))),
+                Standing::Target(last) => (Role::Target, Machine::Target(Target::recover(last))),
+            };
+            manager.enter(id, role, &vm, &peer, 0, String::new(), machine);
+            manager.actions.push_back(Action::Event(id, Event::Recovered));
+            let contact = false;
+            match role {
+                Role::Source => manager.handle(now, Input::Source(id, SourceInput::Contact(contact))),
+                Role::Target => manager.handle(now, Input::Target(id, TargetInput::Contact(contact))),
+            }
+        }
+        manager
+    }
+
+    /// Begins a migration, or queues it.
+    pub fn start(&mut self, now: Duration, new: NewMigration) -> Result<(), RefusedStart> {
+        self.now = now;
+        let NewMigration { id, vm, peer, priority, offer, deadline } = new;
+        let of_this = |entry: &Entry| entry.vm == vm && entry.outcome().is_none();
+        if let Some((id, _)) = self.entries.iter().find(|(_, entry)| of_this(entry)) {
+            return Err(RefusedStart::UnderWay(*id));
+        }
+        if self.entries.len() >= MIGRATIONS_MAX || self.entries.contains_key(&id) {
+            return Err(RefusedStart::TooMany);
+        }
+        self.enter(id, Role::Source, &vm, &peer, priority, offer, Machine::Queued).deadline = deadline;
+        self.settle(id);
+        self.admit();
+        Ok(())
+    }
+
+    /// Calls a migration off, as far as that is this end's to say. False: there is none.
+    pub fn cancel(&mut self, now: Duration, id: MigrationId) -> bool {
+        let Some(entry) = self.entries.get(&id) else { return false };
+        match (&entry.machine, entry.role) {
+            // It was never begun: nobody else knows of it.
+            (Machine::Queued, Role::Source) => {
+                self.entries.remove(&id);
+                let over = Event::CalledOff { why: Why::Cancelled, detail: String::new() };
+                self.actions.push_back(Action::Event(id, over));
+                self.actions.push_back(Action::Event(id, Event::Over { outcome: Outcome::Kept }));
+                self.actions.push_back(Action::Forget(id));
+            }
+            (_, Role::Source) => self.handle(now, Input::Source(id, SourceInput::Cancel)),
+            (_, Role::Target) => self.handle(now, Input::Target(id, TargetInput::Cancel)),
+        }
+        true
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Duration, input: Input) {
+        self.now = now;
+        match input {
+            Input::Message(peer, Message::Intent { id, intent, vm, priority, offer }) => {
+                self.intent(id, &peer, intent, &vm, priority, offer);
+            }
+            Input::Message(peer, Message::Report { id, report, why, detail, answer }) => {
+                let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.peer == peer) else { return };
+                let Machine::Source(source) = &mut entry.machine else { return };
+                entry.answer = if answer.is_empty() { std::mem::take(&mut entry.answer) } else { answer };
+                if why.is_some() {
+                    entry.detail.clone_from(&detail);
+                }
+                if entry.told.report < Some(report) {
+                    entry.told.report = Some(report);
+                    self.actions.push_back(Action::Event(id, Event::Reported { report, detail }));
+                }
+                source.handle(SourceInput::Report(report));
+                self.settle(id);
+            }
+            Input::Contact(peer, contact) => {
+                self.contact.insert(peer.clone(), contact);
+                let ids: Vec<MigrationId> =
+                    self.entries.iter().filter(|(_, entry)| entry.peer == peer).map(|(id, _)| *id).collect();
+                for id in ids {
+                    let entry = self.entries.get_mut(&id).expect("just found");
+                    match &mut entry.machine {
+                        Machine::Source(source) => source.handle(SourceInput::Contact(contact)),
+                        Machine::Target(target) => target.handle(TargetInput::Contact(contact)),
+                        Machine::Queued => {}
+                    }
+                    // What was said may be lost.
+                    entry.send = Asked::default();
+                    self.settle(id);
+                }
+            }
+            Input::Source(id, input) => {
+                let Some(Entry { machine: Machine::Source(source), write, .. }) = self.entries.get_mut(&id) else {
+                    return;
+                };
+                source.handle(input);
+                if let SourceInput::WriteFailed(_) = input {
+                    write.again_at = self.now + AGAIN;
+                    self.actions.push_back(Action::Event(id, Event::WriteFailed));
+                }
+                self.settle(id);
+            }
+            Input::Target(id, input) => {
+                let Some(Entry { machine: Machine::Target(target), write, .. }) = self.entries.get_mut(&id) else {
+                    return;
+                };
+                target.handle(input);
+                if let TargetInput::WriteFailed(_) = input {
+                    write.again_at = self.now + AGAIN;
+                    self.actions.push_back(Action::Event(id, Event::WriteFailed));
+                }
+                self.settle(id);
+            }
+            Input::Detail(id, detail) => {
+                if let Some(entry) = self.entries.get_mut(&id) {
+                    entry.detail = detail;
+                }
+            }
+            Input::Answer(id, answer) => {
+                if let Some(entry) = self.entries.get_mut(&id) {
+                    entry.answer = answer;
+                }
+            }
+        }
+        self.admit();
+    }
+
+    /// Takes in that it is `now`.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        self.now = now;
+        let ids: Vec<MigrationId> = self.entries.keys().copied().collect();
+        for id in ids {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            if let Some((wait, _)) = entry.wait.filter(|(_, end)| *end <= now) {
+                entry.wait = None;
+                match &mut entry.machine {
+                    Machine::Source(source) => source.handle(SourceInput::Elapsed(wait)),
+                    Machine::Target(target) => target.handle(TargetInput::Elapsed(wait)),
+                    Machine::Queued => {}
+                }
+            }
+            self.settle(id);
+        }
+        self.admit();
+    }
+
+    /// When [`Self::handle_timeout`] is due.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        let times = self.entries.values().flat_map(|entry| {
+            let asked = [entry.write.again_at, entry.order.again_at, entry.send.again_at];
+            asked.into_iter().chain(entry.wait.map(|(_, end)| end))
+        });
+        times.min().filter(|time| *time != Duration::MAX)
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Each migration at this moment, in the order of their ids.
+    pub fn summaries(&self) -> Vec<Summary> {
+        self.entries.iter().map(|(id, entry)| entry.summary(*id)).collect()
+    }
+
+    /// One migration at this moment.
+    pub fn summary(&self, id: MigrationId) -> Option<Summary> {
+        self.entries.get(&id).map(|entry| entry.summary(id))
+    }
+
+    /// What the target said of its QEMU.
+    pub fn answer(&self, id: MigrationId) -> Option<&str> {
+        self.entries.get(&id).map(|entry| entry.answer.as_str())
+    }
+
+    /// What the target's QEMU is to be started from.
+    pub fn offer(&self, id: MigrationId) -> Option<&str> {
+        self.entries.get(&id).map(|entry| entry.offer.as_str())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn enter(
+        &mut self,
+        id: MigrationId,
+        role: Role,
+        vm: &str,
+        peer: &str,
+        priority: u8,
+        offer: String,
+        machine: Machine,
+    ) -> &mut Entry {
+        let number = self.next_number;
+        self.next_number += 1;
+        let entry = Entry {
+            role,
+            vm: vm.to_owned(),
+            peer: peer.to_owned(),
+            priority,
+            number,
+            offer,
+            answer: String::new(),
+            detail: String::new(),
+            deadline: None,
+            machine,
+            write: Asked::default(),
+            order: Asked::default(),
+            send: Asked::default(),
+            wait: None,
+            told: Told::default(),
+        };
+        self.entries.entry(id).or_insert(entry)
+    }
+
+    /// The source of a migration wants something.
+    fn intent(&mut self, id: MigrationId, peer: &str, intent: Intent, vm: &str, priority: u8, offer: String) {
+        if !self.entries.contains_key(&id) {
+            if intent == Intent::Settle {
+                // It was settled before, and forgotten.
+                let report = Report::Settled;
+                let message = Message::Report { id, report, why: None, detail: String::new(), answer: String::new() };
+                self.actions.push_back(Action::Send(peer.to_owned(), message));
+                return;
+            }
+            if self.entries.len() >= MIGRATIONS_MAX {
+                // Not a word about it: the source asks again, or gives up.
+                return;
+            }
+            self.enter(id, Role::Target, vm, peer, priority, offer.clone(), Machine::Queued);
+        }
+        let entry = self.entries.get_mut(&id).expect("just entered");
+        // Another host's migration is nothing that a stranger may speak for, nor its source the target of it.
+        if entry.peer != peer || entry.role != Role::Target {
+            return;
+        }
+        if entry.offer.is_empty() {
+            entry.offer = offer;
+        }
+        if matches!(entry.machine, Machine::Queued) && intent != Intent::Prepare {
+            entry.machine = Machine::Target(Target::new());
+        }
+        if let Machine::Target(target) = &mut entry.machine {
+            target.handle(TargetInput::Intent(intent));
+        }
+        // Whoever asks is answered.
+        entry.send = Asked::default();
+        self.settle(id);
+    }
+
+    /// Begins what is queued and has a place.
+    fn admit(&mut self) {
+        for (role, places) in [(Role::Source, self.limits.outgoing), (Role::Target, self.limits.incoming)] {
+            loop {
+                let of_role = || self.entries.iter().filter(|(_, entry)| entry.role == role);
+                let busy = of_role().filter(|(_, entry)| entry.takes_place()).count();
+                let queued = of_role().filter(|(_, entry)| matches!(entry.machine, Machine::Queued));
+                let next = queued.min_by_key(|(_, entry)| (u8::MAX - entry.priority, entry.number)).map(|(id, _)| *id);
+                let Some(id) = next.filter(|_| busy < places) else { break };
+                let entry = self.entries.get_mut(&id).expect("just found");
+                entry.machine = match role {
+                    Role::Source => {
+                        let mut source = Source::new();
+                        source.handle(SourceInput::Guest(SourceGuest::Running));
+                        Machine::Source(source)
+                    }
+                    Role::Target => Machine::Target(Target::new()),
+                };
+                entry.send = Asked::default();
+                self.settle(id);
+            }
+        }
+    }
+
+    /// Turns what a machine wants, and what is new of it, into actions.
+    fn settle(&mut self, id: MigrationId) {
+        let now = self.now;
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let actions = &mut self.actions;
+        entry.tell(id, actions);
+        let (write, order, message, wait) = entry.wants(id);
+        if let Some(records) = entry.write.want(now, write) {
+            // It is asked for again when it is known to have failed.
+            entry.write.again_at = Duration::MAX;
+            actions.push_back(Action::Write(records));
+        }
+        let wait = wait.map(|wait| match entry.wait {
+            Some((same, end)) if same == wait => (wait, end),
+            _ => {
+                let usual = self.limits.waits.of(wait);
+                let time = if wait == Wait::Precopy { entry.deadline.unwrap_or(usual) } else { usual };
+                (wait, now + time)
+            }
+        });
+        entry.wait = wait;
+        if let Some(order) = entry.order.want(now, order) {
+            actions.push_back(Action::Order(id, order));
+        }
+        let contact = self.contact.get(&entry.peer).copied().unwrap_or(false);
+        if let Some(message) = entry.send.want(now, message.filter(|_| contact)) {
+            // Reports are asked for; intents are repeated until they are answered.
+            if matches!(message, Message::Report { .. }) {
+                entry.send.again_at = Duration::MAX;
+            }
+            actions.push_back(Action::Send(entry.peer.clone(), message));
+        }
+        if entry.is_done() {
+            self.entries.remove(&id);
+            actions.push_back(Action::Forget(id));
+        }
+        self.reach();
+    }
+
+    /// Asks for the hosts that sources have something to say to.
+    fn reach(&mut self) {
+        let mut wanted: BTreeMap<String, bool> = self.reaching.keys().map(|peer| (peer.clone(), false)).collect();
+        for entry in self.entries.values() {
+            if matches!(&entry.machine, Machine::Source(source) if source.phase() != SourcePhase::Begin) {
+                wanted.insert(entry.peer.clone(), true);
+            }
+        }
+        for (peer, wanted) in wanted {
+            if self.reaching.get(&peer).copied().unwrap_or(false) != wanted {
+                self.actions.push_back(Action::Reach(peer.clone(), wanted));
+            }
+            if wanted {
+                self.reaching.insert(peer, true);
+            } else {
+                self.reaching.remove(&peer);
+            }
+        }
+    }
+}
+
+type Wants = (Option<Vec<Record>>, Option<Order>, Option<Message>, Option<Wait>);
+
+impl Entry {
+    fn wants(&self, id: MigrationId) -> Wants {
+        let begin = || Record::Begin { id, role: self.role, peer: self.peer.clone(), vm: self.vm.clone() };
+        match &self.machine {
+            Machine::Queued => {
+                let message = (self.role == Role::Target).then(|| self.report(id, Report::Queued, None));
+                (None, None, message, None)
+            }
+            Machine::Source(source) => {
+                let wants = source.wants();
+                let write = wants.write.map(|record| match record {
+                    SourceRecord::Begin => vec![begin()],
+                    record => vec![Record::Source(id, record)],
+                });
+                let message = wants.intent.map(|intent| Message::Intent {
+                    id,
+                    intent,
+                    vm: self.vm.clone(),
+                    priority: self.priority,
+                    offer: if intent == Intent::Prepare { self.offer.clone() } else { String::new() },
+                });
+                (write, wants.order.map(Order::Source), message, wants.wait)
+            }
+            Machine::Target(target) => {
+                let wants = target.wants();
+                let write = wants.write.map(|record| match record {
+                    TargetRecord::Begin => vec![begin()],
+                    // Of one that is refused unseen the beginning is not there.
+                    TargetRecord::Refused => vec![begin(), Record::Target(id, record)],
+                    record => vec![Record::Target(id, record)],
+                });
+                let message = wants.report.map(|report| self.report(id, report, target.why()));
+                (write, wants.order.map(Order::Target), message, wants.wait)
+            }
+        }
+    }
+
+    fn report(&self, id: MigrationId, report: Report, why: Option<Why>) -> Message {
+        let detail = if why.is_some() { self.detail.clone() } else { String::new() };
+        Message::Report { id, report, why, detail, answer: self.answer.clone() }
+    }
+
+    fn tell(&mut self, id: MigrationId, actions: &mut VecDeque<Action>) {
+        let summary = self.summary(id);
+        let mut event = |event| actions.push_back(Action::Event(id, event));
+        if self.told.stage != Some(summary.stage) {
+            event(match summary.stage {
+                Stage::Queued => Event::Queued,
+                stage => Event::Phase { stage },
+            });
+        }
+        if let Some(why) = summary.why.filter(|why| self.told.why != Some(*why)) {
+            event(Event::CalledOff { why, detail: summary.detail });
+        }
+        if summary.in_doubt && !self.told.in_doubt {
+            event(Event::InDoubt);
+        }
+        if let Some(outcome) = summary.outcome.filter(|outcome| self.told.outcome != Some(*outcome)) {
+            event(Event::Over { outcome });
+        }
+        self.told = Told {
+            stage: Some(summary.stage),
+            in_doubt: summary.in_doubt,
+            why: summary.why,
+            report: self.told.report,
+            outcome: summary.outcome,
+        };
+    }
+
+    fn summary(&self, id: MigrationId) -> Summary {
+        let (stage, why, in_doubt) = match &self.machine {
+            Machine::Queued => (Stage::Queued, None, false),
+            Machine::Source(source) => (Stage::Source(source.phase()), source.why(), source.is_in_doubt()),
+            Machine::Target(target) => (Stage::Target(target.phase()), target.why(), target.is_in_doubt()),
+        };
+        Summary {
+            id,
+            role: self.role,
+            vm: self.vm.clone(),
+            peer: self.peer.clone(),
+            stage,
+            priority: self.priority,
+            why,
+            detail: self.detail.clone(),
+            in_doubt,
+            outcome: self.outcome(),
+        }
+    }
+
+    fn outcome(&self) -> Option<Outcome> {
+        match &self.machine {
+            Machine::Queued => None,
+            Machine::Source(source) => source.outcome(),
+            Machine::Target(target) => target.outcome(),
+        }
+    }
+
+    /// Whether it counts against the limit of migrations at once.
+    fn takes_place(&self) -> bool {
+        !matches!(self.machine, Machine::Queued) && self.outcome().is_none()
+    }
+
+    fn is_done(&self) -> bool {
+        match &self.machine {
+            Machine::Queued => false,
+            Machine::Source(source) => source.phase() == SourcePhase::Done,
+            Machine::Target(target) => target.phase() == TargetPhase::Done,
+        }
+    }
+}

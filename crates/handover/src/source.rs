@@ -1,0 +1,398 @@
+//! The source's machine.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Intent, Report, Wait, Why};
+
+/// Where the source stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SourcePhase {
+    /// The migration is being written down.
+    Begin,
+    /// The target's QEMU is started.
+    Prepare,
+    /// Pages are copied while the guest runs.
+    Precopy,
+    /// The guest is stopped; the rest is copied.
+    Switchover,
+    /// The guest is the target's, once that is on disk. **From here on the source never resumes by itself.**
+    Grant,
+    /// The target has it: this end's QEMU ends.
+    Release,
+    /// Called off: the guest goes on here.
+    Keep,
+    /// Nothing is left to do.
+    Done,
+}
+
+/// What the source's disk says, in this order; `Grant` may be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum SourceRecord {
+    /// There is a migration: after a crash the target is to be told that it is off.
+    Begin,
+    /// The target may run the guest.
+    Grant,
+    /// The target runs it.
+    Release,
+    /// It is this end's for good.
+    Keep,
+    /// The target will not ask again.
+    Settled,
+}
+
+/// The source's QEMU, by its own word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SourceGuest {
+    /// Not asked yet.
+    Unknown,
+    /// The guest runs; no migration is under way.
+    Running,
+    /// The guest runs and is copied.
+    Migrating,
+    /// The guest is stopped before the switchover, and QEMU waits for `migrate-continue`.
+    PreSwitchover,
+    /// The guest is stopped, the rest is copied.
+    Device,
+    /// All is copied; QEMU does not resume by itself any more.
+    Completed,
+    /// The guest is stopped, no migration is under way.
+    Stopped,
+    /// The process has ended.
+    Gone,
+}
+
+/// What happens to a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SourceInput {
+    /// The target says where it stands.
+    Report(Report),
+    /// The QEMU says how it is.
+    Guest(SourceGuest),
+    /// The QEMU says that the migration failed or was cancelled.
+    MigrationFailed,
+    /// This record is on disk.
+    Written(SourceRecord),
+    /// This record may or may not be on disk.
+    WriteFailed(SourceRecord),
+    /// Whether the target can be reached.
+    Contact(bool),
+    /// This wait is over.
+    Elapsed(Wait),
+    /// Somebody wants it called off.
+    Cancel,
+    /// Somebody vouches that the target's host is off.
+    Proof,
+}
+
+/// What the source's QEMU is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum SourceOrder {
+    /// Start to migrate (`migrate`).
+    Migrate,
+    /// Go on to the switchover (`migrate-continue`).
+    Continue,
+    /// Stop migrating (`migrate_cancel`).
+    CancelMigration,
+    /// Run the guest (`cont`).
+    Resume,
+    /// End.
+    Quit,
+}
+
+/// What a source wants done. Each stands until something changes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SourceWants {
+    /// This on disk.
+    pub write: Option<SourceRecord>,
+    /// This told to the target.
+    pub intent: Option<Intent>,
+    /// This done by QEMU.
+    pub order: Option<SourceOrder>,
+    /// To be told when this has lasted too long.
+    pub wait: Option<Wait>,
+}
+
+/// How a migration ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The guest runs on the target.
+    Moved,
+    /// The guest runs on the source.
+    Kept,
+    /// The guest ended with the QEMU that ran it.
+    Ended,
+}
+
+/// The source of a migration.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Source {
+    phase: SourcePhase,
+    /// The last record that is on disk.
+    written: Option<SourceRecord>,
+    guest: SourceGuest,
+    report: Option<Report>,
+    contact: bool,
+    why: Option<Why>,
+    /// The QEMU once said that all is copied: what the target has is the guest as it stopped.
+    completed: bool,
+    /// A grant may be on disk or on its way: only the target's word counts.
+    granted: bool,
+    /// The target was given time to confirm the end.
+    waited: bool,
+    in_doubt: bool,
+}
+
+impl Source {
+    /// A migration that begins.
+    pub fn new() -> Source {
+        Source {
+            phase: SourcePhase::Begin,
+            written: None,
+            guest: SourceGuest::Unknown,
+            report: None,
+            contact: true,
+            why: None,
+            completed: false,
+            granted: false,
+            waited: false,
+            in_doubt: false,
+        }
+    }
+
+    /// A migration that was under way when the agent ended, from the last record on disk.
+    pub fn recover(written: SourceRecord) -> Source {
+        let (phase, granted) = match written {
+            SourceRecord::Begin => (SourcePhase::Keep, false),
+            SourceRecord::Grant => (SourcePhase::Grant, true),
+            SourceRecord::Release => (SourcePhase::Release, false),
+            SourceRecord::Keep => (SourcePhase::Keep, false),
+            SourceRecord::Settled => (SourcePhase::Done, false),
+        };
+        let why = (phase == SourcePhase::Keep).then_some(Why::AgentRestarted);
+        Source { phase, written: Some(written), granted, why, ..Source::new() }
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, input: SourceInput) {
+        match input {
+            SourceInput::Report(report) => self.report = self.report.max(Some(report)),
+            SourceInput::Guest(guest) => {
+                self.guest = guest;
+                self.completed |= guest == SourceGuest::Completed;
+            }
+            SourceInput::MigrationFailed => self.keep(Why::MigrationFailed),
+            SourceInput::Written(record) => {
+                self.written = self.written.max(Some(record));
+                self.granted |= record == SourceRecord::Grant;
+            }
+            SourceInput::WriteFailed(SourceRecord::Begin) if self.phase == SourcePhase::Begin => {
+                self.why = Some(Why::Journal);
+                self.phase = SourcePhase::Done;
+            }
+            SourceInput::WriteFailed(SourceRecord::Grant) if self.phase == SourcePhase::Grant => {
+                // It was not sent, but may be found on disk after a crash, and be sent then. The guest goes on here once
+                // that is ruled out, at either end.
+                self.granted = true;
+                self.why = Some(Why::Journal);
+                self.phase = SourcePhase::Keep;
+            }
+            // Still wanted: it is written again.
+            SourceInput::WriteFailed(_) => {}
+            SourceInput::Contact(contact) => {
+                self.contact = contact;
+            }
+            SourceInput::Elapsed(wait) if self.wants().wait == Some(wait) => match wait {
+                Wait::Abort => self.waited = true,
+                Wait::Doubt => self.in_doubt = true,
+                _ => {
+                    self.keep(Why::Deadline);
+                    // Where that is not this end's to say.
+                    self.in_doubt = self.phase != SourcePhase::Keep;
+                }
+            },
+            SourceInput::Elapsed(_) => {}
+            SourceInput::Cancel => self.keep(Why::Cancelled),
+            SourceInput::Proof => {
+                if self.phase == SourcePhase::Grant {
+                    self.granted = true;
+                    self.why = Some(Why::Proof);
+                    self.phase = SourcePhase::Keep;
+                }
+            }
+        }
+        while let Some(next) = self.run() {
+            self.phase = next;
+        }
+        self.in_doubt &= self.outcome().is_none();
+    }
+
+    /// The way of a migration: each phase, and what it needs to go on.
+    fn run(&mut self) -> Option<SourcePhase> {
+        use SourceGuest as Guest;
+        self.look_for_failure();
+        let (go_on, next) = match self.phase {
+            SourcePhase::Begin => (self.is_written(SourceRecord::Begin), SourcePhase::Prepare),
+            SourcePhase::Prepare => (self.report >= Some(Report::Ready), SourcePhase::Precopy),
+            SourcePhase::Precopy => (self.is_stopped_or_copied(), SourcePhase::Switchover),
+            SourcePhase::Switchover => (self.completed && self.report == Some(Report::Completed), SourcePhase::Grant),
+            SourcePhase::Grant => match self.report {
+                Some(Report::Running) => (self.granted, SourcePhase::Release),
+                Some(Report::Refused) => (self.granted, SourcePhase::Keep),
+                // It was resumed before a crash, and that was not written down any more.
+                _ => (self.guest == Guest::Running && !self.completed, SourcePhase::Keep),
+            },
+            // What ran there while nothing runs here was moved, however that came about.
+            SourcePhase::Keep if self.ran_there() && self.guest != Guest::Running => (true, SourcePhase::Release),
+            SourcePhase::Release | SourcePhase::Keep => (self.is_written(SourceRecord::Settled), SourcePhase::Done),
+            SourcePhase::Done => (false, SourcePhase::Done),
+        };
+        go_on.then_some(next)
+    }
+
+    /// What may be wanted in each phase.
+    pub fn wants(&self) -> SourceWants {
+        let mut wants = SourceWants::default();
+        match self.phase {
+            SourcePhase::Begin => wants.write = Some(SourceRecord::Begin),
+            SourcePhase::Prepare => {
+                wants.intent = Some(Intent::Prepare);
+                wants.wait = (self.report != Some(Report::Queued)).then_some(Wait::Prepare);
+            }
+            SourcePhase::Precopy => {
+                wants.intent = Some(Intent::Prepare);
+                wants.order = (self.guest == SourceGuest::Running).then_some(SourceOrder::Migrate);
+                wants.wait = Some(Wait::Precopy);
+            }
+            SourcePhase::Switchover => {
+                wants.intent = Some(Intent::Prepare);
+                wants.order = (self.guest == SourceGuest::PreSwitchover).then_some(SourceOrder::Continue);
+                wants.wait = (!self.in_doubt).then_some(Wait::Switchover);
+            }
+            SourcePhase::Grant if !self.is_written(SourceRecord::Grant) => wants.write = Some(SourceRecord::Grant),
+            SourcePhase::Grant => {
+                wants.intent = Some(Intent::Grant);
+                wants.wait = (!self.in_doubt).then_some(Wait::Doubt);
+            }
+            SourcePhase::Release => {
+                let is_gone = self.guest == SourceGuest::Gone;
+                wants.order = (!is_gone).then_some(SourceOrder::Quit);
+                self.want_end(SourceRecord::Release, is_gone, &mut wants);
+            }
+            SourcePhase::Keep => {
+                wants.order = self.order_to_keep();
+                if self.is_called_off_there() {
+                    self.want_end(SourceRecord::Keep, self.outcome().is_some(), &mut wants);
+                } else {
+                    wants.write = (!self.is_written(SourceRecord::Keep)).then_some(SourceRecord::Keep);
+                    wants.intent = Some(Intent::Abort);
+                    let wait = if self.granted { Wait::Doubt } else { Wait::Abort };
+                    wants.wait = (!self.in_doubt && !self.waited).then_some(wait);
+                }
+            }
+            SourcePhase::Done => {}
+        }
+        wants
+    }
+
+    /// Where it stands.
+    pub fn phase(&self) -> SourcePhase {
+        self.phase
+    }
+
+    /// Why it was called off, if it was.
+    pub fn why(&self) -> Option<Why> {
+        self.why
+    }
+
+    /// The guest is paused, and this end can do nothing about it: an alarm.
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
+    /// How it ended, as soon as that is certain. What remains is tidying up.
+    pub fn outcome(&self) -> Option<Outcome> {
+        match (self.phase, self.guest) {
+            (SourcePhase::Release, _) => Some(Outcome::Moved),
+            (SourcePhase::Done, _) if self.ran_there() => Some(Outcome::Moved),
+            (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Running) => Some(Outcome::Kept),
+            (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Gone) => Some(Outcome::Ended),
+            _ => None,
+        }
+    }
+
+    fn is_written(&self, record: SourceRecord) -> bool {
+        self.written >= Some(record)
+    }
+
+    fn ran_there(&self) -> bool {
+        self.report == Some(Report::Running) || self.written == Some(SourceRecord::Release)
+    }
+
+    fn is_called_off_there(&self) -> bool {
+        matches!(self.report, Some(Report::Refused | Report::Settled))
+    }
+
+    fn is_stopped_or_copied(&self) -> bool {
+        matches!(self.guest, SourceGuest::PreSwitchover | SourceGuest::Device | SourceGuest::Completed)
+    }
+
+    fn look_for_failure(&mut self) {
+        let begun = SourcePhase::Prepare <= self.phase && self.phase <= SourcePhase::Switchover;
+        if begun && self.report >= Some(Report::Refusing) {
+            self.keep(Why::TargetRefused);
+        }
+        if begun && self.guest == SourceGuest::Gone {
+            self.keep(Why::QemuEnded);
+        }
+        if self.phase == SourcePhase::Switchover && !self.contact {
+            self.keep(Why::ContactLost);
+        }
+    }
+
+    /// Calls it off, where that is this end's to say.
+    fn keep(&mut self, why: Why) {
+        // The target alone has the guest: nothing can be kept here.
+        let only_there = self.completed && self.guest == SourceGuest::Gone;
+        if self.phase < SourcePhase::Grant && !only_there {
+            self.why = Some(why);
+            self.phase = SourcePhase::Keep;
+        }
+    }
+
+    /// The target's QEMU goes first, then the guest here goes on. A target that was never granted anything may be left
+    /// behind when it cannot be reached: it never runs the guest. After a grant that was not sent, or not to a host that is
+    /// on, it is this end's disk that says that it never will be.
+    fn order_to_keep(&self) -> Option<SourceOrder> {
+        let may_resume = match self.granted {
+            true => self.is_called_off_there() || self.is_written(SourceRecord::Keep),
+            false => self.is_called_off_there() || self.waited || !self.contact,
+        };
+        match self.guest {
+            SourceGuest::Migrating | SourceGuest::PreSwitchover | SourceGuest::Device => {
+                Some(SourceOrder::CancelMigration)
+            }
+            SourceGuest::Completed | SourceGuest::Stopped if may_resume => Some(SourceOrder::Resume),
+            _ => None,
+        }
+    }
+
+    /// The last steps: how it ended is written, the target forgets, this end does.
+    fn want_end(&self, end: SourceRecord, is_over: bool, wants: &mut SourceWants) {
+        if !self.is_written(end) {
+            wants.write = Some(end);
+        } else if self.report == Some(Report::Settled) {
+            wants.write = is_over.then_some(SourceRecord::Settled);
+        } else if is_over {
+            wants.intent = Some(Intent::Settle);
+        }
+    }
+}
+
+impl Default for Source {
+    fn default() -> Source {
+        Source::new()
+    }
+}

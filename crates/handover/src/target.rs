@@ -1,0 +1,352 @@
+//! The target's machine.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Intent, Outcome, Report, Wait, Why};
+
+/// Where the target stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TargetPhase {
+    /// The migration is being written down.
+    Begin,
+    /// The QEMU that is to take the guest starts.
+    Prepare,
+    /// It waits for the guest, or receives it.
+    Ready,
+    /// It has all of the guest, paused. Whether it may run is the source's to say.
+    Completed,
+    /// The guest is this end's: it runs once that is on disk. **From here on the target alone decides.**
+    Run,
+    /// It runs, or ran and ended.
+    Running,
+    /// Called off: the QEMU ends, and never ran the guest.
+    Refuse,
+    /// Nothing is left to do.
+    Done,
+}
+
+/// What the target's disk says, in this order; `Run` may be left out, and be followed by `Refused`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum TargetRecord {
+    /// There may be a QEMU that waits for a guest.
+    Begin,
+    /// The guest runs here.
+    Run,
+    /// It never ran here, and never will.
+    Refused,
+    /// The source will not ask again.
+    Settled,
+}
+
+/// The target's QEMU, by its own word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TargetGuest {
+    /// Not asked yet.
+    Unknown,
+    /// There is none, and there was none.
+    Absent,
+    /// It waits for the guest, or receives it.
+    Waiting,
+    /// It has all of the guest, which is paused.
+    Loaded,
+    /// The guest runs.
+    Running,
+    /// It could not take the guest.
+    Failed,
+    /// The process has ended, and the guest surely never ran in it.
+    GoneUnrun,
+    /// The process has ended.
+    Gone,
+}
+
+/// What happens to a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TargetInput {
+    /// The source says what it wants.
+    Intent(Intent),
+    /// The QEMU says how it is.
+    Guest(TargetGuest),
+    /// `cont` is about to be said to QEMU.
+    Continuing,
+    /// QEMU answered that it cannot run the guest, which is still paused.
+    CannotRun,
+    /// This record is on disk.
+    Written(TargetRecord),
+    /// This record may or may not be on disk.
+    WriteFailed(TargetRecord),
+    /// Whether the source can be reached.
+    Contact(bool),
+    /// This wait is over.
+    Elapsed(Wait),
+    /// Somebody wants it called off.
+    Cancel,
+    /// Somebody vouches that the source's host is off.
+    Proof,
+}
+
+/// What the target's QEMU is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum TargetOrder {
+    /// Start, paused, and wait for the guest.
+    Start,
+    /// Run the guest (`cont`), after [`TargetInput::Continuing`].
+    Continue,
+    /// End at once (SIGKILL: what it holds of disks must not be written).
+    Kill,
+}
+
+/// What a target wants done. Each stands until something changes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TargetWants {
+    /// This on disk.
+    pub write: Option<TargetRecord>,
+    /// This told to the source, whenever it asks and whenever it changes.
+    pub report: Option<Report>,
+    /// This done by QEMU.
+    pub order: Option<TargetOrder>,
+    /// To be told when this has lasted too long.
+    pub wait: Option<Wait>,
+}
+
+/// The target of a migration.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    phase: TargetPhase,
+    /// The last record that is on disk.
+    written: Option<TargetRecord>,
+    guest: TargetGuest,
+    granted: bool,
+    contact: bool,
+    /// The guest may have run.
+    continued: bool,
+    /// The agent ended in between: the connections that the guest came over are broken.
+    restarted: bool,
+    /// The source will not ask again.
+    settle: bool,
+    why: Option<Why>,
+    in_doubt: bool,
+}
+
+impl Target {
+    /// A migration that this end knows nothing of. The first intent says what becomes of it.
+    pub fn new() -> Target {
+        Target {
+            phase: TargetPhase::Begin,
+            written: None,
+            guest: TargetGuest::Absent,
+            granted: false,
+            contact: true,
+            continued: false,
+            restarted: false,
+            settle: false,
+            why: None,
+            in_doubt: false,
+        }
+    }
+
+    /// A migration that was under way when the agent ended, from the last record on disk.
+    pub fn recover(written: TargetRecord) -> Target {
+        let phase = match written {
+            TargetRecord::Begin => TargetPhase::Ready,
+            TargetRecord::Run => TargetPhase::Run,
+            TargetRecord::Refused => TargetPhase::Refuse,
+            TargetRecord::Settled => TargetPhase::Done,
+        };
+        Target {
+            phase,
+            written: Some(written),
+            guest: TargetGuest::Unknown,
+            continued: written == TargetRecord::Run,
+            restarted: true,
+            why: (written == TargetRecord::Refused).then_some(Why::AgentRestarted),
+            ..Target::new()
+        }
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, input: TargetInput) {
+        match input {
+            TargetInput::Intent(intent) => self.heed(intent),
+            TargetInput::Guest(guest) => {
+                self.guest = guest;
+                self.continued |= guest == TargetGuest::Running;
+            }
+            TargetInput::Continuing => self.continued = true,
+            // It answered, and is paused: so it never ran.
+            TargetInput::CannotRun if self.phase == TargetPhase::Run => self.refuse(Why::CannotRun),
+            TargetInput::CannotRun => {}
+            TargetInput::Written(record) => self.written = self.written.max(Some(record)),
+            TargetInput::WriteFailed(TargetRecord::Begin) => self.refuse_before_grant(Why::Journal),
+            // Still wanted: it is written again, and nothing is promised before.
+            TargetInput::WriteFailed(_) => {}
+            TargetInput::Contact(contact) => self.contact = contact,
+            TargetInput::Elapsed(wait) if self.wants().wait == Some(wait) => match wait {
+                Wait::Doubt => self.in_doubt = true,
+                _ => self.refuse_before_grant(Why::Deadline),
+            },
+            TargetInput::Elapsed(_) => {}
+            TargetInput::Cancel => self.refuse_before_grant(Why::Cancelled),
+            TargetInput::Proof => self.granted |= self.phase == TargetPhase::Completed,
+        }
+        while let Some(next) = self.run() {
+            self.phase = next;
+            self.in_doubt = false;
+        }
+    }
+
+    /// The way of a migration: each phase, and what it needs to go on.
+    fn run(&mut self) -> Option<TargetPhase> {
+        use TargetGuest as Guest;
+        self.look_for_failure();
+        let (go_on, next) = match self.phase {
+            TargetPhase::Begin => (self.is_written(TargetRecord::Begin), TargetPhase::Prepare),
+            TargetPhase::Prepare => (matches!(self.guest, Guest::Waiting | Guest::Loaded), TargetPhase::Ready),
+            TargetPhase::Ready => (self.guest == Guest::Loaded, TargetPhase::Completed),
+            TargetPhase::Completed => (self.granted, TargetPhase::Run),
+            TargetPhase::Run => (self.has_run(), TargetPhase::Running),
+            TargetPhase::Running | TargetPhase::Refuse => (self.is_written(TargetRecord::Settled), TargetPhase::Done),
+            TargetPhase::Done => (false, TargetPhase::Done),
+        };
+        go_on.then_some(next)
+    }
+
+    /// What may be wanted in each phase.
+    pub fn wants(&self) -> TargetWants {
+        let mut wants = TargetWants::default();
+        let want = |record| (!self.is_written(record)).then_some(record);
+        match self.phase {
+            TargetPhase::Begin => {
+                wants.write = want(TargetRecord::Begin);
+                wants.report = Some(Report::Preparing);
+            }
+            TargetPhase::Prepare => {
+                wants.order = (self.guest == TargetGuest::Absent).then_some(TargetOrder::Start);
+                wants.report = Some(Report::Preparing);
+                wants.wait = Some(Wait::Prepare);
+            }
+            TargetPhase::Ready => {
+                wants.report = (!self.restarted).then_some(Report::Ready);
+                wants.wait = (!self.contact).then_some(Wait::Abandoned);
+            }
+            TargetPhase::Completed => {
+                wants.report = Some(Report::Completed);
+                wants.wait = (!self.in_doubt).then_some(Wait::Doubt);
+            }
+            TargetPhase::Run => {
+                wants.write = want(TargetRecord::Run);
+                let may_run = wants.write.is_none() && self.guest == TargetGuest::Loaded;
+                wants.order = may_run.then_some(TargetOrder::Continue);
+                wants.report = Some(Report::Run);
+                wants.wait = (!self.in_doubt).then_some(Wait::Doubt);
+            }
+            TargetPhase::Running => {
+                wants.write = self.settle.then_some(TargetRecord::Settled);
+                wants.report = Some(Report::Running);
+            }
+            TargetPhase::Refuse => {
+                wants.write = want(TargetRecord::Refused);
+                // Once `Run` is on disk, a QEMU that is gone would be taken for one that ran.
+                let may_kill = !self.is_gone() && self.written != Some(TargetRecord::Run);
+                wants.order = may_kill.then_some(TargetOrder::Kill);
+                let is_refused = self.is_gone() && wants.write.is_none();
+                wants.report = Some(if is_refused { Report::Refused } else { Report::Refusing });
+                wants.write = wants.write.or((is_refused && self.settle).then_some(TargetRecord::Settled));
+            }
+            TargetPhase::Done => wants.report = Some(Report::Settled),
+        }
+        wants
+    }
+
+    /// Where it stands.
+    pub fn phase(&self) -> TargetPhase {
+        self.phase
+    }
+
+    /// Why it was called off, if it was.
+    pub fn why(&self) -> Option<Why> {
+        self.why
+    }
+
+    /// The guest is paused, and this end can do nothing about it: an alarm.
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
+    /// How it ended, as soon as that is certain. What remains is tidying up.
+    pub fn outcome(&self) -> Option<Outcome> {
+        match self.phase {
+            TargetPhase::Running => Some(Outcome::Moved),
+            TargetPhase::Refuse if self.is_gone() => Some(Outcome::Kept),
+            TargetPhase::Done if self.why.is_some() => Some(Outcome::Kept),
+            TargetPhase::Done if self.written.is_some() => Some(Outcome::Moved),
+            _ => None,
+        }
+    }
+
+    fn heed(&mut self, intent: Intent) {
+        match intent {
+            Intent::Prepare => {}
+            Intent::Abort => self.refuse_before_grant(Why::Aborted),
+            Intent::Grant => {
+                self.granted = true;
+                if self.phase < TargetPhase::Ready {
+                    // Nothing of the guest is here, nor was before a crash.
+                    self.refuse(Why::QemuEnded);
+                }
+            }
+            // Nothing is known of it: it was settled before.
+            Intent::Settle if self.phase == TargetPhase::Begin => self.phase = TargetPhase::Done,
+            Intent::Settle => self.settle = true,
+        }
+    }
+
+    fn look_for_failure(&mut self) {
+        use TargetGuest as Guest;
+        let is_lost = matches!(self.guest, Guest::Failed | Guest::Gone | Guest::GoneUnrun);
+        match self.phase {
+            TargetPhase::Prepare | TargetPhase::Ready | TargetPhase::Completed if is_lost => {
+                self.refuse(Why::QemuEnded);
+            }
+            TargetPhase::Ready if self.restarted && self.guest == Guest::Waiting => self.refuse(Why::AgentRestarted),
+            TargetPhase::Run if self.guest == Guest::GoneUnrun || (is_lost && !self.continued) => {
+                self.refuse(Why::QemuEnded);
+            }
+            _ => {}
+        }
+    }
+
+    fn refuse_before_grant(&mut self, why: Why) {
+        if self.phase < TargetPhase::Run {
+            self.refuse(why);
+        }
+    }
+
+    fn refuse(&mut self, why: Why) {
+        self.why = Some(why);
+        self.phase = TargetPhase::Refuse;
+    }
+
+    fn has_run(&self) -> bool {
+        self.guest == TargetGuest::Running || (self.continued && self.guest == TargetGuest::Gone)
+    }
+
+    fn is_gone(&self) -> bool {
+        matches!(self.guest, TargetGuest::Absent | TargetGuest::Gone | TargetGuest::GoneUnrun)
+    }
+
+    fn is_written(&self, record: TargetRecord) -> bool {
+        match record {
+            // A refusal after it takes it back.
+            TargetRecord::Run => self.written == Some(TargetRecord::Run),
+            _ => self.written >= Some(record),
+        }
+    }
+}
+
+impl Default for Target {
+    fn default() -> Target {
+        Target::new()
+    }
+}
