@@ -1,0 +1,400 @@
+//! What skein's commands and an agent say to each other, over a unix socket of the host.
+//!
+//! A connection is one [`Request`], a line of JSON, and then [`Reply`]s, a line each: any number of
+//! [`Reply::Progress`], and at the end one that is not. Whoever hangs up is told nothing more; what was begun goes on.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod line;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use skein_handover::{Event, MigrationId, Outcome, Role, Stage, Why};
+use skein_machine::check::Problem;
+
+pub use client::{CallError, Client};
+pub use line::{LINE_BYTES_MAX, LineError, read_line, write_line};
+
+/// Where an agent listens for commands unless said otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/skein/agent.sock";
+
+/// What somebody wants of the agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "request")]
+pub enum Request {
+    /// Start a VM from its definition, or a stopped one that is known by its name. → [`Reply::Vm`]
+    VmStart {
+        /// A definition, as TOML, and the file that it is from; or a name.
+        from: VmSource,
+    },
+    /// Take over a QEMU that somebody else started. → [`Reply::Vm`]
+    VmAdopt {
+        /// Its QMP socket, which nobody else may have open.
+        qmp: PathBuf,
+        /// The VM's name; else QEMU's own (`-name`).
+        name: Option<String>,
+    },
+    /// All VMs of this host. → [`Reply::Vms`]
+    VmList,
+    /// One. → [`Reply::Vm`]
+    VmShow {
+        /// Its name.
+        name: String,
+    },
+    /// Stop a VM: press its power button, wait, and pull the plug if told to. → [`Reply::Vm`]
+    VmStop {
+        /// Its name.
+        name: String,
+        /// Seconds until it has to be off.
+        timeout_s: u64,
+        /// Kill its QEMU after that, instead of giving up.
+        force: bool,
+    },
+    /// Forget a stopped VM's definition. → [`Reply::Done`]
+    VmForget {
+        /// Its name.
+        name: String,
+    },
+    /// All hosts of the cluster, as far as this one knows them. → [`Reply::Hosts`]
+    HostList,
+    /// One; none: this one. → [`Reply::Host`]
+    HostShow {
+        /// Its name.
+        name: Option<String>,
+    },
+    /// Say all that speaks against moving a VM, and how long it would take. → [`Reply::Check`]
+    Check {
+        /// The VM.
+        vm: String,
+        /// The target host.
+        to: String,
+        /// How.
+        options: MigrateOptions,
+    },
+    /// Move a VM. → [`Reply::Progress`] each time that something changes, [`Reply::Migration`] at its end;
+    /// [`Reply::Check`] if something blocks it.
+    Migrate {
+        /// The VM.
+        vm: String,
+        /// The target host.
+        to: String,
+        /// How.
+        options: MigrateOptions,
+        /// Answer as soon as it is begun or queued.
+        detach: bool,
+    },
+    /// Migrations under way on this host, and the last ones. → [`Reply::Migrations`]
+    MigrationList,
+    /// One, with its events. → [`Reply::Migration`]
+    MigrationShow {
+        /// The beginning of its id, or its VM's name for the last one.
+        id: String,
+    },
+    /// Follow one until it is over. → as `Migrate`
+    MigrationWatch {
+        /// As in `MigrationShow`.
+        id: String,
+    },
+    /// Call one off. → [`Reply::Migration`]
+    MigrationCancel {
+        /// As in `MigrationShow`.
+        id: String,
+    },
+    /// Run a guest that is in doubt here, as the other host is off. → [`Reply::Migration`]
+    MigrationResolve {
+        /// As in `MigrationShow`.
+        id: String,
+        /// Somebody has made sure that the other host is off, and that it stays so until this is over.
+        other_host_is_off: bool,
+    },
+}
+
+/// What a VM is started from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VmSource {
+    /// A definition.
+    Definition {
+        /// Where it is from, for error messages.
+        file: String,
+        /// TOML.
+        text: String,
+    },
+    /// The name of a VM that this host knows and that is not running.
+    Name(String),
+}
+
+/// How to migrate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MigrateOptions {
+    /// Greater goes first. 100 unless said otherwise.
+    pub priority: u8,
+    /// Milliseconds that the guest may be stopped; QEMU's `downtime-limit`.
+    pub downtime_limit_ms: Option<u64>,
+    /// Seconds until the guest has to be about to move; called off after that.
+    pub deadline_s: Option<u64>,
+    /// multifd channels; 0: one stream.
+    pub channels: Option<u8>,
+    /// How often a migration that failed for a reason that may pass is begun again.
+    pub retries: u32,
+}
+
+impl Default for MigrateOptions {
+    fn default() -> Self {
+        Self { priority: 100, downtime_limit_ms: None, deadline_s: None, channels: None, retries: 0 }
+    }
+}
+
+/// What the agent answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "reply")]
+pub enum Reply {
+    /// It goes on.
+    Progress(Box<Migration>),
+    /// Nothing more to say.
+    Done,
+    /// It cannot be done.
+    Error(Refusal),
+    /// A VM.
+    Vm(Box<Vm>),
+    /// VMs, by name.
+    Vms {
+        /// All.
+        vms: Vec<Vm>,
+    },
+    /// A host.
+    Host(Box<Host>),
+    /// Hosts, by name.
+    Hosts {
+        /// All.
+        hosts: Vec<Host>,
+    },
+    /// What a check found.
+    Check(Check),
+    /// A migration.
+    Migration(Box<Migration>),
+    /// Migrations, the newest first.
+    Migrations {
+        /// All.
+        migrations: Vec<Migration>,
+    },
+}
+
+/// Why something cannot be done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it; may be empty.
+    pub cure: String,
+}
+
+/// A VM of this host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Vm {
+    /// Its name.
+    pub name: String,
+    /// Whether it runs.
+    pub state: VmState,
+    /// RAM in bytes.
+    pub memory_bytes: u64,
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// The process that runs it.
+    pub pid: Option<u32>,
+    /// The version of its QEMU.
+    pub qemu: Option<String>,
+    /// The machine type, resolved: `pc-q35-10.0`.
+    pub machine: Option<String>,
+    /// Its QMP socket.
+    pub qmp: Option<PathBuf>,
+    /// The unix socket of its serial console.
+    pub console: Option<PathBuf>,
+    /// Started by somebody else.
+    pub adopted: bool,
+    /// The migration that it is in.
+    pub migration: Option<MigrationId>,
+    /// Its definition, as TOML; none of one that was adopted.
+    pub definition: Option<String>,
+    /// Something to know of it: why it stopped, for instance. May be empty.
+    pub note: String,
+}
+
+/// Whether a VM runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VmState {
+    /// It runs.
+    Running,
+    /// It is stopped and can go on: by somebody's word, or by QEMU for an error of a disk.
+    Paused,
+    /// It waits for its guest to arrive.
+    Incoming,
+    /// It was moved and waits for the word that it runs there.
+    Handover,
+    /// Its guest is paused, and this host alone cannot decide where it runs: see `skein migration resolve`.
+    InDoubt,
+    /// It is off.
+    Stopped,
+    /// It does not answer.
+    Unresponsive,
+}
+
+/// A host of the cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// Its name, as its identity has it.
+    pub name: String,
+    /// Where its agent is dialled; of this host, where it listens.
+    pub addresses: Vec<String>,
+    /// It is the one that answers.
+    pub is_local: bool,
+    /// Whether there is contact just now; none: it was not tried.
+    pub reachable: Option<bool>,
+    /// Why not, or since when.
+    pub note: String,
+    /// What it has and can do, if it said so.
+    pub facts: Option<skein_machine::facts::HostFacts>,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// The VM.
+    pub vm: String,
+    /// The target host.
+    pub to: String,
+    /// All at once; none that blocks: it can go.
+    pub problems: Vec<Problem>,
+    /// How long it would take, in words; none if that cannot be said.
+    pub forecast: Option<skein_machine::forecast::Forecast>,
+}
+
+impl Check {
+    /// Whether something speaks against it for good.
+    pub fn blocks(&self) -> bool {
+        self.problems.iter().any(Problem::blocks)
+    }
+}
+
+/// A migration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Migration {
+    /// Its name.
+    pub id: MigrationId,
+    /// The VM.
+    pub vm: String,
+    /// As what this host takes part.
+    pub role: Role,
+    /// Source host.
+    pub source: String,
+    /// Target host.
+    pub target: String,
+    /// Its phase; none once it is over.
+    pub stage: Option<Stage>,
+    /// How it ended, from the moment that this is certain.
+    pub outcome: Option<Outcome>,
+    /// Why it was called off.
+    pub why: Option<Why>,
+    /// The same in words.
+    pub detail: String,
+    /// The guest is paused, and this end can do nothing about it.
+    pub in_doubt: bool,
+    /// When it was asked for: RFC 3339.
+    pub begun: String,
+    /// Milliseconds from then until its outcome, or now.
+    pub elapsed_ms: u64,
+    /// Milliseconds that the guest was stopped, as the source's QEMU and agent saw it.
+    pub downtime_ms: Option<u64>,
+    /// How far the copy is, while it is under way, or was at its end.
+    pub copy: Option<Copy>,
+    /// Paths that carry it.
+    pub paths: Vec<Path>,
+    /// What happened, oldest first; with [`Request::MigrationShow`] only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<LoggedEvent>,
+}
+
+/// How far the copy of a guest is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Copy {
+    /// The guest's RAM, in bytes.
+    pub total_bytes: u64,
+    /// Left to send.
+    pub remaining_bytes: u64,
+    /// Sent so far, over all rounds.
+    pub transferred_bytes: u64,
+    /// Pass over the RAM, from 1.
+    pub round: u64,
+    /// Bytes dirtied a second, in the last round.
+    pub dirty_bytes_per_s: u64,
+    /// Bits sent a second, of late.
+    pub bits_per_s: u64,
+    /// Milliseconds the switchover would take now, by QEMU's estimate.
+    pub expected_downtime_ms: Option<u64>,
+}
+
+/// A path between the hosts of a migration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Path {
+    /// The NIC at this end.
+    pub nic: String,
+    /// The address at the other end.
+    pub remote: String,
+    /// Whether data goes over it now.
+    pub usable: bool,
+    /// Bytes sent since the session began.
+    pub sent_bytes: u64,
+    /// Bits a second, of late.
+    pub bits_per_s: u64,
+}
+
+/// An entry of a migration's log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoggedEvent {
+    /// When: RFC 3339, milliseconds, UTC.
+    pub time: String,
+    /// What.
+    #[serde(flatten)]
+    pub event: LogEntry,
+}
+
+/// What is kept in a migration's log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "entry")]
+pub enum LogEntry {
+    /// It was asked for.
+    Begun {
+        /// The VM.
+        vm: String,
+        /// As what this host takes part.
+        role: Role,
+        /// Source host.
+        source: String,
+        /// Target host.
+        target: String,
+    },
+    /// The protocol went on.
+    Handover {
+        /// What happened.
+        event: Event,
+    },
+    /// Something else worth telling, in words: a decision, a QEMU's error, a path lost.
+    Note {
+        /// The words.
+        text: String,
+    },
+    /// The figures of the copy, now and then and at its end.
+    Copied {
+        /// The figures.
+        copy: Copy,
+    },
+    /// The guest was stopped for so long.
+    Downtime {
+        /// Milliseconds, from QEMU's STOP until the target said that it runs.
+        ms: u64,
+    },
+}

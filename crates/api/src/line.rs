@@ -1,0 +1,50 @@
+//! A value in a line of JSON.
+
+use std::io::{self, BufRead, Read, Write};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The longest line that is read: a thousand VMs with their definitions.
+pub const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// A line that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum LineError {
+    #[error("the connection broke")]
+    Io(#[source] io::Error),
+    #[error("the other end hung up")]
+    Closed,
+    #[error("a line of more than {LINE_BYTES_MAX} bytes")]
+    TooLong,
+    #[error("not what was expected: {excerpt}")]
+    Malformed {
+        excerpt: String,
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// Reads the next value.
+pub fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<T, LineError> {
+    let mut line = Vec::new();
+    from.take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(LineError::Io)?;
+    match line.last() {
+        Some(b'\n') => {}
+        _ if line.len() as u64 == LINE_BYTES_MAX => return Err(LineError::TooLong),
+        _ => return Err(LineError::Closed),
+    }
+    serde_json::from_slice(&line).map_err(|source| {
+        let excerpt = String::from_utf8_lossy(&line[..line.len().min(100)]).trim_end().to_owned();
+        LineError::Malformed { excerpt, source }
+    })
+}
+
+/// Writes a value.
+pub fn write_line(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(value).expect("plain data always serialises");
+    line.push(b'\n');
+    to.write_all(&line)?;
+    to.flush()
+}
