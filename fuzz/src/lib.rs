@@ -4,6 +4,7 @@
 //! The fuzzer (`targets/`) and the test that replays its corpus call the same functions.
 
 mod input;
+mod journal;
 mod records;
 mod session;
 
@@ -17,6 +18,7 @@ use skein_core::handshake::{Hello, Welcome, decode_addresses, encode_addresses};
 use skein_hypervisor::{MigrationInfo, Qmp};
 use skein_identity::{CertificateInfo, parse_pem};
 
+pub use journal::journal;
 pub use records::records;
 pub use session::session;
 
@@ -33,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     ("qmp", qmp),
     ("migration", migration),
     ("pem", pem),
+    ("journal", journal),
 ];
 
 /// A header and what follows it, as from a connection.

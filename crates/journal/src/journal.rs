@@ -1,0 +1,861 @@
+//! The journal's file.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Read, Write};
+use std::marker::PhantomData;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
+use nix::libc::{O_DIRECT, O_DSYNC, O_NONBLOCK};
+use nix::sys::statvfs::{FsFlags, fstatvfs};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::image::{self, Damage, RECORD_BYTES_MAX, RECORDS_MAX, SLOT_BYTES, Slot};
+
+/// No file of ours is longer than this.
+const FILE_BYTES_MAX: usize = (1 + RECORDS_MAX) * SLOT_BYTES;
+
+/// How much a journal holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// How many records the file has room for, within 1..=[`RECORDS_MAX`] (a value outside counts as the nearest of these);
+    /// 4 KiB of disk each, reserved. A file that was made with another limit keeps it until [`Journal::rewrite`].
+    pub records: usize,
+}
+
+impl Default for Limits {
+    /// A file of 1 MiB.
+    fn default() -> Limits {
+        Limits { records: 255 }
+    }
+}
+
+impl Limits {
+    fn slots(self) -> usize {
+        self.records.clamp(1, RECORDS_MAX)
+    }
+}
+
+/// What kind of thing went wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// No space: in the journal, or on its file system.
+    Full,
+    /// The file system is read-only.
+    ReadOnly,
+    /// The disk or the file system failed.
+    Io,
+    /// The record itself cannot be written.
+    Record,
+}
+
+impl Fault {
+    fn of(error: &io::Error) -> Fault {
+        match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Fault::Full,
+            ErrorKind::ReadOnlyFilesystem => Fault::ReadOnly,
+            _ => Fault::Io,
+        }
+    }
+
+    fn what(self) -> &'static str {
+        match self {
+            Fault::Full => "no space",
+            Fault::ReadOnly => "read-only file system",
+            Fault::Io | Fault::Record => "I/O error",
+        }
+    }
+}
+
+/// Why a journal cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Somebody has it open.
+    #[error(
+        "{path} is in use, probably by another agent: stop that one (`fuser -v {path}.lock` shows it), or give this one a \
+         state directory of its own",
+        path = .path.display()
+    )]
+    Busy {
+        /// The journal.
+        path: PathBuf,
+    },
+    /// The file system has no room for what the journal reserves.
+    #[error("no space for {path}, which reserves {kib} KiB: free some on its file system and start again", path = .path.display())]
+    NoSpace {
+        /// The journal.
+        path: PathBuf,
+        /// What is reserved.
+        kib: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Nothing can be written there.
+    #[error("{path} is on a read-only file system: see `dmesg` for why, mount it read-write, and start again", path = .path.display())]
+    ReadOnly {
+        /// The journal.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system failed.
+    #[error("cannot {what} {path}: check the directory, its permissions and the disk (`dmesg`), and start again", path = .path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Records that were acknowledged may be missing.
+    #[error(
+        "{path} cannot be trusted, and nothing is started without it: keep a copy, find out by hand how far each migration \
+         in it had come (the event logs, and the other hosts, tell), move the file away, and start again",
+        path = .path.display()
+    )]
+    Damaged {
+        /// The journal.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Damage,
+    },
+    /// A record is whole, but not one that this program knows.
+    #[error("record {number} of {path} was written by another version: start that version", path = .path.display())]
+    Foreign {
+        /// The journal.
+        path: PathBuf,
+        /// Counted from 1.
+        number: usize,
+        /// What does not fit.
+        source: postcard::Error,
+    },
+}
+
+/// Why nothing was made durable. [`AppendError::fault`] says what kind of thing it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AppendError {
+    /// The journal has no room for that many records. Nothing was written; it goes on working.
+    #[error("{path} has room for {room} more records, not {asked}: finish or cancel migrations that are under way", path = .path.display())]
+    Full {
+        /// The journal.
+        path: PathBuf,
+        /// How many more records fit.
+        room: usize,
+        /// How many were to be written.
+        asked: usize,
+    },
+    /// The record is longer than [`RECORD_BYTES_MAX`], or no record at all. Nothing was written; the journal goes on working.
+    #[error("this record cannot be written to {path}: it has at most {RECORD_BYTES_MAX} bytes", path = .path.display())]
+    Record {
+        /// The journal.
+        path: PathBuf,
+        /// What does not fit.
+        source: postcard::Error,
+    },
+    /// No space on the file system.
+    #[error("no space to write {path}: free some on its file system", path = .path.display())]
+    NoSpace {
+        /// The journal.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file system is read-only.
+    #[error("{path} is on a read-only file system: see `dmesg` for why, and mount it read-write", path = .path.display())]
+    ReadOnly {
+        /// The journal.
+        path: PathBuf,
+        /// What the system said; nothing where only the mount says so.
+        source: Option<io::Error>,
+    },
+    /// The system failed.
+    #[error("cannot write {path}: check the disk (`dmesg`)", path = .path.display())]
+    Io {
+        /// The journal.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An earlier write failed, so what the file holds is not known. Nothing is written until it is opened again.
+    #[error("an earlier write to {path} failed ({}): mend that, and restart the agent; guests go on running", .fault.what(), path = .path.display())]
+    Poisoned {
+        /// The journal.
+        path: PathBuf,
+        /// How it failed.
+        fault: Fault,
+    },
+}
+
+impl AppendError {
+    /// What kind of thing went wrong; of a poisoned journal, what poisoned it.
+    pub fn fault(&self) -> Fault {
+        match self {
+            AppendError::Full { .. } | AppendError::NoSpace { .. } => Fault::Full,
+            AppendError::Record { .. } => Fault::Record,
+            AppendError::ReadOnly { .. } => Fault::ReadOnly,
+            AppendError::Io { .. } => Fault::Io,
+            AppendError::Poisoned { fault, .. } => *fault,
+        }
+    }
+
+    fn of(path: &Path, source: io::Error) -> AppendError {
+        let path = path.to_owned();
+        match Fault::of(&source) {
+            Fault::Full => AppendError::NoSpace { path, source },
+            Fault::ReadOnly => AppendError::ReadOnly { path, source: Some(source) },
+            _ => AppendError::Io { path, source },
+        }
+    }
+}
+
+/// An append-only file of records of one type, written with postcard.
+///
+/// `append` returns when the record is on the disk. It costs one write in place: the space is allocated and zeroed when the
+/// file is made, so that neither a full disk nor the file system's own journal comes between. (On copy-on-write file systems
+/// every write allocates, and the reservation is no promise.)
+///
+/// A record whose `append` returned an error or never returned may be there when the file is opened again, or not; an
+/// acknowledged one always is.
+///
+/// After a write that failed, the journal is *poisoned*: every later one fails too, because nobody knows what the disk holds,
+/// and a second sync would report success for what the first one lost. Drop it and open it again: that reads from the disk
+/// what is really there.
+///
+/// One program at a time has a journal open; `PATH.lock` is what it locks. `PATH.new` is a file that is being written to
+/// take the journal's place.
+#[derive(Debug)]
+pub struct Journal<R> {
+    path: PathBuf,
+    limits: Limits,
+    /// Every write to it is durable when it returns.
+    file: File,
+    /// The sequence number of the record in the first slot.
+    first: u64,
+    slots: usize,
+    used: usize,
+    /// Where a record is put together; allocated once.
+    slot: Box<Slot>,
+    poisoned: Option<Fault>,
+    _lock: File,
+    _record: PhantomData<fn(R)>,
+}
+
+impl<R: Serialize + DeserializeOwned> Journal<R> {
+    /// Opens the journal at `path`, or makes an empty one where there is none, and gives the records that are in it. Its
+    /// directory must be there.
+    ///
+    /// It needs no space on the file system if the journal is there already, but a file system that can be written.
+    pub fn open(path: &Path, limits: Limits) -> Result<(Journal<R>, Vec<R>), OpenError> {
+        let failed = |what| {
+            move |source: io::Error| {
+                let path = path.to_owned();
+                match Fault::of(&source) {
+                    Fault::Full => OpenError::NoSpace { path, kib: (1 + limits.slots()) * SLOT_BYTES / 1024, source },
+                    Fault::ReadOnly => OpenError::ReadOnly { path, source },
+                    _ => OpenError::Io { path, what, source },
+                }
+            }
+        };
+        let lock = (OpenOptions::new().write(true).create(true).truncate(false).mode(0o600))
+            .open(beside(path, ".lock"))
+            .map_err(failed("lock"))?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => OpenError::Busy { path: path.to_owned() },
+            TryLockError::Error(source) => failed("lock")(source),
+        })?;
+        match fs::remove_file(beside(path, ".new")) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(failed("remove what is left beside")(error));
+            }
+            _ => {}
+        }
+
+        let bytes = match read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let bytes = image::encode(1, limits.slots(), &[[]; 0]);
+                write_beside(path, &bytes).and_then(|()| put_in_place(path)).map_err(failed("make"))?;
+                bytes
+            }
+            Err(error) => return Err(failed("read")(error)),
+        };
+        let image = image::decode(&bytes).map_err(|source| OpenError::Damaged { path: path.to_owned(), source })?;
+        let mut records = Vec::with_capacity(image.payloads.len());
+        for (index, payload) in image.payloads.iter().enumerate() {
+            let foreign = |source| OpenError::Foreign { path: path.to_owned(), number: index + 1, source };
+            match postcard::take_from_bytes(payload).map_err(foreign)? {
+                (record, []) => records.push(record),
+                _ => return Err(foreign(postcard::Error::SerdeDeCustom)),
+            }
+        }
+
+        // Someone may have copied it without its zeros.
+        reserve(path, bytes.len(), 1 + records.len()).map_err(failed("reserve the space of"))?;
+        let file = open_for_records(path).map_err(failed("open"))?;
+        let journal = Journal {
+            path: path.to_owned(),
+            limits,
+            file,
+            first: image.first,
+            slots: image.slots,
+            used: records.len(),
+            slot: Box::new(Slot::ZERO),
+            poisoned: None,
+            _lock: lock,
+            _record: PhantomData,
+        };
+        // What was never acknowledged must not follow what is appended now.
+        if image.torn {
+            tracing::info!(path = %path.display(), "a record that was never finished is cut off");
+        }
+        journal.probe().map_err(failed("write"))?;
+        sync_directory(path).map_err(failed("sync the directory of"))?;
+        Ok((journal, records))
+    }
+
+    /// Adds a record, and returns when it is durable. A new record needs one slot of [`Journal::room`].
+    pub fn append(&mut self, record: &R) -> Result<(), AppendError> {
+        self.sound()?;
+        if self.room() == 0 {
+            return Err(AppendError::Full { path: self.path.clone(), room: 0, asked: 1 });
+        }
+        self.slot
+            .fill(self.first + self.used as u64, |room| postcard::to_slice(record, room).map(|bytes| bytes.len()))
+            .map_err(|source| AppendError::Record { path: self.path.clone(), source })?;
+        match self.file.write_all_at(&self.slot.0, self.next_offset()) {
+            Ok(()) => self.used += 1,
+            Err(source) => return Err(self.poison(source)),
+        }
+        Ok(())
+    }
+
+    /// Replaces all records by `records`: the way to get room again, with those that are still needed. A crash leaves the
+    /// old ones or the new.
+    ///
+    /// It needs the journal's space a second time. Where it fails for want of that, or before the new file took the old one's
+    /// place, the journal is what it was and goes on working.
+    pub fn rewrite(&mut self, records: &[R]) -> Result<(), AppendError> {
+        self.sound()?;
+        let slots = self.limits.slots();
+        if records.len() > slots {
+            return Err(AppendError::Full { path: self.path.clone(), room: slots, asked: records.len() });
+        }
+        let mut payloads = Vec::with_capacity(records.len());
+        for record in records {
+            let payload = postcard::to_stdvec(record)
+                .and_then(|bytes| {
+                    (bytes.len() <= RECORD_BYTES_MAX).then_some(bytes).ok_or(postcard::Error::SerializeBufferFull)
+                })
+                .map_err(|source| AppendError::Record { path: self.path.clone(), source })?;
+            payloads.push(payload);
+        }
+        let first = self.first + self.used as u64;
+        let new = beside(&self.path, ".new");
+        let file =
+            write_beside(&self.path, &image::encode(first, slots, &payloads)).and_then(|()| open_for_records(&new));
+        let file = file.map_err(|source| {
+            let _ = fs::remove_file(&new);
+            AppendError::of(&self.path, source)
+        })?;
+        // From here on a crash may leave either file, so neither can be gone on with before this has succeeded.
+        put_in_place(&self.path).map_err(|source| self.poison(source))?;
+        (self.file, self.first, self.slots, self.used) = (file, first, slots, payloads.len());
+        Ok(())
+    }
+
+    /// How many more records fit.
+    pub fn room(&self) -> usize {
+        self.slots - self.used
+    }
+
+    /// How many records are there.
+    pub fn records(&self) -> usize {
+        self.used
+    }
+
+    /// Whether `records` more will surely find room, on a disk that can be written now. It tries, with a durable write where
+    /// the next record will go: call it before something is begun, not while a guest is stopped.
+    pub fn ready(&self, records: usize) -> Result<(), AppendError> {
+        self.sound()?;
+        let status = fstatvfs(&self.file).map_err(|errno| AppendError::of(&self.path, errno.into()))?;
+        if status.flags().contains(FsFlags::ST_RDONLY) {
+            return Err(AppendError::ReadOnly { path: self.path.clone(), source: None });
+        }
+        if self.room() < records {
+            return Err(AppendError::Full { path: self.path.clone(), room: self.room(), asked: records });
+        }
+        self.probe().map_err(|source| AppendError::of(&self.path, source))
+    }
+
+    /// Writes zeros where the next record will go. If that fails it has harmed nothing.
+    fn probe(&self) -> io::Result<()> {
+        if self.room() == 0 {
+            return Ok(());
+        }
+        self.file.write_all_at(&Slot::ZERO.0, self.next_offset())
+    }
+
+    fn next_offset(&self) -> u64 {
+        ((1 + self.used) * SLOT_BYTES) as u64
+    }
+
+    fn sound(&self) -> Result<(), AppendError> {
+        match self.poisoned {
+            Some(fault) => Err(AppendError::Poisoned { path: self.path.clone(), fault }),
+            None => Ok(()),
+        }
+    }
+
+    fn poison(&mut self, source: io::Error) -> AppendError {
+        self.poisoned = Some(Fault::of(&source));
+        AppendError::of(&self.path, source)
+    }
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// What the *disk* holds. The cache may hold what was never synced: a program that was killed between write and sync leaves
+/// it there, and a failed sync leaves it there marked as written. So it is synced, forgotten, and read again.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    // Not blocking on a FIFO that somebody put there.
+    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    file.sync_all()?;
+    posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+    let mut bytes = Vec::new();
+    // One more than fits, so that a file too long is seen to be that.
+    file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Writes a new file of `bytes` beside `path`, all of it on the disk when this returns.
+fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = beside(path, ".new");
+    let written = (|| {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        match fallocate(&file, FallocateFlags::empty(), 0, bytes.len() as i64) {
+            // The zeros that are written allocate as well, only perhaps not in one piece.
+            Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        file.write_all(bytes)?;
+        file.sync_all()
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written
+}
+
+/// Gives the file beside `path` its name, for good.
+fn put_in_place(path: &Path) -> io::Result<()> {
+    fs::rename(beside(path, ".new"), path)?;
+    sync_directory(path)
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(directory)?.sync_all()
+}
+
+/// Writes zeros from slot `from` to the end if the file has holes.
+fn reserve(path: &Path, bytes: usize, from: usize) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    if file.metadata()?.blocks() * 512 >= bytes as u64 {
+        return Ok(());
+    }
+    let from = from * SLOT_BYTES;
+    file.write_all_at(&vec![0; bytes - from], from as u64)?;
+    file.sync_all()
+}
+
+/// Opens a file for durable writes in place. With `O_DIRECT` such a write is a single command to a disk that knows FUA,
+/// instead of a write and the flush of all that others have in the disk's cache.
+fn open_for_records(path: &Path) -> io::Result<File> {
+    let open = |flags| OpenOptions::new().write(true).custom_flags(flags).open(path);
+    match open(O_DSYNC | O_DIRECT) {
+        // open(2): this file system has no direct I/O.
+        Err(error) if error.kind() == ErrorKind::InvalidInput => open(O_DSYNC),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    enum Record {
+        Note(String),
+        Bytes(Vec<u8>),
+    }
+
+    fn note(text: &str) -> Record {
+        Record::Note(text.into())
+    }
+
+    const FEW: Limits = Limits { records: 6 };
+
+    fn open(path: &Path) -> (Journal<Record>, Vec<Record>) {
+        Journal::open(path, FEW).unwrap()
+    }
+
+    fn chain(error: &dyn std::error::Error) -> String {
+        let mut text = error.to_string();
+        let mut source = error.source();
+        while let Some(error) = source {
+            text += &format!(": {error}");
+            source = error.source();
+        }
+        text
+    }
+
+    #[test]
+    fn records_come_back_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (mut journal, records) = open(&path);
+        assert_eq!(records, []);
+        journal.append(&note("one")).unwrap();
+        journal.append(&note("two")).unwrap();
+        assert_eq!((journal.records(), journal.room()), (2, 4));
+        drop(journal);
+        let (mut journal, records) = open(&path);
+        assert_eq!(records, [note("one"), note("two")]);
+        journal.append(&note("three")).unwrap();
+        drop(journal);
+        assert_eq!(open(&path).1, [note("one"), note("two"), note("three")]);
+    }
+
+    #[test]
+    fn the_file_never_grows_and_is_allocated() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (mut journal, _) = open(&path);
+        let size = |path| {
+            let metadata = fs::metadata(path).unwrap();
+            (metadata.len(), metadata.blocks() * 512 >= metadata.len())
+        };
+        assert_eq!(size(&path), (7 * 4096, true));
+        for _ in 0..6 {
+            journal.append(&Record::Bytes(vec![1; 4000])).unwrap();
+        }
+        assert_eq!(size(&path), (7 * 4096, true));
+        drop(journal);
+
+        // A copy without its zeros gets them again.
+        let (copy, mut bytes) = (dir.path().join("copy"), fs::read(&path).unwrap());
+        bytes[3 * 4096..].fill(0);
+        fs::write(&copy, &bytes[..3 * 4096]).unwrap();
+        OpenOptions::new().write(true).open(&copy).unwrap().set_len(7 * 4096).unwrap();
+        assert!(!size(&copy).1);
+        let (journal, records) = open(&copy);
+        assert_eq!((records.len(), journal.room()), (2, 4));
+        assert!(size(&copy).1);
+    }
+
+    #[test]
+    fn a_full_journal_goes_on_after_a_rewrite() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (mut journal, _) = open(&path);
+        for n in 0..6 {
+            journal.ready(6 - n).unwrap();
+            journal.append(&note(&n.to_string())).unwrap();
+        }
+        journal.ready(0).unwrap();
+        for error in [journal.append(&note("more")).unwrap_err(), journal.ready(1).unwrap_err()] {
+            assert!(matches!(error, AppendError::Full { room: 0, asked: 1, .. }), "{error}");
+            assert_eq!(error.fault(), Fault::Full);
+        }
+        let seven = vec![note("x"); 7];
+        assert_eq!(journal.rewrite(&seven).unwrap_err().fault(), Fault::Full);
+        journal.rewrite(&[note("4"), note("5")]).unwrap();
+        assert_eq!((journal.records(), journal.room()), (2, 4));
+        journal.append(&note("6")).unwrap();
+        drop(journal);
+        let (journal, records) = open(&path);
+        assert_eq!(records, [note("4"), note("5"), note("6")]);
+        assert_eq!(journal.first, 7);
+        assert!(!beside(&path, ".new").exists());
+
+        // Another limit holds from the next rewrite on.
+        drop(journal);
+        let (mut journal, records) = Journal::<Record>::open(&path, Limits { records: 20 }).unwrap();
+        assert_eq!(journal.room(), 3);
+        journal.rewrite(&records).unwrap();
+        assert_eq!(journal.room(), 17);
+    }
+
+    #[test]
+    fn a_record_too_long_is_refused_and_harms_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (mut journal, _) = open(&path);
+        // One byte for the kind, two for the length.
+        let most = Record::Bytes(vec![1; RECORD_BYTES_MAX - 3]);
+        let more = Record::Bytes(vec![1; RECORD_BYTES_MAX - 2]);
+        assert_eq!(journal.append(&more).unwrap_err().fault(), Fault::Record);
+        assert_eq!(journal.rewrite(std::slice::from_ref(&more)).unwrap_err().fault(), Fault::Record);
+        journal.append(&most).unwrap();
+        journal.append(&note("short")).unwrap();
+        drop(journal);
+        assert_eq!(open(&path).1, [most, note("short")]);
+    }
+
+    #[test]
+    fn one_program_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (mut journal, _) = open(&path);
+        for _ in 0..2 {
+            let error = Journal::<Record>::open(&path, FEW).unwrap_err();
+            assert!(matches!(error, OpenError::Busy { .. }));
+            assert!(error.to_string().contains("fuser -v "), "{error}");
+            // Also once the file is another one.
+            journal.rewrite(&[]).unwrap();
+        }
+        drop(journal);
+        open(&path);
+    }
+
+    #[test]
+    fn what_is_no_journal_of_ours_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let refused = || chain(&Journal::<Record>::open(&path, FEW).unwrap_err());
+        fs::write(&path, "").unwrap();
+        assert!(refused().contains("it is not a journal"));
+        fs::write(&path, "some text").unwrap();
+        let said = refused();
+        assert!(said.contains("keep a copy") && said.contains("move the file away"), "{said}");
+        assert_eq!(fs::read(&path).unwrap(), b"some text");
+        fs::remove_file(&path).unwrap();
+
+        let (mut journal, _) = open(&path);
+        journal.append(&note("one")).unwrap();
+        journal.append(&note("two")).unwrap();
+        drop(journal);
+        let good = fs::read(&path).unwrap();
+        // Whole, but of some other type.
+        let error = Journal::<u64>::open(&path, FEW).unwrap_err();
+        assert!(matches!(error, OpenError::Foreign { number: 1, .. }), "{}", chain(&error));
+        let mut bad = good.clone();
+        bad[5000] ^= 1;
+        fs::write(&path, &bad).unwrap();
+        let said = refused();
+        assert!(said.contains("record 1 is damaged, and others follow it"), "{said}");
+        assert_eq!(fs::read(&path).unwrap(), bad);
+        fs::write(&path, &good[..2 * 4096 + 100]).unwrap();
+        assert!(refused().contains("it has 8292 bytes and was made with 28672"), "{}", refused());
+        fs::write(&path, &good).unwrap();
+        assert_eq!(open(&path).1.len(), 2);
+
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(refused().contains("it is not a regular file"));
+        let nowhere = dir.path().join("nowhere/journal");
+        let error = Journal::<Record>::open(&nowhere, FEW).unwrap_err();
+        assert!(matches!(error, OpenError::Io { .. }), "{}", chain(&error));
+    }
+
+    #[test]
+    fn what_a_rewrite_left_half_done_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (mut journal, _) = open(&path);
+        journal.append(&note("one")).unwrap();
+        drop(journal);
+        fs::write(beside(&path, ".new"), "half").unwrap();
+        assert_eq!(open(&path).1, [note("one")]);
+        assert!(!beside(&path, ".new").exists());
+    }
+
+    /// A failed write, without root: the journal's descriptor is replaced by one that cannot be written.
+    #[test]
+    fn after_a_failed_write_nothing_is_written_until_it_is_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (mut journal, _) = open(&path);
+        journal.append(&note("one")).unwrap();
+        let writable = |path: &Path| OpenOptions::new().write(true).open(path).unwrap();
+        for (broken, fault) in [(writable("/dev/full".as_ref()), Fault::Full), (File::open(&path).unwrap(), Fault::Io)]
+        {
+            let good = std::mem::replace(&mut journal.file, broken);
+            // Asking harms nothing.
+            assert_eq!(journal.ready(1).unwrap_err().fault(), fault);
+            let error = journal.append(&note("two")).unwrap_err();
+            assert!(!matches!(error, AppendError::Poisoned { .. }) && error.fault() == fault, "{}", chain(&error));
+            journal.file = good;
+            for error in [
+                journal.append(&note("three")).unwrap_err(),
+                journal.rewrite(&[]).unwrap_err(),
+                journal.ready(1).unwrap_err(),
+            ] {
+                assert!(matches!(error, AppendError::Poisoned { .. }) && error.fault() == fault, "{error}");
+            }
+            drop(journal);
+            let (again, records) = open(&path);
+            assert_eq!(records, [note("one")]);
+            journal = again;
+        }
+        journal.append(&note("three")).unwrap();
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Append(Vec<u8>),
+        Rewrite(u8),
+        Reopen,
+        /// The agent dies in an append: which of the slot's sectors were written, and garbage in it if the disk is that bad.
+        Crash(Vec<u8>, u8, Option<(usize, Vec<u8>)>),
+        /// The agent dies in a rewrite, with this much of the new file written.
+        CrashInRewrite(usize),
+        /// Something changes bytes of the file.
+        Damage(prop::sample::Index, Vec<u8>),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let payload = || prop_oneof![4 => vec(any::<u8>(), 0..50), 1 => vec(any::<u8>(), 3000..4070)];
+        let noise = proptest::option::of((0..4096usize, vec(any::<u8>(), 1..4096)));
+        prop_oneof![
+            6 => payload().prop_map(Step::Append),
+            1 => any::<u8>().prop_map(Step::Rewrite),
+            1 => Just(Step::Reopen),
+            3 => (payload(), prop_oneof![any::<u8>(), Just(255)], noise).prop_map(|(p, s, n)| Step::Crash(p, s, n)),
+            1 => (0..8 * 4096usize).prop_map(Step::CrashInRewrite),
+            1 => (any::<prop::sample::Index>(), vec(any::<u8>(), 1..50)).prop_map(|(at, new)| Step::Damage(at, new)),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+        /// Against a list: what was acknowledged is there, in order, and nothing that was not appended.
+        #[test]
+        fn it_is_a_list_that_survives(steps in vec(step(), 1..40)) {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("journal");
+            let (mut journal, records) = open(&path);
+            let mut model = records;
+            for step in steps {
+                match step {
+                    Step::Append(payload) => {
+                        let record = Record::Bytes(payload);
+                        let room = journal.room();
+                        prop_assert_eq!(journal.ready(1).is_ok(), room > 0);
+                        match journal.append(&record) {
+                            Ok(()) => model.push(record),
+                            Err(error) => prop_assert!(room == 0 && error.fault() == Fault::Full, "{error}"),
+                        }
+                    }
+                    Step::Rewrite(keep) => {
+                        let mut bits = (0..8).map(|bit| keep & 1 << bit != 0);
+                        model.retain(|_| bits.next().unwrap_or(true));
+                        journal.rewrite(&model).unwrap();
+                    }
+                    Step::Reopen => {
+                        drop(journal);
+                        let (again, records) = open(&path);
+                        prop_assert_eq!(&records, &model);
+                        journal = again;
+                    }
+                    Step::Crash(payload, sectors, noise) => {
+                        if journal.room() == 0 {
+                            continue;
+                        }
+                        let (record, at) = (Record::Bytes(payload), journal.next_offset());
+                        let before = fs::read(&path).unwrap();
+                        journal.append(&record).unwrap();
+                        drop(journal);
+                        let mut slot = before[at as usize..][..4096].to_vec();
+                        let new = fs::read(&path).unwrap()[at as usize..][..4096].to_vec();
+                        for sector in (0..8).filter(|sector| sectors & 1 << sector != 0).map(|s| s * 512..(s + 1) * 512) {
+                            slot[sector.clone()].copy_from_slice(&new[sector]);
+                        }
+                        if let Some((offset, noise)) = noise {
+                            slot.iter_mut().skip(offset).zip(noise).for_each(|(byte, new)| *byte = new);
+                        }
+                        let file = OpenOptions::new().write(true).open(&path).unwrap();
+                        file.write_all_at(&slot, at).unwrap();
+                        let (again, records) = open(&path);
+                        if slot == new {
+                            model.push(record);
+                        }
+                        prop_assert_eq!(&records, &model);
+                        // Cut off for good.
+                        let rest = &fs::read(&path).unwrap()[again.next_offset() as usize..];
+                        prop_assert!(rest.iter().all(|byte| *byte == 0));
+                        journal = again;
+                    }
+                    Step::CrashInRewrite(written) => {
+                        drop(journal);
+                        let file = image::encode(99, 6, &[[7; 9]]);
+                        fs::write(beside(&path, ".new"), &file[..written.min(file.len())]).unwrap();
+                        let (again, records) = open(&path);
+                        prop_assert_eq!(&records, &model);
+                        journal = again;
+                    }
+                    Step::Damage(at, new) => {
+                        drop(journal);
+                        let good = fs::read(&path).unwrap();
+                        let mut bad = good.clone();
+                        let at = at.index(bad.len());
+                        bad[at..].iter_mut().zip(&new).for_each(|(byte, new)| *byte = *new);
+                        fs::write(&path, &bad).unwrap();
+                        match Journal::<Record>::open(&path, FEW) {
+                            Err(OpenError::Damaged { .. }) => prop_assert_eq!(fs::read(&path).unwrap(), bad),
+                            Err(error) => prop_assert!(false, "{}", error),
+                            Ok((_, records)) if records.len() == model.len() => prop_assert_eq!(&records, &model),
+                            // It looks like an append that was never finished.
+                            Ok((_, records)) => {
+                                let last = model.len() - 1;
+                                prop_assert_eq!(&records, &model[..last]);
+                                prop_assert!((1 + last..2 + last).contains(&(at / 4096)) || at + new.len() > (1 + last) * 4096);
+                            }
+                        }
+                        fs::write(&path, &good).unwrap();
+                        let (again, records) = open(&path);
+                        prop_assert_eq!(&records, &model);
+                        journal = again;
+                    }
+                }
+            }
+            drop(journal);
+            prop_assert_eq!(&open(&path).1, &model);
+        }
+
+        #[test]
+        fn any_file_is_survived(bytes in vec(any::<u8>(), 0..200), record in vec(any::<u8>(), 0..100)) {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("journal");
+            fs::write(&path, &bytes).unwrap();
+            let refused = matches!(Journal::<Record>::open(&path, FEW), Err(OpenError::Damaged { .. }));
+            prop_assert!(refused);
+            // A whole record of any bytes is one of ours, or of another version.
+            fs::write(&path, image::encode(1, 2, &[&record])).unwrap();
+            match Journal::<Record>::open(&path, FEW) {
+                Ok((_, records)) => prop_assert_eq!(records.len(), 1),
+                Err(error) => prop_assert!(matches!(error, OpenError::Foreign { number: 1, .. }), "{}", error),
+            }
+        }
+    }
+}

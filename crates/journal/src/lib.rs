@@ -1,0 +1,17 @@
+//! What must outlive an agent.
+//!
+//! - [`Journal`]: durable records, few and small. What was acknowledged is there after any crash; damage that may have
+//!   cost an acknowledged record is an error, never a shorter list.
+//! - [`EventLog`]: what happened in one migration, for people and programs. Nothing depends on it.
+//!
+//! Neither knows what a record or an event means.
+
+mod event_log;
+pub mod image;
+mod journal;
+
+pub use event_log::{
+    BadId, DamagedLine, EVENT_LOG_BYTES_MAX, EVENT_LOGS_KEPT, Entry, EventLog, Events, LogFile, ReadError,
+};
+pub use image::{Damage, RECORD_BYTES_MAX, RECORDS_MAX};
+pub use journal::{AppendError, Fault, Journal, Limits, OpenError};

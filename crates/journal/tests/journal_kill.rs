@@ -1,0 +1,71 @@
+//! A program that appends is killed at any moment: every record that it was told is durable is there afterwards.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use skein_journal::{Journal, Limits};
+
+const PATH: &str = "SKEIN_JOURNAL_KILL_TEST";
+const LIMITS: Limits = Limits { records: 20 };
+
+/// The program that is killed: appends numbers and prints each that was acknowledged; rewrites when it must.
+fn append_until_killed(path: &Path) -> ! {
+    let (mut journal, mut numbers) = Journal::<u64>::open(path, LIMITS).unwrap();
+    let mut out = std::io::stdout().lock();
+    loop {
+        let number = numbers.last().map_or(0, |last| last + 1);
+        if journal.room() == 0 {
+            numbers.drain(..17);
+            journal.rewrite(&numbers).unwrap();
+        }
+        journal.append(&number).unwrap();
+        // One write, so never half a line.
+        out.write_all(format!("acknowledged {number}\n").as_bytes()).unwrap();
+        numbers.push(number);
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_kill() {
+    if let Some(path) = std::env::var_os(PATH) {
+        append_until_killed(path.as_ref());
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    let (mut last, mut reappeared, mut rewrites) = (None, 0, 0);
+    for round in 0..30u64 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "what_was_acknowledged_is_there_after_a_kill", "--nocapture"])
+            .env(PATH, &path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = child.stdout.take().unwrap();
+        let reader = thread::spawn(move || {
+            let lines = BufReader::new(out).lines().map(Result::unwrap);
+            // The harness may have begun the first line.
+            lines.filter_map(|line| line.split_once("acknowledged ")?.1.parse::<u64>().ok()).last()
+        });
+        // From before it has opened the journal to many rewrites later.
+        thread::sleep(Duration::from_micros(round * round * 331 % 60_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let known = reader.join().unwrap().or(last);
+
+        let (_, numbers) = Journal::<u64>::open(&path, LIMITS).unwrap();
+        if let (Some(first), Some(end)) = (numbers.first(), numbers.last()) {
+            assert_eq!(numbers, (*first..=*end).collect::<Vec<_>>(), "round {round}");
+            rewrites += u64::from(*first > 0);
+        }
+        let found = numbers.last().copied();
+        // The one that was under way may be there, or acknowledged and not yet printed.
+        assert!(found == known || found == Some(known.map_or(0, |known| known + 1)), "{round}: {known:?}, {found:?}");
+        reappeared += u64::from(found != known);
+        last = found;
+    }
+    println!("{last:?} appended, {reappeared} found that were not heard of, rewritten before {rewrites} rounds' ends");
+    assert!(last > Some(100) && rewrites > 5, "the kills came too early to show anything: {last:?}");
+}
