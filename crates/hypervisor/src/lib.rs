@@ -1,17 +1,25 @@
 //! QMP and QEMU processes: what Skein needs of a hypervisor, over its unmodified interfaces.
 //!
-//! - [`Qmp`]: a blocking client of QEMU's control socket; every wait has a deadline.
-//! - [`Config`] → [`Qemu`]: a command line, and the process that runs it, ended when dropped.
-//! - [`migration`]: a migration's settings, its start and its progress.
+//! - [`Monitor`]: a client of QEMU's control socket for several threads; every wait has a deadline. [`Qmp`]: for one.
+//! - [`Config`]: a machine, and the command line of its QEMU. [`Qemu`]: the process, ended when dropped.
+//! - [`process`]: QEMU processes that outlive their starter.
+//! - [`migration`]: a migration's settings, its start and its progress, and what QEMU does when things go wrong.
+//! - [`facts`]: what a QEMU can do, and what a guest is made of.
 //!
 //! Tried with QEMU 7.2 and 10.0. Not here: guests' contents, hosts' networks, libvirt.
 
+pub mod facts;
 pub mod migration;
+pub mod monitor;
+pub mod process;
 pub mod qemu;
 pub mod qmp;
 
-pub use migration::{Compression, MigrationInfo, MigrationStatus, RamInfo, Tls, Tuning};
+pub use migration::{Announcement, Compression, MigrationInfo, MigrationStatus, RamInfo, RunState, Tls, Tuning};
+pub use monitor::{Events, Monitor, MonitorEvent};
+pub use process::{Exit, Log, Process, ProcessId, connect_started, spawn_detached};
 pub use qemu::{
-    Config, Disk, DiskCache, Error, Incoming, MemoryBackend, Nic, NicBackend, Port, Qemu, Serial, version_of,
+    Config, Disk, DiskCache, DiskFormat, Error, HugePages, Incoming, MemoryBackend, Nic, NicBackend, Port, Qemu,
+    Serial, version_of,
 };
 pub use qmp::{Event, Qmp, QmpError, Version};

@@ -5,7 +5,12 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::qmp::{Qmp, QmpError};
+use crate::monitor::Monitor;
+use crate::qmp::{Event, QmpError, Version};
+
+/// The longest downtime limit that QEMU takes.
+pub const DOWNTIME_LIMIT_MS_MAX: u64 = 2_000_000;
+const AVAIL_SWITCHOVER_BANDWIDTH: &str = "avail-switchover-bandwidth";
 
 /// How multifd channels compress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -40,12 +45,17 @@ pub struct Tuning {
     pub xbzrle_cache: Option<u64>,
     /// Without a return path the source calls a migration complete when its last byte has left.
     pub return_path: bool,
-    /// Stop before the switchover, for [`Qmp::execute`] of `migrate-continue`.
+    /// Stop before the switchover, for [`Monitor::migrate_continue`]. Only the source knows it.
     pub pause_before_switchover: bool,
+    /// `MIGRATION` events ([`MigrationStatus::of_event`]).
+    pub events: bool,
     /// Bytes a second. QEMU's default is 128 MiB/s; [`u64::MAX`] is what the field compares with.
     pub max_bandwidth: u64,
-    /// Milliseconds the switchover may be expected to take, 300 by QEMU's default.
+    /// Milliseconds the switchover may be expected to take, 300 by QEMU's default, [`DOWNTIME_LIMIT_MS_MAX`] at most.
     pub downtime_limit_ms: u64,
+    /// Bytes a second that the switchover may count on, in place of QEMU's own estimate. Only QEMU 8.2 and later know
+    /// it; [`Monitor::tune`] leaves it out elsewhere.
+    pub avail_switchover_bandwidth: Option<u64>,
     /// Encryption by QEMU itself.
     pub tls: Option<Tls>,
     /// More capabilities (`migrate-set-capabilities`), by name.
@@ -62,8 +72,10 @@ impl Default for Tuning {
             xbzrle_cache: None,
             return_path: true,
             pause_before_switchover: false,
+            events: false,
             max_bandwidth: u64::MAX,
             downtime_limit_ms: 300,
+            avail_switchover_bandwidth: None,
             tls: None,
             capabilities: Vec::new(),
             parameters: Map::new(),
@@ -79,6 +91,7 @@ impl Tuning {
             ("multifd", self.multifd.is_some()),
             ("xbzrle", self.xbzrle_cache.is_some()),
             ("pause-before-switchover", self.pause_before_switchover),
+            ("events", self.events),
         ];
         let more = self.capabilities.iter().map(|(name, on)| (name.as_str(), *on));
         let all: Vec<Value> =
@@ -92,6 +105,9 @@ impl Tuning {
         // QEMU keeps rates in signed 64 bits.
         all.insert("max-bandwidth".into(), self.max_bandwidth.min(i64::MAX as u64).into());
         all.insert("downtime-limit".into(), self.downtime_limit_ms.into());
+        if let Some(rate) = self.avail_switchover_bandwidth {
+            all.insert(AVAIL_SWITCHOVER_BANDWIDTH.into(), rate.into());
+        }
         if let Some(channels) = self.multifd {
             all.insert("multifd-channels".into(), channels.into());
             all.insert("multifd-compression".into(), json!(self.compression));
@@ -147,6 +163,72 @@ impl MigrationStatus {
     }
 }
 
+impl MigrationStatus {
+    /// What a `MIGRATION` event says; none for other events. QEMU sends them where [`Tuning::events`] is on.
+    pub fn of_event(event: &Event) -> Option<Self> {
+        if event.name != "MIGRATION" {
+            return None;
+        }
+        Some(serde_json::from_value(event.data["status"].clone()).unwrap_or(Self::Other))
+    }
+}
+
+/// Whether the guest runs, and if not, why: QEMU's run states.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RunState {
+    /// It runs.
+    Running,
+    /// Stopped by `stop`; a target with `-S` that has all it needs.
+    Paused,
+    /// A target: its state is on the way.
+    #[serde(rename = "inmigrate")]
+    InMigrate,
+    /// A source: its state is the target's. `cont` runs it all the same.
+    #[serde(rename = "postmigrate")]
+    PostMigrate,
+    /// A source: stopped for the switchover. `cont` is refused.
+    FinishMigrate,
+    /// Not started yet (`-S`).
+    #[serde(rename = "prelaunch")]
+    PreLaunch,
+    /// QEMU or KVM is at its wits' end.
+    InternalError,
+    /// Stopped by a failing disk.
+    IoError,
+    /// The guest has shut down, and QEMU was told to stay.
+    Shutdown,
+    /// The guest's kernel panicked.
+    GuestPanicked,
+    /// The guest sleeps (S3).
+    Suspended,
+    /// Stopped by its watchdog.
+    Watchdog,
+    /// Any other: `save-vm`, `restore-vm`, `debug`, `colo`, `preconfig`...
+    #[serde(untagged)]
+    Other(String),
+}
+
+/// How a guest's NICs tell the network where they are now: `rounds` packets, `initial`, then `step` more each time, up to
+/// `max` milliseconds apart. The default is QEMU's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Announcement {
+    /// Milliseconds before the second packet.
+    pub initial: u32,
+    /// Milliseconds.
+    pub max: u32,
+    /// Packets.
+    pub rounds: u32,
+    /// Milliseconds.
+    pub step: u32,
+}
+
+impl Default for Announcement {
+    fn default() -> Self {
+        Self { initial: 50, max: 550, rounds: 5, step: 100 }
+    }
+}
+
 /// The RAM's part of a migration. Bytes unless said otherwise; the totals grow over all rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all(deserialize = "kebab-case"))]
@@ -198,6 +280,9 @@ pub struct MigrationInfo {
     /// Why it failed.
     #[serde(rename(deserialize = "error-desc"))]
     pub error: Option<String>,
+    /// What would make `migrate` refuse: see [`Monitor::blocked_reasons`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub blocked_reasons: Vec<String>,
 }
 
 impl MigrationInfo {
@@ -212,32 +297,79 @@ impl MigrationInfo {
 /// How often progress is asked for. Each question takes QEMU's big lock for some microseconds.
 const POLL: Duration = Duration::from_millis(20);
 
-impl Qmp {
+impl Monitor {
     /// Sets a migration's capabilities and parameters, on the source or on the target.
-    pub fn tune(&mut self, tuning: &Tuning) -> Result<(), QmpError> {
+    pub fn tune(&self, tuning: &Tuning) -> Result<(), QmpError> {
         self.execute("migrate-set-capabilities", tuning.capabilities())?;
-        self.execute("migrate-set-parameters", tuning.parameters())?;
+        let mut parameters = tuning.parameters();
+        if (*self.version() < Version { major: 8, minor: 2, micro: 0 })
+            && let Some(parameters) = parameters.as_object_mut()
+        {
+            parameters.remove(AVAIL_SWITCHOVER_BANDWIDTH);
+        }
+        self.execute("migrate-set-parameters", parameters)?;
         Ok(())
     }
 
-    /// Listens for a migration: for a QEMU started with `-incoming defer`, after [`Qmp::tune`].
-    pub fn migrate_incoming(&mut self, uri: &str) -> Result<(), QmpError> {
+    /// Listens for a migration: for a QEMU started with `-incoming defer`, after [`Monitor::tune`].
+    pub fn migrate_incoming(&self, uri: &str) -> Result<(), QmpError> {
         self.execute("migrate-incoming", json!({ "uri": uri })).map(drop)
     }
 
-    /// Starts to migrate to `tcp:HOST:PORT`, `unix:PATH`...
-    pub fn migrate(&mut self, uri: &str) -> Result<(), QmpError> {
+    /// Starts to migrate to `tcp:HOST:PORT`, `unix:PATH`... QEMU connects later: that nobody listens is told by
+    /// [`MigrationStatus::Failed`], not here.
+    pub fn migrate(&self, uri: &str) -> Result<(), QmpError> {
         self.execute("migrate", json!({ "uri": uri })).map(drop)
     }
 
+    /// From [`MigrationStatus::PreSwitchover`] on to the switchover; refused in any other state.
+    pub fn migrate_continue(&self) -> Result<(), QmpError> {
+        self.execute("migrate-continue", json!({ "state": "pre-switchover" })).map(drop)
+    }
+
+    /// Ends a migration, on the source; nothing happens if there is none or it is over. See the [module](self) for when
+    /// and how the guest runs again.
+    pub fn migrate_cancel(&self) -> Result<(), QmpError> {
+        self.query("migrate_cancel").map(drop)
+    }
+
+    /// Runs the guest. Refused between [`MigrationStatus::PreSwitchover`] and the migration's end.
+    pub fn cont(&self) -> Result<(), QmpError> {
+        self.query("cont").map(drop)
+    }
+
+    /// Stops the guest. It stays stopped over a migration.
+    pub fn stop(&self) -> Result<(), QmpError> {
+        self.query("stop").map(drop)
+    }
+
+    /// Ends QEMU, the guest with it. The connection may break before the answer.
+    pub fn quit(&self) -> Result<(), QmpError> {
+        match self.query("quit") {
+            Ok(_) | Err(QmpError::Closed) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has the guest's NICs tell the network where they are. QEMU does so itself when a migrated guest first runs.
+    pub fn announce_self(&self, announcement: &Announcement) -> Result<(), QmpError> {
+        self.execute("announce-self", json!(announcement)).map(drop)
+    }
+
     /// How the migration stands.
-    pub fn migration(&mut self) -> Result<MigrationInfo, QmpError> {
+    pub fn migration(&self) -> Result<MigrationInfo, QmpError> {
         MigrationInfo::parse(self.query("query-migrate")?)
+    }
+
+    /// Why this guest cannot be migrated, in QEMU's words, known before any migration: devices and block formats. Empty
+    /// is no promise: some reasons are only found when `migrate` is called, and then are its refusal.
+    pub fn blocked_reasons(&self) -> Result<Vec<String>, QmpError> {
+        Ok(self.migration()?.blocked_reasons)
     }
 
     /// Waits until the migration is over, completed or not, telling `progress` how it stands.
     pub fn wait_migrated(
-        &mut self,
+        &self,
         deadline: Duration,
         mut progress: impl FnMut(&MigrationInfo),
     ) -> Result<MigrationInfo, QmpError> {
@@ -255,9 +387,16 @@ impl Qmp {
         }
     }
 
+    /// Whether the guest runs, and if not, why.
+    pub fn run_state(&self) -> Result<RunState, QmpError> {
+        let answer = self.query("query-status")?;
+        serde_json::from_value(answer["status"].clone())
+            .map_err(|e| QmpError::Malformed { reason: format!("query-status: {e}"), excerpt: answer.to_string() })
+    }
+
     /// Whether the guest runs.
-    pub fn is_running(&mut self) -> Result<bool, QmpError> {
-        Ok(self.query("query-status")?["running"] == json!(true))
+    pub fn is_running(&self) -> Result<bool, QmpError> {
+        Ok(self.run_state()? == RunState::Running)
     }
 }
 
@@ -308,12 +447,37 @@ mod tests {
     }
 
     #[test]
+    fn reads_run_states_and_events() {
+        let state = |name: &str| serde_json::from_value::<RunState>(json!(name)).unwrap();
+        for (name, wanted) in [
+            ("running", RunState::Running),
+            ("inmigrate", RunState::InMigrate),
+            ("postmigrate", RunState::PostMigrate),
+            ("finish-migrate", RunState::FinishMigrate),
+            ("prelaunch", RunState::PreLaunch),
+            ("guest-panicked", RunState::GuestPanicked),
+            ("colo", RunState::Other("colo".into())),
+        ] {
+            assert_eq!(state(name), wanted);
+            assert_eq!(serde_json::to_value(wanted).unwrap(), json!(name));
+        }
+        let event = |name: &str, data| Event { name: name.into(), data, time: Duration::ZERO };
+        let status = |data| MigrationStatus::of_event(&event("MIGRATION", data));
+        assert_eq!(status(json!({"status": "pre-switchover"})), Some(MigrationStatus::PreSwitchover));
+        assert_eq!(status(json!({"status": "invented-later"})), Some(MigrationStatus::Other));
+        assert_eq!(status(Value::Null), Some(MigrationStatus::Other));
+        assert_eq!(MigrationStatus::of_event(&event("STOP", Value::Null)), None);
+    }
+
+    #[test]
     fn tuning_in_qemus_words() {
         let tuning = Tuning {
             multifd: Some(4),
             compression: Compression::Zstd,
             tls: Some(Tls { creds: "tls0".into(), hostname: Some("b".into()) }),
             capabilities: vec![("zero-copy-send".into(), true)],
+            events: true,
+            avail_switchover_bandwidth: Some(5),
             ..Tuning::default()
         };
         let on: Vec<String> = tuning.capabilities()["capabilities"]
@@ -323,11 +487,11 @@ mod tests {
             .filter(|c| c["state"] == json!(true))
             .map(|c| c["capability"].as_str().unwrap().into())
             .collect();
-        assert_eq!(on, ["return-path", "multifd", "zero-copy-send"]);
+        assert_eq!(on, ["return-path", "multifd", "events", "zero-copy-send"]);
         assert_eq!(
             tuning.parameters(),
             json!({
-                "max-bandwidth": i64::MAX, "downtime-limit": 300, "multifd-channels": 4, "multifd-compression": "zstd",
+                "max-bandwidth": i64::MAX, "downtime-limit": 300, "avail-switchover-bandwidth": 5, "multifd-channels": 4, "multifd-compression": "zstd",
                 "tls-creds": "tls0", "tls-hostname": "b"
             })
         );

@@ -13,7 +13,7 @@ use crate::qmp::{Qmp, QmpError, Version};
 pub const BINARY_VARIABLE: &str = "SKEIN_QEMU";
 const BINARY_DEFAULT: &str = "qemu-system-x86_64";
 /// What is kept of QEMU's standard error: its end.
-const STDERR_BYTES_MAX: usize = 16 << 10;
+pub(crate) const STDERR_BYTES_MAX: usize = 16 << 10;
 
 /// Where the guest's RAM lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -24,6 +24,27 @@ pub enum MemoryBackend {
     Memfd,
     /// QEMU's default.
     Anonymous,
+}
+
+/// Huge pages of the host under the guest's RAM; they must be reserved (`vm.nr_hugepages`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum HugePages {
+    /// 2 MiB.
+    #[serde(rename = "2M")]
+    Size2M,
+    /// 1 GiB.
+    #[serde(rename = "1G")]
+    Size1G,
+}
+
+impl HugePages {
+    /// As QEMU writes it.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Size2M => "2M",
+            Self::Size1G => "1G",
+        }
+    }
 }
 
 /// The guest's first serial port.
@@ -57,22 +78,81 @@ pub enum DiskCache {
     Writeback,
 }
 
-/// A raw image as a virtio disk. Not locked: source and target have it open at the same time.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Disk {
-    /// The image.
-    pub path: PathBuf,
-    /// How it is cached.
-    pub cache: DiskCache,
+/// What a disk's bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DiskFormat {
+    /// The disk's own.
+    #[default]
+    Raw,
+    /// QEMU's, with its backing files if it names any.
+    Qcow2,
 }
 
-/// A virtio NIC.
+/// A virtio disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disk {
+    /// The image, or a block device.
+    pub path: PathBuf,
+    /// Whether the path is a block device: QEMU has another driver for those.
+    pub block_device: bool,
+    /// What its bytes are.
+    pub format: DiskFormat,
+    /// How it is cached.
+    pub cache: DiskCache,
+    /// Whether QEMU locks the image. A source gives its lock up when it stops for the switchover, and a target takes it
+    /// then, so this protects from strangers, not from source and target both running.
+    pub locked: bool,
+    /// Whether the guest may only read it.
+    pub read_only: bool,
+}
+
+impl Disk {
+    /// A raw image past the page cache, not locked.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            block_device: false,
+            format: DiskFormat::Raw,
+            cache: DiskCache::None,
+            locked: false,
+            read_only: false,
+        }
+    }
+
+    fn blockdev(&self, number: usize) -> OsString {
+        let format = if self.format == DiskFormat::Raw { "raw" } else { "qcow2" };
+        let direct = if self.cache == DiskCache::None { "on" } else { "off" };
+        let read_only = if self.read_only { ",read-only=on" } else { "" };
+        let file = if self.block_device { "host_device" } else { "file" };
+        let locking = if self.locked { "auto" } else { "off" };
+        let mut node = OsString::from(format!(
+            "driver={format},node-name=disk{number},cache.direct={direct}{read_only},file.driver={file},\
+             file.locking={locking},file.filename="
+        ));
+        node.push(escape(&self.path));
+        node
+    }
+}
+
+/// A NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nic {
     /// Its address, `52:54:00:...`: the same on source and target.
     pub mac: String,
+    /// A PCI device: `virtio-net-pci`, `e1000e`...
+    pub model: String,
     /// What it is plugged into.
     pub backend: NicBackend,
+    /// Whether the kernel moves a tap's packets (`/dev/vhost-net`), not QEMU.
+    pub vhost: bool,
+}
+
+impl Nic {
+    /// A virtio NIC without vhost.
+    pub fn new(mac: impl Into<String>, backend: NicBackend) -> Self {
+        Self { mac: mac.into(), model: "virtio-net-pci".into(), backend, vhost: false }
+    }
 }
 
 /// What a NIC is plugged into.
@@ -90,7 +170,7 @@ pub enum Incoming {
     /// It boots.
     #[default]
     No,
-    /// It waits for [`Qmp::migrate_incoming`].
+    /// It waits for [`Monitor::migrate_incoming`](crate::Monitor::migrate_incoming).
     Defer,
     /// It listens at once.
     Uri(String),
@@ -117,6 +197,8 @@ pub struct Config {
     pub memory_kib: u64,
     /// Where the RAM lives.
     pub memory: MemoryBackend,
+    /// Huge pages under a memfd; none: the kernel's choice.
+    pub hugepages: Option<HugePages>,
     /// Kernel, initramfs and command line of a direct boot.
     pub kernel: Option<PathBuf>,
     /// See `kernel`.
@@ -137,6 +219,11 @@ pub struct Config {
     pub incoming: Incoming,
     /// Whether the guest stays stopped until `cont` (`-S`).
     pub paused: bool,
+    /// Whether QEMU ends where the guest would reboot.
+    pub no_reboot: bool,
+    /// Whether QEMU gives up the system calls that it does not need (`-sandbox`), so that a guest that breaks out of it
+    /// finds fewer. It can start no other program then: no network scripts or helpers.
+    pub sandbox: bool,
     /// More arguments, last.
     pub extra: Vec<OsString>,
 }
@@ -154,6 +241,7 @@ impl Config {
             cpus: 1,
             memory_kib,
             memory: MemoryBackend::default(),
+            hugepages: None,
             kernel: None,
             initrd: None,
             append: String::new(),
@@ -164,8 +252,17 @@ impl Config {
             qmp: qmp.into(),
             incoming: Incoming::No,
             paused: false,
+            no_reboot: true,
+            sandbox: false,
             extra: Vec::new(),
         }
+    }
+
+    /// The same machine as a migration's target: it waits for [`Monitor::migrate_incoming`] and then for `cont`.
+    ///
+    /// [`Monitor::migrate_incoming`]: crate::Monitor::migrate_incoming
+    pub fn target(self) -> Self {
+        Self { incoming: Incoming::Defer, paused: true, ..self }
     }
 
     /// The program that will run.
@@ -178,8 +275,14 @@ impl Config {
     pub fn arguments(&self) -> Vec<OsString> {
         let mut args = Arguments(Vec::new());
         args.option("-name", &self.name);
-        args.flags(["-nodefaults", "-no-user-config", "-no-reboot"]);
+        args.flags(["-nodefaults", "-no-user-config"]);
+        if self.no_reboot {
+            args.flags(["-no-reboot"]);
+        }
         args.option("-display", "none");
+        if self.sandbox {
+            args.option("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
+        }
         if let Some(directory) = &self.firmware {
             args.option("-L", directory);
         }
@@ -188,7 +291,12 @@ impl Config {
         match self.memory {
             MemoryBackend::Anonymous => args.option("-machine", machine),
             MemoryBackend::Memfd => {
-                args.option("-object", format!("memory-backend-memfd,id=ram0,share=on,size={}K", self.memory_kib));
+                let huge = self.hugepages.map(|size| format!(",hugetlb=on,hugetlbsize={}", size.as_str()));
+                let huge = huge.unwrap_or_default();
+                args.option(
+                    "-object",
+                    format!("memory-backend-memfd,id=ram0,share=on{huge},size={}K", self.memory_kib),
+                );
                 args.option("-machine", format!("{machine},memory-backend=ram0"));
             }
         }
@@ -203,17 +311,15 @@ impl Config {
             args.option("-initrd", initrd);
         }
         for (number, disk) in self.disks.iter().enumerate() {
-            let direct = if disk.cache == DiskCache::None { "on" } else { "off" };
-            let mut node = OsString::from(format!(
-                "driver=raw,node-name=disk{number},cache.direct={direct},file.driver=file,file.locking=off,file.filename="
-            ));
-            node.push(escape(&disk.path));
-            args.option("-blockdev", node);
+            args.option("-blockdev", disk.blockdev(number));
             args.option("-device", format!("virtio-blk-pci,drive=disk{number}"));
         }
         for (number, nic) in self.nics.iter().enumerate() {
             let backend = match &nic.backend {
-                NicBackend::Tap(tap) => format!("tap,id=net{number},ifname={tap},script=no,downscript=no"),
+                NicBackend::Tap(tap) => {
+                    let vhost = if nic.vhost { ",vhost=on" } else { "" };
+                    format!("tap,id=net{number},ifname={tap},script=no,downscript=no{vhost}")
+                }
                 NicBackend::Other(rest) => match rest.split_once(',') {
                     Some((kind, options)) => format!("{kind},id=net{number},{options}"),
                     None => format!("{rest},id=net{number}"),
@@ -221,7 +327,7 @@ impl Config {
             };
             args.option("-netdev", backend);
             // No option ROM: it is a file that firmware directories may lack, and nothing boots from here.
-            args.option("-device", format!("virtio-net-pci,netdev=net{number},mac={},romfile=", nic.mac));
+            args.option("-device", format!("{},netdev=net{number},mac={},romfile=", nic.model, nic.mac));
         }
         match &self.serial {
             Serial::None => {}
@@ -300,8 +406,8 @@ pub enum Error {
     /// It ended by itself.
     #[error("QEMU ended with {status}: {stderr}")]
     Ended {
-        /// How.
-        status: ExitStatus,
+        /// How: `exit status: 1`, `signal: 9 (SIGKILL)`.
+        status: String,
         /// What it wrote to standard error.
         stderr: String,
     },
@@ -320,6 +426,14 @@ pub enum Error {
         program: PathBuf,
         /// The beginning of what it wrote.
         said: String,
+    },
+    /// The file for its output cannot be written.
+    #[error("opening {path}, QEMU's log")]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
     },
     /// The process cannot be observed.
     #[error("observing QEMU")]
@@ -380,19 +494,15 @@ impl Qemu {
         let stderr = Arc::default();
         collect(child.0.stderr.take().expect("is piped"), Arc::clone(&stderr));
 
-        let qmp = loop {
-            if let Some(status) = child.0.try_wait().map_err(Error::Process)? {
+        let ended = || match child.0.try_wait().map_err(Error::Process)? {
+            None => Ok(()),
+            Some(status) => {
                 // Let the reader see the last words.
                 std::thread::sleep(Duration::from_millis(50));
-                return Err(Error::Ended { status, stderr: text(&stderr) });
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            match Qmp::connect(&config.qmp, left.min(Duration::from_millis(100))) {
-                Ok(qmp) => break qmp,
-                Err(QmpError::Connect { .. } | QmpError::Timeout { .. } | QmpError::Closed) if !left.is_zero() => {}
-                Err(source) => return Err(Error::Qmp { stderr: text(&stderr), source }),
+                Err(Error::Ended { status: status.to_string(), stderr: text(&stderr) })
             }
         };
+        let qmp = first_connection(|wait| Qmp::connect(&config.qmp, wait), ended, || text(&stderr), end)?;
         Ok(Self { child, stderr, qmp, command_line })
     }
 
@@ -446,9 +556,28 @@ impl Qemu {
     }
 }
 
+/// Connects to a new QEMU's control socket, as long as it lives and until `end`. `alive` fails if it has ended; `said`
+/// is what it wrote.
+pub(crate) fn first_connection<T>(
+    connect: impl Fn(Duration) -> Result<T, QmpError>,
+    mut alive: impl FnMut() -> Result<(), Error>,
+    said: impl Fn() -> String,
+    end: Instant,
+) -> Result<T, Error> {
+    loop {
+        alive()?;
+        let left = end.saturating_duration_since(Instant::now());
+        match connect(left.min(Duration::from_millis(100))) {
+            Ok(connected) => return Ok(connected),
+            Err(QmpError::Connect { .. } | QmpError::Timeout { .. } | QmpError::Closed) if !left.is_zero() => {}
+            Err(source) => return Err(Error::Qmp { stderr: said(), source }),
+        }
+    }
+}
+
 /// A process that is killed when dropped.
 #[derive(Debug)]
-struct Killed(Child);
+pub(crate) struct Killed(pub(crate) Child);
 
 impl Killed {
     fn kill(&mut self) {
@@ -465,7 +594,7 @@ impl Drop for Killed {
 }
 
 /// Keeps the end of what a process writes, until it ends.
-fn collect(mut from: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>) -> std::thread::JoinHandle<()> {
+pub(crate) fn collect(mut from: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -477,9 +606,13 @@ fn collect(mut from: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>) -> s
     })
 }
 
-fn text(stderr: &Mutex<Vec<u8>>) -> String {
-    let bytes = stderr.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    match String::from_utf8_lossy(&bytes).trim() {
+pub(crate) fn text(stderr: &Mutex<Vec<u8>>) -> String {
+    words(&stderr.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+}
+
+/// What a process wrote, for an error message.
+pub(crate) fn words(bytes: &[u8]) -> String {
+    match String::from_utf8_lossy(bytes).trim() {
         "" => "it wrote nothing".into(),
         said => said.into(),
     }
@@ -500,10 +633,10 @@ mod tests {
         config.kernel = Some("/k".into());
         config.initrd = Some("/i".into());
         config.append = "quiet".into();
-        config.disks = vec![Disk { path: "/d".into(), cache: DiskCache::None }];
+        config.disks = vec![Disk::new("/d")];
         config.nics = vec![
-            Nic { mac: "52:54:00:00:00:01".into(), backend: NicBackend::Tap("tap0".into()) },
-            Nic { mac: "52:54:00:00:00:02".into(), backend: NicBackend::Other("user,restrict=on".into()) },
+            Nic::new("52:54:00:00:00:01", NicBackend::Tap("tap0".into())),
+            Nic::new("52:54:00:00:00:02", NicBackend::Other("user,restrict=on".into())),
         ];
         config.serial = Serial::File("/log".into());
         config.ports = vec![Port { name: "p".into(), socket: "/p".into() }];
@@ -526,6 +659,36 @@ mod tests {
              -chardev socket,id=qmp0,path=/run/a,,b/qmp,server=on,wait=off -mon chardev=qmp0,mode=control \
              -incoming defer -S -d int"
         );
+    }
+
+    #[test]
+    fn a_managed_machine_and_its_target() {
+        let mut config = Config::new("vm", 2_097_152, "/q");
+        config.no_reboot = false;
+        config.sandbox = true;
+        config.hugepages = Some(HugePages::Size2M);
+        config.disks = vec![
+            Disk { format: DiskFormat::Qcow2, locked: true, cache: DiskCache::Writeback, ..Disk::new("/s/a") },
+            Disk { block_device: true, read_only: true, ..Disk::new("/dev/b") },
+        ];
+        let tap = NicBackend::Tap("t0".into());
+        config.nics = vec![Nic { vhost: true, model: "e1000e".into(), ..Nic::new("52:54:00:00:00:01", tap) }];
+        let source = line(&config);
+        assert_eq!(
+            source,
+            "-name vm -nodefaults -no-user-config -display none \
+             -sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny -accel tcg \
+             -object memory-backend-memfd,id=ram0,share=on,hugetlb=on,hugetlbsize=2M,size=2097152K \
+             -machine q35,memory-backend=ram0 -m 2097152K -cpu max -smp 1 \
+             -blockdev driver=qcow2,node-name=disk0,cache.direct=off,file.driver=file,file.locking=auto,file.filename=/s/a \
+             -device virtio-blk-pci,drive=disk0 \
+             -blockdev driver=raw,node-name=disk1,cache.direct=on,read-only=on,file.driver=host_device,\
+             file.locking=off,file.filename=/dev/b -device virtio-blk-pci,drive=disk1 \
+             -netdev tap,id=net0,ifname=t0,script=no,downscript=no,vhost=on \
+             -device e1000e,netdev=net0,mac=52:54:00:00:00:01,romfile= \
+             -chardev socket,id=qmp0,path=/q,server=on,wait=off -mon chardev=qmp0,mode=control"
+        );
+        assert_eq!(line(&config.target()), format!("{source} -incoming defer -S"));
     }
 
     #[test]

@@ -4,13 +4,16 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
+use std::ops::Deref;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::monitor::{Events, Monitor, MonitorEvent};
 
 /// The longest answer that is read. QEMU's own limit for what it reads is 64 MiB; its longest answer
 /// (`query-qmp-schema`) is about 200 KiB.
@@ -71,7 +74,7 @@ pub enum QmpError {
 }
 
 /// QEMU's version.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Version {
     /// 10 of 10.0.2.
     pub major: u32,
@@ -100,7 +103,7 @@ pub struct Event {
 
 /// One line from QEMU.
 #[derive(Debug, Clone, PartialEq)]
-enum Message {
+pub(crate) enum Message {
     Greeting(Version),
     Return { id: Option<u64>, value: Value },
     Error { id: Option<u64>, class: String, description: String },
@@ -167,7 +170,7 @@ fn parse(line: &[u8]) -> Result<Message, QmpError> {
     }
 }
 
-fn excerpt(line: &[u8]) -> String {
+pub(crate) fn excerpt(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(&line[..line.len().min(80)]);
     format!("{text:?}")
 }
@@ -205,132 +208,81 @@ impl Lines {
     }
 }
 
-/// A client of one QMP socket. QEMU serves one client a socket at a time.
+/// The blocking client of one QMP socket: a [`Monitor`], and the events that arrived on it since it was connected.
 #[derive(Debug)]
 pub struct Qmp {
-    stream: UnixStream,
-    lines: Lines,
-    events: VecDeque<Event>,
-    events_dropped: u64,
-    next_id: u64,
-    version: Version,
+    monitor: Monitor,
+    events: Events,
 }
 
 impl Qmp {
     /// Connects and negotiates, all within `deadline`. Waits for a socket that is not there yet.
     pub fn connect(path: &Path, deadline: Duration) -> Result<Self, QmpError> {
-        let end = Instant::now() + deadline;
-        loop {
-            match UnixStream::connect(path) {
-                Ok(stream) => return Self::negotiate(stream, end.saturating_duration_since(Instant::now())),
-                Err(source) if Instant::now() >= end => return Err(QmpError::Connect { path: path.into(), source }),
-                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                Err(source) => return Err(QmpError::Connect { path: path.into(), source }),
-            }
-        }
+        connect(path, deadline, Self::negotiate)
     }
 
     /// Takes a connected socket: reads the greeting and leaves the negotiation mode, all within `deadline`.
     pub fn negotiate(stream: UnixStream, deadline: Duration) -> Result<Self, QmpError> {
-        let version = Version { major: 0, minor: 0, micro: 0 };
-        let mut qmp =
-            Self { stream, lines: Lines::default(), events: VecDeque::new(), events_dropped: 0, next_id: 1, version };
-        let end = Instant::now() + deadline;
-        match qmp.read_message(end)? {
-            Some(Message::Greeting(version)) => qmp.version = version,
-            Some(other) => {
-                return Err(QmpError::Malformed { reason: "no greeting".into(), excerpt: format!("{other:?}") });
-            }
-            None => return Err(QmpError::Timeout { what: "with a greeting".into(), after: deadline }),
-        }
-        qmp.execute_within("qmp_capabilities", Value::Null, end.saturating_duration_since(Instant::now()))?;
-        Ok(qmp)
-    }
-
-    /// QEMU's version, from its greeting.
-    pub fn version(&self) -> &Version {
-        &self.version
-    }
-
-    /// Executes a command without arguments and gives what it returns.
-    pub fn query(&mut self, command: &str) -> Result<Value, QmpError> {
-        self.execute(command, Value::Null)
-    }
-
-    /// Executes a command and gives what it returns, within [`COMMAND_DEADLINE`]. `arguments`: an object, or null for none.
-    pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
-        self.execute_within(command, arguments, COMMAND_DEADLINE)
-    }
-
-    /// Executes a command and gives what it returns, within `deadline`. An answer that comes later is ignored.
-    pub fn execute_within(&mut self, command: &str, arguments: Value, deadline: Duration) -> Result<Value, QmpError> {
-        let end = Instant::now() + deadline;
-        let id = self.next_id;
-        self.next_id += 1;
-        let mut request = json!({ "execute": command, "id": id });
-        if !arguments.is_null() {
-            request["arguments"] = arguments;
-        }
-        let timeout = || QmpError::Timeout { what: command.into(), after: deadline };
-        self.stream.set_write_timeout(Some(remaining(end).ok_or_else(timeout)?)).map_err(QmpError::Io)?;
-        match self.stream.write_all(format!("{request}\n").as_bytes()) {
-            Ok(()) => {}
-            Err(error) if would_block(&error) => return Err(timeout()),
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(QmpError::Closed),
-            Err(error) => return Err(QmpError::Io(error)),
-        }
-        loop {
-            match self.read_message(end)?.ok_or_else(timeout)? {
-                Message::Event(event) => self.keep(event),
-                Message::Return { id: Some(answered), value } if answered == id => return Ok(value),
-                Message::Error { id: Some(answered), class, description } if answered == id => {
-                    return Err(QmpError::Refused { command: command.into(), class, description });
-                }
-                // Late answers to commands whose deadline had passed.
-                Message::Return { id: Some(answered), .. } | Message::Error { id: Some(answered), .. }
-                    if answered < id => {}
-                // QEMU answers without id only what it could not parse.
-                other => {
-                    return Err(QmpError::Malformed {
-                        reason: format!("not an answer to {command}"),
-                        excerpt: excerpt(format!("{other:?}").as_bytes()),
-                    });
-                }
-            }
-        }
+        let (sink, events) = Events::new(EVENTS_MAX);
+        Ok(Self { monitor: Monitor::open(stream, deadline, Some(Box::new(sink)))?, events })
     }
 
     /// The oldest event not yet taken, waiting up to `wait` for one.
     pub fn next_event(&mut self, wait: Duration) -> Result<Option<Event>, QmpError> {
-        let end = Instant::now() + wait;
-        while self.events.is_empty() {
-            match self.read_message(end)? {
-                None => return Ok(None),
-                Some(Message::Event(event)) => self.keep(event),
-                // A late answer.
-                Some(_) => {}
-            }
+        match self.events.next(wait) {
+            Some(MonitorEvent::Event(event)) => Ok(Some(event)),
+            Some(MonitorEvent::Closed) => Err(self.monitor.why_closed()),
+            None => Ok(None),
         }
-        Ok(self.events.pop_front())
     }
 
     /// Events lost because nobody took them.
     pub fn events_dropped(&self) -> u64 {
-        self.events_dropped
+        self.events.dropped()
     }
+}
 
-    fn keep(&mut self, event: Event) {
-        if self.events.len() == EVENTS_MAX {
-            self.events.pop_front();
-            self.events_dropped += 1;
+impl Deref for Qmp {
+    type Target = Monitor;
+
+    fn deref(&self) -> &Monitor {
+        &self.monitor
+    }
+}
+
+/// Connects to `path`, waiting for a socket that is not there yet, and gives what `negotiate` makes of it; all within `deadline`.
+pub(crate) fn connect<T>(
+    path: &Path,
+    deadline: Duration,
+    negotiate: impl FnOnce(UnixStream, Duration) -> Result<T, QmpError>,
+) -> Result<T, QmpError> {
+    let end = Instant::now() + deadline;
+    loop {
+        match UnixStream::connect(path) {
+            Ok(stream) => return negotiate(stream, end.saturating_duration_since(Instant::now())),
+            Err(source) if Instant::now() >= end => return Err(QmpError::Connect { path: path.into(), source }),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(source) => return Err(QmpError::Connect { path: path.into(), source }),
         }
-        self.events.push_back(event);
+    }
+}
+
+/// The messages of a socket, in order.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    stream: UnixStream,
+    lines: Lines,
+}
+
+impl Messages {
+    pub(crate) fn new(stream: UnixStream) -> Self {
+        Self { stream, lines: Lines::default() }
     }
 
-    /// The next message, or none if `end` comes first. What has arrived already is always given.
-    fn read_message(&mut self, end: Instant) -> Result<Option<Message>, QmpError> {
+    /// The next message, or none if `end` comes first. Without `end`: until the socket is shut down.
+    pub(crate) fn next(&mut self, end: Option<Instant>) -> Result<Option<Message>, QmpError> {
         let mut buffer = [0; 16 << 10];
         loop {
             if let Some(line) = self.lines.next()? {
@@ -339,9 +291,14 @@ impl Qmp {
                 }
                 return parse(&line).map(Some);
             }
-            // A deadline in the past still looks once at what is there.
-            let wait = remaining(end).unwrap_or(Duration::from_micros(1));
-            self.stream.set_read_timeout(Some(wait)).map_err(QmpError::Io)?;
+            let wait = match end {
+                None => None,
+                Some(end) => match remaining(end) {
+                    None => return Ok(None),
+                    wait => wait,
+                },
+            };
+            self.stream.set_read_timeout(wait).map_err(QmpError::Io)?;
             match self.stream.read(&mut buffer) {
                 Ok(0) => return Err(QmpError::Closed),
                 Ok(count) => self.lines.push(&buffer[..count]),
@@ -355,11 +312,11 @@ impl Qmp {
 }
 
 /// Time until `end`, if any is left (a timeout of zero would mean none).
-fn remaining(end: Instant) -> Option<Duration> {
+pub(crate) fn remaining(end: Instant) -> Option<Duration> {
     Some(end.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
 }
 
-fn would_block(error: &io::Error) -> bool {
+pub(crate) fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
@@ -367,7 +324,8 @@ fn would_block(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::io::BufRead;
+    use serde_json::json;
+    use std::io::{BufRead, Write};
 
     const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": "Debian"}, "capabilities": ["oob"]}}"#;
 
@@ -492,7 +450,7 @@ mod tests {
     #[test]
     fn a_late_answer_is_not_taken_for_another() {
         let answers = [OK, "", "{\"return\": \"late\", \"id\": 2}\n{\"return\": \"right\", \"id\": $}"];
-        let mut qmp = Qmp::negotiate(fake(GREETING, &answers), SECOND).unwrap();
+        let qmp = Qmp::negotiate(fake(GREETING, &answers), SECOND).unwrap();
         let timeout = qmp.execute_within("slow", Value::Null, Duration::from_millis(30)).unwrap_err();
         assert_eq!(timeout.to_string(), "QEMU did not answer slow within 30 ms");
         assert_eq!(qmp.query("next").unwrap(), json!("right"));
@@ -504,7 +462,7 @@ mod tests {
         for (greeting, answers, said) in [
             ("220 mail ESMTP", &[][..], "is this a QMP socket?"),
             (r#"{"return": {}}"#, &[], "no greeting"),
-            (GREETING, &[wrong], "not an answer to qmp_capabilities"),
+            (GREETING, &[wrong], "an answer to nothing that was asked"),
             (GREETING, &["garbage"], "is this a QMP socket?"),
             (GREETING, &[], "did not answer qmp_capabilities"),
             ("", &[], "did not answer with a greeting"),
@@ -522,7 +480,9 @@ mod tests {
         let flood = format!("{}{OK}", "{\"event\": \"E\"}\n".repeat(EVENTS_MAX + 5));
         let mut qmp = Qmp::negotiate(fake(GREETING, &[OK, &flood]), SECOND).unwrap();
         qmp.query("one").unwrap();
-        assert_eq!((qmp.events.len(), qmp.events_dropped()), (EVENTS_MAX, 5));
+        assert_eq!(qmp.events_dropped(), 5);
+        let kept = std::iter::from_fn(|| qmp.next_event(Duration::ZERO).unwrap()).count();
+        assert_eq!(kept, EVENTS_MAX);
     }
 
     #[test]

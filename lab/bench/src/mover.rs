@@ -146,7 +146,7 @@ impl Mover {
             xbzrle_cache: (self == Mover::QemuXbzrle).then_some(XBZRLE_CACHE_BYTES),
             downtime_limit_ms,
             // QEMU then tells each change of state as it happens.
-            capabilities: vec![("events".into(), true)],
+            events: true,
             ..Tuning::default()
         }
     }

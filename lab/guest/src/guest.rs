@@ -107,9 +107,9 @@ impl Spec {
         config.initrd = Some(self.image.initrd.clone());
         // Mitigations cost an emulated CPU much and protect nothing here; a panic must end QEMU (with -no-reboot).
         config.append = format!("console=ttyS0 quiet panic=-1 mitigations=off nokaslr {}", self.params.command_line());
-        config.disks = self.disk.iter().map(|disk| Disk { path: disk.path(), cache: disk.cache() }).collect();
+        config.disks = self.disk.iter().map(|disk| Disk { cache: disk.cache(), ..Disk::new(disk.path()) }).collect();
         config.nics =
-            self.nic.iter().map(|(mac, tap)| Nic { mac: mac.clone(), backend: NicBackend::Tap(tap.clone()) }).collect();
+            self.nic.iter().map(|(mac, tap)| Nic::new(mac, NicBackend::Tap(tap.clone()))).collect();
         config.serial = Serial::File(directory.join("console"));
         config.ports = [(CONTROL_PORT, "control"), (BEAT_PORT, "beat")]
             .map(|(name, socket)| Port { name: name.into(), socket: directory.join(socket) })

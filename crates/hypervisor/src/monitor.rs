@@ -1,0 +1,462 @@
+//! A QMP client for several threads: a thread reads the socket, gives answers to whoever waits for them, and events to
+//! subscribers.
+//!
+//! QEMU answers in order (out-of-band execution is not negotiated): a slow command delays those after it. It reads at
+//! most eight commands ahead.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use parking_lot::{Condvar, Mutex};
+use serde_json::{Value, json};
+
+use crate::qmp::{
+    COMMAND_DEADLINE, Event, Message, Messages, QmpError, Version, connect, excerpt, remaining, would_block,
+};
+
+/// What a subscriber hears.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MonitorEvent {
+    /// QEMU's word.
+    Event(Event),
+    /// The connection is over: QEMU ended, or another client took its place. Nothing follows.
+    Closed,
+}
+
+/// Takes events in the reading thread, so it must not block; `false` to get no more.
+type Sink = Box<dyn FnMut(MonitorEvent) -> bool + Send>;
+
+/// A QMP connection, which several threads may use at once. Clones are the same connection; it is closed with the last.
+#[derive(Debug, Clone)]
+pub struct Monitor(Arc<Connection>);
+
+#[derive(Debug)]
+struct Connection {
+    /// Locked while a command is written.
+    writer: Mutex<UnixStream>,
+    /// The same socket, to shut it down without a lock.
+    stream: UnixStream,
+    shared: Arc<Shared>,
+    version: Version,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Ends the reading thread.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// What the reading thread shares with the connection; it does not keep the connection itself.
+#[derive(Debug)]
+struct Shared(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    next_id: u64,
+    /// Who waits for which answer: at most as many as there are threads.
+    waiting: HashMap<u64, SyncSender<Answer>>,
+    sinks: Vec<Sink>,
+    closed: bool,
+    /// Why, for the first who asks.
+    reason: Option<QmpError>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_struct("State").field("waiting", &self.waiting.len()).field("closed", &self.closed).finish()
+    }
+}
+
+/// What QEMU answers: a value, or its class of error and its words.
+type Answer = Result<Value, (String, String)>;
+
+impl Monitor {
+    /// Connects and negotiates, all within `deadline`. Waits for a socket that is not there yet. QEMU serves one client
+    /// a socket at a time: where another is connected, no greeting comes in time.
+    pub fn connect(path: &Path, deadline: Duration) -> Result<Self, QmpError> {
+        connect(path, deadline, Self::negotiate)
+    }
+
+    /// Takes a connected socket: reads the greeting and leaves the negotiation mode, all within `deadline`.
+    pub fn negotiate(stream: UnixStream, deadline: Duration) -> Result<Self, QmpError> {
+        Self::open(stream, deadline, None)
+    }
+
+    /// As [`Monitor::negotiate`], with a subscriber that misses nothing.
+    pub(crate) fn open(stream: UnixStream, deadline: Duration, sink: Option<Sink>) -> Result<Self, QmpError> {
+        let end = Instant::now() + deadline;
+        let duplicate = || stream.try_clone().map_err(QmpError::Io);
+        let (writer, mut messages) = (duplicate()?, Messages::new(duplicate()?));
+        let version = match messages.next(Some(end))? {
+            Some(Message::Greeting(version)) => version,
+            Some(other) => {
+                return Err(QmpError::Malformed { reason: "no greeting".into(), excerpt: format!("{other:?}") });
+            }
+            None => return Err(QmpError::Timeout { what: "with a greeting".into(), after: deadline }),
+        };
+        let state = State { next_id: 1, sinks: sink.into_iter().collect(), ..State::default() };
+        let shared = Arc::new(Shared(Mutex::new(state)));
+        let of_reader = Arc::clone(&shared);
+        std::thread::Builder::new().name("qmp".into()).spawn(move || of_reader.read(messages)).map_err(QmpError::Io)?;
+        let monitor = Self(Arc::new(Connection { writer: Mutex::new(writer), stream, shared, version }));
+        monitor.execute_within("qmp_capabilities", Value::Null, end.saturating_duration_since(Instant::now()))?;
+        Ok(monitor)
+    }
+
+    /// QEMU's version, from its greeting.
+    pub fn version(&self) -> &Version {
+        &self.0.version
+    }
+
+    /// The process at the other end, by the kernel's word: the one that made the socket listen. That is QEMU, unless a
+    /// manager (libvirt) made the socket for it. None: it is not visible from this process's pid namespace.
+    pub fn peer_pid(&self) -> Result<Option<u32>, QmpError> {
+        let peer = getsockopt(&self.0.stream, PeerCredentials).map_err(|errno| QmpError::Io(errno.into()))?;
+        Ok(u32::try_from(peer.pid()).ok().filter(|&pid| pid != 0))
+    }
+
+    /// Executes a command without arguments and gives what it returns.
+    pub fn query(&self, command: &str) -> Result<Value, QmpError> {
+        self.execute(command, Value::Null)
+    }
+
+    /// Executes a command and gives what it returns, within [`COMMAND_DEADLINE`]. `arguments`: an object, or null for none.
+    pub fn execute(&self, command: &str, arguments: Value) -> Result<Value, QmpError> {
+        self.execute_within(command, arguments, COMMAND_DEADLINE)
+    }
+
+    /// Executes a command and gives what it returns, within `deadline`. An answer that comes later is ignored: the
+    /// command may be executed all the same. [`QmpError::Closed`] at once when the connection breaks.
+    pub fn execute_within(&self, command: &str, arguments: Value, deadline: Duration) -> Result<Value, QmpError> {
+        let end = Instant::now() + deadline;
+        let timeout = || QmpError::Timeout { what: command.into(), after: deadline };
+        let (id, answer) = self.send(command, arguments, end).map_err(|error| error.unwrap_or_else(timeout))?;
+        match answer.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err((class, description))) => Err(QmpError::Refused { command: command.into(), class, description }),
+            Err(RecvTimeoutError::Timeout) => {
+                self.0.shared.0.lock().waiting.remove(&id);
+                Err(timeout())
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(self.why_closed()),
+        }
+    }
+
+    /// Writes a command. The error is none if `end` came first.
+    fn send(&self, command: &str, arguments: Value, end: Instant) -> Result<(u64, Receiver<Answer>), Option<QmpError>> {
+        let mut writer = self.0.writer.try_lock_until(end).ok_or(None)?;
+        let wait = remaining(end).ok_or(None)?;
+        writer.set_write_timeout(Some(wait)).map_err(|error| Some(QmpError::Io(error)))?;
+        let (sender, answer) = sync_channel(1);
+        let id = {
+            let mut state = self.0.shared.0.lock();
+            if state.closed {
+                drop(state);
+                return Err(Some(self.why_closed()));
+            }
+            let id = state.next_id;
+            state.next_id += 1;
+            state.waiting.insert(id, sender);
+            id
+        };
+        let mut request = json!({ "execute": command, "id": id });
+        if !arguments.is_null() {
+            request["arguments"] = arguments;
+        }
+        writer.write_all(format!("{request}\n").as_bytes()).map_err(|error| {
+            // Half a command cannot be taken back: the connection is over. QEMU reads slowly only if its main loop is
+            // held up, and then the socket still takes a thousand commands.
+            let _ = self.0.stream.shutdown(Shutdown::Both);
+            self.0.shared.0.lock().waiting.remove(&id);
+            match error.kind() {
+                _ if would_block(&error) => None,
+                std::io::ErrorKind::BrokenPipe => Some(self.why_closed()),
+                _ => Some(QmpError::Io(error)),
+            }
+        })?;
+        Ok((id, answer))
+    }
+
+    /// Events from now on; up to `capacity` wait to be taken, then the oldest are dropped. What happened before is not
+    /// told: subscribe first, then ask how things stand.
+    pub fn subscribe(&self, capacity: usize) -> Events {
+        let (sink, events) = Events::new(capacity);
+        self.forward(sink);
+        events
+    }
+
+    /// Gives events from now on to `sink`, in the thread that reads the socket: for who joins them with other things in
+    /// a queue of its own. It must not block or use the monitor, and returns `false` to hear no more.
+    pub fn forward(&self, mut sink: impl FnMut(MonitorEvent) -> bool + Send + 'static) {
+        let mut state = self.0.shared.0.lock();
+        if state.closed {
+            sink(MonitorEvent::Closed);
+        } else {
+            state.sinks.push(Box::new(sink));
+        }
+    }
+
+    /// Whether the connection is over.
+    pub fn is_closed(&self) -> bool {
+        self.0.shared.0.lock().closed
+    }
+
+    /// Closes the connection, for all clones.
+    pub fn close(&self) {
+        let _ = self.0.stream.shutdown(Shutdown::Both);
+    }
+
+    /// Why the connection is over: the reason once, then [`QmpError::Closed`].
+    pub(crate) fn why_closed(&self) -> QmpError {
+        self.0.shared.0.lock().reason.take().unwrap_or(QmpError::Closed)
+    }
+}
+
+impl Shared {
+    /// Until the socket ends.
+    fn read(&self, mut messages: Messages) {
+        let reason = loop {
+            let message = match messages.next(None) {
+                Ok(Some(message)) => message,
+                Ok(None) => continue,
+                Err(reason) => break reason,
+            };
+            let mut state = self.0.lock();
+            let (id, answer) = match message {
+                Message::Event(event) => {
+                    state.sinks.retain_mut(|sink| sink(MonitorEvent::Event(event.clone())));
+                    continue;
+                }
+                Message::Return { id: Some(id), value } => (id, Ok(value)),
+                Message::Error { id: Some(id), class, description } => (id, Err((class, description))),
+                // QEMU answers without id only what it could not parse.
+                other => break unasked(&other),
+            };
+            match state.waiting.remove(&id) {
+                // Never blocks: it has room for its one answer. If nobody waits any more, that is late.
+                Some(waiter) => drop(waiter.try_send(answer)),
+                // A late answer to a command whose deadline had passed.
+                None if id < state.next_id => {}
+                None => break unasked(&answer),
+            }
+        };
+        let mut state = self.0.lock();
+        state.closed = true;
+        state.reason = Some(reason);
+        for mut sink in std::mem::take(&mut state.sinks) {
+            sink(MonitorEvent::Closed);
+        }
+        // Wakes the waiters.
+        state.waiting.clear();
+    }
+}
+
+fn unasked(answer: &impl std::fmt::Debug) -> QmpError {
+    let excerpt = excerpt(format!("{answer:?}").as_bytes());
+    QmpError::Malformed { reason: "an answer to nothing that was asked".into(), excerpt }
+}
+
+/// A subscriber's events: a bounded queue that drops its oldest.
+#[derive(Debug)]
+pub struct Events(Arc<Queue>);
+
+#[derive(Debug)]
+struct Queue {
+    capacity: usize,
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    events: VecDeque<Event>,
+    closed: bool,
+    dropped: u64,
+}
+
+impl Events {
+    pub(crate) fn new(capacity: usize) -> (impl FnMut(MonitorEvent) -> bool + Send + 'static, Self) {
+        let queue = Arc::new(Queue { capacity, waiting: Mutex::default(), arrived: Condvar::new() });
+        let of_sink = Arc::downgrade(&queue);
+        let sink = move |event| {
+            // The subscriber may have gone.
+            let Some(queue) = of_sink.upgrade() else { return false };
+            let mut waiting = queue.waiting.lock();
+            match event {
+                MonitorEvent::Closed => waiting.closed = true,
+                MonitorEvent::Event(event) => {
+                    if waiting.events.len() >= queue.capacity {
+                        waiting.events.pop_front();
+                        waiting.dropped += 1;
+                    }
+                    waiting.events.push_back(event);
+                }
+            }
+            queue.arrived.notify_all();
+            true
+        };
+        (sink, Self(queue))
+    }
+
+    /// The oldest event not yet taken, waiting up to `wait` for one. After the last, always [`MonitorEvent::Closed`]
+    /// if the connection is over.
+    pub fn next(&self, wait: Duration) -> Option<MonitorEvent> {
+        let end = Instant::now() + wait;
+        let mut waiting = self.0.waiting.lock();
+        loop {
+            if let Some(event) = waiting.events.pop_front() {
+                return Some(MonitorEvent::Event(event));
+            }
+            if waiting.closed {
+                return Some(MonitorEvent::Closed);
+            }
+            if self.0.arrived.wait_until(&mut waiting, end).timed_out() && waiting.events.is_empty() && !waiting.closed
+            {
+                return None;
+            }
+        }
+    }
+
+    /// Events lost because they were not taken in time.
+    pub fn dropped(&self) -> u64 {
+        self.0.waiting.lock().dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const GREETING: &str =
+        r#"{"QMP": {"version": {"qemu": {"micro": 2, "minor": 0, "major": 10}}, "capabilities": []}}"#;
+
+    /// A QEMU that has `serve` answer each request after the first: command, id, where to.
+    fn fake(mut serve: impl FnMut(&str, u64, &mut UnixStream) + Send + 'static) -> Monitor {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::spawn(move || {
+            let mut out = theirs.try_clone().unwrap();
+            writeln!(out, "{GREETING}").unwrap();
+            for line in BufReader::new(theirs).lines() {
+                let Ok(request) = line.map(|line| serde_json::from_str::<Value>(&line).unwrap()) else { return };
+                let id = request["id"].as_u64().unwrap();
+                match request["execute"].as_str().unwrap() {
+                    "qmp_capabilities" => writeln!(out, "{}", json!({ "return": {}, "id": id })).unwrap(),
+                    command => serve(command, id, &mut out),
+                }
+            }
+        });
+        Monitor::negotiate(ours, SECOND).unwrap()
+    }
+
+    #[test]
+    fn answers_go_to_who_asked_in_whatever_order() {
+        let mut held = Vec::new();
+        let monitor = fake(move |command, id, out| {
+            held.push((command.to_owned(), id));
+            if held.len() == 8 {
+                for (command, id) in held.drain(..).rev() {
+                    writeln!(out, "{}", json!({ "return": command, "id": id })).unwrap();
+                }
+            }
+        });
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                let monitor = monitor.clone();
+                scope.spawn(move || {
+                    let command = format!("c{number}");
+                    assert_eq!(monitor.query(&command).unwrap(), json!(command));
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn all_waiters_end_at_once_when_it_breaks() {
+        let mut heard = 0;
+        let monitor = fake(move |_, _, out| {
+            heard += 1;
+            if heard == 3 {
+                out.shutdown(Shutdown::Both).unwrap();
+            }
+        });
+        let events = monitor.subscribe(4);
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| assert!(matches!(monitor.query("wait"), Err(QmpError::Closed))));
+            }
+        });
+        assert!(begin.elapsed() < SECOND);
+        assert_eq!(events.next(SECOND), Some(MonitorEvent::Closed));
+        assert_eq!(events.next(Duration::ZERO), Some(MonitorEvent::Closed));
+        assert!(monitor.is_closed());
+        assert!(matches!(monitor.query("more"), Err(QmpError::Closed)));
+        assert_eq!(
+            monitor.subscribe(1).next(Duration::ZERO),
+            Some(MonitorEvent::Closed),
+            "a late subscriber hears it too"
+        );
+    }
+
+    #[test]
+    fn a_subscriber_that_does_not_read_blocks_nobody_and_loses_the_oldest() {
+        let monitor = fake(|_, id, out| {
+            for number in 0..100 {
+                writeln!(out, "{}", json!({ "event": format!("E{number}") })).unwrap();
+            }
+            writeln!(out, "{}", json!({ "return": {}, "id": id })).unwrap();
+        });
+        let (idle, gone) = (monitor.subscribe(3), monitor.subscribe(3));
+        drop(gone);
+        monitor.query("flood").unwrap();
+        let kept: Vec<_> = std::iter::from_fn(|| idle.next(Duration::ZERO)).collect();
+        let name = |event: &MonitorEvent| match event {
+            MonitorEvent::Event(event) => event.name.clone(),
+            MonitorEvent::Closed => "closed".into(),
+        };
+        assert_eq!(kept.iter().map(name).collect::<Vec<_>>(), ["E97", "E98", "E99"]);
+        assert_eq!(idle.dropped(), 97);
+    }
+
+    #[test]
+    fn deadlines_hold_and_a_late_answer_is_ignored() {
+        let mut late = None;
+        let monitor = fake(move |command, id, out| match command {
+            "slow" => late = Some(id),
+            _ => {
+                let late = late.take().unwrap();
+                writeln!(
+                    out,
+                    "{}\n{}",
+                    json!({ "return": "late", "id": late }),
+                    json!({ "return": "right", "id": id })
+                )
+                .unwrap();
+            }
+        });
+        let error = monitor.execute_within("slow", Value::Null, Duration::from_millis(30)).unwrap_err();
+        assert_eq!(error.to_string(), "QEMU did not answer slow within 30 ms");
+        assert_eq!(monitor.query("next").unwrap(), json!("right"));
+    }
+
+    #[test]
+    fn the_last_clone_closes() {
+        let monitor = fake(|_, _, _| {});
+        let events = monitor.subscribe(1);
+        let other = monitor.clone();
+        drop(monitor);
+        assert_eq!(events.next(Duration::from_millis(20)), None);
+        drop(other);
+        assert_eq!(events.next(SECOND), Some(MonitorEvent::Closed));
+    }
+}
