@@ -1,0 +1,1062 @@
+//! Everything that stands against a migration, found before anything is touched.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::claim::{claim, clean};
+use crate::definition::{Accel, Attachment, Definition};
+use crate::facts::{
+    AccelFacts, FileFacts, FileSystem, GuestFacts, HostFacts, PathFacts, Places, Presence, QemuFacts, Version,
+};
+use crate::units::{KIB, MIB, about_bytes, exact_bytes};
+
+/// The oldest QEMU that Skein is tried with.
+pub const QEMU_OLDEST: Version = Version { major: 7, minor: 2, micro: 0 };
+/// Most problems that are told. Those that block come first.
+pub const PROBLEMS_MAX: usize = 256;
+/// Longest sentence of a problem.
+const SENTENCE_BYTES_MAX: usize = 2048;
+/// Most names in a list within a sentence.
+const NAMES_MAX: usize = 24;
+
+/// Whether a migration can be begun all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// No.
+    Blocks,
+    /// Yes; whoever begins it should know.
+    Warns,
+}
+
+/// What kind of problem. Its code, in kebab case, stays: scripts may depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)]
+pub enum ProblemKind {
+    SameHost,
+    MigrationUnderWay,
+    NoPath,
+    Journal,
+    Places,
+    NameTaken,
+    Leftover,
+    QemuMissing,
+    QemuTooOld,
+    QemuOlder,
+    MachineType,
+    Accel,
+    CpuVendor,
+    CpuModel,
+    CpuFlags,
+    CpuDiffers,
+    CpuUnknown,
+    CpusFew,
+    Blocker,
+    PassedThrough,
+    FileMissing,
+    DiskMissing,
+    DiskDiffers,
+    DiskLocal,
+    DiskUnknown,
+    DiskAccess,
+    Bridge,
+    Tap,
+    Ram,
+    Hugepages,
+    DefinitionDiffers,
+    /// Of a newer version of Skein.
+    #[serde(other)]
+    Other,
+}
+
+/// One thing that stands against a migration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What kind.
+    pub kind: ProblemKind,
+    /// Whether it forbids.
+    pub severity: Severity,
+    /// What is the matter.
+    #[serde(deserialize_with = "claim")]
+    pub what: String,
+    /// What to do.
+    #[serde(deserialize_with = "claim")]
+    pub cure: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = match self.severity {
+            Severity::Blocks => "error",
+            Severity::Warns => "warning",
+        };
+        write!(f, "{severity}: {}\n  help: {}", self.what, self.cure)
+    }
+}
+
+/// RAM that a QEMU needs beside its guest's: page tables of QEMU's and of KVM's (8 bytes for each 4 KiB page, both),
+/// 8 MiB for each CPU (stack, coalesced rings, vhost), 128 MiB for the process, its devices' and its channels' buffers.
+/// The parts are those of KubeVirt's GetMemoryOverhead.
+pub fn overhead_bytes(ram_bytes: u64, cpus: u32) -> u64 {
+    (ram_bytes / 256).saturating_add(8 * MIB * u64::from(cpus)).saturating_add(128 * MIB)
+}
+
+/// All that stands against moving `guest` from `source` to `target`; those that block come first. Empty: nothing does.
+/// `paths` are those between the two that work; without a definition the guest was adopted.
+pub fn check(
+    guest: &GuestFacts,
+    definition: Option<&Definition>,
+    source: &HostFacts,
+    target: &HostFacts,
+    paths: &[PathFacts],
+) -> Vec<Problem> {
+    let mut check = Check { guest, source, target, problems: Vec::new() };
+    if source.name == target.name {
+        // The rest would be consequences: its name is taken there, its taps are in use...
+        let what = format!("{} runs on {} already", guest.name, target.name);
+        check.blocks(ProblemKind::SameHost, what, "choose another target");
+        return check.problems;
+    }
+    check.agents(paths);
+    check.name();
+    match &target.qemu {
+        Ok(qemu) => check.qemu(qemu),
+        Err(why) => {
+            let what = format!("{} has no QEMU to run {}: {why}", target.name, guest.name);
+            check.blocks(
+                ProblemKind::QemuMissing,
+                what,
+                "install QEMU there, or say where it is: binary = \"...\" in [qemu]",
+            );
+        }
+    }
+    check.blockers();
+    check.files(definition);
+    check.disks();
+    check.networks();
+    check.room();
+    if let Some(definition) = definition {
+        check.definition(definition);
+    }
+    check.problems.sort_by_key(|problem| problem.severity);
+    check.problems.truncate(PROBLEMS_MAX);
+    check.problems
+}
+
+struct Check<'a> {
+    guest: &'a GuestFacts,
+    source: &'a HostFacts,
+    target: &'a HostFacts,
+    problems: Vec<Problem>,
+}
+
+/// Whether a path means the same file on both hosts.
+enum Same {
+    Yes,
+    No,
+    /// On this host's local file system.
+    Local(String),
+    Unknown(String),
+}
+
+impl Check<'_> {
+    fn add(&mut self, kind: ProblemKind, severity: Severity, what: String, cure: impl Into<String>) {
+        let (what, cure) = (clean(what, SENTENCE_BYTES_MAX), clean(cure.into(), SENTENCE_BYTES_MAX));
+        self.problems.push(Problem { kind, severity, what, cure });
+    }
+
+    fn blocks(&mut self, kind: ProblemKind, what: String, cure: impl Into<String>) {
+        self.add(kind, Severity::Blocks, what, cure);
+    }
+
+    fn warns(&mut self, kind: ProblemKind, what: String, cure: impl Into<String>) {
+        self.add(kind, Severity::Warns, what, cure);
+    }
+
+    /// What the two agents need: a path, journals, places.
+    fn agents(&mut self, paths: &[PathFacts]) {
+        let (guest, source, target) = (self.guest, self.source, self.target);
+        if let Some(migration) = &guest.migration {
+            let what = format!("{} is being moved already, by migration {migration}", guest.name);
+            let cure = format!("`skein migration show {migration}` says how it stands; wait for it, or cancel it");
+            self.blocks(ProblemKind::MigrationUnderWay, what, cure);
+        }
+        if paths.is_empty() {
+            let what = format!("no NIC of {} reaches one of {}", source.name, target.name);
+            let cure = "`skein doctor` on both hosts says which links are down and which addresses do not answer";
+            self.blocks(ProblemKind::NoPath, what, cure);
+        }
+        for host in [source, target] {
+            if let Err(why) = &host.journal {
+                let what = format!("the agent of {} cannot write its journal: {why}", host.name);
+                let cure = "make room on, or mend, the disk below its state directory; guests that run are not touched";
+                self.blocks(ProblemKind::Journal, what, cure);
+            }
+        }
+        self.places(source.outgoing, format!("{} lets", source.name), "go");
+        self.places(target.incoming, format!("{} lets", target.name), "in");
+    }
+
+    fn places(&mut self, places: Places, who: String, way: &str) {
+        let Places { limit, used } = places;
+        if limit == 0 {
+            let what = format!("{who} no migration {way}: its limit is 0");
+            self.blocks(ProblemKind::Places, what, "raise the limit in its agent's configuration");
+        } else if places.free() == 0 {
+            let what = format!("{who} {limit} migrations {way} at once and has {used}: this one will be queued");
+            self.warns(ProblemKind::Places, what, "wait for its turn, cancel another, or raise the limit");
+        }
+    }
+
+    fn name(&mut self) {
+        let (guest, target) = (&self.guest.name, &self.target.name);
+        for vm in self.target.vms.iter().filter(|vm| vm.name == *guest) {
+            match &vm.presence {
+                Presence::Guest => {
+                    let what = format!("{target} has a guest named {guest} already");
+                    let cure = format!("look at it there (`skein vm show {guest}`), and stop or rename one of the two");
+                    self.blocks(ProblemKind::NameTaken, what, cure);
+                }
+                Presence::Stopped => {
+                    let what = format!("{target} has a VM named {guest} already, which is stopped");
+                    self.blocks(
+                        ProblemKind::NameTaken,
+                        what,
+                        "remove its file there if it is an old copy, else rename one",
+                    );
+                }
+                Presence::Leftover { migration: Some(id) } => {
+                    let what = format!("{target} still has what migration {id} left of {guest}");
+                    let cure = format!(
+                        "on {target}: `skein migration cancel {id}`; if it is in doubt, `skein migration resolve {id}` first"
+                    );
+                    self.blocks(ProblemKind::Leftover, what, cure);
+                }
+                Presence::Leftover { migration: None } => {
+                    let what = format!("{target} still has what an earlier migration left of {guest}");
+                    self.blocks(
+                        ProblemKind::Leftover,
+                        what,
+                        format!("on {target}: `skein vm stop {guest}` removes it"),
+                    );
+                }
+            }
+        }
+    }
+
+    fn qemu(&mut self, qemu: &QemuFacts) {
+        let (guest, target) = (self.guest, self.target);
+        let (program, version) = (qemu.program.display(), qemu.version);
+        if version < QEMU_OLDEST {
+            let what = format!("{program} on {} is QEMU {version}, and Skein needs {QEMU_OLDEST}", target.name);
+            self.blocks(ProblemKind::QemuTooOld, what, "install a newer QEMU there");
+        } else if (version.major, version.minor) < (guest.qemu.major, guest.qemu.minor) {
+            let what = format!(
+                "{} would move from QEMU {} to the older {version} on {}: with a versioned machine type that is meant to \
+                 work, but it is tested least (QEMU's docs/devel/migration/compatibility)",
+                guest.name, guest.qemu, target.name
+            );
+            self.warns(ProblemKind::QemuOlder, what, format!("install QEMU {} on {}", guest.qemu, target.name));
+        }
+
+        let machine = &guest.machine_type;
+        if !qemu.machines.iter().any(|known| known.name == *machine) {
+            let (what, cure) = match qemu.machines.iter().find(|known| known.alias.as_ref() == Some(machine)) {
+                // Whoever resolved it at the source may have meant another.
+                Some(known) => (
+                    format!("{machine} is only an alias on {}, for {} today", target.name, known.name),
+                    "stop the guest and start it with a versioned machine type".to_owned(),
+                ),
+                None => (
+                    format!("QEMU {version} on {} has no machine type {machine}", target.name),
+                    format!(
+                        "install QEMU {} there, or stop the guest and start it with a machine type that both have",
+                        guest.qemu
+                    ),
+                ),
+            };
+            self.blocks(ProblemKind::MachineType, what, cure);
+        }
+
+        let why = match (&target.kvm, qemu.accels.iter().find(|accel| accel.accel == guest.accel)) {
+            (Err(why), _) if guest.accel == Accel::Kvm => why,
+            (_, Some(accel)) => return self.cpu(accel),
+            (_, None) => "its QEMU was built without it",
+        };
+        let what = format!("{} runs under {}, which {} lacks: {why}", guest.name, guest.accel, target.name);
+        let cure = match guest.accel {
+            Accel::Kvm => {
+                "`skein doctor` there says how to get KVM; a guest cannot change from KVM to TCG while it runs"
+            }
+            _ => "a guest cannot change from TCG to KVM while it runs: install a QEMU with TCG there",
+        };
+        self.blocks(ProblemKind::Accel, what, cure);
+    }
+
+    /// Whether the target can give the guest its CPU.
+    fn cpu(&mut self, there: &AccelFacts) {
+        let (guest, source, target) = (self.guest, self.source, self.target);
+        let model = guest.cpu.split(',').next().unwrap_or_default();
+        let is_host = guest.accel == Accel::Kvm && matches!(model, "host" | "max");
+        let named = "stop the guest and start it with a CPU model that both hosts have, such as cpu = \"EPYC-v4\"";
+        let known = !source.cpu_vendor.is_empty() && !target.cpu_vendor.is_empty();
+        if guest.accel == Accel::Kvm && known && source.cpu_vendor != target.cpu_vendor {
+            let (from, to) = (&source.cpu_vendor, &target.cpu_vendor);
+            let what = format!("the CPU of {} is {to}, that of {} {from}", target.name, source.name);
+            if is_host {
+                // Its flags differ too, of course.
+                return self.blocks(
+                    ProblemKind::CpuVendor,
+                    format!("{what}, and the guest has cpu = \"{model}\""),
+                    named,
+                );
+            }
+            self.warns(
+                ProblemKind::CpuVendor,
+                what,
+                "try it with a guest that matters less, or choose a host of that vendor",
+            );
+        }
+        let found = there.cpu_models.iter().find(|known| known.name == model);
+        if found.is_none() && !is_host && !matches!(model, "host" | "max") {
+            let what = format!("QEMU on {} has no CPU model {model}", target.name);
+            return self.blocks(ProblemKind::CpuModel, what, format!("install QEMU {} there, or {named}", guest.qemu));
+        }
+        // Best what the guest really has; otherwise what its model asks for, or the two hosts' own flags.
+        let missing: Vec<String> = match (&there.features, found) {
+            (Some(features), _) if !guest.cpu_features.is_empty() => lacking(&guest.cpu_features, features),
+            (_, Some(found)) if !is_host => found.missing.clone(),
+            _ if is_host && !source.cpu_flags.is_empty() && !target.cpu_flags.is_empty() => {
+                lacking(&source.cpu_flags, &target.cpu_flags)
+            }
+            _ => {
+                let what = format!("whether {} has all flags of {}'s CPU is not known", target.name, guest.name);
+                return self.warns(ProblemKind::CpuUnknown, what, named);
+            }
+        };
+        if !missing.is_empty() {
+            let what =
+                format!("{} lacks flags of {}'s CPU ({}): {}", target.name, guest.name, guest.cpu, list(&missing));
+            self.blocks(ProblemKind::CpuFlags, what, named);
+            return;
+        }
+        let more = lacking(&target.cpu_flags, &source.cpu_flags);
+        if is_host && !source.cpu_flags.is_empty() && !more.is_empty() {
+            let what = format!(
+                "{} has cpu = \"{model}\", and the CPU of {} has more flags than that of {}: started anew there, the guest \
+                 would not come back ({})",
+                guest.name,
+                target.name,
+                source.name,
+                list(&more)
+            );
+            self.warns(ProblemKind::CpuDiffers, what, named);
+        }
+    }
+
+    fn blockers(&mut self) {
+        let guest = self.guest;
+        for why in &guest.blockers {
+            let what = format!("QEMU cannot migrate {}: {why}", guest.name);
+            self.blocks(ProblemKind::Blocker, what, "remove the device or end the job that it names, and repeat");
+        }
+        for device in &guest.passed_through {
+            let what = format!("{} uses the device {device} of {} itself", guest.name, self.source.name);
+            self.blocks(
+                ProblemKind::PassedThrough,
+                what,
+                "unplug it from the guest, and plug in one of the target's after",
+            );
+        }
+    }
+
+    /// What QEMU opens beside disks.
+    fn files(&mut self, definition: Option<&Definition>) {
+        let Some(Definition { kernel, initrd, .. }) = definition else { return };
+        for (path, what) in [(kernel, "kernel"), (initrd, "initrd")] {
+            let Some(path) = path else { continue };
+            if !self.target.file(path).is_some_and(|file| file.readable) {
+                let what = format!("{} cannot read the {what} {}", self.target.name, path.display());
+                self.blocks(ProblemKind::FileMissing, what, "copy it there, to the same place");
+            }
+        }
+    }
+
+    fn disks(&mut self) {
+        let (guest, source, target) = (self.guest, self.source, self.target);
+        for disk in &guest.disks {
+            let path = disk.path.display();
+            let Some(there) = target.file(&disk.path) else {
+                let what = format!("{} has no {path}", target.name);
+                let cure = format!("mount there what it is on, at the same place as on {}", source.name);
+                self.blocks(ProblemKind::DiskMissing, what, cure);
+                continue;
+            };
+            // What is only read may be a copy, such as an installation image.
+            let severity = if disk.readonly { Severity::Warns } else { Severity::Blocks };
+            let shared = if disk.readonly {
+                "make sure that both hold the same bytes"
+            } else {
+                "put the disk on storage that both hosts share (NFS, Ceph, iSCSI), at the same path"
+            };
+            match self.same(&disk.path, there) {
+                Same::Yes => {}
+                Same::No => {
+                    let what = format!("{path} on {} is another file than on {}", target.name, source.name);
+                    self.add(ProblemKind::DiskDiffers, severity, what, shared);
+                }
+                Same::Local(whose) => {
+                    let what = format!("{path} is on a local file system {whose}, which only one host sees");
+                    self.add(ProblemKind::DiskLocal, severity, what, shared);
+                }
+                Same::Unknown(why) => {
+                    let what = format!("whether {path} is the same file on both hosts is not known: {why}");
+                    self.warns(
+                        ProblemKind::DiskUnknown,
+                        what,
+                        "make sure that it is: two files would destroy the guest's data",
+                    );
+                }
+            }
+            if !there.readable || !(there.writable || disk.readonly) {
+                let verb = if there.readable { "write" } else { "read" };
+                let what = format!("QEMU on {} may not {verb} {path}", target.name);
+                let cure = "give it the rights there: mode and owner of the file, the mount (ro?), the server's export";
+                self.blocks(ProblemKind::DiskAccess, what, cure);
+            }
+        }
+    }
+
+    /// Device and inode identify a file within one kernel; between two, a network file system's inode does, and for a
+    /// block device its worldwide name. Hosts installed from one image have equal inodes on their local file systems.
+    fn same(&self, path: &Path, there: &FileFacts) -> Same {
+        let (source, target) = (self.source, self.target);
+        let local = |host: &HostFacts, file: &FileFacts| {
+            (file.file_system == FileSystem::Local).then(|| format!("({}) of {}", file.file_system_name, host.name))
+        };
+        let Some(here) = source.file(path) else {
+            let not_seen = Same::Unknown(format!("{} does not see it", source.name));
+            return local(target, there).map_or(not_seen, Same::Local);
+        };
+        if source.boot_id.is_some() && source.boot_id == target.boot_id {
+            return if (here.device, here.inode) == (there.device, there.inode) { Same::Yes } else { Same::No };
+        }
+        if let (Some(here), Some(there)) = (&here.wwid, &there.wwid) {
+            return if here == there { Same::Yes } else { Same::No };
+        }
+        if let Some(whose) = local(source, here).or_else(|| local(target, there)) {
+            return Same::Local(whose);
+        }
+        match (here.file_system, there.file_system) {
+            _ if here.inode != there.inode => Same::No,
+            (FileSystem::Network, FileSystem::Network) => Same::Yes,
+            _ => {
+                Same::Unknown(format!("{} and {} may be shared or not", here.file_system_name, there.file_system_name))
+            }
+        }
+    }
+
+    fn networks(&mut self) {
+        let target = self.target;
+        let attachments: BTreeSet<_> = self.guest.nics.iter().filter_map(|nic| nic.attachment.as_ref()).collect();
+        for attachment in attachments {
+            match attachment {
+                Attachment::Bridge(bridge) if !target.bridges.contains(bridge) => {
+                    let what = format!("{} has no bridge {bridge}, or it is down", target.name);
+                    let cure = format!(
+                        "make it there, on the same network: `ip link add {bridge} type bridge`, `ip link set {bridge} up`"
+                    );
+                    self.blocks(ProblemKind::Bridge, what, cure);
+                }
+                Attachment::Tap(tap) if target.taps_in_use.contains(tap) => {
+                    let what = format!("{} uses a tap device {tap} for something else", target.name);
+                    self.blocks(
+                        ProblemKind::Tap,
+                        what,
+                        "free it there, or give the NIC a bridge, whose taps have names of their own",
+                    );
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn room(&mut self) {
+        let (guest, target) = (self.guest, self.target);
+        let overhead = overhead_bytes(guest.ram_bytes, guest.cpus);
+        let mut needed = guest.ram_bytes.saturating_add(overhead);
+        if let Some(page) = guest.hugepages.filter(|page| *page > 0) {
+            needed = overhead;
+            let pages = guest.ram_bytes.div_ceil(page);
+            let pool = target.hugepages.iter().find(|pool| pool.page_bytes == page);
+            let (total, free) = pool.map_or((0, 0), |pool| (pool.total, pool.free));
+            if free < pages {
+                let what = format!(
+                    "{} has {free} free huge pages of {} and {} needs {pages}",
+                    target.name,
+                    exact_bytes(page),
+                    guest.name
+                );
+                let (wanted, kib) = (total.saturating_add(pages - free), page / KIB);
+                let cure = format!("there: echo {wanted} > /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages");
+                self.blocks(ProblemKind::Hugepages, what, cure);
+            }
+        }
+        if target.ram_available_bytes < needed {
+            let (free, needed_text) = (about_bytes(target.ram_available_bytes), about_bytes(needed));
+            let what = format!("{} has {free} of RAM left and {} needs {needed_text}", target.name, guest.name);
+            let missing = about_bytes(needed - target.ram_available_bytes);
+            let cure = match target.ram_bytes < needed {
+                true => format!("choose a larger host: all its RAM is {}", about_bytes(target.ram_bytes)),
+                false => format!("free {missing} there: move or stop other guests"),
+            };
+            self.blocks(ProblemKind::Ram, what, cure);
+        }
+        if target.cpus < guest.cpus {
+            let what = format!(
+                "{} has {} CPUs and {} {}: it will run slower",
+                target.name, target.cpus, guest.name, guest.cpus
+            );
+            self.warns(ProblemKind::CpusFew, what, "choose a larger host");
+        }
+    }
+
+    /// The target starts its QEMU from the definition: one that was changed since the guest started makes another machine.
+    fn definition(&mut self, definition: &Definition) {
+        let guest = self.guest;
+        let paths = |paths: Vec<&PathBuf>| paths.into_iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        let has = paths(guest.disks.iter().map(|disk| &disk.path).collect());
+        let says = paths(definition.disks.iter().map(|disk| &disk.path).collect());
+        let one = |text: &str| vec![text.to_owned()];
+        for (what, has, says) in [
+            ("memory", one(&exact_bytes(guest.ram_bytes)), one(&exact_bytes(definition.memory_bytes))),
+            ("cpus", one(&guest.cpus.to_string()), one(&definition.cpus.to_string())),
+            ("machine", one(&guest.machine_type), one(definition.machine_type())),
+            ("disks", has, says),
+        ] {
+            if has != says {
+                let (name, has, says) = (&guest.name, list(&has), list(&says));
+                let what = format!("{name} runs with {what} {has}, and its definition says {says}");
+                let cure = "restore the definition, or stop the guest and start it anew";
+                self.blocks(ProblemKind::DefinitionDiffers, what, cure);
+            }
+        }
+    }
+}
+
+/// Flags of `wanted` that `given` lacks. QEMU and Linux write dashes, underscores and dots in them as they like.
+fn lacking(wanted: &BTreeSet<String>, given: &BTreeSet<String>) -> Vec<String> {
+    let plain = |flag: &String| flag.replace(['_', '.'], "-");
+    let given: BTreeSet<String> = given.iter().map(plain).collect();
+    wanted.iter().filter(|flag| !given.contains(&plain(flag))).cloned().collect()
+}
+
+/// `a, b, c and 7 more`.
+fn list(names: &[String]) -> String {
+    let shown = names.len().min(NAMES_MAX);
+    let more = if names.len() > shown { format!(" and {} more", names.len() - shown) } else { String::new() };
+    if names.is_empty() { "none".into() } else { format!("{}{more}", names[..shown].join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claim::CLAIM_BYTES_MAX;
+    use crate::facts::{CpuModel, GuestDisk, GuestNic, Hugepages, MachineType, NicFacts, VmFacts};
+    use crate::units::GIB;
+
+    struct World {
+        guest: GuestFacts,
+        definition: Option<Definition>,
+        source: HostFacts,
+        target: HostFacts,
+        paths: Vec<PathFacts>,
+    }
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| name.to_string()).collect()
+    }
+
+    fn file(path: &str) -> FileFacts {
+        FileFacts {
+            path: path.into(),
+            readable: true,
+            writable: true,
+            file_system: FileSystem::Network,
+            file_system_name: "nfs".into(),
+            device: 40,
+            inode: 1234,
+            wwid: None,
+        }
+    }
+
+    fn host(name: &str) -> HostFacts {
+        let accel = |accel, models: &[&str], features: &[&str]| AccelFacts {
+            accel,
+            cpu_models: models.iter().map(|name| CpuModel { name: name.to_string(), missing: Vec::new() }).collect(),
+            features: Some(names(features)),
+        };
+        HostFacts {
+            name: name.into(),
+            boot_id: Some(format!("boot of {name}")),
+            ram_bytes: 64 * GIB,
+            ram_available_bytes: 32 * GIB,
+            hugepages: vec![Hugepages { page_bytes: 2 * MIB, total: 4096, free: 2048 }],
+            cpus: 16,
+            cpu_vendor: "AuthenticAMD".into(),
+            cpu_flags: names(&["sse4_1", "avx2"]),
+            kvm: Ok(()),
+            qemu: Ok(QemuFacts {
+                program: "/usr/bin/qemu-system-x86_64".into(),
+                version: Version { major: 10, minor: 0, micro: 2 },
+                machines: vec![MachineType { name: "pc-q35-10.0".into(), alias: Some("q35".into()) }],
+                accels: vec![
+                    accel(Accel::Kvm, &["host", "max", "EPYC-v4"], &["sse4-1", "avx2"]),
+                    accel(Accel::Tcg, &["max"], &["sse4-1"]),
+                ],
+            }),
+            bridges: names(&["br0"]),
+            taps_in_use: names(&["tap0"]),
+            vms: vec![VmFacts { name: "other".into(), presence: Presence::Guest }],
+            incoming: Places { limit: 2, used: 1 },
+            outgoing: Places { limit: 2, used: 1 },
+            journal: Ok(()),
+            files: vec![file("/srv/web1.qcow2"), file("/boot/vmlinuz"), file("/boot/initrd")],
+            nics: vec![NicFacts { name: "eth0".into(), speed_bits_per_s: Some(1_000_000_000) }],
+        }
+    }
+
+    fn world() -> World {
+        let nic = |attachment| GuestNic { attachment };
+        let text = "name = 'web1'\nmemory = '4 GiB'\ncpus = 2\nmachine = 'pc-q35-10.0,smm=off'\nkernel = '/boot/vmlinuz'\n\
+                    initrd = '/boot/initrd'\n[[disk]]\npath = '/srv/web1.qcow2'\nformat = 'qcow2'\n";
+        World {
+            guest: GuestFacts {
+                name: "web1".into(),
+                adopted: false,
+                qemu: Version { major: 10, minor: 0, micro: 3 },
+                machine_type: "pc-q35-10.0".into(),
+                accel: Accel::Kvm,
+                cpu: "EPYC-v4,+avx2".into(),
+                cpu_features: names(&["sse4.1", "avx2"]),
+                cpus: 2,
+                ram_bytes: 4 * GIB,
+                ram_shared: true,
+                hugepages: None,
+                blockers: Vec::new(),
+                passed_through: Vec::new(),
+                disks: vec![GuestDisk {
+                    path: "/srv/web1.qcow2".into(),
+                    format: crate::DiskFormat::Qcow2,
+                    readonly: false,
+                }],
+                nics: vec![
+                    nic(Some(Attachment::Bridge("br0".into()))),
+                    nic(Some(Attachment::Tap("tap7".into()))),
+                    nic(None),
+                ],
+                migration: None,
+            },
+            definition: Some(Definition::parse(text, "web1.toml").unwrap()),
+            source: host("hosta"),
+            target: host("hostb"),
+            paths: vec![PathFacts { local: "eth0".into(), remote: "eth0".into(), bits_per_s: Some(1_000_000_000) }],
+        }
+    }
+
+    fn qemu(host: &mut HostFacts) -> &mut QemuFacts {
+        host.qemu.as_mut().unwrap()
+    }
+
+    /// One change to a world in which nothing stands against the migration.
+    type Change = fn(&mut World);
+
+    fn problems(change: Change) -> Vec<Problem> {
+        let mut world = world();
+        change(&mut world);
+        let World { guest, definition, source, target, paths } = &world;
+        check(guest, definition.as_ref(), source, target, paths)
+    }
+
+    use ProblemKind as K;
+    use Severity::{Blocks, Warns};
+
+    const CASES: &[(Change, K, Severity, &[&str])] = &[
+        (|w| w.target.name = "hosta".into(), K::SameHost, Blocks, &["web1 runs on hosta already"]),
+        (|w| w.guest.migration = Some("m7".into()), K::MigrationUnderWay, Blocks, &["migration m7", "show m7"]),
+        (|w| w.paths.clear(), K::NoPath, Blocks, &["no NIC of hosta reaches one of hostb", "skein doctor"]),
+        (|w| w.source.journal = Err("disk full".into()), K::Journal, Blocks, &["hosta", "disk full", "make room"]),
+        (|w| w.target.journal = Err("read-only".into()), K::Journal, Blocks, &["hostb", "read-only"]),
+        (|w| w.source.outgoing.used = 2, K::Places, Warns, &["hosta lets 2 migrations go", "queued"]),
+        (|w| w.target.incoming.used = 9, K::Places, Warns, &["hostb lets 2 migrations in", "has 9", "queued"]),
+        (|w| w.target.incoming = Places { limit: 0, used: 0 }, K::Places, Blocks, &["hostb lets no migration in"]),
+        (|w| w.source.outgoing = Places { limit: 0, used: 1 }, K::Places, Blocks, &["hosta lets no migration go"]),
+        (|w| w.target.vms[0].name = "web1".into(), K::NameTaken, Blocks, &["hostb has a guest named web1"]),
+        (
+            |w| w.target.vms[0] = VmFacts { name: "web1".into(), presence: Presence::Stopped },
+            K::NameTaken,
+            Blocks,
+            &["which is stopped"],
+        ),
+        (
+            |w| {
+                let presence = Presence::Leftover { migration: Some("m3".into()) };
+                w.target.vms[0] = VmFacts { name: "web1".into(), presence };
+            },
+            K::Leftover,
+            Blocks,
+            &["what migration m3 left of web1", "on hostb: `skein migration cancel m3`"],
+        ),
+        (
+            |w| w.target.vms[0] = VmFacts { name: "web1".into(), presence: Presence::Leftover { migration: None } },
+            K::Leftover,
+            Blocks,
+            &["on hostb: `skein vm stop web1`"],
+        ),
+        (
+            |w| w.target.qemu = Err("not installed".into()),
+            K::QemuMissing,
+            Blocks,
+            &["hostb", "not installed", "install"],
+        ),
+        (
+            |w| qemu(&mut w.target).version = Version { major: 7, minor: 1, micro: 9 },
+            K::QemuTooOld,
+            Blocks,
+            &["QEMU 7.1.9", "needs 7.2.0"],
+        ),
+        (
+            |w| qemu(&mut w.target).version = Version { major: 9, minor: 2, micro: 0 },
+            K::QemuOlder,
+            Warns,
+            &["from QEMU 10.0.3 to the older 9.2.0 on hostb", "tested least"],
+        ),
+        (
+            |w| (w.guest.machine_type, w.definition) = ("q35".into(), None),
+            K::MachineType,
+            Blocks,
+            &["only an alias", "for pc-q35-10.0"],
+        ),
+        (|w| qemu(&mut w.target).machines.clear(), K::MachineType, Blocks, &["no machine type pc-q35-10.0"]),
+        (
+            |w| w.target.kvm = Err("no /dev/kvm".into()),
+            K::Accel,
+            Blocks,
+            &["under kvm, which hostb lacks: no /dev/kvm"],
+        ),
+        (
+            |w| {
+                w.guest.accel = Accel::Tcg;
+                qemu(&mut w.target).accels.pop();
+            },
+            K::Accel,
+            Blocks,
+            &["under tcg", "built without"],
+        ),
+        (
+            |w| {
+                w.guest.cpu = "host".into();
+                w.target.cpu_vendor = "GenuineIntel".into();
+                w.target.cpu_flags = names(&["avx512f"]);
+            },
+            K::CpuVendor,
+            Blocks,
+            &["hostb is GenuineIntel, that of hosta AuthenticAMD", "cpu = \"host\""],
+        ),
+        (|w| w.target.cpu_vendor = "GenuineIntel".into(), K::CpuVendor, Warns, &["GenuineIntel", "that vendor"]),
+        (|w| w.guest.cpu = "Genoa".into(), K::CpuModel, Blocks, &["QEMU on hostb has no CPU model Genoa"]),
+        (
+            |w| w.guest.cpu_features.extend(names(&["avx512f", "vaes"])),
+            K::CpuFlags,
+            Blocks,
+            &["hostb lacks flags of web1's CPU (EPYC-v4,+avx2): avx512f, vaes", "CPU model that both hosts have"],
+        ),
+        (
+            |w| {
+                w.guest.cpu_features.clear();
+                qemu(&mut w.target).accels[0].cpu_models[2].missing = vec!["clwb".into()];
+            },
+            K::CpuFlags,
+            Blocks,
+            &["clwb"],
+        ),
+        (
+            |w| {
+                w.guest.cpu = "host".into();
+                qemu(&mut w.target).accels[0].features = None;
+                w.target.cpu_flags.remove("avx2");
+            },
+            K::CpuFlags,
+            Blocks,
+            &["(host): avx2"],
+        ),
+        (
+            |w| {
+                (w.guest.accel, w.guest.cpu) = (Accel::Tcg, "max".into());
+                w.target.cpu_vendor = "GenuineIntel".into();
+            },
+            K::CpuFlags,
+            Blocks,
+            &["(max): avx2"],
+        ),
+        (
+            |w| {
+                w.guest.cpu = "host,-svm".into();
+                w.target.cpu_flags.extend(names(&["avx512f"]));
+            },
+            K::CpuDiffers,
+            Warns,
+            &["more flags than that of hosta", "avx512f"],
+        ),
+        (
+            |w| {
+                w.guest.cpu = "host".into();
+                w.guest.cpu_features.clear();
+                w.source.cpu_flags.clear();
+            },
+            K::CpuUnknown,
+            Warns,
+            &["not known"],
+        ),
+        (|w| w.target.cpus = 1, K::CpusFew, Warns, &["hostb has 1 CPUs and web1 2"]),
+        (|w| w.guest.blockers = vec!["virtio-9p".into()], K::Blocker, Blocks, &["cannot migrate web1: virtio-9p"]),
+        (
+            |w| w.guest.passed_through = vec!["hostdev0".into()],
+            K::PassedThrough,
+            Blocks,
+            &["hostdev0 of hosta", "unplug"],
+        ),
+        (|w| drop(w.target.files.remove(1)), K::FileMissing, Blocks, &["hostb cannot read the kernel /boot/vmlinuz"]),
+        (|w| w.target.files[2].readable = false, K::FileMissing, Blocks, &["the initrd /boot/initrd"]),
+        (|w| drop(w.target.files.remove(0)), K::DiskMissing, Blocks, &["hostb has no /srv/web1.qcow2", "mount"]),
+        (|w| w.target.files[0].inode = 1, K::DiskDiffers, Blocks, &["another file than on hosta", "NFS"]),
+        (
+            |w| {
+                w.source.files[0].wwid = Some("naa.1".into());
+                w.target.files[0].wwid = Some("naa.2".into());
+            },
+            K::DiskDiffers,
+            Blocks,
+            &["another file"],
+        ),
+        (
+            |w| {
+                w.target.boot_id = w.source.boot_id.clone();
+                w.target.files[0].device = 41;
+            },
+            K::DiskDiffers,
+            Blocks,
+            &["another file"],
+        ),
+        (
+            |w| {
+                w.target.files[0].inode = 1;
+                w.guest.disks[0].readonly = true;
+            },
+            K::DiskDiffers,
+            Warns,
+            &["the same bytes"],
+        ),
+        (
+            // Hosts that were installed from one image: equal inodes, and yet two files.
+            |w| {
+                for host in [&mut w.source, &mut w.target] {
+                    (host.files[0].file_system, host.files[0].file_system_name) = (FileSystem::Local, "ext4".into());
+                }
+            },
+            K::DiskLocal,
+            Blocks,
+            &["a local file system (ext4) of hosta", "both hosts share"],
+        ),
+        (|w| w.target.files[0].file_system = FileSystem::Local, K::DiskLocal, Blocks, &["(nfs) of hostb"]),
+        (
+            |w| {
+                w.target.files[0].file_system = FileSystem::Local;
+                w.guest.disks[0].readonly = true;
+            },
+            K::DiskLocal,
+            Warns,
+            &["the same bytes"],
+        ),
+        (
+            |w| {
+                w.target.files[0].file_system = FileSystem::Local;
+                w.source.files.clear();
+            },
+            K::DiskLocal,
+            Blocks,
+            &["of hostb"],
+        ),
+        (|w| w.target.files[0].file_system = FileSystem::Unknown, K::DiskUnknown, Warns, &["may be shared or not"]),
+        (|w| w.source.files.clear(), K::DiskUnknown, Warns, &["hosta does not see it", "destroy"]),
+        (|w| w.target.files[0].writable = false, K::DiskAccess, Blocks, &["may not write /srv/web1.qcow2", "mount"]),
+        (|w| w.target.files[0].readable = false, K::DiskAccess, Blocks, &["may not read"]),
+        (|w| w.target.bridges.clear(), K::Bridge, Blocks, &["hostb has no bridge br0", "ip link add br0 type bridge"]),
+        (|w| w.target.taps_in_use = names(&["tap7"]), K::Tap, Blocks, &["a tap device tap7 for something else"]),
+        (|w| w.target.ram_available_bytes = 4 * GIB, K::Ram, Blocks, &["hostb has 4 GiB of RAM left", "free 160 MiB"]),
+        (
+            |w| (w.target.ram_bytes, w.target.ram_available_bytes) = (3 * GIB, 2 * GIB),
+            K::Ram,
+            Blocks,
+            &["a larger host: all its RAM is 3 GiB"],
+        ),
+        (
+            |w| {
+                w.guest.hugepages = Some(2 * MIB);
+                w.target.ram_available_bytes = 100 * MIB;
+            },
+            K::Ram,
+            Blocks,
+            &["web1 needs 160 MiB"],
+        ),
+        (
+            |w| {
+                w.guest.hugepages = Some(2 * MIB);
+                w.target.hugepages[0].free = 2047;
+            },
+            K::Hugepages,
+            Blocks,
+            &["2047 free huge pages of 2 MiB and web1 needs 2048", "echo 4097 > ", "hugepages-2048kB/nr_hugepages"],
+        ),
+        (|w| w.guest.hugepages = Some(GIB), K::Hugepages, Blocks, &["0 free huge pages of 1 GiB", "echo 4 > "]),
+        (
+            |w| w.definition.as_mut().unwrap().memory_bytes = GIB,
+            K::DefinitionDiffers,
+            Blocks,
+            &["memory 4 GiB", "1 GiB"],
+        ),
+        (|w| w.definition.as_mut().unwrap().cpus = 3, K::DefinitionDiffers, Blocks, &["cpus 2", "says 3"]),
+        (
+            |w| w.definition.as_mut().unwrap().machine = "q35".into(),
+            K::DefinitionDiffers,
+            Blocks,
+            &["pc-q35-10.0", "q35"],
+        ),
+        (|w| w.definition.as_mut().unwrap().disks.clear(), K::DefinitionDiffers, Blocks, &["/srv/web1.qcow2", "none"]),
+    ];
+
+    #[test]
+    fn each_problem_is_found_alone_and_told_with_its_cure() {
+        assert_eq!(problems(|_| {}), []);
+        for (number, (change, kind, severity, parts)) in CASES.iter().enumerate() {
+            let problems = problems(*change);
+            let [problem] = &problems[..] else { panic!("case {number}, {kind:?}: {problems:#?}") };
+            assert_eq!((problem.kind, problem.severity), (*kind, *severity), "case {number}: {problem}");
+            let told = problem.to_string();
+            assert!(parts.iter().all(|part| told.contains(part)), "case {number}, {parts:?}: {told}");
+            assert!(!problem.cure.is_empty(), "{told}");
+        }
+        // Those before Other, which no check makes.
+        let kinds: BTreeSet<K> = CASES.iter().map(|(_, kind, ..)| *kind).collect();
+        assert_eq!(kinds.len(), K::Other as usize, "a kind without a case");
+    }
+
+    #[test]
+    fn what_does_not_stand_against_it_is_no_problem() {
+        let changes: &[Change] = &[
+            |w| w.definition = None,
+            |w| (w.guest.cpu, w.guest.accel, w.guest.cpu_features) = ("max".into(), Accel::Tcg, names(&["sse4_1"])),
+            |w| w.guest.cpu = "host".into(),
+            |w| w.target.cpu_vendor = String::new(),
+            |w| w.target.ram_available_bytes = 4 * GIB + overhead_bytes(4 * GIB, 2),
+            |w| w.guest.hugepages = Some(2 * MIB),
+            |w| (w.guest.disks[0].readonly, w.target.files[0].writable) = (true, false),
+            // Two hosts that are namespaces of one kernel share its local file systems.
+            |w| {
+                w.target.boot_id = w.source.boot_id.clone();
+                w.source.files[0].file_system = FileSystem::Local;
+                w.target.files[0].file_system = FileSystem::Local;
+            },
+            // An NFS mount has another device number on each host.
+            |w| w.target.files[0].device = 77,
+            |w| {
+                for host in [&mut w.source, &mut w.target] {
+                    (host.files[0].file_system, host.files[0].wwid) = (FileSystem::Unknown, Some("naa.1".into()));
+                }
+                w.target.files[0].inode = 5;
+            },
+            |w| qemu(&mut w.target).version = Version { major: 10, minor: 1, micro: 0 },
+            |w| w.source.kvm = Err("asked the wrong way".into()),
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            assert_eq!(problems(*change), [], "case {number}");
+        }
+    }
+
+    #[test]
+    fn all_problems_are_told_at_once_those_that_block_first() {
+        let problems = problems(|w| {
+            w.source.outgoing.used = 2;
+            w.paths.clear();
+            w.target.bridges.clear();
+            w.target.qemu = Err("none".into());
+            w.target.cpus = 1;
+            w.guest.blockers = vec!["a".into(), "b".into()];
+        });
+        let kinds: Vec<K> = problems.iter().map(|problem| problem.kind).collect();
+        assert_eq!(kinds, [K::NoPath, K::QemuMissing, K::Blocker, K::Blocker, K::Bridge, K::Places, K::CpusFew]);
+        let many = super::tests::problems(|w| w.guest.blockers = vec!["x\u{1b}".repeat(9000); 1000]);
+        assert_eq!(many.len(), PROBLEMS_MAX);
+        assert!(
+            many.iter().all(|problem| problem.what.len() <= SENTENCE_BYTES_MAX && !problem.what.contains('\u{1b}'))
+        );
+        let flags = super::tests::problems(|w| w.guest.cpu_features = (0..100).map(|n| format!("f{n:02}")).collect());
+        assert!(flags[0].what.ends_with("f23 and 76 more"), "{}", flags[0]);
+    }
+
+    #[test]
+    fn no_number_is_too_odd() {
+        problems(|w| {
+            (w.guest.ram_bytes, w.guest.cpus, w.guest.hugepages) = (u64::MAX, u32::MAX, Some(1));
+            w.target.hugepages[0] = Hugepages { page_bytes: 1, total: u64::MAX, free: 0 };
+            (w.target.ram_bytes, w.target.ram_available_bytes) = (0, u64::MAX - 1);
+        });
+        problems(|w| w.guest.hugepages = Some(0));
+    }
+
+    #[test]
+    fn facts_and_problems_go_over_a_wire() {
+        let World { guest, source, paths, .. } = world();
+        let again = serde_json::to_string(&(&guest, &source, &paths)).unwrap();
+        let again: (GuestFacts, HostFacts, Vec<PathFacts>) = serde_json::from_str(&again).unwrap();
+        assert_eq!(again, (guest, source, paths));
+        for (change, kind, ..) in CASES {
+            let problems = problems(*change);
+            let json = serde_json::to_value(&problems).unwrap();
+            let code = json[0]["kind"].as_str().unwrap();
+            assert!(code.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'), "{kind:?}: {code}");
+            assert_eq!(serde_json::from_value::<Vec<Problem>>(json).unwrap(), problems);
+        }
+        let newer = r#"{"kind":"moon-phase","severity":"blocks","what":"w\u001b[2J","cure":"c"}"#;
+        let newer: Problem = serde_json::from_str(newer).unwrap();
+        assert_eq!((newer.kind, newer.what.as_str()), (K::Other, "w\u{fffd}[2J"));
+    }
+
+    #[test]
+    fn what_a_peer_says_is_short_and_printable() {
+        let mut world = world();
+        let bad = format!("\u{1b}[2J{}", "x".repeat(10_000));
+        let host = &mut world.target;
+        host.name = bad.clone();
+        host.cpu_vendor = bad.clone();
+        host.kvm = Err(bad.clone());
+        host.bridges = [bad.clone()].into();
+        host.vms[0].presence = Presence::Leftover { migration: Some(bad.clone()) };
+        host.files[0].path = bad.clone().into();
+        host.files[0].file_system_name = bad.clone();
+        host.nics[0].name = bad.clone();
+        qemu(host).program = bad.clone().into();
+        qemu(host).machines[0].alias = Some(bad.clone());
+        qemu(host).accels[0].cpu_models[0].missing = vec![bad.clone()];
+        qemu(host).accels[0].features = Some([bad].into());
+        let json = serde_json::to_string(host).unwrap();
+        let heard: HostFacts = serde_json::from_str(&json).unwrap();
+        let again = serde_json::to_string(&heard).unwrap();
+        assert_eq!((again.matches("\\u001b").count(), json.matches("\\u001b").count()), (0, 12));
+        assert_eq!((heard.name.len(), heard.cpu_vendor.len()), (CLAIM_BYTES_MAX, CLAIM_BYTES_MAX));
+    }
+}

@@ -1,0 +1,327 @@
+//! What was seen of a host, of a guest, and of the paths between two hosts.
+//!
+//! Everything here goes over a wire. A host's words about itself are claims: strings are shortened and made printable
+//! as they arrive, sums of its numbers saturate. How long the lists are is bounded by the message that carries them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::claim::{Claim, claim};
+use crate::definition::{Accel, Attachment, DiskFormat};
+
+/// QEMU's version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Version {
+    /// 10 of 10.0.2.
+    pub major: u32,
+    /// 0 of 10.0.2.
+    pub minor: u32,
+    /// 2 of 10.0.2.
+    pub micro: u32,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.micro)
+    }
+}
+
+/// A host, at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostFacts {
+    /// Its name in the cluster.
+    #[serde(deserialize_with = "claim")]
+    pub name: String,
+    /// `/proc/sys/kernel/random/boot_id`: two hosts with the same one share a kernel, and so its local file systems.
+    #[serde(deserialize_with = "claim")]
+    pub boot_id: Option<String>,
+    /// MemTotal.
+    pub ram_bytes: u64,
+    /// MemAvailable: what can be used without swapping.
+    pub ram_available_bytes: u64,
+    /// Its pools of huge pages.
+    pub hugepages: Vec<Hugepages>,
+    /// CPUs that are online.
+    pub cpus: u32,
+    /// `GenuineIntel`, `AuthenticAMD`...
+    #[serde(deserialize_with = "claim")]
+    pub cpu_vendor: String,
+    /// As in `/proc/cpuinfo`.
+    #[serde(deserialize_with = "claim")]
+    pub cpu_flags: BTreeSet<String>,
+    /// Whether KVM works, or why not.
+    #[serde(deserialize_with = "claim")]
+    pub kvm: Result<(), String>,
+    /// The QEMU that would run the guest (the definition's, if it names one), or why there is none.
+    #[serde(deserialize_with = "claim")]
+    pub qemu: Result<QemuFacts, String>,
+    /// Bridges that are up.
+    #[serde(deserialize_with = "claim")]
+    pub bridges: BTreeSet<String>,
+    /// Tap devices that a guest, or somebody else, uses.
+    #[serde(deserialize_with = "claim")]
+    pub taps_in_use: BTreeSet<String>,
+    /// Names that are taken.
+    pub vms: Vec<VmFacts>,
+    /// Migrations to this host.
+    pub incoming: Places,
+    /// Migrations from this host.
+    pub outgoing: Places,
+    /// Whether the agent's journal can be written, or why not.
+    #[serde(deserialize_with = "claim")]
+    pub journal: Result<(), String>,
+    /// Of the guest's disks, kernel and initramfs those that exist here.
+    pub files: Vec<FileFacts>,
+    /// Its NICs.
+    pub nics: Vec<NicFacts>,
+}
+
+impl HostFacts {
+    pub(crate) fn file(&self, path: &Path) -> Option<&FileFacts> {
+        self.files.iter().find(|file| file.path == path)
+    }
+}
+
+/// A pool of huge pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hugepages {
+    /// Size of a page.
+    pub page_bytes: u64,
+    /// `nr_hugepages`.
+    pub total: u64,
+    /// `free_hugepages` less `resv_hugepages`.
+    pub free: u64,
+}
+
+/// A QEMU program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QemuFacts {
+    /// The program.
+    #[serde(deserialize_with = "claim")]
+    pub program: PathBuf,
+    /// By its own word.
+    pub version: Version,
+    /// `query-machines`.
+    pub machines: Vec<MachineType>,
+    /// What it can do under each accelerator that works here.
+    pub accels: Vec<AccelFacts>,
+}
+
+impl Claim for QemuFacts {
+    // Its fields have done it.
+    fn bounded(self) -> Self {
+        self
+    }
+}
+
+/// A machine type.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineType {
+    /// `pc-q35-10.0`.
+    #[serde(deserialize_with = "claim")]
+    pub name: String,
+    /// `q35`.
+    #[serde(deserialize_with = "claim")]
+    pub alias: Option<String>,
+}
+
+/// A QEMU under one accelerator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccelFacts {
+    /// Kvm or Tcg.
+    pub accel: Accel,
+    /// `query-cpu-definitions`.
+    pub cpu_models: Vec<CpuModel>,
+    /// The features, by QEMU's names, that a guest can have here: those of `query-cpu-model-expansion` (full) of
+    /// `host` under KVM and of `max` under TCG that are true. None: not known.
+    #[serde(deserialize_with = "claim")]
+    pub features: Option<BTreeSet<String>>,
+}
+
+/// A CPU model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuModel {
+    /// `EPYC-v4`.
+    #[serde(deserialize_with = "claim")]
+    pub name: String,
+    /// `unavailable-features`: what of it this host cannot give. Empty: it can be used.
+    #[serde(deserialize_with = "claim")]
+    pub missing: Vec<String>,
+}
+
+/// A VM that a host knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmFacts {
+    /// Its name.
+    #[serde(deserialize_with = "claim")]
+    pub name: String,
+    /// What there is of it.
+    pub presence: Presence,
+}
+
+/// What a host has of a VM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Presence {
+    /// A guest, running or paused.
+    Guest,
+    /// A definition, and no QEMU.
+    Stopped,
+    /// A QEMU, or an entry in the journal, that a migration to this host left.
+    Leftover {
+        /// Which migration, if that is known.
+        #[serde(deserialize_with = "claim")]
+        migration: Option<String>,
+    },
+}
+
+/// How many migrations a host takes part in at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Places {
+    /// At most.
+    pub limit: u32,
+    /// Now.
+    pub used: u32,
+}
+
+impl Places {
+    /// How many more.
+    pub fn free(self) -> u32 {
+        self.limit.saturating_sub(self.used)
+    }
+}
+
+/// A file or block device of a guest, as a host sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileFacts {
+    /// As the guest's QEMU names it.
+    #[serde(deserialize_with = "claim")]
+    pub path: PathBuf,
+    /// Whether QEMU may read it.
+    pub readable: bool,
+    /// Whether QEMU may write it.
+    pub writable: bool,
+    /// Where it is.
+    pub file_system: FileSystem,
+    /// `ext4`, `nfs`...: for messages.
+    #[serde(deserialize_with = "claim")]
+    pub file_system_name: String,
+    /// st_dev: means something within one kernel only.
+    pub device: u64,
+    /// st_ino: on a network file system, the server's.
+    pub inode: u64,
+    /// A block device's own, worldwide name (`/sys/block/*/device/wwid`, a multipath or LVM UUID), where it has one.
+    #[serde(deserialize_with = "claim")]
+    pub wwid: Option<String>,
+}
+
+/// What kind of file system, by statfs' magic number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileSystem {
+    /// This kernel's alone: ext4, xfs, btrfs, tmpfs, overlay...
+    Local,
+    /// A server's or a cluster's: NFS, CIFS, Ceph, GFS2, OCFS2...
+    Network,
+    /// FUSE, 9p, a block device, and what nobody has heard of.
+    Unknown,
+}
+
+/// A NIC.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NicFacts {
+    /// Its name.
+    #[serde(deserialize_with = "claim")]
+    pub name: String,
+    /// Its speed, where it tells.
+    pub speed_bits_per_s: Option<u64>,
+}
+
+/// A path between source and target that works.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathFacts {
+    /// The source's NIC.
+    #[serde(deserialize_with = "claim")]
+    pub local: String,
+    /// The target's NIC.
+    #[serde(deserialize_with = "claim")]
+    pub remote: String,
+    /// What it carries: the slower NIC's speed, or what was measured.
+    pub bits_per_s: Option<u64>,
+}
+
+/// A guest at the source.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestFacts {
+    /// Its name.
+    #[serde(deserialize_with = "claim")]
+    pub name: String,
+    /// Whether somebody else started its QEMU.
+    pub adopted: bool,
+    /// Of the QEMU that runs it.
+    pub qemu: Version,
+    /// Versioned: `pc-q35-10.0`.
+    #[serde(deserialize_with = "claim")]
+    pub machine_type: String,
+    /// Kvm or Tcg.
+    pub accel: Accel,
+    /// Model and flags: `host`, `EPYC-v4,+avx2`.
+    #[serde(deserialize_with = "claim")]
+    pub cpu: String,
+    /// Features that it has, by QEMU's names. Empty: not known.
+    #[serde(deserialize_with = "claim")]
+    pub cpu_features: BTreeSet<String>,
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// Its RAM.
+    pub ram_bytes: u64,
+    /// Whether other processes can map its RAM (`share=on`).
+    pub ram_shared: bool,
+    /// Size of the huge pages below its RAM.
+    pub hugepages: Option<u64>,
+    /// What QEMU names as in the way of a migration (`blocked-reasons` of `query-migrate`).
+    #[serde(deserialize_with = "claim")]
+    pub blockers: Vec<String>,
+    /// Devices of the host that it was given (vfio, host USB), by QEMU's ids.
+    #[serde(deserialize_with = "claim")]
+    pub passed_through: Vec<String>,
+    /// Its disks.
+    pub disks: Vec<GuestDisk>,
+    /// Its NICs.
+    pub nics: Vec<GuestNic>,
+    /// A migration of it that is under way or in doubt.
+    #[serde(deserialize_with = "claim")]
+    pub migration: Option<String>,
+}
+
+/// A disk of a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestDisk {
+    /// The image.
+    #[serde(deserialize_with = "claim")]
+    pub path: PathBuf,
+    /// What is in it.
+    pub format: DiskFormat,
+    /// Whether the guest may only read.
+    pub readonly: bool,
+}
+
+/// A NIC of a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestNic {
+    /// What it is plugged into; none: what needs nothing of a host (user networking).
+    #[serde(deserialize_with = "claim")]
+    pub attachment: Option<Attachment>,
+}
+
+impl Claim for Attachment {
+    fn bounded(self) -> Self {
+        match self {
+            Attachment::Bridge(name) => Attachment::Bridge(name.bounded()),
+            Attachment::Tap(name) => Attachment::Tap(name.bounded()),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! How long a migration by pre-copy takes, and whether it ends.
+//!
+//! Round 0 sends `V`, the RAM in use, at rate `R`; each later round sends what the guest dirtied, at rate `D`, during the
+//! one before (Clark et al., "Live Migration of Virtual Machines", NSDI 2005, 3.1). So round `i` sends `V·λ^i`, `λ = D/R`,
+//! and with `λ < 1` the rounds shrink until what is left fits into the downtime limit `L`: QEMU switches over at the
+//! first `n` with `V·λ^n <= R·L` (`migration_iteration_run` of its migration/migration.c). All rounds together, the last
+//! one with the guest stopped, take
+//!
+//! ```text
+//! T = V/R · (1 - λ^(n+1)) / (1 - λ) = (V - λ·V_n) / (R - D),   V_n = V·λ^n
+//! ```
+//!
+//! as in Liu et al., "Performance and Energy Modeling for Live Migration of Virtual Machines", HPDC 2011. With
+//! `λ >= 1` rounds never shrink.
+//!
+//! What this does not know: that a guest dirties the same pages again within a round (it dirties less than `D` says, so
+//! the forecast is pessimistic), zero pages, compression, and QEMU throttling a guest.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::claim::claim;
+use crate::units::decimal;
+
+/// Payload of a link's rate: TCP with timestamps over IPv4 at an MTU of 1500 puts 1448 bytes into 1538 on the wire.
+const PAYLOAD: f64 = 1448.0 / 1538.0;
+
+/// What does not depend on the guest's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fixed {
+    /// From the command to the first page: the target's QEMU starts, sessions connect.
+    pub setup: Duration,
+    /// Device state and the handover, with the guest stopped.
+    pub switchover: Duration,
+    /// QEMU's `downtime-limit`.
+    pub downtime_limit: Duration,
+}
+
+impl Default for Fixed {
+    /// A QEMU that starts in a second, 50 ms of devices and handover, QEMU's default limit of 300 ms.
+    fn default() -> Self {
+        let ms = Duration::from_millis;
+        Self { setup: ms(1000), switchover: ms(50), downtime_limit: ms(300) }
+    }
+}
+
+/// Whether rounds get shorter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Converges {
+    /// They do.
+    Yes,
+    /// They do not, and the guest would never be switched over.
+    No,
+    /// How fast the guest dirties its memory is not known.
+    Unknown,
+}
+
+/// How long a migration takes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Forecast {
+    /// From the command to the guest running at the target. At least, if convergence is unknown; none if it never ends.
+    pub seconds: Option<f64>,
+    /// How long the guest stands still; none if that is not known.
+    pub downtime_ms_estimate: Option<f64>,
+    /// Whether it ends.
+    pub converges: Converges,
+    /// In words: `about 12 s at 1.9 Gb/s over 2 paths`.
+    #[serde(deserialize_with = "claim")]
+    pub why: String,
+}
+
+impl fmt::Display for Forecast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+/// Forecasts a migration of a guest that uses `ram_bytes` and dirties `dirty_bytes_per_s` (none: not known), over paths
+/// that carry `rates_bits_per_s` on the wire, together.
+pub fn forecast(ram_bytes: u64, dirty_bytes_per_s: Option<u64>, rates_bits_per_s: &[u64], fixed: Fixed) -> Forecast {
+    let wire = rates_bits_per_s.iter().map(|rate| *rate as f64).sum::<f64>();
+    let (volume, rate) = (ram_bytes as f64, wire * PAYLOAD / 8.0);
+    let (limit, setup, stop) =
+        (fixed.downtime_limit.as_secs_f64(), fixed.setup.as_secs_f64(), fixed.switchover.as_secs_f64());
+    let never = |why: String| Forecast { seconds: None, downtime_ms_estimate: None, converges: Converges::No, why };
+    if rate <= 0.0 {
+        return never("will not happen: no path carries anything".into());
+    }
+    let paths = match rates_bits_per_s.len() {
+        1 => "1 path".to_owned(),
+        paths => format!("{paths} paths"),
+    };
+    let over = format!("at {}/s over {paths}", decimal(wire, "b"));
+
+    // What fits into the downtime limit at once is sent in one go, however fast it is dirtied.
+    let dirty = if volume <= rate * limit { Some(0.0) } else { dirty_bytes_per_s.map(|rate| rate as f64) };
+    let Some(dirty) = dirty else {
+        let seconds = setup + volume / rate + stop;
+        let why = format!("at least {} {over}: how fast the guest dirties its memory is not known", time(seconds));
+        return Forecast { seconds: Some(seconds), downtime_ms_estimate: None, converges: Converges::Unknown, why };
+    };
+    if dirty >= rate {
+        let (dirties, moves) = (decimal(dirty, "B"), decimal(rate, "B"));
+        return never(format!("will not converge: dirties {dirties}/s, moves {moves}/s"));
+    }
+    let ratio = dirty / rate;
+    let last = match volume / (rate * limit) {
+        enough if enough <= 1.0 => volume,
+        // Nothing is dirtied, so nothing is left after round 0.
+        _ if ratio == 0.0 => 0.0,
+        excess => volume * ratio.powf((excess.ln() / -ratio.ln()).ceil()),
+    };
+    let seconds = setup + (volume - ratio * last) / (rate - dirty) + stop;
+    let why = format!("about {} {over}", time(seconds));
+    let downtime_ms = (last / rate + stop) * 1000.0;
+    Forecast { seconds: Some(seconds), downtime_ms_estimate: Some(downtime_ms), converges: Converges::Yes, why }
+}
+
+/// `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `9 days`.
+fn time(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    match whole {
+        _ if seconds < 9.95 => format!("{seconds:.1} s"),
+        0..120 => format!("{whole} s"),
+        120..7200 => format!("{} min {} s", whole / 60, whole % 60),
+        7200..172_800 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+        _ => format!("{} days", whole / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::units::GIB;
+
+    const GBIT: u64 = 1_000_000_000;
+
+    #[test]
+    fn forecasts_are_in_words() {
+        for (ram, dirty, rates, expect) in [
+            (2_600_000_000, Some(0), &[GBIT, 900_000_000][..], "about 13 s at 1.9 Gb/s over 2 paths"),
+            (2_600_000_000, None, &[GBIT], "at least 23 s at 1 Gb/s over 1 path: how fast"),
+            (4 * GIB, Some(310_000_000), &[GBIT, GBIT], "will not converge: dirties 310 MB/s, moves 235 MB/s"),
+            (4 * GIB, Some(0), &[], "will not happen: no path carries anything"),
+            (4 * GIB, Some(0), &[0, 0], "will not happen"),
+            (1 << 20, None, &[GBIT], "about 1.1 s at 1 Gb/s over 1 path"),
+            (64 << 40, Some(1000), &[GBIT], "about 6 days at 1 Gb/s over 1 path"),
+            (1 << 40, Some(1000), &[10 * GBIT], "about 15 min 35 s at 10 Gb/s"),
+            (8 << 40, Some(1000), &[10 * GBIT], "about 2 h 4 min at 10 Gb/s"),
+        ] {
+            let forecast = forecast(ram, dirty, rates, Fixed::default());
+            assert!(forecast.to_string().starts_with(expect), "{forecast} / {expect}");
+            let json = serde_json::to_string(&forecast).unwrap();
+            assert_eq!(serde_json::from_str::<Forecast>(&json).unwrap().why, forecast.why);
+        }
+    }
+
+    /// The rounds themselves, one after the other: seconds of all, and of the last.
+    fn rounds(volume: f64, dirty: f64, rate: f64, limit: f64) -> (f64, f64) {
+        let (mut left, mut seconds) = (volume, 0.0);
+        while left > rate * limit {
+            seconds += left / rate;
+            left = dirty * (left / rate);
+        }
+        (seconds + left / rate, left / rate)
+    }
+
+    /// A guest, and paths that are faster than it dirties its memory.
+    fn moves() -> impl Strategy<Value = (u64, u64, Vec<u64>)> {
+        (0u64..1 << 42, 0.0f64..0.98, vec(1_000_000u64..100 * GBIT, 1..5)).prop_map(|(ram, part, rates)| {
+            let rate = rates.iter().sum::<u64>() as f64 * PAYLOAD / 8.0;
+            (ram, (rate * part) as u64, rates)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_formula_is_the_sum_of_the_rounds((ram, dirty, rates) in moves()) {
+            let fixed = Fixed::default();
+            let forecast = forecast(ram, Some(dirty), &rates, fixed);
+            let rate = rates.iter().sum::<u64>() as f64 * PAYLOAD / 8.0;
+            let (seconds, last) = rounds(ram as f64, dirty as f64, rate, 0.3);
+            prop_assert_eq!(forecast.converges, Converges::Yes);
+            // One round more or less where the last one is just about the limit.
+            let near = |is: f64, expect: f64, by: f64| (is - expect).abs() <= expect * 1e-6 + by;
+            prop_assert!(near(forecast.seconds.unwrap(), seconds + 1.05, 0.31), "{} {}", forecast, seconds);
+            let downtime = forecast.downtime_ms_estimate.unwrap();
+            prop_assert!(downtime <= 350.001 && (near(downtime, last * 1e3 + 50.0, 0.1) || near(downtime / 350.0, 1.0, 1e-6)
+                || near(last / 0.3, 1.0, 1e-6)), "{} {}", downtime, last);
+        }
+
+        #[test]
+        fn more_to_move_takes_longer((ram, dirty, rates) in moves(), more in 0u64..1 << 40) {
+            let seconds = |ram, dirty, rates: &[u64]| forecast(ram, Some(dirty), rates, Fixed::default()).seconds.unwrap_or(f64::INFINITY);
+            let now = seconds(ram, dirty, &rates);
+            let no_less = |other: f64| other >= now * (1.0 - 1e-9);
+            prop_assert!(no_less(seconds(ram + more, dirty, &rates)), "a larger guest");
+            prop_assert!(no_less(seconds(ram, dirty.saturating_add(more), &rates)), "a busier guest");
+            let mut slower = rates.clone();
+            slower[0] -= more % slower[0];
+            prop_assert!(no_less(seconds(ram, dirty, &slower)), "a slower path");
+            prop_assert!(no_less(seconds(ram, dirty, &rates[1..])), "a path less");
+        }
+
+        #[test]
+        fn no_number_is_too_odd(ram: u64, dirty: Option<u64>, rates in vec(any::<u64>(), 0..5), ms: u64) {
+            let fixed = Fixed { downtime_limit: Duration::from_millis(ms), ..Fixed::default() };
+            let forecast = forecast(ram, dirty, &rates, fixed);
+            prop_assert_eq!(forecast.seconds.is_some(), forecast.converges != Converges::No);
+            prop_assert!(forecast.seconds.is_none_or(|seconds| seconds.is_finite() && seconds >= 0.0), "{:?}", forecast);
+            prop_assert!(forecast.downtime_ms_estimate.is_none_or(|ms| ms.is_finite() && ms >= 0.0), "{:?}", forecast);
+        }
+    }
+}

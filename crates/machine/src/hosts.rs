@@ -1,0 +1,240 @@
+//! The other hosts, as a TOML file (`/etc/skein/hosts.toml`).
+//!
+//! ```toml
+//! [[host]]
+//! name = "hostb"
+//! address = ["10.0.0.2", "10.0.1.2:7070", "hostb.example"]
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::definition::check_name;
+use crate::reader::{ParseError, Table, Value, quote, read};
+
+/// Most hosts.
+pub const HOSTS_MAX: usize = 1024;
+/// Most addresses of a host.
+pub const ADDRESSES_MAX: usize = 16;
+
+/// The hosts of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Hosts {
+    /// In the file's order, names and addresses once each.
+    pub hosts: Vec<Host>,
+}
+
+/// A host and where its agent listens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Host {
+    /// `[a-z0-9][a-z0-9._-]{0,62}`.
+    pub name: String,
+    /// At least one, in the order in which they are to be tried.
+    pub addresses: Vec<Address>,
+}
+
+/// Where an agent listens: `10.0.0.2`, `10.0.0.2:7070`, `fd00::2`, `[fd00::2]:7070`, `hostb.example:7070`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Address {
+    /// An IP address without brackets, or a name.
+    pub host: String,
+    /// None: the usual one.
+    pub port: Option<u16>,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.port, self.host.contains(':')) {
+            (None, _) => f.write_str(&self.host),
+            (Some(port), true) => write!(f, "[{}]:{port}", self.host),
+            (Some(port), false) => write!(f, "{}:{port}", self.host),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    /// The error says what to write.
+    fn from_str(text: &str) -> Result<Address, String> {
+        if text.parse::<IpAddr>().is_ok() {
+            return Ok(Address { host: text.to_owned(), port: None });
+        }
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (host, port) = rest.split_once(']').ok_or("a bracket is not closed: write \"[fd00::2]:7070\"")?;
+                host.parse::<Ipv6Addr>().map_err(|_| "only IPv6 addresses stand in brackets: \"[fd00::2]:7070\"")?;
+                let port = match port.strip_prefix(':') {
+                    Some(port) => Some(port),
+                    None if port.is_empty() => None,
+                    None => return Err("a port follows a colon: \"[fd00::2]:7070\"".into()),
+                };
+                (host, port)
+            }
+            None if text.matches(':').count() > 1 => {
+                return Err("that is no IPv6 address; with a port it stands in brackets: \"[fd00::2]:7070\"".into());
+            }
+            None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+        };
+        let port = match port {
+            None => None,
+            Some(port) if port.bytes().all(|b| b.is_ascii_digit()) => match port.parse() {
+                Ok(0) | Err(_) => return Err("ports are 1 to 65535".into()),
+                Ok(port) => Some(port),
+            },
+            Some(_) => return Err("what follows the colon is a port, 1 to 65535".into()),
+        };
+        if host.parse::<IpAddr>().is_err() {
+            check_host_name(host)?;
+        }
+        Ok(Address { host: host.to_owned(), port })
+    }
+}
+
+/// A name for the resolver: RFC 1123, 2.1, and underscores, which people use.
+fn check_host_name(name: &str) -> Result<(), String> {
+    let label = |label: &str| {
+        let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+        (1..=63).contains(&label.len()) && !label.starts_with('-') && !label.ends_with('-') && label.bytes().all(fits)
+    };
+    let numeric = name.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    if name.len() > 253 || numeric || !name.strip_suffix('.').unwrap_or(name).split('.').all(label) {
+        return Err("write an IP address or a name, and perhaps a port: \"10.0.0.2\" or \"hostb.example:7070\"".into());
+    }
+    Ok(())
+}
+
+impl Serialize for Address {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Address {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Hosts {
+    /// Reads the file; `file_name` is for messages. Errors tell everything that is wrong at once.
+    pub fn parse(text: &str, file_name: &str) -> Result<Hosts, ParseError> {
+        read(text, file_name, |reader, mut root: Table| {
+            let tables = root.get("host").map_or(Vec::new(), |value| value.tables(reader, "[[host]]", HOSTS_MAX));
+            root.finish(reader, &[]);
+            let (mut hosts, mut names, mut owners) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+            for (number, mut table) in tables.into_iter().enumerate() {
+                let value = table.require(reader, "name", "name = \"hostb\"");
+                let name = value.as_ref().and_then(|value| value.parsed(reader, 1024, check_name));
+                if let (Some(value), Some(name)) = (&value, &name)
+                    && names.insert(name.clone(), ()).is_some()
+                {
+                    let cure = "put all addresses into one [[host]], or rename one";
+                    value.fault(reader, format!("host {} is there already", quote(name)), cure);
+                }
+                let value = table.require(reader, "address", "address = [\"10.0.0.2\"]");
+                let strings = value.as_ref().map(|value| value.strings(reader, ADDRESSES_MAX, 512));
+                let mut addresses = Vec::new();
+                for (value, text) in strings.iter().flatten() {
+                    let Some(address) = value.parsed(reader, 512, |text| text.parse::<Address>()) else { continue };
+                    match owners.insert(address.clone(), number) {
+                        None => addresses.push(address),
+                        Some(owner) => {
+                            let whose = if owner == number { "of this host" } else { "of another host" };
+                            let reason = format!("{} is an address {whose} already", quote(text));
+                            value.fault(reader, reason, "keep it in one place");
+                        }
+                    }
+                }
+                if let (Some(value), true) = (&value, value.as_ref().is_some_and(Value::is_empty_array)) {
+                    value.fault(reader, "a host needs an address", "write address = [\"10.0.0.2\"]");
+                }
+                table.finish(reader, &[]);
+                hosts.push(Host { name: name.unwrap_or_default(), addresses });
+            }
+            Hosts { hosts }
+        })
+    }
+
+    /// The host of this name.
+    pub fn get(&self, name: &str) -> Option<&Host> {
+        self.hosts.iter().find(|host| host.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_read() {
+        let hosts = Hosts::parse(
+            "[[host]]\nname = 'hostb'\naddress = ['10.0.0.2', '10.0.1.2:7070', 'hostb.example']\n\
+             [[host]]\nname = 'c-3'\naddress = ['[fd00::3]:71', 'fd00::3']\n",
+            "hosts.toml",
+        )
+        .unwrap();
+        let address = |host: &str, port| Address { host: host.into(), port };
+        let b = [address("10.0.0.2", None), address("10.0.1.2", Some(7070)), address("hostb.example", None)];
+        assert_eq!(hosts.get("hostb").unwrap().addresses, b);
+        assert_eq!(hosts.get("c-3").unwrap().addresses, [address("fd00::3", Some(71)), address("fd00::3", None)]);
+        assert_eq!((hosts.get("d"), hosts.hosts.len()), (None, 2));
+        assert_eq!(Hosts::parse("# none yet\n", "hosts.toml"), Ok(Hosts::default()));
+        let json = r#"{"hosts":[{"name":"a","addresses":["[fd00::3]:71"]}]}"#;
+        let one = Hosts { hosts: vec![Host { name: "a".into(), addresses: vec![address("fd00::3", Some(71))] }] };
+        assert_eq!(serde_json::to_string(&one).unwrap(), json);
+    }
+
+    #[test]
+    fn each_fault_is_told_with_its_place_and_cure() {
+        const B: &str = "[[host]]\nname = 'b'\naddress = ['10.0.0.2']\n";
+        for (text, line, column, parts) in [
+            ("[[hosts]]", 1, 3, &["no key \"hosts\"", "did you mean host?"][..]),
+            ("[host]\nname = 'b'", 1, 1, &["[[host]], with two brackets"]),
+            ("[[host]]\naddress = ['10.0.0.2']", 1, 1, &["name is missing in this [[host]]"]),
+            ("[[host]]\nname = 'b'", 1, 1, &["address is missing"]),
+            ("[[host]]\nname = 'b'\naddress = []", 3, 11, &["needs an address"]),
+            ("[[host]]\nname = 'b'\naddress = '10.0.0.2'", 3, 11, &["must be an array"]),
+            ("[[host]]\nname = 'b'\naddress = [7]", 3, 12, &["an integer and must be a string"]),
+            ("[[host]]\nname = 'B'\naddress = ['a']", 2, 8, &["name cannot be \"B\""]),
+            ("[[host]]\nname = 'b'\nadress = ['a']\naddress = ['a']", 3, 1, &["did you mean address?"]),
+            (&format!("{B}{}", B.replace(".2", ".3")), 5, 8, &["\"b\" is there already"]),
+            (&format!("{B}{}", B.replace("'b'", "'c'")), 6, 12, &["of another host already"]),
+            ("[[host]]\nname = 'b'\naddress = ['a', 'a']", 3, 17, &["of this host already"]),
+            ("[[host]]\nname = 'b'\naddress = ['a:0']", 3, 12, &["1 to 65535"]),
+            ("[[host]]\nname = 'b'\naddress = ['a:65536']", 3, 12, &["1 to 65535"]),
+            ("[[host]]\nname = 'b'\naddress = ['a:http']", 3, 12, &["is a port"]),
+            ("[[host]]\nname = 'b'\naddress = ['a:']", 3, 12, &["1 to 65535"]),
+            ("[[host]]\nname = 'b'\naddress = ['10.0.0.256']", 3, 12, &["an IP address or a name"]),
+            ("[[host]]\nname = 'b'\naddress = ['a b']", 3, 12, &["an IP address or a name"]),
+            ("[[host]]\nname = 'b'\naddress = ['-a.example']", 3, 12, &["an IP address or a name"]),
+            ("[[host]]\nname = 'b'\naddress = ['fd00::2:x']", 3, 12, &["in brackets"]),
+            ("[[host]]\nname = 'b'\naddress = ['[fd00::2']", 3, 12, &["not closed"]),
+            ("[[host]]\nname = 'b'\naddress = ['[fd00::2]7']", 3, 12, &["follows a colon"]),
+            ("[[host]]\nname = 'b'\naddress = ['[10.0.0.2]:7']", 3, 12, &["only IPv6"]),
+        ] {
+            let error = Hosts::parse(text, "hosts.toml").expect_err(text);
+            let [fault] = &error.faults[..] else { panic!("{text}: {error}") };
+            assert_eq!((fault.line, fault.column), (line, column), "{error}");
+            let told = format!("{} {}", fault.reason, fault.cure);
+            assert!(parts.iter().all(|part| told.contains(part)), "{parts:?} in {told}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_address_is_written_as_it_is_read(text in "[\\[\\]a-z0-9.:-]{0,24}|[0-9.]{1,12}(:[0-9]{1,6})?|\\[?[0-9a-f:]{2,20}\\]?(:[0-9]{1,6})?") {
+            if let Ok(address) = text.parse::<Address>() {
+                prop_assert_eq!(address.to_string().parse::<Address>(), Ok(address.clone()));
+                let json = serde_json::to_string(&address).unwrap();
+                prop_assert_eq!(serde_json::from_str::<Address>(&json).unwrap(), address);
+            }
+        }
+    }
+}

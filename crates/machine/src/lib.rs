@@ -1,0 +1,33 @@
+//! Virtual machines and hosts as Skein knows them, and what can be decided from that without touching either.
+//!
+//! | module | decides |
+//! |---|---|
+//! | [`definition`] | a VM as a TOML file |
+//! | [`hosts`] | the other hosts, as a TOML file |
+//! | [`facts`] | what was seen of a host, a guest and the paths between two hosts |
+//! | [`check`](mod@check) | everything that stands against a migration, each with its cure |
+//! | [`forecast`](mod@forecast) | how long it takes, and whether it ends |
+//!
+//! Absent on purpose: files, processes, sockets, clocks. Whoever owns those collects the facts; what another host
+//! says about itself arrives through serde and is bounded and freed of control characters there.
+
+#![forbid(unsafe_code)]
+
+pub mod check;
+mod claim;
+pub mod definition;
+pub mod facts;
+pub mod forecast;
+pub mod hosts;
+mod reader;
+pub mod units;
+
+pub use check::{Problem, ProblemKind, Severity, check};
+pub use definition::{Accel, Attachment, Cache, Definition, Disk, DiskFormat, MacAddress, Migration, Nic, Qemu};
+pub use facts::{
+    AccelFacts, CpuModel, FileFacts, FileSystem, GuestDisk, GuestFacts, GuestNic, HostFacts, Hugepages, MachineType,
+    NicFacts, PathFacts, Places, Presence, QemuFacts, Version, VmFacts,
+};
+pub use forecast::{Converges, Fixed, Forecast, forecast};
+pub use hosts::{Address, Host, Hosts};
+pub use reader::{Fault, ParseError, TEXT_BYTES_MAX};
