@@ -19,7 +19,7 @@ case ${1-} in -*) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 2 ;; esac
 # Integration tests: their names, and which package and file each is of.
 declare -A package file
 names=()
-for path in {crates,lab}/*/tests/*.rs {crates,lab}/*/tests/*/main.rs; do
+for path in {crates,lab}/*/tests/*.rs {crates,lab}/*/tests/*/main.rs sim/tests/*.rs; do
   [ -e "$path" ] || continue
   name=${path##*/tests/}
   name=${name%.rs} name=${name%/main}

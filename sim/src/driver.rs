@@ -10,8 +10,8 @@ use skein_core::limits::*;
 use skein_core::session::{Down, Ended, Footprint};
 use skein_core::{ConnectionId, ConnectionKind, Event, PathId, Session, Transmit};
 
-use super::network::{Conn, Packet, What};
-use super::{ACCEPTOR, ConnIx, DIALER, Do, ENDS, End, MS, PathIx, S, Sabotage, US, World, trace};
+use crate::network::{Conn, Packet, What};
+use crate::world::{ACCEPTOR, Applications, ConnIx, DIALER, Do, ENDS, End, MS, PathIx, S, Sabotage, US, World, trace};
 
 /// Bytes of a handshake message, about.
 const HELLO_BYTES: u64 = 200;
@@ -50,10 +50,10 @@ fn id(conn: ConnIx) -> ConnectionId {
     ConnectionId(conn as u32)
 }
 
-impl World {
+impl<A: Applications> World<A> {
     // ---- time ----
 
-    pub(super) fn tick(&mut self, end: End) {
+    pub(crate) fn tick(&mut self, end: End) {
         let late = self.rng.below(2 * MS);
         self.after(20 * MS + late, Do::Tick(end));
         if self.ends[end].paused > 0 {
@@ -69,7 +69,7 @@ impl World {
     }
 
     /// A process runs again: sockets first or timers first, as it happens.
-    pub(super) fn resume(&mut self, end: End) {
+    pub(crate) fn resume(&mut self, end: End) {
         if self.ends[end].paused > 0 {
             return;
         }
@@ -95,10 +95,7 @@ impl World {
                 self.after(0, Do::PollAt(end, conn, at));
             }
         }
-        let streams: Vec<_> = self.ends[end].apps.keys().copied().collect();
-        for stream in streams {
-            self.app_resumes(end, stream);
-        }
+        A::resumed(self, end);
     }
 
     fn tick_now(&mut self, end: End) {
@@ -117,13 +114,13 @@ impl World {
         }
     }
 
-    pub(super) fn socket_has_room(&mut self, end: End, conn: ConnIx) {
+    pub(crate) fn socket_has_room(&mut self, end: End, conn: ConnIx) {
         if self.conns[conn].sides[end].wants {
             self.schedule_poll(end, conn);
         }
     }
 
-    pub(super) fn poll_at(&mut self, end: End, conn: ConnIx, at: Duration) {
+    pub(crate) fn poll_at(&mut self, end: End, conn: ConnIx, at: Duration) {
         let side = &mut self.conns[conn].sides[end];
         if side.armed == Some(at) && self.ends[end].paused == 0 {
             side.armed = None;
@@ -132,7 +129,7 @@ impl World {
         }
     }
 
-    pub(super) fn poll(&mut self, end: End, conn: ConnIx) {
+    pub(crate) fn poll(&mut self, end: End, conn: ConnIx) {
         self.conns[conn].sides[end].scheduled = false;
         if self.ends[end].paused > 0 || self.conns[conn].sides[end].state != State::Up {
             return;
@@ -185,6 +182,7 @@ impl World {
                 self.lied = true;
                 return vec![payload.concat().into_iter().map(|byte| byte ^ 1).collect()];
             }
+            (Sabotage::LeakedFrame, Kind::Data) if self.rng.percent(5) => self.leaked.extend(payload.iter().cloned()),
             _ => {}
         }
         payload
@@ -192,7 +190,7 @@ impl World {
 
     // ---- events ----
 
-    pub(super) fn drain(&mut self, end: End) {
+    pub(crate) fn drain(&mut self, end: End) {
         while let Some(event) = self.ends[end].session.poll_event() {
             match event {
                 Event::Transmit(connection) => {
@@ -208,18 +206,14 @@ impl World {
                     self.ends[end].closes += 1;
                     self.close(end, connection.0 as usize);
                 }
-                Event::Opened(stream, target) => self.opened(end, stream, &target),
+                Event::Opened(stream, target) => A::opened(self, end, stream, &target),
                 Event::Readable(stream) => {
                     let lost = self.config.sabotage == Some(Sabotage::LostReadable) && self.rng.percent(5);
                     if !lost {
-                        self.readable(end, stream);
+                        A::readable(self, end, stream);
                     }
                 }
-                Event::Writable(stream) => {
-                    if let Some(stream) = self.ends[end].ids.get(&stream) {
-                        self.after(0, Do::Write(end, *stream));
-                    }
-                }
+                Event::Writable(stream) => A::writable(self, end, stream),
                 Event::PeerAddresses(addresses) => self.ends[end].peer_addresses = addresses,
                 Event::Stalled(path, stalled) => {
                     trace!(self, "{} {path:?} stalled: {stalled}", ["dialler", "acceptor"][end]);
@@ -234,12 +228,13 @@ impl World {
                     if self.ends[end].ended.replace(why).is_some() {
                         self.fail("a session ended twice");
                     }
+                    A::ended(self, end);
                 }
             }
         }
     }
 
-    pub(super) fn announce(&mut self, end: End, number: u8) {
+    pub(crate) fn announce(&mut self, end: End, number: u8) {
         let addresses: Vec<Address> = (0..number % 4)
             .map(|i| Address { ip: [10, end as u8, number, i].into(), prefix: 24, nic: format!("eth{i}") })
             .collect();
@@ -250,7 +245,7 @@ impl World {
 
     // ---- receiving ----
 
-    pub(super) fn read_socket(&mut self, end: End, conn: ConnIx) {
+    pub(crate) fn read_socket(&mut self, end: End, conn: ConnIx) {
         if self.ends[end].dead && self.conns[conn].sides[end].inbox.iter().any(|p| matches!(p.what, What::Hello)) {
             let latency = self.paths[self.conns[conn].path].spec.latency;
             self.conns[conn].sides[end].inbox.clear();
@@ -312,7 +307,7 @@ impl World {
 
     // ---- connections ----
 
-    pub(super) fn dial(&mut self, path: PathIx) {
+    pub(crate) fn dial(&mut self, path: PathIx) {
         let end = &self.ends[DIALER];
         if end.ended.is_some() || end.paused > 0 {
             return;
@@ -346,14 +341,14 @@ impl World {
         conn
     }
 
-    pub(super) fn dial_timeout(&mut self, conn: ConnIx) {
+    pub(crate) fn dial_timeout(&mut self, conn: ConnIx) {
         if self.conns[conn].sides[DIALER].state == State::New {
             self.close(DIALER, conn);
         }
     }
 
     /// Nobody listens where the dialling end dials.
-    pub(super) fn refused(&mut self, conn: ConnIx) {
+    pub(crate) fn refused(&mut self, conn: ConnIx) {
         if self.conns[conn].sides[DIALER].state == State::New {
             self.ends[DIALER].session.connection_refused();
             self.close(DIALER, conn);
@@ -443,7 +438,7 @@ impl World {
     }
 
     /// The kernel gives a connection up.
-    pub(super) fn broken(&mut self, conn: ConnIx, end: End, how: Down) {
+    pub(crate) fn broken(&mut self, conn: ConnIx, end: End, how: Down) {
         if self.conns[conn].sides[end].is_closed() {
             return;
         }
@@ -457,7 +452,7 @@ impl World {
     }
 
     /// The peer's kernel resets a connection.
-    pub(super) fn peer_reset(&mut self, conn: ConnIx, end: End) {
+    pub(crate) fn peer_reset(&mut self, conn: ConnIx, end: End) {
         if self.conns[conn].sides[end].is_closed() {
             return;
         }
@@ -467,7 +462,7 @@ impl World {
         }
     }
 
-    pub(super) fn carrier_lost(&mut self, path: PathIx, end: End) {
+    pub(crate) fn carrier_lost(&mut self, path: PathIx, end: End) {
         let mut ids: Vec<PathId> = self
             .conns
             .iter()
@@ -531,7 +526,7 @@ impl World {
             ..print
         };
         // What was sent of a stream may outlive it for a moment, in a copy that is not acknowledged.
-        let streams = self.config.streams.len() as u64;
+        let streams = self.apps.streams_max();
         for (what, is, most) in bounds(&print, streams) {
             if is > most {
                 trace!(self, "{:#?}", self.ends[end].session);

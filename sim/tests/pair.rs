@@ -2,22 +2,16 @@
 //!
 //! `SKEIN_SEED=n` runs one seed, `SKEIN_TRACE=1` with it shows what happens; `SKEIN_SEEDS=n` runs so many.
 
-mod sim;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sim::scenario::Scenario;
-use sim::{Sabotage, World};
+use skein_sim::number;
+use skein_sim::pair::World;
+use skein_sim::pair::scenario::Scenario;
+use skein_sim::world::Sabotage;
 
 /// What runs in a few seconds without optimisation.
 const SEEDS: u64 = 400;
-
-#[allow(clippy::disallowed_methods)] // what to run comes from outside
-fn number(variable: &str) -> Option<u64> {
-    let value = std::env::var(variable).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{variable}={value} is not a number")))
-}
 
 fn run(seed: u64, sabotage: Option<Sabotage>) -> Result<World, String> {
     let run = || {
@@ -69,7 +63,7 @@ fn every_stream_comes_out_whole_whatever_happens() {
     println!("{seeds} seeds, {} actions; {given_up} sessions given up in the dark", actions.into_inner());
     for (seed, why) in &failures {
         println!(
-            "seed {seed}: {why}\nreplay: SKEIN_SEED={seed} SKEIN_TRACE=1 cargo test -p skein-core --test pair every -- --nocapture"
+            "seed {seed}: {why}\nreplay: SKEIN_SEED={seed} SKEIN_TRACE=1 cargo test -p skein-sim --test pair every -- --nocapture"
         );
     }
     assert!(given_up <= 1 + seeds / 1000, "{given_up} of {seeds} sessions were given up");

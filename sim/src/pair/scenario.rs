@@ -6,10 +6,10 @@ use skein_core::Settings;
 use skein_core::limits::{GONE_TIME, OUTAGE_TIME};
 use skein_core::session::Ended;
 
-use super::app::{HalfSpec, Read, StreamSpec, Write};
-use super::network::{Fault, PathSpec};
-use super::rng::Rng;
-use super::{ACCEPTOR, Config, DIALER, ENDS, MS, S, Time, US, World};
+use super::{HalfSpec, Read, StreamSpec, World, Write};
+use crate::network::{Fault, PathSpec};
+use crate::rng::Rng;
+use crate::world::{ACCEPTOR, Config, DIALER, ENDS, MS, S, Time, US};
 
 /// How a session ends once all its streams have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,7 @@ enum Ending {
 /// What a run must come to.
 pub struct Scenario {
     pub config: Config,
+    pub streams: Vec<StreamSpec>,
     /// When everything that goes wrong is over.
     healed_at: Time,
     /// When every stream must be over.
@@ -195,7 +196,6 @@ impl Scenario {
             settings: Settings::default(),
             epoch: Duration::from_nanos(rng.log_between(1.0, 1e15) as u64),
             paths,
-            streams,
             faults,
             thread_delay: rng.log_between(10e3, 2e6) as Time,
             new_path_ids: rng.percent(50),
@@ -207,16 +207,17 @@ impl Scenario {
             2 => Ending::Dark,
             n => Ending::Goodbye(n as usize % 2),
         };
-        Scenario { config, healed_at, deadline, ending }
+        Scenario { config, streams, healed_at, deadline, ending }
     }
 
     /// Runs it to its end. The error says what was wrong.
     pub fn run(self) -> Result<World, String> {
-        let Scenario { config, healed_at, deadline, ending } = self;
+        let Scenario { config, streams, healed_at, deadline, ending } = self;
         let calm = config.calm;
-        let mut world = World::new(config);
-        world.run(deadline, |world| world.unfinished == 0 || world.gave_up(healed_at));
-        if world.unfinished > 0 && !world.gave_up(healed_at) {
+        let mut world = World::pair(config, streams);
+        world.trace = crate::is_traced().then(String::new);
+        world.run(deadline, |world| world.apps.unfinished == 0 || world.gave_up(healed_at));
+        if world.apps.unfinished > 0 && !world.gave_up(healed_at) {
             let healed = healed_at as f64 / 1e9;
             let status = ENDS.map(|end| world.ends[end].session.status());
             let unfinished = world.unfinished();

@@ -1,41 +1,26 @@
-//! Two sessions, a network and their applications in virtual time.
+//! Two sessions and the network between them in virtual time.
 //!
 //! Everything happens in the order of one heap of timed actions; ties go by the order of scheduling,
 //! and whatever is random comes from one [`Rng`]. So one seed is one exact run.
 //!
 //! The drivers of both ends keep to the documented contract and do nothing more, so that a wake-up
 //! that the session owes and forgets is a wait without end here, too: a connection is polled after
-//! [`Event::Transmit`] until it has nothing or its socket is full, and at [`Session::transmit_at`] as
+//! [`Event::Transmit`](skein_core::Event::Transmit) until it has nothing or its socket is full, and at [`Session::transmit_at`] as
 //! it was when the poll came back empty; `handle_timeout` is called every 20 ms; a stream is read
-//! after [`Event::Readable`] until `Pending`, and written to again after [`Event::Writable`].
-//!
-//! | module | what it simulates |
-//! |---|---|
-//! | [`network`] | paths, TCP-like connections, faults |
-//! | [`driver`] | what polls a session, carries its frames, dials |
-//! | [`app`] | streams: who writes and reads how, and whether it came out right |
-//! | [`scenario`] | a run, from a seed |
-
-#![allow(dead_code)] // each test file uses its part
-#![allow(clippy::disallowed_methods)] // SKEIN_TRACE
-
-pub mod app;
-pub mod driver;
-pub mod network;
-pub mod rng;
-pub mod scenario;
+//! after [`Event::Readable`](skein_core::Event::Readable) until `Pending`, and written to again after
+//! [`Event::Writable`](skein_core::Event::Writable). Who opens, writes and reads streams are the [`Applications`].
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
+use bytes::Bytes;
 use skein_core::handshake::Address;
 use skein_core::session::{Down, Ended, Footprint};
 use skein_core::{Role, Session, Settings, StreamId};
 
-use app::{App, StreamSpec};
-use network::{Conn, Fault, PathSpec, PathState};
-use rng::Rng;
+use crate::network::{Conn, Fault, PathSpec, PathState};
+use crate::rng::Rng;
 
 /// Nanoseconds since the run began.
 pub type Time = u64;
@@ -51,7 +36,6 @@ pub const ENDS: [End; 2] = [DIALER, ACCEPTOR];
 
 pub type ConnIx = usize;
 pub type PathIx = usize;
-pub type StreamIx = usize;
 
 /// Everything that is fixed before a run.
 #[derive(Clone, Debug)]
@@ -61,7 +45,6 @@ pub struct Config {
     /// What both clocks show when the run begins.
     pub epoch: Duration,
     pub paths: Vec<PathSpec>,
-    pub streams: Vec<StreamSpec>,
     pub faults: Vec<(Time, Fault)>,
     /// Longest that a driver's thread takes to run once it is woken.
     pub thread_delay: Time,
@@ -88,10 +71,32 @@ pub enum Sabotage {
     LostReadable,
     /// A stream's end is told too early.
     EarlyFin,
+    /// One sent frame in twenty stays in memory after it was acknowledged.
+    LeakedFrame,
 }
 
-#[derive(Debug)]
-enum Do {
+/// What opens streams and uses them.
+pub trait Applications: Sized {
+    /// What they do at a time that they choose; see [`World::after`].
+    type Do;
+    /// It is time for that.
+    fn act(world: &mut World<Self>, action: Self::Do);
+    /// The peer opened a stream.
+    fn opened(world: &mut World<Self>, end: End, id: StreamId, target: &str);
+    /// As the session's event.
+    fn readable(world: &mut World<Self>, end: End, id: StreamId);
+    /// As the session's event.
+    fn writable(world: &mut World<Self>, end: End, id: StreamId);
+    /// The session of an end is over.
+    fn ended(_world: &mut World<Self>, _end: End) {}
+    /// The process of an end runs again.
+    fn resumed(world: &mut World<Self>, end: End);
+    /// Streams that there may be at once, for the bounds of memory.
+    fn streams_max(&self) -> u64;
+}
+
+pub(crate) enum Do<D> {
+    App(D),
     Tick(End),
     Poll(End, ConnIx),
     PollAt(End, ConnIx, Duration),
@@ -102,30 +107,24 @@ enum Do {
     Refused(ConnIx),
     Dial(PathIx),
     DialTimeout(ConnIx),
-    Open(StreamIx),
-    Write(End, StreamIx),
-    Finish(End, StreamIx),
-    Read(End, StreamIx),
-    Consume(End, StreamIx, u64),
-    Reset(End, StreamIx),
     Fault(usize),
     Heal(usize),
 }
 
-struct Scheduled(Time, u64, Do);
+struct Scheduled<D>(Time, u64, Do<D>);
 
-impl PartialEq for Scheduled {
+impl<D> PartialEq for Scheduled<D> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
-impl Eq for Scheduled {}
-impl PartialOrd for Scheduled {
+impl<D> Eq for Scheduled<D> {}
+impl<D> PartialOrd for Scheduled<D> {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Scheduled {
+impl<D> Ord for Scheduled<D> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.0, self.1).cmp(&(other.0, other.1))
     }
@@ -139,12 +138,10 @@ pub struct EndState {
     pub dead: bool,
     pub ended: Option<Ended>,
     pub ended_at: Time,
-    pub ids: BTreeMap<StreamId, StreamIx>,
-    pub apps: BTreeMap<StreamIx, App>,
     pub announced: Vec<Address>,
     pub peer_addresses: Vec<Address>,
     /// [`World::actions`] when memory was last looked at.
-    checked_at: u64,
+    pub(crate) checked_at: u64,
     /// Worst of each field that was seen.
     pub worst: Footprint,
     pub stalls: u32,
@@ -152,48 +149,45 @@ pub struct EndState {
 }
 
 /// What bounded waiting means: set by the scenario, checked by its runner.
-pub struct World {
+pub struct World<A: Applications> {
     pub config: Config,
+    pub apps: A,
     pub now: Time,
     pub rng: Rng,
     pub ends: [EndState; 2],
     pub paths: Vec<PathState>,
     pub conns: Vec<Conn>,
-    /// Ends of streams that are not over for their application.
-    pub unfinished: usize,
     pub failure: Option<String>,
     /// The accepting end took the other for dead, where it could not know better.
     pub given_up: bool,
-    /// Bytes that each end's applications received, by 10 ms.
-    pub received: [Vec<u64>; 2],
     pub actions: u64,
     /// For [`Sabotage`]: what was said first, by whom of what; whether the one lie was told.
-    said_first: BTreeMap<(End, u8, u32), u64>,
-    lied: bool,
+    pub(crate) said_first: BTreeMap<(End, u8, u32), u64>,
+    pub(crate) lied: bool,
+    pub(crate) leaked: Vec<Bytes>,
     seq: u64,
-    heap: BinaryHeap<Reverse<Scheduled>>,
-    trace: bool,
+    heap: BinaryHeap<Reverse<Scheduled<A::Do>>>,
+    /// Lines of what happens begin with this; none: nothing is shown.
+    pub trace: Option<String>,
 }
 
 macro_rules! trace {
     ($world:expr, $($arg:tt)*) => {
-        if $world.trace {
-            eprintln!("{:>12.6} {}", $world.now as f64 / 1e9, format_args!($($arg)*));
+        if let Some(prefix) = &$world.trace {
+            eprintln!("{:>12.6} {prefix}{}", $world.now as f64 / 1e9, format_args!($($arg)*));
         }
     };
 }
 pub(crate) use trace;
 
-impl World {
-    pub fn new(config: Config) -> World {
+impl<A: Applications> World<A> {
+    pub fn new(config: Config, apps: A) -> World<A> {
         let end = |role| EndState {
             session: Session::new(config.epoch, role, config.settings),
             paused: 0,
             dead: false,
             ended: None,
             ended_at: 0,
-            ids: BTreeMap::new(),
-            apps: BTreeMap::new(),
             announced: Vec::new(),
             peer_addresses: Vec::new(),
             checked_at: 0,
@@ -207,17 +201,17 @@ impl World {
             ends: [end(Role::Dialer), end(Role::Acceptor)],
             paths: config.paths.iter().map(|spec| PathState::new(*spec)).collect(),
             conns: Vec::new(),
-            unfinished: config.streams.len() * 2,
             failure: None,
             given_up: false,
-            received: [Vec::new(), Vec::new()],
             actions: 0,
             said_first: BTreeMap::new(),
             lied: false,
+            leaked: Vec::new(),
             seq: 0,
             heap: BinaryHeap::new(),
-            trace: std::env::var_os("SKEIN_TRACE").is_some(),
+            trace: None,
             config,
+            apps,
         };
         for path in 0..world.paths.len() {
             let at = world.paths[path].spec.up_at;
@@ -226,14 +220,6 @@ impl World {
         for end in ENDS {
             let first = world.rng.below(20 * MS);
             world.at(first, Do::Tick(end));
-        }
-        for stream in 0..world.config.streams.len() {
-            let spec = &world.config.streams[stream];
-            let (open_at, reset) = (spec.open_at, spec.reset);
-            world.at(open_at, Do::Open(stream));
-            if let Some((end, at)) = reset {
-                world.at(at, Do::Reset(end, stream));
-            }
         }
         for fault in 0..world.config.faults.len() {
             let at = world.config.faults[fault].0;
@@ -247,12 +233,12 @@ impl World {
         self.config.epoch + Duration::from_nanos(self.now)
     }
 
-    fn at(&mut self, at: Time, action: Do) {
+    pub(crate) fn at(&mut self, at: Time, action: Do<A::Do>) {
         self.seq += 1;
         self.heap.push(Reverse(Scheduled(at.max(self.now), self.seq, action)));
     }
 
-    fn after(&mut self, delay: Time, action: Do) {
+    pub(crate) fn after(&mut self, delay: Time, action: Do<A::Do>) {
         self.at(self.now + delay, action);
     }
 
@@ -265,24 +251,30 @@ impl World {
     }
 
     /// Lets time pass until `until`, until `stop`, or until something is wrong.
-    pub fn run(&mut self, until: Time, stop: impl Fn(&World) -> bool) {
+    pub fn run(&mut self, until: Time, stop: impl Fn(&Self) -> bool) {
         while self.failure.is_none() && !stop(self) {
-            match self.heap.peek() {
-                Some(Reverse(next)) if next.0 <= until => {}
+            match self.next_at() {
+                Some(next) if next <= until => self.step(),
                 _ => {
                     self.now = until;
                     return;
                 }
             }
-            let Reverse(Scheduled(at, _, action)) = self.heap.pop().expect("just peeked");
-            self.now = at;
-            self.actions += 1;
-            self.act(action);
         }
     }
 
-    fn act(&mut self, action: Do) {
+    /// When the next thing happens.
+    pub fn next_at(&self) -> Option<Time> {
+        self.heap.peek().map(|Reverse(next)| next.0)
+    }
+
+    /// Lets the next thing happen.
+    pub fn step(&mut self) {
+        let Some(Reverse(Scheduled(at, _, action))) = self.heap.pop() else { return };
+        self.now = at;
+        self.actions += 1;
         match action {
+            Do::App(action) => A::act(self, action),
             Do::Tick(end) => self.tick(end),
             Do::Poll(end, conn) => self.poll(end, conn),
             Do::PollAt(end, conn, at) => self.poll_at(end, conn, at),
@@ -293,12 +285,6 @@ impl World {
             Do::Refused(conn) => self.refused(conn),
             Do::Dial(path) => self.dial(path),
             Do::DialTimeout(conn) => self.dial_timeout(conn),
-            Do::Open(stream) => self.open(stream),
-            Do::Write(end, stream) => self.write(end, stream),
-            Do::Finish(end, stream) => self.finish(end, stream),
-            Do::Read(end, stream) => self.read(end, stream),
-            Do::Consume(end, stream, bytes) => self.consume(end, stream, bytes),
-            Do::Reset(end, stream) => self.reset(end, stream),
             Do::Fault(fault) => self.fault(fault),
             Do::Heal(fault) => self.heal(fault),
         }

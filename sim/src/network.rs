@@ -13,8 +13,8 @@ use skein_core::frame::HEADER_BYTES;
 use skein_core::session::Down;
 use skein_core::{ConnectionKind, PathId};
 
-use super::driver::Side;
-use super::{ConnIx, Do, ENDS, End, MS, PathIx, Time, World, trace};
+use crate::driver::Side;
+use crate::world::{Applications, ConnIx, Do, ENDS, End, MS, PathIx, Time, World, trace};
 
 #[derive(Clone, Copy, Debug)]
 pub struct PathSpec {
@@ -168,7 +168,7 @@ impl Flow {
     }
 }
 
-impl World {
+impl<A: Applications> World<A> {
     /// Puts a packet into a connection's socket.
     pub fn transmit(&mut self, conn: ConnIx, dir: End, packet: Packet) {
         let flow = &mut self.conns[conn].flows[dir];
@@ -223,7 +223,7 @@ impl World {
         }
     }
 
-    pub(super) fn served(&mut self, path: PathIx, dir: End) {
+    pub(crate) fn served(&mut self, path: PathIx, dir: End) {
         let link = &mut self.paths[path].links[dir];
         let segment = link.on_wire.take().expect("one segment is served at a time");
         link.queued -= segment.bytes;
@@ -239,7 +239,7 @@ impl World {
         self.serve(path, dir);
     }
 
-    pub(super) fn arrive(&mut self, conn: ConnIx, dir: End) {
+    pub(crate) fn arrive(&mut self, conn: ConnIx, dir: End) {
         let holed = self.paths[self.conns[conn].path].links[dir].holes > 0;
         let (now, to) = (self.now, 1 - dir);
         let Conn { flows, sides, .. } = &mut self.conns[conn];
@@ -261,12 +261,12 @@ impl World {
         }
     }
 
-    /// Nothing passes any more.
+    /// Nothing passes any more, either way.
     pub fn darken(&mut self, path: PathIx) {
         ENDS.into_iter().for_each(|dir| self.open_hole(path, dir));
     }
 
-    fn open_hole(&mut self, path: PathIx, dir: End) {
+    pub fn open_hole(&mut self, path: PathIx, dir: End) {
         let link = &mut self.paths[path].links[dir];
         if link.holes == 0 {
             link.since = self.now;
@@ -274,7 +274,7 @@ impl World {
         link.holes += 1;
     }
 
-    fn close_hole(&mut self, path: PathIx, dir: End) {
+    pub fn close_hole(&mut self, path: PathIx, dir: End) {
         let link = &mut self.paths[path].links[dir];
         link.holes -= 1;
         if link.holes > 0 {
@@ -319,7 +319,7 @@ impl World {
         }
     }
 
-    pub(super) fn fault(&mut self, number: usize) {
+    pub(crate) fn fault(&mut self, number: usize) {
         let fault = self.config.faults[number].1;
         trace!(self, "{fault:?}");
         for (path, dir) in self.fault_holes(fault) {
@@ -351,7 +351,7 @@ impl World {
         self.after(fault.lasts(), Do::Heal(number));
     }
 
-    pub(super) fn heal(&mut self, number: usize) {
+    pub(crate) fn heal(&mut self, number: usize) {
         let fault = self.config.faults[number].1;
         trace!(self, "healed: {fault:?}");
         for (path, dir) in self.fault_holes(fault) {

@@ -1,13 +1,20 @@
 //! The applications: who opens, writes, reads, ends and resets which stream how; and what must come of it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::OnceLock;
 
 use bytes::Bytes;
 use skein_core::session::OpenError;
 use skein_core::{Received, StreamId};
 
-use super::{ACCEPTOR, DIALER, Do, End, MS, StreamIx, Time, World, trace};
+use crate::rng::Rng;
+use crate::world::{ACCEPTOR, Applications, Config, DIALER, Do as Act, End, MS, Time, trace};
+
+pub mod scenario;
+
+/// A pair of sessions and these applications.
+pub type World = crate::world::World<Pair>;
+pub type StreamIx = usize;
 
 #[derive(Clone, Debug)]
 pub struct StreamSpec {
@@ -104,7 +111,7 @@ const PERIOD: usize = 65_521;
 fn content(stream: StreamIx, sender: End, offset: u64, len: usize) -> Bytes {
     static BLOCK: OnceLock<Bytes> = OnceLock::new();
     let block = BLOCK.get_or_init(|| {
-        let mut rng = super::rng::Rng::new(0);
+        let mut rng = Rng::new(0);
         let period: Vec<u8> = (0..PERIOD).map(|_| rng.next() as u8).collect();
         period.iter().copied().cycle().take(PERIOD + (2 << 20)).collect()
     });
@@ -112,17 +119,98 @@ fn content(stream: StreamIx, sender: End, offset: u64, len: usize) -> Bytes {
     block.slice(start..start + len)
 }
 
+/// All of them at both ends.
+pub struct Pair {
+    pub streams: Vec<StreamSpec>,
+    pub ends: [EndApps; 2],
+    /// Ends of streams that are not over for their application.
+    pub unfinished: usize,
+    /// Bytes that each end's applications received, by 10 ms.
+    pub received: [Vec<u64>; 2],
+}
+
+/// Those at one end.
+#[derive(Default)]
+pub struct EndApps {
+    pub ids: BTreeMap<StreamId, StreamIx>,
+    pub apps: BTreeMap<StreamIx, App>,
+}
+
+pub enum Do {
+    Open(StreamIx),
+    Write(End, StreamIx),
+    Finish(End, StreamIx),
+    Read(End, StreamIx),
+    Consume(End, StreamIx, u64),
+    Reset(End, StreamIx),
+}
+
+impl Applications for Pair {
+    type Do = Do;
+
+    fn act(world: &mut World, action: Do) {
+        match action {
+            Do::Open(stream) => world.open(stream),
+            Do::Write(end, stream) => world.write(end, stream),
+            Do::Finish(end, stream) => world.finish(end, stream),
+            Do::Read(end, stream) => world.read(end, stream),
+            Do::Consume(end, stream, bytes) => world.consume(end, stream, bytes),
+            Do::Reset(end, stream) => world.reset(end, stream),
+        }
+    }
+
+    fn opened(world: &mut World, end: End, id: StreamId, target: &str) {
+        world.stream_opened(end, id, target);
+    }
+
+    fn readable(world: &mut World, end: End, id: StreamId) {
+        world.stream_readable(end, id);
+    }
+
+    fn writable(world: &mut World, end: End, id: StreamId) {
+        if let Some(stream) = world.apps.ends[end].ids.get(&id) {
+            world.after(0, Act::App(Do::Write(end, *stream)));
+        }
+    }
+
+    fn resumed(world: &mut World, end: End) {
+        let streams: Vec<_> = world.apps.ends[end].apps.keys().copied().collect();
+        for stream in streams {
+            world.after(0, Act::App(Do::Write(end, stream)));
+        }
+    }
+
+    fn streams_max(&self) -> u64 {
+        self.streams.len() as u64
+    }
+}
+
 impl World {
+    /// Two ends with these streams.
+    pub fn pair(config: Config, streams: Vec<StreamSpec>) -> World {
+        let times: Vec<_> = streams.iter().map(|spec| (spec.open_at, spec.reset)).collect();
+        let unfinished = streams.len() * 2;
+        let apps = Pair { streams, ends: Default::default(), unfinished, received: Default::default() };
+        let mut world = World::new(config, apps);
+        for (stream, (open_at, reset)) in times.into_iter().enumerate() {
+            world.at(open_at, Act::App(Do::Open(stream)));
+            if let Some((end, at)) = reset {
+                world.at(at, Act::App(Do::Reset(end, stream)));
+            }
+        }
+        world
+    }
+
     fn is_over(app: &App) -> bool {
         app.did_reset || app.seen == Some(Seen::Reset) || (app.finished && app.seen == Some(Seen::Finished))
     }
 
     fn note_if_over(&mut self, end: End, stream: StreamIx) {
         let now = self.now;
-        let app = self.ends[end].apps.get_mut(&stream).expect("known streams");
+        let app = self.apps.ends[end].apps.get_mut(&stream).expect("known streams");
         if app.over_at.is_none() && Self::is_over(app) {
             app.over_at = Some(now);
-            self.unfinished -= 1;
+            self.apps.unfinished -= 1;
         }
     }
 
@@ -141,18 +229,18 @@ impl World {
             marks: VecDeque::new(),
             round_trips: Vec::new(),
         };
-        self.ends[end].ids.insert(id, stream);
-        if self.ends[end].apps.insert(stream, app).is_some() {
+        self.apps.ends[end].ids.insert(id, stream);
+        if self.apps.ends[end].apps.insert(stream, app).is_some() {
             self.fail(format!("stream {stream} was opened twice"));
         }
-        self.after(0, Do::Write(end, stream));
+        self.after(0, Act::App(Do::Write(end, stream)));
     }
 
-    pub(super) fn open(&mut self, stream: StreamIx) {
-        let spec = &self.config.streams[stream];
+    fn open(&mut self, stream: StreamIx) {
+        let spec = &self.apps.streams[stream];
         let opener = spec.opener;
         if self.ends[opener].paused > 0 {
-            return self.after(10 * MS, Do::Open(stream));
+            return self.after(10 * MS, Act::App(Do::Open(stream)));
         }
         let name = format!("{stream} {}", "x".repeat(spec.name_bytes));
         match self.ends[opener].session.open(&name) {
@@ -161,18 +249,18 @@ impl World {
                 self.add(opener, stream, id);
                 self.drain(opener);
             }
-            Err(OpenError::TooMany) => self.after(50 * MS, Do::Open(stream)),
+            Err(OpenError::TooMany) => self.after(50 * MS, Act::App(Do::Open(stream))),
             Err(error) => self.fail(format!("stream {stream} does not open: {error}")),
         }
     }
 
-    pub(super) fn opened(&mut self, end: End, id: StreamId, target: &str) {
+    fn stream_opened(&mut self, end: End, id: StreamId, target: &str) {
         let stream: Option<StreamIx> = target.split(' ').next().and_then(|number| number.parse().ok());
-        match stream.filter(|stream| self.config.streams.get(*stream).is_some_and(|spec| spec.opener != end)) {
-            Some(_) if self.ends[end].ids.range(id..).any(|(other, _)| other.0 % 2 == id.0 % 2) => {
+        match stream.filter(|stream| self.apps.streams.get(*stream).is_some_and(|spec| spec.opener != end)) {
+            Some(_) if self.apps.ends[end].ids.range(id..).any(|(other, _)| other.0 % 2 == id.0 % 2) => {
                 self.fail(format!("end {end} is told of {id:?} after streams that were opened later"));
             }
-            Some(stream) if target.len() == format!("{stream} ").len() + self.config.streams[stream].name_bytes => {
+            Some(stream) if target.len() == format!("{stream} ").len() + self.apps.streams[stream].name_bytes => {
                 self.add(end, stream, id);
             }
             _ => self.fail(format!("end {end} was told of a stream to {target:?}")),
@@ -180,60 +268,62 @@ impl World {
     }
 
     /// Readable: the application runs, sooner or later.
-    pub(super) fn readable(&mut self, end: End, id: StreamId) {
-        let Some(stream) = self.ends[end].ids.get(&id).copied() else {
+    fn stream_readable(&mut self, end: End, id: StreamId) {
+        let Some(stream) = self.apps.ends[end].ids.get(&id).copied() else {
             return self.fail(format!("{id:?} became readable at end {end} before it was opened"));
         };
-        let slow = match self.config.streams[stream].halves[1 - end].read {
+        let slow = match self.apps.streams[stream].halves[1 - end].read {
             Read::Slow { every, .. } => every,
             _ => 0,
         };
-        let app = self.ends[end].apps.get_mut(&stream).expect("known streams");
+        let app = self.apps.ends[end].apps.get_mut(&stream).expect("known streams");
         if !std::mem::replace(&mut app.reading, true) {
             let delay = slow + self.rng.below(20_000);
-            self.after(delay, Do::Read(end, stream));
+            self.after(delay, Act::App(Do::Read(end, stream)));
         }
     }
 
-    pub(super) fn read(&mut self, end: End, stream: StreamIx) {
+    fn read(&mut self, end: End, stream: StreamIx) {
         if self.ends[end].paused > 0 {
-            return self.after(10 * MS, Do::Read(end, stream));
+            return self.after(10 * MS, Act::App(Do::Read(end, stream)));
         }
-        let half = &self.config.streams[stream].halves[1 - end];
+        let half = &self.apps.streams[stream].halves[1 - end];
         let (read, total) = (half.read, half.bytes);
-        let id = self.ends[end].apps[&stream].id;
+        let id = self.apps.ends[end].apps[&stream].id;
         let mut quota = match read {
             Read::Slow { bytes, .. } => bytes,
             _ => u64::MAX,
         };
-        self.ends[end].apps.get_mut(&stream).expect("known streams").reading = false;
-        if self.ends[end].apps[&stream].did_reset {
+        self.apps.ends[end].apps.get_mut(&stream).expect("known streams").reading = false;
+        if self.apps.ends[end].apps[&stream].did_reset {
             return;
         }
         loop {
             if quota == 0 {
                 // Not read until `Pending`: no event will tell of what is left.
                 let Read::Slow { every, .. } = read else { unreachable!("only slow readers have a quota") };
-                self.ends[end].apps.get_mut(&stream).expect("known streams").reading = true;
-                self.after(every, Do::Read(end, stream));
+                self.apps.ends[end].apps.get_mut(&stream).expect("known streams").reading = true;
+                self.after(every, Act::App(Do::Read(end, stream)));
                 break;
             }
             match self.ends[end].session.receive(id) {
                 Received::Data(data) => {
                     quota = quota.saturating_sub(data.len() as u64);
-                    let at = self.ends[end].apps[&stream].got;
+                    let at = self.apps.ends[end].apps[&stream].got;
                     if data != content(stream, 1 - end, at, data.len()) {
                         return self.fail(format!("stream {stream} delivers wrong bytes to end {end} at {at}"));
                     }
                     self.received_bytes(end, stream, data.len() as u64, total);
                     match read {
-                        Read::Late { after } => self.after(after, Do::Consume(end, stream, data.len() as u64)),
+                        Read::Late { after } => {
+                            self.after(after, Act::App(Do::Consume(end, stream, data.len() as u64)))
+                        }
                         _ => self.ends[end].session.consumed(id, data.len() as u64),
                     }
                 }
                 Received::Pending => break,
                 Received::Finished => {
-                    let app = self.ends[end].apps.get_mut(&stream).expect("known streams");
+                    let app = self.apps.ends[end].apps.get_mut(&stream).expect("known streams");
                     let got = app.got;
                     if app.seen.is_none() {
                         app.seen = Some(Seen::Finished);
@@ -245,31 +335,31 @@ impl World {
                     break;
                 }
                 Received::Reset(code, _) => {
-                    let by_peer = self.ends[1 - end].apps.get(&stream).is_some_and(|app| app.did_reset);
+                    let by_peer = self.apps.ends[1 - end].apps.get(&stream).is_some_and(|app| app.did_reset);
                     let ended = self.ends[end].ended.is_some();
                     if !ended && (!by_peer || code != 1000 + stream as u64) {
                         return self.fail(format!("end {end} sees a reset of stream {stream} that nobody made"));
                     }
                     trace!(self, "end {end} sees a reset of stream {stream}");
-                    self.ends[end].apps.get_mut(&stream).expect("known streams").seen = Some(Seen::Reset);
+                    self.apps.ends[end].apps.get_mut(&stream).expect("known streams").seen = Some(Seen::Reset);
                     break;
                 }
             }
         }
         self.drain(end);
         self.note_if_over(end, stream);
-        if matches!(self.config.streams[stream].halves[end].write, Write::Echo | Write::AfterPeer) {
+        if matches!(self.apps.streams[stream].halves[end].write, Write::Echo | Write::AfterPeer) {
             self.write(end, stream);
         }
     }
 
     fn received_bytes(&mut self, end: End, stream: StreamIx, bytes: u64, total: u64) {
         let bucket = (self.now / (10 * MS)) as usize;
-        let counts = &mut self.received[end];
+        let counts = &mut self.apps.received[end];
         counts.resize(counts.len().max(bucket + 1), 0);
         counts[bucket] += bytes;
         let now = self.now;
-        let app = self.ends[end].apps.get_mut(&stream).expect("known streams");
+        let app = self.apps.ends[end].apps.get_mut(&stream).expect("known streams");
         app.got += bytes;
         let got = app.got;
         while app.marks.front().is_some_and(|(at, _)| *at <= got) {
@@ -281,21 +371,21 @@ impl World {
         }
     }
 
-    pub(super) fn consume(&mut self, end: End, stream: StreamIx, bytes: u64) {
+    fn consume(&mut self, end: End, stream: StreamIx, bytes: u64) {
         if self.ends[end].paused > 0 {
-            return self.after(10 * MS, Do::Consume(end, stream, bytes));
+            return self.after(10 * MS, Act::App(Do::Consume(end, stream, bytes)));
         }
-        let id = self.ends[end].apps[&stream].id;
+        let id = self.apps.ends[end].apps[&stream].id;
         self.ends[end].session.consumed(id, bytes);
         self.drain(end);
     }
 
-    pub(super) fn write(&mut self, end: End, stream: StreamIx) {
-        let half = &self.config.streams[stream].halves[end];
+    fn write(&mut self, end: End, stream: StreamIx) {
+        let half = &self.apps.streams[stream].halves[end];
         let (bytes, write, finish_after) = (half.bytes, half.write, half.finish_after);
         let clock = self.clock();
         let state = &mut self.ends[end];
-        let app = state.apps.get_mut(&stream).expect("known streams");
+        let app = self.apps.ends[end].apps.get_mut(&stream).expect("known streams");
         if state.paused > 0 || app.finishing || Self::is_over(app) {
             return;
         }
@@ -333,19 +423,19 @@ impl World {
         app.finishing = finishing;
         self.drain(end);
         if finishing {
-            self.after(finish_after, Do::Finish(end, stream));
+            self.after(finish_after, Act::App(Do::Finish(end, stream)));
         } else if let Write::Paced { every, .. } = write
-            && self.ends[end].apps[&stream].next_write > 0
+            && self.apps.ends[end].apps[&stream].next_write > 0
         {
-            self.after(every, Do::Write(end, stream));
+            self.after(every, Act::App(Do::Write(end, stream)));
         }
     }
 
-    pub(super) fn finish(&mut self, end: End, stream: StreamIx) {
+    fn finish(&mut self, end: End, stream: StreamIx) {
         if self.ends[end].paused > 0 {
-            return self.after(10 * MS, Do::Finish(end, stream));
+            return self.after(10 * MS, Act::App(Do::Finish(end, stream)));
         }
-        let app = self.ends[end].apps.get_mut(&stream).expect("known streams");
+        let app = self.apps.ends[end].apps.get_mut(&stream).expect("known streams");
         if !Self::is_over(app) {
             app.finished = true;
             let id = app.id;
@@ -355,11 +445,11 @@ impl World {
         }
     }
 
-    pub(super) fn reset(&mut self, end: End, stream: StreamIx) {
-        if self.ends[end].paused > 0 || !self.ends[end].apps.contains_key(&stream) {
-            return self.after(10 * MS, Do::Reset(end, stream)); // once it is open
+    fn reset(&mut self, end: End, stream: StreamIx) {
+        if self.ends[end].paused > 0 || !self.apps.ends[end].apps.contains_key(&stream) {
+            return self.after(10 * MS, Act::App(Do::Reset(end, stream))); // once it is open
         }
-        let app = self.ends[end].apps.get_mut(&stream).expect("just looked");
+        let app = self.apps.ends[end].apps.get_mut(&stream).expect("just looked");
         if !Self::is_over(app) {
             trace!(self, "end {end} resets stream {stream}");
             app.did_reset = true;
@@ -370,26 +460,21 @@ impl World {
         }
     }
 
-    /// The process runs again: what it would have done meanwhile.
-    pub(super) fn app_resumes(&mut self, end: End, stream: StreamIx) {
-        self.after(0, Do::Write(end, stream));
-    }
-
     /// What is not over, for a report.
     pub fn unfinished(&self) -> String {
         let mut lines = Vec::new();
-        for stream in 0..self.config.streams.len() {
+        for stream in 0..self.apps.streams.len() {
             for end in [DIALER, ACCEPTOR] {
-                match self.ends[end].apps.get(&stream) {
+                match self.apps.ends[end].apps.get(&stream) {
                     Some(app) if app.over_at.is_some() => {}
                     Some(app) => lines.push(format!(
                         "stream {stream} ({:?}) at end {end}: wrote {} of {}, finished {}, got {} of {}, seen {:?}",
                         app.id,
                         app.written,
-                        self.config.streams[stream].halves[end].bytes,
+                        self.apps.streams[stream].halves[end].bytes,
                         app.finished,
                         app.got,
-                        self.config.streams[stream].halves[1 - end].bytes,
+                        self.apps.streams[stream].halves[1 - end].bytes,
                         app.seen,
                     )),
                     None => lines.push(format!("stream {stream} at end {end}: not open")),
