@@ -3,12 +3,14 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
 use std::marker::PhantomData;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
-use nix::libc::{O_DIRECT, O_DSYNC, O_NONBLOCK};
+use nix::libc::{O_DIRECT, O_DSYNC, O_NONBLOCK, c_int, c_long};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -218,8 +220,8 @@ impl AppendError {
 /// An append-only file of records of one type, written with postcard.
 ///
 /// `append` returns when the record is on the disk. It costs one write in place: the space is allocated and zeroed when the
-/// file is made, so that neither a full disk nor the file system's own journal comes between. (On copy-on-write file systems
-/// every write allocates, and the reservation is no promise.)
+/// file is made, so that neither a full disk nor the file system's own journal comes between. (On ZFS and bcachefs every write
+/// allocates, and the reservation is no promise; on btrfs the file is made to be written in place.)
 ///
 /// A record whose `append` returned an error or never returned may be there when the file is opened again, or not; an
 /// acknowledged one always is.
@@ -243,7 +245,7 @@ pub struct Journal<R> {
     /// Where a record is put together; allocated once.
     slot: Box<Slot>,
     poisoned: Option<Fault>,
-    _lock: File,
+    _lock: Lock,
     _record: PhantomData<fn(R)>,
 }
 
@@ -263,10 +265,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
                 }
             }
         };
-        let lock = (OpenOptions::new().write(true).create(true).truncate(false).mode(0o600))
-            .open(beside(path, ".lock"))
-            .map_err(failed("lock"))?;
-        lock.try_lock().map_err(|error| match error {
+        let lock = Lock::take(&beside(path, ".lock")).map_err(|error| match error {
             TryLockError::WouldBlock => OpenError::Busy { path: path.to_owned() },
             TryLockError::Error(source) => failed("lock")(source),
         })?;
@@ -419,6 +418,27 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
     }
 }
 
+/// A file that this has locked.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Lock {
+    fn take(path: &Path) -> Result<Lock, TryLockError> {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+        let file = file.map_err(TryLockError::Error)?;
+        file.try_lock()?;
+        Ok(Lock(file))
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing it is not enough: a child that another thread has forked, and that has not become another program yet,
+        // has it open too.
+        let _ = self.0.unlock();
+    }
+}
+
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
@@ -447,6 +467,7 @@ fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = beside(path, ".new");
     let written = (|| {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        in_place(&file)?;
         match fallocate(&file, FallocateFlags::empty(), 0, bytes.len() as i64) {
             // The zeros that are written allocate as well, only perhaps not in one piece.
             Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {}
@@ -459,6 +480,21 @@ fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&new);
     }
     written
+}
+
+/// Has a file that is still empty written in place on btrfs too, where every write would else need new space.
+fn in_place(file: &File) -> io::Result<()> {
+    if fstatfs(file)?.filesystem_type() != BTRFS_SUPER_MAGIC {
+        return Ok(());
+    }
+    let mut flags = 0;
+    // SAFETY: the descriptor is open, and both calls take a pointer to an int that lives until they return; the kernel
+    // reads and writes an int, though the request's number says long (ioctl_iflags(2)).
+    unsafe {
+        get_flags(file.as_raw_fd(), &mut flags)?;
+        set_flags(file.as_raw_fd(), &(flags | FS_NOCOW_FL))?;
+    }
+    Ok(())
 }
 
 /// Gives the file beside `path` its name, for good.
@@ -493,6 +529,12 @@ fn open_for_records(path: &Path) -> io::Result<File> {
         other => other,
     }
 }
+
+/// `include/uapi/linux/fs.h`
+const FS_NOCOW_FL: c_int = 0x0080_0000;
+
+nix::ioctl_read_bad!(get_flags, nix::request_code_read!(b'f', 1, size_of::<c_long>()), c_int);
+nix::ioctl_write_ptr_bad!(set_flags, nix::request_code_write!(b'f', 2, size_of::<c_long>()), c_int);
 
 #[cfg(test)]
 mod tests {
@@ -635,6 +677,17 @@ mod tests {
         }
         drop(journal);
         open(&path);
+    }
+
+    #[test]
+    fn a_child_being_born_does_not_keep_it_locked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (journal, _) = open(&path);
+        let of_the_child = journal._lock.0.try_clone().unwrap();
+        drop(journal);
+        open(&path);
+        drop(of_the_child);
     }
 
     #[test]

@@ -23,22 +23,31 @@ impl Disk {
         disk
     }
 
-    /// ext4 in a file that `image` names; None, and a word about it, where that cannot be had.
     fn ext4(image: &Path) -> Option<Disk> {
+        Disk::image("ext4", 32 << 20, image)
+    }
+
+    /// A file system in a file; None, and a word about it, where that cannot be had.
+    fn image(kind: &str, bytes: u64, image: &Path) -> Option<Disk> {
         if !Path::new("/dev/loop-control").exists() {
             println!("skipped: no loop devices here");
             return None;
         }
-        File::create(image).unwrap().set_len(32 << 20).unwrap();
-        run(Command::new("mkfs.ext4").arg("-q").arg(image));
+        File::create(image).unwrap().set_len(bytes).unwrap();
+        let mkfs = format!("mkfs.{kind}");
+        if Command::new(&mkfs).arg("-V").output().is_err() {
+            println!("skipped: no {mkfs} here");
+            return None;
+        }
+        run(Command::new(mkfs).arg("-q").arg(image));
         let disk = Disk { dir: tempfile::Builder::new().prefix("skein-journal-").tempdir().unwrap() };
-        disk.mount_ext4(image);
+        disk.mount_image(image);
         Some(disk)
     }
 
     /// The loop device ends with the mount.
-    fn mount_ext4(&self, image: &Path) {
-        run(Command::new("mount").args(["-o", "loop,errors=remount-ro"]).arg(image).arg(self.dir.path()));
+    fn mount_image(&self, image: &Path) {
+        run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(self.dir.path()));
     }
 
     fn unmount(&self) {
@@ -175,6 +184,16 @@ fn an_ext4_full_after_the_journal_is_made() {
 }
 
 #[test]
+fn other_file_systems_full_after_the_journal_is_made() {
+    let backing = tempfile::tempdir().unwrap();
+    for (kind, mib) in [("xfs", 320), ("btrfs", 160)] {
+        let Some(disk) = Disk::image(kind, mib << 20, &backing.path().join(kind)) else { continue };
+        full_after_open(&disk);
+        println!("{kind} passed");
+    }
+}
+
+#[test]
 fn a_file_system_that_is_read_only_from_the_start() {
     let disk = Disk::tmpfs(4096);
     open(&disk.journal()).0.append(&text(0)).unwrap();
@@ -200,6 +219,7 @@ fn a_file_system_that_becomes_read_only() {
         journal.append(&text(n)).unwrap();
     }
     journal.ready(10).unwrap();
+    run(Command::new("mount").args(["-o", "remount,errors=remount-ro"]).arg(disk.dir.path()));
     fs::write(format!("/sys/fs/ext4/{}/trigger_fs_error", disk.device()), "1").unwrap();
     let refused = journal.ready(1).unwrap_err();
     assert!(matches!(refused, AppendError::ReadOnly { .. }), "{refused:?}");
@@ -214,7 +234,7 @@ fn a_file_system_that_becomes_read_only() {
     assert!(matches!(error, OpenError::ReadOnly { .. }), "{error:?}");
 
     disk.unmount();
-    disk.mount_ext4(&image);
+    disk.mount_image(&image);
     let (mut journal, records) = open(&disk.journal());
     assert_eq!(records, texts(10));
     journal.append(&text(10)).unwrap();
@@ -252,7 +272,7 @@ fn a_disk_that_fails_to_write() {
         journal.append(&text(records.len())).unwrap();
         drop(journal);
         disk.unmount();
-        disk.mount_ext4(&image);
+        disk.mount_image(&image);
         assert_eq!(open(&disk.journal()).1, texts(records.len() + 1), "round {round}");
     }
 }
