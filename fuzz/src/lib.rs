@@ -17,6 +17,7 @@ use skein_core::frame::{Frame, HEADER_BYTES, Header};
 use skein_core::handshake::{Hello, Welcome, decode_addresses, encode_addresses};
 use skein_hypervisor::{MigrationInfo, Qmp};
 use skein_identity::{CertificateInfo, parse_pem};
+use skein_machine::{Definition, Fixed, GuestFacts, HostFacts, Hosts, ParseError, PathFacts, Problem, check, forecast};
 
 pub use journal::journal;
 pub use records::records;
@@ -36,6 +37,8 @@ pub const TARGETS: &[Target] = &[
     ("migration", migration),
     ("pem", pem),
     ("journal", journal),
+    ("definition", definition),
+    ("facts", facts),
 ];
 
 /// A header and what follows it, as from a connection.
@@ -123,6 +126,38 @@ pub fn pem(bytes: &[u8]) {
             let _ = (info.host().map(str::len), info.is_member());
             let _ = info.days_left(std::time::SystemTime::UNIX_EPOCH);
         }
+    }
+}
+
+/// A VM's file, or the hosts'.
+pub fn definition(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let told = |error: ParseError| {
+        assert!(!error.faults.is_empty() && error.faults.len() <= 100);
+        let printable = |c: char| c == '\n' || !c.is_control();
+        assert!(error.to_string().chars().all(printable), "a file must not drive a terminal");
+    };
+    match Definition::parse(text, "fuzz.toml") {
+        Ok(read) => assert_eq!(Definition::parse(&read.to_toml(), "again.toml"), Ok(read)),
+        Err(error) => told(error),
+    }
+    if let Err(error) = Hosts::parse(text, "hosts.toml") {
+        told(error);
+    }
+}
+
+/// What another agent says about a guest and both hosts, and what it finds against a migration.
+pub fn facts(bytes: &[u8]) {
+    type Facts = (GuestFacts, Option<Definition>, HostFacts, HostFacts, Vec<PathFacts>);
+    if let Ok((guest, definition, source, target, paths)) = serde_json::from_slice::<Facts>(bytes) {
+        let problems = check(&guest, definition.as_ref(), &source, &target, &paths);
+        for problem in &problems {
+            assert!(problem.what.len() + problem.cure.len() <= 4096 && !problem.what.contains('\u{1b}'));
+        }
+        let encoded = serde_json::to_vec(&problems).expect("problems are JSON");
+        assert_eq!(serde_json::from_slice::<Vec<Problem>>(&encoded).expect("and read again"), problems);
+        let rates: Vec<u64> = paths.iter().filter_map(|path| path.bits_per_s).collect();
+        let _ = forecast(guest.ram_bytes, Some(target.ram_bytes), &rates, Fixed::default()).to_string();
     }
 }
 
