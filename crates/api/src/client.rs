@@ -1,11 +1,18 @@
 //! The commands' end.
 
-use std::io::{self, BufReader};
+use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::{LineError, Refusal, Reply, Request, read_line, write_line};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::{LINE_BYTES_MAX, LineError, Refusal, Reply, Request, line, write_line};
+
+/// An agent that lives takes a connection and a request within this.
+const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// Bytes that are read at once.
+const READ_BYTES: usize = 64 << 10;
 
 /// A call that came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -17,12 +24,31 @@ pub enum CallError {
         #[source]
         source: io::Error,
     },
+    #[error("the agent's socket {} is not open to this user: be root (sudo)", path.display())]
+    Forbidden {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error("the agent does not answer")]
     Broken(#[source] LineError),
+    #[error("the agent has not said a word for {} s: look at its log (journalctl -u skein-agent)", .0.as_secs())]
+    Silent(Duration),
     #[error("{}{}{}", .0.message, if .0.cure.is_empty() { "" } else { ": " }, .0.cure)]
     Refused(Refusal),
-    #[error("the agent answered something else than was asked: {0}; is it of another version?")]
-    Unexpected(String),
+    #[error("the agent answered something else than was asked ({0}): is it of another version?")]
+    Unexpected(&'static str),
+}
+
+impl CallError {
+    /// Whether it may be different soon, because the agent is just being started again.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            CallError::NoAgent { .. } | CallError::Silent(_) => true,
+            CallError::Broken(error) => matches!(error, LineError::Io(_) | LineError::Closed),
+            CallError::Forbidden { .. } | CallError::Refused(_) | CallError::Unexpected(_) => false,
+        }
+    }
 }
 
 /// Calls an agent.
@@ -37,28 +63,153 @@ impl Client {
         Client { socket: socket.to_owned() }
     }
 
-    /// Asks, tells `progress` what comes before the end, and returns that. [`Reply::Error`] becomes an error.
+    /// Asks. What the agent has to say is had from the conversation.
+    pub fn ask(&self, request: &Request) -> Result<Conversation, CallError> {
+        let mut stream = self.connect()?;
+        write_line(&mut stream, request).map_err(|source| CallError::Broken(LineError::Io(source)))?;
+        Ok(Conversation { stream, pending: Vec::new(), searched: 0 })
+    }
+
+    /// Asks, and returns what comes at the end; progress before that is passed over.
     ///
     /// `patience`: how long there may be no word from the agent.
-    pub fn call(
-        &self,
-        request: &Request,
-        patience: Duration,
-        mut progress: impl FnMut(&crate::Migration),
-    ) -> Result<Reply, CallError> {
-        let connect = UnixStream::connect(&self.socket);
-        let mut stream = connect.map_err(|source| CallError::NoAgent { path: self.socket.clone(), source })?;
-        let broken = |source| CallError::Broken(LineError::Io(source));
-        stream.set_read_timeout(Some(patience)).map_err(broken)?;
-        stream.set_write_timeout(Some(patience)).map_err(broken)?;
-        write_line(&mut stream, request).map_err(broken)?;
-        let mut replies = BufReader::new(stream);
+    pub fn call(&self, request: &Request, patience: Duration) -> Result<Reply, CallError> {
+        let mut conversation = self.ask(request)?;
         loop {
-            match read_line(&mut replies).map_err(CallError::Broken)? {
-                Reply::Progress(migration) => progress(&migration),
-                Reply::Error(refusal) => return Err(CallError::Refused(refusal)),
-                reply => return Ok(reply),
+            match conversation.next(patience)? {
+                None => return Err(CallError::Silent(patience)),
+                Some(Reply::Progress(_)) => {}
+                Some(reply) => return Ok(reply),
             }
         }
+    }
+
+    /// A connection to the agent, with nothing said yet.
+    pub fn connect(&self) -> Result<UnixStream, CallError> {
+        let connect = || -> io::Result<UnixStream> {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+            // Of a unix socket it bounds connect(2) too, which waits while the listener's queue is full.
+            socket.set_write_timeout(Some(CONNECT_TIME))?;
+            socket.connect(&SockAddr::unix(&self.socket)?)?;
+            Ok(socket.into())
+        };
+        connect().map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => CallError::Forbidden { path: self.socket.clone(), source },
+            io::ErrorKind::WouldBlock => CallError::Silent(CONNECT_TIME),
+            _ => CallError::NoAgent { path: self.socket.clone(), source },
+        })
+    }
+}
+
+/// What follows a request. Dropping it hangs up; what was begun goes on.
+#[derive(Debug)]
+pub struct Conversation {
+    stream: UnixStream,
+    /// Read, and not yet a whole line.
+    pending: Vec<u8>,
+    /// So much of it has no end of a line.
+    searched: usize,
+}
+
+impl Conversation {
+    /// The next reply, or none if there is none within `wait`, which loses nothing. [`Reply::Error`] becomes an error.
+    pub fn next(&mut self, wait: Duration) -> Result<Option<Reply>, CallError> {
+        let broken = |source| CallError::Broken(LineError::Io(source));
+        let end = Instant::now() + wait;
+        let mut chunk = vec![0; READ_BYTES];
+        loop {
+            if let Some(length) = self.pending[self.searched..].iter().position(|byte| *byte == b'\n') {
+                let rest = self.pending.split_off(self.searched + length + 1);
+                let line = std::mem::replace(&mut self.pending, rest);
+                self.searched = 0;
+                return match line::parse(&line).map_err(CallError::Broken)? {
+                    Reply::Error(refusal) => Err(CallError::Refused(refusal)),
+                    reply => Ok(Some(reply)),
+                };
+            }
+            self.searched = self.pending.len();
+            if self.pending.len() as u64 >= LINE_BYTES_MAX {
+                return Err(CallError::Broken(LineError::TooLong));
+            }
+            // Zero would mean for ever.
+            let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            self.stream.set_read_timeout(Some(left)).map_err(broken)?;
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(CallError::Broken(LineError::Closed)),
+                Ok(length) => self.pending.extend_from_slice(&chunk[..length]),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {}
+                    _ => return Err(broken(error)),
+                },
+            }
+            let whole = self.pending[self.searched..].contains(&b'\n');
+            if !whole && Instant::now() >= end {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn conversation() -> (Conversation, UnixStream) {
+        let (stream, agent) = UnixStream::pair().unwrap();
+        (Conversation { stream, pending: Vec::new(), searched: 0 }, agent)
+    }
+
+    const SOON: Duration = Duration::from_millis(5);
+
+    #[test]
+    fn replies_come_in_pieces_and_together() {
+        let (mut conversation, mut agent) = conversation();
+        agent.write_all(b"{\"reply\":\"do").unwrap();
+        assert_eq!(conversation.next(SOON).unwrap(), None);
+        agent.write_all(b"ne\"}\n{\"reply\":\"vms\",\"vms\":[]}\n").unwrap();
+        assert_eq!(conversation.next(SOON).unwrap(), Some(Reply::Done));
+        assert_eq!(conversation.next(SOON).unwrap(), Some(Reply::Vms { vms: vec![] }));
+        assert_eq!(conversation.next(SOON).unwrap(), None);
+        agent.write_all(b"{\"reply\":\"error\",\"message\":\"no\",\"cure\":\"do\"}\n{\"re").unwrap();
+        assert_eq!(conversation.next(SOON).unwrap_err().to_string(), "no: do");
+        drop(agent);
+        let error = conversation.next(SOON).unwrap_err();
+        assert!(matches!(error, CallError::Broken(LineError::Closed)) && error.may_pass());
+    }
+
+    #[test]
+    fn garbage_is_an_error() {
+        for garbage in [&b"\n"[..], b"{}\n", b"[[[\n", b"\xff\xfe\n", b"{\"reply\":\"vm\"}\n", b"null\n"] {
+            let (mut conversation, mut agent) = conversation();
+            agent.write_all(garbage).unwrap();
+            let error = conversation.next(SOON).unwrap_err();
+            assert!(matches!(error, CallError::Broken(LineError::Malformed { .. })) && !error.may_pass(), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn an_endless_line_is_an_error() {
+        let (mut conversation, mut agent) = conversation();
+        let writer = std::thread::spawn(move || {
+            while agent.write_all(&[b'x'; 1 << 16]).is_ok() {}
+        });
+        let error = conversation.next(Duration::from_secs(60)).unwrap_err();
+        assert!(matches!(error, CallError::Broken(LineError::TooLong)), "{error:?}");
+        drop(conversation);
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn what_does_not_listen_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.sock");
+        let client = Client::new(&path);
+        assert!(matches!(client.call(&Request::VmList, SOON), Err(CallError::NoAgent { .. })));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(matches!(client.call(&Request::VmList, SOON), Err(CallError::Silent(_))));
+        drop(listener);
+        assert!(matches!(client.call(&Request::VmList, SOON), Err(CallError::NoAgent { .. })));
     }
 }

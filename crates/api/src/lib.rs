@@ -12,13 +12,17 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use skein_handover::{Event, MigrationId, Outcome, Role, Stage, Why};
-use skein_machine::check::Problem;
+use skein_machine::check::{Problem, Severity};
 
-pub use client::{CallError, Client};
-pub use line::{LINE_BYTES_MAX, LineError, read_line, write_line};
+pub use client::{CallError, Client, Conversation};
+pub use line::{LINE_BYTES_MAX, LineError, read_line, read_line_within, write_line};
 
 /// Where an agent listens for commands unless said otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/skein/agent.sock";
+
+/// An agent that follows a migration for somebody says something at least this often: [`Reply::Progress`] as it is, if
+/// nothing changed. Who hears nothing for several of these may believe that it hangs.
+pub const PROGRESS_PERIOD: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// What somebody wants of the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -73,8 +77,9 @@ pub enum Request {
         /// How.
         options: MigrateOptions,
     },
-    /// Move a VM. → [`Reply::Progress`] each time that something changes, [`Reply::Migration`] at its end;
-    /// [`Reply::Check`] if something blocks it.
+    /// Move a VM. → [`Reply::Check`], which is the end if something blocks it, and may be left out if nothing is to be
+    /// said; [`Reply::Progress`] each time that something changes and every [`PROGRESS_PERIOD`]; at its end, or at
+    /// once with `detach`, [`Reply::Migration`].
     Migrate {
         /// The VM.
         vm: String,
@@ -276,7 +281,7 @@ pub struct Check {
 impl Check {
     /// Whether something speaks against it for good.
     pub fn blocks(&self) -> bool {
-        self.problems.iter().any(Problem::blocks)
+        self.problems.iter().any(|problem| problem.severity == Severity::Blocks)
     }
 }
 

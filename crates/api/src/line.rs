@@ -16,8 +16,8 @@ pub enum LineError {
     Io(#[source] io::Error),
     #[error("the other end hung up")]
     Closed,
-    #[error("a line of more than {LINE_BYTES_MAX} bytes")]
-    TooLong,
+    #[error("a line of more than {0} bytes")]
+    TooLong(u64),
     #[error("not what was expected: {excerpt}")]
     Malformed {
         excerpt: String,
@@ -28,15 +28,26 @@ pub enum LineError {
 
 /// Reads the next value.
 pub fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<T, LineError> {
+    read_line_within(from, LINE_BYTES_MAX)
+}
+
+/// Reads the next value, of a line of so many bytes at most.
+pub fn read_line_within<T: DeserializeOwned>(from: &mut impl BufRead, bytes_max: u64) -> Result<T, LineError> {
     let mut line = Vec::new();
-    from.take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(LineError::Io)?;
+    from.take(bytes_max).read_until(b'\n', &mut line).map_err(LineError::Io)?;
     match line.last() {
         Some(b'\n') => {}
-        _ if line.len() as u64 == LINE_BYTES_MAX => return Err(LineError::TooLong),
+        _ if line.len() as u64 == bytes_max => return Err(LineError::TooLong(bytes_max)),
         _ => return Err(LineError::Closed),
     }
-    serde_json::from_slice(&line).map_err(|source| {
-        let excerpt = String::from_utf8_lossy(&line[..line.len().min(100)]).trim_end().to_owned();
+    parse(&line)
+}
+
+/// The value of a line.
+pub(crate) fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T, LineError> {
+    serde_json::from_slice(line).map_err(|source| {
+        let excerpt = String::from_utf8_lossy(&line[..line.len().min(100)]);
+        let excerpt = excerpt.trim_end().replace(char::is_control, "\u{fffd}");
         LineError::Malformed { excerpt, source }
     })
 }
