@@ -191,6 +191,11 @@ impl<'a> Table<'a> {
     /// Notes keys that nobody asked for. `elsewhere`: keys of the root table, which people write below a header.
     pub fn finish(self, reader: &mut Reader, elsewhere: &[&str]) {
         for (key, _) in self.items.iter().filter(|(key, _)| !self.asked.contains(&key.get_ref().as_ref())) {
+            if reader.faults.len() >= FAULTS_MAX {
+                // Looking for something alike costs time, and nobody would read it.
+                reader.more += 1;
+                continue;
+            }
             let (span, key) = (key.span(), key.get_ref().as_ref());
             let likeness = |known: &&&str| (strsim::jaro_winkler(known, &key.to_ascii_lowercase()) * 1000.0) as u32;
             let alike = self.asked.iter().filter(|known| likeness(known) >= 750).max_by_key(likeness);
