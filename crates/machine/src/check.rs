@@ -197,17 +197,17 @@ impl Check<'_> {
                 self.blocks(ProblemKind::Journal, what, cure);
             }
         }
-        self.places(source.outgoing, format!("{} lets", source.name), "go");
-        self.places(target.incoming, format!("{} lets", target.name), "in");
+        self.places(source.outgoing, &source.name, "outgoing");
+        self.places(target.incoming, &target.name, "incoming");
     }
 
-    fn places(&mut self, places: Places, who: String, way: &str) {
+    fn places(&mut self, places: Places, host: &str, way: &str) {
         let Places { limit, used } = places;
         if limit == 0 {
-            let what = format!("{who} no migration {way}: its limit is 0");
+            let what = format!("{host} takes no {way} migrations: its limit is 0");
             self.blocks(ProblemKind::Places, what, "raise the limit in its agent's configuration");
         } else if places.free() == 0 {
-            let what = format!("{who} {limit} migrations {way} at once and has {used}: this one will be queued");
+            let what = format!("{host} has {used} of {limit} {way} migrations already: this one will be queued");
             self.warns(ProblemKind::Places, what, "wait for its turn, cancel another, or raise the limit");
         }
     }
@@ -517,11 +517,8 @@ impl Check<'_> {
             self.blocks(ProblemKind::Ram, what, cure);
         }
         if target.cpus < guest.cpus {
-            let what = format!(
-                "{} has {} CPUs and {} {}: it will run slower",
-                target.name, target.cpus, guest.name, guest.cpus
-            );
-            self.warns(ProblemKind::CpusFew, what, "choose a larger host");
+            let what = format!("{} has fewer CPUs ({}) than {} ({})", target.name, target.cpus, guest.name, guest.cpus);
+            self.warns(ProblemKind::CpusFew, what, "it would run slower there: choose a larger host");
         }
     }
 
@@ -691,10 +688,10 @@ mod tests {
         (|w| w.paths.clear(), K::NoPath, Blocks, &["no NIC of hosta reaches one of hostb", "skein doctor"]),
         (|w| w.source.journal = Err("disk full".into()), K::Journal, Blocks, &["hosta", "disk full", "make room"]),
         (|w| w.target.journal = Err("read-only".into()), K::Journal, Blocks, &["hostb", "read-only"]),
-        (|w| w.source.outgoing.used = 2, K::Places, Warns, &["hosta lets 2 migrations go", "queued"]),
-        (|w| w.target.incoming.used = 9, K::Places, Warns, &["hostb lets 2 migrations in", "has 9", "queued"]),
-        (|w| w.target.incoming = Places { limit: 0, used: 0 }, K::Places, Blocks, &["hostb lets no migration in"]),
-        (|w| w.source.outgoing = Places { limit: 0, used: 1 }, K::Places, Blocks, &["hosta lets no migration go"]),
+        (|w| w.source.outgoing.used = 2, K::Places, Warns, &["hosta has 2 of 2 outgoing", "queued"]),
+        (|w| w.target.incoming.used = 9, K::Places, Warns, &["hostb has 9 of 2 incoming", "queued"]),
+        (|w| w.target.incoming = Places { limit: 0, used: 0 }, K::Places, Blocks, &["hostb takes no incoming"]),
+        (|w| w.source.outgoing = Places { limit: 0, used: 1 }, K::Places, Blocks, &["hosta takes no outgoing"]),
         (|w| w.target.vms[0].name = "web1".into(), K::NameTaken, Blocks, &["hostb has a guest named web1"]),
         (
             |w| w.target.vms[0] = VmFacts { name: "web1".into(), presence: Presence::Stopped },
@@ -822,7 +819,7 @@ mod tests {
             Warns,
             &["not known"],
         ),
-        (|w| w.target.cpus = 1, K::CpusFew, Warns, &["hostb has 1 CPUs and web1 2"]),
+        (|w| w.target.cpus = 1, K::CpusFew, Warns, &["hostb has fewer CPUs (1) than web1 (2)"]),
         (|w| w.guest.blockers = vec!["virtio-9p".into()], K::Blocker, Blocks, &["cannot migrate web1: virtio-9p"]),
         (
             |w| w.guest.passed_through = vec!["hostdev0".into()],

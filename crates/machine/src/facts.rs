@@ -135,8 +135,8 @@ pub struct AccelFacts {
     pub accel: Accel,
     /// `query-cpu-definitions`.
     pub cpu_models: Vec<CpuModel>,
-    /// The features, by QEMU's names, that a guest can have here: those of `query-cpu-model-expansion` (full) of
-    /// `host` under KVM and of `max` under TCG that are true. None: not known.
+    /// The features, by QEMU's names, that a guest can have here: those of `query-cpu-model-expansion` of `max` that are
+    /// true (static: the full expansion names other properties too). None: not known.
     #[serde(deserialize_with = "claim")]
     pub features: Option<BTreeSet<String>>,
 }
@@ -271,7 +271,7 @@ pub struct GuestFacts {
     /// Model and flags: `host`, `EPYC-v4,+avx2`.
     #[serde(deserialize_with = "claim")]
     pub cpu: String,
-    /// Features that it has, by QEMU's names. Empty: not known.
+    /// Features that it has, by the same names as [`AccelFacts::features`]. Empty: not known.
     #[serde(deserialize_with = "claim")]
     pub cpu_features: BTreeSet<String>,
     /// Virtual CPUs.
