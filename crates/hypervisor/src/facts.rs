@@ -216,7 +216,8 @@ pub struct Guest {
     pub cpu_model: String,
     /// Virtual CPUs.
     pub cpus: u32,
-    /// The CPU features that it has seen: those of its first CPU. A target must have them all.
+    /// The CPU features that it has seen: those of its first CPU. A target must have them all. Without `ht`, which
+    /// follows from the number of CPUs.
     pub cpu_features: BTreeSet<String>,
     /// Bytes of RAM, with what was plugged in later.
     pub memory_bytes: u64,
@@ -250,7 +251,7 @@ impl Guest {
         let first = first.ok_or_else(|| malformed("query-cpus-fast: no CPU; is there a guest?", &Value::Null))?;
         let mut cpu_features = BTreeSet::new();
         for (name, _) in max_features(monitor)? {
-            if property::<bool>(monitor, first, &name)? {
+            if name != SIBLINGS && property::<bool>(monitor, first, &name)? {
                 cpu_features.insert(name);
             }
         }
@@ -275,6 +276,9 @@ impl Guest {
         })
     }
 }
+
+/// Not a feature of the host: set where there are several CPUs.
+const SIBLINGS: &str = "ht";
 
 fn malformed(reason: impl std::fmt::Display, value: &Value) -> QmpError {
     let excerpt = value.to_string().chars().take(80).collect();

@@ -17,7 +17,7 @@ pub mod qmp;
 
 pub use migration::{Announcement, Compression, MigrationInfo, MigrationStatus, RamInfo, RunState, Tls, Tuning};
 pub use monitor::{Events, Monitor, MonitorEvent};
-pub use process::{Exit, Log, Process, ProcessId, connect_started, spawn_detached};
+pub use process::{Exit, Log, Process, ProcessId, connect_started, spawn_command_detached, spawn_detached};
 pub use qemu::{
     Config, Disk, DiskCache, DiskFormat, Error, HugePages, Incoming, MemoryBackend, Nic, NicBackend, Port, Qemu,
     Serial, version_of,

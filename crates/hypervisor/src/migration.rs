@@ -1,4 +1,66 @@
 //! A migration as QEMU sees it: settings, start, progress.
+//!
+//! # What QEMU does
+//!
+//! As observed with 7.2.22 and 10.0.2, with `return-path`, `events`, `pause-before-switchover` and `multifd`, the target
+//! started with `-incoming defer -S`. `tests/lab_qemu.rs` asserts what does not depend on luck.
+//!
+//! In order, with the run states:
+//!
+//! | source | target |
+//! |---|---|
+//! | | `setup` at `migrate-incoming`, `inmigrate` |
+//! | `setup`, `active` (`running`) | `active` |
+//! | `STOP`, `pre-switchover` (`finish-migrate`) | |
+//! | `migrate-continue`: `device` | |
+//! | `completed` (`postmigrate`) | `completed` (`paused`), before or after the source's |
+//! | `cont`: `RESUME`, also when the target runs | `cont`: `RESUME` |
+//!
+//! `MIGRATION_PASS` comes in between anywhere. Without the pause, 7.2 leaves out `device`. The source is `completed` only
+//! after the target has said on the return path that it has everything; the target's event may still be later.
+//!
+//! When something happens:
+//!
+//! | what | in | source | target |
+//! |---|---|---|---|
+//! | target dies | `active` | `failed`; runs | |
+//! | | `pre-switchover` | notices nothing, stays stopped; `migrate_cancel` helps | |
+//! | | `device` | `failed`, `RESUME`: **runs by itself** | |
+//! | | `completed` | stays `postmigrate`; `cont` works | |
+//! | `migrate_cancel` | `active` | `cancelling`, `cancelled`; runs | `failed`, exits with 1 |
+//! | | `pre-switchover` | `cancelling`, `RESUME`, `cancelled` (7.2: at times `device` first) | `failed`, exits with 1 |
+//! | | `device` | `cancelling`, `RESUME`, `cancelled` | **may be `completed` all the same**, `paused` |
+//! | | `completed` | nothing | nothing |
+//! | `cont` | `pre-switchover`, `device` | refused: not finalized yet | |
+//! | source dies | before `completed` | | `failed`, exits with 1 |
+//! | | `completed` | | stays `paused`; `cont` works |
+//!
+//! `RESUME` comes before `cancelled`, and after `failed`, which may come twice. A guest that was stopped by [`Monitor::stop`]
+//! before the migration tells no `STOP`, and stays stopped: `paused`, or `postmigrate` (7.2) after a cancel; `cont` works from
+//! both. `stop` during the pause is accepted and forgotten.
+//!
+//! So a source may run again as soon as its connection breaks in `device`, and a target that is `completed` says nothing
+//! about the source: only a grant may run the target.
+//!
+//! # Multifd channels that break
+//!
+//! **Where a source's multifd channels break before its main channel does, its QEMU may hang for ever**, the guest with it: the
+//! migration thread waits for a channel's thread that has ended (`multifd_send_sync_main`), and during the switchover holds the
+//! lock that everything else in QEMU needs. Nothing mends that. After `migrate-continue` towards a dead target, tries that hung:
+//!
+//! | shut down first | 7.2 | 10.0 |
+//! |---|---|---|
+//! | multifd channels | 8 of 42 | 6 of 40 |
+//! | all at once, as when a QEMU dies at the other end | 2 of 18 | 2 of 16 |
+//! | main channel | 0 of 18 | 0 of 16 |
+//! | none, then `migrate_cancel` | 0 of 12 | 0 of 8 |
+//!
+//! Therefore who holds the other ends of a source's channels ends a migration with `migrate_cancel`, or by shutting down the
+//! main channel only, waits for `cancelled` or `failed` *and* for the guest to run, and closes the multifd channels then,
+//! reading from them until then.
+//!
+//! QEMU 7.2 has milder forms with multifd: after `migrate_cancel` in `active`, `cancelling` for ever (2 of 48; the guest runs, but
+//! no further migration starts), or `failed` instead of `cancelled` (2 of 48).
 
 use std::time::{Duration, Instant};
 

@@ -95,14 +95,19 @@ impl Monitor {
         let end = Instant::now() + deadline;
         let duplicate = || stream.try_clone().map_err(QmpError::Io);
         let (writer, mut messages) = (duplicate()?, Messages::new(duplicate()?));
-        let version = match messages.next(Some(end))? {
-            Some(Message::Greeting(version)) => version,
-            Some(other) => {
-                return Err(QmpError::Malformed { reason: "no greeting".into(), excerpt: format!("{other:?}") });
+        let mut sinks = Vec::from_iter(sink);
+        let version = loop {
+            match messages.next(Some(end))? {
+                Some(Message::Greeting(version)) => break version,
+                // What happens while QEMU accepts the connection may be told before the greeting.
+                Some(Message::Event(event)) => sinks.retain_mut(|sink| sink(MonitorEvent::Event(event.clone()))),
+                Some(other) => {
+                    return Err(QmpError::Malformed { reason: "no greeting".into(), excerpt: format!("{other:?}") });
+                }
+                None => return Err(QmpError::Timeout { what: "with a greeting".into(), after: deadline }),
             }
-            None => return Err(QmpError::Timeout { what: "with a greeting".into(), after: deadline }),
         };
-        let state = State { next_id: 1, sinks: sink.into_iter().collect(), ..State::default() };
+        let state = State { next_id: 1, sinks, ..State::default() };
         let shared = Arc::new(Shared(Mutex::new(state)));
         let of_reader = Arc::clone(&shared);
         std::thread::Builder::new().name("qmp".into()).spawn(move || of_reader.read(messages)).map_err(QmpError::Io)?;

@@ -206,11 +206,17 @@ pub fn spawn_detached(
     log: &Path,
     command: impl FnOnce(&Path) -> Command,
 ) -> Result<(Process, Log), Error> {
-    let program = config.program();
+    let mut command = command(&config.program());
+    command.args(config.arguments());
+    spawn_command_detached(command, &config.qmp, log)
+}
+
+/// As [`spawn_detached`], of a command line as it is, that has QMP listen on `qmp`.
+pub fn spawn_command_detached(mut command: Command, qmp: &Path, log: &Path) -> Result<(Process, Log), Error> {
+    let program = PathBuf::from(command.get_program());
     let (log, file) = Log::open(log).map_err(|source| Error::Log { path: log.into(), source })?;
     let errors = file.try_clone().map_err(Error::Process)?;
-    let mut command = command(&program);
-    command.args(config.arguments()).stdin(Stdio::null()).stdout(file).stderr(errors);
+    command.stdin(Stdio::null()).stdout(file).stderr(errors);
     // SAFETY: between fork and exec, only async-signal-safe calls: setsid(2) and close_range(2), which take integers.
     // Descriptors are marked, not closed: the standard library still reports a failed exec through one.
     unsafe {
@@ -221,7 +227,7 @@ pub fn spawn_detached(
         });
     }
     // A socket left over by an earlier QEMU would be connected to in place of the new one's.
-    let _ = std::fs::remove_file(&config.qmp);
+    let _ = std::fs::remove_file(qmp);
     let mut child = command.spawn().map_err(|source| Error::Start { program, source })?;
     // Our child keeps its pid until we reap it, so this is it.
     let attach = || -> io::Result<Process> {

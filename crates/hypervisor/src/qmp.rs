@@ -448,6 +448,12 @@ mod tests {
     }
 
     #[test]
+    fn an_event_may_come_before_the_greeting() {
+        let mut qmp = Qmp::negotiate(fake(&format!("{{\"event\": \"RESUME\"}}\n{GREETING}"), &[OK]), SECOND).unwrap();
+        assert_eq!(qmp.next_event(SECOND).unwrap().unwrap().name, "RESUME");
+    }
+
+    #[test]
     fn a_late_answer_is_not_taken_for_another() {
         let answers = [OK, "", "{\"return\": \"late\", \"id\": 2}\n{\"return\": \"right\", \"id\": $}"];
         let qmp = Qmp::negotiate(fake(GREETING, &answers), SECOND).unwrap();
