@@ -304,6 +304,18 @@ impl<A: Applications> World<A> {
         self.serve(path, dir);
     }
 
+    /// A path has only a share of its rate, until [`Self::speed_up`] with the same share.
+    pub fn slow_down(&mut self, path: PathIx, share: f64) {
+        self.paths[path].links.iter_mut().for_each(|link| link.slow.push(share));
+    }
+
+    pub fn speed_up(&mut self, path: PathIx, share: f64) {
+        for link in &mut self.paths[path].links {
+            let at = link.slow.iter().position(|s| *s == share).expect("it was slowed");
+            link.slow.remove(at);
+        }
+    }
+
     pub fn is_holed(&self, path: PathIx, dir: End) -> bool {
         self.paths[path].links[dir].holes > 0
     }
@@ -336,7 +348,7 @@ impl<A: Applications> World<A> {
             }
             Fault::Carrier { path, end, .. } => self.carrier_lost(path, end),
             Fault::Pause { end, .. } => self.ends[end].paused += 1,
-            Fault::Slow { path, share, .. } => self.paths[path].links.iter_mut().for_each(|link| link.slow.push(share)),
+            Fault::Slow { path, share, .. } => self.slow_down(path, share),
             Fault::Kill { pick, after } => {
                 let up: Vec<ConnIx> =
                     (0..self.conns.len()).filter(|conn| !self.conns[*conn].sides.iter().any(Side::is_closed)).collect();
@@ -362,12 +374,7 @@ impl<A: Applications> World<A> {
                 self.ends[end].paused -= 1;
                 self.resume(end);
             }
-            Fault::Slow { path, share, .. } => {
-                for link in &mut self.paths[path].links {
-                    let at = link.slow.iter().position(|s| *s == share).expect("it was slowed");
-                    link.slow.remove(at);
-                }
-            }
+            Fault::Slow { path, share, .. } => self.speed_up(path, share),
             _ => {}
         }
     }

@@ -182,8 +182,13 @@ pub(crate) use trace;
 
 impl<A: Applications> World<A> {
     pub fn new(config: Config, apps: A) -> World<A> {
+        World::starting_at(0, config, apps)
+    }
+
+    /// A world that begins when others are that old.
+    pub fn starting_at(now: Time, config: Config, apps: A) -> World<A> {
         let end = |role| EndState {
-            session: Session::new(config.epoch, role, config.settings),
+            session: Session::new(config.epoch + Duration::from_nanos(now), role, config.settings),
             paused: 0,
             dead: false,
             ended: None,
@@ -196,7 +201,7 @@ impl<A: Applications> World<A> {
             closes: 0,
         };
         let mut world = World {
-            now: 0,
+            now,
             rng: Rng::new(config.seed ^ 0x5eed),
             ends: [end(Role::Dialer), end(Role::Acceptor)],
             paths: config.paths.iter().map(|spec| PathState::new(*spec)).collect(),
@@ -215,11 +220,11 @@ impl<A: Applications> World<A> {
         };
         for path in 0..world.paths.len() {
             let at = world.paths[path].spec.up_at;
-            world.at(at, Do::Dial(path));
+            world.at(now.max(at), Do::Dial(path));
         }
         for end in ENDS {
             let first = world.rng.below(20 * MS);
-            world.at(first, Do::Tick(end));
+            world.after(first, Do::Tick(end));
         }
         for fault in 0..world.config.faults.len() {
             let at = world.config.faults[fault].0;

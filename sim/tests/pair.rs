@@ -2,7 +2,6 @@
 //!
 //! `SKEIN_SEED=n` runs one seed, `SKEIN_TRACE=1` with it shows what happens; `SKEIN_SEEDS=n` runs so many.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use skein_sim::number;
@@ -14,15 +13,10 @@ use skein_sim::world::Sabotage;
 const SEEDS: u64 = 400;
 
 fn run(seed: u64, sabotage: Option<Sabotage>) -> Result<World, String> {
-    let run = || {
+    skein_sim::caught(|| {
         let mut scenario = Scenario::from_seed(seed);
         scenario.config.sabotage = sabotage;
         scenario.run()
-    };
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
-        Err(format!("panic: {}", text.unwrap_or_default()))
     })
 }
 
