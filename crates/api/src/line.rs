@@ -16,8 +16,8 @@ pub enum LineError {
     Io(#[source] io::Error),
     #[error("the other end hung up")]
     Closed,
-    #[error("a line of more than {0} bytes")]
-    TooLong(u64),
+    #[error("a line that is too long")]
+    TooLong,
     #[error("not what was expected: {excerpt}")]
     Malformed {
         excerpt: String,
@@ -37,7 +37,7 @@ pub fn read_line_within<T: DeserializeOwned>(from: &mut impl BufRead, bytes_max:
     from.take(bytes_max).read_until(b'\n', &mut line).map_err(LineError::Io)?;
     match line.last() {
         Some(b'\n') => {}
-        _ if line.len() as u64 == bytes_max => return Err(LineError::TooLong(bytes_max)),
+        _ if line.len() as u64 == bytes_max => return Err(LineError::TooLong),
         _ => return Err(LineError::Closed),
     }
     parse(&line)
