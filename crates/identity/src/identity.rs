@@ -142,6 +142,20 @@ pub struct Identity {
     pub(crate) server: Arc<rustls::ServerConfig>,
 }
 
+impl Clone for Identity {
+    fn clone(&self) -> Identity {
+        Identity {
+            roots: self.roots.clone(),
+            chain: self.chain.clone(),
+            key: self.key.clone_key(),
+            info: self.info.clone(),
+            host: self.host.clone(),
+            client: self.client.clone(),
+            server: self.server.clone(),
+        }
+    }
+}
+
 impl std::fmt::Debug for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Identity")

@@ -88,7 +88,8 @@ pub struct Dialer {
     live: Arc<Live>,
     settings: DialerSettings,
     tls: Arc<ClientConfig>,
-    port: u16,
+    /// Where the session began.
+    to: SocketAddr,
     plain_key: Vec<u8>,
     /// The pair that the session began on, kept whatever else is found.
     first: Pair,
@@ -110,9 +111,7 @@ impl Dialer {
         let mut last = StartError::NoAddress;
         for &to in &settings.to {
             match begin(&settings, &tls, &local, to) {
-                Ok((channel, pair, welcome)) => {
-                    return Dialer::run(settings, tls, channel, pair, welcome).map_err(StartError::Threads);
-                }
+                Ok(begun) => return Dialer::run(settings, tls, to, begun).map_err(StartError::Threads),
                 Err(source) => last = StartError::Unreachable { to, source: Box::new(source) },
             }
         }
@@ -122,19 +121,17 @@ impl Dialer {
     fn run(
         settings: DialerSettings,
         tls: Arc<ClientConfig>,
-        channel: Channel,
-        first: Pair,
-        welcome: Welcome,
+        to: SocketAddr,
+        (channel, first, welcome): (Channel, Pair, Welcome),
     ) -> io::Result<(Arc<Dialer>, Receiver<Incoming>)> {
         let peer = channel.peer().unwrap_or_default().to_owned();
         let core = Settings { outage: settings.outage };
         let (live, streams) = Live::start(Role::Dialer, core, welcome.session, peer, welcome.addresses)?;
-        let port = settings.to.first().map_or(0, SocketAddr::port);
         let dialer = Arc::new(Dialer {
             live,
             settings,
             tls,
-            port,
+            to,
             plain_key: welcome.plain_key,
             first: first.clone(),
             next_connection: AtomicU32::new(1),
@@ -156,6 +153,11 @@ impl Dialer {
     /// The session.
     pub fn live(&self) -> &Arc<Live> {
         &self.live
+    }
+
+    /// Which of the addresses answered.
+    pub fn to(&self) -> SocketAddr {
+        self.to
     }
 
     /// Ends the session.
@@ -269,7 +271,7 @@ impl Dialer {
 
     fn connect(self: &Arc<Self>, pair: &Pair, path: PathId, kind: ConnectionKind) -> Result<(), MeetError> {
         let from = From { ip: pair.local.ip, nic: pair.local.nic.clone() };
-        let to = SocketAddr::new(pair.remote.ip, self.port);
+        let to = SocketAddr::new(pair.remote.ip, self.to.port());
         let socket = skein_link::dial(Some(&from), to, DIAL_TIME)?;
         let plain = self.settings.plain_data && kind == ConnectionKind::Data;
         let mut channel = if plain {
@@ -291,7 +293,7 @@ impl Dialer {
         let info = PathInfo {
             nic: pair.local.nic.clone(),
             local: SocketAddr::new(pair.local.ip, 0),
-            remote: SocketAddr::new(pair.remote.ip, self.port),
+            remote: SocketAddr::new(pair.remote.ip, self.to.port()),
         };
         let added = channel
             .split()
@@ -328,7 +330,8 @@ fn hello(
     }
 }
 
-/// Dials the first connection of a session.
+/// Dials the first connection of a session. One address of several that does not answer holds up the others only
+/// briefly.
 fn begin(
     settings: &DialerSettings,
     tls: &Arc<ClientConfig>,
@@ -339,7 +342,8 @@ fn begin(
     let source = route_source(to);
     let from = source.and_then(|ip| local.iter().find(|address| address.ip == ip)).cloned();
     let bound = from.as_ref().map(|address| From { ip: address.ip, nic: address.nic.clone() });
-    let socket = skein_link::dial(bound.as_ref(), to, HANDSHAKE_TIME)?;
+    let patience = if settings.to.len() > 1 { DIAL_TIME } else { HANDSHAKE_TIME };
+    let socket = skein_link::dial(bound.as_ref(), to, patience)?;
     let mut channel = Channel::client(socket, tls, HANDSHAKE_TIME)?;
     if let (Some(expected), Some(found)) = (&settings.host, channel.peer())
         && expected != found

@@ -29,6 +29,8 @@ pub use acceptor::{Acceptor, AcceptorSettings};
 pub use addresses::{Addresses, keep_arp_apart};
 pub use dialer::{Dialer, DialerSettings, StartError};
 pub use live::{Incoming, Live, PathInfo, Snapshot};
+pub use skein_core::StreamId;
+pub use skein_core::session::OpenError;
 
 /// Why a stream was torn down, as a number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
