@@ -1,52 +1,177 @@
 //! The daemon.
 
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+use skein_handover::Limits;
 use skein_identity::Identity;
+use skein_journal::OpenError;
 use skein_link::ListenError;
-use skein_transfer::{Acceptor, AcceptorSettings, Snapshot};
+use skein_transfer::{AcceptorSettings, Snapshot};
+use thiserror::Error;
 use tracing::info;
 
-use crate::{Allow, target};
+use crate::Allow;
+use crate::control::{Answer, Question};
+use crate::dirs::Dirs;
+use crate::migrations::Migrations;
+use crate::peers::{Peers, PeersSettings};
+use crate::serve::{Desk, host_facts, serve};
+use crate::socket::{OwnSocket, SocketError};
+use crate::vms::Vms;
 
 /// What may be set on an agent.
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
-    /// How it takes connections.
+    /// How it takes connections, and the NICs and outage of the sessions that it begins.
     pub acceptor: AcceptorSettings,
-    /// What peers may connect to.
+    /// What tunnels may connect to.
     pub allow: Allow,
+    /// VMs and their migrations; none: an agent for tunnels only.
+    pub vms: Option<VmSettings>,
 }
 
-/// A running agent. Dropping it closes every session.
+/// What may be set on an agent that has VMs.
+#[derive(Clone, Debug)]
+pub struct VmSettings {
+    /// Where it keeps what.
+    pub dirs: Dirs,
+    /// The other hosts; need not exist.
+    pub hosts_file: PathBuf,
+    /// The QEMU program where a definition names none; none: `$SKEIN_QEMU`, or `qemu-system-x86_64`.
+    pub qemu: Option<PathBuf>,
+    /// How much at once.
+    pub limits: Limits,
+    /// Data connections on each path of the sessions that it begins.
+    pub connections: usize,
+    /// Whether it sends bulk data unencrypted.
+    pub plain_data: bool,
+}
+
+/// An agent that did not start.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum AgentError {
+    #[error("cannot listen for other hosts")]
+    Listen(#[from] ListenError),
+    #[error("its journal cannot be opened")]
+    Journal(#[from] OpenError),
+    #[error("its directories")]
+    Directories(#[from] io::Error),
+    #[error("its socket for commands")]
+    Socket(#[from] SocketError),
+}
+
+/// A running agent. Dropping it closes every session; VMs go on.
 pub struct Agent {
-    acceptor: Acceptor,
+    inner: Inner,
+}
+
+enum Inner {
+    Tunnels(Peers),
+    Vms { desk: Arc<Desk>, serving: Mutex<Option<JoinHandle<()>>> },
 }
 
 impl Agent {
-    /// Listens and serves from then on.
-    pub fn start(settings: AgentSettings, identity: &Identity) -> Result<Agent, ListenError> {
-        let allow = settings.allow;
-        let allowed = allow.to_string();
-        let acceptor = Acceptor::start(
-            settings.acceptor,
-            identity,
-            Box::new(move |live, streams| target::serve(&live, streams, &allow)),
-        )?;
-        info!("agent of {} listens on port {}; peers may connect to {allowed}", identity.host(), acceptor.port());
-        Ok(Agent { acceptor })
+    /// Listens and serves from then on; takes up VMs and migrations of the agent that was here before.
+    pub fn start(settings: AgentSettings, identity: &Identity) -> Result<Agent, AgentError> {
+        let allowed = settings.allow.to_string();
+        let inner = match settings.vms.clone() {
+            None => Inner::Tunnels(tunnels(settings, identity)?),
+            Some(vms) => with_vms(settings, vms, identity)?,
+        };
+        let agent = Agent { inner };
+        info!("agent of {} listens on port {}; tunnels may lead to {allowed}", identity.host(), agent.port());
+        Ok(agent)
+    }
+
+    fn peers(&self) -> &Peers {
+        match &self.inner {
+            Inner::Tunnels(peers) => peers,
+            Inner::Vms { desk, .. } => desk.migrations.peers(),
+        }
     }
 
     /// The port that it listens on.
     pub fn port(&self) -> u16 {
-        self.acceptor.port()
+        self.peers().port()
     }
 
     /// Each session at this moment.
     pub fn snapshots(&self) -> Vec<Snapshot> {
-        self.acceptor.sessions().iter().map(|live| live.snapshot()).collect()
+        self.peers().snapshots()
     }
 
-    /// Closes every session and stops listening.
+    /// Closes every session and stops listening. VMs go on; their migrations are taken up by the next agent.
     pub fn stop(&self) {
-        self.acceptor.stop("the agent stops");
+        match &self.inner {
+            Inner::Tunnels(peers) => peers.stop(),
+            Inner::Vms { desk, serving } => {
+                if !desk.stopping.swap(true, Ordering::SeqCst) {
+                    desk.migrations.stop();
+                }
+                if let Some(serving) = serving.lock().take() {
+                    let _ = serving.join();
+                }
+            }
+        }
     }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn tunnels(settings: AgentSettings, identity: &Identity) -> Result<Peers, AgentError> {
+    let peers = PeersSettings {
+        acceptor: settings.acceptor,
+        allow: settings.allow,
+        hosts_file: PathBuf::new(),
+        connections: 1,
+        plain_data: false,
+    };
+    let (events, _) = sync_channel(1);
+    Ok(Peers::start(peers, identity, Arc::new(|_, _| Err("that agent is for tunnels only".into())), events)?)
+}
+
+fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Result<Inner, AgentError> {
+    vms.dirs.create()?;
+    let socket = OwnSocket::bind(&vms.dirs.socket(), 0o600)?;
+    let known = Vms::open(vms.dirs.clone(), vms.qemu.clone())?;
+    let addresses = vec![settings.acceptor.listen.to_string()];
+    let peers = PeersSettings {
+        acceptor: settings.acceptor,
+        allow: settings.allow,
+        hosts_file: vms.hosts_file,
+        connections: vms.connections,
+        plain_data: vms.plain_data,
+    };
+    let (own_vms, name, default) = (known.clone(), identity.host().to_owned(), vms.qemu.clone());
+    let migrations = Migrations::start(vms.dirs, known.clone(), vms.limits, |events, inquiry| {
+        let answer = move |_: &str, question: Question| match question {
+            Question::HostFacts { qemu, files, .. } => {
+                let facts = host_facts(&name, &own_vms, &inquiry, qemu.or_else(|| default.clone()), &files);
+                Ok(Answer::HostFacts(Box::new(facts)))
+            }
+        };
+        Ok::<_, AgentError>(Peers::start(peers, identity, Arc::new(answer), events)?)
+    })?;
+    let desk = Arc::new(Desk {
+        vms: known,
+        migrations,
+        addresses,
+        qemu: vms.qemu,
+        stopping: AtomicBool::new(false),
+        clients: AtomicUsize::new(0),
+    });
+    let own = desk.clone();
+    let serving = std::thread::Builder::new().name("commands".into()).spawn(move || serve(&own, &socket))?;
+    Ok(Inner::Vms { desk, serving: Mutex::new(Some(serving)) })
 }

@@ -1,19 +1,25 @@
 //! Connecting the streams of a session to unix sockets of this host.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use skein_handover::MigrationId;
 use skein_transfer::{Incoming, Live, ResetCode};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tracing::info;
 
 use crate::{Allow, AllowError};
 
+/// What is not a path begins with this.
+const SCHEME: &str = "skein:";
 /// A stream waits this long for its first bytes before its target is connected.
 ///
 /// QEMU from 8.0 peeks at each new connection and blocks until four bytes are there, so they should be
@@ -22,50 +28,130 @@ const FIRST_BYTES_TIME: Duration = Duration::from_millis(50);
 /// A socket that is not there yet, or does not accept, may come up until then.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
 const CONNECT_PAUSE: Duration = Duration::from_millis(10);
-/// Different targets of one session.
+/// Targets of one session that streams wait for.
 const TARGETS_MAX: usize = 256;
 /// Streams that wait for one target.
 const WAITING_MAX: usize = 512;
 
-/// Connects streams as they come, each target's in the order they were opened in; returns when the session
-/// ends.
-pub(crate) fn serve(live: &Arc<Live>, streams: Receiver<Incoming>, allow: &Allow) {
-    let mut queues: HashMap<String, SyncSender<Incoming>> = HashMap::new();
-    for incoming in streams {
-        if let Err(error) = allow.check(&incoming.target) {
-            info!(peer = live.peer(), "refused: {error}");
-            let code = match error {
-                AllowError::NotAllowed { .. } => ResetCode::NotAllowed,
-                _ => ResetCode::NoTarget,
-            };
-            live.reset(incoming.stream, code, &error.to_string());
-            continue;
-        }
-        if queues.len() >= TARGETS_MAX && !queues.contains_key(&incoming.target) {
-            live.reset(incoming.stream, ResetCode::Busy, "too many different targets in one session");
-            continue;
-        }
-        let queue = queues.entry(incoming.target.clone()).or_insert_with(|| {
-            let (queue, waiting) = sync_channel::<Incoming>(WAITING_MAX);
-            let live = live.clone();
-            let work = move || waiting.into_iter().for_each(|incoming| attach(&live, &incoming));
-            // Without a thread the queue has no other end: what is sent to it fails, and the stream is reset.
-            let _ = thread::Builder::new().name("target".into()).spawn(work);
-            queue
-        });
-        let stream = incoming.stream;
-        if queue.try_send(incoming).is_err() {
-            live.reset(stream, ResetCode::Busy, "too many connections wait for that target");
+/// What a stream is to reach, by the name that it is opened with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The other agent itself.
+    Control,
+    /// The QEMU that waits for a migration.
+    Migration(MigrationId),
+    /// A unix socket.
+    Socket(String),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Control => write!(f, "{SCHEME}control"),
+            Target::Migration(id) => write!(f, "{SCHEME}migration/{id}"),
+            Target::Socket(path) => f.write_str(path),
         }
     }
 }
 
-fn attach(live: &Arc<Live>, incoming: &Incoming) {
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Target, String> {
+        let Some(name) = text.strip_prefix(SCHEME) else { return Ok(Target::Socket(text.to_owned())) };
+        match name.strip_prefix("migration/") {
+            Some(id) => id.parse().map(Target::Migration),
+            None if name == "control" => Ok(Target::Control),
+            None => Err(format!("that host knows no '{text}': is its skein older than this one?")),
+        }
+    }
+}
+
+/// Why a stream is torn down.
+pub(crate) type Refusal = (ResetCode, String);
+
+/// Says which socket a stream leads to; `None`: it is dealt with.
+pub(crate) type Route<'a> = dyn Fn(&Arc<Live>, &Incoming) -> Result<Option<PathBuf>, Refusal> + 'a;
+
+/// The route of a plain socket.
+pub(crate) fn allowed(allow: &Allow, path: &str) -> Result<Option<PathBuf>, Refusal> {
+    match allow.check(path) {
+        Ok(()) => Ok(Some(path.into())),
+        Err(error @ AllowError::NotAllowed { .. }) => Err((ResetCode::NotAllowed, error.to_string())),
+        Err(error) => Err((ResetCode::NoTarget, error.to_string())),
+    }
+}
+
+/// Connects streams as they come, each target's in the order they were opened in; returns when the session
+/// ends.
+pub(crate) fn serve(live: &Arc<Live>, streams: Receiver<Incoming>, route: &Route) {
+    let waiting = Arc::new(Waiting::default());
+    for incoming in streams {
+        let stream = incoming.stream;
+        let refused = match route(live, &incoming) {
+            Ok(Some(path)) => waiting.add(live, incoming, path),
+            Ok(None) => Ok(()),
+            Err(refusal) => Err(refusal),
+        };
+        if let Err((code, reason)) = refused {
+            info!(peer = live.peer(), "refused: {reason}");
+            live.reset(stream, code, &reason);
+        }
+    }
+}
+
+/// The streams of a session that wait for their targets. A target that streams wait for has a thread.
+#[derive(Default)]
+struct Waiting {
+    targets: Mutex<HashMap<String, VecDeque<(Incoming, PathBuf)>>>,
+}
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, VecDeque<(Incoming, PathBuf)>>> {
+        self.targets.lock().expect("no panic under this lock")
+    }
+
+    fn add(self: &Arc<Self>, live: &Arc<Live>, incoming: Incoming, path: PathBuf) -> Result<(), Refusal> {
+        let mut targets = self.lock();
+        if let Some(queue) = targets.get_mut(&incoming.target) {
+            if queue.len() >= WAITING_MAX {
+                return Err((ResetCode::Busy, "too many connections wait for that target".into()));
+            }
+            queue.push_back((incoming, path));
+            return Ok(());
+        }
+        if targets.len() >= TARGETS_MAX {
+            return Err((ResetCode::Busy, "connections wait for too many different targets".into()));
+        }
+        let (waiting, live, target) = (self.clone(), live.clone(), incoming.target.clone());
+        let work = move || {
+            while let Some((incoming, path)) = waiting.next(&target) {
+                attach(&live, &incoming, &path);
+            }
+        };
+        let started = thread::Builder::new().name("target".into()).spawn(work);
+        started.map_err(|error| (ResetCode::Busy, format!("that host cannot start another thread: {error}")))?;
+        targets.insert(incoming.target.clone(), [(incoming, path)].into());
+        Ok(())
+    }
+
+    /// The next stream for a target; if there is none, the target is forgotten.
+    fn next(&self, target: &str) -> Option<(Incoming, PathBuf)> {
+        let mut targets = self.lock();
+        let next = targets.get_mut(target)?.pop_front();
+        if next.is_none() {
+            targets.remove(target);
+        }
+        next
+    }
+}
+
+fn attach(live: &Arc<Live>, incoming: &Incoming, path: &Path) {
     let waited = incoming.since.elapsed();
     live.wait_readable(incoming.stream, FIRST_BYTES_TIME.saturating_sub(waited));
-    match connect(live, incoming) {
+    match connect(live, incoming, path) {
         Ok(socket) => {
-            info!(peer = live.peer(), stream = incoming.stream.0, "connected to {}", incoming.target);
+            info!(peer = live.peer(), stream = incoming.stream.0, "connected to {}", path.display());
             live.join(incoming.stream, socket);
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -77,7 +163,7 @@ fn attach(live: &Arc<Live>, incoming: &Incoming) {
                 io::ErrorKind::TimedOut => " (its program does not accept connections)",
                 _ => "",
             };
-            let reason = format!("cannot connect to {} on that host: {error}{hint}", incoming.target);
+            let reason = format!("cannot connect to {} on that host: {error}{hint}", path.display());
             info!(peer = live.peer(), "{reason}");
             live.reset(incoming.stream, ResetCode::NoTarget, &reason);
         }
@@ -85,8 +171,8 @@ fn attach(live: &Arc<Live>, incoming: &Incoming) {
 }
 
 /// Connects without blocking for ever on a full backlog.
-fn connect(live: &Live, incoming: &Incoming) -> io::Result<UnixStream> {
-    let address = SockAddr::unix(&incoming.target)?;
+fn connect(live: &Live, incoming: &Incoming, path: &Path) -> io::Result<UnixStream> {
+    let address = SockAddr::unix(path)?;
     // Counted from when it was opened: those behind it do not wait once more for the same.
     let deadline = incoming.since + CONNECT_TIME;
     loop {
@@ -116,5 +202,20 @@ fn connect(live: &Live, incoming: &Incoming) -> io::Result<UnixStream> {
             return Err(if full { io::ErrorKind::TimedOut.into() } else { error });
         }
         thread::sleep(CONNECT_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_read_as_they_are_written() {
+        for target in [Target::Control, Target::Migration(MigrationId(7)), Target::Socket("/run/a".into())] {
+            assert_eq!(target.to_string().parse(), Ok(target));
+        }
+        for bad in ["skein:", "skein:contro", "skein:migration/", "skein:migration/7", "skein:/etc/shadow"] {
+            assert!(bad.parse::<Target>().is_err(), "{bad}");
+        }
     }
 }

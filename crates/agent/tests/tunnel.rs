@@ -39,7 +39,7 @@ impl World {
         };
         let allow = Allow::new(&[format!("{}/*", dir.path().display())]).unwrap();
         let identity = ca.issue("b", Validity::days(1)).unwrap();
-        let agent = Agent::start(AgentSettings { acceptor, allow }, &identity).unwrap();
+        let agent = Agent::start(AgentSettings { acceptor, allow, vms: None }, &identity).unwrap();
         World { dir, ca, agent }
     }
 
@@ -293,7 +293,7 @@ fn after_the_agent_was_restarted_the_tunnel_connects_again() {
     let identity = world.ca.issue("b", Validity::days(1)).unwrap();
     let deadline = Instant::now() + Duration::from_secs(5);
     world.agent = loop {
-        let settings = AgentSettings { acceptor: acceptor.clone(), allow: allow.clone() };
+        let settings = AgentSettings { acceptor: acceptor.clone(), allow: allow.clone(), vms: None };
         match Agent::start(settings, &identity) {
             Ok(agent) => break agent,
             Err(error) => assert!(Instant::now() < deadline && error.is_in_use(), "{error}"),

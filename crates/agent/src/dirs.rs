@@ -1,0 +1,86 @@
+//! Where an agent keeps what.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use skein_handover::MigrationId;
+
+/// An agent's directories: `state` outlives a boot of the host, `run` does not.
+///
+/// ```text
+/// state/journal              who may run which guest
+/// state/vms/NAME.json        what a VM is started from
+/// state/migrations/ID.jsonl  what happened in a migration
+/// run/agent.sock             commands
+/// run/vms/NAME/              a VM's QEMU: qmp, console, qemu.log, process.json
+/// run/migrations/ID.out      where the source's QEMU is joined, ID.in: where the target's is
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dirs {
+    /// Such as `/var/lib/skein`.
+    pub state: PathBuf,
+    /// Such as `/run/skein`.
+    pub run: PathBuf,
+}
+
+impl Default for Dirs {
+    fn default() -> Dirs {
+        Dirs { state: "/var/lib/skein".into(), run: "/run/skein".into() }
+    }
+}
+
+impl Dirs {
+    /// Makes them, for their owner alone.
+    pub fn create(&self) -> io::Result<()> {
+        for dir in [self.vms(), self.migrations(), self.run.join("vms"), self.run.join("migrations")] {
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+            made.map_err(|error| io::Error::new(error.kind(), format!("cannot make {}: {error}", dir.display())))?;
+        }
+        Ok(())
+    }
+
+    /// The journal.
+    pub fn journal(&self) -> PathBuf {
+        self.state.join("journal")
+    }
+
+    /// What VMs are started from.
+    pub fn vms(&self) -> PathBuf {
+        self.state.join("vms")
+    }
+
+    /// The logs of migrations.
+    pub fn migrations(&self) -> PathBuf {
+        self.state.join("migrations")
+    }
+
+    /// Where commands are heard.
+    pub fn socket(&self) -> PathBuf {
+        self.run.join("agent.sock")
+    }
+
+    /// What there is of a VM that runs.
+    pub fn vm(&self, name: &str) -> PathBuf {
+        self.run.join("vms").join(name)
+    }
+
+    /// The socket that a source's QEMU migrates to.
+    pub fn tap(&self, id: MigrationId) -> PathBuf {
+        self.run.join("migrations").join(format!("{id}.out"))
+    }
+
+    /// The socket that a target's QEMU listens on.
+    pub fn landing(&self, id: MigrationId) -> PathBuf {
+        self.run.join("migrations").join(format!("{id}.in"))
+    }
+}
+
+/// Writes a file whole or not at all.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    fs::write(&new, bytes)?;
+    fs::File::open(&new)?.sync_data()?;
+    fs::rename(&new, path)
+}

@@ -1,0 +1,606 @@
+//! What a check before a migration wants to know of this host, and of a guest that runs here.
+//!
+//! | fact | source |
+//! |---|---|
+//! | NICs, bridges, taps | netlink, in the calling thread's network namespace; `/sys` shows that of whoever mounted it |
+//! | memory, CPUs | `/proc/meminfo`, `/proc/cpuinfo`, `/sys/kernel/mm/hugepages` |
+//! | QEMU | a start of it without a machine, remembered for a while |
+//! | files | `stat`, `statfs`, `access`, in threads of their own: a dead server of a file system blocks them for good |
+//! | a guest | its QEMU, by QMP; NICs from what it was started with, since QEMU does not tell what they are plugged into |
+//!
+//! What cannot be read is left out, or is nothing: the check blocks or warns then.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::sys::statfs::statfs;
+use nix::unistd::{AccessFlags, eaccess};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use skein_hypervisor::facts::{self as qemu, BlockNode, Guest, MemoryDevice, Program};
+use skein_hypervisor::{Config, Monitor};
+use skein_machine::units::MIB;
+use skein_machine::{
+    Accel, AccelFacts, Attachment, CpuModel, DiskFormat, FileFacts, FileSystem, GuestDisk, GuestFacts, GuestNic,
+    HostFacts, Hugepages, MachineType, NicFacts, Places, Presence, QemuFacts, Version, VmFacts,
+};
+use tracing::warn;
+
+use crate::launch::Launch;
+use crate::vms::{Vm, VmError, Vms};
+
+/// A QEMU without a machine starts and answers in a tenth of a second.
+const PROBE_TIME: Duration = Duration::from_secs(10);
+/// How long another's question to a QEMU is waited for: two accelerators of one program.
+const PROBE_QUEUE_TIME: Duration = Duration::from_secs(20);
+/// A QEMU that looks the same may be a wrapper script around another, and KVM's modules may be loaded anew.
+const PROBE_AGE_MAX: Duration = Duration::from_secs(600);
+/// Programs times accelerators that are remembered, some 50 KiB each.
+const PROBES_MAX: usize = 8;
+/// All of a guest's files are looked at within this.
+const FILES_TIME: Duration = Duration::from_secs(5);
+/// A guest's disks (at most 32), their backing files, kernel and initramfs.
+const FILES_MAX: usize = 256;
+/// Threads that look at files: those that a dead server blocks stay.
+const LOOKERS_MAX: usize = 512;
+/// LVM on RAID on multipath: layers of block devices.
+const LAYERS_MAX: usize = 8;
+
+/// What is asked of this host.
+pub(crate) struct HostQuestion<'a> {
+    /// This host's name.
+    pub(crate) name: &'a str,
+    /// The program that would run the guest: its definition's, else the agent's; else [`Config::program`] decides.
+    pub(crate) qemu: Option<&'a Path>,
+    /// The guest's disks, kernel and initramfs.
+    pub(crate) files: &'a [PathBuf],
+    /// What runs here.
+    pub(crate) vms: &'a Vms,
+    /// Migrations to this host.
+    pub(crate) incoming: Places,
+    /// Migrations from this host.
+    pub(crate) outgoing: Places,
+    /// Whether the agent's journal can be written.
+    pub(crate) journal: Result<(), String>,
+}
+
+/// What this host is and has, for one guest's sake. Takes a few milliseconds, the first time a start of QEMU; at most
+/// [`PROBE_QUEUE_TIME`] and two [`PROBE_TIME`]s, [`FILES_TIME`] beside them.
+pub(crate) fn host(question: HostQuestion) -> HostFacts {
+    let HostQuestion { name, qemu, files, vms, incoming, outgoing, journal } = question;
+    let files = looks(files);
+    let meminfo = text("/proc/meminfo");
+    let cpuinfo = CpuInfo::parse(&text("/proc/cpuinfo"));
+    let nics = skein_host::nics().unwrap_or_else(|error| {
+        warn!("the check will miss this host's network: {}", chain(&error));
+        Vec::new()
+    });
+    let is_kind = |nic: &skein_host::Nic, kind| nic.kind.as_deref() == Some(kind);
+    let kvm = kvm();
+    HostFacts {
+        name: name.to_owned(),
+        boot_id: Some(text("/proc/sys/kernel/random/boot_id").trim().to_owned()).filter(|id| !id.is_empty()),
+        ram_bytes: kilobytes(&meminfo, "MemTotal").unwrap_or(0),
+        ram_available_bytes: kilobytes(&meminfo, "MemAvailable").unwrap_or(0),
+        hugepages: hugepages(Path::new("/sys/kernel/mm/hugepages")),
+        cpus: cpuinfo.online,
+        cpu_vendor: cpuinfo.vendor,
+        cpu_flags: cpuinfo.flags,
+        qemu: program(qemu, kvm.is_ok()),
+        kvm,
+        // Switched on is enough: one without a port that is up has no carrier, until a guest is plugged in.
+        bridges: nics.iter().filter(|n| is_kind(n, "bridge") && n.admin_up).map(|n| n.name.clone()).collect(),
+        // A tap has its carrier from the process that has it open (tun_attach and tun_detach of drivers/net/tun.c).
+        taps_in_use: nics.iter().filter(|n| is_kind(n, "tun") && n.carrier).map(|n| n.name.clone()).collect(),
+        vms: vms.all().iter().map(|vm| VmFacts { name: vm.name.clone(), presence: presence(vm) }).collect(),
+        incoming,
+        outgoing,
+        journal,
+        nics: nics.iter().filter(|n| !n.loopback && !is_kind(n, "tun")).map(nic).collect(),
+        files: files.wait(),
+    }
+}
+
+fn nic(nic: &skein_host::Nic) -> NicFacts {
+    NicFacts { name: nic.name.clone(), speed_bits_per_s: nic.speed_mbit.map(|mbit| u64::from(mbit) * 1_000_000) }
+}
+
+fn presence(vm: &Vm) -> Presence {
+    let migration = vm.migration().map(|id| id.to_string());
+    match vm.process() {
+        Some(_) if !vm.is_incoming() => Presence::Guest,
+        None if migration.is_none() => Presence::Stopped,
+        _ => Presence::Leftover { migration },
+    }
+}
+
+/// An error and what it comes from, for a sentence.
+fn chain(error: &dyn Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| (*error).source());
+    causes.fold(error.to_string(), |told, cause| format!("{told}: {cause}"))
+}
+
+/// A file of `/proc` or `/sys`; nothing if it cannot be read.
+fn text(path: impl AsRef<Path>) -> String {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+/// The value of `NAME:  123 kB`, in bytes.
+fn kilobytes(file: &str, name: &str) -> Option<u64> {
+    let value = file.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// What `/proc/cpuinfo` says of the CPUs that are online.
+#[derive(Debug, Default, PartialEq)]
+struct CpuInfo {
+    online: u32,
+    vendor: String,
+    /// Those that all of them have.
+    flags: BTreeSet<String>,
+}
+
+impl CpuInfo {
+    fn parse(text: &str) -> CpuInfo {
+        let mut info = CpuInfo::default();
+        let mut flags: Option<BTreeSet<&str>> = None;
+        for (key, value) in text.lines().filter_map(|line| line.split_once(':')) {
+            match key.trim() {
+                "processor" => info.online = info.online.saturating_add(1),
+                "vendor_id" if info.vendor.is_empty() => info.vendor = value.trim().to_owned(),
+                "flags" => {
+                    let these: BTreeSet<&str> = value.split_ascii_whitespace().collect();
+                    flags = Some(flags.map_or(these.clone(), |all| &all & &these));
+                }
+                _ => {}
+            }
+        }
+        info.flags = flags.into_iter().flatten().map(str::to_owned).collect();
+        info
+    }
+}
+
+/// `hugepages-2048kB` and its like, by size.
+fn hugepages(dir: &Path) -> Vec<Hugepages> {
+    let pool = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        let kib: u64 = name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let count = |file| text(entry.path().join(file)).trim().parse::<u64>().ok();
+        // What is reserved is spoken for, though not yet taken.
+        let free = count("free_hugepages")?.saturating_sub(count("resv_hugepages")?);
+        Some(Hugepages { page_bytes: kib.checked_mul(1024)?, total: count("nr_hugepages")?, free })
+    };
+    let mut pools: Vec<Hugepages> = fs::read_dir(dir).into_iter().flatten().flatten().filter_map(pool).collect();
+    pools.sort_by_key(|pool| pool.page_bytes);
+    pools
+}
+
+/// Whether KVM works, or why not.
+fn kvm() -> Result<(), String> {
+    let opened = fs::File::options().read(true).write(true).open("/dev/kvm");
+    opened.map(drop).map_err(|error| kvm_cure(&error))
+}
+
+fn kvm_cure(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            "there is no /dev/kvm; is virtualization on in the firmware, and kvm_intel or kvm_amd loaded?".into()
+        }
+        io::ErrorKind::PermissionDenied => "the agent may not open /dev/kvm; is it in the group kvm?".into(),
+        _ => format!("/dev/kvm cannot be opened: {error}"),
+    }
+}
+
+/// What a QEMU was asked: the same file, and so the same answer.
+#[derive(Clone, Debug, PartialEq)]
+struct Probe {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+    modified: Option<SystemTime>,
+    bytes: u64,
+    accel: qemu::Accel,
+}
+
+struct Probed {
+    probe: Probe,
+    at: Instant,
+    program: Program,
+}
+
+/// Locked while one is asked: never two at a time.
+static PROBED: Mutex<Vec<Probed>> = Mutex::new(Vec::new());
+
+/// The QEMU program that would run a guest, under each accelerator that works.
+fn program(named: Option<&Path>, kvm: bool) -> Result<QemuFacts, String> {
+    let mut config = Config::new("", 0, "");
+    config.binary = named.map(Path::to_owned);
+    let path = find(&config.program())?;
+    let found = fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let accels = [qemu::Accel::Kvm, qemu::Accel::Tcg].into_iter().filter(|accel| kvm || *accel != qemu::Accel::Kvm);
+    let (mut programs, mut why) = (Vec::new(), String::new());
+    for accel in accels {
+        // One of the two may not be built in.
+        match ask(&path, &found, accel) {
+            Ok(program) => programs.push(program),
+            Err(error) => why = error,
+        }
+    }
+    let first = programs.first().ok_or(why)?;
+    let machine =
+        |machine: &qemu::MachineType| MachineType { name: machine.name.clone(), alias: machine.alias.clone() };
+    Ok(QemuFacts {
+        version: version(&first.version),
+        machines: first.machines.iter().map(machine).collect(),
+        accels: programs.iter().map(accel_facts).collect(),
+        program: path,
+    })
+}
+
+fn ask(path: &Path, found: &Metadata, accel: qemu::Accel) -> Result<Program, String> {
+    let probe = Probe {
+        path: path.to_owned(),
+        device: found.dev(),
+        inode: found.ino(),
+        modified: found.modified().ok(),
+        bytes: found.len(),
+        accel,
+    };
+    let busy = || format!("{} cannot be asked now: another QEMU does not answer", path.display());
+    let mut probed = PROBED.try_lock_for(PROBE_QUEUE_TIME).ok_or_else(busy)?;
+    probed.retain(|old| old.at.elapsed() < PROBE_AGE_MAX);
+    if let Some(old) = probed.iter().find(|old| old.probe == probe) {
+        return Ok(old.program.clone());
+    }
+    let program = Program::probe(path, None, accel, PROBE_TIME).map_err(|error| chain(&error))?;
+    if probed.len() >= PROBES_MAX {
+        probed.remove(0);
+    }
+    probed.push(Probed { probe, at: Instant::now(), program: program.clone() });
+    Ok(program)
+}
+
+/// Where a program is, as `execvp` finds it.
+fn find(program: &Path) -> Result<PathBuf, String> {
+    if program.components().count() > 1 {
+        return Ok(program.to_owned());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let candidates = std::env::split_paths(&path).map(|dir| dir.join(program));
+    let runs = |path: &PathBuf| path.is_file() && eaccess(path, AccessFlags::X_OK).is_ok();
+    let missing = || format!("there is no {} in {}", program.display(), path.display());
+    candidates.into_iter().find(runs).ok_or_else(missing)
+}
+
+fn version(version: &skein_hypervisor::Version) -> Version {
+    Version { major: version.major, minor: version.minor, micro: version.micro }
+}
+
+fn accel(accel: qemu::Accel) -> Accel {
+    match accel {
+        qemu::Accel::Kvm => Accel::Kvm,
+        qemu::Accel::Tcg => Accel::Tcg,
+    }
+}
+
+fn accel_facts(program: &Program) -> AccelFacts {
+    let model =
+        |model: &qemu::CpuModel| CpuModel { name: model.name.clone(), missing: model.unavailable_features.clone() };
+    AccelFacts {
+        accel: accel(program.accel),
+        cpu_models: program.cpu_models.iter().map(model).collect(),
+        features: Some(program.cpu_features.clone()).filter(|features| !features.is_empty()),
+    }
+}
+
+/// Threads that look at files now.
+static LOOKERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Does `work` in a thread of its own, which may be waited for or not. None: too many are still at it.
+fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<Receiver<T>> {
+    struct Looker;
+    impl Drop for Looker {
+        fn drop(&mut self) {
+            LOOKERS.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    let others = LOOKERS.fetch_add(1, Ordering::Relaxed);
+    let looker = Looker;
+    let (tell, told) = sync_channel(1);
+    let look = move || {
+        let _looker = looker;
+        let _ = tell.send(work());
+    };
+    (others < LOOKERS_MAX).then(|| thread::Builder::new().name("look".into()).spawn(look).ok())??;
+    Some(told)
+}
+
+/// Files that are being looked at.
+struct Looks {
+    files: Vec<(PathBuf, Option<Receiver<Option<FileFacts>>>)>,
+    end: Instant,
+}
+
+fn looks(paths: &[PathBuf]) -> Looks {
+    let files = paths.iter().take(FILES_MAX).map(|path| {
+        let looked_at = path.clone();
+        (path.clone(), aside(move || look(&looked_at)))
+    });
+    Looks { files: files.collect(), end: Instant::now() + FILES_TIME }
+}
+
+impl Looks {
+    /// Those that exist, and whose file system answers.
+    fn wait(self) -> Vec<FileFacts> {
+        let end = self.end;
+        let seen = |(path, told): (PathBuf, Option<Receiver<Option<FileFacts>>>)| {
+            let told = told.and_then(|told| told.recv_timeout(end.saturating_duration_since(Instant::now())).ok());
+            told.unwrap_or_else(|| {
+                warn!("{}: its file system does not answer", path.display());
+                None
+            })
+        };
+        self.files.into_iter().filter_map(seen).collect()
+    }
+}
+
+fn look(path: &Path) -> Option<FileFacts> {
+    let found = fs::metadata(path).ok()?;
+    let may = |access| eaccess(path, access).is_ok();
+    let mut facts = FileFacts {
+        path: path.to_owned(),
+        readable: may(AccessFlags::R_OK),
+        writable: may(AccessFlags::W_OK),
+        file_system: FileSystem::Unknown,
+        file_system_name: "block device".into(),
+        device: found.dev(),
+        inode: found.ino(),
+        wwid: None,
+    };
+    if found.file_type().is_block_device() {
+        // What the device is, and not the node that leads to it, of which each host has its own.
+        let (major, minor) = (nix::sys::stat::major(found.rdev()), nix::sys::stat::minor(found.rdev()));
+        (facts.device, facts.inode) = (found.rdev(), 0);
+        facts.wwid = wwid(&Path::new("/sys/dev/block").join(format!("{major}:{minor}")), LAYERS_MAX);
+    } else {
+        let magic = statfs(path).map_or(0, |stat| stat.filesystem_type().0 as u32);
+        (facts.file_system, facts.file_system_name) = file_system(magic);
+    }
+    Some(facts)
+}
+
+/// Names that QEMU gives to the disks that it emulates, the same in each guest: no name for a host that is a guest.
+const EMULATED: [&str; 3] = ["QEMU", "nvme.1b36-", "eui.525400"];
+
+/// The worldwide name of a block device, by its directory in `/sys`. For LVM, encryption and RAID that is their UUID
+/// with the names of what is below: hosts installed from one image have the same UUIDs on disks of their own.
+fn wwid(dir: &Path, layers: usize) -> Option<String> {
+    let said = |file: &str| Some(text(dir.join(file)).trim().to_owned()).filter(|text| !text.is_empty());
+    let layers = layers.checked_sub(1)?;
+    if let Some(number) = said("partition") {
+        return Some(format!("{} partition {number}", wwid(&fs::canonicalize(dir).ok()?.join(".."), layers)?));
+    }
+    if let Some(uuid) = said("dm/uuid").or_else(|| said("md/uuid")) {
+        if uuid.starts_with("mpath-") {
+            return Some(uuid);
+        }
+        let below = fs::read_dir(dir.join("slaves")).ok()?.map(|slave| wwid(&slave.ok()?.path(), layers));
+        let mut below = below.collect::<Option<Vec<String>>>().filter(|below| !below.is_empty())?;
+        below.sort();
+        return Some(format!("{uuid} on {}", below.join(", ")));
+    }
+    // NVMe has its own beside, SCSI one level below.
+    let name = said("wwid").or_else(|| said("device/wwid"))?;
+    (!EMULATED.iter().any(|emulated| name.contains(emulated))).then_some(name)
+}
+
+/// Magic numbers of linux/magic.h, and of file systems that keep theirs elsewhere.
+const FILE_SYSTEMS: [(u32, FileSystem, &str); 31] = [
+    (0xef53, FileSystem::Local, "ext4"),
+    (0x5846_5342, FileSystem::Local, "xfs"),
+    (0x9123_683e, FileSystem::Local, "btrfs"),
+    (0x0102_1994, FileSystem::Local, "tmpfs"),
+    (0x8584_58f6, FileSystem::Local, "ramfs"),
+    (0x9584_58f6, FileSystem::Local, "hugetlbfs"),
+    (0x794c_7630, FileSystem::Local, "overlay"),
+    (0x2fc1_2fc1, FileSystem::Local, "zfs"),
+    (0xca45_1a4e, FileSystem::Local, "bcachefs"),
+    (0xf2f5_2010, FileSystem::Local, "f2fs"),
+    (0x3153_464a, FileSystem::Local, "jfs"),
+    (0x5265_4973, FileSystem::Local, "reiserfs"),
+    (0x7371_7368, FileSystem::Local, "squashfs"),
+    (0xe0f5_e1e2, FileSystem::Local, "erofs"),
+    (0x9660, FileSystem::Local, "iso9660"),
+    (0x4d44, FileSystem::Local, "vfat"),
+    (0x2011_bab0, FileSystem::Local, "exfat"),
+    (0x7366_746e, FileSystem::Local, "ntfs3"),
+    (0x6969, FileSystem::Network, "nfs"),
+    (0xff53_4d42, FileSystem::Network, "cifs"),
+    (0xfe53_4d42, FileSystem::Network, "smb3"),
+    (0x517b, FileSystem::Network, "smb"),
+    (0x00c3_6400, FileSystem::Network, "ceph"),
+    (0x0116_1970, FileSystem::Network, "gfs2"),
+    (0x7461_636f, FileSystem::Network, "ocfs2"),
+    (0x0bd0_0bd0, FileSystem::Network, "lustre"),
+    (0x4750_4653, FileSystem::Network, "gpfs"),
+    (0x5346_414f, FileSystem::Network, "afs"),
+    (0x7375_7245, FileSystem::Network, "coda"),
+    (0x6573_5546, FileSystem::Unknown, "fuse"),
+    (0x0102_1997, FileSystem::Unknown, "9p"),
+];
+
+fn file_system(magic: u32) -> (FileSystem, String) {
+    let known = FILE_SYSTEMS.iter().find(|(other, ..)| *other == magic);
+    known.map_or_else(
+        || (FileSystem::Unknown, format!("file system {magic:#x}")),
+        |(_, kind, name)| (*kind, (*name).to_owned()),
+    )
+}
+
+/// What runs here under a VM's name. Asks QEMU some hundred times, tens of milliseconds altogether.
+///
+/// # Errors
+/// If it does not run, or its QEMU does not answer.
+pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
+    let running = vm.running().ok_or_else(|| VmError::NotRunning(vm.name.clone()))?;
+    let monitor = &running.monitor;
+    let guest = Guest::of(monitor).map_err(|source| VmError::Qmp { name: vm.name.clone(), source })?;
+    let accel = accel(guest.accel);
+    let mut disks = disks(&guest.block_nodes);
+    let (cpu, nics) = match vm.launch() {
+        Launch::Definition(definition) => {
+            let place = |disk: &GuestDisk| definition.disks.iter().position(|other| other.path == disk.path);
+            disks.sort_by_key(|disk| place(disk).unwrap_or(usize::MAX));
+            let nics = definition.nics.iter().map(|nic| GuestNic { attachment: Some(nic.attachment.clone()) });
+            (definition.cpu_for(accel).to_owned(), nics.collect())
+        }
+        Launch::CommandLine(line) => {
+            let cpu = options(&line.args, &["cpu"]).last();
+            (cpu.map_or(guest.cpu_model, str::to_owned), nics(&line.args))
+        }
+    };
+    let passed_through = guest.devices.iter().filter(|device| device.is_passed_through() || device.kind == "usb-host");
+    Ok(GuestFacts {
+        name: vm.name.clone(),
+        adopted: vm.is_adopted(),
+        qemu: version(&guest.version),
+        machine_type: guest.machine,
+        accel,
+        cpu,
+        cpu_features: guest.cpu_features,
+        cpus: guest.cpus,
+        ram_bytes: guest.memory_bytes,
+        ram_shared: !guest.memory.is_empty() && guest.memory.iter().all(|memory| memory.share),
+        hugepages: guest.memory.iter().find_map(|memory| page_bytes(monitor, memory)),
+        blockers: guest.blocked_reasons,
+        passed_through: passed_through.map(|device| device.id.clone()).collect(),
+        disks,
+        nics,
+        migration: vm.migration().map(|id| id.to_string()),
+    })
+}
+
+/// The size of the huge pages below a part of the RAM; none: it has usual ones.
+fn page_bytes(monitor: &Monitor, memory: &MemoryDevice) -> Option<u64> {
+    let path = format!("/objects/{}", memory.id.as_ref()?);
+    let get = |property| monitor.execute("qom-get", json!({ "path": path, "property": property })).ok();
+    match get("hugetlb") {
+        // A memfd.
+        Some(Value::Bool(true)) => {
+            let bytes = get("hugetlbsize").and_then(|size| size.as_u64()).filter(|bytes| *bytes > 0);
+            bytes.or_else(|| kilobytes(&text("/proc/meminfo"), "Hugepagesize"))
+        }
+        Some(_) => None,
+        // A file, perhaps on hugetlbfs, whose blocks are its pages.
+        None => {
+            let file = get("mem-path")?.as_str()?.to_owned();
+            let stat = aside(move || statfs(file.as_str()).ok())?.recv_timeout(FILES_TIME).ok()??;
+            (file_system(stat.filesystem_type().0 as u32).1 == "hugetlbfs").then_some(stat.block_size() as u64)
+        }
+    }
+}
+
+/// QEMU's block drivers that open a file or a block device of the host.
+const FILE_DRIVERS: [&str; 4] = ["file", "host_device", "host_cdrom", "io_uring"];
+
+/// The images that a QEMU has open, oldest first, with those that they are overlays of: the target opens them too.
+fn disks(nodes: &[BlockNode]) -> Vec<GuestDisk> {
+    let mut disks: Vec<GuestDisk> = Vec::new();
+    // QEMU tells the newest first.
+    for node in nodes.iter().rev().filter(|node| FILE_DRIVERS.contains(&node.driver.as_str())) {
+        let Some(path) = image(&node.filename) else { continue };
+        if disks.iter().any(|disk| disk.path == path) {
+            continue;
+        }
+        let same: Vec<&BlockNode> = nodes.iter().filter(|node| image(&node.filename).as_ref() == Some(&path)).collect();
+        let format = same.iter().any(|node| node.driver == "qcow2").then_some(DiskFormat::Qcow2);
+        disks.push(GuestDisk {
+            format: format.unwrap_or(DiskFormat::Raw),
+            readonly: same.iter().all(|node| node.read_only),
+            path,
+        });
+    }
+    disks
+}
+
+/// The path in what QEMU calls a filename: `/a`, `file:/a`, or `json:{"driver": "raw", "file": {"filename": "/a"}}`
+/// where a path does not say it all. None: it is not on this host (`nbd://...`).
+fn image(filename: &str) -> Option<PathBuf> {
+    if let Some(options) = filename.strip_prefix("json:") {
+        let options: Value = serde_json::from_str(options).ok()?;
+        let said =
+            ["/filename", "/file/filename", "/file.filename"].iter().find_map(|at| options.pointer(at)?.as_str());
+        return said.map(PathBuf::from);
+    }
+    let path = filename.strip_prefix("file:").unwrap_or(filename);
+    (!path.is_empty() && !path.contains("://")).then(|| path.into())
+}
+
+/// The values of options of a command line; QEMU takes both `-x` and `--x`.
+fn options<'a>(args: &'a [String], names: &'a [&str]) -> impl Iterator<Item = &'a str> {
+    let is_named =
+        |word: &str| word.strip_prefix('-').is_some_and(|w| names.contains(&w.strip_prefix('-').unwrap_or(w)));
+    args.windows(2).filter(move |pair| is_named(&pair[0])).map(|pair| pair[1].as_str())
+}
+
+/// What the NICs of a command line are plugged into.
+fn nics(args: &[String]) -> Vec<GuestNic> {
+    options(args, &["netdev", "nic", "net"]).filter_map(backend).collect()
+}
+
+/// Of `tap,id=net0,ifname=tap0`, or the same as JSON; none for what is no backend.
+fn backend(value: &str) -> Option<GuestNic> {
+    let json: Option<Value> = value.starts_with('{').then(|| serde_json::from_str(value).unwrap_or_default());
+    let get = |key: &str| match &json {
+        Some(json) => json.get(key)?.as_str(),
+        None => value.split(',').find_map(|option| option.strip_prefix(key)?.strip_prefix('=')),
+    };
+    let first = value.split(',').next().filter(|first| json.is_none() && !first.contains('='));
+    let attachment = match get("type").or(first)? {
+        "none" | "nic" | "hubport" => return None,
+        "tap" => {
+            let tap = get("ifname").map(|name| Attachment::Tap(name.to_owned()));
+            tap.or_else(|| get("br").map(|bridge| Attachment::Bridge(bridge.to_owned())))
+        }
+        // QEMU's helper plugs into br0 if nothing else is said (DEFAULT_BRIDGE_INTERFACE of its include/net/net.h).
+        "bridge" => Some(Attachment::Bridge(get("br").unwrap_or("br0").to_owned())),
+        _ => None,
+    };
+    Some(GuestNic { attachment })
+}
+
+/// Bytes a second that the guest dirties, by samples of its pages over `measure` (whole seconds, at least one): QEMU
+/// hashes 512 pages of each GiB, twice, and the guest does not notice. None if QEMU cannot say within 5 s more.
+pub(crate) fn dirty_bytes_per_s(vm: &Vm, measure: Duration) -> Option<u64> {
+    const MARGIN: Duration = Duration::from_secs(5);
+    const POLL: Duration = Duration::from_millis(50);
+    let monitor = vm.running()?.monitor;
+    let seconds = measure.as_secs().clamp(1, 60);
+    let end = Instant::now() + Duration::from_secs(seconds) + MARGIN;
+    let left = || end.saturating_duration_since(Instant::now());
+    monitor.execute_within("calc-dirty-rate", json!({ "calc-time": seconds }), left()).ok()?;
+    loop {
+        thread::sleep(POLL);
+        let answer = monitor.execute_within("query-dirty-rate", Value::Null, left()).ok()?;
+        if let Some(rate) = dirty_rate(&answer) {
+            return Some(rate);
+        }
+        if left().is_zero() {
+            return None;
+        }
+    }
+}
+
+/// Of an answer to `query-dirty-rate`, once it has been measured. What QEMU calls MB/s are MiB/s (its
+/// migration/dirtyrate.c).
+fn dirty_rate(answer: &Value) -> Option<u64> {
+    (answer["status"] == "measured").then(|| answer["dirty-rate"].as_u64())?.map(|mib| mib.saturating_mul(MIB))
+}

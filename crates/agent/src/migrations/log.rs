@@ -1,0 +1,260 @@
+//! What commands see of migrations: those under way, and the logs of those that are over.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use skein_api::{Copy, LogEntry, LoggedEvent, Migration};
+use skein_handover::{Event, MigrationId, Outcome, Role, Summary, Why};
+use skein_journal::{EVENT_LOGS_KEPT, EventLog};
+use tracing::warn;
+
+/// Of migrations that are over so many are shown in a list.
+const SHOWN_MAX: usize = 50;
+/// Logs are thinned out after so many new ones.
+const PRUNE_EVERY: u64 = 100;
+
+/// The table that the owner fills and commands read.
+pub(crate) struct View {
+    dir: PathBuf,
+    host: String,
+    table: Mutex<Table>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: BTreeMap<MigrationId, Entry>,
+    begun: u64,
+}
+
+struct Entry {
+    log: Option<EventLog>,
+    events: Vec<LoggedEvent>,
+    summary: Option<Summary>,
+    copy: Option<Copy>,
+    stopped: Option<Instant>,
+    /// Counts changes.
+    version: u64,
+    over: bool,
+}
+
+impl View {
+    pub(super) fn new(dir: PathBuf, host: String) -> View {
+        View { dir, host, table: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// A migration that begins, or goes on after the agent was started again.
+    pub(super) fn begin(&self, id: MigrationId, vm: &str, role: Role, peer: &str) {
+        let (source, target) = match role {
+            Role::Source => (self.host.clone(), peer.to_owned()),
+            Role::Target => (peer.to_owned(), self.host.clone()),
+        };
+        let events = self.read(id).unwrap_or_default();
+        let is_new = events.is_empty();
+        let log = EventLog::open(&self.dir, &id.to_string()).ok();
+        let entry = Entry { log, events, summary: None, copy: None, stopped: None, version: 0, over: false };
+        let mut table = self.table.lock();
+        table.entries.insert(id, entry);
+        table.begun += 1;
+        let prune = table.begun.is_multiple_of(PRUNE_EVERY);
+        drop(table);
+        if is_new {
+            self.log(id, LogEntry::Begun { vm: vm.to_owned(), role, source, target });
+        }
+        if prune && let Err(error) = EventLog::prune(&self.dir, EVENT_LOGS_KEPT) {
+            warn!("old logs of migrations cannot be removed: {error}");
+        }
+    }
+
+    /// One that did not come to be.
+    pub(super) fn drop(&self, id: MigrationId) {
+        self.table.lock().entries.remove(&id);
+        let _ = std::fs::remove_file(self.dir.join(format!("{id}.jsonl")));
+    }
+
+    pub(super) fn knows(&self, id: MigrationId) -> bool {
+        self.table.lock().entries.contains_key(&id)
+    }
+
+    pub(crate) fn log(&self, id: MigrationId, event: LogEntry) {
+        self.change(id, |entry| {
+            if let Some(log) = &mut entry.log {
+                log.append(&event);
+            }
+            entry.over |= matches!(event, LogEntry::Handover { event: Event::Over { .. } });
+            entry.events.push(LoggedEvent { time: now(), event });
+        });
+    }
+
+    pub(super) fn update(&self, summary: Summary) {
+        let id = summary.id;
+        let is_known = self.table.lock().entries.get(&id).is_some_and(|entry| entry.summary.as_ref() == Some(&summary));
+        if !is_known {
+            self.change(id, |entry| entry.summary = Some(summary));
+        }
+    }
+
+    pub(super) fn copied(&self, id: MigrationId, copy: Copy, log: bool) {
+        self.change(id, |entry| entry.copy = Some(copy));
+        if log {
+            self.log(id, LogEntry::Copied { copy });
+        }
+    }
+
+    /// The guest is stopped for the switchover.
+    pub(super) fn stopped(&self, id: MigrationId) {
+        self.change(id, |entry| {
+            entry.stopped.get_or_insert_with(Instant::now);
+        });
+    }
+
+    /// The guest runs at the target.
+    pub(super) fn runs_there(&self, id: MigrationId) {
+        let stopped = self.table.lock().entries.get(&id).and_then(|entry| entry.stopped);
+        if let Some(stopped) = stopped {
+            self.log(id, LogEntry::Downtime { ms: stopped.elapsed().as_millis() as u64 });
+        }
+    }
+
+    /// Nothing more will happen in it. Its log stays.
+    pub(super) fn forget(&self, id: MigrationId) {
+        self.change(id, |entry| entry.over = true);
+        let mut table = self.table.lock();
+        // The last ones stay at hand for those who watch them.
+        let over: Vec<MigrationId> = table.entries.iter().filter(|(_, e)| e.over).map(|(id, _)| *id).collect();
+        if over.len() > SHOWN_MAX {
+            let oldest = over.into_iter().min_by_key(|id| table.entries[id].events.first().map(|e| e.time.clone()));
+            oldest.map(|id| table.entries.remove(&id));
+        }
+        if let Some(entry) = table.entries.get_mut(&id) {
+            entry.log = None;
+        }
+    }
+
+    fn change(&self, id: MigrationId, change: impl FnOnce(&mut Entry)) {
+        if let Some(entry) = self.table.lock().entries.get_mut(&id) {
+            change(entry);
+            entry.version += 1;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits until there is something newer than `seen` of a migration, or `patience` ends; its version then.
+    pub(crate) fn wait(&self, id: MigrationId, seen: u64, patience: Duration) -> u64 {
+        let mut table = self.table.lock();
+        let version = |table: &Table| table.entries.get(&id).map_or(seen, |entry| entry.version);
+        self.changed.wait_while_for(&mut table, |table| version(table) == seen, patience);
+        version(&table)
+    }
+
+    /// A migration, by its id.
+    pub(crate) fn get(&self, id: MigrationId) -> Option<Migration> {
+        let table = self.table.lock();
+        if let Some(entry) = table.entries.get(&id) {
+            let mut migration = migration(id, &entry.events)?;
+            if let Some(summary) = &entry.summary {
+                migration.in_doubt = summary.in_doubt;
+                migration.stage = Some(summary.stage).filter(|_| !entry.over);
+                migration.detail.clone_from(&summary.detail);
+            }
+            migration.copy = entry.copy.or(migration.copy);
+            return Some(migration);
+        }
+        drop(table);
+        migration(id, &self.read(id)?)
+    }
+
+    /// The migration that somebody means: by the beginning of its id, or by its VM's name the last one.
+    pub(crate) fn find(&self, text: &str) -> Result<Migration, String> {
+        let all = self.list(usize::MAX);
+        if let Some(of_vm) = all.iter().find(|migration| migration.vm == text) {
+            return self.get(of_vm.id).ok_or_else(|| "its log is gone".into());
+        }
+        let found: Vec<&Migration> =
+            all.iter().filter(|migration| migration.id.to_string().starts_with(text)).collect();
+        match found[..] {
+            [] => Err(format!("there is no migration '{text}' on this host, nor one of a VM of that name")),
+            [one] => self.get(one.id).ok_or_else(|| "its log is gone".into()),
+            _ => Err(format!("{} migrations begin with '{text}': say more of the id", found.len())),
+        }
+    }
+
+    /// Those under way and the last ones, the newest first, without their events.
+    pub(crate) fn list(&self, most: usize) -> Vec<Migration> {
+        let mut ids: Vec<MigrationId> = self.table.lock().entries.keys().copied().collect();
+        let logs = EventLog::list(&self.dir).unwrap_or_default();
+        let logged = logs.iter().filter_map(|log| log.id.parse::<MigrationId>().ok());
+        ids.extend(logged.take(most.min(SHOWN_MAX.max(EVENT_LOGS_KEPT))));
+        ids.sort();
+        ids.dedup();
+        let mut all: Vec<Migration> = ids.into_iter().filter_map(|id| self.get(id)).collect();
+        all.iter_mut().for_each(|migration| migration.events.clear());
+        all.sort_by(|a, b| b.begun.cmp(&a.begun));
+        all.truncate(most);
+        all
+    }
+
+    fn read(&self, id: MigrationId) -> Option<Vec<LoggedEvent>> {
+        let events = EventLog::read::<LogEntry>(&self.dir, &id.to_string()).ok()?;
+        let logged =
+            events.entries.into_iter().map(|entry| LoggedEvent { time: shown(entry.time), event: entry.event });
+        Some(logged.collect())
+    }
+}
+
+fn now() -> String {
+    shown(jiff::Timestamp::now())
+}
+
+fn shown(time: jiff::Timestamp) -> String {
+    format!("{time:.3}")
+}
+
+/// What a log says of its migration.
+fn migration(id: MigrationId, events: &[LoggedEvent]) -> Option<Migration> {
+    let first = events.first()?;
+    let LogEntry::Begun { vm, role, source, target } = &first.event else { return None };
+    let mut migration = Migration {
+        id,
+        vm: vm.clone(),
+        role: *role,
+        source: source.clone(),
+        target: target.clone(),
+        stage: None,
+        outcome: None,
+        why: None,
+        detail: String::new(),
+        in_doubt: false,
+        begun: first.time.clone(),
+        elapsed_ms: 0,
+        downtime_ms: None,
+        copy: None,
+        paths: Vec::new(),
+        events: events.to_vec(),
+    };
+    let mut end: Option<(&str, Outcome)> = None;
+    for LoggedEvent { time, event } in events {
+        match event {
+            LogEntry::Handover { event: Event::Over { outcome } } => {
+                end = Some((time, *outcome));
+            }
+            LogEntry::Handover { event: Event::CalledOff { why, detail } } => {
+                let why: Why = *why;
+                migration.why = Some(why);
+                migration.detail.clone_from(detail);
+            }
+            LogEntry::Copied { copy } => migration.copy = Some(*copy),
+            LogEntry::Downtime { ms } => migration.downtime_ms = Some(*ms),
+            _ => {}
+        }
+    }
+    migration.outcome = end.map(|(_, outcome)| outcome);
+    let until = end.map_or_else(now, |(time, _)| time.to_owned());
+    let parse = |time: &str| time.parse::<jiff::Timestamp>().ok();
+    if let (Some(from), Some(until)) = (parse(&migration.begun), parse(&until)) {
+        migration.elapsed_ms = until.duration_since(from).as_millis().max(0) as u64;
+    }
+    Some(migration)
+}

@@ -1,0 +1,500 @@
+//! The migrations of this host: one thread owns the [`Manager`] and the journal, one more for each migration obeys its
+//! orders to QEMU.
+//!
+//! ```text
+//!  peers ─▶ ┌───────────────┐ ─▶ journal            (fsync, before anything is said)
+//!  commands▶│ owner: Manager│ ─▶ peers              intents, reports
+//!  workers ▶└───────────────┘ ─▶ worker of each     orders to QEMU ─▶ how it is, back to the owner
+//! ```
+
+mod log;
+mod source;
+mod target;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use skein_api::{LogEntry, MigrateOptions};
+use skein_handover::{
+    Action, Event, Input, Limits, Manager, MigrationId, NewMigration, Order, Outcome, Record, RefusedStart, Report,
+    Role, SourceInput, SourceOrder, Stage, Summary, TargetInput, needed, standing,
+};
+use skein_hypervisor::MonitorEvent;
+use skein_journal::{Journal, Limits as JournalLimits, OpenError};
+use skein_machine::facts::Places;
+use tracing::{error, info, warn};
+
+use crate::dirs::Dirs;
+use crate::launch::Launch;
+use crate::peers::{PeerEvent, Peers};
+use crate::told;
+use crate::vms::Vms;
+
+pub(crate) use log::View;
+
+/// What waits for the owner: some inputs of each migration.
+const QUEUE: usize = 1024;
+/// Orders that wait for a worker; what is too much is asked for again.
+const JOBS: usize = 64;
+/// Records of the journal that are kept free: what the migrations under way may still need.
+const ROOM: usize = 64;
+/// How long an agent waits for its predecessor's end.
+const JOURNAL_TIME: Duration = Duration::from_secs(3);
+
+/// How the target's QEMU is to be started: what [`NewMigration::offer`] holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Offer {
+    pub(crate) launch: Launch,
+    /// multifd channels; 0: one stream.
+    pub(crate) channels: u8,
+    pub(crate) downtime_limit_ms: u64,
+}
+
+/// What the owner is told.
+pub(crate) enum Item {
+    Peer(PeerEvent),
+    Inputs(Vec<Input>),
+    Start(Box<NewMigration>, SyncSender<Result<(), StartRefused>>),
+    Cancel(MigrationId, SyncSender<bool>),
+    Capacity(SyncSender<Capacity>),
+    Stop,
+}
+
+/// What this host could still take on.
+pub(crate) struct Capacity {
+    pub(crate) incoming: Places,
+    pub(crate) outgoing: Places,
+    pub(crate) journal: Result<(), String>,
+}
+
+/// Asks the owner.
+#[derive(Clone)]
+pub(crate) struct Inquiry(SyncSender<Item>);
+
+impl Inquiry {
+    pub(crate) fn capacity(&self) -> Option<Capacity> {
+        let (reply, answer) = sync_channel(1);
+        self.0.send(Item::Capacity(reply)).ok()?;
+        answer.recv().ok()
+    }
+}
+
+/// Why a migration is not begun.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum StartRefused {
+    #[error("migration {0} moves this VM already: follow it with `skein migration watch {0}`")]
+    UnderWay(MigrationId),
+    #[error("too many migrations are under way or queued on this host: wait until some are over")]
+    TooMany,
+    #[error("the journal cannot be written: {0}")]
+    Journal(String),
+    #[error("the agent stops")]
+    Stopping,
+}
+
+/// What a worker is told.
+pub(crate) enum Job {
+    Order(Order),
+    Qmp(MonitorEvent),
+    Stop,
+}
+
+/// What owner and workers share.
+pub(crate) struct Context {
+    pub(crate) dirs: Dirs,
+    pub(crate) vms: Arc<Vms>,
+    pub(crate) peers: Peers,
+    pub(crate) view: View,
+    queue: SyncSender<Item>,
+}
+
+impl Context {
+    /// Tells the owner what happened to a source.
+    fn source(&self, id: MigrationId, inputs: impl IntoIterator<Item = SourceInput>) {
+        self.tell(inputs.into_iter().map(|input| Input::Source(id, input)).collect());
+    }
+
+    /// Tells the owner what happened to a target.
+    fn target(&self, id: MigrationId, inputs: impl IntoIterator<Item = TargetInput>) {
+        self.tell(inputs.into_iter().map(|input| Input::Target(id, input)).collect());
+    }
+
+    fn tell(&self, inputs: Vec<Input>) {
+        if !inputs.is_empty() {
+            let _ = self.queue.send(Item::Inputs(inputs));
+        }
+    }
+}
+
+/// The migrations of this host.
+pub(crate) struct Migrations {
+    context: Arc<Context>,
+    owner: parking_lot::Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+impl Migrations {
+    /// Takes up what the journal has. `peers` is given where its events go, and whom to ask what this host can take on.
+    pub(crate) fn start<E: From<OpenError> + From<io::Error>>(
+        dirs: Dirs,
+        vms: Arc<Vms>,
+        limits: Limits,
+        peers: impl FnOnce(SyncSender<PeerEvent>, Inquiry) -> Result<Peers, E>,
+    ) -> Result<Migrations, E> {
+        let (journal, records) = open_journal(&dirs.journal())?;
+        let (queue, items) = sync_channel(QUEUE);
+        let (events, from_peers) = sync_channel(QUEUE);
+        let peers = peers(events, Inquiry(queue.clone()))?;
+        let view = View::new(dirs.migrations(), peers.host().to_owned());
+        let context = Arc::new(Context { dirs, vms, peers, view, queue: queue.clone() });
+        thread::Builder::new().name("from peers".into()).spawn(move || {
+            for event in from_peers {
+                if queue.send(Item::Peer(event)).is_err() {
+                    return;
+                }
+            }
+        })?;
+        let owner = Owner::new(context.clone(), limits, journal, records);
+        let owner = thread::Builder::new().name("migrations".into()).spawn(move || owner.run(items))?;
+        Ok(Migrations { context, owner: parking_lot::Mutex::new(Some(owner)) })
+    }
+
+    pub(crate) fn view(&self) -> &View {
+        &self.context.view
+    }
+
+    pub(crate) fn peers(&self) -> &Peers {
+        &self.context.peers
+    }
+
+    pub(crate) fn inquiry(&self) -> Inquiry {
+        Inquiry(self.context.queue.clone())
+    }
+
+    /// Begins a migration, or queues it.
+    pub(crate) fn begin(
+        &self,
+        vm: &str,
+        to: &str,
+        offer: &Offer,
+        options: &MigrateOptions,
+    ) -> Result<MigrationId, StartRefused> {
+        let id = MigrationId(random());
+        let new = NewMigration {
+            id,
+            vm: vm.to_owned(),
+            peer: to.to_owned(),
+            priority: options.priority,
+            offer: serde_json::to_string(offer).expect("plain data always serialises"),
+            deadline: options.deadline_s.map(Duration::from_secs),
+        };
+        let (reply, answer) = sync_channel(1);
+        let _ = self.context.queue.send(Item::Start(Box::new(new), reply));
+        answer.recv().unwrap_or(Err(StartRefused::Stopping)).map(|()| id)
+    }
+
+    /// Calls a migration off, as far as that is this host's to say. False: it is not under way here.
+    pub(crate) fn cancel(&self, id: MigrationId) -> bool {
+        let (reply, answer) = sync_channel(1);
+        let _ = self.context.queue.send(Item::Cancel(id, reply));
+        answer.recv().unwrap_or(false)
+    }
+
+    /// Somebody vouches that the other host is off.
+    pub(crate) fn prove(&self, id: MigrationId, role: Role) {
+        self.context.view.log(id, LogEntry::Note { text: "somebody vouches that the other host is off".into() });
+        match role {
+            Role::Source => self.context.source(id, [SourceInput::Proof]),
+            Role::Target => self.context.target(id, [TargetInput::Proof]),
+        }
+    }
+
+    /// Ends the threads; migrations under way are taken up by the next agent.
+    pub(crate) fn stop(&self) {
+        let _ = self.context.queue.send(Item::Stop);
+        self.context.peers.stop();
+        if let Some(owner) = self.owner.lock().take() {
+            let _ = owner.join();
+        }
+    }
+}
+
+struct Owner {
+    context: Arc<Context>,
+    manager: Manager,
+    /// None while it cannot be opened again.
+    journal: Option<Journal<Record>>,
+    /// What is in the journal.
+    records: Vec<Record>,
+    workers: BTreeMap<MigrationId, SyncSender<Job>>,
+    limits: Limits,
+    epoch: Instant,
+}
+
+impl Owner {
+    fn new(context: Arc<Context>, limits: Limits, journal: Journal<Record>, records: Vec<Record>) -> Owner {
+        let manager = Manager::new(Duration::ZERO, limits, &records);
+        let journal = Some(journal);
+        let mut owner =
+            Owner { context, manager, journal, records, workers: BTreeMap::new(), limits, epoch: Instant::now() };
+        // Those of before say how their QEMUs are.
+        for (id, begun) in standing(&owner.records) {
+            if !begun.is_settled() {
+                owner.context.view.begin(id, &begun.vm, role_of(&begun), &begun.peer);
+                owner.worker(id);
+            }
+        }
+        owner
+    }
+
+    fn run(mut self, items: Receiver<Item>) {
+        self.perform();
+        loop {
+            let now = self.epoch.elapsed();
+            let wait = self.manager.next_timeout().map_or(Duration::from_secs(60), |at| at.saturating_sub(now));
+            match items.recv_timeout(wait) {
+                Ok(Item::Stop) | Err(RecvTimeoutError::Disconnected) => return self.stop_workers(),
+                Ok(item) => self.take(item),
+                Err(RecvTimeoutError::Timeout) => self.manager.handle_timeout(self.epoch.elapsed()),
+            }
+            self.perform();
+        }
+    }
+
+    fn take(&mut self, item: Item) {
+        let now = self.epoch.elapsed();
+        match item {
+            Item::Peer(PeerEvent::Contact(host, contact)) => self.manager.handle(now, Input::Contact(host, contact)),
+            Item::Peer(PeerEvent::Message(host, message)) => self.manager.handle(now, Input::Message(host, message)),
+            Item::Inputs(inputs) => inputs.into_iter().for_each(|input| self.manager.handle(now, input)),
+            Item::Start(new, reply) => {
+                let _ = reply.send(self.start(now, *new));
+            }
+            Item::Cancel(id, reply) => {
+                let _ = reply.send(self.manager.cancel(now, id));
+            }
+            Item::Capacity(reply) => {
+                let _ = reply.send(self.capacity());
+            }
+            Item::Stop => {}
+        }
+    }
+
+    fn capacity(&mut self) -> Capacity {
+        let used = |role| {
+            let of_role = |summary: &&Summary| summary.role == role && summary.outcome.is_none();
+            self.manager.summaries().iter().filter(of_role).count() as u32
+        };
+        let (incoming, outgoing) = (used(Role::Target), used(Role::Source));
+        Capacity {
+            incoming: Places { limit: self.limits.incoming as u32, used: incoming },
+            outgoing: Places { limit: self.limits.outgoing as u32, used: outgoing },
+            journal: self.journal_ready(),
+        }
+    }
+
+    fn start(&mut self, now: Duration, new: NewMigration) -> Result<(), StartRefused> {
+        // A migration that is begun will be able to end.
+        self.journal_ready().map_err(StartRefused::Journal)?;
+        let (id, vm, peer) = (new.id, new.vm.clone(), new.peer.clone());
+        self.context.view.begin(id, &vm, Role::Source, &peer);
+        self.manager.start(now, new).map_err(|refused| {
+            self.context.view.drop(id);
+            match refused {
+                RefusedStart::UnderWay(id) => StartRefused::UnderWay(id),
+                RefusedStart::TooMany => StartRefused::TooMany,
+            }
+        })?;
+        if let Ok(vm) = self.context.vms.get(&vm) {
+            vm.set_migration(Some(id), false);
+        }
+        Ok(())
+    }
+
+    /// Whether a few more records will find their place.
+    fn journal_ready(&mut self) -> Result<(), String> {
+        let Some(journal) = self.journal() else { return Err("it cannot be opened".into()) };
+        journal.ready(ROOM / 2).map_err(|error| told(&error))
+    }
+
+    /// The journal; opened again if it failed before.
+    fn journal(&mut self) -> Option<&mut Journal<Record>> {
+        if self.journal.is_none() {
+            match Journal::open(&self.context.dirs.journal(), JournalLimits::default()) {
+                Ok((journal, records)) => (self.journal, self.records) = (Some(journal), records),
+                Err(error) => warn!("{}", told(&error)),
+            }
+        }
+        self.journal.as_mut()
+    }
+
+    fn perform(&mut self) {
+        while let Some(action) = self.manager.poll_action() {
+            #[cfg(feature = "fault-points")]
+            let point = action.clone();
+            #[cfg(feature = "fault-points")]
+            crate::fault::point(crate::fault::Moment::Before, &point);
+            match action {
+                Action::Write(records) => self.write(records),
+                Action::Send(host, message) => {
+                    self.context.peers.send(&host, &message);
+                }
+                Action::Reach(host, wanted) => self.context.peers.reach(&host, wanted),
+                Action::Order(id, order) => {
+                    // One that is busy is asked again.
+                    let _ = self.worker(id).map(|worker| worker.try_send(Job::Order(order)));
+                }
+                Action::Event(id, event) => self.event(id, event),
+                Action::Forget(id) => {
+                    if let Some(worker) = self.workers.remove(&id) {
+                        let _ = worker.try_send(Job::Stop);
+                    }
+                    self.context.peers.landings().close(id);
+                    let _ = std::fs::remove_file(self.context.dirs.landing(id));
+                    if let Some(vm) = self.context.vms.of_migration(id) {
+                        self.context.vms.settled(&vm);
+                    }
+                    self.context.view.forget(id);
+                }
+            }
+            #[cfg(feature = "fault-points")]
+            crate::fault::point(crate::fault::Moment::After, &point);
+        }
+        for summary in self.manager.summaries() {
+            if let Some(vm) = self.context.vms.of_migration(summary.id) {
+                vm.set_migration(Some(summary.id), summary.in_doubt);
+            }
+            self.context.view.update(summary);
+        }
+    }
+
+    fn write(&mut self, records: Vec<Record>) {
+        let on_disk = self.append(&records);
+        if let Err(error) = &on_disk {
+            error!("the journal cannot be written: {error}");
+            // What it holds now is read from the disk, once that can be.
+            self.journal = None;
+        }
+        if let Some(input) = Input::written(&records, on_disk.is_ok()) {
+            self.manager.handle(self.epoch.elapsed(), input);
+        }
+    }
+
+    fn append(&mut self, records: &[Record]) -> Result<(), String> {
+        let known = needed(&self.records);
+        let Some(journal) = self.journal() else { return Err("it cannot be opened".into()) };
+        for record in records {
+            journal.append(record).map_err(|error| told(&error))?;
+        }
+        let is_tight = journal.room() < ROOM;
+        self.records.extend_from_slice(records);
+        let needed = needed(&self.records);
+        // Not in the middle of a handover, if that can wait.
+        if is_tight || (needed.is_empty() && !known.is_empty() && self.records.len() > ROOM) {
+            match self.journal.as_mut().map(|journal| journal.rewrite(&needed)) {
+                Some(Ok(())) => self.records = needed,
+                Some(Err(error)) => warn!("the journal cannot be made shorter: {}", told(&error)),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, id: MigrationId, event: Event) {
+        let summary = self.manager.summary(id);
+        if let Some(summary) = &summary
+            && !self.context.view.knows(id)
+        {
+            self.context.view.begin(id, &summary.vm, summary.role, &summary.peer);
+        }
+        self.context.view.log(id, LogEntry::Handover { event: event.clone() });
+        let vm = summary.as_ref().map_or_else(String::new, |summary| summary.vm.clone());
+        match &event {
+            Event::Reported { report: Report::Running, .. } => self.context.view.runs_there(id),
+            Event::Phase { stage: Stage::Source(phase) } => info!(%id, vm, "{phase:?}"),
+            Event::Phase { stage: Stage::Target(phase) } => info!(%id, vm, "{phase:?}"),
+            Event::CalledOff { why, detail } => info!(%id, vm, "called off: {why:?} {detail}"),
+            Event::InDoubt => error!(
+                %id,
+                vm,
+                "IN DOUBT: its guest is paused, and only the other host knows whether it may run: bring that host or \
+                 the network back, or see `skein migration resolve --help`"
+            ),
+            Event::Over { outcome } => {
+                info!(%id, vm, "{outcome:?}");
+                let role = summary.map(|summary| summary.role);
+                if (role, outcome) == (Some(Role::Target), &Outcome::Moved)
+                    && let Some(vm) = self.context.vms.of_migration(id)
+                {
+                    self.context.vms.arrived(&vm);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The thread that obeys a migration's orders.
+    fn worker(&mut self, id: MigrationId) -> Option<&SyncSender<Job>> {
+        if !self.workers.contains_key(&id) {
+            let summary = self.manager.summary(id)?;
+            let (jobs, queue) = sync_channel(JOBS);
+            let (context, own_jobs) = (self.context.clone(), jobs.clone());
+            let offer = self.manager.offer(id).and_then(|offer| serde_json::from_str(offer).ok());
+            let work = move || match summary.role {
+                Role::Source => source::Worker::new(context, summary, offer, own_jobs).run(queue),
+                Role::Target => target::Worker::new(context, summary, offer, own_jobs).run(queue),
+            };
+            if let Err(error) = thread::Builder::new().name("migration".into()).spawn(work) {
+                warn!(%id, "cannot be worked on now: {error}");
+                return None;
+            }
+            self.workers.insert(id, jobs);
+        }
+        self.workers.get(&id)
+    }
+
+    fn stop_workers(&mut self) {
+        for worker in self.workers.values() {
+            let _ = worker.try_send(Job::Stop);
+        }
+    }
+}
+
+/// An agent that has just been replaced may still hold the journal for a moment.
+fn open_journal(path: &std::path::Path) -> Result<(Journal<Record>, Vec<Record>), OpenError> {
+    let end = Instant::now() + JOURNAL_TIME;
+    loop {
+        match Journal::open(path, JournalLimits::default()) {
+            Err(OpenError::Busy { .. }) if Instant::now() < end => thread::sleep(Duration::from_millis(20)),
+            other => return other,
+        }
+    }
+}
+
+fn role_of(begun: &skein_handover::Begun) -> Role {
+    match begun.standing {
+        skein_handover::Standing::Source(_) => Role::Source,
+        skein_handover::Standing::Target(_) => Role::Target,
+    }
+}
+
+/// The order, if it is a source's.
+fn source_order(order: Order) -> Option<SourceOrder> {
+    match order {
+        Order::Source(order) => Some(order),
+        Order::Target(_) => None,
+    }
+}
+
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // The kernel's; there is no machine where this fails once it has booted.
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| io::Read::read_exact(&mut file, &mut bytes));
+    read.expect("/dev/urandom can be read");
+    u64::from_ne_bytes(bytes)
+}

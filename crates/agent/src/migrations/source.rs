@@ -1,0 +1,283 @@
+//! The source's end of one migration: obeys the machine's orders to QEMU, and tells how QEMU is.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use skein_api::Copy;
+use skein_handover::{Input, MigrationId, SourceGuest, SourceInput, SourceOrder, Summary};
+use skein_hypervisor::{MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState, Tuning};
+use tracing::{info, warn};
+
+use super::{Context, Job, Offer, source_order};
+use crate::tap::Tap;
+use crate::vms::{Running, Vm, wait_until};
+
+/// How often progress is asked for.
+const LOOK: Duration = Duration::from_millis(200);
+/// A QEMU that gave up resumes its guest within milliseconds.
+const RESUME_TIME: Duration = Duration::from_secs(2);
+/// A process whose QMP connection ended is gone by then.
+const END_TIME: Duration = Duration::from_secs(1);
+const KILL_TIME: Duration = Duration::from_secs(10);
+/// Between two progress entries of the log.
+const COPIED_PERIOD: Duration = Duration::from_secs(10);
+
+pub(super) struct Worker {
+    context: Arc<Context>,
+    id: MigrationId,
+    peer: String,
+    vm: Option<Arc<Vm>>,
+    offer: Option<Offer>,
+    jobs: SyncSender<Job>,
+    tap: Option<Tap>,
+    /// `migrate` was said and its end not seen yet.
+    migrating: bool,
+    /// The connection whose events are heard.
+    heard: Option<Monitor>,
+    told: Option<SourceGuest>,
+    last: Option<(Instant, u64)>,
+    logged: Instant,
+}
+
+impl Worker {
+    pub(super) fn new(context: Arc<Context>, summary: Summary, offer: Option<Offer>, jobs: SyncSender<Job>) -> Worker {
+        let vm = context.vms.get(&summary.vm).ok();
+        if let Some(vm) = &vm {
+            vm.set_migration(Some(summary.id), summary.in_doubt);
+        }
+        Worker {
+            context,
+            id: summary.id,
+            peer: summary.peer,
+            vm,
+            offer,
+            jobs,
+            tap: None,
+            migrating: false,
+            heard: None,
+            told: None,
+            last: None,
+            logged: Instant::now(),
+        }
+    }
+
+    pub(super) fn run(mut self, jobs: Receiver<Job>) {
+        self.look();
+        loop {
+            match jobs.recv_timeout(LOOK) {
+                Ok(Job::Order(order)) => {
+                    if let Some(order) = source_order(order) {
+                        self.obey(order);
+                    }
+                }
+                Ok(Job::Qmp(event)) => self.heed(&event),
+                Err(RecvTimeoutError::Timeout) => self.look(),
+                Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn running(&self) -> Option<Running> {
+        self.vm.as_ref()?.running()
+    }
+
+    fn obey(&mut self, order: SourceOrder) {
+        if order == SourceOrder::Quit {
+            return self.quit();
+        }
+        let Some(running) = self.running() else { return self.look() };
+        let done = match order {
+            SourceOrder::Migrate if self.migrating => Ok(()),
+            SourceOrder::Migrate => self.migrate(&running.monitor),
+            SourceOrder::Continue => running.monitor.migrate_continue().map_err(|error| error.to_string()),
+            SourceOrder::CancelMigration => running.monitor.migrate_cancel().map_err(|error| error.to_string()),
+            SourceOrder::Resume => running.monitor.cont().map_err(|error| error.to_string()),
+            SourceOrder::Quit => Ok(()),
+        };
+        if let Err(error) = done {
+            warn!(id = %self.id, "{order:?}: {error}");
+            self.context.tell(vec![Input::Detail(self.id, format!("QEMU: {error}"))]);
+            if order == SourceOrder::Migrate {
+                self.context.source(self.id, [SourceInput::MigrationFailed]);
+            }
+        }
+        self.look();
+    }
+
+    fn migrate(&mut self, monitor: &Monitor) -> Result<(), String> {
+        let offer = self.offer.clone().ok_or("it was begun by an agent that is gone")?;
+        self.listen(monitor);
+        let path = self.context.dirs.tap(self.id);
+        let tap = Tap::start(&path, &self.context.peers, &self.peer, self.id);
+        self.tap = Some(tap.map_err(|error| crate::told(&error))?);
+        let begin = || -> Result<(), QmpError> {
+            monitor.tune(&Tuning { pause_before_switchover: true, ..tuning(&offer) })?;
+            monitor.migrate(&format!("unix:{}", path.display()))
+        };
+        begin().map_err(|error| error.to_string())?;
+        self.migrating = true;
+        Ok(())
+    }
+
+    /// Has events come in, of the connection that is there now.
+    fn listen(&mut self, monitor: &Monitor) {
+        if self.heard.as_ref().is_some_and(|heard| !heard.is_closed()) {
+            return;
+        }
+        let jobs = self.jobs.clone();
+        // What finds no room is seen at the next look.
+        monitor.forward(move |event| {
+            let _ = jobs.try_send(Job::Qmp(event));
+            true
+        });
+        self.heard = Some(monitor.clone());
+    }
+
+    fn heed(&mut self, event: &MonitorEvent) {
+        match event {
+            MonitorEvent::Closed => {
+                if let Some(vm) = self.vm.clone() {
+                    wait_until(END_TIME, || vm.process().is_none());
+                }
+                self.look();
+            }
+            MonitorEvent::Event(event) => match MigrationStatus::of_event(event) {
+                // The two that a guest waits for are believed at once.
+                Some(MigrationStatus::PreSwitchover) => {
+                    self.context.view.stopped(self.id);
+                    self.tell(SourceGuest::PreSwitchover);
+                }
+                Some(MigrationStatus::Device) => self.tell(SourceGuest::Device),
+                Some(_) => self.look(),
+                None if event.name == "STOP" => self.context.view.stopped(self.id),
+                None => {}
+            },
+        }
+    }
+
+    fn tell(&mut self, guest: SourceGuest) {
+        if self.told != Some(guest) {
+            self.told = Some(guest);
+            self.context.source(self.id, [SourceInput::Guest(guest)]);
+        }
+    }
+
+    /// Asks QEMU how it is, and says so.
+    fn look(&mut self) {
+        let Some(running) = self.running() else {
+            if self.vm.as_ref().is_none_or(|vm| vm.process().is_none()) {
+                self.tell(SourceGuest::Gone);
+            }
+            return;
+        };
+        let monitor = running.monitor;
+        self.listen(&monitor);
+        let asked =
+            || -> Result<_, QmpError> { Ok((monitor.run_state()?, monitor.migration()?, monitor.run_state()?)) };
+        let (before, info, after) = match asked() {
+            Ok(answers) => answers,
+            Err(error) => {
+                // An event or the next look says more.
+                info!(id = %self.id, "QEMU: {error}");
+                return;
+            }
+        };
+        // In the middle of a change there is nothing to say.
+        if before != after {
+            return;
+        }
+        self.progress(&info);
+        let has_failed = matches!(info.status, MigrationStatus::Failed | MigrationStatus::Cancelled);
+        if self.migrating && has_failed {
+            return self.failed(&monitor, &info);
+        }
+        if let Some(guest) = guest(&after, info.status) {
+            self.tell(guest);
+        }
+    }
+
+    /// The migration is over, and the guest here is about to go on.
+    fn failed(&mut self, monitor: &Monitor, info: &MigrationInfo) {
+        let is_settled = || monitor.run_state().map_or(true, |state| state != RunState::FinishMigrate);
+        wait_until(RESUME_TIME, is_settled);
+        let Ok(state) = monitor.run_state() else { return };
+        self.migrating = false;
+        let guest = if state == RunState::Running { SourceGuest::Running } else { SourceGuest::Stopped };
+        self.told = Some(guest);
+        let mut inputs = Vec::new();
+        if let Some(error) = &info.error {
+            inputs.push(Input::Detail(self.id, format!("QEMU: {error}")));
+        }
+        inputs.push(Input::Source(self.id, SourceInput::MigrationFailed));
+        inputs.push(Input::Source(self.id, SourceInput::Guest(guest)));
+        self.context.tell(inputs);
+    }
+
+    fn progress(&mut self, info: &MigrationInfo) {
+        let Some(ram) = info.ram.filter(|_| self.migrating) else { return };
+        let now = Instant::now();
+        let bits_per_s = match self.last {
+            Some((at, bytes)) if ram.transferred >= bytes => {
+                ((ram.transferred - bytes) as f64 * 8.0 / (now - at).as_secs_f64().max(0.001)) as u64
+            }
+            _ => 0,
+        };
+        self.last = Some((now, ram.transferred));
+        let copy = Copy {
+            total_bytes: ram.total,
+            remaining_bytes: ram.remaining,
+            transferred_bytes: ram.transferred,
+            round: ram.dirty_sync_count,
+            dirty_bytes_per_s: ram.dirty_pages_rate.saturating_mul(4096),
+            bits_per_s,
+            expected_downtime_ms: info.expected_downtime,
+        };
+        let log = self.logged.elapsed() >= COPIED_PERIOD || info.status.is_over();
+        if log {
+            self.logged = now;
+        }
+        self.context.view.copied(self.id, copy, log);
+    }
+
+    /// The guest runs elsewhere. Not asked to end, but killed: what it holds of disks is another's by now.
+    fn quit(&mut self) {
+        let Some(vm) = self.vm.clone() else { return self.look() };
+        if let Some(process) = vm.process()
+            && let Err(error) = process.kill(KILL_TIME)
+        {
+            warn!(id = %self.id, "QEMU cannot be killed: {error}");
+        }
+        if wait_until(END_TIME, || vm.process().is_none()) {
+            self.context.vms.released(&vm);
+        }
+        self.look();
+    }
+}
+
+/// What both ends have to agree on.
+pub(super) fn tuning(offer: &Offer) -> Tuning {
+    Tuning {
+        multifd: Some(offer.channels).filter(|channels| *channels > 0),
+        return_path: true,
+        events: true,
+        downtime_limit_ms: offer.downtime_limit_ms,
+        ..Tuning::default()
+    }
+}
+
+/// What QEMU's two states say together; none where they change just now.
+fn guest(state: &RunState, status: MigrationStatus) -> Option<SourceGuest> {
+    use MigrationStatus as Status;
+    let is_under_way = matches!(status, Status::Setup | Status::Active | Status::WaitUnplug | Status::Cancelling);
+    match (state, status) {
+        (RunState::FinishMigrate, Status::PreSwitchover) => Some(SourceGuest::PreSwitchover),
+        (RunState::FinishMigrate, Status::Device) => Some(SourceGuest::Device),
+        (RunState::FinishMigrate, _) => None,
+        (RunState::PostMigrate, Status::Completed) => Some(SourceGuest::Completed),
+        (RunState::PostMigrate, _) => Some(SourceGuest::Stopped),
+        _ if is_under_way => Some(SourceGuest::Migrating),
+        (RunState::Running, _) => Some(SourceGuest::Running),
+        _ => Some(SourceGuest::Stopped),
+    }
+}

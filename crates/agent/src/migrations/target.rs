@@ -1,0 +1,230 @@
+//! The target's end of one migration: obeys the machine's orders to QEMU, and tells how QEMU is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::Duration;
+
+use skein_handover::{Input, MigrationId, Order, Summary, TargetGuest, TargetInput, TargetOrder};
+use skein_hypervisor::{Announcement, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState};
+use tracing::{info, warn};
+
+use super::source::tuning;
+use super::{Context, Job, Offer};
+use crate::vms::{Running, Vm, wait_until};
+
+const LOOK: Duration = Duration::from_millis(200);
+/// A process whose QMP connection ended is gone by then.
+const END_TIME: Duration = Duration::from_secs(1);
+const KILL_TIME: Duration = Duration::from_secs(10);
+
+pub(super) struct Worker {
+    context: Arc<Context>,
+    id: MigrationId,
+    name: String,
+    peer: String,
+    vm: Option<Arc<Vm>>,
+    offer: Option<Offer>,
+    jobs: SyncSender<Job>,
+    heard: Option<Monitor>,
+    /// All that this QEMU ever said was heard, and it never said that the guest runs.
+    unrun: Arc<AtomicBool>,
+    told: Option<TargetGuest>,
+}
+
+impl Worker {
+    pub(super) fn new(context: Arc<Context>, summary: Summary, offer: Option<Offer>, jobs: SyncSender<Job>) -> Worker {
+        let vm = context.vms.of_migration(summary.id);
+        Worker {
+            context,
+            id: summary.id,
+            name: summary.vm,
+            peer: summary.peer,
+            vm,
+            offer,
+            jobs,
+            heard: None,
+            unrun: Arc::new(AtomicBool::new(false)),
+            told: None,
+        }
+    }
+
+    pub(super) fn run(mut self, jobs: Receiver<Job>) {
+        self.look();
+        loop {
+            match jobs.recv_timeout(LOOK) {
+                Ok(Job::Order(Order::Target(order))) => self.obey(order),
+                Ok(Job::Order(Order::Source(_))) => {}
+                Ok(Job::Qmp(event)) => self.heed(&event),
+                Err(RecvTimeoutError::Timeout) => self.look(),
+                Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn running(&self) -> Option<Running> {
+        self.vm.as_ref()?.running()
+    }
+
+    fn obey(&mut self, order: TargetOrder) {
+        match order {
+            TargetOrder::Start => self.start(),
+            TargetOrder::Continue => self.cont(),
+            TargetOrder::Kill => self.kill(),
+        }
+    }
+
+    fn start(&mut self) {
+        if self.vm.is_some() {
+            return self.look();
+        }
+        if let Err(why) = self.receive() {
+            warn!(id = %self.id, "{why}");
+            self.told = Some(TargetGuest::Failed);
+            let failed = Input::Target(self.id, TargetInput::Guest(TargetGuest::Failed));
+            self.context.tell(vec![Input::Detail(self.id, why), failed]);
+        }
+    }
+
+    fn receive(&mut self) -> Result<(), String> {
+        let offer =
+            self.offer.clone().ok_or("what the source offers makes no sense: is its agent of another version?")?;
+        let vm = self.context.vms.receive(&self.name, offer.launch.clone(), self.id);
+        let vm = vm.map_err(|error| format!("{}: {}", crate::told(&error), error.cure()))?;
+        self.vm = Some(vm.clone());
+        let Running { monitor, .. } = vm.running().ok_or("its QEMU ended at once")?;
+        self.unrun.store(true, Ordering::SeqCst);
+        self.listen(&monitor);
+        let path = self.context.dirs.landing(self.id);
+        let _ = std::fs::remove_file(&path);
+        let wait = || -> Result<(), QmpError> {
+            monitor.tune(&tuning(&offer))?;
+            monitor.migrate_incoming(&format!("unix:{}", path.display()))
+        };
+        wait().map_err(|error| format!("QEMU: {error}"))?;
+        self.context.peers.landings().open(self.id, &self.peer, &path);
+        self.look();
+        Ok(())
+    }
+
+    fn cont(&mut self) {
+        let Some(Running { monitor, .. }) = self.running() else { return self.look() };
+        if monitor.is_running().unwrap_or(false) {
+            return self.look();
+        }
+        self.context.target(self.id, [TargetInput::Continuing]);
+        match monitor.cont() {
+            Ok(()) => {
+                self.tell(TargetGuest::Running);
+                if let Err(error) = monitor.announce_self(&Announcement::default()) {
+                    warn!(id = %self.id, "the guest's NICs are not announced: {error}");
+                }
+            }
+            Err(error @ QmpError::Refused { .. }) => {
+                warn!(id = %self.id, "{error}");
+                // It answered: so it is known to be paused.
+                if monitor.run_state().is_ok_and(|state| state == RunState::Paused) {
+                    let cannot = Input::Target(self.id, TargetInput::CannotRun);
+                    self.context.tell(vec![Input::Detail(self.id, format!("QEMU: {error}")), cannot]);
+                }
+            }
+            Err(error) => {
+                warn!(id = %self.id, "{error}");
+                self.look();
+            }
+        }
+    }
+
+    /// Before anything is asked of it: it may not answer.
+    fn kill(&mut self) {
+        self.context.peers.landings().close(self.id);
+        let _ = std::fs::remove_file(self.context.dirs.landing(self.id));
+        if let Some(vm) = self.vm.clone() {
+            if let Some(process) = vm.process()
+                && let Err(error) = process.kill(KILL_TIME)
+            {
+                warn!(id = %self.id, "QEMU cannot be killed: {error}");
+            }
+            if !wait_until(END_TIME, || vm.process().is_none()) {
+                return;
+            }
+            self.context.vms.drop_received(&vm);
+        }
+        self.tell(self.gone());
+    }
+
+    fn gone(&self) -> TargetGuest {
+        match self.unrun.load(Ordering::SeqCst) {
+            true => TargetGuest::GoneUnrun,
+            false => TargetGuest::Gone,
+        }
+    }
+
+    fn listen(&mut self, monitor: &Monitor) {
+        if self.heard.as_ref().is_some_and(|heard| !heard.is_closed()) {
+            return;
+        }
+        let (jobs, unrun) = (self.jobs.clone(), self.unrun.clone());
+        monitor.forward(move |event| {
+            // QEMU says RESUME before a vCPU runs (vm_prepare_start in its softmmu/cpus.c), and what it said is read to
+            // its end also after it was killed.
+            if matches!(&event, MonitorEvent::Event(event) if event.name == "RESUME") {
+                unrun.store(false, Ordering::SeqCst);
+            }
+            let _ = jobs.try_send(Job::Qmp(event));
+            true
+        });
+        self.heard = Some(monitor.clone());
+    }
+
+    fn heed(&mut self, event: &MonitorEvent) {
+        match event {
+            MonitorEvent::Closed => {
+                if let Some(vm) = self.vm.clone() {
+                    wait_until(END_TIME, || vm.process().is_none());
+                }
+                self.look();
+            }
+            MonitorEvent::Event(event) => match MigrationStatus::of_event(event) {
+                Some(MigrationStatus::Completed | MigrationStatus::Failed) => self.look(),
+                Some(_) => {}
+                None if event.name == "RESUME" => self.tell(TargetGuest::Running),
+                None => {}
+            },
+        }
+    }
+
+    fn tell(&mut self, guest: TargetGuest) {
+        if self.told != Some(guest) {
+            self.told = Some(guest);
+            self.context.target(self.id, [TargetInput::Guest(guest)]);
+        }
+    }
+
+    /// Asks QEMU how it is, and says so.
+    fn look(&mut self) {
+        let Some(running) = self.running() else {
+            if self.vm.as_ref().is_some_and(|vm| vm.process().is_none()) || self.is_left_over() {
+                self.tell(self.gone());
+            }
+            return;
+        };
+        self.listen(&running.monitor);
+        let asked =
+            || -> Result<_, QmpError> { Ok((running.monitor.run_state()?, running.monitor.migration()?.status)) };
+        match asked() {
+            Ok((RunState::Running, _)) => self.tell(TargetGuest::Running),
+            Ok((_, MigrationStatus::Failed | MigrationStatus::Cancelled)) => self.tell(TargetGuest::Failed),
+            Ok((RunState::Paused, MigrationStatus::Completed)) => self.tell(TargetGuest::Loaded),
+            Ok((RunState::InMigrate, _)) => self.tell(TargetGuest::Waiting),
+            // On the way from one to the other.
+            Ok(_) => {}
+            Err(error) => info!(id = %self.id, "QEMU: {error}"),
+        }
+    }
+
+    /// It was begun by an earlier agent, and nothing is there.
+    fn is_left_over(&self) -> bool {
+        self.vm.is_none() && self.offer.is_none()
+    }
+}

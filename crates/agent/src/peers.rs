@@ -1,0 +1,766 @@
+//! Sessions with the agents of other hosts, and what is said in them.
+//!
+//! A host that somebody wants has a thread that dials it, again and again, and keeps a control stream in the session.
+//! Control streams of sessions that others dialled are the same. One thread looks whether each still has a path, one
+//! passes on what is new. None of the threads is waited for by whoever uses this.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use skein_handover::Message;
+use skein_identity::Identity;
+use skein_link::ListenError;
+use skein_machine::Hosts;
+use skein_transfer::{Acceptor, AcceptorSettings, Dialer, DialerSettings, Incoming, Live, ResetCode, Snapshot};
+use thiserror::Error;
+use tracing::{debug, info, warn};
+
+use crate::control::{Answer, Fault, HELLO_TIME, Link, Question, Wire};
+use crate::hosts::HostsFile;
+use crate::target::{Refusal, Target};
+use crate::{Allow, Landings, target, told};
+
+/// After a host could not be reached it is dialled again after this, doubled each time …
+const REDIAL_FIRST: Duration = Duration::from_millis(250);
+/// … up to this: an agent that is started again is found within a second.
+const REDIAL_MAX: Duration = Duration::from_millis(750);
+/// A session that nobody wants any more is kept for this long.
+const LINGER: Duration = Duration::from_secs(5);
+/// How often sessions are looked at.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// Without a usable path for this long, a host counts as out of contact.
+const SILENCE: Duration = Duration::from_secs(2);
+/// Messages that wait to be passed on; beyond, the peers' control streams wait.
+const MESSAGES_MAX: usize = 1024;
+/// Questions to others at once.
+const ASKING_MAX: usize = 64;
+/// Who asks a host that cannot be reached is told so after so many attempts.
+const ATTEMPTS: u64 = 2;
+
+/// What may be set.
+#[derive(Clone, Debug)]
+pub struct PeersSettings {
+    /// How sessions are accepted; addresses and outage are those of the dialled ones, too.
+    pub acceptor: AcceptorSettings,
+    /// Which sockets of this host peers may connect to.
+    pub allow: Allow,
+    /// The file of hosts (`skein_machine::Hosts`); need not exist.
+    pub hosts_file: PathBuf,
+    /// Data connections on each path of the sessions that this end dials.
+    pub connections: usize,
+    /// Send bulk data without encryption in the sessions that this end dials.
+    pub plain_data: bool,
+}
+
+/// What peers do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerEvent {
+    /// A host can be reached, or not any more. Each new control stream is told; a listener that is slow is told only
+    /// the latest.
+    Contact(String, bool),
+    /// A host says something.
+    Message(String, Message),
+}
+
+/// What answers the questions of a host; called by several threads at once.
+pub type Answerer = dyn Fn(&str, Question) -> Result<Answer, String> + Send + Sync;
+
+/// A question that was not answered.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum AskError {
+    #[error("{0} is this host")]
+    Myself(String),
+    #[error("the agent of {host} cannot be reached: {why}")]
+    Unreachable { host: String, why: String },
+    #[error("the agent of {0} did not answer in time")]
+    NoAnswer(String),
+    #[error("the agent of {host} answers: {reason}")]
+    Refused { host: String, reason: String },
+    #[error("too many questions are under way: try again in a moment")]
+    Busy,
+    #[error("this agent stops")]
+    Stopping,
+}
+
+/// The agents of other hosts. Dropping it closes every session.
+pub struct Peers {
+    shared: Arc<Shared>,
+    acceptor: Acceptor,
+}
+
+struct Shared {
+    settings: PeersSettings,
+    identity: Identity,
+    hosts_file: HostsFile,
+    landings: Landings,
+    answer: Arc<Answerer>,
+    state: Mutex<State>,
+    /// Notified when anything in `state` changes.
+    changed: Condvar,
+    stopping: AtomicBool,
+    asking: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    hosts: HashMap<String, Host>,
+    links: u64,
+    /// Hosts whose contact is news.
+    news: BTreeSet<String>,
+    messages: VecDeque<(String, Message)>,
+    /// Nobody listens any more.
+    deaf: bool,
+}
+
+/// Another host. Forgotten when nothing is left of it.
+#[derive(Default)]
+struct Host {
+    /// See [`Peers::reach`].
+    reached: bool,
+    /// See [`Peers::hold`].
+    holds: usize,
+    /// Its thread runs.
+    dialling: bool,
+    dialer: Option<Arc<Dialer>>,
+    /// Attempts to reach it that failed, and why the last did.
+    failures: u64,
+    why: String,
+    /// Its control streams, oldest first.
+    links: Vec<Known>,
+    contact: bool,
+}
+
+/// A control stream, and what is known of it.
+struct Known {
+    link: Arc<Link>,
+    greeted: bool,
+    /// Since when its session has no usable path.
+    silent_since: Option<Instant>,
+}
+
+impl Known {
+    fn works(&self) -> bool {
+        self.greeted && !self.link.is_over() && self.silent_since.is_none_or(|since| since.elapsed() < SILENCE)
+    }
+}
+
+impl Host {
+    fn wanted(&self) -> bool {
+        self.reached || self.holds > 0
+    }
+
+    /// The newest control stream, of those that have a path if any has.
+    fn best(&self) -> Option<&Arc<Link>> {
+        let usable = self.links.iter().filter(|known| known.works());
+        usable.max_by_key(|known| (known.silent_since.is_none(), known.link.number)).map(|known| &known.link)
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.wanted() && !self.dialling && self.links.is_empty()
+    }
+}
+
+impl Peers {
+    /// Listens for sessions of other hosts; dials those that are wanted. What peers ask is answered by `answer`, what
+    /// they do is told to `events`, until its other end is dropped.
+    ///
+    /// Errors: the address is in use, or not of this host.
+    pub fn start(
+        settings: PeersSettings,
+        identity: &Identity,
+        answer: Arc<Answerer>,
+        events: SyncSender<PeerEvent>,
+    ) -> Result<Peers, ListenError> {
+        let acceptor = settings.acceptor.clone();
+        let listen = acceptor.listen;
+        let shared = Arc::new(Shared {
+            hosts_file: HostsFile::new(&settings.hosts_file),
+            settings,
+            identity: identity.clone(),
+            landings: Landings::default(),
+            answer,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            stopping: AtomicBool::new(false),
+            asking: AtomicUsize::new(0),
+        });
+        let serving = shared.clone();
+        let on_session = move |live: Arc<Live>, streams| serving.serve(&live, streams);
+        let acceptor = Acceptor::start(acceptor, &shared.identity, Box::new(on_session))?;
+        let peers = Peers { shared: shared.clone(), acceptor };
+        let looking = shared.clone();
+        spawn("contact", move || looking.look())
+            .and_then(|()| spawn("peer-events", move || shared.tell(&events)))
+            .map_err(|source| ListenError { address: listen, nic: None, source })?;
+        Ok(peers)
+    }
+
+    /// This host's name.
+    pub fn host(&self) -> &str {
+        self.shared.identity.host()
+    }
+
+    /// The port that is listened on.
+    pub fn port(&self) -> u16 {
+        self.acceptor.port()
+    }
+
+    /// Where migrations to this host land.
+    pub fn landings(&self) -> &Landings {
+        &self.shared.landings
+    }
+
+    /// The hosts of the file as it is now, or what is wrong with it.
+    pub fn hosts(&self) -> Result<Hosts, String> {
+        self.shared.hosts_file.hosts()
+    }
+
+    /// Keeps a session with a host from now on, or does not care any more. Does not wait.
+    pub fn reach(&self, host: &str, wanted: bool) {
+        self.shared.want(host, |host| host.reached = wanted);
+    }
+
+    /// The same, as long as the result exists.
+    pub fn hold(&self, host: &str) -> Hold {
+        self.shared.want(host, |host| host.holds += 1);
+        Hold { shared: self.shared.clone(), host: host.to_owned() }
+    }
+
+    /// Whether there is contact with a host at this moment.
+    pub fn contact(&self, host: &str) -> bool {
+        self.shared.lock().hosts.get(host).is_some_and(|host| host.contact)
+    }
+
+    /// Tells a host, whichever end dialled. Does not wait, and promises nothing. False: the host is not in contact, or
+    /// does not take what it is told.
+    pub fn send(&self, host: &str, message: &Message) -> bool {
+        let line = match Wire::Handover(message.clone()).line() {
+            Ok(line) => line,
+            Err(error) => {
+                warn!(peer = host, "{error}");
+                return false;
+            }
+        };
+        let Some(link) = self.shared.lock().hosts.get(host).and_then(|host| host.best().cloned()) else { return false };
+        let sent = link.send(line);
+        if !sent {
+            warn!(peer = host, "it does not take what it is told: its control stream is begun anew");
+        }
+        sent
+    }
+
+    /// Asks a host, and reaches it for that. Waits, for `deadline` at most.
+    pub fn ask(&self, host: &str, question: &Question, deadline: Instant) -> Result<Answer, AskError> {
+        let shared = &self.shared;
+        if host == self.host() {
+            return Err(AskError::Myself(host.to_owned()));
+        }
+        let _place = Place::take(&shared.asking).ok_or(AskError::Busy)?;
+        let hold = self.hold(host);
+        let failures = shared.lock().hosts.get(host).map_or(0, |host| host.failures);
+        loop {
+            let best = |state: &State| state.hosts.get(host)?.best().cloned();
+            let stop = |state: &State| state.hosts.get(host).is_none_or(|host| host.failures >= failures + ATTEMPTS);
+            let Some(link) = shared.wait_for(deadline, best, stop) else { return Err(hold.unreachable()) };
+            let Some((number, answer)) = link.ask(question) else { continue };
+            match answer.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(reason)) => return Err(AskError::Refused { host: host.to_owned(), reason }),
+                Err(RecvTimeoutError::Timeout) => {
+                    link.forget(number);
+                    return Err(AskError::NoAnswer(host.to_owned()));
+                }
+                // The control stream broke: over the next one.
+                Err(RecvTimeoutError::Disconnected) => {}
+            }
+        }
+    }
+
+    /// Each session at this moment.
+    pub fn snapshots(&self) -> Vec<Snapshot> {
+        let dialled: Vec<Arc<Dialer>> = self.shared.dialers();
+        let dialled = dialled.iter().map(|dialer| dialer.live().snapshot());
+        dialled.chain(self.acceptor.sessions().iter().map(|live| live.snapshot())).collect()
+    }
+
+    /// Closes every session, and stops listening and dialling.
+    pub fn stop(&self) {
+        if self.shared.stopping.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        // Whoever is about to wait has seen it, or gets the notice.
+        drop(self.shared.lock());
+        self.shared.changed.notify_all();
+        let dialers = self.shared.dialers();
+        thread::scope(|scope| {
+            for dialer in &dialers {
+                scope.spawn(|| dialer.stop("the agent stops"));
+            }
+            self.acceptor.stop("the agent stops");
+        });
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Keeps a session with a host, as long as it exists.
+pub struct Hold {
+    shared: Arc<Shared>,
+    host: String,
+}
+
+impl Hold {
+    /// The host.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The session with the host that this end dialled, once there is one; unless the deadline is first, or `stopped`.
+    /// It lasts as long as this exists; one that the other end dialled would last as long as that end likes.
+    pub(crate) fn session(&self, deadline: Instant, stopped: &dyn Fn() -> bool) -> Option<Arc<Live>> {
+        let dialled = |state: &State| {
+            let live = state.hosts.get(&self.host)?.dialer.as_ref()?.live();
+            live.ended().is_none().then(|| live.clone())
+        };
+        self.shared.wait_for(deadline, dialled, |_| stopped())
+    }
+
+    fn unreachable(&self) -> AskError {
+        let host = self.host.clone();
+        if self.shared.is_stopping() {
+            return AskError::Stopping;
+        }
+        let why = self.shared.lock().hosts.get(&host).map(|host| host.why.clone()).unwrap_or_default();
+        let why = if why.is_empty() { "it does not answer".to_owned() } else { why };
+        AskError::Unreachable { host, why }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.shared.want(&self.host, |host| host.holds -= 1);
+    }
+}
+
+/// One of a bounded number.
+struct Place<'a>(&'a AtomicUsize);
+
+impl Place<'_> {
+    fn take(taken: &AtomicUsize) -> Option<Place<'_>> {
+        let place = Place(taken);
+        (taken.fetch_add(1, Ordering::SeqCst) < ASKING_MAX).then_some(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.into()).spawn(work).map(drop)
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    fn dialers(&self) -> Vec<Arc<Dialer>> {
+        self.lock().hosts.values().filter_map(|host| host.dialer.clone()).collect()
+    }
+
+    /// Waits for a change, or a little.
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, patience: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, patience).expect("no panic under this lock").0
+    }
+
+    /// Changes who wants a host, and sees to it that somebody dials it.
+    fn want(self: &Arc<Self>, name: &str, change: impl FnOnce(&mut Host)) {
+        let mut state = self.lock();
+        let host = state.hosts.entry(name.to_owned()).or_default();
+        change(host);
+        if host.wanted() && !host.dialling && !self.is_stopping() {
+            if name == self.identity.host() {
+                host.failures += ATTEMPTS;
+                host.why = "it is this host".into();
+            } else {
+                let (shared, dialled) = (self.clone(), name.to_owned());
+                match spawn("reach", move || shared.keep(&dialled)) {
+                    Ok(()) => host.dialling = true,
+                    Err(error) => {
+                        // The next look tries again.
+                        host.failures += 1;
+                        host.why = format!("no thread to dial it: {error}");
+                    }
+                }
+            }
+        }
+        state.tidy(name);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// What `find` finds, once it does; unless the deadline is first, or `stop`.
+    fn wait_for<T>(
+        &self,
+        deadline: Instant,
+        find: impl Fn(&State) -> Option<T>,
+        stop: impl Fn(&State) -> bool,
+    ) -> Option<T> {
+        let mut state = self.lock();
+        loop {
+            let found = find(&state);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if found.is_some() || left.is_zero() || self.is_stopping() || stop(&state) {
+                return found;
+            }
+            state = self.wait(state, left.min(LOOK_PERIOD));
+        }
+    }
+
+    // ---- dialling ----
+
+    /// Dials a host, and again, until nobody wants it.
+    fn keep(self: &Arc<Self>, name: &str) {
+        let mut pause = REDIAL_FIRST;
+        let mut last_good = None;
+        loop {
+            {
+                let mut state = self.lock();
+                let host = state.hosts.entry(name.to_owned()).or_default();
+                if !host.wanted() || self.is_stopping() {
+                    host.dialling = false;
+                    state.tidy(name);
+                    return;
+                }
+            }
+            let begun = Instant::now();
+            match self.dial(name, last_good) {
+                Ok(dialer) => {
+                    last_good = Some(dialer.to());
+                    self.accompany(name, &dialer);
+                    if begun.elapsed() >= REDIAL_MAX {
+                        pause = REDIAL_FIRST;
+                        continue;
+                    }
+                    // It ended as soon as it began: no better than none.
+                }
+                Err(why) => self.failed(name, why),
+            }
+            let until = Instant::now() + pause;
+            pause = (pause * 2).min(REDIAL_MAX);
+            let mut state = self.lock();
+            while let left = until.saturating_duration_since(Instant::now())
+                && !left.is_zero()
+                && !self.is_stopping()
+                && state.hosts.get(name).is_some_and(Host::wanted)
+            {
+                state = self.wait(state, left);
+            }
+        }
+    }
+
+    fn failed(&self, name: &str, why: String) {
+        let mut state = self.lock();
+        let host = state.hosts.entry(name.to_owned()).or_default();
+        if host.why != why {
+            warn!(peer = name, "cannot be reached: {why}");
+        }
+        host.failures += 1;
+        host.why = why;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn dial(&self, name: &str, last_good: Option<SocketAddr>) -> Result<Arc<Dialer>, String> {
+        let mut to = self.hosts_file.find(name)?;
+        // What worked last first: an address that does not answer costs a second.
+        to.sort_by_key(|address| Some(*address) != last_good);
+        let acceptor = &self.settings.acceptor;
+        let settings = DialerSettings {
+            to,
+            host: Some(name.to_owned()),
+            addresses: acceptor.addresses.clone(),
+            connections: self.settings.connections,
+            plain_data: self.settings.plain_data,
+            outage: acceptor.outage,
+        };
+        // Streams go from who dials to who is dialled: where those that the peer would open appear is dropped.
+        let (dialer, _) = Dialer::start(settings, &self.identity).map_err(|error| told(&error))?;
+        Ok(dialer)
+    }
+
+    /// Keeps a control stream in a session that this end dialled, until the session is over or nobody wants it.
+    fn accompany(self: &Arc<Self>, name: &str, dialer: &Arc<Dialer>) {
+        self.lock().hosts.entry(name.to_owned()).or_default().dialer = Some(dialer.clone());
+        self.changed.notify_all();
+        dialer.stop(self.attend(name, dialer.live()));
+        if let Some(host) = self.lock().hosts.get_mut(name) {
+            host.dialer = None;
+        }
+    }
+
+    /// Returns why the session is not wanted any more.
+    fn attend(self: &Arc<Self>, name: &str, live: &Arc<Live>) -> &'static str {
+        let mut link: Option<Arc<Link>> = None;
+        let mut next_link = Instant::now();
+        let mut unwanted_since = None;
+        loop {
+            if live.ended().is_some() {
+                return "it is over";
+            }
+            if link.as_ref().is_none_or(|link| link.is_over()) && Instant::now() >= next_link {
+                next_link = Instant::now() + REDIAL_MAX;
+                let begun = self.begin(live).and_then(|(link, far)| {
+                    let opened = live.open(&Target::Control.to_string(), far);
+                    opened.map(|_| link).map_err(io::Error::other)
+                });
+                match begun {
+                    Ok(begun) => link = Some(begun),
+                    Err(error) => self.failed(name, format!("no control stream: {error}")),
+                }
+            }
+            let state = self.lock();
+            if self.is_stopping() {
+                return "the agent stops";
+            }
+            let wanted = state.hosts.get(name).is_some_and(Host::wanted);
+            unwanted_since = if wanted { None } else { unwanted_since.or(Some(Instant::now())) };
+            if unwanted_since.is_some_and(|since| since.elapsed() >= LINGER) {
+                return "nobody needs it any more";
+            }
+            drop(self.wait(state, LOOK_PERIOD));
+        }
+    }
+
+    // ---- control streams ----
+
+    /// Serves the streams that a peer opens, until the session is over.
+    fn serve(self: &Arc<Self>, live: &Arc<Live>, streams: Receiver<Incoming>) {
+        target::serve(live, streams, &|live, incoming| match incoming.target.parse() {
+            Ok(Target::Control) => self.welcome(live, incoming).map(|()| None),
+            Ok(Target::Migration(id)) => self.landings.take(id, live, incoming.stream).map(Some),
+            Ok(Target::Socket(path)) => target::allowed(&self.settings.allow, &path),
+            Err(reason) => Err((ResetCode::NoTarget, reason)),
+        });
+    }
+
+    /// A peer opened its control stream.
+    fn welcome(self: &Arc<Self>, live: &Arc<Live>, incoming: &Incoming) -> Result<(), Refusal> {
+        if live.peer() == self.identity.host() {
+            let reason = format!("this is {}, and so are you: an agent needs no session with itself", live.peer());
+            return Err((ResetCode::NotAllowed, reason));
+        }
+        // One in each session: its last one is broken.
+        let before: Vec<Arc<Link>> = {
+            let state = self.lock();
+            let links = state.hosts.get(live.peer()).into_iter().flat_map(|host| &host.links);
+            links.filter(|known| Arc::ptr_eq(&known.link.live, live)).map(|known| known.link.clone()).collect()
+        };
+        before.iter().for_each(|link| link.break_off());
+        let begun = self.begin(live);
+        let (_, far) = begun.map_err(|error| (ResetCode::Busy, format!("no control stream on that host: {error}")))?;
+        live.join(incoming.stream, far);
+        Ok(())
+    }
+
+    /// Begins a control stream in a session; the socket is to be joined to it.
+    fn begin(self: &Arc<Self>, live: &Arc<Live>) -> io::Result<(Arc<Link>, UnixStream)> {
+        let (hearing, ending) = (self.clone(), self.clone());
+        let mut state = self.lock();
+        state.links += 1;
+        let (link, far) = Link::start(
+            live,
+            state.links,
+            move |link, wire| hearing.hear(link, wire),
+            move |link, fault| ending.over(link, fault),
+        )?;
+        let known = Known { link: link.clone(), greeted: false, silent_since: None };
+        state.hosts.entry(live.peer().to_owned()).or_default().links.push(known);
+        Ok((link, far))
+    }
+
+    /// A peer says something.
+    fn hear(self: &Arc<Self>, link: &Arc<Link>, wire: Wire) {
+        let peer = link.peer();
+        match wire {
+            Wire::Hello { release, .. } => {
+                let mut state = self.lock();
+                if let Some(host) = state.hosts.get_mut(peer) {
+                    let known = host.links.iter_mut().find(|known| known.link.number == link.number);
+                    known.into_iter().for_each(|known| known.greeted = true);
+                    host.why.clear();
+                }
+                state.news.insert(peer.to_owned());
+                state.settle(peer);
+                drop(state);
+                info!(peer, "in contact (skein {})", printable(&release));
+                self.changed.notify_all();
+            }
+            Wire::Handover(message) => {
+                let mut state = self.lock();
+                while state.messages.len() >= MESSAGES_MAX && !link.is_over() && !self.is_stopping() {
+                    state = self.wait(state, LOOK_PERIOD);
+                }
+                if !state.deaf && state.messages.len() < MESSAGES_MAX {
+                    state.messages.push_back((peer.to_owned(), message));
+                }
+                drop(state);
+                self.changed.notify_all();
+            }
+            Wire::Ask { number, question } => {
+                let (answer, peer) = (self.answer.clone(), peer.to_owned());
+                link.answer(number, move || answer(&peer, question));
+            }
+            Wire::Tell { number, answer } => link.told(number, answer.map_err(|reason| printable(&reason))),
+        }
+    }
+
+    /// A control stream is over.
+    fn over(&self, link: &Arc<Link>, fault: Option<Fault>) {
+        let peer = link.peer();
+        let mut state = self.lock();
+        if let Some(host) = state.hosts.get_mut(peer) {
+            let known = host.links.iter().position(|known| known.link.number == link.number);
+            let known = known.map(|at| host.links.remove(at));
+            let why = match &fault {
+                Some(fault) => Some(told(fault)),
+                // Of a session that this end dialled and that goes on.
+                None if known.is_some_and(|known| !known.greeted)
+                    && host.dialer.as_ref().is_some_and(|dialer| Arc::ptr_eq(dialer.live(), &link.live))
+                    && link.live.ended().is_none() =>
+                {
+                    Some("it does not take a control stream: is it another version of skein?".to_owned())
+                }
+                None => None,
+            };
+            if let Some(why) = why.filter(|_| !self.is_stopping()) {
+                host.failures += 1;
+                host.why = why;
+            }
+        }
+        state.settle(peer);
+        state.tidy(peer);
+        drop(state);
+        self.changed.notify_all();
+        if let Some(fault) = fault {
+            warn!(peer, "its session is closed: {}", told(&fault));
+            link.live.close("the other agent does not keep to the protocol");
+        }
+    }
+
+    // ---- looking and telling ----
+
+    /// Looks whether control streams have paths.
+    fn look(self: &Arc<Self>) {
+        while !self.is_stopping() {
+            let links: Vec<Arc<Link>> = {
+                let state = self.lock();
+                state.hosts.values().flat_map(|host| host.links.iter().map(|known| known.link.clone())).collect()
+            };
+            let mut silent = BTreeSet::new();
+            for link in links {
+                if !link.live.snapshot().paths.iter().any(|path| path.status.usable) {
+                    silent.insert(link.number);
+                }
+            }
+            let now = Instant::now();
+            let mut state = self.lock();
+            let State { hosts, .. } = &mut *state;
+            let mut late = Vec::new();
+            for known in hosts.values_mut().flat_map(|host| &mut host.links) {
+                let since = known.silent_since.unwrap_or(now);
+                known.silent_since = silent.contains(&known.link.number).then_some(since);
+                if !known.greeted && known.link.since.elapsed() >= HELLO_TIME {
+                    late.push(known.link.clone());
+                }
+            }
+            let names: Vec<String> = hosts.keys().cloned().collect();
+            let unserved: Vec<String> = hosts
+                .iter()
+                .filter(|(_, host)| host.wanted() && !host.dialling)
+                .map(|(name, _)| name.clone())
+                .collect();
+            names.iter().for_each(|name| state.settle(name));
+            drop(state);
+            self.changed.notify_all();
+            unserved.iter().for_each(|name| self.want(name, |_| {}));
+            for link in late {
+                debug!(peer = link.peer(), "no greeting within {} s", HELLO_TIME.as_secs());
+                link.break_off();
+            }
+            thread::sleep(LOOK_PERIOD);
+        }
+    }
+
+    /// Passes on what is new.
+    fn tell(&self, events: &SyncSender<PeerEvent>) {
+        let mut state = self.lock();
+        while !self.is_stopping() {
+            let event = if let Some(host) = state.news.pop_first() {
+                let contact = state.hosts.get(&host).is_some_and(|host| host.contact);
+                PeerEvent::Contact(host, contact)
+            } else if let Some((host, message)) = state.messages.pop_front() {
+                PeerEvent::Message(host, message)
+            } else {
+                state = self.wait(state, LOOK_PERIOD);
+                continue;
+            };
+            drop(state);
+            self.changed.notify_all();
+            let sent = events.send(event);
+            state = self.lock();
+            if sent.is_err() {
+                break;
+            }
+        }
+        state.deaf = true;
+        state.messages.clear();
+    }
+}
+
+impl State {
+    /// Finds out whether a host is in contact; a change is news.
+    fn settle(&mut self, name: &str) {
+        let Some(host) = self.hosts.get_mut(name) else { return };
+        let contact = host.links.iter().any(Known::works);
+        if contact != host.contact {
+            host.contact = contact;
+            if !contact {
+                info!(peer = name, "out of contact");
+            }
+            self.news.insert(name.to_owned());
+        }
+    }
+
+    /// Forgets a host that nothing is left of.
+    fn tidy(&mut self, name: &str) {
+        if self.hosts.get(name).is_some_and(Host::is_idle) {
+            self.hosts.remove(name);
+        }
+    }
+}
+
+/// What another host says, for people: short, and nothing that drives a terminal.
+fn printable(text: &str) -> String {
+    text.chars().take(2000).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}

@@ -1,0 +1,424 @@
+//! Commands: what `skein vm`, `skein migrate` and the others ask of the agent of their host.
+
+use std::io::{self, BufReader};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use skein_api::{
+    Check, Host, MigrateOptions, Migration, PROGRESS_PERIOD, Refusal, Reply, Request, VmSource, read_line, write_line,
+};
+use skein_handover::{MigrationId, Outcome};
+use skein_machine::definition::Definition;
+use skein_machine::facts::{HostFacts, PathFacts};
+use skein_machine::forecast::{Fixed, forecast};
+use tracing::{info, warn};
+
+use crate::control::{Answer, Question};
+use crate::facts;
+use crate::launch::Launch;
+use crate::migrations::{Migrations, Offer};
+use crate::socket::OwnSocket;
+use crate::told;
+use crate::vms::{Vm, VmError, Vms, wait_until};
+
+/// Commands at once.
+const CLIENTS_MAX: usize = 128;
+/// A client says what it wants at once.
+const REQUEST_TIME: Duration = Duration::from_secs(5);
+/// One that does not read what it is told is left.
+const WRITE_TIME: Duration = Duration::from_secs(10);
+/// How long another host may take to say what it has: it may have to start a QEMU to know.
+const ASK_TIME: Duration = Duration::from_secs(20);
+/// All paths to a host are there by then, if they are to be.
+const PATHS_TIME: Duration = Duration::from_secs(1);
+/// How often progress is told at most.
+const PROGRESS_MIN: Duration = Duration::from_millis(100);
+/// How long a guest's writing is watched for a forecast.
+const DIRTY_TIME: Duration = Duration::from_secs(1);
+/// Pause before a migration is begun again.
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
+/// Most multifd channels that are chosen unasked.
+const CHANNELS_MAX: usize = 8;
+
+/// What commands are answered from.
+pub(crate) struct Desk {
+    pub(crate) vms: Arc<Vms>,
+    pub(crate) migrations: Migrations,
+    /// Where this host's agent listens.
+    pub(crate) addresses: Vec<String>,
+    /// The QEMU program where a definition names none.
+    pub(crate) qemu: Option<PathBuf>,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) clients: AtomicUsize,
+}
+
+fn refusal(message: impl Into<String>, cure: impl Into<String>) -> Refusal {
+    Refusal { message: message.into(), cure: cure.into() }
+}
+
+impl From<VmError> for Box<Refusal> {
+    fn from(error: VmError) -> Box<Refusal> {
+        Box::new(refusal(told(&error), error.cure()))
+    }
+}
+
+/// A reply or a refusal.
+type Answered<T> = Result<T, Box<Refusal>>;
+
+/// Takes commands until the agent stops.
+pub(crate) fn serve(desk: &Arc<Desk>, socket: &OwnSocket) {
+    while !desk.stopping.load(Ordering::SeqCst) {
+        match socket.accept() {
+            Ok(Some(stream)) => take(desk, stream),
+            Ok(None) => {}
+            Err(error) => {
+                warn!("cannot accept commands: {error}");
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+}
+
+fn take(desk: &Arc<Desk>, stream: UnixStream) {
+    if desk.clients.fetch_add(1, Ordering::SeqCst) >= CLIENTS_MAX {
+        desk.clients.fetch_sub(1, Ordering::SeqCst);
+        let _ = stream.set_write_timeout(Some(REQUEST_TIME));
+        let busy = refusal("too many commands at once", "wait until some of them are over");
+        let _ = write_line(&mut &stream, &Reply::Error(busy));
+        return;
+    }
+    let own = desk.clone();
+    let work = move || {
+        if let Err(error) = own.hear(&stream) {
+            info!("a command hung up: {error}");
+        }
+        own.clients.fetch_sub(1, Ordering::SeqCst);
+    };
+    if let Err(error) = thread::Builder::new().name("command".into()).spawn(work) {
+        warn!("a command is dropped: {error}");
+        desk.clients.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Desk {
+    fn hear(&self, stream: &UnixStream) -> io::Result<()> {
+        stream.set_read_timeout(Some(REQUEST_TIME))?;
+        stream.set_write_timeout(Some(WRITE_TIME))?;
+        let request = match read_line(&mut BufReader::new(stream)) {
+            Ok(request) => request,
+            Err(error) => {
+                let refusal = refusal(told(&error), "is the command of the agent's version?");
+                return write_line(&mut &*stream, &Reply::Error(refusal));
+            }
+        };
+        let mut say = |reply: &Reply| write_line(&mut &*stream, reply);
+        let reply = self.answer(request, &mut say).unwrap_or_else(|refusal| Reply::Error(*refusal));
+        say(&reply)
+    }
+
+    fn answer(&self, request: Request, say: &mut dyn FnMut(&Reply) -> io::Result<()>) -> Answered<Reply> {
+        let shown = |vm: Arc<Vm>| Reply::Vm(Box::new(vm.show()));
+        Ok(match request {
+            Request::VmStart { from: VmSource::Definition { file, text } } => {
+                let definition = Definition::parse(&text, &file)
+                    .map_err(|error| Box::new(refusal(error.to_string(), "mend it and start it again")))?;
+                shown(self.vms.start(definition)?)
+            }
+            Request::VmStart { from: VmSource::Name(name) } => shown(self.vms.start_again(&name)?),
+            Request::VmAdopt { qmp, name } => shown(self.vms.adopt(&qmp, name)?),
+            Request::VmList => Reply::Vms { vms: self.vms.all().iter().map(|vm| vm.show()).collect() },
+            Request::VmShow { name } => shown(self.vms.get(&name)?),
+            Request::VmStop { name, timeout_s, force } => {
+                shown(self.vms.stop(&name, Duration::from_secs(timeout_s), force)?)
+            }
+            Request::VmForget { name } => {
+                self.vms.forget(&name)?;
+                Reply::Done
+            }
+            Request::HostList => Reply::Hosts { hosts: self.hosts()? },
+            Request::HostShow { name } => Reply::Host(Box::new(self.host(name)?)),
+            Request::Check { vm, to, options } => Reply::Check(self.check(&vm, &to, &options)?),
+            Request::Migrate { vm, to, options, detach } => self.migrate(&vm, &to, &options, detach, say)?,
+            Request::MigrationList => Reply::Migrations { migrations: self.migrations.view().list(100) },
+            Request::MigrationShow { id } => Reply::Migration(Box::new(self.find(&id)?)),
+            Request::MigrationWatch { id } => {
+                let id = self.find(&id)?.id;
+                Reply::Migration(Box::new(self.follow(id, say)?))
+            }
+            Request::MigrationCancel { id } => {
+                let migration = self.find(&id)?;
+                if migration.outcome.is_some() || !self.migrations.cancel(migration.id) {
+                    return Err(Box::new(refusal(format!("migration {} is over", migration.id), "")));
+                }
+                let is_settled = || self.view(migration.id).is_ok_and(|migration| migration.outcome.is_some());
+                wait_until(Duration::from_secs(5), is_settled);
+                let now = self.view(migration.id)?;
+                if now.outcome.is_none() && now.why.is_none() {
+                    let cure = "it cannot be called off any more; follow it with `skein migration watch`";
+                    return Err(Box::new(refusal("the guest is the target's already", cure)));
+                }
+                Reply::Migration(Box::new(now))
+            }
+            Request::MigrationResolve { id, other_host_is_off } => {
+                let migration = self.find(&id)?;
+                if !other_host_is_off {
+                    let cure = "make sure that the other host is off, and say so with --other-host-is-off";
+                    return Err(Box::new(refusal("without proof the guest could run twice", cure)));
+                }
+                if !migration.in_doubt {
+                    let message = format!("migration {} is not in doubt", migration.id);
+                    return Err(Box::new(refusal(message, "see `skein migration show`")));
+                }
+                self.migrations.prove(migration.id, migration.role);
+                let is_settled = || self.view(migration.id).is_ok_and(|migration| migration.outcome.is_some());
+                wait_until(Duration::from_secs(10), is_settled);
+                Reply::Migration(Box::new(self.view(migration.id)?))
+            }
+        })
+    }
+
+    fn find(&self, text: &str) -> Answered<Migration> {
+        let found = self.migrations.view().find(text);
+        found.map_err(|message| Box::new(refusal(message, "see `skein migration list`")))
+    }
+
+    /// A migration with what is known of its paths.
+    fn view(&self, id: MigrationId) -> Answered<Migration> {
+        let unknown = || Box::new(refusal(format!("there is no migration {id}"), "see `skein migration list`"));
+        let mut migration = self.migrations.view().get(id).ok_or_else(unknown)?;
+        let peer =
+            if migration.source == self.migrations.peers().host() { &migration.target } else { &migration.source };
+        let sessions = self.migrations.peers().snapshots();
+        let paths = sessions.into_iter().filter(|session| session.peer == *peer).flat_map(|session| session.paths);
+        migration.paths = paths
+            .map(|path| skein_api::Path {
+                nic: path.info.nic,
+                remote: path.info.remote.ip().to_string(),
+                usable: path.status.usable,
+                sent_bytes: path.status.sent_bytes,
+                bits_per_s: path.status.rate.map_or(0, |bytes| (bytes * 8.0) as u64),
+            })
+            .collect();
+        Ok(migration)
+    }
+
+    /// Tells what is new of a migration until it is over.
+    fn follow(&self, id: MigrationId, say: &mut dyn FnMut(&Reply) -> io::Result<()>) -> Answered<Migration> {
+        let mut seen = 0;
+        loop {
+            let mut migration = self.view(id)?;
+            if migration.outcome.is_some() {
+                return Ok(migration);
+            }
+            migration.events.clear();
+            let gone = |_| Box::new(refusal("nobody listens", ""));
+            say(&Reply::Progress(Box::new(migration))).map_err(gone)?;
+            let since = Instant::now();
+            seen = self.migrations.view().wait(id, seen, PROGRESS_PERIOD);
+            if self.stopping.load(Ordering::SeqCst) {
+                let cure = "the migration is taken up when it is back: `skein migration watch`";
+                return Err(Box::new(refusal("the agent stops", cure)));
+            }
+            let is_over = self.migrations.view().get(id).is_none_or(|migration| migration.outcome.is_some());
+            if !is_over {
+                thread::sleep(PROGRESS_MIN.saturating_sub(since.elapsed()));
+            }
+        }
+    }
+
+    fn migrate(
+        &self,
+        name: &str,
+        to: &str,
+        options: &MigrateOptions,
+        detach: bool,
+        say: &mut dyn FnMut(&Reply) -> io::Result<()>,
+    ) -> Answered<Reply> {
+        let mut tries = 0;
+        loop {
+            let check = self.check(name, to, options)?;
+            if check.blocks() {
+                return Ok(Reply::Check(check));
+            }
+            if !check.problems.is_empty() && tries == 0 {
+                let _ = say(&Reply::Check(check));
+            }
+            let vm = self.vms.get(name)?;
+            let offer = self.offer(&vm, options);
+            let begun = self.migrations.begin(name, to, &offer, options);
+            let id = begun.map_err(|error| Box::new(refusal(told(&error), "")))?;
+            if detach {
+                return Ok(Reply::Migration(Box::new(self.view(id)?)));
+            }
+            let migration = self.follow(id, say)?;
+            let may_pass = migration.outcome == Some(Outcome::Kept)
+                && !matches!(migration.why, Some(skein_handover::Why::Cancelled));
+            if !may_pass || tries >= options.retries {
+                return Ok(Reply::Migration(Box::new(migration)));
+            }
+            tries += 1;
+            info!(vm = name, to, "migration {id} came to nothing; try {tries} of {} follows", options.retries);
+            thread::sleep(RETRY_PAUSE);
+        }
+    }
+
+    fn offer(&self, vm: &Vm, options: &MigrateOptions) -> Offer {
+        let launch = vm.launch();
+        let settings = launch.definition().map(|definition| definition.migration.clone()).unwrap_or_default();
+        let cores = thread::available_parallelism().map_or(2, |cores| cores.get());
+        // More channels than cores only wait for each other; one would do worse than none.
+        let fitting = cores.clamp(2, CHANNELS_MAX) as u8;
+        Offer {
+            launch,
+            channels: options.channels.or(settings.multifd_channels).unwrap_or(fitting),
+            downtime_limit_ms: options.downtime_limit_ms.unwrap_or(settings.downtime_limit_ms),
+        }
+    }
+
+    fn check(&self, name: &str, to: &str, options: &MigrateOptions) -> Answered<Check> {
+        let vm = self.vms.get(name)?;
+        let guest = facts::guest(&vm)?;
+        let launch = vm.launch();
+        let definition = launch.definition();
+        let qemu = match &launch {
+            Launch::Definition(definition) => definition.qemu.binary.clone(),
+            Launch::CommandLine(line) => Some(line.program.clone()),
+        };
+        let files: Vec<PathBuf> = guest
+            .disks
+            .iter()
+            .map(|disk| disk.path.clone())
+            .chain(definition.and_then(|definition| definition.kernel.clone()))
+            .chain(definition.and_then(|definition| definition.initrd.clone()))
+            .collect();
+        let source = self.own_facts(qemu.clone(), &files);
+        let is_here = to == self.migrations.peers().host();
+        let hold = (!is_here).then(|| self.migrations.peers().hold(to));
+        let (target, paths) = if is_here {
+            (source.clone(), Vec::new())
+        } else {
+            let taps = Vec::new();
+            let question = Question::HostFacts { qemu, files, taps };
+            let asked = self.migrations.peers().ask(to, &question, Instant::now() + ASK_TIME);
+            let Answer::HostFacts(target) = asked.map_err(|error| {
+                Box::new(refusal(told(&error), "see `skein host show`, and `skein doctor` on both hosts"))
+            })?;
+            (*target, self.paths(to, &source))
+        };
+        let problems = skein_machine::check::check(&guest, definition, &source, &target, &paths);
+        drop(hold);
+        let rates: Vec<u64> = paths.iter().filter_map(|path| path.bits_per_s).collect();
+        let settings = definition.map(|definition| definition.migration.clone()).unwrap_or_default();
+        let downtime_limit = options.downtime_limit_ms.unwrap_or(settings.downtime_limit_ms);
+        let fixed = Fixed { downtime_limit: Duration::from_millis(downtime_limit), ..Fixed::default() };
+        let forecast = (!rates.is_empty()).then(|| {
+            let dirty = facts::dirty_bytes_per_s(&vm, DIRTY_TIME);
+            forecast(guest.ram_bytes, dirty, &rates, fixed)
+        });
+        Ok(Check { vm: name.to_owned(), to: to.to_owned(), problems, forecast })
+    }
+
+    /// The paths to a host, each as fast as its NIC here.
+    fn paths(&self, to: &str, source: &HostFacts) -> Vec<PathFacts> {
+        let usable = || {
+            let sessions = self.migrations.peers().snapshots();
+            let of_host = sessions.into_iter().filter(|session| session.peer == to);
+            let paths = of_host.flat_map(|session| session.paths).filter(|path| path.status.usable);
+            paths.map(|path| (path.info.nic, path.info.remote.ip().to_string())).collect::<Vec<_>>()
+        };
+        // They come one after the other.
+        let mut last = usable();
+        let end = Instant::now() + PATHS_TIME;
+        while Instant::now() < end {
+            thread::sleep(PATHS_TIME / 4);
+            let now = usable();
+            if !now.is_empty() && now.len() == last.len() {
+                break;
+            }
+            last = now;
+        }
+        let speed = |nic: &str| source.nics.iter().find(|found| found.name == nic)?.speed_bits_per_s;
+        let facts = usable().into_iter().map(|(nic, remote)| PathFacts { bits_per_s: speed(&nic), local: nic, remote });
+        facts.collect()
+    }
+
+    /// What this host is and has, for a guest with these files.
+    pub(crate) fn own_facts(&self, qemu: Option<PathBuf>, files: &[PathBuf]) -> HostFacts {
+        let inquiry = self.migrations.inquiry();
+        host_facts(self.migrations.peers().host(), &self.vms, &inquiry, qemu.or_else(|| self.qemu.clone()), files)
+    }
+
+    fn hosts(&self) -> Answered<Vec<Host>> {
+        let known = self.migrations.peers().hosts();
+        let known = known.map_err(|error| Box::new(refusal(error, "mend the file; it is read again at once")))?;
+        let own = self.migrations.peers().host().to_owned();
+        let mut hosts: Vec<Host> = known
+            .hosts
+            .iter()
+            .filter(|host| host.name != own)
+            .map(|host| Host {
+                name: host.name.clone(),
+                addresses: host.addresses.iter().map(ToString::to_string).collect(),
+                is_local: false,
+                reachable: self.migrations.peers().contact(&host.name).then_some(true),
+                note: String::new(),
+                facts: None,
+            })
+            .collect();
+        hosts.push(Host {
+            name: own,
+            addresses: self.addresses.clone(),
+            is_local: true,
+            reachable: Some(true),
+            note: String::new(),
+            facts: None,
+        });
+        hosts.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(hosts)
+    }
+
+    fn host(&self, name: Option<String>) -> Answered<Host> {
+        let own = self.migrations.peers().host().to_owned();
+        let name = name.unwrap_or_else(|| own.clone());
+        let known = self.hosts()?.into_iter().find(|host| host.name == name);
+        let mut host = known.unwrap_or_else(|| Host {
+            name: name.clone(),
+            addresses: Vec::new(),
+            is_local: false,
+            reachable: None,
+            note: "not in the list of hosts: its name is looked up".into(),
+            facts: None,
+        });
+        if host.is_local {
+            host.facts = Some(self.own_facts(None, &[]));
+            return Ok(host);
+        }
+        let question = Question::HostFacts { qemu: None, files: Vec::new(), taps: Vec::new() };
+        match self.migrations.peers().ask(&name, &question, Instant::now() + ASK_TIME) {
+            Ok(Answer::HostFacts(facts)) => (host.reachable, host.facts) = (Some(true), Some(*facts)),
+            Err(error) => (host.reachable, host.note) = (Some(false), told(&error)),
+        }
+        Ok(host)
+    }
+}
+
+/// What a host is and has, for a guest with these files.
+pub(crate) fn host_facts(
+    name: &str,
+    vms: &Vms,
+    inquiry: &crate::migrations::Inquiry,
+    qemu: Option<PathBuf>,
+    files: &[PathBuf],
+) -> HostFacts {
+    let none = skein_machine::facts::Places { limit: 0, used: 0 };
+    let capacity = inquiry.capacity();
+    let (incoming, outgoing, journal) = match capacity {
+        Some(capacity) => (capacity.incoming, capacity.outgoing, capacity.journal),
+        None => (none, none, Err("the agent stops".into())),
+    };
+    facts::host(facts::HostQuestion { name, qemu: qemu.as_deref(), files, vms, incoming, outgoing, journal })
+}

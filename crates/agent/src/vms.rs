@@ -1,0 +1,722 @@
+//! The VMs of this host: their definitions, their QEMUs, which live on without the agent.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use skein_api::VmState;
+use skein_handover::MigrationId;
+use skein_hypervisor::{
+    Monitor, Process, ProcessId, QmpError, RunState, connect_started, spawn_command_detached, spawn_detached,
+};
+use skein_machine::definition::{Accel, Attachment, Definition, is_name};
+use thiserror::Error;
+use tracing::{info, warn};
+
+use crate::dirs::{Dirs, replace};
+use crate::launch::{CommandLine, Launch, config, tap_name};
+
+/// A QEMU answers within this after its start; preallocated huge pages take their time.
+const START_TIME: Duration = Duration::from_secs(60);
+/// One that was started before answers at once, unless it is held up.
+const ATTACH_TIME: Duration = Duration::from_secs(5);
+/// A killed process is gone by then.
+const KILL_TIME: Duration = Duration::from_secs(10);
+/// How often a watcher looks whether it is still needed.
+const WATCH_TIME: Duration = Duration::from_secs(3600);
+
+/// What cannot be done with a VM.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum VmError {
+    #[error("there is no VM '{0}' on this host")]
+    Unknown(String),
+    #[error("a VM '{0}' is on this host already")]
+    Exists(String),
+    #[error("'{0}' is running")]
+    Running(String),
+    #[error("'{0}' is not running")]
+    NotRunning(String),
+    #[error("'{name}' is in migration {id}")]
+    Migrating { name: String, id: MigrationId },
+    #[error("'{0}' is no name of a VM")]
+    BadName(String),
+    #[error("QEMU of '{name}'")]
+    Qemu {
+        name: String,
+        #[source]
+        source: skein_hypervisor::Error,
+    },
+    #[error("QMP of '{name}'")]
+    Qmp {
+        name: String,
+        #[source]
+        source: QmpError,
+    },
+    #[error("{what}")]
+    Io {
+        what: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("'{name}' did not shut down within {s} s")]
+    StillOn { name: String, s: u64 },
+    #[error("{qmp} leads to no process that can be seen from here", qmp = .0.display())]
+    NoProcess(PathBuf),
+}
+
+impl VmError {
+    /// What to do about it.
+    pub fn cure(&self) -> &'static str {
+        match self {
+            VmError::Unknown(_) => "see `skein vm list`, and `skein vm list` on the other hosts",
+            VmError::Exists(_) => "choose another name, or `skein vm forget` the old one if it is stopped",
+            VmError::Running(_) => "stop it first, with `skein vm stop`",
+            VmError::NotRunning(_) => "start it with `skein vm start`",
+            VmError::Migrating { .. } => "wait for its end, or call it off with `skein migration cancel`",
+            VmError::BadName(_) => "names are of a-z 0-9 . _ -, at most 63, and begin with a letter or a digit",
+            VmError::Qemu { .. } => "its log is in the VM's directory below /run/skein/vms",
+            VmError::Qmp { .. } => "another program may have its QMP socket open: QEMU serves one at a time",
+            VmError::StillOn { .. } => {
+                "its guest may not heed the power button: `skein vm stop --force` pulls the plug"
+            }
+            VmError::NoProcess(_) => "the agent has to run in the same pid namespace as QEMU",
+            VmError::Io { .. } => "",
+        }
+    }
+}
+
+/// A QEMU that runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub(crate) process: Arc<Process>,
+    pub(crate) monitor: Monitor,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: Option<Running>,
+    /// The process is there, but QMP is not.
+    silent: Option<Arc<Process>>,
+    migration: Option<MigrationId>,
+    incoming: bool,
+    in_doubt: bool,
+    note: String,
+}
+
+/// What is kept of a VM while it is known to this host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Kept {
+    launch: Launch,
+    /// The QMP socket of one that somebody else started.
+    adopted: Option<PathBuf>,
+}
+
+/// What is kept of a process while it runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct KeptProcess {
+    process: ProcessId,
+    qmp: PathBuf,
+    /// The migration that it waits for.
+    incoming: Option<MigrationId>,
+}
+
+/// A VM.
+#[derive(Debug)]
+pub(crate) struct Vm {
+    pub(crate) name: String,
+    dir: PathBuf,
+    kept: Mutex<Kept>,
+    state: Mutex<State>,
+}
+
+impl Vm {
+    pub(crate) fn launch(&self) -> Launch {
+        self.kept.lock().launch.clone()
+    }
+
+    pub(crate) fn is_adopted(&self) -> bool {
+        self.kept.lock().adopted.is_some()
+    }
+
+    pub(crate) fn running(&self) -> Option<Running> {
+        self.state.lock().running.clone()
+    }
+
+    /// The process, also one that does not answer.
+    pub(crate) fn process(&self) -> Option<Arc<Process>> {
+        let state = self.state.lock();
+        state.running.as_ref().map(|running| running.process.clone()).or_else(|| state.silent.clone())
+    }
+
+    pub(crate) fn migration(&self) -> Option<MigrationId> {
+        self.state.lock().migration
+    }
+
+    /// Whether its QEMU waits for the guest.
+    pub(crate) fn is_incoming(&self) -> bool {
+        self.state.lock().incoming
+    }
+
+    pub(crate) fn set_migration(&self, migration: Option<MigrationId>, in_doubt: bool) {
+        let mut state = self.state.lock();
+        (state.migration, state.in_doubt) = (migration, in_doubt);
+    }
+
+    fn console(&self) -> PathBuf {
+        self.dir.join("console")
+    }
+
+    /// The VM as commands see it.
+    pub(crate) fn show(&self) -> skein_api::Vm {
+        let kept = self.kept.lock().clone();
+        let (running, process) = (self.running(), self.process());
+        let state = {
+            let state = self.state.lock();
+            match (&process, &running) {
+                (None, _) => VmState::Stopped,
+                _ if state.in_doubt => VmState::InDoubt,
+                (Some(_), None) => VmState::Unresponsive,
+                _ if state.incoming => VmState::Incoming,
+                (Some(_), Some(running)) => {
+                    let monitor = running.monitor.clone();
+                    let migrating = state.migration.is_some();
+                    drop(state);
+                    match monitor.run_state() {
+                        Ok(RunState::Running) => VmState::Running,
+                        Ok(RunState::FinishMigrate | RunState::PostMigrate) if migrating => VmState::Handover,
+                        Ok(_) => VmState::Paused,
+                        Err(_) => VmState::Unresponsive,
+                    }
+                }
+            }
+        };
+        let definition = kept.launch.definition();
+        let ram = || running.as_ref().and_then(|r| r.monitor.query("query-memory-size-summary").ok());
+        let cpus = || running.as_ref().and_then(|r| r.monitor.query("query-cpus-fast").ok());
+        skein_api::Vm {
+            name: self.name.clone(),
+            state,
+            memory_bytes: definition
+                .map(|definition| definition.memory_bytes)
+                .or_else(|| ram().and_then(|answer| answer["base-memory"].as_u64()))
+                .unwrap_or(0),
+            cpus: definition
+                .map(|definition| definition.cpus)
+                .or_else(|| cpus().and_then(|answer| answer.as_array().map(|all| all.len() as u32)))
+                .unwrap_or(0),
+            pid: process.as_ref().map(|process| process.id().pid),
+            qemu: running.as_ref().map(|running| running.monitor.version().to_string()),
+            machine: definition.map(|definition| definition.machine.clone()),
+            qmp: process.as_ref().map(|_| kept.adopted.clone().unwrap_or_else(|| self.dir.join("qmp"))),
+            console: Some(self.console()).filter(|path| process.is_some() && path.exists()),
+            adopted: kept.adopted.is_some(),
+            migration: self.migration(),
+            definition: definition.map(Definition::to_toml),
+            note: self.state.lock().note.clone(),
+        }
+    }
+}
+
+/// All VMs of this host.
+#[derive(Debug)]
+pub(crate) struct Vms {
+    dirs: Dirs,
+    /// The QEMU program where a definition names none.
+    qemu: Option<PathBuf>,
+    vms: Mutex<BTreeMap<String, Arc<Vm>>>,
+}
+
+fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> VmError {
+    let what = what.into();
+    move |source| VmError::Io { what, source }
+}
+
+impl Vms {
+    /// Finds what is there: definitions, and QEMUs that an earlier agent started.
+    pub(crate) fn open(dirs: Dirs, qemu: Option<PathBuf>) -> io::Result<Arc<Vms>> {
+        let vms = Arc::new(Vms { dirs, qemu, vms: Mutex::default() });
+        let mut names = Vec::new();
+        for dir in [vms.dirs.vms(), vms.dirs.run.join("vms")] {
+            for entry in fs::read_dir(&dir)? {
+                let name = entry?.file_name().to_string_lossy().into_owned();
+                names.extend(Some(name.strip_suffix(".json").unwrap_or(&name).to_owned()).filter(|name| is_name(name)));
+            }
+        }
+        names.sort();
+        names.dedup();
+        for name in names {
+            if let Some(vm) = vms.find(&name) {
+                vms.vms.lock().insert(name, vm);
+            }
+        }
+        Ok(vms)
+    }
+
+    /// What an earlier agent left of a VM.
+    fn find(self: &Arc<Self>, name: &str) -> Option<Arc<Vm>> {
+        let dir = self.dirs.vm(name);
+        let kept_process: Option<KeptProcess> = read(&dir.join("process.json"));
+        let kept: Kept = read(&self.file(name)).or_else(|| read(&dir.join("vm.json")))?;
+        let vm = Arc::new(Vm { name: name.to_owned(), dir, kept: Mutex::new(kept), state: Mutex::default() });
+        if let Some(KeptProcess { process, qmp, incoming }) = kept_process
+            && let Ok(Some(process)) = Process::attach(process)
+        {
+            vm.state.lock().incoming = incoming.is_some();
+            vm.state.lock().migration = incoming;
+            let process = Arc::new(process);
+            match Monitor::connect(&qmp, ATTACH_TIME) {
+                Ok(monitor) => {
+                    info!(vm = name, pid = process.id().pid, "found its QEMU");
+                    self.run(&vm, Running { process, monitor });
+                }
+                Err(error) => {
+                    warn!(vm = name, pid = process.id().pid, "its QEMU does not answer: {error}");
+                    vm.state.lock().silent = Some(process.clone());
+                    self.reattach(&vm, process, qmp);
+                }
+            }
+        }
+        Some(vm)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dirs.vms().join(format!("{name}.json"))
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Result<Arc<Vm>, VmError> {
+        self.vms.lock().get(name).cloned().ok_or_else(|| VmError::Unknown(name.to_owned()))
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Vm>> {
+        self.vms.lock().values().cloned().collect()
+    }
+
+    /// The VM whose QEMU waits for this migration, or came from it.
+    pub(crate) fn of_migration(&self, id: MigrationId) -> Option<Arc<Vm>> {
+        self.all().into_iter().find(|vm| vm.migration() == Some(id))
+    }
+
+    /// Starts a new VM.
+    pub(crate) fn start(self: &Arc<Self>, definition: Definition) -> Result<Arc<Vm>, VmError> {
+        let name = definition.name.clone();
+        let vm = {
+            let mut vms = self.vms.lock();
+            if let Some(old) = vms.get(&name) {
+                // The same file again: it is started again, as it was or with what was changed.
+                if old.process().is_some() {
+                    return Err(VmError::Running(name));
+                }
+            }
+            let launch = Launch::Definition(resolve_accel(definition));
+            let vm = self.new_vm(&name, Kept { launch, adopted: None });
+            // What another start finds until this one is done.
+            vms.insert(name.clone(), vm.clone());
+            vm
+        };
+        self.boot(&vm).inspect_err(|_| {
+            if read::<Kept>(&self.file(&name)).is_none() {
+                self.vms.lock().remove(&name);
+            }
+        })?;
+        Ok(vm)
+    }
+
+    /// Starts a VM that is known and stopped.
+    pub(crate) fn start_again(self: &Arc<Self>, name: &str) -> Result<Arc<Vm>, VmError> {
+        let vm = self.get(name)?;
+        if vm.process().is_some() {
+            return Err(VmError::Running(name.to_owned()));
+        }
+        self.boot(&vm)?;
+        Ok(vm)
+    }
+
+    fn new_vm(&self, name: &str, kept: Kept) -> Arc<Vm> {
+        Arc::new(Vm { name: name.to_owned(), dir: self.dirs.vm(name), kept: Mutex::new(kept), state: Mutex::default() })
+    }
+
+    fn boot(self: &Arc<Self>, vm: &Arc<Vm>) -> Result<(), VmError> {
+        let running = self.spawn(vm, None)?;
+        // From its first start on a guest keeps its machine, whatever QEMU's alias stands for later.
+        let machines = running.monitor.query("query-machines").unwrap_or_default();
+        let mut kept = vm.kept.lock();
+        if let Launch::Definition(definition) = &mut kept.launch {
+            let alias = definition.machine_type().to_owned();
+            let named = |machine: &&serde_json::Value| machine["alias"] == alias.as_str();
+            let versioned = machines.as_array().and_then(|all| all.iter().find(named)?["name"].as_str());
+            versioned.map(|versioned| definition.resolve_machine_type(versioned));
+        }
+        drop(kept);
+        if let Err(error) = self.keep(vm) {
+            let _ = running.process.kill(KILL_TIME);
+            return Err(error);
+        }
+        self.run(vm, running);
+        Ok(())
+    }
+
+    /// Starts the QEMU that is to take a guest, under the VM's name.
+    pub(crate) fn receive(self: &Arc<Self>, name: &str, launch: Launch, id: MigrationId) -> Result<Arc<Vm>, VmError> {
+        if !is_name(name) {
+            return Err(VmError::BadName(name.to_owned()));
+        }
+        let vm = {
+            let mut vms = self.vms.lock();
+            match vms.get(name) {
+                Some(old) if old.migration() == Some(id) && old.running().is_some() => return Ok(old.clone()),
+                Some(old) if old.process().is_some() => return Err(VmError::Exists(name.to_owned())),
+                // What it was when it last ran here is of the past.
+                _ => {}
+            }
+            let vm = self.new_vm(name, Kept { launch, adopted: None });
+            vm.set_migration(Some(id), false);
+            vm.state.lock().incoming = true;
+            vms.insert(name.to_owned(), vm.clone());
+            vm
+        };
+        match self.spawn(&vm, Some(id)) {
+            Ok(running) => {
+                self.run(&vm, running);
+                Ok(vm)
+            }
+            Err(error) => {
+                self.drop_received(&vm);
+                Err(error)
+            }
+        }
+    }
+
+    /// The guest has arrived: the VM is this host's.
+    pub(crate) fn arrived(&self, vm: &Vm) {
+        let mut state = vm.state.lock();
+        (state.incoming, state.migration, state.in_doubt) = (false, None, false);
+        let running = state.running.clone();
+        drop(state);
+        let kept = self.keep(vm).and_then(|()| match running {
+            Some(running) => self.keep_process(vm, running.process.id(), None),
+            None => Ok(()),
+        });
+        if let Err(error) = kept {
+            warn!(vm = vm.name, "cannot be remembered over a boot of this host: {error}");
+        }
+    }
+
+    /// A QEMU that was to take a guest, and did not, is gone: nothing stays of it but what was there before.
+    pub(crate) fn drop_received(self: &Arc<Self>, vm: &Vm) {
+        self.clean(vm);
+        let mut vms = self.vms.lock();
+        vms.remove(&vm.name);
+        drop(vms);
+        if let Some(old) = self.find(&vm.name) {
+            self.vms.lock().insert(vm.name.clone(), old);
+        }
+    }
+
+    /// A VM's migration is over.
+    pub(crate) fn settled(self: &Arc<Self>, vm: &Vm) {
+        vm.set_migration(None, false);
+        if vm.process().is_some() {
+            return;
+        }
+        if vm.state.lock().incoming {
+            self.drop_received(vm);
+        } else {
+            self.clean(vm);
+        }
+    }
+
+    /// The guest runs on another host: the VM is not this host's any more.
+    pub(crate) fn released(&self, vm: &Vm) {
+        let _ = fs::remove_file(self.file(&vm.name));
+        self.clean(vm);
+        self.vms.lock().remove(&vm.name);
+    }
+
+    /// Takes over a QEMU that somebody else started.
+    pub(crate) fn adopt(self: &Arc<Self>, qmp: &Path, name: Option<String>) -> Result<Arc<Vm>, VmError> {
+        let shown = qmp.display().to_string();
+        let of_qmp = |source| VmError::Qmp { name: shown.clone(), source };
+        let monitor = Monitor::connect(qmp, ATTACH_TIME).map_err(of_qmp)?;
+        let process = Process::of_monitor(&monitor).map_err(io_error(format!("the process behind {shown}")))?;
+        let process = Arc::new(process.ok_or_else(|| VmError::NoProcess(qmp.to_owned()))?);
+        let name = match name {
+            Some(name) => name,
+            None => {
+                let answer = monitor.query("query-name").map_err(of_qmp)?;
+                answer["name"].as_str().unwrap_or_default().to_owned()
+            }
+        };
+        if !is_name(&name) {
+            return Err(VmError::BadName(name));
+        }
+        let line = CommandLine::of(process.id().pid).map_err(io_error("its command line"))?;
+        let kept = Kept { launch: Launch::CommandLine(line), adopted: Some(qmp.to_owned()) };
+        let vm = {
+            let mut vms = self.vms.lock();
+            if vms.contains_key(&name) {
+                return Err(VmError::Exists(name));
+            }
+            let vm = self.new_vm(&name, kept);
+            vms.insert(name, vm.clone());
+            vm
+        };
+        let kept = fs::create_dir_all(&vm.dir)
+            .map_err(io_error(vm.dir.display().to_string()))
+            .and_then(|()| self.keep(&vm))
+            .and_then(|()| self.keep_process(&vm, process.id(), None));
+        if let Err(error) = kept {
+            self.vms.lock().remove(&vm.name);
+            return Err(error);
+        }
+        info!(vm = vm.name, pid = process.id().pid, "adopted");
+        self.run(&vm, Running { process, monitor });
+        Ok(vm)
+    }
+
+    /// Presses the power button, waits, pulls the plug if told to.
+    pub(crate) fn stop(&self, name: &str, timeout: Duration, force: bool) -> Result<Arc<Vm>, VmError> {
+        let vm = self.get(name)?;
+        if let Some(id) = vm.migration() {
+            return Err(VmError::Migrating { name: name.to_owned(), id });
+        }
+        let Some(process) = vm.process() else { return Err(VmError::NotRunning(name.to_owned())) };
+        let ended = |wait| process.wait_exit(wait).map_err(io_error("waiting for QEMU"));
+        if let Some(running) = vm.running() {
+            let pressed = running.monitor.query("system_powerdown");
+            if !force {
+                pressed.map_err(|source| VmError::Qmp { name: name.to_owned(), source })?;
+            }
+        }
+        if ended(timeout)?.is_none() {
+            if !force {
+                return Err(VmError::StillOn { name: name.to_owned(), s: timeout.as_secs() });
+            }
+            // QEMU flushes its disks before it ends.
+            if let Some(running) = vm.running() {
+                let _ = running.monitor.quit();
+            }
+            if ended(KILL_TIME)?.is_none() {
+                process.kill(KILL_TIME).map_err(io_error("killing QEMU"))?;
+            }
+        }
+        self.ended(&vm, &process);
+        Ok(vm)
+    }
+
+    /// Forgets a stopped VM.
+    pub(crate) fn forget(&self, name: &str) -> Result<(), VmError> {
+        let vm = self.get(name)?;
+        if vm.process().is_some() && !vm.is_adopted() {
+            return Err(VmError::Running(name.to_owned()));
+        }
+        if let Some(id) = vm.migration() {
+            return Err(VmError::Migrating { name: name.to_owned(), id });
+        }
+        if let Some(running) = vm.running() {
+            // Its QMP socket is its owner's again.
+            running.monitor.close();
+        }
+        self.released(&vm);
+        Ok(())
+    }
+
+    /// Starts QEMU, and waits until it answers.
+    fn spawn(&self, vm: &Vm, incoming: Option<MigrationId>) -> Result<Running, VmError> {
+        let launch = vm.launch();
+        let of_qemu = |source| VmError::Qemu { name: vm.name.clone(), source };
+        fs::create_dir_all(&vm.dir).map_err(io_error(vm.dir.display().to_string()))?;
+        let (qmp, log) = (vm.dir.join("qmp"), vm.dir.join("qemu.log"));
+        let started = match &launch {
+            Launch::Definition(definition) => {
+                for nic in &definition.nics {
+                    if let Attachment::Bridge(bridge) = &nic.attachment {
+                        plug(&tap_name(nic), bridge)?;
+                    }
+                }
+                let config = config(definition, self.qemu.as_deref(), &vm.dir, incoming.is_some());
+                spawn_detached(&config, &log, |program| Command::new(program))
+            }
+            Launch::CommandLine(line) => {
+                let mut command = Command::new(&line.program);
+                command.args(&line.args).arg("-qmp").arg(format!("unix:{},server=on,wait=off", qmp.display()));
+                if incoming.is_some() {
+                    command.args(["-incoming", "defer", "-S"]);
+                }
+                spawn_command_detached(command, &qmp, &log)
+            }
+        };
+        let (process, log) = started.map_err(of_qemu)?;
+        let process = Arc::new(process);
+        // Before anything is asked of it, so that another agent would find it.
+        let remembered = self.keep_process(vm, process.id(), incoming).and_then(|()| {
+            let bytes = serde_json::to_vec(&*vm.kept.lock()).expect("plain data always serialises");
+            replace(&vm.dir.join("vm.json"), &bytes).map_err(io_error("cannot remember the VM"))
+        });
+        if let Err(error) = remembered {
+            let _ = process.kill(KILL_TIME);
+            return Err(error);
+        }
+        let monitor = connect_started(&process, &log, &qmp, START_TIME).map_err(of_qemu)?;
+        Ok(Running { process, monitor })
+    }
+
+    /// The VM runs: its end will be noticed.
+    fn run(self: &Arc<Self>, vm: &Arc<Vm>, running: Running) {
+        let process = running.process.clone();
+        {
+            let mut state = vm.state.lock();
+            (state.running, state.silent) = (Some(running), None);
+            state.note.clear();
+        }
+        let (vms, vm) = (Arc::downgrade(self), vm.clone());
+        let watch = move || {
+            while let Ok(None) = process.wait_exit(WATCH_TIME) {}
+            if let Some(vms) = vms.upgrade() {
+                vms.ended(&vm, &process);
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("vm".into()).spawn(watch) {
+            warn!("the end of a VM will not be noticed: {error}");
+        }
+    }
+
+    /// Tries again and again to reach a QEMU that did not answer when the agent started.
+    fn reattach(self: &Arc<Self>, vm: &Arc<Vm>, process: Arc<Process>, qmp: PathBuf) {
+        let (vms, vm) = (Arc::downgrade(self), vm.clone());
+        let attach = move || {
+            loop {
+                let monitor = Monitor::connect(&qmp, ATTACH_TIME);
+                let Some(vms) = vms.upgrade() else { return };
+                if !process.is_alive().unwrap_or(false) {
+                    return vms.ended(&vm, &process);
+                }
+                if let Ok(monitor) = monitor {
+                    info!(vm = vm.name, "its QEMU answers again");
+                    return vms.run(&vm, Running { process, monitor });
+                }
+                drop(vms);
+                thread::sleep(Duration::from_millis(500));
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("reattach".into()).spawn(attach) {
+            warn!("a QEMU that does not answer is left alone: {error}");
+        }
+    }
+
+    /// A VM's process is gone.
+    fn ended(&self, vm: &Vm, process: &Process) {
+        let mut state = vm.state.lock();
+        let is_it = |other: &Process| other.id() == process.id();
+        if state.running.as_ref().is_some_and(|running| is_it(&running.process)) {
+            state.running = None;
+            state.note = "its QEMU has ended".into();
+        } else if state.silent.as_deref().is_some_and(is_it) {
+            state.silent = None;
+        } else {
+            return;
+        }
+        let migrating = state.migration.is_some();
+        drop(state);
+        info!(vm = vm.name, pid = process.id().pid, "its QEMU has ended");
+        if !migrating {
+            self.clean(vm);
+        }
+    }
+
+    /// Removes what belongs to a process that is gone.
+    fn clean(&self, vm: &Vm) {
+        if vm.process().is_none() {
+            if let Launch::Definition(definition) = vm.launch() {
+                for nic in &definition.nics {
+                    if let Attachment::Bridge(_) = &nic.attachment {
+                        unplug(&tap_name(nic));
+                    }
+                }
+            }
+        }
+        for file in ["process.json", "vm.json", "qmp", "console"] {
+            let _ = fs::remove_file(vm.dir.join(file));
+        }
+        if !self.file(&vm.name).exists() {
+            let _ = fs::remove_dir_all(&vm.dir);
+        }
+    }
+
+    fn keep(&self, vm: &Vm) -> Result<(), VmError> {
+        let bytes = serde_json::to_vec_pretty(&*vm.kept.lock()).expect("plain data always serialises");
+        replace(&self.file(&vm.name), &bytes).map_err(io_error(format!("cannot remember '{}'", vm.name)))
+    }
+
+    fn keep_process(&self, vm: &Vm, process: ProcessId, incoming: Option<MigrationId>) -> Result<(), VmError> {
+        let qmp = vm.kept.lock().adopted.clone().unwrap_or_else(|| vm.dir.join("qmp"));
+        let kept = KeptProcess { process, qmp, incoming };
+        let bytes = serde_json::to_vec(&kept).expect("plain data always serialises");
+        replace(&vm.dir.join("process.json"), &bytes).map_err(io_error("cannot remember the VM's process"))
+    }
+}
+
+fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => {
+            warn!("{}: {error}", path.display());
+            return None;
+        }
+    };
+    serde_json::from_slice(&bytes).inspect_err(|error| warn!("{} is damaged: {error}", path.display())).ok()
+}
+
+/// KVM where it works. The guest keeps what it was started with.
+fn resolve_accel(mut definition: Definition) -> Definition {
+    if definition.accel == Accel::Auto {
+        let kvm = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
+        definition.accel = if kvm.is_ok() { Accel::Kvm } else { Accel::Tcg };
+    }
+    definition
+}
+
+/// Makes a tap and plugs it into a bridge.
+fn plug(tap: &str, bridge: &str) -> Result<(), VmError> {
+    unplug(tap);
+    let steps: [&[&str]; 2] =
+        [&["tuntap", "add", "dev", tap, "mode", "tap"], &["link", "set", "dev", tap, "master", bridge, "up"]];
+    for step in steps {
+        let what = || format!("ip {}", step.join(" "));
+        let done = ip(step).map_err(io_error(what()))?;
+        if !done.status.success() {
+            unplug(tap);
+            let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+            return Err(io_error(what())(io::Error::other(said)));
+        }
+    }
+    Ok(())
+}
+
+fn unplug(tap: &str) {
+    let _ = ip(&["link", "del", "dev", tap]);
+}
+
+fn ip(args: &[&str]) -> io::Result<std::process::Output> {
+    Command::new("ip").args(args).output()
+}
+
+/// Waits until `is` or the time is over.
+pub(crate) fn wait_until(time: Duration, mut is: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + time;
+    while !is() {
+        if Instant::now() >= end {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    true
+}
