@@ -5,6 +5,7 @@
 //! NICs come and go. What belongs to a network namespace is read from the namespace of the calling *thread* (netlink),
 //! never from `/sys`, which shows the namespace of whoever mounted it.
 
+mod clock;
 mod cpu;
 mod ethtool;
 mod memory;
@@ -13,7 +14,9 @@ mod netns;
 mod nic;
 mod sampler;
 
+pub use clock::clock_synchronised;
 pub use cpu::{CoreTime, ProcessTime, cores, process_time};
+pub use ethtool::{Offloads, offloads};
 pub use memory::{Memory, process_memory};
 pub use netns::enter;
 pub use nic::{Address, Counters, Nic, NicError, nics};
