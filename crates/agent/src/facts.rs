@@ -37,10 +37,9 @@ use tracing::warn;
 use crate::launch::Launch;
 use crate::vms::{Vm, VmError, Vms};
 
-/// A QEMU without a machine starts and answers in a tenth of a second.
-const PROBE_TIME: Duration = Duration::from_secs(10);
-/// How long another's question to a QEMU is waited for: two accelerators of one program.
-const PROBE_QUEUE_TIME: Duration = Duration::from_secs(20);
+/// All that is asked of a QEMU program, and waiting until others have asked: it starts and answers in a tenth of a
+/// second. Less than another agent waits for facts.
+const PROBE_TIME: Duration = Duration::from_secs(12);
 /// A QEMU that looks the same may be a wrapper script around another, and KVM's modules may be loaded anew.
 const PROBE_AGE_MAX: Duration = Duration::from_secs(600);
 /// Programs times accelerators that are remembered, some 50 KiB each.
@@ -73,7 +72,7 @@ pub(crate) struct HostQuestion<'a> {
 }
 
 /// What this host is and has, for one guest's sake. Takes a few milliseconds, the first time a start of QEMU; at most
-/// [`PROBE_QUEUE_TIME`] and two [`PROBE_TIME`]s, [`FILES_TIME`] beside them.
+/// [`PROBE_TIME`] and what the kernel takes for its NICs.
 pub(crate) fn host(question: HostQuestion) -> HostFacts {
     let HostQuestion { name, qemu, files, vms, incoming, outgoing, journal } = question;
     let files = looks(files);
@@ -227,9 +226,10 @@ fn program(named: Option<&Path>, kvm: bool) -> Result<QemuFacts, String> {
     let found = fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let accels = [qemu::Accel::Kvm, qemu::Accel::Tcg].into_iter().filter(|accel| kvm || *accel != qemu::Accel::Kvm);
     let (mut programs, mut why) = (Vec::new(), String::new());
+    let end = Instant::now() + PROBE_TIME;
     for accel in accels {
         // One of the two may not be built in.
-        match ask(&path, &found, accel) {
+        match ask(&path, &found, accel, end) {
             Ok(program) => programs.push(program),
             Err(error) => why = error,
         }
@@ -245,7 +245,7 @@ fn program(named: Option<&Path>, kvm: bool) -> Result<QemuFacts, String> {
     })
 }
 
-fn ask(path: &Path, found: &Metadata, accel: qemu::Accel) -> Result<Program, String> {
+fn ask(path: &Path, found: &Metadata, accel: qemu::Accel, end: Instant) -> Result<Program, String> {
     let probe = Probe {
         path: path.to_owned(),
         device: found.dev(),
@@ -255,12 +255,13 @@ fn ask(path: &Path, found: &Metadata, accel: qemu::Accel) -> Result<Program, Str
         accel,
     };
     let busy = || format!("{} cannot be asked now: another QEMU does not answer", path.display());
-    let mut probed = PROBED.try_lock_for(PROBE_QUEUE_TIME).ok_or_else(busy)?;
+    let mut probed = PROBED.try_lock_until(end).ok_or_else(busy)?;
     probed.retain(|old| old.at.elapsed() < PROBE_AGE_MAX);
     if let Some(old) = probed.iter().find(|old| old.probe == probe) {
         return Ok(old.program.clone());
     }
-    let program = Program::probe(path, None, accel, PROBE_TIME).map_err(|error| chain(&error))?;
+    let program = Program::probe(path, None, accel, end.saturating_duration_since(Instant::now()))
+        .map_err(|error| chain(&error))?;
     if probed.len() >= PROBES_MAX {
         probed.remove(0);
     }
@@ -603,4 +604,270 @@ pub(crate) fn dirty_bytes_per_s(vm: &Vm, measure: Duration) -> Option<u64> {
 /// migration/dirtyrate.c).
 fn dirty_rate(answer: &Value) -> Option<u64> {
     (answer["status"] == "measured").then(|| answer["dirty-rate"].as_u64())?.map(|mib| mib.saturating_mul(MIB))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::dirs::Dirs;
+
+    #[test]
+    fn cpus() {
+        let text = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: x: y\nflags\t\t: fpu avx2 amx\n\n\
+                    processor\t: 1\nvendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx\nbugs\t\t: spectre_v1\n\n";
+        let info = CpuInfo::parse(text);
+        assert_eq!((info.online, info.vendor.as_str()), (2, "GenuineIntel"));
+        assert_eq!(info.flags.into_iter().collect::<Vec<_>>(), ["avx2", "fpu"], "those that a guest has on each");
+        assert_eq!(CpuInfo::parse("BogoMIPS : 48\nFeatures : fp asimd\n\n:\n"), CpuInfo::default());
+    }
+
+    #[test]
+    fn memory() {
+        let text =
+            "MemTotal:       16307972 kB\nMemFree:  12 kB\nMemAvailable:   15000000 kB\nHugepagesize:       2048 kB\n";
+        assert_eq!(kilobytes(text, "MemTotal"), Some(16_307_972 * 1024));
+        assert_eq!(kilobytes(text, "MemAvailable"), Some(15_360_000_000));
+        assert_eq!(kilobytes(text, "Hugepagesize"), Some(2 * MIB));
+        for odd in [
+            "",
+            "MemTotal: x kB",
+            "MemTotal: 1",
+            "MemTotal: 99999999999999999999 kB",
+            "MemTotal: 18446744073709551615 kB",
+        ] {
+            assert_eq!(kilobytes(odd, "MemTotal"), None, "{odd}");
+        }
+    }
+
+    fn write(dir: &Path, files: &[(&str, &str)]) {
+        for (name, text) in files {
+            fs::create_dir_all(dir.join(name).parent().unwrap()).unwrap();
+            fs::write(dir.join(name), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn pools_of_huge_pages() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = |name: &str, total: &str, free: &str, reserved: &str| {
+            let file = |file: &str| format!("{name}/{file}");
+            let [all, left, spoken_for] = ["nr_hugepages", "free_hugepages", "resv_hugepages"].map(file);
+            write(dir.path(), &[(&all, total), (&left, free), (&spoken_for, reserved)]);
+        };
+        pool("hugepages-1048576kB", "4\n", "1\n", "2\n");
+        pool("hugepages-2048kB", "1024\n", "512\n", "12\n");
+        pool("hugepages-64kB", "?", "1", "0");
+        pool("other", "1", "1", "0");
+        let expect = [(2 * MIB, 1024, 500), (1024 * MIB, 4, 0)];
+        let expect = expect.map(|(page_bytes, total, free)| Hugepages { page_bytes, total, free });
+        assert_eq!(hugepages(dir.path()), expect);
+        assert_eq!(hugepages(Path::new("/nonexistent")), []);
+    }
+
+    #[test]
+    fn why_there_is_no_kvm() {
+        let why = |errno: i32| kvm_cure(&io::Error::from_raw_os_error(errno));
+        assert!(why(2).contains("there is no /dev/kvm"));
+        assert!(why(13).contains("group kvm"));
+        assert!(why(6).contains("No such device"));
+    }
+
+    #[test]
+    fn names_of_block_devices() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| wwid(&dir.path().join(name), LAYERS_MAX);
+        write(
+            dir.path(),
+            &[
+                ("scsi/device/wwid", "naa.600508b1001c\n"),
+                ("scsi/part/partition", "2\n"),
+                ("nvme/wwid", "eui.0025388b710ff22a\n"),
+                ("virtio/serial", "\n"),
+                ("nested/device/wwid", "t10.ATA     QEMU HARDDISK                           QM00001\n"),
+                ("nested-nvme/wwid", "eui.5254000000000001\n"),
+                ("mpath/dm/uuid", "mpath-3600508b1001c\n"),
+                ("lv/dm/uuid", "LVM-abc\n"),
+                ("lv-of-unnamed/dm/uuid", "LVM-abc\n"),
+                ("empty-lv/dm/uuid", "LVM-abc\n"),
+                ("empty-lv/slaves/.keep/x", ""),
+                ("ring/dm/uuid", "LVM-ring\n"),
+            ],
+        );
+        let link = |lv: &str, below: &str| {
+            fs::create_dir_all(dir.path().join(lv).join("slaves")).unwrap();
+            std::os::unix::fs::symlink(dir.path().join(below), dir.path().join(lv).join("slaves").join(below)).unwrap();
+        };
+        link("lv", "scsi");
+        link("lv", "mpath");
+        link("lv-of-unnamed", "virtio");
+        link("ring", "ring");
+        assert_eq!(at("scsi").as_deref(), Some("naa.600508b1001c"));
+        assert_eq!(at("scsi/part").as_deref(), Some("naa.600508b1001c partition 2"));
+        assert_eq!(at("nvme").as_deref(), Some("eui.0025388b710ff22a"));
+        assert_eq!(at("mpath").as_deref(), Some("mpath-3600508b1001c"));
+        assert_eq!(at("lv").as_deref(), Some("LVM-abc on mpath-3600508b1001c, naa.600508b1001c"));
+        // Two hosts of one image could have the same: none is better.
+        for unnamed in ["virtio", "nested", "nested-nvme", "lv-of-unnamed", "empty-lv", "ring", "missing"] {
+            assert_eq!(at(unnamed), None, "{unnamed}");
+        }
+    }
+
+    #[test]
+    fn file_systems() {
+        let kind = |magic: i64| file_system(magic as u32);
+        assert_eq!(kind(nix::sys::statfs::NFS_SUPER_MAGIC.0), (FileSystem::Network, "nfs".into()));
+        assert_eq!(kind(nix::sys::statfs::BTRFS_SUPER_MAGIC.0), (FileSystem::Local, "btrfs".into()));
+        assert_eq!(kind(nix::sys::statfs::FUSE_SUPER_MAGIC.0), (FileSystem::Unknown, "fuse".into()));
+        assert_eq!(kind(0x1234), (FileSystem::Unknown, "file system 0x1234".into()));
+        let magics: BTreeSet<u32> = FILE_SYSTEMS.iter().map(|(magic, ..)| *magic).collect();
+        assert_eq!(magics.len(), FILE_SYSTEMS.len());
+    }
+
+    #[test]
+    fn files_of_this_host() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, missing) = (dir.path().join("disk"), dir.path().join("missing"));
+        fs::write(&file, "x").unwrap();
+        let seen = looks(&[missing, file.clone(), "/proc/self/mounts".into()]).wait();
+        assert_eq!(seen.len(), 2);
+        let found = fs::metadata(&file).unwrap();
+        assert_eq!((&seen[0].path, seen[0].device, seen[0].inode), (&file, found.dev(), found.ino()));
+        assert_eq!((seen[0].readable, seen[0].writable, &seen[0].wwid), (true, true, &None));
+        assert_eq!(seen[1].file_system, FileSystem::Unknown, "{:?}", seen[1]);
+    }
+
+    #[test]
+    fn who_does_not_come_back_is_not_waited_for() {
+        let told = aside(|| thread::sleep(Duration::from_secs(2))).unwrap();
+        let looks = Looks {
+            files: vec![("/srv/dead".into(), aside(move || told.recv().map(|()| None).unwrap()))],
+            end: Instant::now() + Duration::from_millis(50),
+        };
+        let begun = Instant::now();
+        assert_eq!(looks.wait(), []);
+        assert!(begun.elapsed() < Duration::from_secs(1));
+    }
+
+    /// As in an answer of 10.0 to query-named-block-nodes: the newest first.
+    fn node(driver: &str, file: &str, read_only: bool) -> BlockNode {
+        let (name, filename) = ("#block1".into(), file.into());
+        BlockNode { name, driver: driver.into(), filename, backing_file: None, read_only }
+    }
+
+    #[test]
+    fn disks_of_a_guest() {
+        let nodes = [
+            node("nbd", "nbd://10.0.0.1/a", false),
+            node("raw", "/srv/base.raw", true),
+            node("file", "/srv/base.raw", true),
+            node("qcow2", r#"json:{"driver": "qcow2", "file": {"driver": "file", "filename": "/srv/a, b"}}"#, false),
+            node("file", "/srv/a, b", false),
+            node("raw", "/dev/vg0/web1", false),
+            node("host_device", "/dev/vg0/web1", false),
+            node("file", "json:{", false),
+        ];
+        let disk = |path: &str, format, readonly| GuestDisk { path: path.into(), format, readonly };
+        let expect = [
+            disk("/dev/vg0/web1", DiskFormat::Raw, false),
+            disk("/srv/a, b", DiskFormat::Qcow2, false),
+            disk("/srv/base.raw", DiskFormat::Raw, true),
+        ];
+        assert_eq!(disks(&nodes), expect);
+    }
+
+    #[test]
+    fn nics_of_a_command_line() {
+        let line = [
+            "-netdev",
+            "tap,id=a,ifname=tap0,script=no",
+            "-netdev",
+            "user,id=b,restrict=on",
+            "--netdev",
+            "bridge,id=c",
+            "-netdev",
+            "bridge,id=d,br=br7",
+            "-netdev",
+            r#"{"type":"tap","ifname":"tap1","id":"e","vhost":true}"#,
+            "-nic",
+            "tap,br=br8,model=e1000",
+            "-nic",
+            "none",
+            "-net",
+            "nic,model=e1000",
+            "-net",
+            "type=tap,ifname=tap2",
+            "-netdev",
+            "tap,id=f,fd=7",
+            "-device",
+            "virtio-net-pci,netdev=a,ifname=no",
+            "-netdev",
+        ];
+        let line = line.map(str::to_owned);
+        let found: Vec<_> = nics(&line).into_iter().map(|nic| nic.attachment).collect();
+        let (tap, bridge) =
+            (|name: &str| Some(Attachment::Tap(name.into())), |name: &str| Some(Attachment::Bridge(name.into())));
+        let expect = [tap("tap0"), None, bridge("br0"), bridge("br7"), tap("tap1"), bridge("br8"), tap("tap2"), None];
+        assert_eq!(found, expect);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_odd_panics(text in ".{0,80}", json in "\\{.{0,60}\\}", option in "-{1,2}(netdev|nic|cpu)") {
+            CpuInfo::parse(&text);
+            for text in [&text, &json, &format!("json:{json}"), &format!("json:{text}")] {
+                image(text);
+                backend(text);
+                kilobytes(text, "a");
+                nics(&[option.clone(), text.clone()]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_rate_of_dirtying() {
+        let answer = json!({ "status": "measured", "dirty-rate": 12, "calc-time": 1, "mode": "page-sampling" });
+        assert_eq!(dirty_rate(&answer), Some(12 * MIB));
+        for answer in [json!({ "status": "measuring" }), json!({ "status": "measured", "dirty-rate": -1 }), json!(null)]
+        {
+            assert_eq!(dirty_rate(&answer), None, "{answer}");
+        }
+    }
+
+    #[test]
+    fn this_host() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = Dirs { state: dir.path().join("state"), run: dir.path().join("run") };
+        dirs.create().unwrap();
+        let vms = Vms::open(dirs, None).unwrap();
+        let places = Places { limit: 2, used: 1 };
+        let own = std::env::current_exe().unwrap();
+        let facts = host(HostQuestion {
+            name: "a",
+            qemu: Some(Path::new("/nonexistent/qemu")),
+            files: &[own.clone(), "/nonexistent/disk".into()],
+            vms: &vms,
+            incoming: places,
+            outgoing: places,
+            journal: Err("full".into()),
+        });
+        assert_eq!((facts.name.as_str(), facts.boot_id.as_ref().unwrap().len()), ("a", 36));
+        assert!(0 < facts.ram_available_bytes && facts.ram_available_bytes <= facts.ram_bytes, "{facts:?}");
+        assert!(facts.cpus > 0 && !facts.cpu_vendor.is_empty() && facts.cpu_flags.contains("fpu"), "{facts:?}");
+        assert!(facts.qemu.as_ref().unwrap_err().contains("/nonexistent/qemu"), "{:?}", facts.qemu);
+        assert_eq!(facts.files.iter().map(|file| &file.path).collect::<Vec<_>>(), [&own]);
+        assert!(facts.vms.is_empty() && facts.nics.iter().all(|nic| nic.name != "lo"));
+        assert_eq!((facts.incoming, facts.journal), (places, Err("full".into())));
+        assert_eq!(facts.kvm.is_ok(), qemu::Accel::best() == qemu::Accel::Kvm);
+    }
+
+    #[test]
+    fn programs() {
+        assert_eq!(find(Path::new("./qemu")).unwrap(), Path::new("./qemu"));
+        assert!(find(Path::new("sh")).unwrap().ends_with("bin/sh"));
+        assert!(find(Path::new("no-such-qemu")).unwrap_err().starts_with("there is no no-such-qemu in "));
+        let why = program(Some(Path::new("/bin/true")), false).unwrap_err();
+        assert!(why.contains("ended with"), "{why}");
+    }
 }

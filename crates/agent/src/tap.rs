@@ -21,7 +21,7 @@ const STREAMS_MAX: usize = 1024;
 
 /// A listening unix socket whose connections lead to the QEMU that waits for a migration at another host, in the order
 /// they were made. Dropping it removes the socket and tears down the connections at once: what the other end does not
-/// have by then it will not get.
+/// have by then it will not get. Until then only the first of them ends when the other host breaks it off.
 pub struct Tap {
     shared: Arc<Shared>,
 }
@@ -39,6 +39,9 @@ struct Open {
     /// The session that the streams are in. All of them are in one, as long as it lives: order holds within one.
     live: Option<Arc<Live>>,
     streams: Vec<StreamId>,
+    /// The connections after the first: multifd's channels.
+    held: Vec<UnixStream>,
+    has_main: bool,
     stopped: bool,
 }
 
@@ -62,12 +65,13 @@ impl Tap {
     /// See [`Tap`].
     pub fn stop(&self) {
         self.shared.socket.remove();
-        let Open { live, streams, .. } =
-            std::mem::replace(&mut *self.shared.lock(), Open { stopped: true, ..Open::default() });
-        let Some(live) = live else { return };
-        for stream in streams {
-            live.reset(stream, ResetCode::SocketClosed, "the source is done with this migration");
+        let open = std::mem::replace(&mut *self.shared.lock(), Open { stopped: true, ..Open::default() });
+        if let Some(live) = open.live {
+            for stream in open.streams {
+                live.reset(stream, ResetCode::SocketClosed, "the source is done with this migration");
+            }
         }
+        drop(open.held);
     }
 }
 
@@ -107,7 +111,16 @@ impl Shared {
         if open.stopped {
             return Ok(());
         }
-        let stream = live.open(&self.target.to_string(), connection);
+        // QEMU connects its main channel first. When things break, that one has to be the first to close: a QEMU that
+        // loses a multifd channel in the middle of its switchover may wait for it for ever, deaf to QMP (7.2, 10.0:
+        // multifd_send_sync_main waits for a thread that has ended, holding the big lock).
+        let is_main = !std::mem::replace(&mut open.has_main, true);
+        let stream = if is_main {
+            live.open(&self.target.to_string(), connection)
+        } else {
+            open.held.extend(connection.try_clone());
+            live.open_held(&self.target.to_string(), connection)
+        };
         let stream = stream.map_err(|error| error.to_string())?;
         info!(peer = live.peer(), stream = stream.0, "connection to {}", self.target);
         if !open.live.as_ref().is_some_and(|known| Arc::ptr_eq(known, &live)) {

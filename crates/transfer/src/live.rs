@@ -239,21 +239,34 @@ impl Live {
 
     /// Opens a stream to `target` at the peer and joins it to `socket`.
     pub fn open(self: &Arc<Self>, target: &str, socket: UnixStream) -> Result<StreamId, OpenError> {
+        self.open_and_join(target, socket, false)
+    }
+
+    /// As [`Self::open`], but `socket` stays as it is when the stream is torn down: its other end learns of that when the
+    /// caller drops its own descriptor of the socket.
+    pub fn open_held(self: &Arc<Self>, target: &str, socket: UnixStream) -> Result<StreamId, OpenError> {
+        self.open_and_join(target, socket, true)
+    }
+
+    fn open_and_join(self: &Arc<Self>, target: &str, socket: UnixStream, held: bool) -> Result<StreamId, OpenError> {
         let id = self.with(|state, _| {
             let id = state.core.open(target)?;
             state.streams.insert(id, StreamHandle::new());
             Ok(id)
         })?;
-        self.join(id, socket);
+        self.join_as(id, socket, held);
         Ok(id)
     }
 
     /// Joins a stream to its local end: bytes flow until both directions are done.
     pub fn join(self: &Arc<Self>, id: StreamId, socket: UnixStream) {
+        self.join_as(id, socket, false);
+    }
+
+    fn join_as(self: &Arc<Self>, id: StreamId, socket: UnixStream, held: bool) {
         // As much as the kernel grants (net.core.wmem_max): less waking of two threads for each packet of multifd.
         let _ = socket2::SockRef::from(&socket).set_send_buffer_size(SOCKET_BYTES);
-        let socket = Arc::new(socket);
-        let egress = Arc::new(Egress::new(socket.clone()));
+        let egress = Arc::new(Egress::new(Arc::new(socket), held));
         let writable = self.with(|state, _| {
             let handle = state.streams.get_mut(&id)?;
             handle.egress = Some(egress.clone());
@@ -262,8 +275,8 @@ impl Live {
         });
         // Torn down while its local end was being connected: dropping the socket says so.
         let Some(writable) = writable else { return };
-        let live = self.clone();
-        let threads = spawn("ingest", move || stream::ingest(&live, id, &socket, &writable)).and_then(|ingest| {
+        let (live, from) = (self.clone(), egress.clone());
+        let threads = spawn("ingest", move || stream::ingest(&live, id, &from, &writable)).and_then(|ingest| {
             let live = self.clone();
             spawn("egress", move || {
                 stream::egress(&live, id, &egress, ingest);

@@ -26,18 +26,26 @@ const SHORT_READ: usize = CHUNK_BYTES_MAX / 4;
 const EGRESS_BYTES: usize = 1 << 20;
 /// Who waits for room asks again after this, whatever happens.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
+/// Who reads a held socket looks so many milliseconds later whether its stream was torn down.
+const HELD_WAIT: u8 = 200;
 /// What a local end said before it broke may take this long to reach the peer.
 const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
 
 /// Reads the local socket into the session until its end. Returns the number of bytes.
-pub(crate) fn ingest(live: &Live, id: StreamId, socket: &UnixStream, writable: &Condvar) -> u64 {
+pub(crate) fn ingest(live: &Live, id: StreamId, egress: &Egress, writable: &Condvar) -> u64 {
+    let socket = &*egress.socket;
     let mut bytes = 0;
     let mut buffer = live.pool.take(CHUNK_BYTES_MAX);
     loop {
         // First bytes, then room for them: who asks for room and has no use for it holds up others.
-        if let Err(error) = wait_for_bytes(socket) {
-            broken(live, id, &error);
-            return bytes;
+        match wait_for_bytes(socket, egress.held) {
+            Ok(true) => {}
+            Ok(false) if live.lock().core.is_reset(id) => return bytes,
+            Ok(false) => continue,
+            Err(error) => {
+                broken(live, id, &error);
+                return bytes;
+            }
         }
         let Some(room) = wait_for_room(live, id, writable) else { return bytes };
         let read = { socket }.read(&mut buffer.as_mut()[..room]);
@@ -76,10 +84,12 @@ fn hand_over(live: &Live, id: StreamId, data: Bytes) {
     }
 }
 
-fn wait_for_bytes(socket: &UnixStream) -> io::Result<()> {
+/// False: not yet. Nobody shuts a held socket down to free who waits for it.
+fn wait_for_bytes(socket: &UnixStream, held: bool) -> io::Result<bool> {
+    let patience = if held { PollTimeout::from(HELD_WAIT) } else { PollTimeout::NONE };
     loop {
-        match poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
-            Ok(_) => return Ok(()),
+        match poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], patience) {
+            Ok(ready) => return Ok(ready > 0),
             Err(nix::Error::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -106,6 +116,8 @@ fn wait_for_room(live: &Live, id: StreamId, writable: &Condvar) -> Option<usize>
 /// while they are in the core's cache; the stream's own thread writes what the socket does not take at once.
 pub(crate) struct Egress {
     socket: Arc<UnixStream>,
+    /// The local end is not told that the stream was torn down.
+    held: bool,
     leaving: Mutex<Leaving>,
     pub(crate) wake: Condvar,
 }
@@ -123,13 +135,19 @@ struct Leaving {
 }
 
 impl Egress {
-    pub(crate) fn new(socket: Arc<UnixStream>) -> Egress {
-        Egress { socket, leaving: Mutex::default(), wake: Condvar::new() }
+    pub(crate) fn new(socket: Arc<UnixStream>, held: bool) -> Egress {
+        Egress { socket, held, leaving: Mutex::default(), wake: Condvar::new() }
     }
 
     /// Frees an ingest that reads or an egress that writes.
     pub(crate) fn shut_down(&self) {
-        let _ = self.socket.shutdown(Shutdown::Both);
+        self.shut(Shutdown::Both);
+    }
+
+    fn shut(&self, how: Shutdown) {
+        if !self.held {
+            let _ = self.socket.shutdown(how);
+        }
     }
 }
 
@@ -199,10 +217,10 @@ pub(crate) fn egress(live: &Live, id: StreamId, egress: &Egress, ingest: JoinHan
             None => continue,
             Some(Received::Reset(_, reason)) => {
                 ended = reason;
-                let _ = socket.shutdown(Shutdown::Both);
+                egress.shut_down();
             }
             // Half a close: the other direction may go on.
-            Some(_) => drop(socket.shutdown(Shutdown::Write)),
+            Some(_) => egress.shut(Shutdown::Write),
         }
         break (leaving.total, None);
     };
@@ -210,7 +228,7 @@ pub(crate) fn egress(live: &Live, id: StreamId, egress: &Egress, ingest: JoinHan
     let bytes_to_peer = ingest.join().unwrap_or_default();
     if let Some(error) = broke {
         broken(live, id, &error);
-        let _ = socket.shutdown(Shutdown::Both);
+        egress.shut_down();
         ended = format!("its local socket broke: {error}");
     } else if let Received::Reset(_, reason) = live.with(|state, _| state.core.receive(id)) {
         // After the peer had said all that it had to say.

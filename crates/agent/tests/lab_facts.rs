@@ -1,0 +1,276 @@
+//! What speaks against a migration, between two agents on two of the lab's hosts, each with QEMU: all of it is found, and
+//! nothing that is not there. The guests are a BIOS without anything to boot. Needs root.
+// Timeout: 300 s
+// QEMU: 7.2 10
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use skein_agent::{AcceptorSettings, Addresses, Agent, AgentSettings, Allow, Dirs, VmSettings};
+use skein_api::{Client, Reply, Request, Vm, VmSource};
+use skein_handover::Limits;
+use skein_identity::{ClusterCa, Validity};
+use skein_lab_hosts::{Lab, Spec};
+use skein_machine::facts::{HostFacts, Presence};
+use skein_machine::{Accel, Converges, FileSystem, ProblemKind};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const RATE_MBIT: u32 = 500;
+
+/// One lab at a time.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+struct World {
+    // Dropped in this order: VMs (they outlive agents), agents, the hosts they run in.
+    vms: Vms,
+    _agents: [Agent; 2],
+    lab: Lab,
+    dir: tempfile::TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Stops what is left running.
+struct Vms([Client; 2]);
+
+impl Drop for Vms {
+    fn drop(&mut self) {
+        for client in &self.0 {
+            let Ok(Reply::Vms { vms }) = client.call(&Request::VmList, PATIENCE) else { continue };
+            for Vm { name, .. } in vms {
+                let _ = client.call(&Request::VmStop { name, timeout_s: 0, force: true }, PATIENCE);
+            }
+        }
+    }
+}
+
+impl World {
+    fn new() -> World {
+        let turn = turn();
+        let lab = Lab::up(Spec::pairs(format!("facts{}", std::process::id()), 2, Some(RATE_MBIT))).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let ca = ClusterCa::create("test").unwrap();
+        let hosts_file = dir.path().join("hosts.toml");
+        let host = |name| format!("[[host]]\nname = '{name}'\naddress = ['{}']\n", lab.ip(name, 0).unwrap());
+        fs::write(&hosts_file, host("a") + &host("b")).unwrap();
+        let dirs = ["a", "b"].map(|name| Dirs { state: dir.path().join(name).join("s"), run: dir.path().join(name) });
+        let agents = [0, 1].map(|at| {
+            let name = ["a", "b"][at];
+            let acceptor = AcceptorSettings {
+                listen: "[::]:7070".parse().unwrap(),
+                addresses: Addresses::default(),
+                allow_plain_data: false,
+                outage: Duration::from_secs(60),
+            };
+            let vms = VmSettings {
+                dirs: dirs[at].clone(),
+                hosts_file: hosts_file.clone(),
+                qemu: None,
+                limits: Limits::default(),
+                connections: 1,
+                plain_data: false,
+            };
+            let settings = AgentSettings { acceptor, allow: Allow::new(&[]).unwrap(), vms: Some(vms) };
+            lab.enter(name, || Agent::start(settings, &ca.issue(name, Validity::days(1)).unwrap())).unwrap().unwrap()
+        });
+        let vms = Vms(dirs.map(|dirs| Client::new(&dirs.socket())));
+        World { vms, _agents: agents, lab, dir, _turn: turn }
+    }
+
+    fn client(&self, host: &str) -> &Client {
+        &self.vms.0[usize::from(host == "b")]
+    }
+
+    /// `ip` in a host.
+    fn ip(&self, host: &str, line: &str) {
+        let status = self.lab.command(host, "ip").unwrap().args(line.split_ascii_whitespace()).status().unwrap();
+        assert!(status.success(), "ip {line}");
+    }
+
+    fn disk(&self) -> PathBuf {
+        let path = self.dir.path().join("disk");
+        fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        path
+    }
+
+    /// Starts a VM called `vm`; `more` is the end of its definition.
+    fn start(&self, host: &str, more: &str) {
+        let text = format!("name = 'vm'\nmemory = '128 MiB'\ncpus = 2\n{more}");
+        let from = VmSource::Definition { file: "vm.toml".into(), text };
+        let reply = self.client(host).call(&Request::VmStart { from }, PATIENCE).unwrap();
+        assert!(matches!(reply, Reply::Vm(_)), "{reply:?}");
+    }
+
+    fn check(&self, to: &str) -> skein_api::Check {
+        let request = Request::Check { vm: "vm".into(), to: to.into(), options: Default::default() };
+        match self.client("a").call(&request, PATIENCE).unwrap() {
+            Reply::Check(check) => check,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What kinds of problems there are with moving the VM.
+    fn problems(&self, to: &str) -> Vec<ProblemKind> {
+        let check = self.check(to);
+        check.problems.iter().for_each(|problem| println!("{problem}"));
+        check.problems.iter().map(|problem| problem.kind).collect()
+    }
+
+    fn facts(&self, host: &str) -> HostFacts {
+        match self.client(host).call(&Request::HostShow { name: Some(host.into()) }, PATIENCE).unwrap() {
+            Reply::Host(host) => host.facts.expect("it knows its own"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Killed when dropped.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A tap that somebody holds open, as a guest would.
+fn hold_tap(world: &World, host: &str, tap: &str) -> Killed {
+    let qmp = world.dir.path().join("other");
+    let mut command = world.lab.command(host, skein_hypervisor::Config::new("", 0, "").program()).unwrap();
+    command.args(["-nodefaults", "-display", "none", "-S", "-machine", "none", "-qmp"]);
+    command.arg(format!("unix:{},server=on,wait=off", qmp.display()));
+    command.args(["-netdev", &format!("tap,id=n,ifname={tap},script=no,downscript=no")]);
+    let held = Killed(command.stdin(Stdio::null()).spawn().unwrap());
+    wait_for(&qmp);
+    held
+}
+
+fn wait_for(socket: &Path) {
+    let end = Instant::now() + PATIENCE;
+    while std::os::unix::net::UnixStream::connect(socket).is_err() {
+        assert!(Instant::now() < end, "no {}", socket.display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn what_speaks_against_a_migration() {
+    let world = World::new();
+    let disk = world.disk();
+    for host in ["a", "b"] {
+        world.ip(host, "link add br0 type bridge");
+        world.ip(host, "link set br0 up");
+        world.ip(host, "tuntap add dev tap7 mode tap");
+    }
+    let definition = format!(
+        "[[disk]]\npath = '{}'\nformat = 'raw'\ncache = 'writeback'\n[[nic]]\nbridge = 'br0'\n[[nic]]\ntap = 'tap7'\n",
+        disk.display()
+    );
+    world.start("a", &definition);
+
+    // One kernel, and so the same disk, enough RAM, equal QEMUs: nothing speaks against it.
+    assert_eq!(world.problems("b"), []);
+    let forecast = world.check("b").forecast.expect("there are paths");
+    assert_eq!(forecast.converges, Converges::Yes, "{forecast:?}");
+
+    assert_eq!(world.problems("a"), [ProblemKind::SameHost]);
+
+    world.ip("b", "link set br0 down");
+    assert_eq!(world.problems("b"), [ProblemKind::Bridge]);
+    world.ip("b", "link set br0 up");
+
+    let held = hold_tap(&world, "b", "tap7");
+    assert_eq!(world.problems("b"), [ProblemKind::Tap]);
+    drop(held);
+    assert_eq!(world.problems("b"), []);
+
+    world.start("b", "");
+    assert_eq!(world.problems("b"), [ProblemKind::NameTaken]);
+    let stop = Request::VmStop { name: "vm".into(), timeout_s: 0, force: true };
+    world.client("b").call(&stop, PATIENCE).unwrap();
+    assert_eq!(world.problems("b"), [ProblemKind::NameTaken], "it is stopped");
+    world.client("b").call(&Request::VmForget { name: "vm".into() }, PATIENCE).unwrap();
+
+    // Several at once.
+    fs::remove_file(&disk).unwrap();
+    world.ip("b", "link del br0");
+    assert_eq!(world.problems("b"), [ProblemKind::DiskMissing, ProblemKind::Bridge]);
+}
+
+#[test]
+fn an_overlay_brings_the_image_below_it() {
+    let world = World::new();
+    let (base, overlay) = (world.disk(), world.dir.path().join("overlay"));
+    let qemu = skein_hypervisor::Config::new("", 0, "").program();
+    let beside = qemu.with_file_name("qemu-img");
+    let mut command = Command::new(if beside.exists() { beside } else { "qemu-img".into() });
+    command.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]).arg(&base).arg(&overlay);
+    assert!(command.status().unwrap().success());
+    world.start("a", &format!("[[disk]]\npath = '{}'\nformat = 'qcow2'\ncache = 'writeback'\n", overlay.display()));
+    assert_eq!(world.problems("b"), []);
+    fs::remove_file(&base).unwrap();
+    assert_eq!(world.problems("b"), [ProblemKind::DiskMissing]);
+}
+
+#[test]
+fn a_guest_that_somebody_else_started() {
+    let world = World::new();
+    let (disk, qmp) = (world.disk(), world.dir.path().join("qmp"));
+    world.ip("a", "tuntap add dev tap3 mode tap");
+    let mut command = world.lab.command("a", skein_hypervisor::Config::new("", 0, "").program()).unwrap();
+    command.args("-name vm -nodefaults -display none -machine pc,accel=tcg -cpu Nehalem -m 128 -netdev".split(' '));
+    command.args(["tap,id=n,ifname=tap3,script=no,downscript=no", "-device", "virtio-net-pci,netdev=n,romfile="]);
+    command.args(["-drive", &format!("file={},format=raw,if=virtio", disk.display())]);
+    command.args(["-qmp", &format!("unix:{},server=on,wait=off", qmp.display())]);
+    let _qemu = Killed(command.stdin(Stdio::null()).spawn().unwrap());
+    wait_for(&qmp);
+    let reply = world.client("a").call(&Request::VmAdopt { qmp, name: None }, PATIENCE).unwrap();
+    assert!(matches!(reply, Reply::Vm(_)), "{reply:?}");
+    assert_eq!(world.problems("b"), []);
+
+    world.ip("b", "tuntap add dev tap3 mode tap");
+    let _held = hold_tap(&world, "b", "tap3");
+    fs::remove_file(&disk).unwrap();
+    assert_eq!(world.problems("b"), [ProblemKind::DiskMissing, ProblemKind::Tap]);
+}
+
+#[test]
+fn a_host_and_its_qemu() {
+    let world = World::new();
+    world.ip("a", "link add br0 type bridge");
+    world.ip("a", "link set br0 up");
+    world.ip("a", "link add br1 type bridge");
+    world.start("a", "[[nic]]\nbridge = 'br0'\n");
+    let facts = world.facts("a");
+    assert_eq!((facts.name.as_str(), facts.journal.clone()), ("a", Ok(())));
+    assert_eq!(facts.bridges.iter().collect::<Vec<_>>(), ["br0"], "br1 is down");
+    assert_eq!(facts.taps_in_use.len(), 1, "{:?}", facts.taps_in_use);
+    assert!(facts.taps_in_use.first().unwrap().starts_with("sk"));
+    assert_eq!(
+        facts.vms.iter().map(|vm| (vm.name.as_str(), &vm.presence)).collect::<Vec<_>>(),
+        [("vm", &Presence::Guest)]
+    );
+    assert!(facts.nics.iter().any(|nic| nic.name == "nic0"), "{:?}", facts.nics);
+    assert!(facts.files.is_empty() && facts.files.iter().all(|file| file.file_system == FileSystem::Local));
+
+    let qemu = facts.qemu.unwrap();
+    let own = format!("pc-q35-{}.{}", qemu.version.major, qemu.version.minor);
+    assert!(qemu.machines.iter().any(|machine| machine.name == own && machine.alias.as_deref() == Some("q35")));
+    let tcg = qemu.accels.iter().find(|accel| accel.accel == Accel::Tcg).expect("each QEMU that is tried has TCG");
+    assert!(tcg.features.as_ref().unwrap().contains("sse4.1"), "{:?}", tcg.features);
+    let missing = |name: &str| &tcg.cpu_models.iter().find(|model| model.name == name).unwrap().missing;
+    assert!(missing("Nehalem").is_empty() && !missing("SapphireRapids").is_empty());
+    assert_eq!(facts.kvm.is_ok(), qemu.accels.iter().any(|accel| accel.accel == Accel::Kvm));
+
+    // The second time it is remembered.
+    let begun = Instant::now();
+    world.facts("a");
+    println!("facts of a host whose QEMU is known: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(1));
+}

@@ -1,0 +1,532 @@
+//! Agents that talk to each other on the loopback interface: real sockets, real TLS, real processes, no privileges.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use skein_agent::{
+    AcceptorSettings, Addresses, Allow, Answer, AskError, DialerSettings, PeerEvent, Peers, PeersSettings, Question,
+    Tap, Wire,
+};
+use skein_handover::{Intent, Message, MigrationId};
+use skein_identity::{ClusterCa, Identity, Validity};
+use skein_machine::facts::HostFacts;
+use skein_transfer::{Dialer, Live};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// An agent's share of this, and what its peers do.
+struct Node {
+    peers: Peers,
+    events: Receiver<PeerEvent>,
+}
+
+fn loopback() -> Addresses {
+    Addresses { nics: vec!["lo".into()] }
+}
+
+fn start(dir: &Path, identity: &Identity, port: u16) -> Node {
+    let settings = PeersSettings {
+        acceptor: AcceptorSettings {
+            listen: SocketAddr::from(([127, 0, 0, 1], port)),
+            addresses: loopback(),
+            allow_plain_data: false,
+            outage: Duration::from_secs(60),
+        },
+        allow: Allow::new(&["/nowhere/*"]).unwrap(),
+        hosts_file: dir.join("hosts.toml"),
+        connections: 1,
+        plain_data: false,
+    };
+    let name = identity.host().to_owned();
+    let answer = move |peer: &str, question: Question| match question {
+        Question::HostFacts { taps, .. } if taps == ["panic"] => panic!("as it was asked to"),
+        Question::HostFacts { taps, .. } if taps == ["no"] => Err(format!("not to {peer}")),
+        Question::HostFacts { taps, .. } => Ok(Answer::HostFacts(Box::new(facts(&name, taps)))),
+    };
+    let (sender, events) = sync_channel(64);
+    let deadline = Instant::now() + 5 * SECOND;
+    loop {
+        match Peers::start(settings.clone(), identity, Arc::new(answer.clone()), sender.clone()) {
+            Ok(peers) => return Node { peers, events },
+            // The one before has not closed its socket yet.
+            Err(error) => assert!(error.is_in_use() && Instant::now() < deadline, "{error}: {}", error.source),
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn facts(name: &str, taps: Vec<String>) -> HostFacts {
+    let facts = serde_json::json!({
+        "name": name, "boot_id": null, "ram_bytes": 1, "ram_available_bytes": 1, "hugepages": [], "cpus": 1,
+        "cpu_vendor": "", "cpu_flags": [], "kvm": {"Ok": null}, "qemu": {"Err": "none"}, "bridges": [],
+        "taps_in_use": taps, "vms": [], "incoming": {"limit": 1, "used": 0}, "outgoing": {"limit": 1, "used": 0},
+        "journal": {"Ok": null}, "files": [], "nics": [],
+    });
+    serde_json::from_value(facts).unwrap()
+}
+
+fn question(tap: &str) -> Question {
+    Question::HostFacts { qemu: None, files: vec!["/srv/a".into()], taps: vec![tap.into()] }
+}
+
+fn message(id: u64, offer: &str) -> Message {
+    Message::Intent { id: MigrationId(id), intent: Intent::Prepare, vm: "web".into(), priority: 1, offer: offer.into() }
+}
+
+impl Node {
+    /// Waits for an event, past others.
+    fn wait(&self, wanted: &PeerEvent, patience: Duration) -> Duration {
+        let begin = Instant::now();
+        loop {
+            match self.events.recv_timeout(patience.saturating_sub(begin.elapsed())) {
+                Ok(event) if event == *wanted => return begin.elapsed(),
+                Ok(_) => {}
+                Err(error) => panic!("no {wanted:?} within {patience:?}: {error}"),
+            }
+        }
+    }
+
+    fn contact(&self, host: &str, contact: bool, patience: Duration) -> Duration {
+        self.wait(&PeerEvent::Contact(host.into(), contact), patience)
+    }
+
+    fn message(&self, host: &str, message: Message) {
+        self.wait(&PeerEvent::Message(host.into(), message), 5 * SECOND);
+    }
+
+    fn is_quiet(&self, time: Duration) -> bool {
+        self.events.recv_timeout(time) == Err(RecvTimeoutError::Timeout)
+    }
+}
+
+struct World {
+    dir: tempfile::TempDir,
+    ca: ClusterCa,
+}
+
+impl World {
+    fn new() -> World {
+        World { dir: tempfile::tempdir().unwrap(), ca: ClusterCa::create("test").unwrap() }
+    }
+
+    fn identity(&self, name: &str) -> Identity {
+        self.ca.issue(name, Validity::days(1)).unwrap()
+    }
+
+    fn start(&self, name: &str) -> Node {
+        start(self.dir.path(), &self.identity(name), 0)
+    }
+
+    /// Two of them that know where each is.
+    fn pair(&self) -> (Node, Node) {
+        let (a, b) = (self.start("a"), self.start("b"));
+        self.list(&[("a", a.peers.port()), ("b", b.peers.port())]);
+        (a, b)
+    }
+
+    fn list(&self, hosts: &[(&str, u16)]) {
+        let host = |(name, port): &(&str, u16)| format!("[[host]]\nname = '{name}'\naddress = ['127.0.0.1:{port}']\n");
+        let text: String = hosts.iter().map(host).collect();
+        let new = self.path("hosts.new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, self.path("hosts.toml")).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A session with an agent, of somebody who may say anything.
+    fn session(&self, name: &str, to: &Node) -> Arc<Dialer> {
+        let settings = DialerSettings {
+            to: vec![SocketAddr::from(([127, 0, 0, 1], to.peers.port()))],
+            host: None,
+            addresses: loopback(),
+            connections: 1,
+            plain_data: false,
+            outage: Duration::from_secs(60),
+        };
+        Dialer::start(settings, &self.identity(name)).unwrap().0
+    }
+}
+
+fn open(live: &Arc<Live>, target: &str) -> UnixStream {
+    let (near, far) = UnixStream::pair().unwrap();
+    near.set_read_timeout(Some(10 * SECOND)).unwrap();
+    near.set_write_timeout(Some(10 * SECOND)).unwrap();
+    live.open(target, far).unwrap();
+    near
+}
+
+/// Whether a connection ends without a word.
+fn ends(mut socket: &UnixStream) -> bool {
+    matches!(socket.read(&mut [0]), Ok(0)) || socket.write_all(b"x").is_err()
+}
+
+#[test]
+fn two_agents_talk_as_long_as_one_wants_to() {
+    let world = World::new();
+    let (a, b) = world.pair();
+    assert!(!a.peers.send("b", &message(1, "")), "nobody is there yet");
+    a.peers.reach("b", true);
+    a.peers.reach("b", true);
+    let time = a.contact("b", true, 5 * SECOND);
+    println!("in contact after {time:?}");
+    b.contact("a", true, 5 * SECOND);
+    assert!(a.peers.contact("b") && b.peers.contact("a"));
+    for id in 0..100 {
+        assert!(a.peers.send("b", &message(id, &"x".repeat(id as usize * 100))));
+        assert!(b.peers.send("a", &message(id, "y")));
+    }
+    for id in 0..100 {
+        b.message("a", message(id, &"x".repeat(id as usize * 100)));
+        a.message("b", message(id, "y"));
+    }
+    // Longer than a line may be: refused, and nothing else is lost.
+    assert!(!a.peers.send("b", &message(1, &"x".repeat(5 << 20))));
+    assert!(a.peers.send("b", &message(1, &"x".repeat(3 << 20))));
+    b.message("a", message(1, &"x".repeat(3 << 20)));
+    assert_eq!(a.peers.snapshots().len(), 1);
+    a.peers.reach("b", false);
+    assert!(a.is_quiet(4 * SECOND));
+    a.contact("b", false, 3 * SECOND);
+    b.contact("a", false, 3 * SECOND);
+    assert!(!a.peers.send("b", &message(1, "")) && a.peers.snapshots().is_empty());
+    let begin = Instant::now();
+    drop((a, b));
+    assert!(begin.elapsed() < 2 * SECOND, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn sessions_that_both_dialled_are_one_contact() {
+    let world = World::new();
+    let (a, b) = world.pair();
+    a.peers.reach("b", true);
+    a.contact("b", true, 5 * SECOND);
+    b.contact("a", true, 5 * SECOND);
+    b.peers.reach("a", true);
+    // Each control stream is told, as what was said in another may be lost.
+    a.contact("b", true, 5 * SECOND);
+    b.contact("a", true, 5 * SECOND);
+    a.peers.reach("b", false);
+    assert!(a.is_quiet(7 * SECOND), "the other's session stays");
+    assert_eq!((a.peers.snapshots().len(), b.peers.snapshots().len()), (1, 1));
+    assert!(a.peers.send("b", &message(1, "")));
+    b.message("a", message(1, ""));
+}
+
+#[test]
+fn questions_are_answered_or_it_is_said_why_not() {
+    let world = World::new();
+    let (a, b) = world.pair();
+    let ask = |host: &str, tap: &str| a.peers.ask(host, &question(tap), Instant::now() + 5 * SECOND);
+    let Answer::HostFacts(found) = ask("b", "tap7").unwrap();
+    assert_eq!((found.name.as_str(), found.taps_in_use.contains("tap7")), ("b", true));
+    let error = ask("b", "no").unwrap_err();
+    assert!(matches!(error, AskError::Refused { .. }) && error.to_string().contains("not to a"), "{error}");
+    assert!(matches!(ask("b", "panic"), Err(AskError::Refused { .. })));
+    assert!(matches!(ask("a", ""), Err(AskError::Myself(_))));
+    // Forty at once, of which a few are answered at a time.
+    thread::scope(|scope| {
+        let asked: Vec<_> = (0..40).map(|_| scope.spawn(|| ask("b", "tap"))).collect();
+        for one in asked {
+            match one.join().unwrap() {
+                Ok(_) => {}
+                Err(AskError::Refused { reason, .. }) => assert!(reason.contains("too many"), "{reason}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+    let begin = Instant::now();
+    let error = ask("nowhere.invalid", "").unwrap_err();
+    assert!(matches!(error, AskError::Unreachable { .. }) && error.to_string().contains("hosts.toml"), "{error}");
+    // Nobody listens there any more.
+    b.peers.stop();
+    let error = ask("b", "").unwrap_err();
+    println!("{error}");
+    assert!(begin.elapsed() < 6 * SECOND, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn another_host_at_the_address_is_refused() {
+    let world = World::new();
+    let (a, b) = world.pair();
+    world.list(&[("c", b.peers.port())]);
+    let error = a.peers.ask("c", &question(""), Instant::now() + 5 * SECOND).unwrap_err().to_string();
+    assert!(error.contains("is b, not c"), "{error}");
+}
+
+#[test]
+fn an_agent_that_was_stopped_and_started_again_is_found_again() {
+    let world = World::new();
+    let (a, mut b) = world.pair();
+    a.peers.reach("b", true);
+    a.contact("b", true, 5 * SECOND);
+    for pause in [0, 300, 3000, 7000] {
+        let port = b.peers.port();
+        drop(b);
+        let lost = a.contact("b", false, 3 * SECOND);
+        thread::sleep(Duration::from_millis(pause));
+        b = start(world.dir.path(), &world.identity("b"), port);
+        let found = a.contact("b", true, 2 * SECOND);
+        println!("stopped for {pause} ms: lost after {lost:?}, in contact {found:?} after its start");
+        assert!(found < SECOND);
+        b.contact("a", true, SECOND);
+    }
+}
+
+/// An agent in a process of its own: the test below, in this program.
+struct Process {
+    child: Child,
+    port: u16,
+}
+
+const CHILD: &str = "SKEIN_TEST_PEER";
+
+impl Process {
+    fn start(world: &World, port: u16) -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "an_agent_of_its_own", "--nocapture"])
+            .env(CHILD, format!("{}:{port}", world.dir.path().display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let port = lines.find_map(|line| line.unwrap().strip_prefix("port ")?.parse().ok()).unwrap();
+        // What it says must not be in its way.
+        thread::spawn(move || lines.for_each(drop));
+        Process { child, port }
+    }
+
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+#[ignore = "a process that other tests start"]
+fn an_agent_of_its_own() {
+    let Ok(place) = std::env::var(CHILD) else { return };
+    let (dir, port) = place.rsplit_once(':').unwrap();
+    let identity = Identity::load(&Path::new(dir).join("identity")).unwrap();
+    let node = start(Path::new(dir), &identity, port.parse().unwrap());
+    println!("\nport {}", node.peers.port());
+    // Until it is killed, or the test that started it is gone.
+    thread::spawn(move || node.events.into_iter().for_each(drop));
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+#[test]
+fn an_agent_that_is_killed_or_stands_still_is_out_of_contact_until_it_is_back() {
+    let world = World::new();
+    world.identity("b").save(&world.path("identity")).unwrap();
+    let mut b = Process::start(&world, 0);
+    world.list(&[("b", b.port)]);
+    let a = world.start("a");
+    a.peers.reach("b", true);
+    a.contact("b", true, 5 * SECOND);
+    for pause in [0, 3000, 8000] {
+        let port = b.port;
+        b.signal("-KILL");
+        drop(b);
+        let lost = (pause > 0).then(|| a.contact("b", false, 3 * SECOND));
+        thread::sleep(Duration::from_millis(pause));
+        b = Process::start(&world, port);
+        let begin = Instant::now();
+        if lost.is_none() {
+            // Before it could miss it.
+            a.contact("b", false, 3 * SECOND);
+        }
+        a.contact("b", true, 2 * SECOND);
+        println!("killed: lost after {lost:?}, away for {pause} ms, found {:?} after its start", begin.elapsed());
+        assert!(begin.elapsed() < SECOND);
+    }
+    b.signal("-STOP");
+    let lost = a.contact("b", false, 5 * SECOND);
+    thread::sleep(2 * SECOND);
+    b.signal("-CONT");
+    let found = a.contact("b", true, 2 * SECOND);
+    println!("standing still: lost after {lost:?}, found after {found:?}");
+    assert!(a.peers.ask("b", &question("tap"), Instant::now() + 5 * SECOND).is_ok());
+}
+
+#[test]
+fn a_tap_leads_to_a_landing() {
+    let world = World::new();
+    let (a, b) = world.pair();
+    let id = MigrationId(0x17);
+    let (tap_path, target) = (world.path("tap.sock"), world.path("target.sock"));
+    b.peers.landings().open(id, "a", &target);
+    let listener = UnixListener::bind(&target).unwrap();
+    // Nobody has reached b before: the first connection waits for the session.
+    let tap = Tap::start(&tap_path, &a.peers, "b", id).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&tap_path).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let mut sockets: Vec<UnixStream> = (0..8).map(|_| UnixStream::connect(&tap_path).unwrap()).collect();
+    for (nth, socket) in sockets.iter_mut().enumerate().rev() {
+        socket.set_read_timeout(Some(10 * SECOND)).unwrap();
+        socket.write_all(&[nth as u8]).unwrap();
+    }
+    let mut landed: Vec<UnixStream> = Vec::new();
+    for nth in 0..8 {
+        let (mut socket, _) = listener.accept().unwrap();
+        let mut first = [99];
+        socket.read_exact(&mut first).unwrap();
+        assert_eq!(first, [nth], "in the order of the connections");
+        landed.push(socket);
+    }
+    // Both ways, megabytes, and an end.
+    let data: Vec<u8> = (0..3_000_000u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();
+    for (near, far) in [(&sockets[0], &landed[0]), (&landed[1], &sockets[1])] {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                { near }.write_all(&data).unwrap();
+                near.shutdown(Shutdown::Write).unwrap();
+            });
+            let mut got = Vec::new();
+            { far }.read_to_end(&mut got).unwrap();
+            assert!(got == data);
+        });
+    }
+    // More than linger: the tap keeps the session.
+    thread::sleep(Duration::from_millis(5500));
+    sockets[2].write_all(b"still there").unwrap();
+    let mut got = [0; 11];
+    landed[2].read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"still there");
+    drop(tap);
+    assert!(!tap_path.exists() && UnixStream::connect(&tap_path).is_err());
+    assert!(ends(&sockets[2]) && ends(&landed[2]), "the tap's connections end with it");
+}
+
+#[test]
+fn a_landing_is_for_one_migration_of_one_peer_while_it_is_open() {
+    let world = World::new();
+    let (a, b) = world.pair();
+    let c = world.start("c");
+    let (id, target) = (MigrationId(1), world.path("target.sock"));
+    let listener = UnixListener::bind(&target).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let tap = |node: &Node, name: &str, id| {
+        let path = world.path(name);
+        let tap = Tap::start(&path, &node.peers, "b", id).unwrap();
+        let socket = UnixStream::connect(&path).unwrap();
+        socket.set_read_timeout(Some(10 * SECOND)).unwrap();
+        { &socket }.write_all(b"QEVM").unwrap();
+        (tap, socket)
+    };
+    // Unknown, a stranger's, another's.
+    let (_tap, socket) = tap(&a, "unknown", id);
+    assert!(ends(&socket));
+    b.peers.landings().open(id, "a", &target);
+    let (_stranger, socket) = tap(&c, "stranger", id);
+    assert!(ends(&socket));
+    let (_other, socket) = tap(&a, "other", MigrationId(2));
+    assert!(ends(&socket));
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "QEMU was not bothered");
+    // The one that it is for.
+    let (_right, socket) = tap(&a, "right", id);
+    let begin = Instant::now();
+    let (landed, _) = loop {
+        match listener.accept() {
+            Ok(landed) => break landed,
+            Err(_) => assert!(begin.elapsed() < 5 * SECOND),
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    landed.set_nonblocking(false).unwrap();
+    let mut got = [0; 4];
+    { &landed }.read_exact(&mut got).unwrap();
+    b.peers.landings().close(id);
+    assert!(ends(&landed) && ends(&socket), "its connections end with it");
+    let (_late, socket) = tap(&a, "late", id);
+    assert!(ends(&socket));
+    // Nothing else than a tap's path, and no socket that is not allowed.
+    let live = world.session("a", &b);
+    for target in ["skein:migration/x", "skein:", "/etc/shadow"] {
+        assert!(ends(&open(live.live(), target)), "{target}");
+    }
+}
+
+#[test]
+fn who_talks_nonsense_loses_its_session_and_nobody_else_does() {
+    let world = World::new();
+    let (a, b) = world.pair();
+    a.peers.reach("b", true);
+    b.contact("a", true, 5 * SECOND);
+    let hello = Wire::hello().line().unwrap();
+    let other_version = hello.iter().map(|byte| if *byte == b'1' { b'7' } else { *byte }).collect::<Vec<u8>>();
+    let endless = [hello.clone(), vec![b' '; 5 << 20]].concat();
+    for (what, bytes) in [
+        ("noise", b"\xff\xfe\0\n".to_vec()),
+        ("another version", other_version),
+        ("no greeting", b"{\"tell\":{\"number\":1,\"answer\":{\"Err\":\"\"}}}\n".to_vec()),
+        ("a second greeting", [hello.clone(), hello.clone()].concat()),
+        ("something unknown", [hello.clone(), b"{\"shutdown\":{}}\n".to_vec()].concat()),
+        ("a line without end", endless),
+    ] {
+        let dialer = world.session("mallory", &b);
+        let socket = open(dialer.live(), "skein:control");
+        let _ = { &socket }.write_all(&bytes);
+        let begin = Instant::now();
+        while dialer.live().ended().is_none() {
+            assert!(begin.elapsed() < 5 * SECOND, "{what}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+    assert!(a.peers.contact("b") && b.peers.contact("a"));
+    assert!(a.peers.send("b", &message(1, "")));
+    b.message("a", message(1, ""));
+    // Nor may anybody be this host itself.
+    let dialer = world.session("b", &b);
+    assert!(ends(&open(dialer.live(), "skein:control")));
+    assert!(!b.peers.contact("b"));
+}
+
+#[test]
+fn who_does_not_listen_holds_up_nobody() {
+    let world = World::new();
+    let b = world.start("b");
+    let dialer = world.session("deaf", &b);
+    let mut first = open(dialer.live(), "skein:control");
+    first.write_all(&Wire::hello().line().unwrap()).unwrap();
+    b.contact("deaf", true, 5 * SECOND);
+    let large = "x".repeat(100_000);
+    let begin = Instant::now();
+    let mut sent = 0;
+    while b.peers.send("deaf", &message(sent, &large)) {
+        sent += 1;
+        assert!(sent < 1000, "queued without end");
+    }
+    println!("{sent} messages in {:?}", begin.elapsed());
+    assert!(begin.elapsed() < 2 * SECOND);
+    b.contact("deaf", false, SECOND);
+    assert!(dialer.live().ended().is_none(), "the session may carry migrations");
+    // The next control stream in it is as good as new; a third one replaces it.
+    for _ in 0..2 {
+        let mut socket = open(dialer.live(), "skein:control");
+        socket.write_all(&Wire::hello().line().unwrap()).unwrap();
+        b.contact("deaf", true, 5 * SECOND);
+        assert!(b.peers.send("deaf", &message(7, "")));
+        let mut lines = BufReader::new(socket);
+        assert!(matches!(Wire::read(&mut lines), Ok(Wire::Hello { .. })));
+        assert_eq!(Wire::read(&mut lines).unwrap(), Wire::Handover(message(7, "")));
+        std::mem::forget(lines);
+    }
+}
