@@ -16,6 +16,11 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Vm(commands::vm::Args),
+    Host(commands::host::Args),
+    Migrate(commands::migrate::Args),
+    Migration(commands::migration::Args),
+    Doctor(commands::doctor::Args),
     Agent(commands::agent::Args),
     Tunnel(commands::tunnel::Args),
     Ca(commands::ca::Args),
@@ -23,6 +28,7 @@ enum Command {
     Bench(commands::bench::Args),
     Demo(commands::demo::Args),
     Completions(commands::completions::Args),
+    Man(commands::man::Args),
 }
 
 fn main() -> ExitCode {
@@ -32,17 +38,24 @@ fn main() -> ExitCode {
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("SKEIN_LOG").unwrap_or_else(|_| "info".into()))
         .with_target(false)
         .init();
+    let success = |()| ExitCode::SUCCESS;
     let done = match Cli::parse().command {
-        Command::Agent(args) => commands::agent::run(args),
-        Command::Tunnel(args) => commands::tunnel::run(args),
-        Command::Ca(args) => commands::ca::run(args),
-        Command::Lab(args) => commands::lab::run(args),
-        Command::Bench(args) => commands::bench::run(args),
-        Command::Demo(args) => commands::demo::run(args),
-        Command::Completions(args) => commands::completions::run(args),
+        Command::Vm(args) => commands::vm::run(args),
+        Command::Host(args) => commands::host::run(args),
+        Command::Migrate(args) => commands::migrate::run(args),
+        Command::Migration(args) => commands::migration::run(args),
+        Command::Doctor(args) => commands::doctor::run(args),
+        Command::Agent(args) => commands::agent::run(args).map(success),
+        Command::Tunnel(args) => commands::tunnel::run(args).map(success),
+        Command::Ca(args) => commands::ca::run(args).map(success),
+        Command::Lab(args) => commands::lab::run(args).map(success),
+        Command::Bench(args) => commands::bench::run(args).map(success),
+        Command::Demo(args) => commands::demo::run(args).map(success),
+        Command::Completions(args) => commands::completions::run(args).map(success),
+        Command::Man(args) => commands::man::run(args),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // The chain once, here: no Display repeats its source.
             eprintln!("skein: {}", error.chain().map(|e| e.to_string()).collect::<Vec<_>>().join(": "));

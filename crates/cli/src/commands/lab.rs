@@ -1,12 +1,13 @@
 //! `skein lab`.
 
-use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 
 use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 use skein_lab_hosts::{Cut, Family, Lab, LabError, LabNic, Layout, Spec, down, labs};
+
+use super::text::print;
 
 /// Hosts in network namespaces on this machine, with links to shape, cut and heal.
 ///
@@ -351,12 +352,4 @@ fn line(host: &str, nic: &LabNic) -> String {
     let LabNic { name, segment, mtu, .. } = nic;
     let addresses = addresses.join(" ");
     format!("  {host:<8} {name:<6} {rate:>11}  mtu {mtu:<5} segment {segment:<4} {addresses}{cut}\n")
-}
-
-/// To standard output; that its reader has seen enough (`| head`) is no error.
-fn print(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot write to standard output"),
-        _ => Ok(()),
-    }
 }

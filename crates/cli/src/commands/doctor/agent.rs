@@ -1,0 +1,171 @@
+//! Whether this host is a member of its cluster: identity, agent, the other hosts.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use skein_api::{CallError, Client, Host, Reply, Request};
+use skein_identity::{Identity, IdentityError, RENEW_DAYS_BEFORE};
+use skein_machine::hosts::Hosts;
+
+use super::{Finding, bad, chain, ok, warn};
+use crate::commands::local::unexpected;
+use crate::commands::text::count;
+
+/// An agent answers what it knows by itself in no time.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// A file of hosts is shorter than this.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+pub fn identity(dir: &Path) -> Finding {
+    let identity = match Identity::load(dir) {
+        Ok(identity) => identity,
+        Err(IdentityError::Read { path, source }) if source.kind() == ErrorKind::PermissionDenied => {
+            return warn("identity", format!("{} is not open to this user", path.display()), "run this as root (sudo)");
+        }
+        // Its words say what to do.
+        Err(error) => return bad("identity", chain(error), format!("see `skein ca show {}`", dir.display())),
+    };
+    let (host, day) = (identity.host(), identity.info().not_after.strftime("%F"));
+    match identity.info().days_left(SystemTime::now()) {
+        left if left < RENEW_DAYS_BEFORE => warn(
+            "identity",
+            format!("{host}, valid until {day} only, {left} days more"),
+            format!("where the cluster's CA is: skein ca renew {host}; copy host.pem to {}", dir.display()),
+        ),
+        _ => ok("identity", format!("{host}, valid until {day}")),
+    }
+}
+
+/// What the agent says, and its process.
+pub fn agent(client: &Client) -> (Vec<Finding>, Option<i32>) {
+    // A connection without a request: only to see who listens.
+    let pid = client.connect().ok().and_then(|stream| getsockopt(&stream, PeerCredentials).ok()).map(|peer| peer.pid());
+    let local = match client.call(&Request::HostShow { name: None }, ANSWER_TIME) {
+        Ok(Reply::Host(host)) => host,
+        Ok(reply) => return (vec![unusable(unexpected(&reply))], pid),
+        Err(error) => return (vec![unusable(error)], pid),
+    };
+    let mut findings = vec![ok("agent", format!("runs and answers, as {}", local.name))];
+    if let Some(Err(why)) = local.facts.as_ref().map(|facts| &facts.journal) {
+        let cure = "make room on its disk, or make it writable; until then no migration is begun";
+        findings.push(bad("agent", format!("cannot write its journal: {why}"), cure));
+    }
+    match client.call(&Request::HostList, ANSWER_TIME) {
+        Ok(Reply::Hosts { hosts }) => findings.push(contacts(&hosts)),
+        Ok(reply) => findings.push(unusable(unexpected(&reply))),
+        Err(error) => findings.push(unusable(error)),
+    }
+    (findings, pid)
+}
+
+fn unusable(error: CallError) -> Finding {
+    match error {
+        // Its own words say what to do; the reason behind it (no such file) adds nothing.
+        CallError::NoAgent { ref path, ref source } => {
+            let what = format!("none listens on {} ({})", path.display(), source.kind());
+            bad("agent", what, "systemctl start skein-agent, or `skein agent`")
+        }
+        CallError::Forbidden { ref path, .. } => {
+            warn("agent", format!("{} is not open to this user", path.display()), "run this as root (sudo)")
+        }
+        error => bad("agent", chain(error), "look at its log: journalctl -u skein-agent"),
+    }
+}
+
+fn contacts(hosts: &[Host]) -> Finding {
+    let others: Vec<&Host> = hosts.iter().filter(|host| !host.is_local).collect();
+    let lost: Vec<String> = others
+        .iter()
+        .filter(|host| host.reachable == Some(false))
+        .map(|host| if host.note.is_empty() { host.name.clone() } else { format!("{} ({})", host.name, host.note) })
+        .collect();
+    if !lost.is_empty() {
+        let cure = "start the agent there; let port 7070/tcp through on every NIC; check its address in hosts.toml";
+        return warn("hosts", format!("out of reach: {}", lost.join(", ")), cure);
+    }
+    let reached = others.iter().filter(|host| host.reachable == Some(true)).count();
+    ok("hosts", format!("{} known, {reached} in contact", count(others.len(), "other host")))
+}
+
+pub fn hosts_file(path: &Path) -> Finding {
+    let shown = path.display();
+    let text = std::fs::File::open(path).and_then(|file| {
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut std::io::Read::take(file, FILE_BYTES_MAX + 1), &mut text)?;
+        Ok(text)
+    });
+    match text {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            ok("hosts", format!("there is no {shown}: hosts are found by their names (DNS, /etc/hosts)"))
+        }
+        Err(error) => {
+            bad("hosts", format!("cannot read {shown}: {error}"), "make it a text file that this user may read")
+        }
+        Ok(text) => match Hosts::parse(&text, &shown.to_string()) {
+            Ok(hosts) => ok("hosts", format!("{shown} names {}", count(hosts.hosts.len(), "host"))),
+            Err(error) => {
+                let first = error.faults.first();
+                let what = first.map_or(String::new(), |fault| {
+                    format!("{shown}:{}:{}: {}", fault.line, fault.column, fault.reason)
+                });
+                let more = error.faults.len() - usize::from(first.is_some()) + error.more;
+                let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
+                bad("hosts", what + &more, first.map(|fault| fault.cure.clone()).unwrap_or_default())
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Severity;
+    use super::*;
+
+    fn host(name: &str, is_local: bool, reachable: Option<bool>, note: &str) -> Host {
+        Host { name: name.into(), addresses: vec![], is_local, reachable, note: note.into(), facts: None }
+    }
+
+    #[test]
+    fn hosts_out_of_reach_are_named() {
+        let hosts = [host("a", true, None, ""), host("b", false, Some(true), ""), host("c", false, None, "")];
+        assert_eq!(contacts(&hosts), ok("hosts", "2 other hosts known, 1 in contact"));
+        let lost = contacts(&[host("b", false, Some(false), "refused"), host("c", false, Some(false), "")]);
+        assert_eq!((lost.severity, lost.what.as_str()), (Severity::Warn, "out of reach: b (refused), c"));
+    }
+
+    #[test]
+    fn a_file_of_hosts_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("hosts.toml");
+        assert_eq!(hosts_file(&path).severity, Severity::Ok);
+        std::fs::write(&path, "[[host]]\nname = 'b'\naddress = ['10.0.0.2']\n").unwrap();
+        assert!(hosts_file(&path).what.ends_with("names 1 host"));
+        std::fs::write(&path, "[[host]]\nname = 'b'\nadress = []\n").unwrap();
+        let finding = hosts_file(&path);
+        assert_eq!(finding.severity, Severity::Bad);
+        assert!(finding.what.contains("hosts.toml:1:1: ") && finding.what.ends_with("(and 1 more)"), "{finding:?}");
+        assert!(!finding.cure.is_empty());
+        std::fs::write(&path, b"\xff").unwrap();
+        assert_eq!(hosts_file(&path).severity, Severity::Bad);
+        assert_eq!(hosts_file(dir.path()).severity, Severity::Bad);
+    }
+
+    #[test]
+    fn identities_are_judged() {
+        use skein_identity::{ClusterCa, Validity};
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        assert_eq!(identity(&at("none")).severity, Severity::Bad);
+        let ca = ClusterCa::create("lab").unwrap();
+        for (name, days, severity) in [("long", 365, Severity::Ok), ("short", 20, Severity::Warn)] {
+            ca.issue("hosta", Validity::days(days)).unwrap().save(&at(name)).unwrap();
+            let finding = identity(&at(name));
+            assert_eq!(finding.severity, severity, "{finding:?}");
+            assert!(finding.what.starts_with("hosta, valid until 2"));
+        }
+        std::fs::write(at("long").join("host.pem"), "x").unwrap();
+        assert_eq!(identity(&at("long")).severity, Severity::Bad);
+    }
+}

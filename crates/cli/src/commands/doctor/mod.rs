@@ -1,0 +1,147 @@
+//! `skein doctor`.
+
+mod agent;
+mod network;
+mod system;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::local::Local;
+use super::text::{clean_line, count, print, print_json};
+
+/// Say what is missing or slow on this host, and how to mend it.
+///
+/// Changes nothing, and works without an agent. In the directory of the agent's state it writes a small file to see how
+/// long that takes, and removes it.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  skein doctor
+  skein doctor --json | jq '.[] | select(.severity != \"ok\")'
+
+Exit codes:
+  0  nothing is bad (warnings are told)
+  1  something has to be mended before guests can be moved")]
+pub struct Args {
+    #[command(flatten)]
+    local: Local,
+    /// This host's identity
+    #[arg(long, value_name = "DIR", default_value = skein_identity::DEFAULT_IDENTITY_DIR)]
+    identity: PathBuf,
+    /// Where the agent keeps its state
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/skein")]
+    state: PathBuf,
+    /// The other hosts
+    #[arg(long, value_name = "FILE", default_value = "/etc/skein/hosts.toml")]
+    hosts: PathBuf,
+    /// The QEMU that is to run guests [default: $SKEIN_QEMU or qemu-system-x86_64]
+    #[arg(long, value_name = "PROGRAM")]
+    qemu: Option<PathBuf>,
+    /// A JSON array with an object a finding: severity (ok, warn, bad), topic, what, cure
+    #[arg(long)]
+    json: bool,
+}
+
+/// How it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Severity {
+    Ok,
+    /// Slow, or about to be bad.
+    Warn,
+    /// Guests cannot be moved.
+    Bad,
+}
+
+/// Something that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    severity: Severity,
+    topic: &'static str,
+    what: String,
+    /// Empty if there is nothing to mend.
+    cure: String,
+}
+
+fn ok(topic: &'static str, what: impl Into<String>) -> Finding {
+    Finding { severity: Severity::Ok, topic, what: what.into(), cure: String::new() }
+}
+
+fn warn(topic: &'static str, what: impl Into<String>, cure: impl Into<String>) -> Finding {
+    Finding { severity: Severity::Warn, topic, what: what.into(), cure: cure.into() }
+}
+
+fn bad(topic: &'static str, what: impl Into<String>, cure: impl Into<String>) -> Finding {
+    Finding { severity: Severity::Bad, topic, what: what.into(), cure: cure.into() }
+}
+
+/// An error and its reasons, in a line.
+fn chain(error: impl std::error::Error + Send + Sync + 'static) -> String {
+    format!("{:#}", anyhow::Error::new(error))
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let (agent, pid) = agent::agent(&args.local.client());
+    let mut findings = vec![agent::identity(&args.identity)];
+    findings.extend(agent);
+    findings.push(agent::hosts_file(&args.hosts));
+    findings.extend(system::state(&args.state));
+    findings.extend(system::hypervisor(args.qemu));
+    findings.extend(network::nics());
+    findings.extend(network::tcp());
+    findings.extend(system::memory());
+    findings.extend(system::cpu());
+    findings.extend(system::limits(pid));
+    findings.extend(system::clock());
+    if args.json {
+        print_json(&findings)?
+    } else {
+        print(&text(&findings))?
+    }
+    let is_bad = findings.iter().any(|finding| finding.severity == Severity::Bad);
+    Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn text(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for Finding { severity, topic, what, cure } in findings {
+        let severity = match severity {
+            Severity::Ok => "ok",
+            Severity::Warn => "warn",
+            Severity::Bad => "BAD",
+        };
+        text += &format!("{severity:4}  {topic:8}  {}\n", clean_line(what));
+        if !cure.is_empty() {
+            text += &format!("{:16}help: {}\n", "", clean_line(cure));
+        }
+    }
+    let number = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let (warnings, bad) = (count(number(Severity::Warn), "warning"), number(Severity::Bad));
+    text + &match bad {
+        0 => format!("\nNothing is bad; {warnings}.\n"),
+        1 => format!("\n1 thing is bad; {warnings}.\n"),
+        _ => format!("\n{bad} things are bad; {warnings}.\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_are_lines() {
+        let findings = [ok("kvm", "works"), warn("cpu", "slow\nvery", "mend it"), bad("agent", "none", "start it")];
+        assert_eq!(
+            text(&findings),
+            "ok    kvm       works\n\
+             warn  cpu       slow; very\n                help: mend it\n\
+             BAD   agent     none\n                help: start it\n\n\
+             1 thing is bad; 1 warning.\n"
+        );
+        assert!(text(&findings[..1]).ends_with("\nNothing is bad; 0 warnings.\n"));
+    }
+}

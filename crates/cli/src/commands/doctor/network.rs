@@ -1,0 +1,291 @@
+//! What carries a migration: NICs, and the kernel's TCP.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use skein_host::{Nic, Offloads};
+use skein_machine::units::about_bytes;
+
+use super::{Finding, bad, ok, warn};
+use crate::commands::text::count;
+
+/// The kernel's own default for the largest send buffer (tcp_wmem of Documentation/networking/ip-sysctl.rst). A path
+/// has up to 2 MiB queued beyond what is on the way, over two connections; the kernel's count includes its overhead.
+const TCP_BUFFER_BYTES: u64 = 4 << 20;
+/// What the mover asks of its unix sockets: two full packets of multifd. The kernel doubles what it grants (socket(7)).
+const UNIX_BUFFER_BYTES: u64 = 1 << 20;
+/// Slower links are found where nobody meant them.
+const SLOW_MBIT: u32 = 1000;
+
+pub fn nics() -> Vec<Finding> {
+    match skein_host::nics() {
+        Ok(nics) => judge(&nics, skein_host::offloads),
+        Err(error) => vec![bad("nic", super::chain(error), "is this a container without a network?")],
+    }
+}
+
+/// The NICs that could carry a migration, in this order: of those that people plug cables into, and those with addresses.
+fn judge(nics: &[Nic], offloads: impl Fn(&str) -> Offloads) -> Vec<Finding> {
+    let global = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
+        IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
+    };
+    let addressed =
+        |nic: &&Nic| !nic.loopback && nic.addresses.iter().any(|address| address.usable && global(address.ip));
+    let mut findings = Vec::new();
+    let usable: Vec<&Nic> = nics.iter().filter(addressed).filter(|nic| nic.up()).collect();
+    for nic in nics.iter().filter(addressed).filter(|nic| !nic.up()) {
+        let (what, cure) = match nic.admin_up {
+            true => ("has addresses and no link", "plug its cable in, and look at the switch"),
+            false => ("has addresses and is switched off", "ip link set dev NIC up"),
+        };
+        findings.push(warn("nic", format!("{} {what}", nic.name), cure.replace("NIC", &nic.name)));
+    }
+    for nic in &usable {
+        // A bond's or bridge's ports do the work.
+        let ports: Vec<&Nic> = nics.iter().filter(|port| port.master == Some(nic.index)).collect();
+        let speed =
+            nic.speed_mbit.or_else(|| ports.iter().filter(|port| port.up()).filter_map(|port| port.speed_mbit).max());
+        let speed_words =
+            speed.map_or("speed not known".into(), |mbit| skein_bench::units::nominal(u64::from(mbit) * 1_000_000));
+        let what = format!("{}: {speed_words}, MTU {}", nic.name, nic.mtu);
+        match speed {
+            Some(mbit) if mbit < SLOW_MBIT => {
+                let cure = "if it is no faster link's half-broken cable, keep migrations off it: --nic of skein agent";
+                findings.push(warn("nic", what, cure));
+            }
+            _ => findings.push(ok("nic", what)),
+        }
+        for port in ports.iter().filter(|port| port.admin_up && !port.carrier) {
+            findings.push(warn(
+                "nic",
+                format!("{}, of {}, has no link", port.name, nic.name),
+                "plug its cable in, and look at the switch",
+            ));
+        }
+        let has = offloads(&nic.name);
+        let missing: Vec<&str> = [("tso", has.tso), ("gso", has.gso), ("gro", has.gro)]
+            .into_iter()
+            .filter_map(|(name, on)| (on == Some(false)).then_some(name))
+            .collect();
+        if !missing.is_empty() {
+            let what = format!(
+                "{} has no {}: each packet costs its own way through the kernel",
+                nic.name,
+                missing.join(", no ")
+            );
+            let on: Vec<String> = missing.iter().map(|name| format!("{name} on")).collect();
+            findings.push(warn("nic", what, format!("ethtool -K {} {}", nic.name, on.join(" "))));
+        }
+    }
+    match usable.len() {
+        0 => findings.push(bad("nic", "no NIC has a link and an address", "connect one, and give it an address")),
+        1 => findings
+            .push(ok("nic", "one NIC carries everything: a second would add its speed, and a way round the first")),
+        number => findings.push(ok("nic", format!("{} carry migrations together", count(number, "NIC")))),
+    }
+    findings.extend(subnets(&usable));
+    findings
+}
+
+/// NICs that share a subnet.
+fn subnets(nics: &[&Nic]) -> Vec<Finding> {
+    let mut subnets: BTreeMap<(IpAddr, u8), Vec<&Nic>> = BTreeMap::new();
+    for nic in nics {
+        for address in nic.addresses.iter().filter(|address| address.usable) {
+            let link_local = matches!(address.ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+            let subnet = subnets.entry((network(address.ip, address.prefix_len), address.prefix_len)).or_default();
+            if !link_local && !subnet.iter().any(|known| known.index == nic.index) {
+                subnet.push(nic);
+            }
+        }
+    }
+    let mut findings = Vec::new();
+    let mut told: Vec<Vec<u32>> = Vec::new();
+    for ((network, prefix), nics) in subnets.into_iter().filter(|(_, nics)| nics.len() > 1) {
+        let names: Vec<&str> = nics.iter().map(|nic| nic.name.as_str()).collect();
+        let names = names.join(" and ");
+        let indices: Vec<u32> = nics.iter().map(|nic| nic.index).collect();
+        if nics.iter().any(|nic| nic.mtu != nics[0].mtu) {
+            let mtus: Vec<String> = nics.iter().map(|nic| format!("{} {}", nic.name, nic.mtu)).collect();
+            let what = format!(
+                "NICs of {network}/{prefix} have different MTUs ({}): large packets to the smaller are lost",
+                mtus.join(", ")
+            );
+            findings.push(warn(
+                "nic",
+                what,
+                "give all NICs of a segment, and its switch, the same MTU: ip link set dev NIC mtu N",
+            ));
+        }
+        if !told.contains(&indices) {
+            findings.push(ok(
+                "nic",
+                format!("{names} share {network}/{prefix}: fine, the agent keeps them apart (arp_ignore)"),
+            ));
+            told.push(indices);
+        }
+    }
+    findings
+}
+
+fn network(ip: IpAddr, prefix: u8) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) => {
+            let mask = u32::MAX.checked_shl(32u32.saturating_sub(prefix.into())).unwrap_or(0);
+            IpAddr::V4((u32::from(ip) & mask).into())
+        }
+        IpAddr::V6(ip) => {
+            let mask = u128::MAX.checked_shl(128u32.saturating_sub(prefix.into())).unwrap_or(0);
+            IpAddr::V6((u128::from(ip) & mask).into())
+        }
+    }
+}
+
+pub fn tcp() -> Vec<Finding> {
+    judge_tcp(|name| std::fs::read_to_string(format!("/proc/sys/net/{}", name.replace('.', "/"))).ok())
+}
+
+/// `read`: a setting below `net.`, as text.
+fn judge_tcp(read: impl Fn(&str) -> Option<String>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let last = |name: &str| read(name)?.split_whitespace().last()?.parse::<u64>().ok();
+    for (name, value) in [("ipv4.tcp_rmem", "4096 131072 6291456"), ("ipv4.tcp_wmem", "4096 16384 4194304")] {
+        if let Some(most) = last(name).filter(|most| *most < TCP_BUFFER_BYTES) {
+            let what = format!(
+                "net.{name} ends at {}: a connection holds no more, which is little for a fast or long path",
+                about_bytes(most)
+            );
+            findings.push(warn("tcp", what, format!("sysctl -w net.{name}='{value}'")));
+        }
+    }
+    if let Some(most) = last("core.wmem_max").filter(|most| *most < UNIX_BUFFER_BYTES) {
+        let what = format!(
+            "net.core.wmem_max is {}: sockets to QEMU get less than a packet of multifd, and each is more wake-ups",
+            about_bytes(most)
+        );
+        findings.push(warn("tcp", what, format!("sysctl -w net.core.wmem_max={UNIX_BUFFER_BYTES}")));
+    }
+    for (name, why) in [
+        ("ipv4.tcp_moderate_rcvbuf", "receive buffers stay as small as they begin"),
+        ("ipv4.tcp_window_scaling", "no more than 64 KiB are on the way on a connection"),
+        ("ipv4.tcp_sack", "what was sent after a lost packet is sent again"),
+    ] {
+        if last(name) == Some(0) {
+            findings.push(warn("tcp", format!("net.{name} is 0: {why}"), format!("sysctl -w net.{name}=1")));
+        }
+    }
+    let congestion = read("ipv4.tcp_congestion_control").map(|text| text.trim().to_owned()).unwrap_or_default();
+    if ["reno", "lp", "vegas"].contains(&congestion.as_str()) {
+        let what = format!("the congestion control {congestion} leaves fast links idle after a loss, or beside others");
+        findings.push(warn("tcp", what, "sysctl -w net.ipv4.tcp_congestion_control=cubic"));
+    }
+    if findings.is_empty() {
+        let with = if congestion.is_empty() { String::new() } else { format!(", {congestion}") };
+        findings.push(ok("tcp", format!("buffers and options are wide enough{with}")));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Severity;
+    use super::*;
+
+    fn nic(name: &str, index: u32, address: &str, prefix_len: u8) -> Nic {
+        let address = skein_host::Address { ip: address.parse().unwrap(), prefix_len, usable: true };
+        Nic {
+            name: name.into(),
+            index,
+            mac: None,
+            mtu: 1500,
+            admin_up: true,
+            carrier: true,
+            loopback: false,
+            kind: None,
+            master: None,
+            speed_mbit: Some(10_000),
+            rx_queues: 1,
+            addresses: vec![address],
+            counters: Default::default(),
+        }
+    }
+
+    fn told(nics: &[Nic]) -> Vec<(Severity, String)> {
+        let all = |_: &str| Offloads { tso: Some(true), gso: Some(true), gro: None };
+        judge(nics, all).into_iter().map(|finding| (finding.severity, finding.what)).collect()
+    }
+
+    #[test]
+    fn nics_are_judged() {
+        let (a, b) = (nic("eth0", 2, "10.0.0.1", 24), nic("eth1", 3, "10.0.1.1", 24));
+        assert_eq!(
+            told(&[a.clone(), b.clone()]),
+            [
+                (Severity::Ok, "eth0: 10 Gb/s, MTU 1500".into()),
+                (Severity::Ok, "eth1: 10 Gb/s, MTU 1500".into()),
+                (Severity::Ok, "2 NICs carry migrations together".into())
+            ]
+        );
+        let unplugged = Nic { carrier: false, ..b.clone() };
+        let slow = Nic { speed_mbit: Some(100), ..a.clone() };
+        let said = told(&[slow, unplugged.clone()]);
+        assert_eq!(said[0], (Severity::Warn, "eth1 has addresses and no link".into()));
+        assert_eq!(said[1], (Severity::Warn, "eth0: 100 Mb/s, MTU 1500".into()));
+        assert!(said[2].1.starts_with("one NIC"));
+        assert_eq!(told(&[unplugged]).last().unwrap().0, Severity::Bad);
+        assert_eq!(told(&[]), [(Severity::Bad, "no NIC has a link and an address".into())]);
+        let bond = Nic { speed_mbit: None, kind: Some("bond".into()), ..a };
+        let port = |name: &str, index, carrier| Nic {
+            master: Some(2),
+            carrier,
+            addresses: vec![],
+            ..nic(name, index, "10.9.9.9", 8)
+        };
+        let said = told(&[bond, port("p0", 7, true), port("p1", 8, false)]);
+        assert_eq!(said[0].1, "eth0: 10 Gb/s, MTU 1500");
+        assert_eq!(said[1], (Severity::Warn, "p1, of eth0, has no link".into()));
+    }
+
+    #[test]
+    fn nics_of_one_subnet_are_told() {
+        let (a, b) = (nic("eth0", 2, "10.0.0.1", 24), nic("eth1", 3, "10.0.0.200", 24));
+        let said = told(&[a.clone(), b.clone()]);
+        let shared = "eth0 and eth1 share 10.0.0.0/24: fine, the agent keeps them apart (arp_ignore)";
+        assert_eq!(said.last().unwrap(), &(Severity::Ok, shared.into()));
+        let jumbo = Nic { mtu: 9000, ..b };
+        let said = told(&[a, jumbo]);
+        assert!(
+            said.iter().any(|(severity, what)| *severity == Severity::Warn && what.contains("eth0 1500, eth1 9000"))
+        );
+        assert_eq!(network("fd00::1:2".parse().unwrap(), 64), "fd00::".parse::<IpAddr>().unwrap());
+        assert_eq!(network("10.1.2.3".parse().unwrap(), 0), "0.0.0.0".parse::<IpAddr>().unwrap());
+        assert_eq!(network("10.1.2.3".parse().unwrap(), 32), "10.1.2.3".parse::<IpAddr>().unwrap());
+    }
+
+    #[test]
+    fn offloads_that_are_off_are_told() {
+        let findings =
+            judge(&[nic("eth0", 2, "10.0.0.1", 24)], |_| Offloads { tso: Some(false), gso: None, gro: Some(false) });
+        assert_eq!(findings[1].cure, "ethtool -K eth0 tso on gro on");
+    }
+
+    #[test]
+    fn settings_are_judged() {
+        let judged = |values: &[(&str, &str)]| {
+            judge_tcp(|name| values.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+        };
+        let good = [("ipv4.tcp_rmem", "4096\t131072\t6291456\n"), ("ipv4.tcp_congestion_control", "bbr\n")];
+        assert_eq!(judged(&good), [ok("tcp", "buffers and options are wide enough, bbr")]);
+        let poor = [
+            ("ipv4.tcp_rmem", "4096 131072 212992"),
+            ("core.wmem_max", "212992"),
+            ("ipv4.tcp_sack", "0"),
+            ("ipv4.tcp_congestion_control", "reno"),
+            ("ipv4.tcp_wmem", "odd"),
+        ];
+        let cures: Vec<String> = judged(&poor).into_iter().map(|finding| finding.cure).collect();
+        assert_eq!(cures.len(), 4);
+        assert_eq!(cures[1], "sysctl -w net.core.wmem_max=1048576");
+    }
+}

@@ -1,0 +1,452 @@
+//! Watching a migration until it is over: bars on a terminal, lines in a pipe, JSON for programs.
+
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use skein_api::{CallError, Client, Conversation, Copy, Migration, PROGRESS_PERIOD, Path, Reply, Request};
+use skein_bench::units::bps;
+use skein_handover::{MigrationId, Outcome, Role, SourcePhase, Stage, TargetPhase};
+use skein_machine::units::about_bytes;
+
+use super::local::{
+    BLOCKED, IN_DOUBT, INTERRUPTED, PATIENCE, check_text, exit_code, other_host, phase, reason, unexpected,
+};
+use super::text::{clean_line, count, duration, print};
+
+/// How often a signal is looked for.
+const TICK: Duration = Duration::from_millis(100);
+/// How long an agent that follows may say nothing.
+const SILENCE: Duration = Duration::from_secs(10 * PROGRESS_PERIOD.as_secs());
+/// An agent that is started again (an upgrade, a crash) is back within this.
+const RESTART_TIME: Duration = Duration::from_secs(60);
+const RETRY_PERIOD: Duration = Duration::from_millis(500);
+/// Most doubts are settled by themselves once the network is back; after this somebody has to look.
+const DOUBT_TIME: Duration = Duration::from_secs(30);
+/// Between lines in a pipe, while nothing but figures changes.
+const LINE_PERIOD: Duration = Duration::from_secs(5);
+/// NICs that get a bar of their own.
+const PATHS_SHOWN: usize = 16;
+
+/// Asks for a migration, to begin or to be watched, and shows it until it is over.
+pub fn follow(client: &Client, request: &Request, json: bool) -> anyhow::Result<ExitCode> {
+    let interrupt = super::bench::on_interrupt()?;
+    let mut screen = Screen::new(json);
+    let mut conversation = Some(client.ask(request)?);
+    let mut heard = Instant::now();
+    let mut known: Option<Box<Migration>> = None;
+    let mut doubt: Option<Instant> = None;
+    loop {
+        if interrupt.load(Ordering::Relaxed) {
+            screen.close();
+            match &known {
+                Some(migration) => {
+                    eprintln!("\nThe migration of {} goes on.\n{}", clean_line(&migration.vm), hints(migration.id))
+                }
+                None => eprintln!("\nWhat was begun goes on; `skein migration list` shows it."),
+            }
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        if let Some(migration) = &known
+            && doubt.is_some_and(|since| since.elapsed() >= DOUBT_TIME)
+        {
+            screen.close();
+            if !json {
+                print(&doubt_text(migration))?;
+            }
+            return Ok(ExitCode::from(IN_DOUBT));
+        }
+        let next = match &mut conversation {
+            Some(conversation) => conversation.next(TICK),
+            None => Ok(None),
+        };
+        let reply = match next {
+            Ok(Some(reply)) => reply,
+            Ok(None) => {
+                // The check before the first word takes its time.
+                let patience = if known.is_some() { SILENCE } else { PATIENCE };
+                match &known {
+                    Some(migration) if conversation.is_none() => {
+                        if heard.elapsed() >= RESTART_TIME {
+                            screen.close();
+                            anyhow::bail!(
+                                "the agent is gone, and with it the view of the migration, not the migration: \
+                                           start the agent, then `skein migration watch {}`",
+                                migration.id
+                            );
+                        }
+                        std::thread::sleep(RETRY_PERIOD);
+                        conversation = again(client, migration.id)?;
+                    }
+                    _ if heard.elapsed() >= patience => return Err(CallError::Silent(patience).into()),
+                    _ => {}
+                }
+                continue;
+            }
+            Err(error) if error.may_pass() => {
+                let Some(migration) = &known else {
+                    return Err(anyhow::Error::new(error)
+                        .context("the agent hung up before it said whether it began: see `skein migration list`"));
+                };
+                // It is the agent's answer to a connection that counts, not that it can be made.
+                if conversation.take().is_some() && heard.elapsed() < RESTART_TIME {
+                    screen.note(migration, "the agent is gone; waiting for it to come back");
+                }
+                continue;
+            }
+            Err(error) => {
+                screen.close();
+                return Err(error.into());
+            }
+        };
+        heard = Instant::now();
+        if json {
+            print(&(serde_json::to_string(&reply)? + "\n"))?;
+        }
+        match reply {
+            Reply::Progress(migration) => {
+                if migration.in_doubt && doubt.is_none() {
+                    screen.note(&migration, "IN DOUBT: the guest is paused until one of the hosts can be asked");
+                }
+                doubt = migration.in_doubt.then(|| doubt.unwrap_or_else(Instant::now));
+                if let Some(before) = &known
+                    && before.id != migration.id
+                {
+                    screen.note(&migration, &format!("begun again, as {}", migration.id));
+                }
+                screen.show(&migration)?;
+                known = Some(migration);
+            }
+            Reply::Check(check) => {
+                let blocks = check.blocks();
+                if !json && (blocks || !check.problems.is_empty() || check.forecast.is_some()) {
+                    screen.line(check_text(&check).trim_end())?;
+                }
+                if blocks {
+                    return Ok(ExitCode::from(BLOCKED));
+                }
+            }
+            Reply::Migration(migration) => {
+                screen.close();
+                if !json {
+                    print(&end_text(&migration))?;
+                }
+                return Ok(exit_code(&migration));
+            }
+            other => {
+                screen.close();
+                return Err(unexpected(&other).into());
+            }
+        }
+    }
+}
+
+/// Asks an agent that was gone for the rest; none if it is not back yet.
+fn again(client: &Client, id: MigrationId) -> Result<Option<Conversation>, CallError> {
+    match client.ask(&Request::MigrationWatch { id: id.to_string() }) {
+        Ok(conversation) => Ok(Some(conversation)),
+        Err(error) if error.may_pass() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn hints(id: MigrationId) -> String {
+    format!("  to watch it      skein migration watch {id}\n  to call it off   skein migration cancel {id}")
+}
+
+fn doubt_text(migration: &Migration) -> String {
+    let (vm, other, id) = (clean_line(&migration.vm), clean_line(other_host(migration)), migration.id);
+    format!(
+        "{vm} is IN DOUBT: it is paused, since this host cannot know whether it runs on {other}.\n\
+         It settles by itself once the two agents can talk: mend the network, or start the agent on {other}.\n\
+         If {other} is off, and you have made sure that it is:\n  \
+         skein migration resolve {id} --other-host-is-off\n"
+    )
+}
+
+/// The last word on a migration.
+pub fn end_text(migration: &Migration) -> String {
+    let (vm, source, target) =
+        (clean_line(&migration.vm), clean_line(&migration.source), clean_line(&migration.target));
+    let took = duration(migration.elapsed_ms);
+    let reason = super::text::clean_line(&reason(migration));
+    let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    match (migration.outcome, migration.in_doubt) {
+        (Some(Outcome::Moved), _) => {
+            let downtime =
+                migration.downtime_ms.map(|ms| format!(", stood still for {}", duration(ms))).unwrap_or_default();
+            let copied = match &migration.copy {
+                Some(copy) => {
+                    let rounds = count(usize::try_from(copy.round).unwrap_or(usize::MAX), "round");
+                    format!("; {} copied in {rounds}", about_bytes(copy.transferred_bytes))
+                }
+                None => String::new(),
+            };
+            format!("{vm} runs on {target}: moved in {took}{downtime}{copied}\n")
+        }
+        (Some(Outcome::Kept), _) => {
+            format!(
+                "{vm} stays on {source}, after {took}{reason}\n  what happened: skein migration show {} --events\n",
+                migration.id
+            )
+        }
+        (Some(Outcome::Ended), _) => format!("{vm} ended during the migration, after {took}{reason}\n"),
+        (None, true) => doubt_text(migration),
+        (None, false) => {
+            let stage = migration.stage.map_or("under way", |stage| phase(stage).1);
+            format!("{vm}: migration {} from {source} to {target}, {stage}\n{}\n", migration.id, hints(migration.id))
+        }
+    }
+}
+
+/// When the copy would be through: the sum of all rounds to come, each of which leaves `dirty / rate` of the one before.
+fn eta(copy: &Copy) -> Option<Duration> {
+    let (rate, dirty) = (copy.bits_per_s as f64 / 8.0, copy.dirty_bytes_per_s as f64);
+    // For ever, or nearly: QEMU's figures are not that exact.
+    let seconds = copy.remaining_bytes as f64 / (rate - dirty);
+    (rate > dirty && seconds < 1e6).then(|| Duration::from_secs_f64(seconds))
+}
+
+/// Whether the figures of the copy say something now.
+fn copies(migration: &Migration) -> bool {
+    use Stage::{Source, Target};
+    let stage = migration.stage;
+    matches!(stage, Some(Source(SourcePhase::Precopy | SourcePhase::Switchover) | Target(TargetPhase::Ready)))
+}
+
+/// `round 2, 1.2 GiB of 4 GiB left`.
+fn left_words(copy: &Copy) -> String {
+    format!("round {}, {} of {} left", copy.round, about_bytes(copy.remaining_bytes), about_bytes(copy.total_bytes))
+}
+
+/// `dirties 168 Mb/s, would stop for 42 ms, about 5 s to go`.
+fn rate_words(copy: &Copy) -> String {
+    let mut words = vec![format!("dirties {}", bps(copy.dirty_bytes_per_s as f64 * 8.0))];
+    words.extend(copy.expected_downtime_ms.map(|ms| format!("would stop for {}", duration(ms))));
+    words.push(match eta(copy) {
+        Some(left) => format!("about {} to go", duration(left.as_millis().try_into().unwrap_or(u64::MAX))),
+        None if copy.bits_per_s == 0 => "nothing is sent".into(),
+        None => "dirties as fast as it is copied".into(),
+    });
+    words.join(", ")
+}
+
+/// What each NIC carries, over all its paths.
+fn nics(paths: &[Path]) -> Vec<(String, f64)> {
+    let mut nics: Vec<(String, f64)> = Vec::new();
+    for path in paths.iter().filter(|path| path.usable) {
+        let name = clean_line(&path.nic);
+        match nics.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, rate)) => *rate += path.bits_per_s as f64,
+            None => nics.push((name, path.bits_per_s as f64)),
+        }
+    }
+    nics.sort_by(|(a, _), (b, _)| a.cmp(b));
+    nics
+}
+
+/// A line of a migration's progress: `   3.2 s  web1: copying while it runs, round 2 ...`.
+fn progress_line(migration: &Migration) -> String {
+    let mut words = vec![match migration.stage {
+        _ if migration.in_doubt => "IN DOUBT".to_owned(),
+        Some(stage) => phase(stage).1.to_owned(),
+        None => "over".to_owned(),
+    }];
+    if let Some(copy) = migration.copy.as_ref().filter(|_| copies(migration)) {
+        let nics: Vec<String> =
+            nics(&migration.paths).into_iter().map(|(nic, rate)| format!("{nic} {}", bps(rate))).collect();
+        let nics = if nics.is_empty() { String::new() } else { format!(" ({})", nics.join(", ")) };
+        words.extend([left_words(copy), bps(copy.bits_per_s as f64) + &nics, rate_words(copy)]);
+    }
+    format!("{}{}", stamp(migration), words.join(", "))
+}
+
+fn stamp(migration: &Migration) -> String {
+    format!("{:>12}  {}: ", duration(migration.elapsed_ms), clean_line(&migration.vm))
+}
+
+/// Where progress is shown.
+struct Screen {
+    json: bool,
+    bars: Option<Bars>,
+    told: Option<(MigrationId, Option<Stage>, bool, Instant)>,
+}
+
+struct Bars {
+    all: MultiProgress,
+    head: ProgressBar,
+    ram: ProgressBar,
+    rate: ProgressBar,
+    paths: Vec<ProgressBar>,
+    /// The fastest that a path has been: the length of all paths' bars.
+    fastest: u64,
+}
+
+impl Screen {
+    fn new(json: bool) -> Screen {
+        let terminal = !json && std::io::IsTerminal::is_terminal(&std::io::stdout());
+        Screen { json, bars: terminal.then(Bars::new), told: None }
+    }
+
+    /// A line that stays.
+    fn line(&self, text: &str) -> anyhow::Result<()> {
+        match &self.bars {
+            // Fails only if the terminal is gone.
+            Some(bars) => {
+                let _ = bars.all.println(text);
+                Ok(())
+            }
+            None => print(&format!("{text}\n")),
+        }
+    }
+
+    /// Something out of the ordinary. With JSON it goes past the output.
+    fn note(&self, migration: &Migration, text: &str) {
+        let line = stamp(migration) + text;
+        if self.json {
+            eprintln!("{line}");
+        } else {
+            let _ = self.line(&line);
+        }
+    }
+
+    fn show(&mut self, migration: &Migration) -> anyhow::Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        if let Some(bars) = &mut self.bars {
+            bars.show(migration);
+            return Ok(());
+        }
+        let now = (migration.id, migration.stage, migration.in_doubt);
+        let due =
+            self.told.is_none_or(|(id, stage, doubt, at)| now != (id, stage, doubt) || at.elapsed() >= LINE_PERIOD);
+        if due {
+            self.told = Some((now.0, now.1, now.2, Instant::now()));
+            self.line(&progress_line(migration))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the bars away.
+    fn close(&mut self) {
+        if let Some(bars) = &self.bars {
+            let _ = bars.all.clear();
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Bars {
+    fn new() -> Bars {
+        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stdout());
+        let add = |template, characters| {
+            let style = ProgressStyle::with_template(template).expect("is a template").progress_chars(characters);
+            all.add(ProgressBar::new(1).with_style(style))
+        };
+        let head = add("{wide_msg}", "=> ");
+        let ram = add("  RAM   [{bar:40}] {wide_msg}", "=> ");
+        let rate = add("  rate  {wide_msg}", "=> ");
+        Bars { all, head, ram, rate, paths: Vec::new(), fastest: 1 }
+    }
+
+    fn show(&mut self, migration: &Migration) {
+        let (source, target) = (clean_line(&migration.source), clean_line(&migration.target));
+        let vm = clean_line(&migration.vm);
+        let stage = match migration.stage {
+            _ if migration.in_doubt => "IN DOUBT",
+            Some(stage) => phase(stage).1,
+            None => "over",
+        };
+        self.head.set_message(format!("{vm}  {source} → {target}  {stage}, {}", duration(migration.elapsed_ms)));
+        if let Some(copy) = &migration.copy {
+            self.ram.set_length(copy.total_bytes.max(1));
+            self.ram.set_position(copy.total_bytes.saturating_sub(copy.remaining_bytes));
+            self.ram.set_message(left_words(copy));
+            self.rate.set_message(format!("{}, {}", bps(copy.bits_per_s as f64), rate_words(copy)));
+        }
+        let paths = &migration.paths[..migration.paths.len().min(PATHS_SHOWN)];
+        while self.paths.len() < paths.len() {
+            let style = ProgressStyle::with_template("        [{bar:40}] {wide_msg}").expect("is a template");
+            self.paths.push(self.all.add(ProgressBar::new(1).with_style(style.progress_chars("# "))));
+        }
+        while self.paths.len() > paths.len() {
+            if let Some(bar) = self.paths.pop() {
+                bar.finish_and_clear();
+                self.all.remove(&bar);
+            }
+        }
+        self.fastest = paths.iter().map(|path| path.bits_per_s).fold(self.fastest, u64::max);
+        for (bar, path) in self.paths.iter().zip(paths) {
+            bar.set_length(self.fastest);
+            bar.set_position(if path.usable { path.bits_per_s } else { 0 });
+            let rate = if path.usable { bps(path.bits_per_s as f64) } else { "DOWN".into() };
+            bar.set_message(format!("{} → {}  {rate}", clean_line(&path.nic), clean_line(&path.remote)));
+        }
+        for bar in [&self.head, &self.ram, &self.rate] {
+            bar.tick();
+        }
+    }
+}
+
+/// As what the host takes part, in a word.
+pub fn role(role: Role) -> &'static str {
+    match role {
+        Role::Source => "source",
+        Role::Target => "target",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy(remaining_bytes: u64, bits_per_s: u64, dirty_bytes_per_s: u64) -> Copy {
+        let total_bytes = 4 << 30;
+        let (transferred_bytes, round) = (total_bytes - remaining_bytes, 2);
+        Copy {
+            total_bytes,
+            remaining_bytes,
+            transferred_bytes,
+            round,
+            dirty_bytes_per_s,
+            bits_per_s,
+            expected_downtime_ms: Some(42),
+        }
+    }
+
+    #[test]
+    fn the_time_left_counts_what_is_dirtied_meanwhile() {
+        let seconds = |copy: &Copy| eta(copy).map(|left| left.as_secs());
+        assert_eq!(seconds(&copy(1_000_000_000, 800_000_000, 0)), Some(10));
+        assert_eq!(seconds(&copy(1_000_000_000, 800_000_000, 50_000_000)), Some(20));
+        for never in [copy(1, 0, 0), copy(1, 8, 1), copy(1, 8, 2), copy(4 << 30, 8, 0)] {
+            assert_eq!(eta(&never), None, "{never:?}");
+        }
+        let words = |copy: &Copy| rate_words(copy);
+        assert_eq!(
+            words(&copy(1_000_000_000, 800_000_000, 50_000_000)),
+            "dirties 400 Mb/s, would stop for 42 ms, about 20 s to go"
+        );
+        assert_eq!(words(&copy(1, 8, 2)), "dirties 0.02 kb/s, would stop for 42 ms, dirties as fast as it is copied");
+    }
+
+    #[test]
+    fn a_nics_paths_are_summed() {
+        let path = |nic: &str, usable, bits_per_s| Path {
+            nic: nic.into(),
+            remote: "r".into(),
+            usable,
+            sent_bytes: 0,
+            bits_per_s,
+        };
+        let paths = [path("eth1", true, 5), path("eth0", true, 3), path("eth1", true, 2), path("eth2", false, 9)];
+        assert_eq!(nics(&paths), [("eth0".to_owned(), 3.0), ("eth1".to_owned(), 7.0)]);
+    }
+}

@@ -1,0 +1,142 @@
+//! `skein host`.
+
+use std::process::ExitCode;
+
+use skein_api::{Host, Reply, Request};
+use skein_machine::facts::{HostFacts, Places, Presence};
+use skein_machine::units::{about_bytes, exact_bytes};
+
+use super::local::{Local, unexpected};
+use super::text::{clean_line, count, fields, print, print_json, table};
+
+/// Look at the hosts of the cluster, as this one knows them.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    local: Local,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// The hosts: this one, those of /etc/skein/hosts.toml, and those that called
+    List {
+        /// A JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// One host: what it has, and what it can run
+    #[command(after_help = "\
+Examples:
+  skein host show           this one
+  skein host show hostb     asks it")]
+    Show {
+        /// Its name [default: this host]
+        name: Option<String>,
+        /// The host as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::List { json } => match args.local.call(&Request::HostList)? {
+            Reply::Hosts { hosts } if json => print_json(&hosts)?,
+            Reply::Hosts { hosts } => print(&listed(&hosts))?,
+            reply => return Err(unexpected(&reply).into()),
+        },
+        Command::Show { name, json } => match args.local.call(&Request::HostShow { name })? {
+            Reply::Host(host) if json => print_json(&host)?,
+            Reply::Host(host) => print(&shown(&host))?,
+            reply => return Err(unexpected(&reply).into()),
+        },
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn contact(host: &Host) -> &'static str {
+    match host.reachable {
+        _ if host.is_local => "this host",
+        Some(true) => "yes",
+        Some(false) => "NO",
+        None => "not tried",
+    }
+}
+
+fn guests(facts: &HostFacts) -> usize {
+    facts.vms.iter().filter(|vm| matches!(vm.presence, Presence::Guest)).count()
+}
+
+fn listed(hosts: &[Host]) -> String {
+    let rows: Vec<_> = hosts
+        .iter()
+        .map(|host| {
+            let facts = |show: &dyn Fn(&HostFacts) -> String| host.facts.as_ref().map(show).unwrap_or_default();
+            [
+                host.name.clone(),
+                contact(host).to_owned(),
+                facts(&|facts| guests(facts).to_string()),
+                facts(&|facts| facts.cpus.to_string()),
+                facts(&|facts| {
+                    format!("{} of {}", about_bytes(facts.ram_available_bytes), about_bytes(facts.ram_bytes))
+                }),
+                facts(&|facts| facts.qemu.as_ref().map_or("none".into(), |qemu| qemu.version.to_string())),
+                host.addresses.join(" "),
+                host.note.clone(),
+            ]
+        })
+        .collect();
+    table(["NAME", "CONTACT", "GUESTS", "CPUS", "RAM FREE", "QEMU", "ADDRESSES", "NOTE"], &rows)
+}
+
+fn shown(host: &Host) -> String {
+    let mut text = clean_line(&host.name) + "\n";
+    let mut rows = vec![
+        ("contact", contact(host).to_owned()),
+        ("note", host.note.clone()),
+        ("addresses", host.addresses.join(" ")),
+    ];
+    let or_why = |result: &Result<(), String>, good: &str| match result {
+        Ok(()) => good.to_owned(),
+        Err(why) => format!("NO: {why}"),
+    };
+    let places = |places: Places| format!("{} of {}", places.used, places.limit);
+    if let Some(facts) = &host.facts {
+        let speed =
+            |bits: Option<u64>| bits.map(|bits| format!(" {}", skein_bench::units::nominal(bits))).unwrap_or_default();
+        let nics: Vec<String> = facts.nics.iter().map(|nic| nic.name.clone() + &speed(nic.speed_bits_per_s)).collect();
+        let names = |wanted: &dyn Fn(&Presence) -> bool| {
+            let names = facts.vms.iter().filter(|vm| wanted(&vm.presence)).map(|vm| vm.name.as_str());
+            names.collect::<Vec<_>>().join(" ")
+        };
+        let hugepages = facts.hugepages.iter().filter(|pool| pool.total > 0);
+        let hugepages =
+            hugepages.map(|pool| format!("{} of {} x {} free", pool.free, pool.total, exact_bytes(pool.page_bytes)));
+        rows.extend([
+            ("cpus", format!("{} ({}, {})", facts.cpus, facts.cpu_vendor, count(facts.cpu_flags.len(), "flag"))),
+            ("ram", format!("{} of {} free", about_bytes(facts.ram_available_bytes), about_bytes(facts.ram_bytes))),
+            ("hugepages", hugepages.collect::<Vec<_>>().join(", ")),
+            ("kvm", or_why(&facts.kvm, "works")),
+            (
+                "qemu",
+                match &facts.qemu {
+                    Ok(qemu) => format!("{}, {}", qemu.version, qemu.program.display()),
+                    Err(why) => format!("NO: {why}"),
+                },
+            ),
+            ("nics", nics.join(", ")),
+            ("bridges", facts.bridges.iter().cloned().collect::<Vec<_>>().join(" ")),
+            ("guests", names(&|presence| matches!(presence, Presence::Guest))),
+            ("stopped", names(&|presence| matches!(presence, Presence::Stopped))),
+            ("leftovers", names(&|presence| matches!(presence, Presence::Leftover { .. }))),
+            ("incoming", places(facts.incoming)),
+            ("outgoing", places(facts.outgoing)),
+            ("journal", or_why(&facts.journal, "writable")),
+        ]);
+    }
+    text += &fields(&rows);
+    text
+}

@@ -1,0 +1,178 @@
+//! What the commands that ask this host's agent share: where it is, and the words for what it answers.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use skein_api::{CallError, Check, Client, Migration, Reply, Request, VmState};
+use skein_handover::{Outcome, Role, SourcePhase, Stage, TargetPhase, Why};
+use skein_machine::check::Severity;
+
+use super::text::{clean, count};
+
+/// How long the agent may think. A QEMU is started, or another host is asked and starts one to see what it can do: each
+/// has deadlines of its own, of some ten seconds.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Something blocks the migration, nothing was begun.
+pub const BLOCKED: u8 = 3;
+/// Called off: the guest goes on at the source.
+pub const KEPT: u8 = 4;
+/// The guest is paused, and somebody has to say where it runs.
+pub const IN_DOUBT: u8 = 5;
+/// Ctrl-C: what was begun goes on. As shells have it, 128 and SIGINT.
+pub const INTERRUPTED: u8 = 130;
+
+/// The part of `--help` that scripts are written from.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+    0  moved
+    1  an error; what it was is said
+    2  wrong arguments
+    3  something blocks it; nothing was begun
+    4  called off: the guest goes on at the source
+    5  in doubt: the guest is paused until it is known where it runs (see skein migration resolve)
+  130  interrupted while watching; the migration goes on";
+
+/// Where the agent is.
+#[derive(clap::Args)]
+pub struct Local {
+    /// The socket of this host's agent
+    #[arg(long, global = true, value_name = "PATH", env = "SKEIN_SOCKET", default_value = skein_api::DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+}
+
+impl Local {
+    /// Of this host's agent.
+    pub fn client(&self) -> Client {
+        Client::new(&self.socket)
+    }
+
+    /// Asks once, and waits for the answer.
+    pub fn call(&self, request: &Request) -> Result<Reply, CallError> {
+        self.client().call(request, PATIENCE)
+    }
+}
+
+/// Something else was answered than was asked.
+pub fn unexpected(reply: &Reply) -> CallError {
+    CallError::Unexpected(match reply {
+        Reply::Progress(_) => "progress",
+        Reply::Done => "done",
+        Reply::Error(_) => "an error",
+        Reply::Vm(_) => "a VM",
+        Reply::Vms { .. } => "VMs",
+        Reply::Host(_) => "a host",
+        Reply::Hosts { .. } => "hosts",
+        Reply::Check(_) => "a check",
+        Reply::Migration(_) => "a migration",
+        Reply::Migrations { .. } => "migrations",
+    })
+}
+
+/// Whether a VM runs, in a word.
+pub fn vm_state(state: VmState) -> &'static str {
+    match state {
+        VmState::Running => "running",
+        VmState::Paused => "paused",
+        VmState::Incoming => "incoming",
+        VmState::Handover => "handover",
+        VmState::InDoubt => "IN DOUBT",
+        VmState::Stopped => "stopped",
+        VmState::Unresponsive => "unresponsive",
+    }
+}
+
+/// Where a migration stands, in a word.
+pub fn migration_state(migration: &Migration) -> &'static str {
+    match (migration.outcome, migration.in_doubt, migration.stage) {
+        (Some(Outcome::Moved), ..) => "moved",
+        (Some(Outcome::Kept), ..) => "kept",
+        (Some(Outcome::Ended), ..) => "ended",
+        (None, true, _) => "IN DOUBT",
+        (None, false, Some(stage)) => phase(stage).0,
+        (None, false, None) => "over",
+    }
+}
+
+/// A phase in a word, and as it is told while it lasts.
+pub fn phase(stage: Stage) -> (&'static str, &'static str) {
+    match stage {
+        Stage::Queued => ("queued", "waiting for a place"),
+        Stage::Source(SourcePhase::Begin) => ("begin", "beginning"),
+        Stage::Source(SourcePhase::Prepare) => ("prepare", "preparing the target"),
+        Stage::Source(SourcePhase::Precopy) => ("precopy", "copying while it runs"),
+        Stage::Source(SourcePhase::Switchover) => ("switchover", "stopped, copying the rest"),
+        Stage::Source(SourcePhase::Grant) => ("grant", "handing over"),
+        Stage::Source(SourcePhase::Release) => ("release", "runs on the target, clearing up"),
+        Stage::Source(SourcePhase::Keep) => ("keep", "called off, going on at the source"),
+        Stage::Source(SourcePhase::Done) => ("done", "done"),
+        Stage::Target(TargetPhase::Begin) => ("begin", "beginning"),
+        Stage::Target(TargetPhase::Prepare) => ("prepare", "starting QEMU here"),
+        Stage::Target(TargetPhase::Ready) => ("ready", "receiving"),
+        Stage::Target(TargetPhase::Completed) => ("completed", "received, waiting for the word to run"),
+        Stage::Target(TargetPhase::Run) => ("run", "taking over"),
+        Stage::Target(TargetPhase::Running) => ("running", "runs here"),
+        Stage::Target(TargetPhase::Refuse) => ("refuse", "called off, clearing up"),
+        Stage::Target(TargetPhase::Done) => ("done", "done"),
+    }
+}
+
+/// Why it did not go on, in words.
+pub fn why(why: Why) -> &'static str {
+    match why {
+        Why::Cancelled => "somebody called it off",
+        Why::Deadline => "a phase took longer than it may",
+        Why::ContactLost => "the other host could not be reached",
+        Why::MigrationFailed => "the source's QEMU could not copy the guest",
+        Why::TargetRefused => "the target called it off",
+        Why::QemuEnded => "QEMU ended",
+        Why::CannotRun => "QEMU would not run the guest",
+        Why::Journal => "the journal cannot be written",
+        Why::AgentRestarted => "the agent was started again in the middle of it",
+        Why::Proof => "the other host is off, by somebody's word",
+        Why::Aborted => "the source called it off",
+    }
+}
+
+/// Why a migration was called off, with what is known beyond that; empty if it was not.
+pub fn reason(migration: &Migration) -> String {
+    let detail = clean(&migration.detail);
+    match (migration.why.map(why), detail.as_str()) {
+        (None, _) => detail,
+        (Some(why), "") => why.to_owned(),
+        (Some(why), _) => format!("{why}: {detail}"),
+    }
+}
+
+/// The host at the other end.
+pub fn other_host(migration: &Migration) -> &str {
+    match migration.role {
+        Role::Source => &migration.target,
+        Role::Target => &migration.source,
+    }
+}
+
+/// How a migration stands, as an exit code.
+pub fn exit_code(migration: &Migration) -> ExitCode {
+    match (migration.outcome, migration.in_doubt) {
+        (Some(Outcome::Moved), _) => ExitCode::SUCCESS,
+        (Some(Outcome::Kept), _) => ExitCode::from(KEPT),
+        (Some(Outcome::Ended), _) => ExitCode::FAILURE,
+        (None, true) => ExitCode::from(IN_DOUBT),
+        (None, false) => ExitCode::SUCCESS,
+    }
+}
+
+/// What a check found: all at once, and what follows from it.
+pub fn check_text(check: &Check) -> String {
+    let mut text: String = check.problems.iter().map(|problem| clean(&problem.to_string()) + "\n").collect();
+    let (vm, to) = (clean(&check.vm), clean(&check.to));
+    let blocking = check.problems.iter().filter(|problem| problem.severity == Severity::Blocks).count();
+    let forecast = check.forecast.as_ref().map(|forecast| format!(": {}", clean(&forecast.why))).unwrap_or_default();
+    text += &match blocking {
+        0 => format!("{vm} can move to {to}{forecast}\n"),
+        _ => format!("{vm} cannot move to {to}: {}; nothing was begun\n", count(blocking, "error")),
+    };
+    text
+}

@@ -1,0 +1,120 @@
+//! `skein migrate`.
+
+use std::process::ExitCode;
+
+use skein_api::{MigrateOptions, Reply, Request};
+use skein_machine::definition::{DOWNTIME_LIMIT_MS, MULTIFD_CHANNELS, PRIORITY};
+
+use super::follow::follow;
+use super::local::{BLOCKED, EXIT_CODES, Local, check_text, unexpected};
+use super::text::{parse_duration_ms, print, print_json};
+
+/// Move a running VM to another host.
+///
+/// Everything that could stand in the way is checked first; if something does, all of it is told at once, each with its
+/// cure, and nothing is begun. Until the guest is handed over at the very end, whatever fails leaves it running here;
+/// it never runs at both ends. The migration belongs to the agents: it goes on when this command is interrupted.
+#[derive(clap::Args)]
+#[command(after_help = format!("\
+Examples:
+  skein migrate web1 --to hostb --check
+      only say whether it could be moved, and how long it would take
+  skein migrate web1 --to hostb
+      move it, and watch; Ctrl-C stops watching, not the migration
+  skein migrate web1 --to hostb --detach
+      begin, or queue, and return at once
+  skein migrate db1 --to hostb --downtime-limit 100ms --deadline 10m --retries 3
+      stop it for 100 ms at most; call it off if that cannot be had in ten minutes; then try again, three times
+  skein migrate web1 --to hostb --json | jq -c '.copy.remaining_bytes'
+      a line of JSON each time that something changes
+
+{EXIT_CODES}"))]
+pub struct Args {
+    #[command(flatten)]
+    local: Local,
+    /// The VM's name
+    vm: String,
+    /// The host that it is to run on
+    #[arg(long, value_name = "HOST")]
+    to: String,
+    /// Only check: say all that stands in the way, and how long it would take
+    #[arg(long, conflicts_with = "detach")]
+    check: bool,
+    /// Of several that wait for a place, the highest goes first
+    #[arg(long, value_name = "N", default_value_t = MigrateOptions::default().priority, value_parser = priority())]
+    priority: u8,
+    /// How long the guest may stand still, such as 300ms [default: its definition's]
+    #[arg(long, value_name = "TIME", value_parser = downtime_limit)]
+    downtime_limit: Option<u64>,
+    /// Call it off if the guest is not about to move after so long, such as 10m
+    #[arg(long, value_name = "TIME", value_parser = deadline)]
+    deadline: Option<u64>,
+    /// multifd channels; 0 is one plain stream [default: its definition's, or as many as fit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=*MULTIFD_CHANNELS.end() as i64))]
+    channels: Option<u8>,
+    /// How often to begin again after a failure that may pass
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    retries: u32,
+    /// Return as soon as it is begun or queued
+    #[arg(long)]
+    detach: bool,
+    /// A line of JSON for each step, the last one for how it ended
+    #[arg(long)]
+    json: bool,
+}
+
+fn priority() -> clap::builder::RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(0..=*PRIORITY.end() as i64)
+}
+
+fn downtime_limit(text: &str) -> Result<u64, String> {
+    let ms = parse_duration_ms(text)?;
+    let (least, most) = (DOWNTIME_LIMIT_MS.start(), DOWNTIME_LIMIT_MS.end());
+    DOWNTIME_LIMIT_MS.contains(&ms).then_some(ms).ok_or_else(|| format!("it may be {least}ms to {most}ms"))
+}
+
+/// Whole seconds, rounded up.
+fn deadline(text: &str) -> Result<u64, String> {
+    match parse_duration_ms(text)?.div_ceil(1000) {
+        0 => Err("it has to be later than now".into()),
+        seconds => Ok(seconds),
+    }
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let options = MigrateOptions {
+        priority: args.priority,
+        downtime_limit_ms: args.downtime_limit,
+        deadline_s: args.deadline,
+        channels: args.channels,
+        retries: args.retries,
+    };
+    let (vm, to) = (args.vm, args.to);
+    if !args.check {
+        return follow(&args.local.client(), &Request::Migrate { vm, to, options, detach: args.detach }, args.json);
+    }
+    let check = match args.local.call(&Request::Check { vm, to, options })? {
+        Reply::Check(check) => check,
+        reply => return Err(unexpected(&reply).into()),
+    };
+    if args.json {
+        print_json(&check)?
+    } else {
+        print(&check_text(&check))?
+    }
+    Ok(if check.blocks() { ExitCode::from(BLOCKED) } else { ExitCode::SUCCESS })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_their_bounds() {
+        assert_eq!(downtime_limit("300ms"), Ok(300));
+        assert_eq!(deadline("10m"), Ok(600));
+        assert_eq!(deadline("300ms"), Ok(1));
+        assert!(downtime_limit("0ms").is_err() && downtime_limit("1h").is_err() && deadline("0s").is_err());
+    }
+}

@@ -1,0 +1,319 @@
+//! `skein migration`.
+
+use std::io::{BufRead, IsTerminal, Read, Write};
+use std::process::ExitCode;
+
+use anyhow::bail;
+use skein_api::{LogEntry, LoggedEvent, Migration, Reply, Request};
+use skein_bench::units::bps;
+use skein_handover::{Event, Report};
+use skein_machine::units::about_bytes;
+
+use super::follow::{end_text, follow, role};
+use super::local::{EXIT_CODES, Local, migration_state, other_host, phase, reason, unexpected, why};
+use super::text::{clean_line, count, duration, fields, moment, print, print_json, table};
+
+/// Look at migrations, follow them, call them off, settle them.
+///
+/// A migration is named by the beginning of its id, or by its VM for that VM's last one.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    local: Local,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Migrations under way on this host, and the last ones
+    List {
+        /// A JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// One migration: where it stands, or how it ended, and why
+    #[command(after_help = "\
+Examples:
+  skein migration show web1             the last one of web1
+  skein migration show 4f1c --events    everything that happened, and when")]
+    Show {
+        /// The beginning of its id, or a VM's name
+        id: String,
+        /// Every phase and decision, oldest first
+        #[arg(long)]
+        events: bool,
+        /// The migration as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Follow one until it is over, as `skein migrate` does
+    #[command(after_help = EXIT_CODES)]
+    Watch {
+        /// The beginning of its id, or a VM's name
+        id: String,
+        /// A line of JSON for each step
+        #[arg(long)]
+        json: bool,
+    },
+    /// Call one off: the guest goes on at the source
+    ///
+    /// Too late once the guest is being handed over, which takes a moment at the very end.
+    Cancel {
+        /// The beginning of its id, or a VM's name
+        id: String,
+        /// The migration as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a guest that is in doubt here, as the other host is off
+    ///
+    /// A guest is in doubt when the hosts lost contact in the very moment of its handover: this one cannot know whether
+    /// it runs on the other, so it stays paused. That settles by itself as soon as the two agents can talk. Only if the
+    /// other host is off for good (or for now), and you have made sure of it yourself, by its power supply or its
+    /// remote management and not by ping, say so here: the guest then runs on this host. If you are wrong, the guest runs
+    /// on both and destroys its own disks.
+    #[command(after_help = "\
+Examples:
+  skein migration resolve web1 --other-host-is-off          asks for the other host's name
+  skein migration resolve web1 --other-host-is-off --yes    in a script that has just fenced it")]
+    Resolve {
+        /// The beginning of its id, or a VM's name
+        id: String,
+        /// You have made sure that the other host is off, and that it stays off until this is over
+        #[arg(long, required = true)]
+        other_host_is_off: bool,
+        /// Do not ask; needed where nobody can be asked
+        #[arg(long)]
+        yes: bool,
+        /// The migration as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let local = &args.local;
+    match args.command {
+        Command::List { json } => match local.call(&Request::MigrationList)? {
+            Reply::Migrations { migrations } if json => print_json(&migrations)?,
+            Reply::Migrations { migrations } if migrations.is_empty() => {
+                print("there has been no migration on this host; `skein migrate VM --to HOST` begins one\n")?;
+            }
+            Reply::Migrations { migrations } => print(&listed(&migrations))?,
+            reply => return Err(unexpected(&reply).into()),
+        },
+        Command::Show { id, events, json } => {
+            let mut migration = ask(local, &Request::MigrationShow { id })?;
+            if json {
+                if !events {
+                    migration.events.clear();
+                }
+                print_json(&migration)?;
+            } else {
+                print(&shown(&migration, events))?;
+            }
+        }
+        Command::Watch { id, json } => return follow(&local.client(), &Request::MigrationWatch { id }, json),
+        Command::Cancel { id, json } => {
+            let migration = ask(local, &Request::MigrationCancel { id })?;
+            if json {
+                print_json(&migration)?;
+            } else if migration.outcome.is_some() {
+                print(&end_text(&migration))?;
+            } else {
+                let (vm, source) = (clean_line(&migration.vm), clean_line(&migration.source));
+                print(&format!(
+                    "The migration of {vm} is being called off; {vm} goes on at {source}.\n  \
+                     to see it end   skein migration watch {}\n",
+                    migration.id
+                ))?;
+            }
+        }
+        Command::Resolve { id, other_host_is_off, yes, json } => {
+            let migration = ask(local, &Request::MigrationShow { id })?;
+            let (vm, other) = (clean_line(&migration.vm), clean_line(other_host(&migration)));
+            if !migration.in_doubt {
+                bail!(
+                    "the migration {} of {vm} is not in doubt ({}): there is nothing to resolve",
+                    migration.id,
+                    migration_state(&migration)
+                );
+            }
+            if !yes {
+                confirm(&vm, &other)?;
+            }
+            // The one that was shown, whatever else its VM's name has come to mean.
+            let id = migration.id.to_string();
+            let migration = ask(local, &Request::MigrationResolve { id, other_host_is_off })?;
+            if json { print_json(&migration)? } else { print(&resolved(&migration))? }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ask(local: &Local, request: &Request) -> anyhow::Result<Box<Migration>> {
+    match local.call(request)? {
+        Reply::Migration(migration) => Ok(migration),
+        reply => Err(unexpected(&reply).into()),
+    }
+}
+
+/// Lets somebody say the other host's name, so that it was thought of.
+fn confirm(vm: &str, other: &str) -> anyhow::Result<()> {
+    const NAME_BYTES_MAX: u64 = 1024;
+    if !std::io::stdin().is_terminal() {
+        bail!("nobody can be asked here: make sure that {other} is off, then give --yes");
+    }
+    let mut err = std::io::stderr().lock();
+    write!(
+        err,
+        "{vm} is paused on this host, and may be running on {other}.\n\
+         If {other} is off, {vm} can run here. If it is not, {vm} will run on both hosts and destroy its own disks.\n\
+         A host that does not answer need not be off: look at its power supply or its remote management.\n\n\
+         {other} is off, and stays off until this is over? Then type its name: "
+    )?;
+    err.flush()?;
+    let mut typed = String::new();
+    std::io::stdin().lock().take(NAME_BYTES_MAX).read_line(&mut typed)?;
+    if typed.trim() != other {
+        bail!("that is not {other}: nothing was done");
+    }
+    Ok(())
+}
+
+fn resolved(migration: &Migration) -> String {
+    match migration.outcome {
+        Some(_) => end_text(migration),
+        None => format!(
+            "{} is settled on your word that {} is off\n  to see it end   skein migration watch {}\n",
+            clean_line(&migration.vm),
+            clean_line(other_host(migration)),
+            migration.id
+        ),
+    }
+}
+
+fn downtime(migration: &Migration) -> String {
+    migration.downtime_ms.map(duration).unwrap_or_default()
+}
+
+fn listed(migrations: &[Migration]) -> String {
+    let rows: Vec<_> = migrations
+        .iter()
+        .map(|migration| {
+            [
+                migration.id.to_string(),
+                migration.vm.clone(),
+                migration.source.clone(),
+                migration.target.clone(),
+                migration_state(migration).to_owned(),
+                moment(&migration.begun),
+                duration(migration.elapsed_ms),
+                downtime(migration),
+                reason(migration),
+            ]
+        })
+        .collect();
+    table(["ID", "VM", "FROM", "TO", "STATE", "BEGUN (UTC)", "TOOK", "DOWNTIME", "WHY"], &rows)
+}
+
+fn shown(migration: &Migration, events: bool) -> String {
+    let state = match migration.stage {
+        Some(stage) if migration.outcome.is_none() && !migration.in_doubt => phase(stage).1,
+        _ => migration_state(migration),
+    };
+    let mut rows = vec![
+        ("vm", migration.vm.clone()),
+        ("from", migration.source.clone()),
+        ("to", migration.target.clone()),
+        ("this host", format!("is the {}", role(migration.role))),
+        ("state", state.to_owned()),
+        ("why", reason(migration)),
+        ("begun", moment(&migration.begun) + " UTC"),
+        ("took", duration(migration.elapsed_ms)),
+        ("downtime", downtime(migration)),
+    ];
+    if let Some(copy) = &migration.copy {
+        rows.extend([
+            ("memory", format!("{}, {} left", about_bytes(copy.total_bytes), about_bytes(copy.remaining_bytes))),
+            (
+                "copied",
+                format!(
+                    "{} in {}",
+                    about_bytes(copy.transferred_bytes),
+                    count(copy.round.try_into().unwrap_or(usize::MAX), "round")
+                ),
+            ),
+            ("rate", format!("{}, dirties {}", bps(copy.bits_per_s as f64), bps(copy.dirty_bytes_per_s as f64 * 8.0))),
+        ]);
+    }
+    rows.extend(migration.paths.iter().map(|path| {
+        let state = if path.usable { bps(path.bits_per_s as f64) } else { "DOWN".into() };
+        ("path", format!("{} → {}  {state}, {} sent", path.nic, path.remote, about_bytes(path.sent_bytes)))
+    }));
+    let mut text = format!("migration {}\n", migration.id) + &fields(&rows);
+    if migration.in_doubt {
+        text += &end_text(&Migration { outcome: None, ..migration.clone() });
+    }
+    if events {
+        text += "events (UTC):\n";
+        text.extend(migration.events.iter().map(|event| format!("  {}\n", event_line(event))));
+        if migration.events.is_empty() {
+            text += "  none are kept\n";
+        }
+    }
+    text
+}
+
+/// `2026-11-22 03:41:07.120  copying while it runs`.
+fn event_line(logged: &LoggedEvent) -> String {
+    let words = match &logged.event {
+        LogEntry::Begun { vm, source, target, .. } => format!("asked for: {vm} from {source} to {target}"),
+        LogEntry::Note { text } => text.clone(),
+        LogEntry::Copied { copy } => format!(
+            "round {}: {} of {} left, {}, dirties {}",
+            copy.round,
+            about_bytes(copy.remaining_bytes),
+            about_bytes(copy.total_bytes),
+            bps(copy.bits_per_s as f64),
+            bps(copy.dirty_bytes_per_s as f64 * 8.0)
+        ),
+        LogEntry::Downtime { ms } => format!("the guest stood still for {}", duration(*ms)),
+        LogEntry::Handover { event } => match event {
+            Event::Queued => "waits for a place".into(),
+            Event::Phase { stage } => phase(*stage).1.into(),
+            Event::Reported { report, detail } if detail.is_empty() => {
+                format!("the target says: {}", report_words(*report))
+            }
+            Event::Reported { report, detail } => format!("the target says: {}: {detail}", report_words(*report)),
+            Event::CalledOff { why: reason, detail } if detail.is_empty() => format!("called off: {}", why(*reason)),
+            Event::CalledOff { why: reason, detail } => format!("called off: {}: {detail}", why(*reason)),
+            Event::InDoubt => "IN DOUBT: paused, until it is known where it runs".into(),
+            Event::Recovered => "taken up again after the agent was started again".into(),
+            Event::WriteFailed => "the journal could not be written".into(),
+            Event::Over { outcome } => match outcome {
+                skein_handover::Outcome::Moved => "moved".into(),
+                skein_handover::Outcome::Kept => "kept at the source".into(),
+                skein_handover::Outcome::Ended => "the guest ended".into(),
+            },
+        },
+    };
+    let time = logged.time.trim_end_matches('Z').replacen('T', " ", 1);
+    clean_line(&format!("{time:23}  {words}"))
+}
+
+fn report_words(report: Report) -> &'static str {
+    match report {
+        Report::Queued => "it has no free place yet",
+        Report::Preparing => "its QEMU starts",
+        Report::Ready => "its QEMU waits for the guest",
+        Report::Completed => "it has all of the guest",
+        Report::Run => "it has decided to run the guest",
+        Report::Refusing => "it will not run the guest",
+        Report::Running => "the guest runs there",
+        Report::Refused => "its QEMU is gone, the guest never ran there",
+        Report::Settled => "it has forgotten the migration",
+    }
+}

@@ -1,0 +1,285 @@
+//! `skein vm`.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use skein_api::{Reply, Request, Vm, VmSource};
+use skein_machine::definition::{Definition, is_name};
+use skein_machine::units::about_bytes;
+
+use super::local::{Local, PATIENCE, unexpected, vm_state};
+use super::text::{clean, clean_line, fields, print, print_json, table};
+
+/// Start, stop and look at the VMs of this host.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    local: Local,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Start a VM from its file, or a stopped one by its name
+    ///
+    /// The file is checked here first: everything that is wrong with it is told at once, with its line. The VM is then
+    /// known on this host by the name in the file; it outlives the agent.
+    #[command(after_help = "\
+Examples:
+  skein vm start web1.toml
+  skein vm start web1             one that was stopped, as it was last defined
+  skein vm start - <web1.toml     from standard input
+
+The smallest file:
+  name = \"web1\"
+  memory = \"2 GiB\"
+  [[disk]]
+  path = \"/srv/images/web1.qcow2\"
+  format = \"qcow2\"")]
+    Start {
+        /// A TOML file (with a '/' or ending in .toml; - is standard input), or a name
+        #[arg(value_name = "FILE|NAME")]
+        from: String,
+        /// The VM as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take over a QEMU that somebody else started
+    ///
+    /// It goes on as it is. Its QMP socket becomes the agent's alone: libvirt's or another manager's is not for this.
+    #[command(after_help = "\
+Examples:
+  skein vm adopt --qmp /run/vm7.qmp
+  skein vm adopt --qmp /run/vm7.qmp web7    under another name than QEMU's -name")]
+    Adopt {
+        /// Its QMP socket (-qmp unix:PATH,server=on,wait=off), which nobody else may have open
+        #[arg(long, value_name = "PATH")]
+        qmp: PathBuf,
+        /// The VM's name [default: QEMU's own, from -name]
+        name: Option<String>,
+        /// The VM as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// The VMs of this host
+    List {
+        /// A JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// One VM: its state, process, sockets and definition
+    Show {
+        /// Its name
+        name: String,
+        /// The VM as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Stop a VM: press its power button and wait
+    #[command(after_help = "\
+Examples:
+  skein vm stop web1
+  skein vm stop web1 --timeout 10 --force     after ten seconds, pull the plug")]
+    Stop {
+        /// Its name
+        name: String,
+        /// How long the guest has to shut down, in seconds
+        #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+        timeout: u64,
+        /// Kill its QEMU if it still runs then: what the guest did not write to its disks is lost
+        #[arg(long)]
+        force: bool,
+        /// The VM as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Forget a stopped VM; its disks stay
+    Forget {
+        /// Its name
+        name: String,
+    },
+    /// Connect this terminal to a VM's serial console; Ctrl-] leaves it
+    ///
+    /// With a pipe as standard input, what comes in is typed, and what the guest prints is printed until it has been
+    /// silent for a while.
+    #[command(after_help = "\
+Examples:
+  skein vm console web1
+  printf 'uptime\\n' | skein vm console web1 --linger 2")]
+    Console {
+        /// Its name
+        name: String,
+        /// After the end of a pipe as standard input: leave once the guest was silent for so long, in seconds
+        #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+        linger: u64,
+    },
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let local = &args.local;
+    match args.command {
+        Command::Start { from, json } => started(local, &Request::VmStart { from: source(&from)? }, json)?,
+        Command::Adopt { qmp, name, json } => {
+            // The agent's working directory is another.
+            let qmp = std::path::absolute(&qmp).with_context(|| format!("no such path: {}", qmp.display()))?;
+            started(local, &Request::VmAdopt { qmp, name }, json)?;
+        }
+        Command::List { json } => list(local, json)?,
+        Command::Show { name, json } => {
+            let vm = ask(local, &Request::VmShow { name })?;
+            if json { print_json(&vm)? } else { print(&shown(&vm))? }
+        }
+        Command::Stop { name, timeout, force, json } => {
+            let request = Request::VmStop { name, timeout_s: timeout, force };
+            let vm = match local.client().call(&request, Duration::from_secs(timeout) + PATIENCE)? {
+                Reply::Vm(vm) => vm,
+                reply => return Err(unexpected(&reply).into()),
+            };
+            if json { print_json(&vm)? } else { print(&sentence(&vm))? }
+        }
+        Command::Forget { name } => match local.call(&Request::VmForget { name: name.clone() })? {
+            Reply::Done => print(&format!("{} is forgotten; its disks are where they were\n", clean_line(&name)))?,
+            reply => return Err(unexpected(&reply).into()),
+        },
+        Command::Console { name, linger } => {
+            let vm = ask(local, &Request::VmShow { name })?;
+            let name = clean_line(&vm.name);
+            let Some(socket) = vm.console else {
+                bail!("{name} has no console here: it is {}, or was started without one", vm_state(vm.state));
+            };
+            super::console::run(&name, &socket, Duration::from_secs(linger))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ask(local: &Local, request: &Request) -> anyhow::Result<Box<Vm>> {
+    match local.call(request)? {
+        Reply::Vm(vm) => Ok(vm),
+        reply => Err(unexpected(&reply).into()),
+    }
+}
+
+fn started(local: &Local, request: &Request, json: bool) -> anyhow::Result<()> {
+    let vm = ask(local, request)?;
+    if json { print_json(&vm) } else { print(&sentence(&vm)) }
+}
+
+/// A definition that is valid, or a name.
+fn source(from: &str) -> anyhow::Result<VmSource> {
+    let path = Path::new(from);
+    let is_file = from == "-" || from.contains('/') || from.ends_with(".toml") || path.is_file();
+    if !is_file {
+        if !is_name(from) {
+            bail!("'{from}' is neither a file nor a VM's name (a-z 0-9 . _ -)");
+        }
+        return Ok(VmSource::Name(from.to_owned()));
+    }
+    let (file, text) = match from {
+        "-" => ("standard input".to_owned(), read_text(std::io::stdin().lock())),
+        _ => (from.to_owned(), std::fs::File::open(path).and_then(read_text)),
+    };
+    let text = text.with_context(|| format!("cannot read {file}"))?;
+    Definition::parse(&text, &file)?;
+    Ok(VmSource::Definition { file, text })
+}
+
+/// A text, no longer than is worth reading: the parser says so of a longer one.
+fn read_text(from: impl Read) -> std::io::Result<String> {
+    let mut text = String::new();
+    from.take(skein_machine::TEXT_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn list(local: &Local, json: bool) -> anyhow::Result<()> {
+    let vms = match local.call(&Request::VmList)? {
+        Reply::Vms { vms } => vms,
+        reply => return Err(unexpected(&reply).into()),
+    };
+    if json {
+        return print_json(&vms);
+    }
+    if vms.is_empty() {
+        return print("there is no VM on this host; `skein vm start FILE` starts one\n");
+    }
+    let rows: Vec<_> = vms
+        .into_iter()
+        .map(|vm| {
+            [
+                vm.name,
+                vm_state(vm.state).to_owned(),
+                about_bytes(vm.memory_bytes),
+                vm.cpus.to_string(),
+                vm.qemu.unwrap_or_default(),
+                vm.migration.map(|id| id.to_string()).unwrap_or_default(),
+                vm.note,
+            ]
+        })
+        .collect();
+    print(&table(["NAME", "STATE", "MEMORY", "CPUS", "QEMU", "MIGRATION", "NOTE"], &rows))
+}
+
+/// What a command made of a VM.
+fn sentence(vm: &Vm) -> String {
+    let name = clean_line(&vm.name);
+    let about = [
+        vm.qemu.as_ref().map(|version| format!("QEMU {}", clean_line(version))),
+        vm.pid.map(|pid| format!("pid {pid}")),
+        Some(clean_line(&vm.note)).filter(|note| !note.is_empty()),
+    ];
+    let about: Vec<String> = about.into_iter().flatten().collect();
+    let about = if about.is_empty() { String::new() } else { format!(" ({})", about.join(", ")) };
+    format!("{name} is {}{about}\n", vm_state(vm.state))
+}
+
+fn shown(vm: &Vm) -> String {
+    let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let mut shown = clean_line(&vm.name) + "\n";
+    shown += &fields(&[
+        ("state", vm_state(vm.state).into()),
+        ("note", vm.note.clone()),
+        ("memory", about_bytes(vm.memory_bytes)),
+        ("cpus", vm.cpus.to_string()),
+        ("machine", text(&vm.machine)),
+        ("qemu", text(&vm.qemu)),
+        ("pid", vm.pid.map(|pid| pid.to_string()).unwrap_or_default()),
+        ("started by", if vm.adopted { "somebody else, adopted" } else { "skein" }.into()),
+        ("qmp", path(&vm.qmp)),
+        ("console", path(&vm.console)),
+        ("migration", vm.migration.map(|id| format!("{id} (skein migration show {id})")).unwrap_or_default()),
+    ]);
+    if let Some(definition) = &vm.definition {
+        shown += "definition:\n";
+        shown.extend(clean(definition).lines().map(|line| format!("  {line}").trim_end().to_owned() + "\n"));
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_and_names_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("web1.toml");
+        std::fs::write(&file, "name = 'web1'\nmemory = '64 MiB'\n").unwrap();
+        let file = file.to_str().unwrap();
+        let definition = VmSource::Definition { file: file.into(), text: "name = 'web1'\nmemory = '64 MiB'\n".into() };
+        assert_eq!(source(file).unwrap(), definition);
+        assert_eq!(source("web1").unwrap(), VmSource::Name("web1".into()));
+        for (odd, says) in [("none.toml", "cannot read none.toml"), ("./x", "cannot read ./x"), ("Web 1", "neither")] {
+            let error = source(odd).unwrap_err().to_string();
+            assert!(error.contains(says), "{odd}: {error}");
+        }
+        std::fs::write(file, "name = 'web1'\nmemory = 64\n").unwrap();
+        let error = source(file).unwrap_err().to_string();
+        assert!(error.contains("web1.toml:2:10: ") && error.contains("help: "), "{error}");
+    }
+}
