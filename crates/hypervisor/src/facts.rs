@@ -16,6 +16,9 @@ use crate::monitor::Monitor;
 use crate::qemu::{Error, Killed, collect, text};
 use crate::qmp::{QmpError, Version};
 
+/// How long a QEMU that is about to end is waited for.
+const LAST_WORDS_TIME: Duration = Duration::from_millis(200);
+
 /// What runs the guest's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -44,7 +47,7 @@ impl Accel {
 
 /// A machine type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all(deserialize = "kebab-case"))]
+#[serde(rename_all = "kebab-case")]
 pub struct MachineType {
     /// `pc-q35-7.2`: means the same to every QEMU that has it.
     pub name: String,
@@ -57,13 +60,13 @@ pub struct MachineType {
     #[serde(default)]
     pub deprecated: bool,
     /// Most virtual CPUs.
-    #[serde(rename(deserialize = "cpu-max"))]
+    #[serde(rename = "cpu-max")]
     pub cpus_max: u32,
 }
 
 /// A CPU model, as far as this QEMU on this host can have it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all(deserialize = "kebab-case"))]
+#[serde(rename_all = "kebab-case")]
 pub struct CpuModel {
     /// `Haswell`.
     pub name: String,
@@ -146,12 +149,19 @@ impl Program {
         // Else the socket would not end with QEMU.
         drop(command);
         let stderr = std::sync::Arc::default();
-        collect(child.0.stderr.take().expect("is piped"), std::sync::Arc::clone(&stderr));
+        let reader = collect(child.0.stderr.take().expect("is piped"), std::sync::Arc::clone(&stderr));
         let result = Monitor::negotiate(ours, end.saturating_duration_since(Instant::now()))
             .and_then(|monitor| Self::of(&monitor));
-        result.map_err(|source| match child.0.try_wait() {
-            Ok(Some(status)) => Error::Ended { status: status.to_string(), stderr: text(&stderr) },
-            _ => Error::Qmp { stderr: text(&stderr), source },
+        result.map_err(|source| {
+            // Its socket ends before it does, and its last words are read by another thread.
+            let end = Instant::now() + LAST_WORDS_TIME;
+            while !(reader.is_finished() && matches!(child.0.try_wait(), Ok(Some(_)))) && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            match child.0.try_wait() {
+                Ok(Some(status)) => Error::Ended { status: status.to_string(), stderr: text(&stderr) },
+                _ => Error::Qmp { stderr: text(&stderr), source },
+            }
         })
     }
 }
@@ -172,18 +182,18 @@ pub struct MemoryDevice {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockNode {
     /// Its name; `#block…` if it was given none.
-    #[serde(rename(deserialize = "node-name"))]
+    #[serde(rename = "node-name")]
     pub name: String,
     /// `qcow2`, `raw`; `file`, `host_device`, `nbd`, `rbd`...
-    #[serde(rename(deserialize = "drv"))]
+    #[serde(rename = "drv")]
     pub driver: String,
     /// A path, or a `json:` or `nbd://` description.
-    #[serde(rename(deserialize = "file"))]
+    #[serde(rename = "file")]
     pub filename: String,
     /// The image that it is an overlay of.
     pub backing_file: Option<String>,
     /// Whether it is only read.
-    #[serde(rename(deserialize = "ro"))]
+    #[serde(rename = "ro")]
     pub read_only: bool,
 }
 
@@ -332,4 +342,28 @@ fn children(monitor: &Monitor, path: &str) -> Result<Vec<Device>, QmpError> {
         Some(Device { id: property.name, kind: kind.into() })
     };
     Ok(properties.into_iter().filter_map(device).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_qemu_says() {
+        // From QEMU 7.2, shortened.
+        let node: BlockNode = serde_json::from_value(json!({
+            "ro": false, "node-name": "disk0", "backing_file_depth": 1, "drv": "qcow2", "backing_file": "/s/base.raw",
+            "file": "/s/a.qcow2", "image": {"filename": "/s/a.qcow2", "format": "qcow2"}
+        }))
+        .unwrap();
+        assert_eq!((node.name.as_str(), node.driver.as_str(), node.read_only), ("disk0", "qcow2", false));
+        assert_eq!((node.filename.as_str(), node.backing_file.as_deref()), ("/s/a.qcow2", Some("/s/base.raw")));
+        let machine: MachineType = serde_json::from_value(json!({
+            "name": "pc-q35-7.2", "alias": "q35", "cpu-max": 288, "deprecated": false, "hotpluggable-cpus": true
+        }))
+        .unwrap();
+        assert_eq!((machine.alias.as_deref(), machine.cpus_max, machine.is_default), (Some("q35"), 288, false));
+        let device = |kind: &str| Device { id: "d".into(), kind: kind.into() };
+        assert!(device("vfio-pci").is_passed_through() && !device("virtio-net-pci").is_passed_through());
+    }
 }

@@ -42,6 +42,10 @@
 //! So a source may run again as soon as its connection breaks in `device`, and a target that is `completed` says nothing
 //! about the source: only a grant may run the target.
 //!
+//! In `device` the source writes its last pages and its devices with the lock held that QMP needs. If the other end does not
+//! read, **no command is answered**, `migrate_cancel` neither, until it reads or the main channel breaks (seen with both
+//! versions: `failed` or `cancelled`, and `RESUME`). A QMP that is silent then is no sign of a dead QEMU.
+//!
 //! # Multifd channels that break
 //!
 //! **Where a source's multifd channels break before its main channel does, its QEMU may hang for ever**, the guest with it: the
@@ -59,8 +63,10 @@
 //! main channel only, waits for `cancelled` or `failed` *and* for the guest to run, and closes the multifd channels then,
 //! reading from them until then.
 //!
-//! QEMU 7.2 has milder forms with multifd: after `migrate_cancel` in `active`, `cancelling` for ever (2 of 48; the guest runs, but
-//! no further migration starts), or `failed` instead of `cancelled` (2 of 48).
+//! QEMU 7.2 has milder forms. After `migrate_cancel` in `active`: `failed` instead of `cancelled` (2 of 48 with multifd; also
+//! without), or with multifd `cancelling` for ever (2 of 48: the guest runs, but no further migration starts). And with
+//! multifd and a target that died in `pre-switchover`, `migrate_cancel` ended once (of 94) in `failed` with the guest
+//! stopped.
 
 use std::time::{Duration, Instant};
 
