@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,11 +22,14 @@ use tracing::{info, warn};
 
 use crate::dirs::{Dirs, replace};
 use crate::launch::{CommandLine, Launch, config, tap_name};
+use crate::told;
 
 /// A QEMU answers within this after its start; preallocated huge pages take their time.
 const START_TIME: Duration = Duration::from_secs(60);
 /// One that was started before answers at once, unless it is held up.
 const ATTACH_TIME: Duration = Duration::from_secs(5);
+/// A QEMU that does nothing answers by then.
+const PROBE_TIME: Duration = Duration::from_secs(10);
 /// A killed process is gone by then.
 const KILL_TIME: Duration = Duration::from_secs(10);
 /// How often a watcher looks whether it is still needed.
@@ -315,7 +318,7 @@ impl Vms {
                     return Err(VmError::Running(name));
                 }
             }
-            let launch = Launch::Definition(resolve_accel(definition));
+            let launch = Launch::Definition(self.resolve_accel(definition));
             let vm = self.new_vm(&name, Kept { launch, adopted: None });
             // What another start finds until this one is done.
             vms.insert(name.clone(), vm.clone());
@@ -337,6 +340,15 @@ impl Vms {
         }
         self.boot(&vm)?;
         Ok(vm)
+    }
+
+    /// KVM where it works. The guest keeps what it was started with.
+    fn resolve_accel(&self, mut definition: Definition) -> Definition {
+        if definition.accel == Accel::Auto {
+            let program = definition.qemu.binary.as_deref().or(self.qemu.as_deref());
+            definition.accel = if kvm_works(program, &self.dirs.run) { Accel::Kvm } else { Accel::Tcg };
+        }
+        definition
     }
 
     fn new_vm(&self, name: &str, kept: Kept) -> Arc<Vm> {
@@ -675,13 +687,21 @@ fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
     serde_json::from_slice(&bytes).inspect_err(|error| warn!("{} is damaged: {error}", path.display())).ok()
 }
 
-/// KVM where it works. The guest keeps what it was started with.
-fn resolve_accel(mut definition: Definition) -> Definition {
-    if definition.accel == Accel::Auto {
-        let kvm = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
-        definition.accel = if kvm.is_ok() { Accel::Kvm } else { Accel::Tcg };
-    }
-    definition
+/// Whether guests run under KVM here: asked of a QEMU, once. That /dev/kvm can be opened does not say that a CPU can be
+/// made (nested, or in a sandbox, where it fails at its registers).
+fn kvm_works(program: Option<&Path>, dir: &Path) -> bool {
+    static WORKS: OnceLock<bool> = OnceLock::new();
+    *WORKS.get_or_init(|| {
+        if fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_err() {
+            return false;
+        }
+        let mut config = skein_hypervisor::Config::new("probe", 16 << 10, dir.join("probe"));
+        config.binary = program.map(Path::to_owned);
+        (config.accel, config.cpu, config.paused) = ("kvm".into(), "host".into(), true);
+        let probed = skein_hypervisor::Qemu::start(&config, |program| Command::new(program), PROBE_TIME);
+        let _ = fs::remove_file(&config.qmp);
+        probed.inspect_err(|error| warn!("KVM does not work here, guests run under TCG: {}", told(error))).is_ok()
+    })
 }
 
 /// Makes a tap and plugs it into a bridge.

@@ -15,7 +15,7 @@ use skein_handover::Limits;
 use skein_identity::{ClusterCa, Validity};
 use skein_lab_hosts::{Lab, Spec};
 use skein_machine::facts::{HostFacts, Presence};
-use skein_machine::{Accel, Converges, FileSystem, ProblemKind};
+use skein_machine::{Accel, Converges, ProblemKind};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const RATE_MBIT: u32 = 500;
@@ -52,7 +52,7 @@ impl Drop for Vms {
 impl World {
     fn new() -> World {
         let turn = turn();
-        let lab = Lab::up(Spec::pairs(format!("facts{}", std::process::id()), 2, Some(RATE_MBIT))).unwrap();
+        let lab = Lab::up(Spec::pairs(&format!("facts{}", std::process::id()), 2, Some(RATE_MBIT))).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let ca = ClusterCa::create("test").unwrap();
         let hosts_file = dir.path().join("hosts.toml");
@@ -75,7 +75,7 @@ impl World {
                 connections: 1,
                 plain_data: false,
             };
-            let settings = AgentSettings { acceptor, allow: Allow::new(&[]).unwrap(), vms: Some(vms) };
+            let settings = AgentSettings { acceptor, allow: Allow::new::<&str>(&[]).unwrap(), vms: Some(vms) };
             lab.enter(name, || Agent::start(settings, &ca.issue(name, Validity::days(1)).unwrap())).unwrap().unwrap()
         });
         let vms = Vms(dirs.map(|dirs| Client::new(&dirs.socket())));
@@ -100,7 +100,7 @@ impl World {
 
     /// Starts a VM called `vm`; `more` is the end of its definition.
     fn start(&self, host: &str, more: &str) {
-        let text = format!("name = 'vm'\nmemory = '128 MiB'\ncpus = 2\n{more}");
+        let text = format!("name = 'vm'\nmemory = '128 MiB'\ncpus = 2\naccel = 'tcg'\n{more}");
         let from = VmSource::Definition { file: "vm.toml".into(), text };
         let reply = self.client(host).call(&Request::VmStart { from }, PATIENCE).unwrap();
         assert!(matches!(reply, Reply::Vm(_)), "{reply:?}");
@@ -257,7 +257,7 @@ fn a_host_and_its_qemu() {
         [("vm", &Presence::Guest)]
     );
     assert!(facts.nics.iter().any(|nic| nic.name == "nic0"), "{:?}", facts.nics);
-    assert!(facts.files.is_empty() && facts.files.iter().all(|file| file.file_system == FileSystem::Local));
+    assert!(facts.files.is_empty());
 
     let qemu = facts.qemu.unwrap();
     let own = format!("pc-q35-{}.{}", qemu.version.major, qemu.version.minor);

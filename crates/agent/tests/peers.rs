@@ -392,7 +392,7 @@ fn a_tap_leads_to_a_landing() {
     }
     // Both ways, megabytes, and an end.
     let data: Vec<u8> = (0..3_000_000u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();
-    for (near, far) in [(&sockets[0], &landed[0]), (&landed[1], &sockets[1])] {
+    for (near, far) in [(&sockets[0], &landed[0]), (&landed[0], &sockets[0])] {
         thread::scope(|scope| {
             scope.spawn(|| {
                 { near }.write_all(&data).unwrap();
@@ -403,15 +403,19 @@ fn a_tap_leads_to_a_landing() {
             assert!(got == data);
         });
     }
+    // Other connections than the first are kept open for the source, whatever the target does.
+    landed[1].shutdown(Shutdown::Both).unwrap();
     // More than linger: the tap keeps the session.
     thread::sleep(Duration::from_millis(5500));
     sockets[2].write_all(b"still there").unwrap();
     let mut got = [0; 11];
     landed[2].read_exact(&mut got).unwrap();
     assert_eq!(&got, b"still there");
+    sockets[1].set_nonblocking(true).unwrap();
+    assert_eq!(sockets[1].read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     drop(tap);
     assert!(!tap_path.exists() && UnixStream::connect(&tap_path).is_err());
-    assert!(ends(&sockets[2]) && ends(&landed[2]), "the tap's connections end with it");
+    assert!(sockets[1..].iter().all(ends) && ends(&landed[2]), "the tap's connections end with it");
 }
 
 #[test]
