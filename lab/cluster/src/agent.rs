@@ -1,0 +1,66 @@
+//! An agent's process.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// An agent that is asked to end has ended by then.
+const STOP_TIME: Duration = Duration::from_secs(20);
+
+/// How an agent is started, besides what all are.
+#[derive(Clone, Debug, Default)]
+pub struct Start {
+    /// Another `skein` program than the cluster's.
+    pub program: Option<PathBuf>,
+    /// More arguments.
+    pub args: Vec<String>,
+    /// More variables.
+    pub env: Vec<(String, String)>,
+}
+
+/// A running agent. Killed when dropped.
+pub(crate) struct AgentProcess(Child);
+
+impl AgentProcess {
+    /// Its output goes to the end of `log`.
+    pub(crate) fn start(mut command: Command, log: &Path) -> AgentProcess {
+        let mut log = OpenOptions::new().create(true).append(true).open(log).expect("a log can be written");
+        let _ = writeln!(log, "-- started");
+        let errors = log.try_clone().expect("a descriptor can be had twice");
+        command.stdin(Stdio::null()).stdout(log).stderr(errors);
+        AgentProcess(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        // Its pid is ours until it is waited for.
+        kill(Pid::from_raw(self.0.id() as i32), signal).expect("an own child can be signalled");
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().expect("an own child can be waited for")
+    }
+
+    pub(crate) fn stop(mut self) {
+        self.signal(Signal::SIGTERM);
+        let end = Instant::now() + STOP_TIME;
+        while self.ended().is_none() {
+            assert!(Instant::now() < end, "an agent does not end within {} s", STOP_TIME.as_secs());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub(crate) fn kill(self) {}
+}
+
+impl Drop for AgentProcess {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

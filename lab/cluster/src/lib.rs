@@ -1,0 +1,675 @@
+//! The lab's hosts with a real agent in each, and guests that show where they run.
+//!
+//! ```no_run
+//! use skein_lab_cluster::{Cluster, Settings};
+//!
+//! let mut cluster = Cluster::up(Settings::new("/path/to/skein".into()));
+//! cluster.start_vm("a", &cluster.bare("v1"));
+//! cluster.moved("v1", "a", "b");
+//! assert_eq!(cluster.where_runs("v1"), ["b"]);
+//! cluster.check();
+//! ```
+//!
+//! - [`Cluster`]: hosts, agents, guests. It is for tests: what goes wrong panics with what is known of it, and with the
+//!   agents' logs. Dropping it ends every process and removes every file of it, also in a panic.
+//! - [`Witness`]: sees when and where each guest ran, and two that ran at once.
+//!
+//! Needs root, and what the lab's hosts need.
+
+mod agent;
+mod witness;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::Signal;
+use skein_api::{CallError, Check, Client, MigrateOptions, Migration, Reply, Request, Vm, VmSource};
+use skein_handover::{MigrationId, Outcome, Record, needed};
+use skein_identity::{ClusterCa, Validity};
+use skein_journal::{Journal, Limits};
+use skein_lab_guest::{Agent, BEAT_PORT, CONTROL_PORT, Image, Params, Spec as GuestSpec, Verdict, default_cache};
+use skein_lab_hosts::{Lab, Layout, Spec};
+use tempfile::TempDir;
+
+use agent::AgentProcess;
+pub use agent::Start;
+pub use witness::{Double, Run, Witness, arguments, configuration};
+
+/// An agent answers a request within this: it may have to start a QEMU, and another host's agent, too.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Whatever a guest does on a busy machine is done by then.
+pub const GUEST_TIME: Duration = Duration::from_secs(120);
+/// So much of a log is shown.
+const LOG_LINES: usize = 200;
+/// Logs of so many migrations are shown, the last ones.
+const EVENT_LOGS: usize = 3;
+
+/// What a cluster is to be.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The `skein` program.
+    pub program: PathBuf,
+    /// Hosts, which are called a, b, c...
+    pub hosts: usize,
+    /// NICs of each, NIC n of all in one segment.
+    pub nics: usize,
+    /// Rates of the NICs in Mb/s; the last is that of all further ones.
+    pub rates: Vec<Option<u32>>,
+    /// The QEMU program of the agents.
+    pub qemu: PathBuf,
+    /// Migrations to a host at once.
+    pub incoming: u16,
+    /// Migrations from a host at once.
+    pub outgoing: u16,
+}
+
+impl Settings {
+    /// Two hosts with a NIC that is as fast as the machine. QEMU is `$SKEIN_QEMU`, or `qemu-system-x86_64`.
+    pub fn new(program: PathBuf) -> Settings {
+        let qemu = std::env::var_os("SKEIN_QEMU").filter(|name| !name.is_empty());
+        let qemu = qemu.map_or_else(|| "qemu-system-x86_64".into(), PathBuf::from);
+        Settings { program, hosts: 2, nics: 1, rates: vec![None], qemu, incoming: 4, outgoing: 4 }
+    }
+}
+
+/// Hosts, their agents, their guests.
+pub struct Cluster {
+    settings: Settings,
+    /// Goes before the lab, which ends the QEMUs.
+    agents: BTreeMap<String, AgentProcess>,
+    witness: Witness,
+    lab: Lab,
+    mounts: Vec<PathBuf>,
+    image: Option<Image>,
+    dir: TempDir,
+}
+
+impl Cluster {
+    /// Builds the hosts and starts the agents.
+    pub fn up(settings: Settings) -> Cluster {
+        let mut cluster = Cluster::idle(settings);
+        for host in cluster.hosts() {
+            cluster.start(&host);
+        }
+        cluster
+    }
+
+    /// Builds the hosts, and starts no agent.
+    pub fn idle(settings: Settings) -> Cluster {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("c{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let spec = Spec::new(&name, settings.hosts, settings.nics, Layout::Pairs).rates(&settings.rates);
+        let lab = Lab::up(spec).expect("the lab can be built");
+        // Short: a unix socket's path has 107 bytes at most.
+        let dir = tempfile::Builder::new().prefix("skc").tempdir().expect("a directory can be made");
+        let netns = |host: &String| (lab.netns(host).expect("it is there"), host.clone());
+        let hosts: Vec<String> = lab.spec().hosts.iter().map(|host| host.name.clone()).collect();
+        let witness = Witness::new(hosts.iter().map(netns));
+        let ca = ClusterCa::create("lab").expect("a CA can be made");
+        let mut list = String::new();
+        for host in &hosts {
+            let address = |nic| format!("'{}'", lab.ip(host, nic).expect("each NIC has an address"));
+            let addresses: Vec<String> = (0..settings.nics).map(address).collect();
+            list += &format!("[[host]]\nname = '{host}'\naddress = [{}]\n", addresses.join(", "));
+            let identity = ca.issue(host, Validity::days(2)).expect("the CA issues identities");
+            identity.save(&dir.path().join(host).join("identity")).expect("an identity can be saved");
+        }
+        fs::write(dir.path().join("hosts.toml"), list).expect("a file can be written");
+        fs::create_dir(dir.path().join("sockets")).expect("a directory can be made");
+        Cluster { settings, agents: BTreeMap::new(), witness, lab, mounts: Vec::new(), image: None, dir }
+    }
+
+    // ---- hosts and agents ----
+
+    /// The hosts' names.
+    pub fn hosts(&self) -> Vec<String> {
+        self.lab.spec().hosts.iter().map(|host| host.name.clone()).collect()
+    }
+
+    /// The network, to cut, heal and slow it.
+    pub fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
+    /// Where a host's agent keeps what outlives a boot.
+    pub fn state_dir(&self, host: &str) -> PathBuf {
+        self.dir.path().join(host).join("state")
+    }
+
+    /// Where a host's agent has its sockets.
+    pub fn run_dir(&self, host: &str) -> PathBuf {
+        self.dir.path().join(host).join("run")
+    }
+
+    /// For files of a test; goes with the cluster.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Starts a host's agent and waits until it answers.
+    pub fn start(&mut self, host: &str) {
+        self.start_as(host, &Start::default());
+    }
+
+    /// As [`Cluster::start`], another program or with an environment.
+    pub fn start_as(&mut self, host: &str, start: &Start) {
+        self.begin_start(host, start);
+        self.wait_ready(host);
+    }
+
+    /// Starts a host's agent.
+    pub fn begin_start(&mut self, host: &str, start: &Start) {
+        assert!(!self.agents.contains_key(host), "the agent of {host} runs already");
+        let own = self.dir.path().join(host);
+        let program = start.program.as_ref().unwrap_or(&self.settings.program);
+        let mut command = self.lab.command(host, program).expect("the host is there");
+        command.arg("agent").arg("--identity").arg(own.join("identity"));
+        command.arg("--state").arg(self.state_dir(host)).arg("--run").arg(self.run_dir(host));
+        command.arg("--hosts").arg(self.dir.path().join("hosts.toml")).arg("--qemu").arg(&self.settings.qemu);
+        command.args(["--incoming", &self.settings.incoming.to_string()]);
+        command.args(["--outgoing", &self.settings.outgoing.to_string()]);
+        command.args(&start.args).envs(start.env.iter().map(|(name, value)| (name, value)));
+        self.agents.insert(host.to_owned(), AgentProcess::start(command, &own.join("agent.log")));
+    }
+
+    /// Waits until a host's agent answers.
+    pub fn wait_ready(&mut self, host: &str) {
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            match self.client(host).call(&Request::MigrationList, Duration::from_secs(5)) {
+                Ok(_) => return,
+                Err(error) if !error.may_pass() || Instant::now() > end => {
+                    panic!("the agent of {host} does not answer: {error}");
+                }
+                Err(_) => {}
+            }
+            let agent = self.agents.get_mut(host).expect("it was started");
+            if let Some(status) = agent.ended() {
+                panic!("the agent of {host} ended: {status}");
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Asks a host's agent to end, and waits for that.
+    pub fn stop(&mut self, host: &str) {
+        if let Some(agent) = self.agents.remove(host) {
+            agent.stop();
+        }
+    }
+
+    /// Kills a host's agent (SIGKILL), if it runs.
+    pub fn kill(&mut self, host: &str) {
+        if let Some(agent) = self.agents.remove(host) {
+            agent.kill();
+        }
+    }
+
+    /// Sends a signal to a host's agent: SIGSTOP, SIGCONT.
+    pub fn signal(&self, host: &str, signal: Signal) {
+        self.agents[host].signal(signal);
+    }
+
+    /// Whether a host's agent was started and did not end by itself.
+    pub fn is_up(&mut self, host: &str) -> bool {
+        self.agents.get_mut(host).is_some_and(|agent| agent.ended().is_none())
+    }
+
+    /// Gives an agent that does not run yet a state directory of its own on a tmpfs of so many bytes.
+    pub fn mount_state(&mut self, host: &str, bytes: u64) {
+        let path = self.state_dir(host);
+        fs::create_dir_all(&path).expect("a directory can be made");
+        let options = format!("size={bytes},mode=700");
+        mount(Some("skein-lab"), &path, Some("tmpfs"), MsFlags::empty(), Some(options.as_str()))
+            .expect("a tmpfs can be mounted");
+        self.mounts.push(path);
+    }
+
+    /// Makes that state directory read-only, or writable again.
+    pub fn set_state_read_only(&self, host: &str, read_only: bool) {
+        let path = self.state_dir(host);
+        let flag = if read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };
+        mount(None::<&str>, &path, None::<&str>, MsFlags::MS_REMOUNT | flag, None::<&str>)
+            .expect("a tmpfs can be remounted");
+    }
+
+    // ---- requests ----
+
+    /// For requests to a host's agent.
+    pub fn client(&self, host: &str) -> Client {
+        Client::new(&self.run_dir(host).join("agent.sock"))
+    }
+
+    /// Asks a host's agent.
+    pub fn ask(&self, host: &str, request: &Request) -> Result<Reply, CallError> {
+        self.client(host).call(request, PATIENCE)
+    }
+
+    /// Asks a host's agent something that it has to answer.
+    #[track_caller]
+    pub fn asked(&self, host: &str, request: &Request) -> Reply {
+        self.ask(host, request).unwrap_or_else(|error| panic!("{host}: {request:?}: {}", chain(&error)))
+    }
+
+    /// What is refused: the words of the refusal and its cure.
+    #[track_caller]
+    pub fn refused(&self, host: &str, request: &Request) -> String {
+        match self.ask(host, request) {
+            Err(error @ CallError::Refused(_)) => error.to_string(),
+            other => panic!("{host}: {request:?} should be refused, and is {other:?}"),
+        }
+    }
+
+    /// A host's VMs.
+    #[track_caller]
+    pub fn vms(&self, host: &str) -> Vec<Vm> {
+        match self.asked(host, &Request::VmList) {
+            Reply::Vms { vms } => vms,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// One of them.
+    #[track_caller]
+    pub fn vm(&self, host: &str, name: &str) -> Vm {
+        match self.asked(host, &Request::VmShow { name: name.to_owned() }) {
+            Reply::Vm(vm) => *vm,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A host's migrations, the newest first.
+    #[track_caller]
+    pub fn migrations(&self, host: &str) -> Vec<Migration> {
+        match self.asked(host, &Request::MigrationList) {
+            Reply::Migrations { migrations } => migrations,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// One migration, with its events.
+    #[track_caller]
+    pub fn migration(&self, host: &str, id: MigrationId) -> Migration {
+        migration(self.asked(host, &Request::MigrationShow { id: id.to_string() }))
+    }
+
+    /// Starts a VM from its definition.
+    #[track_caller]
+    pub fn start_vm(&self, host: &str, definition: &str) -> Vm {
+        let file = "test.toml".to_owned();
+        let from = VmSource::Definition { file, text: definition.to_owned() };
+        match self.asked(host, &Request::VmStart { from }) {
+            Reply::Vm(vm) => *vm,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Says what stands against a migration.
+    #[track_caller]
+    pub fn check_move(&self, vm: &str, from: &str, to: &str) -> Check {
+        let options = MigrateOptions::default();
+        match self.asked(from, &Request::Check { vm: vm.into(), to: to.into(), options }) {
+            Reply::Check(check) => check,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Begins a migration, or queues it.
+    #[track_caller]
+    pub fn begin(&self, vm: &str, from: &str, to: &str, options: MigrateOptions) -> Migration {
+        migration(self.asked(from, &Request::Migrate { vm: vm.into(), to: to.into(), options, detach: true }))
+    }
+
+    /// Moves a VM, and gives the migration when it is over.
+    #[track_caller]
+    pub fn migrate(&self, vm: &str, from: &str, to: &str) -> Migration {
+        let options = MigrateOptions::default();
+        migration(self.asked(from, &Request::Migrate { vm: vm.into(), to: to.into(), options, detach: false }))
+    }
+
+    /// Moves a VM, which has to succeed.
+    #[track_caller]
+    pub fn moved(&self, vm: &str, from: &str, to: &str) -> Migration {
+        let migration = self.migrate(vm, from, to);
+        assert_eq!(migration.outcome, Some(Outcome::Moved), "{migration:?}");
+        migration
+    }
+
+    /// Follows a migration to its end.
+    #[track_caller]
+    pub fn watched(&self, host: &str, id: MigrationId) -> Migration {
+        migration(self.asked(host, &Request::MigrationWatch { id: id.to_string() }))
+    }
+
+    // ---- guests ----
+
+    /// The definition of a guest of 64 MiB that boots nothing: it runs in half a second.
+    pub fn bare(&self, name: &str) -> String {
+        self.witness.watch(&self.sockets(), name);
+        let args: Vec<String> = arguments(&self.sockets(), name).iter().map(|arg| format!("'{arg}'")).collect();
+        format!("name = '{name}'\nmemory = '64 MiB'\naccel = 'tcg'\n[qemu]\nargs = [{}]\n", args.join(", "))
+    }
+
+    /// The definition of a guest with the lab's kernel and workload, which knows what its memory holds.
+    pub fn working(&mut self, name: &str, params: &Params) -> String {
+        let image =
+            self.image.get_or_insert_with(|| Image::prepare(&default_cache()).expect("there is an image")).clone();
+        self.witness.watch(&self.sockets(), name);
+        let mut args = arguments(&self.sockets(), name).to_vec();
+        args.extend(["-device".into(), "virtio-serial-pci".into()]);
+        let ports = [CONTROL_PORT, BEAT_PORT];
+        for (n, (port, path)) in ports.iter().zip(witness::workload_sockets(&self.sockets(), name)).enumerate() {
+            args.extend(["-chardev".into(), format!("socket,id=lab{n},path={},server=on,wait=off", path.display())]);
+            args.extend(["-device".into(), format!("virtserialport,chardev=lab{n},name={port}")]);
+        }
+        let args: Vec<String> = args.iter().map(|arg| format!("'{arg}'")).collect();
+        // As lab/guest has it.
+        let append = format!("console=ttyS0 quiet panic=-1 mitigations=off nokaslr {}", params.command_line());
+        format!(
+            "name = '{name}'\nmemory = '{} MiB'\naccel = 'tcg'\nkernel = '{}'\ninitrd = '{}'\nappend = '{append}'\n\
+             [qemu]\nargs = [{}]\n",
+            GuestSpec::memory_mb_for(params.fill_mb),
+            image.kernel.display(),
+            image.initrd.display(),
+            args.join(", ")
+        )
+    }
+
+    /// Where guests have the sockets that the witness, and the lab's workload, use.
+    pub fn sockets(&self) -> PathBuf {
+        self.dir.path().join("sockets")
+    }
+
+    /// Who sees where guests run.
+    pub fn witness(&self) -> &Witness {
+        &self.witness
+    }
+
+    /// The hosts where a guest runs now, by its QEMUs' own word.
+    pub fn where_runs(&self, vm: &str) -> Vec<String> {
+        self.witness.seen(vm).iter().filter(|seen| seen.runs()).map(|seen| seen.host.clone()).collect()
+    }
+
+    /// Kills the QEMU that a VM has on a host (SIGKILL). False: it has none there.
+    pub fn kill_qemu(&self, vm: &str, host: &str) -> bool {
+        let mut any = false;
+        for seen in self.witness.seen(vm).iter().filter(|seen| seen.host == host && !seen.is_over()) {
+            seen.kill();
+            any = true;
+        }
+        // One that has only just been started.
+        for qemu in self.qemus(host).iter().filter(|qemu| qemu.vm.as_deref() == Some(vm)) {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(qemu.pid as i32), Signal::SIGKILL);
+            any = true;
+        }
+        any
+    }
+
+    /// Talks to the workload of a working guest, in the QEMU where it runs.
+    #[track_caller]
+    pub fn talk<T>(&self, vm: &str, talk: impl FnOnce(&mut Agent) -> Result<T, skein_lab_guest::Error>) -> T {
+        let seen = self.witness.seen(vm).into_iter().rfind(|seen| seen.runs());
+        let seen: Arc<_> = seen.unwrap_or_else(|| panic!("{vm} does not run"));
+        let mut control = seen.control.lock();
+        let agent = control.as_mut().unwrap_or_else(|| panic!("{vm} has no workload"));
+        talk(agent).unwrap_or_else(|error| panic!("{vm} on {}: {error}", seen.host))
+    }
+
+    /// Waits until a working guest works.
+    #[track_caller]
+    pub fn wait_working(&self, vm: &str) {
+        self.wait(GUEST_TIME, &format!("{vm} runs"), || !self.where_runs(vm).is_empty());
+        let end = Instant::now() + GUEST_TIME;
+        while !self.talk(vm, |agent| agent.status().map(|status| status.ready)) {
+            assert!(Instant::now() < end, "{vm} does not come to work");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Has a working guest compare all its memory with what it should be.
+    #[track_caller]
+    pub fn verify(&self, vm: &str) -> Verdict {
+        let verdict = self.talk(vm, |agent| agent.verify(GUEST_TIME));
+        assert!(verdict.is_good(), "{vm}: {verdict:?}");
+        verdict
+    }
+
+    /// Whether a working guest's heart beats on a host, within so long from now.
+    pub fn beats_on(&self, vm: &str, host: &str, within: Duration) -> bool {
+        let since = Instant::now();
+        let mut all = self.witness.seen(vm).into_iter().filter(|seen| seen.host == host && seen.runs());
+        let Some(seen) = all.next() else { return false };
+        until(within, || seen.beats.as_ref().and_then(|beats| beats.last()).is_some_and(|beat| beat.seen > since))
+    }
+
+    // ---- what is left ----
+
+    /// QEMU processes of a host.
+    pub fn qemus(&self, host: &str) -> Vec<QemuProcess> {
+        let inode = |path: &Path| fs::metadata(path).map(|found| found.ino()).ok();
+        let netns = inode(&self.lab.netns(host).expect("the host is there"));
+        let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        pids.filter_map(|pid| {
+            let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+            if !comm.starts_with("qemu-system") || inode(format!("/proc/{pid}/ns/net").as_ref()) != netns {
+                return None;
+            }
+            let line = fs::read(format!("/proc/{pid}/cmdline")).ok().filter(|line| !line.is_empty())?;
+            let words: Vec<String> =
+                line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+            let vm = words.iter().position(|word| word == "-name").and_then(|at| words.get(at + 1)).cloned();
+            Some(QemuProcess { pid, vm, words })
+        })
+        .collect()
+    }
+
+    /// What is there and should not be when no migration is under way. Agents that do not answer are an entry.
+    pub fn leftovers(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for host in self.hosts() {
+            found.extend(self.leftovers_of(&host).into_iter().map(|what| format!("{host}: {what}")));
+        }
+        found
+    }
+
+    fn leftovers_of(&self, host: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        let client = self.client(host);
+        let soon = Duration::from_secs(2);
+        let vms = match client.call(&Request::VmList, soon) {
+            Ok(Reply::Vms { vms }) => vms,
+            other => return vec![format!("{other:?}")],
+        };
+        match client.call(&Request::MigrationList, soon) {
+            Ok(Reply::Migrations { migrations }) => {
+                let open = migrations.iter().filter(|one| one.outcome.is_none() || one.stage.is_some() || one.in_doubt);
+                found.extend(
+                    open.map(|one| format!("migration {} as {:?} is not over: {:?}", one.id, one.role, one.stage)),
+                );
+            }
+            other => found.push(format!("{other:?}")),
+        }
+        found.extend(vms.iter().filter_map(|vm| vm.migration.map(|id| format!("{} is in migration {id}", vm.name))));
+        for qemu in self.qemus(host) {
+            if !vms.iter().any(|vm| vm.pid == Some(qemu.pid)) {
+                found.push(format!("a QEMU that no VM has: {} {}", qemu.pid, qemu.words.join(" ")));
+            }
+        }
+        let names = |path: PathBuf| {
+            let entries = fs::read_dir(path).into_iter().flatten().flatten();
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+        };
+        found.extend(names(self.run_dir(host).join("migrations")).iter().map(|name| format!("run/migrations/{name}")));
+        for name in names(self.run_dir(host).join("vms")) {
+            let vm = vms.iter().find(|vm| vm.name == name);
+            if vm.is_none() {
+                found.push(format!("run/vms/{name} of a VM that is not here"));
+            } else if vm.is_some_and(|vm| vm.pid.is_none()) {
+                let stale = names(self.run_dir(host).join("vms").join(&name));
+                let stale = stale.iter().filter(|file| *file != "qemu.log");
+                found.extend(stale.map(|file| format!("run/vms/{name}/{file} of a VM that is off")));
+            }
+        }
+        found.extend(names(self.state_dir(host)).iter().filter(|name| name.ends_with(".new")).cloned());
+        match self.unsettled(host) {
+            Ok(records) => found.extend(records.iter().map(|record| format!("the journal still needs {record:?}"))),
+            Err(error) => found.push(format!("the journal: {error}")),
+        }
+        found
+    }
+
+    /// The records that a host's journal still needs: those of migrations that are not settled.
+    pub fn unsettled(&self, host: &str) -> Result<Vec<Record>, String> {
+        // A copy: the agent holds the journal.
+        let copy = self.dir.path().join(host).join("journal-copy");
+        let _ = fs::remove_file(&copy);
+        fs::copy(self.state_dir(host).join("journal"), &copy).map_err(|error| error.to_string())?;
+        let opened = Journal::<Record>::open(&copy, Limits::default());
+        opened.map(|(_, records)| needed(&records)).map_err(|error| chain(&error))
+    }
+
+    /// Waits until [`Cluster::leftovers`] finds nothing.
+    #[track_caller]
+    pub fn wait_clean(&self, time: Duration) {
+        let mut left = Vec::new();
+        let is_clean = || {
+            left = self.leftovers();
+            left.is_empty()
+        };
+        if !until(time, is_clean) {
+            panic!("left over after {} ms:\n  {}", time.as_millis(), left.join("\n  "));
+        }
+    }
+
+    /// What always has to hold: no guest ran twice at a time, and the witness saw everything.
+    #[track_caller]
+    pub fn check(&self) {
+        let doubles = self.witness.doubles();
+        assert!(doubles.is_empty(), "TWO GUESTS RAN: {doubles:#?}");
+        let contradictions = self.witness.contradictions();
+        assert!(contradictions.is_empty(), "{contradictions:?}");
+        for host in self.hosts() {
+            for qemu in self.qemus(&host) {
+                let vm = qemu.vm.as_deref().unwrap_or("");
+                // One that has just been started is met in a moment.
+                let is_met = || self.witness.knows(vm, qemu.pid) || !Path::new(&format!("/proc/{}", qemu.pid)).exists();
+                assert!(qemu.is_probe() || until(Duration::from_secs(10), is_met), "not seen by the witness: {qemu:?}");
+            }
+        }
+    }
+
+    /// Waits until something is so.
+    #[track_caller]
+    pub fn wait(&self, time: Duration, what: &str, is: impl FnMut() -> bool) {
+        assert!(until(time, is), "not within {} ms: {what}", time.as_millis());
+    }
+
+    /// What is known of what happened, for whoever has to find out why.
+    pub fn report(&self) -> String {
+        let mut report = String::new();
+        for host in self.hosts() {
+            let tail = |path: PathBuf| {
+                let text = fs::read_to_string(&path).unwrap_or_else(|error| error.to_string());
+                let lines: Vec<&str> = text.lines().collect();
+                lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
+            };
+            report += &format!("---- agent of {host}\n{}\n", tail(self.dir.path().join(&host).join("agent.log")));
+            let logs = fs::read_dir(self.state_dir(&host).join("migrations")).into_iter().flatten().flatten();
+            let mut logs: Vec<_> =
+                logs.map(|log| (log.metadata().and_then(|m| m.modified()).ok(), log.path())).collect();
+            logs.sort();
+            for (_, log) in logs.into_iter().rev().take(EVENT_LOGS) {
+                report += &format!("---- {host}: {}\n{}\n", log.display(), tail(log.clone()));
+            }
+            report += &format!("---- {host}: journal: {:?}\n", self.unsettled(&host));
+            for qemu in self.qemus(&host) {
+                report += &format!("---- {host}: QEMU {} {}\n", qemu.pid, qemu.vm.unwrap_or_default());
+            }
+        }
+        report
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("{}", self.report());
+        }
+        for (_, agent) in std::mem::take(&mut self.agents) {
+            agent.kill();
+        }
+        for path in &self.mounts {
+            if let Err(errno) = umount2(path, MntFlags::MNT_DETACH) {
+                eprintln!("{} stays mounted: {errno}", path.display());
+            }
+        }
+    }
+}
+
+/// A QEMU process.
+#[derive(Clone, Debug)]
+pub struct QemuProcess {
+    /// Its number.
+    pub pid: u32,
+    /// The VM, by `-name`.
+    pub vm: Option<String>,
+    /// Its command line.
+    pub words: Vec<String>,
+}
+
+impl QemuProcess {
+    /// One that an agent asks what it can do, and that has no guest.
+    pub fn is_probe(&self) -> bool {
+        self.vm.is_none()
+    }
+}
+
+impl Cluster {
+    /// Starts a program in a host that ends with the cluster.
+    pub fn spawn(&self, host: &str, program: &Path, args: &[String]) -> std::process::Child {
+        let mut command: Command = self.lab.command(host, program).expect("the host is there");
+        command.args(args).stdin(std::process::Stdio::null());
+        command.spawn().unwrap_or_else(|error| panic!("{}: {error}", program.display()))
+    }
+}
+
+#[track_caller]
+fn migration(reply: Reply) -> Migration {
+    match reply {
+        Reply::Migration(migration) => *migration,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until something is so, or the time is over.
+pub fn until(time: Duration, mut is: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + time;
+    loop {
+        if is() {
+            return true;
+        }
+        if Instant::now() >= end {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text += &format!(": {cause}");
+        source = cause.source();
+    }
+    text
+}

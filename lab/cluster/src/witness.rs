@@ -1,0 +1,350 @@
+//! Who ran a guest when: QEMU's own word, from a monitor of the witness's in every QEMU.
+//!
+//! A guest's QEMU is started with a second QMP socket, at the same path wherever it runs; whoever binds it last is the
+//! latest QEMU. QEMU says `RESUME` before a vCPU runs and `STOP` after the last one stopped, both with the host's time,
+//! which in the lab is one clock: so the times in which a guest ran are known exactly, however late they are read, and
+//! two that overlap are two guests that ran. A QEMU that is killed closes its socket when its last thread is gone.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use parking_lot::Mutex;
+use skein_hypervisor::{Monitor, MonitorEvent, Process, ProcessId};
+use skein_lab_guest::{Agent, Beats};
+
+/// How often it is looked whether there is a new QEMU: a small part of what it takes one to start.
+const LOOK: Duration = Duration::from_millis(5);
+/// A new QEMU answers within this, or never.
+const CONNECT_TIME: Duration = Duration::from_secs(20);
+
+/// A time in which a guest ran, in the time since the epoch; without an end, it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// In which QEMU.
+    pub pid: u32,
+    /// On which host.
+    pub host: String,
+    /// The first vCPU ran no earlier.
+    pub from: Duration,
+    /// No vCPU ran later.
+    pub until: Option<Duration>,
+}
+
+/// Two that overlap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Double {
+    /// The guest.
+    pub vm: String,
+    /// One of them, which began first.
+    pub first: Run,
+    /// The other.
+    pub second: Run,
+}
+
+/// A QEMU that the witness knows.
+pub(crate) struct Seen {
+    pub(crate) process: ProcessId,
+    pub(crate) host: String,
+    pub(crate) monitor: Monitor,
+    pub(crate) control: Mutex<Option<Agent>>,
+    pub(crate) beats: Option<Beats>,
+    life: Arc<Mutex<Life>>,
+}
+
+#[derive(Default)]
+struct Life {
+    /// From and until.
+    runs: Vec<(Duration, Option<Duration>)>,
+    over: bool,
+}
+
+impl Life {
+    fn resume(&mut self, at: Duration) {
+        if self.runs.last().is_none_or(|(_, until)| until.is_some()) {
+            self.runs.push((at, None));
+        }
+    }
+
+    fn stop(&mut self, at: Duration) {
+        if let Some((_, until @ None)) = self.runs.last_mut() {
+            *until = Some(at);
+        }
+    }
+}
+
+impl Seen {
+    /// Whether it runs the guest, by what it said last.
+    pub(crate) fn runs(&self) -> bool {
+        self.life.lock().runs.last().is_some_and(|(_, until)| until.is_none())
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.life.lock().over
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(&self) {
+        if let Ok(Some(process)) = Process::attach(self.process) {
+            process.kill(Duration::from_secs(10)).expect("QEMU can be killed");
+        }
+    }
+}
+
+/// Where a guest's sockets are.
+#[derive(Clone, Debug)]
+struct Watched {
+    dir: PathBuf,
+    /// Of the witness's socket: by these it is known to be the same.
+    stamp: Option<(u64, i64, i64)>,
+    seen: Vec<Arc<Seen>>,
+}
+
+impl std::fmt::Debug for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "QEMU {} on {}", self.process.pid, self.host)
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    vms: Mutex<BTreeMap<String, Watched>>,
+    /// Network namespaces, by inode, and the hosts that they are.
+    hosts: BTreeMap<u64, String>,
+    stopping: AtomicBool,
+}
+
+/// Watches guests until it is dropped.
+pub struct Witness {
+    shared: Arc<Shared>,
+    looking: Option<JoinHandle<()>>,
+}
+
+/// The witness's socket of a guest whose sockets are in `dir`.
+fn socket(dir: &Path, vm: &str, what: &str) -> PathBuf {
+    dir.join(format!("{vm}.{what}"))
+}
+
+/// What a QEMU is told so that the witness sees its guest: with `dir` as in [`Witness::watch`].
+pub fn arguments(dir: &Path, vm: &str) -> [String; 2] {
+    ["-qmp".into(), format!("unix:{},server=on,wait=off", socket(dir, vm, "witness").display())]
+}
+
+/// The same as lines of a file for `-readconfig`, for a QEMU whose `-qmp` somebody takes for their own.
+pub fn configuration(dir: &Path, vm: &str) -> String {
+    let path = socket(dir, vm, "witness");
+    let chardev = format!("backend = \"socket\"\npath = \"{}\"\nserver = \"on\"\nwait = \"off\"\n", path.display());
+    format!("[chardev \"witness\"]\n{chardev}\n[mon \"witness\"]\nmode = \"control\"\nchardev = \"witness\"\n")
+}
+
+/// The sockets of the lab's workload, which QEMU is to listen on.
+pub(crate) fn workload_sockets(dir: &Path, vm: &str) -> [PathBuf; 2] {
+    [socket(dir, vm, "control"), socket(dir, vm, "beat")]
+}
+
+impl Witness {
+    /// Sees QEMUs in these network namespaces: the file, and the name of the host.
+    pub fn new(hosts: impl IntoIterator<Item = (PathBuf, String)>) -> Witness {
+        let inode = |path: &Path| fs::metadata(path).expect("the host's network namespace is there").ino();
+        let hosts = hosts.into_iter().map(|(path, host)| (inode(&path), host)).collect();
+        let shared = Arc::new(Shared { hosts, ..Shared::default() });
+        let own = shared.clone();
+        let look = move || {
+            while !own.stopping.load(Ordering::SeqCst) {
+                own.look();
+                thread::sleep(LOOK);
+            }
+        };
+        let looking = thread::Builder::new().name("witness".into()).spawn(look).expect("a thread can be started");
+        Witness { shared, looking: Some(looking) }
+    }
+
+    /// From now on the QEMUs of a guest are watched that were told so by [`arguments`].
+    pub fn watch(&self, dir: &Path, vm: &str) {
+        let watched = || Watched { dir: dir.to_owned(), stamp: None, seen: Vec::new() };
+        self.shared.vms.lock().entry(vm.to_owned()).or_insert_with(watched);
+    }
+
+    /// Guests that ran twice at a time, each with the first two runs that overlap.
+    pub fn doubles(&self) -> Vec<Double> {
+        let vms: Vec<String> = self.shared.vms.lock().keys().cloned().collect();
+        vms.iter().filter_map(|vm| double(vm, &self.runs(vm))).collect()
+    }
+
+    /// All times in which a guest ran, the earliest first.
+    pub fn runs(&self, vm: &str) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for seen in self.seen(vm) {
+            let (pid, host) = (seen.process.pid, &seen.host);
+            let life = seen.life.lock();
+            runs.extend(life.runs.iter().map(|(from, until)| Run {
+                pid,
+                host: host.clone(),
+                from: *from,
+                until: *until,
+            }));
+        }
+        runs.sort_by_key(|run| run.from);
+        runs
+    }
+
+    /// The QEMUs of a guest, the latest last, those that ended too.
+    pub(crate) fn seen(&self, vm: &str) -> Vec<Arc<Seen>> {
+        self.shared.vms.lock().get(vm).map(|watched| watched.seen.clone()).unwrap_or_default()
+    }
+
+    /// Whether this process is one that is watched, as the guest's QEMU.
+    pub fn knows(&self, vm: &str, pid: u32) -> bool {
+        self.seen(vm).iter().any(|seen| seen.process.pid == pid)
+    }
+
+    /// What QEMUs say when they are asked, where that is not what they told before: empty, or the witness is of no use.
+    pub fn contradictions(&self) -> Vec<String> {
+        let vms: Vec<String> = self.shared.vms.lock().keys().cloned().collect();
+        let mut found = Vec::new();
+        for seen in vms.iter().flat_map(|vm| self.seen(vm)).filter(|seen| !seen.is_over()) {
+            let before = seen.runs();
+            let Ok(runs) = seen.monitor.is_running() else { continue };
+            // An event that says so came first.
+            if before == seen.runs() && runs != before {
+                found.push(format!("{seen:?} told that it runs: {before}; asked, it says: {runs}"));
+            }
+        }
+        found
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        let _ = self.looking.take().map(JoinHandle::join);
+        // Closes what it holds.
+        self.shared.vms.lock().clear();
+    }
+}
+
+/// The first two that overlap.
+fn double(vm: &str, runs: &[Run]) -> Option<Double> {
+    let mut last: Option<&Run> = None;
+    for run in runs {
+        if let Some(last) = last
+            && last.until.is_none_or(|until| until > run.from)
+        {
+            return Some(Double { vm: vm.to_owned(), first: last.clone(), second: run.clone() });
+        }
+        last = Some(run);
+    }
+    None
+}
+
+impl Shared {
+    fn look(self: &Arc<Self>) {
+        for (vm, watched) in self.vms.lock().iter_mut() {
+            let path = socket(&watched.dir, vm, "witness");
+            let Ok(found) = fs::symlink_metadata(&path) else { continue };
+            let stamp = (found.ino(), found.ctime(), found.ctime_nsec());
+            if watched.stamp.replace(stamp) == Some(stamp) {
+                continue;
+            }
+            let bound = Duration::new(found.ctime() as u64, found.ctime_nsec() as u32);
+            let (own, vm, dir) = (self.clone(), vm.clone(), watched.dir.clone());
+            // A QEMU that is slow to start holds up nobody.
+            thread::Builder::new()
+                .name("witness".into())
+                .spawn(move || own.join(&vm, &dir, bound))
+                .expect("a thread can be started");
+        }
+    }
+
+    /// Makes acquaintance with a QEMU that bound its socket at `bound`.
+    fn join(&self, vm: &str, dir: &Path, bound: Duration) {
+        // One that ends before it answers never ran anything.
+        let Ok(monitor) = Monitor::connect(&socket(dir, vm, "witness"), CONNECT_TIME) else { return };
+        let Ok(Some(pid)) = monitor.peer_pid() else { return };
+        let Ok(Some(process)) = ProcessId::of(pid) else { return };
+        let life = Arc::new(Mutex::new(Life::default()));
+        let of_sink = life.clone();
+        monitor.forward(move |event| {
+            let mut life = of_sink.lock();
+            match event {
+                MonitorEvent::Event(event) if event.name == "RESUME" => life.resume(event.time),
+                MonitorEvent::Event(event) if event.name == "STOP" => life.stop(event.time),
+                MonitorEvent::Event(_) => {}
+                MonitorEvent::Closed => {
+                    life.stop(now());
+                    life.over = true;
+                }
+            }
+            true
+        });
+        // What it said before it was listened to: it runs, and may have since it was there.
+        if let Ok(true) = monitor.is_running() {
+            life.lock().resume(bound);
+        }
+        let connected = |path: &Path| {
+            let stream = UnixStream::connect(path).ok()?;
+            let peer = getsockopt(&stream, PeerCredentials).ok()?;
+            (peer.pid() as u32 == pid).then_some(stream)
+        };
+        let [control, beat] = workload_sockets(dir, vm);
+        let control = Mutex::new(connected(&control).map(Agent::new));
+        let beats = connected(&beat).and_then(|stream| Beats::collect(stream).ok());
+        let inode = fs::metadata(format!("/proc/{pid}/ns/net")).map_or(0, |netns| netns.ino());
+        let host = self.hosts.get(&inode).cloned().unwrap_or_else(|| "?".into());
+        let seen = Arc::new(Seen { process, host, monitor, control, beats, life });
+        if let Some(watched) = self.vms.lock().get_mut(vm)
+            && !watched.seen.iter().any(|other| other.process == process)
+        {
+            watched.seen.push(seen);
+        }
+    }
+}
+
+/// The time since the epoch.
+pub(crate) fn now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it is after 1970")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(pid: u32, from: u64, until: Option<u64>) -> Run {
+        let ms = Duration::from_millis;
+        Run { pid, host: "a".into(), from: ms(from), until: until.map(ms) }
+    }
+
+    #[test]
+    fn overlaps_are_found() {
+        let one_after_the_other = [run(1, 0, Some(10)), run(2, 10, Some(20)), run(1, 25, None)];
+        assert_eq!(double("v", &one_after_the_other), None);
+        for (first, second) in [
+            (run(1, 0, Some(11)), run(2, 10, Some(20))),
+            (run(1, 0, None), run(2, 10, Some(20))),
+            (run(1, 0, Some(30)), run(2, 10, None)),
+        ] {
+            let found = double("v", &[first.clone(), second.clone()]).unwrap();
+            assert_eq!((found.first, found.second), (first, second));
+        }
+    }
+
+    #[test]
+    fn a_life_has_runs() {
+        let ms = Duration::from_millis;
+        let mut life = Life::default();
+        life.stop(ms(1));
+        life.resume(ms(2));
+        life.resume(ms(3));
+        life.stop(ms(4));
+        life.stop(ms(5));
+        life.resume(ms(6));
+        assert_eq!(life.runs, [(ms(2), Some(ms(4))), (ms(6), None)]);
+    }
+}
