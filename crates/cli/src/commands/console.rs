@@ -140,6 +140,8 @@ fn join(
                 let _ = out.write_all(b"\x07").and_then(|()| out.flush());
             }
             if escape.is_some() {
+                // What was typed before it, as far as the guest takes it now.
+                let _ = console.write(&pending);
                 return Ok("Left.");
             }
             if length == 0 {

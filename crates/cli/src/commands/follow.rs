@@ -17,24 +17,45 @@ use super::text::{clean_line, count, duration, print};
 
 /// How often a signal is looked for.
 const TICK: Duration = Duration::from_millis(100);
-/// How long an agent that follows may say nothing.
-const SILENCE: Duration = Duration::from_secs(10 * PROGRESS_PERIOD.as_secs());
-/// An agent that is started again (an upgrade, a crash) is back within this.
-const RESTART_TIME: Duration = Duration::from_secs(60);
 const RETRY_PERIOD: Duration = Duration::from_millis(500);
-/// Most doubts are settled by themselves once the network is back; after this somebody has to look.
-const DOUBT_TIME: Duration = Duration::from_secs(30);
 /// Between lines in a pipe, while nothing but figures changes.
 const LINE_PERIOD: Duration = Duration::from_secs(5);
 /// NICs that get a bar of their own.
 const PATHS_SHOWN: usize = 16;
+/// While it lasts.
+const DOUBT: &str = "IN DOUBT, paused until the other host can be asked";
+
+/// How long what is waited for.
+#[derive(Clone, Copy)]
+struct Waits {
+    /// For the first word: a check is made before it.
+    first: Duration,
+    /// For the next one.
+    silence: Duration,
+    /// For an agent that is started again (an upgrade, a crash).
+    restart: Duration,
+    /// For a doubt to settle by itself, as most do once the network is back; after this somebody has to look.
+    doubt: Duration,
+}
+
+const WAITS: Waits = Waits {
+    first: PATIENCE,
+    silence: Duration::from_secs(10 * PROGRESS_PERIOD.as_secs()),
+    restart: Duration::from_secs(60),
+    doubt: Duration::from_secs(30),
+};
 
 /// Asks for a migration, to begin or to be watched, and shows it until it is over.
 pub fn follow(client: &Client, request: &Request, json: bool) -> anyhow::Result<ExitCode> {
+    follow_for(client, request, json, WAITS)
+}
+
+fn follow_for(client: &Client, request: &Request, json: bool, waits: Waits) -> anyhow::Result<ExitCode> {
     let interrupt = super::bench::on_interrupt()?;
     let mut screen = Screen::new(json);
     let mut conversation = Some(client.ask(request)?);
     let mut heard = Instant::now();
+    let mut lost: Option<Instant> = None;
     let mut known: Option<Box<Migration>> = None;
     let mut doubt: Option<Instant> = None;
     loop {
@@ -49,7 +70,7 @@ pub fn follow(client: &Client, request: &Request, json: bool) -> anyhow::Result<
             return Ok(ExitCode::from(INTERRUPTED));
         }
         if let Some(migration) = &known
-            && doubt.is_some_and(|since| since.elapsed() >= DOUBT_TIME)
+            && doubt.is_some_and(|since| since.elapsed() >= waits.doubt)
         {
             screen.close();
             if !json {
@@ -64,11 +85,10 @@ pub fn follow(client: &Client, request: &Request, json: bool) -> anyhow::Result<
         let reply = match next {
             Ok(Some(reply)) => reply,
             Ok(None) => {
-                // The check before the first word takes its time.
-                let patience = if known.is_some() { SILENCE } else { PATIENCE };
-                match &known {
-                    Some(migration) if conversation.is_none() => {
-                        if heard.elapsed() >= RESTART_TIME {
+                let patience = if known.is_some() { waits.silence } else { waits.first };
+                match (&known, lost) {
+                    (Some(migration), Some(since)) if conversation.is_none() => {
+                        if since.elapsed() >= waits.restart {
                             screen.close();
                             anyhow::bail!(
                                 "the agent is gone, and with it the view of the migration, not the migration: \
@@ -78,6 +98,7 @@ pub fn follow(client: &Client, request: &Request, json: bool) -> anyhow::Result<
                         }
                         std::thread::sleep(RETRY_PERIOD);
                         conversation = again(client, migration.id)?;
+                        heard = Instant::now();
                     }
                     _ if heard.elapsed() >= patience => return Err(CallError::Silent(patience).into()),
                     _ => {}
@@ -89,9 +110,11 @@ pub fn follow(client: &Client, request: &Request, json: bool) -> anyhow::Result<
                     return Err(anyhow::Error::new(error)
                         .context("the agent hung up before it said whether it began: see `skein migration list`"));
                 };
-                // It is the agent's answer to a connection that counts, not that it can be made.
-                if conversation.take().is_some() && heard.elapsed() < RESTART_TIME {
+                conversation = None;
+                if lost.is_none() {
                     screen.note(migration, "the agent is gone; waiting for it to come back");
+                    // Until it says something: that it takes a connection is not enough.
+                    lost = Some(Instant::now());
                 }
                 continue;
             }
@@ -101,13 +124,14 @@ pub fn follow(client: &Client, request: &Request, json: bool) -> anyhow::Result<
             }
         };
         heard = Instant::now();
+        lost = None;
         if json {
             print(&(serde_json::to_string(&reply)? + "\n"))?;
         }
         match reply {
             Reply::Progress(migration) => {
-                if migration.in_doubt && doubt.is_none() {
-                    screen.note(&migration, "IN DOUBT: the guest is paused until one of the hosts can be asked");
+                if migration.in_doubt && doubt.is_none() && !screen.tells_lines() {
+                    screen.note(&migration, DOUBT);
                 }
                 doubt = migration.in_doubt.then(|| doubt.unwrap_or_else(Instant::now));
                 if let Some(before) = &known
@@ -249,7 +273,7 @@ fn nics(paths: &[Path]) -> Vec<(String, f64)> {
 /// A line of a migration's progress: `   3.2 s  web1: copying while it runs, round 2 ...`.
 fn progress_line(migration: &Migration) -> String {
     let mut words = vec![match migration.stage {
-        _ if migration.in_doubt => "IN DOUBT".to_owned(),
+        _ if migration.in_doubt => DOUBT.to_owned(),
         Some(stage) => phase(stage).1.to_owned(),
         None => "over".to_owned(),
     }];
@@ -257,7 +281,9 @@ fn progress_line(migration: &Migration) -> String {
         let nics: Vec<String> =
             nics(&migration.paths).into_iter().map(|(nic, rate)| format!("{nic} {}", bps(rate))).collect();
         let nics = if nics.is_empty() { String::new() } else { format!(" ({})", nics.join(", ")) };
-        words.extend([left_words(copy), bps(copy.bits_per_s as f64) + &nics, rate_words(copy)]);
+        words.extend([left_words(copy), bps(copy.bits_per_s as f64) + &nics]);
+        // A guest that stands still dirties nothing any more.
+        words.extend((migration.stage != Some(Stage::Source(SourcePhase::Switchover))).then(|| rate_words(copy)));
     }
     format!("{}{}", stamp(migration), words.join(", "))
 }
@@ -287,6 +313,11 @@ impl Screen {
     fn new(json: bool) -> Screen {
         let terminal = !json && std::io::IsTerminal::is_terminal(&std::io::stdout());
         Screen { json, bars: terminal.then(Bars::new), told: None }
+    }
+
+    /// Whether each change of phase is a line anyway.
+    fn tells_lines(&self) -> bool {
+        !self.json && self.bars.is_none()
     }
 
     /// A line that stays.
@@ -360,7 +391,7 @@ impl Bars {
         let (source, target) = (clean_line(&migration.source), clean_line(&migration.target));
         let vm = clean_line(&migration.vm);
         let stage = match migration.stage {
-            _ if migration.in_doubt => "IN DOUBT",
+            _ if migration.in_doubt => DOUBT,
             Some(stage) => phase(stage).1,
             None => "over",
         };
@@ -435,6 +466,48 @@ mod tests {
             "dirties 400 Mb/s, would stop for 42 ms, about 20 s to go"
         );
         assert_eq!(words(&copy(1, 8, 2)), "dirties 0.02 kb/s, would stop for 42 ms, dirties as fast as it is copied");
+    }
+
+    /// Plays `script` to a connection, and then keeps silent, or is gone.
+    fn agent(dir: &std::path::Path, script: &'static [&'static str], stays: bool) -> Client {
+        use std::io::Write;
+        let path = dir.join("agent.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            for line in script {
+                writeln!(stream, "{line}").unwrap();
+            }
+            if stays {
+                std::thread::park_timeout(Duration::from_secs(60));
+            }
+        });
+        Client::new(&path)
+    }
+
+    const PROGRESS: &str = r#"{"reply":"progress","id":"00000000000000aa","vm":"web1","role":"source","source":"a",
+        "target":"b","stage":{"source":"grant"},"outcome":null,"why":null,"detail":"","in_doubt":false,"begun":"",
+        "elapsed_ms":1,"downtime_ms":null,"copy":null,"paths":[]}"#;
+
+    fn followed(script: &'static [&'static str], stays: bool) -> anyhow::Result<ExitCode> {
+        let dir = tempfile::tempdir().unwrap();
+        let client = agent(dir.path(), script, stays);
+        let (ms, request) = (Duration::from_millis, Request::MigrationWatch { id: "web1".into() });
+        let waits = Waits { first: ms(150), silence: ms(150), restart: ms(300), doubt: ms(100) };
+        follow_for(&client, &request, true, waits)
+    }
+
+    #[test]
+    fn no_wait_is_for_ever() {
+        let line = |text: &str| -> &'static [&'static str] { vec![&*text.replace('\n', "").leak()].leak() };
+        for script in [&[][..], line(PROGRESS)] {
+            let error = followed(script, true).unwrap_err().to_string();
+            assert!(error.contains("has not said a word"), "{error}");
+        }
+        let error = followed(line(PROGRESS), false).unwrap_err().to_string();
+        assert!(error.contains("skein migration watch 00000000000000aa"), "{error}");
+        let doubt = PROGRESS.replace("\"in_doubt\":false", "\"in_doubt\":true");
+        assert_eq!(followed(line(&doubt), true).unwrap(), ExitCode::from(IN_DOUBT));
     }
 
     #[test]

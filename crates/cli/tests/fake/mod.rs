@@ -1,0 +1,307 @@
+//! An agent that plays back what it was given, and the program that talks to it.
+
+// Each test program uses its part of it.
+#![allow(dead_code)]
+
+use std::io::{BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use skein_api::{
+    Copy, LogEntry, LoggedEvent, Migration, Path as MigrationPath, Reply, Request, Vm, VmState, read_line, write_line,
+};
+use skein_handover::{Event, MigrationId, Outcome, Report, Role, SourcePhase, Stage, TargetPhase, Why};
+
+/// Whatever hangs is given up after this.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// What the agent does in answer to a request, one after the other.
+pub enum Act {
+    Say(Reply),
+    Raw(&'static [u8]),
+    Wait(Duration),
+    /// Nobody listens for a while.
+    Restart(Duration),
+    /// Until the other end hangs up.
+    Hold,
+}
+
+pub fn say(reply: Reply) -> Vec<Act> {
+    vec![Act::Say(reply)]
+}
+
+/// It answers one request after the other, each with its script.
+pub struct Agent {
+    dir: tempfile::TempDir,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Vec<Request>>>,
+}
+
+impl Agent {
+    pub fn start(scripts: Vec<Vec<Act>>) -> Agent {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, stop) = (dir.path().join("agent.sock"), Arc::new(AtomicBool::new(false)));
+        let listener = listen(&path);
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || serve(listener, &path, scripts, &stopped));
+        Agent { dir, stop, thread: Some(thread) }
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir().join("agent.sock")
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_skein"));
+        command.args(args).env("SKEIN_SOCKET", self.socket()).current_dir(self.dir()).stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Ran {
+        Ran::new(args, self.command(args).output().unwrap())
+    }
+
+    /// What it was asked; all scripts have to have been asked for.
+    #[track_caller]
+    pub fn asked(mut self) -> Vec<Request> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen(path: &Path) -> UnixListener {
+    let listener = UnixListener::bind(path).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    listener
+}
+
+fn serve(listener: UnixListener, path: &Path, scripts: Vec<Vec<Act>>, stop: &AtomicBool) -> Vec<Request> {
+    let mut listener = Some(listener);
+    let mut asked = Vec::new();
+    for script in scripts {
+        let end = Instant::now() + DEADLINE;
+        let (request, mut stream) = loop {
+            assert!(Instant::now() < end, "request number {} never came", asked.len() + 1);
+            // Whatever came before is in the queue when the program has ended.
+            let last = stop.load(Ordering::Relaxed);
+            match listener.as_ref().unwrap().accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(false).unwrap();
+                    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+                    // One that only looks who listens asks nothing.
+                    if let Ok(request) = read_line(&mut BufReader::new(stream.try_clone().unwrap())) {
+                        break (request, stream);
+                    }
+                }
+                Err(_) if last => return asked,
+                Err(_) => std::thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        asked.push(request);
+        for act in script {
+            play(act, &mut stream, &mut listener, path);
+        }
+    }
+    asked
+}
+
+/// A client that has gone does not mind.
+fn play(act: Act, stream: &mut UnixStream, listener: &mut Option<UnixListener>, path: &Path) {
+    match act {
+        Act::Say(reply) => drop(write_line(stream, &reply)),
+        Act::Raw(bytes) => drop(stream.write_all(bytes)),
+        Act::Wait(time) => std::thread::sleep(time),
+        Act::Restart(time) => {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+            drop(listener.take());
+            std::fs::remove_file(path).unwrap();
+            std::thread::sleep(time);
+            *listener = Some(listen(path));
+        }
+        Act::Hold => drop(stream.read(&mut [0; 64])),
+    }
+}
+
+/// A program that ended.
+pub struct Ran {
+    args: String,
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    pub fn new(args: &[&str], output: Output) -> Ran {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let (out, err) = (text(output.stdout), text(output.stderr));
+        let args = args.join(" ");
+        assert!(!err.contains("panicked"), "skein {args}: {err}");
+        Ran { args, code: output.status.code().unwrap_or(-1), out, err }
+    }
+
+    #[track_caller]
+    pub fn exits(self, code: i32) -> Ran {
+        assert_eq!(self.code, code, "skein {}\nout: {}\nerr: {}", self.args, self.out, self.err);
+        self
+    }
+
+    #[track_caller]
+    pub fn says(self, part: &str) -> Ran {
+        assert!(self.out.contains(part), "skein {}: no {part:?} in\nout: {}\nerr: {}", self.args, self.out, self.err);
+        self
+    }
+
+    #[track_caller]
+    pub fn complains(self, part: &str) -> Ran {
+        assert!(self.err.contains(part), "skein {}: no {part:?} in\nerr: {}\nout: {}", self.args, self.err, self.out);
+        self
+    }
+
+    /// Standard output is what `tests/snapshots/NAME.txt` has; SKEIN_UPDATE_SNAPSHOTS=1 writes it, to be looked at.
+    #[track_caller]
+    pub fn is(self, name: &str) -> Ran {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name).with_extension("txt");
+        if std::env::var_os("SKEIN_UPDATE_SNAPSHOTS").is_some() {
+            std::fs::write(&path, &self.out).unwrap();
+        }
+        let expected = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(self.out, expected, "skein {}, beside {}", self.args, path.display());
+        self
+    }
+}
+
+pub const ID: MigrationId = MigrationId(0x4f1c_a3b2_0d5e_6677);
+
+pub fn vm(name: &str, state: VmState) -> Vm {
+    let up = state != VmState::Stopped;
+    Vm {
+        name: name.into(),
+        state,
+        memory_bytes: 4 << 30,
+        cpus: 2,
+        pid: up.then_some(4711),
+        qemu: up.then(|| "10.0.2".into()),
+        machine: Some("pc-q35-10.0".into()),
+        qmp: up.then(|| format!("/run/skein/vms/{name}/qmp").into()),
+        console: up.then(|| format!("/run/skein/vms/{name}/console").into()),
+        adopted: false,
+        migration: None,
+        definition: Some(format!("name = \"{name}\"\nmemory = \"4 GiB\"\ncpus = 2\n")),
+        note: String::new(),
+    }
+}
+
+pub fn copy(round: u64, remaining_mib: u64) -> Copy {
+    Copy {
+        total_bytes: 4 << 30,
+        remaining_bytes: remaining_mib << 20,
+        transferred_bytes: (4 << 30) - (remaining_mib << 20),
+        round,
+        dirty_bytes_per_s: 21_000_000,
+        bits_per_s: 1_883_000_000,
+        expected_downtime_ms: Some(42),
+    }
+}
+
+/// A migration of web1 from hosta, which answers, to hostb, after `elapsed_ms`.
+pub fn migration(stage: Option<Stage>, elapsed_ms: u64) -> Migration {
+    let path = |nic: &str, remote: &str, bits_per_s| MigrationPath {
+        nic: nic.into(),
+        remote: remote.into(),
+        usable: true,
+        sent_bytes: 1_200_000_000,
+        bits_per_s,
+    };
+    let copies = matches!(stage, Some(Stage::Source(phase)) if phase >= SourcePhase::Precopy);
+    Migration {
+        id: ID,
+        vm: "web1".into(),
+        role: Role::Source,
+        source: "hosta".into(),
+        target: "hostb".into(),
+        stage,
+        outcome: None,
+        why: None,
+        detail: String::new(),
+        in_doubt: false,
+        begun: "2026-11-22T03:41:07.120Z".into(),
+        elapsed_ms,
+        downtime_ms: None,
+        copy: copies.then(|| copy(1, 2900)),
+        paths: if copies {
+            vec![path("eth0", "10.0.0.2", 940_000_000), path("eth1", "10.0.1.2", 943_000_000)]
+        } else {
+            vec![]
+        },
+        events: vec![],
+    }
+}
+
+pub fn at(phase: SourcePhase, elapsed_ms: u64) -> Migration {
+    migration(Some(Stage::Source(phase)), elapsed_ms)
+}
+
+pub fn progress(migration: Migration) -> Act {
+    Act::Say(Reply::Progress(Box::new(migration)))
+}
+
+pub fn last(migration: Migration) -> Act {
+    Act::Say(Reply::Migration(Box::new(migration)))
+}
+
+pub fn over(outcome: Outcome) -> Migration {
+    let moved = outcome == Outcome::Moved;
+    Migration {
+        outcome: Some(outcome),
+        why: (!moved).then_some(Why::TargetRefused),
+        detail: if moved { String::new() } else { "no room for 4 GiB".into() },
+        downtime_ms: moved.then_some(144),
+        copy: Some(Copy { remaining_bytes: 0, transferred_bytes: 5 << 30, round: 4, ..copy(4, 0) }),
+        ..migration(None, 7320)
+    }
+}
+
+pub fn in_doubt() -> Migration {
+    Migration { in_doubt: true, ..at(SourcePhase::Grant, 7320) }
+}
+
+/// All kinds of entries.
+pub fn events() -> Vec<LoggedEvent> {
+    let handover = |event| LogEntry::Handover { event };
+    let entries = [
+        LogEntry::Begun { vm: "web1".into(), role: Role::Source, source: "hosta".into(), target: "hostb".into() },
+        handover(Event::Queued),
+        handover(Event::Phase { stage: Stage::Source(SourcePhase::Prepare) }),
+        handover(Event::Reported { report: Report::Ready, detail: String::new() }),
+        LogEntry::Note { text: "4 multifd channels over 2 paths".into() },
+        LogEntry::Copied { copy: copy(1, 2900) },
+        handover(Event::Recovered),
+        handover(Event::WriteFailed),
+        handover(Event::InDoubt),
+        handover(Event::Reported { report: Report::Refused, detail: "QEMU ended: \u{1b}[31msignal 9".into() }),
+        handover(Event::CalledOff { why: Why::Deadline, detail: "pre-copy took 10 min".into() }),
+        handover(Event::Phase { stage: Stage::Target(TargetPhase::Running) }),
+        LogEntry::Downtime { ms: 144 },
+        handover(Event::Over { outcome: Outcome::Moved }),
+    ];
+    let time = |n: usize| format!("2026-11-22T03:41:{:02}.120Z", 7 + n);
+    entries.into_iter().enumerate().map(|(n, event)| LoggedEvent { time: time(n), event }).collect()
+}

@@ -1,0 +1,290 @@
+//! What needs a terminal, with one of the kernel's own: consoles, bars, questions.
+
+mod fake;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+
+use fake::{Act, Agent, DEADLINE, Ran, at, in_doubt, last, over, progress, say, vm};
+use nix::pty::{Winsize, openpty};
+use nix::sys::termios::{LocalFlags, Termios, tcgetattr};
+use skein_api::{Migration, Reply, Request, Vm, VmState};
+use skein_handover::{Outcome, SourcePhase};
+
+/// A program on a terminal, and what it shows.
+struct Terminal {
+    child: Child,
+    keys: File,
+    /// The program's end, kept open to see its settings.
+    end: OwnedFd,
+    output: Receiver<Vec<u8>>,
+    shown: String,
+}
+
+impl Terminal {
+    fn run(mut command: Command) -> Terminal {
+        let size = Winsize { ws_row: 24, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+        let pty = openpty(&size, None).unwrap();
+        let end = || Stdio::from(pty.slave.try_clone().unwrap());
+        let child = command.env("TERM", "xterm").stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+        let keys = File::from(pty.master);
+        let (mut screen, (sender, output)) = (keys.try_clone().unwrap(), sync_channel(1024));
+        std::thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(length @ 1..) = screen.read(&mut chunk) {
+                if sender.send(chunk[..length].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Terminal { child, keys, end: pty.slave, output, shown: String::new() }
+    }
+
+    fn types(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    #[track_caller]
+    fn shows(&mut self, text: &str) {
+        let end = Instant::now() + DEADLINE;
+        while !self.shown.contains(text) {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.output.recv_timeout(left) {
+                Ok(bytes) => self.shown += &String::from_utf8_lossy(&bytes),
+                Err(_) => panic!("no {text:?} in {:?}", self.shown),
+            }
+        }
+    }
+
+    fn settings(&self) -> Termios {
+        tcgetattr(self.end.as_fd()).unwrap()
+    }
+
+    #[track_caller]
+    fn exits(&mut self, code: i32) {
+        let end = Instant::now() + DEADLINE;
+        loop {
+            while let Ok(bytes) = self.output.try_recv() {
+                self.shown += &String::from_utf8_lossy(&bytes);
+            }
+            if let Some(status) = self.child.try_wait().unwrap() {
+                assert_eq!(status.code(), Some(code), "{:?}", self.shown);
+                return;
+            }
+            assert!(Instant::now() < end, "it does not end: {:?}", self.shown);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn with_console(path: &Path) -> Vec<Act> {
+    say(Reply::Vm(Box::new(Vm { console: Some(path.into()), ..vm("web1", VmState::Running) })))
+}
+
+/// A guest's console, and what the guest reads there.
+fn console(dir: &Path) -> (std::path::PathBuf, UnixListener) {
+    let path = dir.join("console");
+    let listener = UnixListener::bind(&path).unwrap();
+    (path, listener)
+}
+
+fn accept(listener: &UnixListener) -> UnixStream {
+    let (guest, _) = listener.accept().unwrap();
+    guest.set_read_timeout(Some(DEADLINE)).unwrap();
+    guest
+}
+
+fn reads(guest: &mut UnixStream, expected: &[u8]) {
+    let mut read = vec![0; expected.len()];
+    guest.read_exact(&mut read).unwrap();
+    assert_eq!(read, expected);
+}
+
+#[test]
+fn a_console_is_raw_until_it_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, listener) = console(dir.path());
+    let agent = Agent::start(vec![with_console(&path)]);
+    let mut terminal = Terminal::run(agent.command(&["vm", "console", "web1"]));
+    let before = LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG;
+    assert!(terminal.settings().local_flags.contains(before));
+    let mut guest = accept(&listener);
+    terminal.shows("Ctrl-] leaves");
+    guest.write_all(b"login: ").unwrap();
+    terminal.shows("login: ");
+    assert!(!terminal.settings().local_flags.intersects(before), "raw: Ctrl-C is the guest's");
+    terminal.types("root\r\x03\x1a");
+    reads(&mut guest, b"root\r\x03\x1a");
+    terminal.types("x\x1dnever sent");
+    reads(&mut guest, b"x");
+    terminal.exits(0);
+    assert!(terminal.settings().local_flags.contains(before));
+    let mut rest = Vec::new();
+    guest.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, b"", "nothing after Ctrl-]");
+}
+
+#[test]
+fn a_console_that_ends_or_a_signal_leaves_the_terminal_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, listener) = console(dir.path());
+    let agent = Agent::start(vec![with_console(&path), with_console(&path)]);
+    let cooked = LocalFlags::ICANON | LocalFlags::ECHO;
+    for signal in [false, true] {
+        let mut terminal = Terminal::run(agent.command(&["vm", "console", "web1"]));
+        let mut guest = accept(&listener);
+        guest.write_all(b"ready").unwrap();
+        terminal.shows("ready");
+        if signal {
+            let pid = nix::unistd::Pid::from_raw(terminal.child.id() as i32);
+            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        } else {
+            drop(guest);
+        }
+        terminal.shows(if signal { "Interrupted." } else { "The console closed: the VM was stopped or moved." });
+        terminal.exits(0);
+        assert!(terminal.settings().local_flags.contains(cooked));
+    }
+}
+
+#[test]
+fn a_guest_that_does_not_read_can_be_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, listener) = console(dir.path());
+    let agent = Agent::start(vec![with_console(&path)]);
+    let mut terminal = Terminal::run(agent.command(&["vm", "console", "web1"]));
+    let _guest = accept(&listener);
+    terminal.shows("Ctrl-] leaves");
+    // More than the socket and the program hold; the bell says that some of it is lost.
+    let mut keys = terminal.keys.try_clone().unwrap();
+    let typist = std::thread::spawn(move || {
+        for _ in 0..512 {
+            keys.write_all(&[b'x'; 1024]).unwrap();
+        }
+        keys.write_all(b"\x1d").unwrap();
+    });
+    terminal.shows("\x07");
+    typist.join().unwrap();
+    terminal.exits(0);
+}
+
+#[test]
+fn a_pipe_types_and_prints_until_the_guest_is_silent() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, listener) = console(dir.path());
+    let agent = Agent::start(vec![with_console(&path), with_console(&path)]);
+    let guest = std::thread::spawn(move || {
+        let mut guest = accept(&listener);
+        // Ctrl-] means nothing in a pipe.
+        reads(&mut guest, b"uptime\n\x1d");
+        guest.write_all(b"up 3 days\n").unwrap();
+        // A second time, with more than any buffer in between holds.
+        let mut guest = accept(&listener);
+        let mut read = vec![0; 1 << 20];
+        guest.read_exact(&mut read).unwrap();
+        assert!(read.iter().all(|byte| *byte == b'y'));
+        guest.write_all(b"all of it\n").unwrap();
+        guest
+    });
+    let args = ["vm", "console", "web1", "--linger", "1"];
+    for (typed, printed) in [(b"uptime\n\x1d".to_vec(), "up 3 days\n"), (vec![b'y'; 1 << 20], "all of it\n")] {
+        let mut command = agent.command(&args);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(&typed).unwrap();
+        let ran = Ran::new(&args, child.wait_with_output().unwrap()).exits(0);
+        assert_eq!(ran.out, printed);
+    }
+    guest.join().unwrap();
+}
+
+#[test]
+fn what_has_no_console_says_so() {
+    let agent = Agent::start(vec![
+        say(Reply::Vm(Box::new(vm("off", VmState::Stopped)))),
+        with_console(Path::new("/no/such/console")),
+    ]);
+    agent.run(&["vm", "console", "off"]).exits(1).complains("off has no console here: it is stopped");
+    agent
+        .run(&["vm", "console", "web1"])
+        .exits(1)
+        .complains("cannot connect to web1's console /no/such/console: No such file");
+}
+
+#[test]
+fn a_migration_has_bars() {
+    let mut lame = at(SourcePhase::Precopy, 2500);
+    lame.paths[1].usable = false;
+    let pause = || Act::Wait(Duration::from_millis(300));
+    let agent = Agent::start(vec![vec![
+        progress(at(SourcePhase::Prepare, 20)),
+        pause(),
+        progress(at(SourcePhase::Precopy, 1530)),
+        pause(),
+        progress(lame),
+        pause(),
+        progress(Migration { paths: vec![], ..at(SourcePhase::Grant, 7290) }),
+        pause(),
+        last(over(Outcome::Moved)),
+    ]]);
+    let mut terminal = Terminal::run(agent.command(&["migrate", "web1", "--to", "hostb"]));
+    terminal.shows("web1  hosta → hostb  preparing the target, 20 ms");
+    terminal.shows("copying while it runs, 1.5 s");
+    terminal.shows("] round 1, 2.8 GiB of 4 GiB left");
+    terminal.shows("1.88 Gb/s, dirties 168 Mb/s, would stop for 42 ms, about 14 s to go");
+    terminal.shows("] eth0 → 10.0.0.2  940 Mb/s");
+    terminal.shows("] eth1 → 10.0.1.2  943 Mb/s");
+    terminal.shows("] eth1 → 10.0.1.2  DOWN");
+    terminal.shows("handing over");
+    terminal.shows("web1 runs on hostb: moved in 7.3 s, stood still for 144 ms; 5 GiB copied in 4 rounds");
+    terminal.exits(0);
+}
+
+#[test]
+fn ctrl_c_leaves_the_migration_alone() {
+    let agent = Agent::start(vec![vec![progress(at(SourcePhase::Precopy, 1530)), Act::Hold]]);
+    let mut command = agent.command(&["migrate", "web1", "--to", "hostb"]);
+    // The terminal has to be the program's own for its Ctrl-C to mean it.
+    let mut own = Command::new("setsid");
+    own.args(["--ctty", "--wait"]).arg(command.get_program()).args(command.get_args());
+    own.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command = own;
+    let mut terminal = Terminal::run(command);
+    terminal.shows("copying while it runs");
+    terminal.types("\x03");
+    terminal.shows("The migration of web1 goes on.");
+    terminal.shows("skein migration cancel 4f1ca3b20d5e6677");
+    terminal.exits(130);
+    assert_eq!(agent.asked().len(), 1);
+}
+
+#[test]
+fn a_doubt_is_resolved_by_the_other_hosts_name() {
+    let agent = Agent::start(vec![vec![last(in_doubt())], vec![last(in_doubt())], vec![last(over(Outcome::Kept))]]);
+    for (typed, code, says) in
+        [("yes\n", 1, "that is not hostb: nothing was done"), ("hostb\n", 0, "web1 stays on hosta")]
+    {
+        let args = ["migration", "resolve", "web1", "--other-host-is-off"];
+        let mut terminal = Terminal::run(agent.command(&args));
+        terminal.shows("web1 will run on both hosts and destroy its own disks");
+        terminal.shows("Then type its name: ");
+        terminal.types(typed);
+        terminal.shows(says);
+        terminal.exits(code);
+    }
+    let asked = agent.asked();
+    assert_eq!(asked.len(), 3);
+    assert!(matches!(asked[2], Request::MigrationResolve { other_host_is_off: true, .. }));
+}
