@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use bytes::Bytes;
+use skein_agent::Wire;
 use skein_core::frame::{Frame, HEADER_BYTES, Header};
 use skein_core::handshake::{Hello, Welcome, decode_addresses, encode_addresses};
 use skein_hypervisor::{MigrationInfo, Qmp};
@@ -39,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     ("journal", journal),
     ("definition", definition),
     ("facts", facts),
+    ("control", control),
 ];
 
 /// A header and what follows it, as from a connection.
@@ -158,6 +160,21 @@ pub fn facts(bytes: &[u8]) {
         assert_eq!(serde_json::from_slice::<Vec<Problem>>(&encoded).expect("and read again"), problems);
         let rates: Vec<u64> = paths.iter().filter_map(|path| path.bits_per_s).collect();
         let _ = forecast(guest.ram_bytes, Some(target.ram_bytes), &rates, Fixed::default()).to_string();
+    }
+}
+
+/// What agents say to each other.
+pub fn control(bytes: &[u8]) {
+    let mut lines = bytes;
+    while !lines.is_empty() {
+        match Wire::read(&mut lines) {
+            Ok(wire) => {
+                // What was made printable may have become longer than it may be.
+                let Ok(line) = wire.line() else { continue };
+                assert_eq!(Wire::read(&mut &line[..]).expect("just written"), wire);
+            }
+            Err(error) => drop(error.to_string()),
+        }
     }
 }
 

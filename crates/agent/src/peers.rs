@@ -31,7 +31,7 @@ use crate::{Allow, Landings, target, told};
 /// After a host could not be reached it is dialled again after this, doubled each time …
 const REDIAL_FIRST: Duration = Duration::from_millis(250);
 /// … up to this: an agent that is started again is found within a second.
-const REDIAL_MAX: Duration = Duration::from_millis(750);
+const REDIAL_MAX: Duration = Duration::from_millis(500);
 /// A session that nobody wants any more is kept for this long.
 const LINGER: Duration = Duration::from_secs(5);
 /// How often sessions are looked at.
@@ -287,9 +287,9 @@ impl Peers {
 
     /// Each session at this moment.
     pub fn snapshots(&self) -> Vec<Snapshot> {
-        let dialled: Vec<Arc<Dialer>> = self.shared.dialers();
-        let dialled = dialled.iter().map(|dialer| dialer.live().snapshot());
-        dialled.chain(self.acceptor.sessions().iter().map(|live| live.snapshot())).collect()
+        let dialled = self.shared.dialers().into_iter().map(|dialer| dialer.live().clone());
+        let all = dialled.chain(self.acceptor.sessions());
+        all.filter(|live| live.ended().is_none()).map(|live| live.snapshot()).collect()
     }
 
     /// Closes every session, and stops listening and dialling.

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_agent::{
-    AcceptorSettings, Addresses, Agent, AgentSettings, Allow, DialerSettings, Forward, Tunnel, TunnelError,
+    AcceptorSettings, Addresses, Agent, AgentError, AgentSettings, Allow, DialerSettings, Forward, Tunnel, TunnelError,
     TunnelSettings,
 };
 use skein_identity::{ClusterCa, Identity, Validity};
@@ -296,7 +296,8 @@ fn after_the_agent_was_restarted_the_tunnel_connects_again() {
         let settings = AgentSettings { acceptor: acceptor.clone(), allow: allow.clone(), vms: None };
         match Agent::start(settings, &identity) {
             Ok(agent) => break agent,
-            Err(error) => assert!(Instant::now() < deadline && error.is_in_use(), "{error}"),
+            Err(AgentError::Listen(error)) => assert!(Instant::now() < deadline && error.is_in_use(), "{error}"),
+            Err(error) => panic!("{error}"),
         }
         thread::sleep(Duration::from_millis(50));
     };

@@ -1,10 +1,7 @@
 //! `skein tunnel`.
 
-use std::net::{SocketAddr, ToSocketAddrs};
-
-use anyhow::Context;
 use serde::Serialize;
-use skein_agent::{DEFAULT_PORT, DialerSettings, Forward, Snapshot, Tunnel, TunnelSettings};
+use skein_agent::{DialerSettings, Forward, Snapshot, Tunnel, TunnelSettings, resolve};
 
 use super::dataplane::{Common, print_bytes, print_json, run_until_signal};
 
@@ -58,22 +55,6 @@ fn parse_mode(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Names and addresses to socket addresses, with the default port where none is given.
-fn resolve(to: &str) -> anyhow::Result<Vec<SocketAddr>> {
-    if let Ok(address) = to.parse() {
-        return Ok(vec![address]);
-    }
-    let bare = to.trim_start_matches('[').trim_end_matches(']');
-    if let Ok(ip) = bare.parse() {
-        return Ok(vec![SocketAddr::new(ip, DEFAULT_PORT)]);
-    }
-    let found = match to.rsplit_once(':') {
-        Some(_) => to.to_socket_addrs(),
-        None => (to, DEFAULT_PORT).to_socket_addrs(),
-    };
-    Ok(found.with_context(|| format!("cannot find the address of '{to}'"))?.collect())
-}
-
 #[derive(Serialize)]
 struct Status {
     connected: bool,
@@ -114,19 +95,6 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_are_read_with_and_without_a_port() {
-        for (text, expected) in [
-            ("10.0.0.2", "10.0.0.2:7070"),
-            ("10.0.0.2:80", "10.0.0.2:80"),
-            ("fd00::2", "[fd00::2]:7070"),
-            ("[fd00::2]", "[fd00::2]:7070"),
-            ("[fd00::2]:80", "[fd00::2]:80"),
-        ] {
-            assert_eq!(resolve(text).unwrap(), [expected.parse().unwrap()], "{text}");
-        }
-    }
 
     #[test]
     fn modes_are_octal() {
