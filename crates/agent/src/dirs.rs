@@ -41,6 +41,13 @@ impl Dirs {
         Ok(())
     }
 
+    /// Removes the sockets that a killed agent left: what was joined by them is broken.
+    pub(crate) fn remove_sockets(&self) {
+        for entry in fs::read_dir(self.run.join("migrations")).into_iter().flatten().flatten() {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+
     /// The journal.
     pub fn journal(&self) -> PathBuf {
         self.state.join("journal")

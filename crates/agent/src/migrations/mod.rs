@@ -147,6 +147,7 @@ impl Migrations {
         peers: impl FnOnce(SyncSender<PeerEvent>, Inquiry) -> Result<Peers, E>,
     ) -> Result<Migrations, E> {
         let (journal, records) = open_journal(&dirs.journal())?;
+        dirs.remove_sockets();
         let (queue, items) = sync_channel(QUEUE);
         let (events, from_peers) = sync_channel(QUEUE);
         let peers = peers(events, Inquiry(queue.clone()))?;
