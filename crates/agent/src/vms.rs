@@ -351,6 +351,11 @@ impl Vms {
         definition
     }
 
+    /// Whether guests run under KVM here, in the agent's QEMU.
+    pub(crate) fn kvm_works(&self) -> bool {
+        kvm_works(self.qemu.as_deref(), &self.dirs.run)
+    }
+
     fn new_vm(&self, name: &str, kept: Kept) -> Arc<Vm> {
         Arc::new(Vm { name: name.to_owned(), dir: self.dirs.vm(name), kept: Mutex::new(kept), state: Mutex::default() })
     }

@@ -15,7 +15,7 @@ use skein_handover::Limits;
 use skein_identity::{ClusterCa, Validity};
 use skein_lab_hosts::{Lab, Spec};
 use skein_machine::facts::{HostFacts, Presence};
-use skein_machine::{Accel, Converges, ProblemKind};
+use skein_machine::{Accel, ProblemKind};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const RATE_MBIT: u32 = 500;
@@ -106,19 +106,15 @@ impl World {
         assert!(matches!(reply, Reply::Vm(_)), "{reply:?}");
     }
 
-    fn check(&self, to: &str) -> skein_api::Check {
-        let request = Request::Check { vm: "vm".into(), to: to.into(), options: Default::default() };
-        match self.client("a").call(&request, PATIENCE).unwrap() {
-            Reply::Check(check) => check,
-            other => panic!("{other:?}"),
-        }
-    }
-
     /// What kinds of problems there are with moving the VM.
     fn problems(&self, to: &str) -> Vec<ProblemKind> {
-        let check = self.check(to);
-        check.problems.iter().for_each(|problem| println!("{problem}"));
-        check.problems.iter().map(|problem| problem.kind).collect()
+        let request = Request::Check { vm: "vm".into(), to: to.into(), options: Default::default() };
+        let problems = match self.client("a").call(&request, PATIENCE).unwrap() {
+            Reply::Check(check) => check.problems,
+            other => panic!("{other:?}"),
+        };
+        problems.iter().for_each(|problem| println!("{problem}"));
+        problems.iter().map(|problem| problem.kind).collect()
     }
 
     fn facts(&self, host: &str) -> HostFacts {
@@ -176,8 +172,6 @@ fn what_speaks_against_a_migration() {
 
     // One kernel, and so the same disk, enough RAM, equal QEMUs: nothing speaks against it.
     assert_eq!(world.problems("b"), []);
-    let forecast = world.check("b").forecast.expect("there are paths");
-    assert_eq!(forecast.converges, Converges::Yes, "{forecast:?}");
 
     assert_eq!(world.problems("a"), [ProblemKind::SameHost]);
 
@@ -265,7 +259,7 @@ fn a_host_and_its_qemu() {
     let tcg = qemu.accels.iter().find(|accel| accel.accel == Accel::Tcg).expect("each QEMU that is tried has TCG");
     assert!(tcg.features.as_ref().unwrap().contains("sse4.1"), "{:?}", tcg.features);
     let missing = |name: &str| &tcg.cpu_models.iter().find(|model| model.name == name).unwrap().missing;
-    assert!(missing("Nehalem").is_empty() && !missing("SapphireRapids").is_empty());
+    assert!(missing("Nehalem").is_empty() && !missing("Icelake-Server").is_empty());
     assert_eq!(facts.kvm.is_ok(), qemu.accels.iter().any(|accel| accel.accel == Accel::Kvm));
 
     // The second time it is remembered.
