@@ -526,7 +526,10 @@ impl Check<'_> {
     fn definition(&mut self, definition: &Definition) {
         let guest = self.guest;
         let paths = |paths: Vec<&PathBuf>| paths.into_iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
-        let has = paths(guest.disks.iter().map(|disk| &disk.path).collect());
+        // What is only read, and not named, is what a disk is an overlay of.
+        let is_own = |path: &PathBuf| definition.disks.iter().any(|disk| disk.path == *path);
+        let has = guest.disks.iter().filter(|disk| !disk.readonly || is_own(&disk.path)).map(|disk| &disk.path);
+        let has = paths(has.collect());
         let says = paths(definition.disks.iter().map(|disk| &disk.path).collect());
         let one = |text: &str| vec![text.to_owned()];
         for (what, has, says) in [
@@ -939,6 +942,13 @@ mod tests {
     #[test]
     fn each_problem_is_found_alone_and_told_with_its_cure() {
         assert_eq!(problems(|_| {}), []);
+        let overlay: Change = |w| {
+            let (path, format) = ("/srv/base.raw".into(), crate::DiskFormat::Raw);
+            w.guest.disks.push(GuestDisk { path, format, readonly: true });
+            w.target.files.push(file("/srv/base.raw"));
+            w.source.files.push(file("/srv/base.raw"));
+        };
+        assert_eq!(problems(overlay), [], "the definition does not name what is below an overlay");
         for (number, (change, kind, severity, parts)) in CASES.iter().enumerate() {
             let problems = problems(*change);
             let [problem] = &problems[..] else { panic!("case {number}, {kind:?}: {problems:#?}") };

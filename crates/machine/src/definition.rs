@@ -931,6 +931,13 @@ priority = 10
         )
     }
 
+    #[test]
+    fn a_fault_in_a_line_end_points_behind_the_line() {
+        let error = Definition::parse("name = \"a\r\n", "x.toml").unwrap_err();
+        let fault = &error.faults[0];
+        assert_eq!((fault.excerpt.as_str(), fault.column, fault.before), ("name = \"a", 11, 9));
+    }
+
     proptest! {
         #[test]
         fn what_is_written_is_read_again(definition in definitions()) {

@@ -146,8 +146,9 @@ impl Reader {
             Fault {
                 line: text[..line_start].matches('\n').count() + 1,
                 column: column + 1,
+                // A fault may be in the line's end, \r\n, which is not shown.
+                before: (column - skip).min(excerpt.chars().count()),
                 excerpt: clean(excerpt, EXCERPT_CHARS * 4),
-                before: column - skip,
                 reason: clean(reason, 1 << 10),
                 cure: clean(cure, 1 << 10),
             }
