@@ -46,7 +46,7 @@ const PROBE_AGE_MAX: Duration = Duration::from_secs(600);
 const PROBES_MAX: usize = 8;
 /// All of a guest's files are looked at within this.
 const FILES_TIME: Duration = Duration::from_secs(5);
-/// A guest's disks (at most 32), their backing files, kernel and initramfs.
+/// A guest's disks (at most 64), their backing files, kernel and initramfs.
 const FILES_MAX: usize = 256;
 /// Threads that look at files: those that a dead server blocks stay.
 const LOOKERS_MAX: usize = 512;
