@@ -317,6 +317,11 @@ impl Session {
         }
         debug_assert_eq!(stream.send.fin, Fin::Open, "send after finish");
         self.now = now;
+        if std::mem::take(&mut stream.send.waits) {
+            // It got through without its turn, being small or filling a chunk. A turn that nobody uses would hold up
+            // those who wait after it, for ever.
+            self.waiting.retain(|other| *other != id);
+        }
         stream.send.push(now, data);
         self.flush(id);
     }

@@ -297,3 +297,60 @@ impl Session {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Frame;
+    use crate::{Role, Settings};
+
+    const CONTROL: ConnectionId = ConnectionId(0);
+    const DATA: ConnectionId = ConnectionId(1);
+
+    /// Sends what there is, and has the peer acknowledge it all.
+    fn exchange(session: &mut Session, now: Duration) {
+        let mut sent = [(CONTROL, 0), (DATA, 0)];
+        for (id, _) in &sent {
+            while session.poll_transmit(now, *id).is_some() {}
+        }
+        for (id, position) in &mut sent {
+            *position = session.connections[id].sent_position;
+            let header = Header { kind: Kind::Ack, stream: id.0, offset: *position, len: 0 };
+            let ack = Frame::Ack { connection: *id, offset: *position };
+            session.handle_frame(now, CONTROL, &header, ack).unwrap();
+        }
+    }
+
+    /// One that was refused room, and got through with little all the same, does not keep the room that it was to have.
+    #[test]
+    fn a_turn_that_nobody_uses_holds_up_nobody() {
+        let mut now = Duration::from_secs(1);
+        let mut session = Session::new(now, Role::Dialer, Settings::default());
+        session.connection_up(now, CONTROL, PathId(0), ConnectionKind::Control).unwrap();
+        session.connection_up(now, DATA, PathId(0), ConnectionKind::Data).unwrap();
+        let [bulk, little] = ["bulk", "little"].map(|name| session.open(name).unwrap());
+        for id in [bulk, little] {
+            let credit = Frame::Credit { stream: id, offset: 8 << 20 };
+            let header = Header { kind: Kind::Credit, stream: id.0, offset: 8 << 20, len: 0 };
+            session.handle_frame(now, CONTROL, &header, credit).unwrap();
+        }
+        // All the room is taken, and the little one has sent too much lately to be small.
+        for id in [little, bulk] {
+            assert!(session.send_capacity(now, id) > 0);
+            session.send(now, id, vec![0; 160 << 10].into());
+        }
+        while session.poll_transmit(now, DATA).is_some() {}
+        assert_eq!(session.send_capacity(now, little), 0);
+        // Later it is small, and nothing of its own is unsent.
+        let stream = session.streams.get_mut(&little).unwrap();
+        let _ = stream.send.take(CHUNK_BYTES_MAX);
+        now += URGENT_MEMORY;
+        let room = session.send_capacity(now, little);
+        assert_eq!(room, URGENT_BYTES);
+        session.send(now, little, vec![0; 9].into());
+        assert!(!session.waiting.contains(&little), "it has no use for a turn");
+        exchange(&mut session, now);
+        let turns = std::iter::from_fn(|| session.poll_event()).filter(|event| *event == Event::Writable(little));
+        assert_eq!(turns.count(), 0);
+    }
+}
