@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::record::standing_in_order;
 use crate::{
     Begun, Intent, MigrationId, Outcome, Record, Report, Role, Source, SourceGuest, SourceInput, SourceOrder,
-    SourcePhase, SourceRecord, Standing, Target, TargetInput, TargetOrder, TargetPhase, TargetRecord, Wait, Why,
-    standing,
+    SourcePhase, SourceRecord, Standing, Target, TargetGuest, TargetInput, TargetOrder, TargetPhase, TargetRecord,
+    Wait, Why,
 };
 
 /// What is wanted and did not happen is asked for again after this.
@@ -181,8 +182,8 @@ pub enum Action {
     Write(Vec<Record>),
     /// Tell a host. If it cannot be told, nothing is lost.
     Send(String, Message),
-    /// Have the migration's QEMU do this, and tell how it is after that. An order that is under way already is not
-    /// begun again.
+    /// Have the migration's QEMU do this, and tell how it is after that, whatever came of it. An order that is under way
+    /// already is not begun again; others of the same migration come after it.
     Order(MigrationId, Order),
     /// Reach a host and say when that is done; or do not mind it any more.
     Reach(String, bool),
@@ -346,6 +347,9 @@ pub struct Manager {
     reaching: BTreeMap<String, bool>,
     actions: VecDeque<Action>,
     next_number: u64,
+    /// Targets that were settled, the latest first: what was said of them may still be under way on a session that was
+    /// cut off meanwhile. A session ends with this process, so they need not be kept on disk.
+    settled: VecDeque<MigrationId>,
 }
 
 impl Manager {
@@ -360,13 +364,17 @@ impl Manager {
             reaching: BTreeMap::new(),
             actions: VecDeque::new(),
             next_number: 0,
+            settled: VecDeque::new(),
         };
-        for (id, begun) in standing(records) {
-            if begun.is_settled() {
-                continue;
-            }
-            let Begun { peer, vm, standing } = begun;
+        let mut all = standing_in_order(records);
+        all.retain(|(_, begun)| !begun.is_settled());
+        for (number, (id, begun)) in all.iter().enumerate() {
+            let (id, Begun { peer, vm, standing }) = (*id, begun.clone());
+            let is_followed = all[number + 1..].iter().any(|(_, later)| later.vm == vm);
             let (role, machine) = match standing {
+                Standing::Source(last) if is_followed => {
+                    (Role::Source, Machine::Source(Source::recover_followed(last)))
+                }
                 Standing::Source(last) => (Role::Source, Machine::Source(Source::recover(last))),
                 Standing::Target(last) => (Role::Target, Machine::Target(Target::recover(last))),
             };
@@ -393,8 +401,8 @@ impl Manager {
             return Err(RefusedStart::TooMany);
         }
         self.enter(id, Role::Source, &vm, &peer, priority, offer, Machine::Queued).deadline = deadline;
-        self.settle(id);
         self.admit();
+        self.settle(id);
         Ok(())
     }
 
@@ -578,8 +586,9 @@ impl Manager {
     /// The source of a migration wants something.
     fn intent(&mut self, id: MigrationId, peer: &str, intent: Intent, vm: &str, priority: u8, offer: String) {
         if !self.entries.contains_key(&id) {
-            if intent == Intent::Settle {
-                // It was settled before, and forgotten.
+            if intent == Intent::Settle || self.settled.contains(&id) {
+                // It was settled before, and forgotten. Whoever took up a belated `Prepare` would start a QEMU that nobody
+                // minds, or take the one that runs the guest for it.
                 let report = Report::Settled;
                 let message = Message::Report { id, report, why: None, detail: String::new(), answer: String::new() };
                 self.actions.push_back(Action::Send(peer.to_owned(), message));
@@ -590,6 +599,9 @@ impl Manager {
                 return;
             }
             self.enter(id, Role::Target, vm, peer, priority, offer.clone(), Machine::Queued);
+            if intent == Intent::Prepare {
+                self.admit();
+            }
         }
         let entry = self.entries.get_mut(&id).expect("just entered");
         // Another host's migration is nothing that a stranger may speak for, nor its source the target of it.
@@ -657,6 +669,17 @@ impl Manager {
         entry.wait = wait;
         if let Some(order) = entry.order.want(now, order) {
             actions.push_back(Action::Order(id, order));
+            // Until the edge has answered, what was known of QEMU is old: one that is called off now may start to migrate,
+            // or be started, all the same.
+            match (&mut entry.machine, order) {
+                (Machine::Source(source), Order::Source(SourceOrder::Migrate)) => {
+                    source.handle(SourceInput::Guest(SourceGuest::Unknown));
+                }
+                (Machine::Target(target), Order::Target(TargetOrder::Start)) => {
+                    target.handle(TargetInput::Guest(TargetGuest::Unknown));
+                }
+                _ => {}
+            }
         }
         let contact = self.contact.get(&entry.peer).copied().unwrap_or(false);
         if let Some(message) = entry.send.want(now, message.filter(|_| contact)) {
@@ -667,6 +690,10 @@ impl Manager {
             actions.push_back(Action::Send(entry.peer.clone(), message));
         }
         if entry.is_done() {
+            if entry.role == Role::Target {
+                self.settled.truncate(MIGRATIONS_MAX - 1);
+                self.settled.push_front(id);
+            }
             self.entries.remove(&id);
             actions.push_back(Action::Forget(id));
         }
@@ -753,7 +780,8 @@ impl Entry {
         if summary.in_doubt && !self.told.in_doubt {
             event(Event::InDoubt);
         }
-        if let Some(outcome) = summary.outcome.filter(|outcome| self.told.outcome != Some(*outcome)) {
+        // Once: that the guest ended later is nothing of this migration's.
+        if let Some(outcome) = summary.outcome.filter(|_| self.told.outcome.is_none()) {
             event(Event::Over { outcome });
         }
         self.told = Told {
@@ -761,7 +789,7 @@ impl Entry {
             in_doubt: summary.in_doubt,
             why: summary.why,
             report: self.told.report,
-            outcome: summary.outcome,
+            outcome: self.told.outcome.or(summary.outcome),
         };
     }
 
@@ -803,6 +831,93 @@ impl Entry {
             Machine::Queued => false,
             Machine::Source(source) => source.phase() == SourcePhase::Done,
             Machine::Target(target) => target.phase() == TargetPhase::Done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: MigrationId = MigrationId(1);
+
+    fn intent(intent: Intent) -> Input {
+        let message = Message::Intent { id: ID, intent, vm: "v".into(), priority: 0, offer: String::new() };
+        Input::Message("a".into(), message)
+    }
+
+    /// What it wants done, but for events.
+    fn actions(manager: &mut Manager) -> Vec<Action> {
+        let all = std::iter::from_fn(|| manager.poll_action());
+        all.filter(|action| !matches!(action, Action::Event(..))).collect()
+    }
+
+    fn fed(manager: &mut Manager, inputs: impl IntoIterator<Item = Input>) -> Vec<Action> {
+        inputs.into_iter().for_each(|input| manager.handle(Duration::ZERO, input));
+        actions(manager)
+    }
+
+    fn target(input: TargetInput) -> Input {
+        Input::Target(ID, input)
+    }
+
+    /// An agent that was told to start a QEMU and has not said that it did.
+    fn starting() -> Manager {
+        let mut manager = Manager::new(Duration::ZERO, Limits::default(), &[]);
+        let begin = [
+            Input::Contact("a".into(), true),
+            intent(Intent::Prepare),
+            target(TargetInput::Written(TargetRecord::Begin)),
+        ];
+        let wanted = fed(&mut manager, begin);
+        assert!(wanted.contains(&Action::Order(ID, Order::Target(TargetOrder::Start))), "{wanted:?}");
+        manager
+    }
+
+    #[test]
+    fn a_qemu_that_is_being_started_is_killed_when_it_is_called_off() {
+        let mut manager = starting();
+        let wanted = fed(&mut manager, [intent(Intent::Abort)]);
+        assert!(wanted.contains(&Action::Order(ID, Order::Target(TargetOrder::Kill))), "{wanted:?}");
+    }
+
+    #[test]
+    fn what_comes_late_begins_nothing_anew() {
+        let mut manager = starting();
+        let end = [
+            intent(Intent::Abort),
+            target(TargetInput::Guest(TargetGuest::GoneUnrun)),
+            target(TargetInput::Written(TargetRecord::Refused)),
+            intent(Intent::Settle),
+            target(TargetInput::Written(TargetRecord::Settled)),
+        ];
+        assert!(fed(&mut manager, end).contains(&Action::Forget(ID)));
+        for late in [Intent::Prepare, Intent::Abort, Intent::Grant] {
+            let wanted = fed(&mut manager, [intent(late)]);
+            let settled = matches!(&wanted[..], [Action::Send(_, Message::Report { report: Report::Settled, .. })]);
+            assert!(settled && manager.summaries().is_empty(), "{late:?}: {wanted:?}");
+        }
+    }
+
+    #[test]
+    fn after_a_crash_only_the_latest_migration_of_a_vm_gives_orders() {
+        let begin = |id, peer: &str| Record::Begin { id, role: Role::Source, peer: peer.into(), vm: "v".into() };
+        // By its number the first comes last.
+        let (first, second) = (MigrationId(9), MigrationId(2));
+        let records = [
+            begin(first, "a"),
+            Record::Source(first, SourceRecord::Keep),
+            begin(second, "b"),
+            Record::Source(second, SourceRecord::Grant),
+        ];
+        for records in [records.to_vec(), crate::needed(&records)] {
+            let mut manager = Manager::new(Duration::ZERO, Limits::default(), &records);
+            let guest = SourceInput::Guest(SourceGuest::Completed);
+            let wanted = fed(&mut manager, [Input::Source(first, guest), Input::Source(second, guest)]);
+            let orders = wanted.iter().filter(|action| matches!(action, Action::Order(..)));
+            assert_eq!(orders.count(), 0, "{wanted:?}");
+            manager.handle_timeout(Duration::from_secs(5));
+            assert!(!actions(&mut manager).iter().any(|action| matches!(action, Action::Order(..))));
         }
     }
 }

@@ -112,7 +112,13 @@ impl Begun {
 
 /// The migrations of a journal. Records of migrations that never began are damage that this makes nothing of.
 pub fn standing(records: &[Record]) -> BTreeMap<MigrationId, Begun> {
+    standing_in_order(records).into_iter().collect()
+}
+
+/// The same in the order in which they began here.
+pub(crate) fn standing_in_order(records: &[Record]) -> Vec<(MigrationId, Begun)> {
     let mut all: BTreeMap<MigrationId, Begun> = BTreeMap::new();
+    let mut order = Vec::new();
     for record in records {
         match record {
             Record::Begin { id, role, peer, vm } => {
@@ -120,7 +126,10 @@ pub fn standing(records: &[Record]) -> BTreeMap<MigrationId, Begun> {
                     Role::Source => Standing::Source(SourceRecord::Begin),
                     Role::Target => Standing::Target(TargetRecord::Begin),
                 };
-                all.entry(*id).or_insert_with(|| Begun { peer: peer.clone(), vm: vm.clone(), standing });
+                all.entry(*id).or_insert_with(|| {
+                    order.push(*id);
+                    Begun { peer: peer.clone(), vm: vm.clone(), standing }
+                });
             }
             Record::Source(id, record) => {
                 if let Some(Begun { standing: Standing::Source(last), .. }) = all.get_mut(id) {
@@ -134,13 +143,14 @@ pub fn standing(records: &[Record]) -> BTreeMap<MigrationId, Begun> {
             }
         }
     }
-    all
+    order.into_iter().filter_map(|id| Some((id, all.remove(&id)?))).collect()
 }
 
-/// The records that a journal cannot do without: of each migration that is not settled, its beginning and its last.
+/// The records that a journal cannot do without: of each migration that is not settled, its beginning and its last. They
+/// keep their order.
 pub fn needed(records: &[Record]) -> Vec<Record> {
     let mut kept = Vec::new();
-    for (id, begun) in standing(records) {
+    for (id, begun) in standing_in_order(records) {
         let (role, last) = match begun.standing {
             _ if begun.is_settled() => continue,
             Standing::Source(last) => (Role::Source, Record::Source(id, last)),
@@ -193,6 +203,8 @@ mod tests {
             let mut all = standing(&records);
             all.retain(|_, begun| !begun.is_settled());
             let kept = needed(&records);
+            let order = |records| standing_in_order(records).into_iter().filter(|(_, begun)| !begun.is_settled());
+            prop_assert!(order(&kept).eq(order(&records)));
             prop_assert_eq!(standing(&kept), all);
             prop_assert_eq!(needed(&kept), kept);
         }

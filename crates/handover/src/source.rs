@@ -140,6 +140,8 @@ pub struct Source {
     completed: bool,
     /// A grant may be on disk or on its way: only the target's word counts.
     granted: bool,
+    /// How it ended, once that is certain. The guest may be in the next migration then.
+    over: Option<Outcome>,
     /// The target was given time to confirm the end.
     waited: bool,
     in_doubt: bool,
@@ -157,6 +159,7 @@ impl Source {
             why: None,
             completed: false,
             granted: false,
+            over: None,
             waited: false,
             in_doubt: false,
         }
@@ -172,7 +175,14 @@ impl Source {
             SourceRecord::Settled => (SourcePhase::Done, false),
         };
         let why = (phase == SourcePhase::Keep).then_some(Why::AgentRestarted);
-        Source { phase, written: Some(written), granted, why, ..Source::new() }
+        let over = (phase == SourcePhase::Release).then_some(Outcome::Moved);
+        Source { phase, written: Some(written), granted, over, why, ..Source::new() }
+    }
+
+    /// The same of one that was followed by another migration of the guest, which was begun only when this one was over.
+    pub fn recover_followed(written: SourceRecord) -> Source {
+        let source = Source::recover(written);
+        Source { over: source.over.or(Some(Outcome::Kept)), ..source }
     }
 
     /// Takes in what happened.
@@ -226,7 +236,13 @@ impl Source {
         while let Some(next) = self.run() {
             self.phase = next;
         }
-        self.in_doubt &= self.outcome().is_none();
+        self.over = self.over.or(match (self.phase, self.guest) {
+            (SourcePhase::Release, _) => Some(Outcome::Moved),
+            (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Running) => Some(Outcome::Kept),
+            (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Gone) => Some(Outcome::Ended),
+            _ => None,
+        });
+        self.in_doubt &= self.over.is_none() && self.wants().order != Some(SourceOrder::Resume);
     }
 
     /// The way of a migration: each phase, and what it needs to go on.
@@ -234,6 +250,7 @@ impl Source {
         use SourceGuest as Guest;
         self.look_for_failure();
         let (go_on, next) = match self.phase {
+            SourcePhase::Begin if self.why.is_some() => (self.is_written(SourceRecord::Begin), SourcePhase::Keep),
             SourcePhase::Begin => (self.is_written(SourceRecord::Begin), SourcePhase::Prepare),
             SourcePhase::Prepare => (self.report >= Some(Report::Ready), SourcePhase::Precopy),
             SourcePhase::Precopy => (self.is_stopped_or_copied(), SourcePhase::Switchover),
@@ -245,7 +262,9 @@ impl Source {
                 _ => (self.guest == Guest::Running && !self.completed, SourcePhase::Keep),
             },
             // What ran there while nothing runs here was moved, however that came about.
-            SourcePhase::Keep if self.ran_there() && self.guest != Guest::Running => (true, SourcePhase::Release),
+            SourcePhase::Keep if self.ran_there() && self.over.is_none() && self.guest != Guest::Running => {
+                (true, SourcePhase::Release)
+            }
             SourcePhase::Release | SourcePhase::Keep => (self.is_written(SourceRecord::Settled), SourcePhase::Done),
             SourcePhase::Done => (false, SourcePhase::Done),
         };
@@ -283,7 +302,9 @@ impl Source {
             }
             SourcePhase::Keep => {
                 wants.order = self.order_to_keep();
-                if self.is_called_off_there() {
+                // By a proof it may have gone on here after it had run there.
+                let ran_there_too = self.over.is_some() && self.report == Some(Report::Running);
+                if self.is_called_off_there() || ran_there_too {
                     self.want_end(SourceRecord::Keep, self.outcome().is_some(), &mut wants);
                 } else {
                     wants.write = (!self.is_written(SourceRecord::Keep)).then_some(SourceRecord::Keep);
@@ -314,13 +335,7 @@ impl Source {
 
     /// How it ended, as soon as that is certain. What remains is tidying up.
     pub fn outcome(&self) -> Option<Outcome> {
-        match (self.phase, self.guest) {
-            (SourcePhase::Release, _) => Some(Outcome::Moved),
-            (SourcePhase::Done, _) if self.ran_there() => Some(Outcome::Moved),
-            (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Running) => Some(Outcome::Kept),
-            (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Gone) => Some(Outcome::Ended),
-            _ => None,
-        }
+        self.over
     }
 
     fn is_written(&self, record: SourceRecord) -> bool {
@@ -358,7 +373,10 @@ impl Source {
         let only_there = self.completed && self.guest == SourceGuest::Gone;
         if self.phase < SourcePhase::Grant && !only_there {
             self.why = Some(why);
-            self.phase = SourcePhase::Keep;
+            // First it has to be known what the disk says: of a beginning that is found there somebody must know the end.
+            if self.phase != SourcePhase::Begin {
+                self.phase = SourcePhase::Keep;
+            }
         }
     }
 
@@ -371,6 +389,8 @@ impl Source {
             false => self.is_called_off_there() || self.waited || !self.contact,
         };
         match self.guest {
+            // What QEMU does now is another migration's.
+            _ if self.over.is_some() => None,
             SourceGuest::Migrating | SourceGuest::PreSwitchover | SourceGuest::Device => {
                 Some(SourceOrder::CancelMigration)
             }
@@ -394,5 +414,86 @@ impl Source {
 impl Default for Source {
     fn default() -> Source {
         Source::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(inputs: &[SourceInput]) -> Source {
+        fed(Source::new(), inputs)
+    }
+
+    fn fed(mut source: Source, inputs: &[SourceInput]) -> Source {
+        inputs.iter().for_each(|input| source.handle(*input));
+        source
+    }
+
+    use SourceGuest::*;
+    use SourceInput::{Cancel, Contact, Elapsed, Guest, Proof, Written};
+
+    fn told(report: Report) -> SourceInput {
+        SourceInput::Report(report)
+    }
+
+    /// A guest that was moved and that the target has told to run.
+    fn granted() -> Source {
+        let all = [
+            Guest(Running),
+            Written(SourceRecord::Begin),
+            told(Report::Ready),
+            Guest(Migrating),
+            Guest(PreSwitchover),
+            Guest(Device),
+            Guest(Completed),
+            told(Report::Completed),
+            Written(SourceRecord::Grant),
+        ];
+        source(&all)
+    }
+
+    #[test]
+    fn what_was_moved_stays_moved_until_the_end() {
+        let rest = [
+            told(Report::Running),
+            Written(SourceRecord::Release),
+            Guest(Gone),
+            told(Report::Settled),
+            Written(SourceRecord::Settled),
+        ];
+        let source = fed(granted(), &rest);
+        assert_eq!((source.phase(), source.outcome()), (SourcePhase::Done, Some(Outcome::Moved)));
+    }
+
+    #[test]
+    fn one_that_is_over_leaves_the_guest_to_the_next() {
+        // It was kept, the target cannot be told, and the guest is moved elsewhere meanwhile.
+        let kept = [Guest(Running), Written(SourceRecord::Begin), Contact(false), Cancel];
+        let source = source(&kept);
+        assert_eq!(source.outcome(), Some(Outcome::Kept));
+        for guest in [Migrating, PreSwitchover, Device, Completed, Stopped, Gone] {
+            let source = fed(source.clone(), &[Guest(guest), Elapsed(Wait::Abort), told(Report::Refused)]);
+            assert_eq!((source.wants().order, source.outcome()), (None, Some(Outcome::Kept)), "{guest:?}");
+        }
+        // The same after a crash.
+        let source = fed(Source::recover_followed(SourceRecord::Keep), &[Contact(false), Guest(Completed)]);
+        assert_eq!(source.wants().order, None);
+    }
+
+    #[test]
+    fn what_is_cancelled_while_it_is_written_down_is_ended_in_writing() {
+        let source = source(&[Guest(Running), Cancel]);
+        assert_eq!(source.wants().write, Some(SourceRecord::Begin));
+        assert_eq!(fed(source.clone(), &[Written(SourceRecord::Begin)]).phase(), SourcePhase::Keep);
+        let failed = fed(source, &[SourceInput::WriteFailed(SourceRecord::Begin)]);
+        assert_eq!((failed.phase(), failed.outcome()), (SourcePhase::Done, Some(Outcome::Kept)));
+    }
+
+    #[test]
+    fn a_target_that_ran_it_and_came_back_is_settled_after_a_proof() {
+        let rest = [Proof, Written(SourceRecord::Keep), Guest(Running), told(Report::Running)];
+        let source = fed(granted(), &rest);
+        assert_eq!((source.wants().intent, source.outcome()), (Some(Intent::Settle), Some(Outcome::Kept)));
     }
 }

@@ -298,7 +298,11 @@ impl Target {
             }
             // Nothing is known of it: it was settled before.
             Intent::Settle if self.phase == TargetPhase::Begin => self.phase = TargetPhase::Done,
-            Intent::Settle => self.settle = true,
+            // Nor is it begun again by what came late.
+            Intent::Settle => {
+                self.settle = true;
+                self.refuse_before_grant(Why::Aborted);
+            }
         }
     }
 
@@ -326,6 +330,7 @@ impl Target {
     fn refuse(&mut self, why: Why) {
         self.why = Some(why);
         self.phase = TargetPhase::Refuse;
+        self.in_doubt = false;
     }
 
     fn has_run(&self) -> bool {
