@@ -369,6 +369,10 @@ impl Owner {
         for summary in self.manager.summaries() {
             if let Some(vm) = self.context.vms.of_migration(summary.id) {
                 vm.set_migration(Some(summary.id), summary.in_doubt);
+                // Also one whose QEMU ended before it was told to.
+                if (summary.role, summary.outcome) == (Role::Source, Some(Outcome::Moved)) && vm.process().is_none() {
+                    self.context.vms.released(&vm);
+                }
             }
             self.context.view.update(summary);
         }
