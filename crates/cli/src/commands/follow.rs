@@ -244,15 +244,27 @@ fn left_words(copy: &Copy) -> String {
     format!("round {}, {} of {} left", copy.round, about_bytes(copy.remaining_bytes), about_bytes(copy.total_bytes))
 }
 
-/// `dirties 168 Mb/s, would stop for 42 ms, about 5 s to go`.
-fn rate_words(copy: &Copy) -> String {
-    let mut words = vec![format!("dirties {}", bps(copy.dirty_bytes_per_s as f64 * 8.0))];
-    words.extend(copy.expected_downtime_ms.map(|ms| format!("would stop for {}", duration(ms))));
-    words.push(match eta(copy) {
-        Some(left) => format!("about {} to go", duration(left.as_millis().try_into().unwrap_or(u64::MAX))),
-        None if copy.bits_per_s == 0 => "nothing is sent".into(),
-        None => "dirties as fast as it is copied".into(),
-    });
+/// `1.88 Gb/s (eth0 940 Mb/s, eth1 943 Mb/s), dirties 168 Mb/s, would stop for 42 ms, about 5 s to go`. QEMU's figures are
+/// of the last round or of the last moments: what it has none of yet is left out.
+fn rate_words(copy: &Copy, nics: &[(String, f64)], stopped: bool) -> String {
+    let nics = nics.iter().map(|(nic, rate)| format!("{nic} {}", bps(*rate))).collect::<Vec<_>>().join(", ");
+    let mut words = match (copy.bits_per_s, nics.is_empty()) {
+        (0, true) => vec![],
+        (0, false) => vec![nics],
+        (rate, true) => vec![bps(rate as f64)],
+        (rate, false) => vec![format!("{} ({nics})", bps(rate as f64))],
+    };
+    // A guest that stands still dirties nothing any more.
+    if copy.bits_per_s > 0 && !stopped {
+        words.extend(
+            (copy.dirty_bytes_per_s > 0).then(|| format!("dirties {}", bps(copy.dirty_bytes_per_s as f64 * 8.0))),
+        );
+        words.extend(copy.expected_downtime_ms.map(|ms| format!("would stop for {}", duration(ms))));
+        words.push(match eta(copy) {
+            Some(left) => format!("about {} to go", duration(left.as_millis().try_into().unwrap_or(u64::MAX))),
+            None => "dirties as fast as it is copied".into(),
+        });
+    }
     words.join(", ")
 }
 
@@ -275,15 +287,12 @@ fn progress_line(migration: &Migration) -> String {
     let mut words = vec![match migration.stage {
         _ if migration.in_doubt => DOUBT.to_owned(),
         Some(stage) => phase(stage).1.to_owned(),
-        None => "over".to_owned(),
+        None => "beginning".to_owned(),
     }];
     if let Some(copy) = migration.copy.as_ref().filter(|_| copies(migration)) {
-        let nics: Vec<String> =
-            nics(&migration.paths).into_iter().map(|(nic, rate)| format!("{nic} {}", bps(rate))).collect();
-        let nics = if nics.is_empty() { String::new() } else { format!(" ({})", nics.join(", ")) };
-        words.extend([left_words(copy), bps(copy.bits_per_s as f64) + &nics]);
-        // A guest that stands still dirties nothing any more.
-        words.extend((migration.stage != Some(Stage::Source(SourcePhase::Switchover))).then(|| rate_words(copy)));
+        let stopped = migration.stage == Some(Stage::Source(SourcePhase::Switchover));
+        words.extend([left_words(copy), rate_words(copy, &nics(&migration.paths), stopped)]);
+        words.retain(|part| !part.is_empty());
     }
     format!("{}{}", stamp(migration), words.join(", "))
 }
@@ -393,14 +402,14 @@ impl Bars {
         let stage = match migration.stage {
             _ if migration.in_doubt => DOUBT,
             Some(stage) => phase(stage).1,
-            None => "over",
+            None => "beginning",
         };
         self.head.set_message(format!("{vm}  {source} → {target}  {stage}, {}", duration(migration.elapsed_ms)));
         if let Some(copy) = &migration.copy {
             self.ram.set_length(copy.total_bytes.max(1));
             self.ram.set_position(copy.total_bytes.saturating_sub(copy.remaining_bytes));
             self.ram.set_message(left_words(copy));
-            self.rate.set_message(format!("{}, {}", bps(copy.bits_per_s as f64), rate_words(copy)));
+            self.rate.set_message(rate_words(copy, &[], !copies(migration)));
         }
         let paths = &migration.paths[..migration.paths.len().min(PATHS_SHOWN)];
         while self.paths.len() < paths.len() {
@@ -460,12 +469,15 @@ mod tests {
         for never in [copy(1, 0, 0), copy(1, 8, 1), copy(1, 8, 2), copy(4 << 30, 8, 0)] {
             assert_eq!(eta(&never), None, "{never:?}");
         }
-        let words = |copy: &Copy| rate_words(copy);
+        let words = |copy: &Copy| rate_words(copy, &[], false);
         assert_eq!(
             words(&copy(1_000_000_000, 800_000_000, 50_000_000)),
-            "dirties 400 Mb/s, would stop for 42 ms, about 20 s to go"
+            "800 Mb/s, dirties 400 Mb/s, would stop for 42 ms, about 20 s to go"
         );
-        assert_eq!(words(&copy(1, 8, 2)), "dirties 0.02 kb/s, would stop for 42 ms, dirties as fast as it is copied");
+        assert_eq!(
+            words(&copy(1, 8, 2)),
+            "0.01 kb/s, dirties 0.02 kb/s, would stop for 42 ms, dirties as fast as it is copied"
+        );
     }
 
     /// Plays `script` to a connection, and then keeps silent, or is gone.
@@ -508,6 +520,14 @@ mod tests {
         assert!(error.contains("skein migration watch 00000000000000aa"), "{error}");
         let doubt = PROGRESS.replace("\"in_doubt\":false", "\"in_doubt\":true");
         assert_eq!(followed(line(&doubt), true).unwrap(), ExitCode::from(IN_DOUBT));
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_left_out() {
+        let eth0 = [("eth0".to_owned(), 5e8)];
+        assert_eq!(rate_words(&copy(1, 0, 0), &[], false), "");
+        assert_eq!(rate_words(&copy(1, 0, 0), &eth0, false), "eth0 500 Mb/s");
+        assert_eq!(rate_words(&copy(1, 8_000_000, 0), &eth0, true), "8.00 Mb/s (eth0 500 Mb/s)");
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub fn migration_state(migration: &Migration) -> &'static str {
         (Some(Outcome::Ended), ..) => "ended",
         (None, true, _) => "IN DOUBT",
         (None, false, Some(stage)) => phase(stage).0,
-        (None, false, None) => "over",
+        (None, false, None) => "begin",
     }
 }
 

@@ -14,8 +14,8 @@ use super::text::{clean_line, count, print, print_json};
 
 /// Say what is missing or slow on this host, and how to mend it.
 ///
-/// Changes nothing, and works without an agent. In the directory of the agent's state it writes a small file to see how
-/// long that takes, and removes it.
+/// Changes nothing, and works without an agent. To see that it works, a small file is written where the agent keeps its
+/// state, and removed again, and a QEMU without a guest is started under KVM for a moment.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
