@@ -406,9 +406,14 @@ fn migrations_are_listed_and_shown() {
 
 #[test]
 fn a_migration_is_called_off() {
-    let agent = Agent::start(vec![vec![last(at(SourcePhase::Keep, 1000))], vec![last(over(Outcome::Kept))]]);
+    let agent = Agent::start(vec![
+        vec![last(at(SourcePhase::Keep, 1000))],
+        vec![last(over(Outcome::Kept))],
+        vec![last(over(Outcome::Moved))],
+    ]);
     agent.run(&["migration", "cancel", "web1"]).exits(0).says("is being called off; web1 goes on at hosta");
     agent.run(&["migration", "cancel", "web1"]).exits(0).says("web1 stays on hosta");
+    agent.run(&["migration", "cancel", "web1"]).exits(1).says("web1 runs on hostb: moved");
     assert_eq!(agent.asked()[0], Request::MigrationCancel { id: "web1".into() });
 }
 
@@ -510,4 +515,17 @@ fn there_are_manual_pages_and_completions() {
     for shell in ["bash", "zsh", "fish"] {
         agent.run(&["completions", shell]).exits(0).says("downtime-limit").says("other-host-is-off").says("doctor");
     }
+}
+
+#[test]
+fn the_documentations_files_are_valid() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/migrate.md")).unwrap();
+    let blocks: Vec<&str> = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let [hosts, vm] = blocks[..] else { panic!("{} files", blocks.len()) };
+    assert_eq!(skein_machine::hosts::Hosts::parse(hosts, "docs").unwrap().hosts.len(), 1);
+    assert_eq!(skein_machine::definition::Definition::parse(vm, "docs").unwrap().name, "web1");
+    let help = Agent::start(vec![]).run(&["vm", "start", "--help"]).exits(0).out;
+    let smallest = help.split("The smallest file:\n").nth(1).unwrap();
+    let smallest: String = smallest.lines().map(|line| line.trim_start().to_owned() + "\n").collect();
+    assert_eq!(skein_machine::definition::Definition::parse(&smallest, "help").unwrap().disks.len(), 1);
 }

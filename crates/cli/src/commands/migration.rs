@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use skein_api::{LogEntry, LoggedEvent, Migration, Reply, Request};
 use skein_bench::units::bps;
-use skein_handover::{Event, Report};
+use skein_handover::{Event, Outcome, Report};
 use skein_machine::units::about_bytes;
 
 use super::follow::{end_text, follow, role};
@@ -58,7 +58,7 @@ Examples:
     },
     /// Call one off: the guest goes on at the source
     ///
-    /// Too late once the guest is being handed over, which takes a moment at the very end.
+    /// Too late once the guest is being handed over, which takes a moment at the very end: then it fails, and says so.
     Cancel {
         /// The beginning of its id, or a VM's name
         id: String,
@@ -118,6 +118,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Watch { id, json } => return follow(&local.client(), &Request::MigrationWatch { id }, json),
         Command::Cancel { id, json } => {
             let migration = ask(local, &Request::MigrationCancel { id })?;
+            let is_off = matches!(migration.outcome, None | Some(Outcome::Kept));
             if json {
                 print_json(&migration)?;
             } else if migration.outcome.is_some() {
@@ -129,6 +130,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
                      to see it end   skein migration watch {}\n",
                     migration.id
                 ))?;
+            }
+            if !is_off {
+                return Ok(ExitCode::FAILURE);
             }
         }
         Command::Resolve { id, other_host_is_off, yes, json } => {
@@ -187,7 +191,7 @@ fn resolved(migration: &Migration) -> String {
     match migration.outcome {
         Some(_) => end_text(migration),
         None => format!(
-            "{} is settled on your word that {} is off\n  to see it end   skein migration watch {}\n",
+            "{} is being settled on your word that {} is off\n  to see it end   skein migration watch {}\n",
             clean_line(&migration.vm),
             clean_line(other_host(migration)),
             migration.id
@@ -294,9 +298,9 @@ fn event_line(logged: &LoggedEvent) -> String {
             Event::Recovered => "taken up again after the agent was started again".into(),
             Event::WriteFailed => "the journal could not be written".into(),
             Event::Over { outcome } => match outcome {
-                skein_handover::Outcome::Moved => "moved".into(),
-                skein_handover::Outcome::Kept => "kept at the source".into(),
-                skein_handover::Outcome::Ended => "the guest ended".into(),
+                Outcome::Moved => "moved".into(),
+                Outcome::Kept => "kept at the source".into(),
+                Outcome::Ended => "the guest ended".into(),
             },
         },
     };
