@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench fmt lint clean
+.PHONY: help build demo test soak bench fmt lint clean
 
 # The commands of `make demo` and `make bench`; for instance: make bench BENCH='bench run two-nics --quick'
 DEMO ?= demo --html target/demo.html
@@ -31,6 +31,10 @@ test: ## All tests, in tiers; TIERS='unit lab_x' for some
 	@scripts/qemu.sh 10 || [ $$? = 3 ]
 	@scripts/qemu.sh 7.2 || [ $$? = 3 ]
 	@scripts/test.sh $(TIERS)
+
+soak: ## Clusters in virtual time, on all cores, for SOAK_SECONDS=60: seeds, virtual hours, faults
+	@scripts/bootstrap.sh build
+	@$(ENV) cargo run --locked --quiet --release -p skein-sim --example soak
 
 bench: ## Measure Skein and its peers side by side; BENCH='bench run NAME…' for some cases
 	@scripts/bootstrap.sh bench

@@ -177,7 +177,7 @@ impl<A: Applications> World<A> {
         match (lie, header.kind) {
             (Sabotage::LostAcks, Kind::Ack) | (Sabotage::LostCredits, Kind::Credit) if late => header.offset = first,
             (Sabotage::EarlyFin, Kind::Fin) => header.offset = header.offset.saturating_sub(1),
-            (Sabotage::StaleRange, Kind::Data) if header.offset > 0 && !self.lied => {
+            (Sabotage::StaleRange, Kind::Data) if header.offset > 0 && header.len > 1000 && !self.lied => {
                 // As if a buffer had been used again: right length, right place, other bytes.
                 self.lied = true;
                 return vec![payload.concat().into_iter().map(|byte| byte ^ 1).collect()];

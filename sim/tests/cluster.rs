@@ -3,7 +3,7 @@
 //! `SKEIN_SEED=n` runs one seed, `SKEIN_TRACE=1` with it shows what happens (2: every frame, too); `SKEIN_SEEDS=n` runs
 //! so many, from `SKEIN_FIRST` on.
 
-use skein_sim::cluster::scenario::run;
+use skein_sim::cluster::scenario::{replay, run};
 use skein_sim::cluster::{Plant, Stats};
 use skein_sim::{number, sweep};
 
@@ -26,15 +26,22 @@ fn every_guest_runs_once_whatever_happens() {
         match result {
             Ok(run) => stats.add(&run),
             Err(why) => {
-                println!(
-                    "seed {seed}: {why}\nreplay: SKEIN_SEED={seed} SKEIN_TRACE=1 cargo test -p skein-sim --test cluster every -- --nocapture"
-                );
+                println!("seed {seed}: {why}\n{}", replay(seed));
                 failed.push(seed);
             }
         }
     }
     println!("{stats}");
     assert!(failed.is_empty(), "seeds {failed:?} failed");
+}
+
+/// The promise that a replay stands on.
+#[test]
+fn a_seed_is_one_exact_run() {
+    for seed in 0..40 {
+        let runs = [run(seed, None), run(seed, None)].map(|result| format!("{result:?}"));
+        assert_eq!(runs[0], runs[1], "seed {seed}");
+    }
 }
 
 /// What is planted is found, each within a few seeds.

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use skein_handover::{
     Action, Event, Input, Limits, Manager, MigrationId, NewMigration, Order, Outcome, Record, Role, SourceGuest,
-    SourceInput, SourceOrder, Stage, TargetGuest, TargetInput, TargetOrder,
+    SourceInput, SourceOrder, Stage, Summary, TargetGuest, TargetInput, TargetOrder,
 };
 
+use super::fault::Fault;
 use super::qemu::{Qemu, State, shown};
 use super::scenario::Wish;
 use super::{Cluster, Do, ForAgent, HostIx, Plant, QemuIx, trace};
@@ -35,14 +36,19 @@ pub struct Agent {
     pub manager: Option<Manager>,
     /// What its clock shows more than the run's.
     pub epoch: Duration,
-    /// It is stopped that often over.
+    /// It is stopped that often over, by these faults.
     pub paused: u32,
+    pub paused_by: BTreeSet<usize>,
     /// What has to wait until it runs again.
     pub deferred: VecDeque<ForAgent>,
-    /// It is killed when it has done so many actions more.
-    pub crash_in: Option<(u32, Time)>,
+    /// What goes wrong when it has done so many things more.
+    pub trap: Option<(u32, Fault)>,
+    /// It took up migrations when it began: all at once, whatever the limits are.
+    took_up: bool,
     writes: VecDeque<Vec<Record>>,
     busy: BTreeSet<(MigrationId, Order)>,
+    /// When the last order of a migration is done, and how many were given.
+    orders: BTreeMap<MigrationId, (Time, u32)>,
     pub wanted: BTreeSet<HostIx>,
     pub contact: BTreeMap<HostIx, bool>,
     /// QEMUs that this process started, and those that it told to run.
@@ -54,6 +60,11 @@ pub struct Agent {
 impl Agent {
     pub fn is_idle(&self) -> bool {
         self.manager.is_some() && self.paused == 0 && self.writes.is_empty() && self.busy.is_empty()
+    }
+
+    /// How many orders of a migration were given.
+    fn orders(&self, id: MigrationId) -> u32 {
+        self.orders.get(&id).map_or(0, |(_, count)| *count)
     }
 
     pub fn is_writing(&self, record: &Record) -> bool {
@@ -122,7 +133,11 @@ impl Cluster {
             }
             ForAgent::Written => self.written(host),
             ForAgent::Order(id, order) => self.order(host, id, order),
-            ForAgent::Tell(input) => self.input(host, input),
+            ForAgent::Tell(input, id, orders) => {
+                if self.agents[host].orders(id) == orders {
+                    self.input(host, input);
+                }
+            }
             ForAgent::Query(id) => self.query(host, id),
             ForAgent::CloseStreams(qemu, epoch) => {
                 if self.qemus[qemu].epoch == epoch {
@@ -146,13 +161,9 @@ impl Cluster {
         let mut count = 0;
         while let Some(action) = self.agents[host].manager.as_mut().and_then(Manager::poll_action) {
             count += 1;
-            if let Some((left, restart)) = &mut self.agents[host].crash_in {
-                *left = left.saturating_sub(1);
-                let restart = *restart;
-                if self.agents[host].crash_in.is_some_and(|(left, _)| left == 0) {
-                    trace!(self, "h{host} was about to {action:?}");
-                    return self.crash(host, Some(restart));
-                }
+            self.step_on_trap(host, &action);
+            if self.agents[host].manager.is_none() {
+                return;
             }
             self.do_action(host, action);
         }
@@ -160,6 +171,7 @@ impl Cluster {
         if count > ACTIONS_MAX + 8 * entries || entries > self.wishes.len() + 1 {
             self.fail(format!("the manager of h{host} has {entries} migrations and wants {count} things at once"));
         }
+        self.check_limits(host);
         let agent = &mut self.agents[host];
         let Some(next) = agent.manager.as_ref().and_then(Manager::next_timeout) else { return };
         if agent.timeout_at.is_none_or(|at| next < at) {
@@ -168,6 +180,20 @@ impl Cluster {
             let late = self.rng.below(2 * MS);
             let incarnation = self.agents[host].incarnation;
             self.at(at.max(self.now) + late, Do::Agent(host, incarnation, ForAgent::Timeout));
+        }
+    }
+
+    fn check_limits(&mut self, host: HostIx) {
+        let Limits { outgoing, incoming, .. } = self.hosts[host].limits;
+        let Some(manager) = self.agents[host].manager.as_ref().filter(|_| !self.agents[host].took_up) else { return };
+        for (role, most) in [(Role::Source, outgoing), (Role::Target, incoming)] {
+            let busy =
+                |summary: &Summary| summary.role == role && summary.stage != Stage::Queued && summary.outcome.is_none();
+            // Those that are called off give their place back at once, and some of them end only later.
+            let number = manager.summaries().iter().filter(|s| busy(s) && s.why.is_none()).count();
+            if number > most {
+                return self.fail(format!("h{host} is the {role:?} of {number} migrations at once, of at most {most}"));
+            }
         }
     }
 
@@ -195,7 +221,11 @@ impl Cluster {
                         Order::Target(TargetOrder::Start) => 20 * MS + self.rng.below(200 * MS),
                         _ => self.monitor_time(),
                     };
-                    self.for_agent(host, delay, ForAgent::Order(id, order));
+                    // Orders of one migration come one after the other.
+                    let (last, count) = self.agents[host].orders.get(&id).copied().unwrap_or_default();
+                    let at = (self.now + delay).max(last + 1);
+                    self.agents[host].orders.insert(id, (at, count + 1));
+                    self.for_agent(host, at - self.now, ForAgent::Order(id, order));
                 }
             }
             Action::Reach(peer, true) => {
@@ -240,10 +270,16 @@ impl Cluster {
                     Outcome::Kept => "kept",
                     Outcome::Ended => "ended",
                 };
-                if self.outcomes.insert(id, *outcome).is_none() {
-                    *self.stats.outcomes.entry(what).or_default() += 1;
+                match self.outcomes.insert(id, *outcome) {
+                    None => *self.stats.outcomes.entry(what).or_default() += 1,
+                    Some(before) if before == *outcome => {}
+                    // One that was kept, and not settled before its agent and its QEMU ended.
+                    Some(Outcome::Kept) if *outcome == Outcome::Ended => {}
+                    Some(before) => self.fail(format!("h{host} says that {id} {outcome:?}, after {before:?}")),
                 }
-                let ran = self.qemus.iter().any(|qemu| qemu.incoming == Some(id) && qemu.ran);
+                // Whether one that was killed as it was told to run had run nobody can know.
+                let ran = |qemu: &Qemu| qemu.incoming == Some(id) && (qemu.ran || self.vms[qemu.vm].lost);
+                let ran = self.qemus.iter().any(ran);
                 if *outcome == Outcome::Moved && !ran {
                     self.fail(format!("h{host} says that {id} was moved, which never ran at the target"));
                 }
@@ -307,13 +343,15 @@ impl Cluster {
                 }
             }
             Order::Target(TargetOrder::Continue) => {
-                self.input(host, Input::Target(id, TargetInput::Continuing));
-                // The agent may be no more.
-                let qemu = self.target_qemu(host, id);
-                if let Some(qemu) = qemu.filter(|_| self.agents[host].manager.is_some()) {
-                    self.agents[host].continued.insert(qemu);
-                    if self.qemus[qemu].alive && self.qemus[qemu].state == State::Loaded {
-                        self.guest_runs(qemu);
+                // To a monitor that is gone nothing can be said.
+                if let Some(qemu) = self.target_qemu(host, id).filter(|qemu| self.qemus[*qemu].alive) {
+                    self.input(host, Input::Target(id, TargetInput::Continuing));
+                    // The agent may have been killed doing what came of that.
+                    if self.agents[host].manager.is_some() {
+                        self.agents[host].continued.insert(qemu);
+                        if self.qemus[qemu].state == State::Loaded {
+                            self.guest_runs(qemu);
+                        }
                     }
                 }
             }
@@ -392,7 +430,8 @@ impl Cluster {
         for id in ids {
             if let Some(input) = self.how_it_is(host, id, ix) {
                 let delay = self.monitor_delay(ix);
-                self.for_agent(host, delay, ForAgent::Tell(input));
+                let orders = self.agents[host].orders(id);
+                self.for_agent(host, delay, ForAgent::Tell(input, id, orders));
             }
         }
     }
@@ -401,7 +440,9 @@ impl Cluster {
         if let Some(id) = self.qemus[ix].outgoing {
             let host = self.qemus[ix].host;
             let delay = self.monitor_delay(ix);
-            self.for_agent(host, delay, ForAgent::Tell(Input::Source(id, SourceInput::MigrationFailed)));
+            let orders = self.agents[host].orders(id);
+            let input = Input::Source(id, SourceInput::MigrationFailed);
+            self.for_agent(host, delay, ForAgent::Tell(input, id, orders));
         }
         self.qemu_says(ix);
     }
@@ -434,7 +475,8 @@ impl Cluster {
             (Some(qemu), _) => match self.how_it_is(host, id, qemu) {
                 Some(input) => {
                     let delay = self.monitor_delay(qemu);
-                    return self.for_agent(host, delay, ForAgent::Tell(input));
+                    let orders = self.agents[host].orders(id);
+                    return self.for_agent(host, delay, ForAgent::Tell(input, id, orders));
                 }
                 None => return self.for_agent(host, 20 * MS, ForAgent::Query(id)),
             },
@@ -445,12 +487,13 @@ impl Cluster {
     }
 
     fn forget(&mut self, host: HostIx, id: MigrationId) {
-        if let Some(qemu) = self.hosts[host].sources.remove(&id) {
-            if self.qemus[qemu].outgoing == Some(id) {
-                self.close_streams(qemu);
-                self.qemus[qemu].outgoing = None;
-                self.qemus[qemu].channels.clear();
-            }
+        self.agents[host].orders.remove(&id);
+        if let Some(qemu) = self.hosts[host].sources.remove(&id)
+            && self.qemus[qemu].outgoing == Some(id)
+        {
+            self.close_streams(qemu);
+            self.qemus[qemu].outgoing = None;
+            self.qemus[qemu].channels.clear();
         }
         if let Some(qemu) = self.target_qemu(host, id).filter(|ix| self.qemus[*ix].outgoing.is_none()) {
             self.close_streams(qemu);
@@ -466,14 +509,23 @@ impl Cluster {
         }
         let epoch = Duration::from_nanos(self.rng.below(1000 * S));
         let now = epoch + Duration::from_nanos(self.now);
-        let records = self.hosts[host].disk.records();
-        let manager = Manager::new(now, self.hosts[host].limits, records);
+        let limits = self.hosts[host].limits;
+        let manager = Manager::new(now, limits, self.hosts[host].disk.open());
         trace!(self, "h{host} begins with {} migrations", manager.summaries().len());
         let incarnation = self.agents[host].incarnation + 1;
         let ids: Vec<MigrationId> = manager.summaries().iter().map(|summary| summary.id).collect();
-        // What was begun and never written down is nobody's.
+        // What was begun and never written down is nobody's; and what was thought not to be written may be.
         self.hosts[host].sources.retain(|id, _| ids.contains(id));
-        self.agents[host] = Agent { incarnation, manager: Some(manager), epoch, ..Agent::default() };
+        for summary in manager.summaries().into_iter().filter(|summary| summary.role == Role::Source) {
+            let vm = number(&summary.vm);
+            let runs = (0..self.qemus.len())
+                .find(|ix| self.qemus[*ix].vm == vm && self.qemus[*ix].host == host && self.qemus[*ix].runs());
+            if let Some(qemu) = runs {
+                self.hosts[host].sources.entry(summary.id).or_insert(qemu);
+            }
+        }
+        self.agents[host] =
+            Agent { incarnation, manager: Some(manager), epoch, took_up: !ids.is_empty(), ..Agent::default() };
         self.last_kill = self.now;
         self.listen_again(host);
         for id in ids {
@@ -581,14 +633,14 @@ impl Cluster {
 
     /// Somebody looks at alarms, and vouches for hosts that are off.
     pub(crate) fn operator(&mut self) {
-        self.after(500 * MS, Do::Operator);
+        self.after(200 * MS, Do::Operator);
         for host in 0..self.agents.len() {
             let Some(manager) = &self.agents[host].manager else { continue };
             if self.agents[host].paused > 0 {
                 continue;
             }
             for summary in manager.summaries() {
-                if summary.in_doubt && self.hosts[number(&summary.peer)].off && self.rng.percent(30) {
+                if summary.in_doubt && self.hosts[number(&summary.peer)].off && self.rng.percent(40) {
                     trace!(self, "somebody vouches at h{host} that {} is off", summary.peer);
                     *self.stats.faults.entry("proof").or_default() += 1;
                     if let Stage::Source(_) = summary.stage {

@@ -14,6 +14,8 @@ pub struct Disk {
     pub full: u32,
     pub flaky: u32,
     pub slow: u32,
+    /// A write failed, and nobody knows what is there: nothing more is written until the journal is opened again.
+    pub poisoned: bool,
 }
 
 impl Disk {
@@ -23,11 +25,13 @@ impl Disk {
 
     /// Writes and syncs. False: they may or may not be there.
     pub fn write(&mut self, records: &[Record], rng: &mut Rng) -> bool {
-        if self.full > 0 {
+        // That there is no space is seen before anything is written.
+        if self.full > 0 || self.poisoned {
             return false;
         }
         if self.flaky > 0 && rng.percent(60) {
             self.tear(records, rng);
+            self.poisoned = true;
             return false;
         }
         self.records.extend_from_slice(records);
@@ -37,9 +41,15 @@ impl Disk {
         true
     }
 
+    /// The journal is opened again.
+    pub fn open(&mut self) -> &[Record] {
+        self.poisoned = false;
+        &self.records
+    }
+
     /// The agent ends in the middle of a write: the first few are there, or all, or none.
     pub fn tear(&mut self, records: &[Record], rng: &mut Rng) {
-        if self.full == 0 {
+        if self.full == 0 && !self.poisoned {
             let kept = rng.below(records.len() as u64 + 1) as usize;
             self.records.extend_from_slice(&records[..kept]);
         }

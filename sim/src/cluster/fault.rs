@@ -1,5 +1,7 @@
 //! What goes wrong in a cluster.
 
+use skein_handover::Action;
+
 use super::{Cluster, HostIx, QemuIx, VmIx, trace};
 use super::{Do, qemu};
 use crate::rng::Rng;
@@ -8,30 +10,83 @@ use crate::world::{MS, S, Time};
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// Nothing that one host sends to another over a NIC arrives.
-    Hole { from: HostIx, to: HostIx, nic: usize, lasts: Time },
+    Hole {
+        from: HostIx,
+        to: HostIx,
+        nic: usize,
+        lasts: Time,
+    },
     /// A NIC is dark, for all hosts.
-    Dark { host: HostIx, nic: usize, lasts: Time },
+    Dark {
+        host: HostIx,
+        nic: usize,
+        lasts: Time,
+    },
     /// A host is cut off, on all NICs.
-    CutOff { host: HostIx, lasts: Time },
+    CutOff {
+        host: HostIx,
+        lasts: Time,
+    },
     /// A NIC is dark, and its host knows it.
-    Carrier { host: HostIx, nic: usize, lasts: Time },
+    Carrier {
+        host: HostIx,
+        nic: usize,
+        lasts: Time,
+    },
     /// Connections fail on a NIC that is dark.
-    Cut { host: HostIx, nic: usize, after: [Time; 2], lasts: Time },
-    Slow { a: HostIx, b: HostIx, nic: usize, share: f64, lasts: Time },
+    Cut {
+        host: HostIx,
+        nic: usize,
+        after: [Time; 2],
+        lasts: Time,
+    },
+    Slow {
+        a: HostIx,
+        b: HostIx,
+        nic: usize,
+        share: f64,
+        lasts: Time,
+    },
     /// SIGSTOP.
-    Pause { host: HostIx, lasts: Time },
+    Pause {
+        host: HostIx,
+        lasts: Time,
+    },
     /// SIGKILL of an agent.
-    Crash { host: HostIx, restart: Time },
-    /// The same just before it does something.
-    CrashAt { host: HostIx, actions: u32, restart: Time },
-    KillQemu { pick: u64 },
+    Crash {
+        host: HostIx,
+        restart: Time,
+    },
+    /// That happens just before an agent does its next but so many things, if it gets there within [`STEP_TIME`].
+    AtStep {
+        host: HostIx,
+        actions: u32,
+        fault: Box<Fault>,
+    },
+    KillQemu {
+        pick: u64,
+    },
     /// Power fails.
-    HostOff { host: HostIx, lasts: Time },
-    DiskFull { host: HostIx, lasts: Time },
+    HostOff {
+        host: HostIx,
+        lasts: Time,
+    },
+    DiskFull {
+        host: HostIx,
+        lasts: Time,
+    },
     /// Writes fail, and may have been done.
-    DiskFlaky { host: HostIx, lasts: Time },
-    DiskSlow { host: HostIx, lasts: Time },
-    Cancel { pick: u64 },
+    DiskFlaky {
+        host: HostIx,
+        lasts: Time,
+    },
+    DiskSlow {
+        host: HostIx,
+        lasts: Time,
+    },
+    Cancel {
+        pick: u64,
+    },
 }
 
 impl Fault {
@@ -49,8 +104,7 @@ impl Fault {
             | Fault::DiskSlow { lasts, .. } => lasts,
             Fault::Cut { lasts, after, .. } => lasts.max(after[0]).max(after[1]),
             Fault::Crash { restart, .. } => restart,
-            // It may take its time until so much was done.
-            Fault::CrashAt { restart, .. } => restart + S,
+            Fault::AtStep { ref fault, .. } => STEP_TIME + fault.lasts(),
             Fault::KillQemu { .. } | Fault::Cancel { .. } => 0,
         }
     }
@@ -65,7 +119,7 @@ impl Fault {
             Fault::Slow { .. } => "slow path",
             Fault::Pause { .. } => "agent stopped",
             Fault::Crash { .. } => "agent killed",
-            Fault::CrashAt { .. } => "agent killed at a step",
+            Fault::AtStep { .. } => "trap at a step",
             Fault::KillQemu { .. } => "QEMU killed",
             Fault::HostOff { .. } => "host off",
             Fault::DiskFull { .. } => "disk full",
@@ -85,7 +139,17 @@ impl Fault {
         let most = if kills_only { 5 } else { 18 };
         match rng.below(most) {
             0 => Fault::Crash { host, restart },
-            1 | 2 => Fault::CrashAt { host, actions: rng.between(1, 25) as u32, restart },
+            1 | 2 => {
+                let fault = match rng.below(if kills_only { 4 } else { 9 }) {
+                    0..3 => Fault::Crash { host, restart },
+                    3 => Fault::KillQemu { pick: rng.next() },
+                    4 | 5 => Fault::HostOff { host: *rng.pick(&[host, other]), lasts },
+                    6 => Fault::CutOff { host, lasts },
+                    7 => Fault::DiskFlaky { host, lasts },
+                    _ => Fault::Pause { host, lasts },
+                };
+                Fault::AtStep { host, actions: rng.between(1, 30) as u32, fault: Box::new(fault) }
+            }
             3 => Fault::KillQemu { pick: rng.next() },
             4 => Fault::Cancel { pick: rng.next() },
             5 | 6 => Fault::Hole { from: host, to: other, nic, lasts },
@@ -132,22 +196,41 @@ impl Cluster {
         for (from, to, nic) in fault.holes(self.hosts.len(), self.nics()) {
             self.open_hole(from, to, nic, true);
         }
-        match fault {
+        match fault.clone() {
             Fault::Cut { host, nic, after, .. } => self.break_connections(host, nic, after),
             Fault::Carrier { host, nic, .. } => self.carrier_lost(host, nic),
             Fault::Slow { a, b, nic, share, .. } => self.slow_down(a, b, nic, share, true),
-            Fault::Pause { host, .. } => self.pause(host),
+            Fault::Pause { host, .. } if self.agents[host].manager.is_some() => {
+                self.agents[host].paused_by.insert(number);
+                self.pause(host);
+            }
             Fault::Crash { host, restart } => self.crash(host, Some(restart)),
-            Fault::CrashAt { host, actions, restart } => self.agents[host].crash_in = Some((actions, restart)),
+            Fault::AtStep { host, actions, fault } => self.agents[host].trap = Some((actions, *fault)),
             Fault::KillQemu { pick } => self.kill_qemu(pick),
             Fault::HostOff { host, .. } => self.host_off(host),
             Fault::DiskFull { host, .. } => self.hosts[host].disk.full += 1,
             Fault::DiskFlaky { host, .. } => self.hosts[host].disk.flaky += 1,
             Fault::DiskSlow { host, .. } => self.hosts[host].disk.slow += 1,
             Fault::Cancel { pick } => self.cancel_any(pick),
-            Fault::Hole { .. } | Fault::Dark { .. } | Fault::CutOff { .. } => {}
+            Fault::Hole { .. } | Fault::Dark { .. } | Fault::CutOff { .. } | Fault::Pause { .. } => {}
         }
-        self.after(fault.lasts(), Do::Heal(number));
+        match fault {
+            Fault::AtStep { host, .. } => self.after(STEP_TIME, Do::Disarm(host)),
+            _ => self.after(fault.lasts(), Do::Heal(number)),
+        }
+    }
+
+    /// An agent is about to do something.
+    pub(crate) fn step_on_trap(&mut self, host: HostIx, action: &Action) {
+        let Some((left, _)) = &mut self.agents[host].trap else { return };
+        *left = left.saturating_sub(1);
+        if *left == 0
+            && let Some((_, fault)) = self.agents[host].trap.take()
+        {
+            trace!(self, "h{host} is about to {action:?}");
+            self.faults.push((self.now, fault));
+            self.fault(self.faults.len() - 1);
+        }
     }
 
     pub(crate) fn heal(&mut self, number: usize) {
@@ -158,14 +241,19 @@ impl Cluster {
         match fault {
             Fault::Slow { a, b, nic, share, .. } => self.slow_down(a, b, nic, share, false),
             // It may have been killed meanwhile.
-            Fault::Pause { host, .. } if self.agents[host].paused > 0 => self.resume(host),
-            Fault::CrashAt { host, .. } => self.agents[host].crash_in = None,
+            Fault::Pause { host, .. } if self.agents[host].paused_by.remove(&number) => self.resume(host),
             Fault::HostOff { host, .. } => {
                 self.hosts[host].off = false;
                 self.restart(host);
             }
             Fault::DiskFull { host, .. } => self.hosts[host].disk.full -= 1,
-            Fault::DiskFlaky { host, .. } => self.hosts[host].disk.flaky -= 1,
+            Fault::DiskFlaky { host, .. } => {
+                self.hosts[host].disk.flaky -= 1;
+                if self.hosts[host].disk.flaky == 0 && self.hosts[host].disk.poisoned {
+                    // Somebody mended it, and restarts the agent as its error says.
+                    self.crash(host, Some(100 * MS));
+                }
+            }
             Fault::DiskSlow { host, .. } => self.hosts[host].disk.slow -= 1,
             _ => {}
         }
@@ -191,7 +279,7 @@ impl Cluster {
         // Rather one that takes part in a migration.
         let busy = |ix: &QemuIx| self.qemus[*ix].state != qemu::State::Running;
         let busy: Vec<QemuIx> = alive.iter().copied().filter(busy).collect();
-        let of = if busy.is_empty() || pick % 4 == 0 { alive } else { busy };
+        let of = if busy.is_empty() || pick.is_multiple_of(4) { alive } else { busy };
         if !of.is_empty() {
             let ix = of[(pick / 4 % of.len() as u64) as usize];
             self.last_kill = self.now;
@@ -233,5 +321,7 @@ impl Cluster {
     }
 }
 
+/// How long a trap waits for its agent.
+const STEP_TIME: Time = S;
 /// The longest that a flap of a path is.
 pub const FLAP: Time = 500 * MS;

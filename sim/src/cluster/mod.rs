@@ -96,6 +96,7 @@ pub(crate) enum Do {
     QemuFails(QemuIx, u32),
     Fault(usize),
     Heal(usize),
+    Disarm(HostIx),
     Wish(usize),
     Operator,
 }
@@ -106,7 +107,8 @@ pub enum ForAgent {
     Look,
     Written,
     Order(MigrationId, Order),
-    Tell(Input),
+    /// What a QEMU said, unless a later order makes it old: so many orders of the migration had been given then.
+    Tell(Input, MigrationId, u32),
     /// Ask the migration's QEMU how it is.
     Query(MigrationId),
     CloseStreams(QemuIx, u32),
@@ -184,6 +186,8 @@ pub struct Cluster {
     pub healed: bool,
     /// Buffers with a guest's pages that anybody holds.
     pub live: Arc<AtomicI64>,
+    /// What is kept in memory of sessions that are no more; for [`Plant::LeakedBuffer`].
+    leaked: Vec<bytes::Bytes>,
     next_link: LinkIx,
     seq: u64,
     heap: BinaryHeap<Reverse<Scheduled>>,
@@ -257,6 +261,7 @@ impl Cluster {
             Do::QemuFails(qemu, epoch) => self.qemu_fails(qemu, epoch),
             Do::Fault(fault) => self.fault(fault),
             Do::Heal(fault) => self.heal(fault),
+            Do::Disarm(host) => self.agents[host].trap = None,
             Do::Wish(wish) => self.wish(wish),
             Do::Operator => self.operator(),
         }
@@ -481,7 +486,7 @@ impl Cluster {
             lines.push(format!("session {ix}: h{} > h{}, gone {:?}", link.agents[0], link.agents[1], link.gone));
         }
         for (ix, qemu) in self.qemus.iter().enumerate().filter(|(_, qemu)| qemu.alive) {
-            lines.push(format!("{} of vm{} on h{}: {:?}", qemu::shown(ix), qemu.vm, qemu.host, qemu.state));
+            lines.push(format!("{} of vm{} on h{}: {}", qemu::shown(ix), qemu.vm, qemu.host, qemu.shown()));
         }
         lines.extend(self.wishes.iter().filter(|wish| !wish.done).map(|wish| format!("{wish:?}")));
         lines.join("\n")
@@ -509,7 +514,12 @@ impl std::fmt::Display for Stats {
             of.iter().map(|(what, count)| format!("{what} {count}")).collect::<Vec<_>>().join(", ")
         };
         let hours = self.virtual_ns as f64 / 3.6e12;
-        writeln!(f, "{hours:.2} virtual hours, {} actions, {} MB of guests moved", self.actions, self.bytes / 1_000_000)?;
+        writeln!(
+            f,
+            "{hours:.2} virtual hours, {} actions, {} MB of guests moved",
+            self.actions,
+            self.bytes / 1_000_000
+        )?;
         writeln!(f, "migrations: {}; alarms {}", list(&self.outcomes), self.in_doubt)?;
         writeln!(f, "longest stop of a guest: {:.3} s", self.stopped_max_ns as f64 / 1e9)?;
         write!(f, "faults: {}", list(&self.faults))

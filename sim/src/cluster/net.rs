@@ -170,7 +170,7 @@ impl Cluster {
         let stream = world.ends[DIALER].session.open(CONTROL).expect("a new session");
         world.drain(DIALER);
         let control = [Some(Control { stream, inbox: Vec::new() }), None];
-        world.ends[ACCEPTOR].paused = self.agents[peer].paused;
+        agents.iter().enumerate().for_each(|(end, agent)| world.ends[end].paused = self.agents[*agent].paused);
         let mut gone = [false; 2];
         if self.agents[peer].manager.is_none() {
             kill(&mut world, ACCEPTOR);
@@ -185,8 +185,7 @@ impl Cluster {
     /// What an agent does every now and then: dials, and sees whom it can reach.
     pub(crate) fn look(&mut self, host: HostIx) {
         for peer in self.agents[host].wanted.clone() {
-            let dialled =
-                |(ix, end): &(LinkIx, End)| *end == DIALER && self.links[ix].agents[ACCEPTOR] == peer;
+            let dialled = |(ix, end): &(LinkIx, End)| *end == DIALER && self.links[ix].agents[ACCEPTOR] == peer;
             if !self.links_of(host).iter().any(dialled) {
                 self.dial(host, peer);
             }
@@ -255,7 +254,8 @@ impl Cluster {
 
     fn bury(&mut self, ix: LinkIx) {
         if self.links.get(&ix).is_some_and(|link| link.gone == [true; 2]) {
-            self.links.remove(&ix);
+            let link = self.links.remove(&ix);
+            self.leaked.extend(link.into_iter().flat_map(|link| link.world.leaked));
         }
     }
 

@@ -6,9 +6,9 @@
 //! everything ends; one that has everything waits for `cont`, also when the source has resumed meanwhile.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use skein_core::StreamId;
@@ -190,6 +190,27 @@ impl Qemu {
             scheduled: false,
             monitor_at: 0,
         }
+    }
+
+    /// For a report of what does not go on.
+    pub fn shown(&self) -> String {
+        let channels: Vec<String> = self
+            .channels
+            .iter()
+            .map(|c| {
+                let Channel { stream, out_bytes, out_closed, input, input_closed, barrier, .. } = c;
+                format!(
+                    "{:?}: out {out_bytes} closed {out_closed}, in {} closed {input_closed}, barrier {barrier:?}",
+                    stream.map(|(_, _, id)| id.0),
+                    input.len()
+                )
+            })
+            .collect();
+        let Qemu { state, todo, round, broken, ended, shut, scheduled, .. } = self;
+        format!(
+            "{state:?}, {} pages to send in round {round}, broken {broken}, ended {ended}, shut {shut}, scheduled {scheduled}, channels {channels:?}",
+            todo.len()
+        )
     }
 
     pub fn runs(&self) -> bool {

@@ -112,6 +112,7 @@ impl Cluster {
             last_kill: 0,
             healed: false,
             live: Arc::default(),
+            leaked: Vec::new(),
             next_link: 0,
             seq: 0,
             heap: BinaryHeap::new(),
@@ -137,15 +138,15 @@ impl Cluster {
         // The longer part of a run is shorter than its faults.
         let span = rng.log_between(1e9, 8e9) as Time;
         for _ in 0..rng.between(1, 2 + 2 * vms as u64) {
-            let mut wish =
-                Wish::new(rng.below(span), rng.below(vms as u64) as usize, rng.below(hosts as u64) as usize);
+            let mut wish = Wish::new(rng.below(span), rng.below(vms as u64) as usize, rng.below(hosts as u64) as usize);
             wish.priority = rng.below(3) as u8;
             wish.cancel_after = (!calm && rng.percent(15)).then(|| rng.log_between(1e6, 5e9) as Time);
             cluster.wishes.push(wish);
         }
         if !calm {
             for _ in 0..if rng.percent(10) { rng.between(8, 24) } else { rng.between(1, 6) } {
-                let fault = Fault::any(&mut rng, hosts, nics, 6 * S, kills_only);
+                let longest = if rng.percent(15) { 20 * S } else { 6 * S };
+                let fault = Fault::any(&mut rng, hosts, nics, longest, kills_only);
                 cluster.faults.push((rng.below(span), fault));
             }
             if !kills_only && rng.percent(8) {
@@ -235,4 +236,9 @@ pub fn run(seed: u64, plant: Option<Plant>) -> Result<Stats, String> {
         cluster.play()
     };
     crate::caught(run)
+}
+
+/// How a seed that failed is run again.
+pub fn replay(seed: u64) -> String {
+    format!("replay: SKEIN_SEED={seed} SKEIN_TRACE=1 cargo test -p skein-sim --test cluster every -- --nocapture")
 }
