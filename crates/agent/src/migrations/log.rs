@@ -68,6 +68,23 @@ impl View {
         }
     }
 
+    /// Ends the logs of migrations that an earlier agent asked for and never wrote into its journal: queued ones, for
+    /// instance. Of those under way `is_begun` is true.
+    pub(super) fn end_unbegun(&self, is_begun: impl Fn(MigrationId) -> bool) {
+        let logs = EventLog::list(&self.dir).unwrap_or_default();
+        for id in logs.iter().filter_map(|log| log.id.parse().ok()).filter(|id| !is_begun(*id)) {
+            let Some(log) = self.read(id).and_then(|events| migration(id, &events)) else { continue };
+            if log.outcome.is_none()
+                && let Ok(mut log) = EventLog::open(&self.dir, &id.to_string())
+            {
+                let why = Event::CalledOff { why: Why::AgentRestarted, detail: String::new() };
+                for event in [why, Event::Over { outcome: Outcome::Kept }] {
+                    log.append(&LogEntry::Handover { event });
+                }
+            }
+        }
+    }
+
     /// One that did not come to be.
     pub(super) fn drop(&self, id: MigrationId) {
         self.table.lock().entries.remove(&id);
