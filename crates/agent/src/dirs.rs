@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use skein_handover::MigrationId;
@@ -15,7 +15,8 @@ use skein_handover::MigrationId;
 /// state/migrations/ID.jsonl  what happened in a migration
 /// run/agent.sock             commands
 /// run/vms/NAME/              a VM's QEMU: qmp, console, qemu.log, process.json
-/// run/migrations/ID.out      where the source's QEMU is joined, ID.in: where the target's is
+/// run/migrations/ID.out      where the source's QEMU is joined, ID.in: where the target's is,
+///                ID.channels the source's multifd channels
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dirs {
@@ -44,7 +45,9 @@ impl Dirs {
     /// Removes the sockets that a killed agent left: what was joined by them is broken.
     pub(crate) fn remove_sockets(&self) {
         for entry in fs::read_dir(self.run.join("migrations")).into_iter().flatten().flatten() {
-            let _ = fs::remove_file(entry.path());
+            if entry.file_type().is_ok_and(|kind| kind.is_socket()) {
+                let _ = fs::remove_file(entry.path());
+            }
         }
     }
 
@@ -76,6 +79,11 @@ impl Dirs {
     /// The socket that a source's QEMU migrates to.
     pub fn tap(&self, id: MigrationId) -> PathBuf {
         self.run.join("migrations").join(format!("{id}.out"))
+    }
+
+    /// The inodes of the sockets at the other ends of a source's multifd channels.
+    pub fn channels(&self, id: MigrationId) -> PathBuf {
+        self.run.join("migrations").join(format!("{id}.channels"))
     }
 
     /// The socket that a target's QEMU listens on.

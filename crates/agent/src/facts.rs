@@ -487,7 +487,7 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         passed_through: passed_through.map(|device| device.id.clone()).collect(),
         disks,
         nics,
-        migration: vm.migration().map(|id| id.to_string()),
+        migration: vm.moved_by().map(|id| id.to_string()),
     })
 }
 

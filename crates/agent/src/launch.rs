@@ -15,7 +15,7 @@ use skein_machine::definition::{self, Accel, Attachment, Definition};
 #[serde(rename_all = "kebab-case")]
 pub enum Launch {
     /// A definition, with its machine type and accelerator resolved.
-    Definition(Definition),
+    Definition(Box<Definition>),
     /// The command line of a QEMU that somebody else started.
     CommandLine(CommandLine),
 }

@@ -276,6 +276,7 @@ impl Desk {
             launch,
             channels: options.channels.or(settings.multifd_channels).unwrap_or(fitting),
             downtime_limit_ms: options.downtime_limit_ms.unwrap_or(settings.downtime_limit_ms),
+            priority: settings.priority,
         }
     }
 

@@ -26,11 +26,15 @@ pub struct Tap {
     shared: Arc<Shared>,
 }
 
+/// Is shown a connection, with its number among those after the first.
+type Keep = dyn Fn(usize, &UnixStream) + Send + Sync;
+
 struct Shared {
     socket: OwnSocket,
     target: Target,
     /// The other host is reached as long as this exists.
     hold: Hold,
+    keep: Box<Keep>,
     open: Mutex<Open>,
 }
 
@@ -49,11 +53,21 @@ impl Tap {
     /// Listens at `path`, for this user only, and takes connections from then on.
     ///
     /// Errors: the path is in use, or no socket can be made there.
-    pub fn start(path: &Path, peers: &Peers, host: &str, id: MigrationId) -> Result<Tap, SocketError> {
+    ///
+    /// `keep`: is shown each connection but the first, with its number, and may see to it that it stays open when this
+    /// program dies.
+    pub fn start(
+        path: &Path,
+        peers: &Peers,
+        host: &str,
+        id: MigrationId,
+        keep: impl Fn(usize, &UnixStream) + Send + Sync + 'static,
+    ) -> Result<Tap, SocketError> {
         let shared = Arc::new(Shared {
             socket: OwnSocket::bind(path, 0o600)?,
             target: Target::Migration(id),
             hold: peers.hold(host),
+            keep: Box::new(keep),
             open: Mutex::default(),
         });
         let tap = Tap { shared: shared.clone() };
@@ -71,7 +85,9 @@ impl Tap {
                 live.reset(stream, ResetCode::SocketClosed, "the source is done with this migration");
             }
         }
-        drop(open.held);
+        for channel in open.held {
+            let _ = channel.shutdown(std::net::Shutdown::Both);
+        }
     }
 }
 
@@ -118,6 +134,7 @@ impl Shared {
         let stream = if is_main {
             live.open(&self.target.to_string(), connection)
         } else {
+            (self.keep)(open.held.len(), &connection);
             open.held.extend(connection.try_clone());
             live.open_held(&self.target.to_string(), connection)
         };

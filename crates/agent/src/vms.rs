@@ -16,7 +16,7 @@ use skein_handover::MigrationId;
 use skein_hypervisor::{
     Monitor, Process, ProcessId, QmpError, RunState, connect_started, spawn_command_detached, spawn_detached,
 };
-use skein_machine::definition::{Accel, Attachment, Definition, is_name};
+use skein_machine::definition::{Accel, Attachment, Definition, Nic, is_name};
 use thiserror::Error;
 use tracing::{info, warn};
 
@@ -27,7 +27,7 @@ use crate::told;
 /// A QEMU answers within this after its start; preallocated huge pages take their time.
 const START_TIME: Duration = Duration::from_secs(60);
 /// One that was started before answers at once, unless it is held up.
-const ATTACH_TIME: Duration = Duration::from_secs(5);
+const ATTACH_TIME: Duration = Duration::from_secs(1);
 /// A QEMU that does nothing answers by then.
 const PROBE_TIME: Duration = Duration::from_secs(10);
 /// A killed process is gone by then.
@@ -109,6 +109,8 @@ struct State {
     /// The process is there, but QMP is not.
     silent: Option<Arc<Process>>,
     migration: Option<MigrationId>,
+    /// How that ended is certain; it is only tidied up.
+    over: bool,
     incoming: bool,
     in_doubt: bool,
     note: String,
@@ -168,9 +170,15 @@ impl Vm {
         self.state.lock().incoming
     }
 
-    pub(crate) fn set_migration(&self, migration: Option<MigrationId>, in_doubt: bool) {
+    /// The migration whose end is still open.
+    pub(crate) fn moved_by(&self) -> Option<MigrationId> {
+        let state = self.state.lock();
+        state.migration.filter(|_| !state.over)
+    }
+
+    pub(crate) fn set_migration(&self, migration: Option<MigrationId>, in_doubt: bool, over: bool) {
         let mut state = self.state.lock();
-        (state.migration, state.in_doubt) = (migration, in_doubt);
+        (state.migration, state.in_doubt, state.over) = (migration, in_doubt, over);
     }
 
     fn console(&self) -> PathBuf {
@@ -221,7 +229,7 @@ impl Vm {
             qmp: process.as_ref().map(|_| kept.adopted.clone().unwrap_or_else(|| self.dir.join("qmp"))),
             console: Some(self.console()).filter(|path| process.is_some() && path.exists()),
             adopted: kept.adopted.is_some(),
-            migration: self.migration(),
+            migration: self.moved_by(),
             definition: definition.map(Definition::to_toml),
             note: self.state.lock().note.clone(),
         }
@@ -266,25 +274,33 @@ impl Vms {
     /// What an earlier agent left of a VM.
     fn find(self: &Arc<Self>, name: &str) -> Option<Arc<Vm>> {
         let dir = self.dirs.vm(name);
-        let kept_process: Option<KeptProcess> = read(&dir.join("process.json"));
-        let kept: Kept = read(&self.file(name)).or_else(|| read(&dir.join("vm.json")))?;
+        let process = read::<KeptProcess>(&dir.join("process.json"));
+        let process = process.and_then(|kept| Some((Process::attach(kept.process).ok()??, kept.qmp, kept.incoming)));
+        // What runs now, also if an older definition is there; else what could be started.
+        let running = process.as_ref().and_then(|_| read(&dir.join("vm.json")));
+        let kept: Option<Kept> = running.or_else(|| read(&self.file(name)));
+        let Some(kept) = kept else {
+            // Of a guest that was to come here and did not.
+            let _ = fs::remove_dir_all(&dir);
+            return None;
+        };
         let vm = Arc::new(Vm { name: name.to_owned(), dir, kept: Mutex::new(kept), state: Mutex::default() });
-        if let Some(KeptProcess { process, qmp, incoming }) = kept_process
-            && let Ok(Some(process)) = Process::attach(process)
-        {
-            vm.state.lock().incoming = incoming.is_some();
-            vm.state.lock().migration = incoming;
-            let process = Arc::new(process);
-            match Monitor::connect(&qmp, ATTACH_TIME) {
-                Ok(monitor) => {
-                    info!(vm = name, pid = process.id().pid, "found its QEMU");
-                    self.run(&vm, Running { process, monitor });
-                }
-                Err(error) => {
-                    warn!(vm = name, pid = process.id().pid, "its QEMU does not answer: {error}");
-                    vm.state.lock().silent = Some(process.clone());
-                    self.reattach(&vm, process, qmp);
-                }
+        let Some((process, qmp, incoming)) = process else {
+            self.clean(&vm);
+            return Some(vm);
+        };
+        vm.state.lock().incoming = incoming.is_some();
+        vm.state.lock().migration = incoming;
+        let process = Arc::new(process);
+        match Monitor::connect(&qmp, ATTACH_TIME) {
+            Ok(monitor) => {
+                info!(vm = name, pid = process.id().pid, "found its QEMU");
+                self.run(&vm, Running { process, monitor });
+            }
+            Err(error) => {
+                warn!(vm = name, pid = process.id().pid, "its QEMU does not answer: {error}");
+                vm.state.lock().silent = Some(process.clone());
+                self.reattach(&vm, process, qmp);
             }
         }
         Some(vm)
@@ -318,7 +334,7 @@ impl Vms {
                     return Err(VmError::Running(name));
                 }
             }
-            let launch = Launch::Definition(self.resolve_accel(definition));
+            let launch = Launch::Definition(Box::new(self.resolve_accel(definition)));
             let vm = self.new_vm(&name, Kept { launch, adopted: None });
             // What another start finds until this one is done.
             vms.insert(name.clone(), vm.clone());
@@ -394,7 +410,7 @@ impl Vms {
                 _ => {}
             }
             let vm = self.new_vm(name, Kept { launch, adopted: None });
-            vm.set_migration(Some(id), false);
+            vm.set_migration(Some(id), false, false);
             vm.state.lock().incoming = true;
             vms.insert(name.to_owned(), vm.clone());
             vm
@@ -439,7 +455,7 @@ impl Vms {
 
     /// A VM's migration is over.
     pub(crate) fn settled(self: &Arc<Self>, vm: &Vm) {
-        vm.set_migration(None, false);
+        vm.set_migration(None, false, false);
         if vm.process().is_some() {
             return;
         }
@@ -501,7 +517,7 @@ impl Vms {
     /// Presses the power button, waits, pulls the plug if told to.
     pub(crate) fn stop(&self, name: &str, timeout: Duration, force: bool) -> Result<Arc<Vm>, VmError> {
         let vm = self.get(name)?;
-        if let Some(id) = vm.migration() {
+        if let Some(id) = vm.moved_by() {
             return Err(VmError::Migrating { name: name.to_owned(), id });
         }
         let Some(process) = vm.process() else { return Err(VmError::NotRunning(name.to_owned())) };
@@ -534,7 +550,7 @@ impl Vms {
         if vm.process().is_some() && !vm.is_adopted() {
             return Err(VmError::Running(name.to_owned()));
         }
-        if let Some(id) = vm.migration() {
+        if let Some(id) = vm.moved_by() {
             return Err(VmError::Migrating { name: name.to_owned(), id });
         }
         if let Some(running) = vm.running() {
@@ -650,14 +666,11 @@ impl Vms {
 
     /// Removes what belongs to a process that is gone.
     fn clean(&self, vm: &Vm) {
-        if vm.process().is_none() {
-            if let Launch::Definition(definition) = vm.launch() {
-                for nic in &definition.nics {
-                    if let Attachment::Bridge(_) = &nic.attachment {
-                        unplug(&tap_name(nic));
-                    }
-                }
-            }
+        if vm.process().is_none()
+            && let Launch::Definition(definition) = vm.launch()
+        {
+            let bridged = |nic: &&Nic| matches!(nic.attachment, Attachment::Bridge(_));
+            definition.nics.iter().filter(bridged).for_each(|nic| unplug(&tap_name(nic)));
         }
         for file in ["process.json", "vm.json", "qmp", "console"] {
             let _ = fs::remove_file(vm.dir.join(file));
@@ -669,6 +682,8 @@ impl Vms {
 
     fn keep(&self, vm: &Vm) -> Result<(), VmError> {
         let bytes = serde_json::to_vec_pretty(&*vm.kept.lock()).expect("plain data always serialises");
+        // What runs, as the next agent finds it: its machine type may have been resolved since it was started.
+        replace(&vm.dir.join("vm.json"), &bytes).map_err(io_error("cannot remember the VM"))?;
         replace(&self.file(&vm.name), &bytes).map_err(io_error(format!("cannot remember '{}'", vm.name)))
     }
 

@@ -192,9 +192,7 @@ mod tests {
     #[test]
     fn an_endless_line_is_an_error() {
         let (mut conversation, mut agent) = conversation();
-        let writer = std::thread::spawn(move || {
-            while agent.write_all(&[b'x'; 1 << 16]).is_ok() {}
-        });
+        let writer = std::thread::spawn(move || while agent.write_all(&[b'x'; 1 << 16]).is_ok() {});
         let error = conversation.next(Duration::from_secs(60)).unwrap_err();
         assert!(matches!(error, CallError::Broken(LineError::TooLong)), "{error:?}");
         drop(conversation);

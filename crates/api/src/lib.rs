@@ -132,11 +132,11 @@ pub enum VmSource {
 }
 
 /// How to migrate.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MigrateOptions {
-    /// Greater goes first. 100 unless said otherwise.
-    pub priority: u8,
+    /// Greater goes first. None: the definition's.
+    pub priority: Option<u8>,
     /// Milliseconds that the guest may be stopped; QEMU's `downtime-limit`.
     pub downtime_limit_ms: Option<u64>,
     /// Seconds until the guest has to be about to move; called off after that.
@@ -145,12 +145,6 @@ pub struct MigrateOptions {
     pub channels: Option<u8>,
     /// How often a migration that failed for a reason that may pass is begun again.
     pub retries: u32,
-}
-
-impl Default for MigrateOptions {
-    fn default() -> Self {
-        Self { priority: 100, downtime_limit_ms: None, deadline_s: None, channels: None, retries: 0 }
-    }
 }
 
 /// What the agent answers.

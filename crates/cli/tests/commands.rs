@@ -277,7 +277,7 @@ fn a_migration_is_lines_in_a_pipe() {
     assert_eq!(replies, told);
     let asked = agent.asked();
     let Request::Migrate { options, detach: true, .. } = &asked[2] else { panic!("{asked:?}") };
-    assert_eq!((options.priority, options.downtime_limit_ms, options.deadline_s), (7, Some(100), Some(600)));
+    assert_eq!((options.priority, options.downtime_limit_ms, options.deadline_s), (Some(7), Some(100), Some(600)));
     assert_eq!((options.channels, options.retries), (Some(4), 3));
     assert_eq!(asked[1], Request::MigrationWatch { id: "web1".into() });
 }

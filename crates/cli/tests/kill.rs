@@ -64,6 +64,7 @@ impl World {
         let (identity, allow) = (self.text("b"), self.text("*"));
         let (agent, ready) = Skein::start(&[
             "agent",
+            "--tunnels-only",
             "--identity",
             &identity,
             "--nic",

@@ -285,7 +285,16 @@ impl Hosts {
                 world.put(&ca.join("hosts").join(name).join(file), &format!("/etc/skein/identity/{file}"))?;
             }
             let mut agent = world.command("skein");
-            agent.args(["agent", "--allow", DAEMON, "--allow", RELAY, "--allow", "/run/skein/migration/*"]);
+            agent.args([
+                "agent",
+                "--tunnels-only",
+                "--allow",
+                DAEMON,
+                "--allow",
+                RELAY,
+                "--allow",
+                "/run/skein/migration/*",
+            ]);
             let log = File::create(self.logs.path().join(format!("agent-{name}"))).context("make a log")?;
             self.agents.push(agent.stdout(log.try_clone()?).stderr(log).spawn().context("start skein agent")?);
         }

@@ -242,8 +242,8 @@ impl Live {
         self.open_and_join(target, socket, false)
     }
 
-    /// As [`Self::open`], but `socket` stays as it is when the stream is torn down: its other end learns of that when the
-    /// caller drops its own descriptor of the socket.
+    /// As [`Self::open`], but `socket` stays open when the stream is torn down, and what comes from it is dropped, until its
+    /// other end closes it or the caller shuts it down.
     pub fn open_held(self: &Arc<Self>, target: &str, socket: UnixStream) -> Result<StreamId, OpenError> {
         self.open_and_join(target, socket, true)
     }

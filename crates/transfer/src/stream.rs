@@ -40,14 +40,14 @@ pub(crate) fn ingest(live: &Live, id: StreamId, egress: &Egress, writable: &Cond
         // First bytes, then room for them: who asks for room and has no use for it holds up others.
         match wait_for_bytes(socket, egress.held) {
             Ok(true) => {}
-            Ok(false) if live.lock().core.is_reset(id) => return bytes,
+            Ok(false) if live.lock().core.is_reset(id) => break,
             Ok(false) => continue,
             Err(error) => {
                 broken(live, id, &error);
                 return bytes;
             }
         }
-        let Some(room) = wait_for_room(live, id, writable) else { return bytes };
+        let Some(room) = wait_for_room(live, id, writable) else { break };
         let read = { socket }.read(&mut buffer.as_mut()[..room]);
         let data = match read {
             Ok(0) => {
@@ -69,6 +69,9 @@ pub(crate) fn ingest(live: &Live, id: StreamId, egress: &Egress, writable: &Cond
         bytes += data.len() as u64;
         hand_over(live, id, data);
     }
+    // Torn down. Whoever writes to a held socket must not be stopped by that.
+    while egress.held && { socket }.read(buffer.as_mut()).is_ok_and(|n| n > 0) {}
+    bytes
 }
 
 /// Hands bytes to the session, and sends them if a connection waits for some.
@@ -116,7 +119,7 @@ fn wait_for_room(live: &Live, id: StreamId, writable: &Condvar) -> Option<usize>
 /// while they are in the core's cache; the stream's own thread writes what the socket does not take at once.
 pub(crate) struct Egress {
     socket: Arc<UnixStream>,
-    /// The local end is not told that the stream was torn down.
+    /// The local end is not told that the stream was torn down: what it writes then is read and dropped.
     held: bool,
     leaving: Mutex<Leaving>,
     pub(crate) wake: Condvar,

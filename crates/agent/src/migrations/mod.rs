@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use skein_api::{LogEntry, MigrateOptions};
 use skein_handover::{
     Action, Event, Input, Limits, Manager, MigrationId, NewMigration, Order, Outcome, Record, RefusedStart, Report,
-    Role, SourceInput, SourceOrder, Stage, Summary, TargetInput, needed, standing,
+    Role, SourceInput, SourceOrder, Stage, Summary, TargetInput, TargetOrder, needed, standing,
 };
 use skein_hypervisor::MonitorEvent;
 use skein_journal::{Journal, Limits as JournalLimits, OpenError};
@@ -43,6 +43,8 @@ const QUEUE: usize = 1024;
 const JOBS: usize = 64;
 /// Records of the journal that are kept free: what the migrations under way may still need.
 const ROOM: usize = 64;
+/// A killed process is gone by then, unless the kernel holds it.
+const KILL_TIME: Duration = Duration::from_secs(10);
 /// How long an agent waits for its predecessor's end.
 const JOURNAL_TIME: Duration = Duration::from_secs(3);
 
@@ -53,6 +55,8 @@ pub(crate) struct Offer {
     /// multifd channels; 0: one stream.
     pub(crate) channels: u8,
     pub(crate) downtime_limit_ms: u64,
+    /// The definition's.
+    pub(crate) priority: u8,
 }
 
 /// What the owner is told.
@@ -190,7 +194,7 @@ impl Migrations {
             id,
             vm: vm.to_owned(),
             peer: to.to_owned(),
-            priority: options.priority,
+            priority: options.priority.unwrap_or(offer.priority),
             offer: serde_json::to_string(offer).expect("plain data always serialises"),
             deadline: options.deadline_s.map(Duration::from_secs),
         };
@@ -250,6 +254,8 @@ impl Owner {
                 owner.worker(id);
             }
         }
+        let standing = standing(&owner.records);
+        owner.context.view.end_unbegun(|id| standing.get(&id).is_some_and(|begun| !begun.is_settled()));
         owner
     }
 
@@ -312,7 +318,7 @@ impl Owner {
             }
         })?;
         if let Ok(vm) = self.context.vms.get(&vm) {
-            vm.set_migration(Some(id), false);
+            vm.set_migration(Some(id), false, false);
         }
         Ok(())
     }
@@ -347,6 +353,9 @@ impl Owner {
                 }
                 Action::Reach(host, wanted) => self.context.peers.reach(&host, wanted),
                 Action::Order(id, order) => {
+                    if matches!(order, Order::Target(TargetOrder::Kill) | Order::Source(SourceOrder::Quit)) {
+                        self.kill(id);
+                    }
                     // One that is busy is asked again.
                     let _ = self.worker(id).map(|worker| worker.try_send(Job::Order(order)));
                 }
@@ -368,13 +377,27 @@ impl Owner {
         }
         for summary in self.manager.summaries() {
             if let Some(vm) = self.context.vms.of_migration(summary.id) {
-                vm.set_migration(Some(summary.id), summary.in_doubt);
+                vm.set_migration(Some(summary.id), summary.in_doubt, summary.outcome.is_some());
                 // Also one whose QEMU ended before it was told to.
                 if (summary.role, summary.outcome) == (Role::Source, Some(Outcome::Moved)) && vm.process().is_none() {
                     self.context.vms.released(&vm);
                 }
             }
             self.context.view.update(summary);
+        }
+    }
+
+    /// Kills the QEMU of a migration. Its worker may wait for that very QEMU's answer; it hears of the end then.
+    fn kill(&self, id: MigrationId) {
+        let process = self.context.vms.of_migration(id).and_then(|vm| vm.process());
+        let Some(process) = process else { return };
+        let kill = move || {
+            if let Err(error) = process.kill(KILL_TIME) {
+                warn!(%id, "QEMU cannot be killed: {error}");
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("kill".into()).spawn(kill) {
+            warn!(%id, "QEMU cannot be killed now: {error}");
         }
     }
 

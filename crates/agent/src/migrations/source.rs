@@ -1,7 +1,14 @@
 //! The source's end of one migration: obeys the machine's orders to QEMU, and tells how QEMU is.
 
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_api::Copy;
@@ -19,7 +26,6 @@ const LOOK: Duration = Duration::from_millis(200);
 const RESUME_TIME: Duration = Duration::from_secs(2);
 /// A process whose QMP connection ended is gone by then.
 const END_TIME: Duration = Duration::from_secs(1);
-const KILL_TIME: Duration = Duration::from_secs(10);
 /// Between two progress entries of the log.
 const COPIED_PERIOD: Duration = Duration::from_secs(10);
 
@@ -44,7 +50,7 @@ impl Worker {
     pub(super) fn new(context: Arc<Context>, summary: Summary, offer: Option<Offer>, jobs: SyncSender<Job>) -> Worker {
         let vm = context.vms.get(&summary.vm).ok();
         if let Some(vm) = &vm {
-            vm.set_migration(Some(summary.id), summary.in_doubt);
+            vm.set_migration(Some(summary.id), summary.in_doubt, summary.outcome.is_some());
         }
         Worker {
             context,
@@ -63,6 +69,7 @@ impl Worker {
     }
 
     pub(super) fn run(mut self, jobs: Receiver<Job>) {
+        self.drain_channels();
         self.look();
         loop {
             match jobs.recv_timeout(LOOK) {
@@ -73,8 +80,37 @@ impl Worker {
                 }
                 Ok(Job::Qmp(event)) => self.heed(&event),
                 Err(RecvTimeoutError::Timeout) => self.look(),
-                Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return self.tidy(),
             }
+        }
+    }
+
+    /// The guest stays here, and this is over: its QEMU gives back what it was given.
+    fn tidy(&mut self) {
+        self.tap = None;
+        let list = self.context.dirs.channels(self.id);
+        if let Some(running) = self.running() {
+            let kept = fs::read_to_string(&list).unwrap_or_default().lines().count();
+            (0..kept).for_each(|number| drop(running.monitor.closefd(&kept_name(number))));
+        }
+        let _ = fs::remove_file(list);
+    }
+
+    /// QEMU writes to channels that an agent read that is gone, and may wait for that in the middle of the switchover: then
+    /// it hears nothing, `migrate_cancel` neither.
+    fn drain_channels(&self) {
+        let list = fs::read_to_string(self.context.dirs.channels(self.id)).unwrap_or_default();
+        let inodes: Vec<u64> = list.lines().filter_map(|line| line.parse().ok()).collect();
+        let Some(process) = self.vm.as_ref().and_then(|vm| vm.process()).filter(|_| !inodes.is_empty()) else { return };
+        match process.sockets(&inodes) {
+            Ok(channels) => {
+                for channel in channels {
+                    // Until QEMU closes its end.
+                    let drain = move || drop(io::copy(&mut UnixStream::from(channel), &mut io::sink()));
+                    let _ = thread::Builder::new().name("drain".into()).spawn(drain);
+                }
+            }
+            Err(error) => warn!(id = %self.id, "QEMU's channels cannot be taken over: {error}"),
         }
     }
 
@@ -109,7 +145,17 @@ impl Worker {
         let offer = self.offer.clone().ok_or("it was begun by an agent that is gone")?;
         self.listen(monitor);
         let path = self.context.dirs.tap(self.id);
-        let tap = Tap::start(&path, &self.context.peers, &self.peer, self.id);
+        // When this agent dies, its main connection closes, and QEMU notices; its channels must not, see [`Tap`]: QEMU
+        // holds their other ends itself, and the next agent finds them there.
+        let (own, list) = (monitor.clone(), self.context.dirs.channels(self.id));
+        let _ = fs::remove_file(&list);
+        let keep = move |number: usize, channel: &UnixStream| {
+            let kept = own.getfd(&kept_name(number), channel).map_err(|error| error.to_string());
+            if let Err(error) = kept.and_then(|()| note(&list, channel).map_err(|error| error.to_string())) {
+                warn!("a channel would close if this agent died: {error}");
+            }
+        };
+        let tap = Tap::start(&path, &self.context.peers, &self.peer, self.id, keep);
         self.tap = Some(tap.map_err(|error| crate::told(&error))?);
         let begin = || -> Result<(), QmpError> {
             monitor.tune(&Tuning { pause_before_switchover: true, ..tuning(&offer) })?;
@@ -240,19 +286,27 @@ impl Worker {
         self.context.view.copied(self.id, copy, log);
     }
 
-    /// The guest runs elsewhere. Not asked to end, but killed: what it holds of disks is another's by now.
+    /// The guest runs elsewhere. The owner does not ask QEMU to end but kills it, as what it holds of disks is another's by
+    /// now; here is what comes after that.
     fn quit(&mut self) {
         let Some(vm) = self.vm.clone() else { return self.look() };
-        if let Some(process) = vm.process()
-            && let Err(error) = process.kill(KILL_TIME)
-        {
-            warn!(id = %self.id, "QEMU cannot be killed: {error}");
-        }
         if wait_until(END_TIME, || vm.process().is_none()) {
             self.context.vms.released(&vm);
         }
         self.look();
     }
+}
+
+/// Writes a socket's inode down.
+fn note(list: &Path, channel: &UnixStream) -> io::Result<()> {
+    let inode = fs::metadata(format!("/proc/self/fd/{}", channel.as_raw_fd()))?.ino();
+    let mut list = OpenOptions::new().append(true).create(true).open(list)?;
+    writeln!(list, "{inode}")
+}
+
+/// What QEMU calls the other end of one of its channels.
+fn kept_name(channel: usize) -> String {
+    format!("skein-channel-{channel}")
 }
 
 /// What both ends have to agree on.

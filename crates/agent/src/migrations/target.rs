@@ -16,7 +16,6 @@ use crate::vms::{Running, Vm, wait_until};
 const LOOK: Duration = Duration::from_millis(200);
 /// A process whose QMP connection ended is gone by then.
 const END_TIME: Duration = Duration::from_secs(1);
-const KILL_TIME: Duration = Duration::from_secs(10);
 
 pub(super) struct Worker {
     context: Arc<Context>,
@@ -135,16 +134,11 @@ impl Worker {
         }
     }
 
-    /// Before anything is asked of it: it may not answer.
+    /// The owner kills the process; here is what comes after that.
     fn kill(&mut self) {
         self.context.peers.landings().close(self.id);
         let _ = std::fs::remove_file(self.context.dirs.landing(self.id));
         if let Some(vm) = self.vm.clone() {
-            if let Some(process) = vm.process()
-                && let Err(error) = process.kill(KILL_TIME)
-            {
-                warn!(id = %self.id, "QEMU cannot be killed: {error}");
-            }
             if !wait_until(END_TIME, || vm.process().is_none()) {
                 return;
             }

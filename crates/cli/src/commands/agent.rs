@@ -1,31 +1,63 @@
 //! `skein agent`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
-use skein_agent::{AcceptorSettings, Agent, AgentSettings, Allow, DEFAULT_PORT};
+use skein_agent::{AcceptorSettings, Agent, AgentError, AgentSettings, Allow, DEFAULT_PORT, Dirs, VmSettings};
+use skein_handover::Limits;
 
 use super::dataplane::{Common, print_bytes, print_json, run_until_signal};
 
-/// The daemon of a host: the end that tunnels of other hosts lead to.
+/// The daemon of a host: runs its VMs, moves them to other hosts, and is where tunnels of other hosts lead to.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  skein agent --allow '/run/qemu/*'
-      let members of the cluster connect to any socket in /run/qemu on this host
-  skein agent --allow /run/libvirt/libvirt-sock --allow '/run/skein/migration/*'
-      for libvirt: its control socket and a directory of migration sockets
+  skein agent
+      VMs in /var/lib/skein and /run/skein, identity in /etc/skein/identity, other hosts in /etc/skein/hosts.toml
+  skein agent --incoming 2 --outgoing 2 --qemu /usr/bin/qemu-system-x86_64
+      at most two migrations each way at once
+  skein agent --tunnels-only --allow /run/libvirt/libvirt-sock --allow '/run/skein/migration/*'
+      only the end of tunnels, for libvirt: its control socket and a directory of migration sockets
   skein agent --listen 10.0.0.2:7070
       listen on one address only
 
-Whoever holds an identity of this cluster may connect to the sockets that --allow names, as this
-program's user. libvirt's control socket is as good as root on this host.")]
+VMs go on when the agent stops, and are found again when it starts; so are migrations that were under way.
+Whoever holds an identity of this cluster may move VMs to this host, and connect to the sockets that --allow names,
+as this program's user. libvirt's control socket is as good as root on this host.")]
 pub struct Args {
     #[command(flatten)]
     common: Common,
     /// Where to listen; an unspecified address means every NIC, also those that appear later
     #[arg(long, value_name = "ADDR:PORT", default_value_t = SocketAddr::from(([0u16; 8], DEFAULT_PORT)))]
     listen: SocketAddr,
-    /// Unix sockets that peers may connect to, as a glob pattern; may be given several times
+    /// What outlives a boot of this host: definitions, the journal, logs of migrations
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/skein")]
+    state: PathBuf,
+    /// What does not: sockets, running VMs. Keep it short, a socket's path may have 107 bytes
+    #[arg(long, value_name = "DIR", default_value = "/run/skein")]
+    run: PathBuf,
+    /// The other hosts' addresses; hosts that are not in it are looked up by their names
+    #[arg(long, value_name = "FILE", default_value = "/etc/skein/hosts.toml")]
+    hosts: PathBuf,
+    /// The QEMU program, where a VM's definition names none [default: $SKEIN_QEMU, or qemu-system-x86_64]
+    #[arg(long, value_name = "PROGRAM")]
+    qemu: Option<PathBuf>,
+    /// Migrations away from this host at once; more are queued
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    outgoing: u16,
+    /// Migrations to this host at once; more are queued
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=256))]
+    incoming: u16,
+    /// Data connections on each path of the migrations away from this host
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=7))]
+    connections: u8,
+    /// Send guests' memory to other hosts without encryption; their agents have to allow it
+    #[arg(long)]
+    plain_data: bool,
+    /// Have no VMs: be the end of tunnels, and nothing else
+    #[arg(long, conflicts_with_all = ["state", "run", "hosts", "qemu", "outgoing", "incoming", "plain_data"])]
+    tunnels_only: bool,
+    /// Unix sockets that tunnels may lead to, as a glob pattern; may be given several times
     #[arg(long, value_name = "PATTERN", default_value = Allow::DEFAULT)]
     allow: Vec<String>,
     /// Let peers send bulk data unencrypted if they ask for it (identities are checked all the same)
@@ -42,12 +74,22 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         allow_plain_data: args.allow_plain_data,
         outage: args.common.outage(),
     };
-    let settings = AgentSettings { acceptor, allow: Allow::new(&args.allow)? };
+    let limits = Limits { outgoing: args.outgoing.into(), incoming: args.incoming.into(), ..Limits::default() };
+    let vms = VmSettings {
+        dirs: Dirs { state: args.state, run: args.run },
+        hosts_file: args.hosts,
+        qemu: args.qemu,
+        limits,
+        connections: args.connections.into(),
+        plain_data: args.plain_data,
+    };
+    let vms = (!args.tunnels_only).then_some(vms);
+    let settings = AgentSettings { acceptor, allow: Allow::new(&args.allow)?, vms };
     let port = args.listen.port();
-    let agent = Agent::start(settings, &identity).map_err(|error| match error.is_in_use() {
-        true => anyhow::Error::new(error)
+    let agent = Agent::start(settings, &identity).map_err(|error| match &error {
+        AgentError::Listen(listen) if listen.is_in_use() => anyhow::Error::new(error)
             .context(format!("port {port} is taken: stop the program that has it, or choose another with --listen")),
-        false => error.into(),
+        _ => error.into(),
     })?;
     if !args.common.json {
         print_bytes(format!("ready on port {}\n", agent.port()).as_bytes());

@@ -40,9 +40,9 @@ pub struct Args {
     /// Only check: say all that stands in the way, and how long it would take
     #[arg(long, conflicts_with = "detach")]
     check: bool,
-    /// Of several that wait for a place, the highest goes first
-    #[arg(long, value_name = "N", default_value_t = MigrateOptions::default().priority, value_parser = priority())]
-    priority: u8,
+    /// Of several that wait for a place, the highest goes first [default: its definition's]
+    #[arg(long, value_name = "N", value_parser = priority())]
+    priority: Option<u8>,
     /// How long the guest may stand still, such as 300ms [default: its definition's]
     #[arg(long, value_name = "TIME", value_parser = downtime_limit)]
     downtime_limit: Option<u64>,

@@ -14,7 +14,7 @@ pub fn start(route: &Route<'_>, kit: &Kit, tls: bool) -> Result<Carried, CarryEr
     let site = route.site;
 
     let mut command = site.command(route.target, &kit.skein)?;
-    command.arg("agent").arg("--identity").arg(kit.identity(route.target));
+    command.args(["agent", "--tunnels-only"]).arg("--identity").arg(kit.identity(route.target));
     command.arg("--listen").arg(format!("[::]:{PORT}"));
     command.arg("--allow").arg(route.directory.join("*.t"));
     if !tls {
