@@ -370,7 +370,8 @@ impl Source {
     /// Calls it off, where that is this end's to say.
     fn keep(&mut self, why: Why) {
         // The target alone has the guest: nothing can be kept here.
-        let only_there = self.completed && self.guest == SourceGuest::Gone;
+        let has_refused = self.report >= Some(Report::Refusing);
+        let only_there = self.completed && self.guest == SourceGuest::Gone && !has_refused;
         if self.phase < SourcePhase::Grant && !only_there {
             self.why = Some(why);
             // First it has to be known what the disk says: of a beginning that is found there somebody must know the end.
@@ -488,6 +489,15 @@ mod tests {
         assert_eq!(fed(source.clone(), &[Written(SourceRecord::Begin)]).phase(), SourcePhase::Keep);
         let failed = fed(source, &[SourceInput::WriteFailed(SourceRecord::Begin)]);
         assert_eq!((failed.phase(), failed.outcome()), (SourcePhase::Done, Some(Outcome::Kept)));
+    }
+
+    #[test]
+    fn a_guest_that_both_ends_lost_has_ended() {
+        let all = [Guest(Running), Written(SourceRecord::Begin), told(Report::Ready), Guest(Completed), Guest(Gone)];
+        let alone = source(&all);
+        assert_eq!(fed(alone.clone(), &[Cancel]).phase(), SourcePhase::Switchover, "the target has it");
+        let source = fed(alone, &[told(Report::Refused)]);
+        assert_eq!((source.phase(), source.outcome()), (SourcePhase::Keep, Some(Outcome::Ended)));
     }
 
     #[test]
