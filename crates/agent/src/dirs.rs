@@ -42,6 +42,15 @@ impl Dirs {
         Ok(())
     }
 
+    /// Whether what is kept of a VM and a migration finds room: their definitions and logs are shorter than this.
+    pub(crate) fn ready(&self) -> io::Result<()> {
+        const BYTES: usize = 64 << 10;
+        let path = self.state.join("room");
+        let written = fs::write(&path, vec![0; BYTES]);
+        let _ = fs::remove_file(&path);
+        written
+    }
+
     /// Removes the sockets that a killed agent left: what was joined by them is broken.
     pub(crate) fn remove_sockets(&self) {
         for entry in fs::read_dir(self.run.join("migrations")).into_iter().flatten().flatten() {

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_api::{
-    Check, Host, MigrateOptions, Migration, PROGRESS_PERIOD, Refusal, Reply, Request, VmSource, read_line, write_line,
+    Check, Host, LogEntry, MigrateOptions, Migration, PROGRESS_PERIOD, Refusal, Reply, Request, VmSource, read_line,
+    write_line,
 };
 use skein_handover::{MigrationId, Outcome};
 use skein_machine::definition::Definition;
@@ -141,7 +142,7 @@ impl Desk {
             }
             Request::HostList => Reply::Hosts { hosts: self.hosts()? },
             Request::HostShow { name } => Reply::Host(Box::new(self.host(name)?)),
-            Request::Check { vm, to, options } => Reply::Check(self.check(&vm, &to, &options)?),
+            Request::Check { vm, to, options } => Reply::Check(self.check(&vm, &to, &options)?.0),
             Request::Migrate { vm, to, options, detach } => self.migrate(&vm, &to, &options, detach, say)?,
             Request::MigrationList => Reply::Migrations { migrations: self.migrations.view().list(100) },
             Request::MigrationShow { id } => Reply::Migration(Box::new(self.find(&id)?)),
@@ -240,7 +241,7 @@ impl Desk {
     ) -> Answered<Reply> {
         let mut tries = 0;
         loop {
-            let check = self.check(name, to, options)?;
+            let (check, paths) = self.check(name, to, options)?;
             if check.blocks() {
                 return Ok(Reply::Check(check));
             }
@@ -248,9 +249,10 @@ impl Desk {
                 let _ = say(&Reply::Check(check));
             }
             let vm = self.vms.get(name)?;
-            let offer = self.offer(&vm, options);
+            let offer = self.offer(&vm, options, &paths);
             let begun = self.migrations.begin(name, to, &offer, options);
             let id = begun.map_err(|error| Box::new(refusal(told(&error), "")))?;
+            self.migrations.view().log(id, LogEntry::Note { text: offer.to_string() });
             if detach {
                 return Ok(Reply::Migration(Box::new(self.view(id)?)));
             }
@@ -266,21 +268,27 @@ impl Desk {
         }
     }
 
-    fn offer(&self, vm: &Vm, options: &MigrateOptions) -> Offer {
+    fn offer(&self, vm: &Vm, options: &MigrateOptions, paths: &[PathFacts]) -> Offer {
         let launch = vm.launch();
         let settings = launch.definition().map(|definition| definition.migration.clone()).unwrap_or_default();
         let cores = thread::available_parallelism().map_or(2, |cores| cores.get());
         // More channels than cores only wait for each other; one would do worse than none.
         let fitting = cores.clamp(2, CHANNELS_MAX) as u8;
+        // What the links carry, less what framing and other traffic take, shared by the migrations of the moment.
+        let wire: Option<u64> = paths.iter().map(|path| path.bits_per_s).sum();
+        let sharing = self.migrations.inquiry().capacity().map_or(0, |capacity| capacity.outgoing.used) + 1;
+        let bandwidth = wire.filter(|bits| *bits > 0).map(|bits| bits / 8 * 9 / 10 / u64::from(sharing));
         Offer {
             launch,
+            switchover_bytes_per_s: bandwidth,
             channels: options.channels.or(settings.multifd_channels).unwrap_or(fitting),
             downtime_limit_ms: options.downtime_limit_ms.unwrap_or(settings.downtime_limit_ms),
             priority: settings.priority,
         }
     }
 
-    fn check(&self, name: &str, to: &str, options: &MigrateOptions) -> Answered<Check> {
+    /// All that speaks against a migration, and the paths that it would go over.
+    fn check(&self, name: &str, to: &str, options: &MigrateOptions) -> Answered<(Check, Vec<PathFacts>)> {
         let vm = self.vms.get(name)?;
         let guest = facts::guest(&vm)?;
         let launch = vm.launch();
@@ -320,16 +328,23 @@ impl Desk {
             let dirty = facts::dirty_bytes_per_s(&vm, DIRTY_TIME);
             forecast(guest.ram_bytes, dirty, &rates, fixed)
         });
-        Ok(Check { vm: name.to_owned(), to: to.to_owned(), problems, forecast })
+        Ok((Check { vm: name.to_owned(), to: to.to_owned(), problems, forecast }, paths))
     }
 
-    /// The paths to a host, each as fast as its NIC here.
+    /// The paths to a host, each as fast as its NIC here, or where that does not tell, as it was of late.
     fn paths(&self, to: &str, source: &HostFacts) -> Vec<PathFacts> {
+        let speed = |nic: &str| source.nics.iter().find(|found| found.name == nic)?.speed_bits_per_s;
         let usable = || {
             let sessions = self.migrations.peers().snapshots();
             let of_host = sessions.into_iter().filter(|session| session.peer == to);
             let paths = of_host.flat_map(|session| session.paths).filter(|path| path.status.usable);
-            paths.map(|path| (path.info.nic, path.info.remote.ip().to_string())).collect::<Vec<_>>()
+            let rate = |rate: Option<f64>| rate.map(|bytes_per_s| (bytes_per_s * 8.0) as u64);
+            let facts = paths.map(|path| PathFacts {
+                bits_per_s: speed(&path.info.nic).or(rate(path.status.rate)),
+                local: path.info.nic,
+                remote: path.info.remote.ip().to_string(),
+            });
+            facts.collect::<Vec<_>>()
         };
         // They come one after the other.
         let mut last = usable();
@@ -342,9 +357,7 @@ impl Desk {
             }
             last = now;
         }
-        let speed = |nic: &str| source.nics.iter().find(|found| found.name == nic)?.speed_bits_per_s;
-        let facts = usable().into_iter().map(|(nic, remote)| PathFacts { bits_per_s: speed(&nic), local: nic, remote });
-        facts.collect()
+        usable()
     }
 
     /// What this host is and has, for a guest with these files.

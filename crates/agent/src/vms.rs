@@ -243,6 +243,8 @@ pub(crate) struct Vms {
     /// The QEMU program where a definition names none.
     qemu: Option<PathBuf>,
     vms: Mutex<BTreeMap<String, Arc<Vm>>>,
+    /// Where an earlier agent was about to start a QEMU, and may have.
+    unrecorded: Vec<PathBuf>,
 }
 
 fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> VmError {
@@ -253,7 +255,10 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> VmError {
 impl Vms {
     /// Finds what is there: definitions, and QEMUs that an earlier agent started.
     pub(crate) fn open(dirs: Dirs, qemu: Option<PathBuf>) -> io::Result<Arc<Vms>> {
-        let vms = Arc::new(Vms { dirs, qemu, vms: Mutex::default() });
+        let started = fs::read_dir(dirs.run.join("vms"))?.flatten().map(|entry| entry.path());
+        let is_recorded = |dir: &PathBuf| ["process.json", "vm.json"].iter().all(|file| dir.join(file).exists());
+        let unrecorded = started.filter(|dir| !is_recorded(dir)).collect();
+        let vms = Arc::new(Vms { dirs, qemu, vms: Mutex::default(), unrecorded });
         let mut names = Vec::new();
         for dir in [vms.dirs.vms(), vms.dirs.run.join("vms")] {
             for entry in fs::read_dir(&dir)? {
@@ -269,6 +274,33 @@ impl Vms {
             }
         }
         Ok(vms)
+    }
+
+    /// Ends QEMUs that an earlier agent had just started when it was killed, before it could write down which they are:
+    /// nobody waits for them. To be called once it is certain that no other agent has these directories.
+    pub(crate) fn end_orphans(&self) {
+        // Each is the only one that listens for QMP there.
+        let sockets: Vec<String> =
+            self.unrecorded.iter().map(|dir| dir.join("qmp").to_string_lossy().replace(',', ",,")).collect();
+        let words = sockets.iter().flat_map(|qmp| {
+            let options = ",server=on,wait=off";
+            [format!("socket,id=qmp0,path={qmp}{options}"), format!("unix:{qmp}{options}")]
+        });
+        let words: Vec<String> = words.collect();
+        if words.is_empty() {
+            return;
+        }
+        let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+        for pid in pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
+            let Ok(Some(process)) = ProcessId::of(pid).and_then(|id| id.map_or(Ok(None), Process::attach)) else { continue };
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if String::from_utf8_lossy(&line).split('\0').any(|word| words.iter().any(|own| own == word)) {
+                warn!(pid, "a QEMU that an earlier agent did not come to know is ended");
+                if let Err(error) = process.kill(KILL_TIME) {
+                    warn!(pid, "it cannot be killed: {error}");
+                }
+            }
+        }
     }
 
     /// What an earlier agent left of a VM.

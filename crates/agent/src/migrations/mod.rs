@@ -55,8 +55,24 @@ pub(crate) struct Offer {
     /// multifd channels; 0: one stream.
     pub(crate) channels: u8,
     pub(crate) downtime_limit_ms: u64,
+    /// What the switchover may count on; none: what QEMU measures.
+    pub(crate) switchover_bytes_per_s: Option<u64>,
     /// The definition's.
     pub(crate) priority: u8,
+}
+
+impl std::fmt::Display for Offer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.channels {
+            0 => write!(f, "one stream")?,
+            channels => write!(f, "{channels} multifd channels")?,
+        }
+        write!(f, ", downtime limit {} ms", self.downtime_limit_ms)?;
+        match self.switchover_bytes_per_s {
+            Some(bytes) => write!(f, ", {} MB/s for the switchover", bytes / 1_000_000),
+            None => f.write_str(", as much for the switchover as QEMU measures"),
+        }
+    }
 }
 
 /// What the owner is told.
@@ -152,6 +168,7 @@ impl Migrations {
     ) -> Result<Migrations, E> {
         let (journal, records) = open_journal(&dirs.journal())?;
         dirs.remove_sockets();
+        vms.end_orphans();
         let (queue, items) = sync_channel(QUEUE);
         let (events, from_peers) = sync_channel(QUEUE);
         let peers = peers(events, Inquiry(queue.clone()))?;
@@ -326,7 +343,10 @@ impl Owner {
     /// Whether a few more records will find their place.
     fn journal_ready(&mut self) -> Result<(), String> {
         let Some(journal) = self.journal() else { return Err("it cannot be opened".into()) };
-        journal.ready(ROOM / 2).map_err(|error| told(&error))
+        journal.ready(ROOM / 2).map_err(|error| told(&error))?;
+        // The journal has its room reserved; what else is kept of a VM has not.
+        let dirs = &self.context.dirs;
+        dirs.ready().map_err(|error| format!("{} takes nothing: {error}", dirs.state.display()))
     }
 
     /// The journal; opened again if it failed before.

@@ -316,6 +316,7 @@ pub(super) fn tuning(offer: &Offer) -> Tuning {
         return_path: true,
         events: true,
         downtime_limit_ms: offer.downtime_limit_ms,
+        avail_switchover_bandwidth: offer.switchover_bytes_per_s,
         ..Tuning::default()
     }
 }
