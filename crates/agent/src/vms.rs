@@ -24,6 +24,8 @@ use crate::dirs::{Dirs, replace};
 use crate::launch::{CommandLine, Launch, config, tap_name};
 use crate::told;
 
+/// A QEMU that does not answer by then is shown so.
+const SHOW_TIME: Duration = Duration::from_secs(1);
 /// A QEMU answers within this after its start; preallocated huge pages take their time.
 const START_TIME: Duration = Duration::from_secs(60);
 /// One that was started before answers at once, unless it is held up.
@@ -197,7 +199,7 @@ impl Vm {
                 (Some(_), None) => VmState::Unresponsive,
                 _ if state.incoming => VmState::Incoming,
                 (Some(_), Some(running)) => {
-                    let monitor = running.monitor.clone();
+                    let monitor = running.monitor.with_patience(SHOW_TIME);
                     let migrating = state.migration.is_some();
                     drop(state);
                     match monitor.run_state() {
@@ -292,7 +294,9 @@ impl Vms {
         }
         let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
         for pid in pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
-            let Ok(Some(process)) = ProcessId::of(pid).and_then(|id| id.map_or(Ok(None), Process::attach)) else { continue };
+            let Ok(Some(process)) = ProcessId::of(pid).and_then(|id| id.map_or(Ok(None), Process::attach)) else {
+                continue;
+            };
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             if String::from_utf8_lossy(&line).split('\0').any(|word| words.iter().any(|own| own == word)) {
                 warn!(pid, "a QEMU that an earlier agent did not come to know is ended");
