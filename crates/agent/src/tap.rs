@@ -76,6 +76,14 @@ impl Tap {
         Ok(tap)
     }
 
+    /// Closes the main connection, and it alone: a QEMU that does not hear gives up.
+    pub fn break_main(&self) {
+        let open = self.shared.lock();
+        if let (Some(live), Some(main)) = (&open.live, open.streams.first()) {
+            live.reset(*main, ResetCode::SocketClosed, "the source calls this migration off");
+        }
+    }
+
     /// See [`Tap`].
     pub fn stop(&self) {
         self.shared.socket.remove();

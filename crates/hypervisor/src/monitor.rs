@@ -36,7 +36,7 @@ type Sink = Box<dyn FnMut(MonitorEvent) -> bool + Send>;
 
 /// A QMP connection, which several threads may use at once. Clones are the same connection; it is closed with the last.
 #[derive(Debug, Clone)]
-pub struct Monitor(Arc<Connection>);
+pub struct Monitor(Arc<Connection>, Duration);
 
 #[derive(Debug)]
 struct Connection {
@@ -112,9 +112,16 @@ impl Monitor {
         let shared = Arc::new(Shared(Mutex::new(state)));
         let of_reader = Arc::clone(&shared);
         std::thread::Builder::new().name("qmp".into()).spawn(move || of_reader.read(messages)).map_err(QmpError::Io)?;
-        let monitor = Self(Arc::new(Connection { writer: Mutex::new(writer), stream, shared, version }));
+        let connection = Connection { writer: Mutex::new(writer), stream, shared, version };
+        let monitor = Self(Arc::new(connection), COMMAND_DEADLINE);
         monitor.execute_within("qmp_capabilities", Value::Null, end.saturating_duration_since(Instant::now()))?;
         Ok(monitor)
+    }
+
+    /// The same connection, for one who waits no longer than this for the answer to a command, instead of
+    /// [`COMMAND_DEADLINE`].
+    pub fn with_patience(&self, patience: Duration) -> Self {
+        Self(self.0.clone(), patience)
     }
 
     /// QEMU's version, from its greeting.
@@ -134,9 +141,10 @@ impl Monitor {
         self.execute(command, Value::Null)
     }
 
-    /// Executes a command and gives what it returns, within [`COMMAND_DEADLINE`]. `arguments`: an object, or null for none.
+    /// Executes a command and gives what it returns, within [`COMMAND_DEADLINE`] or the patience of this
+    /// one. `arguments`: an object, or null for none.
     pub fn execute(&self, command: &str, arguments: Value) -> Result<Value, QmpError> {
-        self.execute_within(command, arguments, COMMAND_DEADLINE)
+        self.execute_within(command, arguments, self.1)
     }
 
     /// Executes a command and gives what it returns, within `deadline`. An answer that comes later is ignored: the
@@ -149,7 +157,7 @@ impl Monitor {
     /// program ends. One that it holds under that name already is closed.
     pub fn getfd(&self, name: &str, fd: impl AsFd) -> Result<(), QmpError> {
         let arguments = json!({ "fdname": name });
-        self.execute_with("getfd", arguments, Some(fd.as_fd()), COMMAND_DEADLINE).map(drop)
+        self.execute_with("getfd", arguments, Some(fd.as_fd()), self.1).map(drop)
     }
 
     /// Has QEMU close a descriptor that it was given.

@@ -22,6 +22,8 @@ use crate::vms::{Running, Vm, wait_until};
 
 /// How often progress is asked for.
 const LOOK: Duration = Duration::from_millis(200);
+/// A QEMU that does not answer by then is asked again later: there may be orders to obey.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// A QEMU that gave up resumes its guest within milliseconds.
 const RESUME_TIME: Duration = Duration::from_secs(2);
 /// A process whose QMP connection ended is gone by then.
@@ -127,7 +129,7 @@ impl Worker {
             SourceOrder::Migrate if self.migrating => Ok(()),
             SourceOrder::Migrate => self.migrate(&running.monitor),
             SourceOrder::Continue => running.monitor.migrate_continue().map_err(|error| error.to_string()),
-            SourceOrder::CancelMigration => running.monitor.migrate_cancel().map_err(|error| error.to_string()),
+            SourceOrder::CancelMigration => self.cancel(&running.monitor),
             SourceOrder::Resume => running.monitor.cont().map_err(|error| error.to_string()),
             SourceOrder::Quit => Ok(()),
         };
@@ -164,6 +166,15 @@ impl Worker {
         begin().map_err(|error| error.to_string())?;
         self.migrating = true;
         Ok(())
+    }
+
+    /// In the switchover QEMU may be deaf as long as its target does not read; a main connection that closes wakes it.
+    fn cancel(&mut self, monitor: &Monitor) -> Result<(), String> {
+        let cancelled = monitor.with_patience(ANSWER_TIME).migrate_cancel();
+        if let (Err(QmpError::Timeout { .. }), Some(tap)) = (&cancelled, &self.tap) {
+            tap.break_main();
+        }
+        cancelled.map_err(|error| error.to_string())
     }
 
     /// Has events come in, of the connection that is there now.
@@ -217,8 +228,8 @@ impl Worker {
             }
             return;
         };
-        let monitor = running.monitor;
-        self.listen(&monitor);
+        let monitor = running.monitor.with_patience(ANSWER_TIME);
+        self.listen(&running.monitor);
         let asked =
             || -> Result<_, QmpError> { Ok((monitor.run_state()?, monitor.migration()?, monitor.run_state()?)) };
         let (before, info, after) = match asked() {

@@ -14,6 +14,8 @@ use super::{Context, Job, Offer};
 use crate::vms::{Running, Vm, wait_until};
 
 const LOOK: Duration = Duration::from_millis(200);
+/// A QEMU that does not answer by then is asked again later: there may be orders to obey.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// A process whose QMP connection ended is gone by then.
 const END_TIME: Duration = Duration::from_secs(1);
 
@@ -204,8 +206,8 @@ impl Worker {
             return;
         };
         self.listen(&running.monitor);
-        let asked =
-            || -> Result<_, QmpError> { Ok((running.monitor.run_state()?, running.monitor.migration()?.status)) };
+        let monitor = running.monitor.with_patience(ANSWER_TIME);
+        let asked = || -> Result<_, QmpError> { Ok((monitor.run_state()?, monitor.migration()?.status)) };
         match asked() {
             Ok((RunState::Running, _)) => self.tell(TargetGuest::Running),
             Ok((_, MigrationStatus::Failed | MigrationStatus::Cancelled)) => self.tell(TargetGuest::Failed),
