@@ -142,7 +142,7 @@ impl Desk {
             }
             Request::HostList => Reply::Hosts { hosts: self.hosts()? },
             Request::HostShow { name } => Reply::Host(Box::new(self.host(name)?)),
-            Request::Check { vm, to, options } => Reply::Check(self.check(&vm, &to, &options)?.0),
+            Request::Check { vm, to, options } => Reply::Check(self.check(&vm, &to, &options, Some(DIRTY_TIME))?.0),
             Request::Migrate { vm, to, options, detach } => self.migrate(&vm, &to, &options, detach, say)?,
             Request::MigrationList => Reply::Migrations { migrations: self.migrations.view().list(100) },
             Request::MigrationShow { id } => Reply::Migration(Box::new(self.find(&id)?)),
@@ -241,7 +241,7 @@ impl Desk {
     ) -> Answered<Reply> {
         let mut tries = 0;
         loop {
-            let (check, paths) = self.check(name, to, options)?;
+            let (check, paths) = self.check(name, to, options, None)?;
             if check.blocks() {
                 return Ok(Reply::Check(check));
             }
@@ -287,8 +287,15 @@ impl Desk {
         }
     }
 
-    /// All that speaks against a migration, and the paths that it would go over.
-    fn check(&self, name: &str, to: &str, options: &MigrateOptions) -> Answered<(Check, Vec<PathFacts>)> {
+    /// All that speaks against a migration, and the paths that it would go over. `watch`: how long to watch the guest's
+    /// writing, for a better forecast.
+    fn check(
+        &self,
+        name: &str,
+        to: &str,
+        options: &MigrateOptions,
+        watch: Option<Duration>,
+    ) -> Answered<(Check, Vec<PathFacts>)> {
         let vm = self.vms.get(name)?;
         let guest = facts::guest(&vm)?;
         let launch = vm.launch();
@@ -325,7 +332,7 @@ impl Desk {
         let downtime_limit = options.downtime_limit_ms.unwrap_or(settings.downtime_limit_ms);
         let fixed = Fixed { downtime_limit: Duration::from_millis(downtime_limit), ..Fixed::default() };
         let forecast = (!rates.is_empty()).then(|| {
-            let dirty = facts::dirty_bytes_per_s(&vm, DIRTY_TIME);
+            let dirty = watch.and_then(|time| facts::dirty_bytes_per_s(&vm, time));
             forecast(guest.ram_bytes, dirty, &rates, fixed)
         });
         Ok((Check { vm: name.to_owned(), to: to.to_owned(), problems, forecast }, paths))
