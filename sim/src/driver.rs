@@ -173,7 +173,8 @@ impl<A: Applications> World<A> {
     fn sabotage(&mut self, end: End, header: &mut Header, payload: Vec<Bytes>) -> Vec<Bytes> {
         let Some(lie) = self.config.sabotage else { return payload };
         let late = self.now > 200 * MS;
-        let first = *self.said_first.entry((end, header.kind as u8, header.stream)).or_insert(header.offset);
+        let late_first = if header.kind == Kind::Credit && late { WINDOW_INITIAL } else { header.offset };
+        let first = *self.said_first.entry((end, header.kind as u8, header.stream)).or_insert(late_first);
         match (lie, header.kind) {
             (Sabotage::LostAcks, Kind::Ack) | (Sabotage::LostCredits, Kind::Credit) if late => header.offset = first,
             (Sabotage::EarlyFin, Kind::Fin) => header.offset = header.offset.saturating_sub(1),

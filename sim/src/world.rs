@@ -61,7 +61,7 @@ pub struct Config {
 pub enum Sabotage {
     /// From 200 ms on, acknowledgements repeat what the first said.
     LostAcks,
-    /// From 200 ms on, credits repeat the initial one.
+    /// From 200 ms on, credits repeat the first, or what a stream begins with.
     LostCredits,
     /// One data frame carries the bytes of another place.
     StaleRange,

@@ -370,7 +370,9 @@ impl Manager {
         all.retain(|(_, begun)| !begun.is_settled());
         for (number, (id, begun)) in all.iter().enumerate() {
             let (id, Begun { peer, vm, standing }) = (*id, begun.clone());
-            let is_followed = all[number + 1..].iter().any(|(_, later)| later.vm == vm);
+            let is_followed = all[number + 1..]
+                .iter()
+                .any(|(_, later)| later.vm == vm && matches!(later.standing, Standing::Source(_)));
             let (role, machine) = match standing {
                 Standing::Source(last) if is_followed => {
                     (Role::Source, Machine::Source(Source::recover_followed(last)))

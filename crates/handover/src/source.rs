@@ -142,6 +142,8 @@ pub struct Source {
     granted: bool,
     /// How it ended, once that is certain. The guest may be in the next migration then.
     over: Option<Outcome>,
+    /// Another migration of the guest began after this one.
+    followed: bool,
     /// The target was given time to confirm the end.
     waited: bool,
     in_doubt: bool,
@@ -160,6 +162,7 @@ impl Source {
             completed: false,
             granted: false,
             over: None,
+            followed: false,
             waited: false,
             in_doubt: false,
         }
@@ -182,7 +185,8 @@ impl Source {
     /// The same of one that was followed by another migration of the guest, which was begun only when this one was over.
     pub fn recover_followed(written: SourceRecord) -> Source {
         let source = Source::recover(written);
-        Source { over: source.over.or(Some(Outcome::Kept)), ..source }
+        let kept = (source.phase == SourcePhase::Keep).then_some(Outcome::Kept);
+        Source { over: source.over.or(kept), followed: true, ..source }
     }
 
     /// Takes in what happened.
@@ -225,13 +229,12 @@ impl Source {
             },
             SourceInput::Elapsed(_) => {}
             SourceInput::Cancel => self.keep(Why::Cancelled),
-            SourceInput::Proof => {
-                if self.phase == SourcePhase::Grant {
-                    self.granted = true;
-                    self.why = Some(Why::Proof);
-                    self.phase = SourcePhase::Keep;
-                }
+            SourceInput::Proof if matches!(self.phase, SourcePhase::Grant | SourcePhase::Keep) => {
+                self.granted |= self.phase == SourcePhase::Grant;
+                self.why = Some(Why::Proof);
+                self.phase = SourcePhase::Keep;
             }
+            SourceInput::Proof => {}
         }
         while let Some(next) = self.run() {
             self.phase = next;
@@ -239,7 +242,7 @@ impl Source {
         self.over = self.over.or(match (self.phase, self.guest) {
             (SourcePhase::Release, _) => Some(Outcome::Moved),
             (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Running) => Some(Outcome::Kept),
-            (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Gone) => Some(Outcome::Ended),
+            (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Gone) if !self.may_run_there() => Some(Outcome::Ended),
             _ => None,
         });
         self.in_doubt &= self.over.is_none() && self.wants().order != Some(SourceOrder::Resume);
@@ -262,9 +265,7 @@ impl Source {
                 _ => (self.guest == Guest::Running && !self.completed, SourcePhase::Keep),
             },
             // What ran there while nothing runs here was moved, however that came about.
-            SourcePhase::Keep if self.ran_there() && self.over.is_none() && self.guest != Guest::Running => {
-                (true, SourcePhase::Release)
-            }
+            SourcePhase::Keep if self.ran_there() && self.is_left_here() => (true, SourcePhase::Release),
             SourcePhase::Release | SourcePhase::Keep => (self.is_written(SourceRecord::Settled), SourcePhase::Done),
             SourcePhase::Done => (false, SourcePhase::Done),
         };
@@ -346,6 +347,17 @@ impl Source {
         self.report == Some(Report::Running) || self.written == Some(SourceRecord::Release)
     }
 
+    /// The guest is stopped here, or gone, and it was not this migration that ended with it running here.
+    fn is_left_here(&self) -> bool {
+        let is_stopped = matches!(self.guest, SourceGuest::Completed | SourceGuest::Stopped | SourceGuest::Gone);
+        is_stopped && self.over.is_none() && !self.followed
+    }
+
+    /// While this agent did not run, somebody may have vouched for that to the target, which then ran the guest.
+    fn may_run_there(&self) -> bool {
+        self.why == Some(Why::AgentRestarted) && !self.is_called_off_there()
+    }
+
     fn is_called_off_there(&self) -> bool {
         matches!(self.report, Some(Report::Refused | Report::Settled))
     }
@@ -391,7 +403,7 @@ impl Source {
         };
         match self.guest {
             // What QEMU does now is another migration's.
-            _ if self.over.is_some() => None,
+            _ if self.over.is_some() || self.followed => None,
             SourceGuest::Migrating | SourceGuest::PreSwitchover | SourceGuest::Device => {
                 Some(SourceOrder::CancelMigration)
             }
@@ -478,8 +490,10 @@ mod tests {
             assert_eq!((source.wants().order, source.outcome()), (None, Some(Outcome::Kept)), "{guest:?}");
         }
         // The same after a crash.
-        let source = fed(Source::recover_followed(SourceRecord::Keep), &[Contact(false), Guest(Completed)]);
-        assert_eq!(source.wants().order, None);
+        for written in [SourceRecord::Begin, SourceRecord::Grant, SourceRecord::Keep] {
+            let rest = [Contact(false), Guest(Completed), told(Report::Refused), Written(SourceRecord::Keep)];
+            assert_eq!(fed(Source::recover_followed(written), &rest).wants().order, None, "{written:?}");
+        }
     }
 
     #[test]
@@ -501,9 +515,29 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_that_the_target_may_run_by_a_proof_has_not_ended() {
+        let back = fed(Source::recover(SourceRecord::Begin), &[Guest(Gone)]);
+        assert_eq!(back.outcome(), None);
+        assert_eq!(fed(back.clone(), &[told(Report::Running)]).outcome(), Some(Outcome::Moved));
+        assert_eq!(fed(back.clone(), &[told(Report::Refused)]).outcome(), Some(Outcome::Ended));
+        assert_eq!(fed(back, &[Proof]).outcome(), Some(Outcome::Ended));
+    }
+
+    #[test]
+    fn a_source_that_can_resume_is_not_in_doubt() {
+        let failed = fed(granted(), &[Elapsed(Wait::Doubt), Proof]);
+        assert!(failed.is_in_doubt());
+        let source = fed(failed, &[Written(SourceRecord::Keep)]);
+        assert_eq!((source.is_in_doubt(), source.wants().order), (false, Some(SourceOrder::Resume)));
+    }
+
+    #[test]
     fn a_target_that_ran_it_and_came_back_is_settled_after_a_proof() {
         let rest = [Proof, Written(SourceRecord::Keep), Guest(Running), told(Report::Running)];
         let source = fed(granted(), &rest);
         assert_eq!((source.wants().intent, source.outcome()), (Some(Intent::Settle), Some(Outcome::Kept)));
+        // Nor is the guest here ended, when the agent begins again and has not asked its QEMU yet.
+        let source = fed(Source::recover(SourceRecord::Keep), &[told(Report::Running)]);
+        assert_eq!((source.phase(), source.wants().order), (SourcePhase::Keep, None));
     }
 }

@@ -355,3 +355,31 @@ impl Default for Target {
         Target::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use TargetGuest::{Gone, Loaded, Waiting};
+    use TargetInput::{Cancel, Elapsed, Guest, Written};
+
+    fn target(inputs: &[TargetInput]) -> Target {
+        let mut target = Target::new();
+        inputs.iter().for_each(|input| target.handle(*input));
+        target
+    }
+
+    #[test]
+    fn what_came_late_ends_when_the_source_is_asked() {
+        let begun = [TargetInput::Intent(Intent::Prepare), Written(TargetRecord::Begin), Guest(Waiting)];
+        let settled = [TargetInput::Intent(Intent::Settle), Guest(Gone), Written(TargetRecord::Refused)];
+        let target = target(&[begun, settled].concat());
+        assert_eq!((target.phase(), target.wants().write), (TargetPhase::Refuse, Some(TargetRecord::Settled)));
+    }
+
+    #[test]
+    fn one_that_is_called_off_is_not_in_doubt() {
+        let all = [Written(TargetRecord::Begin), Guest(Loaded), Elapsed(Wait::Doubt)];
+        assert!(target(&all).is_in_doubt());
+        assert!(!target(&[all.as_slice(), &[Cancel]].concat()).is_in_doubt());
+    }
+}

@@ -643,8 +643,8 @@ impl Cluster {
                 if summary.in_doubt && self.hosts[number(&summary.peer)].off && self.rng.percent(40) {
                     trace!(self, "somebody vouches at h{host} that {} is off", summary.peer);
                     *self.stats.faults.entry("proof").or_default() += 1;
+                    self.vms[number(&summary.vm)].vouched = true;
                     if let Stage::Source(_) = summary.stage {
-                        self.vms[number(&summary.vm)].vouched = true;
                         self.input(host, Input::Source(summary.id, SourceInput::Proof));
                     } else {
                         self.input(host, Input::Target(summary.id, TargetInput::Proof));

@@ -494,12 +494,14 @@ impl Cluster {
                 control.inbox.drain(..4 + len);
             }
             self.link(ix).world.drain(end);
+            // Whoever is heard can be told something.
+            self.see_contacts(host, None);
             for message in messages {
-                trace!(self, "h{host} hears from h{peer}: {message:?}");
-                self.input(host, Input::Message(agent::name(peer), message));
                 if self.agents[host].manager.is_none() {
                     return;
                 }
+                trace!(self, "h{host} hears from h{peer}: {message:?}");
+                self.input(host, Input::Message(agent::name(peer), message));
             }
         }
     }
