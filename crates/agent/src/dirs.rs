@@ -51,10 +51,13 @@ impl Dirs {
         written
     }
 
-    /// Removes the sockets that a killed agent left: what was joined by them is broken.
-    pub(crate) fn remove_sockets(&self) {
+    /// Removes what a killed agent left of migrations: sockets, as what was joined by them is broken, and everything of
+    /// those that are not `open`.
+    pub(crate) fn tidy_migrations(&self, is_open: impl Fn(MigrationId) -> bool) {
         for entry in fs::read_dir(self.run.join("migrations")).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_socket()) {
+            let name = entry.file_name();
+            let id = name.to_str().and_then(|name| name.split('.').next()?.parse().ok());
+            if !id.is_some_and(&is_open) || entry.file_type().is_ok_and(|kind| kind.is_socket()) {
                 let _ = fs::remove_file(entry.path());
             }
         }

@@ -34,7 +34,7 @@ use skein_machine::{
 };
 use tracing::warn;
 
-use crate::launch::Launch;
+use crate::launch::{Launch, ODD_BYTES};
 use crate::vms::{Vm, VmError, Vms};
 
 /// All that is asked of a QEMU program, and waiting until others have asked: it starts and answers in a tenth of a
@@ -458,8 +458,11 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
     let guest = Guest::of(monitor).map_err(|source| VmError::Qmp { name: vm.name.clone(), source })?;
     let accel = accel(guest.accel);
     let mut disks = disks(&guest.block_nodes);
+    let mut ram_bytes = guest.memory_bytes;
     let (cpu, nics) = match vm.launch() {
-        Launch::Definition(definition) => {
+        Launch::Definition(defined) => {
+            ram_bytes -= if defined.odd_ram { ODD_BYTES.min(ram_bytes) } else { 0 };
+            let definition = &defined.definition;
             let place = |disk: &GuestDisk| definition.disks.iter().position(|other| other.path == disk.path);
             disks.sort_by_key(|disk| place(disk).unwrap_or(usize::MAX));
             let nics = definition.nics.iter().map(|nic| GuestNic { attachment: Some(nic.attachment.clone()) });
@@ -480,7 +483,7 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         cpu,
         cpu_features: guest.cpu_features,
         cpus: guest.cpus,
-        ram_bytes: guest.memory_bytes,
+        ram_bytes,
         ram_shared: !guest.memory.is_empty() && guest.memory.iter().all(|memory| memory.share),
         hugepages: guest.memory.iter().find_map(|memory| page_bytes(monitor, memory)),
         blockers: guest.blocked_reasons,

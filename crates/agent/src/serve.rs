@@ -301,7 +301,7 @@ impl Desk {
         let launch = vm.launch();
         let definition = launch.definition();
         let qemu = match &launch {
-            Launch::Definition(definition) => definition.qemu.binary.clone(),
+            Launch::Definition(defined) => defined.definition.qemu.binary.clone(),
             Launch::CommandLine(line) => Some(line.program.clone()),
         };
         let files: Vec<PathBuf> = guest

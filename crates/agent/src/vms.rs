@@ -15,13 +15,14 @@ use skein_api::VmState;
 use skein_handover::MigrationId;
 use skein_hypervisor::{
     Monitor, Process, ProcessId, QmpError, RunState, connect_started, spawn_command_detached, spawn_detached,
+    version_of,
 };
 use skein_machine::definition::{Accel, Attachment, Definition, Nic, is_name};
 use thiserror::Error;
 use tracing::{info, warn};
 
 use crate::dirs::{Dirs, replace};
-use crate::launch::{CommandLine, Launch, config, tap_name};
+use crate::launch::{CommandLine, Defined, Launch, config, tap_name};
 use crate::told;
 
 /// A QEMU that does not answer by then is shown so.
@@ -370,7 +371,7 @@ impl Vms {
                     return Err(VmError::Running(name));
                 }
             }
-            let launch = Launch::Definition(Box::new(self.resolve_accel(definition)));
+            let launch = Launch::Definition(Box::new(self.resolve(definition)));
             let vm = self.new_vm(&name, Kept { launch, adopted: None });
             // What another start finds until this one is done.
             vms.insert(name.clone(), vm.clone());
@@ -394,13 +395,19 @@ impl Vms {
         Ok(vm)
     }
 
-    /// KVM where it works. The guest keeps what it was started with.
-    fn resolve_accel(&self, mut definition: Definition) -> Definition {
+    /// KVM where it works, and what this host's QEMU needs. The guest keeps what it was started with.
+    fn resolve(&self, mut definition: Definition) -> Defined {
+        let program = definition.qemu.binary.clone().or_else(|| self.qemu.clone());
         if definition.accel == Accel::Auto {
-            let program = definition.qemu.binary.as_deref().or(self.qemu.as_deref());
-            definition.accel = if kvm_works(program, &self.dirs.run) { Accel::Kvm } else { Accel::Tcg };
+            let works = kvm_works(program.as_deref(), &self.dirs.run);
+            definition.accel = if works { Accel::Kvm } else { Accel::Tcg };
         }
-        definition
+        let mut config = skein_hypervisor::Config::new("", 0, "");
+        config.binary = program;
+        let forgets = || version_of(&config.program()).is_ok_and(|version| version.major < 9);
+        // With huge pages it cannot be odd.
+        let odd_ram = definition.accel == Accel::Tcg && definition.hugepages.is_none() && forgets();
+        Defined { definition, odd_ram }
     }
 
     /// Whether guests run under KVM here, in the agent's QEMU.
@@ -417,7 +424,8 @@ impl Vms {
         // From its first start on a guest keeps its machine, whatever QEMU's alias stands for later.
         let machines = running.monitor.query("query-machines").unwrap_or_default();
         let mut kept = vm.kept.lock();
-        if let Launch::Definition(definition) = &mut kept.launch {
+        if let Launch::Definition(defined) = &mut kept.launch {
+            let definition = &mut defined.definition;
             let alias = definition.machine_type().to_owned();
             let named = |machine: &&serde_json::Value| machine["alias"] == alias.as_str();
             let versioned = machines.as_array().and_then(|all| all.iter().find(named)?["name"].as_str());
@@ -604,13 +612,13 @@ impl Vms {
         fs::create_dir_all(&vm.dir).map_err(io_error(vm.dir.display().to_string()))?;
         let (qmp, log) = (vm.dir.join("qmp"), vm.dir.join("qemu.log"));
         let started = match &launch {
-            Launch::Definition(definition) => {
-                for nic in &definition.nics {
+            Launch::Definition(defined) => {
+                for nic in &defined.definition.nics {
                     if let Attachment::Bridge(bridge) = &nic.attachment {
                         plug(&tap_name(nic), bridge)?;
                     }
                 }
-                let config = config(definition, self.qemu.as_deref(), &vm.dir, incoming.is_some());
+                let config = config(defined, self.qemu.as_deref(), &vm.dir, incoming.is_some());
                 spawn_detached(&config, &log, |program| Command::new(program))
             }
             Launch::CommandLine(line) => {
@@ -703,7 +711,7 @@ impl Vms {
     /// Removes what belongs to a process that is gone.
     fn clean(&self, vm: &Vm) {
         if vm.process().is_none()
-            && let Launch::Definition(definition) = vm.launch()
+            && let Some(definition) = vm.launch().definition()
         {
             let bridged = |nic: &&Nic| matches!(nic.attachment, Attachment::Bridge(_));
             definition.nics.iter().filter(bridged).for_each(|nic| unplug(&tap_name(nic)));

@@ -167,7 +167,8 @@ impl Migrations {
         peers: impl FnOnce(SyncSender<PeerEvent>, Inquiry) -> Result<Peers, E>,
     ) -> Result<Migrations, E> {
         let (journal, records) = open_journal(&dirs.journal())?;
-        dirs.remove_sockets();
+        let open = standing(&needed(&records));
+        dirs.tidy_migrations(|id| open.contains_key(&id));
         vms.end_orphans();
         let (queue, items) = sync_channel(QUEUE);
         let (events, from_peers) = sync_channel(QUEUE);
