@@ -35,13 +35,13 @@ use skein_api::{CallError, Check, Client, MigrateOptions, Migration, Reply, Requ
 use skein_handover::{MigrationId, Outcome, Record, needed};
 use skein_identity::{ClusterCa, Validity};
 use skein_journal::{Journal, Limits};
-use skein_lab_guest::{Agent, BEAT_PORT, CONTROL_PORT, Image, Params, Spec as GuestSpec, Verdict, default_cache};
+use skein_lab_guest::{Agent, Image, Params, Spec as GuestSpec, Verdict, default_cache};
 use skein_lab_hosts::{Lab, Layout, Spec};
 use tempfile::TempDir;
 
 use agent::AgentProcess;
 pub use agent::Start;
-pub use witness::{Double, Run, Witness, arguments, configuration};
+pub use witness::{Double, Run, Seen, Witness, arguments, configuration, workload_sockets};
 
 /// An agent answers a request within this: it may have to start a QEMU, and another host's agent, too.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -124,6 +124,12 @@ impl Cluster {
         }
         fs::write(dir.path().join("hosts.toml"), list).expect("a file can be written");
         fs::create_dir(dir.path().join("sockets")).expect("a directory can be made");
+        // Agents that are started later are of the same build, whatever is built meanwhile.
+        let own = dir.path().join("skein");
+        fs::hard_link(&settings.program, &own)
+            .or_else(|_| fs::copy(&settings.program, &own).map(drop))
+            .unwrap_or_else(|error| panic!("{}: {error}", settings.program.display()));
+        let settings = Settings { program: own, ..settings };
         Cluster { settings, agents: BTreeMap::new(), witness, lab, mounts: Vec::new(), image: None, dir }
     }
 
@@ -132,6 +138,11 @@ impl Cluster {
     /// The hosts' names.
     pub fn hosts(&self) -> Vec<String> {
         self.lab.spec().hosts.iter().map(|host| host.name.clone()).collect()
+    }
+
+    /// What agents are started with from now on.
+    pub fn settings(&mut self) -> &mut Settings {
+        &mut self.settings
     }
 
     /// The network, to cut, heal and slow it.
@@ -152,6 +163,12 @@ impl Cluster {
     /// For files of a test; goes with the cluster.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Has the files stay where they are, also when the cluster is gone.
+    pub fn keep_files(&mut self) -> PathBuf {
+        self.dir.disable_cleanup(true);
+        self.dir.path().to_owned()
     }
 
     /// Starts a host's agent and waits until it answers.
@@ -325,14 +342,29 @@ impl Cluster {
     /// Begins a migration, or queues it.
     #[track_caller]
     pub fn begin(&self, vm: &str, from: &str, to: &str, options: MigrateOptions) -> Migration {
-        migration(self.asked(from, &Request::Migrate { vm: vm.into(), to: to.into(), options, detach: true }))
+        migration(self.wanted(from, &Request::Migrate { vm: vm.into(), to: to.into(), options, detach: true }))
+    }
+
+    /// What a wanted migration comes to; warnings on the way are passed over.
+    #[track_caller]
+    fn wanted(&self, from: &str, request: &Request) -> Reply {
+        let told = |error| panic!("{from}: {request:?}: {}", chain(&error));
+        let mut conversation = self.client(from).ask(request).unwrap_or_else(told);
+        loop {
+            match conversation.next(PATIENCE).unwrap_or_else(|error| panic!("{from}: {request:?}: {}", chain(&error))) {
+                Some(Reply::Progress(_)) => {}
+                Some(Reply::Check(check)) if !check.blocks() => {}
+                Some(reply) => return reply,
+                None => panic!("{from}: {request:?}: nothing for {} s", PATIENCE.as_secs()),
+            }
+        }
     }
 
     /// Moves a VM, and gives the migration when it is over.
     #[track_caller]
     pub fn migrate(&self, vm: &str, from: &str, to: &str) -> Migration {
         let options = MigrateOptions::default();
-        migration(self.asked(from, &Request::Migrate { vm: vm.into(), to: to.into(), options, detach: false }))
+        migration(self.wanted(from, &Request::Migrate { vm: vm.into(), to: to.into(), options, detach: false }))
     }
 
     /// Moves a VM, which has to succeed.
@@ -363,24 +395,10 @@ impl Cluster {
         let image =
             self.image.get_or_insert_with(|| Image::prepare(&default_cache()).expect("there is an image")).clone();
         self.witness.watch(&self.sockets(), name);
-        let mut args = arguments(&self.sockets(), name).to_vec();
-        args.extend(["-device".into(), "virtio-serial-pci".into()]);
-        let ports = [CONTROL_PORT, BEAT_PORT];
-        for (n, (port, path)) in ports.iter().zip(witness::workload_sockets(&self.sockets(), name)).enumerate() {
-            args.extend(["-chardev".into(), format!("socket,id=lab{n},path={},server=on,wait=off", path.display())]);
-            args.extend(["-device".into(), format!("virtserialport,chardev=lab{n},name={port}")]);
-        }
-        let args: Vec<String> = args.iter().map(|arg| format!("'{arg}'")).collect();
-        // As lab/guest has it.
-        let append = format!("console=ttyS0 quiet panic=-1 mitigations=off nokaslr {}", params.command_line());
-        format!(
-            "name = '{name}'\nmemory = '{} MiB'\naccel = 'tcg'\nkernel = '{}'\ninitrd = '{}'\nappend = '{append}'\n\
-             [qemu]\nargs = [{}]\n",
-            GuestSpec::memory_mb_for(params.fill_mb),
-            image.kernel.display(),
-            image.initrd.display(),
-            args.join(", ")
-        )
+        let memory_mb = GuestSpec::memory_mb_for(params.fill_mb);
+        let sockets = workload_sockets(&self.sockets(), name);
+        GuestSpec::new(name, image, memory_mb, params.clone())
+            .definition(sockets.each_ref().map(PathBuf::as_path), &arguments(&self.sockets(), name))
     }
 
     /// Where guests have the sockets that the witness, and the lab's workload, use.
@@ -588,6 +606,10 @@ impl Cluster {
                 logs.map(|log| (log.metadata().and_then(|m| m.modified()).ok(), log.path())).collect();
             logs.sort();
             for (_, log) in logs.into_iter().rev().take(EVENT_LOGS) {
+                report += &format!("---- {host}: {}\n{}\n", log.display(), tail(log.clone()));
+            }
+            let vms = fs::read_dir(self.run_dir(&host).join("vms")).into_iter().flatten().flatten();
+            for log in vms.map(|vm| vm.path().join("qemu.log")) {
                 report += &format!("---- {host}: {}\n{}\n", log.display(), tail(log.clone()));
             }
             report += &format!("---- {host}: journal: {:?}\n", self.unsettled(&host));

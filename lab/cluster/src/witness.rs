@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use parking_lot::Mutex;
-use skein_hypervisor::{Monitor, MonitorEvent, Process, ProcessId};
+use skein_hypervisor::{MigrationStatus, Monitor, MonitorEvent, Process, ProcessId, QmpError};
 use skein_lab_guest::{Agent, Beats};
 
 /// How often it is looked whether there is a new QEMU: a small part of what it takes one to start.
@@ -50,7 +50,7 @@ pub struct Double {
 }
 
 /// A QEMU that the witness knows.
-pub(crate) struct Seen {
+pub struct Seen {
     pub(crate) process: ProcessId,
     pub(crate) host: String,
     pub(crate) monitor: Monitor,
@@ -81,17 +81,48 @@ impl Life {
 }
 
 impl Seen {
+    /// Its process.
+    pub fn process(&self) -> ProcessId {
+        self.process
+    }
+
+    /// Its host.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The witness's own monitor of it.
+    pub fn monitor(&self) -> &Monitor {
+        &self.monitor
+    }
+
+    /// The channel to the workload in it; none if it has no such port.
+    pub fn control(&self) -> &Mutex<Option<Agent>> {
+        &self.control
+    }
+
+    /// The workload's heartbeat, from this QEMU.
+    pub fn beats(&self) -> Option<&Beats> {
+        self.beats.as_ref()
+    }
+
+    /// When it first ran the guest, in the time since the epoch.
+    pub fn first_ran(&self) -> Option<Duration> {
+        self.life.lock().runs.first().map(|(from, _)| *from)
+    }
+
     /// Whether it runs the guest, by what it said last.
-    pub(crate) fn runs(&self) -> bool {
+    pub fn runs(&self) -> bool {
         self.life.lock().runs.last().is_some_and(|(_, until)| until.is_none())
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    /// Whether it has ended.
+    pub fn is_over(&self) -> bool {
         self.life.lock().over
     }
 
     /// Kills it.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         if let Ok(Some(process)) = Process::attach(self.process) {
             process.kill(Duration::from_secs(10)).expect("QEMU can be killed");
         }
@@ -145,7 +176,7 @@ pub fn configuration(dir: &Path, vm: &str) -> String {
 }
 
 /// The sockets of the lab's workload, which QEMU is to listen on.
-pub(crate) fn workload_sockets(dir: &Path, vm: &str) -> [PathBuf; 2] {
+pub fn workload_sockets(dir: &Path, vm: &str) -> [PathBuf; 2] {
     [socket(dir, vm, "control"), socket(dir, vm, "beat")]
 }
 
@@ -196,13 +227,20 @@ impl Witness {
     }
 
     /// The QEMUs of a guest, the latest last, those that ended too.
-    pub(crate) fn seen(&self, vm: &str) -> Vec<Arc<Seen>> {
+    pub fn seen(&self, vm: &str) -> Vec<Arc<Seen>> {
         self.shared.vms.lock().get(vm).map(|watched| watched.seen.clone()).unwrap_or_default()
     }
 
     /// Whether this process is one that is watched, as the guest's QEMU.
     pub fn knows(&self, vm: &str, pid: u32) -> bool {
         self.seen(vm).iter().any(|seen| seen.process.pid == pid)
+    }
+
+    /// What every QEMU of a guest that still lives says of its migration, in words; `Err`: it does not answer.
+    pub fn migrations(&self, vm: &str) -> Vec<(String, Result<MigrationStatus, QmpError>)> {
+        let living = self.seen(vm).into_iter().filter(|seen| !seen.is_over());
+        let ask = |seen: Arc<Seen>| (format!("{seen:?}"), seen.monitor.migration().map(|info| info.status));
+        living.map(ask).collect()
     }
 
     /// What QEMUs say when they are asked, where that is not what they told before: empty, or the witness is of no use.
