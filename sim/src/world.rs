@@ -77,7 +77,7 @@ pub enum Sabotage {
 
 /// What opens streams and uses them.
 pub trait Applications: Sized {
-    /// What they do at a time that they choose; see [`World::after`].
+    /// What they do at a time that they choose.
     type Do;
     /// It is time for that.
     fn act(world: &mut World<Self>, action: Self::Do);

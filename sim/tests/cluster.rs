@@ -7,8 +7,8 @@ use skein_sim::cluster::scenario::{replay, run};
 use skein_sim::cluster::{Plant, Stats};
 use skein_sim::{number, sweep};
 
-/// What runs in less than twenty seconds.
-const SEEDS: u64 = 400;
+/// What runs in ten seconds on two cores.
+const SEEDS: u64 = 6000;
 
 #[test]
 fn every_guest_runs_once_whatever_happens() {

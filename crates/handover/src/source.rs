@@ -33,10 +33,10 @@ pub enum SourceRecord {
     Begin,
     /// The target may run the guest.
     Grant,
+    /// It is this end's, unless the target ran it all the same, by a proof.
+    Keep,
     /// The target runs it.
     Release,
-    /// It is this end's for good.
-    Keep,
     /// The target will not ask again.
     Settled,
 }
@@ -184,9 +184,7 @@ impl Source {
 
     /// The same of one that was followed by another migration of the guest, which was begun only when this one was over.
     pub fn recover_followed(written: SourceRecord) -> Source {
-        let source = Source::recover(written);
-        let kept = (source.phase == SourcePhase::Keep).then_some(Outcome::Kept);
-        Source { over: source.over.or(kept), followed: true, ..source }
+        Source { followed: true, ..Source::recover(written) }
     }
 
     /// Takes in what happened.
@@ -241,6 +239,7 @@ impl Source {
         }
         self.over = self.over.or(match (self.phase, self.guest) {
             (SourcePhase::Release, _) => Some(Outcome::Moved),
+            (SourcePhase::Keep, _) if self.followed => Some(Outcome::Kept),
             (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Running) => Some(Outcome::Kept),
             (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Gone) if !self.may_run_there() => Some(Outcome::Ended),
             _ => None,
@@ -350,7 +349,7 @@ impl Source {
     /// The guest is stopped here, or gone, and it was not this migration that ended with it running here.
     fn is_left_here(&self) -> bool {
         let is_stopped = matches!(self.guest, SourceGuest::Completed | SourceGuest::Stopped | SourceGuest::Gone);
-        is_stopped && self.over.is_none() && !self.followed
+        is_stopped && self.over.is_none()
     }
 
     /// While this agent did not run, somebody may have vouched for that to the target, which then ran the guest.
@@ -403,7 +402,7 @@ impl Source {
         };
         match self.guest {
             // What QEMU does now is another migration's.
-            _ if self.over.is_some() || self.followed => None,
+            _ if self.over.is_some() => None,
             SourceGuest::Migrating | SourceGuest::PreSwitchover | SourceGuest::Device => {
                 Some(SourceOrder::CancelMigration)
             }
@@ -521,6 +520,12 @@ mod tests {
         assert_eq!(fed(back.clone(), &[told(Report::Running)]).outcome(), Some(Outcome::Moved));
         assert_eq!(fed(back.clone(), &[told(Report::Refused)]).outcome(), Some(Outcome::Ended));
         assert_eq!(fed(back, &[Proof]).outcome(), Some(Outcome::Ended));
+    }
+
+    #[test]
+    fn what_the_target_ran_by_a_proof_is_moved_in_writing() {
+        let back = fed(Source::recover(SourceRecord::Keep), &[Guest(Gone), told(Report::Running)]);
+        assert_eq!(back.wants().write, Some(SourceRecord::Release));
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub enum Fault {
         host: HostIx,
         restart: Time,
     },
-    /// That happens just before an agent does its next but so many things, if it gets there within [`STEP_TIME`].
+    /// That happens just before an agent does its next but so many things, if it gets there within a second.
     AtStep {
         host: HostIx,
         actions: u32,
