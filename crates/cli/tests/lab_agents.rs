@@ -1,0 +1,468 @@
+//! Agents that own VMs and move them: with real hosts, agents and QEMUs. Needs root.
+// Timeout: 900 s
+// QEMU: 7.2 10
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use skein_api::{MigrateOptions, Migration, Reply, Request, VmSource, VmState};
+use skein_handover::{Outcome, Role, SourcePhase, Stage, Why};
+use skein_hypervisor::{Version, version_of};
+use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
+use skein_lab_guest::{Params, Rewrite};
+use skein_machine::check::{ProblemKind, Severity};
+
+/// What is over is tidied up by then.
+const SOON: Duration = Duration::from_secs(5);
+/// For anything that has to happen at all.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// At this rate even a guest without memory takes a second to copy.
+const SLOW_MBIT: u32 = 4;
+
+fn settings() -> Settings {
+    Settings::new(env!("CARGO_BIN_EXE_skein").into())
+}
+
+/// Whether the QEMU under test keeps all writes of an emulated guest while it is migrated (docs/guest.md).
+fn qemu_keeps_writes() -> bool {
+    version_of(&settings().qemu).unwrap() >= Version { major: 9, minor: 0, micro: 0 }
+}
+
+#[track_caller]
+fn runs_on(cluster: &Cluster, vm: &str, host: &str) {
+    let mut found = Vec::new();
+    let runs = until(SOON, || {
+        found = cluster.where_runs(vm);
+        found == [host]
+    });
+    assert!(runs, "{vm} runs on {found:?}");
+}
+
+/// All is over: nothing is left, and no guest ever ran twice.
+#[track_caller]
+fn end(cluster: &Cluster) {
+    cluster.wait_clean(SOON);
+    cluster.check();
+}
+
+#[track_caller]
+fn is_slow(cluster: &Cluster, slow: bool) {
+    cluster.lab().rate("a", 0, slow.then_some(SLOW_MBIT)).unwrap();
+}
+
+/// Begins a migration that takes its time, and comes back when the guest is being copied.
+#[track_caller]
+fn copying(cluster: &Cluster, vm: &str) -> Migration {
+    is_slow(cluster, true);
+    let id = cluster.begin(vm, "a", "b", MigrateOptions::default()).id;
+    let copies = || cluster.migration("a", id).stage == Some(Stage::Source(SourcePhase::Precopy));
+    cluster.wait(DEADLINE, "it copies", copies);
+    cluster.migration("a", id)
+}
+
+#[test]
+fn a_guest_is_started_shown_moved_and_stopped() {
+    let cluster = Cluster::up(settings());
+    let definition = cluster.bare("v1");
+    let started = cluster.start_vm("a", &definition);
+    assert_eq!((started.name.as_str(), started.state, started.memory_bytes), ("v1", VmState::Running, 64 << 20));
+    runs_on(&cluster, "v1", "a");
+    assert_eq!(cluster.vms("a"), [cluster.vm("a", "v1")]);
+    assert!(cluster.vms("b").is_empty());
+
+    // A name twice, a definition that is none, and what is not there.
+    let start = |text: &str| Request::VmStart { from: VmSource::Definition { file: "t.toml".into(), text: text.into() } };
+    assert!(cluster.refused("a", &start(&definition)).contains("'v1' is running"));
+    assert!(cluster.refused("a", &start("name = 'v2'\nmemory = 3\n")).contains("t.toml:2"));
+    assert!(cluster.refused("a", &Request::VmShow { name: "v2".into() }).contains("no VM 'v2'"));
+    let migrate = |vm: &str, to: &str| Request::Migrate {
+        vm: vm.into(),
+        to: to.into(),
+        options: MigrateOptions::default(),
+        detach: false,
+    };
+    assert!(cluster.refused("a", &migrate("v2", "b")).contains("no VM 'v2'"));
+    let unknown = cluster.refused("a", &migrate("v1", "nowhere"));
+    assert!(unknown.contains("nowhere") && unknown.contains("hosts.toml"), "{unknown}");
+    assert!(cluster.migrations("a").is_empty(), "nothing was begun");
+
+    for (from, to) in [("a", "b"), ("b", "a")] {
+        let moved = cluster.moved("v1", from, to);
+        assert_eq!((moved.source.as_str(), moved.target.as_str(), moved.role), (from, to, Role::Source));
+        assert!(moved.downtime_ms.is_some_and(|ms| ms < 5000), "{moved:?}");
+        runs_on(&cluster, "v1", to);
+        cluster.wait(SOON, "the VM is the target's alone", || cluster.vms(from).is_empty());
+        assert_eq!(cluster.vm(to, "v1").state, VmState::Running);
+        let there = cluster.migration(to, moved.id);
+        assert_eq!((there.role, there.outcome), (Role::Target, Some(Outcome::Moved)));
+    }
+    end(&cluster);
+
+    let Reply::Vm(stopped) =
+        cluster.asked("a", &Request::VmStop { name: "v1".into(), timeout_s: 0, force: true })
+    else {
+        panic!()
+    };
+    assert_eq!(stopped.state, VmState::Stopped);
+    assert!(cluster.where_runs("v1").is_empty() && cluster.qemus("a").is_empty());
+    cluster.asked("a", &Request::VmStart { from: VmSource::Name("v1".into()) });
+    runs_on(&cluster, "v1", "a");
+    end(&cluster);
+}
+
+#[test]
+fn a_console_speaks() {
+    let cluster = Cluster::up(settings());
+    // The firmware writes to the serial port, and waits for a key first.
+    let definition = cluster.bare("v1").replace("args = [", "args = ['-boot', 'menu=on,splash-time=2000', ");
+    cluster.start_vm("a", &definition.replace("[qemu]", "machine = 'q35,graphics=off'\n[qemu]"));
+    let mut console = Command::new(env!("CARGO_BIN_EXE_skein"));
+    console.args(["vm", "--socket"]).arg(cluster.run_dir("a").join("agent.sock"));
+    let said = console.args(["console", "v1", "--linger", "4"]).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("Booting from") || said.contains("No bootable device"), "{said}");
+}
+
+#[test]
+fn a_working_guest_moves_over_two_nics_and_stays_whole() {
+    let mut cluster = Cluster::up(Settings { nics: 2, rates: vec![Some(300)], ..settings() });
+    let params = Params { fill_mb: 100, rewrite_mb: 40, rewrite: Rewrite::Quarter, rate: 3000, ..Params::default() };
+    let definition = cluster.working("w1", &params);
+    cluster.start_vm("a", &definition);
+    cluster.wait_working("w1");
+    for (from, to) in [("a", "b"), ("b", "a")] {
+        let before = cluster.lab().counters(from).unwrap();
+        cluster.moved("w1", from, to);
+        runs_on(&cluster, "w1", to);
+        assert!(cluster.beats_on("w1", to, DEADLINE), "its heart beats on {to}");
+        let after = cluster.lab().counters(from).unwrap();
+        for nic in ["nic0", "nic1"] {
+            let sent = after[nic].tx_bytes - before[nic].tx_bytes;
+            assert!(sent > 20 << 20, "{nic} carried {sent} bytes");
+        }
+        if qemu_keeps_writes() {
+            let verdict = cluster.verify("w1");
+            assert_eq!(verdict.pages, 100 << 8);
+        }
+        let written = || cluster.talk("w1", |agent| agent.status()).written;
+        let before = written();
+        cluster.wait(DEADLINE, "it goes on writing", || written() > before);
+    }
+    if qemu_keeps_writes() {
+        // That it would find what is wrong.
+        cluster.talk("w1", |agent| agent.corrupt(None));
+        assert_eq!(cluster.talk("w1", |agent| agent.verify(DEADLINE)).bad, 1);
+    } else {
+        println!("skipped: this QEMU loses writes of emulated guests, so their memory is not compared");
+    }
+    end(&cluster);
+}
+
+#[test]
+fn what_stands_against_a_migration_is_told_before_anything_is_touched() {
+    let mut cluster = Cluster::up(settings());
+    for vm in ["v1", "v2"] {
+        cluster.start_vm("a", &cluster.bare(vm));
+    }
+    let blocking = |cluster: &Cluster, vm: &str, to: &str| {
+        let check = cluster.check_move(vm, "a", to);
+        let blocking = check.problems.iter().filter(|problem| problem.severity == Severity::Blocks);
+        blocking.map(|problem| (problem.kind, problem.cure.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(blocking(&cluster, "v1", "b"), [], "{:?}", cluster.check_move("v1", "a", "b"));
+    assert!(cluster.check_move("v1", "a", "b").problems.iter().all(|problem| !problem.cure.is_empty()));
+    assert!(matches!(&blocking(&cluster, "v1", "a")[..], [(ProblemKind::SameHost, _)]));
+
+    // The name is taken there, by a guest of the same name that is another one.
+    let other = "name = 'v1'\nmemory = '32 MiB'\naccel = 'tcg'\n";
+    cluster.start_vm("b", other);
+    assert!(matches!(&blocking(&cluster, "v1", "b")[..], [(ProblemKind::NameTaken, _)]));
+    let Reply::Check(check) = cluster.asked(
+        "a",
+        &Request::Migrate { vm: "v1".into(), to: "b".into(), options: MigrateOptions::default(), detach: false },
+    ) else {
+        panic!("it blocks")
+    };
+    assert!(check.blocks());
+    cluster.asked("b", &Request::VmStop { name: "v1".into(), timeout_s: 0, force: true });
+    assert!(matches!(&blocking(&cluster, "v1", "b")[..], [(ProblemKind::NameTaken, _)]));
+    cluster.asked("b", &Request::VmForget { name: "v1".into() });
+    assert_eq!(blocking(&cluster, "v1", "b"), []);
+
+    // No room, no QEMU: both at once.
+    cluster.stop("b");
+    let usual = cluster.settings().clone();
+    *cluster.settings() = Settings { incoming: 0, qemu: "/nonexistent/qemu".into(), ..usual.clone() };
+    cluster.start("b");
+    let mut kinds: Vec<_> = blocking(&cluster, "v1", "b").into_iter().map(|(kind, _)| kind).collect();
+    kinds.sort();
+    assert_eq!(kinds, [ProblemKind::Places, ProblemKind::QemuMissing]);
+
+    // Nobody there.
+    cluster.stop("b");
+    let begin = Instant::now();
+    let refused = cluster.refused(
+        "a",
+        &Request::Check { vm: "v1".into(), to: "b".into(), options: MigrateOptions::default() },
+    );
+    assert!(refused.contains('b') && begin.elapsed() < Duration::from_secs(25), "{refused} {:?}", begin.elapsed());
+    assert!(cluster.migrations("a").is_empty(), "nothing was begun");
+    *cluster.settings() = usual;
+    cluster.start("b");
+    assert!(cluster.vms("b").is_empty());
+    for vm in ["v1", "v2"] {
+        cluster.moved(vm, "a", "b");
+    }
+    end(&cluster);
+}
+
+/// The source's host was lost and set up anew: nobody will ever ask the target for what it has.
+#[test]
+fn what_an_earlier_try_left_is_named_and_can_be_removed() {
+    let mut cluster = Cluster::up(settings());
+    cluster.start_vm("a", &cluster.bare("v1"));
+    let migration = copying(&cluster, "v1");
+    cluster.kill("a");
+    assert!(cluster.kill_qemu("v1", "a"));
+    for dir in [cluster.state_dir("a"), cluster.run_dir("a")] {
+        fs::remove_dir_all(dir).unwrap();
+    }
+    is_slow(&cluster, false);
+    cluster.start("a");
+    cluster.start_vm("a", &cluster.bare("v1"));
+    runs_on(&cluster, "v1", "a");
+    let check = cluster.check_move("v1", "a", "b");
+    let left: Vec<_> = check.problems.iter().filter(|problem| problem.kind == ProblemKind::Leftover).collect();
+    assert!(matches!(&left[..], [one] if one.cure.contains(&migration.id.to_string())), "{check:?}");
+    cluster.asked("b", &Request::MigrationCancel { id: migration.id.to_string() });
+    cluster.wait(DEADLINE, "it is gone", || !cluster.check_move("v1", "a", "b").blocks());
+    cluster.moved("v1", "a", "b");
+    runs_on(&cluster, "v1", "b");
+    cluster.check();
+}
+
+#[test]
+fn a_migration_that_is_called_off_leaves_nothing_and_can_be_repeated() {
+    let cluster = Cluster::up(settings());
+    cluster.start_vm("a", &cluster.bare("v1"));
+    for host in ["a", "b"] {
+        let migration = copying(&cluster, "v1");
+        let begin = Instant::now();
+        cluster.asked(host, &Request::MigrationCancel { id: migration.id.to_string()[..8].to_owned() });
+        let over = cluster.watched("a", migration.id);
+        let expected = if host == "a" { Why::Cancelled } else { Why::TargetRefused };
+        assert_eq!((over.outcome, over.why), (Some(Outcome::Kept), Some(expected)), "{over:?}");
+        assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+        is_slow(&cluster, false);
+        runs_on(&cluster, "v1", "a");
+        cluster.wait(SOON, "nothing is left there", || cluster.vms("b").is_empty() && cluster.qemus("b").is_empty());
+        cluster.wait_clean(SOON);
+        let again = cluster.refused("a", &Request::MigrationCancel { id: migration.id.to_string() });
+        assert!(again.contains("is over"), "{again}");
+    }
+    cluster.moved("v1", "a", "b");
+    end(&cluster);
+}
+
+#[test]
+fn limits_queue_and_priorities_order() {
+    let cluster = Cluster::up(Settings { outgoing: 1, ..settings() });
+    let vms = ["v1", "v2", "v3", "v4"];
+    for vm in vms {
+        // The first takes some seconds, in which the others are asked for.
+        let memory = if vm == "v1" { "1 GiB" } else { "64 MiB" };
+        cluster.start_vm("a", &cluster.bare(vm).replace("64 MiB", memory));
+    }
+    is_slow(&cluster, true);
+    let begin = |vm, priority| cluster.begin(vm, "a", "b", MigrateOptions { priority: Some(priority), ..Default::default() }).id;
+    let ids = [begin("v1", 100), begin("v2", 100), begin("v3", 200), begin("v4", 100)];
+    // A VM is moved once at a time.
+    let twice = cluster.check_move("v2", "a", "b");
+    assert!(twice.problems.iter().any(|problem| problem.kind == ProblemKind::MigrationUnderWay), "{twice:?}");
+    // One that waits is called off at once.
+    cluster.asked("a", &Request::MigrationCancel { id: "v4".into() });
+    assert_eq!(cluster.migration("a", ids[3]).outcome, Some(Outcome::Kept));
+    is_slow(&cluster, false);
+    let over: Vec<Migration> = ids.iter().map(|id| cluster.watched("a", *id)).collect();
+    let outcomes: Vec<_> = over.iter().filter_map(|migration| migration.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Moved, Outcome::Moved, Outcome::Moved, Outcome::Kept]);
+    // When each left the queue, and when it was over.
+    let spans = ids[..3].iter().map(|id| {
+        let events = cluster.migration("a", *id).events;
+        let time_of = |word: &str| {
+            let of = |event: &&skein_api::LoggedEvent| serde_json::to_string(event).unwrap().contains(word);
+            events.iter().find(of).unwrap_or_else(|| panic!("no {word}: {events:?}")).time.clone()
+        };
+        (time_of("\"begin\""), time_of("\"over\""))
+    });
+    let spans: Vec<_> = spans.collect();
+    assert!(spans[0].1 <= spans[2].0 && spans[2].1 <= spans[1].0, "v1, then v3, then v2: {spans:?}");
+    for vm in &vms[..3] {
+        runs_on(&cluster, vm, "b");
+    }
+    runs_on(&cluster, "v4", "a");
+    end(&cluster);
+}
+
+#[test]
+fn guests_pass_each_other() {
+    let cluster = Cluster::up(Settings { nics: 2, ..settings() });
+    cluster.start_vm("a", &cluster.bare("v1"));
+    cluster.start_vm("b", &cluster.bare("v2"));
+    let (mut from, mut to) = ("a", "b");
+    for _ in 0..3 {
+        thread::scope(|scope| {
+            scope.spawn(|| cluster.moved("v1", from, to));
+            scope.spawn(|| cluster.moved("v2", to, from));
+        });
+        (from, to) = (to, from);
+        runs_on(&cluster, "v1", from);
+        runs_on(&cluster, "v2", to);
+    }
+    end(&cluster);
+}
+
+#[test]
+fn guests_outlive_their_agent() {
+    let mut cluster = Cluster::up(settings());
+    let pids: Vec<_> = ["v1", "v2"].map(|vm| cluster.start_vm("a", &cluster.bare(vm)).pid).into();
+    let found = |cluster: &Cluster| {
+        let vms = cluster.vms("a");
+        assert_eq!(vms.iter().map(|vm| vm.pid).collect::<Vec<_>>(), pids);
+        assert!(vms.iter().all(|vm| vm.state == VmState::Running), "{vms:?}");
+    };
+    // Stopped in order, killed, and replaced by another build.
+    let upgrade = cluster.dir().join("skein-upgrade");
+    fs::copy(env!("CARGO_BIN_EXE_skein"), &upgrade).unwrap();
+    for round in 0..3 {
+        if round == 1 { cluster.kill("a") } else { cluster.stop("a") }
+        runs_on(&cluster, "v1", "a");
+        let program = (round == 2).then(|| upgrade.clone());
+        cluster.start_as("a", &Start { program, ..Start::default() });
+        found(&cluster);
+    }
+    // One that hangs comes back.
+    cluster.signal("a", Signal::SIGSTOP);
+    thread::sleep(Duration::from_secs(1));
+    cluster.signal("a", Signal::SIGCONT);
+    found(&cluster);
+    for vm in ["v1", "v2"] {
+        cluster.moved(vm, "a", "b");
+    }
+    end(&cluster);
+}
+
+#[test]
+fn a_guest_whose_agent_dies_in_mid_migration_stays_where_it_is() {
+    let mut cluster = Cluster::up(settings());
+    cluster.start_vm("a", &cluster.bare("v1"));
+    let upgrade = cluster.dir().join("skein-upgrade");
+    fs::copy(env!("CARGO_BIN_EXE_skein"), &upgrade).unwrap();
+    for (host, replaced) in [("a", false), ("b", false), ("a", true), ("b", true)] {
+        let migration = copying(&cluster, "v1");
+        let begin = Instant::now();
+        if replaced {
+            cluster.stop(host);
+            cluster.start_as(host, &Start { program: Some(upgrade.clone()), ..Start::default() });
+        } else {
+            cluster.kill(host);
+            thread::sleep(Duration::from_millis(200));
+            cluster.start(host);
+        }
+        is_slow(&cluster, false);
+        let over = || {
+            let there = cluster.migrations("b").into_iter().find(|one| one.id == migration.id);
+            cluster.migration("a", migration.id).outcome == Some(Outcome::Kept)
+                && there.is_none_or(|one| one.outcome == Some(Outcome::Kept))
+        };
+        cluster.wait(DEADLINE, "both know that it is kept", over);
+        let after = begin.elapsed();
+        runs_on(&cluster, "v1", "a");
+        println!("agent of {host} {}: kept after {} ms", if replaced { "replaced" } else { "killed" }, after.as_millis());
+        assert!(after < SOON, "{after:?}");
+        cluster.wait_clean(SOON);
+        cluster.moved("v1", "a", "b");
+        cluster.moved("v1", "b", "a");
+    }
+    end(&cluster);
+}
+
+#[test]
+fn a_qemu_that_somebody_else_started_is_adopted_and_moved() {
+    let settings = settings();
+    let found = Command::new("sh").args(["-c", "command -v \"$0\""]).arg(&settings.qemu).output().unwrap().stdout;
+    let program = String::from_utf8(found).unwrap().trim().to_owned();
+    if fs::read(&program).unwrap().starts_with(b"#!") {
+        println!("skipped: {program} is a script, without which the program in it cannot be started");
+        return;
+    }
+    let cluster = Cluster::up(settings);
+    cluster.witness().watch(&cluster.sockets(), "old1");
+    let (qmp, config) = (cluster.dir().join("old1.qmp"), cluster.dir().join("old1.cfg"));
+    fs::write(&config, configuration(&cluster.sockets(), "old1")).unwrap();
+    let line = format!(
+        "-name old1 -nodefaults -no-user-config -display none -accel tcg -machine q35 -m 64 \
+         -qmp unix:{},server=on,wait=off -readconfig {}",
+        qmp.display(),
+        config.display()
+    );
+    let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    let mut child = cluster.spawn("a", program.as_ref(), &words);
+    runs_on(&cluster, "old1", "a");
+    let adopt = |qmp: &std::path::Path| Request::VmAdopt { qmp: qmp.to_owned(), name: None };
+    assert!(cluster.refused("a", &adopt(&cluster.dir().join("none.qmp"))).contains("none.qmp"));
+    let Reply::Vm(vm) = cluster.asked("a", &adopt(&qmp)) else { panic!() };
+    assert!(vm.adopted && vm.name == "old1" && vm.state == VmState::Running, "{vm:?}");
+    assert_eq!(vm.pid, Some(child.id()));
+    let moved = cluster.moved("old1", "a", "b");
+    runs_on(&cluster, "old1", "b");
+    assert!(until(SOON, || child.try_wait().unwrap().is_some()), "the old QEMU is gone: {moved:?}");
+    cluster.wait(SOON, "it is the target's alone", || cluster.vms("a").is_empty());
+    cluster.moved("old1", "b", "a");
+    runs_on(&cluster, "old1", "a");
+    end(&cluster);
+}
+
+#[test]
+fn a_disk_that_takes_nothing_refuses_new_migrations_and_harms_none() {
+    let mut cluster = Cluster::idle(settings());
+    cluster.mount_state("a", 3 << 20);
+    cluster.start("a");
+    cluster.start("b");
+    for vm in ["v1", "v2"] {
+        cluster.start_vm("a", &cluster.bare(vm));
+    }
+    // Full, in the middle of a migration: it ends as any other.
+    let migration = copying(&cluster, "v1");
+    let filler = cluster.state_dir("a").join("filler");
+    let full = fs::write(&filler, vec![0; 4 << 20]).unwrap_err();
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    is_slow(&cluster, false);
+    assert_eq!(cluster.watched("a", migration.id).outcome, Some(Outcome::Moved));
+    runs_on(&cluster, "v1", "b");
+    // New ones are refused, in words; the guest runs on.
+    let check = cluster.check_move("v2", "a", "b");
+    let told: Vec<_> = check.problems.iter().filter(|problem| problem.kind == ProblemKind::Journal).collect();
+    assert!(check.blocks() && matches!(&told[..], [one] if one.what.contains("space")), "{check:?}");
+    runs_on(&cluster, "v2", "a");
+    fs::remove_file(&filler).unwrap();
+    cluster.moved("v2", "a", "b");
+    cluster.moved("v2", "b", "a");
+
+    // Read-only: a file system that is written to cannot become so, thus with a new agent.
+    cluster.stop("a");
+    cluster.set_state_read_only("a", true);
+    cluster.begin_start("a", &Start::default());
+    assert!(until(DEADLINE, || !cluster.is_up("a")), "an agent that cannot keep its promises does not start");
+    let log = fs::read_to_string(cluster.dir().join("a/agent.log")).unwrap();
+    assert!(log.lines().last().is_some_and(|line| line.to_lowercase().contains("read-only")), "{log}");
+    runs_on(&cluster, "v2", "a");
+    cluster.kill("a");
+    cluster.set_state_read_only("a", false);
+    cluster.start("a");
+    cluster.moved("v2", "a", "b");
+    end(&cluster);
+}

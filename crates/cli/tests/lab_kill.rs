@@ -1,0 +1,407 @@
+//! The kill matrix: at every step of a migration, the agent of the source, of the target, both, or a QEMU is killed.
+//! Never do two guests run, and within five seconds the agents agree where it does, by themselves. Needs root.
+//!
+//! `SKEIN_KILL=WORDS` runs only the cases whose name (`source-before-write-grant target-agent`) has all the words.
+// Timeout: 900 s
+// Features: fault-points
+#![cfg(feature = "fault-points")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use skein_api::{MigrateOptions, Reply, Request, VmState};
+use skein_handover::{MigrationId, Outcome, SourcePhase, Stage};
+use skein_lab_cluster::{Cluster, Settings, Start, until};
+
+const VM: &str = "v";
+/// What the issue of all this is.
+const RESOLVED_WITHIN: Duration = Duration::from_secs(5);
+/// How long is looked on, to tell how late it is.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// A step that is not there after this is not taken.
+const STEP_TIME: Duration = Duration::from_secs(20);
+/// It may be a step that comes after the outcome is certain.
+const SOON: Duration = Duration::from_secs(1);
+/// After an action its message is on its way, and its order with QEMU.
+const AFTER: Duration = Duration::from_millis(20);
+/// Until an agent that was killed is started again.
+const RESTART: Duration = Duration::from_millis(200);
+/// A guest whose migration is called off has some seconds of copying before it.
+const SLOW_MBIT: u32 = 4;
+
+/// The steps of a migration that succeeds.
+const STEPS: [&str; 21] = [
+    "source write-begin",
+    "source send-prepare",
+    "target write-begin",
+    "target send-preparing",
+    "target order-start",
+    "target send-ready",
+    "source order-migrate",
+    "source order-continue",
+    "target send-completed",
+    "source write-grant",
+    "source send-grant",
+    "target write-run",
+    "target send-run",
+    "target order-continue",
+    "target send-running",
+    "source write-release",
+    "source order-quit",
+    "source send-settle",
+    "target write-settled",
+    "target send-settled",
+    "source write-settled",
+];
+/// The steps of one that is called off.
+const ABORT_STEPS: [&str; 10] = [
+    "source order-cancel",
+    "source send-abort",
+    "target order-kill",
+    "target send-refusing",
+    "target write-refused",
+    "target send-refused",
+    "source write-keep",
+    "source send-settle",
+    "target write-settled",
+    "source write-settled",
+];
+/// From here on the target has all of the guest: without the source's QEMU it goes on there.
+const TARGET_HAS_IT: [&str; 12] = [
+    "source write-grant",
+    "source send-grant",
+    "target write-run",
+    "target send-run",
+    "target order-continue",
+    "target send-running",
+    "source write-release",
+    "source order-quit",
+    "source send-settle",
+    "target write-settled",
+    "target send-settled",
+    "source write-settled",
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Victim {
+    SourceAgent,
+    TargetAgent,
+    BothAgents,
+    SourceQemu,
+    TargetQemu,
+}
+
+use Victim::{BothAgents, SourceAgent, SourceQemu, TargetAgent, TargetQemu};
+
+const VICTIMS: [(Victim, &str); 5] = [
+    (SourceAgent, "source-agent"),
+    (TargetAgent, "target-agent"),
+    (BothAgents, "both-agents"),
+    (SourceQemu, "source-qemu"),
+    (TargetQemu, "target-qemu"),
+];
+
+/// What became of a case.
+#[derive(Clone, Debug)]
+enum Became {
+    /// There was nobody to kill.
+    Nobody,
+    Resolved {
+        guest: Outcome,
+        after: Duration,
+        clean_after: Duration,
+    },
+    Failed(String),
+}
+
+struct World {
+    cluster: Cluster,
+    /// Where the guest is.
+    at: String,
+}
+
+impl World {
+    fn new(program: &Path) -> World {
+        let cluster = Cluster::up(Settings::new(program.to_owned()));
+        cluster.start_vm("a", &cluster.bare(VM));
+        World { cluster, at: "a".into() }
+    }
+
+    fn other(&self) -> String {
+        if self.at == "a" { "b".into() } else { "a".into() }
+    }
+
+    fn fault_file(&self) -> PathBuf {
+        self.cluster.dir().join("fault")
+    }
+
+    fn case(&mut self, step: &str, moment: &str, victim: Victim, call_off: bool) -> Became {
+        let (source, target) = (self.at.clone(), self.other());
+        let (side, action) = step.split_once(' ').unwrap();
+        let label = format!("{side}-{moment}-{action}");
+        let halted = if side == "source" { &source } else { &target };
+        let file = self.fault_file();
+        let env = [("SKEIN_FAULT_POINT", label.clone()), ("SKEIN_FAULT_FILE", file.display().to_string())];
+        let env = env.map(|(name, value)| (name.to_owned(), value)).to_vec();
+        self.cluster.stop(halted);
+        self.cluster.start_as(halted, &Start { env, ..Start::default() });
+        let cluster = &mut self.cluster;
+
+        let slow = |cluster: &Cluster, rate| cluster.lab().rate("a", 0, rate).unwrap();
+        let client = cluster.client(&source);
+        let id = if call_off {
+            slow(cluster, Some(SLOW_MBIT));
+            let id = cluster.begin(VM, &source, &target, MigrateOptions::default()).id;
+            let copies = || {
+                let now = cluster.migration(&source, id);
+                now.stage == Some(Stage::Source(SourcePhase::Precopy)) && now.copy.is_some()
+            };
+            cluster.wait(STEP_TIME, "it copies", copies);
+            // Its answer waits for the owner, which may be halted.
+            thread::spawn(move || {
+                let _ = client.call(&Request::MigrationCancel { id: id.to_string() }, STEP_TIME);
+            });
+            id
+        } else {
+            cluster.begin(VM, &source, &target, MigrateOptions::default()).id
+        };
+        let is_over = || !call_off && cluster.migration(&source, id).outcome.is_some();
+        if !until(STEP_TIME, || file.exists() || is_over()) || !until(SOON, || file.exists()) {
+            let how = cluster.migration(&source, id).outcome;
+            return Became::Failed(format!("the step was never taken, and it is {how:?}"));
+        }
+        if moment == "after" {
+            thread::sleep(AFTER);
+        }
+        if call_off {
+            slow(cluster, None);
+        }
+
+        let begin = Instant::now();
+        let mut killed = Vec::new();
+        match victim {
+            SourceAgent => killed.push(source.clone()),
+            TargetAgent => killed.push(target.clone()),
+            BothAgents => killed.extend([source.clone(), target.clone()]),
+            SourceQemu | TargetQemu => {
+                let host = if victim == SourceQemu { &source } else { &target };
+                if !cluster.kill_qemu(VM, host) {
+                    fs::remove_file(&file).unwrap();
+                    self.settle_down();
+                    return Became::Nobody;
+                }
+            }
+        }
+        for host in &killed {
+            cluster.kill(host);
+        }
+        let _ = fs::remove_file(&file);
+        if !killed.is_empty() {
+            thread::sleep((begin + RESTART).saturating_duration_since(Instant::now()));
+        }
+        for host in &killed {
+            cluster.begin_start(host, &Start::default());
+        }
+        for host in &killed {
+            cluster.wait_ready(host);
+        }
+
+        let mut state = String::new();
+        let is_resolved = || {
+            let found = resolved(cluster, id, &source, &target);
+            state = found.clone().err().unwrap_or_default();
+            found.is_ok()
+        };
+        if !until(PATIENCE, is_resolved) {
+            return Became::Failed(format!("not resolved: {state}"));
+        }
+        let after = begin.elapsed();
+        let mut left = Vec::new();
+        let is_clean = || {
+            left = cluster.leftovers();
+            left.is_empty()
+        };
+        if !until(PATIENCE, is_clean) {
+            return Became::Failed(format!("left over: {left:#?}"));
+        }
+        let clean_after = begin.elapsed();
+        cluster.check();
+        if clean_after > RESOLVED_WITHIN {
+            return Became::Failed(format!(
+                "resolved after {} ms, clean after {}",
+                after.as_millis(),
+                clean_after.as_millis()
+            ));
+        }
+        let guest = match resolved(cluster, id, &source, &target) {
+            Ok(Some(host)) if host == source => Outcome::Kept,
+            Ok(Some(_)) => Outcome::Moved,
+            Ok(None) => Outcome::Ended,
+            Err(state) => return Became::Failed(format!("resolved, and then not any more: {state}")),
+        };
+        let runs = cluster.witness().runs(VM);
+        let ran_last = runs.last().expect("it ran").host.clone();
+        let had_it = match victim {
+            SourceQemu => ran_last == source && (call_off || !TARGET_HAS_IT.contains(&step)),
+            TargetQemu => ran_last == target,
+            _ => false,
+        };
+        match guest {
+            Outcome::Ended if !had_it => {
+                return Became::Failed(format!("it runs nowhere, and the QEMU that had it was not killed: {runs:?}"));
+            }
+            Outcome::Moved if call_off => return Became::Failed("called off, and moved".into()),
+            _ => {}
+        }
+        self.settle_down();
+        Became::Resolved { guest, after, clean_after }
+    }
+
+    /// Moves the guest once more, or starts it where there is none.
+    fn settle_down(&mut self) {
+        let cluster = &self.cluster;
+        cluster.wait_clean(PATIENCE);
+        match &cluster.where_runs(VM)[..] {
+            [] => {
+                for host in cluster.hosts() {
+                    if cluster.vms(&host).iter().any(|vm| vm.name == VM) {
+                        cluster.asked(&host, &Request::VmForget { name: VM.into() });
+                    }
+                }
+                cluster.start_vm("a", &cluster.bare(VM));
+                self.at = "a".into();
+            }
+            [host] => {
+                let to = if host == "a" { "b" } else { "a" };
+                cluster.moved(VM, host, to);
+                self.at = to.into();
+            }
+            more => panic!("it runs on {more:?}"),
+        }
+        cluster.wait(STEP_TIME, "it runs where it is", || cluster.where_runs(VM) == [self.at.as_str()]);
+        cluster.wait_clean(PATIENCE);
+    }
+}
+
+/// The host where it runs, or none, if that is certain and both agents say so.
+fn resolved(cluster: &Cluster, id: MigrationId, source: &str, target: &str) -> Result<Option<String>, String> {
+    let soon = Duration::from_secs(2);
+    let mut known = BTreeMap::new();
+    let mut outcomes = Vec::new();
+    for host in [source, target] {
+        let client = cluster.client(host);
+        let migrations = match client.call(&Request::MigrationList, soon) {
+            Ok(Reply::Migrations { migrations }) => migrations,
+            other => return Err(format!("{host}: {other:?}")),
+        };
+        for one in &migrations {
+            if one.outcome.is_none() || one.in_doubt {
+                return Err(format!("{host}: {} is {:?}, in doubt {}", one.id, one.stage, one.in_doubt));
+            }
+        }
+        outcomes.extend(migrations.iter().find(|one| one.id == id).and_then(|one| one.outcome));
+        match client.call(&Request::VmList, soon) {
+            Ok(Reply::Vms { vms }) => known.extend(vms.into_iter().map(|vm| (host.to_owned(), vm))),
+            other => return Err(format!("{host}: {other:?}")),
+        }
+    }
+    // That it ended is for the source to know; to the target it did not come.
+    if let [one, other] = outcomes[..]
+        && (one == Outcome::Moved) != (other == Outcome::Moved)
+    {
+        return Err(format!("the source says {one:?}, the target {other:?}"));
+    }
+    let running: Vec<&String> =
+        known.iter().filter(|(_, vm)| vm.state == VmState::Running).map(|(host, _)| host).collect();
+    let by_qemu = cluster.where_runs(VM);
+    match (&running[..], &by_qemu[..]) {
+        ([], []) if known.values().all(|vm| vm.state == VmState::Stopped) => Ok(None),
+        ([agent], [qemu]) if *agent == qemu && known.len() == 1 => Ok(Some(qemu.clone())),
+        _ => {
+            let known: Vec<_> = known.iter().map(|(host, vm)| (host, vm.state, &vm.note, vm.migration)).collect();
+            Err(format!("the agents have {known:?}, it runs on {by_qemu:?}"))
+        }
+    }
+}
+
+#[test]
+fn whoever_is_killed_wherever_one_guest_runs() {
+    let words: Vec<String> =
+        std::env::var("SKEIN_KILL").unwrap_or_default().split_whitespace().map(str::to_owned).collect();
+    let steps = STEPS.iter().map(|step| (*step, false)).chain(ABORT_STEPS.iter().map(|step| (*step, true)));
+    // What is built meanwhile may lack the feature.
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("skein");
+    fs::copy(env!("CARGO_BIN_EXE_skein"), &program).unwrap();
+    let mut world: Option<World> = None;
+    let mut failures = Vec::new();
+    let (mut resolved, mut clean) = (Vec::new(), Vec::new());
+    let mut unneeded = 0;
+    println!("ms until it was resolved: m moved, k kept, e ended with its QEMU; - there was no such QEMU");
+    println!("{:32}{}", "", VICTIMS.map(|(_, name)| format!("{name:>14}")).concat());
+    for (step, call_off) in steps {
+        for moment in ["before", "after"] {
+            let row =
+                format!("{}{}", step.replacen(' ', &format!(" {moment} "), 1), if call_off { " (cancel)" } else { "" });
+            let mut cells = Vec::new();
+            for (victim, name) in VICTIMS {
+                let case = format!("{row} {name}");
+                if !words.iter().all(|word| case.contains(word.as_str())) {
+                    continue;
+                }
+                let mut own = world.take().unwrap_or_else(|| World::new(&program));
+                let became = catch_unwind(AssertUnwindSafe(|| own.case(step, moment, victim, call_off)));
+                let became = became.unwrap_or_else(|panic| {
+                    let said = panic.downcast_ref::<String>().cloned();
+                    Became::Failed(
+                        said.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default(),
+                    )
+                });
+                cells.push(match &became {
+                    Became::Nobody => "-".to_owned(),
+                    Became::Resolved { guest, after, .. } => {
+                        let letter = match guest {
+                            Outcome::Moved => "m",
+                            Outcome::Kept => "k",
+                            Outcome::Ended => "e",
+                        };
+                        format!("{letter} {}", after.as_millis())
+                    }
+                    Became::Failed(_) => "FAILED".to_owned(),
+                });
+                match became {
+                    Became::Nobody => unneeded += 1,
+                    Became::Resolved { after, clean_after, .. } => {
+                        resolved.push(after);
+                        clean.push(clean_after);
+                    }
+                    Became::Failed(why) => {
+                        eprintln!("FAILED {case}: {why:.600}\n{}", own.cluster.report());
+                        failures.push(format!("{case}: {why:.600}"));
+                        continue;
+                    }
+                }
+                world = Some(own);
+            }
+            if !cells.is_empty() {
+                println!("{row:32}{}", cells.iter().map(|cell| format!("{cell:>14}")).collect::<String>());
+            }
+        }
+    }
+    println!("{} cases, {unneeded} more without a victim", resolved.len() + failures.len());
+    println!("resolved {}", distribution(&mut resolved));
+    println!("clean    {}", distribution(&mut clean));
+    assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
+    assert!(!resolved.is_empty(), "no case has these words");
+}
+
+fn distribution(times: &mut [Duration]) -> String {
+    times.sort();
+    let Some(last) = times.len().checked_sub(1) else { return "-".into() };
+    let at = |share: f64| times[(last as f64 * share) as usize].as_millis();
+    format!("median {} ms, 90 % {} ms, 99 % {} ms, longest {} ms", at(0.5), at(0.9), at(0.99), at(1.0))
+}
