@@ -275,6 +275,8 @@ impl Cluster {
                     Some(before) if before == *outcome => {}
                     // One that was kept, and not settled before its agent and its QEMU ended.
                     Some(Outcome::Kept) if *outcome == Outcome::Ended => {}
+                    // It ran there, that could not be written, and then both were gone.
+                    Some(Outcome::Moved) if *outcome == Outcome::Ended && self.is_lost(host, id) => {}
                     Some(before) => self.fail(format!("h{host} says that {id} {outcome:?}, after {before:?}")),
                 }
                 // Whether one that was killed as it was told to run had run nobody can know.
@@ -286,6 +288,10 @@ impl Cluster {
             }
             _ => {}
         }
+    }
+
+    fn is_lost(&self, host: HostIx, id: MigrationId) -> bool {
+        self.hosts[host].sources.get(&id).is_some_and(|qemu| self.vms[self.qemus[*qemu].vm].lost)
     }
 
     // ---- the journal ----

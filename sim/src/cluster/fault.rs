@@ -143,7 +143,8 @@ impl Fault {
                 let fault = match rng.below(if kills_only { 4 } else { 9 }) {
                     0..3 => Fault::Crash { host, restart },
                     3 => Fault::KillQemu { pick: rng.next() },
-                    4 | 5 => Fault::HostOff { host: *rng.pick(&[host, other]), lasts },
+                    // Long enough for an alarm, and for somebody to look at it.
+                    4 | 5 => Fault::HostOff { host: *rng.pick(&[host, other]), lasts: lasts.max(4 * S) },
                     6 => Fault::CutOff { host, lasts },
                     7 => Fault::DiskFlaky { host, lasts },
                     _ => Fault::Pause { host, lasts },
