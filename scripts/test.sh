@@ -6,7 +6,8 @@
 #   lab_NAME         tests/lab_NAME of some crate: needs root, network namespaces, QEMU; one test at a time
 #
 # A tier has ten minutes, unless its file says otherwise in a line "// Timeout: 900 s". With a line "// QEMU: 7.2 10" it
-# runs once with each of these (scripts/qemu.sh), else with the system's. Logs lie in target/test/.
+# runs once with each of these (scripts/qemu.sh), else with the system's; "// Features: NAME" builds it with features of
+# its package. Logs lie in target/test/.
 # The last line is "N passed, N failed": the tests of all tiers, and one for each tier that has no count of its own.
 set -euo pipefail
 export LC_ALL=C CARGO_TERM_COLOR=never
@@ -68,7 +69,7 @@ tier_of() {
   case $1 in
     # The files only; `make fmt` does the rest.
     fmt) tier fmt 60 cargo fmt --all -- --check -l ;;
-    clippy) tier clippy 1200 cargo clippy --locked --workspace --all-targets -- -D warnings ;;
+    clippy) tier clippy 1200 cargo clippy --locked --workspace --all-targets --features skein/fault-points -- -D warnings ;;
     doc) RUSTDOCFLAGS="-D warnings" tier doc 600 cargo doc --locked --workspace --no-deps --document-private-items ;;
     unit)
       tier unit 1200 cargo test --locked --workspace --no-fail-fast --lib --bins "${quick[@]}"
@@ -81,7 +82,10 @@ tier_of() {
       # Built as who calls, run as root.
       local runner=()
       [ "$(id -u)" = 0 ] || runner=(env CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo -n -E")
-      local command=("${runner[@]}" cargo test --locked -p "${package[$1]}" --test "$1" -- --test-threads=1 --nocapture)
+      local features
+      features=$(sed -nE 's#^//!? ?Features: ([a-z0-9, -]+)$#\1#p' "${file[$1]}" | head -n 1)
+      local command=("${runner[@]}" cargo test --locked -p "${package[$1]}" --features "$features" --test "$1" --
+        --test-threads=1 --nocapture)
       local versions version qemu
       versions=$(sed -nE 's#^//!? ?QEMU: ([0-9. ]+)$#\1#p' "${file[$1]}" | head -n 1)
       [ -n "$versions" ] || tier "$1" "${seconds:-600}" "${command[@]}"
