@@ -134,6 +134,9 @@ struct KeptProcess {
     qmp: PathBuf,
     /// The migration that it waits for.
     incoming: Option<MigrationId>,
+    /// The migration that takes its guest away.
+    #[serde(default)]
+    outgoing: Option<MigrationId>,
 }
 
 /// A VM.
@@ -312,7 +315,7 @@ impl Vms {
     fn find(self: &Arc<Self>, name: &str) -> Option<Arc<Vm>> {
         let dir = self.dirs.vm(name);
         let process = read::<KeptProcess>(&dir.join("process.json"));
-        let process = process.and_then(|kept| Some((Process::attach(kept.process).ok()??, kept.qmp, kept.incoming)));
+        let process = process.and_then(|kept| Some((Process::attach(kept.process).ok()??, kept)));
         // What runs now, also if an older definition is there; else what could be started.
         let running = process.as_ref().and_then(|_| read(&dir.join("vm.json")));
         let kept: Option<Kept> = running.or_else(|| read(&self.file(name)));
@@ -322,12 +325,12 @@ impl Vms {
             return None;
         };
         let vm = Arc::new(Vm { name: name.to_owned(), dir, kept: Mutex::new(kept), state: Mutex::default() });
-        let Some((process, qmp, incoming)) = process else {
+        let Some((process, KeptProcess { qmp, incoming, outgoing, .. })) = process else {
             self.clean(&vm);
             return Some(vm);
         };
         vm.state.lock().incoming = incoming.is_some();
-        vm.state.lock().migration = incoming;
+        vm.state.lock().migration = incoming.or(outgoing);
         let process = Arc::new(process);
         match Monitor::connect(&qmp, ATTACH_TIME) {
             Ok(monitor) => {
@@ -478,7 +481,7 @@ impl Vms {
         let running = state.running.clone();
         drop(state);
         let kept = self.keep(vm).and_then(|()| match running {
-            Some(running) => self.keep_process(vm, running.process.id(), None),
+            Some(running) => self.keep_process(vm, running.process.id(), None, None),
             None => Ok(()),
         });
         if let Err(error) = kept {
@@ -497,10 +500,20 @@ impl Vms {
         }
     }
 
+    /// A VM's migration begins to take its guest away: after a crash it is known by its process, not by its name, which
+    /// the guest may have come back under.
+    pub(crate) fn leaves(&self, vm: &Vm, id: MigrationId) -> Result<(), VmError> {
+        let process = vm.process().ok_or_else(|| VmError::NotRunning(vm.name.clone()))?;
+        self.keep_process(vm, process.id(), None, Some(id))
+    }
+
     /// A VM's migration is over.
     pub(crate) fn settled(self: &Arc<Self>, vm: &Vm) {
         vm.set_migration(None, false, false);
-        if vm.process().is_some() {
+        if let Some(process) = vm.process() {
+            if let Err(error) = self.keep_process(vm, process.id(), None, None) {
+                warn!(vm = vm.name, "{}", told(&error));
+            }
             return;
         }
         if vm.state.lock().incoming {
@@ -548,7 +561,7 @@ impl Vms {
         let kept = fs::create_dir_all(&vm.dir)
             .map_err(io_error(vm.dir.display().to_string()))
             .and_then(|()| self.keep(&vm))
-            .and_then(|()| self.keep_process(&vm, process.id(), None));
+            .and_then(|()| self.keep_process(&vm, process.id(), None, None));
         if let Err(error) = kept {
             self.vms.lock().remove(&vm.name);
             return Err(error);
@@ -633,7 +646,7 @@ impl Vms {
         let (process, log) = started.map_err(of_qemu)?;
         let process = Arc::new(process);
         // Before anything is asked of it, so that another agent would find it.
-        let remembered = self.keep_process(vm, process.id(), incoming).and_then(|()| {
+        let remembered = self.keep_process(vm, process.id(), incoming, None).and_then(|()| {
             let bytes = serde_json::to_vec(&*vm.kept.lock()).expect("plain data always serialises");
             replace(&vm.dir.join("vm.json"), &bytes).map_err(io_error("cannot remember the VM"))
         });
@@ -731,9 +744,15 @@ impl Vms {
         replace(&self.file(&vm.name), &bytes).map_err(io_error(format!("cannot remember '{}'", vm.name)))
     }
 
-    fn keep_process(&self, vm: &Vm, process: ProcessId, incoming: Option<MigrationId>) -> Result<(), VmError> {
+    fn keep_process(
+        &self,
+        vm: &Vm,
+        process: ProcessId,
+        incoming: Option<MigrationId>,
+        outgoing: Option<MigrationId>,
+    ) -> Result<(), VmError> {
         let qmp = vm.kept.lock().adopted.clone().unwrap_or_else(|| vm.dir.join("qmp"));
-        let kept = KeptProcess { process, qmp, incoming };
+        let kept = KeptProcess { process, qmp, incoming, outgoing };
         let bytes = serde_json::to_vec(&kept).expect("plain data always serialises");
         replace(&vm.dir.join("process.json"), &bytes).map_err(io_error("cannot remember the VM's process"))
     }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_api::Copy;
-use skein_handover::{Input, MigrationId, SourceGuest, SourceInput, SourceOrder, Summary};
+use skein_handover::{Input, MigrationId, SourceGuest, SourceInput, SourceOrder, SourcePhase, Stage, Summary};
 use skein_hypervisor::{MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState, Tuning};
 use tracing::{info, warn};
 
@@ -51,6 +51,9 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn new(context: Arc<Context>, summary: Summary, offer: Option<Offer>, jobs: SyncSender<Job>) -> Worker {
         let vm = context.vms.get(&summary.vm).ok();
+        // What was granted is that guest alone whose QEMU is marked so.
+        let is_granted = matches!(summary.stage, Stage::Source(SourcePhase::Grant | SourcePhase::Release));
+        let vm = vm.filter(|vm| !is_granted || vm.migration() == Some(summary.id));
         if let Some(vm) = &vm {
             vm.set_migration(Some(summary.id), summary.in_doubt, summary.outcome.is_some());
         }
@@ -120,7 +123,9 @@ impl Worker {
         self.vm.as_ref()?.running()
     }
 
+    /// Does what is ordered, and says how QEMU is then, whatever came of it.
     fn obey(&mut self, order: SourceOrder) {
+        self.told = None;
         if order == SourceOrder::Quit {
             return self.quit();
         }
@@ -146,6 +151,8 @@ impl Worker {
     fn migrate(&mut self, monitor: &Monitor) -> Result<(), String> {
         let offer = self.offer.clone().ok_or("it was begun by an agent that is gone")?;
         self.listen(monitor);
+        let vm = self.vm.as_ref().ok_or("it is gone")?;
+        self.context.vms.leaves(vm, self.id).map_err(|error| crate::told(&error))?;
         let path = self.context.dirs.tap(self.id);
         // When this agent dies, its main connection closes, and QEMU notices; its channels must not, see [`Tap`]: QEMU
         // holds their other ends itself, and the next agent finds them there.

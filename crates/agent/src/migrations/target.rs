@@ -67,7 +67,9 @@ impl Worker {
         self.vm.as_ref()?.running()
     }
 
+    /// Does what is ordered, and says how QEMU is then, whatever came of it.
     fn obey(&mut self, order: TargetOrder) {
+        self.told = None;
         match order {
             TargetOrder::Start => self.start(),
             TargetOrder::Continue => self.cont(),
@@ -110,9 +112,6 @@ impl Worker {
 
     fn cont(&mut self) {
         let Some(Running { monitor, .. }) = self.running() else { return self.look() };
-        if monitor.is_running().unwrap_or(false) {
-            return self.look();
-        }
         self.context.target(self.id, [TargetInput::Continuing]);
         match monitor.cont() {
             Ok(()) => {
