@@ -487,6 +487,10 @@ impl Vms {
         if let Err(error) = kept {
             warn!(vm = vm.name, "cannot be remembered over a boot of this host: {error}");
         }
+        // It may have ended meanwhile.
+        if vm.process().is_none() {
+            self.clean(vm);
+        }
     }
 
     /// A QEMU that was to take a guest, and did not, is gone: nothing stays of it but what was there before.
