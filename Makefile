@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo test soak bench fmt lint clean
+.PHONY: help build install uninstall demo test soak bench fmt lint clean
 
 # The commands of `make demo` and `make bench`; for instance: make bench BENCH='bench run two-nics --quick'
 DEMO ?= demo --html target/demo.html
@@ -14,11 +14,17 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 ENV := . scripts/env.sh;
 
 help: ## List the targets
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 build: ## Build skein (target/release/skein) and the guest's program; installs a compiler if there is none
 	@scripts/bootstrap.sh build
 	@scripts/build.sh
+
+install: ## Install what was built, its systemd unit, man pages, completions; PREFIX=/usr, DESTDIR
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' BINARY='$(BINARY)' scripts/install.sh install
+
+uninstall: ## Remove them again; /etc/skein and /var/lib/skein stay
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' BINARY='$(BINARY)' scripts/install.sh uninstall
 
 demo: ## Move a working guest between two hosts made on this machine, over two NICs; a minute, once built
 	@scripts/bootstrap.sh demo

@@ -46,6 +46,10 @@ if [ "$goal" = test ] || [ "$goal" = bench ]; then
   needs ssh openssh-client
   needs sshd openssh-server
 fi
+if [ "$goal" = test ]; then
+  # Hosts with a systemd of their own, from this machine's files: a megabyte or two.
+  needs systemd-nspawn systemd-container
+fi
 
 rust() { find_rust && { [ "$goal" != test ] || { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; }; }
 

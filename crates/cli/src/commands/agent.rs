@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use sd_notify::NotifyState;
 use skein_agent::{AcceptorSettings, Agent, AgentError, AgentSettings, Allow, DEFAULT_PORT, Dirs, VmSettings};
 use skein_handover::Limits;
+use tracing::warn;
 
 use super::dataplane::{Common, print_bytes, print_json, run_until_signal};
 
@@ -91,6 +93,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             .context(format!("port {port} is taken: stop the program that has it, or choose another with --listen")),
         _ => error.into(),
     })?;
+    tell_systemd(NotifyState::Ready);
     if !args.common.json {
         print_bytes(format!("ready on port {}\n", agent.port()).as_bytes());
     }
@@ -99,6 +102,14 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             print_json(&agent.snapshots());
         }
     })?;
+    tell_systemd(NotifyState::Stopping);
     agent.stop();
     Ok(())
+}
+
+/// Where systemd started this, it hears how it stands (sd_notify(3)); elsewhere nobody does.
+fn tell_systemd(state: NotifyState) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        warn!("systemd cannot be told how the agent stands: {error}");
+    }
 }

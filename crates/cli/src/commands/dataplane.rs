@@ -1,6 +1,7 @@
 //! What `skein agent` and `skein tunnel` share: options, and output for programs.
 
 use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -56,11 +57,16 @@ impl Common {
 /// Waits for a signal to end, and calls `status` now and then.
 pub fn run_until_signal(mut status: impl FnMut()) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).context("cannot handle signals")?;
-    while signals.pending().next().is_none() {
+    let (sender, signal) = sync_channel(1);
+    // It waits until the program ends; whoever asks for that is not kept waiting for the rest of a period.
+    let wait = move || signals.forever().next().map(|_| sender.send(()));
+    std::thread::Builder::new().name("signals".into()).spawn(wait).context("cannot wait for signals")?;
+    loop {
         status();
-        std::thread::sleep(STATUS_PERIOD);
+        if signal.recv_timeout(STATUS_PERIOD) != Err(RecvTimeoutError::Timeout) {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 /// Prints a line of JSON.

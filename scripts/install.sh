@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# install.sh install|uninstall - the program, its systemd unit, man pages and completions, below $DESTDIR$PREFIX.
+#
+#   PREFIX   /usr without it; /usr/local will do, too
+#   DESTDIR  of a package's staging tree; nothing but files is touched then
+#   BINARY   target/release/skein without it
+#
+# It starts, stops and enables nothing; neither touches /etc/skein and /var/lib/skein. An agent that runs goes on as the
+# program that it is until it is restarted.
+set -euo pipefail
+export LC_ALL=C
+cd "$(dirname "$0")/.."
+
+prefix=${PREFIX:-/usr}
+destdir=${DESTDIR:-}
+binary=${BINARY:-target/release/skein}
+die() { echo "install: $*" >&2; exit 1; }
+case $prefix in /*) ;; *) die "PREFIX is '$prefix', and has to begin with a /" ;; esac
+
+root=${destdir%/}${prefix%/}
+program=$root/bin/skein
+unit=$root/lib/systemd/system/skein-agent.service
+man=$root/share/man/man1
+bash=$root/share/bash-completion/completions/skein
+zsh=$root/share/zsh/vendor-completions/_skein
+fish=$root/share/fish/vendor_completions.d/skein.fish
+# This host's own systemd, and not a staging tree.
+has_systemd() { [ -z "$destdir" ] && [ -d /run/systemd/system ]; }
+
+# put MODE DESTINATION: standard input, in one step: an agent that is started again meanwhile finds the old or the new one.
+put() {
+  mkdir -p "${2%/*}"
+  cat >"$2.new"
+  chmod "$1" "$2.new"
+  mv -f "$2.new" "$2"
+}
+
+case ${1-} in
+  install)
+    [ -x "$binary" ] || die "there is no $binary: run 'make build' first"
+    put 755 "$program" <"$binary"
+    sed "s#/usr/bin/skein#${prefix%/}/bin/skein#" systemd/skein-agent.service | put 644 "$unit"
+    mkdir -p "$man"
+    rm -f "$man"/skein.1 "$man"/skein-*.1
+    "$binary" man --out "$man"
+    chmod 644 "$man"/skein.1 "$man"/skein-*.1
+    "$binary" completions bash | put 644 "$bash"
+    "$binary" completions zsh | put 644 "$zsh"
+    "$binary" completions fish | put 644 "$fish"
+    if has_systemd; then
+      systemctl daemon-reload
+      echo "installed $program; 'systemctl enable --now skein-agent' starts the agent, 'systemctl restart skein-agent'" \
+        "replaces one that runs (guests go on)"
+    else
+      echo "installed below $root"
+    fi
+    ;;
+  uninstall)
+    if has_systemd && systemctl is-active --quiet skein-agent; then
+      die "the agent runs: 'systemctl disable --now skein-agent' first (its guests go on)"
+    fi
+    rm -f "$program" "$unit" "$man"/skein.1 "$man"/skein-*.1 "$bash" "$zsh" "$fish"
+    ! has_systemd || systemctl daemon-reload
+    echo "uninstalled; /etc/skein and /var/lib/skein are left"
+    ;;
+  *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+esac
