@@ -10,12 +10,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_api::{MigrateOptions, Reply, Request, VmState};
 use skein_handover::{MigrationId, Outcome, SourcePhase, Stage};
 use skein_lab_cluster::{Cluster, Settings, Start, until};
+use skein_lab_guest::Params;
 
 const VM: &str = "v";
 /// What the issue of all this is.
@@ -26,12 +29,14 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const STEP_TIME: Duration = Duration::from_secs(20);
 /// It may be a step that comes after the outcome is certain.
 const SOON: Duration = Duration::from_secs(1);
+/// Migrations at once, each with hosts of its own: most of a case is waiting.
+const WORKERS: usize = 2;
 /// After an action its message is on its way, and its order with QEMU.
 const AFTER: Duration = Duration::from_millis(20);
 /// Until an agent that was killed is started again.
 const RESTART: Duration = Duration::from_millis(200);
-/// A guest whose migration is called off has some seconds of copying before it.
-const SLOW_MBIT: u32 = 4;
+/// A guest whose migration is called off writes 250 Mb/s, and would be copied for ever at this rate.
+const SLOW_MBIT: u32 = 50;
 
 /// The steps of a migration that succeeds.
 const STEPS: [&str; 21] = [
@@ -118,17 +123,33 @@ enum Became {
     Failed(String),
 }
 
+fn busy() -> Params {
+    Params { fill_mb: 16, rewrite_mb: 16, rate: 8000, ..Params::default() }
+}
+
 struct World {
     cluster: Cluster,
     /// Where the guest is.
     at: String,
+    /// It writes.
+    is_busy: bool,
 }
 
 impl World {
-    fn new(program: &Path) -> World {
+    fn new(program: &Path, is_busy: bool) -> World {
         let cluster = Cluster::up(Settings::new(program.to_owned()));
-        cluster.start_vm("a", &cluster.bare(VM));
-        World { cluster, at: "a".into() }
+        let mut world = World { cluster, at: "a".into(), is_busy };
+        world.boot();
+        world
+    }
+
+    fn boot(&mut self) {
+        let definition = if self.is_busy { self.cluster.working(VM, &busy()) } else { self.cluster.bare(VM) };
+        self.cluster.start_vm("a", &definition);
+        if self.is_busy {
+            self.cluster.wait_working(VM);
+        }
+        self.at = "a".into();
     }
 
     fn other(&self) -> String {
@@ -272,8 +293,7 @@ impl World {
                         cluster.asked(&host, &Request::VmForget { name: VM.into() });
                     }
                 }
-                cluster.start_vm("a", &cluster.bare(VM));
-                self.at = "a".into();
+                self.boot();
             }
             [host] => {
                 let to = if host == "a" { "b" } else { "a" };
@@ -282,8 +302,12 @@ impl World {
             }
             more => panic!("it runs on {more:?}"),
         }
+        let cluster = &self.cluster;
         cluster.wait(STEP_TIME, "it runs where it is", || cluster.where_runs(VM) == [self.at.as_str()]);
         cluster.wait_clean(PATIENCE);
+        if self.is_busy {
+            cluster.verify(VM);
+        }
     }
 }
 
@@ -328,73 +352,109 @@ fn resolved(cluster: &Cluster, id: MigrationId, source: &str, target: &str) -> R
     }
 }
 
+/// A row of the table: a step, before or after which there is a kill.
+#[derive(Clone, Copy)]
+struct Row {
+    step: &'static str,
+    moment: &'static str,
+    call_off: bool,
+}
+
+impl std::fmt::Display for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let (side, action) = self.step.split_once(' ').expect("a side and an action");
+        write!(f, "{side}-{}-{action}{}", self.moment, if self.call_off { " (called off)" } else { "" })
+    }
+}
+
+/// What was found, by row and victim.
+type Found = BTreeMap<(usize, Victim), Became>;
+
+/// Does row after row, until there are none left.
+fn work(program: &Path, rows: &[Row], next: &AtomicUsize, words: &[String], found: &Mutex<Found>) {
+    let mut world: Option<World> = None;
+    loop {
+        let number = next.fetch_add(1, Ordering::SeqCst);
+        let Some(row) = rows.get(number) else { return };
+        for (victim, name) in VICTIMS {
+            let case = format!("{row} {name}");
+            if !words.iter().all(|word| case.contains(word.as_str())) {
+                continue;
+            }
+            let as_before = world.take().filter(|world| world.is_busy == row.call_off);
+            let mut own = as_before.unwrap_or_else(|| World::new(program, row.call_off));
+            let became = catch_unwind(AssertUnwindSafe(|| own.case(row.step, row.moment, victim, row.call_off)));
+            let became = became.unwrap_or_else(|panic| {
+                let said = panic.downcast_ref::<String>().cloned();
+                let said = said.or_else(|| panic.downcast_ref::<&str>().map(|said| (*said).to_owned()));
+                Became::Failed(said.unwrap_or_default())
+            });
+            if let Became::Failed(why) = &became {
+                eprintln!("FAILED {case}: {why}\n{}", own.cluster.report());
+            } else {
+                world = Some(own);
+            }
+            found.lock().unwrap().insert((number, victim), became);
+        }
+    }
+}
+
 #[test]
 fn whoever_is_killed_wherever_one_guest_runs() {
-    let words: Vec<String> =
-        std::env::var("SKEIN_KILL").unwrap_or_default().split_whitespace().map(str::to_owned).collect();
+    let words = std::env::var("SKEIN_KILL").unwrap_or_default();
+    let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
     let steps = STEPS.iter().map(|step| (*step, false)).chain(ABORT_STEPS.iter().map(|step| (*step, true)));
+    let rows: Vec<Row> =
+        steps.flat_map(|(step, call_off)| ["before", "after"].map(|moment| Row { step, moment, call_off })).collect();
     // What is built meanwhile may lack the feature.
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("skein");
     fs::copy(env!("CARGO_BIN_EXE_skein"), &program).unwrap();
-    let mut world: Option<World> = None;
-    let mut failures = Vec::new();
-    let (mut resolved, mut clean) = (Vec::new(), Vec::new());
-    let mut unneeded = 0;
-    println!("ms until it was resolved: m moved, k kept, e ended with its QEMU; - there was no such QEMU");
-    println!("{:32}{}", "", VICTIMS.map(|(_, name)| format!("{name:>14}")).concat());
-    for (step, call_off) in steps {
-        for moment in ["before", "after"] {
-            let row =
-                format!("{}{}", step.replacen(' ', &format!(" {moment} "), 1), if call_off { " (cancel)" } else { "" });
-            let mut cells = Vec::new();
-            for (victim, name) in VICTIMS {
-                let case = format!("{row} {name}");
-                if !words.iter().all(|word| case.contains(word.as_str())) {
-                    continue;
-                }
-                let mut own = world.take().unwrap_or_else(|| World::new(&program));
-                let became = catch_unwind(AssertUnwindSafe(|| own.case(step, moment, victim, call_off)));
-                let became = became.unwrap_or_else(|panic| {
-                    let said = panic.downcast_ref::<String>().cloned();
-                    Became::Failed(
-                        said.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default(),
-                    )
-                });
-                cells.push(match &became {
-                    Became::Nobody => "-".to_owned(),
-                    Became::Resolved { guest, after, .. } => {
-                        let letter = match guest {
-                            Outcome::Moved => "m",
-                            Outcome::Kept => "k",
-                            Outcome::Ended => "e",
-                        };
-                        format!("{letter} {}", after.as_millis())
-                    }
-                    Became::Failed(_) => "FAILED".to_owned(),
-                });
-                match became {
-                    Became::Nobody => unneeded += 1,
-                    Became::Resolved { after, clean_after, .. } => {
-                        resolved.push(after);
-                        clean.push(clean_after);
-                    }
-                    Became::Failed(why) => {
-                        eprintln!("FAILED {case}: {why:.600}\n{}", own.cluster.report());
-                        failures.push(format!("{case}: {why:.600}"));
-                        continue;
-                    }
-                }
-                world = Some(own);
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(Found::new()));
+    thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| work(&program, &rows, &next, &words, &found));
+        }
+    });
+    let found = found.into_inner().unwrap();
+
+    println!("ms until it was resolved; m: moved, k: kept, e: ended with its QEMU, -: there was no such QEMU");
+    println!("{:44}{}", "", VICTIMS.map(|(_, name)| format!("{name:>14}")).concat());
+    for (number, row) in rows.iter().enumerate() {
+        let cells = VICTIMS.map(|(victim, _)| match found.get(&(number, victim)) {
+            None => String::new(),
+            Some(Became::Nobody) => "-".into(),
+            Some(Became::Failed(_)) => "FAILED".into(),
+            Some(Became::Resolved { guest, after, .. }) => {
+                let letter = match guest {
+                    Outcome::Moved => "m",
+                    Outcome::Kept => "k",
+                    Outcome::Ended => "e",
+                };
+                format!("{letter} {}", after.as_millis())
             }
-            if !cells.is_empty() {
-                println!("{row:32}{}", cells.iter().map(|cell| format!("{cell:>14}")).collect::<String>());
-            }
+        });
+        if cells.iter().any(|cell| !cell.is_empty()) {
+            println!("{:44}{}", row.to_string(), cells.map(|cell| format!("{cell:>14}")).concat());
         }
     }
-    println!("{} cases, {unneeded} more without a victim", resolved.len() + failures.len());
-    println!("resolved {}", distribution(&mut resolved));
-    println!("clean    {}", distribution(&mut clean));
+    let times = found.values().filter_map(|became| match became {
+        Became::Resolved { after, clean_after, .. } => Some((*after, *clean_after)),
+        _ => None,
+    });
+    let (mut resolved, mut clean): (Vec<_>, Vec<_>) = times.unzip();
+    println!(
+        "{} cases of {} resolved",
+        resolved.len(),
+        found.values().filter(|b| !matches!(b, Became::Nobody)).count()
+    );
+    println!("resolved: {}", distribution(&mut resolved));
+    println!("and nothing left over: {}", distribution(&mut clean));
+    let failures = found.iter().filter_map(|((number, victim), became)| match became {
+        Became::Failed(why) => Some(format!("{} {victim:?}: {why:.600}", rows[*number])),
+        _ => None,
+    });
+    let failures: Vec<String> = failures.collect();
     assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
     assert!(!resolved.is_empty(), "no case has these words");
 }
