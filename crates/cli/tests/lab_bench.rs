@@ -60,7 +60,7 @@ fn run_case(directory: &Path, args: &[&str]) -> (Value, String, String) {
 #[test]
 fn movers_side_by_side() {
     let directory = tempfile::tempdir().unwrap();
-    let movers = "skein-tls,skein-plain,qemu-multifd,qemu-multifd-tls,qemu-xbzrle,mptcp-multifd,ssh,socat";
+    let movers = "skein-tls,skein-plain,skein-agents,qemu-multifd,qemu-multifd-tls,qemu-xbzrle,mptcp-multifd,ssh,socat";
     let (results, page, said) = run_case(directory.path(), &["two-nics", "--movers", movers]);
     println!("{said}");
 
@@ -92,6 +92,19 @@ fn movers_side_by_side() {
         let phases = ["active_s", "stop_s", "completed_s"].map(|name| number(&run["phases"][name]));
         assert!(phases.is_sorted(), "{mover}: {phases:?}");
         assert!(number(&run["phases"]["resume_s"]) >= phases[1], "{mover}");
+        // Agents check and start the target's QEMU first, and hand over; the others begin with `migrate`.
+        let handover = run["handover"].as_array().unwrap();
+        if mover == "skein-agents" {
+            assert!(number(&run["phases"]["order_s"]) < 0.0, "{}", run["phases"]);
+            let at = |host: &str, what: &str| {
+                let found = handover.iter().find(|step| step["what"] == what && step["host"] == run[host]);
+                number(&found.unwrap_or_else(|| panic!("no {what} in {handover:?}"))["at_s"])
+            };
+            let steps = [at("source", "QEMU: STOP"), at("source", "Grant"), at("target", "QEMU: RESUME")];
+            assert!(steps.is_sorted(), "{handover:?}");
+        } else {
+            assert_eq!((&run["phases"]["order_s"], handover.len()), (&Value::Null, 0), "{mover}");
+        }
         let gap = number(&run["guest_switchover_ms"]);
         assert!(gap > 1.0 && gap <= number(&run["guest_gap_ms"]), "{mover}: {gap}");
         assert!(number(&run["cpu_source_s"]["qemu"]) > 0.0, "{mover}");
@@ -114,7 +127,7 @@ fn movers_side_by_side() {
         let run = results["runs"].as_array().unwrap().iter().find(|r| r["mover"] == mover).unwrap();
         nics(run, &run["source"], "tx_bytes").iter().filter(|bytes| **bytes > 50e6).count()
     };
-    assert_eq!((both("skein-tls"), both("qemu-multifd")), (2, 1));
+    assert_eq!((both("skein-tls"), both("skein-agents"), both("qemu-multifd")), (2, 2, 1));
 
     assert!(page.contains("<svg") && page.contains("Skein, TLS") && page.ends_with("</html>\n"));
     assert!(!page.contains("<script") && !page.contains("http"));

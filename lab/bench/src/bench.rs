@@ -23,7 +23,7 @@ use crate::{
     iperf, machine,
     mover::{Mover, order},
     record::{About, Results, Run, SCHEMA, Skipped, Yardstick},
-    residents::{self, Resident},
+    residents::{Boot, Household},
     run::{Outcome, Setting},
     site::{Site, SiteError},
 };
@@ -134,6 +134,9 @@ pub enum BenchError {
     /// Keys and programs.
     #[error(transparent)]
     Carry(#[from] CarryError),
+    /// The agents.
+    #[error("an agent")]
+    Agent(#[source] skein_api::CallError),
     /// Nobody else may make hosts.
     #[error("a bench makes network namespaces: run it as root")]
     NotRoot,
@@ -278,7 +281,10 @@ impl<'a, 'b> Bench<'a, 'b> {
         self.count += 1;
         let taps = match (stage.ping, std::fs::File::open(TUN)) {
             (false, _) => 0,
-            (true, Ok(_)) => stage.moves.guests(),
+            // Those of agents have their own.
+            (true, Ok(_)) => {
+                stage.moves.guests() * if stage.movers.iter().any(|mover| mover.is_of_agents()) { 2 } else { 1 }
+            }
             (true, Err(error)) => {
                 let note = in_stage(stage, &format!("guests are not pinged: {TUN}: {error}"));
                 self.tell(&Progress::Note(&note));
@@ -289,7 +295,8 @@ impl<'a, 'b> Bench<'a, 'b> {
         let mut site = Site::build(&machine::lab_name(self.count), &stage.links, taps)?;
         let mut movers = Vec::new();
         for &mover in &stage.movers {
-            match carry::lacks(mover, &site, &machine::qemu_program(self.options.adjust.qemu.as_deref())) {
+            let adjust = &self.options.adjust;
+            match carry::lacks(mover, &site, &machine::qemu_program(adjust.qemu.as_deref()), adjust.memory) {
                 None => movers.push(mover),
                 Some(why) => {
                     let skipped = Skipped { stage: stage.name.into(), mover, why };
@@ -315,7 +322,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         }
         let yardstick = gathered.yardsticks.iter().find(|y| y.stage == stage.name).cloned();
         let booted = Instant::now();
-        let mut residents = self.boot(stage, &site)?;
+        let mut household = self.boot(stage, &site, &movers)?;
         self.tell(&Progress::Ready(booted.elapsed()));
 
         let rounds = self.rounds();
@@ -332,7 +339,10 @@ impl<'a, 'b> Bench<'a, 'b> {
             }
             for mover in order(&movers, round as usize - 1) {
                 self.tell(&Progress::Moving(mover, round, rounds));
-                self.one_run(case, stage, &site, yardstick.as_ref(), &mut residents, mover, round)?;
+                if self.one_run(case, stage, &site, yardstick.as_ref(), &mut household, mover, round)? {
+                    drop(std::mem::take(&mut household));
+                    household = self.boot(stage, &site, &movers)?;
+                }
             }
             longest_round = longest_round.max(round_begun.elapsed());
         }
@@ -342,6 +352,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         Ok(())
     }
 
+    /// True: guests were lost, and have to be booted anew.
     #[expect(clippy::too_many_arguments, reason = "one run's whole context")]
     fn one_run(
         &mut self,
@@ -349,10 +360,10 @@ impl<'a, 'b> Bench<'a, 'b> {
         stage: &Stage,
         site: &Site,
         yardstick: Option<&Yardstick>,
-        residents: &mut Vec<Resident>,
+        household: &mut Household,
         mover: Mover,
         round: u32,
-    ) -> Result<(), BenchError> {
+    ) -> Result<bool, BenchError> {
         if self.interrupted() {
             return Err(BenchError::Interrupted);
         }
@@ -369,9 +380,10 @@ impl<'a, 'b> Bench<'a, 'b> {
             interrupt: &self.options.interrupt,
         };
         let tick = &mut |tick: Tick<'_>| (self.tell)(&Progress::Tick(tick), &self.results);
-        let Outcome { mut runs, mut lost } = setting.run(residents, mover, round, &directory, tick)?;
-        for (resident, run) in residents.iter_mut().zip(&mut runs) {
-            match resident.verify() {
+        household.make_way_for(mover)?;
+        let Outcome { mut runs, mut lost } = setting.run(household, mover, round, &directory, tick)?;
+        for (verdict, run) in household.verify(mover).into_iter().zip(&mut runs) {
+            match verdict {
                 // A guest that is corrupt would count against every mover that follows.
                 Ok(verdict) => lost |= !run.guest_verdict.insert(verdict).ok,
                 Err(error) => {
@@ -388,17 +400,14 @@ impl<'a, 'b> Bench<'a, 'b> {
             let run = self.results.runs.last().expect("was pushed");
             (self.tell)(&Progress::Moved(run), &self.results);
         }
-        if lost {
-            residents.clear();
-            *residents = self.boot(stage, site)?;
-        }
-        Ok(())
+        Ok(lost)
     }
 
-    fn boot(&self, stage: &Stage, site: &Site) -> Result<Vec<Resident>, BenchError> {
+    fn boot(&self, stage: &Stage, site: &Site, movers: &[Mover]) -> Result<Household, BenchError> {
         // Each time: quick when it is there, and it may have been cleared away since.
         let image = Image::prepare(&skein_lab_guest::default_cache())?;
-        residents::boot(stage, site, &image, &self.options.adjust, &self.options.interrupt)
+        let (kit, adjust, interrupt) = (&self.kit, &self.options.adjust, &self.options.interrupt);
+        Household::boot(Boot { stage, site, kit, adjust, movers, interrupt }, &image)
     }
 }
 

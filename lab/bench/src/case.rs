@@ -232,8 +232,13 @@ pub fn all() -> Vec<Case> {
         ..stage(two.clone(), idle(1792, 1536), &[SkeinTls, MptcpMultifd])
     };
     let downtime_peers: &[Mover] = &[MptcpMultifd, QemuMultifd];
-    let downtime =
-        |name, guest| Stage { name, ping: true, ..stage(two.clone(), guest, &[SkeinTls, MptcpMultifd, QemuMultifd]) };
+    let downtime = |movers: &[Mover]| {
+        let stage = |name, guest| Stage { name, ping: true, ..stage(two.clone(), guest, movers) };
+        let writing = Guest { rewrite_mb: 64, rewrite_pages_per_s: 5000, ..idle(512, 384) };
+        [stage("idle", idle(512, 384)), stage("dirtying", writing)]
+    };
+    // QEMU's own by one NIC comes first, as what a quick bench compares with: it is there without MPTCP too.
+    let by_agents = &[SkeinAgents, QemuMultifd, MptcpMultifd, SkeinTls];
     // A peer's darkness takes a minute a run: not for a quick bench.
     let darkness = Stage { quick_movers: 1, ..on(&[GIGABIT, GIGABIT], &[SkeinTls, QemuMultifd]) };
     let unshaped = links(&[None, None]);
@@ -244,6 +249,7 @@ pub fn all() -> Vec<Case> {
         &[GoodputOf { stage: "", peer: QemuMultifd, at_least: 0.8 }],
     );
     plain.subject = SkeinPlain;
+    let of_agents = |case| Case { subject: SkeinAgents, ..case };
 
     vec![
         case(
@@ -252,6 +258,12 @@ pub fn all() -> Vec<Case> {
             &[Stage { iperf3: true, ..on(&[GIGABIT, GIGABIT], &everyone) }],
             &both_nics_filled,
         ),
+        of_agents(case(
+            "agent-two-nics",
+            "Two NICs of 1 Gb/s are as well filled where agents move the guest.",
+            &[Stage { iperf3: true, ..on(&[GIGABIT, GIGABIT], by_agents) }],
+            &both_nics_filled,
+        )),
         case(
             "same-subnet",
             "The same with both NICs of each host in one subnet, where the kernel alone would send all by one NIC.",
@@ -309,15 +321,21 @@ pub fn all() -> Vec<Case> {
         case(
             "downtime",
             "How long the guest itself sees nothing, idle and while it writes, against QEMU alone on the same links.",
-            &[
-                downtime("idle", idle(512, 384)),
-                downtime("dirtying", Guest { rewrite_mb: 64, rewrite_pages_per_s: 5000, ..idle(512, 384) }),
-            ],
+            &downtime(&[SkeinTls, MptcpMultifd, QemuMultifd]),
             &[
                 GapOf { stage: "idle", peers: downtime_peers, factor: 1.2, slack_ms: 15.0 },
                 GapOf { stage: "dirtying", peers: downtime_peers, factor: 1.2, slack_ms: 15.0 },
             ],
         ),
+        of_agents(case(
+            "agent-downtime",
+            "The same where agents move the guest: with their journal, and the handover that never has two guests run.",
+            &downtime(by_agents),
+            &[
+                GapOf { stage: "idle", peers: downtime_peers, factor: 1.2, slack_ms: 20.0 },
+                GapOf { stage: "dirtying", peers: downtime_peers, factor: 1.2, slack_ms: 20.0 },
+            ],
+        )),
         case(
             "mover-memory",
             "What tunnel and agent hold of memory while they move a guest of 8 GB.",
@@ -427,7 +445,7 @@ mod tests {
                 assert!(stage.guest.rewrite_mb <= stage.guest.fill_mb);
             }
         }
-        assert_eq!(names.len(), 16);
+        assert_eq!(names.len(), 18);
         assert!(named("two-nics").is_some() && named("three-nics").is_none());
     }
 

@@ -1,5 +1,6 @@
 //! Named benchmark cases, the movers they compare, statistics and the report.
 
+pub mod agents;
 pub mod bench;
 pub mod carry;
 pub mod case;

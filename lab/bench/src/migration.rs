@@ -10,22 +10,25 @@ use serde_json::json;
 use skein_hypervisor::{Event, MigrationInfo, MigrationStatus, Qmp, QmpError, Tls, Tuning};
 use skein_lab_guest::{Gaps, Guest};
 
-use crate::{carry::qemu_tls, record::Phases};
+use crate::{
+    carry::qemu_tls,
+    record::{Phases, Step},
+};
 
 /// How often progress is asked for.
-const ASK_EVERY: Duration = Duration::from_millis(100);
+pub(crate) const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// For the guest to run on the target once the source says that it is done.
-const RESUME_DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const RESUME_DEADLINE: Duration = Duration::from_secs(20);
 
 /// For a migration to be over once it was cancelled.
-const CANCEL_DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const CANCEL_DEADLINE: Duration = Duration::from_secs(20);
 
 /// For QEMU to reckon the downtime.
 const RECKON_DEADLINE: Duration = Duration::from_millis(500);
 
 /// The heartbeat is looked at from this long before the migration until this long after.
-const SETTLE: Duration = Duration::from_millis(600);
+pub(crate) const SETTLE: Duration = Duration::from_millis(600);
 
 /// A migration that did not come to its end.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +55,9 @@ pub enum MigrationError {
     /// The guest never ran on the target.
     #[error("the guest does not run on the target")]
     NotResumed,
+    /// An agent says no, or nothing.
+    #[error("the agent on the source")]
+    Agent(#[source] skein_api::CallError),
     /// Someone pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
@@ -66,6 +72,19 @@ pub struct Moved {
     pub phases: Phases,
     /// What the guest missed.
     pub gaps: Option<Gaps>,
+    /// When QEMU was told to migrate, counted as the phases: 0 where that is the start.
+    pub migrate_s: f64,
+    /// The handover, where agents did it.
+    pub steps: Vec<Step>,
+}
+
+impl Moved {
+    /// Counts from a moment that is `by_s` later.
+    pub fn shift(&mut self, by_s: f64) {
+        self.phases.shift(by_s);
+        self.migrate_s -= by_s;
+        self.steps.iter_mut().for_each(|step| step.at_s -= by_s);
+    }
 }
 
 /// Where a migration stands, for those who watch it.
@@ -188,7 +207,7 @@ pub fn migrate(
     // Beats until well after the switchover.
     std::thread::sleep(SETTLE);
     let gaps = Gaps::between(&source.beats().since(since), &target.beats().since(since));
-    Ok(Moved { info, phases, gaps })
+    Ok(Moved { info, phases, gaps, migrate_s: 0.0, steps: Vec::new() })
 }
 
 /// What QEMU says when it is over. Some versions say `completed` a moment before they have reckoned the downtime.
@@ -225,7 +244,7 @@ fn resumed(qmp: &mut Qmp, clock: &Clock) -> Result<f64, MigrationError> {
 }
 
 /// Notes the moment of an event; says whether the migration is over.
-fn note(phases: &mut Phases, event: &Event, clock: &Clock) -> bool {
+pub(crate) fn note(phases: &mut Phases, event: &Event, clock: &Clock) -> bool {
     let at = Some(clock.seconds(event.time));
     let status = event.data["status"].as_str();
     match (event.name.as_str(), status) {
@@ -238,22 +257,28 @@ fn note(phases: &mut Phases, event: &Event, clock: &Clock) -> bool {
 }
 
 /// QEMU's events carry the time of day; both QEMUs and this program share one clock.
-struct Clock {
+pub(crate) struct Clock {
     start: Instant,
     at_start: SystemTime,
 }
 
 impl Clock {
-    fn now(start: Instant) -> Self {
+    pub(crate) fn now(start: Instant) -> Self {
         Self { start, at_start: SystemTime::now() - start.elapsed() }
     }
 
     /// Seconds from the start to a time since the epoch.
-    fn seconds(&self, since_epoch: Duration) -> f64 {
+    pub(crate) fn seconds(&self, since_epoch: Duration) -> f64 {
         match (SystemTime::UNIX_EPOCH + since_epoch).duration_since(self.at_start) {
             Ok(after) => after.as_secs_f64(),
             Err(before) => -before.duration().as_secs_f64(),
         }
+    }
+
+    /// The same of a time as RFC 3339 has it; None if it is none.
+    pub(crate) fn seconds_of(&self, time: &str) -> Option<f64> {
+        let time: jiff::Timestamp = time.parse().ok()?;
+        Some(self.seconds(time.duration_since(jiff::Timestamp::UNIX_EPOCH).unsigned_abs()))
     }
 }
 

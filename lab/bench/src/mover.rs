@@ -19,6 +19,8 @@ pub enum Mover {
     SkeinTls,
     /// Skein over all NICs, data in plain text: a deliberate option.
     SkeinPlain,
+    /// Skein's agents own the guest, and move it with all that belongs to that: check, journal, handover; TLS on.
+    SkeinAgents,
     /// QEMU multifd over MPTCP: plain text, all NICs.
     MptcpMultifd,
     /// QEMU multifd with zstd over MPTCP.
@@ -59,13 +61,16 @@ pub enum Carrier {
         /// Data is encrypted.
         tls: bool,
     },
+    /// Skein's agents, which also have the QEMUs.
+    Agents,
 }
 
 impl Mover {
     /// Every mover; Skein first, then the peers from the strongest kind to the plainest.
-    pub const ALL: [Mover; 12] = [
+    pub const ALL: [Mover; 13] = [
         Mover::SkeinTls,
         Mover::SkeinPlain,
+        Mover::SkeinAgents,
         Mover::MptcpMultifd,
         Mover::MptcpMultifdZstd,
         Mover::Mptcp,
@@ -83,6 +88,7 @@ impl Mover {
         match self {
             Mover::SkeinTls => "skein-tls",
             Mover::SkeinPlain => "skein-plain",
+            Mover::SkeinAgents => "skein-agents",
             Mover::MptcpMultifd => "mptcp-multifd",
             Mover::MptcpMultifdZstd => "mptcp-multifd-zstd",
             Mover::Mptcp => "mptcp",
@@ -101,6 +107,7 @@ impl Mover {
         match self {
             Mover::SkeinTls => "Skein, TLS",
             Mover::SkeinPlain => "Skein, plain data",
+            Mover::SkeinAgents => "Skein's agents",
             Mover::MptcpMultifd => "QEMU multifd over MPTCP",
             Mover::MptcpMultifdZstd => "QEMU multifd + zstd over MPTCP",
             Mover::Mptcp => "QEMU over MPTCP",
@@ -119,6 +126,7 @@ impl Mover {
         match self {
             Mover::SkeinTls => Carrier::Skein { tls: true },
             Mover::SkeinPlain => Carrier::Skein { tls: false },
+            Mover::SkeinAgents => Carrier::Agents,
             Mover::MptcpMultifd | Mover::MptcpMultifdZstd | Mover::Mptcp => Carrier::Mptcp,
             Mover::QemuMultifdTls => Carrier::TcpTls,
             Mover::QemuMultifd | Mover::QemuMultifdZstd | Mover::QemuTcp | Mover::QemuXbzrle => Carrier::Tcp,
@@ -129,7 +137,12 @@ impl Mover {
 
     /// Whether this is Skein.
     pub fn is_skein(self) -> bool {
-        matches!(self.carrier(), Carrier::Skein { .. })
+        matches!(self.carrier(), Carrier::Skein { .. } | Carrier::Agents)
+    }
+
+    /// Whether agents own the guest.
+    pub fn is_of_agents(self) -> bool {
+        self.carrier() == Carrier::Agents
     }
 
     /// Whether QEMU's multifd is on.

@@ -193,7 +193,7 @@ pub struct Run {
     pub first_byte_s: Option<f64>,
     /// When they had counted the last.
     pub last_byte_s: Option<f64>,
-    /// What each NIC counted from `migrate` to `completed`.
+    /// What each NIC counted from `migrate`, or the order to move, to `completed`.
     pub wire_bytes: Vec<NicBytes>,
     /// CPU on the source from `migrate` to `completed`. Guests that moved together share the mover's equally.
     pub cpu_source_s: CpuSeconds,
@@ -201,6 +201,8 @@ pub struct Run {
     pub cpu_target_s: CpuSeconds,
     /// Moments of the run.
     pub phases: Phases,
+    /// The handover step by step, where agents do it: what both QEMUs said, and what both agents wrote down.
+    pub handover: Vec<Step>,
     /// What was done to the links meanwhile.
     pub faults: Vec<FaultSeen>,
     /// Memory of the mover, where the case watches it.
@@ -248,9 +250,18 @@ pub struct CpuSeconds {
     pub mover: f64,
 }
 
+impl CpuSeconds {
+    /// The larger of each.
+    pub fn max(self, other: Self) -> Self {
+        Self { qemu: self.qemu.max(other.qemu), guest: self.guest.max(other.guest), mover: self.mover.max(other.mover) }
+    }
+}
+
 /// Moments of a run, in seconds from `migrate`. Null where it did not come to that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phases {
+    /// The move was asked for; null where that is `migrate` itself.
+    pub order_s: Option<f64>,
     /// Set-up over, first pass begins.
     pub active_s: Option<f64>,
     /// The guest stopped on the source.
@@ -259,6 +270,25 @@ pub struct Phases {
     pub completed_s: Option<f64>,
     /// The guest runs on the target.
     pub resume_s: Option<f64>,
+}
+
+impl Phases {
+    /// Counts from a moment that is `by_s` later.
+    pub fn shift(&mut self, by_s: f64) {
+        let all = [&mut self.order_s, &mut self.active_s, &mut self.stop_s, &mut self.completed_s, &mut self.resume_s];
+        all.into_iter().flatten().for_each(|at_s| *at_s -= by_s);
+    }
+}
+
+/// A step of a handover.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// When, by the host's clock; agents round to milliseconds.
+    pub at_s: f64,
+    /// On which host.
+    pub host: String,
+    /// What: a QEMU's event, an agent's phase, what it heard.
+    pub what: String,
 }
 
 /// One fault, and how the traffic took it.
@@ -298,6 +328,13 @@ pub struct EndMemory {
     pub locked_bytes: u64,
     /// Socket buffers, both directions, TCP and unix.
     pub socket_bytes: u64,
+}
+
+impl From<skein_lab_guest::Verdict> for Verdict {
+    fn from(verdict: skein_lab_guest::Verdict) -> Self {
+        let skein_lab_guest::Verdict { pages, bad, bad_blocks, .. } = verdict;
+        Self { ok: verdict.is_good(), pages, bad_pages: bad, bad_blocks }
+    }
 }
 
 impl EndMemory {
@@ -378,6 +415,11 @@ pub struct UseSamples {
 }
 
 impl Run {
+    /// From the order to move until the guest runs at the target, where that is more than a migration: an agent's.
+    pub fn whole_s(&self) -> Option<f64> {
+        Some(self.phases.resume_s? - self.phases.order_s?)
+    }
+
     /// Guest content a second from the first to the last byte on the wire, in bits.
     pub fn goodput_bps(&self) -> Option<f64> {
         let (first, last) = (self.first_byte_s?, self.last_byte_s?);
@@ -442,7 +484,14 @@ pub(crate) mod tests {
             }],
             cpu_source_s: CpuSeconds { qemu: 0.4, guest: 1.0, mover: 0.5 },
             cpu_target_s: CpuSeconds { qemu: 0.3, guest: 0.0, mover: 0.6 },
-            phases: Phases { active_s: Some(0.02), stop_s: Some(4.1), completed_s: Some(4.2), resume_s: Some(4.21) },
+            phases: Phases {
+                order_s: None,
+                active_s: Some(0.02),
+                stop_s: Some(4.1),
+                completed_s: Some(4.2),
+                resume_s: Some(4.21),
+            },
+            handover: vec![],
             faults: vec![],
             memory: None,
             control: None,
@@ -461,6 +510,8 @@ pub(crate) mod tests {
             used_again_s: Some(0.8),
             went_on_s: Some(2.0),
         }];
+        full.phases.order_s = Some(-1.1);
+        full.handover = vec![Step { at_s: 4.11, host: "a".into(), what: "QEMU: MIGRATION device".into() }];
         full.memory = Some(MoverMemory {
             source: EndMemory { anonymous_bytes: 9 << 20, locked_bytes: 0, socket_bytes: 4 << 20 },
             target: EndMemory::default(),

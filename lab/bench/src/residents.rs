@@ -10,17 +10,20 @@ use skein_hypervisor::Config;
 use skein_lab_guest::{Address, Error, Guest, Image, Params, SharedDisk, Spec};
 
 use crate::{
+    agents::Agents,
     bench::{Adjust, BenchError},
+    carry::Kit,
     case::{Moves, Stage},
+    mover::Mover,
     record::Verdict,
     site::{HOSTS, Site},
 };
 
 /// For a guest to boot, before it fills its memory.
-const BOOT_DEADLINE: Duration = Duration::from_secs(90);
+pub(crate) const BOOT_DEADLINE: Duration = Duration::from_secs(90);
 
 /// For a guest to answer, besides the time that its work takes.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A guest, and the number of the host that it is on.
 pub struct Resident {
@@ -42,13 +45,7 @@ impl Resident {
     /// The guest's own check of all its memory.
     pub fn verify(&mut self) -> Result<Verdict, Error> {
         let deadline = ANSWER_DEADLINE + slowly(self.spec.params.fill_mb);
-        let verdict = self.guest.agent().verify(deadline)?;
-        Ok(Verdict {
-            ok: verdict.is_good(),
-            pages: verdict.pages,
-            bad_pages: verdict.bad,
-            bad_blocks: verdict.bad_blocks,
-        })
+        self.guest.agent().verify(deadline).map(Verdict::from)
     }
 
     fn wait_ready(&mut self, interrupt: &AtomicBool) -> Result<(), BenchError> {
@@ -65,31 +62,83 @@ impl Resident {
     }
 }
 
-/// Boots all guests of a stage, side by side, and waits until they have filled their memory.
-pub fn boot(
-    stage: &Stage,
-    site: &Site,
-    image: &Image,
-    adjust: &Adjust,
-    interrupt: &AtomicBool,
-) -> Result<Vec<Resident>, BenchError> {
-    let mut residents = Vec::new();
-    for n in 0..stage.moves.guests() {
-        let spec = spec(stage, site, image, adjust, n)?;
-        let host = match stage.moves {
+/// The guests of a stage: those that the bench has, and the same once more that agents own, as its movers need them.
+#[derive(Default)]
+pub struct Household {
+    /// The bench's own.
+    pub own: Vec<Resident>,
+    /// The agents and theirs.
+    pub agents: Option<Agents>,
+}
+
+/// What guests need to be booted.
+#[derive(Clone, Copy)]
+pub struct Boot<'a> {
+    /// The stage.
+    pub stage: &'a Stage,
+    /// Its hosts.
+    pub site: &'a Site,
+    /// The bench's keys and programs.
+    pub kit: &'a Kit,
+    /// Changes to the stage.
+    pub adjust: &'a Adjust,
+    /// The movers that the guests are for.
+    pub movers: &'a [Mover],
+    /// Set to end early.
+    pub interrupt: &'a AtomicBool,
+}
+
+impl Household {
+    /// Boots all guests, and waits until they have filled their memory.
+    pub fn boot(boot: Boot<'_>, image: &Image) -> Result<Self, BenchError> {
+        let Boot { stage, site, kit, adjust, movers, interrupt } = boot;
+        let count = stage.moves.guests();
+        let host = |n: u32| match stage.moves {
             Moves::Together(_) => 0,
             Moves::BothWays => n as usize % 2,
         };
-        let command = site.command(HOSTS[host], program(&spec))?;
-        residents.push(Resident { guest: Guest::boot(&spec, |_| command)?, spec, host });
+        let mut household = Self::default();
+        if movers.iter().any(|mover| !mover.is_of_agents()) {
+            for n in 0..count {
+                let spec = spec(stage, site, image, adjust, format!("bench{n}"), n)?;
+                let command = site.command(HOSTS[host(n)], program(&spec))?;
+                household.own.push(Resident { guest: Guest::boot(&spec, |_| command)?, spec, host: host(n) });
+            }
+        }
+        for resident in &mut household.own {
+            resident.wait_ready(interrupt)?;
+        }
+        if movers.iter().any(|mover| mover.is_of_agents()) {
+            // With taps of their own.
+            let specs =
+                (0..count).map(|n| Ok((spec(stage, site, image, adjust, format!("agents{n}"), count + n)?, host(n))));
+            let specs = specs.collect::<Result<Vec<_>, BenchError>>()?;
+            household.agents = Some(Agents::boot(site, kit, specs, interrupt)?);
+        }
+        Ok(household)
     }
-    for resident in &mut residents {
-        resident.wait_ready(interrupt)?;
+
+    /// Lets those run that `mover` moves, and stops the others: they would take CPU.
+    pub fn make_way_for(&mut self, mover: Mover) -> Result<(), BenchError> {
+        let Some(agents) = &self.agents else { return Ok(()) };
+        let command = if mover.is_of_agents() { "stop" } else { "cont" };
+        for resident in &mut self.own {
+            resident.guest.qemu.qmp.query(command).map_err(Error::from)?;
+        }
+        agents.set_running(mover.is_of_agents())
     }
-    Ok(residents)
+
+    /// Has every guest that `mover` moves check all its memory.
+    pub fn verify(&mut self, mover: Mover) -> Vec<Result<Verdict, Error>> {
+        match &self.agents {
+            Some(agents) if mover.is_of_agents() => (0..agents.guests.len()).map(|n| agents.verify(n)).collect(),
+            _ => self.own.iter_mut().map(Resident::verify).collect(),
+        }
+    }
 }
 
-fn spec(stage: &Stage, site: &Site, image: &Image, adjust: &Adjust, n: u32) -> Result<Spec, BenchError> {
+/// `n`: the number of its NIC in the site.
+fn spec(stage: &Stage, site: &Site, image: &Image, adjust: &Adjust, name: String, n: u32) -> Result<Spec, BenchError> {
     let guest = &stage.guest;
     let nic = site.guest_nic(n);
     let params = Params {
@@ -105,7 +154,7 @@ fn spec(stage: &Stage, site: &Site, image: &Image, adjust: &Adjust, n: u32) -> R
         ip: nic.as_ref().map(|(_, _, ip)| Address { ip: *ip, prefix: 24 }),
         ..Params::default()
     };
-    let mut spec = Spec::new(format!("bench{n}"), image.clone(), guest.memory_mb, params);
+    let mut spec = Spec::new(name, image.clone(), guest.memory_mb, params);
     spec.cpus = guest.vcpus;
     spec.machine = adjust.machine.clone().unwrap_or(spec.machine);
     spec.memory = adjust.memory;
@@ -126,6 +175,6 @@ fn program(spec: &Spec) -> PathBuf {
 }
 
 /// Time for an emulated guest to write or check this much.
-fn slowly(mb: u32) -> Duration {
+pub(crate) fn slowly(mb: u32) -> Duration {
     Duration::from_secs(u64::from(mb) / 20)
 }

@@ -10,9 +10,10 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use skein_lab_guest::Guest;
+use skein_lab_guest::{Guest, Spec};
 
 use crate::{
+    agents::{Agents, Order},
     bench::{BenchError, Tick},
     carry::{self, Carried, CarryError, Kit, Route},
     case::Stage,
@@ -24,10 +25,10 @@ use crate::{
     mover::Mover,
     ping::{self, Pinger},
     record::{ControlLatency, CpuSeconds, MoverMemory, Phases, Run, Yardstick},
-    residents::Resident,
+    residents::{Household, Resident},
     site::{HOSTS, Site},
-    usage::{End, cpu_between, threads},
-    watch::{Party, Place, Watch, Watched},
+    usage::{self, End, cpu_between, threads},
+    watch::{Arriving, Party, Place, Watch, Watched},
 };
 
 /// Silence before a migration: counters and heartbeat have a before.
@@ -38,6 +39,9 @@ const IDLE: Duration = Duration::from_secs(3);
 
 /// How often those who wait are told.
 const TICK: Duration = Duration::from_millis(200);
+
+/// What a move by agents may take more: check, and start of the target's QEMU.
+const AGENTS_MORE: Duration = Duration::from_secs(60);
 
 /// What the runs of a stage have in common.
 pub struct Setting<'a> {
@@ -84,10 +88,28 @@ struct Seen {
     ping_gaps_ms: Vec<Option<f64>>,
 }
 
+/// Moves one guest, and says how that came out; times count from the moment given.
+type Journey<'a> = Box<dyn FnOnce(Instant, &Standing) -> Result<Moved, MigrationError> + Send + 'a>;
+
 impl Setting<'_> {
-    /// Moves all guests once. What goes wrong with the mover is in the records; an error is the bench's own. `directory`
-    /// is for the sockets and logs of this run.
+    /// Moves all guests of `mover` once. What goes wrong with the mover is in the records; an error is the bench's own.
+    /// `directory` is for the sockets and logs of this run.
     pub fn run(
+        &self,
+        household: &mut Household,
+        mover: Mover,
+        round: u32,
+        directory: &Path,
+        tick: &mut dyn FnMut(Tick<'_>),
+    ) -> Result<Outcome, BenchError> {
+        match &mut household.agents {
+            Some(agents) if mover.is_of_agents() => self.run_by_agents(agents, mover, round, tick),
+            _ => self.run_by_bench(&mut household.own, mover, round, directory, tick),
+        }
+    }
+
+    /// The bench starts the targets, and tells the QEMUs what to do.
+    fn run_by_bench(
         &self,
         residents: &mut [Resident],
         mover: Mover,
@@ -95,7 +117,8 @@ impl Setting<'_> {
         directory: &Path,
         tick: &mut dyn FnMut(Tick<'_>),
     ) -> Result<Outcome, BenchError> {
-        let mut runs: Vec<Run> = residents.iter().enumerate().map(|(n, r)| self.blank(mover, round, n, r)).collect();
+        let blank = |(n, r): (usize, &Resident)| self.blank(mover, round, n, r.host, command_line(&r.guest));
+        let mut runs: Vec<Run> = residents.iter().enumerate().map(blank).collect();
         let ways = match self.set_up(residents, mover, directory)? {
             Ok(ways) => ways,
             Err(error) => {
@@ -108,21 +131,39 @@ impl Setting<'_> {
             run.qemu_target_cmdline = command_line(target);
             run.memory_backend_target = memory_backend(&run.qemu_target_cmdline);
         }
-        let seen = self.watch(&ways, residents, &mut targets, mover, &mut runs, tick)?;
-        if self.interrupt.load(Ordering::Relaxed) {
-            return Err(BenchError::Interrupted);
+        let mut prepared = Vec::new();
+        for n in 0..residents.len() {
+            let (way, slot) = way_of(&ways, n);
+            let tls = way.carried.tls.as_deref();
+            let (listen, connect) = &way.carried.uris[slot];
+            let tuning = mover.tuning(self.downtime_limit_ms);
+            let done = migration::prepare(&mut residents[n].guest, &mut targets[n], &tuning, tls, listen);
+            prepared.push(done.map(|tuning| {
+                runs[n].parameters.insert("capabilities".into(), names_of_those_on(&tuning.capabilities()));
+                runs[n].parameters.insert("parameters".into(), tuning.parameters());
+                runs[n].parameters.insert("target listens on".into(), json!(listen));
+                runs[n].parameters.insert("source connects to".into(), json!(connect));
+                connect
+            }));
         }
-        for (number, way) in ways.iter().enumerate() {
-            for (slot, &n) in way.guests.iter().enumerate() {
-                self.fill_in(&mut runs[n], n, slot, (number, way), &seen);
-            }
-        }
-        runs[0].samples = Some(seen.watched.samples());
+        let control = self.ask_all_the_time(&ways)?;
+        let parties = self.parties(&ways, residents, &mut targets)?;
+        let specs: Vec<Spec> = residents.iter().map(|resident| resident.spec.clone()).collect();
+        let deadline = deadline(self.stage);
+        let journeys =
+            residents.iter_mut().zip(targets.iter_mut()).zip(prepared).map(|((resident, target), connect)| {
+                let source = &mut resident.guest;
+                let interrupt = self.interrupt;
+                let journey = move |start, standing: &Standing| {
+                    migration::migrate(source, target, connect?, start, deadline, standing, interrupt)
+                };
+                Box::new(journey) as Journey<'_>
+            });
+        let seen = self.watch(&ways, parties, journeys.collect(), control, mover, &specs, tick)?;
+        self.fill_in_all(&mut runs, &ways, &seen);
         // What carried ends before the guests are looked at again: nothing of a run reaches into the next.
         drop(ways);
-        for link in 0..self.site.links() {
-            self.site.heal(link)?;
-        }
+        self.heal()?;
         let mut lost = false;
         for ((resident, target), result) in residents.iter_mut().zip(targets).zip(&seen.results) {
             if result.is_ok() {
@@ -135,6 +176,99 @@ impl Setting<'_> {
         // Guests that are to move together have to start together.
         lost |= runs.len() > 1 && seen.results.iter().any(Result::is_err);
         Ok(Outcome { runs, lost })
+    }
+
+    /// The agents do everything.
+    fn run_by_agents(
+        &self,
+        agents: &mut Agents,
+        mover: Mover,
+        round: u32,
+        tick: &mut dyn FnMut(Tick<'_>),
+    ) -> Result<Outcome, BenchError> {
+        let count = agents.guests.len();
+        let mut runs = Vec::new();
+        for (n, guest) in agents.guests.iter().enumerate() {
+            runs.push(self.blank(mover, round, n, guest.host, usage::words(guest.seen.process().pid)));
+        }
+        let mut ways = Vec::new();
+        let mut parties = Vec::new();
+        // By the host that they come to.
+        let arriving: [Arriving; 2] = Default::default();
+        for source in 0..HOSTS.len() {
+            let guests: Vec<usize> = (0..count).filter(|&n| agents.guests[n].host == source).collect();
+            if guests.is_empty() {
+                continue;
+            }
+            let mut carried = Carried::default();
+            for (name, host) in [("agent on the source", source), ("agent on the target", 1 - source)] {
+                carried.parameters.insert(name.into(), carry::command_lines([agents.process(host)]));
+            }
+            for host in [source, 1 - source] {
+                let qemu = |n: &usize| {
+                    let pid = agents.guests[*n].seen.process().pid;
+                    (pid, threads(pid))
+                };
+                // Those at the target are not there yet.
+                let qemus = if host == source { guests.iter().map(qemu).collect() } else { Vec::new() };
+                let end = End { qemus, movers: vec![agents.process(host).pid()] };
+                let arriving = if host == source { Arriving::default() } else { arriving[host].clone() };
+                parties.push(Party { way: ways.len(), place: self.place(host)?, end, arriving });
+            }
+            ways.push(Way { source, guests, carried });
+        }
+        let specs: Vec<Spec> = agents.guests.iter().map(|guest| guest.spec.clone()).collect();
+        let deadline = deadline(self.stage) + AGENTS_MORE;
+        let journeys = (0..count).map(|n| {
+            let agents = &*agents;
+            let arriving = arriving[1 - agents.guests[n].host].clone();
+            let journey = move |start, standing: &Standing| {
+                let order =
+                    Order { downtime_limit_ms: self.downtime_limit_ms, start, deadline, interrupt: self.interrupt };
+                agents.migrate(n, order, standing, &arriving)
+            };
+            Box::new(journey) as Journey<'_>
+        });
+        let seen = self.watch(&ways, parties, journeys.collect(), None, mover, &specs, tick)?;
+        self.fill_in_all(&mut runs, &ways, &seen);
+        self.heal()?;
+        let mut lost = false;
+        for (n, run) in runs.iter_mut().enumerate() {
+            lost |= !agents.settle(n);
+            if run.error.is_none() {
+                let guest = &agents.guests[n];
+                run.qemu_target_cmdline = usage::words(guest.seen.process().pid);
+                run.memory_backend_target = memory_backend(&run.qemu_target_cmdline);
+                // They are those of a migration until the next.
+                for (name, command) in
+                    [("capabilities", "query-migrate-capabilities"), ("parameters", "query-migrate-parameters")]
+                {
+                    let set = guest.seen.monitor().query(command).unwrap_or_default();
+                    let set =
+                        if name == "capabilities" { names_of_those_on(&json!({ "capabilities": set })) } else { set };
+                    run.parameters.insert(name.into(), set);
+                }
+            }
+        }
+        lost |= runs.len() > 1 && seen.results.iter().any(Result::is_err);
+        Ok(Outcome { runs, lost })
+    }
+
+    fn fill_in_all(&self, runs: &mut [Run], ways: &[Way], seen: &Seen) {
+        for (number, way) in ways.iter().enumerate() {
+            for &n in &way.guests {
+                self.fill_in(&mut runs[n], n, (number, way), seen);
+            }
+        }
+        runs[0].samples = Some(seen.watched.samples());
+    }
+
+    fn heal(&self) -> Result<(), BenchError> {
+        (0..self.site.links()).try_for_each(|link| Ok(self.site.heal(link)?))
+    }
+
+    fn place(&self, host: usize) -> Result<Place, BenchError> {
+        Ok(Place { host: HOSTS[host].into(), netns: self.site.netns(HOSTS[host])? })
     }
 
     /// Starts what carries, for each direction that guests move in.
@@ -169,69 +303,47 @@ impl Setting<'_> {
     }
 
     /// The migrations themselves, and everything that watches or disturbs them.
+    #[expect(clippy::too_many_arguments, reason = "all that moves, and all that watches")]
     fn watch(
         &self,
         ways: &[Way],
-        residents: &mut [Resident],
-        targets: &mut [Guest],
+        parties: Vec<Party>,
+        journeys: Vec<Journey<'_>>,
+        control: Option<(Echo, Option<Asker>)>,
         mover: Mover,
-        runs: &mut [Run],
+        specs: &[Spec],
         tick: &mut dyn FnMut(Tick<'_>),
     ) -> Result<Seen, BenchError> {
         let (stage, site) = (self.stage, self.site);
-        let mut prepared = Vec::new();
-        for n in 0..residents.len() {
-            let (way, slot) = way_of(ways, n);
-            let tls = way.carried.tls.as_deref();
-            let (listen, connect) = &way.carried.uris[slot];
-            let tuning = mover.tuning(self.downtime_limit_ms);
-            let done = migration::prepare(&mut residents[n].guest, &mut targets[n], &tuning, tls, listen);
-            prepared.push(done.map(|tuning| {
-                runs[n].parameters.insert("capabilities".into(), names_of_those_on(&tuning.capabilities()));
-                runs[n].parameters.insert("parameters".into(), tuning.parameters());
-                connect
-            }));
-        }
-        let control = self.ask_all_the_time(ways)?;
         let mut pingers = Vec::new();
-        for n in 0..residents.len() as u32 {
-            let pinger = match site.guest_nic(n) {
+        for spec in specs {
+            let pinger = match spec.params.ip {
                 None => None,
-                Some((_, _, ip)) => {
+                Some(address) => {
                     let socket = site.outside(ping::socket)?.map_err(BenchError::Watch)?;
-                    Some(Pinger::start(socket, ip).map_err(BenchError::Watch)?)
+                    Some(Pinger::start(socket, address.ip).map_err(BenchError::Watch)?)
                 }
             };
             pingers.push(pinger);
         }
-        let place = |host: &str| Ok(Place { host: host.into(), netns: site.netns(host)? });
-        let places = HOSTS.into_iter().map(place).collect::<Result<Vec<_>, BenchError>>()?;
-        let parties = parties(ways, residents, targets, &places);
+        let places = [self.place(0)?, self.place(1)?];
         let watch = Watch::start(&places, parties, site.links(), stage.watch_memory).map_err(BenchError::Watch)?;
         std::thread::sleep(SETTLE);
 
-        let deadline = deadline(stage);
         let over = AtomicBool::new(false);
-        let standings: Vec<Standing> = residents.iter().map(|_| Standing::default()).collect();
+        let standings: Vec<Standing> = specs.iter().map(|_| Standing::default()).collect();
         let sum =
             |of: fn(&Standing) -> &AtomicU64| standings.iter().map(|s| of(s).load(Ordering::Relaxed)).sum::<u64>();
-        let fill_bytes = residents.iter().map(|r| u64::from(r.spec.params.fill_mb) << 20).sum::<u64>();
+        let fill_bytes = specs.iter().map(|spec| u64::from(spec.params.fill_mb) << 20).sum::<u64>();
         let fault = stage.fault.filter(|fault| !fault.only_subject || stage.movers.first() == Some(&mover));
         let inflicted: Mutex<Vec<Inflicted>> = Mutex::default();
         let source_host = HOSTS[ways[0].source];
         let start = Instant::now();
-        let (results, ended_s) = std::thread::scope(|scope| {
-            let migrations: Vec<_> = residents
-                .iter_mut()
-                .zip(targets.iter_mut())
+        let (mut results, mut ended_s) = std::thread::scope(|scope| {
+            let migrations: Vec<_> = journeys
+                .into_iter()
                 .zip(&standings)
-                .zip(prepared)
-                .map(|(((resident, target), standing), connect)| {
-                    let source = &mut resident.guest;
-                    scope.spawn(move || {
-                        migration::migrate(source, target, connect?, start, deadline, standing, self.interrupt)
-                    })
-                })
+                .map(|(journey, standing)| scope.spawn(move || journey(start, standing)))
                 .collect();
             let disturber = fault.map(|fault| {
                 let (inflicted, over, sent) = (&inflicted, &over, || sum(|s| &s.sent_bytes));
@@ -254,6 +366,12 @@ impl Setting<'_> {
                 |m: std::thread::ScopedJoinHandle<'_, _>| m.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
             (migrations.into_iter().map(join).collect::<Vec<_>>(), ended_s)
         });
+        // Times count from QEMU's `migrate`; what agents do before that is before zero.
+        let migrates = results.iter().flatten().map(|moved| moved.migrate_s);
+        let zero_s = migrates.reduce(f64::min).unwrap_or(0.0);
+        let start = start + Duration::from_secs_f64(zero_s.max(0.0));
+        results.iter_mut().flatten().for_each(|moved| moved.shift(zero_s));
+        ended_s -= zero_s;
         // Around the switchover: what happens before is no downtime.
         let gap = |(pinger, result): (Option<Pinger>, &Result<Moved, MigrationError>)| {
             let stop_s = result.as_ref().ok()?.phases.stop_s?;
@@ -267,7 +385,11 @@ impl Setting<'_> {
             let at = |s: f64| start + Duration::from_secs_f64(s.max(0.0));
             Some(asker?.stop(start, (at(first), at(last))))
         });
-        let faults = inflicted.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut faults = inflicted.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for fault in &mut faults {
+            fault.at_s -= zero_s;
+            fault.healed_s = fault.healed_s.map(|at_s| at_s - zero_s);
+        }
         Ok(Seen { results, watched, ended_s, faults, control, ping_gaps_ms })
     }
 
@@ -281,8 +403,7 @@ impl Setting<'_> {
         Ok(Some((echo, asker)))
     }
 
-    fn blank(&self, mover: Mover, round: u32, n: usize, resident: &Resident) -> Run {
-        let qemu_source_cmdline = command_line(&resident.guest);
+    fn blank(&self, mover: Mover, round: u32, n: usize, host: usize, qemu_source_cmdline: Vec<String>) -> Run {
         let (guest, links) = (&self.stage.guest, &self.stage.links);
         let about_guest = format!(
             "{} MiB, {} filled, {} % compressible, {} MiB rewritten at {} pages/s, {} vCPU",
@@ -300,8 +421,8 @@ impl Setting<'_> {
             mover,
             round,
             guest: n as u32,
-            source: HOSTS[resident.host].into(),
-            target: HOSTS[1 - resident.host].into(),
+            source: HOSTS[host].into(),
+            target: HOSTS[1 - host].into(),
             started_at: machine::now(),
             commit: self.commit.into(),
             error: None,
@@ -326,6 +447,7 @@ impl Setting<'_> {
             cpu_source_s: CpuSeconds::default(),
             cpu_target_s: CpuSeconds::default(),
             phases: Phases::default(),
+            handover: vec![],
             faults: vec![],
             memory: None,
             control: None,
@@ -333,18 +455,16 @@ impl Setting<'_> {
         }
     }
 
-    /// What was seen of guest `n`, which is number `slot` of its way.
-    fn fill_in(&self, run: &mut Run, n: usize, slot: usize, (number, way): (usize, &Way), seen: &Seen) {
+    /// What was seen of guest `n`.
+    fn fill_in(&self, run: &mut Run, n: usize, (number, way): (usize, &Way), seen: &Seen) {
         let (source, target) = (HOSTS[way.source], HOSTS[1 - way.source]);
         let watched = &seen.watched;
-        let (listen, connect) = &way.carried.uris[slot];
         run.parameters.extend(way.carried.parameters.clone());
-        run.parameters.insert("target listens on".into(), json!(listen));
-        run.parameters.insert("source connects to".into(), json!(connect));
         match &seen.results[n] {
             Err(error) => run.error = Some(chain(error)),
             Ok(moved) => {
                 let ram = moved.info.ram.unwrap_or_default();
+                run.handover.clone_from(&moved.steps);
                 run.total_s = moved.phases.completed_s;
                 run.downtime_ms = moved.info.downtime.map(|ms| ms as f64);
                 run.guest_gap_ms = moved.gaps.map(|gaps| gaps.switchover_ms.max(gaps.longest_other_ms));
@@ -362,7 +482,8 @@ impl Setting<'_> {
         let end_s = end_s.unwrap_or(seen.ended_s);
         let window = goodput::window(&watched.sent(source), 0.0, end_s);
         (run.first_byte_s, run.last_byte_s) = (window.map(|w| w.0), window.map(|w| w.1));
-        run.wire_bytes = watched.bytes(0.0, end_s);
+        // NICs are read every 20 ms only: from where nothing was sent yet.
+        run.wire_bytes = watched.bytes(run.phases.order_s.unwrap_or(0.0), end_s);
         let cpu = |host| cpu_used(watched, number, host, end_s, way.guests.len() as f64);
         (run.cpu_source_s, run.cpu_target_s) = (cpu(source), cpu(target));
         let memory = |host: &str| watched.memory.get(&(number, host.to_string())).copied();
@@ -371,6 +492,33 @@ impl Setting<'_> {
         run.faults = seen.faults.iter().map(|f| f.judge(watched, target, run.last_byte_s, &can_carry)).collect();
         run.control = seen.control.clone().filter(|_| n == 0);
         run.ping_gap_ms = seen.ping_gaps_ms[n];
+    }
+
+    fn parties(
+        &self,
+        ways: &[Way],
+        residents: &mut [Resident],
+        targets: &mut [Guest],
+    ) -> Result<Vec<Party>, BenchError> {
+        let mut parties = Vec::new();
+        for (number, way) in ways.iter().enumerate() {
+            let leaving = |n: usize| {
+                let pid = residents[n].guest.qemu.pid();
+                // All that there is before the migration starts threads of its own.
+                (pid, threads(pid))
+            };
+            let sources = way.guests.iter().map(|&n| leaving(n)).collect();
+            let arrivals = way.guests.iter().map(|&n| (targets[n].qemu.pid(), vcpu_threads(&mut targets[n]))).collect();
+            let (here, there) = (way.source, 1 - way.source);
+            let mut party = |host: usize, qemus, movers| {
+                let (place, end) = (self.place(host)?, End { qemus, movers });
+                parties.push(Party { way: number, place, end, arriving: Arriving::default() });
+                Ok::<_, BenchError>(())
+            };
+            party(here, sources, way.carried.source_pids())?;
+            party(there, arrivals, way.carried.target_pids())?;
+        }
+        Ok(parties)
     }
 
     /// What each link's NIC counts when it is full: as iperf3 showed, else what the link is called.
@@ -386,35 +534,9 @@ fn way_of(ways: &[Way], guest: usize) -> (&Way, usize) {
     found.expect("every guest has a way")
 }
 
-fn parties(ways: &[Way], residents: &mut [Resident], targets: &mut [Guest], places: &[Place]) -> Vec<Party> {
-    let mut parties = Vec::new();
-    for (number, way) in ways.iter().enumerate() {
-        let leaving = |n: usize| {
-            let pid = residents[n].guest.qemu.pid();
-            // All that there is before the migration starts threads of its own.
-            (pid, threads(pid))
-        };
-        let sources = way.guests.iter().map(|&n| leaving(n)).collect();
-        let arrivals = way.guests.iter().map(|&n| (targets[n].qemu.pid(), vcpu_threads(&mut targets[n]))).collect();
-        let (here, there) = (way.source, 1 - way.source);
-        let mut party = |host: usize, qemus, movers| {
-            parties.push(Party { way: number, place: places[host].clone(), end: End { qemus, movers } });
-        };
-        party(here, sources, way.carried.source_pids());
-        party(there, arrivals, way.carried.target_pids());
-    }
-    parties
-}
-
 /// The host's ids of the threads that run the guest.
 fn vcpu_threads(guest: &mut Guest) -> Vec<u32> {
-    let cpus = guest.qemu.qmp.query("query-cpus-fast").unwrap_or_default();
-    let ids = cpus.as_array().into_iter().flatten().filter_map(|cpu| cpu["thread-id"].as_u64());
-    let mut ids: Vec<u32> = ids.filter_map(|id| id.try_into().ok()).collect();
-    ids.sort_unstable();
-    // With one thread for all of them it is named once each.
-    ids.dedup();
-    ids
+    usage::vcpu_threads(&guest.qemu.qmp.query("query-cpus-fast").unwrap_or_default())
 }
 
 /// CPU used on `host` for one direction from the start until `end_s`; each guest's share of it.

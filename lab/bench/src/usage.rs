@@ -6,6 +6,8 @@ use std::{
     path::Path,
 };
 
+use serde_json::Value;
+
 use crate::record::{CpuSeconds, EndMemory};
 
 /// The processes of one guest's or mover's end.
@@ -93,6 +95,26 @@ fn descendants(roots: &[u32], parents: &BTreeMap<u32, u32>) -> Vec<u32> {
 pub fn threads(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The host's ids of the threads that run a guest, by what QEMU answers to `query-cpus-fast`.
+pub fn vcpu_threads(cpus: &Value) -> Vec<u32> {
+    let ids = cpus.as_array().into_iter().flatten().filter_map(|cpu| cpu["thread-id"].as_u64());
+    let mut ids: Vec<u32> = ids.filter_map(|id| id.try_into().ok()).collect();
+    ids.sort_unstable();
+    // With one thread for all of them it is named once each.
+    ids.dedup();
+    ids
+}
+
+/// A process's command line; empty if it is gone.
+pub fn words(pid: u32) -> Vec<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+    let mut words: Vec<String> = words.collect();
+    // Each ends with a zero.
+    words.pop();
+    words
 }
 
 /// CPU of one thread. The kernel counts in ticks of 10 ms.

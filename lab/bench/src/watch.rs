@@ -5,7 +5,7 @@ use std::{
     io,
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -50,7 +50,12 @@ pub struct Party {
     pub place: Place,
     /// They.
     pub end: End,
+    /// QEMUs that come later, as in [`End::qemus`].
+    pub arriving: Arriving,
 }
+
+/// QEMUs that somebody starts while a run is watched; whoever sees one puts it here.
+pub type Arriving = Arc<Mutex<Vec<(u32, Vec<u32>)>>>;
 
 /// A run that is being watched.
 pub struct Watch {
@@ -255,7 +260,7 @@ struct Processes {
 }
 
 impl Processes {
-    fn start(epoch: Instant, parties: Vec<Party>, memory: bool) -> io::Result<Self> {
+    fn start(epoch: Instant, mut parties: Vec<Party>, memory: bool) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::Builder::new().name("processes".into()).spawn(move || {
@@ -265,8 +270,11 @@ impl Processes {
             loop {
                 let last = stopped.load(Ordering::Relaxed);
                 let now_s = epoch.elapsed().as_secs_f64();
-                for (party, (_, cpu, most)) in parties.iter().zip(&mut seen) {
-                    cpu.push((now_s, party.end.cpu()));
+                for (party, (_, cpu, most)) in parties.iter_mut().zip(&mut seen) {
+                    party.end.qemus.append(&mut party.arriving.lock().unwrap_or_else(PoisonError::into_inner));
+                    // One that is killed takes its account with it.
+                    let before = cpu.last().map_or(CpuSeconds::default(), |(_, before)| *before);
+                    cpu.push((now_s, party.end.cpu().max(before)));
                     if memory {
                         let now = party.end.memory(&party.place.netns);
                         if most.is_none_or(|most: EndMemory| now.total_bytes() > most.total_bytes()) {
@@ -345,7 +353,7 @@ mod tests {
     fn this_process_is_seen() {
         let place = Place { host: "here".into(), netns: "/proc/self/ns/net".into() };
         let end = End { movers: vec![std::process::id()], ..End::default() };
-        let party = Party { way: 0, place: place.clone(), end };
+        let party = Party { way: 0, place: place.clone(), end, arriving: Arriving::default() };
         let watch = Watch::start(&[place], vec![party], 1, true).unwrap();
         let until = Instant::now() + Duration::from_millis(500);
         while Instant::now() < until {}

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use skein_hypervisor::{
-    Config, Disk, Incoming, MigrationInfo, MigrationStatus, Nic, NicBackend, Port, Qemu, Serial, Tuning, Version,
-    version_of,
+    Config, Disk, DiskCache, Incoming, MigrationInfo, MigrationStatus, Nic, NicBackend, Port, Qemu, Serial, Tuning,
+    Version, version_of,
 };
 use skein_workload::{BEAT_PORT, CONTROL_PORT, Params};
 use tempfile::TempDir;
@@ -105,11 +105,9 @@ impl Spec {
         config.cpus = self.cpus;
         config.kernel = Some(self.image.kernel.clone());
         config.initrd = Some(self.image.initrd.clone());
-        // Mitigations cost an emulated CPU much and protect nothing here; a panic must end QEMU (with -no-reboot).
-        config.append = format!("console=ttyS0 quiet panic=-1 mitigations=off nokaslr {}", self.params.command_line());
+        config.append = self.append();
         config.disks = self.disk.iter().map(|disk| Disk { cache: disk.cache(), ..Disk::new(disk.path()) }).collect();
-        config.nics =
-            self.nic.iter().map(|(mac, tap)| Nic::new(mac, NicBackend::Tap(tap.clone()))).collect();
+        config.nics = self.nic.iter().map(|(mac, tap)| Nic::new(mac, NicBackend::Tap(tap.clone()))).collect();
         config.serial = Serial::File(directory.join("console"));
         config.ports = [(CONTROL_PORT, "control"), (BEAT_PORT, "beat")]
             .map(|(name, socket)| Port { name: name.into(), socket: directory.join(socket) })
@@ -118,6 +116,55 @@ impl Spec {
         config.paused = paused;
         config.extra = self.extra.iter().map(Into::into).collect();
         Ok(config)
+    }
+
+    fn append(&self) -> String {
+        // Mitigations cost an emulated CPU much and protect nothing here; a panic must end QEMU (with -no-reboot).
+        format!("console=ttyS0 quiet panic=-1 mitigations=off nokaslr {}", self.params.command_line())
+    }
+
+    /// The same guest as a VM's file, for an agent. `control`, `beat`: where its QEMU is to listen for those who talk to the
+    /// workload; `args`: what else QEMU is told, besides [`Spec::extra`].
+    ///
+    /// `odd_ram` and `memory` have no part in it: the agent knows when RAM has to be odd, and memory is always shared.
+    pub fn definition(&self, [control, beat]: [&Path; 2], args: &[String]) -> String {
+        let quoted = |text: &str| format!("'{text}'");
+        let path = |path: &Path| quoted(&path.to_string_lossy());
+        let mut words: Vec<String> = args.to_vec();
+        if let Some(firmware) = &self.firmware {
+            words.extend(["-L".into(), firmware.display().to_string()]);
+        }
+        words.extend(["-device".into(), "virtio-serial-pci".into()]);
+        for (number, (port, socket)) in [(CONTROL_PORT, control), (BEAT_PORT, beat)].into_iter().enumerate() {
+            let socket = socket.display();
+            words.extend(["-chardev".into(), format!("socket,id=port{number},path={socket},server=on,wait=off")]);
+            words.extend(["-device".into(), format!("virtserialport,chardev=port{number},name={port}")]);
+        }
+        words.extend(self.extra.iter().cloned());
+        let mut text = format!(
+            "name = '{}'\nmemory = '{} MiB'\ncpus = {}\nmachine = '{}'\naccel = 'tcg'\nkernel = {}\ninitrd = {}\n\
+             append = '{}'\n",
+            self.name,
+            self.memory_mb,
+            self.cpus,
+            self.machine,
+            path(&self.image.kernel),
+            path(&self.image.initrd),
+            self.append()
+        );
+        if let Some(disk) = &self.disk {
+            let cache = if disk.cache() == DiskCache::None { "none" } else { "writeback" };
+            text += &format!("[[disk]]\npath = {}\nformat = 'raw'\ncache = '{cache}'\n", path(&disk.path()));
+        }
+        if let Some((mac, tap)) = &self.nic {
+            text += &format!("[[nic]]\ntap = '{tap}'\nmac = '{mac}'\n");
+        }
+        text += "[qemu]\n";
+        if let Some(binary) = &self.qemu {
+            text += &format!("binary = {}\n", path(binary));
+        }
+        let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+        text + &format!("args = [{}]\n", words.join(", "))
     }
 }
 

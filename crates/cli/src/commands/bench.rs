@@ -305,6 +305,9 @@ fn moved(run: &Run) -> String {
         or(run.downtime_ms.map(units::millis)),
         or(run.guest_switchover_ms.map(units::millis)),
     );
+    if let Some(whole_s) = run.whole_s() {
+        text += &format!("  {} from the order on", units::seconds(whole_s));
+    }
     if !run.intact() {
         text += "  THE GUEST IS NOT INTACT";
     }

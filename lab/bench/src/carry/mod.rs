@@ -14,6 +14,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use skein_hypervisor::MemoryBackend;
 use skein_identity::{CaError, ClusterCa, Validity, WriteError};
 use tempfile::TempDir;
 
@@ -139,18 +140,26 @@ impl Kit {
         Ok(kit)
     }
 
-    fn identity(&self, host: &str) -> PathBuf {
+    /// The `skein` program.
+    pub fn skein(&self) -> &Path {
+        &self.skein
+    }
+
+    /// The directory of a host's identity.
+    pub fn identity(&self, host: &str) -> PathBuf {
         self.directory.path().join(format!("identity-{host}"))
     }
 }
 
-/// Why this machine cannot run `mover` with this QEMU, as far as can be told before trying; None if it can.
-pub fn lacks(mover: Mover, site: &Site, qemu: &Path) -> Option<String> {
+/// Why this machine cannot run `mover` with this QEMU and memory, as far as can be told before trying; None if it can.
+pub fn lacks(mover: Mover, site: &Site, qemu: &Path, memory: MemoryBackend) -> Option<String> {
     match mover.carrier() {
+        // A VM's definition knows no other.
+        Carrier::Agents if memory != MemoryBackend::Memfd => Some("guests of agents have shared memory".into()),
         Carrier::Mptcp => mptcp::lacks(site),
         Carrier::Ssh => ssh::lacks(),
         Carrier::Socat => lacks_program("socat").or_else(|| takes_the_first_for_main(qemu)),
-        Carrier::Tcp | Carrier::TcpTls | Carrier::Skein { .. } => None,
+        Carrier::Tcp | Carrier::TcpTls | Carrier::Skein { .. } | Carrier::Agents => None,
     }
 }
 
@@ -188,6 +197,8 @@ pub fn start(mover: Mover, route: &Route<'_>, kit: &Kit) -> Result<Carried, Carr
         Carrier::Ssh => ssh::start(route, kit),
         Carrier::Socat => socat::start(route),
         Carrier::Skein { tls } => skein::start(route, kit, tls),
+        // Its processes stay for the stage; see [`crate::agents`].
+        Carrier::Agents => Ok(Carried::default()),
     }
 }
 
@@ -215,8 +226,8 @@ fn unix_uris(forwards: &[Forward]) -> Vec<(String, String)> {
     forwards.iter().map(|f| (format!("unix:{}", f.connect.display()), format!("unix:{}", f.listen.display()))).collect()
 }
 
-fn command_lines(processes: &[Process]) -> Value {
-    json!(processes.iter().map(|p| p.command_line().join(" ")).collect::<Vec<_>>())
+pub(crate) fn command_lines<'a>(processes: impl IntoIterator<Item = &'a Process>) -> Value {
+    json!(processes.into_iter().map(|p| p.command_line().join(" ")).collect::<Vec<_>>())
 }
 
 fn write(path: &Path, content: &str) -> Result<(), CarryError> {

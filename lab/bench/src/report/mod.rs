@@ -251,6 +251,14 @@ fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
             let _ = write!(out, "<td>{}</td>", escape(&cell));
         }
         out.push_str("</tr>\n");
+        let whole: Vec<f64> = runs.iter().filter_map(|run| run.whole_s()).collect();
+        if let Some(whole_s) = median(&whole) {
+            let words = format!(
+                "{} from the order until the guest runs: with the check and the start of the target's QEMU",
+                units::seconds(whole_s)
+            );
+            let _ = writeln!(out, "<tr><td></td><td colspan=\"8\">{}</td></tr>", escape(&words));
+        }
         let mut errors: Vec<&str> = runs.iter().filter_map(|r| r.error.as_deref()).collect();
         errors.dedup();
         for error in errors {

@@ -1,0 +1,411 @@
+//! The guests of a stage that agents own: `skein agent` on both hosts, guests that it started from definitions, and their
+//! moves by what `skein migrate` asks of it.
+//!
+//! They stay for the stage. What the bench sees of a guest it sees through a QMP socket of its own in each QEMU.
+
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use skein_api::{CallError, Client, LogEntry, MigrateOptions, Migration, Reply, Request, VmSource};
+use skein_handover::{Event as Handover, Outcome, Stage};
+use skein_hypervisor::{Events, MigrationInfo, MigrationStatus, Monitor, MonitorEvent, Process as QemuProcess};
+use skein_lab_cluster::{Seen, Witness, arguments, workload_sockets};
+use skein_lab_guest::{Error, Gaps, Spec};
+use skein_machine::check::Severity;
+use tempfile::TempDir;
+
+use crate::{
+    bench::BenchError,
+    carry::{CarryError, Kit},
+    migration::{ASK_EVERY, CANCEL_DEADLINE, Clock, MigrationError, Moved, RESUME_DEADLINE, SETTLE, Standing, note},
+    mover::MULTIFD_CHANNELS,
+    process::Process,
+    record::{Phases, Step, Verdict},
+    residents::{ANSWER_DEADLINE, BOOT_DEADLINE, slowly},
+    site::{HOSTS, Site},
+    usage,
+    watch::Arriving,
+};
+
+/// Port of the agents: not the one of those that a tunnel leads to, which may run beside them.
+const PORT: u16 = 7071;
+
+/// For an agent to be ready: it asks its QEMU what that can do.
+const READY_DEADLINE: Duration = Duration::from_secs(60);
+
+/// How often an agent that works says so, at least, is a few seconds; one that does not in this time has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often something that is waited for is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Events of a QEMU that may wait to be read.
+const EVENTS: usize = 256;
+
+/// A QEMU that has completed says how, or is killed because the guest runs elsewhere.
+const KILLED_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The agents of both hosts, and their guests. Dropping it ends them all.
+pub struct Agents {
+    processes: Vec<Process>,
+    witness: Witness,
+    /// The guests.
+    pub guests: Vec<Owned>,
+    directory: TempDir,
+}
+
+/// A guest, and where it is.
+pub struct Owned {
+    /// What it is.
+    pub spec: Spec,
+    /// The number of its host.
+    pub host: usize,
+    /// Its QEMU now.
+    pub seen: Arc<Seen>,
+}
+
+/// How a guest is to be moved.
+#[derive(Clone, Copy)]
+pub struct Order<'a> {
+    /// `downtime-limit`.
+    pub downtime_limit_ms: u64,
+    /// The moment that times count from.
+    pub start: Instant,
+    /// It is called off after that.
+    pub deadline: Duration,
+    /// Set to end early.
+    pub interrupt: &'a AtomicBool,
+}
+
+impl Agents {
+    /// Starts the agents, and a guest for each spec on the host of that number; waits until they have filled their memory.
+    pub fn boot(site: &Site, kit: &Kit, specs: Vec<(Spec, usize)>, interrupt: &AtomicBool) -> Result<Self, BenchError> {
+        // Short: a unix socket's path has 107 bytes at most.
+        let directory = tempfile::Builder::new().prefix("skb").tempdir().map_err(BenchError::Directory)?;
+        let mut list = String::new();
+        for host in HOSTS {
+            let address = |link| Ok(format!("'{}:{PORT}'", site.ip(host, link)?));
+            let addresses = (0..site.links()).map(address).collect::<Result<Vec<_>, BenchError>>()?;
+            list += &format!("[[host]]\nname = '{host}'\naddress = [{}]\n", addresses.join(", "));
+        }
+        fs::write(directory.path().join("hosts.toml"), list).map_err(BenchError::Directory)?;
+        fs::create_dir(directory.path().join("s")).map_err(BenchError::Directory)?;
+        let namespaces = HOSTS.into_iter().map(|host| Ok((site.netns(host)?, host.to_owned())));
+        let namespaces = namespaces.collect::<Result<Vec<_>, BenchError>>()?;
+        let mut agents =
+            Self { processes: Vec::new(), witness: Witness::new(namespaces), guests: Vec::new(), directory };
+        for host in HOSTS {
+            let process = agents.start(site, kit, host)?;
+            agents.processes.push(process);
+        }
+        for (spec, host) in &specs {
+            agents.start_guest(spec, *host)?;
+        }
+        for (spec, host) in specs {
+            let seen = agents.wait_ready(&spec, interrupt)?;
+            agents.guests.push(Owned { spec, host, seen });
+        }
+        Ok(agents)
+    }
+
+    fn start(&self, site: &Site, kit: &Kit, host: &str) -> Result<Process, BenchError> {
+        let own = self.directory.path().join(host);
+        fs::create_dir(&own).map_err(BenchError::Directory)?;
+        let mut command = site.command(host, kit.skein())?;
+        command.arg("agent").arg("--identity").arg(kit.identity(host));
+        command.arg("--listen").arg(format!("[::]:{PORT}"));
+        command.arg("--state").arg(own.join("state")).arg("--run").arg(own.join("run"));
+        command.arg("--hosts").arg(self.directory.path().join("hosts.toml"));
+        // As many as there may be guests in a stage.
+        command.args(["--incoming", "16", "--outgoing", "16"]);
+        let mut process = Process::start(command, &own.join("agent.log")).map_err(CarryError::from)?;
+        let ready = |process: &Process| process.output().lines().any(|line| line.starts_with("ready"));
+        process.wait_until("word that it is ready", READY_DEADLINE, ready).map_err(CarryError::from)?;
+        Ok(process)
+    }
+
+    fn start_guest(&self, spec: &Spec, host: usize) -> Result<(), BenchError> {
+        let sockets = self.sockets();
+        self.witness.watch(&sockets, &spec.name);
+        let ports = workload_sockets(&sockets, &spec.name);
+        let text = spec.definition(ports.each_ref().map(PathBuf::as_path), &arguments(&sockets, &spec.name));
+        let from = VmSource::Definition { file: format!("{}.toml", spec.name), text };
+        self.client(host).call(&Request::VmStart { from }, PATIENCE).map(drop).map_err(BenchError::Agent)
+    }
+
+    fn wait_ready(&self, spec: &Spec, interrupt: &AtomicBool) -> Result<Arc<Seen>, BenchError> {
+        let deadline = BOOT_DEADLINE + slowly(spec.params.fill_mb);
+        let end = Instant::now() + deadline;
+        while Instant::now() < end {
+            if interrupt.load(Ordering::Relaxed) {
+                return Err(BenchError::Interrupted);
+            }
+            if let Some(seen) = self.witness.seen(&spec.name).into_iter().find(|seen| seen.runs()) {
+                let status = seen.control().lock().as_mut().map(|agent| agent.status());
+                if status.is_some_and(|status| status.is_ok_and(|status| status.ready)) {
+                    return Ok(seen);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err(Error::NotReady { after: deadline, console: "an agent has it".into() }.into())
+    }
+
+    fn sockets(&self) -> PathBuf {
+        self.directory.path().join("s")
+    }
+
+    fn client(&self, host: usize) -> Client {
+        Client::new(&self.directory.path().join(HOSTS[host]).join("run/agent.sock"))
+    }
+
+    /// The agent of a host.
+    pub fn process(&self, host: usize) -> &Process {
+        &self.processes[host]
+    }
+
+    /// Stops or continues all guests.
+    pub fn set_running(&self, running: bool) -> Result<(), BenchError> {
+        for guest in &self.guests {
+            let monitor = guest.seen.monitor();
+            if running { monitor.cont() } else { monitor.stop() }.map_err(Error::from)?;
+        }
+        Ok(())
+    }
+
+    /// The QEMU of guest `n` on a host that it did not leave yet or has come to: of several, the last.
+    pub fn seen_on(&self, n: usize, host: usize) -> Option<Arc<Seen>> {
+        let all = self.witness.seen(&self.guests[n].spec.name);
+        all.into_iter().rev().find(|seen| seen.host() == HOSTS[host] && !seen.is_over())
+    }
+
+    /// After its move: the guest is there now. False: it runs neither there nor here.
+    pub fn settle(&mut self, n: usize) -> bool {
+        let found = (0..HOSTS.len()).find_map(|host| Some((host, self.seen_on(n, host).filter(|seen| seen.runs())?)));
+        let Some((host, seen)) = found else { return false };
+        let guest = &mut self.guests[n];
+        (guest.host, guest.seen) = (host, seen);
+        true
+    }
+
+    /// Moves guest `n` to the other host: begins with the order, and ends when it is known how that came out. Its new QEMU
+    /// is put to those that arrive.
+    pub fn migrate(
+        &self,
+        n: usize,
+        order: Order<'_>,
+        standing: &Standing,
+        arriving: &Arriving,
+    ) -> Result<Moved, MigrationError> {
+        let Order { start, .. } = order;
+        let Owned { spec, host, seen } = &self.guests[n];
+        let clock = Clock::now(start);
+        let events = seen.monitor().subscribe(EVENTS);
+        let since = Instant::now().checked_sub(SETTLE).unwrap_or(start);
+        let over = AtomicBool::new(false);
+        let (migration, heard) = std::thread::scope(|scope| {
+            let heard = scope.spawn(|| listen(seen.monitor(), *host, &events, &clock, &over, standing));
+            scope.spawn(|| self.look_out(n, 1 - host, &over, arriving));
+            let migration = self.order(&spec.name, *host, order);
+            over.store(true, Ordering::Relaxed);
+            (migration, heard.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        let migration = migration?;
+        if migration.outcome != Some(Outcome::Moved) {
+            let why = migration.why.map_or_else(|| "no reason given".into(), |why| format!("{why:?}"));
+            let reason = format!("{why} {}", migration.detail);
+            return Err(MigrationError::Failed { status: "was called off".into(), reason });
+        }
+        let Heard { mut phases, migrate_s, info, mut steps } = heard;
+        phases.order_s = Some(0.0);
+        let arrived = self.arrived(n, 1 - host).ok_or(MigrationError::NotResumed)?;
+        phases.resume_s = arrived.first_ran().map(|at| clock.seconds(at));
+        steps.extend(phases.resume_s.map(|at_s| step(at_s, 1 - host, "QEMU: RESUME")));
+        steps.extend(self.logged(*host, &migration, &clock));
+        steps.extend(self.logged(1 - host, &migration, &clock));
+        steps.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
+        phases.completed_s.get_or_insert_with(|| start.elapsed().as_secs_f64());
+        std::thread::sleep(SETTLE);
+        let beats = |seen: &Seen| seen.beats().map(|beats| beats.since(since)).unwrap_or_default();
+        let gaps = Gaps::between(&beats(seen), &beats(&arrived));
+        Ok(Moved { info, phases, gaps, migrate_s: migrate_s.unwrap_or(0.0), steps })
+    }
+
+    /// What `skein migrate` does.
+    fn order(&self, vm: &str, host: usize, order: Order<'_>) -> Result<Migration, MigrationError> {
+        let Order { downtime_limit_ms, start, deadline, interrupt } = order;
+        let options = MigrateOptions {
+            channels: Some(MULTIFD_CHANNELS),
+            downtime_limit_ms: Some(downtime_limit_ms),
+            ..MigrateOptions::default()
+        };
+        let request = Request::Migrate { vm: vm.into(), to: HOSTS[1 - host].into(), options, detach: false };
+        let mut conversation = self.client(host).ask(&request)?;
+        let mut cancelled: Option<Instant> = None;
+        loop {
+            match conversation.next(Duration::from_millis(100))? {
+                Some(Reply::Check(check)) if check.blocks() => {
+                    let blocking = check.problems.iter().filter(|problem| problem.severity == Severity::Blocks);
+                    let words: Vec<String> = blocking.map(ToString::to_string).collect();
+                    return Err(MigrationError::Failed { status: "was refused".into(), reason: words.join("; ") });
+                }
+                Some(Reply::Migration(migration)) if cancelled.is_none() => return Ok(*migration),
+                Some(Reply::Migration(migration)) if migration.outcome == Some(Outcome::Moved) => {
+                    return Ok(*migration);
+                }
+                Some(Reply::Migration(_)) if interrupt.load(Ordering::Relaxed) => {
+                    return Err(MigrationError::Interrupted);
+                }
+                Some(Reply::Migration(_)) => return Err(MigrationError::Late(deadline)),
+                Some(_) | None => {}
+            }
+            match cancelled {
+                Some(at) if at.elapsed() > CANCEL_DEADLINE => return Err(MigrationError::Late(deadline)),
+                None if interrupt.load(Ordering::Relaxed) || start.elapsed() > deadline => {
+                    cancelled = Some(Instant::now());
+                    // One that is just over cannot be called off; how it ended comes all the same.
+                    let _ = self.client(host).call(&Request::MigrationCancel { id: vm.into() }, PATIENCE);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Waits for the QEMU that is started for guest `n` on `host`.
+    fn look_out(&self, n: usize, host: usize, over: &AtomicBool, arriving: &Arriving) {
+        while !over.load(Ordering::Relaxed) {
+            if let Some(seen) = self.seen_on(n, host) {
+                let cpus = seen.monitor().query("query-cpus-fast").unwrap_or_default();
+                let found = (seen.process().pid, usage::vcpu_threads(&cpus));
+                return arriving.lock().unwrap_or_else(PoisonError::into_inner).push(found);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// The guest's QEMU on `host`, once it runs there.
+    fn arrived(&self, n: usize, host: usize) -> Option<Arc<Seen>> {
+        let end = Instant::now() + RESUME_DEADLINE;
+        loop {
+            let found = self.seen_on(n, host).filter(|seen| seen.runs());
+            if found.is_some() || Instant::now() > end {
+                return found;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// What an agent wrote down of a migration.
+    fn logged(&self, host: usize, migration: &Migration, clock: &Clock) -> Vec<Step> {
+        let request = Request::MigrationShow { id: migration.id.to_string() };
+        let Ok(Reply::Migration(shown)) = self.client(host).call(&request, PATIENCE) else { return Vec::new() };
+        let logged = shown.events.iter().filter_map(|logged| {
+            let what = match &logged.event {
+                LogEntry::Handover { event: Handover::Phase { stage: Stage::Source(phase) } } => format!("{phase:?}"),
+                LogEntry::Handover { event: Handover::Phase { stage: Stage::Target(phase) } } => format!("{phase:?}"),
+                LogEntry::Handover { event: Handover::Reported { report, .. } } => format!("heard: {report:?}"),
+                LogEntry::Handover { event } => format!("{event:?}"),
+                LogEntry::Begun { .. } => "begun".into(),
+                LogEntry::Note { text } => text.clone(),
+                LogEntry::Copied { .. } | LogEntry::Downtime { .. } => return None,
+            };
+            Some(step(clock.seconds_of(&logged.time)?, host, &what))
+        });
+        logged.collect()
+    }
+
+    /// The guest's own check of all its memory.
+    pub fn verify(&self, n: usize) -> Result<Verdict, Error> {
+        let Owned { spec, seen, .. } = &self.guests[n];
+        let deadline = ANSWER_DEADLINE + slowly(spec.params.fill_mb);
+        let mut control = seen.control().lock();
+        let agent = control.as_mut().ok_or_else(|| Error::Agent("the guest's channel cannot be had".into()))?;
+        agent.verify(deadline).map(Verdict::from)
+    }
+}
+
+impl Drop for Agents {
+    fn drop(&mut self) {
+        self.processes.clear();
+        // They outlive their agents.
+        for seen in self.guests.iter().flat_map(|guest| self.witness.seen(&guest.spec.name)) {
+            if let Ok(Some(process)) = QemuProcess::attach(seen.process()) {
+                let _ = process.kill(KILLED_DEADLINE);
+            }
+        }
+    }
+}
+
+/// A call to an agent that came to nothing.
+impl From<CallError> for MigrationError {
+    fn from(source: CallError) -> Self {
+        MigrationError::Agent(source)
+    }
+}
+
+/// What a source's QEMU says while it is migrated.
+#[derive(Default)]
+struct Heard {
+    phases: Phases,
+    migrate_s: Option<f64>,
+    info: MigrationInfo,
+    steps: Vec<Step>,
+}
+
+/// Hears a source's QEMU until its migration is over, or it is.
+fn listen(
+    monitor: &Monitor,
+    host: usize,
+    events: &Events,
+    clock: &Clock,
+    over: &AtomicBool,
+    standing: &Standing,
+) -> Heard {
+    let mut heard = Heard::default();
+    let mut asked = Instant::now();
+    loop {
+        match events.next(Duration::from_millis(20)) {
+            Some(MonitorEvent::Event(event)) => {
+                note(&mut heard.phases, &event, clock);
+                let status = MigrationStatus::of_event(&event);
+                let at_s = clock.seconds(event.time);
+                if status == Some(MigrationStatus::Setup) {
+                    heard.migrate_s.get_or_insert(at_s);
+                }
+                // At once: it is killed as soon as the guest runs elsewhere.
+                if status == Some(MigrationStatus::Completed)
+                    && let Ok(info) = monitor.migration()
+                {
+                    heard.info = info;
+                }
+                let word = event.data["status"].as_str().unwrap_or_default();
+                heard.steps.push(step(at_s, host, format!("QEMU: {} {word}", event.name).trim_end()));
+            }
+            Some(MonitorEvent::Closed) => return heard,
+            None if over.load(Ordering::Relaxed) => return heard,
+            None => {}
+        }
+        // As often as the other movers' QEMUs are asked.
+        if asked.elapsed() >= ASK_EVERY && heard.phases.completed_s.is_none() {
+            asked = Instant::now();
+            if let Ok(info) = monitor.migration() {
+                if let Some(ram) = info.ram {
+                    standing.sent_bytes.store(ram.transferred, Ordering::Relaxed);
+                    standing.left_bytes.store(ram.remaining, Ordering::Relaxed);
+                }
+                heard.info = info;
+            }
+        }
+    }
+}
+
+fn step(at_s: f64, host: usize, what: &str) -> Step {
+    Step { at_s, host: HOSTS[host].into(), what: what.into() }
+}
