@@ -477,10 +477,17 @@ impl Owner {
             Event::Over { outcome } => {
                 info!(%id, vm, "{outcome:?}");
                 let role = summary.map(|summary| summary.role);
-                if (role, outcome) == (Some(Role::Target), &Outcome::Moved)
-                    && let Some(vm) = self.context.vms.of_migration(id)
+                if *outcome == Outcome::Moved
+                    && let Ok(vm) = self.context.vms.get(&vm)
                 {
-                    self.context.vms.arrived(&vm);
+                    match role {
+                        Some(Role::Target) if vm.migration() == Some(id) => self.context.vms.arrived(&vm),
+                        // After a crash of the host nothing is left of it but its definition.
+                        Some(Role::Source) if vm.process().is_none() && vm.migration().is_none_or(|own| own == id) => {
+                            self.context.vms.released(&vm);
+                        }
+                        _ => {}
+                    }
                 }
             }
             _ => {}
