@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall demo test soak bench fmt lint clean
+.PHONY: help build install uninstall demo test soak soak-real bench fmt lint clean
 
 # The commands of `make demo` and `make bench`; for instance: make bench BENCH='bench run two-nics --quick'
 DEMO ?= demo --html target/demo.html
@@ -14,7 +14,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 ENV := . scripts/env.sh;
 
 help: ## List the targets
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 build: ## Build skein (target/release/skein) and the guest's program; installs a compiler if there is none
 	@scripts/bootstrap.sh build
@@ -41,6 +41,15 @@ test: ## All tests, in tiers; TIERS='unit lab_x' for some
 soak: ## Clusters in virtual time, on all cores, for SOAK_SECONDS=60: seeds, virtual hours, faults
 	@scripts/bootstrap.sh build
 	@$(ENV) cargo run --locked --quiet --release -p skein-sim --example soak
+
+soak-real: ## Real guests under random real faults: SOAK_MIGRATIONS=100, SOAK_SEED, SOAK_SECONDS, SOAK_JSON=FILE
+	@scripts/bootstrap.sh test
+	@scripts/build.sh guest
+	@scripts/qemu.sh 10 || [ $$? = 3 ]
+	@$(ENV) qemu=$$PWD/target/qemu-10/qemu-system-x86_64; [ -x "$$qemu" ] || qemu=; \
+	  SKEIN_QEMU=$${SKEIN_QEMU:-$$qemu} SOAK_MIGRATIONS=$${SOAK_MIGRATIONS:-100} \
+	  $(if $(SUDO),CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='sudo -n -E') \
+	  cargo test --locked --quiet --release -p skein --test lab_soak -- $(if $(SOAK_JSON),--json '$(abspath $(SOAK_JSON))')
 
 bench: ## Measure Skein and its peers side by side; BENCH='bench run NAME…' for some cases
 	@scripts/bootstrap.sh bench

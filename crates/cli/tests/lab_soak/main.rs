@@ -1,7 +1,7 @@
 //! The real soak: real guests move back and forth between real hosts under random real faults of links, agents and
 //! QEMUs, and after each round everything has to be resolved: each guest runs once, whole, and nothing is left over.
 //!
-//! One program for `make test` (a few migrations of a fixed seed) and `make soak-real`; `SOAK_MIGRATIONS=N` (10),
+//! One program for `make test` (a few migrations of a fixed seed) and `make soak-real`; `SOAK_MIGRATIONS=N` (20),
 //! `SOAK_SEED=N` (1), `SOAK_SECONDS=N`: not longer than that, `SOAK_FAULTS=WORDS`: only faults with one of these words in
 //! their name, separated by commas. `--json FILE`: the result for programs. Needs root.
 //!
@@ -13,13 +13,14 @@ mod world;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::panic::catch_unwind;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use skein_handover::Outcome;
-use skein_hypervisor::{Version, version_of};
+use skein_hypervisor::version_of;
 use skein_lab_cluster::Settings;
 
 use plan::{KINDS, Kind, Planner};
@@ -36,7 +37,7 @@ fn variable<T: FromStr>(name: &str) -> Option<T> {
 fn main() -> ExitCode {
     let mut args = std::env::args();
     let json = args.find(|arg| arg == "--json").and_then(|_| args.next());
-    let wanted: usize = variable("SOAK_MIGRATIONS").unwrap_or(10);
+    let wanted: usize = variable("SOAK_MIGRATIONS").unwrap_or(20);
     let seed: u64 = variable("SOAK_SEED").unwrap_or(1);
     let limit = Duration::from_secs(variable("SOAK_SECONDS").unwrap_or(u64::MAX));
     let words = std::env::var("SOAK_FAULTS").unwrap_or_default();
@@ -45,11 +46,7 @@ fn main() -> ExitCode {
     assert!(!kinds.is_empty(), "no fault has one of these words: {words}");
     let settings = Settings::new(env!("CARGO_BIN_EXE_skein").into());
     let qemu = version_of(&settings.qemu).expect("QEMU says its version");
-    let keeps_writes = qemu >= Version { major: 9, minor: 0, micro: 0 };
     println!("seed {seed}, {wanted} migrations, QEMU {qemu}");
-    if !keeps_writes {
-        println!("skipped: this QEMU loses writes of emulated guests, so only guests without a workload move");
-    }
 
     let begin = Instant::now();
     let mut tally = Tally::default();
@@ -57,7 +54,11 @@ fn main() -> ExitCode {
     // Later worlds follow a failure.
     let mut world: Option<World> = None;
     while tally.asked < wanted && begin.elapsed() < limit && tally.failures.len() < FAILURES_MAX {
-        let mut own = world.take().unwrap_or_else(|| World::new(&settings.program, seed, keeps_writes));
+        let new = || catch_unwind(|| World::new(&settings.program, seed));
+        let Ok(mut own) = world.take().map_or_else(new, Ok) else {
+            tally.failures.push(Failure { harm: Harm::Other, why: "the guests cannot be started, see above".into() });
+            break;
+        };
         tally.rounds += 1;
         let plan = planner.round(own.guests(), NICS);
         let done = own.round(&plan);
@@ -87,9 +88,11 @@ fn main() -> ExitCode {
                 println!("{known}---- the files stay in {}", files.display());
                 tally.asked += plan.moves.len();
                 tally.failures.push(failure);
+                tally.boots += own.boots.len();
             }
         }
     }
+    tally.boots += world.as_ref().map_or(0, |world| world.boots.len());
     drop(world);
     let took = begin.elapsed();
     println!("\n{}", tally.table(took));
@@ -135,6 +138,8 @@ struct Tally {
     faults: BTreeMap<String, usize>,
     times: BTreeMap<String, Times>,
     failures: Vec<Failure>,
+    /// Guests that had to be started again as they did not boot.
+    boots: usize,
 }
 
 impl Tally {
@@ -193,7 +198,7 @@ impl Tally {
              {} rounds in {} s: {} migrations asked for: {}\n\
              {} faults; {} guests ended with the QEMU that ran them, which was killed\n\
              in doubt: {}{}\n\
-             guests lost {}, doubled {}, corrupted {}; other failures {}",
+             guests lost {}, doubled {}, corrupted {}; other failures {}; boots that failed, before any migration: {}",
             self.rounds,
             took.as_secs(),
             self.asked,
@@ -206,6 +211,7 @@ impl Tally {
             self.harmed(Harm::Doubled),
             self.harmed(Harm::Corrupted),
             self.harmed(Harm::Other),
+            self.boots,
         );
         text
     }
@@ -241,6 +247,7 @@ impl Tally {
             "lost": self.harmed(Harm::Lost),
             "doubled": self.harmed(Harm::Doubled),
             "corrupted": self.harmed(Harm::Corrupted),
+            "failed_boots": self.boots,
             "failures": self.failures.iter().map(|failure| &failure.why).collect::<Vec<_>>(),
         })
     }

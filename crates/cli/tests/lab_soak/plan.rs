@@ -196,7 +196,7 @@ impl Planner {
     pub fn round(&mut self, guests: usize, nics: usize) -> Round {
         let rng = &mut self.rng;
         let rate = rng.pick(&[200, 300, 500, 1000]);
-        let together = if rng.percent(70) { 1 } else { 2 + rng.below(guests - 1) };
+        let together = if rng.percent(80) { 1 } else { 2 + rng.below(guests - 1) };
         let mut choose = |_| Move {
             guest: rng.below(guests),
             to: rng.below(usize::MAX),
@@ -219,10 +219,12 @@ impl Planner {
         let rng = &mut self.rng;
         let moment = match rng.below(10) {
             0 => Moment::Asked(rng.log_ms(5.0, 3000.0)),
-            1 | 2 => Moment::Step(rng.pick(&STEPS), rng.log_ms(1.0, 2000.0)),
-            // One of a few milliseconds.
-            3 | 4 => Moment::Step(rng.pick(&STEPS), rng.log_ms(0.1, 50.0)),
-            _ => Moment::Step(STEPS[SWITCHOVER.start + rng.below(SWITCHOVER.len())], rng.log_ms(0.1, 100.0)),
+            1 => Moment::Step(rng.pick(&STEPS), rng.log_ms(0.1, 2000.0)),
+            // While it is copied, which takes a while.
+            2 | 3 => Moment::Step(STEPS[1], rng.log_ms(1.0, 2000.0)),
+            // It takes some milliseconds to cut a link.
+            _ if matches!(kind, Link(..)) => Moment::Step(STEPS[SWITCHOVER.start], rng.log_ms(0.1, 400.0)),
+            _ => Moment::Step(STEPS[SWITCHOVER.start + rng.below(SWITCHOVER.len())], rng.log_ms(0.1, 50.0)),
         };
         let lasts = match kind {
             Link(..) => rng.log_ms(100.0, 8000.0),

@@ -1,6 +1,9 @@
 //! Hosts, agents and guests, and a round with them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
@@ -9,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use skein_api::{LogEntry, MigrateOptions, Migration, Reply, Request, VmState};
+use skein_api::{Client, LogEntry, MigrateOptions, Migration, Reply, Request, VmState};
 use skein_handover::{Event, MigrationId, Outcome, Stage};
 use skein_hypervisor::MigrationStatus;
 use skein_journal::EventLog;
@@ -25,6 +28,8 @@ const AT_ONCE: u16 = 2;
 /// MiB of the working guests' memory that is verified.
 const FILL_MB: [u32; 2] = [64, 128];
 const BARE: usize = 2;
+/// Tries to boot a guest.
+const BOOTS: usize = 3;
 /// Without contact a session is waited for for a minute before a migration is called off.
 const RESOLVED: Duration = Duration::from_secs(100);
 /// From then on nothing is left.
@@ -36,6 +41,8 @@ const STEP_TIME: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_secs(20);
 /// An agent answers within this.
 const SOON: Duration = Duration::from_secs(2);
+/// And a request to migrate: two agents and their QEMUs are asked.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks at what the agents say.
 const LOOK: Duration = Duration::from_millis(20);
 /// Between two looks at the logs, for the moment of a fault.
@@ -95,6 +102,8 @@ pub struct World {
     round_began: Instant,
     /// What was done, and when in the round.
     pub timeline: Vec<(Duration, String)>,
+    /// Boots that came to nothing.
+    pub boots: Vec<String>,
 }
 
 /// A migration that was asked for.
@@ -127,7 +136,7 @@ enum Doing {
 }
 
 impl World {
-    pub fn new(program: &Path, seed: u64, keeps_writes: bool) -> World {
+    pub fn new(program: &Path, seed: u64) -> World {
         let settings = Settings {
             hosts: HOSTS,
             nics: NICS,
@@ -139,9 +148,7 @@ impl World {
         let mut cluster = Cluster::up(settings);
         let hosts = cluster.hosts();
         let mut guests = Vec::new();
-        // Emulated guests are not whole after a migration by older QEMUs (docs/guest.md).
-        let fills: &[u32] = if keeps_writes { &FILL_MB } else { &[] };
-        for (n, fill_mb) in fills.iter().enumerate() {
+        for (n, fill_mb) in FILL_MB.iter().enumerate() {
             let params = Params {
                 fill_mb: *fill_mb,
                 compressible: 0,
@@ -161,20 +168,16 @@ impl World {
             let definition = cluster.bare(&name);
             guests.push(Guest { name, definition, working: false, at: hosts[(n + 1) % HOSTS].clone() });
         }
-        for guest in &guests {
-            cluster.start_vm(&guest.at, &guest.definition);
-        }
-        let world = World {
+        let mut world = World {
             cluster,
             guests,
             known: BTreeSet::new(),
             killed: BTreeSet::new(),
             round_began: Instant::now(),
             timeline: Vec::new(),
+            boots: Vec::new(),
         };
-        for guest in &world.guests {
-            world.wait_up(guest);
-        }
+        (0..world.guests.len()).for_each(|at| world.boot(at));
         world
     }
 
@@ -182,11 +185,32 @@ impl World {
         self.guests.len()
     }
 
-    fn wait_up(&self, guest: &Guest) {
-        let runs = || self.cluster.where_runs(&guest.name) == [guest.at.as_str()];
-        self.cluster.wait(GUEST_TIME, "a guest runs where it was started", runs);
-        if guest.working {
-            self.cluster.wait_working(&guest.name);
+    /// Starts a guest and waits until it works. One whose kernel gives up while it boots, as emulated ones on a busy
+    /// machine may, was not in a migration: it is started again.
+    fn boot(&mut self, at: usize) {
+        for n in 1.. {
+            let Guest { name, definition, working, at: host } = &self.guests[at];
+            let console = self.cluster.dir().join(format!("{name}.console"));
+            self.cluster.start_vm(host, definition);
+            listen(&self.cluster.run_dir(host).join("vms").join(name).join("console"), &console);
+            let has_ended = || self.qemus(name, host).is_empty();
+            let runs = || self.cluster.where_runs(name) == [host.as_str()];
+            let works = || self.cluster.talk(name, |agent| agent.status()).ready;
+            let is_up = catch_unwind(AssertUnwindSafe(|| {
+                let up = until(GUEST_TIME, || has_ended() || (runs() && (!working || works())));
+                up && !has_ended()
+            }));
+            if is_up.unwrap_or(false) {
+                return;
+            }
+            let said = std::fs::read_to_string(&console).unwrap_or_default();
+            let words = said.trim_end().get(said.trim_end().len().saturating_sub(1000)..).unwrap_or_default();
+            let what = format!("{name} did not boot: QEMU ended: {}; it said: {words}", has_ended());
+            assert!(n < BOOTS, "{what}");
+            println!("{what}");
+            self.boots.push(what);
+            self.cluster.asked(host, &Request::VmStop { name: name.clone(), timeout_s: 0, force: true });
+            self.cluster.asked(host, &Request::VmForget { name: name.clone() });
         }
     }
 
@@ -298,12 +322,7 @@ impl World {
         let (reply, answer) = sync_channel(1);
         let (client, request) = (self.cluster.client(&ask.from), ask.request.clone());
         thread::spawn(move || {
-            let answer = match client.call(&request, Duration::from_secs(60)) {
-                Ok(Reply::Migration(migration)) => Ok(migration.id),
-                Ok(other) => Err(format!("{other:?}")),
-                Err(error) => Err(format!("{error}")),
-            };
-            let _ = reply.send(answer);
+            let _ = reply.send(begin(&client, &request));
         });
         ask.answer = Some(answer);
     }
@@ -638,9 +657,7 @@ impl World {
                     self.cluster.asked(&host, &Request::VmForget { name: name.clone() });
                 }
             }
-            let guest = &self.guests[at];
-            self.cluster.start_vm(&guest.at, &guest.definition);
-            self.wait_up(guest);
+            self.boot(at);
             return Ok(());
         };
         let gap = |pair: &[skein_lab_cluster::Run]| match pair[0].until {
@@ -674,6 +691,26 @@ impl World {
             text += &format!("---- {name} ran: {:#?}\n", self.cluster.witness().runs(name));
         }
         (text, self.cluster.keep_files())
+    }
+}
+
+/// Writes what a guest says on its serial port to a file, until its QEMU ends.
+fn listen(socket: &Path, file: &Path) {
+    let (Ok(mut from), Ok(mut to)) = (UnixStream::connect(socket), File::create(file)) else { return };
+    thread::spawn(move || io::copy(&mut from, &mut to));
+}
+
+/// Asks for a migration; warnings on the way are passed over.
+fn begin(client: &Client, request: &Request) -> Result<MigrationId, String> {
+    let mut conversation = client.ask(request).map_err(|error| error.to_string())?;
+    loop {
+        match conversation.next(PATIENCE) {
+            Ok(Some(Reply::Progress(_))) => {}
+            Ok(Some(Reply::Check(check))) if !check.blocks() => {}
+            Ok(Some(Reply::Migration(migration))) => return Ok(migration.id),
+            Ok(other) => return Err(format!("{other:?}")),
+            Err(error) => return Err(error.to_string()),
+        }
     }
 }
 
