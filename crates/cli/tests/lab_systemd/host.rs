@@ -81,6 +81,7 @@ impl Host {
         command.arg(format!("--machine={unique}")).arg("--directory").arg(&root);
         command.arg("--network-namespace-path").arg(lab.netns(name).expect("the host is there"));
         // As on a real host; what an agent may, its unit says.
+        // Nor are system calls filtered twice: systemd-nspawn knows no pidfd_getfd(2).
         command.args(["--capability=all", "--system-call-filter=@known", "--quiet", "--console=pipe"]);
         command.arg(format!("--overlay=/usr:{}:/usr", usr.display()));
         for path in binds {
@@ -104,9 +105,8 @@ impl Host {
                 fs::create_dir(cgroup).unwrap_or_else(|error| panic!("{}: {error}", cgroup.display()));
             }
             command.env("CGROUPS", words);
-            if !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-                command.env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "0");
-            }
+            // The one hierarchy that systemd is used to by now, also where this machine has the old ones beside it.
+            command.env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "1");
         }
         command.args(["--boot", "--", "systemd.unit=basic.target", "systemd.log_target=journal"]);
         let log = fs::File::create(dir.path().join("boot.log")).expect("a file can be written");

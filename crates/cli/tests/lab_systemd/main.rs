@@ -29,8 +29,8 @@ const STOP_TIME: Duration = Duration::from_secs(2);
 /// An agent answers.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What the guest has in its RAM, so that there is something to copy.
-const RAM_BYTES: usize = 16 << 20;
-/// At this rate of each of the two NICs that takes seven seconds.
+const RAM_BYTES: usize = 32 << 20;
+/// At this rate of each of the two NICs that takes fourteen seconds.
 const SLOW_MBIT: u32 = 10;
 
 /// Two hosts with systemd and an installed agent that runs, a bridge br0 each, and a witness of the guest v1.
@@ -160,23 +160,18 @@ fn inner_pid(pid: u32) -> u32 {
     pids.split_ascii_whitespace().next_back().unwrap().parse().unwrap()
 }
 
-/// The number of processes called so in the cgroup of the agent's unit.
+/// QEMUs of the guest in the control group of the agent's unit.
 fn qemus(host: &Host) -> usize {
-    let cgroup = host.property("ControlGroup");
-    let procs = ["systemd", "unified", ""].map(|hierarchy| format!("/sys/fs/cgroup/{hierarchy}{cgroup}/cgroup.procs"));
-    let procs = procs.iter().find_map(|path| host.command("cat", &[path]).output().ok().filter(|o| o.status.success()));
-    let procs = String::from_utf8(procs.expect("the unit has a control group").stdout).unwrap();
-    let is_qemu = |pid: &&str| {
-        let comm = host.path(&format!("/proc/{pid}/comm"));
-        fs::read_to_string(comm).is_ok_and(|comm| comm.starts_with("qemu-system"))
-    };
-    procs.lines().filter(is_qemu).count()
+    let status = host.command("systemctl", &["status", "--full", "--lines=0", "skein-agent"]).output().unwrap();
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    status.lines().filter(|line| line.contains("qemu-system") && line.contains("-name v1")).count()
 }
 
 #[test]
 fn a_guest_outlives_its_agent() {
     let Some(site) = Site::up("sda") else { return };
     let a = site.host("a");
+    a.run("systemd-analyze", &["verify", "--man=no", "skein-agent.service"]);
     for key in ["arp_ignore", "arp_announce"] {
         let file = format!("/proc/sys/net/ipv4/conf/nic0/{key}");
         assert!(a.run("cat", &[&file]).parse::<u32>().unwrap() >= 1, "the agent keeps NICs apart: {key}");
@@ -279,6 +274,8 @@ fn an_agent_is_replaced_in_mid_migration() {
     let mut number = 0;
     for replaced in [a, b] {
         for killed in [false, true] {
+            number += 1;
+            replaced.make("install", &site.upgrade(number));
             site.set_slow(true);
             a.run("skein", &["migrate", "v1", "--to", "b", "--detach"]);
             let copies = || {
@@ -288,8 +285,6 @@ fn an_agent_is_replaced_in_mid_migration() {
             assert!(until(DEADLINE, copies), "it copies: {:?}", site.migration("a"));
             let id = site.migration("a").unwrap().id;
 
-            number += 1;
-            replaced.make("install", &site.upgrade(number));
             let begin = Instant::now();
             if killed {
                 replaced.run("systemctl", &["kill", "--kill-whom=main", "--signal=KILL", "skein-agent"]);
