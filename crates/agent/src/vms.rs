@@ -29,7 +29,9 @@ use crate::told;
 const SHOW_TIME: Duration = Duration::from_secs(1);
 /// A QEMU answers within this after its start; preallocated huge pages take their time.
 const START_TIME: Duration = Duration::from_secs(60);
-/// One that was started before answers at once, unless it is held up.
+/// One that was started before answers at once, unless it is held up. The agent does not wait longer when it starts.
+const FIND_TIME: Duration = Duration::from_millis(250);
+/// When it is tried again.
 const ATTACH_TIME: Duration = Duration::from_secs(1);
 /// A QEMU that does nothing answers by then.
 const PROBE_TIME: Duration = Duration::from_secs(10);
@@ -332,7 +334,7 @@ impl Vms {
         vm.state.lock().incoming = incoming.is_some();
         vm.state.lock().migration = incoming.or(outgoing);
         let process = Arc::new(process);
-        match Monitor::connect(&qmp, ATTACH_TIME) {
+        match Monitor::connect(&qmp, FIND_TIME) {
             Ok(monitor) => {
                 info!(vm = name, pid = process.id().pid, "found its QEMU");
                 self.run(&vm, Running { process, monitor });
