@@ -1,9 +1,9 @@
 //! The real soak: real guests move back and forth between real hosts under random real faults of links, agents and
 //! QEMUs, and after each round everything has to be resolved: each guest runs once, whole, and nothing is left over.
 //!
-//! One program for `make test` (a few migrations of a fixed seed) and `make soak-real`; `SOAK_MIGRATIONS=N` (20),
+//! One program for `make test` (a few migrations of a fixed seed) and `make soak-real`; `SOAK_MIGRATIONS=N` (10),
 //! `SOAK_SEED=N` (1), `SOAK_SECONDS=N`: not longer than that, `SOAK_FAULTS=WORDS`: only faults with one of these words in
-//! their name, separated by commas. `--json FILE`: the result for programs. Needs root.
+//! their name, separated by |. `--json FILE`: the result for programs. Needs root.
 //!
 //! Timeout: 600 s
 //! QEMU: 7.2 10
@@ -37,11 +37,11 @@ fn variable<T: FromStr>(name: &str) -> Option<T> {
 fn main() -> ExitCode {
     let mut args = std::env::args();
     let json = args.find(|arg| arg == "--json").and_then(|_| args.next());
-    let wanted: usize = variable("SOAK_MIGRATIONS").unwrap_or(20);
+    let wanted: usize = variable("SOAK_MIGRATIONS").unwrap_or(10);
     let seed: u64 = variable("SOAK_SEED").unwrap_or(1);
     let limit = Duration::from_secs(variable("SOAK_SECONDS").unwrap_or(u64::MAX));
     let words = std::env::var("SOAK_FAULTS").unwrap_or_default();
-    let is_wanted = |kind: &Kind| words.split(',').any(|word| kind.to_string().contains(word.trim()));
+    let is_wanted = |kind: &Kind| words.split('|').any(|word| kind.to_string().contains(word.trim()));
     let kinds: Vec<Kind> = KINDS.into_iter().filter(is_wanted).collect();
     assert!(!kinds.is_empty(), "no fault has one of these words: {words}");
     let settings = Settings::new(env!("CARGO_BIN_EXE_skein").into());
