@@ -33,7 +33,7 @@ use crate::dirs::Dirs;
 use crate::launch::Launch;
 use crate::peers::{PeerEvent, Peers};
 use crate::told;
-use crate::vms::Vms;
+use crate::vms::{Vm, Vms};
 
 pub(crate) use log::View;
 
@@ -256,6 +256,8 @@ struct Owner {
     records: Vec<Record>,
     workers: BTreeMap<MigrationId, SyncSender<Job>>,
     limits: Limits,
+    /// Guests that run here now, and are to be remembered.
+    arrived: Vec<Arc<Vm>>,
     epoch: Instant,
 }
 
@@ -263,8 +265,16 @@ impl Owner {
     fn new(context: Arc<Context>, limits: Limits, journal: Journal<Record>, records: Vec<Record>) -> Owner {
         let manager = Manager::new(Duration::ZERO, limits, &records);
         let journal = Some(journal);
-        let mut owner =
-            Owner { context, manager, journal, records, workers: BTreeMap::new(), limits, epoch: Instant::now() };
+        let mut owner = Owner {
+            context,
+            manager,
+            journal,
+            records,
+            workers: BTreeMap::new(),
+            limits,
+            arrived: Vec::new(),
+            epoch: Instant::now(),
+        };
         // Those of before say how their QEMUs are.
         for (id, begun) in standing(&owner.records) {
             if !begun.is_settled() {
@@ -396,6 +406,8 @@ impl Owner {
             #[cfg(feature = "fault-points")]
             crate::fault::point(crate::fault::Moment::After, &point);
         }
+        // The source waits for the word, and this syncs files.
+        self.arrived.drain(..).for_each(|vm| self.context.vms.arrived(&vm));
         for summary in self.manager.summaries() {
             if let Some(vm) = self.context.vms.of_migration(summary.id) {
                 vm.set_migration(Some(summary.id), summary.in_doubt, summary.outcome.is_some());
@@ -481,7 +493,7 @@ impl Owner {
                     && let Ok(vm) = self.context.vms.get(&vm)
                 {
                     match role {
-                        Some(Role::Target) if vm.migration() == Some(id) => self.context.vms.arrived(&vm),
+                        Some(Role::Target) if vm.migration() == Some(id) => self.arrived.push(vm),
                         // After a crash of the host nothing is left of it but its definition.
                         Some(Role::Source) if vm.process().is_none() && vm.migration().is_none_or(|own| own == id) => {
                             self.context.vms.released(&vm);
