@@ -104,7 +104,7 @@ fn main() -> ExitCode {
     let status = if failed == 0 { "ok" } else { "FAILED" };
     println!(
         "test result: {status}. {} passed; {failed} failed; finished in {} s",
-        tally.rounds - failed,
+        tally.rounds.saturating_sub(failed),
         took.as_secs()
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -185,8 +185,8 @@ impl World {
         self.guests.len()
     }
 
-    /// Starts a guest and waits until it works. One whose kernel gives up while it boots, as emulated ones on a busy
-    /// machine may, was not in a migration: it is started again.
+    /// Starts a guest and waits until it works. One that gives up while it boots, as emulated ones on a busy machine
+    /// may, was not in a migration: it is started again.
     fn boot(&mut self, at: usize) {
         for n in 1.. {
             let Guest { name, definition, working, at: host } = &self.guests[at];
@@ -209,7 +209,8 @@ impl World {
             assert!(n < BOOTS, "{what}");
             println!("{what}");
             self.boots.push(what);
-            self.cluster.asked(host, &Request::VmStop { name: name.clone(), timeout_s: 0, force: true });
+            // It may have ended by itself.
+            let _ = self.cluster.ask(host, &Request::VmStop { name: name.clone(), timeout_s: 0, force: true });
             self.cluster.asked(host, &Request::VmForget { name: name.clone() });
         }
     }
