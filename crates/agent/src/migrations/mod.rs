@@ -170,6 +170,10 @@ impl Migrations {
         let open = standing(&needed(&records));
         dirs.tidy_migrations(|id| open.contains_key(&id));
         vms.end_orphans();
+        // Settled, and killed before that was written down of the VM, too.
+        for vm in vms.all().iter().filter(|vm| vm.migration().is_some_and(|id| !open.contains_key(&id))) {
+            vms.settled(vm);
+        }
         let (queue, items) = sync_channel(QUEUE);
         let (events, from_peers) = sync_channel(QUEUE);
         let peers = peers(events, Inquiry(queue.clone()))?;
