@@ -346,10 +346,11 @@ impl Source {
         self.report == Some(Report::Running) || self.written == Some(SourceRecord::Release)
     }
 
-    /// The guest is stopped here, or gone, and it was not this migration that ended with it running here.
+    /// The guest is gone here, or stopped and nothing resumes it: once `Keep` is on disk that may be under way.
     fn is_left_here(&self) -> bool {
-        let is_stopped = matches!(self.guest, SourceGuest::Completed | SourceGuest::Stopped | SourceGuest::Gone);
-        is_stopped && self.over.is_none()
+        let is_stopped = matches!(self.guest, SourceGuest::Completed | SourceGuest::Stopped);
+        let is_left = self.guest == SourceGuest::Gone || (is_stopped && !self.is_written(SourceRecord::Keep));
+        is_left && self.over.is_none()
     }
 
     /// While this agent did not run, somebody may have vouched for that to the target, which then ran the guest.
@@ -526,6 +527,12 @@ mod tests {
     fn what_the_target_ran_by_a_proof_is_moved_in_writing() {
         let back = fed(Source::recover(SourceRecord::Keep), &[Guest(Gone), told(Report::Running)]);
         assert_eq!(back.wants().write, Some(SourceRecord::Release));
+    }
+
+    #[test]
+    fn what_is_being_resumed_after_a_proof_is_not_ended_by_a_late_word() {
+        let source = fed(granted(), &[Proof, Written(SourceRecord::Keep), told(Report::Running)]);
+        assert_eq!((source.phase(), source.wants().order), (SourcePhase::Keep, Some(SourceOrder::Resume)));
     }
 
     #[test]

@@ -1,0 +1,168 @@
+//! Every way that a migration can go, tried exhaustively (`stateright`).
+//!
+//! **What is modelled.** The real [`Source`] and [`Target`], each in an agent that may crash at any step and starts again
+//! from its disk; the two QEMUs, with what they do by themselves (a failed migration resumes the guest) and what kills
+//! them; a network that delivers whatever was ever sent at any time, any number of times, in any order, or never; hosts
+//! that go off and come back with their disk and without their QEMU; people who cancel, and who vouch for a host that is
+//! off. Whatever a machine wants may be done at once, late, or never; waits may end as soon as they are wanted. See
+//! `model/world.rs` for each step, and `model/fair.rs` for what must follow once no more goes wrong.
+//!
+//! **What is left out, and why that is sound.** Time: a wait may be over at any moment, so any clock is covered.
+//! When a message is sent: it counts as sent from the moment that a machine wants it sent, and delivery is never
+//! certain, so all later sendings are covered. What is in the guest: an image counts as stale from the moment that the source runs
+//! again after it was copied. Other migrations of the same VM: ids are never reused, and a QEMU takes the guest of
+//! one migration only. What a disk says is one record, the greatest: that is what a journal is read as.
+//! QMP answers are not reordered, and an order is carried out on the QEMU as it is at that moment, in the same step in which
+//! the machine is asked for it.
+//!
+//! **What bounds it.** Faults that cost something are counted ([`Budget`]); everything else is unbounded. States are told
+//! apart by 64 bits of hash: that two of 10 million collide has a chance of one in 300,000.
+//!
+//! `MODEL=large cargo test -p skein-handover --test model more -- --nocapture` tries more faults at once, for minutes.
+
+#[path = "model/fair.rs"]
+mod fair;
+#[path = "model/world.rs"]
+mod world;
+
+use stateright::{Checker, HasDiscoveries, Model, Path, Property};
+use world::{Budget, Error, Step, World};
+
+/// A check: how much may go wrong, and which error is planted.
+#[derive(Clone, Debug)]
+struct Handover {
+    budget: Budget,
+    error: Option<Error>,
+}
+
+impl Model for Handover {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World::new(self.budget, self.error)]
+    }
+
+    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
+        world.steps(steps);
+    }
+
+    fn next_state(&self, world: &World, step: Step) -> Option<World> {
+        world.after(step)
+    }
+
+    fn properties(&self) -> Vec<Property<Handover>> {
+        vec![
+            Property::always(ONE, |_, world: &World| world.running() <= 1),
+            Property::always(NOTHING_LOST, |_, world: &World| !world.rolled_back()),
+            Property::always(WORD_KEPT, |_, world: &World| world.keeps_its_word()),
+            Property::always(ONE_MIND, |_, world: &World| world.is_of_one_mind()),
+            Property::always(DOUBT, |_, world: &World| world.doubts_with_reason()),
+            Property::always(RESTS, |_, world: &World| fair::comes_to_rest(world).is_ok()),
+        ]
+    }
+}
+
+const ONE: &str = "the guest never runs at both ends";
+const NOTHING_LOST: &str = "no end runs the guest as it was before the other ran it";
+const WORD_KEPT: &str =
+    "the source never resumes what it called moved, the target never runs what the source called kept";
+const ONE_MIND: &str = "what the source says of the outcome stays true";
+const DOUBT: &str = "in doubt only with the guest paused and nothing to be done about it here";
+const RESTS: &str = "once no more goes wrong, it comes to rest, with the guest where it belongs";
+
+/// All states within these bounds; the trace of everything that breaks a promise.
+fn check(name: &str, budget: Budget) {
+    #[allow(clippy::disallowed_types)] // how long the check took, for people
+    let start = std::time::Instant::now();
+    let model = Handover { budget, error: None };
+    let checker = model.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let states = checker.unique_state_count();
+    println!("{name}: {states} states, {} deep, in {:.1} s", checker.max_depth(), start.elapsed().as_secs_f64());
+    let broken: Vec<String> = checker.discoveries().into_iter().map(|(promise, path)| trace(promise, path)).collect();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    assert!(states > 1000, "a model that does nothing keeps every promise");
+}
+
+/// The error is found, as a breach of this promise.
+fn finds(error: Error, promise: &'static str) {
+    let budget = Budget { crashes: [1, 1], ..Budget::NONE };
+    let model = Handover { budget, error: Some(error) };
+    let checker = model.checker().finish_when(HasDiscoveries::AnyOf([promise].into())).spawn_bfs().join();
+    let path = checker.discovery(promise).unwrap_or_else(|| panic!("{error:?} is not found"));
+    println!("{error:?}\n{}", trace(promise, path));
+}
+
+/// One line a step.
+fn trace(promise: &str, path: Path<World, Step>) -> String {
+    let mut lines = vec![format!("broken: {promise}")];
+    let mut last = None;
+    for (i, (world, step)) in path.into_vec().into_iter().enumerate() {
+        lines.push(format!("{i:3}. {world}"));
+        if let Some(step) = &step {
+            lines.push(format!("     {step:?}"));
+        }
+        last = Some(world);
+    }
+    if let Some(Err(reason)) = last.as_ref().map(fair::comes_to_rest) {
+        lines.push(format!("     and then, with no more faults: {reason}"));
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn without_faults() {
+    check("no faults", Budget::NONE);
+}
+
+#[test]
+fn agents_crash() {
+    check("each agent crashes twice", Budget { crashes: [2, 2], ..Budget::NONE });
+}
+
+#[test]
+fn disks_fail() {
+    check("a write fails at each end", Budget { writes: [1, 1], ..Budget::NONE });
+}
+
+#[test]
+fn qemus_end() {
+    let budget = Budget { kills: [1, 1], failures: [1, 1], ..Budget::NONE };
+    check("each QEMU is killed, and fails", budget);
+}
+
+#[test]
+fn hosts_go_off() {
+    check("each host goes off", Budget { offs: [1, 1], ..Budget::NONE });
+}
+
+#[test]
+fn a_crash_and_an_end() {
+    let budget = Budget { crashes: [1, 1], kills: [0, 1], ..Budget::NONE };
+    check("each agent crashes, the target's QEMU is killed", budget);
+}
+
+/// What takes minutes: `MODEL=large`.
+#[test]
+fn more_at_once() {
+    #[allow(clippy::disallowed_methods)] // what to run comes from outside
+    if std::env::var("MODEL").as_deref() != Ok("large") {
+        return;
+    }
+    let none = Budget::NONE;
+    check("in every detail", Budget { fine: true, ..none });
+    check("crashes and failing disks", Budget { crashes: [1, 1], writes: [1, 1], ..none });
+    check("crashes and kills", Budget { crashes: [1, 1], kills: [1, 1], ..none });
+    check("crashes and failures", Budget { crashes: [1, 1], failures: [1, 1], ..none });
+    check("crashes and hosts off", Budget { crashes: [1, 1], offs: [1, 1], ..none });
+}
+
+/// The check can fail: each planted error is found, and its trace can be read.
+#[test]
+fn planted_errors_are_found() {
+    finds(Error::GrantUnwritten, ONE);
+    finds(Error::SourceImpatient, ONE);
+    finds(Error::CompletedIsPermission, ONE);
+    finds(Error::RunUnwritten, RESTS);
+    finds(Error::TargetForgets, ONE);
+}
