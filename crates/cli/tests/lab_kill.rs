@@ -21,7 +21,7 @@ use skein_lab_cluster::{Cluster, Settings, Start, until};
 use skein_lab_guest::Params;
 
 const VM: &str = "v";
-/// What the issue of all this is.
+/// Longer than this nobody should have to wait.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(5);
 /// How long is looked on, to tell how late it is.
 const PATIENCE: Duration = Duration::from_secs(15);
