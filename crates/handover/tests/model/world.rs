@@ -874,8 +874,8 @@ impl World {
         if let Some(source) = self.source.machine() {
             let outcome = source.outcome();
             self.intents |= source.wants().intent.map_or(0, |intent| 1 << intent as u8);
-            // After a crash it is also said that one ended since, or was moved since by a proof.
-            self.changed_its_mind |= self.said_moved && outcome == Some(Outcome::Kept);
+            // After a crash it is also said that one ended since; and a proof may turn it round, either way.
+            self.changed_its_mind |= self.said_moved && outcome == Some(Outcome::Kept) && !self.proved[0];
             self.changed_its_mind |= self.said_kept && outcome == Some(Outcome::Moved) && self.proved == [false; 2];
             self.changed_its_mind |= outcome == Some(Outcome::Ended) && self.running() > 0;
             self.said_moved |= outcome == Some(Outcome::Moved);
