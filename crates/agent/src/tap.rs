@@ -76,11 +76,14 @@ impl Tap {
         Ok(tap)
     }
 
-    /// Closes the main connection, and it alone: a QEMU that does not hear gives up.
-    pub fn break_main(&self) {
+    /// Closes the main connection, so that a QEMU that does not hear gives up, and takes what it still writes to the
+    /// others: it may wait for that, with the other host out of reach.
+    pub fn give_up(&self) {
         let open = self.shared.lock();
-        if let (Some(live), Some(main)) = (&open.live, open.streams.first()) {
-            live.reset(*main, ResetCode::SocketClosed, "the source calls this migration off");
+        if let Some(live) = &open.live {
+            for stream in &open.streams {
+                live.reset(*stream, ResetCode::SocketClosed, "the source calls this migration off");
+            }
         }
     }
 

@@ -179,7 +179,7 @@ impl Worker {
     fn cancel(&mut self, monitor: &Monitor) -> Result<(), String> {
         let cancelled = monitor.with_patience(ANSWER_TIME).migrate_cancel();
         if let (Err(QmpError::Timeout { .. }), Some(tap)) = (&cancelled, &self.tap) {
-            tap.break_main();
+            tap.give_up();
         }
         cancelled.map_err(|error| error.to_string())
     }

@@ -31,6 +31,8 @@ pub(super) struct Worker {
     /// All that this QEMU ever said was heard, and it never said that the guest runs.
     unrun: Arc<AtomicBool>,
     told: Option<TargetGuest>,
+    /// QEMU would not run the guest, and that was told: it must not run it on a second thought.
+    cannot_run: bool,
 }
 
 impl Worker {
@@ -47,6 +49,7 @@ impl Worker {
             heard: None,
             unrun: Arc::new(AtomicBool::new(false)),
             told: None,
+            cannot_run: false,
         }
     }
 
@@ -111,7 +114,7 @@ impl Worker {
     }
 
     fn cont(&mut self) {
-        let Some(Running { monitor, .. }) = self.running() else { return self.look() };
+        let Some(Running { monitor, .. }) = self.running().filter(|_| !self.cannot_run) else { return self.look() };
         self.context.target(self.id, [TargetInput::Continuing]);
         match monitor.cont() {
             Ok(()) => {
@@ -124,6 +127,7 @@ impl Worker {
                 warn!(id = %self.id, "{error}");
                 // It answered: so it is known to be paused.
                 if monitor.run_state().is_ok_and(|state| state == RunState::Paused) {
+                    self.cannot_run = true;
                     let cannot = Input::Target(self.id, TargetInput::CannotRun);
                     self.context.tell(vec![Input::Detail(self.id, format!("QEMU: {error}")), cannot]);
                 }
