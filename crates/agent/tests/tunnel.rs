@@ -282,6 +282,7 @@ fn after_the_agent_was_restarted_the_tunnel_connects_again() {
     send_and_receive(world.connect(), noise(100_000, 1));
     let open = world.connect();
     { &open }.write_all(b"x").unwrap();
+    { &open }.read_exact(&mut [0]).unwrap();
     let acceptor = AcceptorSettings {
         listen: SocketAddr::from(([127, 0, 0, 1], world.agent.port())),
         addresses: loopback(),

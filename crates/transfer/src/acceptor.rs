@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
@@ -31,6 +31,8 @@ const HANDSHAKES_PER_ADDRESS: usize = 16;
 const COMPLAINT_PERIOD: Duration = Duration::from_secs(1);
 /// Sessions at once.
 const SESSIONS_MAX: usize = 64;
+/// Listeners that are to close have closed by then.
+const LISTENERS_TIME: Duration = Duration::from_millis(500);
 /// How often NICs are looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
 
@@ -77,6 +79,8 @@ struct Shared {
     on_session: Box<OnSession>,
     handshakes: Mutex<Handshakes>,
     complained: Mutex<Option<Instant>>,
+    /// Threads that have a listener.
+    accepting: AtomicUsize,
     stopping: AtomicBool,
 }
 
@@ -103,6 +107,7 @@ impl Acceptor {
             on_session,
             handshakes: Mutex::default(),
             complained: Mutex::default(),
+            accepting: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             settings,
         });
@@ -150,6 +155,11 @@ impl Acceptor {
                     scope.spawn(move || live.close(reason));
                 }
             });
+            // Whoever dials from now on is to find nobody, or the next agent.
+            let end = Instant::now() + LISTENERS_TIME;
+            while self.shared.accepting.load(Ordering::SeqCst) > 0 && Instant::now() < end {
+                thread::sleep(Duration::from_millis(5));
+            }
         }
     }
 }
@@ -198,8 +208,12 @@ impl Shared {
                     }
                 }
             }
+            drop(listener);
+            shared.accepting.fetch_sub(1, Ordering::SeqCst);
         };
+        self.accepting.fetch_add(1, Ordering::SeqCst);
         if let Err(error) = spawn("accept", accept) {
+            self.accepting.fetch_sub(1, Ordering::SeqCst);
             // The next look tries again.
             warn!("cannot listen: {error}");
             index.map(|index| self.listening().remove(&index));
