@@ -101,8 +101,6 @@ pub enum Message {
         why: Option<Why>,
         /// The same in words.
         detail: String,
-        /// What the source has to know of the target's QEMU; the edges' matter.
-        answer: String,
     },
 }
 
@@ -153,8 +151,6 @@ pub enum Input {
     Target(MigrationId, TargetInput),
     /// Why what will be reported next happened, in words.
     Detail(MigrationId, String),
-    /// See [`Message::Report`].
-    Answer(MigrationId, String),
 }
 
 impl Input {
@@ -286,7 +282,6 @@ struct Entry {
     /// Who came first.
     number: u64,
     offer: String,
-    answer: String,
     detail: String,
     deadline: Option<Duration>,
     machine: Machine,
@@ -433,10 +428,9 @@ impl Manager {
             Input::Message(peer, Message::Intent { id, intent, vm, priority, offer }) => {
                 self.intent(id, &peer, intent, &vm, priority, offer);
             }
-            Input::Message(peer, Message::Report { id, report, why, detail, answer }) => {
+            Input::Message(peer, Message::Report { id, report, why, detail }) => {
                 let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.peer == peer) else { return };
                 let Machine::Source(source) = &mut entry.machine else { return };
-                entry.answer = if answer.is_empty() { std::mem::take(&mut entry.answer) } else { answer };
                 if why.is_some() {
                     entry.detail.clone_from(&detail);
                 }
@@ -490,11 +484,6 @@ impl Manager {
                     entry.detail = detail;
                 }
             }
-            Input::Answer(id, answer) => {
-                if let Some(entry) = self.entries.get_mut(&id) {
-                    entry.answer = answer;
-                }
-            }
         }
         self.admit();
     }
@@ -542,11 +531,6 @@ impl Manager {
         self.entries.get(&id).map(|entry| entry.summary(id))
     }
 
-    /// What the target said of its QEMU.
-    pub fn answer(&self, id: MigrationId) -> Option<&str> {
-        self.entries.get(&id).map(|entry| entry.answer.as_str())
-    }
-
     /// What the target's QEMU is to be started from.
     pub fn offer(&self, id: MigrationId) -> Option<&str> {
         self.entries.get(&id).map(|entry| entry.offer.as_str())
@@ -572,7 +556,6 @@ impl Manager {
             priority,
             number,
             offer,
-            answer: String::new(),
             detail: String::new(),
             deadline: None,
             machine,
@@ -592,7 +575,7 @@ impl Manager {
                 // It was settled before, and forgotten. Whoever took up a belated `Prepare` would start a QEMU that nobody
                 // minds, or take the one that runs the guest for it.
                 let report = Report::Settled;
-                let message = Message::Report { id, report, why: None, detail: String::new(), answer: String::new() };
+                let message = Message::Report { id, report, why: None, detail: String::new() };
                 self.actions.push_back(Action::Send(peer.to_owned(), message));
                 return;
             }
@@ -764,7 +747,7 @@ impl Entry {
 
     fn report(&self, id: MigrationId, report: Report, why: Option<Why>) -> Message {
         let detail = if why.is_some() { self.detail.clone() } else { String::new() };
-        Message::Report { id, report, why, detail, answer: self.answer.clone() }
+        Message::Report { id, report, why, detail }
     }
 
     fn tell(&mut self, id: MigrationId, actions: &mut VecDeque<Action>) {
