@@ -1,5 +1,6 @@
 //! The daemon.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,6 +52,8 @@ pub struct VmSettings {
     pub connections: usize,
     /// Whether it sends bulk data unencrypted.
     pub plain_data: bool,
+    /// A program that calls [`crate::keep_channels`], and its arguments: migrations away from this host start it.
+    pub keeper: Vec<OsString>,
 }
 
 /// An agent that did not start.
@@ -154,7 +157,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         plain_data: vms.plain_data,
     };
     let (own_vms, name, default) = (known.clone(), identity.host().to_owned(), vms.qemu.clone());
-    let migrations = Migrations::start(vms.dirs, known.clone(), vms.limits, |events, inquiry| {
+    let migrations = Migrations::start(vms.dirs, known.clone(), vms.limits, vms.keeper, |events, inquiry| {
         let answer = move |_: &str, question: Question| match question {
             Question::HostFacts { qemu, files, .. } => {
                 let facts = host_facts(&name, &own_vms, &inquiry, qemu.or_else(|| default.clone()), &files);

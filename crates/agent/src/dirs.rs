@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use skein_handover::MigrationId;
@@ -15,8 +15,7 @@ use skein_handover::MigrationId;
 /// state/migrations/ID.jsonl  what happened in a migration
 /// run/agent.sock             commands
 /// run/vms/NAME/              a VM's QEMU: qmp, console, qemu.log, process.json
-/// run/migrations/ID.out      where the source's QEMU is joined, ID.in: where the target's is,
-///                ID.channels the source's multifd channels
+/// run/migrations/ID.out      where the source's QEMU is joined, ID.in: where the target's is
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dirs {
@@ -51,13 +50,12 @@ impl Dirs {
         written
     }
 
-    /// Removes what a killed agent left of migrations: sockets, as what was joined by them is broken, and everything of
-    /// those that are not `open`.
+    /// Removes what a killed agent left of migrations that are not `open`.
     pub(crate) fn tidy_migrations(&self, is_open: impl Fn(MigrationId) -> bool) {
         for entry in fs::read_dir(self.run.join("migrations")).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let id = name.to_str().and_then(|name| name.split('.').next()?.parse().ok());
-            if !id.is_some_and(&is_open) || entry.file_type().is_ok_and(|kind| kind.is_socket()) {
+            if !id.is_some_and(&is_open) {
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -91,11 +89,6 @@ impl Dirs {
     /// The socket that a source's QEMU migrates to.
     pub fn tap(&self, id: MigrationId) -> PathBuf {
         self.run.join("migrations").join(format!("{id}.out"))
-    }
-
-    /// The inodes of the sockets at the other ends of a source's multifd channels.
-    pub fn channels(&self, id: MigrationId) -> PathBuf {
-        self.run.join("migrations").join(format!("{id}.channels"))
     }
 
     /// The socket that a target's QEMU listens on.

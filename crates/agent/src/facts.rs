@@ -455,7 +455,8 @@ fn file_system(magic: u32) -> (FileSystem, String) {
 pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
     let running = vm.running().ok_or_else(|| VmError::NotRunning(vm.name.clone()))?;
     let monitor = &running.monitor;
-    let guest = Guest::of(monitor).map_err(|source| VmError::Qmp { name: vm.name.clone(), source })?;
+    let qmp = |source| VmError::Qmp { name: vm.name.clone(), source };
+    let guest = Guest::of(monitor).map_err(qmp)?;
     let accel = accel(guest.accel);
     let mut disks = disks(&guest.block_nodes);
     let mut ram_bytes = guest.memory_bytes;
@@ -491,6 +492,7 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         disks,
         nics,
         migration: vm.moved_by().map(|id| id.to_string()),
+        holds_migration: vm.moved_by().is_none() && monitor.holds_migration().map_err(qmp)?,
     })
 }
 

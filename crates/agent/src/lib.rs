@@ -17,6 +17,7 @@ mod facts;
 #[cfg(feature = "fault-points")]
 mod fault;
 mod hosts;
+mod keeper;
 mod landing;
 mod launch;
 mod migrations;
@@ -33,6 +34,7 @@ pub use allow::{Allow, AllowError};
 pub use control::{Answer, CONTROL_VERSION, Question, TooLong, Wire};
 pub use dirs::Dirs;
 pub use hosts::{ResolveError, resolve};
+pub use keeper::keep_channels;
 pub use landing::Landings;
 pub use peers::{Answerer, AskError, Hold, PeerEvent, Peers, PeersSettings};
 pub use skein_transfer::{AcceptorSettings, Addresses, DialerSettings, Snapshot, StartError};

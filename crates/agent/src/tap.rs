@@ -1,5 +1,8 @@
 //! Where an agent joins the migration connections of a source QEMU.
 
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,6 +13,7 @@ use skein_handover::MigrationId;
 use skein_transfer::{Live, ResetCode, StreamId};
 use tracing::{info, warn};
 
+use crate::keeper::Keeper;
 use crate::peers::{Hold, Peers};
 use crate::socket::{ACCEPT_WAIT, OwnSocket, SocketError};
 use crate::target::Target;
@@ -21,20 +25,17 @@ const STREAMS_MAX: usize = 1024;
 
 /// A listening unix socket whose connections lead to the QEMU that waits for a migration at another host, in the order
 /// they were made. Dropping it removes the socket and tears down the connections at once: what the other end does not
-/// have by then it will not get. Until then only the first of them ends when the other host breaks it off.
+/// have by then it will not get. Until then only the first of them ends when the other host breaks it off, or none leads
+/// there.
 pub struct Tap {
     shared: Arc<Shared>,
 }
-
-/// Is shown a connection, with its number among those after the first.
-type Keep = dyn Fn(usize, &UnixStream) + Send + Sync;
 
 struct Shared {
     socket: OwnSocket,
     target: Target,
     /// The other host is reached as long as this exists.
     hold: Hold,
-    keep: Box<Keep>,
     open: Mutex<Open>,
 }
 
@@ -52,27 +53,31 @@ struct Open {
 impl Tap {
     /// Listens at `path`, for this user only, and takes connections from then on.
     ///
-    /// Errors: the path is in use, or no socket can be made there.
-    ///
-    /// `keep`: is shown each connection but the first, with its number, and may see to it that it stays open when this
+    /// `keeper`: a program that calls [`crate::keep_channels`], and its arguments. Empty: all connections break when this
     /// program dies.
+    ///
+    /// Errors: the path is in use, or no socket can be made there.
     pub fn start(
         path: &Path,
         peers: &Peers,
         host: &str,
         id: MigrationId,
-        keep: impl Fn(usize, &UnixStream) + Send + Sync + 'static,
+        keeper: &[OsString],
     ) -> Result<Tap, SocketError> {
         let shared = Arc::new(Shared {
             socket: OwnSocket::bind(path, 0o600)?,
             target: Target::Migration(id),
             hold: peers.hold(host),
-            keep: Box::new(keep),
             open: Mutex::default(),
         });
         let tap = Tap { shared: shared.clone() };
-        let thread = thread::Builder::new().name("tap".into()).spawn(move || shared.accept());
-        thread.map_err(|source| SocketError::Listen { path: path.to_owned(), source })?;
+        let start = || -> io::Result<()> {
+            let start = || Keeper::start(keeper, shared.socket.path(), shared.socket.as_fd());
+            let keeper = (!keeper.is_empty()).then(start).transpose()?;
+            thread::Builder::new().name("tap".into()).spawn(move || shared.accept(keeper))?;
+            Ok(())
+        };
+        start().map_err(|source| SocketError::Listen { path: path.to_owned(), source })?;
         Ok(tap)
     }
 
@@ -87,8 +92,13 @@ impl Tap {
         }
     }
 
+    /// Takes no more connections, and leaves those it has to whoever keeps them.
+    pub fn leave(self) {
+        *self.shared.lock() = Open { stopped: true, ..Open::default() };
+    }
+
     /// See [`Tap`].
-    pub fn stop(&self) {
+    fn stop(&self) {
         self.shared.socket.remove();
         let open = std::mem::replace(&mut *self.shared.lock(), Open { stopped: true, ..Open::default() });
         if let Some(live) = open.live {
@@ -113,14 +123,21 @@ impl Shared {
         self.open.lock().expect("no panic under this lock")
     }
 
-    fn accept(&self) {
+    fn accept(&self, mut keeper: Option<Keeper>) {
         let path = self.socket.path().display();
         while !self.lock().stopped {
-            let carried = match self.socket.accept() {
+            let next = match &keeper {
+                Some(keeper) => keeper.accept(),
+                None => self.socket.accept(),
+            };
+            let carried = match next {
                 Ok(Some(connection)) => {
                     self.carry(connection).map_err(|error| format!("connection not carried: {error}"))
                 }
                 Ok(None) => Ok(()),
+                Err(error) if keeper.take().is_some() => Err(format!(
+                    "its channels would break if this agent died: the process that keeps them ended: {error}"
+                )),
                 Err(error) => {
                     thread::sleep(ACCEPT_WAIT);
                     Err(format!("cannot accept: {error}"))
@@ -132,23 +149,33 @@ impl Shared {
         }
     }
 
+    /// QEMU connects its main channel first. When things break, that one has to be the first to close: a QEMU that loses a
+    /// multifd channel before may wait for it for ever ([`skein_hypervisor::migration`]).
     fn carry(&self, connection: UnixStream) -> Result<(), String> {
-        let live = self.session()?;
+        let is_main = !std::mem::replace(&mut self.lock().has_main, true);
+        if !is_main {
+            let own = connection.try_clone().map_err(|error| error.to_string())?;
+            let mut open = self.lock();
+            if open.stopped {
+                return Ok(());
+            }
+            open.held.push(own);
+        }
+        let live = match self.session() {
+            Ok(live) => live,
+            Err(error) => {
+                if !is_main {
+                    drain(connection);
+                }
+                return Err(error);
+            }
+        };
         let mut open = self.lock();
         if open.stopped {
             return Ok(());
         }
-        // QEMU connects its main channel first. When things break, that one has to be the first to close: a QEMU that
-        // loses a multifd channel in the middle of its switchover may wait for it for ever, deaf to QMP (7.2, 10.0:
-        // multifd_send_sync_main waits for a thread that has ended, holding the big lock).
-        let is_main = !std::mem::replace(&mut open.has_main, true);
-        let stream = if is_main {
-            live.open(&self.target.to_string(), connection)
-        } else {
-            (self.keep)(open.held.len(), &connection);
-            open.held.extend(connection.try_clone());
-            live.open_held(&self.target.to_string(), connection)
-        };
+        let target = self.target.to_string();
+        let stream = if is_main { live.open(&target, connection) } else { live.open_held(&target, connection) };
         let stream = stream.map_err(|error| error.to_string())?;
         info!(peer = live.peer(), stream = stream.0, "connection to {}", self.target);
         if !open.live.as_ref().is_some_and(|known| Arc::ptr_eq(known, &live)) {
@@ -169,5 +196,13 @@ impl Shared {
         }
         let live = self.hold.session(Instant::now() + SESSION_TIME, &|| self.lock().stopped);
         live.ok_or_else(|| format!("no session with {} within {} s", self.hold.host(), SESSION_TIME.as_secs()))
+    }
+}
+
+/// Reads a multifd channel that leads nowhere, so that QEMU does not wait, until QEMU closes its end.
+pub(crate) fn drain(channel: UnixStream) {
+    let drain = move || drop(io::copy(&mut { channel }, &mut io::sink()));
+    if let Err(error) = thread::Builder::new().name("drain".into()).spawn(drain) {
+        warn!("QEMU may have to wait: {error}");
     }
 }

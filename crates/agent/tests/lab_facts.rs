@@ -74,6 +74,7 @@ impl World {
                 limits: Limits::default(),
                 connections: 1,
                 plain_data: false,
+                keeper: Vec::new(),
             };
             let settings = AgentSettings { acceptor, allow: Allow::new::<&str>(&[]).unwrap(), vms: Some(vms) };
             lab.enter(name, || Agent::start(settings, &ca.issue(name, Validity::days(1)).unwrap())).unwrap().unwrap()

@@ -29,6 +29,12 @@ enum Command {
     Demo(commands::demo::Args),
     Completions(commands::completions::Args),
     Man(commands::man::Args),
+    /// Started by an agent, for each migration away from its host
+    #[command(name = commands::agent::KEEP_CHANNELS, hide = true)]
+    KeepChannels {
+        /// What QEMU connects to
+        socket: std::path::PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -53,6 +59,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => commands::demo::run(args).map(success),
         Command::Completions(args) => commands::completions::run(args).map(success),
         Command::Man(args) => commands::man::run(args),
+        Command::KeepChannels { .. } => skein_agent::keep_channels().map(success).map_err(Into::into),
     };
     match done {
         Ok(code) => code,

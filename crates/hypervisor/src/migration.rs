@@ -66,7 +66,19 @@
 //! main channel only, waits for `cancelled` or `failed` *and* for the guest to run, and closes the multifd channels then,
 //! reading from them until then.
 //!
-//! QEMU 7.2 with multifd has milder forms. After `migrate_cancel` in `active`: `cancelling` for ever (2 of 48: the guest runs, but
+//! Where they break while the connections are made, the guest runs, and QEMU 7.2 says `failed`, but the migration thread waits in
+//! the same place for ever: every further `migrate` is refused ("duplicate yank instance"). [`Monitor::holds_migration`] tells.
+//!
+//! # A cancel in the moment of the pause
+//!
+//! QEMU 7.2 lets go of its lock before it says `pre-switchover` (`migration_maybe_pause`). A `migrate_cancel` in between
+//! finds `active`, wakes nobody, and the migration thread waits to be continued, `cancelling`, the guest stopped in
+//! `finish-migrate` for ever. `migrate-continue` with the state `cancelling` wakes it
+//! ([`Monitor::migrate_continue_cancelling`]). QEMU 10 has closed that gap (`migration_switchover_prepare`).
+//!
+//! # Milder forms
+//!
+//! QEMU 7.2 with multifd has some more. After `migrate_cancel` in `active`: `cancelling` for ever (2 of 48: the guest runs, but
 //! no further migration starts). With a target that died in `pre-switchover`, `migrate_cancel` ended once (of 94) in `failed` with
 //! the guest stopped.
 
@@ -397,6 +409,12 @@ impl Monitor {
         self.execute("migrate-continue", json!({ "state": "pre-switchover" })).map(drop)
     }
 
+    /// Wakes a migration that is [`MigrationStatus::Cancelling`] and waits for [`Monitor::migrate_continue`] all the same:
+    /// see the [module](self). Refused in any other state; repeated, it does no harm.
+    pub fn migrate_continue_cancelling(&self) -> Result<(), QmpError> {
+        self.execute("migrate-continue", json!({ "state": "cancelling" })).map(drop)
+    }
+
     /// Ends a migration, on the source; nothing happens if there is none or it is over. See the [module](self) for when
     /// and how the guest runs again.
     pub fn migrate_cancel(&self) -> Result<(), QmpError> {
@@ -435,6 +453,17 @@ impl Monitor {
     /// is no promise: some reasons are only found when `migrate` is called, and then are its refusal.
     pub fn blocked_reasons(&self) -> Result<Vec<String>, QmpError> {
         Ok(self.migration()?.blocked_reasons)
+    }
+
+    /// Whether QEMU has something to do with a migration still, in or out: one is under way, or is over by its
+    /// [`MigrationStatus`] and its threads have not ended. `migrate` is refused until then. QEMU frees its place among what
+    /// can be yanked (`yank_unregister_instance`) as the last thing that it does of a migration.
+    pub fn holds_migration(&self) -> Result<bool, QmpError> {
+        let answer = self.query("query-yank")?;
+        let instances = answer
+            .as_array()
+            .ok_or_else(|| QmpError::Malformed { reason: "query-yank: no list".into(), excerpt: answer.to_string() })?;
+        Ok(instances.iter().any(|instance| instance["type"] == "migration"))
     }
 
     /// Waits until the migration is over, completed or not, telling `progress` how it stands.

@@ -5,16 +5,15 @@
 //! most eight commands ahead.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, IoSlice, Write};
+use std::io::Write;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt::PeerCredentials};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
 
@@ -150,31 +149,9 @@ impl Monitor {
     /// Executes a command and gives what it returns, within `deadline`. An answer that comes later is ignored: the
     /// command may be executed all the same. [`QmpError::Closed`] at once when the connection breaks.
     pub fn execute_within(&self, command: &str, arguments: Value, deadline: Duration) -> Result<Value, QmpError> {
-        self.execute_with(command, arguments, None, deadline)
-    }
-
-    /// Gives QEMU a descriptor to keep under a name (`getfd`), which it holds until [`Self::closefd`], also when this
-    /// program ends. One that it holds under that name already is closed.
-    pub fn getfd(&self, name: &str, fd: impl AsFd) -> Result<(), QmpError> {
-        let arguments = json!({ "fdname": name });
-        self.execute_with("getfd", arguments, Some(fd.as_fd()), self.1).map(drop)
-    }
-
-    /// Has QEMU close a descriptor that it was given.
-    pub fn closefd(&self, name: &str) -> Result<(), QmpError> {
-        self.execute("closefd", json!({ "fdname": name })).map(drop)
-    }
-
-    fn execute_with(
-        &self,
-        command: &str,
-        arguments: Value,
-        fd: Option<BorrowedFd<'_>>,
-        deadline: Duration,
-    ) -> Result<Value, QmpError> {
         let end = Instant::now() + deadline;
         let timeout = || QmpError::Timeout { what: command.into(), after: deadline };
-        let (id, answer) = self.send(command, arguments, fd, end).map_err(|error| error.unwrap_or_else(timeout))?;
+        let (id, answer) = self.send(command, arguments, end).map_err(|error| error.unwrap_or_else(timeout))?;
         match answer.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err((class, description))) => Err(QmpError::Refused { command: command.into(), class, description }),
@@ -187,13 +164,7 @@ impl Monitor {
     }
 
     /// Writes a command. The error is none if `end` came first.
-    fn send(
-        &self,
-        command: &str,
-        arguments: Value,
-        fd: Option<BorrowedFd<'_>>,
-        end: Instant,
-    ) -> Result<(u64, Receiver<Answer>), Option<QmpError>> {
+    fn send(&self, command: &str, arguments: Value, end: Instant) -> Result<(u64, Receiver<Answer>), Option<QmpError>> {
         let mut writer = self.0.writer.try_lock_until(end).ok_or(None)?;
         let wait = remaining(end).ok_or(None)?;
         writer.set_write_timeout(Some(wait)).map_err(|error| Some(QmpError::Io(error)))?;
@@ -213,7 +184,7 @@ impl Monitor {
         if !arguments.is_null() {
             request["arguments"] = arguments;
         }
-        write(&mut writer, format!("{request}\n").as_bytes(), fd).map_err(|error| {
+        writer.write_all(format!("{request}\n").as_bytes()).map_err(|error| {
             // Half a command cannot be taken back: the connection is over. QEMU reads slowly only if its main loop is
             // held up, and then the socket still takes a thousand commands.
             let _ = self.0.stream.shutdown(Shutdown::Both);
@@ -260,20 +231,6 @@ impl Monitor {
     pub(crate) fn why_closed(&self) -> QmpError {
         self.0.shared.0.lock().reason.take().unwrap_or(QmpError::Closed)
     }
-}
-
-/// Writes all, with a descriptor beside the first byte.
-fn write(socket: &mut UnixStream, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let Some(fd) = fd else { return socket.write_all(bytes) };
-    let fds = [fd.as_raw_fd()];
-    let sent = sendmsg::<()>(
-        socket.as_raw_fd(),
-        &[IoSlice::new(bytes)],
-        &[ControlMessage::ScmRights(&fds)],
-        MsgFlags::MSG_NOSIGNAL,
-        None,
-    )?;
-    socket.write_all(&bytes[sent..])
 }
 
 impl Shared {

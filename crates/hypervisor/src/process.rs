@@ -126,27 +126,6 @@ impl Process {
         }
     }
 
-    /// Descriptors of our own for those sockets of this process that have these inodes (`stat.st_ino`), as pidfd_getfd(2)
-    /// gives them; what is gone is left out. Needs the right to trace it.
-    pub fn sockets(&self, inodes: &[u64]) -> io::Result<Vec<OwnedFd>> {
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir(format!("/proc/{}/fd", self.id.pid))? {
-            let entry = entry?;
-            let link = std::fs::read_link(entry.path()).unwrap_or_default();
-            let inode = link.to_str().and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok());
-            let fd = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
-            if let (Some(inode), Some(fd)) = (inode, fd)
-                && inodes.contains(&inode)
-            {
-                // SAFETY: pidfd_getfd(2) takes integers and gives a new descriptor or an error.
-                let own = unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.pidfd.as_raw_fd(), fd, 0) };
-                // SAFETY: the kernel has just given it to us.
-                found.push(unsafe { OwnedFd::from_raw_fd(Errno::result(own)? as i32) });
-            }
-        }
-        Ok(found)
-    }
-
     /// A pidfd is readable when its process has ended.
     fn ended_within(&self, wait: Duration) -> io::Result<bool> {
         let end = Instant::now() + wait;

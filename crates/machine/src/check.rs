@@ -184,6 +184,14 @@ impl Check<'_> {
             let what = format!("{} is being moved already, by migration {migration}", guest.name);
             let cure = format!("`skein migration show {migration}` says how it stands; wait for it, or cancel it");
             self.blocks(ProblemKind::MigrationUnderWay, what, cure);
+        } else if guest.holds_migration {
+            let what = format!(
+                "the QEMU of {} is busy with a migration that is not Skein's, or has not ended an earlier one (QEMU 7.2 may \
+                 never end one whose connections broke)",
+                guest.name
+            );
+            let cure = "wait a few seconds and repeat; if it stays so, shut the guest down and start it again";
+            self.blocks(ProblemKind::MigrationUnderWay, what, cure);
         }
         if paths.is_empty() {
             let what = format!("no NIC of {} reaches one of {}", source.name, target.name);
@@ -660,6 +668,7 @@ mod tests {
                     nic(None),
                 ],
                 migration: None,
+                holds_migration: false,
             },
             definition: Some(Definition::parse(text, "web1.toml").unwrap()),
             source: host("hosta"),
@@ -688,6 +697,7 @@ mod tests {
     const CASES: &[(Change, K, Severity, &[&str])] = &[
         (|w| w.target.name = "hosta".into(), K::SameHost, Blocks, &["web1 runs on hosta already"]),
         (|w| w.guest.migration = Some("m7".into()), K::MigrationUnderWay, Blocks, &["migration m7", "show m7"]),
+        (|w| w.guest.holds_migration = true, K::MigrationUnderWay, Blocks, &["QEMU of web1 is busy", "start it again"]),
         (|w| w.paths.clear(), K::NoPath, Blocks, &["no NIC of hosta reaches one of hostb", "skein doctor"]),
         (|w| w.source.journal = Err("disk full".into()), K::Journal, Blocks, &["hosta", "disk full", "make room"]),
         (|w| w.target.journal = Err("read-only".into()), K::Journal, Blocks, &["hostb", "read-only"]),

@@ -295,6 +295,9 @@ pub struct GuestFacts {
     /// A migration of it that is under way or in doubt.
     #[serde(deserialize_with = "claim")]
     pub migration: Option<String>,
+    /// Its QEMU is busy with a migration that is not the agent's: somebody else's, or one that is over for everybody but
+    /// this QEMU.
+    pub holds_migration: bool,
 }
 
 /// A disk of a guest.

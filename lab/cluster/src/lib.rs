@@ -80,6 +80,16 @@ impl Settings {
     }
 }
 
+/// How the agent calls those processes of its own that keep channels.
+const KEEPER: &str = "keep-channels";
+
+struct Process {
+    pid: u32,
+    /// The kernel's name for it.
+    name: String,
+    words: Vec<String>,
+}
+
 /// Hosts, their agents, their guests.
 pub struct Cluster {
     settings: Settings,
@@ -472,20 +482,28 @@ impl Cluster {
 
     /// QEMU processes of a host.
     pub fn qemus(&self, host: &str) -> Vec<QemuProcess> {
+        let qemus = self.processes(host).into_iter().filter(|process| process.name.starts_with("qemu-system"));
+        let found = qemus.map(|Process { pid, words, .. }| {
+            let vm = words.iter().position(|word| word == "-name").and_then(|at| words.get(at + 1)).cloned();
+            QemuProcess { pid, vm, words }
+        });
+        found.collect()
+    }
+
+    /// Processes of a host.
+    fn processes(&self, host: &str) -> Vec<Process> {
         let inode = |path: &Path| fs::metadata(path).map(|found| found.ino()).ok();
         let netns = inode(&self.lab.netns(host).expect("the host is there"));
         let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         pids.filter_map(|pid| {
-            let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-            if !comm.starts_with("qemu-system") || inode(format!("/proc/{pid}/ns/net").as_ref()) != netns {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+            if inode(format!("/proc/{pid}/ns/net").as_ref()) != netns {
                 return None;
             }
             let line = fs::read(format!("/proc/{pid}/cmdline")).ok().filter(|line| !line.is_empty())?;
-            let words: Vec<String> =
-                line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-            let vm = words.iter().position(|word| word == "-name").and_then(|at| words.get(at + 1)).cloned();
-            Some(QemuProcess { pid, vm, words })
+            let words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+            Some(Process { pid, name, words })
         })
         .collect()
     }
@@ -522,6 +540,9 @@ impl Cluster {
                 found.push(format!("a QEMU that no VM has: {} {}", qemu.pid, qemu.words.join(" ")));
             }
         }
+        let keepers =
+            self.processes(host).into_iter().filter(|process| process.words.iter().any(|word| word == KEEPER));
+        found.extend(keepers.map(|process| format!("a keeper: {} {}", process.pid, process.words.join(" "))));
         let names = |path: PathBuf| {
             let entries = fs::read_dir(path).into_iter().flatten().flatten();
             entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()

@@ -12,6 +12,7 @@ mod source;
 mod target;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -22,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use skein_api::{LogEntry, MigrateOptions};
 use skein_handover::{
     Action, Event, Input, Limits, Manager, MigrationId, NewMigration, Order, Outcome, Record, RefusedStart, Report,
-    Role, SourceInput, SourceOrder, Stage, Summary, TargetInput, TargetOrder, needed, standing,
+    Role, SourceInput, SourceOrder, SourcePhase, Stage, Summary, TargetInput, TargetOrder, needed, standing,
 };
 use skein_hypervisor::MonitorEvent;
 use skein_journal::{Journal, Limits as JournalLimits, OpenError};
@@ -33,7 +34,7 @@ use crate::dirs::Dirs;
 use crate::launch::Launch;
 use crate::peers::{PeerEvent, Peers};
 use crate::told;
-use crate::vms::{Vm, Vms};
+use crate::vms::{Vm, Vms, wait_until};
 
 pub(crate) use log::View;
 
@@ -45,6 +46,8 @@ const JOBS: usize = 64;
 const ROOM: usize = 64;
 /// A killed process is gone by then, unless the kernel holds it.
 const KILL_TIME: Duration = Duration::from_secs(10);
+/// An agent that ends waits so long for its QEMUs.
+const STOP_TIME: Duration = Duration::from_millis(1200);
 /// How long an agent waits for its predecessor's end.
 const JOURNAL_TIME: Duration = Duration::from_secs(3);
 
@@ -122,7 +125,10 @@ pub enum StartRefused {
 pub(crate) enum Job {
     Order(Order),
     Qmp(MonitorEvent),
-    Stop,
+    /// The migration is over and forgotten.
+    Forget,
+    /// The agent ends.
+    Leave,
 }
 
 /// What owner and workers share.
@@ -131,6 +137,8 @@ pub(crate) struct Context {
     pub(crate) vms: Arc<Vms>,
     pub(crate) peers: Peers,
     pub(crate) view: View,
+    /// See [`Tap::start`](crate::Tap::start).
+    keeper: Vec<OsString>,
     queue: SyncSender<Item>,
 }
 
@@ -164,6 +172,7 @@ impl Migrations {
         dirs: Dirs,
         vms: Arc<Vms>,
         limits: Limits,
+        keeper: Vec<OsString>,
         peers: impl FnOnce(SyncSender<PeerEvent>, Inquiry) -> Result<Peers, E>,
     ) -> Result<Migrations, E> {
         let (journal, records) = open_journal(&dirs.journal())?;
@@ -178,7 +187,7 @@ impl Migrations {
         let (events, from_peers) = sync_channel(QUEUE);
         let peers = peers(events, Inquiry(queue.clone()))?;
         let view = View::new(dirs.migrations(), peers.host().to_owned());
-        let context = Arc::new(Context { dirs, vms, peers, view, queue: queue.clone() });
+        let context = Arc::new(Context { dirs, vms, peers, view, keeper, queue: queue.clone() });
         thread::Builder::new().name("from peers".into()).spawn(move || {
             for event in from_peers {
                 if queue.send(Item::Peer(event)).is_err() {
@@ -244,11 +253,17 @@ impl Migrations {
     /// Ends the threads; migrations under way are taken up by the next agent.
     pub(crate) fn stop(&self) {
         let _ = self.context.queue.send(Item::Stop);
-        self.context.peers.stop();
         if let Some(owner) = self.owner.lock().take() {
             let _ = owner.join();
         }
+        self.context.peers.stop();
     }
+}
+
+/// The thread that obeys a migration's orders.
+struct Worker {
+    jobs: SyncSender<Job>,
+    thread: thread::JoinHandle<()>,
 }
 
 struct Owner {
@@ -258,7 +273,7 @@ struct Owner {
     journal: Option<Journal<Record>>,
     /// What is in the journal.
     records: Vec<Record>,
-    workers: BTreeMap<MigrationId, SyncSender<Job>>,
+    workers: BTreeMap<MigrationId, Worker>,
     limits: Limits,
     /// Guests that run here now, and are to be remembered.
     arrived: Vec<Arc<Vm>>,
@@ -392,15 +407,17 @@ impl Owner {
                         self.kill(id);
                     }
                     // One that is busy is asked again.
-                    let _ = self.worker(id).map(|worker| worker.try_send(Job::Order(order)));
+                    let _ = self.worker(id).map(|worker| worker.jobs.try_send(Job::Order(order)));
                 }
                 Action::Event(id, event) => self.event(id, event),
                 Action::Forget(id) => {
                     if let Some(worker) = self.workers.remove(&id) {
-                        let _ = worker.try_send(Job::Stop);
+                        let _ = worker.jobs.try_send(Job::Forget);
                     }
                     self.context.peers.landings().close(id);
-                    let _ = std::fs::remove_file(self.context.dirs.landing(id));
+                    for socket in [self.context.dirs.tap(id), self.context.dirs.landing(id)] {
+                        let _ = std::fs::remove_file(socket);
+                    }
                     if let Some(vm) = self.context.vms.of_migration(id) {
                         self.context.vms.settled(&vm);
                     }
@@ -510,8 +527,7 @@ impl Owner {
         }
     }
 
-    /// The thread that obeys a migration's orders.
-    fn worker(&mut self, id: MigrationId) -> Option<&SyncSender<Job>> {
+    fn worker(&mut self, id: MigrationId) -> Option<&Worker> {
         if !self.workers.contains_key(&id) {
             let summary = self.manager.summary(id)?;
             let (jobs, queue) = sync_channel(JOBS);
@@ -521,19 +537,28 @@ impl Owner {
                 Role::Source => source::Worker::new(context, summary, offer, own_jobs).run(queue),
                 Role::Target => target::Worker::new(context, summary, offer, own_jobs).run(queue),
             };
-            if let Err(error) = thread::Builder::new().name("migration".into()).spawn(work) {
-                warn!(%id, "cannot be worked on now: {error}");
-                return None;
+            match thread::Builder::new().name("migration".into()).spawn(work) {
+                Ok(thread) => drop(self.workers.insert(id, Worker { jobs, thread })),
+                Err(error) => {
+                    warn!(%id, "cannot be worked on now: {error}");
+                    return None;
+                }
             }
-            self.workers.insert(id, jobs);
         }
         self.workers.get(&id)
     }
 
+    /// The next agent would call off what is not granted, too; done here, no guest waits for it.
     fn stop_workers(&mut self) {
-        for worker in self.workers.values() {
-            let _ = worker.try_send(Job::Stop);
+        for (id, worker) in &self.workers {
+            let stage = self.manager.summary(*id).map(|summary| summary.stage);
+            if matches!(stage, Some(Stage::Source(SourcePhase::Precopy | SourcePhase::Switchover))) {
+                info!(%id, "called off, as the agent stops");
+                let _ = worker.jobs.try_send(Job::Order(Order::Source(SourceOrder::CancelMigration)));
+            }
+            let _ = worker.jobs.try_send(Job::Leave);
         }
+        wait_until(STOP_TIME, || self.workers.values().all(|worker| worker.thread.is_finished()));
     }
 }
 

@@ -1,14 +1,7 @@
 //! The source's end of one migration: obeys the machine's orders to QEMU, and tells how QEMU is.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_api::Copy;
@@ -26,8 +19,12 @@ const LOOK: Duration = Duration::from_millis(200);
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// A QEMU that gave up resumes its guest within milliseconds.
 const RESUME_TIME: Duration = Duration::from_secs(2);
+/// A QEMU whose migration is over has let go of it within milliseconds. One that has not by then never will.
+const LET_GO_TIME: Duration = Duration::from_secs(3);
 /// A process whose QMP connection ended is gone by then.
 const END_TIME: Duration = Duration::from_secs(1);
+/// An agent that is told to end waits so long for a QEMU that was told to.
+const LEAVE_TIME: Duration = Duration::from_millis(800);
 /// Between two progress entries of the log.
 const COPIED_PERIOD: Duration = Duration::from_secs(10);
 
@@ -41,6 +38,8 @@ pub(super) struct Worker {
     tap: Option<Tap>,
     /// `migrate` was said and its end not seen yet.
     migrating: bool,
+    /// Since when QEMU has held a migration that is over.
+    held_since: Option<Instant>,
     /// The connection whose events are heard.
     heard: Option<Monitor>,
     told: Option<SourceGuest>,
@@ -66,6 +65,7 @@ impl Worker {
             jobs,
             tap: None,
             migrating: false,
+            held_since: None,
             heard: None,
             told: None,
             last: None,
@@ -74,7 +74,6 @@ impl Worker {
     }
 
     pub(super) fn run(mut self, jobs: Receiver<Job>) {
-        self.drain_channels();
         self.look();
         loop {
             match jobs.recv_timeout(LOOK) {
@@ -85,37 +84,20 @@ impl Worker {
                 }
                 Ok(Job::Qmp(event)) => self.heed(&event),
                 Err(RecvTimeoutError::Timeout) => self.look(),
-                Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return self.tidy(),
+                Ok(Job::Forget) => return,
+                Ok(Job::Leave) | Err(RecvTimeoutError::Disconnected) => return self.leave(),
             }
         }
     }
 
-    /// The guest stays here, and this is over: its QEMU gives back what it was given.
-    fn tidy(&mut self) {
-        self.tap = None;
-        let list = self.context.dirs.channels(self.id);
-        if let Some(running) = self.running() {
-            let kept = fs::read_to_string(&list).unwrap_or_default().lines().count();
-            (0..kept).for_each(|number| drop(running.monitor.closefd(&kept_name(number))));
-        }
-        let _ = fs::remove_file(list);
-    }
-
-    /// QEMU writes to channels that an agent read that is gone, and may wait for that in the middle of the switchover: then
-    /// it hears nothing, `migrate_cancel` neither.
-    fn drain_channels(&self) {
-        let list = fs::read_to_string(self.context.dirs.channels(self.id)).unwrap_or_default();
-        let inodes: Vec<u64> = list.lines().filter_map(|line| line.parse().ok()).collect();
-        let Some(process) = self.vm.as_ref().and_then(|vm| vm.process()).filter(|_| !inodes.is_empty()) else { return };
-        match process.sockets(&inodes) {
-            Ok(channels) => {
-                for channel in channels {
-                    // Until QEMU closes its end.
-                    let drain = move || drop(io::copy(&mut UnixStream::from(channel), &mut io::sink()));
-                    let _ = thread::Builder::new().name("drain".into()).spawn(drain);
-                }
-            }
-            Err(error) => warn!(id = %self.id, "QEMU's channels cannot be taken over: {error}"),
+    /// The next agent goes on. QEMU gets done with what it was told last while somebody reads what it writes.
+    fn leave(&mut self) {
+        wait_until(LEAVE_TIME, || {
+            self.look();
+            !self.migrating || matches!(self.told, Some(SourceGuest::Completed | SourceGuest::Gone))
+        });
+        if let Some(tap) = self.tap.take() {
+            tap.leave();
         }
     }
 
@@ -154,17 +136,8 @@ impl Worker {
         let vm = self.vm.as_ref().ok_or("it is gone")?;
         self.context.vms.leaves(vm, self.id).map_err(|error| crate::told(&error))?;
         let path = self.context.dirs.tap(self.id);
-        // When this agent dies, its main connection closes, and QEMU notices; its channels must not, see [`Tap`]: QEMU
-        // holds their other ends itself, and the next agent finds them there.
-        let (own, list) = (monitor.clone(), self.context.dirs.channels(self.id));
-        let _ = fs::remove_file(&list);
-        let keep = move |number: usize, channel: &UnixStream| {
-            let kept = own.getfd(&kept_name(number), channel).map_err(|error| error.to_string());
-            if let Err(error) = kept.and_then(|()| note(&list, channel).map_err(|error| error.to_string())) {
-                warn!("a channel would close if this agent died: {error}");
-            }
-        };
-        let tap = Tap::start(&path, &self.context.peers, &self.peer, self.id, keep);
+        let Context { peers, keeper, .. } = &*self.context;
+        let tap = Tap::start(&path, peers, &self.peer, self.id, keeper);
         self.tap = Some(tap.map_err(|error| crate::told(&error))?);
         let begin = || -> Result<(), QmpError> {
             monitor.tune(&Tuning { pause_before_switchover: true, ..tuning(&offer) })?;
@@ -251,14 +224,40 @@ impl Worker {
         if before != after {
             return;
         }
+        if info.status == MigrationStatus::Cancelling {
+            // It may wait for this.
+            let _ = monitor.migrate_continue_cancelling();
+        }
         self.progress(&info);
-        let has_failed = matches!(info.status, MigrationStatus::Failed | MigrationStatus::Cancelled);
+        let status = self.let_go(&monitor, info.status);
+        let has_failed = matches!(status, MigrationStatus::Failed | MigrationStatus::Cancelled);
         if self.migrating && has_failed {
             return self.failed(&monitor, &info);
         }
-        if let Some(guest) = guest(&after, info.status) {
+        if let Some(guest) = guest(&after, status) {
             self.tell(guest);
         }
+    }
+
+    /// A migration is over when QEMU has let go of it: before, the next one would be refused.
+    fn let_go(&mut self, monitor: &Monitor, status: MigrationStatus) -> MigrationStatus {
+        if !matches!(status, MigrationStatus::Cancelling | MigrationStatus::Cancelled | MigrationStatus::Failed) {
+            return status;
+        }
+        if monitor.holds_migration().is_ok_and(|holds| !holds) {
+            self.held_since = None;
+            return status;
+        }
+        let since = *self.held_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < LET_GO_TIME {
+            return MigrationStatus::Cancelling;
+        }
+        let text = "QEMU never ends this migration: its guest cannot be moved until it is shut down and started again";
+        if self.migrating {
+            warn!(id = %self.id, "{text}");
+            self.context.tell(vec![Input::Detail(self.id, text.into())]);
+        }
+        MigrationStatus::Cancelled
     }
 
     /// The migration is over, and the guest here is about to go on.
@@ -313,18 +312,6 @@ impl Worker {
         }
         self.look();
     }
-}
-
-/// Writes a socket's inode down.
-fn note(list: &Path, channel: &UnixStream) -> io::Result<()> {
-    let inode = fs::metadata(format!("/proc/self/fd/{}", channel.as_raw_fd()))?.ino();
-    let mut list = OpenOptions::new().append(true).create(true).open(list)?;
-    writeln!(list, "{inode}")
-}
-
-/// What QEMU calls the other end of one of its channels.
-fn kept_name(channel: usize) -> String {
-    format!("skein-channel-{channel}")
 }
 
 /// What both ends have to agree on.

@@ -61,7 +61,7 @@ impl Worker {
                 Ok(Job::Order(Order::Source(_))) => {}
                 Ok(Job::Qmp(event)) => self.heed(&event),
                 Err(RecvTimeoutError::Timeout) => self.look(),
-                Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Job::Forget | Job::Leave) | Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }

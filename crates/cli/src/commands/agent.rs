@@ -10,6 +10,9 @@ use tracing::warn;
 
 use super::dataplane::{Common, print_bytes, print_json, run_until_signal};
 
+/// What this program is called with to be a [`skein_agent::keep_channels`].
+pub const KEEP_CHANNELS: &str = "keep-channels";
+
 /// The daemon of a host: runs its VMs, moves them to other hosts, and is where tunnels of other hosts lead to.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -84,6 +87,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         limits,
         connections: args.connections.into(),
         plain_data: args.plain_data,
+        // This very program, also when it was replaced by another build.
+        keeper: ["/proc/self/exe", KEEP_CHANNELS].map(Into::into).into(),
     };
     let vms = (!args.tunnels_only).then_some(vms);
     let settings = AgentSettings { acceptor, allow: Allow::new(&args.allow)?, vms };
