@@ -159,7 +159,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let (own_vms, name, default) = (known.clone(), identity.host().to_owned(), vms.qemu.clone());
     let migrations = Migrations::start(vms.dirs, known.clone(), vms.limits, vms.keeper, |events, inquiry| {
         let answer = move |_: &str, question: Question| match question {
-            Question::HostFacts { qemu, files, .. } => {
+            Question::HostFacts { qemu, files } => {
                 let facts = host_facts(&name, &own_vms, &inquiry, qemu.or_else(|| default.clone()), &files);
                 Ok(Answer::HostFacts(Box::new(facts)))
             }

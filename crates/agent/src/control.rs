@@ -17,6 +17,7 @@ use skein_handover::Message;
 use skein_machine::facts::HostFacts;
 use skein_transfer::Live;
 use thiserror::Error;
+use tracing::warn;
 
 /// Version of what agents say to each other here. Agents of different versions do not talk.
 pub const CONTROL_VERSION: u32 = 1;
@@ -28,6 +29,8 @@ const QUEUE_LINES_MAX: usize = 4096;
 const QUEUE_BYTES_MAX: usize = 2 * LINE_BYTES_MAX as usize;
 /// A peer's questions that are being answered at once.
 const ANSWERING_MAX: usize = 4;
+/// An answer that takes longer is worth a line in the log: the asker may have given up by then.
+const SLOW_ANSWER: Duration = Duration::from_secs(5);
 
 /// What agents say to each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,8 +71,6 @@ pub enum Question {
         qemu: Option<PathBuf>,
         /// The guest's files.
         files: Vec<PathBuf>,
-        /// Its tap devices.
-        taps: Vec<String>,
     },
 }
 
@@ -247,7 +248,11 @@ impl Link {
         let link = self.clone();
         let work = move || {
             // Also when it panics, so that the asker waits for nothing.
+            let begin = Instant::now();
             let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(find));
+            if begin.elapsed() >= SLOW_ANSWER {
+                warn!(peer = link.peer(), "its question took {} s to answer", begin.elapsed().as_secs());
+            }
             link.answering.fetch_sub(1, Ordering::SeqCst);
             link.tell(
                 number,
@@ -361,7 +366,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_read() {
-        let question = Question::HostFacts { qemu: None, files: vec!["/a\n".into()], taps: vec!["t".into()] };
+        let question = Question::HostFacts { qemu: None, files: vec!["/a\n".into()] };
         let all =
             [Wire::hello(), Wire::Ask { number: 1, question }, Wire::Tell { number: 1, answer: Err("no\nway".into()) }];
         let lines: Vec<u8> = all.iter().flat_map(|wire| wire.line().unwrap()).collect();
@@ -401,7 +406,7 @@ mod tests {
 
         #[test]
         fn damaged_lines_are_read_or_refused(at in 0usize..200, byte: u8, cut in 0usize..200) {
-            let question = Question::HostFacts { qemu: Some("/q".into()), files: vec!["/a".into()], taps: vec![] };
+            let question = Question::HostFacts { qemu: Some("/q".into()), files: vec!["/a".into()] };
             let mut line = Wire::Ask { number: u64::MAX, question }.line().unwrap();
             let len = line.len();
             line[at % len] = byte;

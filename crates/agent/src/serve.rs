@@ -317,8 +317,7 @@ impl Desk {
         let (target, paths) = if is_here {
             (source.clone(), Vec::new())
         } else {
-            let taps = Vec::new();
-            let question = Question::HostFacts { qemu, files, taps };
+            let question = Question::HostFacts { qemu, files };
             let asked = self.migrations.peers().ask(to, &question, Instant::now() + ASK_TIME);
             let Answer::HostFacts(target) = asked.map_err(|error| {
                 Box::new(refusal(told(&error), "see `skein host show`, and `skein doctor` on both hosts"))
@@ -418,7 +417,7 @@ impl Desk {
             host.facts = Some(self.own_facts(None, &[]));
             return Ok(host);
         }
-        let question = Question::HostFacts { qemu: None, files: Vec::new(), taps: Vec::new() };
+        let question = Question::HostFacts { qemu: None, files: Vec::new() };
         match self.migrations.peers().ask(&name, &question, Instant::now() + ASK_TIME) {
             Ok(Answer::HostFacts(facts)) => (host.reachable, host.facts) = (Some(true), Some(*facts)),
             Err(error) => (host.reachable, host.note) = (Some(false), told(&error)),

@@ -46,9 +46,9 @@ fn start(dir: &Path, identity: &Identity, port: u16) -> Node {
     };
     let name = identity.host().to_owned();
     let answer = move |peer: &str, question: Question| match question {
-        Question::HostFacts { taps, .. } if taps == ["panic"] => panic!("as it was asked to"),
-        Question::HostFacts { taps, .. } if taps == ["no"] => Err(format!("not to {peer}")),
-        Question::HostFacts { taps, .. } => Ok(Answer::HostFacts(Box::new(facts(&name, taps)))),
+        Question::HostFacts { files, .. } if files == [Path::new("panic")] => panic!("as it was asked to"),
+        Question::HostFacts { files, .. } if files == [Path::new("no")] => Err(format!("not to {peer}")),
+        Question::HostFacts { files, .. } => Ok(Answer::HostFacts(Box::new(facts(&name, files)))),
     };
     let (sender, events) = sync_channel(64);
     let deadline = Instant::now() + 5 * SECOND;
@@ -62,18 +62,18 @@ fn start(dir: &Path, identity: &Identity, port: u16) -> Node {
     }
 }
 
-fn facts(name: &str, taps: Vec<String>) -> HostFacts {
+fn facts(name: &str, bridges: Vec<PathBuf>) -> HostFacts {
     let facts = serde_json::json!({
         "name": name, "boot_id": null, "ram_bytes": 1, "ram_available_bytes": 1, "hugepages": [], "cpus": 1,
-        "cpu_vendor": "", "cpu_flags": [], "kvm": {"Ok": null}, "qemu": {"Err": "none"}, "bridges": [],
-        "taps_in_use": taps, "vms": [], "incoming": {"limit": 1, "used": 0}, "outgoing": {"limit": 1, "used": 0},
+        "cpu_vendor": "", "cpu_flags": [], "kvm": {"Ok": null}, "qemu": {"Err": "none"}, "bridges": bridges,
+        "taps_in_use": [], "vms": [], "incoming": {"limit": 1, "used": 0}, "outgoing": {"limit": 1, "used": 0},
         "journal": {"Ok": null}, "files": [], "nics": [],
     });
     serde_json::from_value(facts).unwrap()
 }
 
-fn question(tap: &str) -> Question {
-    Question::HostFacts { qemu: None, files: vec!["/srv/a".into()], taps: vec![tap.into()] }
+fn question(file: &str) -> Question {
+    Question::HostFacts { qemu: None, files: vec![file.into()] }
 }
 
 fn message(id: u64, offer: &str) -> Message {
@@ -226,9 +226,9 @@ fn sessions_that_both_dialled_are_one_contact() {
 fn questions_are_answered_or_it_is_said_why_not() {
     let world = World::new();
     let (a, b) = world.pair();
-    let ask = |host: &str, tap: &str| a.peers.ask(host, &question(tap), Instant::now() + 5 * SECOND);
-    let Answer::HostFacts(found) = ask("b", "tap7").unwrap();
-    assert_eq!((found.name.as_str(), found.taps_in_use.contains("tap7")), ("b", true));
+    let ask = |host: &str, file: &str| a.peers.ask(host, &question(file), Instant::now() + 5 * SECOND);
+    let Answer::HostFacts(found) = ask("b", "br7").unwrap();
+    assert_eq!((found.name.as_str(), found.bridges.contains("br7")), ("b", true));
     let error = ask("b", "no").unwrap_err();
     assert!(matches!(error, AskError::Refused { .. }) && error.to_string().contains("not to a"), "{error}");
     assert!(matches!(ask("b", "panic"), Err(AskError::Refused { .. })));
