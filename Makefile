@@ -26,7 +26,7 @@ install: ## Install what was built, its systemd unit, man pages, completions; PR
 uninstall: ## Remove them again; /etc/skein and /var/lib/skein stay
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' BINARY='$(BINARY)' scripts/install.sh uninstall
 
-demo: ## Move a working guest between two hosts made on this machine, over two NICs; a minute, once built
+demo: ## Agents move a working guest between two hosts made on this machine; one is killed; a minute, once built
 	@scripts/bootstrap.sh demo
 	@scripts/build.sh
 	@$(SUDO) target/release/skein $(DEMO)

@@ -138,6 +138,39 @@ fn nics(run: &Value, host: &Value, counter: &str) -> Vec<f64> {
     nics.filter(|nic| nic["host"] == *host).map(|nic| number(&nic[counter])).collect()
 }
 
+/// A newcomer sees a move, a killed agent whose guest runs exactly once, and commands that work as they are printed.
+#[test]
+fn demo() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = skein(&["demo", "--guest-mb", "384"]).current_dir(directory.path()).output().unwrap();
+    let said = text(&output);
+    println!("{said}");
+    assert!(output.status.success());
+    for words in
+        [": kill -9 ", "the agent is started again", "runs on a and nowhere else, and finds all its 72704 pages"]
+    {
+        assert!(said.contains(words), "{words}");
+    }
+    let page = fs::read_to_string(directory.path().join("skein-demo.html")).unwrap();
+    assert!(page.contains("An agent is killed") && page.contains("Skein&#39;s agents"));
+
+    let (_, by_hand) = said.split_once("By hand").unwrap();
+    let lines: Vec<&str> = by_hand.lines().filter(|line| line.starts_with("  ")).collect();
+    // In a lab of its own, which goes whatever happens.
+    let name = format!("demo{}", std::process::id());
+    let mut script = format!("set -e\ntrap 'skein lab down' EXIT\n{}\n", lines.join("\n"));
+    for command in ["up", "exec", "down"] {
+        script = script.replace(&format!("skein lab {command}"), &format!("skein lab {command} --name {name}"));
+    }
+    let path = Path::new(env!("CARGO_BIN_EXE_skein")).parent().unwrap();
+    let path = format!("{}:{}", path.display(), std::env::var("PATH").unwrap());
+    let output =
+        Command::new("sh").args(["-c", &script]).env("PATH", path).current_dir(directory.path()).output().unwrap();
+    let said = text(&output);
+    println!("{said}");
+    assert!(output.status.success() && said.contains("web1 runs on b: moved in"));
+}
+
 /// Names that do not exist are told with those that do.
 #[test]
 fn wrong_words() {

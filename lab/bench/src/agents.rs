@@ -41,7 +41,7 @@ const PORT: u16 = 7071;
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
 /// How often an agent that works says so, at least, is a few seconds; one that does not in this time has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often something that is waited for is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -55,7 +55,8 @@ const KILLED_DEADLINE: Duration = Duration::from_secs(10);
 /// The agents of both hosts, and their guests. Dropping it ends them all.
 pub struct Agents {
     processes: Vec<Process>,
-    witness: Witness,
+    /// Sees where the guests run.
+    pub(crate) witness: Witness,
     /// The guests.
     pub guests: Vec<Owned>,
     directory: TempDir,
@@ -117,7 +118,7 @@ impl Agents {
 
     fn start(&self, site: &Site, kit: &Kit, host: &str) -> Result<Process, BenchError> {
         let own = self.directory.path().join(host);
-        fs::create_dir(&own).map_err(BenchError::Directory)?;
+        fs::create_dir_all(&own).map_err(BenchError::Directory)?;
         let mut command = site.command(host, kit.skein())?;
         command.arg("agent").arg("--identity").arg(kit.identity(host));
         command.arg("--listen").arg(format!("[::]:{PORT}"));
@@ -162,13 +163,26 @@ impl Agents {
         self.directory.path().join("s")
     }
 
-    fn client(&self, host: usize) -> Client {
+    pub(crate) fn client(&self, host: usize) -> Client {
         Client::new(&self.directory.path().join(HOSTS[host]).join("run/agent.sock"))
     }
 
     /// The agent of a host.
     pub fn process(&self, host: usize) -> &Process {
         &self.processes[host]
+    }
+
+    /// Kills the agent of a host (SIGKILL) and gives its process id.
+    pub(crate) fn kill(&mut self, host: usize) -> Result<u32, BenchError> {
+        let pid = self.processes[host].pid();
+        self.processes[host].kill().map_err(CarryError::from)?;
+        Ok(pid)
+    }
+
+    /// Starts the agent of a host again, after [`Agents::kill`].
+    pub(crate) fn restart(&mut self, site: &Site, kit: &Kit, host: usize) -> Result<(), BenchError> {
+        self.processes[host] = self.start(site, kit, HOSTS[host])?;
+        Ok(())
     }
 
     /// Stops or continues all guests.
@@ -239,7 +253,7 @@ impl Agents {
     }
 
     /// What `skein migrate` does.
-    fn order(&self, vm: &str, host: usize, order: Order<'_>) -> Result<Migration, MigrationError> {
+    pub(crate) fn order(&self, vm: &str, host: usize, order: Order<'_>) -> Result<Migration, MigrationError> {
         let Order { downtime_limit_ms, start, deadline, interrupt } = order;
         let options = MigrateOptions {
             channels: Some(MULTIFD_CHANNELS),
@@ -291,7 +305,7 @@ impl Agents {
     }
 
     /// The guest's QEMU on `host`, once it runs there.
-    fn arrived(&self, n: usize, host: usize) -> Option<Arc<Seen>> {
+    pub(crate) fn arrived(&self, n: usize, host: usize) -> Option<Arc<Seen>> {
         let end = Instant::now() + RESUME_DEADLINE;
         loop {
             let found = self.seen_on(n, host).filter(|seen| seen.runs());

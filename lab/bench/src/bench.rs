@@ -20,7 +20,9 @@ use crate::{
     case::{self, Case, Stage},
     chain,
     figure::{self, Data},
-    iperf, machine,
+    iperf,
+    killed::KilledError,
+    machine,
     mover::{Mover, order},
     record::{About, Results, Run, SCHEMA, Skipped, Yardstick},
     residents::{Boot, Household},
@@ -118,8 +120,6 @@ pub struct Tick<'a> {
     pub left_bytes: u64,
     /// What the source's NICs send, in bits a second, over the last half second.
     pub nic_bps: &'a [f64],
-    /// Links that are lost now.
-    pub lost_links: &'a [usize],
 }
 
 /// A bench that cannot go on.
@@ -137,6 +137,9 @@ pub enum BenchError {
     /// The agents.
     #[error("an agent")]
     Agent(#[source] skein_api::CallError),
+    /// A guest whose agent was killed.
+    #[error("an agent was killed")]
+    Killed(#[source] KilledError),
     /// Nobody else may make hosts.
     #[error("a bench makes network namespaces: run it as root")]
     NotRoot,
@@ -346,6 +349,9 @@ impl<'a, 'b> Bench<'a, 'b> {
             }
             longest_round = longest_round.max(round_begun.elapsed());
         }
+        if stage.kill_agent && movers.contains(&Mover::SkeinAgents) {
+            self.kill_agent(stage, &site, &mut household, gathered)?;
+        }
         if self.options.keep {
             site.keep();
         }
@@ -401,6 +407,25 @@ impl<'a, 'b> Bench<'a, 'b> {
             (self.tell)(&Progress::Moved(run), &self.results);
         }
         Ok(lost)
+    }
+
+    /// Moves the agents' first guest once more, and kills its agent meanwhile.
+    fn kill_agent(
+        &mut self,
+        stage: &Stage,
+        site: &Site,
+        household: &mut Household,
+        gathered: &mut Gathered,
+    ) -> Result<(), BenchError> {
+        household.make_way_for(Mover::SkeinAgents)?;
+        let Some(agents) = &mut household.agents else { return Ok(()) };
+        let mut tell = |note: String| {
+            (self.tell)(&Progress::Note(&note), &self.results);
+            gathered.notes.push(note);
+        };
+        tell("An agent is killed while it moves its guest:".into());
+        let downtime_limit_ms = self.options.adjust.downtime_limit_ms.unwrap_or(stage.downtime_limit_ms);
+        agents.survive_kill(0, (site, &self.kit), downtime_limit_ms, &self.options.interrupt, &mut tell)
     }
 
     fn boot(&self, stage: &Stage, site: &Site, movers: &[Mover]) -> Result<Household, BenchError> {

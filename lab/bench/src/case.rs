@@ -46,6 +46,8 @@ pub struct Stage {
     pub control_stream: bool,
     /// Ping the guests from outside.
     pub ping: bool,
+    /// After all rounds, move the agents' first guest once more and kill its agent meanwhile.
+    pub kill_agent: bool,
 }
 
 /// The links between the two hosts: one a NIC at each end.
@@ -98,8 +100,6 @@ pub struct Fault {
     pub after_percent: u32,
     /// How long.
     pub lasts: Duration,
-    /// Only while the stage's first mover moves.
-    pub only_subject: bool,
 }
 
 /// How a link is lost.
@@ -177,6 +177,7 @@ fn stage(links: Links, guest: Guest, movers: &[Mover]) -> Stage {
         watch_memory: false,
         control_stream: false,
         ping: false,
+        kill_agent: false,
     }
 }
 
@@ -221,13 +222,7 @@ pub fn all() -> Vec<Case> {
     ];
     let cut = |name, kind| Stage {
         name,
-        fault: Some(Fault {
-            kind,
-            all_links: false,
-            after_percent: 25,
-            lasts: Duration::from_secs(3),
-            only_subject: false,
-        }),
+        fault: Some(Fault { kind, all_links: false, after_percent: 25, lasts: Duration::from_secs(3) }),
         iperf3: true,
         ..stage(two.clone(), idle(1792, 1536), &[SkeinTls, MptcpMultifd])
     };
@@ -365,7 +360,6 @@ pub fn all() -> Vec<Case> {
                         all_links: true,
                         after_percent: 40,
                         lasts: Duration::from_secs(20),
-                        only_subject: false,
                     }),
                     ..darkness
                 },
@@ -396,23 +390,16 @@ pub fn all() -> Vec<Case> {
     ]
 }
 
-/// What `skein demo` shows; no case of the bench. The subject loses a NIC for a while, its peers do not.
+/// What `skein demo` shows; no case of the bench.
 pub fn demo() -> Case {
-    let guest = Guest { rewrite_mb: 48, rewrite_pages_per_s: 2000, disk_mb: 16, ..idle(1536, 1152) };
-    let fault = Fault {
-        kind: FaultKind::BlackHole,
-        all_links: false,
-        after_percent: 30,
-        lasts: Duration::from_millis(2500),
-        only_subject: true,
-    };
-    let movers = [Mover::SkeinTls, Mover::QemuMultifd, Mover::MptcpMultifd];
-    let stage = Stage { fault: Some(fault), ping: true, ..stage(links(&[GIGABIT, GIGABIT]), guest, &movers) };
+    let guest = Guest { rewrite_mb: 48, rewrite_pages_per_s: 2000, disk_mb: 16, ..idle(1280, 960) };
+    let movers = [Mover::SkeinAgents, Mover::QemuMultifd];
+    let stage = Stage { ping: true, kill_agent: true, ..stage(links(&[GIGABIT, GIGABIT]), guest, &movers) };
     Case {
         name: "demo",
-        shows: "A guest at work moves over two NICs, encrypted; one of them goes dark in the middle and comes back. \
-                Beside it the same guest moved by QEMU alone, undisturbed.",
-        subject: Mover::SkeinTls,
+        shows: "Two hosts, two NICs in each. Agents move a guest that is at work over both NICs, encrypted; beside it, the \
+                same guest moved by QEMU alone. Then an agent is killed in the middle of a move.",
+        subject: Mover::SkeinAgents,
         stages: vec![stage],
         checks: vec![],
     }

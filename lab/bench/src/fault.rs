@@ -130,7 +130,7 @@ mod tests {
     fn inflicted(links: &[usize], at_s: f64, healed_s: Option<f64>) -> Inflicted {
         let kind = FaultKind::BlackHole;
         let lasts = Duration::from_secs(3);
-        let fault = Fault { kind, all_links: false, after_percent: 20, lasts, only_subject: false };
+        let fault = Fault { kind, all_links: false, after_percent: 20, lasts };
         Inflicted { fault, links: links.to_vec(), at_s, healed_s }
     }
 

@@ -9,6 +9,7 @@ pub mod fault;
 pub mod figure;
 pub mod goodput;
 pub mod iperf;
+pub mod killed;
 pub mod machine;
 pub mod migration;
 pub mod mover;

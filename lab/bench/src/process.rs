@@ -32,6 +32,14 @@ pub enum ProcessError {
         /// Why.
         source: io::Error,
     },
+    /// It cannot be killed.
+    #[error("cannot kill {program}")]
+    Kill {
+        /// The program.
+        program: String,
+        /// Why.
+        source: io::Error,
+    },
     /// Its log cannot be written or read.
     #[error("the log {path}")]
     Log {
@@ -126,6 +134,13 @@ impl Process {
         Ok(())
     }
 
+    /// Kills it (SIGKILL), and nothing that it started.
+    pub fn kill(&mut self) -> Result<(), ProcessError> {
+        let wrong = |source| ProcessError::Kill { program: self.program.clone(), source };
+        self.child.kill().map_err(wrong)?;
+        self.child.wait().map(drop).map_err(wrong)
+    }
+
     /// Waits until it ends well, and gives what it wrote.
     pub fn wait(mut self, deadline: Duration) -> Result<String, ProcessError> {
         let start = Instant::now();
@@ -156,6 +171,10 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        // One that was waited for: its process id is another's now.
+        if let Ok(Some(_)) = self.child.try_wait() {
+            return;
+        }
         let all = usage::tree(&[self.pid()]);
         let signal = |signal| {
             for pid in all.iter().filter(|pid| alive(**pid)) {

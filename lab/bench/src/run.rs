@@ -159,7 +159,7 @@ impl Setting<'_> {
                 };
                 Box::new(journey) as Journey<'_>
             });
-        let seen = self.watch(&ways, parties, journeys.collect(), control, mover, &specs, tick)?;
+        let seen = self.watch(&ways, parties, journeys.collect(), control, &specs, tick)?;
         self.fill_in_all(&mut runs, &ways, &seen);
         // What carried ends before the guests are looked at again: nothing of a run reaches into the next.
         drop(ways);
@@ -229,7 +229,7 @@ impl Setting<'_> {
             };
             Box::new(journey) as Journey<'_>
         });
-        let seen = self.watch(&ways, parties, journeys.collect(), None, mover, &specs, tick)?;
+        let seen = self.watch(&ways, parties, journeys.collect(), None, &specs, tick)?;
         self.fill_in_all(&mut runs, &ways, &seen);
         self.heal()?;
         let mut lost = false;
@@ -303,14 +303,12 @@ impl Setting<'_> {
     }
 
     /// The migrations themselves, and everything that watches or disturbs them.
-    #[expect(clippy::too_many_arguments, reason = "all that moves, and all that watches")]
     fn watch(
         &self,
         ways: &[Way],
         parties: Vec<Party>,
         journeys: Vec<Journey<'_>>,
         control: Option<(Echo, Option<Asker>)>,
-        mover: Mover,
         specs: &[Spec],
         tick: &mut dyn FnMut(Tick<'_>),
     ) -> Result<Seen, BenchError> {
@@ -335,7 +333,6 @@ impl Setting<'_> {
         let sum =
             |of: fn(&Standing) -> &AtomicU64| standings.iter().map(|s| of(s).load(Ordering::Relaxed)).sum::<u64>();
         let fill_bytes = specs.iter().map(|spec| u64::from(spec.params.fill_mb) << 20).sum::<u64>();
-        let fault = stage.fault.filter(|fault| !fault.only_subject || stage.movers.first() == Some(&mover));
         let inflicted: Mutex<Vec<Inflicted>> = Mutex::default();
         let source_host = HOSTS[ways[0].source];
         let start = Instant::now();
@@ -345,7 +342,7 @@ impl Setting<'_> {
                 .zip(&standings)
                 .map(|(journey, standing)| scope.spawn(move || journey(start, standing)))
                 .collect();
-            let disturber = fault.map(|fault| {
+            let disturber = stage.fault.map(|fault| {
                 let (inflicted, over, sent) = (&inflicted, &over, || sum(|s| &s.sent_bytes));
                 scope.spawn(move || fault::inflict(site, fault, start, fill_bytes, sent, over, inflicted))
             });
@@ -356,7 +353,6 @@ impl Setting<'_> {
                     sent_bytes: sum(|s| &s.sent_bytes),
                     left_bytes: sum(|s| &s.left_bytes),
                     nic_bps: &watch.sending(source_host),
-                    lost_links: &site.lost_links(),
                 });
             }
             let ended_s = start.elapsed().as_secs_f64();

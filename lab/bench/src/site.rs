@@ -110,12 +110,6 @@ impl Site {
         Ok(self.lab.heal(HOSTS[1], link)?)
     }
 
-    /// The links that are lost now.
-    pub fn lost_links(&self) -> Vec<usize> {
-        let nics = self.lab.nics(HOSTS[1]).unwrap_or_default();
-        nics.iter().take(self.links).enumerate().filter(|(_, nic)| nic.cut.is_some()).map(|(link, _)| link).collect()
-    }
-
     /// Sets up MPTCP for connections from `source` to `target` by all links; for the other way too, where each link has
     /// its own subnet.
     pub fn mptcp(&self, source: &str, target: &str) -> Result<(), SiteError> {
