@@ -211,7 +211,7 @@ impl Setting<'_> {
                 };
                 // Those at the target are not there yet.
                 let qemus = if host == source { guests.iter().map(qemu).collect() } else { Vec::new() };
-                let end = End { qemus, movers: vec![agents.process(host).pid()] };
+                let end = End { qemus, agents: vec![agents.process(host).pid()], ..End::default() };
                 let arriving = if host == source { Arriving::default() } else { arriving[host].clone() };
                 parties.push(Party { way: ways.len(), place: self.place(host)?, end, arriving });
             }
@@ -507,7 +507,7 @@ impl Setting<'_> {
             let arrivals = way.guests.iter().map(|&n| (targets[n].qemu.pid(), vcpu_threads(&mut targets[n]))).collect();
             let (here, there) = (way.source, 1 - way.source);
             let mut party = |host: usize, qemus, movers| {
-                let (place, end) = (self.place(host)?, End { qemus, movers });
+                let (place, end) = (self.place(host)?, End { qemus, movers, ..End::default() });
                 parties.push(Party { way: number, place, end, arriving: Arriving::default() });
                 Ok::<_, BenchError>(())
             };

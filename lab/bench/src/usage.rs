@@ -17,6 +17,8 @@ pub struct End {
     pub qemus: Vec<(u32, Vec<u32>)>,
     /// The mover's processes; their descendants belong to them.
     pub movers: Vec<u32>,
+    /// Agents, which are movers too; their children are not: those are the QEMUs.
+    pub agents: Vec<u32>,
 }
 
 impl End {
@@ -35,13 +37,17 @@ impl End {
             .filter_map(|pid| skein_host::process_time(*pid).ok())
             .map(|t| t.with_children_s())
             .sum();
+        cpu.mover +=
+            self.agents.iter().filter_map(|pid| Some(skein_host::process_time(*pid).ok()?.own_s())).sum::<f64>();
         cpu
     }
 
     /// Memory of the mover's processes and of the sockets in their network namespace.
     pub fn memory(&self, netns: &Path) -> EndMemory {
-        let mut memory = EndMemory { socket_bytes: socket_bytes(netns, &self.movers), ..EndMemory::default() };
-        for pid in tree(&self.movers) {
+        let mut memory = EndMemory::default();
+        let pids: Vec<u32> = tree(&self.movers).into_iter().chain(self.agents.iter().copied()).collect();
+        memory.socket_bytes = socket_bytes(netns, &pids);
+        for pid in pids {
             let Ok(of) = skein_host::process_memory(pid) else { continue };
             memory.anonymous_bytes += of.anonymous;
             memory.locked_bytes += of.locked;
@@ -125,7 +131,7 @@ fn thread_s(pid: u32, tid: u32) -> Option<f64> {
 }
 
 /// Memory of the sockets that the processes hold, as the kernel charges it (`ss -tmx` in their namespace).
-fn socket_bytes(netns: &Path, roots: &[u32]) -> u64 {
+fn socket_bytes(netns: &Path, pids: &[u32]) -> u64 {
     let Ok(output) = std::process::Command::new("nsenter")
         .arg(format!("--net={}", netns.display()))
         .args(["ss", "-tmxpnHO"])
@@ -133,8 +139,7 @@ fn socket_bytes(netns: &Path, roots: &[u32]) -> u64 {
     else {
         return 0;
     };
-    let pids = tree(roots);
-    String::from_utf8_lossy(&output.stdout).lines().filter(|line| belongs(line, &pids)).map(socket_line_bytes).sum()
+    String::from_utf8_lossy(&output.stdout).lines().filter(|line| belongs(line, pids)).map(socket_line_bytes).sum()
 }
 
 fn belongs(line: &str, pids: &[u32]) -> bool {
@@ -180,6 +185,7 @@ mod tests {
             .spawn()
             .unwrap();
         let end = End { movers: vec![shell.id()], ..End::default() };
+        let agent = End { agents: vec![shell.id()], ..End::default() };
         let mut used = 0.0;
         for _ in 0..300 {
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -188,9 +194,11 @@ mod tests {
                 break;
             }
         }
+        // The child's is not an agent's.
+        let without = agent.cpu().mover;
         let _ = shell.kill();
         let _ = shell.wait();
-        assert!(used > 0.05, "{used}");
+        assert!(used > 0.05 && without < used / 2.0, "{used} {without}");
     }
 
     #[test]
