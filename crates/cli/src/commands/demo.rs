@@ -180,7 +180,7 @@ impl Screen {
         let left_s = tick.left_bytes as f64 * 8.0 / rate.max(1.0);
         let all_bytes = tick.sent_bytes + tick.left_bytes;
         let moved = match (tick.sent_bytes, rate < IDLE_BPS) {
-            (0, _) if self.mover.is_of_agents() => "checked; the target's QEMU is started".to_string(),
+            (0, _) if self.mover.is_of_agents() => "check, start of the target's QEMU, set-up".to_string(),
             (0, _) => "QEMU sets up".to_string(),
             (sent, true) => format!("{} of {}", units::bytes(sent as f64), units::bytes(all_bytes as f64)),
             (sent, false) => {
