@@ -474,6 +474,9 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
             (cpu.map_or(guest.cpu_model, str::to_owned), nics(&line.args))
         }
     };
+    // Asked in this order: at the end of a migration of ours the guest stands still.
+    let migration = vm.moved_by();
+    let run_state = monitor.run_state().map_err(qmp)?;
     let passed_through = guest.devices.iter().filter(|device| device.is_passed_through() || device.kind == "usb-host");
     Ok(GuestFacts {
         name: vm.name.clone(),
@@ -491,8 +494,10 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         passed_through: passed_through.map(|device| device.id.clone()).collect(),
         disks,
         nics,
-        migration: vm.moved_by().map(|id| id.to_string()),
-        holds_migration: vm.moved_by().is_none() && monitor.holds_migration().map_err(qmp)?,
+        // As QEMU calls it.
+        run_state: json!(run_state).as_str().unwrap_or_default().to_owned(),
+        migration: migration.map(|id| id.to_string()),
+        holds_migration: migration.or_else(|| vm.moved_by()).is_none() && monitor.holds_migration().map_err(qmp)?,
     })
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::claim::{claim, clean};
+use crate::claim::{claim, printable};
 use crate::definition::{Accel, Attachment, Definition};
 use crate::facts::{
     AccelFacts, FileFacts, FileSystem, GuestFacts, HostFacts, PathFacts, Places, Presence, QemuFacts, Version,
@@ -39,6 +39,7 @@ pub enum Severity {
 pub enum ProblemKind {
     SameHost,
     MigrationUnderWay,
+    NotRunning,
     NoPath,
     Journal,
     Places,
@@ -165,7 +166,7 @@ enum Same {
 
 impl Check<'_> {
     fn add(&mut self, kind: ProblemKind, severity: Severity, what: String, cure: impl Into<String>) {
-        let (what, cure) = (clean(what, SENTENCE_BYTES_MAX), clean(cure.into(), SENTENCE_BYTES_MAX));
+        let (what, cure) = (printable(what, SENTENCE_BYTES_MAX), printable(cure.into(), SENTENCE_BYTES_MAX));
         self.problems.push(Problem { kind, severity, what, cure });
     }
 
@@ -192,6 +193,14 @@ impl Check<'_> {
             );
             let cure = "wait a few seconds and repeat; if it stays so, shut the guest down and start it again";
             self.blocks(ProblemKind::MigrationUnderWay, what, cure);
+        }
+        // In a migration it stands still at the end.
+        if let (None, Some((why, cure))) = (&guest.migration, standstill(&guest.run_state)) {
+            let what = format!(
+                "{} does not run: {why} (QEMU's run state is {}); moved, it would run, which nobody asked for",
+                guest.name, guest.run_state
+            );
+            self.blocks(ProblemKind::NotRunning, what, cure);
         }
         if paths.is_empty() {
             let what = format!("no NIC of {} reaches one of {}", source.name, target.name);
@@ -222,8 +231,13 @@ impl Check<'_> {
 
     fn name(&mut self) {
         let (guest, target) = (&self.guest.name, &self.target.name);
+        let under_way = &self.guest.migration;
         for vm in self.target.vms.iter().filter(|vm| vm.name == *guest) {
             match &vm.presence {
+                // What the migration that is under way has there is no leftover, and becomes the guest at its end: whoever
+                // removed it would end the guest.
+                Presence::Leftover { migration: migration @ Some(_) } if migration == under_way => {}
+                Presence::Guest if under_way.is_some() => {}
                 Presence::Guest => {
                     let what = format!("{target} has a guest named {guest} already");
                     let cure = format!("look at it there (`skein vm show {guest}`), and stop or rename one of the two");
@@ -556,6 +570,34 @@ impl Check<'_> {
     }
 }
 
+/// Why a guest stands still in one of QEMU's run states (RunState of its qapi/run-state.json), and what to do. None: it runs.
+fn standstill(run_state: &str) -> Option<(&'static str, &'static str)> {
+    let resume = "resume it (QMP `cont`) or shut it down (`skein vm stop --force`), and repeat";
+    let reset = "reset it (QMP `system_reset`, then `cont`) or shut it down (`skein vm stop --force`), and repeat";
+    let wait = "wait until it runs, and repeat";
+    Some(match run_state {
+        "running" => return None,
+        "paused" => ("somebody paused it", resume),
+        "prelaunch" => ("it was started paused (-S)", resume),
+        "io-error" => {
+            ("one of its disks fails", "mend the disk, then resume it (QMP `cont`) or shut it down, and repeat")
+        }
+        "suspended" => ("it sleeps", "wake it (QMP `system_wakeup`) or shut it down, and repeat"),
+        "watchdog" => ("its watchdog stopped it", resume),
+        "guest-panicked" => ("its kernel panicked", reset),
+        "internal-error" => ("QEMU or KVM failed", reset),
+        "shutdown" => ("it has shut down", reset),
+        "inmigrate" => ("it is still arriving", wait),
+        // It may run elsewhere.
+        "postmigrate" => (
+            "somebody else's migration took it away",
+            "if it runs there, end this one (`skein vm stop --force`); only if it does not, resume it (QMP `cont`), and repeat",
+        ),
+        "finish-migrate" | "save-vm" | "restore-vm" => ("QEMU holds it for a moment", wait),
+        _ => ("somebody or something stopped it", resume),
+    })
+}
+
 /// Flags of `wanted` that `given` lacks. QEMU and Linux write dashes, underscores and dots in them as they like.
 fn lacking(wanted: &BTreeSet<String>, given: &BTreeSet<String>) -> Vec<String> {
     let plain = |flag: &String| flag.replace(['_', '.'], "-");
@@ -667,6 +709,7 @@ mod tests {
                     nic(Some(Attachment::Tap("tap7".into()))),
                     nic(None),
                 ],
+                run_state: "running".into(),
                 migration: None,
                 holds_migration: false,
             },
@@ -698,6 +741,35 @@ mod tests {
         (|w| w.target.name = "hosta".into(), K::SameHost, Blocks, &["web1 runs on hosta already"]),
         (|w| w.guest.migration = Some("m7".into()), K::MigrationUnderWay, Blocks, &["migration m7", "show m7"]),
         (|w| w.guest.holds_migration = true, K::MigrationUnderWay, Blocks, &["QEMU of web1 is busy", "start it again"]),
+        (
+            |w| w.guest.run_state = "paused".into(),
+            K::NotRunning,
+            Blocks,
+            &["web1 does not run: somebody paused it", "state is paused", "QMP `cont`", "shut it down", "repeat"],
+        ),
+        (|w| w.guest.run_state = "guest-panicked".into(), K::NotRunning, Blocks, &["panicked", "system_reset"]),
+        (|w| w.guest.run_state = "postmigrate".into(), K::NotRunning, Blocks, &["if it runs there, end this one"]),
+        (|w| w.guest.run_state = "of-a-newer-qemu".into(), K::NotRunning, Blocks, &["state is of-a-newer-qemu"]),
+        (
+            // In the handover, with what it has there already; not what another one left.
+            |w| {
+                (w.guest.migration, w.guest.run_state) = (Some("m7".into()), "finish-migrate".into());
+                let presence = Presence::Leftover { migration: Some("m7".into()) };
+                w.target.vms[0] = VmFacts { name: "web1".into(), presence };
+            },
+            K::MigrationUnderWay,
+            Blocks,
+            &["migration m7"],
+        ),
+        (
+            |w| {
+                w.guest.migration = Some("m7".into());
+                w.target.vms[0].name = "web1".into();
+            },
+            K::MigrationUnderWay,
+            Blocks,
+            &["migration m7"],
+        ),
         (|w| w.paths.clear(), K::NoPath, Blocks, &["no NIC of hosta reaches one of hostb", "skein doctor"]),
         (|w| w.source.journal = Err("disk full".into()), K::Journal, Blocks, &["hosta", "disk full", "make room"]),
         (|w| w.target.journal = Err("read-only".into()), K::Journal, Blocks, &["hostb", "read-only"]),
@@ -1016,6 +1088,13 @@ mod tests {
         });
         let kinds: Vec<K> = problems.iter().map(|problem| problem.kind).collect();
         assert_eq!(kinds, [K::NoPath, K::QemuMissing, K::Blocker, K::Blocker, K::Bridge, K::Places, K::CpusFew]);
+        let under_way = super::tests::problems(|w| {
+            w.guest.migration = Some("m7".into());
+            let presence = Presence::Leftover { migration: Some("m3".into()) };
+            w.target.vms[0] = VmFacts { name: "web1".into(), presence };
+        });
+        let kinds: Vec<K> = under_way.iter().map(|problem| problem.kind).collect();
+        assert_eq!(kinds, [K::MigrationUnderWay, K::Leftover], "what another migration left is told all the same");
         let many = super::tests::problems(|w| w.guest.blockers = vec!["x\u{1b}".repeat(9000); 1000]);
         assert_eq!(many.len(), PROBLEMS_MAX);
         assert!(

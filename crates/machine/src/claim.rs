@@ -16,7 +16,7 @@ pub(crate) trait Claim {
 
 impl Claim for String {
     fn bounded(self) -> Self {
-        clean(self, CLAIM_BYTES_MAX)
+        printable(self, CLAIM_BYTES_MAX)
     }
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn claim<'de, D: Deserializer<'de>, T: Deserialize<'de> + Claim>(from
 }
 
 /// `text` without control characters and what turns the direction of writing, cut to `bytes_max` (at least 3).
-pub(crate) fn clean(mut text: String, bytes_max: usize) -> String {
+pub fn printable(mut text: String, bytes_max: usize) -> String {
     let unfit = |c: char| {
         c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
@@ -89,7 +89,7 @@ mod tests {
             ("12345678", "12345678"),
             ("123456789", "12345…"),
         ] {
-            assert_eq!(clean(text.into(), 8), expect, "{text:?}");
+            assert_eq!(printable(text.into(), 8), expect, "{text:?}");
         }
     }
 }

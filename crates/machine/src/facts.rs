@@ -292,6 +292,9 @@ pub struct GuestFacts {
     pub disks: Vec<GuestDisk>,
     /// Its NICs.
     pub nics: Vec<GuestNic>,
+    /// QEMU's run state: `running`, `paused`, `io-error`...
+    #[serde(deserialize_with = "claim")]
+    pub run_state: String,
     /// A migration of it that is under way or in doubt.
     #[serde(deserialize_with = "claim")]
     pub migration: Option<String>,

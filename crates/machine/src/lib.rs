@@ -23,6 +23,7 @@ mod reader;
 pub mod units;
 
 pub use check::{Problem, ProblemKind, Severity, check};
+pub use claim::printable;
 pub use definition::{Accel, Attachment, Cache, Definition, Disk, DiskFormat, MacAddress, Migration, Nic, Qemu};
 pub use facts::{
     AccelFacts, CpuModel, FileFacts, FileSystem, GuestDisk, GuestFacts, GuestNic, HostFacts, Hugepages, MachineType,

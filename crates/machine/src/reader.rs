@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::claim::{claim, clean};
+use crate::claim::{claim, printable};
 
 /// Longest text that is read: twice what the longest definition (256 arguments of 4 KiB, all of it escaped) takes.
 pub const TEXT_BYTES_MAX: usize = 4 << 20;
@@ -73,7 +73,7 @@ impl fmt::Display for ParseError {
 
 /// `value` as it is repeated in a reason.
 pub(crate) fn quote(value: &str) -> String {
-    format!("\"{}\"", clean(value.to_owned(), QUOTE_BYTES_MAX))
+    format!("\"{}\"", printable(value.to_owned(), QUOTE_BYTES_MAX))
 }
 
 /// Collects what is wrong.
@@ -148,12 +148,12 @@ impl Reader {
                 column: column + 1,
                 // A fault may be in the line's end, \r\n, which is not shown.
                 before: (column - skip).min(excerpt.chars().count()),
-                excerpt: clean(excerpt, EXCERPT_CHARS * 4),
-                reason: clean(reason, 1 << 10),
-                cure: clean(cure, 1 << 10),
+                excerpt: printable(excerpt, EXCERPT_CHARS * 4),
+                reason: printable(reason, 1 << 10),
+                cure: printable(cure, 1 << 10),
             }
         });
-        ParseError { file: clean(file.to_owned(), 1 << 10), faults: faults.collect(), more: self.more }
+        ParseError { file: printable(file.to_owned(), 1 << 10), faults: faults.collect(), more: self.more }
     }
 }
 
@@ -274,7 +274,7 @@ impl<'a> Value<'a> {
         let value = i128::from_str_radix(number.as_str(), number.radix()).ok().and_then(|n| u64::try_from(n).ok());
         let value = value.filter(|n| range.contains(n));
         if value.is_none() {
-            let reason = format!("{} is {}", self.key, clean(number.as_str().to_owned(), QUOTE_BYTES_MAX));
+            let reason = format!("{} is {}", self.key, printable(number.as_str().to_owned(), QUOTE_BYTES_MAX));
             self.fault(reader, reason, format!("it may be {} to {}", range.start(), range.end()));
         }
         value
