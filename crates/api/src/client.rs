@@ -66,8 +66,15 @@ impl Client {
     /// Asks. What the agent has to say is had from the conversation.
     pub fn ask(&self, request: &Request) -> Result<Conversation, CallError> {
         let mut stream = self.connect()?;
-        write_line(&mut stream, request).map_err(|source| CallError::Broken(LineError::Io(source)))?;
-        Ok(Conversation { stream, pending: Vec::new(), searched: 0 })
+        let unsent = match write_line(&mut stream, request) {
+            Ok(()) => None,
+            // An agent that has too much to do says so, and hangs up before it has heard anything.
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                Some(error)
+            }
+            Err(error) => return Err(CallError::Broken(LineError::Io(error))),
+        };
+        Ok(Conversation { stream, pending: Vec::new(), searched: 0, unsent })
     }
 
     /// Asks, and returns what comes at the end; progress before that is passed over.
@@ -109,6 +116,8 @@ pub struct Conversation {
     pending: Vec<u8>,
     /// So much of it has no end of a line.
     searched: usize,
+    /// Why the request did not get through; what the agent said all the same comes first.
+    unsent: Option<io::Error>,
 }
 
 impl Conversation {
@@ -135,7 +144,7 @@ impl Conversation {
             let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             self.stream.set_read_timeout(Some(left)).map_err(broken)?;
             match self.stream.read(&mut chunk) {
-                Ok(0) => return Err(CallError::Broken(LineError::Closed)),
+                Ok(0) => return Err(CallError::Broken(self.unsent.take().map_or(LineError::Closed, LineError::Io))),
                 Ok(length) => self.pending.extend_from_slice(&chunk[..length]),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {}
@@ -158,7 +167,7 @@ mod tests {
 
     fn conversation() -> (Conversation, UnixStream) {
         let (stream, agent) = UnixStream::pair().unwrap();
-        (Conversation { stream, pending: Vec::new(), searched: 0 }, agent)
+        (Conversation { stream, pending: Vec::new(), searched: 0, unsent: None }, agent)
     }
 
     const SOON: Duration = Duration::from_millis(5);
@@ -197,6 +206,45 @@ mod tests {
         assert!(matches!(error, CallError::Broken(LineError::TooLong)), "{error:?}");
         drop(conversation);
         writer.join().unwrap();
+    }
+
+    #[test]
+    fn a_refusal_comes_before_the_error_of_a_request_that_did_not_get_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let client = Client::new(&path);
+        let busy = b"{\"reply\":\"error\",\"message\":\"too many\",\"cure\":\"wait\"}\n";
+        // Says it before it hears the request, or after it, or nothing at all.
+        for (says, early) in [(&busy[..], true), (busy, false), (b"", true)] {
+            let mut stream = client.connect().unwrap();
+            let mut agent = listener.accept().unwrap().0;
+            agent.write_all(says).unwrap();
+            let unsent = if early {
+                drop(agent);
+                Some(write_line(&mut stream, &Request::VmList).unwrap_err())
+            } else {
+                write_line(&mut stream, &Request::VmList).unwrap();
+                drop(agent);
+                None
+            };
+            let mut conversation = Conversation { stream, pending: Vec::new(), searched: 0, unsent };
+            let error = conversation.next(SOON).unwrap_err();
+            match says {
+                b"" => assert!(matches!(&error, CallError::Broken(LineError::Io(_))) && error.may_pass(), "{error:?}"),
+                _ => assert_eq!(error.to_string(), "too many: wait"),
+            }
+        }
+        // As commands do it, whichever of the two is first.
+        let agent = std::thread::spawn(move || {
+            for _ in 0..50 {
+                listener.accept().unwrap().0.write_all(busy).unwrap();
+            }
+        });
+        for _ in 0..50 {
+            assert_eq!(client.call(&Request::VmList, CONNECT_TIME).unwrap_err().to_string(), "too many: wait");
+        }
+        agent.join().unwrap();
     }
 
     #[test]

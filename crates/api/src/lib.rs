@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod client;
 mod line;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use skein_handover::{Event, MigrationId, Outcome, Role, Stage, Why};
 use skein_machine::check::{Problem, Severity};
 
+pub use bounds::{CHANNELS, DEADLINE_S, RETRIES, STOP_TIMEOUT_S};
 pub use client::{CallError, Client, Conversation};
 pub use line::{LINE_BYTES_MAX, LineError, read_line, read_line_within, write_line};
 

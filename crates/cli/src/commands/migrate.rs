@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use skein_api::{MigrateOptions, Reply, Request};
-use skein_machine::definition::{DOWNTIME_LIMIT_MS, MULTIFD_CHANNELS, PRIORITY};
+use skein_api::{CHANNELS, DEADLINE_S, MigrateOptions, RETRIES, Reply, Request};
+use skein_machine::definition::{DOWNTIME_LIMIT_MS, PRIORITY};
 
 use super::follow::follow;
 use super::local::{BLOCKED, EXIT_CODES, Local, check_text, unexpected};
@@ -50,10 +50,10 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = deadline)]
     deadline: Option<u64>,
     /// multifd channels; 0 is one plain stream [default: its definition's, or as many as fit]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=*MULTIFD_CHANNELS.end() as i64))]
+    #[arg(long, value_name = "N", value_parser = channels())]
     channels: Option<u8>,
     /// How often to begin again after a failure that may pass
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = retries())]
     retries: u32,
     /// Return as soon as it is begun or queued
     #[arg(long)]
@@ -64,7 +64,15 @@ pub struct Args {
 }
 
 fn priority() -> clap::builder::RangedI64ValueParser<u8> {
-    clap::value_parser!(u8).range(0..=*PRIORITY.end() as i64)
+    clap::value_parser!(u8).range(*PRIORITY.start() as i64..=*PRIORITY.end() as i64)
+}
+
+fn channels() -> clap::builder::RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(i64::from(*CHANNELS.start())..=i64::from(*CHANNELS.end()))
+}
+
+fn retries() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(i64::from(*RETRIES.start())..=i64::from(*RETRIES.end()))
 }
 
 fn downtime_limit(text: &str) -> Result<u64, String> {
@@ -75,10 +83,12 @@ fn downtime_limit(text: &str) -> Result<u64, String> {
 
 /// Whole seconds, rounded up.
 fn deadline(text: &str) -> Result<u64, String> {
-    match parse_duration_ms(text)?.div_ceil(1000) {
-        0 => Err("it has to be later than now".into()),
-        seconds => Ok(seconds),
-    }
+    let seconds = parse_duration_ms(text)?.div_ceil(1000);
+    let most = DEADLINE_S.end() / 86_400;
+    DEADLINE_S
+        .contains(&seconds)
+        .then_some(seconds)
+        .ok_or_else(|| format!("it may be 1ms to {most} days ({}h)", most * 24))
 }
 
 /// Runs the command.
@@ -116,5 +126,7 @@ mod tests {
         assert_eq!(deadline("10m"), Ok(600));
         assert_eq!(deadline("300ms"), Ok(1));
         assert!(downtime_limit("0ms").is_err() && downtime_limit("1h").is_err() && deadline("0s").is_err());
+        assert_eq!(deadline("720h"), Ok(2_592_000));
+        assert_eq!(deadline("721h"), Err("it may be 1ms to 30 days (720h)".into()));
     }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use skein_api::{Reply, Request, Vm, VmSource};
+use skein_api::{Reply, Request, STOP_TIMEOUT_S, Vm, VmSource};
 use skein_machine::definition::{Definition, is_name};
 use skein_machine::units::about_bytes;
 
@@ -88,7 +88,7 @@ Examples:
         /// Its name
         name: String,
         /// How long the guest has to shut down, in seconds
-        #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+        #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(STOP_TIMEOUT_S))]
         timeout: u64,
         /// Kill its QEMU if it still runs then: what the guest did not write to its disks is lost
         #[arg(long)]

@@ -1,0 +1,241 @@
+//! What may be asked for: the one place that says so, to commands and to the agent.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use skein_machine::definition::{DOWNTIME_LIMIT_MS, MULTIFD_CHANNELS, NAME_BYTES_MAX, PRIORITY, is_name};
+use skein_machine::printable;
+
+use crate::{MigrateOptions, Refusal, Request, VmSource};
+
+/// Seconds that a guest may have for shutting down: a day.
+pub const STOP_TIMEOUT_S: RangeInclusive<u64> = 0..=86_400;
+/// Seconds until a guest has to be about to move: 30 days.
+pub const DEADLINE_S: RangeInclusive<u64> = 1..=30 * 86_400;
+/// How often a migration may be begun again.
+pub const RETRIES: RangeInclusive<u32> = 0..=1000;
+/// multifd channels of a migration; 0: one stream.
+pub const CHANNELS: RangeInclusive<u8> = 0..=*MULTIFD_CHANNELS.end() as u8;
+
+/// Longest host name: a certificate's common name (RFC 5280, appendix A.1).
+const HOST_BYTES_MAX: usize = 64;
+/// Longest path of a unix socket (`sun_path` of unix(7), without its end).
+const SOCKET_BYTES_MAX: usize = 107;
+/// Longest path (PATH_MAX of linux/limits.h).
+const PATH_BYTES_MAX: usize = 4096;
+/// So much is shown of what is refused.
+const SHOWN_BYTES_MAX: usize = 80;
+
+impl Request {
+    /// Refuses what makes no sense on any host: numbers beyond their range, names that are none. What it lets through can
+    /// be added to a time and written into a log.
+    pub fn check(&self) -> Result<(), Refusal> {
+        match self {
+            Request::VmStart { from: VmSource::Definition { file, text: _ } } => file_name(file),
+            Request::VmStart { from: VmSource::Name(name) } => vm(name),
+            Request::VmAdopt { qmp, name } => {
+                socket(qmp)?;
+                name.iter().try_for_each(|name| vm(name))
+            }
+            Request::VmShow { name } | Request::VmForget { name } => vm(name),
+            Request::VmStop { name, timeout_s, force: _ } => {
+                vm(name)?;
+                within("timeout_s", Some(*timeout_s), &STOP_TIMEOUT_S)
+            }
+            Request::HostShow { name } => name.iter().try_for_each(|name| host(name)),
+            Request::Check { vm: name, to, options } | Request::Migrate { vm: name, to, options, detach: _ } => {
+                vm(name)?;
+                host(to)?;
+                options.check()
+            }
+            Request::MigrationShow { id }
+            | Request::MigrationWatch { id }
+            | Request::MigrationCancel { id }
+            | Request::MigrationResolve { id, other_host_is_off: _ } => migration(id),
+            Request::VmList | Request::HostList | Request::MigrationList => Ok(()),
+        }
+    }
+}
+
+impl MigrateOptions {
+    /// Refuses numbers beyond their range.
+    pub fn check(&self) -> Result<(), Refusal> {
+        within("priority", self.priority.map(u64::from), &PRIORITY)?;
+        within("downtime_limit_ms", self.downtime_limit_ms, &DOWNTIME_LIMIT_MS)?;
+        within("deadline_s", self.deadline_s, &DEADLINE_S)?;
+        within("channels", self.channels, &CHANNELS)?;
+        within("retries", Some(self.retries), &RETRIES)
+    }
+}
+
+fn refuse(message: String, cure: impl Into<String>) -> Result<(), Refusal> {
+    Err(Refusal { message, cure: cure.into() })
+}
+
+fn within<T: PartialOrd + Display>(what: &str, number: Option<T>, range: &RangeInclusive<T>) -> Result<(), Refusal> {
+    match number {
+        Some(number) if !range.contains(&number) => {
+            refuse(format!("{what} cannot be {number}"), format!("it may be {} to {}", range.start(), range.end()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn shown(text: &str) -> String {
+    format!("'{}'", printable(text.to_owned(), SHOWN_BYTES_MAX))
+}
+
+fn vm(name: &str) -> Result<(), Refusal> {
+    if is_name(name) {
+        return Ok(());
+    }
+    let cure = format!("names have 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ - and begin with a letter or digit");
+    refuse(format!("{} is no name of a VM", shown(name)), cure)
+}
+
+/// As certificates have them, in lower case (`skein ca issue`).
+fn host(name: &str) -> Result<(), Refusal> {
+    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b);
+    if (1..=HOST_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits) {
+        return Ok(());
+    }
+    let cure = "give the name that its identity has, of a-z 0-9 . _ -: `skein host list` shows those that are known";
+    refuse(format!("{} is no name of a host", shown(name)), cure)
+}
+
+/// The beginning of an id, or a VM's name.
+fn migration(id: &str) -> Result<(), Refusal> {
+    let cure = "give the beginning of its id, or its VM's name: `skein migration list` shows them";
+    match id {
+        "" => refuse("an empty id names no migration".into(), cure),
+        _ if is_name(id) => Ok(()),
+        _ => refuse(format!("{} is neither the beginning of a migration's id nor a VM's name", shown(id)), cure),
+    }
+}
+
+fn socket(path: &Path) -> Result<(), Refusal> {
+    let told = path.to_string_lossy();
+    let cure = "give its path from the root, such as /run/vm7.qmp";
+    if told.is_empty() || told.contains(char::is_control) || !path.is_absolute() {
+        return refuse(format!("{} is no path of a socket", shown(&told)), cure);
+    }
+    if path.as_os_str().len() > SOCKET_BYTES_MAX {
+        let cure = "make a short symbolic link to its directory, and give the path over that";
+        return refuse(format!("a unix socket's path has {SOCKET_BYTES_MAX} bytes at most: {}", shown(&told)), cure);
+    }
+    Ok(())
+}
+
+/// Stands in messages.
+fn file_name(name: &str) -> Result<(), Refusal> {
+    match name.len() {
+        0..=PATH_BYTES_MAX => Ok(()),
+        _ => refuse(format!("the name of the definition's file is too long: {}", shown(name)), "give a shorter one"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn migrate(options: MigrateOptions) -> Request {
+        Request::Migrate { vm: "v1".into(), to: "b".into(), options, detach: true }
+    }
+
+    fn refused(request: &Request) -> String {
+        let Refusal { message, cure } = request.check().expect_err(&format!("{request:?}"));
+        assert!(!cure.is_empty() && message.len() + cure.len() < 400, "{message}: {cure}");
+        assert!(!message.contains(char::is_control), "{message:?}");
+        format!("{message}: {cure}")
+    }
+
+    #[test]
+    fn numbers_have_their_bounds() {
+        let usual = MigrateOptions::default();
+        let most = MigrateOptions {
+            priority: Some(100),
+            downtime_limit_ms: Some(2_000_000),
+            deadline_s: Some(30 * 86_400),
+            channels: Some(64),
+            retries: 1000,
+        };
+        for options in [usual.clone(), most.clone()] {
+            assert_eq!(migrate(options.clone()).check(), Ok(()));
+            assert_eq!(Request::Check { vm: "v1".into(), to: "b".into(), options }.check(), Ok(()));
+        }
+        for (options, says) in [
+            (MigrateOptions { priority: Some(101), ..usual.clone() }, "priority cannot be 101: it may be 0 to 100"),
+            (MigrateOptions { downtime_limit_ms: Some(0), ..usual.clone() }, "downtime_limit_ms cannot be 0"),
+            (MigrateOptions { downtime_limit_ms: Some(2_000_001), ..usual.clone() }, "it may be 1 to 2000000"),
+            (MigrateOptions { deadline_s: Some(0), ..usual.clone() }, "deadline_s cannot be 0"),
+            (MigrateOptions { deadline_s: Some(u64::MAX), ..usual.clone() }, "it may be 1 to 2592000"),
+            (MigrateOptions { channels: Some(65), ..usual.clone() }, "channels cannot be 65: it may be 0 to 64"),
+            (MigrateOptions { retries: u32::MAX, ..usual.clone() }, "it may be 0 to 1000"),
+        ] {
+            let told = refused(&migrate(options.clone()));
+            assert!(told.contains(says), "{told}");
+            assert_eq!(refused(&Request::Check { vm: "v1".into(), to: "b".into(), options }), told);
+        }
+        let stop = |timeout_s| Request::VmStop { name: "v1".into(), timeout_s, force: true };
+        assert_eq!(stop(86_400).check(), Ok(()));
+        assert!(refused(&stop(u64::MAX)).contains("18446744073709551615: it may be 0 to 86400"));
+    }
+
+    #[test]
+    fn names_are_names() {
+        let long = "a".repeat(5000);
+        for odd in ["", "a\nb", "a\0", "A", "a b", "ü", "\u{1b}[2J", "../v1", &long] {
+            let name = || odd.to_owned();
+            for request in [
+                Request::VmShow { name: name() },
+                Request::VmForget { name: name() },
+                Request::VmStop { name: name(), timeout_s: 1, force: false },
+                Request::VmStart { from: VmSource::Name(name()) },
+                Request::VmAdopt { qmp: "/run/vm7.qmp".into(), name: Some(name()) },
+                Request::Migrate { vm: name(), to: "b".into(), options: Default::default(), detach: false },
+            ] {
+                assert!(refused(&request).contains("no name of a VM"), "{odd:?}");
+            }
+            for request in [
+                Request::HostShow { name: Some(name()) },
+                Request::Check { vm: "v1".into(), to: name(), options: Default::default() },
+            ] {
+                assert!(refused(&request).contains("no name of a host"), "{odd:?}");
+            }
+            for request in [
+                Request::MigrationShow { id: name() },
+                Request::MigrationWatch { id: name() },
+                Request::MigrationCancel { id: name() },
+                Request::MigrationResolve { id: name(), other_host_is_off: true },
+            ] {
+                let says = if odd.is_empty() { "an empty id" } else { "neither the beginning" };
+                assert!(refused(&request).contains(says), "{odd:?}");
+            }
+        }
+        for good in ["v1", "0123456789abcdef", "0", "web-1.example_2"] {
+            assert_eq!(Request::MigrationCancel { id: good.into() }.check(), Ok(()));
+            assert_eq!(Request::VmShow { name: good.into() }.check(), Ok(()));
+            assert_eq!(Request::HostShow { name: Some(good.into()) }.check(), Ok(()));
+        }
+        assert_eq!(Request::HostShow { name: None }.check(), Ok(()));
+    }
+
+    #[test]
+    fn paths_are_paths() {
+        let adopt = |qmp: &str| Request::VmAdopt { qmp: qmp.into(), name: None };
+        assert_eq!(adopt("/run/vm 7.qmp").check(), Ok(()));
+        for (odd, says) in [
+            ("", "no path of a socket"),
+            ("vm7.qmp", "from the root"),
+            ("/run/a\nb", "no path of a socket"),
+            (&format!("/{}", "a".repeat(107)), "107 bytes at most"),
+        ] {
+            assert!(refused(&adopt(odd)).contains(says), "{odd}");
+        }
+        let start =
+            |file: String| Request::VmStart { from: VmSource::Definition { file, text: "name = 'v1'\n".into() } };
+        assert_eq!(start("web1.toml".into()).check(), Ok(()));
+        assert!(refused(&start("a".repeat(5000))).contains("too long"));
+    }
+}
