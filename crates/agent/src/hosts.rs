@@ -1,13 +1,14 @@
 //! Where other hosts' agents listen.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use skein_machine::{Address, Hosts};
+use nix::fcntl::OFlag;
+use skein_machine::{Address, Hosts, TEXT_BYTES_MAX};
 use thiserror::Error;
 use tracing::warn;
 
@@ -103,7 +104,7 @@ impl HostsFile {
             *read = Read::default();
         } else if stamp != read.stamp {
             let name = self.path.display().to_string();
-            let parsed = fs::read_to_string(&self.path)
+            let parsed = read_text(&self.path, TEXT_BYTES_MAX)
                 .map_err(|error| format!("{name} cannot be read: {error}"))
                 .and_then(|text| Hosts::parse(&text, &name).map_err(|error| error.to_string()));
             read.stamp = stamp;
@@ -117,6 +118,28 @@ impl HostsFile {
         }
         read
     }
+}
+
+/// A text file that somebody named. Never waits for what is none: a FIFO that nobody writes to, a terminal.
+fn read_text(path: &Path, bytes_max: usize) -> Result<String, String> {
+    let told = |error: io::Error| error.to_string();
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags.bits()).open(path).map_err(told)?;
+    let kind = file.metadata().map_err(told)?.file_type();
+    if !kind.is_file() {
+        let what = match kind {
+            _ if kind.is_dir() => "a directory",
+            _ if kind.is_fifo() => "a pipe (FIFO)",
+            _ => "a device",
+        };
+        return Err(format!("it is {what}: put a text file there"));
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(told)?;
+    if bytes.len() > bytes_max {
+        return Err(format!("it is larger than {} MiB: is it the file that was meant?", bytes_max >> 20));
+    }
+    String::from_utf8(bytes).map_err(|_| "it is not UTF-8: write it as a text file".into())
 }
 
 #[cfg(test)]
@@ -157,5 +180,36 @@ mod tests {
         assert_eq!(file.find("b").unwrap(), ["10.0.0.3:7070".parse().unwrap()]);
         fs::remove_file(&path).unwrap();
         assert_eq!(file.hosts(), Ok(Hosts::default()));
+    }
+
+    #[test]
+    fn what_is_no_file_is_told_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("hosts.toml");
+        let file = HostsFile::new(&path);
+        let fault = |says: &str| {
+            let fault = file.hosts().unwrap_err();
+            assert!(fault.contains("hosts.toml cannot be read") && fault.contains(says), "{fault}");
+        };
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        fault("a pipe (FIFO)");
+        assert!(file.find("c d").unwrap_err().contains("FIFO"));
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        fault("a directory");
+        fs::remove_dir(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        fault("a device");
+        fs::remove_file(&path).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        fault("hosts.toml cannot be read");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, [0xff, 0xfe]).unwrap();
+        fault("not UTF-8");
+        // Sparse: no disk is filled for this.
+        File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        fault("larger than 4 MiB");
+        fs::write(&path, "[[host]]\nname = 'b'\naddress = ['10.0.0.3']\n").unwrap();
+        assert_eq!(file.find("b").unwrap(), ["10.0.0.3:7070".parse().unwrap()]);
     }
 }

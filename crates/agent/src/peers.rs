@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use skein_handover::Message;
 use skein_identity::Identity;
 use skein_link::ListenError;
-use skein_machine::Hosts;
+use skein_machine::{Hosts, printable};
 use skein_transfer::{Acceptor, AcceptorSettings, Dialer, DialerSettings, Incoming, Live, ResetCode, Snapshot};
 use thiserror::Error;
 use tracing::{debug, info, warn};
@@ -42,6 +42,8 @@ const SILENCE: Duration = Duration::from_secs(2);
 const MESSAGES_MAX: usize = 1024;
 /// Questions to others at once.
 const ASKING_MAX: usize = 64;
+/// So much of what another host says is told to people.
+const SAID_BYTES_MAX: usize = 2000;
 /// Who asks a host that cannot be reached is told so after so many attempts.
 const ATTEMPTS: u64 = 2;
 
@@ -613,7 +615,7 @@ impl Shared {
                 state.news.insert(peer.to_owned());
                 state.settle(peer);
                 drop(state);
-                info!(peer, "in contact (skein {})", printable(&release));
+                info!(peer, "in contact (skein {})", printable(release, SAID_BYTES_MAX));
                 self.changed.notify_all();
             }
             Wire::Handover(message) => {
@@ -631,7 +633,9 @@ impl Shared {
                 let (answer, peer) = (self.answer.clone(), peer.to_owned());
                 link.answer(number, move || answer(&peer, question));
             }
-            Wire::Tell { number, answer } => link.told(number, answer.map_err(|reason| printable(&reason))),
+            Wire::Tell { number, answer } => {
+                link.told(number, answer.map_err(|reason| printable(reason, SAID_BYTES_MAX)))
+            }
         }
     }
 
@@ -758,9 +762,4 @@ impl State {
             self.hosts.remove(name);
         }
     }
-}
-
-/// What another host says, for people: short, and nothing that drives a terminal.
-fn printable(text: &str) -> String {
-    text.chars().take(2000).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -1,8 +1,10 @@
 //! Commands: what `skein vm`, `skein migrate` and the others ask of the agent of their host.
 
+use std::fs;
 use std::io::{self, BufReader};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -13,9 +15,11 @@ use skein_api::{
     write_line,
 };
 use skein_handover::{MigrationId, Outcome};
+use skein_hypervisor::QmpError;
 use skein_machine::definition::Definition;
 use skein_machine::facts::{HostFacts, PathFacts};
 use skein_machine::forecast::{Fixed, forecast};
+use skein_machine::printable;
 use tracing::{info, warn};
 
 use crate::control::{Answer, Question};
@@ -42,6 +46,8 @@ const PROGRESS_MIN: Duration = Duration::from_millis(100);
 const DIRTY_TIME: Duration = Duration::from_secs(1);
 /// Pause before a migration is begun again.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
+/// So much is said of a request that cannot be read.
+const TOLD_BYTES_MAX: usize = 300;
 /// Most multifd channels that are chosen unasked.
 const CHANNELS_MAX: usize = 8;
 
@@ -67,6 +73,37 @@ impl From<VmError> for Box<Refusal> {
     }
 }
 
+/// Whether there is something that a QEMU may listen on.
+fn is_socket(path: &Path) -> Answered<()> {
+    let shown = path.display();
+    let cure = "give the path of its QMP socket: PATH in QEMU's -qmp unix:PATH,server=on,wait=off";
+    let what = match fs::metadata(path).map(|found| found.file_type()) {
+        Ok(kind) if kind.is_socket() => return Ok(()),
+        Ok(kind) if kind.is_dir() => format!("{shown} is a directory, and no socket"),
+        Ok(kind) if kind.is_file() => format!("{shown} is a regular file, and no socket"),
+        Ok(_) => format!("{shown} is no socket"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => format!("there is no {shown}"),
+        Err(error) => format!("{shown} cannot be looked at: {error}"),
+    };
+    Err(Box::new(refusal(what, cure)))
+}
+
+/// Why a QEMU was not adopted; where there was no connection, no other program has the socket.
+fn unadopted(path: &Path, error: VmError) -> Box<Refusal> {
+    match &error {
+        VmError::Qmp { source: QmpError::Connect { source, .. }, .. } => {
+            let shown = path.display();
+            Box::new(match source.kind() {
+                io::ErrorKind::ConnectionRefused => {
+                    refusal(format!("nobody listens on {shown}"), "is its QEMU still running?")
+                }
+                _ => refusal(format!("cannot connect to {shown}: {source}"), "may root connect to it?"),
+            })
+        }
+        _ => error.into(),
+    }
+}
+
 /// A reply or a refusal.
 type Answered<T> = Result<T, Box<Refusal>>;
 
@@ -84,24 +121,40 @@ pub(crate) fn serve(desk: &Arc<Desk>, socket: &OwnSocket) {
     }
 }
 
-fn take(desk: &Arc<Desk>, stream: UnixStream) {
-    if desk.clients.fetch_add(1, Ordering::SeqCst) >= CLIENTS_MAX {
-        desk.clients.fetch_sub(1, Ordering::SeqCst);
-        let _ = stream.set_write_timeout(Some(REQUEST_TIME));
-        let busy = refusal("too many commands at once", "wait until some of them are over");
-        let _ = write_line(&mut &stream, &Reply::Error(busy));
-        return;
+/// A client's place, given back whatever becomes of it.
+struct Place(Arc<Desk>);
+
+impl Place {
+    fn take(desk: &Arc<Desk>) -> Option<Place> {
+        let place = Place(desk.clone());
+        (desk.clients.fetch_add(1, Ordering::SeqCst) < CLIENTS_MAX).then_some(place)
     }
-    let own = desk.clone();
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.clients.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn take(desk: &Arc<Desk>, stream: UnixStream) {
+    let stream = Arc::new(stream);
+    let refuse = |message: &str, cure: &str| {
+        let _ = stream.set_write_timeout(Some(REQUEST_TIME));
+        let _ = write_line(&mut &*stream, &Reply::Error(refusal(message, cure)));
+    };
+    let Some(place) = Place::take(desk) else {
+        return refuse("too many commands at once", "wait until some of them are over");
+    };
+    let own = stream.clone();
     let work = move || {
-        if let Err(error) = own.hear(&stream) {
+        if let Err(error) = place.0.hear(&own) {
             info!("a command hung up: {error}");
         }
-        own.clients.fetch_sub(1, Ordering::SeqCst);
     };
     if let Err(error) = thread::Builder::new().name("command".into()).spawn(work) {
-        warn!("a command is dropped: {error}");
-        desk.clients.fetch_sub(1, Ordering::SeqCst);
+        warn!("a command is refused: {error}");
+        refuse("the agent cannot start a thread", "this host has no room for more: see its limits and its memory");
     }
 }
 
@@ -109,15 +162,18 @@ impl Desk {
     fn hear(&self, stream: &UnixStream) -> io::Result<()> {
         stream.set_read_timeout(Some(REQUEST_TIME))?;
         stream.set_write_timeout(Some(WRITE_TIME))?;
-        let request = match read_line(&mut BufReader::new(stream)) {
+        let mut say = |reply: &Reply| write_line(&mut &*stream, reply);
+        let request: Request = match read_line(&mut BufReader::new(stream)) {
             Ok(request) => request,
             Err(error) => {
-                let refusal = refusal(told(&error), "is the command of the agent's version?");
-                return write_line(&mut &*stream, &Reply::Error(refusal));
+                let what = printable(told(&error), TOLD_BYTES_MAX);
+                return say(&Reply::Error(refusal(what, "is the command of the agent's version?")));
             }
         };
-        let mut say = |reply: &Reply| write_line(&mut &*stream, reply);
-        let reply = self.answer(request, &mut say).unwrap_or_else(|refusal| Reply::Error(*refusal));
+        let reply = match request.check() {
+            Ok(()) => self.answer(request, &mut say).unwrap_or_else(|refusal| Reply::Error(*refusal)),
+            Err(refusal) => Reply::Error(refusal),
+        };
         say(&reply)
     }
 
@@ -130,7 +186,10 @@ impl Desk {
                 shown(self.vms.start(definition)?)
             }
             Request::VmStart { from: VmSource::Name(name) } => shown(self.vms.start_again(&name)?),
-            Request::VmAdopt { qmp, name } => shown(self.vms.adopt(&qmp, name)?),
+            Request::VmAdopt { qmp, name } => {
+                is_socket(&qmp)?;
+                shown(self.vms.adopt(&qmp, name).map_err(|error| unadopted(&qmp, error))?)
+            }
             Request::VmList => Reply::Vms { vms: self.vms.all().iter().map(|vm| vm.show()).collect() },
             Request::VmShow { name } => shown(self.vms.get(&name)?),
             Request::VmStop { name, timeout_s, force } => {

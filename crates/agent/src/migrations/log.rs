@@ -185,6 +185,10 @@ impl View {
 
     /// The migration that somebody means: by the beginning of its id, or by its VM's name the last one.
     pub(crate) fn find(&self, text: &str) -> Result<Migration, String> {
+        // Every id begins with nothing: an empty variable of a script would mean the only one.
+        if text.is_empty() {
+            return Err("an empty id names no migration".into());
+        }
         let all = self.list(usize::MAX);
         if let Some(of_vm) = all.iter().find(|migration| migration.vm == text) {
             return self.get(of_vm.id).ok_or_else(|| "its log is gone".into());
@@ -274,4 +278,30 @@ fn migration(id: MigrationId, events: &[LoggedEvent]) -> Option<Migration> {
         migration.elapsed_ms = until.duration_since(from).as_millis().max(0) as u64;
     }
     Some(migration)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_migration_is_found_by_the_beginning_of_its_id_or_its_vm_and_not_by_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let view = View::new(dir.path().to_owned(), "a".into());
+        let [first, second] = [MigrationId(0xab00), MigrationId(0xab << 56)];
+        view.begin(first, "v1", Role::Source, "b");
+        let found = |text: &str| view.find(text).map(|migration| migration.id);
+        assert!(found("").unwrap_err().contains("empty id"), "also if there is only one");
+        for text in ["0", "000000000000ab00", "v1"] {
+            assert_eq!(found(text), Ok(first), "{text}");
+        }
+        view.begin(second, "v2", Role::Target, "b");
+        assert_eq!((found("ab"), found("00"), found("v2")), (Ok(second), Ok(first), Ok(second)));
+        for text in ["abc", "v3", "ab01", "*"] {
+            assert!(found(text).unwrap_err().contains("no migration"), "{text}");
+        }
+        assert!(found("").is_err());
+        view.begin(MigrationId(0xab01), "v1", Role::Source, "b");
+        assert!(found("000000000000ab0").unwrap_err().contains("2 migrations begin"));
+    }
 }
