@@ -37,6 +37,10 @@ put() {
 
 case ${1-} in
   install)
+    # It is written into the unit, where systemd (and sed before it) gives other characters a meaning.
+    case $prefix in
+      *[!A-Za-z0-9/._+-]*) die "PREFIX is '$prefix': give one of letters, digits and / . _ + - (DESTDIR may be anything)" ;;
+    esac
     [ -x "$binary" ] || die "there is no $binary: run 'make build' first"
     put 755 "$program" <"$binary"
     sed "s#/usr/bin/skein#${prefix%/}/bin/skein#" systemd/skein-agent.service | put 644 "$unit"
