@@ -1,0 +1,168 @@
+//! What is asked of an agent over its socket, by people, scripts and worse: real requests, a real agent on the loopback
+//! interface, no privileges.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use skein_agent::{AcceptorSettings, Addresses, Agent, AgentSettings, Allow, Dirs, VmSettings};
+use skein_api::{CallError, Client, Reply, Request};
+use skein_handover::Limits;
+use skein_identity::{ClusterCa, Validity};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// More than an agent serves at once.
+const MANY: usize = 140;
+
+struct World {
+    client: Client,
+    _agent: Agent,
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let identity = ClusterCa::create("test").unwrap().issue("a", Validity::days(1)).unwrap();
+        let dirs = Dirs { state: dir.path().join("state"), run: dir.path().join("run") };
+        let client = Client::new(&dirs.run.join("agent.sock"));
+        let vms = VmSettings {
+            dirs,
+            hosts_file: dir.path().join("hosts.toml"),
+            qemu: None,
+            limits: Limits::default(),
+            connections: 1,
+            plain_data: false,
+            keeper: vec!["/nonexistent".into()],
+        };
+        let acceptor = AcceptorSettings {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            addresses: Addresses { nics: vec!["lo".into()] },
+            allow_plain_data: false,
+            outage: Duration::from_secs(60),
+        };
+        let settings = AgentSettings { acceptor, allow: Allow::new(&["/nowhere/*"]).unwrap(), vms: Some(vms) };
+        World { client, _agent: Agent::start(settings, &identity).unwrap(), dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    #[track_caller]
+    fn refused(&self, request: &Request) -> String {
+        match self.client.call(request, 10 * SECOND) {
+            Err(error @ CallError::Refused(_)) => error.to_string(),
+            other => panic!("{request:?} should be refused, and is {other:?}"),
+        }
+    }
+
+    /// Waits until those that hung up are gone.
+    #[track_caller]
+    fn serves(&self) {
+        let deadline = Instant::now() + 10 * SECOND;
+        loop {
+            match self.client.call(&Request::VmList, 10 * SECOND) {
+                Ok(answer) => return assert_eq!(answer, Reply::Vms { vms: vec![] }),
+                Err(error) => assert!(matches!(error, CallError::Refused(_)) && Instant::now() < deadline, "{error:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The answer to a line, whatever is in it.
+    fn say(&self, line: &[u8]) -> String {
+        let mut stream = self.client.connect().unwrap();
+        stream.set_read_timeout(Some(10 * SECOND)).unwrap();
+        stream.write_all(line).unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        answer
+    }
+}
+
+#[test]
+fn no_request_takes_a_place_for_good() {
+    let world = World::new();
+    let endless = br#"{"request":"vm-stop","name":"t1","timeout_s":18446744073709551615,"force":true}"#;
+    for _ in 0..MANY {
+        let answer = world.say(&[&endless[..], b"\n"].concat());
+        assert!(answer.contains("timeout_s cannot be 18446744073709551615"), "{answer}");
+    }
+    let long = format!("{{\"request\":\"{}\"}}\n", "\u{202e}x".repeat(5000));
+    for odd in ["\n", "{}\n", "[]\n", "{\"request\":\"vm-stop\",\"name\":1}\n", &long] {
+        let answer = world.say(odd.as_bytes());
+        assert!(answer.contains("\"reply\":\"error\"") && answer.len() < 700, "{answer}");
+        assert!(!answer.contains('\u{202e}'));
+    }
+    for _ in 0..MANY {
+        drop(world.client.connect().unwrap());
+    }
+    world.serves();
+}
+
+#[test]
+fn who_is_one_too_many_is_told() {
+    let world = World::new();
+    world.serves();
+    let begin = Instant::now();
+    let idle: Vec<UnixStream> = (0..128).map(|_| world.client.connect().unwrap()).collect();
+    // The agent lets those go who say nothing for five seconds.
+    for _ in 0..20 {
+        let told = world.refused(&Request::VmList);
+        assert!(told.contains("too many commands at once"), "{told} after {:?}", begin.elapsed());
+    }
+    drop(idle);
+    world.serves();
+}
+
+#[test]
+fn names_that_are_none_go_no_further() {
+    let world = World::new();
+    for odd in ["", "b\n2026-01-01 INFO all is well", "b\0", &"b".repeat(5000)] {
+        let told = world.refused(&Request::HostShow { name: Some(odd.into()) });
+        assert!(told.contains("no name of a host") && told.len() < 400, "{told}");
+        let told = world.refused(&Request::MigrationCancel { id: odd.into() });
+        assert!(told.contains("id") && told.len() < 400 && !told.contains('\n'), "{told}");
+    }
+    assert!(world.refused(&Request::MigrationCancel { id: String::new() }).contains("an empty id"));
+    assert!(world.refused(&Request::MigrationShow { id: "4f".into() }).contains("no migration '4f'"));
+}
+
+#[test]
+fn a_list_of_hosts_that_is_a_pipe_is_told_at_once() {
+    let world = World::new();
+    nix::unistd::mkfifo(&world.path("hosts.toml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let begin = Instant::now();
+    for _ in 0..3 {
+        let told = world.refused(&Request::HostList);
+        assert!(told.contains("hosts.toml cannot be read: it is a pipe (FIFO)"), "{told}");
+    }
+    assert!(begin.elapsed() < 5 * SECOND);
+    fs::remove_file(world.path("hosts.toml")).unwrap();
+    assert!(matches!(world.client.call(&Request::HostList, 10 * SECOND), Ok(Reply::Hosts { .. })));
+}
+
+#[test]
+fn what_is_no_qmp_socket_is_named_when_it_is_to_be_adopted() {
+    let world = World::new();
+    fs::create_dir(world.path("dir")).unwrap();
+    fs::write(world.path("file"), "").unwrap();
+    nix::unistd::mkfifo(&world.path("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    drop(UnixListener::bind(world.path("left")).unwrap());
+    for (name, says, cure) in [
+        ("none", "there is no ", "-qmp unix:PATH"),
+        ("dir", "is a directory, and no socket", "-qmp unix:PATH"),
+        ("file", "is a regular file, and no socket", "-qmp unix:PATH"),
+        ("pipe", "is no socket", "-qmp unix:PATH"),
+        ("left", "nobody listens on ", "still running"),
+    ] {
+        let told = world.refused(&Request::VmAdopt { qmp: world.path(name), name: None });
+        assert!(told.contains(says) && told.contains(cure) && told.contains(name), "{told}");
+        assert!(!told.contains("another program"), "{told}");
+    }
+    assert!(world.refused(&Request::VmAdopt { qmp: "vm7.qmp".into(), name: None }).contains("from the root"));
+}
