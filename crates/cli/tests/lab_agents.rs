@@ -175,17 +175,25 @@ fn what_stands_against_a_migration_is_told_before_anything_is_touched() {
     assert!(cluster.check_move("v1", "a", "b").problems.iter().all(|problem| !problem.cure.is_empty()));
     assert!(matches!(&blocking(&cluster, "v1", "a")[..], [(ProblemKind::SameHost, _)]));
 
+    // Moved, a guest that somebody paused would run.
+    runs_on(&cluster, "v1", "a");
+    let qemu = cluster.witness().seen("v1").pop().expect("it runs");
+    qemu.monitor().stop().unwrap();
+    assert_eq!(cluster.vm("a", "v1").state, VmState::Paused);
+    let paused = blocking(&cluster, "v1", "b");
+    assert!(matches!(&paused[..], [(ProblemKind::NotRunning, cure)] if cure.contains("`cont`")), "{paused:?}");
+    let migrate =
+        Request::Migrate { vm: "v1".into(), to: "b".into(), options: MigrateOptions::default(), detach: false };
+    assert!(matches!(cluster.asked("a", &migrate), Reply::Check(check) if check.blocks()));
+    assert!(!qemu.monitor().is_running().unwrap() && cluster.migrations("a").is_empty(), "nothing was touched");
+    qemu.monitor().cont().unwrap();
+    assert_eq!(blocking(&cluster, "v1", "b"), []);
+
     // The name is taken there, by a guest of the same name that is another one.
     let other = "name = 'v1'\nmemory = '32 MiB'\naccel = 'tcg'\n";
     cluster.start_vm("b", other);
     assert!(matches!(&blocking(&cluster, "v1", "b")[..], [(ProblemKind::NameTaken, _)]));
-    let Reply::Check(check) = cluster.asked(
-        "a",
-        &Request::Migrate { vm: "v1".into(), to: "b".into(), options: MigrateOptions::default(), detach: false },
-    ) else {
-        panic!("it blocks")
-    };
-    assert!(check.blocks());
+    assert!(matches!(cluster.asked("a", &migrate), Reply::Check(check) if check.blocks()));
     cluster.asked("b", &Request::VmStop { name: "v1".into(), timeout_s: 0, force: true });
     assert!(matches!(&blocking(&cluster, "v1", "b")[..], [(ProblemKind::NameTaken, _)]));
     cluster.asked("b", &Request::VmForget { name: "v1".into() });
@@ -247,6 +255,11 @@ fn a_migration_that_is_called_off_leaves_nothing_and_can_be_repeated() {
     start_busy(&mut cluster, "v1");
     for host in ["a", "b"] {
         let migration = copying(&cluster, "v1");
+        // What it has at the target is no leftover, to be called off.
+        let second = cluster.check_move("v1", "a", "b");
+        let blocking = second.problems.iter().filter(|problem| problem.severity == Severity::Blocks);
+        assert_eq!(blocking.map(|problem| problem.kind).collect::<Vec<_>>(), [ProblemKind::MigrationUnderWay]);
+        assert!(cluster.refused(host, &Request::MigrationCancel { id: String::new() }).contains("an empty id"));
         let begin = Instant::now();
         cluster.asked(host, &Request::MigrationCancel { id: migration.id.to_string()[..8].to_owned() });
         let over = cluster.watched("a", migration.id);
@@ -277,7 +290,7 @@ fn limits_queue_and_priorities_order() {
     let begin = |vm, priority| {
         cluster.begin(vm, "a", "b", MigrateOptions { priority: Some(priority), ..Default::default() }).id
     };
-    let ids = [begin("v1", 100), begin("v2", 100), begin("v3", 200), begin("v4", 100)];
+    let ids = [begin("v1", 50), begin("v2", 50), begin("v3", 100), begin("v4", 50)];
     // A VM is moved once at a time.
     let twice = cluster.check_move("v2", "a", "b");
     assert!(twice.problems.iter().any(|problem| problem.kind == ProblemKind::MigrationUnderWay), "{twice:?}");
