@@ -20,7 +20,7 @@ use tracing::info;
 use crate::Allow;
 use crate::control::{Answer, Question};
 use crate::dirs::Dirs;
-use crate::migrations::Migrations;
+use crate::migrations::{Migrations, open_journal};
 use crate::peers::{Peers, PeersSettings};
 use crate::serve::{Desk, host_facts, serve};
 use crate::socket::{OwnSocket, SocketError};
@@ -146,6 +146,8 @@ fn tunnels(settings: AgentSettings, identity: &Identity) -> Result<Peers, AgentE
 
 fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Result<Inner, AgentError> {
     vms.dirs.create()?;
+    // Whoever has it has the directories: before anything in them is touched.
+    let journal = open_journal(&vms.dirs.journal())?;
     let socket = OwnSocket::bind(&vms.dirs.socket(), 0o600)?;
     let known = Vms::open(vms.dirs.clone(), vms.qemu.clone())?;
     let addresses = vec![settings.acceptor.listen.to_string()];
@@ -157,7 +159,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         plain_data: vms.plain_data,
     };
     let (own_vms, name, default) = (known.clone(), identity.host().to_owned(), vms.qemu.clone());
-    let migrations = Migrations::start(vms.dirs, known.clone(), vms.limits, vms.keeper, |events, inquiry| {
+    let migrations = Migrations::start(vms.dirs, journal, known.clone(), vms.limits, vms.keeper, |events, inquiry| {
         let answer = move |_: &str, question: Question| match question {
             Question::HostFacts { qemu, files } => {
                 let facts = host_facts(&name, &own_vms, &inquiry, qemu.or_else(|| default.clone()), &files);

@@ -1,7 +1,9 @@
 //! Where an agent keeps what.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +13,7 @@ use skein_handover::MigrationId;
 ///
 /// ```text
 /// state/journal              who may run which guest
+/// state/run                  the other directory
 /// state/vms/NAME.json        what a VM is started from
 /// state/migrations/ID.jsonl  what happened in a migration
 /// run/agent.sock             commands
@@ -61,6 +64,25 @@ impl Dirs {
         }
     }
 
+    /// Writes down which run directory belongs to this state directory. `vm_in`: a VM that runs with its sockets below such
+    /// a directory.
+    ///
+    /// Errors: it was another one, and VMs run there: this agent would not know them, and start them again.
+    pub(crate) fn take_run(&self, vm_in: impl Fn(&Path) -> Option<String>) -> io::Result<()> {
+        let file = self.state.join("run");
+        let own = std::path::absolute(&self.run)?;
+        let last = fs::read(&file).ok().map(|bytes| PathBuf::from(OsString::from_vec(bytes)));
+        match last.filter(|last| *last != own) {
+            Some(last) if let Some(vm) = vm_in(&last) => Err(io::Error::other(format!(
+                "the VM {vm} of {} runs with its sockets below {last}: start the agent with --run {last} until its VMs \
+                 are stopped",
+                self.state.display(),
+                last = last.display()
+            ))),
+            _ => replace(&file, own.as_os_str().as_bytes()),
+        }
+    }
+
     /// The journal.
     pub fn journal(&self) -> PathBuf {
         self.state.join("journal")
@@ -100,7 +122,13 @@ impl Dirs {
 /// Writes a file whole or not at all.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
-    fs::write(&new, bytes)?;
-    fs::File::open(&new)?.sync_data()?;
-    fs::rename(&new, path)
+    let replace = || {
+        fs::write(&new, bytes)?;
+        fs::File::open(&new)?.sync_data()?;
+        fs::rename(&new, path)
+    };
+    replace().map_err(|error| {
+        let _ = fs::remove_file(&new);
+        io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    })
 }

@@ -232,6 +232,8 @@ pub enum VmState {
     Running,
     /// It is stopped and can go on: by somebody's word, or by QEMU for an error of a disk.
     Paused,
+    /// Its QEMU is being started.
+    Starting,
     /// It waits for its guest to arrive.
     Incoming,
     /// It was moved and waits for the word that it runs there.

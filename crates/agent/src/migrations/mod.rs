@@ -168,17 +168,16 @@ pub(crate) struct Migrations {
 
 impl Migrations {
     /// Takes up what the journal has. `peers` is given where its events go, and whom to ask what this host can take on.
-    pub(crate) fn start<E: From<OpenError> + From<io::Error>>(
+    pub(crate) fn start<E: From<io::Error>>(
         dirs: Dirs,
+        (journal, records): (Journal<Record>, Vec<Record>),
         vms: Arc<Vms>,
         limits: Limits,
         keeper: Vec<OsString>,
         peers: impl FnOnce(SyncSender<PeerEvent>, Inquiry) -> Result<Peers, E>,
     ) -> Result<Migrations, E> {
-        let (journal, records) = open_journal(&dirs.journal())?;
         let open = standing(&needed(&records));
         dirs.tidy_migrations(|id| open.contains_key(&id));
-        vms.end_orphans();
         // Settled, and killed before that was written down of the VM, too.
         for vm in vms.all().iter().filter(|vm| vm.migration().is_some_and(|id| !open.contains_key(&id))) {
             vms.settled(vm);
@@ -563,7 +562,7 @@ impl Owner {
 }
 
 /// An agent that has just been replaced may still hold the journal for a moment.
-fn open_journal(path: &std::path::Path) -> Result<(Journal<Record>, Vec<Record>), OpenError> {
+pub(crate) fn open_journal(path: &std::path::Path) -> Result<(Journal<Record>, Vec<Record>), OpenError> {
     let end = Instant::now() + JOURNAL_TIME;
     loop {
         match Journal::open(path, JournalLimits::default()) {

@@ -75,6 +75,7 @@ pub fn vm_state(state: VmState) -> &'static str {
     match state {
         VmState::Running => "running",
         VmState::Paused => "paused",
+        VmState::Starting => "starting",
         VmState::Incoming => "incoming",
         VmState::Handover => "handover",
         VmState::InDoubt => "IN DOUBT",

@@ -1,6 +1,13 @@
 //! The VMs of this host: their definitions, their QEMUs, which live on without the agent.
+//!
+//! A name has one process at most. It belongs to whoever starts one, from before its start until it runs or everything
+//! that it left is removed ([`State::busy`]).
 
-use std::collections::BTreeMap;
+mod files;
+mod search;
+mod taps;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,19 +17,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use skein_api::VmState;
 use skein_handover::MigrationId;
 use skein_hypervisor::{
     Monitor, Process, ProcessId, QmpError, RunState, connect_started, spawn_command_detached, spawn_detached,
     version_of,
 };
-use skein_machine::definition::{Accel, Attachment, Definition, Nic, is_name};
+use skein_machine::definition::{Accel, Definition, is_name};
 use thiserror::Error;
 use tracing::{info, warn};
 
+use self::files::{Kept, KeptProcess, read};
 use crate::dirs::{Dirs, replace};
-use crate::launch::{CommandLine, Defined, Launch, config, tap_name};
+use crate::launch::{CommandLine, Defined, Launch, config};
 use crate::told;
 
 /// A QEMU that does not answer by then is shown so.
@@ -52,6 +59,14 @@ pub enum VmError {
     Running(String),
     #[error("'{0}' is not running")]
     NotRunning(String),
+    #[error("'{0}' is being started or tidied up at this moment")]
+    Busy(String),
+    #[error("'{0}' left for another host while it was being stopped")]
+    Left(String),
+    #[error("that QEMU is the VM '{0}' already")]
+    Adopted(String),
+    #[error("the QEMU of '{0}' waits for a migration, and has no guest yet")]
+    NoGuest(String),
     #[error("'{name}' is in migration {id}")]
     Migrating { name: String, id: MigrationId },
     #[error("'{0}' is no name of a VM")]
@@ -88,15 +103,19 @@ impl VmError {
             VmError::Exists(_) => "choose another name, or `skein vm forget` the old one if it is stopped",
             VmError::Running(_) => "stop it first, with `skein vm stop`",
             VmError::NotRunning(_) => "start it with `skein vm start`",
+            VmError::Busy(_) => "repeat it when that is done: `skein vm show` says how it is",
+            VmError::Left(_) => "see `skein vm list` on the other hosts",
+            VmError::Adopted(_) => "use that name, or `skein vm forget` it, which leaves the QEMU as it is",
+            VmError::NoGuest(_) => "adopt it once its guest has arrived",
             VmError::Migrating { .. } => "wait for its end, or call it off with `skein migration cancel`",
             VmError::BadName(_) => "names are of a-z 0-9 . _ -, at most 63, and begin with a letter or a digit",
-            VmError::Qemu { .. } => "its log is in the VM's directory below /run/skein/vms",
+            VmError::Qemu { .. } => "see what QEMU said, mend the VM's definition or this host, and repeat",
             VmError::Qmp { .. } => "another program may have its QMP socket open: QEMU serves one at a time",
             VmError::StillOn { .. } => {
                 "its guest may not heed the power button: `skein vm stop --force` pulls the plug"
             }
             VmError::NoProcess(_) => "the agent has to run in the same pid namespace as QEMU",
-            VmError::Io { .. } => "",
+            VmError::Io { .. } => "mend that on this host, and repeat",
         }
     }
 }
@@ -118,27 +137,9 @@ struct State {
     over: bool,
     incoming: bool,
     in_doubt: bool,
+    /// A process is about to be started, or what one left to be removed: nobody else may do either.
+    busy: bool,
     note: String,
-}
-
-/// What is kept of a VM while it is known to this host.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Kept {
-    launch: Launch,
-    /// The QMP socket of one that somebody else started.
-    adopted: Option<PathBuf>,
-}
-
-/// What is kept of a process while it runs.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct KeptProcess {
-    process: ProcessId,
-    qmp: PathBuf,
-    /// The migration that it waits for.
-    incoming: Option<MigrationId>,
-    /// The migration that takes its guest away.
-    #[serde(default)]
-    outgoing: Option<MigrationId>,
 }
 
 /// A VM.
@@ -167,6 +168,14 @@ impl Vm {
     pub(crate) fn process(&self) -> Option<Arc<Process>> {
         let state = self.state.lock();
         state.running.as_ref().map(|running| running.process.clone()).or_else(|| state.silent.clone())
+    }
+
+    /// Why it cannot be started, or its place be taken.
+    fn taken(&self) -> Option<VmError> {
+        if self.state.lock().busy {
+            return Some(VmError::Busy(self.name.clone()));
+        }
+        self.process().map(|_| VmError::Running(self.name.clone()))
     }
 
     pub(crate) fn migration(&self) -> Option<MigrationId> {
@@ -200,6 +209,7 @@ impl Vm {
         let state = {
             let state = self.state.lock();
             match (&process, &running) {
+                (None, _) if state.busy => VmState::Starting,
                 (None, _) => VmState::Stopped,
                 _ if state.in_doubt => VmState::InDoubt,
                 (Some(_), None) => VmState::Unresponsive,
@@ -251,8 +261,6 @@ pub(crate) struct Vms {
     /// The QEMU program where a definition names none.
     qemu: Option<PathBuf>,
     vms: Mutex<BTreeMap<String, Arc<Vm>>>,
-    /// Where an earlier agent was about to start a QEMU, and may have.
-    unrecorded: Vec<PathBuf>,
 }
 
 fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> VmError {
@@ -261,74 +269,56 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> VmError {
 }
 
 impl Vms {
-    /// Finds what is there: definitions, and QEMUs that an earlier agent started.
+    /// Finds what is there: definitions, and QEMUs that an earlier agent started. To be called once it is certain that no
+    /// other agent has these directories.
+    ///
+    /// Errors: the directories cannot be read, or VMs run with their sockets below another run directory.
     pub(crate) fn open(dirs: Dirs, qemu: Option<PathBuf>) -> io::Result<Arc<Vms>> {
-        let started = fs::read_dir(dirs.run.join("vms"))?.flatten().map(|entry| entry.path());
-        let is_recorded = |dir: &PathBuf| ["process.json", "vm.json"].iter().all(|file| dir.join(file).exists());
-        let unrecorded = started.filter(|dir| !is_recorded(dir)).collect();
-        let vms = Arc::new(Vms { dirs, qemu, vms: Mutex::default(), unrecorded });
-        let mut names = Vec::new();
+        dirs.take_run(|run| search::qemus(&run.join("vms")).into_keys().next())?;
+        let vms = Arc::new(Vms { dirs, qemu, vms: Mutex::default() });
+        let mut found = search::qemus(&vms.dirs.run.join("vms"));
+        let mut names: BTreeSet<String> = found.keys().cloned().collect();
         for dir in [vms.dirs.vms(), vms.dirs.run.join("vms")] {
             for entry in fs::read_dir(&dir)? {
                 let name = entry?.file_name().to_string_lossy().into_owned();
                 names.extend(Some(name.strip_suffix(".json").unwrap_or(&name).to_owned()).filter(|name| is_name(name)));
             }
         }
-        names.sort();
-        names.dedup();
         for name in names {
-            if let Some(vm) = vms.find(&name) {
+            let processes = found.remove(&name).unwrap_or_default();
+            if let Some(vm) = vms.find(&name, processes) {
                 vms.vms.lock().insert(name, vm);
             }
         }
         Ok(vms)
     }
 
-    /// Ends QEMUs that an earlier agent had just started when it was killed, before it could write down which they are:
-    /// nobody waits for them. To be called once it is certain that no other agent has these directories.
-    pub(crate) fn end_orphans(&self) {
-        // Each is the only one that listens for QMP there.
-        let sockets: Vec<String> =
-            self.unrecorded.iter().map(|dir| dir.join("qmp").to_string_lossy().replace(',', ",,")).collect();
-        let words = sockets.iter().flat_map(|qmp| {
-            let options = ",server=on,wait=off";
-            [format!("socket,id=qmp0,path={qmp}{options}"), format!("unix:{qmp}{options}")]
-        });
-        let words: Vec<String> = words.collect();
-        if words.is_empty() {
-            return;
-        }
-        let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
-        for pid in pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
-            let Ok(Some(process)) = ProcessId::of(pid).and_then(|id| id.map_or(Ok(None), Process::attach)) else {
-                continue;
-            };
-            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            if String::from_utf8_lossy(&line).split('\0').any(|word| words.iter().any(|own| own == word)) {
-                warn!(pid, "a QEMU that an earlier agent did not come to know is ended");
-                if let Err(error) = process.kill(KILL_TIME) {
-                    warn!(pid, "it cannot be killed: {error}");
-                }
-            }
-        }
-    }
-
-    /// What an earlier agent left of a VM.
-    fn find(self: &Arc<Self>, name: &str) -> Option<Arc<Vm>> {
+    /// What an earlier agent left of a VM. `processes`: those that were started as its QEMU.
+    fn find(self: &Arc<Self>, name: &str, processes: Vec<Process>) -> Option<Arc<Vm>> {
         let dir = self.dirs.vm(name);
-        let process = read::<KeptProcess>(&dir.join("process.json"));
-        let process = process.and_then(|kept| Some((Process::attach(kept.process).ok()??, kept)));
+        let recorded = read::<KeptProcess>(&dir.join("process.json"));
+        let recorded = recorded.and_then(|kept| Some((Process::attach(kept.process).ok()??, kept)));
+        let process = recorded.or_else(|| self.unrecorded(name, processes));
         // What runs now, also if an older definition is there; else what could be started.
         let running = process.as_ref().and_then(|_| read(&dir.join("vm.json")));
         let kept: Option<Kept> = running.or_else(|| read(&self.file(name)));
+        let kept = kept.or_else(|| {
+            // A guest that runs is never given up, whatever became of its files.
+            let (process, _) = process.as_ref()?;
+            let line = CommandLine::of(process.id().pid).ok()?;
+            warn!(vm = name, "its definition is lost: it is taken from the command line of its QEMU");
+            Some(Kept { launch: Launch::CommandLine(line), adopted: None })
+        });
         let Some(kept) = kept else {
             // Of a guest that was to come here and did not.
-            let _ = fs::remove_dir_all(&dir);
+            if !self.file(name).exists() {
+                let _ = fs::remove_dir_all(&dir);
+            }
             return None;
         };
-        let vm = Arc::new(Vm { name: name.to_owned(), dir, kept: Mutex::new(kept), state: Mutex::default() });
+        let vm = self.new_vm(name, kept);
         let Some((process, KeptProcess { qmp, incoming, outgoing, .. })) = process else {
-            self.clean(&vm);
+            self.remove(&vm);
             return Some(vm);
         };
         vm.state.lock().incoming = incoming.is_some();
@@ -337,7 +327,7 @@ impl Vms {
         match Monitor::connect(&qmp, FIND_TIME) {
             Ok(monitor) => {
                 info!(vm = name, pid = process.id().pid, "found its QEMU");
-                self.run(&vm, Running { process, monitor });
+                self.take_up(&vm, Running { process, monitor });
             }
             Err(error) => {
                 warn!(vm = name, pid = process.id().pid, "its QEMU does not answer: {error}");
@@ -346,6 +336,34 @@ impl Vms {
             }
         }
         Some(vm)
+    }
+
+    /// A QEMU of which no file speaks: the agent was killed before it wrote one, or they are lost. One that still waits for
+    /// a guest is of no use to anybody, and ended. Any other may have one.
+    fn unrecorded(&self, name: &str, processes: Vec<Process>) -> Option<(Process, KeptProcess)> {
+        let qmp = self.dirs.vm(name).join("qmp");
+        let waits = || Monitor::connect(&qmp, FIND_TIME)?.run_state();
+        if !processes.is_empty() && waits().is_ok_and(|state| state == RunState::InMigrate) {
+            warn!(vm = name, "a QEMU that an earlier agent did not come to know is ended");
+            for process in processes {
+                if let Err(error) = process.kill(KILL_TIME) {
+                    warn!(vm = name, "it cannot be killed: {error}");
+                }
+            }
+            return None;
+        }
+        // A script, if there is one, is older than the QEMU that it started.
+        let process = processes.into_iter().max_by_key(|process| (process.id().started, process.id().pid))?;
+        let kept = KeptProcess { process: process.id(), qmp, incoming: None, outgoing: None };
+        let written = fs::create_dir_all(self.dirs.vm(name)).and_then(|()| {
+            let bytes = serde_json::to_vec(&kept).expect("plain data always serialises");
+            replace(&self.dirs.vm(name).join("process.json"), &bytes)
+        });
+        warn!(vm = name, pid = kept.process.pid, "found its QEMU, of which nothing was written down");
+        if let Err(error) = written {
+            warn!(vm = name, "{error}");
+        }
+        Some((process, kept))
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -365,39 +383,71 @@ impl Vms {
         self.all().into_iter().find(|vm| vm.migration() == Some(id))
     }
 
-    /// Starts a new VM.
+    /// Starts a VM: a new one, or one that is known and stopped, as it was or with what was changed.
     pub(crate) fn start(self: &Arc<Self>, definition: Definition) -> Result<Arc<Vm>, VmError> {
         let name = definition.name.clone();
-        let vm = {
-            let mut vms = self.vms.lock();
-            if let Some(old) = vms.get(&name) {
-                // The same file again: it is started again, as it was or with what was changed.
-                if old.process().is_some() {
-                    return Err(VmError::Running(name));
-                }
-            }
-            let launch = Launch::Definition(Box::new(self.resolve(definition)));
-            let vm = self.new_vm(&name, Kept { launch, adopted: None });
-            // What another start finds until this one is done.
-            vms.insert(name.clone(), vm.clone());
-            vm
-        };
-        self.boot(&vm).inspect_err(|_| {
-            if read::<Kept>(&self.file(&name)).is_none() {
-                self.vms.lock().remove(&name);
-            }
-        })?;
-        Ok(vm)
+        let launch = Launch::Definition(Box::new(self.resolve(definition)));
+        self.boot(&name, launch)
     }
 
     /// Starts a VM that is known and stopped.
     pub(crate) fn start_again(self: &Arc<Self>, name: &str) -> Result<Arc<Vm>, VmError> {
-        let vm = self.get(name)?;
-        if vm.process().is_some() {
-            return Err(VmError::Running(name.to_owned()));
+        let launch = self.get(name)?.launch();
+        self.boot(name, launch)
+    }
+
+    fn boot(self: &Arc<Self>, name: &str, launch: Launch) -> Result<Arc<Vm>, VmError> {
+        let vm = self.new_vm(name, Kept { launch, adopted: None });
+        let old = self.place(&vm)?;
+        let booted = self.spawn(&vm, None).and_then(|running| {
+            self.settle_start(&vm, &running.monitor).inspect_err(|_| drop(running.process.kill(KILL_TIME)))?;
+            Ok(running)
+        });
+        match booted {
+            Ok(running) => {
+                self.run(&vm, running);
+                Ok(vm)
+            }
+            Err(error) => {
+                self.remove(&vm);
+                self.replace(&vm, old);
+                Err(error)
+            }
         }
-        self.boot(&vm)?;
-        Ok(vm)
+    }
+
+    /// Puts a VM where none is, or one that is stopped, and has it busy. Gives the old one.
+    fn place(&self, vm: &Arc<Vm>) -> Result<Option<Arc<Vm>>, VmError> {
+        let mut vms = self.vms.lock();
+        if let Some(why) = vms.get(&vm.name).and_then(|old| old.taken()) {
+            return Err(why);
+        }
+        vm.state.lock().busy = true;
+        Ok(vms.insert(vm.name.clone(), vm.clone()))
+    }
+
+    /// Puts another in a VM's place, or none, if it still has it.
+    fn replace(&self, vm: &Vm, other: Option<Arc<Vm>>) {
+        let mut vms = self.vms.lock();
+        if vms.get(&vm.name).is_some_and(|found| std::ptr::eq(&**found, vm)) {
+            vms.remove(&vm.name);
+            vms.extend(other.map(|other| (other.name.clone(), other)));
+        }
+    }
+
+    /// From its first start on a guest keeps its machine, whatever QEMU's alias stands for later; and it is remembered.
+    fn settle_start(&self, vm: &Vm, monitor: &Monitor) -> Result<(), VmError> {
+        let machines = monitor.query("query-machines").unwrap_or_default();
+        let mut kept = vm.kept.lock();
+        if let Launch::Definition(defined) = &mut kept.launch {
+            let definition = &mut defined.definition;
+            let alias = definition.machine_type().to_owned();
+            let named = |machine: &&serde_json::Value| machine["alias"] == alias.as_str();
+            let versioned = machines.as_array().and_then(|all| all.iter().find(named)?["name"].as_str());
+            versioned.map(|versioned| definition.resolve_machine_type(versioned));
+        }
+        drop(kept);
+        self.keep(vm)
     }
 
     /// KVM where it works, and what this host's QEMU needs. The guest keeps what it was started with.
@@ -424,53 +474,29 @@ impl Vms {
         Arc::new(Vm { name: name.to_owned(), dir: self.dirs.vm(name), kept: Mutex::new(kept), state: Mutex::default() })
     }
 
-    fn boot(self: &Arc<Self>, vm: &Arc<Vm>) -> Result<(), VmError> {
-        let running = self.spawn(vm, None)?;
-        // From its first start on a guest keeps its machine, whatever QEMU's alias stands for later.
-        let machines = running.monitor.query("query-machines").unwrap_or_default();
-        let mut kept = vm.kept.lock();
-        if let Launch::Definition(defined) = &mut kept.launch {
-            let definition = &mut defined.definition;
-            let alias = definition.machine_type().to_owned();
-            let named = |machine: &&serde_json::Value| machine["alias"] == alias.as_str();
-            let versioned = machines.as_array().and_then(|all| all.iter().find(named)?["name"].as_str());
-            versioned.map(|versioned| definition.resolve_machine_type(versioned));
-        }
-        drop(kept);
-        if let Err(error) = self.keep(vm) {
-            let _ = running.process.kill(KILL_TIME);
-            return Err(error);
-        }
-        self.run(vm, running);
-        Ok(())
-    }
-
     /// Starts the QEMU that is to take a guest, under the VM's name.
     pub(crate) fn receive(self: &Arc<Self>, name: &str, launch: Launch, id: MigrationId) -> Result<Arc<Vm>, VmError> {
         if !is_name(name) {
             return Err(VmError::BadName(name.to_owned()));
         }
-        let vm = {
-            let mut vms = self.vms.lock();
-            match vms.get(name) {
-                Some(old) if old.migration() == Some(id) && old.running().is_some() => return Ok(old.clone()),
-                Some(old) if old.process().is_some() => return Err(VmError::Exists(name.to_owned())),
-                // What it was when it last ran here is of the past.
-                _ => {}
-            }
-            let vm = self.new_vm(name, Kept { launch, adopted: None });
-            vm.set_migration(Some(id), false, false);
-            vm.state.lock().incoming = true;
-            vms.insert(name.to_owned(), vm.clone());
-            vm
-        };
+        if let Some(own) = self.of_migration(id).filter(|own| own.name == name && own.running().is_some()) {
+            return Ok(own);
+        }
+        let vm = self.new_vm(name, Kept { launch, adopted: None });
+        vm.set_migration(Some(id), false, false);
+        vm.state.lock().incoming = true;
+        // What it was when it last ran here is of the past.
+        self.place(&vm).map_err(|why| match why {
+            VmError::Running(name) => VmError::Exists(name),
+            why => why,
+        })?;
         match self.spawn(&vm, Some(id)) {
             Ok(running) => {
                 self.run(&vm, running);
                 Ok(vm)
             }
             Err(error) => {
-                self.drop_received(&vm);
+                self.restore(&vm);
                 Err(error)
             }
         }
@@ -496,14 +522,17 @@ impl Vms {
     }
 
     /// A QEMU that was to take a guest, and did not, is gone: nothing stays of it but what was there before.
-    pub(crate) fn drop_received(self: &Arc<Self>, vm: &Vm) {
-        self.clean(vm);
-        let mut vms = self.vms.lock();
-        vms.remove(&vm.name);
-        drop(vms);
-        if let Some(old) = self.find(&vm.name) {
-            self.vms.lock().insert(vm.name.clone(), old);
+    pub(crate) fn drop_received(&self, vm: &Vm) {
+        if self.seize(vm) {
+            self.restore(vm);
         }
+    }
+
+    /// Removes what there is of a VM, and has what was there before.
+    fn restore(&self, vm: &Vm) {
+        self.remove(vm);
+        let before = read(&self.file(&vm.name)).map(|kept| self.new_vm(&vm.name, kept));
+        self.replace(vm, before);
     }
 
     /// A VM's migration begins to take its guest away: after a crash it is known by its process, not by its name, which
@@ -514,7 +543,7 @@ impl Vms {
     }
 
     /// A VM's migration is over.
-    pub(crate) fn settled(self: &Arc<Self>, vm: &Vm) {
+    pub(crate) fn settled(&self, vm: &Vm) {
         vm.set_migration(None, false, false);
         if let Some(process) = vm.process() {
             if let Err(error) = self.keep_process(vm, process.id(), None, None) {
@@ -531,9 +560,11 @@ impl Vms {
 
     /// The guest runs on another host: the VM is not this host's any more.
     pub(crate) fn released(&self, vm: &Vm) {
-        let _ = fs::remove_file(self.file(&vm.name));
-        self.clean(vm);
-        self.vms.lock().remove(&vm.name);
+        if self.seize(vm) {
+            let _ = fs::remove_file(self.file(&vm.name));
+            self.remove(vm);
+            self.replace(vm, None);
+        }
     }
 
     /// Takes over a QEMU that somebody else started.
@@ -553,6 +584,9 @@ impl Vms {
         if !is_name(&name) {
             return Err(VmError::BadName(name));
         }
+        if monitor.run_state().map_err(of_qmp)? == RunState::InMigrate {
+            return Err(VmError::NoGuest(name));
+        }
         let line = CommandLine::of(process.id().pid).map_err(io_error("its command line"))?;
         let kept = Kept { launch: Launch::CommandLine(line), adopted: Some(qmp.to_owned()) };
         let vm = {
@@ -560,7 +594,16 @@ impl Vms {
             if vms.contains_key(&name) {
                 return Err(VmError::Exists(name));
             }
+            // By another of its monitors, perhaps.
+            let is_it = |vm: &&Arc<Vm>| vm.process().is_some_and(|other| other.id() == process.id());
+            let known = vms.values().find(is_it).map(|other| other.name.clone());
+            // Or it is being started.
+            let started = || search::name_of(process.id().pid, &self.dirs.run.join("vms"));
+            if let Some(other) = known.or_else(started) {
+                return Err(VmError::Adopted(other));
+            }
             let vm = self.new_vm(&name, kept);
+            vm.state.lock().silent = Some(process.clone());
             vms.insert(name, vm.clone());
             vm
         };
@@ -569,7 +612,8 @@ impl Vms {
             .and_then(|()| self.keep(&vm))
             .and_then(|()| self.keep_process(&vm, process.id(), None, None));
         if let Err(error) = kept {
-            self.vms.lock().remove(&vm.name);
+            vm.state.lock().silent = None;
+            self.released(&vm);
             return Err(error);
         }
         info!(vm = vm.name, pid = process.id().pid, "adopted");
@@ -583,7 +627,10 @@ impl Vms {
         if let Some(id) = vm.moved_by() {
             return Err(VmError::Migrating { name: name.to_owned(), id });
         }
-        let Some(process) = vm.process() else { return Err(VmError::NotRunning(name.to_owned())) };
+        let Some(process) = vm.process() else {
+            return Err(vm.taken().unwrap_or_else(|| VmError::NotRunning(name.to_owned())));
+        };
+        let before = vm.migration();
         let ended = |wait| process.wait_exit(wait).map_err(io_error("waiting for QEMU"));
         if let Some(running) = vm.running() {
             let pressed = running.monitor.query("system_powerdown");
@@ -595,23 +642,31 @@ impl Vms {
             if !force {
                 return Err(VmError::StillOn { name: name.to_owned(), s: timeout.as_secs() });
             }
-            // QEMU flushes its disks before it ends.
-            if let Some(running) = vm.running() {
-                let _ = running.monitor.quit();
+            if let Some(id) = vm.moved_by() {
+                return Err(VmError::Migrating { name: name.to_owned(), id });
             }
-            if ended(KILL_TIME)?.is_none() {
+            // QEMU flushes its disks before it ends.
+            let quits = vm.running().is_some_and(|running| running.monitor.quit().is_ok());
+            if !quits || ended(KILL_TIME)?.is_none() {
                 process.kill(KILL_TIME).map_err(io_error("killing QEMU"))?;
             }
         }
+        // A migration may have begun meanwhile, and then its QEMU ends when the guest is elsewhere.
+        let is_here = self.get(name).is_ok_and(|found| Arc::ptr_eq(&found, &vm));
+        if vm.migration().is_some_and(|id| Some(id) != before) || !is_here {
+            return Err(VmError::Left(name.to_owned()));
+        }
         self.ended(&vm, &process);
+        // Its watcher may be about that: the VM can be started again when this is answered.
+        wait_until(KILL_TIME, || !vm.state.lock().busy);
         Ok(vm)
     }
 
     /// Forgets a stopped VM.
     pub(crate) fn forget(&self, name: &str) -> Result<(), VmError> {
         let vm = self.get(name)?;
-        if vm.process().is_some() && !vm.is_adopted() {
-            return Err(VmError::Running(name.to_owned()));
+        if let Some(why) = vm.taken().filter(|why| !(vm.is_adopted() && matches!(why, VmError::Running(_)))) {
+            return Err(why);
         }
         if let Some(id) = vm.moved_by() {
             return Err(VmError::Migrating { name: name.to_owned(), id });
@@ -619,6 +674,10 @@ impl Vms {
         if let Some(running) = vm.running() {
             // Its QMP socket is its owner's again.
             running.monitor.close();
+        }
+        {
+            let mut state = vm.state.lock();
+            (state.running, state.silent) = (None, None);
         }
         self.released(&vm);
         Ok(())
@@ -630,13 +689,12 @@ impl Vms {
         let of_qemu = |source| VmError::Qemu { name: vm.name.clone(), source };
         fs::create_dir_all(&vm.dir).map_err(io_error(vm.dir.display().to_string()))?;
         let (qmp, log) = (vm.dir.join("qmp"), vm.dir.join("qemu.log"));
+        // Before there is a process, so that whoever finds one knows what it is.
+        let bytes = serde_json::to_vec(&*vm.kept.lock()).expect("plain data always serialises");
+        replace(&vm.dir.join("vm.json"), &bytes).map_err(io_error("cannot remember the VM"))?;
         let started = match &launch {
             Launch::Definition(defined) => {
-                for nic in &defined.definition.nics {
-                    if let Attachment::Bridge(bridge) = &nic.attachment {
-                        plug(&tap_name(nic), bridge)?;
-                    }
-                }
+                taps::plug(&defined.definition)?;
                 let config = config(defined, self.qemu.as_deref(), &vm.dir, incoming.is_some());
                 spawn_detached(&config, &log, |program| Command::new(program))
             }
@@ -652,16 +710,26 @@ impl Vms {
         let (process, log) = started.map_err(of_qemu)?;
         let process = Arc::new(process);
         // Before anything is asked of it, so that another agent would find it.
-        let remembered = self.keep_process(vm, process.id(), incoming, None).and_then(|()| {
-            let bytes = serde_json::to_vec(&*vm.kept.lock()).expect("plain data always serialises");
-            replace(&vm.dir.join("vm.json"), &bytes).map_err(io_error("cannot remember the VM"))
-        });
-        if let Err(error) = remembered {
-            let _ = process.kill(KILL_TIME);
-            return Err(error);
+        let remembered = self.keep_process(vm, process.id(), incoming, None);
+        let monitor = remembered.and_then(|()| connect_started(&process, &log, &qmp, START_TIME).map_err(of_qemu));
+        match monitor {
+            Ok(monitor) => Ok(Running { process, monitor }),
+            Err(error) => {
+                let _ = process.kill(KILL_TIME);
+                Err(error)
+            }
         }
-        let monitor = connect_started(&process, &log, &qmp, START_TIME).map_err(of_qemu)?;
-        Ok(Running { process, monitor })
+    }
+
+    /// As [`Vms::run`], of a QEMU that an earlier agent started, and perhaps did not come to remember.
+    fn take_up(self: &Arc<Self>, vm: &Arc<Vm>, running: Running) {
+        if !vm.is_incoming()
+            && read::<Kept>(&self.file(&vm.name)).is_none()
+            && let Err(error) = self.settle_start(vm, &running.monitor)
+        {
+            warn!(vm = vm.name, "{}", told(&error));
+        }
+        self.run(vm, running);
     }
 
     /// The VM runs: its end will be noticed.
@@ -669,7 +737,7 @@ impl Vms {
         let process = running.process.clone();
         {
             let mut state = vm.state.lock();
-            (state.running, state.silent) = (Some(running), None);
+            (state.running, state.silent, state.busy) = (Some(running), None, false);
             state.note.clear();
         }
         let (vms, vm) = (Arc::downgrade(self), vm.clone());
@@ -695,8 +763,16 @@ impl Vms {
                     return vms.ended(&vm, &process);
                 }
                 if let Ok(monitor) = monitor {
+                    // As in `unrecorded`.
+                    let waits = || monitor.run_state().is_ok_and(|state| state == RunState::InMigrate);
+                    if !vm.is_incoming() && vm.migration().is_none() && waits() {
+                        warn!(vm = vm.name, "a QEMU that an earlier agent did not come to know is ended");
+                        let _ = process.kill(KILL_TIME);
+                        vms.ended(&vm, &process);
+                        return vms.drop_received(&vm);
+                    }
                     info!(vm = vm.name, "its QEMU answers again");
-                    return vms.run(&vm, Running { process, monitor });
+                    return vms.take_up(&vm, Running { process, monitor });
                 }
                 drop(vms);
                 thread::sleep(Duration::from_millis(500));
@@ -719,21 +795,39 @@ impl Vms {
         } else {
             return;
         }
+        // Nobody comes in between.
         let migrating = state.migration.is_some();
+        state.busy = !migrating;
         drop(state);
         info!(vm = vm.name, pid = process.id().pid, "its QEMU has ended");
         if !migrating {
-            self.clean(vm);
+            self.remove(vm);
+            vm.state.lock().busy = false;
         }
     }
 
-    /// Removes what belongs to a process that is gone.
+    /// Removes what belongs to a process that is gone, unless somebody else does, or the name is another's by now.
     fn clean(&self, vm: &Vm) {
-        if vm.process().is_none()
-            && let Some(definition) = vm.launch().definition()
-        {
-            let bridged = |nic: &&Nic| matches!(nic.attachment, Attachment::Bridge(_));
-            definition.nics.iter().filter(bridged).for_each(|nic| unplug(&tap_name(nic)));
+        if self.seize(vm) {
+            self.remove(vm);
+            vm.state.lock().busy = false;
+        }
+    }
+
+    /// Has a VM busy that is off and still has its name.
+    fn seize(&self, vm: &Vm) -> bool {
+        let vms = self.vms.lock();
+        let is_own = vms.get(&vm.name).is_some_and(|found| std::ptr::eq(&**found, vm));
+        let mut state = vm.state.lock();
+        let seized = is_own && !state.busy && state.running.is_none() && state.silent.is_none();
+        state.busy |= seized;
+        seized
+    }
+
+    /// Removes what belongs to a process that is gone. The VM is busy, or nobody knows it yet.
+    fn remove(&self, vm: &Vm) {
+        if let Some(definition) = vm.launch().definition() {
+            taps::unplug(definition);
         }
         for file in ["process.json", "vm.json", "qmp", "console"] {
             let _ = fs::remove_file(vm.dir.join(file));
@@ -764,18 +858,6 @@ impl Vms {
     }
 }
 
-fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
-    let bytes = match fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => {
-            warn!("{}: {error}", path.display());
-            return None;
-        }
-    };
-    serde_json::from_slice(&bytes).inspect_err(|error| warn!("{} is damaged: {error}", path.display())).ok()
-}
-
 /// Whether guests run under KVM here: asked of a QEMU, once. That /dev/kvm can be opened does not say that a CPU can be
 /// made (nested, or in a sandbox, where it fails at its registers).
 fn kvm_works(program: Option<&Path>, dir: &Path) -> bool {
@@ -791,31 +873,6 @@ fn kvm_works(program: Option<&Path>, dir: &Path) -> bool {
         let _ = fs::remove_file(&config.qmp);
         probed.inspect_err(|error| warn!("KVM does not work here, guests run under TCG: {}", told(error))).is_ok()
     })
-}
-
-/// Makes a tap and plugs it into a bridge.
-fn plug(tap: &str, bridge: &str) -> Result<(), VmError> {
-    unplug(tap);
-    let steps: [&[&str]; 2] =
-        [&["tuntap", "add", "dev", tap, "mode", "tap"], &["link", "set", "dev", tap, "master", bridge, "up"]];
-    for step in steps {
-        let what = || format!("ip {}", step.join(" "));
-        let done = ip(step).map_err(io_error(what()))?;
-        if !done.status.success() {
-            unplug(tap);
-            let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-            return Err(io_error(what())(io::Error::other(said)));
-        }
-    }
-    Ok(())
-}
-
-fn unplug(tap: &str) {
-    let _ = ip(&["link", "del", "dev", tap]);
-}
-
-fn ip(args: &[&str]) -> io::Result<std::process::Output> {
-    Command::new("ip").args(args).output()
 }
 
 /// Waits until `is` or the time is over.

@@ -1,0 +1,45 @@
+//! What is kept of VMs on disk.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use skein_handover::MigrationId;
+use skein_hypervisor::ProcessId;
+use tracing::warn;
+
+use crate::launch::Launch;
+
+/// What is kept of a VM while it is known to this host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) launch: Launch,
+    /// The QMP socket of one that somebody else started.
+    pub(super) adopted: Option<PathBuf>,
+}
+
+/// What is kept of a process while it runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct KeptProcess {
+    pub(super) process: ProcessId,
+    pub(super) qmp: PathBuf,
+    /// The migration that it waits for.
+    pub(super) incoming: Option<MigrationId>,
+    /// The migration that takes its guest away.
+    #[serde(default)]
+    pub(super) outgoing: Option<MigrationId>,
+}
+
+/// None: it is not there, or cannot be read, which is told.
+pub(super) fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => {
+            warn!("{}: {error}", path.display());
+            return None;
+        }
+    };
+    serde_json::from_slice(&bytes).inspect_err(|error| warn!("{} is damaged: {error}", path.display())).ok()
+}

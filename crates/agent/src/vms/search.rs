@@ -1,0 +1,88 @@
+//! QEMUs in `/proc`, by the QMP sockets that an agent gives them: also those of which nothing is written down.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use skein_hypervisor::{Process, ProcessId};
+use skein_machine::definition::is_name;
+
+/// What follows the socket's path in both forms of a command line (`crate::launch`, [`super::Vms`]).
+const OPTIONS: &str = ",server=on,wait=off";
+
+/// The processes that were started with `DIR/NAME/qmp` as their QMP socket, by that name. More than one: a script that has
+/// not become QEMU yet, or has QEMU as its child.
+pub(super) fn qemus(dir: &Path) -> BTreeMap<String, Vec<Process>> {
+    let mut found = BTreeMap::<String, Vec<Process>>::new();
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for pid in pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
+        // First the process, then its words: they are of the one that is held.
+        let Ok(Some(process)) = ProcessId::of(pid).and_then(|id| id.map_or(Ok(None), Process::attach)) else {
+            continue;
+        };
+        if let Some(name) = name_of(pid, dir) {
+            found.entry(name).or_default().push(process);
+        }
+    }
+    found
+}
+
+/// The NAME of [`qemus`] that a process has.
+pub(super) fn name_of(pid: u32, dir: &Path) -> Option<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = String::from_utf8_lossy(&line);
+    line.split('\0').find_map(|word| name_in(word, dir)).map(str::to_owned)
+}
+
+fn name_in<'a>(word: &'a str, dir: &Path) -> Option<&'a str> {
+    let path = word.strip_prefix("socket,id=qmp0,path=").or_else(|| word.strip_prefix("unix:"))?;
+    // QEMU's way to write a comma.
+    let dir = dir.to_string_lossy().replace(',', ",,");
+    let name = path.strip_prefix(dir.as_str())?.strip_prefix('/')?.strip_suffix(OPTIONS)?.strip_suffix("/qmp")?;
+    is_name(name).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_found_by_its_socket() {
+        let dir = tempfile::Builder::new().prefix("a,b").tempdir().unwrap();
+        let path = dir.path().to_str().unwrap().replace(',', ",,");
+        let start = |word: String| Command::new("sleep").args(["60", &word]).arg0_spawn();
+        for (name, word) in [
+            ("web-1", format!("socket,id=qmp0,path={path}/web-1/qmp{OPTIONS}")),
+            ("w2", format!("unix:{path}/w2/qmp{OPTIONS}")),
+        ] {
+            let mut child = start(word);
+            let found = qemus(dir.path());
+            assert_eq!(found.keys().collect::<Vec<_>>(), [name]);
+            assert_eq!(found[name][0].id().pid, child.id());
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        for word in ["unix:/elsewhere/w/qmp,server=on,wait=off", "unix:", "socket,id=qmp0,path=/x"] {
+            assert_eq!(name_in(word, dir.path()), None, "{word}");
+        }
+        let inside = format!("unix:{path}/a/b/qmp{OPTIONS}");
+        assert_eq!(name_in(&inside, dir.path()), None);
+    }
+
+    trait Spawn {
+        fn arg0_spawn(&mut self) -> std::process::Child;
+    }
+
+    impl Spawn for Command {
+        /// A shell that waits, with words that mean nothing to it.
+        fn arg0_spawn(&mut self) -> std::process::Child {
+            let word = self.get_args().last().unwrap().to_owned();
+            let child = Command::new("sh").args(["-c", "sleep 60 & wait", "sh"]).arg(word).spawn().unwrap();
+            // Until it has become that program.
+            while !fs::read(format!("/proc/{}/cmdline", child.id())).unwrap().starts_with(b"sh\0") {}
+            child
+        }
+    }
+}
