@@ -201,7 +201,7 @@ impl Desk {
             }
             Request::HostList => Reply::Hosts { hosts: self.hosts()? },
             Request::HostShow { name } => Reply::Host(Box::new(self.host(name)?)),
-            Request::Check { vm, to, options } => Reply::Check(self.check(&vm, &to, &options, Some(DIRTY_TIME))?.0),
+            Request::Check { vm, to, options } => Reply::Check(self.check(&vm, &to, &options, Some(DIRTY_TIME))?),
             Request::Migrate { vm, to, options, detach } => self.migrate(&vm, &to, &options, detach, say)?,
             Request::MigrationList => Reply::Migrations { migrations: self.migrations.view().list(100) },
             Request::MigrationShow { id } => Reply::Migration(Box::new(self.find(&id)?)),
@@ -300,7 +300,7 @@ impl Desk {
     ) -> Answered<Reply> {
         let mut tries = 0;
         loop {
-            let (check, paths) = self.check(name, to, options, None)?;
+            let check = self.check(name, to, options, None)?;
             if check.blocks() {
                 return Ok(Reply::Check(check));
             }
@@ -308,7 +308,7 @@ impl Desk {
                 let _ = say(&Reply::Check(check));
             }
             let vm = self.vms.get(name)?;
-            let offer = self.offer(&vm, options, &paths);
+            let offer = self.offer(&vm, options);
             let begun = self.migrations.begin(name, to, &offer, options);
             let id = begun.map_err(|error| Box::new(refusal(told(&error), "")))?;
             self.migrations.view().log(id, LogEntry::Note { text: offer.to_string() });
@@ -327,34 +327,22 @@ impl Desk {
         }
     }
 
-    fn offer(&self, vm: &Vm, options: &MigrateOptions, paths: &[PathFacts]) -> Offer {
+    fn offer(&self, vm: &Vm, options: &MigrateOptions) -> Offer {
         let launch = vm.launch();
         let settings = launch.definition().map(|definition| definition.migration.clone()).unwrap_or_default();
         let cores = thread::available_parallelism().map_or(2, |cores| cores.get());
         // More channels than cores only wait for each other; one would do worse than none.
         let fitting = cores.clamp(2, CHANNELS_MAX) as u8;
-        // What the links carry, less what framing and other traffic take, shared by the migrations of the moment.
-        let wire: Option<u64> = paths.iter().map(|path| path.bits_per_s).sum();
-        let sharing = self.migrations.inquiry().capacity().map_or(0, |capacity| capacity.outgoing.used) + 1;
-        let bandwidth = wire.filter(|bits| *bits > 0).map(|bits| bits / 8 * 9 / 10 / u64::from(sharing));
         Offer {
             launch,
-            switchover_bytes_per_s: bandwidth,
             channels: options.channels.or(settings.multifd_channels).unwrap_or(fitting),
             downtime_limit_ms: options.downtime_limit_ms.unwrap_or(settings.downtime_limit_ms),
             priority: settings.priority,
         }
     }
 
-    /// All that speaks against a migration, and the paths that it would go over. `watch`: how long to watch the guest's
-    /// writing, for a better forecast.
-    fn check(
-        &self,
-        name: &str,
-        to: &str,
-        options: &MigrateOptions,
-        watch: Option<Duration>,
-    ) -> Answered<(Check, Vec<PathFacts>)> {
+    /// All that speaks against a migration. `watch`: how long to watch the guest's writing, for a better forecast.
+    fn check(&self, name: &str, to: &str, options: &MigrateOptions, watch: Option<Duration>) -> Answered<Check> {
         let vm = self.vms.get(name)?;
         let guest = facts::guest(&vm)?;
         let launch = vm.launch();
@@ -393,7 +381,7 @@ impl Desk {
             let dirty = watch.and_then(|time| facts::dirty_bytes_per_s(&vm, time));
             forecast(guest.ram_bytes, dirty, &rates, fixed)
         });
-        Ok((Check { vm: name.to_owned(), to: to.to_owned(), problems, forecast }, paths))
+        Ok(Check { vm: name.to_owned(), to: to.to_owned(), problems, forecast })
     }
 
     /// The paths to a host, each as fast as its NIC here, or where that does not tell, as it was of late.

@@ -384,13 +384,25 @@ impl Monitor {
     pub fn tune(&self, tuning: &Tuning) -> Result<(), QmpError> {
         self.execute("migrate-set-capabilities", tuning.capabilities())?;
         let mut parameters = tuning.parameters();
-        if (*self.version() < Version { major: 8, minor: 2, micro: 0 })
+        if !self.knows_switchover_bandwidth()
             && let Some(parameters) = parameters.as_object_mut()
         {
             parameters.remove(AVAIL_SWITCHOVER_BANDWIDTH);
         }
         self.execute("migrate-set-parameters", parameters)?;
         Ok(())
+    }
+
+    /// Changes [`Tuning::avail_switchover_bandwidth`] while a migration runs. Does nothing where QEMU does not know it.
+    pub fn set_switchover_bandwidth(&self, bytes_per_s: u64) -> Result<(), QmpError> {
+        if !self.knows_switchover_bandwidth() {
+            return Ok(());
+        }
+        self.execute("migrate-set-parameters", json!({ AVAIL_SWITCHOVER_BANDWIDTH: bytes_per_s })).map(drop)
+    }
+
+    fn knows_switchover_bandwidth(&self) -> bool {
+        *self.version() >= Version { major: 8, minor: 2, micro: 0 }
     }
 
     /// Listens for a migration: for a QEMU started with `-incoming defer`, after [`Monitor::tune`].

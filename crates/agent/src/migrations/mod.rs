@@ -58,8 +58,6 @@ pub(crate) struct Offer {
     /// multifd channels; 0: one stream.
     pub(crate) channels: u8,
     pub(crate) downtime_limit_ms: u64,
-    /// What the switchover may count on; none: what QEMU measures.
-    pub(crate) switchover_bytes_per_s: Option<u64>,
     /// The definition's.
     pub(crate) priority: u8,
 }
@@ -70,11 +68,7 @@ impl std::fmt::Display for Offer {
             0 => write!(f, "one stream")?,
             channels => write!(f, "{channels} multifd channels")?,
         }
-        write!(f, ", downtime limit {} ms", self.downtime_limit_ms)?;
-        match self.switchover_bytes_per_s {
-            Some(bytes) => write!(f, ", {} MB/s for the switchover", bytes / 1_000_000),
-            None => f.write_str(", as much for the switchover as QEMU measures"),
-        }
+        write!(f, ", downtime limit {} ms", self.downtime_limit_ms)
     }
 }
 

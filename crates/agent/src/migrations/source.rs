@@ -25,6 +25,8 @@ const LET_GO_TIME: Duration = Duration::from_secs(3);
 const END_TIME: Duration = Duration::from_secs(1);
 /// An agent that is told to end waits so long for a QEMU that was told to.
 const LEAVE_TIME: Duration = Duration::from_millis(800);
+/// Of what the paths carry, what a guest's last bytes get.
+const SWITCHOVER_SHARE: f64 = 0.9;
 /// Between two progress entries of the log.
 const COPIED_PERIOD: Duration = Duration::from_secs(10);
 
@@ -44,6 +46,8 @@ pub(super) struct Worker {
     heard: Option<Monitor>,
     told: Option<SourceGuest>,
     last: Option<(Instant, u64)>,
+    /// Bytes a second that QEMU was told of.
+    switchover_rate: Option<u64>,
     logged: Instant,
 }
 
@@ -69,6 +73,7 @@ impl Worker {
             heard: None,
             told: None,
             last: None,
+            switchover_rate: None,
             logged: Instant::now(),
         }
     }
@@ -140,7 +145,11 @@ impl Worker {
         let tap = Tap::start(&path, peers, &self.peer, self.id, keeper);
         self.tap = Some(tap.map_err(|error| crate::told(&error))?);
         let begin = || -> Result<(), QmpError> {
-            monitor.tune(&Tuning { pause_before_switchover: true, ..tuning(&offer) })?;
+            // Nothing that an earlier migration left of the switchover's rate.
+            let unknown = Some(0);
+            let source =
+                Tuning { pause_before_switchover: true, avail_switchover_bandwidth: unknown, ..tuning(&offer) };
+            monitor.tune(&source)?;
             monitor.migrate(&format!("unix:{}", path.display()))
         };
         begin().map_err(|error| error.to_string())?;
@@ -228,7 +237,7 @@ impl Worker {
             // It may wait for this.
             let _ = monitor.migrate_continue_cancelling();
         }
-        self.progress(&info);
+        self.progress(&monitor, &info);
         let status = self.let_go(&monitor, info.status);
         let has_failed = matches!(status, MigrationStatus::Failed | MigrationStatus::Cancelled);
         if self.migrating && has_failed {
@@ -277,7 +286,7 @@ impl Worker {
         self.context.tell(inputs);
     }
 
-    fn progress(&mut self, info: &MigrationInfo) {
+    fn progress(&mut self, monitor: &Monitor, info: &MigrationInfo) {
         let Some(ram) = info.ram.filter(|_| self.migrating) else { return };
         let now = Instant::now();
         let bits_per_s = match self.last {
@@ -301,6 +310,28 @@ impl Worker {
             self.logged = now;
         }
         self.context.view.copied(self.id, copy, log);
+        if info.status == MigrationStatus::Active {
+            self.steer(monitor);
+        }
+    }
+
+    /// Tells QEMU what the switchover may count on: what the paths were seen to carry, less what framing and other
+    /// traffic take. Its own measure takes what buffers swallow for what arrives. Until there is one, its own has to do: what
+    /// NICs say of themselves may be ten times what the network gives.
+    fn steer(&mut self, monitor: &Monitor) {
+        let sessions = self.context.peers.snapshots();
+        let paths = sessions.into_iter().filter(|session| session.peer == self.peer).flat_map(|session| session.paths);
+        let rates = paths.filter(|path| path.status.usable).map(|path| path.status.rate);
+        let Some(rate) = rates.sum::<Option<f64>>().map(|rate| (rate * SWITCHOVER_SHARE) as u64) else { return };
+        // Small changes are not worth a command.
+        let is_near = |told: u64| rate.abs_diff(told) <= told / 10;
+        if rate == 0 || self.switchover_rate.is_some_and(is_near) {
+            return;
+        }
+        match monitor.set_switchover_bandwidth(rate) {
+            Ok(()) => self.switchover_rate = Some(rate),
+            Err(error) => info!(id = %self.id, "QEMU: {error}"),
+        }
     }
 
     /// The guest runs elsewhere. The owner does not ask QEMU to end but kills it, as what it holds of disks is another's by
@@ -321,7 +352,6 @@ pub(super) fn tuning(offer: &Offer) -> Tuning {
         return_path: true,
         events: true,
         downtime_limit_ms: offer.downtime_limit_ms,
-        avail_switchover_bandwidth: offer.switchover_bytes_per_s,
         ..Tuning::default()
     }
 }
