@@ -195,6 +195,7 @@ impl Desk {
             Request::VmStop { name, timeout_s, force } => {
                 shown(self.vms.stop(&name, Duration::from_secs(timeout_s), force)?)
             }
+            Request::VmResume { name } => shown(self.vms.resume(&name)?),
             Request::VmForget { name } => {
                 self.vms.forget(&name)?;
                 Reply::Done

@@ -38,7 +38,7 @@ impl Request {
                 socket(qmp)?;
                 name.iter().try_for_each(|name| vm(name))
             }
-            Request::VmShow { name } | Request::VmForget { name } => vm(name),
+            Request::VmShow { name } | Request::VmResume { name } | Request::VmForget { name } => vm(name),
             Request::VmStop { name, timeout_s, force: _ } => {
                 vm(name)?;
                 within("timeout_s", Some(*timeout_s), &STOP_TIMEOUT_S)
@@ -190,6 +190,7 @@ mod tests {
             for request in [
                 Request::VmShow { name: name() },
                 Request::VmForget { name: name() },
+                Request::VmResume { name: name() },
                 Request::VmStop { name: name(), timeout_s: 1, force: false },
                 Request::VmStart { from: VmSource::Name(name()) },
                 Request::VmAdopt { qmp: "/run/vm7.qmp".into(), name: Some(name()) },

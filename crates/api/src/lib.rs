@@ -58,6 +58,11 @@ pub enum Request {
         /// Kill its QEMU after that, instead of giving up.
         force: bool,
     },
+    /// Run a guest that somebody paused, or QEMU for a failing disk. → [`Reply::Vm`]
+    VmResume {
+        /// Its name.
+        name: String,
+    },
     /// Forget a stopped VM's definition. → [`Reply::Done`]
     VmForget {
         /// Its name.

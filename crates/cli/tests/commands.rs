@@ -43,7 +43,7 @@ fn vms_are_listed_and_shown() {
 fn vms_are_started_stopped_and_forgotten() {
     let running = || say(Reply::Vm(Box::new(vm("web1", VmState::Running))));
     let stopped = say(Reply::Vm(Box::new(vm("web1", VmState::Stopped))));
-    let agent = Agent::start(vec![running(), running(), running(), running(), stopped, say(Reply::Done)]);
+    let agent = Agent::start(vec![running(), running(), running(), running(), stopped, running(), say(Reply::Done)]);
     let text = "name = \"web1\"\nmemory = \"4 GiB\"\n";
     std::fs::write(agent.dir().join("web1.toml"), text).unwrap();
     agent.run(&["vm", "start", "web1.toml"]).exits(0).says("web1 is running (QEMU 10.0.2, pid 4711)\n");
@@ -53,6 +53,7 @@ fn vms_are_started_stopped_and_forgotten() {
     agent.run(&["vm", "start", "web1"]).exits(0);
     agent.run(&["vm", "adopt", "--qmp", "vm7.qmp", "web7"]).exits(0);
     agent.run(&["vm", "stop", "web1", "--timeout", "5", "--force"]).exits(0).says("web1 is stopped\n");
+    agent.run(&["vm", "resume", "web1"]).exits(0).says("web1 is running");
     agent.run(&["vm", "forget", "web1"]).exits(0).says("web1 is forgotten");
     let (qmp, file) =
         (agent.dir().join("vm7.qmp"), |file: &str| VmSource::Definition { file: file.into(), text: text.into() });
@@ -64,6 +65,7 @@ fn vms_are_started_stopped_and_forgotten() {
             Request::VmStart { from: VmSource::Name("web1".into()) },
             Request::VmAdopt { qmp, name: Some("web7".into()) },
             Request::VmStop { name: "web1".into(), timeout_s: 5, force: true },
+            Request::VmResume { name: "web1".into() },
             Request::VmForget { name: "web1".into() },
         ]
     );

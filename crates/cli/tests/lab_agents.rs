@@ -181,12 +181,16 @@ fn what_stands_against_a_migration_is_told_before_anything_is_touched() {
     qemu.monitor().stop().unwrap();
     assert_eq!(cluster.vm("a", "v1").state, VmState::Paused);
     let paused = blocking(&cluster, "v1", "b");
-    assert!(matches!(&paused[..], [(ProblemKind::NotRunning, cure)] if cure.contains("`cont`")), "{paused:?}");
+    assert!(
+        matches!(&paused[..], [(ProblemKind::NotRunning, cure)] if cure.contains("`skein vm resume`")),
+        "{paused:?}"
+    );
     let migrate =
         Request::Migrate { vm: "v1".into(), to: "b".into(), options: MigrateOptions::default(), detach: false };
     assert!(matches!(cluster.asked("a", &migrate), Reply::Check(check) if check.blocks()));
     assert!(!qemu.monitor().is_running().unwrap() && cluster.migrations("a").is_empty(), "nothing was touched");
-    qemu.monitor().cont().unwrap();
+    cluster.asked("a", &Request::VmResume { name: "v1".into() });
+    assert!(qemu.monitor().is_running().unwrap());
     assert_eq!(blocking(&cluster, "v1", "b"), []);
 
     // The name is taken there, by a guest of the same name that is another one.

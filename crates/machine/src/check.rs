@@ -572,7 +572,7 @@ impl Check<'_> {
 
 /// Why a guest stands still in one of QEMU's run states (RunState of its qapi/run-state.json), and what to do. None: it runs.
 fn standstill(run_state: &str) -> Option<(&'static str, &'static str)> {
-    let resume = "resume it (QMP `cont`) or shut it down (`skein vm stop --force`), and repeat";
+    let resume = "resume it (`skein vm resume`) or shut it down (`skein vm stop --force`), and repeat";
     let reset = "reset it (QMP `system_reset`, then `cont`) or shut it down (`skein vm stop --force`), and repeat";
     let wait = "wait until it runs, and repeat";
     Some(match run_state {
@@ -580,7 +580,7 @@ fn standstill(run_state: &str) -> Option<(&'static str, &'static str)> {
         "paused" => ("somebody paused it", resume),
         "prelaunch" => ("it was started paused (-S)", resume),
         "io-error" => {
-            ("one of its disks fails", "mend the disk, then resume it (QMP `cont`) or shut it down, and repeat")
+            ("one of its disks fails", "mend the disk, then resume it (`skein vm resume`) or shut it down, and repeat")
         }
         "suspended" => ("it sleeps", "wake it (QMP `system_wakeup`) or shut it down, and repeat"),
         "watchdog" => ("its watchdog stopped it", resume),
@@ -745,7 +745,13 @@ mod tests {
             |w| w.guest.run_state = "paused".into(),
             K::NotRunning,
             Blocks,
-            &["web1 does not run: somebody paused it", "state is paused", "QMP `cont`", "shut it down", "repeat"],
+            &[
+                "web1 does not run: somebody paused it",
+                "state is paused",
+                "`skein vm resume`",
+                "shut it down",
+                "repeat",
+            ],
         ),
         (|w| w.guest.run_state = "guest-panicked".into(), K::NotRunning, Blocks, &["panicked", "system_reset"]),
         (|w| w.guest.run_state = "postmigrate".into(), K::NotRunning, Blocks, &["if it runs there, end this one"]),

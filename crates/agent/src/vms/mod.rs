@@ -65,6 +65,8 @@ pub enum VmError {
     Left(String),
     #[error("that QEMU is the VM '{0}' already")]
     Adopted(String),
+    #[error("'{name}' is not paused but {state}")]
+    NotPaused { name: String, state: String },
     #[error("the QEMU of '{0}' waits for a migration, and has no guest yet")]
     NoGuest(String),
     #[error("'{name}' is in migration {id}")]
@@ -106,6 +108,7 @@ impl VmError {
             VmError::Busy(_) => "repeat it when that is done: `skein vm show` says how it is",
             VmError::Left(_) => "see `skein vm list` on the other hosts",
             VmError::Adopted(_) => "use that name, or `skein vm forget` it, which leaves the QEMU as it is",
+            VmError::NotPaused { .. } => "what is not paused cannot go on: `skein vm stop --force` ends it",
             VmError::NoGuest(_) => "adopt it once its guest has arrived",
             VmError::Migrating { .. } => "wait for its end, or call it off with `skein migration cancel`",
             VmError::BadName(_) => "names are of a-z 0-9 . _ -, at most 63, and begin with a letter or a digit",
@@ -659,6 +662,27 @@ impl Vms {
         self.ended(&vm, &process);
         // Its watcher may be about that: the VM can be started again when this is answered.
         wait_until(KILL_TIME, || !vm.state.lock().busy);
+        Ok(vm)
+    }
+
+    /// Runs a guest that was paused here. One that is or was in a migration is not run by anybody's word but its end's.
+    pub(crate) fn resume(&self, name: &str) -> Result<Arc<Vm>, VmError> {
+        let vm = self.get(name)?;
+        if let Some(id) = vm.migration() {
+            return Err(VmError::Migrating { name: name.to_owned(), id });
+        }
+        let of_qmp = |source| VmError::Qmp { name: name.to_owned(), source };
+        let running = vm.running().ok_or_else(|| VmError::NotRunning(name.to_owned()))?;
+        match running.monitor.run_state().map_err(of_qmp)? {
+            RunState::Running => {}
+            RunState::Paused | RunState::PreLaunch | RunState::IoError | RunState::Watchdog => {
+                running.monitor.cont().map_err(of_qmp)?;
+            }
+            state => {
+                let state = serde_json::json!(state).as_str().unwrap_or_default().to_owned();
+                return Err(VmError::NotPaused { name: name.to_owned(), state });
+            }
+        }
         Ok(vm)
     }
 

@@ -97,6 +97,14 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Run a guest that was paused: by somebody's word, or by QEMU for a failing disk
+    Resume {
+        /// Its name
+        name: String,
+        /// The VM as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Forget a stopped VM; its disks stay
     Forget {
         /// Its name
@@ -140,6 +148,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
                 Reply::Vm(vm) => vm,
                 reply => return Err(unexpected(&reply).into()),
             };
+            if json { print_json(&vm)? } else { print(&sentence(&vm))? }
+        }
+        Command::Resume { name, json } => {
+            let vm = ask(local, &Request::VmResume { name })?;
             if json { print_json(&vm)? } else { print(&sentence(&vm))? }
         }
         Command::Forget { name } => match local.call(&Request::VmForget { name: name.clone() })? {
