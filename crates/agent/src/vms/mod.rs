@@ -518,8 +518,14 @@ impl Vms {
         if let Err(error) = kept {
             warn!(vm = vm.name, "cannot be remembered over a boot of this host: {error}");
         }
-        // It may have ended meanwhile.
+        self.clean_if_ended(vm);
+    }
+
+    /// After something was written of a process, that may have ended meanwhile.
+    fn clean_if_ended(&self, vm: &Vm) {
         if vm.process().is_none() {
+            // Its watcher may be about that, and past what was written.
+            wait_until(KILL_TIME, || !vm.state.lock().busy);
             self.clean(vm);
         }
     }
@@ -552,7 +558,7 @@ impl Vms {
             if let Err(error) = self.keep_process(vm, process.id(), None, None) {
                 warn!(vm = vm.name, "{}", told(&error));
             }
-            return;
+            return self.clean_if_ended(vm);
         }
         if vm.state.lock().incoming {
             self.drop_received(vm);
