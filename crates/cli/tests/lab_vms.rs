@@ -2,6 +2,7 @@
 // Timeout: 300 s
 // QEMU: 7.2 10
 
+use std::cell::Cell;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +11,6 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use skein_api::{CallError, MigrateOptions, Reply, Request, Vm, VmSource, VmState};
 use skein_handover::Outcome;
 use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
@@ -80,13 +80,18 @@ fn end(cluster: &Cluster) {
     cluster.check();
 }
 
-/// A program that takes a second to become QEMU.
-fn slow_qemu(cluster: &mut Cluster) -> PathBuf {
+/// A program that becomes QEMU after these commands.
+fn qemu_after(cluster: &mut Cluster, commands: &str) -> PathBuf {
     let path = cluster.dir().join("slow-qemu");
-    let script = format!("#!/bin/sh\nsleep 1\nexec '{}' \"$@\"\n", cluster.settings().qemu.display());
+    let script = format!("#!/bin/sh\n{commands}\nexec '{}' \"$@\"\n", cluster.settings().qemu.display());
     fs::write(&path, script).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     path
+}
+
+/// One that takes a second.
+fn slow_qemu(cluster: &mut Cluster) -> PathBuf {
+    qemu_after(cluster, "sleep 1")
 }
 
 /// A definition with another QEMU program.
@@ -567,7 +572,10 @@ fn a_start_that_fails_leaves_nothing() {
 
 #[test]
 fn a_guest_that_left_was_not_stopped() {
-    let cluster = Cluster::up(settings());
+    let mut cluster = Cluster::idle(settings());
+    cluster.start("b");
+    cluster.settings().qemu = qemu_after(&mut cluster, "case \"$*\" in *-incoming*) sleep 4;; esac");
+    cluster.start("a");
     cluster.start_vm("a", &cluster.bare("v1"));
     let stopping = |host: &'static str, timeout_s, meanwhile: &dyn Fn()| {
         thread::scope(|scope| {
@@ -582,20 +590,14 @@ fn a_guest_that_left_was_not_stopped() {
     assert!(said.contains("'v1' left for another host"), "{said}");
     runs_on(&cluster, "v1", "b");
 
-    // It is on its way then.
-    cluster.lab().rate("b", 0, Some(1)).unwrap();
-    let mut id = None;
-    let begun = std::sync::Mutex::new(&mut id);
-    let said = stopping("b", 4, &|| {
-        let migration = cluster.begin("v1", "b", "a", MigrateOptions::default());
-        cluster.signal("a", Signal::SIGSTOP);
-        **begun.lock().unwrap() = Some(migration.id);
+    // It is on its way then, to a QEMU that is not there yet.
+    let begun = Cell::new(None);
+    let said = stopping("b", 3, &|| {
+        begun.set(Some(cluster.begin("v1", "b", "a", MigrateOptions::default()).id));
     });
-    let id = id.unwrap();
+    let id = begun.get().unwrap();
     assert!(said.contains(&format!("'v1' is in migration {id}")), "{said}");
     assert_eq!(cluster.where_runs("v1"), ["b"]);
-    cluster.signal("a", Signal::SIGCONT);
-    cluster.lab().rate("b", 0, None).unwrap();
     let over = cluster.watched("b", id);
     assert_eq!(over.outcome, Some(Outcome::Moved), "{over:?}");
     runs_on(&cluster, "v1", "a");
