@@ -603,3 +603,24 @@ fn a_guest_that_left_was_not_stopped() {
     runs_on(&cluster, "v1", "a");
     end(&cluster);
 }
+
+#[test]
+fn a_tap_in_use_is_left_alone() {
+    if !has_taps() {
+        println!("skipped: for want of /dev/net/tun");
+        return;
+    }
+    let cluster = Cluster::up(settings());
+    ip(&cluster, "a", "link add br0 type bridge");
+    let with_mac = |vm: &str| plugged(&cluster.bare(vm), "br0") + "mac = '52:54:00:00:00:07'\n";
+    cluster.start_vm("a", &with_mac("v1"));
+    let before = taps(&cluster, "a");
+    let from = VmSource::Definition { file: "v2.toml".into(), text: with_mac("v2") };
+    let refused = cluster.refused("a", &Request::VmStart { from });
+    assert!(refused.contains("same MAC address"), "{refused}");
+    assert_eq!(taps(&cluster, "a"), before);
+    let shown = ip(&cluster, "a", &format!("-o link show dev {}", before[0]));
+    assert!(shown.contains("master br0") && shown.contains("LOWER_UP"), "{shown}");
+    runs_on(&cluster, "v1", "a");
+    assert_eq!(cluster.vms("a").len(), 1);
+}

@@ -67,6 +67,8 @@ pub enum VmError {
     Adopted(String),
     #[error("'{name}' is not paused but {state}")]
     NotPaused { name: String, state: String },
+    #[error("the tap {0} is in use: does another VM of this host have a NIC with the same MAC address?")]
+    TapInUse(String),
     #[error("the QEMU of '{0}' waits for a migration, and has no guest yet")]
     NoGuest(String),
     #[error("'{name}' is in migration {id}")]
@@ -109,6 +111,7 @@ impl VmError {
             VmError::Left(_) => "see `skein vm list` on the other hosts",
             VmError::Adopted(_) => "use that name, or `skein vm forget` it, which leaves the QEMU as it is",
             VmError::NotPaused { .. } => "what is not paused cannot go on: `skein vm stop --force` ends it",
+            VmError::TapInUse(_) => "give each NIC a mac of its own, or leave it out",
             VmError::NoGuest(_) => "adopt it once its guest has arrived",
             VmError::Migrating { .. } => "wait for its end, or call it off with `skein migration cancel`",
             VmError::BadName(_) => "names are of a-z 0-9 . _ -, at most 63, and begin with a letter or a digit",

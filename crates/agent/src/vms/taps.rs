@@ -25,6 +25,9 @@ pub(super) fn unplug(definition: &Definition) {
 }
 
 fn plug_one(tap: &str, bridge: &str) -> Result<(), VmError> {
+    if is_open(tap) {
+        return Err(VmError::TapInUse(tap.to_owned()));
+    }
     unplug_one(tap);
     let steps: [&[&str]; 2] =
         [&["tuntap", "add", "dev", tap, "mode", "tap"], &["link", "set", "dev", tap, "master", bridge, "up"]];
@@ -39,8 +42,16 @@ fn plug_one(tap: &str, bridge: &str) -> Result<(), VmError> {
     Ok(())
 }
 
+/// One that a QEMU has open is not what an earlier one left.
 fn unplug_one(tap: &str) {
-    let _ = ip(&["link", "del", "dev", tap]);
+    if !is_open(tap) {
+        let _ = ip(&["link", "del", "dev", tap]);
+    }
+}
+
+/// A tap has a carrier as long as a process has it open.
+fn is_open(tap: &str) -> bool {
+    ip(&["link", "show", "dev", tap]).is_ok_and(|found| String::from_utf8_lossy(&found.stdout).contains("LOWER_UP"))
 }
 
 fn ip(args: &[&str]) -> io::Result<std::process::Output> {
