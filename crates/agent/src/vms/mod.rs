@@ -674,10 +674,11 @@ impl Vms {
         Ok(vm)
     }
 
-    /// Runs a guest that was paused here. One that is or was in a migration is not run by anybody's word but its end's.
+    /// Runs a guest that was paused here. One in a migration is run by nothing but that migration's end; one that was moved
+    /// away is not paused, but done with its migration.
     pub(crate) fn resume(&self, name: &str) -> Result<Arc<Vm>, VmError> {
         let vm = self.get(name)?;
-        if let Some(id) = vm.migration() {
+        if let Some(id) = vm.moved_by() {
             return Err(VmError::Migrating { name: name.to_owned(), id });
         }
         let of_qmp = |source| VmError::Qmp { name: name.to_owned(), source };
