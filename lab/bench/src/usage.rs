@@ -28,6 +28,10 @@ impl End {
         for (pid, threads) in &self.qemus {
             // The process's account includes threads that have ended, as a migration's do when it is over.
             let all = skein_host::process_time(*pid).map_or(0.0, |t| t.own_s());
+            // One that was killed and not waited for has its account, and its threads no more.
+            if state(*pid) == Some('Z') {
+                continue;
+            }
             let guest: f64 = threads.iter().filter_map(|tid| thread_s(*pid, *tid)).sum();
             cpu.guest += guest;
             cpu.qemu += (all - guest).max(0.0);
@@ -74,6 +78,12 @@ pub fn tree(roots: &[u32]) -> Vec<u32> {
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let parents: BTreeMap<u32, u32> = pids.filter_map(|pid| Some((pid, parent(pid)?))).collect();
     descendants(roots, &parents)
+}
+
+/// What it does: proc_pid_stat(5), field 3.
+fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 fn parent(pid: u32) -> Option<u32> {
