@@ -20,6 +20,7 @@ mod hosts;
 mod keeper;
 mod landing;
 mod launch;
+mod meter;
 mod migrations;
 mod peers;
 mod serve;

@@ -1,15 +1,17 @@
 //! Commands: what `skein vm`, `skein migrate` and the others ask of the agent of their host.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufReader};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use skein_api::{
     Check, Host, LogEntry, MigrateOptions, Migration, PROGRESS_PERIOD, Refusal, Reply, Request, VmSource, read_line,
     write_line,
@@ -25,6 +27,7 @@ use tracing::{info, warn};
 use crate::control::{Answer, Question};
 use crate::facts;
 use crate::launch::Launch;
+use crate::meter::Meter;
 use crate::migrations::{Migrations, Offer};
 use crate::socket::OwnSocket;
 use crate::told;
@@ -38,12 +41,20 @@ const REQUEST_TIME: Duration = Duration::from_secs(5);
 const WRITE_TIME: Duration = Duration::from_secs(10);
 /// How long another host may take to say what it has: it may have to start a QEMU to know.
 const ASK_TIME: Duration = Duration::from_secs(20);
+/// The same in a list of hosts, which is of those that answer at once …
+const LIST_ASK_TIME: Duration = Duration::from_secs(3);
+/// … and asks nobody after this.
+const LIST_TIME: Duration = Duration::from_secs(5);
+/// Hosts that are asked at once for it.
+const LIST_ASKED_MAX: usize = 32;
 /// All paths to a host are there by then, if they are to be.
 const PATHS_TIME: Duration = Duration::from_secs(1);
 /// How often progress is told at most.
 const PROGRESS_MIN: Duration = Duration::from_millis(100);
 /// How long a guest's writing is watched for a forecast.
 const DIRTY_TIME: Duration = Duration::from_secs(1);
+/// A migration whose outcome is certain is tidied up by then, at both ends.
+const SETTLE_TIME: Duration = Duration::from_secs(3);
 /// Pause before a migration is begun again.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// So much is said of a request that cannot be read.
@@ -61,6 +72,8 @@ pub(crate) struct Desk {
     pub(crate) qemu: Option<PathBuf>,
     pub(crate) stopping: AtomicBool,
     pub(crate) clients: AtomicUsize,
+    /// Of the paths to each host.
+    pub(crate) meters: Mutex<BTreeMap<String, Meter>>,
 }
 
 fn refusal(message: impl Into<String>, cure: impl Into<String>) -> Refusal {
@@ -71,6 +84,13 @@ impl From<VmError> for Box<Refusal> {
     fn from(error: VmError) -> Box<Refusal> {
         Box::new(refusal(told(&error), error.cure()))
     }
+}
+
+/// What to do about a host that did not answer.
+fn unreached(host: &str, words: &str) -> String {
+    let nobody_listens = words.contains("Connection refused");
+    let first = if nobody_listens { format!("is skein-agent running on {host}? Else ") } else { String::new() };
+    format!("{first}see `skein host show {host}`, and `skein doctor` on both hosts")
 }
 
 /// Whether there is something that a QEMU may listen on.
@@ -255,13 +275,18 @@ impl Desk {
             if migration.source == self.migrations.peers().host() { &migration.target } else { &migration.source };
         let sessions = self.migrations.peers().snapshots();
         let paths = sessions.into_iter().filter(|session| session.peer == *peer).flat_map(|session| session.paths);
+        let paths: Vec<_> = paths.collect();
+        let mut meters = self.meters.lock();
+        let meter = meters.entry(peer.clone()).or_default();
+        meter.read(Instant::now(), &paths);
         migration.paths = paths
+            .into_iter()
             .map(|path| skein_api::Path {
+                bits_per_s: meter.rate(&path).unwrap_or(0),
                 nic: path.info.nic,
                 remote: path.info.remote.ip().to_string(),
                 usable: path.status.usable,
                 sent_bytes: path.status.sent_bytes,
-                bits_per_s: path.status.rate.map_or(0, |bytes| (bytes * 8.0) as u64),
             })
             .collect();
         Ok(migration)
@@ -273,7 +298,10 @@ impl Desk {
         loop {
             let mut migration = self.view(id)?;
             if migration.outcome.is_some() {
-                return Ok(migration);
+                // Whoever goes on at once, with `vm list` or back again, finds everything in order.
+                let is_settled = || self.migrations.view().get(id).is_none_or(|migration| migration.stage.is_none());
+                wait_until(SETTLE_TIME, is_settled);
+                return self.view(id);
             }
             migration.events.clear();
             let gone = |_| Box::new(refusal("nobody listens", ""));
@@ -368,7 +396,9 @@ impl Desk {
             let question = Question::HostFacts { qemu, files };
             let asked = self.migrations.peers().ask(to, &question, Instant::now() + ASK_TIME);
             let Answer::HostFacts(target) = asked.map_err(|error| {
-                Box::new(refusal(told(&error), "see `skein host show`, and `skein doctor` on both hosts"))
+                let words = told(&error);
+                let cure = unreached(to, &words);
+                Box::new(refusal(words, cure))
             })?;
             (*target, self.paths(to, &source))
         };
@@ -420,57 +450,89 @@ impl Desk {
         host_facts(self.migrations.peers().host(), &self.vms, &inquiry, qemu.or_else(|| self.qemu.clone()), files)
     }
 
+    /// Every host that is known, each with what it says of itself.
     fn hosts(&self) -> Answered<Vec<Host>> {
-        let known = self.migrations.peers().hosts();
-        let known = known.map_err(|error| Box::new(refusal(error, "mend the file; it is read again at once")))?;
-        let own = self.migrations.peers().host().to_owned();
-        let mut hosts: Vec<Host> = known
-            .hosts
-            .iter()
-            .filter(|host| host.name != own)
-            .map(|host| Host {
-                name: host.name.clone(),
-                addresses: host.addresses.iter().map(ToString::to_string).collect(),
-                is_local: false,
-                reachable: self.migrations.peers().contact(&host.name).then_some(true),
-                note: String::new(),
-                facts: None,
-            })
-            .collect();
-        hosts.push(Host {
-            name: own,
-            addresses: self.addresses.clone(),
-            is_local: true,
-            reachable: Some(true),
-            note: String::new(),
-            facts: None,
+        let hosts = self.known_hosts()?;
+        let workers = hosts.len().min(LIST_ASKED_MAX);
+        let end = Instant::now() + LIST_TIME;
+        let (left, done) = (Mutex::new(hosts.into_iter()), Mutex::new(Vec::new()));
+        let work = || {
+            loop {
+                let next = left.lock().expect("no panic under this lock").next();
+                let Some(mut host) = next else { return };
+                if host.is_local || Instant::now() < end {
+                    self.fill_in(&mut host, LIST_ASK_TIME);
+                } else {
+                    host.note = format!("too many hosts before it do not answer: see `skein host show {}`", host.name);
+                }
+                done.lock().expect("no panic under this lock").push(host);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..workers {
+                // Where there is no thread to be had, those that are there do it all.
+                let _ = thread::Builder::new().name("hosts".into()).spawn_scoped(scope, work);
+            }
+            work();
         });
+        let mut hosts = done.into_inner().expect("no panic under this lock");
         hosts.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(hosts)
     }
 
     fn host(&self, name: Option<String>) -> Answered<Host> {
-        let own = self.migrations.peers().host().to_owned();
-        let name = name.unwrap_or_else(|| own.clone());
-        let known = self.hosts()?.into_iter().find(|host| host.name == name);
+        let name = name.unwrap_or_else(|| self.migrations.peers().host().to_owned());
+        let known = self.known_hosts()?.into_iter().find(|host| host.name == name);
         let mut host = known.unwrap_or_else(|| Host {
-            name: name.clone(),
+            name,
             addresses: Vec::new(),
             is_local: false,
             reachable: None,
             note: "not in the list of hosts: its name is looked up".into(),
             facts: None,
         });
+        self.fill_in(&mut host, ASK_TIME);
+        Ok(host)
+    }
+
+    /// This host and those of the file, nobody asked.
+    fn known_hosts(&self) -> Answered<Vec<Host>> {
+        let peers = self.migrations.peers();
+        let known = peers.hosts();
+        let known = known.map_err(|error| Box::new(refusal(error, "mend the file; it is read again at once")))?;
+        let own = Host {
+            name: peers.host().to_owned(),
+            addresses: self.addresses.clone(),
+            is_local: true,
+            reachable: Some(true),
+            note: String::new(),
+            facts: None,
+        };
+        let others = known.hosts.into_iter().filter(|host| host.name != own.name).map(|host| Host {
+            name: host.name,
+            addresses: host.addresses.iter().map(ToString::to_string).collect(),
+            is_local: false,
+            reachable: None,
+            note: String::new(),
+            facts: None,
+        });
+        let others: Vec<Host> = others.collect();
+        Ok([own].into_iter().chain(others).collect())
+    }
+
+    /// Asks a host what it is and has, for so long.
+    fn fill_in(&self, host: &mut Host, time: Duration) {
         if host.is_local {
             host.facts = Some(self.own_facts(None, &[]));
-            return Ok(host);
+            return;
         }
+        let peers = self.migrations.peers();
         let question = Question::HostFacts { qemu: None, files: Vec::new() };
-        match self.migrations.peers().ask(&name, &question, Instant::now() + ASK_TIME) {
+        match peers.ask(&host.name, &question, Instant::now() + time) {
             Ok(Answer::HostFacts(facts)) => (host.reachable, host.facts) = (Some(true), Some(*facts)),
-            Err(error) => (host.reachable, host.note) = (Some(false), told(&error)),
+            // One that is in contact may be slow.
+            Err(error) => (host.reachable, host.note) = (Some(peers.contact(&host.name)), told(&error)),
         }
-        Ok(host)
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use skein_api::{MigrateOptions, Reply, Request, VmState};
 use skein_handover::{MigrationId, Outcome};
 use skein_lab_cluster::{Cluster, Settings, Start, until};
+use skein_lab_guest::Params;
 use skein_lab_hosts::Cut;
 
 const VM: &str = "v";
@@ -101,6 +102,42 @@ fn before_the_grant_the_guest_goes_on_at_the_source() {
     parted.heal();
     parted.ends_well("a");
     assert_eq!(parted.cluster.migration("a", parted.id).outcome, Some(Outcome::Kept));
+}
+
+/// A QEMU that writes the rest of a guest into links that are gone hears nothing, and holds the guest.
+#[test]
+fn a_guest_whose_rest_cannot_be_sent_goes_on_at_the_source() {
+    let program = env!("CARGO_BIN_EXE_skein").into();
+    let mut cluster = Cluster::up(Settings { nics: 2, ..Settings::new(program) });
+    let params = Params { fill_mb: 96, rewrite_mb: 96, rate: 12_000, ..Params::default() };
+    let definition = cluster.working(VM, &params);
+    cluster.start_vm("a", &definition);
+    cluster.wait_working(VM);
+    for nic in 0..2 {
+        cluster.lab().rate("a", nic, Some(200)).unwrap();
+    }
+    // So that much is left when the guest is stopped.
+    let options = MigrateOptions { downtime_limit_ms: Some(4000), ..MigrateOptions::default() };
+    let id = cluster.begin(VM, "a", "b", options).id;
+    cluster.wait(SOON, "it is stopped", || cluster.where_runs(VM).is_empty());
+    for nic in 0..2 {
+        cluster.lab().cut("b", nic, Cut::BlackHole).unwrap();
+    }
+    let since = Instant::now();
+    cluster.wait(SOON, "it runs", || cluster.where_runs(VM) == ["a"]);
+    let stood_still = since.elapsed();
+    println!("the guest ran again {} ms after all links were lost", stood_still.as_millis());
+    assert!(stood_still < Duration::from_secs(6), "{stood_still:?}");
+    for nic in 0..2 {
+        cluster.lab().heal("b", nic).unwrap();
+        cluster.lab().rate("a", nic, None).unwrap();
+    }
+    cluster.wait_clean(SOON);
+    assert_eq!(cluster.migration("a", id).outcome, Some(Outcome::Kept));
+    cluster.moved(VM, "a", "b");
+    cluster.wait_clean(SOON);
+    cluster.verify(VM);
+    cluster.check();
 }
 
 #[test]

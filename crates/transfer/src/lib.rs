@@ -28,7 +28,7 @@ mod stream;
 pub use acceptor::{Acceptor, AcceptorSettings};
 pub use addresses::{Addresses, keep_arp_apart};
 pub use dialer::{Dialer, DialerSettings, StartError};
-pub use live::{Incoming, Live, PathInfo, Snapshot};
+pub use live::{Incoming, Live, PathInfo, PathSnapshot, Snapshot};
 pub use skein_core::StreamId;
 pub use skein_core::session::OpenError;
 

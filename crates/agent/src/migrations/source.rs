@@ -10,6 +10,7 @@ use skein_hypervisor::{MigrationInfo, MigrationStatus, Monitor, MonitorEvent, Qm
 use tracing::{info, warn};
 
 use super::{Context, Job, Offer, source_order};
+use crate::meter::Meter;
 use crate::tap::Tap;
 use crate::vms::{Running, Vm, wait_until};
 
@@ -17,6 +18,8 @@ use crate::vms::{Running, Vm, wait_until};
 const LOOK: Duration = Duration::from_millis(200);
 /// A QEMU that does not answer by then is asked again later: there may be orders to obey.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
+/// One that may be deaf is not waited for.
+const DEAF_TIME: Duration = Duration::from_millis(200);
 /// A QEMU that gave up resumes its guest within milliseconds.
 const RESUME_TIME: Duration = Duration::from_secs(2);
 /// A QEMU whose migration is over has let go of it within milliseconds. One that has not by then never will.
@@ -46,6 +49,7 @@ pub(super) struct Worker {
     heard: Option<Monitor>,
     told: Option<SourceGuest>,
     last: Option<(Instant, u64)>,
+    meter: Meter,
     /// Bytes a second that QEMU was told of.
     switchover_rate: Option<u64>,
     logged: Instant,
@@ -73,6 +77,7 @@ impl Worker {
             heard: None,
             told: None,
             last: None,
+            meter: Meter::default(),
             switchover_rate: None,
             logged: Instant::now(),
         }
@@ -82,17 +87,36 @@ impl Worker {
         self.look();
         loop {
             match jobs.recv_timeout(LOOK) {
-                Ok(Job::Order(order)) => {
-                    if let Some(order) = source_order(order) {
-                        self.obey(order);
+                Ok(job) => {
+                    if let Some(last) = self.work(job, &jobs) {
+                        return last(&mut self);
                     }
                 }
-                Ok(Job::Qmp(event)) => self.heed(&event),
                 Err(RecvTimeoutError::Timeout) => self.look(),
-                Ok(Job::Forget) => return,
-                Ok(Job::Leave) | Err(RecvTimeoutError::Disconnected) => return self.leave(),
+                Err(RecvTimeoutError::Disconnected) => return self.leave(),
             }
         }
+    }
+
+    /// Does this job and those that wait. Of orders only the last stands: while a QEMU was deaf, others were repeated. Gives
+    /// what comes last of all, if this is over.
+    fn work(&mut self, job: Job, jobs: &Receiver<Job>) -> Option<fn(&mut Worker)> {
+        let mut order = None;
+        let mut over: Option<fn(&mut Worker)> = None;
+        let mut next = Some(job);
+        while let Some(job) = next.take() {
+            match job {
+                Job::Order(newer) => order = source_order(newer),
+                Job::Qmp(event) => self.heed(&event),
+                Job::Forget => return Some(|_| ()),
+                Job::Leave => over = Some(Worker::leave),
+            }
+            next = jobs.try_recv().ok().filter(|_| over.is_none());
+        }
+        if let Some(order) = order {
+            self.obey(order);
+        }
+        over
     }
 
     /// The next agent goes on. QEMU gets done with what it was told last while somebody reads what it writes.
@@ -120,7 +144,7 @@ impl Worker {
         let done = match order {
             SourceOrder::Migrate if self.migrating => Ok(()),
             SourceOrder::Migrate => self.migrate(&running.monitor),
-            SourceOrder::Continue => running.monitor.migrate_continue().map_err(|error| error.to_string()),
+            SourceOrder::Continue => self.go_on(&running.monitor),
             SourceOrder::CancelMigration => self.cancel(&running.monitor),
             SourceOrder::Resume => running.monitor.cont().map_err(|error| error.to_string()),
             SourceOrder::Quit => Ok(()),
@@ -157,9 +181,18 @@ impl Worker {
         Ok(())
     }
 
-    /// In the switchover QEMU may be deaf as long as its target does not read; a main connection that closes wakes it.
+    /// From here on QEMU may be deaf, before it has answered: nobody waits for that.
+    fn go_on(&mut self, monitor: &Monitor) -> Result<(), String> {
+        match monitor.with_patience(DEAF_TIME).migrate_continue() {
+            Err(QmpError::Timeout { .. }) => Ok(()),
+            other => other.map_err(|error| error.to_string()),
+        }
+    }
+
+    /// In the switchover QEMU may be deaf as long as its target does not read; a main connection that closes wakes it, and
+    /// the guest stands still until then.
     fn cancel(&mut self, monitor: &Monitor) -> Result<(), String> {
-        let cancelled = monitor.with_patience(ANSWER_TIME).migrate_cancel();
+        let cancelled = monitor.with_patience(DEAF_TIME).migrate_cancel();
         if let (Err(QmpError::Timeout { .. }), Some(tap)) = (&cancelled, &self.tap) {
             tap.give_up();
         }
@@ -321,8 +354,10 @@ impl Worker {
     fn steer(&mut self, monitor: &Monitor) {
         let sessions = self.context.peers.snapshots();
         let paths = sessions.into_iter().filter(|session| session.peer == self.peer).flat_map(|session| session.paths);
-        let rates = paths.filter(|path| path.status.usable).map(|path| path.status.rate);
-        let Some(rate) = rates.sum::<Option<f64>>().map(|rate| (rate * SWITCHOVER_SHARE) as u64) else { return };
+        if !self.meter.read(Instant::now(), &paths.collect::<Vec<_>>()) {
+            return;
+        }
+        let rate = (self.meter.sum() as f64 / 8.0 * SWITCHOVER_SHARE) as u64;
         // Small changes are not worth a command.
         let is_near = |told: u64| rate.abs_diff(told) <= told / 10;
         if rate == 0 || self.switchover_rate.is_some_and(is_near) {

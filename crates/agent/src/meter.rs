@@ -1,0 +1,80 @@
+//! What paths carry, by their counters at different moments. (A path's own rate is the most that it was seen to carry for an
+//! instant, which decides how much is sent on it.)
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use skein_transfer::PathSnapshot;
+
+/// Between two readings, at least.
+const PERIOD: Duration = Duration::from_millis(400);
+/// What was read longer ago says nothing about now.
+const STALE: Duration = Duration::from_secs(3);
+
+/// Of each path, by its NIC and its far address.
+type Counts = BTreeMap<(String, String), u64>;
+
+/// The paths to one host.
+#[derive(Default)]
+pub(crate) struct Meter {
+    last: Option<(Instant, Counts)>,
+    rates: Counts,
+}
+
+fn key(path: &PathSnapshot) -> (String, String) {
+    (path.info.nic.clone(), path.info.remote.to_string())
+}
+
+impl Meter {
+    /// Reads the counters, if that is due. False: it is not.
+    pub(crate) fn read(&mut self, now: Instant, paths: &[PathSnapshot]) -> bool {
+        let counts: Vec<_> = paths.iter().map(|path| (key(path), path.status.sent_bytes)).collect();
+        self.count(now, counts)
+    }
+
+    fn count(&mut self, now: Instant, counts: Vec<((String, String), u64)>) -> bool {
+        let before = self.last.as_ref().map(|(at, counts)| (now.saturating_duration_since(*at), counts));
+        let rate = |since: Duration, bytes: u64| (bytes as f64 * 8.0 / since.as_secs_f64()) as u64;
+        self.rates = match before {
+            Some((since, _)) if since < PERIOD => return false,
+            Some((since, before)) if since < STALE => counts
+                .iter()
+                .filter_map(|(key, sent)| Some((key.clone(), rate(since, sent.checked_sub(*before.get(key)?)?))))
+                .collect(),
+            _ => BTreeMap::new(),
+        };
+        self.last = Some((now, counts.into_iter().collect()));
+        true
+    }
+
+    /// Bits a second that a path carried of late; none: not known yet.
+    pub(crate) fn rate(&self, path: &PathSnapshot) -> Option<u64> {
+        self.rates.get(&key(path)).copied()
+    }
+
+    /// All of them together.
+    pub(crate) fn sum(&self) -> u64 {
+        self.rates.values().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_differences() {
+        let mut meter = Meter::default();
+        let begin = Instant::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let counts = |a, b| vec![(("nic0".into(), "x".into()), a), (("nic1".into(), "y".into()), b)];
+        assert!(meter.count(at(0), counts(1000, 50)) && meter.sum() == 0);
+        assert!(!meter.count(at(100), counts(9000, 60)), "too soon");
+        assert!(meter.count(at(1000), counts(126_000, 250)));
+        assert_eq!(meter.rates.values().copied().collect::<Vec<_>>(), [1_000_000, 1600]);
+        // A new session counts from zero; a new path has no rate yet.
+        assert!(meter.count(at(2000), vec![(("nic0".into(), "x".into()), 5), (("nic2".into(), "z".into()), 5)]));
+        assert_eq!(meter.sum(), 0);
+        assert!(meter.count(at(9000), counts(1 << 40, 0)) && meter.sum() == 0, "stale");
+    }
+}
