@@ -6,8 +6,8 @@ use std::io::{self, BufReader};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -458,14 +458,14 @@ impl Desk {
         let (left, done) = (Mutex::new(hosts.into_iter()), Mutex::new(Vec::new()));
         let work = || {
             loop {
-                let next = left.lock().expect("no panic under this lock").next();
+                let next = left.lock().next();
                 let Some(mut host) = next else { return };
                 if host.is_local || Instant::now() < end {
                     self.fill_in(&mut host, LIST_ASK_TIME);
                 } else {
                     host.note = format!("too many hosts before it do not answer: see `skein host show {}`", host.name);
                 }
-                done.lock().expect("no panic under this lock").push(host);
+                done.lock().push(host);
             }
         };
         thread::scope(|scope| {
@@ -475,7 +475,7 @@ impl Desk {
             }
             work();
         });
-        let mut hosts = done.into_inner().expect("no panic under this lock");
+        let mut hosts = done.into_inner();
         hosts.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(hosts)
     }

@@ -20,7 +20,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// The hosts: this one, those of /etc/skein/hosts.toml, and those that called
+    /// The hosts: this one and those of /etc/skein/hosts.toml, all of them asked at once
     List {
         /// A JSON array
         #[arg(long)]
