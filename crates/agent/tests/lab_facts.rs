@@ -196,6 +196,20 @@ fn what_speaks_against_a_migration() {
     fs::remove_file(&disk).unwrap();
     world.ip("b", "link del br0");
     assert_eq!(world.problems("b"), [ProblemKind::DiskMissing, ProblemKind::Bridge]);
+
+    let text = "name = 'other'\nmemory = '128 MiB'\ncpus = 1\naccel = 'tcg'\n[[nic]]\nbridge = 'br0'\n".to_owned();
+    let request = Request::VmStart { from: VmSource::Definition { file: "other.toml".into(), text } };
+    let error = world.client("b").call(&request, PATIENCE).unwrap_err().to_string();
+    assert!(error.contains("there is no bridge br0 on this host"), "{error}");
+
+    match world.client("a").call(&Request::HostList, PATIENCE).unwrap() {
+        Reply::Hosts { hosts } => {
+            let told: Vec<_> =
+                hosts.iter().map(|host| (host.name.as_str(), host.reachable, host.facts.is_some())).collect();
+            assert_eq!(told, [("a", Some(true), true), ("b", Some(true), true)], "{hosts:?}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -214,9 +214,14 @@ fn a_pipe_types_and_prints_until_the_guest_is_silent() {
 fn what_has_no_console_says_so() {
     let agent = Agent::start(vec![
         say(Reply::Vm(Box::new(vm("off", VmState::Stopped)))),
+        say(Reply::Vm(Box::new(Vm { adopted: true, console: None, ..vm("taken", VmState::Running) }))),
         with_console(Path::new("/no/such/console")),
     ]);
     agent.run(&["vm", "console", "off"]).exits(1).complains("off has no console here: it is stopped");
+    agent
+        .run(&["vm", "console", "taken"])
+        .exits(1)
+        .complains("taken was adopted: its console is where the command line");
     agent
         .run(&["vm", "console", "web1"])
         .exits(1)

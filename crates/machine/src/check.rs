@@ -245,11 +245,10 @@ impl Check<'_> {
                 }
                 Presence::Stopped => {
                     let what = format!("{target} has a VM named {guest} already, which is stopped");
-                    self.blocks(
-                        ProblemKind::NameTaken,
-                        what,
-                        "remove its file there if it is an old copy, else rename one",
+                    let cure = format!(
+                        "on {target}: `skein vm forget {guest}`, if that is an old copy (its disks are left alone); else rename one"
                     );
+                    self.blocks(ProblemKind::NameTaken, what, cure);
                 }
                 Presence::Leftover { migration: Some(id) } => {
                     let what = format!("{target} still has what migration {id} left of {guest}");
@@ -788,7 +787,7 @@ mod tests {
             |w| w.target.vms[0] = VmFacts { name: "web1".into(), presence: Presence::Stopped },
             K::NameTaken,
             Blocks,
-            &["which is stopped"],
+            &["which is stopped", "on hostb: `skein vm forget web1`"],
         ),
         (
             |w| {

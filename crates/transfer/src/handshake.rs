@@ -20,7 +20,10 @@ pub enum MeetError {
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
     /// Someone of the cluster, but not whom we dialled.
-    #[error("{address} is {found}, not {expected}: check the address, or the name after --host")]
+    #[error(
+        "{address} is {found}, not {expected}: if {found} is meant, give that name, as hosts go by their names; else mend \
+         the address, where it is given or in hosts.toml"
+    )]
     OtherHost {
         /// Where.
         address: std::net::SocketAddr,

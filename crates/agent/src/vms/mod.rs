@@ -69,6 +69,8 @@ pub enum VmError {
     NotPaused { name: String, state: String },
     #[error("the tap {0} is in use: does another VM of this host have a NIC with the same MAC address?")]
     TapInUse(String),
+    #[error("there is no bridge {0} on this host")]
+    NoBridge(String),
     #[error("the QEMU of '{0}' waits for a migration, and has no guest yet")]
     NoGuest(String),
     #[error("'{name}' is in migration {id}")]
@@ -106,12 +108,13 @@ impl VmError {
             VmError::Unknown(_) => "see `skein vm list`, and `skein vm list` on the other hosts",
             VmError::Exists(_) => "choose another name, or `skein vm forget` the old one if it is stopped",
             VmError::Running(_) => "stop it first, with `skein vm stop`",
-            VmError::NotRunning(_) => "start it with `skein vm start`",
+            VmError::NotRunning(_) => "if it is to run, `skein vm start` starts it; if not, there is nothing to do",
             VmError::Busy(_) => "repeat it when that is done: `skein vm show` says how it is",
             VmError::Left(_) => "see `skein vm list` on the other hosts",
             VmError::Adopted(_) => "use that name, or `skein vm forget` it, which leaves the QEMU as it is",
             VmError::NotPaused { .. } => "what is not paused cannot go on: `skein vm stop --force` ends it",
             VmError::TapInUse(_) => "give each NIC a mac of its own, or leave it out",
+            VmError::NoBridge(_) => "make it, or name another in the VM's definition: `skein host show` lists them",
             VmError::NoGuest(_) => "adopt it once its guest has arrived",
             VmError::Migrating { .. } => "wait for its end, or call it off with `skein migration cancel`",
             VmError::BadName(_) => "names are of a-z 0-9 . _ -, at most 63, and begin with a letter or a digit",

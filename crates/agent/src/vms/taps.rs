@@ -29,6 +29,9 @@ fn plug_one(tap: &str, bridge: &str) -> Result<(), VmError> {
         return Err(VmError::TapInUse(tap.to_owned()));
     }
     unplug_one(tap);
+    if !ip(&["link", "show", "dev", bridge]).map_err(io_error(format!("ip link show dev {bridge}")))?.status.success() {
+        return Err(VmError::NoBridge(bridge.to_owned()));
+    }
     let steps: [&[&str]; 2] =
         [&["tuntap", "add", "dev", tap, "mode", "tap"], &["link", "set", "dev", tap, "master", bridge, "up"]];
     for step in steps {

@@ -123,7 +123,7 @@ pub fn phase(stage: Stage) -> (&'static str, &'static str) {
 pub fn why(why: Why) -> &'static str {
     match why {
         Why::Cancelled => "somebody called it off",
-        Why::Deadline => "a phase took longer than it may",
+        Why::Deadline => "a phase took longer than it may, or the deadline that was given ran out",
         Why::ContactLost => "the other host could not be reached",
         Why::MigrationFailed => "the source's QEMU could not copy the guest",
         Why::TargetRefused => "the target called it off",

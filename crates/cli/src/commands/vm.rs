@@ -162,6 +162,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let vm = ask(local, &Request::VmShow { name })?;
             let name = clean_line(&vm.name);
             let Some(socket) = vm.console else {
+                if vm.adopted {
+                    bail!(
+                        "{name} was adopted: its console is where the command line of its QEMU put it (-serial, -chardev)"
+                    );
+                }
                 bail!("{name} has no console here: it is {}, or was started without one", vm_state(vm.state));
             };
             super::console::run(&name, &socket, Duration::from_secs(linger))?;
