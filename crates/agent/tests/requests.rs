@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -144,6 +144,35 @@ fn a_list_of_hosts_that_is_a_pipe_is_told_at_once() {
     assert!(begin.elapsed() < 5 * SECOND);
     fs::remove_file(world.path("hosts.toml")).unwrap();
     assert!(matches!(world.client.call(&Request::HostList, 10 * SECOND), Ok(Reply::Hosts { .. })));
+}
+
+#[test]
+fn hosts_are_listed_soon_and_those_that_do_not_answer_with_the_reason() {
+    let world = World::new();
+    // One that takes connections and says nothing, one where nobody listens.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let host = |name: String, address| format!("[[host]]\nname = '{name}'\naddress = ['{address}']\n");
+    let file: String =
+        (1..41).map(|n| host(format!("closed{n:02}"), SocketAddr::from(([127, 0, 1, n], closed)))).collect();
+    fs::write(world.path("hosts.toml"), file + &host("silent".into(), silent.local_addr().unwrap())).unwrap();
+
+    let begin = Instant::now();
+    let hosts = match world.client.call(&Request::HostList, 10 * SECOND) {
+        Ok(Reply::Hosts { hosts }) => hosts,
+        other => panic!("{other:?}"),
+    };
+    assert!(begin.elapsed() < 8 * SECOND, "{:?}", begin.elapsed());
+    assert_eq!(hosts.len(), 42);
+    assert!(hosts.is_sorted_by_key(|host| &host.name));
+    let own = &hosts[0];
+    assert_eq!((own.name.as_str(), own.is_local, own.reachable), ("a", true, Some(true)));
+    assert!(own.facts.as_ref().is_some_and(|facts| facts.cpus > 0 && facts.name == "a"), "{own:?}");
+    for other in &hosts[1..] {
+        assert_eq!((other.reachable, &other.facts), (Some(false), &None), "{other:?}");
+        assert!(other.note.contains(&format!("the agent of {} cannot be reached", other.name)), "{other:?}");
+        assert!(other.name == "silent" || other.note.contains("Connection refused"), "{other:?}");
+    }
 }
 
 #[test]
