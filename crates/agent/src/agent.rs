@@ -175,7 +175,6 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         qemu: vms.qemu,
         stopping: AtomicBool::new(false),
         clients: AtomicUsize::new(0),
-        meters: Mutex::default(),
     });
     let own = desk.clone();
     let serving = std::thread::Builder::new().name("commands".into()).spawn(move || serve(&own, &socket))?;

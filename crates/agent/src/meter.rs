@@ -19,6 +19,7 @@ type Counts = BTreeMap<(String, String), u64>;
 pub(crate) struct Meter {
     last: Option<(Instant, Counts)>,
     rates: Counts,
+    most: Counts,
 }
 
 fn key(path: &PathSnapshot) -> (String, String) {
@@ -26,25 +27,23 @@ fn key(path: &PathSnapshot) -> (String, String) {
 }
 
 impl Meter {
-    /// Reads the counters, if that is due. False: it is not.
-    pub(crate) fn read(&mut self, now: Instant, paths: &[PathSnapshot]) -> bool {
-        let counts: Vec<_> = paths.iter().map(|path| (key(path), path.status.sent_bytes)).collect();
-        self.count(now, counts)
+    /// Reads the counters, if that is due.
+    pub(crate) fn read(&mut self, now: Instant, paths: &[PathSnapshot]) {
+        self.count(now, paths.iter().map(|path| (key(path), path.status.sent_bytes)).collect());
     }
 
-    fn count(&mut self, now: Instant, counts: Vec<((String, String), u64)>) -> bool {
+    fn count(&mut self, now: Instant, counts: Counts) {
         let before = self.last.as_ref().map(|(at, counts)| (now.saturating_duration_since(*at), counts));
         let rate = |since: Duration, bytes: u64| (bytes as f64 * 8.0 / since.as_secs_f64()) as u64;
         self.rates = match before {
-            Some((since, _)) if since < PERIOD => return false,
+            Some((since, _)) if since < PERIOD => return,
             Some((since, before)) if since < STALE => counts
                 .iter()
                 .filter_map(|(key, sent)| Some((key.clone(), rate(since, sent.checked_sub(*before.get(key)?)?))))
                 .collect(),
             _ => BTreeMap::new(),
         };
-        self.last = Some((now, counts.into_iter().collect()));
-        true
+        self.last = Some((now, counts));
     }
 
     /// Bits a second that a path carried of late; none: not known yet.
@@ -52,9 +51,18 @@ impl Meter {
         self.rates.get(&key(path)).copied()
     }
 
-    /// All of them together.
-    pub(crate) fn sum(&self) -> u64 {
+    /// Remembers what paths carry while there is more than enough to send, and gives all of it together.
+    pub(crate) fn sum_of_full(&mut self) -> u64 {
+        for (key, rate) in &self.rates {
+            let most = self.most.entry(key.clone()).or_default();
+            *most = (*most).max(*rate);
+        }
         self.rates.values().sum()
+    }
+
+    /// The most that a path carried.
+    pub(crate) fn most(&self, path: &PathSnapshot) -> Option<u64> {
+        self.most.get(&key(path)).copied()
     }
 }
 
@@ -67,14 +75,19 @@ mod tests {
         let mut meter = Meter::default();
         let begin = Instant::now();
         let at = |ms| begin + Duration::from_millis(ms);
-        let counts = |a, b| vec![(("nic0".into(), "x".into()), a), (("nic1".into(), "y".into()), b)];
-        assert!(meter.count(at(0), counts(1000, 50)) && meter.sum() == 0);
-        assert!(!meter.count(at(100), counts(9000, 60)), "too soon");
-        assert!(meter.count(at(1000), counts(126_000, 250)));
+        let counts = |a, b| Counts::from([(("nic0".into(), "x".into()), a), (("nic1".into(), "y".into()), b)]);
+        meter.count(at(0), counts(1000, 50));
+        assert_eq!(meter.sum_of_full(), 0);
+        meter.count(at(100), counts(9000, 60));
+        assert_eq!(meter.sum_of_full(), 0, "too soon");
+        meter.count(at(1000), counts(126_000, 250));
         assert_eq!(meter.rates.values().copied().collect::<Vec<_>>(), [1_000_000, 1600]);
+        assert_eq!(meter.sum_of_full(), 1_001_600);
         // A new session counts from zero; a new path has no rate yet.
-        assert!(meter.count(at(2000), vec![(("nic0".into(), "x".into()), 5), (("nic2".into(), "z".into()), 5)]));
-        assert_eq!(meter.sum(), 0);
-        assert!(meter.count(at(9000), counts(1 << 40, 0)) && meter.sum() == 0, "stale");
+        meter.count(at(2000), Counts::from([(("nic0".into(), "x".into()), 5), (("nic2".into(), "z".into()), 5)]));
+        assert_eq!(meter.sum_of_full(), 0);
+        meter.count(at(9000), counts(1 << 40, 0));
+        assert_eq!(meter.sum_of_full(), 0, "stale");
+        assert_eq!(meter.most.values().copied().collect::<Vec<_>>(), [1_000_000, 1600]);
     }
 }

@@ -1,6 +1,5 @@
 //! Commands: what `skein vm`, `skein migrate` and the others ask of the agent of their host.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufReader};
 use std::os::unix::fs::FileTypeExt;
@@ -24,10 +23,11 @@ use skein_machine::forecast::{Fixed, forecast};
 use skein_machine::printable;
 use tracing::{info, warn};
 
+use skein_transfer::PathSnapshot;
+
 use crate::control::{Answer, Question};
 use crate::facts;
 use crate::launch::Launch;
-use crate::meter::Meter;
 use crate::migrations::{Migrations, Offer};
 use crate::socket::OwnSocket;
 use crate::told;
@@ -72,8 +72,6 @@ pub(crate) struct Desk {
     pub(crate) qemu: Option<PathBuf>,
     pub(crate) stopping: AtomicBool,
     pub(crate) clients: AtomicUsize,
-    /// Of the paths to each host.
-    pub(crate) meters: Mutex<BTreeMap<String, Meter>>,
 }
 
 fn refusal(message: impl Into<String>, cure: impl Into<String>) -> Refusal {
@@ -273,22 +271,16 @@ impl Desk {
         let mut migration = self.migrations.view().get(id).ok_or_else(unknown)?;
         let peer =
             if migration.source == self.migrations.peers().host() { &migration.target } else { &migration.source };
-        let sessions = self.migrations.peers().snapshots();
-        let paths = sessions.into_iter().filter(|session| session.peer == *peer).flat_map(|session| session.paths);
-        let paths: Vec<_> = paths.collect();
-        let mut meters = self.meters.lock();
-        let meter = meters.entry(peer.clone()).or_default();
-        meter.read(Instant::now(), &paths);
-        migration.paths = paths
-            .into_iter()
-            .map(|path| skein_api::Path {
+        migration.paths = self.migrations.paths(peer, |paths, meter| {
+            let path = |path: PathSnapshot| skein_api::Path {
                 bits_per_s: meter.rate(&path).unwrap_or(0),
                 nic: path.info.nic,
                 remote: path.info.remote.ip().to_string(),
                 usable: path.status.usable,
                 sent_bytes: path.status.sent_bytes,
-            })
-            .collect();
+            };
+            paths.into_iter().map(path).collect()
+        });
         Ok(migration)
     }
 
@@ -415,20 +407,18 @@ impl Desk {
         Ok(Check { vm: name.to_owned(), to: to.to_owned(), problems, forecast })
     }
 
-    /// The paths to a host, each as fast as its NIC here, or where that does not tell, as it was of late.
+    /// The paths to a host, each as fast as its NIC here, or where that does not tell, as it ever was.
     fn paths(&self, to: &str, source: &HostFacts) -> Vec<PathFacts> {
         let speed = |nic: &str| source.nics.iter().find(|found| found.name == nic)?.speed_bits_per_s;
         let usable = || {
-            let sessions = self.migrations.peers().snapshots();
-            let of_host = sessions.into_iter().filter(|session| session.peer == to);
-            let paths = of_host.flat_map(|session| session.paths).filter(|path| path.status.usable);
-            let rate = |rate: Option<f64>| rate.map(|bytes_per_s| (bytes_per_s * 8.0) as u64);
-            let facts = paths.map(|path| PathFacts {
-                bits_per_s: speed(&path.info.nic).or(rate(path.status.rate)),
-                local: path.info.nic,
-                remote: path.info.remote.ip().to_string(),
-            });
-            facts.collect::<Vec<_>>()
+            self.migrations.paths(to, |paths, meter| {
+                let facts = paths.into_iter().filter(|path| path.status.usable).map(|path| PathFacts {
+                    bits_per_s: speed(&path.info.nic).or_else(|| meter.most(&path)),
+                    local: path.info.nic,
+                    remote: path.info.remote.ip().to_string(),
+                });
+                facts.collect::<Vec<_>>()
+            })
         };
         // They come one after the other.
         let mut last = usable();

@@ -28,10 +28,12 @@ use skein_handover::{
 use skein_hypervisor::MonitorEvent;
 use skein_journal::{Journal, Limits as JournalLimits, OpenError};
 use skein_machine::facts::Places;
+use skein_transfer::PathSnapshot;
 use tracing::{error, info, warn};
 
 use crate::dirs::Dirs;
 use crate::launch::Launch;
+use crate::meter::Meter;
 use crate::peers::{PeerEvent, Peers};
 use crate::told;
 use crate::vms::{Vm, Vms, wait_until};
@@ -133,10 +135,23 @@ pub(crate) struct Context {
     pub(crate) view: View,
     /// See [`Tap::start`](crate::Tap::start).
     keeper: Vec<OsString>,
+    /// Of the paths to each host.
+    meters: parking_lot::Mutex<BTreeMap<String, Meter>>,
     queue: SyncSender<Item>,
 }
 
 impl Context {
+    /// The paths to a host, and what they carry, as it is now.
+    pub(crate) fn paths<T>(&self, host: &str, look: impl FnOnce(Vec<PathSnapshot>, &mut Meter) -> T) -> T {
+        let sessions = self.peers.snapshots();
+        let paths = sessions.into_iter().filter(|session| session.peer == host).flat_map(|session| session.paths);
+        let paths: Vec<_> = paths.collect();
+        let mut meters = self.meters.lock();
+        let meter = meters.entry(host.to_owned()).or_default();
+        meter.read(Instant::now(), &paths);
+        look(paths, meter)
+    }
+
     /// Tells the owner what happened to a source.
     fn source(&self, id: MigrationId, inputs: impl IntoIterator<Item = SourceInput>) {
         self.tell(inputs.into_iter().map(|input| Input::Source(id, input)).collect());
@@ -180,7 +195,8 @@ impl Migrations {
         let (events, from_peers) = sync_channel(QUEUE);
         let peers = peers(events, Inquiry(queue.clone()))?;
         let view = View::new(dirs.migrations(), peers.host().to_owned());
-        let context = Arc::new(Context { dirs, vms, peers, view, keeper, queue: queue.clone() });
+        let context =
+            Arc::new(Context { dirs, vms, peers, view, keeper, meters: Default::default(), queue: queue.clone() });
         thread::Builder::new().name("from peers".into()).spawn(move || {
             for event in from_peers {
                 if queue.send(Item::Peer(event)).is_err() {
@@ -195,6 +211,11 @@ impl Migrations {
 
     pub(crate) fn view(&self) -> &View {
         &self.context.view
+    }
+
+    /// See [`Context::paths`].
+    pub(crate) fn paths<T>(&self, host: &str, look: impl FnOnce(Vec<PathSnapshot>, &mut Meter) -> T) -> T {
+        self.context.paths(host, look)
     }
 
     pub(crate) fn peers(&self) -> &Peers {

@@ -10,7 +10,6 @@ use skein_hypervisor::{MigrationInfo, MigrationStatus, Monitor, MonitorEvent, Qm
 use tracing::{info, warn};
 
 use super::{Context, Job, Offer, source_order};
-use crate::meter::Meter;
 use crate::tap::Tap;
 use crate::vms::{Running, Vm, wait_until};
 
@@ -49,7 +48,6 @@ pub(super) struct Worker {
     heard: Option<Monitor>,
     told: Option<SourceGuest>,
     last: Option<(Instant, u64)>,
-    meter: Meter,
     /// Bytes a second that QEMU was told of.
     switchover_rate: Option<u64>,
     logged: Instant,
@@ -77,7 +75,6 @@ impl Worker {
             heard: None,
             told: None,
             last: None,
-            meter: Meter::default(),
             switchover_rate: None,
             logged: Instant::now(),
         }
@@ -352,12 +349,8 @@ impl Worker {
     /// traffic take. Its own measure takes what buffers swallow for what arrives. Until there is one, its own has to do: what
     /// NICs say of themselves may be ten times what the network gives.
     fn steer(&mut self, monitor: &Monitor) {
-        let sessions = self.context.peers.snapshots();
-        let paths = sessions.into_iter().filter(|session| session.peer == self.peer).flat_map(|session| session.paths);
-        if !self.meter.read(Instant::now(), &paths.collect::<Vec<_>>()) {
-            return;
-        }
-        let rate = (self.meter.sum() as f64 / 8.0 * SWITCHOVER_SHARE) as u64;
+        let rate = self.context.paths(&self.peer, |_, meter| meter.sum_of_full());
+        let rate = (rate as f64 / 8.0 * SWITCHOVER_SHARE) as u64;
         // Small changes are not worth a command.
         let is_near = |told: u64| rate.abs_diff(told) <= told / 10;
         if rate == 0 || self.switchover_rate.is_some_and(is_near) {

@@ -170,9 +170,12 @@ pub fn check_text(check: &Check) -> String {
     let mut text: String = check.problems.iter().map(|problem| clean(&problem.to_string()) + "\n").collect();
     let (vm, to) = (clean(&check.vm), clean(&check.to));
     let blocking = check.problems.iter().filter(|problem| problem.severity == Severity::Blocks).count();
-    let forecast = check.forecast.as_ref().map(|forecast| format!(": {}", clean(&forecast.why))).unwrap_or_default();
+    let forecast = match &check.forecast {
+        Some(forecast) => clean(&forecast.why),
+        None => format!("in what time is not known, as the NICs tell no speed and nothing was moved to {to} yet"),
+    };
     text += &match blocking {
-        0 => format!("{vm} can move to {to}{forecast}\n"),
+        0 => format!("{vm} can move to {to}: {forecast}\n"),
         _ => format!("{vm} cannot move to {to}: {}; nothing was begun\n", count(blocking, "error")),
     };
     text
