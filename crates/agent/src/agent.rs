@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
@@ -174,7 +174,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         addresses,
         qemu: vms.qemu,
         stopping: AtomicBool::new(false),
-        clients: AtomicUsize::new(0),
+        clients: Arc::default(),
     });
     let own = desk.clone();
     let serving = std::thread::Builder::new().name("commands".into()).spawn(move || serve(&own, &socket))?;

@@ -23,6 +23,7 @@ mod launch;
 mod meter;
 mod migrations;
 mod peers;
+mod place;
 mod serve;
 mod socket;
 mod tap;

@@ -25,6 +25,7 @@ use tracing::{debug, info, warn};
 
 use crate::control::{Answer, Fault, HELLO_TIME, Link, Question, Wire};
 use crate::hosts::HostsFile;
+use crate::place::Place;
 use crate::target::{Refusal, Target};
 use crate::{Allow, Landings, target, told};
 
@@ -109,7 +110,7 @@ struct Shared {
     /// Notified when anything in `state` changes.
     changed: Condvar,
     stopping: AtomicBool,
-    asking: AtomicUsize,
+    asking: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -193,7 +194,7 @@ impl Peers {
             state: Mutex::default(),
             changed: Condvar::new(),
             stopping: AtomicBool::new(false),
-            asking: AtomicUsize::new(0),
+            asking: Arc::default(),
         });
         let serving = shared.clone();
         let on_session = move |live: Arc<Live>, streams| serving.serve(&live, streams);
@@ -266,7 +267,7 @@ impl Peers {
         if host == self.host() {
             return Err(AskError::Myself(host.to_owned()));
         }
-        let _place = Place::take(&shared.asking).ok_or(AskError::Busy)?;
+        let _place = Place::take(&shared.asking, ASKING_MAX).ok_or(AskError::Busy)?;
         let hold = self.hold(host);
         let failures = shared.lock().hosts.get(host).map_or(0, |host| host.failures);
         loop {
@@ -354,22 +355,6 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         self.shared.want(&self.host, |host| host.holds -= 1);
-    }
-}
-
-/// One of a bounded number.
-struct Place<'a>(&'a AtomicUsize);
-
-impl Place<'_> {
-    fn take(taken: &AtomicUsize) -> Option<Place<'_>> {
-        let place = Place(taken);
-        (taken.fetch_add(1, Ordering::SeqCst) < ASKING_MAX).then_some(place)
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

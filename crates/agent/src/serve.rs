@@ -21,14 +21,14 @@ use skein_machine::definition::Definition;
 use skein_machine::facts::{HostFacts, PathFacts};
 use skein_machine::forecast::{Fixed, forecast};
 use skein_machine::printable;
-use tracing::{info, warn};
-
 use skein_transfer::PathSnapshot;
+use tracing::{info, warn};
 
 use crate::control::{Answer, Question};
 use crate::facts;
 use crate::launch::Launch;
 use crate::migrations::{Migrations, Offer};
+use crate::place::Place;
 use crate::socket::OwnSocket;
 use crate::told;
 use crate::vms::{Vm, VmError, Vms, wait_until};
@@ -71,7 +71,7 @@ pub(crate) struct Desk {
     /// The QEMU program where a definition names none.
     pub(crate) qemu: Option<PathBuf>,
     pub(crate) stopping: AtomicBool,
-    pub(crate) clients: AtomicUsize,
+    pub(crate) clients: Arc<AtomicUsize>,
 }
 
 fn refusal(message: impl Into<String>, cure: impl Into<String>) -> Refusal {
@@ -139,34 +139,19 @@ pub(crate) fn serve(desk: &Arc<Desk>, socket: &OwnSocket) {
     }
 }
 
-/// A client's place, given back whatever becomes of it.
-struct Place(Arc<Desk>);
-
-impl Place {
-    fn take(desk: &Arc<Desk>) -> Option<Place> {
-        let place = Place(desk.clone());
-        (desk.clients.fetch_add(1, Ordering::SeqCst) < CLIENTS_MAX).then_some(place)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.clients.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 fn take(desk: &Arc<Desk>, stream: UnixStream) {
     let stream = Arc::new(stream);
     let refuse = |message: &str, cure: &str| {
         let _ = stream.set_write_timeout(Some(REQUEST_TIME));
         let _ = write_line(&mut &*stream, &Reply::Error(refusal(message, cure)));
     };
-    let Some(place) = Place::take(desk) else {
+    let Some(place) = Place::take(&desk.clients, CLIENTS_MAX) else {
         return refuse("too many commands at once", "wait until some of them are over");
     };
-    let own = stream.clone();
+    let (desk, own) = (desk.clone(), stream.clone());
     let work = move || {
-        if let Err(error) = place.0.hear(&own) {
+        let _place = place;
+        if let Err(error) = desk.hear(&own) {
             info!("a command hung up: {error}");
         }
     };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use skein_api::{Copy, LogEntry, LoggedEvent, Migration};
-use skein_handover::{Event, MigrationId, Outcome, Role, Summary, Why};
+use skein_handover::{Event, MigrationId, Outcome, Role, SourcePhase, Stage, Summary, Why};
 use skein_journal::{EVENT_LOGS_KEPT, EventLog};
 use tracing::warn;
 
@@ -111,6 +111,17 @@ impl View {
         if !is_known {
             self.change(id, |entry| entry.summary = Some(summary));
         }
+    }
+
+    /// Migrations from here to a host that copy now.
+    pub(super) fn copying_to(&self, peer: &str) -> u32 {
+        let copies = |entry: &&Entry| {
+            entry.summary.as_ref().is_some_and(|summary| {
+                let phase = matches!(summary.stage, Stage::Source(SourcePhase::Precopy | SourcePhase::Switchover));
+                phase && summary.peer == peer
+            })
+        };
+        self.table.lock().entries.values().filter(copies).count() as u32
     }
 
     pub(super) fn copied(&self, id: MigrationId, copy: Copy, log: bool) {

@@ -345,12 +345,13 @@ impl Worker {
         }
     }
 
-    /// Tells QEMU what the switchover may count on: what the paths were seen to carry, less what framing and other
-    /// traffic take. Its own measure takes what buffers swallow for what arrives. Until there is one, its own has to do: what
+    /// Tells QEMU what the switchover may count on: its share of what the paths were seen to carry, less what framing and
+    /// other traffic take. Its own measure takes what buffers swallow for what arrives. Until there is one, its own has to do: what
     /// NICs say of themselves may be ten times what the network gives.
     fn steer(&mut self, monitor: &Monitor) {
         let rate = self.context.paths(&self.peer, |_, meter| meter.sum_of_full());
-        let rate = (rate as f64 / 8.0 * SWITCHOVER_SHARE) as u64;
+        let sharing = self.context.view.copying_to(&self.peer).max(1);
+        let rate = (rate as f64 / 8.0 * SWITCHOVER_SHARE) as u64 / u64::from(sharing);
         // Small changes are not worth a command.
         let is_near = |told: u64| rate.abs_diff(told) <= told / 10;
         if rate == 0 || self.switchover_rate.is_some_and(is_near) {

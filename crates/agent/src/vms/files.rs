@@ -9,6 +9,7 @@ use skein_handover::MigrationId;
 use skein_hypervisor::ProcessId;
 use tracing::warn;
 
+use crate::dirs::replace;
 use crate::launch::Launch;
 
 /// What is kept of a VM while it is known to this host.
@@ -42,4 +43,9 @@ pub(super) fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
         }
     };
     serde_json::from_slice(&bytes).inspect_err(|error| warn!("{} is damaged: {error}", path.display())).ok()
+}
+
+/// Whole or not at all.
+pub(super) fn write<T: Serialize>(path: &Path, kept: &T) -> io::Result<()> {
+    replace(path, &serde_json::to_vec_pretty(kept).expect("plain data always serialises"))
 }

@@ -27,8 +27,8 @@ use skein_machine::definition::{Accel, Definition, is_name};
 use thiserror::Error;
 use tracing::{info, warn};
 
-use self::files::{Kept, KeptProcess, read};
-use crate::dirs::{Dirs, replace};
+use self::files::{Kept, KeptProcess, read, write};
+use crate::dirs::Dirs;
 use crate::launch::{CommandLine, Defined, Launch, config};
 use crate::told;
 
@@ -364,10 +364,8 @@ impl Vms {
         // A script, if there is one, is older than the QEMU that it started.
         let process = processes.into_iter().max_by_key(|process| (process.id().started, process.id().pid))?;
         let kept = KeptProcess { process: process.id(), qmp, incoming: None, outgoing: None };
-        let written = fs::create_dir_all(self.dirs.vm(name)).and_then(|()| {
-            let bytes = serde_json::to_vec(&kept).expect("plain data always serialises");
-            replace(&self.dirs.vm(name).join("process.json"), &bytes)
-        });
+        let dir = self.dirs.vm(name);
+        let written = fs::create_dir_all(&dir).and_then(|()| write(&dir.join("process.json"), &kept));
         warn!(vm = name, pid = kept.process.pid, "found its QEMU, of which nothing was written down");
         if let Err(error) = written {
             warn!(vm = name, "{error}");
@@ -727,8 +725,7 @@ impl Vms {
         fs::create_dir_all(&vm.dir).map_err(io_error(vm.dir.display().to_string()))?;
         let (qmp, log) = (vm.dir.join("qmp"), vm.dir.join("qemu.log"));
         // Before there is a process, so that whoever finds one knows what it is.
-        let bytes = serde_json::to_vec(&*vm.kept.lock()).expect("plain data always serialises");
-        replace(&vm.dir.join("vm.json"), &bytes).map_err(io_error("cannot remember the VM"))?;
+        write(&vm.dir.join("vm.json"), &*vm.kept.lock()).map_err(io_error("cannot remember the VM"))?;
         let started = match &launch {
             Launch::Definition(defined) => {
                 taps::plug(&defined.definition)?;
@@ -875,10 +872,10 @@ impl Vms {
     }
 
     fn keep(&self, vm: &Vm) -> Result<(), VmError> {
-        let bytes = serde_json::to_vec_pretty(&*vm.kept.lock()).expect("plain data always serialises");
+        let kept = vm.kept.lock().clone();
         // What runs, as the next agent finds it: its machine type may have been resolved since it was started.
-        replace(&vm.dir.join("vm.json"), &bytes).map_err(io_error("cannot remember the VM"))?;
-        replace(&self.file(&vm.name), &bytes).map_err(io_error(format!("cannot remember '{}'", vm.name)))
+        write(&vm.dir.join("vm.json"), &kept).map_err(io_error("cannot remember the VM"))?;
+        write(&self.file(&vm.name), &kept).map_err(io_error(format!("cannot remember '{}'", vm.name)))
     }
 
     fn keep_process(
@@ -890,8 +887,7 @@ impl Vms {
     ) -> Result<(), VmError> {
         let qmp = vm.kept.lock().adopted.clone().unwrap_or_else(|| vm.dir.join("qmp"));
         let kept = KeptProcess { process, qmp, incoming, outgoing };
-        let bytes = serde_json::to_vec(&kept).expect("plain data always serialises");
-        replace(&vm.dir.join("process.json"), &bytes).map_err(io_error("cannot remember the VM's process"))
+        write(&vm.dir.join("process.json"), &kept).map_err(io_error("cannot remember the VM's process"))
     }
 }
 
