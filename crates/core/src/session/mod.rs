@@ -274,6 +274,17 @@ impl Session {
     /// It is little on purpose: nothing is taken that no path has room for, since it would only grow old and cold
     /// here and delay a guest's last pages. What is small and urgent is always taken.
     pub fn send_capacity(&mut self, now: Duration, id: StreamId) -> usize {
+        self.capacity(now, id, 1)
+    }
+
+    /// Whether the stream takes `bytes` now, all at once or not at all: no more than [`CHUNK_BYTES_MAX`] and what their
+    /// head takes. False: as 0 of [`Self::send_capacity`].
+    pub fn takes(&mut self, now: Duration, id: StreamId, bytes: usize) -> bool {
+        self.capacity(now, id, bytes) > 0
+    }
+
+    /// `whole`: what may not be split.
+    fn capacity(&mut self, now: Duration, id: StreamId, whole: usize) -> usize {
         self.now = now;
         let Some(stream) = self.streams.get_mut(&id) else { return 0 };
         if !stream.may_hand_over() {
@@ -294,7 +305,7 @@ impl Session {
             half.granted = true;
             return limit;
         }
-        if half.is_quiet(now) {
+        if whole <= URGENT_BYTES && half.is_quiet(now) {
             return URGENT_BYTES.min(limit);
         }
         if !half.waits {
@@ -309,10 +320,16 @@ impl Session {
 
     /// Hands over bytes to send. Call it with no more than about [`Self::send_capacity`].
     pub fn send(&mut self, now: Duration, id: StreamId, data: Bytes) {
+        self.send_parts(now, id, [data]);
+    }
+
+    /// As [`Self::send`], of what is in several buffers.
+    pub fn send_parts(&mut self, now: Duration, id: StreamId, parts: impl IntoIterator<Item = Bytes>) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
-        if data.is_empty() || stream.reset.is_some() || self.ended.is_some() {
+        let mut parts = parts.into_iter().filter(|part| !part.is_empty()).peekable();
+        if parts.peek().is_none() || stream.reset.is_some() || self.ended.is_some() {
             return;
         }
         debug_assert_eq!(stream.send.fin, Fin::Open, "send after finish");
@@ -322,7 +339,7 @@ impl Session {
             // those who wait after it, for ever.
             self.waiting.retain(|other| *other != id);
         }
-        stream.send.push(now, data);
+        parts.for_each(|part| stream.send.push(now, part));
         self.flush(id);
     }
 

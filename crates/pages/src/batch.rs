@@ -1,0 +1,158 @@
+//! Pages that travel together.
+
+use bytes::Bytes;
+
+/// Bytes in a page. Guests with others are moved without looking into their stream.
+pub const PAGE_BYTES: usize = 4096;
+/// Most pages in a batch: half a full packet of multifd. Packed well together, and one chunk of a fast path.
+pub const BATCH_PAGES_MAX: usize = 64;
+
+/// Pages that follow each other in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Number of the first: its offset in the block over [`PAGE_BYTES`].
+    pub first: u32,
+    /// How many: 1 and up.
+    pub pages: u8,
+}
+
+/// Where the pages of a batch belong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the RAM block, in the order in which both ends were told of them.
+    pub block: u16,
+    /// Its pages, in the order of the batch.
+    pub runs: Vec<Run>,
+}
+
+impl Place {
+    /// Of pages with these numbers.
+    pub fn new(block: u16, pages: impl IntoIterator<Item = u32>) -> Place {
+        let mut runs: Vec<Run> = Vec::new();
+        for page in pages {
+            match runs.last_mut() {
+                Some(run) if run.first.checked_add(u32::from(run.pages)) == Some(page) && run.pages < u8::MAX => {
+                    run.pages += 1;
+                }
+                _ => runs.push(Run { first: page, pages: 1 }),
+            }
+        }
+        Place { block, runs }
+    }
+
+    /// The numbers of its pages.
+    pub fn pages(&self) -> impl Iterator<Item = u32> {
+        self.runs.iter().flat_map(|run| (0..u32::from(run.pages)).map(|nth| run.first.wrapping_add(nth)))
+    }
+}
+
+/// How a page travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Nothing but zeros: not at all.
+    Zero = 0,
+    /// Compressed, together with the others of its batch.
+    Packed = 1,
+    /// As it is.
+    Stored = 2,
+}
+
+/// What becomes of the pages of a batch at the target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The agent writes them into the guest's RAM.
+    Direct(Place),
+    /// QEMU gets them one after the other, as the content of a multifd packet whose header it got before.
+    Content,
+    /// QEMU gets them as entries of its main channel.
+    Entries {
+        /// Where they belong.
+        place: Place,
+        /// The first of them names its block.
+        named: bool,
+    },
+}
+
+impl Form {
+    /// Where the pages belong, if that is said.
+    pub fn place(&self) -> Option<&Place> {
+        match self {
+            Form::Direct(place) | Form::Entries { place, .. } => Some(place),
+            Form::Content => None,
+        }
+    }
+}
+
+/// Up to [`BATCH_PAGES_MAX`] pages as QEMU gave them.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// What becomes of them.
+    pub form: Form,
+    /// Whether each is zero ([`Kind::Zero`]), or has something in it ([`Kind::Stored`]).
+    pub kinds: Vec<Kind>,
+    /// All pages, one after the other. Empty if all are zero.
+    pub content: Bytes,
+}
+
+impl Batch {
+    /// Of pages with these contents.
+    ///
+    /// # Panics
+    /// If `content` is not a whole number of pages, from one to [`BATCH_PAGES_MAX`].
+    pub fn new(form: Form, content: Bytes) -> Batch {
+        let pages = content.chunks_exact(PAGE_BYTES);
+        assert!(pages.remainder().is_empty() && (1..=BATCH_PAGES_MAX).contains(&pages.len()));
+        let kinds: Vec<Kind> = pages.map(|page| if is_zero(page) { Kind::Zero } else { Kind::Stored }).collect();
+        let all_zero = kinds.iter().all(|kind| *kind == Kind::Zero);
+        Batch { form, kinds, content: if all_zero { Bytes::new() } else { content } }
+    }
+
+    /// Of pages that are known to be zero, for the agent to write.
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    pub fn zeros(place: Place) -> Batch {
+        let pages = place.pages().count();
+        assert!((1..=BATCH_PAGES_MAX).contains(&pages));
+        Batch { form: Form::Direct(place), kinds: vec![Kind::Zero; pages], content: Bytes::new() }
+    }
+
+    /// The content of its nth page; none: zeros.
+    pub fn page(&self, nth: usize) -> Option<&[u8]> {
+        (self.kinds[nth] != Kind::Zero).then(|| &self.content[nth * PAGE_BYTES..][..PAGE_BYTES])
+    }
+}
+
+/// Whether there are only zeros.
+pub fn is_zero(page: &[u8]) -> bool {
+    // Most pages that are not zero are so in their first bytes.
+    let (first, rest) = page.split_at(page.len().min(64));
+    first.iter().all(|byte| *byte == 0) && rest.chunks(256).all(|part| part.iter().fold(0, |any, byte| any | byte) == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_in_a_row_are_one_run() {
+        let place = Place::new(3, [7, 8, 9, 11, 10, u32::MAX]);
+        assert_eq!(
+            place.runs.iter().map(|r| (r.first, r.pages)).collect::<Vec<_>>(),
+            [(7, 3), (11, 1), (10, 1), (u32::MAX, 1)]
+        );
+        assert_eq!(place.pages().collect::<Vec<_>>(), [7, 8, 9, 11, 10, u32::MAX]);
+    }
+
+    #[test]
+    fn a_single_bit_is_not_zero() {
+        let mut page = vec![0; PAGE_BYTES];
+        assert!(is_zero(&page));
+        for at in [0, 63, 64, 2000, 4095] {
+            page[at] = 1;
+            assert!(!is_zero(&page), "{at}");
+            page[at] = 0;
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Compressing the pages of a batch, and back.
+//!
+//! A page that looks incompressible goes as it is, at the price of a look at some of its bytes; the others are compressed
+//! together, since neighbours resemble each other.
+
+use bytes::Bytes;
+use thiserror::Error;
+use zstd::bulk::{Compressor, Decompressor};
+use zstd::zstd_safe::CParameter;
+
+use crate::batch::{BATCH_PAGES_MAX, Batch, Kind, PAGE_BYTES};
+
+/// How packed pages are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Packing {
+    /// No page is.
+    None = 0,
+    /// LZ4 block format.
+    Lz4 = 1,
+    /// A Zstandard frame.
+    Zstd = 2,
+}
+
+/// What compressing may cost: a step of a ladder whose steps cost about twice as much as the one below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Effort(u8);
+
+impl Effort {
+    /// The least: LZ4.
+    pub const LEAST: Effort = Effort(0);
+    /// zstd's levels of the steps above; beyond, memory pages gain next to nothing.
+    const LEVELS: [i32; 5] = [-3, 1, 3, 5, 8];
+    /// The most.
+    pub const MOST: Effort = Effort(Self::LEVELS.len() as u8);
+
+    /// One step more.
+    pub fn more(self) -> Effort {
+        Effort(self.0 + 1).min(Effort::MOST)
+    }
+
+    /// One step less.
+    pub fn less(self) -> Effort {
+        Effort(self.0.saturating_sub(1))
+    }
+
+    /// zstd's level; none: LZ4.
+    pub fn zstd_level(self) -> Option<i32> {
+        Some(Self::LEVELS[usize::from(self.0.checked_sub(1)?)])
+    }
+
+    /// By its number on the ladder, the nearest there is.
+    pub fn nth(step: u8) -> Effort {
+        Effort(step).min(Effort::MOST)
+    }
+
+    /// Its number on the ladder, from 0.
+    pub fn step(self) -> u8 {
+        self.0
+    }
+}
+
+impl std::fmt::Display for Effort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.zstd_level() {
+            None => f.write_str("lz4"),
+            Some(level) => write!(f, "zstd {level}"),
+        }
+    }
+}
+
+/// A compressed page takes at most this share of what it was; otherwise it goes as it is.
+const WORTH: f64 = 0.9;
+/// Of a page's bytes every so many …
+const SAMPLE_STRIDE: usize = 251;
+/// … so many are looked at. Random bytes have 163 different values among 256; memory that compresses has far fewer.
+const SAMPLE_BYTES: usize = 16;
+const DENSE_VALUES: u32 = 145;
+
+/// Whether a page looks as if it did not compress: encrypted, or compressed already.
+fn is_dense(page: &[u8]) -> bool {
+    let mut seen = [0u64; 4];
+    for at in (0..PAGE_BYTES - SAMPLE_BYTES).step_by(SAMPLE_STRIDE) {
+        for byte in &page[at..at + SAMPLE_BYTES] {
+            seen[usize::from(byte >> 6)] |= 1 << (byte & 63);
+        }
+    }
+    seen.iter().map(|word| word.count_ones()).sum::<u32>() > DENSE_VALUES
+}
+
+/// A batch made small.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packed {
+    /// How each page travels.
+    pub kinds: Vec<Kind>,
+    /// How those that are packed are.
+    pub packing: Packing,
+    /// Bytes of the result in the buffer that was given.
+    pub len: usize,
+}
+
+/// Compresses batches. One for each thread that does.
+pub struct Packer {
+    zstd: Compressor<'static>,
+    level: i32,
+    gathered: Vec<u8>,
+}
+
+impl Packer {
+    /// Bytes that a result may take before it is cut.
+    pub const OUT_BYTES: usize = BATCH_PAGES_MAX * PAGE_BYTES + (BATCH_PAGES_MAX * PAGE_BYTES) / 64 + 1024;
+
+    /// One that has compressed nothing yet.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new() -> std::io::Result<Packer> {
+        let mut zstd = Compressor::new(1)?;
+        // The batch says how long it is and TLS that it arrived whole.
+        zstd.set_parameter(CParameter::ContentSizeFlag(false))?;
+        zstd.set_parameter(CParameter::ChecksumFlag(false))?;
+        Ok(Packer { zstd, level: 1, gathered: Vec::with_capacity(BATCH_PAGES_MAX * PAGE_BYTES) })
+    }
+
+    /// Compresses a batch into `out`, of [`Self::OUT_BYTES`]. None: it is not worth it.
+    pub fn pack(&mut self, batch: &Batch, effort: Effort, out: &mut [u8]) -> Option<Packed> {
+        let mut kinds = batch.kinds.clone();
+        self.gathered.clear();
+        for (nth, kind) in kinds.iter_mut().enumerate() {
+            let Some(page) = batch.page(nth).filter(|page| !is_dense(page)) else { continue };
+            *kind = Kind::Packed;
+            self.gathered.extend_from_slice(page);
+        }
+        if self.gathered.is_empty() {
+            return None;
+        }
+        let (packing, len) = match effort.zstd_level() {
+            None => (Packing::Lz4, lz4_flex::block::compress_into(&self.gathered, out).ok()?),
+            Some(level) => {
+                if level != self.level {
+                    self.zstd.set_compression_level(level).ok()?;
+                    self.level = level;
+                }
+                (Packing::Zstd, self.zstd.compress_to_buffer(&self.gathered, out).ok()?)
+            }
+        };
+        ((len as f64) < self.gathered.len() as f64 * WORTH).then_some(Packed { kinds, packing, len })
+    }
+}
+
+/// Packed pages that are none.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("pages do not unpack to what they should be: {0}")]
+pub struct UnpackError(String);
+
+/// Gives pages back. One for each thread that does.
+pub struct Unpacker {
+    zstd: Decompressor<'static>,
+    pages: Vec<u8>,
+}
+
+impl Unpacker {
+    /// One that has unpacked nothing yet.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new() -> std::io::Result<Unpacker> {
+        Ok(Unpacker { zstd: Decompressor::new()?, pages: vec![0; BATCH_PAGES_MAX * PAGE_BYTES] })
+    }
+
+    /// The packed pages of a batch, one after the other.
+    ///
+    /// # Errors
+    /// They are damaged, or not as many as should be.
+    pub fn unpack(&mut self, packing: Packing, pages: usize, data: &[u8]) -> Result<&[u8], UnpackError> {
+        let failed = |error: String| UnpackError(error);
+        let out = self.pages.get_mut(..pages * PAGE_BYTES).ok_or_else(|| failed(format!("{pages} are too many")))?;
+        let len = match packing {
+            Packing::None => 0,
+            Packing::Lz4 => lz4_flex::block::decompress_into(data, out).map_err(|error| failed(error.to_string()))?,
+            Packing::Zstd => self.zstd.decompress_to_buffer(data, out).map_err(|error| failed(error.to_string()))?,
+        };
+        if len != out.len() {
+            return Err(failed(format!("{len} bytes for {pages} pages")));
+        }
+        Ok(out)
+    }
+}
+
+/// The pages of a batch that travel as they are, in the buffers in which they were.
+pub fn stored(batch: &Batch, kinds: &[Kind]) -> Vec<Bytes> {
+    let mut parts = Vec::new();
+    let mut nth = 0;
+    while nth < kinds.len() {
+        let run = kinds[nth..].iter().take_while(|kind| **kind == Kind::Stored).count();
+        if run > 0 {
+            parts.push(batch.content.slice(nth * PAGE_BYTES..(nth + run) * PAGE_BYTES));
+        }
+        nth += run.max(1);
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::batch::Form;
+
+    fn random_page(seed: u64) -> Vec<u8> {
+        let mut state = seed | 1;
+        let next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        std::iter::repeat_with(next).take(PAGE_BYTES).collect()
+    }
+
+    fn page_of(kind: u8, seed: u64) -> Vec<u8> {
+        match kind {
+            0 => vec![0; PAGE_BYTES],
+            1 => random_page(seed),
+            _ => (0..PAGE_BYTES).map(|at| ((at as u64 * seed) % 61) as u8 + 1).collect(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_packed_unpacks(pages in proptest::collection::vec((0u8..3, 1u64..1000), 1..=BATCH_PAGES_MAX), step in 0u8..=5) {
+            let content: Vec<u8> = pages.iter().flat_map(|(kind, seed)| page_of(*kind, *seed)).collect();
+            let batch = Batch::new(Form::Content, content.clone().into());
+            let mut out = vec![0; Packer::OUT_BYTES];
+            let packed = Packer::new().unwrap().pack(&batch, Effort::nth(step), &mut out);
+            let (kinds, packing, len) = match packed {
+                Some(packed) => (packed.kinds, packed.packing, packed.len),
+                None => (batch.kinds.clone(), Packing::None, 0),
+            };
+            for ((kind, _), travels) in pages.iter().zip(&kinds) {
+                prop_assert_eq!(*kind == 0, *travels == Kind::Zero);
+                prop_assert!(*kind != 1 || *travels == Kind::Stored, "random pages are not tried");
+            }
+            let mut unpacker = Unpacker::new().unwrap();
+            let count = kinds.iter().filter(|kind| **kind == Kind::Packed).count();
+            let unpacked = if count > 0 { unpacker.unpack(packing, count, &out[..len]).unwrap().to_vec() } else { vec![] };
+            let plain: Vec<u8> = stored(&batch, &kinds).concat();
+            let (mut unpacked, mut plain) = (unpacked.chunks(PAGE_BYTES), plain.chunks(PAGE_BYTES));
+            let zero = vec![0; PAGE_BYTES];
+            let back: Vec<u8> = kinds.iter().flat_map(|kind| match kind {
+                Kind::Zero => &zero[..],
+                Kind::Packed => unpacked.next().unwrap(),
+                Kind::Stored => plain.next().unwrap(),
+            }).copied().collect();
+            prop_assert!(back == content);
+        }
+
+        #[test]
+        fn damage_is_an_error(data: Vec<u8>, pages in 0usize..=200, packing in 0u8..3) {
+            let packing = [Packing::None, Packing::Lz4, Packing::Zstd][usize::from(packing)];
+            if pages > 0 && data.len() < 16 {
+                prop_assert!(Unpacker::new().unwrap().unpack(packing, pages, &data).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn pages_that_do_not_compress_are_noticed_without_trying() {
+        for seed in 0..200 {
+            assert!(is_dense(&random_page(seed)));
+            assert!(!is_dense(&page_of(2, seed)));
+        }
+        let mut half = random_page(1);
+        half[..PAGE_BYTES / 2].fill(0);
+        assert!(!is_dense(&half));
+    }
+}

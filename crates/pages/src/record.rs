@@ -1,0 +1,532 @@
+//! The bytes between two agents: records of a stream.
+//!
+//! | tag | from | what follows |
+//! |---|---|---|
+//! | 1 bytes | both | `be32` length; bytes that this end's QEMU gets as they are |
+//! | 2 batch | source | a head, packed pages, stored pages; see [`BatchHead`] |
+//! | 3 barrier | source | nothing: pages that follow on this stream are of the next version |
+//! | 4 note | both | `be32` length, a [`Note`] |
+//! | 5 opaque | source | everything that follows on the stream is for QEMU as it is |
+//!
+//! A batch's head: `u8` packing in the low half and form in the high half, `be16` block, `u8` pages, `u8` runs, `be32`
+//! packed bytes; of each run `be32` first page, `u8` pages; then the pages' kinds, four bits each, the first in the low
+//! ones. Forms are 0 content (no block, no runs), 1 direct, 2 entries, 3 entries of which the first names its block.
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::batch::{BATCH_PAGES_MAX, Batch, Form, Kind, PAGE_BYTES, Place, Run};
+use crate::ledger::{Digest, Key, RegionId};
+use crate::packing::{Packed, Packer, Packing, stored};
+
+const BYTES: u8 = 1;
+const BATCH: u8 = 2;
+const BARRIER: u8 = 3;
+const NOTE: u8 = 4;
+const OPAQUE: u8 = 5;
+
+/// Longest bytes in one record.
+pub const BYTES_MAX: usize = 256 << 10;
+/// Longest note: 8192 regions.
+pub const NOTE_BYTES_MAX: usize = 256 << 10;
+/// Most RAM blocks of a guest: one for each DIMM (256) and device.
+pub const BLOCKS_MAX: usize = 4096;
+/// Longest head of a batch: of 64 single pages.
+const HEAD_BYTES_MAX: usize = 10 + BATCH_PAGES_MAX * 5 + BATCH_PAGES_MAX / 2;
+/// Longest record.
+pub const RECORD_BYTES_MAX: usize = HEAD_BYTES_MAX + Packer::OUT_BYTES;
+
+/// A RAM block of a guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockInfo {
+    /// QEMU's name: `pc.ram`.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// What the two agents of a migration say to each other in its streams.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Note {
+    /// Source, on the main stream, before the first page: what RAM there is. The target answers with [`Note::Mode`].
+    Blocks {
+        /// For the marks of pages.
+        key: Key,
+        /// In QEMU's order.
+        blocks: Vec<BlockInfo>,
+    },
+    /// Target: which blocks it writes itself, by their numbers; and why not the others, in words.
+    Mode {
+        /// Numbers of blocks.
+        direct: Vec<u16>,
+        /// For people; may be empty.
+        why_not: String,
+    },
+    /// Source, on the main stream: every page was sent, with so many barriers before the last of them on each of so many
+    /// streams. The target answers with [`Note::Verdict`], and the source waits for it.
+    Complete {
+        /// Barriers.
+        version: u32,
+        /// Streams with pages.
+        streams: u16,
+        /// Of all pages of the blocks that the target writes itself.
+        digest: Digest,
+    },
+    /// Target: whether it holds the same.
+    Verdict {
+        /// It does.
+        same: bool,
+    },
+    /// Source, after a verdict of difference: its regions, in order, in as many notes as it takes.
+    Regions {
+        /// Regions and their digests.
+        regions: Vec<(RegionId, Digest)>,
+        /// No more follow.
+        last: bool,
+    },
+    /// Target, after the last of them: those that differ. Source: sends them again, and then [`Note::Complete`].
+    Differ {
+        /// Which.
+        regions: Vec<RegionId>,
+    },
+}
+
+/// Regions in one [`Note::Regions`].
+pub const NOTE_REGIONS_MAX: usize = 4096;
+
+/// Bytes that are no record.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum RecordError {
+    #[error("there is no record with tag {0}")]
+    Tag(u8),
+    #[error("a record of {bytes} bytes is too long: {most} are possible")]
+    Length { bytes: usize, most: usize },
+    #[error("a batch's head contradicts itself")]
+    Head,
+    #[error("a note is damaged")]
+    Note,
+}
+
+/// What the head of a batch says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchHead {
+    /// What becomes of its pages.
+    pub form: Form,
+    /// How each page travels.
+    pub kinds: Vec<Kind>,
+    /// How packed ones are packed.
+    pub packing: Packing,
+}
+
+impl BatchHead {
+    /// How many of its pages travel so.
+    pub fn count(&self, kind: Kind) -> usize {
+        self.kinds.iter().filter(|other| **other == kind).count()
+    }
+}
+
+/// A record, received.
+#[derive(Clone, Debug)]
+pub enum Record {
+    /// For QEMU.
+    Bytes(Bytes),
+    /// Pages.
+    Batch {
+        /// Which, and how they travel.
+        head: BatchHead,
+        /// Those that are packed.
+        packed: Bytes,
+        /// Those that are as they are, one after the other, cut anywhere.
+        stored: Vec<Bytes>,
+    },
+    /// The next version begins.
+    Barrier,
+    /// For this agent.
+    Note(Note),
+    /// All that follows is for QEMU.
+    Opaque,
+}
+
+/// The head of a record of bytes for QEMU, of at most [`BYTES_MAX`].
+pub fn bytes_head(len: usize) -> Bytes {
+    debug_assert!(len <= BYTES_MAX);
+    let mut head = BytesMut::with_capacity(5);
+    head.put_u8(BYTES);
+    head.put_u32(len as u32);
+    head.freeze()
+}
+
+/// A barrier.
+pub fn barrier() -> Bytes {
+    Bytes::from_static(&[BARRIER])
+}
+
+/// The end of all records on a stream.
+pub fn opaque() -> Bytes {
+    Bytes::from_static(&[OPAQUE])
+}
+
+/// A note.
+///
+/// # Errors
+/// It is too long.
+pub fn note(note: &Note) -> Result<Bytes, RecordError> {
+    let body = postcard::to_stdvec(note).map_err(|_| RecordError::Note)?;
+    let (bytes, most) = (body.len(), NOTE_BYTES_MAX);
+    if bytes > most {
+        return Err(RecordError::Length { bytes, most });
+    }
+    let mut record = BytesMut::with_capacity(5 + bytes);
+    record.put_u8(NOTE);
+    record.put_u32(bytes as u32);
+    record.put_slice(&body);
+    Ok(record.freeze())
+}
+
+/// A batch, in the buffers in which it is: packed as told, its packed pages in `data`; or as it is.
+pub fn batch(batch: &Batch, packed: Option<(&Packed, Bytes)>) -> Vec<Bytes> {
+    let (kinds, packing, data) = match packed {
+        Some((packed, data)) => (&packed.kinds, packed.packing, data.slice(..packed.len)),
+        None => (&batch.kinds, Packing::None, Bytes::new()),
+    };
+    let (form, place) = match &batch.form {
+        Form::Content => (0, None),
+        Form::Direct(place) => (1, Some(place)),
+        Form::Entries { place, named } => (2 + u8::from(*named), Some(place)),
+    };
+    let runs = place.map_or(&[][..], |place| &place.runs);
+    let mut head = BytesMut::with_capacity(HEAD_BYTES_MAX);
+    head.put_u8(BATCH);
+    head.put_u8(packing as u8 | form << 4);
+    head.put_u16(place.map_or(0, |place| place.block));
+    head.put_u8(kinds.len() as u8);
+    head.put_u8(runs.len() as u8);
+    head.put_u32(data.len() as u32);
+    for run in runs {
+        head.put_u32(run.first);
+        head.put_u8(run.pages);
+    }
+    for pair in kinds.chunks(2) {
+        head.put_u8(pair[0] as u8 | pair.get(1).map_or(0, |kind| (*kind as u8) << 4));
+    }
+    let mut parts = vec![head.freeze()];
+    parts.extend((!data.is_empty()).then_some(data));
+    parts.extend(stored(batch, kinds));
+    parts
+}
+
+/// Takes records out of what arrives.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    input: Input,
+    is_opaque: bool,
+}
+
+impl Decoder {
+    /// The next bytes of the stream.
+    pub fn push(&mut self, piece: Bytes) {
+        self.input.push(piece);
+    }
+
+    /// Bytes that wait for the rest of their record. Never more than the longest record and one piece.
+    pub fn waiting(&self) -> usize {
+        self.input.bytes
+    }
+
+    /// The next record; none: more bytes are needed.
+    ///
+    /// # Errors
+    /// There is none; nothing that follows can be understood.
+    pub fn next(&mut self) -> Result<Option<Record>, RecordError> {
+        if self.is_opaque {
+            return Ok(self.input.pop().map(Record::Bytes));
+        }
+        let mut head = [0; 10];
+        let seen = self.input.peek(&mut head);
+        let length = |at: usize, most: usize| {
+            let bytes = u32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes")) as usize;
+            if bytes > most { Err(RecordError::Length { bytes, most }) } else { Ok(bytes) }
+        };
+        match (head[0], seen) {
+            (_, 0) => Ok(None),
+            (BARRIER, _) => {
+                self.input.skip(1);
+                Ok(Some(Record::Barrier))
+            }
+            (OPAQUE, _) => {
+                self.input.skip(1);
+                self.is_opaque = true;
+                self.next()
+            }
+            (BYTES | NOTE | BATCH, seen) if seen < if head[0] == BATCH { 10 } else { 5 } => Ok(None),
+            (BYTES, _) => {
+                let bytes = length(1, BYTES_MAX)?;
+                Ok(self.input.take_after(5, bytes).map(Record::Bytes))
+            }
+            (NOTE, _) => {
+                let bytes = length(1, NOTE_BYTES_MAX)?;
+                let Some(body) = self.input.take_after(5, bytes) else { return Ok(None) };
+                let note = postcard::from_bytes(&body).map_err(|_| RecordError::Note)?;
+                Ok(Some(Record::Note(note)))
+            }
+            (BATCH, _) => self.next_batch(head, length(6, Packer::OUT_BYTES)?),
+            (tag, _) => Err(RecordError::Tag(tag)),
+        }
+    }
+
+    fn next_batch(&mut self, fixed: [u8; 10], packed_bytes: usize) -> Result<Option<Record>, RecordError> {
+        let packing = match fixed[1] & 15 {
+            0 => Packing::None,
+            1 => Packing::Lz4,
+            2 => Packing::Zstd,
+            _ => return Err(RecordError::Head),
+        };
+        let block = u16::from_be_bytes([fixed[2], fixed[3]]);
+        let (pages, runs) = (usize::from(fixed[4]), usize::from(fixed[5]));
+        if !(1..=BATCH_PAGES_MAX).contains(&pages) || runs > pages {
+            return Err(RecordError::Head);
+        }
+        let head_bytes = 10 + runs * 5 + pages.div_ceil(2);
+        let mut head = [0; HEAD_BYTES_MAX];
+        if self.input.peek(&mut head[..head_bytes]) < head_bytes {
+            return Ok(None);
+        }
+        let mut rest = &head[10..head_bytes];
+        let runs: Vec<Run> = (0..runs).map(|_| Run { first: rest.get_u32(), pages: rest.get_u8() }).collect();
+        let kind = |nth: usize| match rest[nth / 2] >> (4 * (nth % 2)) & 15 {
+            0 => Ok(Kind::Zero),
+            1 => Ok(Kind::Packed),
+            2 => Ok(Kind::Stored),
+            _ => Err(RecordError::Head),
+        };
+        let kinds = (0..pages).map(kind).collect::<Result<Vec<_>, _>>()?;
+        let place = Place { block, runs };
+        let form = match fixed[1] >> 4 {
+            0 if place == (Place { block: 0, runs: Vec::new() }) => Form::Content,
+            1 => Form::Direct(place),
+            form @ (2 | 3) => Form::Entries { place, named: form == 3 },
+            _ => return Err(RecordError::Head),
+        };
+        let fits = form.place().is_none_or(|place| {
+            let in_runs: usize = place.runs.iter().map(|run| usize::from(run.pages)).sum();
+            let end = |run: &Run| run.first.checked_add(u32::from(run.pages)).is_some();
+            in_runs == pages && place.runs.iter().all(|run| run.pages > 0 && end(run))
+        });
+        let head = BatchHead { form, kinds, packing };
+        let is_packed = head.count(Kind::Packed) > 0;
+        if !fits || is_packed != (packing != Packing::None) || is_packed != (packed_bytes > 0) {
+            return Err(RecordError::Head);
+        }
+        let stored_bytes = head.count(Kind::Stored) * PAGE_BYTES;
+        if self.input.bytes < head_bytes + packed_bytes + stored_bytes {
+            return Ok(None);
+        }
+        self.input.skip(head_bytes);
+        let packed = self.input.take(packed_bytes);
+        let stored = self.input.take_pieces(stored_bytes);
+        Ok(Some(Record::Batch { head, packed, stored }))
+    }
+}
+
+/// Bytes in the pieces in which they came.
+#[derive(Debug, Default)]
+struct Input {
+    pieces: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Input {
+    fn push(&mut self, piece: Bytes) {
+        if !piece.is_empty() {
+            self.bytes += piece.len();
+            self.pieces.push_back(piece);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Bytes> {
+        let piece = self.pieces.pop_front()?;
+        self.bytes -= piece.len();
+        Some(piece)
+    }
+
+    /// Copies the first bytes, as many as there are.
+    fn peek(&self, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        for piece in &self.pieces {
+            let part = piece.len().min(out.len() - done);
+            out[done..done + part].copy_from_slice(&piece[..part]);
+            done += part;
+            if done == out.len() {
+                break;
+            }
+        }
+        done
+    }
+
+    fn skip(&mut self, mut bytes: usize) {
+        self.bytes -= bytes;
+        while bytes > 0 {
+            let front = self.pieces.front_mut().expect("as many bytes as were counted");
+            let part = bytes.min(front.len());
+            front.advance(part);
+            bytes -= part;
+            if front.is_empty() {
+                self.pieces.pop_front();
+            }
+        }
+    }
+
+    /// The next bytes, all of which are there, in one piece: copied only if they are not.
+    fn take(&mut self, bytes: usize) -> Bytes {
+        let mut pieces = self.take_pieces(bytes);
+        match pieces.len() {
+            0 => Bytes::new(),
+            1 => pieces.remove(0),
+            _ => pieces.concat().into(),
+        }
+    }
+
+    fn take_pieces(&mut self, mut bytes: usize) -> Vec<Bytes> {
+        self.bytes -= bytes;
+        let mut pieces = Vec::new();
+        while bytes > 0 {
+            let front = self.pieces.front_mut().expect("as many bytes as were counted");
+            let part = front.split_to(bytes.min(front.len()));
+            bytes -= part.len();
+            pieces.push(part);
+            if front.is_empty() {
+                self.pieces.pop_front();
+            }
+        }
+        pieces
+    }
+
+    /// The bytes after a head; none: they are not all there.
+    fn take_after(&mut self, head: usize, bytes: usize) -> Option<Bytes> {
+        (self.bytes >= head + bytes).then(|| {
+            self.skip(head);
+            self.take(bytes)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::packing::Effort;
+
+    #[derive(Clone, Debug)]
+    enum Said {
+        Bytes(Vec<u8>),
+        Batch(u8, Vec<(u32, u8)>, bool),
+        Barrier,
+        Note(bool),
+    }
+
+    fn said() -> impl Strategy<Value = Said> {
+        prop_oneof![
+            proptest::collection::vec(any::<u8>(), 0..5000).prop_map(Said::Bytes),
+            (0u8..4, proptest::collection::vec((0u32..1 << 30, 0u8..4), 1..=BATCH_PAGES_MAX), any::<bool>())
+                .prop_map(|(form, pages, pack)| Said::Batch(form, pages, pack)),
+            Just(Said::Barrier),
+            any::<bool>().prop_map(Said::Note),
+        ]
+    }
+
+    fn encode(said: &Said) -> (Vec<Bytes>, Option<Batch>) {
+        match said {
+            Said::Bytes(bytes) => (vec![bytes_head(bytes.len()), bytes.clone().into()], None),
+            Said::Barrier => (vec![barrier()], None),
+            Said::Note(same) => (vec![note(&Note::Verdict { same: *same }).unwrap()], None),
+            Said::Batch(form, pages, pack) => {
+                let content: Vec<u8> = pages.iter().flat_map(|(_, fill)| [*fill; PAGE_BYTES]).collect();
+                let place = Place::new(7, pages.iter().map(|(page, _)| *page));
+                let form = match form {
+                    0 => Form::Content,
+                    1 => Form::Direct(place),
+                    form => Form::Entries { place, named: *form == 3 },
+                };
+                let made = Batch::new(form, content.into());
+                let mut out = vec![0; Packer::OUT_BYTES];
+                let packed = pack.then(|| Packer::new().unwrap().pack(&made, Effort::LEAST, &mut out)).flatten();
+                let out = Bytes::from(out);
+                (batch(&made, packed.as_ref().map(|packed| (packed, out))), Some(made))
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_said_is_heard_however_it_is_cut(
+            all in proptest::collection::vec(said(), 1..8),
+            cuts in proptest::collection::vec(1usize..70_000, 1..50),
+        ) {
+            let wire: Vec<u8> = all.iter().flat_map(|said| encode(said).0.concat()).collect();
+            let mut decoder = Decoder::default();
+            let mut heard = Vec::new();
+            let mut rest = Bytes::from(wire);
+            let mut cuts = cuts.iter().cycle();
+            while !rest.is_empty() {
+                decoder.push(rest.split_to((*cuts.next().unwrap()).min(rest.len())));
+                while let Some(record) = decoder.next().unwrap() {
+                    heard.push(record);
+                }
+                prop_assert!(decoder.waiting() < RECORD_BYTES_MAX);
+            }
+            prop_assert_eq!(heard.len(), all.len());
+            for (said, record) in all.iter().zip(heard) {
+                match (said, record) {
+                    (Said::Bytes(bytes), Record::Bytes(heard)) => prop_assert_eq!(bytes, &heard),
+                    (Said::Barrier, Record::Barrier) => {}
+                    (Said::Note(same), Record::Note(heard)) => prop_assert_eq!(heard, Note::Verdict { same: *same }),
+                    (Said::Batch(_, pages, pack), Record::Batch { head, stored, .. }) => {
+                        let made = encode(said).1.unwrap();
+                        prop_assert_eq!(&head.form, &made.form);
+                        prop_assert_eq!(head.kinds.len(), pages.len());
+                        if !pack {
+                            let plain: Vec<u8> = pages.iter().filter(|(_, fill)| *fill > 0).flat_map(|(_, fill)| [*fill; PAGE_BYTES]).collect();
+                            prop_assert!(stored.concat() == plain);
+                        }
+                    }
+                    other => prop_assert!(false, "{other:?}"),
+                }
+            }
+        }
+
+        #[test]
+        fn anything_is_refused_or_bounded(wire in proptest::collection::vec(any::<u8>(), 0..2000), first in 0u8..7) {
+            let mut decoder = Decoder::default();
+            let mut wire = wire;
+            wire.insert(0, first);
+            decoder.push(wire.into());
+            for _ in 0..3000 {
+                match decoder.next() {
+                    Ok(Some(_)) => {}
+                    Ok(None) | Err(_) => break,
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn after_opaque_everything_is_for_qemu() {
+        let mut decoder = Decoder::default();
+        decoder.push([&opaque()[..], &[99, 1, 2]].concat().into());
+        let Some(Record::Bytes(bytes)) = decoder.next().unwrap() else { panic!() };
+        assert_eq!(bytes, &[99, 1, 2][..]);
+        decoder.push(vec![OPAQUE].into());
+        assert!(matches!(decoder.next(), Ok(Some(Record::Bytes(bytes))) if bytes == &[OPAQUE][..]));
+    }
+
+    #[test]
+    fn a_full_note_of_regions_fits() {
+        let region = (RegionId { block: u16::MAX, region: u32::MAX }, Digest(u128::MAX));
+        assert!(note(&Note::Regions { regions: vec![region; NOTE_REGIONS_MAX], last: true }).is_ok());
+    }
+}
