@@ -27,6 +27,7 @@ pub struct Pace {
     effort: Effort,
     packed: u32,
     late: u32,
+    /// What packing had taken when the window began.
     busy: Duration,
     since: Duration,
     hold: u32,
@@ -45,13 +46,9 @@ impl Pace {
         self.effort
     }
 
-    /// A batch was packed, or found not to be worth it, in so much time.
-    pub fn packed(&mut self, took: Duration) {
-        self.busy += took;
-    }
-
-    /// A batch's turn came: it was packed, or `late`. `packers`: threads that pack.
-    pub fn taken(&mut self, now: Duration, late: bool, packers: usize) {
+    /// A batch's turn came: it was packed, or `late`. `busy`: what packing has taken so far, of all threads;
+    /// `packers`: how many they are.
+    pub fn taken(&mut self, now: Duration, busy: Duration, late: bool, packers: usize) {
         if late {
             self.late += 1;
         } else {
@@ -62,7 +59,7 @@ impl Pace {
         }
         let late = f64::from(self.late) / f64::from(WINDOW);
         let elapsed = now.saturating_sub(self.since).as_secs_f64().max(1e-6) * packers.max(1) as f64;
-        let busy = self.busy.as_secs_f64() / elapsed;
+        let share = busy.saturating_sub(self.busy).as_secs_f64() / elapsed;
         if late >= LATE_MANY {
             if self.effort > Effort::LEAST {
                 self.effort = self.effort.less();
@@ -71,10 +68,10 @@ impl Pace {
             }
         } else if self.hold > 0 {
             self.hold -= 1;
-        } else if late <= LATE_FEW && busy <= BUSY_FEW {
+        } else if late <= LATE_FEW && share <= BUSY_FEW {
             self.effort = self.effort.more();
         }
-        (self.packed, self.late, self.busy, self.since) = (0, 0, Duration::ZERO, now);
+        (self.packed, self.late, self.busy, self.since) = (0, 0, busy, now);
     }
 }
 
@@ -85,14 +82,14 @@ mod tests {
     /// Batches come to their turn every `turn`; packing costs `cost` at the least effort and twice that a step.
     fn settle(turn: Duration, cost: Duration, packers: u32) -> Effort {
         let mut pace = Pace::new(Duration::ZERO);
-        let mut now = Duration::ZERO;
+        let (mut now, mut busy) = (Duration::ZERO, Duration::ZERO);
         let mut spent = vec![];
         for _ in 0..WINDOW * 100 {
             now += turn;
             let took = cost * 2u32.pow(u32::from(pace.effort().step()));
             let late = took > turn * packers;
-            pace.packed(took.min(turn * packers));
-            pace.taken(now, late, packers as usize);
+            busy += took.min(turn * packers);
+            pace.taken(now, busy, late, packers as usize);
             spent.push(pace.effort());
         }
         spent.sort();

@@ -1,0 +1,31 @@
+//! Streams whose bytes are a guest's migration: taken apart at the source, put together at the target.
+//!
+//! ```text
+//!  QEMU ─▶ intake ─▶ queue ─▶ feeder ─▶ session ═══▶ session ─▶ placer ─▶ the guest's RAM
+//!          (reads,    ▲ │     (room on               (records    └──────▶ QEMU: what is no page
+//!           marks)    │ ▼      the paths)             in order)
+//!                    packers                   ◀═══ answers
+//! ```
+//!
+//! One [`Source`] and one [`Target`] stand for all streams of a migration at either end. `skein_pages` says what travels;
+//! here is who does it: an intake thread and a feeder thread for each stream at the source, the session's receivers at the
+//! target, and [`Packers`], which take only CPU that nobody else wants.
+
+mod answers;
+mod counts;
+mod intake;
+mod packers;
+mod placer;
+mod queue;
+mod source;
+mod tap;
+mod target;
+
+pub use counts::PageCounts;
+pub use packers::Packers;
+pub use source::{Source, SourceSettings};
+pub use target::{FindRam, Ram, RamError, Target};
+
+pub(crate) use answers::Answers;
+pub(crate) use intake::ingest;
+pub(crate) use placer::Placer;

@@ -1,0 +1,224 @@
+//! What arrives at the target: pages into the guest's RAM, the rest to QEMU.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use skein_core::StreamId;
+use skein_pages::packing::Unpacker;
+use skein_pages::record::{self, BatchHead, Decoder, Note, Record};
+use skein_pages::{Form, Kind, PAGE_BYTES, Place};
+use skein_qemu_stream::main::entry;
+
+use super::target::{Failed, Target};
+
+static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+
+/// Takes one stream apart.
+pub(crate) struct Placer {
+    target: Arc<Target>,
+    stream: StreamId,
+    decoder: Decoder,
+    unpacker: Option<Unpacker>,
+    scratch: Box<[u8; PAGE_BYTES]>,
+    barriers: u32,
+    /// The source has sent all pages; what follows on this stream waits for those of the others.
+    complete: Option<Complete>,
+}
+
+struct Complete {
+    version: u32,
+    streams: u16,
+    digest: skein_pages::ledger::Digest,
+}
+
+/// How far it came.
+pub(crate) enum Step {
+    /// It needs more from the source.
+    Done,
+    /// It waits for other streams.
+    Waits,
+}
+
+impl Placer {
+    pub(crate) fn new(target: Arc<Target>, stream: StreamId) -> Placer {
+        target.passed(stream, 0);
+        Placer {
+            target,
+            stream,
+            decoder: Decoder::default(),
+            unpacker: None,
+            scratch: Box::new([0; PAGE_BYTES]),
+            barriers: 0,
+            complete: None,
+        }
+    }
+
+    pub(crate) fn push(&mut self, piece: Bytes) {
+        self.decoder.push(piece);
+    }
+
+    /// Deals with what is there. What QEMU is to get goes to `out`, what the source's agent is to know to `answers`.
+    /// `wait`: it may wait a little.
+    pub(crate) fn step(
+        &mut self,
+        out: &mut VecDeque<Bytes>,
+        answers: &mut Vec<Bytes>,
+        wait: bool,
+    ) -> Result<Step, Failed> {
+        loop {
+            if let Some(complete) = &self.complete {
+                if !self.target.all_passed(complete.streams, complete.version, wait) {
+                    return Ok(Step::Waits);
+                }
+                let verdict = self.target.verdict(complete.digest)?;
+                self.complete = None;
+                answers.push(record::note(&verdict).map_err(told)?);
+            }
+            match self.decoder.next().map_err(told)? {
+                None => return Ok(Step::Done),
+                Some(Record::Bytes(bytes)) => out.extend((!bytes.is_empty()).then_some(bytes)),
+                Some(Record::Opaque) => {}
+                Some(Record::Barrier) => {
+                    self.barriers += 1;
+                    self.target.passed(self.stream, self.barriers);
+                }
+                Some(Record::Batch { head, packed, stored }) => self.batch(&head, &packed, stored, out)?,
+                Some(Record::Note(note)) => {
+                    if let Some(answer) = self.note(note)? {
+                        answers.push(record::note(&answer).map_err(told)?);
+                    }
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, note: Note) -> Result<Option<Note>, Failed> {
+        match note {
+            Note::Blocks { key, blocks } => self.target.decide(&key, blocks).map(Some),
+            Note::Complete { version, streams, digest } => {
+                self.complete = Some(Complete { version, streams, digest });
+                Ok(None)
+            }
+            Note::Regions { regions, last } => self.target.compare(regions, last),
+            Note::Mode { .. } | Note::Verdict { .. } | Note::Differ { .. } => {
+                Err("the source's agent said what is the target's to say".into())
+            }
+        }
+    }
+
+    fn batch(
+        &mut self,
+        head: &BatchHead,
+        packed: &[u8],
+        stored: Vec<Bytes>,
+        out: &mut VecDeque<Bytes>,
+    ) -> Result<(), Failed> {
+        let unpacked = match head.count(Kind::Packed) {
+            0 => &[][..],
+            pages => {
+                if self.unpacker.is_none() {
+                    self.unpacker = Some(Unpacker::new().map_err(told)?);
+                }
+                let unpacker = self.unpacker.as_mut().expect("just made");
+                unpacker.unpack(head.packing, pages, packed).map_err(told)?
+            }
+        };
+        let mut unpacked = unpacked.chunks_exact(PAGE_BYTES);
+        let mut stored = Stored::new(stored);
+        match &head.form {
+            Form::Direct(place) => {
+                let blocks = self.target.blocks().ok_or("pages come before it was said of which RAM")?;
+                let mut torn = [0; PAGE_BYTES];
+                let mut places = place.pages();
+                for kind in &head.kinds {
+                    let page = places.next().expect("as many pages as kinds");
+                    let content = match kind {
+                        Kind::Zero => None,
+                        Kind::Packed => unpacked.next(),
+                        Kind::Stored => Some(stored.next(&mut torn)),
+                    };
+                    blocks.place(place.block, page, self.barriers, content, &mut self.scratch)?;
+                }
+            }
+            Form::Content | Form::Entries { .. } => {
+                let mut heads = match &head.form {
+                    Form::Entries { place, named } => Some(self.entries(place, *named)?.into_iter()),
+                    _ => None,
+                };
+                for kind in &head.kinds {
+                    out.extend(heads.as_mut().and_then(Iterator::next));
+                    match kind {
+                        Kind::Zero => out.push_back(Bytes::from_static(&ZEROS)),
+                        Kind::Packed => out.extend(unpacked.next().map(Bytes::copy_from_slice)),
+                        Kind::Stored => stored.pass_on(out),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What goes before each page on QEMU's main channel.
+    fn entries(&self, place: &Place, named: bool) -> Result<Vec<Bytes>, Failed> {
+        let blocks = self.target.blocks().ok_or("pages come before it was said of which RAM")?;
+        let name = blocks.names.get(usize::from(place.block)).ok_or("pages of RAM that there is not")?;
+        let entry = |(nth, page): (usize, u32)| {
+            entry::page(u64::from(page) * PAGE_BYTES as u64, (named && nth == 0).then_some(&name[..])).into()
+        };
+        Ok(place.pages().enumerate().map(entry).collect())
+    }
+}
+
+fn told(error: impl std::fmt::Display) -> Failed {
+    error.to_string()
+}
+
+/// Pages in the pieces in which they came.
+struct Stored {
+    pieces: VecDeque<Bytes>,
+    current: Bytes,
+}
+
+impl Stored {
+    fn new(pieces: Vec<Bytes>) -> Stored {
+        Stored { pieces: pieces.into(), current: Bytes::new() }
+    }
+
+    /// The next page; one that was torn is put together in `torn`.
+    fn next<'a>(&'a mut self, torn: &'a mut [u8; PAGE_BYTES]) -> &'a [u8] {
+        self.refill();
+        let front = self.pieces.front_mut().expect("as many pages as the head says");
+        if front.len() >= PAGE_BYTES {
+            self.current = front.split_to(PAGE_BYTES);
+            return &self.current;
+        }
+        let mut done = 0;
+        while done < PAGE_BYTES {
+            self.refill();
+            let front = self.pieces.front_mut().expect("as many pages as the head says");
+            let part = front.split_to(front.len().min(PAGE_BYTES - done));
+            torn[done..done + part.len()].copy_from_slice(&part);
+            done += part.len();
+        }
+        torn
+    }
+
+    /// The next page, as it is.
+    fn pass_on(&mut self, out: &mut VecDeque<Bytes>) {
+        let mut left = PAGE_BYTES;
+        while left > 0 {
+            self.refill();
+            let front = self.pieces.front_mut().expect("as many pages as the head says");
+            let part = front.split_to(front.len().min(left));
+            left -= part.len();
+            out.push_back(part);
+        }
+    }
+
+    fn refill(&mut self) {
+        while self.pieces.front().is_some_and(Bytes::is_empty) {
+            self.pieces.pop_front();
+        }
+    }
+}

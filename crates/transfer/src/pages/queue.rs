@@ -1,0 +1,87 @@
+//! What an intake has read and no path has had room for yet, in order.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use skein_pages::PAGE_BYTES;
+use skein_pages::record::RECORD_BYTES_MAX;
+
+use super::packers::Job;
+
+/// What waits for its turn.
+pub(crate) enum Queued {
+    /// Records that are as they will be.
+    Ready(Vec<Bytes>),
+    /// A batch that may be packed until its turn comes.
+    Job(Arc<Job>),
+    /// Nothing follows.
+    End,
+}
+
+impl Queued {
+    /// Bytes that it holds, and at most has on the wire.
+    fn bytes(&self) -> usize {
+        match self {
+            Queued::Ready(parts) => parts.iter().map(Bytes::len).sum(),
+            Queued::Job(job) => job.batch.content.len().max(PAGE_BYTES),
+            Queued::End => 0,
+        }
+    }
+}
+
+/// The queue of one stream: between its intake and its feeder.
+#[derive(Default)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Queued>,
+    bytes: usize,
+    closed: bool,
+}
+
+impl Queue {
+    /// Adds to its end, once less than `most` bytes wait. False: nobody takes anything from it any more.
+    pub(crate) fn push(&self, queued: Queued, most: usize) -> bool {
+        let mut state = self.state.lock();
+        while !state.closed && state.bytes >= most.max(1) {
+            self.changed.wait(&mut state);
+        }
+        state.bytes += queued.bytes();
+        state.waiting.push_back(queued);
+        self.changed.notify_all();
+        !state.closed
+    }
+
+    /// Waits for the first in it, and tells how many bytes it may become.
+    pub(crate) fn wait(&self) -> usize {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(first) = state.waiting.front() {
+                return first.bytes().min(RECORD_BYTES_MAX);
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Takes the first.
+    pub(crate) fn pop(&self) -> Option<Queued> {
+        let mut state = self.state.lock();
+        let first = state.waiting.pop_front()?;
+        state.bytes -= first.bytes();
+        self.changed.notify_all();
+        Some(first)
+    }
+
+    /// Nobody takes anything from it any more.
+    pub(crate) fn close(&self) {
+        let mut state = self.state.lock();
+        *state = State { closed: true, ..State::default() };
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,123 @@
+//! Reading a local socket: with a buffer where things are small, without one where they are large.
+
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// Who reads a held socket looks so many milliseconds later whether its stream was torn down.
+const HELD_WAIT: u8 = 200;
+
+/// Bytes from the local socket.
+pub(crate) struct Tap<'a> {
+    socket: &'a UnixStream,
+    /// Nobody shuts the socket down to free who waits for it: see [`crate::Live::open_held`].
+    held: bool,
+    /// The stream is of no more use.
+    is_over: &'a dyn Fn() -> bool,
+    buffer: Vec<u8>,
+    filled: std::ops::Range<usize>,
+    pub(crate) bytes: u64,
+}
+
+/// There is nothing more to read.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// The local end has said all.
+    Eof,
+    /// The stream was torn down.
+    Over,
+    /// The socket broke.
+    Broke(io::Error),
+}
+
+impl<'a> Tap<'a> {
+    /// `buffer`: its size in bytes.
+    pub(crate) fn new(socket: &'a UnixStream, held: bool, is_over: &'a dyn Fn() -> bool, buffer: usize) -> Tap<'a> {
+        Tap { socket, held, is_over, buffer: vec![0; buffer], filled: 0..0, bytes: 0 }
+    }
+
+    /// What is buffered.
+    pub(crate) fn buffered(&self) -> &[u8] {
+        &self.buffer[self.filled.clone()]
+    }
+
+    /// Done with the first buffered bytes.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.filled.start += bytes;
+    }
+
+    /// Whether reading would have to wait.
+    pub(crate) fn is_dry(&self) -> bool {
+        !matches!(poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO), Ok(1..))
+    }
+
+    /// Buffers at least `least` bytes, which have to fit in.
+    pub(crate) fn fill(&mut self, least: usize) -> Result<(), Ended> {
+        debug_assert!(least <= self.buffer.len());
+        while self.filled.len() < least {
+            if self.filled.start > 0 {
+                self.buffer.copy_within(self.filled.clone(), 0);
+                self.filled = 0..self.filled.len();
+            }
+            let end = self.filled.end;
+            let mut buffer = std::mem::take(&mut self.buffer);
+            let read = self.read(&mut buffer[end..]);
+            self.buffer = buffer;
+            self.filled.end += read?;
+        }
+        Ok(())
+    }
+
+    /// Fills `out`, first with what is buffered, then from the socket. On an end, tells how far it came.
+    pub(crate) fn read_exact(&mut self, out: &mut [u8]) -> Result<(), (Ended, usize)> {
+        let mut done = self.filled.len().min(out.len());
+        out[..done].copy_from_slice(&self.buffered()[..done]);
+        self.consume(done);
+        while done < out.len() {
+            done += self.read(&mut out[done..]).map_err(|ended| (ended, done))?;
+        }
+        Ok(())
+    }
+
+    /// At least a byte of what is buffered, or of what the socket has.
+    pub(crate) fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Ended> {
+        if self.filled.is_empty() {
+            return self.read(out);
+        }
+        let bytes = self.filled.len().min(out.len());
+        out[..bytes].copy_from_slice(&self.buffered()[..bytes]);
+        self.consume(bytes);
+        Ok(bytes)
+    }
+
+    /// Reads at least a byte.
+    fn read(&mut self, out: &mut [u8]) -> Result<usize, Ended> {
+        loop {
+            self.wait()?;
+            match self.socket.read(out) {
+                Ok(0) => return Err(Ended::Eof),
+                Ok(bytes) => {
+                    self.bytes += bytes as u64;
+                    return Ok(bytes);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Ended::Broke(error)),
+            }
+        }
+    }
+
+    fn wait(&self) -> Result<(), Ended> {
+        // A socket that is not held is shut down to free who reads it.
+        while self.held {
+            match poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], PollTimeout::from(HELD_WAIT)) {
+                Ok(1..) => break,
+                Ok(_) if (self.is_over)() => return Err(Ended::Over),
+                Ok(_) | Err(nix::Error::EINTR) => {}
+                Err(error) => return Err(Ended::Broke(error.into())),
+            }
+        }
+        Ok(())
+    }
+}
