@@ -1,0 +1,81 @@
+//! Which of two records of one page is the newer.
+
+use crate::main::{Barrier, Item};
+use crate::multifd::Packet;
+
+/// Counts the barriers of one connection, the main channel or a multifd channel. Their number is the **version** of the pages
+/// that come next there: of two records of one page, on whichever connections, the one with the higher version is the newer,
+/// and no page has two with one version. That is what the target's QEMU keeps, too: at a barrier it reads on nowhere
+/// before it has read everything before it everywhere (`multifd_recv_sync_main`).
+///
+/// # What a barrier is
+///
+/// On a multifd channel a packet with SYNC; before QEMU 9.0 it may have pages, which are *before* the barrier (`multifd_recv_thread`).
+///
+/// On main, by the machine type (`multifd-flush-after-each-section`, on up to 8.0, in `hw_compat_8_0`):
+///
+/// | multifd | machine type | barrier |
+/// |---|---|---|
+/// | yes | 8.1 and later | each MULTIFD_FLUSH, one for a scan of all RAM (`find_dirty_block`) |
+/// | yes | 8.0 and earlier | each EOS, one for a section |
+/// | no | any | each EOS; with QEMU 8.1 and machine types from 8.1 on, each MULTIFD_FLUSH, which it sends needlessly |
+///
+/// A machine type's name does not always tell (distributions have their own), but the stream does: the first section of
+/// `ram`, which has no pages, ends with `MULTIFD_FLUSH EOS` in the one case and with `EOS` in the other (`ram_save_setup`). So the
+/// first such word is the kind that counts ([`Barriers::by`]).
+///
+/// # Why a page comes once between two of them
+///
+/// Read in `migration/ram.c` and `multifd.c` of QEMU 7.2 and 10.0. A page is sent when its dirty bit is cleared, and the bits are set
+/// again only by a sync with KVM's or TCG's log (`migration_bitmap_sync`). No sync happens within a section: `ram_save_iterate` holds the
+/// bitmap's lock (10.0), or does it in the same thread (7.2). A scan of all RAM may see a sync, between two of its sections; but it only
+/// moves forward, so what it has passed comes again after the flush at the end of RAM. The channels' threads keep to it: whoever sets
+/// SYNC waits until each channel has written it, and with it all pages before.
+///
+/// The exception: when a RAM block is added or removed in the middle of a scan, `ram_state_reset` begins it anew without a barrier.
+/// QEMU itself does not order the channels' pages then. Plugging in memory is refused during a migration.
+///
+/// # At the end
+///
+/// At [`Item::RamEnd`], main and all channels have the same count. Except with QEMU 9.0 to 9.2 and [`Barrier::Flush`]: each channel then ends
+/// with one SYNC for which main has no word ("Further remove the SYNC on complete", mended in 10.0, says why that does no harm). No page
+/// follows it. So all pages before the end have been seen when each channel's count is **at least** main's.
+///
+/// In postcopy all this ends: pages are sent as the target asks for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Barriers {
+    count: u64,
+    by: Option<Barrier>,
+}
+
+impl Barriers {
+    /// At the begin of a connection.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many there were: the version of a page that comes now.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Which words of the main channel are barriers, once the first section of `ram` has told.
+    pub fn by(&self) -> Option<Barrier> {
+        self.by
+    }
+
+    /// An item of the main channel.
+    pub fn item(&mut self, item: &Item) {
+        let word = match item {
+            Item::Barrier(word) => *word,
+            Item::RamEnd => Barrier::EndOfSection,
+            _ => return,
+        };
+        self.count += u64::from(*self.by.get_or_insert(word) == word);
+    }
+
+    /// A packet of a multifd channel, whose pages have the version from before.
+    pub fn packet(&mut self, packet: &Packet) {
+        self.count += u64::from(packet.is_sync());
+    }
+}

@@ -1,0 +1,335 @@
+//! A multifd channel: an initial packet, then packets of pages of one RAM block each, or of a device's state.
+//!
+//! The layouts are those of QEMU's `migration/multifd.h` and `multifd.c`: `MultiFDInit_t`, `MultiFDPacket_t`,
+//! `MultiFDPacketDeviceState_t`. QEMU before 9.0 has no zero pages in packets, may set SYNC on a packet with pages, and
+//! leaves in a packet what an earlier one had: offsets past its own, and in one without pages the block and the payload's size.
+
+use crate::{BLOCK_NAME_BYTES_MAX, NotUnderstood, PAGE_BYTES, block_name, is_page};
+
+/// The first word of every packet.
+pub const MAGIC: u32 = 0x1122_3344;
+const VERSION: u32 = 1;
+/// The first packet of a channel.
+pub const INIT_BYTES: usize = 64;
+/// What all later packets begin with: magic, version, flags.
+const COMMON_BYTES: usize = 12;
+/// The header of a packet of pages, however many it has.
+pub const PACKET_BYTES: usize = OFFSETS_AT + 8 * PAGES_MAX;
+/// The header of a packet of a device's state.
+pub const DEVICE_STATE_BYTES: usize = 276;
+/// The most pages of a packet: `MULTIFD_PACKET_SIZE`, 512 KiB.
+pub const PAGES_MAX: usize = 128;
+/// The longest payload of a packet of pages: what QEMU takes for compressed ones, twice `MULTIFD_PACKET_SIZE`.
+pub const PAYLOAD_BYTES_MAX: usize = 2 * PAGES_MAX * PAGE_BYTES;
+
+const FLAGS_AT: usize = 8;
+const PAGES_ALLOC_AT: usize = 12;
+const NORMAL_PAGES_AT: usize = 16;
+const NEXT_PACKET_SIZE_AT: usize = 20;
+const PACKET_NUM_AT: usize = 24;
+const ZERO_PAGES_AT: usize = 32;
+const NAME_AT: usize = 64;
+const OFFSETS_AT: usize = NAME_AT + BLOCK_NAME_BYTES_MAX + 1;
+/// Of a device's state.
+const PAYLOAD_BYTES_AT: usize = 272;
+
+const SYNC: u32 = 0x01;
+const COMPRESSION: u32 = 0x3e;
+/// None, zlib, zstd, QPL, UADK, QATzip.
+const COMPRESSIONS: [u32; 6] = [0, 0x02, 0x04, 0x08, 0x10, 0x20];
+const DEVICE_STATE: u32 = 0x40;
+
+/// What a channel goes on with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Head {
+    /// A part of a header, which the parser keeps. It needs [`Parser::need`] more bytes.
+    More,
+    /// The first packet, [`INIT_BYTES`] long.
+    Init {
+        /// Of the channel, from 0; channels connect in any order.
+        id: u8,
+        /// Of the VM, or zeros.
+        uuid: [u8; 16],
+    },
+    /// Pages of a RAM block, or a barrier: [`Packet::payload_bytes`] follow.
+    Packet(Packet),
+    /// State of a device.
+    DeviceState {
+        /// All of the header.
+        header: Box<[u8; DEVICE_STATE_BYTES]>,
+        /// How many bytes follow: whatever the source claims, up to 4 GiB.
+        payload_bytes: u32,
+    },
+}
+
+/// Reads the headers of a channel. Payloads are the caller's, who takes them off the connection before the next header.
+#[derive(Debug, Default)]
+pub struct Parser {
+    /// The header so far.
+    kept: Vec<u8>,
+    begun: bool,
+    failed: Option<NotUnderstood>,
+}
+
+impl Parser {
+    /// At the begin of a channel.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many bytes [`Parser::head`] is to be given next; 0 once something was not understood.
+    pub fn need(&self) -> usize {
+        match (self.begun, &self.kept[..]) {
+            _ if self.failed.is_some() => 0,
+            (false, _) => INIT_BYTES,
+            (true, []) => COMMON_BYTES,
+            (true, common) if be32(common, FLAGS_AT) == DEVICE_STATE => DEVICE_STATE_BYTES - COMMON_BYTES,
+            (true, _) => PACKET_BYTES - COMMON_BYTES,
+        }
+    }
+
+    /// What was given and is in no [`Head`] yet. With it begins what is opaque after an error.
+    pub fn kept(&self) -> &[u8] {
+        &self.kept
+    }
+
+    /// Reads the next part of a header. After an error it stays with that.
+    ///
+    /// # Panics
+    ///
+    /// If it is not given [`Parser::need`] bytes.
+    pub fn head(&mut self, bytes: &[u8]) -> Result<Head, NotUnderstood> {
+        assert_eq!(bytes.len(), self.need(), "a header is given in the parts that were asked for");
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.kept.extend_from_slice(bytes);
+        match read(&self.kept, self.begun) {
+            Ok(Head::More) => Ok(Head::More),
+            Ok(head) => {
+                self.kept.clear();
+                self.begun = true;
+                Ok(head)
+            }
+            Err(error) => {
+                self.failed = Some(error.clone());
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Reads a header, which is as long as [`Parser::need`] says, or the common part of one.
+fn read(bytes: &[u8], begun: bool) -> Result<Head, NotUnderstood> {
+    let (magic, version) = (be32(bytes, 0), be32(bytes, 4));
+    if (magic, version) != (MAGIC, VERSION) {
+        return Err(NotUnderstood::Format { magic, version });
+    }
+    if !begun {
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&bytes[8..24]);
+        return Ok(Head::Init { id: bytes[24], uuid });
+    }
+    let flags = be32(bytes, FLAGS_AT);
+    let of_pages = flags & !(SYNC | COMPRESSION) == 0 && COMPRESSIONS.contains(&(flags & COMPRESSION));
+    if !of_pages && flags != DEVICE_STATE {
+        return Err(NotUnderstood::Flags(flags));
+    }
+    if bytes.len() == COMMON_BYTES {
+        return Ok(Head::More);
+    }
+    if of_pages {
+        return Packet::read(boxed(bytes)).map(Head::Packet);
+    }
+    match be32(bytes, PAYLOAD_BYTES_AT) {
+        // QEMU refuses it, too.
+        0 => Err(NotUnderstood::Packet { what: "has no state of a device" }),
+        payload_bytes => Ok(Head::DeviceState { header: boxed(bytes), payload_bytes }),
+    }
+}
+
+/// The header of a packet of pages of one RAM block; both kinds may be absent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    header: Box<[u8; PACKET_BYTES]>,
+    normal_pages: usize,
+    zero_pages: usize,
+}
+
+impl Packet {
+    /// Checks the numbers; flags, magic and version were.
+    fn read(header: Box<[u8; PACKET_BYTES]>) -> Result<Self, NotUnderstood> {
+        let number = |at| be32(&header[..], at) as usize;
+        let (normal_pages, zero_pages) = (number(NORMAL_PAGES_AT), number(ZERO_PAGES_AT));
+        let packet = |what| Err(NotUnderstood::Packet { what });
+        // Each by itself first: their sum might not fit.
+        if normal_pages > PAGES_MAX || zero_pages > PAGES_MAX || normal_pages + zero_pages > PAGES_MAX {
+            return packet("has more pages than fit");
+        }
+        match number(PAGES_ALLOC_AT) {
+            PAGES_MAX => {}
+            // A SYNC of QEMU from 9.0 on.
+            0 if normal_pages + zero_pages == 0 => {}
+            _ => return packet("is for pages of another size"),
+        }
+        let packet_read = Self { header, normal_pages, zero_pages };
+        if packet_read.has_pages() && packet_read.name().is_none() {
+            return packet("has pages of no RAM block");
+        }
+        if !packet_read.normal().chain(packet_read.zero()).all(is_page) {
+            return packet("has a page that begins nowhere");
+        }
+        if packet_read.payload_bytes() > PAYLOAD_BYTES_MAX {
+            return packet("claims more payload than fits");
+        }
+        Ok(packet_read)
+    }
+
+    /// As it was on the wire.
+    pub fn header(&self) -> &[u8; PACKET_BYTES] {
+        &self.header
+    }
+
+    /// Its flags, as on the wire.
+    pub fn flags(&self) -> u32 {
+        be32(&self.header[..], FLAGS_AT)
+    }
+
+    /// Whether the channel has a barrier *after* its pages.
+    pub fn is_sync(&self) -> bool {
+        self.flags() & SYNC != 0
+    }
+
+    /// Whether QEMU compressed its normal pages: the payload is opaque, and with zlib and zstd part of one stream for the whole
+    /// channel.
+    pub fn is_compressed(&self) -> bool {
+        self.flags() & COMPRESSION != 0
+    }
+
+    /// Whether it has pages, normal or zero.
+    pub fn has_pages(&self) -> bool {
+        self.normal_pages + self.zero_pages > 0
+    }
+
+    /// How many bytes follow the header, at most [`PAYLOAD_BYTES_MAX`]. Uncompressed, these are its normal pages in their order.
+    pub fn payload_bytes(&self) -> usize {
+        match self.normal_pages {
+            // QEMU before 9.0 leaves the size of an earlier packet there.
+            0 => 0,
+            _ if self.is_compressed() => be32(&self.header[..], NEXT_PACKET_SIZE_AT) as usize,
+            // The receiving QEMU looks at nothing else either.
+            pages => pages * PAGE_BYTES,
+        }
+    }
+
+    /// The RAM block; in a packet without pages it means nothing, and may be empty.
+    pub fn block(&self) -> &str {
+        self.name().unwrap_or_default()
+    }
+
+    fn name(&self) -> Option<&str> {
+        let name = &self.header[NAME_AT..OFFSETS_AT];
+        let length = name.iter().position(|byte| *byte == 0)?;
+        block_name(&name[..length])
+    }
+
+    /// Where in the block the pages of the payload begin, in bytes.
+    pub fn normal(&self) -> impl ExactSizeIterator<Item = u64> + Clone + '_ {
+        self.offsets(0, self.normal_pages)
+    }
+
+    /// Where in the block the pages of zeros begin, in bytes. Only QEMU from 9.0 on sends and heeds them.
+    pub fn zero(&self) -> impl ExactSizeIterator<Item = u64> + Clone + '_ {
+        self.offsets(self.normal_pages, self.zero_pages)
+    }
+
+    fn offsets(&self, first: usize, pages: usize) -> impl ExactSizeIterator<Item = u64> + Clone + '_ {
+        (first..first + pages).map(|page| be64(&self.header[..], OFFSETS_AT + 8 * page))
+    }
+
+    /// Its fields, if the header is made of nothing else. Not so where QEMU before 9.0 left something of an earlier packet in it.
+    pub fn canonical(&self) -> Option<Canonical> {
+        let canonical = Canonical {
+            flags: self.flags(),
+            pages_alloc: be32(&self.header[..], PAGES_ALLOC_AT),
+            next_packet_size: be32(&self.header[..], NEXT_PACKET_SIZE_AT),
+            packet_num: be64(&self.header[..], PACKET_NUM_AT),
+            block: self.block().into(),
+            normal: self.normal().collect(),
+            zero: self.zero().collect(),
+        };
+        (canonical.header()? == self.header).then_some(canonical)
+    }
+
+    /// The same header without pages, which no payload follows: what is left of a packet whose pages were placed by other
+    /// means. Its SYNC and its number stay.
+    pub fn without_pages(&self) -> Box<[u8; PACKET_BYTES]> {
+        let mut header = self.header.clone();
+        for at in [NORMAL_PAGES_AT, ZERO_PAGES_AT, NEXT_PACKET_SIZE_AT] {
+            header[at..at + 4].fill(0);
+        }
+        header
+    }
+}
+
+/// The fields of a packet's header. They are not checked, and may have come from anywhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Canonical {
+    /// See [`Packet::flags`].
+    pub flags: u32,
+    /// Room for pages: [`PAGES_MAX`], or 0.
+    pub pages_alloc: u32,
+    /// The payload's bytes, or what an earlier packet left.
+    pub next_packet_size: u32,
+    /// Counts the packets of all channels.
+    pub packet_num: u64,
+    /// See [`Packet::block`].
+    pub block: String,
+    /// See [`Packet::normal`].
+    pub normal: Vec<u64>,
+    /// See [`Packet::zero`].
+    pub zero: Vec<u64>,
+}
+
+impl Canonical {
+    /// The header with these fields; none if the name or the pages do not fit in one.
+    pub fn header(&self) -> Option<Box<[u8; PACKET_BYTES]>> {
+        let pages = self.normal.len().checked_add(self.zero.len())?;
+        if pages > PAGES_MAX || self.block.len() > BLOCK_NAME_BYTES_MAX {
+            return None;
+        }
+        let mut header = Box::new([0; PACKET_BYTES]);
+        let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &MAGIC.to_be_bytes());
+        put(4, &VERSION.to_be_bytes());
+        put(FLAGS_AT, &self.flags.to_be_bytes());
+        put(PAGES_ALLOC_AT, &self.pages_alloc.to_be_bytes());
+        put(NORMAL_PAGES_AT, &(self.normal.len() as u32).to_be_bytes());
+        put(NEXT_PACKET_SIZE_AT, &self.next_packet_size.to_be_bytes());
+        put(PACKET_NUM_AT, &self.packet_num.to_be_bytes());
+        put(ZERO_PAGES_AT, &(self.zero.len() as u32).to_be_bytes());
+        put(NAME_AT, self.block.as_bytes());
+        for (page, offset) in self.normal.iter().chain(&self.zero).enumerate() {
+            put(OFFSETS_AT + 8 * page, &offset.to_be_bytes());
+        }
+        Some(header)
+    }
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[at..at + N]);
+    array
+}
+
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(array(bytes, at))
+}
+
+fn be64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(array(bytes, at))
+}
+
+fn boxed<const N: usize>(bytes: &[u8]) -> Box<[u8; N]> {
+    Box::new(array(bytes, 0))
+}

@@ -1,0 +1,82 @@
+//! Reading numbers off the front of what has arrived.
+
+use crate::NotUnderstood;
+
+/// Why a record could not be read.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// It takes this many bytes at least.
+    Short(usize),
+    /// It is none.
+    Bad(NotUnderstood),
+}
+
+impl From<NotUnderstood> for Stop {
+    fn from(error: NotUnderstood) -> Self {
+        Self::Bad(error)
+    }
+}
+
+/// Takes big-endian numbers and bytes off what has arrived.
+#[derive(Debug, Clone)]
+pub(crate) struct Take<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Take<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    /// How much was taken.
+    pub fn taken(&self) -> usize {
+        self.at
+    }
+
+    pub fn bytes(&mut self, length: usize) -> Result<&'a [u8], Stop> {
+        let end = self.at + length;
+        let taken = self.bytes.get(self.at..end).ok_or(Stop::Short(end))?;
+        self.at = end;
+        Ok(taken)
+    }
+
+    /// Some of the next `most` bytes: as many as there are. Returns how many.
+    pub fn some(&mut self, most: u64) -> Result<u64, Stop> {
+        let there = self.bytes.len() - self.at;
+        if there == 0 {
+            return Err(Stop::Short(self.at + 1));
+        }
+        let length = most.min(there as u64);
+        self.at += length as usize;
+        Ok(length)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Stop> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.bytes(N)?);
+        Ok(array)
+    }
+
+    pub fn u8(&mut self) -> Result<u8, Stop> {
+        Ok(u8::from_be_bytes(self.array()?))
+    }
+
+    pub fn u16(&mut self) -> Result<u16, Stop> {
+        Ok(u16::from_be_bytes(self.array()?))
+    }
+
+    pub fn u32(&mut self) -> Result<u32, Stop> {
+        Ok(u32::from_be_bytes(self.array()?))
+    }
+
+    pub fn u64(&mut self) -> Result<u64, Stop> {
+        Ok(u64::from_be_bytes(self.array()?))
+    }
+
+    /// A string behind its length in one byte.
+    pub fn str8(&mut self) -> Result<&'a [u8], Stop> {
+        let length = self.u8()?;
+        self.bytes(length.into())
+    }
+}
