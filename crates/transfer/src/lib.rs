@@ -22,13 +22,14 @@ mod connection;
 mod dialer;
 mod handshake;
 mod live;
+pub mod pages;
 mod pool;
 mod stream;
 
 pub use acceptor::{Acceptor, AcceptorSettings};
 pub use addresses::{Addresses, keep_arp_apart};
 pub use dialer::{Dialer, DialerSettings, StartError};
-pub use live::{Incoming, Live, PathInfo, PathSnapshot, Snapshot};
+pub use live::{Content, Incoming, Live, PathInfo, PathSnapshot, Snapshot};
 pub use skein_core::StreamId;
 pub use skein_core::session::OpenError;
 
@@ -44,4 +45,6 @@ pub enum ResetCode {
     NotAllowed = 3,
     /// Too much at once.
     Busy = 4,
+    /// What the stream carries makes no sense, or cannot be dealt with.
+    Unsound = 5,
 }

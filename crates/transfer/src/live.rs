@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 use crate::connection::Outlet;
 use crate::pool::Pool;
 use crate::stream::Egress;
-use crate::{ResetCode, connection, stream};
+use crate::{ResetCode, connection, pages, stream};
 
 /// How often a session is told the time.
 const TICK: Duration = Duration::from_millis(50);
@@ -50,6 +50,17 @@ pub struct PathInfo {
     pub local: SocketAddr,
     /// The other end's address.
     pub remote: SocketAddr,
+}
+
+/// What a stream carries.
+#[derive(Clone)]
+pub enum Content {
+    /// Bytes, as they are.
+    Bytes,
+    /// A migration, whose source is here.
+    Source(Arc<pages::Source>),
+    /// A migration, whose target is here.
+    Target(Arc<pages::Target>),
 }
 
 /// A session at a moment, for people and programs.
@@ -238,35 +249,34 @@ impl Live {
     }
 
     /// Opens a stream to `target` at the peer and joins it to `socket`.
-    pub fn open(self: &Arc<Self>, target: &str, socket: UnixStream) -> Result<StreamId, OpenError> {
-        self.open_and_join(target, socket, false)
-    }
-
-    /// As [`Self::open`], but `socket` stays open when the stream is torn down, and what comes from it is dropped, until its
-    /// other end closes it or the caller shuts it down.
-    pub fn open_held(self: &Arc<Self>, target: &str, socket: UnixStream) -> Result<StreamId, OpenError> {
-        self.open_and_join(target, socket, true)
-    }
-
-    fn open_and_join(self: &Arc<Self>, target: &str, socket: UnixStream, held: bool) -> Result<StreamId, OpenError> {
+    ///
+    /// `held`: the socket stays open when the stream is torn down, and what comes from it is dropped, until its other end
+    /// closes it or the caller shuts it down.
+    pub fn open(
+        self: &Arc<Self>,
+        target: &str,
+        socket: UnixStream,
+        content: Content,
+        held: bool,
+    ) -> Result<StreamId, OpenError> {
         let id = self.with(|state, _| {
             let id = state.core.open(target)?;
             state.streams.insert(id, StreamHandle::new());
             Ok(id)
         })?;
-        self.join_as(id, socket, held);
+        self.join_as(id, socket, content, held);
         Ok(id)
     }
 
     /// Joins a stream to its local end: bytes flow until both directions are done.
-    pub fn join(self: &Arc<Self>, id: StreamId, socket: UnixStream) {
-        self.join_as(id, socket, false);
+    pub fn join(self: &Arc<Self>, id: StreamId, socket: UnixStream, content: Content) {
+        self.join_as(id, socket, content, false);
     }
 
-    fn join_as(self: &Arc<Self>, id: StreamId, socket: UnixStream, held: bool) {
+    fn join_as(self: &Arc<Self>, id: StreamId, socket: UnixStream, content: Content, held: bool) {
         // As much as the kernel grants (net.core.wmem_max): less waking of two threads for each packet of multifd.
         let _ = socket2::SockRef::from(&socket).set_send_buffer_size(SOCKET_BYTES);
-        let egress = Arc::new(Egress::new(Arc::new(socket), held));
+        let egress = Arc::new(Egress::new(id, Arc::new(socket), &content, held));
         let writable = self.with(|state, _| {
             let handle = state.streams.get_mut(&id)?;
             handle.egress = Some(egress.clone());
@@ -276,7 +286,11 @@ impl Live {
         // Torn down while its local end was being connected: dropping the socket says so.
         let Some(writable) = writable else { return };
         let (live, from) = (self.clone(), egress.clone());
-        let threads = spawn("ingest", move || stream::ingest(&live, id, &from, &writable)).and_then(|ingest| {
+        let threads = spawn("ingest", move || match content {
+            Content::Source(source) => pages::ingest(&live, id, &from, &writable, &source),
+            content => stream::ingest(&live, id, &from, &writable, matches!(content, Content::Target(_))),
+        })
+        .and_then(|ingest| {
             let live = self.clone();
             spawn("egress", move || {
                 stream::egress(&live, id, &egress, ingest);

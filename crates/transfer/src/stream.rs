@@ -15,10 +15,12 @@ use parking_lot::{Condvar, Mutex};
 use skein_core::limits::CHUNK_BYTES_MAX;
 use skein_core::{Received, StreamId};
 use skein_link::send_pieces;
-use tracing::{debug, info};
+use skein_pages::record;
+use tracing::{debug, info, warn};
 
 use crate::ResetCode;
-use crate::live::{Live, Urge};
+use crate::live::{Content, Live, Urge};
+use crate::pages::{Answers, Placer, Step};
 
 /// A shorter read is copied into memory of its size, so that the pooled buffer can be read into again.
 const SHORT_READ: usize = CHUNK_BYTES_MAX / 4;
@@ -31,8 +33,9 @@ const HELD_WAIT: u8 = 200;
 /// What a local end said before it broke may take this long to reach the peer.
 const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
 
-/// Reads the local socket into the session until its end. Returns the number of bytes.
-pub(crate) fn ingest(live: &Live, id: StreamId, egress: &Egress, writable: &Condvar) -> u64 {
+/// Reads the local socket into the session until its end. Returns the number of bytes. `in_records`: what is read goes in
+/// records, since others go on the stream, too.
+pub(crate) fn ingest(live: &Live, id: StreamId, egress: &Egress, writable: &Condvar, in_records: bool) -> u64 {
     let socket = &*egress.socket;
     let mut bytes = 0;
     let mut buffer = live.pool.take(CHUNK_BYTES_MAX);
@@ -67,19 +70,19 @@ pub(crate) fn ingest(live: &Live, id: StreamId, egress: &Egress, writable: &Cond
             }
         };
         bytes += data.len() as u64;
-        hand_over(live, id, data);
+        let head = in_records.then(|| record::bytes_head(data.len()));
+        hand_over(live, id, head.into_iter().chain([data]));
     }
-    // Torn down. Whoever writes to a held socket must not be stopped by that.
-    while egress.held && { socket }.read(buffer.as_mut()).is_ok_and(|n| n > 0) {}
+    egress.drain_held();
     bytes
 }
 
-/// Hands bytes to the session, and sends them if a connection waits for some.
-fn hand_over(live: &Live, id: StreamId, data: Bytes) {
+/// Hands bytes to the session, all at once, and sends them if a connection waits for some.
+pub(crate) fn hand_over(live: &Live, id: StreamId, parts: impl IntoIterator<Item = Bytes>) {
     let mut free = None;
     {
         let mut state = live.lock();
-        state.core.send(live.now(), id, data);
+        state.core.send_parts(live.now(), id, parts);
         live.settle(&mut state, Urge::Connection(&mut free));
     }
     if let Some((connection, outlet)) = free {
@@ -135,11 +138,43 @@ struct Leaving {
     total: u64,
     /// What comes after the pieces: nothing more.
     end: Option<Received>,
+    apart: Apart,
+}
+
+/// How what is received becomes what is written.
+#[derive(Default)]
+enum Apart {
+    /// It is the same.
+    #[default]
+    Same,
+    /// The target's words at the source.
+    Answers(Answers),
+    /// Pages at the target.
+    Placer(Placer),
 }
 
 impl Egress {
-    pub(crate) fn new(socket: Arc<UnixStream>, held: bool) -> Egress {
-        Egress { socket, held, leaving: Mutex::default(), wake: Condvar::new() }
+    pub(crate) fn new(id: StreamId, socket: Arc<UnixStream>, content: &Content, held: bool) -> Egress {
+        let apart = match content {
+            Content::Bytes => Apart::Same,
+            Content::Source(source) => Apart::Answers(Answers::new(source.clone())),
+            Content::Target(target) => Apart::Placer(Placer::new(target.clone(), id)),
+        };
+        Egress { socket, held, leaving: Mutex::new(Leaving { apart, ..Leaving::default() }), wake: Condvar::new() }
+    }
+
+    pub(crate) fn socket(&self) -> &UnixStream {
+        &self.socket
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.held
+    }
+
+    /// The stream was torn down. Whoever writes to a held socket must not be stopped by that.
+    pub(crate) fn drain_held(&self) {
+        let mut buffer = [0; SHORT_READ];
+        while self.held && { &*self.socket }.read(&mut buffer).is_ok_and(|n| n > 0) {}
     }
 
     /// Frees an ingest that reads or an egress that writes.
@@ -157,7 +192,7 @@ impl Egress {
 /// Writes what has arrived on a stream, as much as its socket takes without waiting.
 pub(crate) fn deliver_now(live: &Live, id: StreamId, egress: &Egress) {
     let done = match egress.leaving.try_lock() {
-        Some(mut leaving) => matches!(deliver(live, id, &egress.socket, &mut leaving, false), Ok(true)),
+        Some(mut leaving) => matches!(deliver(live, id, &egress.socket, &mut leaving, false), Ok(Delivered::All)),
         None => false,
     };
     if !done {
@@ -165,11 +200,27 @@ pub(crate) fn deliver_now(live: &Live, id: StreamId, egress: &Egress) {
     }
 }
 
-/// Writes what has arrived. False: the socket takes no more, or the end has come.
-fn deliver(live: &Live, id: StreamId, socket: &UnixStream, leaving: &mut Leaving, wait: bool) -> io::Result<bool> {
+/// How far delivering came.
+enum Delivered {
+    /// Nothing more has arrived.
+    All,
+    /// The socket takes no more, or the stream waits for others.
+    Some,
+    /// The end has come.
+    End,
+}
+
+/// Writes what has arrived.
+fn deliver(live: &Live, id: StreamId, socket: &UnixStream, leaving: &mut Leaving, wait: bool) -> io::Result<Delivered> {
     loop {
         if !write(socket, leaving, wait)? {
-            return Ok(false);
+            return Ok(Delivered::Some);
+        }
+        if !leaving.take_apart(live, id, wait)? {
+            return Ok(Delivered::Some);
+        }
+        if !leaving.pieces.is_empty() {
+            continue;
         }
         let mut state = live.lock();
         state.core.consumed(id, std::mem::take(&mut leaving.written));
@@ -178,15 +229,50 @@ fn deliver(live: &Live, id: StreamId, socket: &UnixStream, leaving: &mut Leaving
             match state.core.receive(id) {
                 Received::Data(piece) => {
                     gathered += piece.len();
-                    leaving.pieces.push_back(piece);
+                    match &mut leaving.apart {
+                        Apart::Same => leaving.pieces.push_back(piece),
+                        // What it holds is bounded by the longest record, so that it may be longer than a window.
+                        Apart::Answers(answers) => {
+                            state.core.consumed(id, piece.len() as u64);
+                            answers.push(piece);
+                        }
+                        Apart::Placer(placer) => {
+                            state.core.consumed(id, piece.len() as u64);
+                            placer.push(piece);
+                        }
+                    }
                 }
                 Received::Pending => break,
                 end => leaving.end = Some(end),
             }
         }
         live.settle(&mut state, Urge::Threads);
-        if leaving.pieces.is_empty() {
-            return Ok(leaving.end.is_none());
+        if gathered == 0 {
+            return Ok(if leaving.end.is_none() { Delivered::All } else { Delivered::End });
+        }
+    }
+}
+
+impl Leaving {
+    /// What was received becomes what is to be written. False: not yet.
+    fn take_apart(&mut self, live: &Live, id: StreamId, wait: bool) -> io::Result<bool> {
+        let mut answers = Vec::new();
+        let step = match &mut self.apart {
+            Apart::Same => return Ok(true),
+            Apart::Answers(answers) => answers.step(&mut self.pieces).map(|()| Step::Done),
+            Apart::Placer(placer) => placer.step(&mut self.pieces, &mut answers, wait),
+        };
+        if !answers.is_empty() {
+            live.with(|state, now| state.core.send_parts(now, id, answers));
+        }
+        match step {
+            Ok(Step::Done) => Ok(true),
+            Ok(Step::Waits) => Ok(false),
+            Err(why) => {
+                warn!(session = %live.id, peer = live.peer, stream = id.0, "{why}");
+                live.reset(id, ResetCode::Unsound, &why);
+                Err(io::Error::other(why))
+            }
         }
     }
 }
@@ -196,7 +282,8 @@ fn write(socket: &UnixStream, leaving: &mut Leaving, wait: bool) -> io::Result<b
     while !leaving.pieces.is_empty() {
         match send_pieces(socket, &mut leaving.pieces, wait) {
             Ok(bytes) => {
-                leaving.written += bytes as u64;
+                // What was taken apart was told of before.
+                leaving.written += if matches!(leaving.apart, Apart::Same) { bytes as u64 } else { 0 };
                 leaving.total += bytes as u64;
             }
             Err(nix::Error::EINTR) => {}
@@ -214,16 +301,26 @@ pub(crate) fn egress(live: &Live, id: StreamId, egress: &Egress, ingest: JoinHan
     let (bytes_from_peer, broke) = loop {
         wait_for_data(live, id, egress);
         let mut leaving = egress.leaving.lock();
-        let result = deliver(live, id, socket, &mut leaving, true);
-        match leaving.end.take() {
-            _ if result.is_err() => break (leaving.total, result.err()),
-            None => continue,
-            Some(Received::Reset(_, reason)) => {
+        let delivered = loop {
+            match deliver(live, id, socket, &mut leaving, true) {
+                // The stream waits for others; that ends if it is torn down.
+                Ok(Delivered::Some) if !live.lock().core.is_reset(id) => {}
+                delivered => break delivered,
+            }
+        };
+        match (delivered, leaving.end.take()) {
+            (Err(error), _) => break (leaving.total, Some(error)),
+            (_, Some(Received::Reset(_, reason))) => {
                 ended = reason;
                 egress.shut_down();
             }
             // Half a close: the other direction may go on.
-            Some(_) => egress.shut(Shutdown::Write),
+            (_, Some(_)) => egress.shut(Shutdown::Write),
+            (Ok(Delivered::Some), None) => {
+                ended = "torn down".into();
+                egress.shut_down();
+            }
+            (_, None) => continue,
         }
         break (leaving.total, None);
     };
@@ -251,7 +348,7 @@ fn wait_for_data(live: &Live, id: StreamId, egress: &Egress) {
 }
 
 /// The local end is gone: so is the stream, once the peer has what the local end said before.
-fn broken(live: &Live, id: StreamId, error: &io::Error) {
+pub(crate) fn broken(live: &Live, id: StreamId, error: &io::Error) {
     debug!(session = %live.id, stream = id.0, "local socket: {error}");
     live.with(|state, _| state.core.finish(id));
     live.wait_delivered(id, LAST_WORDS_TIME);

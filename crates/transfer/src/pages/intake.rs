@@ -11,7 +11,7 @@ use skein_pages::packing::Packer;
 use skein_pages::record::{self, BYTES_MAX, BlockInfo, Note};
 use skein_pages::{BATCH_PAGES_MAX, Batch, Form, Kind, PAGE_BYTES, Place};
 use skein_qemu_stream::barrier::Barriers;
-use skein_qemu_stream::main::{self, Item, entry};
+use skein_qemu_stream::main::{self, Entry, Item, entry};
 use skein_qemu_stream::multifd::{self, Head, Packet};
 use tracing::warn;
 
@@ -55,7 +55,13 @@ impl From<Failed> for Stop {
 }
 
 /// Reads a stream's local socket into the session until its end, taken apart. Returns the number of bytes.
-pub(crate) fn ingest(live: &Arc<Live>, id: StreamId, egress: &Egress, writable: &Arc<Condvar>, source: &Arc<Source>) -> u64 {
+pub(crate) fn ingest(
+    live: &Arc<Live>,
+    id: StreamId,
+    egress: &Egress,
+    writable: &Arc<Condvar>,
+    source: &Arc<Source>,
+) -> u64 {
     let queue = Arc::new(Queue::default());
     let feeder = {
         let (live, queue, source, writable) = (live.clone(), queue.clone(), source.clone(), writable.clone());
@@ -284,7 +290,9 @@ impl Intake<'_> {
             return Ok(());
         };
         if packet.is_compressed() {
-            return Err(Stop::Failed("QEMU's own multifd-compression does not go together with direct placement".into()));
+            return Err(Stop::Failed(
+                "QEMU's own multifd-compression does not go together with direct placement".into(),
+            ));
         }
         let number = |offset: u64| (offset / PAGE_BYTES as u64) as u32;
         let normal: Vec<u32> = packet.normal().map(number).collect();
@@ -367,7 +375,8 @@ impl Intake<'_> {
                         }
                         None => {
                             self.end_run(&mut run, direct.as_deref())?;
-                            self.gather(&entry::zero(offset, Some(name)))?;
+                            let named = entry(Entry::Zero, Some(name), offset).expect("as it was read");
+                            self.gather(&named)?;
                         }
                     }
                     continue;
@@ -437,7 +446,9 @@ impl Intake<'_> {
                 self.repair(direct, region, barriers + 1 + repair)?;
             }
         }
-        Err(Stop::Failed("the target's copy of the guest's RAM differs from the guest's, and could not be mended".into()))
+        Err(Stop::Failed(
+            "the target's copy of the guest's RAM differs from the guest's, and could not be mended".into(),
+        ))
     }
 
     /// Sends a region again, as it is in the guest's RAM.

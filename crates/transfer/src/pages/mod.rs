@@ -28,4 +28,4 @@ pub use target::{FindRam, Ram, RamError, Target};
 
 pub(crate) use answers::Answers;
 pub(crate) use intake::ingest;
-pub(crate) use placer::Placer;
+pub(crate) use placer::{Placer, Step};

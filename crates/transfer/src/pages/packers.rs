@@ -86,7 +86,8 @@ impl Job {
             return;
         }
         let since = Instant::now();
-        let packed = self.out.lock().as_mut().and_then(|out| packer.pack(&self.batch, self.source.effort(), out.as_mut()));
+        let packed =
+            self.out.lock().as_mut().and_then(|out| packer.pack(&self.batch, self.source.effort(), out.as_mut()));
         self.source.packed(since.elapsed());
         let _ = self.packed.set(packed);
         let _ = self.state.compare_exchange(PACKING, DONE, AcqRel, Acquire);

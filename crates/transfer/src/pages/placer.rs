@@ -8,7 +8,7 @@ use skein_core::StreamId;
 use skein_pages::packing::Unpacker;
 use skein_pages::record::{self, BatchHead, Decoder, Note, Record};
 use skein_pages::{Form, Kind, PAGE_BYTES, Place};
-use skein_qemu_stream::main::entry;
+use skein_qemu_stream::main::{Entry, entry};
 
 use super::target::{Failed, Target};
 
@@ -143,7 +143,7 @@ impl Placer {
             }
             Form::Content | Form::Entries { .. } => {
                 let mut heads = match &head.form {
-                    Form::Entries { place, named } => Some(self.entries(place, *named)?.into_iter()),
+                    Form::Entries { place, named } => Some(entries(&self.target, place, *named)?.into_iter()),
                     _ => None,
                 };
                 for kind in &head.kinds {
@@ -158,16 +158,18 @@ impl Placer {
         }
         Ok(())
     }
+}
 
-    /// What goes before each page on QEMU's main channel.
-    fn entries(&self, place: &Place, named: bool) -> Result<Vec<Bytes>, Failed> {
-        let blocks = self.target.blocks().ok_or("pages come before it was said of which RAM")?;
-        let name = blocks.names.get(usize::from(place.block)).ok_or("pages of RAM that there is not")?;
-        let entry = |(nth, page): (usize, u32)| {
-            entry::page(u64::from(page) * PAGE_BYTES as u64, (named && nth == 0).then_some(&name[..])).into()
-        };
-        Ok(place.pages().enumerate().map(entry).collect())
-    }
+/// What goes before each page on QEMU's main channel.
+fn entries(target: &Target, place: &Place, named: bool) -> Result<Vec<Bytes>, Failed> {
+    let blocks = target.blocks().ok_or("pages come before it was said of which RAM")?;
+    let name = blocks.names.get(usize::from(place.block)).ok_or("pages of RAM that there is not")?;
+    let entry = |(nth, page): (usize, u32)| {
+        let name = (named && nth == 0).then_some(&name[..]);
+        let bytes = entry(Entry::Page, name, u64::from(page) * PAGE_BYTES as u64);
+        bytes.map(Bytes::from).ok_or_else(|| "pages of RAM that there is not".to_owned())
+    };
+    place.pages().enumerate().map(entry).collect()
 }
 
 fn told(error: impl std::fmt::Display) -> Failed {

@@ -137,7 +137,12 @@ impl Source {
     pub(super) fn taken(&self, late: bool) {
         let Some(packers) = self.packers() else { return };
         let mut pace = self.pace.lock();
-        pace.taken(self.epoch.elapsed(), Duration::from_micros(self.counts.packing_us.load(Relaxed)), late, packers.count());
+        pace.taken(
+            self.epoch.elapsed(),
+            Duration::from_micros(self.counts.packing_us.load(Relaxed)),
+            late,
+            packers.count(),
+        );
         self.effort.store(pace.effort().step(), Relaxed);
     }
 

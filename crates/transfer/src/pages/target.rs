@@ -130,9 +130,8 @@ impl Target {
     /// Whether so many streams have passed so many barriers; `patience`: waits a little for that.
     pub(super) fn all_passed(&self, streams: u16, barriers: u32, patience: bool) -> bool {
         let mut state = self.state.lock();
-        let passed = |state: &State| {
-            state.passed.values().filter(|passed| **passed >= barriers).count() >= usize::from(streams)
-        };
+        let passed =
+            |state: &State| state.passed.values().filter(|passed| **passed >= barriers).count() >= usize::from(streams);
         if patience && !passed(&state) {
             self.changed.wait_for(&mut state, LOOK);
         }
@@ -160,9 +159,9 @@ impl Target {
         drop(state);
         let own = blocks.ledger.digests();
         let all = theirs.keys().chain(own.keys()).collect::<std::collections::BTreeSet<_>>();
-        let differ = all.into_iter().filter(|id| {
-            theirs.get(id).copied().unwrap_or_default() != own.get(id).copied().unwrap_or_default()
-        });
+        let differ = all
+            .into_iter()
+            .filter(|id| theirs.get(id).copied().unwrap_or_default() != own.get(id).copied().unwrap_or_default());
         let regions: Vec<RegionId> = differ.take(DIFFER_MAX).copied().collect();
         Ok(Some(Note::Differ { regions }))
     }
