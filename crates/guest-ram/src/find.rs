@@ -1,0 +1,229 @@
+//! From a block that QEMU tells of to its memory in this process.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, major, minor};
+use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
+
+use crate::maps::{Backing, Unsuitable, backing};
+use crate::{Mapped, RamBlock};
+
+/// A process has 65,530 mappings at most, unless its host allows more (`vm.max_map_count`), and few have long paths.
+const MAPS_BYTES_MAX: u64 = 32 << 20;
+
+/// Why a block's memory cannot be mapped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// There is no such process.
+    #[error("there is no process {0}")]
+    NoProcess(u32),
+    /// The kernel does not say what the process has mapped.
+    #[error("reading what process {pid} has mapped")]
+    Maps {
+        /// The process.
+        pid: u32,
+        /// Why.
+        source: io::Error,
+    },
+    /// QEMU does not tell where the block is.
+    #[error("QEMU does not tell where block '{0}' is in its memory")]
+    NoAddress(String),
+    /// The block has no bytes.
+    #[error("block '{0}' is empty")]
+    Empty(String),
+    /// There is nothing, or too little, at the block's address.
+    #[error("QEMU has not all of block '{block}' mapped at {address:#x}, where it should be")]
+    NotMapped {
+        /// The block.
+        block: String,
+        /// Where it should begin.
+        address: u64,
+    },
+    /// QEMU has it to itself.
+    #[error("the RAM of block '{0}' is private to QEMU: start it with memory-backend-memfd,share=on")]
+    Private(String),
+    /// QEMU cannot write to it either.
+    #[error("the RAM of block '{0}' is read-only in QEMU")]
+    ReadOnly(String),
+    /// It is not one piece of one file.
+    #[error("the RAM of block '{0}' is not one piece of one file")]
+    Scattered(String),
+    /// It does not begin with one of the file's pages.
+    #[error("the RAM of block '{block}' begins within a page of {page_bytes} bytes of {path}")]
+    Misaligned {
+        /// The block.
+        block: String,
+        /// The file.
+        path: String,
+        /// The size of the file's pages.
+        page_bytes: u64,
+    },
+    /// It is in a device or something else that is no file.
+    #[error("the RAM of block '{block}' is in {path}, which is not a regular file")]
+    NotAFile {
+        /// The block.
+        block: String,
+        /// What has it.
+        path: String,
+    },
+    /// It is in a file of a filesystem on a disk.
+    #[error(
+        "the RAM of block '{block}' is in {path}, a file that is not in memory (filesystem type {filesystem:#x}): \
+         only memfd, tmpfs and hugetlbfs are"
+    )]
+    NotInMemory {
+        /// The block.
+        block: String,
+        /// The file.
+        path: String,
+        /// Its filesystem's magic number, see statfs(2).
+        filesystem: u64,
+    },
+    /// The file cannot be opened.
+    #[error("opening the RAM of block '{block}' ({path})")]
+    Open {
+        /// The block.
+        block: String,
+        /// The file.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// What QEMU has at the address became another file meanwhile.
+    #[error("the RAM of block '{block}' is no longer in {path}")]
+    Replaced {
+        /// The block.
+        block: String,
+        /// The file.
+        path: String,
+    },
+    /// The file ends before the block does.
+    #[error("the RAM of block '{block}' ends at {end} in {path}, which has {bytes} bytes only")]
+    Short {
+        /// The block.
+        block: String,
+        /// The file.
+        path: String,
+        /// The file's size.
+        bytes: u64,
+        /// Where the block should end in it.
+        end: u64,
+    },
+    /// The kernel does not map it.
+    #[error("mapping the RAM of block '{block}'")]
+    Map {
+        /// The block.
+        block: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Maps the `used_bytes` of a block of process `pid` into this one, if all of it is shared, in one piece of one file in
+/// memory (memfd, tmpfs, hugetlbfs) that QEMU can write to. Nothing is taken from the host's memory yet.
+///
+/// That `pid` is the QEMU that told of the block is for the caller to know: who has it from QEMU's socket checks, after
+/// this, that the process still runs.
+pub fn map(pid: u32, block: &RamBlock) -> Result<Mapped, MapError> {
+    let name = || block.name.clone();
+    // All that follows is of this process, though its number be given to another meanwhile.
+    let process = open(&*format!("/proc/{pid}"), OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
+        .map_err(|errno| match errno {
+            Errno::ENOENT => MapError::NoProcess(pid),
+            _ => MapError::Maps { pid, source: errno.into() },
+        })?;
+    let start = block.host_address.ok_or_else(|| MapError::NoAddress(name()))?;
+    let not_mapped = || MapError::NotMapped { block: name(), address: start };
+    let range = start..start.checked_add(block.used_bytes).ok_or_else(not_mapped)?;
+    if range.is_empty() {
+        return Err(MapError::Empty(name()));
+    }
+    let maps = read_maps(&process).map_err(|source| match source.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ESRCH) => MapError::NoProcess(pid),
+        _ => MapError::Maps { pid, source },
+    })?;
+    let backing = backing(&maps, range).map_err(|why| match why {
+        Unsuitable::NotMapped => not_mapped(),
+        Unsuitable::Private => MapError::Private(name()),
+        Unsuitable::ReadOnly => MapError::ReadOnly(name()),
+        Unsuitable::Scattered => MapError::Scattered(name()),
+        Unsuitable::Malformed(line) => MapError::Maps { pid, source: io::Error::new(io::ErrorKind::InvalidData, line) },
+    })?;
+    map_backing(&process, block, &backing)
+}
+
+fn map_backing(process: &OwnedFd, block: &RamBlock, backing: &Backing) -> Result<Mapped, MapError> {
+    let (name, path) = (|| block.name.clone(), || backing.path.clone());
+    let open_error = |errno: Errno| MapError::Open { block: name(), path: path(), source: errno.into() };
+
+    let handle = handle(process, backing).map_err(open_error)?;
+    let stat = fstat(&handle).map_err(open_error)?;
+    if !is(&stat, backing) {
+        return Err(MapError::Replaced { block: name(), path: path() });
+    }
+    if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFREG {
+        return Err(MapError::NotAFile { block: name(), path: path() });
+    }
+    let filesystem = fstatfs(&handle).map_err(open_error)?;
+    let FsType(kind) = filesystem.filesystem_type();
+    if ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&FsType(kind)) {
+        return Err(MapError::NotInMemory { block: name(), path: path(), filesystem: kind as u64 });
+    }
+    // That of huge pages on hugetlbfs.
+    let page_bytes = filesystem.block_size() as u64;
+    if !backing.offset.is_multiple_of(page_bytes) {
+        return Err(MapError::Misaligned { block: name(), path: path(), page_bytes });
+    }
+
+    // The handle's own file, whatever has its name by now.
+    let access = OFlag::O_RDWR | OFlag::O_CLOEXEC;
+    let file = open(&*format!("/proc/self/fd/{}", handle.as_raw_fd()), access, Mode::empty()).map_err(open_error)?;
+    let file = File::from(file);
+    let bytes = fstat(&file).map_err(open_error)?.st_size as u64;
+    let end = block.used_bytes.checked_next_multiple_of(page_bytes).and_then(|size| backing.offset.checked_add(size));
+    let end = end.unwrap_or(u64::MAX);
+    if bytes < end {
+        return Err(MapError::Short { block: name(), path: path(), bytes, end });
+    }
+    let extent = backing.offset..backing.offset + block.used_bytes;
+    Mapped::new(file, extent, page_bytes).map_err(|source| MapError::Map { block: name(), source })
+}
+
+fn read_maps(process: &OwnedFd) -> io::Result<String> {
+    let file = File::from(openat(process, "maps", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?);
+    let mut bytes = Vec::new();
+    file.take(MAPS_BYTES_MAX).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 == MAPS_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more mappings than a process can have"));
+    }
+    // A path may be of any bytes.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The file itself, not opened: it might be a device, that does something when it is.
+fn handle(process: &OwnedFd, backing: &Backing) -> Result<OwnedFd, Errno> {
+    let access = OFlag::O_PATH | OFlag::O_CLOEXEC;
+    let Range { start, end } = backing.mapping;
+    let refused = match openat(process, &*format!("map_files/{start:x}-{end:x}"), access, Mode::empty()) {
+        Ok(handle) => return Ok(handle),
+        Err(errno) => errno,
+    };
+    // QEMU keeps the file open, too, and what it has open is told to more.
+    let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut descriptors = Dir::openat(process, "fd", directory, Mode::empty())?;
+    let names: Vec<_> = descriptors.iter().collect::<Result<_, _>>()?;
+    let open = names.iter().filter_map(|entry| openat(&descriptors, entry.file_name(), access, Mode::empty()).ok());
+    open.into_iter().find(|handle| fstat(handle).is_ok_and(|stat| is(&stat, backing))).ok_or(refused)
+}
+
+/// Whether this is the file.
+fn is(stat: &FileStat, backing: &Backing) -> bool {
+    (major(stat.st_dev), minor(stat.st_dev)) == backing.device && stat.st_ino == backing.inode
+}

@@ -1,0 +1,158 @@
+//! What backs a range of a process's address space: `/proc/PID/maps` (proc_pid_maps(5)). Pure.
+
+use std::ops::Range;
+
+/// The file that backs a range of addresses, which all share it with whoever has it mapped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Backing {
+    /// The first mapping of the range, for `/proc/PID/map_files`.
+    pub(crate) mapping: Range<u64>,
+    /// Where the range begins in the file.
+    pub(crate) offset: u64,
+    /// Major and minor number of the file's filesystem.
+    pub(crate) device: (u64, u64),
+    /// The file there.
+    pub(crate) inode: u64,
+    /// What the file is, or was, called; for messages.
+    pub(crate) path: String,
+}
+
+/// Why a range of addresses has no such file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unsuitable {
+    /// Something of it is not mapped at all.
+    NotMapped,
+    /// The process has something of it to itself.
+    Private,
+    /// The process itself cannot read and write it all.
+    ReadOnly,
+    /// It is in several files, or not in one piece of one.
+    Scattered,
+    /// A line that is not a mapping.
+    Malformed(String),
+}
+
+/// A line.
+#[derive(Debug, PartialEq)]
+struct Mapping {
+    range: Range<u64>,
+    writable: bool,
+    shared: bool,
+    offset: u64,
+    device: (u64, u64),
+    inode: u64,
+    path: String,
+}
+
+/// What backs `range`, which is not empty. It may be cut into mappings that adjoin in memory and in the file: the kernel
+/// splits one whose parts were given different advice.
+pub(crate) fn backing(maps: &str, range: Range<u64>) -> Result<Backing, Unsuitable> {
+    let mut found: Option<Backing> = None;
+    let mut end = range.start;
+    for line in maps.lines() {
+        let mapping = parse(line).ok_or_else(|| Unsuitable::Malformed(line.into()))?;
+        if mapping.range.end <= range.start {
+            continue;
+        }
+        if mapping.range.start > end {
+            break;
+        }
+        if !mapping.shared {
+            return Err(Unsuitable::Private);
+        }
+        if !mapping.writable {
+            return Err(Unsuitable::ReadOnly);
+        }
+        match &found {
+            None => {
+                let offset = (range.start - mapping.range.start).checked_add(mapping.offset);
+                found = Some(Backing {
+                    offset: offset.ok_or(Unsuitable::Scattered)?,
+                    device: mapping.device,
+                    inode: mapping.inode,
+                    path: mapping.path,
+                    mapping: mapping.range.clone(),
+                });
+            }
+            Some(first) => {
+                let same = (first.device, first.inode) == (mapping.device, mapping.inode);
+                if !same || Some(mapping.offset) != first.offset.checked_add(end - range.start) {
+                    return Err(Unsuitable::Scattered);
+                }
+            }
+        }
+        end = mapping.range.end;
+        if end >= range.end {
+            break;
+        }
+    }
+    found.filter(|_| end >= range.end).ok_or(Unsuitable::NotMapped)
+}
+
+/// `7f4ad3fff000-7f4ae3fff000 rw-s 00000000 00:01 125230      /memfd:memory-backend-memfd (deleted)`
+fn parse(line: &str) -> Option<Mapping> {
+    let hex = |word| u64::from_str_radix(word, 16).ok();
+    let mut columns = line.splitn(6, ' ');
+    let (start, end) = columns.next()?.split_once('-')?;
+    let range = hex(start)?..hex(end)?;
+    let access = columns.next()?.as_bytes();
+    let offset = hex(columns.next()?)?;
+    let (major, minor) = columns.next()?.split_once(':')?;
+    let (device, inode) = ((hex(major)?, hex(minor)?), columns.next()?.parse().ok()?);
+    let path = columns.next().unwrap_or_default().trim_start().to_owned();
+    let (writable, shared) = (access.starts_with(b"rw"), access.get(3) == Some(&b's'));
+    (!range.is_empty()).then_some(Mapping { range, writable, shared, offset, device, inode, path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MAPS: &str = "\
+1000-5000 rw-s 00010000 00:01 77                     /memfd:memory-backend-memfd (deleted)
+5000-7000 rw-s 00014000 00:01 77                     /memfd:memory-backend-memfd (deleted)
+7000-8000 rw-s 00000000 00:01 78                     /memfd:other one (deleted)
+8000-9000 rw-s 00002000 00:01 78                     /memfd:other one (deleted)
+9000-a000 r--s 00003000 00:01 78                     /memfd:other one (deleted)
+a000-b000 rw-p 00000000 00:00 0 
+c000-d000 rw-p 00000000 00:01 79                     /memfd:private (deleted)
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
+";
+
+    #[test]
+    fn what_backs_a_range() {
+        let found = backing(MAPS, 0x2000..0x6000).unwrap();
+        let path = "/memfd:memory-backend-memfd (deleted)".into();
+        assert_eq!(found, Backing { mapping: 0x1000..0x5000, offset: 0x11000, device: (0, 1), inode: 77, path });
+        for (range, expected) in [
+            (0x1000..0x7000, Ok(0x10000)),
+            (0x6fff..0x7000, Ok(0x15fff)),
+            (0x8000..0x9000, Ok(0x2000)),
+            (0x6000..0x8000, Err(Unsuitable::Scattered)),
+            (0x7000..0x9000, Err(Unsuitable::Scattered)),
+            (0x8000..0xa000, Err(Unsuitable::ReadOnly)),
+            (0xa000..0xb000, Err(Unsuitable::Private)),
+            (0xc000..0xd000, Err(Unsuitable::Private)),
+            (0xb000..0xd000, Err(Unsuitable::NotMapped)),
+            (0x0..0x2000, Err(Unsuitable::NotMapped)),
+            (0xe000..0xf000, Err(Unsuitable::NotMapped)),
+        ] {
+            assert_eq!(backing(MAPS, range.clone()).map(|found| found.offset), expected, "{range:x?}");
+        }
+        let cut = &MAPS[..MAPS.len() / 3];
+        assert!(matches!(backing(cut, 0x7000..0x8000), Err(Unsuitable::Malformed(_) | Unsuitable::NotMapped)));
+        assert_eq!(backing("hello", 1..2), Err(Unsuitable::Malformed("hello".into())));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(at in 0..MAPS.len(), instead in "[0-9a-f :-]{0,18}", text in ".{0,100}", range in any::<(u64, u64)>()) {
+            let mut maps = MAPS.to_owned();
+            maps.replace_range(at..at + 1, &instead);
+            for range in [0x1000..0x7000, 0x6000..0x9000, range.0.min(range.1)..range.0.max(range.1)] {
+                let _ = (backing(&maps, range.clone()), backing(&text, range));
+            }
+        }
+    }
+}
