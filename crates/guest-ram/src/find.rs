@@ -227,3 +227,124 @@ fn handle(process: &OwnedFd, backing: &Backing) -> Result<OwnedFd, Errno> {
 fn is(stat: &FileStat, backing: &Backing) -> bool {
     (major(stat.st_dev), minor(stat.st_dev)) == backing.device && stat.st_ino == backing.inode
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::Mapping;
+
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+
+    const PAGE: u64 = 4096;
+
+    fn block(address: u64, bytes: u64) -> RamBlock {
+        RamBlock {
+            name: "pc.ram".into(),
+            page_bytes: PAGE,
+            used_bytes: bytes,
+            max_bytes: bytes,
+            host_address: Some(address),
+        }
+    }
+
+    fn memory(bytes: u64) -> File {
+        let file = File::from(memfd_create("ram", MFdFlags::MFD_CLOEXEC).unwrap());
+        file.set_len(bytes).unwrap();
+        file
+    }
+
+    fn address_of(mapping: &Mapping) -> u64 {
+        mapping.words().as_ptr().addr() as u64
+    }
+
+    /// This process takes QEMU's part. As root it finds the file by `map_files`, else by `fd`: `tests/lab_ram.rs` runs it
+    /// both ways.
+    #[test]
+    fn memory_of_a_process() {
+        let pid = std::process::id();
+        let file = memory(8 * PAGE);
+        // Other descriptors, of which one is of another file in memory.
+        let _other = memory(8 * PAGE);
+        let theirs = Mapping::shared(&file, 2 * PAGE, 6 * PAGE as usize).unwrap();
+        let address = address_of(&theirs);
+        for (begin, bytes) in [(0, 6 * PAGE), (PAGE, 2 * PAGE), (PAGE, PAGE + 24)] {
+            let ours = map(pid, &block(address + begin, bytes)).unwrap();
+            assert_eq!((ours.bytes(), ours.page_bytes()), (bytes, PAGE));
+            ours.write(bytes - 8, &bytes.to_ne_bytes()).unwrap();
+            let mut seen = [0; 8];
+            crate::words::load(theirs.words(), (begin + bytes - 8) as usize, &mut seen);
+            assert_eq!(u64::from_ne_bytes(seen), bytes);
+        }
+    }
+
+    #[test]
+    fn why_it_cannot_be() {
+        let pid = std::process::id();
+        let refused = |block: &RamBlock| map(pid, block).unwrap_err();
+        let own = vec![0u8; 2 * PAGE as usize];
+        let error = refused(&block(own.as_ptr().addr() as u64, PAGE));
+        assert!(matches!(&error, MapError::Private(name) if name == "pc.ram"));
+        assert_eq!(
+            error.to_string(),
+            "the RAM of block 'pc.ram' is private to QEMU: start it with memory-backend-memfd,share=on"
+        );
+        assert!(matches!(refused(&block(PAGE, PAGE)), MapError::NotMapped { address: PAGE, .. }));
+        assert!(matches!(refused(&block(u64::MAX, PAGE)), MapError::NotMapped { .. }));
+        assert!(matches!(refused(&block(PAGE, 0)), MapError::Empty(_)));
+        assert!(matches!(refused(&RamBlock { host_address: None, ..block(0, PAGE) }), MapError::NoAddress(_)));
+        for nobody in [u32::MAX, 0] {
+            assert!(matches!(map(nobody, &block(PAGE, PAGE)), Err(MapError::NoProcess(pid)) if pid == nobody));
+        }
+
+        let file = memory(4 * PAGE);
+        let theirs = Mapping::shared(&file, 0, 4 * PAGE as usize).unwrap();
+        let address = address_of(&theirs);
+        assert!(matches!(refused(&block(address + 8, PAGE)), MapError::Misaligned { page_bytes: PAGE, .. }));
+        file.set_len(2 * PAGE).unwrap();
+        map(pid, &block(address, 2 * PAGE)).unwrap();
+        let error = refused(&block(address, 2 * PAGE + 1));
+        assert!(matches!(error, MapError::Short { bytes: 8192, end: 12288, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_file_on_a_disk() {
+        let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        file.set_len(PAGE).unwrap();
+        if fstatfs(&file).unwrap().filesystem_type() == TMPFS_MAGIC {
+            println!("skipped: the sources are on a tmpfs");
+            return;
+        }
+        let theirs = Mapping::shared(&file, 0, PAGE as usize).unwrap();
+        let error = map(std::process::id(), &block(address_of(&theirs), PAGE)).unwrap_err();
+        // Some filesystems show another device number in the map than the file has.
+        assert!(matches!(error, MapError::NotInMemory { .. } | MapError::Replaced { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_took_its_place() {
+        let (file, other) = (memory(PAGE), memory(PAGE));
+        let theirs = Mapping::shared(&file, 0, PAGE as usize).unwrap();
+        let address = address_of(&theirs);
+        let process = open("/proc/self", OFlag::O_PATH, Mode::empty()).unwrap();
+        let maps = read_maps(&process).unwrap();
+        let found = backing(&maps, address..address + PAGE).unwrap();
+        let inode = fstat(&other).unwrap().st_ino;
+        assert_ne!(found.inode, inode);
+        let stale = Backing { inode: u64::MAX, ..found.clone() };
+        let error = map_backing(&process, &block(address, PAGE), &stale).unwrap_err();
+        assert!(matches!(error, MapError::Replaced { .. } | MapError::Open { .. }), "{error}");
+        assert!(map_backing(&process, &block(address, PAGE), &found).is_ok());
+    }
+
+    #[test]
+    fn a_device() {
+        let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
+        let stat = fstat(&zero).unwrap();
+        // As if it had stayed a device: Linux makes a file in memory of a shared mapping of /dev/zero.
+        let process = open("/proc/self", OFlag::O_PATH, Mode::empty()).unwrap();
+        let device = (major(stat.st_dev), minor(stat.st_dev));
+        let backing = Backing { mapping: 0..1, offset: 0, device, inode: stat.st_ino, path: "/dev/zero".into() };
+        let error = map_backing(&process, &block(0, PAGE), &backing).unwrap_err();
+        assert!(matches!(error, MapError::NotAFile { .. }), "{error}");
+    }
+}

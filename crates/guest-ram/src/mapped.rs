@@ -137,7 +137,7 @@ impl Mapped {
     /// for themselves; ahead of them it is for who wants to know that there is memory for all.
     pub fn populate(&self, offset: u64, bytes: u64) -> Result<(), AccessError> {
         let pages = self.pages(offset, bytes)?;
-        if self.touched.all(pages.clone()) {
+        if bytes == 0 || self.touched.all(pages.clone()) {
             return Ok(());
         }
         let page_bytes = self.page_bytes as usize;
@@ -225,5 +225,189 @@ impl Mapped {
         let end = offset.checked_add(bytes).filter(|&end| end <= self.bytes());
         let end = end.ok_or_else(|| AccessError::OutOfBounds { offset, bytes, block_bytes: self.bytes() })?;
         Ok((offset / self.page_bytes) as usize..end.div_ceil(self.page_bytes) as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use nix::fcntl::OFlag;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use proptest::prelude::*;
+
+    const PAGE: u64 = 4096;
+
+    /// A block of this size, two pages into a file in memory that has a page more.
+    fn mapped(bytes: u64) -> (Mapped, File) {
+        let file = File::from(memfd_create("test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap());
+        let extent = 2 * PAGE..2 * PAGE + bytes;
+        file.set_len(extent.end.next_multiple_of(PAGE) + PAGE).unwrap();
+        (Mapped::new(file.try_clone().unwrap(), extent, PAGE).unwrap(), file)
+    }
+
+    fn taken(file: &File) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        file.metadata().unwrap().blocks() * 512
+    }
+
+    #[test]
+    fn a_hole_stays_one_until_it_is_written_to() {
+        let (mapped, file) = mapped(1 << 20);
+        assert_eq!((mapped.bytes(), mapped.page_bytes(), mapped.data_extents().unwrap()), (1 << 20, PAGE, vec![]));
+        mapped.zero(0, 1 << 20).unwrap();
+        mapped.write(5, &[]).unwrap();
+        assert!(mapped.is_zero(0, 1 << 20).unwrap());
+        let mut out = [1; 10];
+        mapped.read(77, &mut out).unwrap();
+        assert_eq!((out, taken(&file)), ([0; 10], 0));
+
+        mapped.write(3 * PAGE - 1, b"ab").unwrap();
+        assert_eq!((mapped.data_extents().unwrap(), taken(&file)), (vec![2 * PAGE..4 * PAGE], 2 * PAGE));
+        assert!(!mapped.is_zero(0, 1 << 20).unwrap() && mapped.is_zero(3 * PAGE + 1, PAGE).unwrap());
+        mapped.zero(0, 1 << 20).unwrap();
+        assert!(mapped.is_zero(0, 1 << 20).unwrap());
+        assert_eq!(taken(&file), 2 * PAGE);
+        mapped.populate(0, 1).unwrap();
+        assert_eq!(mapped.data_extents().unwrap(), [0..PAGE, 2 * PAGE..4 * PAGE]);
+        mapped.advise_huge();
+    }
+
+    #[test]
+    fn what_another_wrote_is_seen() {
+        let (mapped, file) = mapped(1 << 20);
+        file.write_all_at(b"other", 2 * PAGE + 9000).unwrap();
+        let mut out = [0; 5];
+        mapped.read(9000, &mut out).unwrap();
+        assert_eq!(&out, b"other");
+        mapped.zero(9001, 3).unwrap();
+        for read in [Mapped::read, Mapped::read_by_file] {
+            read(&mapped, 9000, &mut out).unwrap();
+            assert_eq!(&out, b"o\0\0\0r");
+        }
+    }
+
+    #[test]
+    fn bounds() {
+        let (mapped, _file) = mapped(PAGE + 8);
+        let data = [1; 9];
+        mapped.write(PAGE, &data[..8]).unwrap();
+        mapped.write(PAGE + 8, &[]).unwrap();
+        for (offset, bytes) in [(PAGE, 9), (PAGE + 8, 1), (PAGE + 9, 0), (u64::MAX, 2), (u64::MAX, 0)] {
+            let mut out = vec![0; bytes];
+            for result in [
+                mapped.write(offset, &data[..bytes]),
+                mapped.read(offset, &mut out),
+                mapped.read_by_file(offset, &mut out),
+                mapped.zero(offset, bytes as u64),
+                mapped.populate(offset, bytes as u64),
+                mapped.is_zero(offset, bytes as u64).map(drop),
+            ] {
+                assert!(matches!(result, Err(AccessError::OutOfBounds { .. })), "{bytes} bytes at {offset}");
+            }
+        }
+        assert!(matches!(mapped.zero(0, u64::MAX), Err(AccessError::OutOfBounds { .. })));
+    }
+
+    #[test]
+    fn a_file_that_shrinks() {
+        let (mapped, file) = mapped(1 << 20);
+        assert!(mapped.can_shrink());
+        file.set_len(2 * PAGE).unwrap();
+        let error = mapped.write(PAGE, b"x").unwrap_err();
+        assert!(matches!(error, AccessError::Shrunk { bytes } if bytes == 2 * PAGE), "{error:?}");
+        let error = mapped.read(PAGE, &mut [0]).unwrap_err();
+        assert!(matches!(error, AccessError::Shrunk { bytes } if bytes == 2 * PAGE), "{error:?}");
+        fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+        assert!(!mapped.can_shrink());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let fifo = directory.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let fifo = nix::fcntl::open(&fifo, OFlag::O_RDWR, nix::sys::stat::Mode::empty()).unwrap();
+        let error = Mapped::new(File::from(fifo), 0..PAGE, PAGE).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::ENODEV as i32));
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Write(Vec<u8>),
+        Zero(u64),
+        Populate(u64),
+        ByAnother(Vec<u8>),
+    }
+
+    /// Where, and what; half of it about whole pages.
+    fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+        let len = prop_oneof![0..SPAN, (0..SPAN / PAGE).prop_map(|pages| pages * PAGE)];
+        let bytes = (any::<u8>(), len.clone())
+            .prop_map(|(seed, len)| (0..len).map(|n| seed.wrapping_mul(n as u8 | 1)).collect::<Vec<_>>());
+        let step = prop_oneof![
+            bytes.clone().prop_map(Step::Write),
+            len.clone().prop_map(Step::Zero),
+            len.clone().prop_map(Step::Populate),
+            bytes.prop_map(Step::ByAnother),
+        ];
+        proptest::collection::vec((len, step), 0..12)
+    }
+
+    /// What each thread of the model test has for itself: no multiple of a page or word, so that neighbours share both.
+    const SPAN: u64 = 5 * PAGE + 3;
+    const THREADS: u64 = 3;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..Default::default() })]
+
+        /// Against bytes in a `Vec`, by several threads at once.
+        #[test]
+        fn like_a_vec(of_threads in proptest::collection::vec(steps(), THREADS as usize)) {
+            let (mapped, file) = mapped(THREADS * SPAN);
+            std::thread::scope(|scope| {
+                for (base, steps) in (0..).step_by(SPAN as usize).zip(of_threads) {
+                    let (mapped, file) = (&mapped, &file);
+                    scope.spawn(move || {
+                        let mut model = vec![0; SPAN as usize];
+                        for (at, step) in steps {
+                            let room = SPAN - at;
+                            let span = |len: u64| at as usize..(at + len.min(room)) as usize;
+                            match step {
+                                Step::Write(mut data) => {
+                                    data.truncate(room as usize);
+                                    mapped.write(base + at, &data).unwrap();
+                                    model[span(data.len() as u64)].copy_from_slice(&data);
+                                }
+                                Step::Zero(len) => {
+                                    mapped.zero(base + at, len.min(room)).unwrap();
+                                    model[span(len)].fill(0);
+                                }
+                                Step::Populate(len) => mapped.populate(base + at, len.min(room)).unwrap(),
+                                Step::ByAnother(mut data) => {
+                                    data.truncate(room as usize);
+                                    file.write_all_at(&data, 2 * PAGE + base + at).unwrap();
+                                    model[span(data.len() as u64)].copy_from_slice(&data);
+                                }
+                            }
+                            let mut out = vec![0xee; SPAN as usize];
+                            for read in [Mapped::read, Mapped::read_by_file] {
+                                read(mapped, base, &mut out).unwrap();
+                                assert!(out == model);
+                            }
+                            assert_eq!(mapped.is_zero(base, SPAN).unwrap(), model.iter().all(|&byte| byte == 0));
+                        }
+                    });
+                }
+            });
+            // What is not in an extent is zero.
+            let mut end = 0;
+            for extent in mapped.data_extents().unwrap() {
+                prop_assert!(extent.start >= end && extent.end > extent.start && extent.end <= mapped.bytes());
+                prop_assert!(mapped.is_zero(end, extent.start - end).unwrap());
+                end = extent.end;
+            }
+            prop_assert!(mapped.is_zero(end, mapped.bytes() - end).unwrap());
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! - [`process`]: QEMU processes that outlive their starter.
 //! - [`migration`]: a migration's settings, its start and its progress, and what QEMU does when things go wrong.
 //! - [`facts`]: what a QEMU can do, and what a guest is made of.
+//! - [`Monitor::ram_blocks`]: where the guest's RAM is in QEMU's memory.
 //!
 //! Tried with QEMU 7.2 and 10.0. Not here: guests' contents, hosts' networks, libvirt.
 
@@ -14,6 +15,7 @@ pub mod monitor;
 pub mod process;
 pub mod qemu;
 pub mod qmp;
+mod ram;
 
 pub use migration::{Announcement, Compression, MigrationInfo, MigrationStatus, RamInfo, RunState, Tls, Tuning};
 pub use monitor::{Events, Monitor, MonitorEvent};
