@@ -232,6 +232,8 @@ fn is(stat: &FileStat, backing: &Backing) -> bool {
 mod tests {
     use super::*;
     use crate::mapping::Mapping;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
 
     use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -257,8 +259,8 @@ mod tests {
         mapping.words().as_ptr().addr() as u64
     }
 
-    /// This process takes QEMU's part. As root it finds the file by `map_files`, else by `fd`: `tests/lab_ram.rs` runs it
-    /// both ways.
+    /// This process takes QEMU's part. As root it finds the file by `map_files`, and then does all again as nobody, who
+    /// has to find it by `fd`.
     #[test]
     fn memory_of_a_process() {
         let pid = std::process::id();
@@ -274,6 +276,13 @@ mod tests {
             let mut seen = [0; 8];
             crate::words::load(theirs.words(), (begin + bytes - 8) as usize, &mut seen);
             assert_eq!(u64::from_ne_bytes(seen), bytes);
+        }
+        if nix::unistd::geteuid().is_root() {
+            let mut again = Command::new("/proc/self/exe");
+            again.args(["find::tests::memory_of_a_process", "--exact"]).uid(65534).gid(65534).current_dir("/");
+            let output = again.output().unwrap();
+            let told = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && told.contains("1 passed"), "{told}");
         }
     }
 
