@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use skein_handover::MigrationId;
-use skein_transfer::{Live, ResetCode, StreamId};
+use skein_transfer::pages::Target;
+use skein_transfer::{Content, Live, ResetCode, StreamId};
 
-use crate::target::Refusal;
+use crate::target::{Lead, Refusal};
 
 /// Streams of one migration: QEMU's 255 multifd channels, main and postcopy, and a few tries.
 const STREAMS_MAX: usize = 1024;
@@ -21,14 +22,15 @@ pub struct Landings {
 struct Landing {
     peer: String,
     path: PathBuf,
+    pages: Arc<Target>,
     streams: Vec<(Arc<Live>, StreamId)>,
 }
 
 impl Landings {
     /// From now on the streams of a migration that `peer` opens are joined to the unix socket at `path`, in the order
-    /// they were opened in. Nothing needs to listen there yet.
-    pub fn open(&self, id: MigrationId, peer: &str, path: &Path) {
-        let landing = Landing { peer: peer.to_owned(), path: path.to_owned(), streams: Vec::new() };
+    /// they were opened in, but for the pages that `pages` takes. Nothing needs to listen there yet.
+    pub fn open(&self, id: MigrationId, peer: &str, path: &Path, pages: Arc<Target>) {
+        let landing = Landing { peer: peer.to_owned(), path: path.to_owned(), pages, streams: Vec::new() };
         if let Some(before) = self.lock().insert(id, landing) {
             before.tear_down();
         }
@@ -47,7 +49,7 @@ impl Landings {
     }
 
     /// The socket for a stream that the peer of `live` opened.
-    pub(crate) fn take(&self, id: MigrationId, live: &Arc<Live>, stream: StreamId) -> Result<PathBuf, Refusal> {
+    pub(crate) fn take(&self, id: MigrationId, live: &Arc<Live>, stream: StreamId) -> Result<Lead, Refusal> {
         let mut open = self.lock();
         // To a stranger a migration of others does not exist.
         let Some(landing) = open.get_mut(&id).filter(|landing| landing.peer == live.peer()) else {
@@ -60,7 +62,7 @@ impl Landings {
             return Err((ResetCode::Busy, format!("migration {id} has opened {STREAMS_MAX} connections")));
         }
         landing.streams.push((live.clone(), stream));
-        Ok(landing.path.clone())
+        Ok(Lead { path: landing.path.clone(), content: Content::Target(landing.pages.clone()) })
     }
 }
 

@@ -24,6 +24,7 @@ mod meter;
 mod migrations;
 mod peers;
 mod place;
+mod ram;
 mod serve;
 mod socket;
 mod tap;

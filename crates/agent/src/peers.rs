@@ -19,7 +19,9 @@ use skein_handover::Message;
 use skein_identity::Identity;
 use skein_link::ListenError;
 use skein_machine::{Hosts, printable};
-use skein_transfer::{Acceptor, AcceptorSettings, Dialer, DialerSettings, Incoming, Live, ResetCode, Snapshot};
+use skein_transfer::{
+    Acceptor, AcceptorSettings, Content, Dialer, DialerSettings, Incoming, Live, ResetCode, Snapshot,
+};
 use thiserror::Error;
 use tracing::{debug, info, warn};
 
@@ -518,7 +520,7 @@ impl Shared {
             if link.as_ref().is_none_or(|link| link.is_over()) && Instant::now() >= next_link {
                 next_link = Instant::now() + REDIAL_MAX;
                 let begun = self.begin(live).and_then(|(link, far)| {
-                    let opened = live.open(&Target::Control.to_string(), far);
+                    let opened = live.open(&Target::Control.to_string(), far, Content::Bytes, false);
                     opened.map(|_| link).map_err(io::Error::other)
                 });
                 match begun {
@@ -566,7 +568,7 @@ impl Shared {
         before.iter().for_each(|link| link.break_off());
         let begun = self.begin(live);
         let (_, far) = begun.map_err(|error| (ResetCode::Busy, format!("no control stream on that host: {error}")))?;
-        live.join(incoming.stream, far);
+        live.join(incoming.stream, far, Content::Bytes);
         Ok(())
     }
 

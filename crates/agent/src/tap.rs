@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_handover::MigrationId;
-use skein_transfer::{Live, ResetCode, StreamId};
+use skein_transfer::pages::Source;
+use skein_transfer::{Content, Live, ResetCode, StreamId};
 use tracing::{info, warn};
 
 use crate::keeper::Keeper;
@@ -34,6 +35,7 @@ pub struct Tap {
 struct Shared {
     socket: OwnSocket,
     target: Target,
+    pages: Arc<Source>,
     /// The other host is reached as long as this exists.
     hold: Hold,
     open: Mutex<Open>,
@@ -62,11 +64,13 @@ impl Tap {
         peers: &Peers,
         host: &str,
         id: MigrationId,
+        pages: Arc<Source>,
         keeper: &[OsString],
     ) -> Result<Tap, SocketError> {
         let shared = Arc::new(Shared {
             socket: OwnSocket::bind(path, 0o600)?,
             target: Target::Migration(id),
+            pages,
             hold: peers.hold(host),
             open: Mutex::default(),
         });
@@ -175,7 +179,7 @@ impl Shared {
             return Ok(());
         }
         let target = self.target.to_string();
-        let stream = if is_main { live.open(&target, connection) } else { live.open_held(&target, connection) };
+        let stream = live.open(&target, connection, Content::Source(self.pages.clone()), !is_main);
         let stream = stream.map_err(|error| error.to_string())?;
         info!(peer = live.peer(), stream = stream.0, "connection to {}", self.target);
         if !open.live.as_ref().is_some_and(|known| Arc::ptr_eq(known, &live)) {

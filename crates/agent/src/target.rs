@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_handover::MigrationId;
-use skein_transfer::{Incoming, Live, ResetCode};
+use skein_transfer::{Content, Incoming, Live, ResetCode};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tracing::info;
 
@@ -70,13 +70,21 @@ impl FromStr for Target {
 /// Why a stream is torn down.
 pub(crate) type Refusal = (ResetCode, String);
 
-/// Says which socket a stream leads to; `None`: it is dealt with.
-pub(crate) type Route<'a> = dyn Fn(&Arc<Live>, &Incoming) -> Result<Option<PathBuf>, Refusal> + 'a;
+/// Where a stream leads.
+pub(crate) struct Lead {
+    /// A unix socket.
+    pub(crate) path: PathBuf,
+    /// What comes.
+    pub(crate) content: Content,
+}
+
+/// Says where a stream leads; `None`: it is dealt with.
+pub(crate) type Route<'a> = dyn Fn(&Arc<Live>, &Incoming) -> Result<Option<Lead>, Refusal> + 'a;
 
 /// The route of a plain socket.
-pub(crate) fn allowed(allow: &Allow, path: &str) -> Result<Option<PathBuf>, Refusal> {
+pub(crate) fn allowed(allow: &Allow, path: &str) -> Result<Option<Lead>, Refusal> {
     match allow.check(path) {
-        Ok(()) => Ok(Some(path.into())),
+        Ok(()) => Ok(Some(Lead { path: path.into(), content: Content::Bytes })),
         Err(error @ AllowError::NotAllowed { .. }) => Err((ResetCode::NotAllowed, error.to_string())),
         Err(error) => Err((ResetCode::NoTarget, error.to_string())),
     }
@@ -89,7 +97,7 @@ pub(crate) fn serve(live: &Arc<Live>, streams: Receiver<Incoming>, route: &Route
     for incoming in streams {
         let stream = incoming.stream;
         let refused = match route(live, &incoming) {
-            Ok(Some(path)) => waiting.add(live, incoming, path),
+            Ok(Some(lead)) => waiting.add(live, incoming, lead),
             Ok(None) => Ok(()),
             Err(refusal) => Err(refusal),
         };
@@ -103,21 +111,21 @@ pub(crate) fn serve(live: &Arc<Live>, streams: Receiver<Incoming>, route: &Route
 /// The streams of a session that wait for their targets. A target that streams wait for has a thread.
 #[derive(Default)]
 struct Waiting {
-    targets: Mutex<HashMap<String, VecDeque<(Incoming, PathBuf)>>>,
+    targets: Mutex<HashMap<String, VecDeque<(Incoming, Lead)>>>,
 }
 
 impl Waiting {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, VecDeque<(Incoming, PathBuf)>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, VecDeque<(Incoming, Lead)>>> {
         self.targets.lock().expect("no panic under this lock")
     }
 
-    fn add(self: &Arc<Self>, live: &Arc<Live>, incoming: Incoming, path: PathBuf) -> Result<(), Refusal> {
+    fn add(self: &Arc<Self>, live: &Arc<Live>, incoming: Incoming, lead: Lead) -> Result<(), Refusal> {
         let mut targets = self.lock();
         if let Some(queue) = targets.get_mut(&incoming.target) {
             if queue.len() >= WAITING_MAX {
                 return Err((ResetCode::Busy, "too many connections wait for that target".into()));
             }
-            queue.push_back((incoming, path));
+            queue.push_back((incoming, lead));
             return Ok(());
         }
         if targets.len() >= TARGETS_MAX {
@@ -125,18 +133,18 @@ impl Waiting {
         }
         let (waiting, live, target) = (self.clone(), live.clone(), incoming.target.clone());
         let work = move || {
-            while let Some((incoming, path)) = waiting.next(&target) {
-                attach(&live, &incoming, &path);
+            while let Some((incoming, lead)) = waiting.next(&target) {
+                attach(&live, &incoming, lead);
             }
         };
         let started = thread::Builder::new().name("target".into()).spawn(work);
         started.map_err(|error| (ResetCode::Busy, format!("that host cannot start another thread: {error}")))?;
-        targets.insert(incoming.target.clone(), [(incoming, path)].into());
+        targets.insert(incoming.target.clone(), [(incoming, lead)].into());
         Ok(())
     }
 
     /// The next stream for a target; if there is none, the target is forgotten.
-    fn next(&self, target: &str) -> Option<(Incoming, PathBuf)> {
+    fn next(&self, target: &str) -> Option<(Incoming, Lead)> {
         let mut targets = self.lock();
         let next = targets.get_mut(target)?.pop_front();
         if next.is_none() {
@@ -146,13 +154,13 @@ impl Waiting {
     }
 }
 
-fn attach(live: &Arc<Live>, incoming: &Incoming, path: &Path) {
+fn attach(live: &Arc<Live>, incoming: &Incoming, Lead { path, content }: Lead) {
     let waited = incoming.since.elapsed();
     live.wait_readable(incoming.stream, FIRST_BYTES_TIME.saturating_sub(waited));
-    match connect(live, incoming, path) {
+    match connect(live, incoming, &path) {
         Ok(socket) => {
             info!(peer = live.peer(), stream = incoming.stream.0, "connected to {}", path.display());
-            live.join(incoming.stream, socket);
+            live.join(incoming.stream, socket, content);
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
         Err(error) => {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_identity::Identity;
-use skein_transfer::{Dialer, DialerSettings, Live, Snapshot, StartError};
+use skein_transfer::{Content, Dialer, DialerSettings, Live, Snapshot, StartError};
 use thiserror::Error;
 use tracing::{info, warn};
 
@@ -162,7 +162,8 @@ impl Shared {
     }
 
     fn forward(&self, connection: UnixStream, target: &str) {
-        let opened = self.session().map(|live| (live.peer().to_owned(), live.open(target, connection)));
+        let opened =
+            self.session().map(|live| (live.peer().to_owned(), live.open(target, connection, Content::Bytes, false)));
         match opened {
             Ok((peer, Ok(stream))) => info!(peer, stream = stream.0, "connection to {target}"),
             Ok((_, Err(error))) => warn!("connection to {target} not carried: {error}"),

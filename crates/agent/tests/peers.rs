@@ -17,7 +17,8 @@ use skein_agent::{
 use skein_handover::{Intent, Message, MigrationId};
 use skein_identity::{ClusterCa, Identity, Validity};
 use skein_machine::facts::HostFacts;
-use skein_transfer::{Dialer, Live};
+use skein_transfer::pages::{Source, SourceSettings, Target};
+use skein_transfer::{Content, Dialer, Live};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -157,11 +158,16 @@ impl World {
     }
 }
 
+/// Pages are not looked for.
+fn pages() -> Arc<Source> {
+    Source::new(SourceSettings { packers: None, direct: false, channels: 0, key: [0; 16], ram: None })
+}
+
 fn open(live: &Arc<Live>, target: &str) -> UnixStream {
     let (near, far) = UnixStream::pair().unwrap();
     near.set_read_timeout(Some(10 * SECOND)).unwrap();
     near.set_write_timeout(Some(10 * SECOND)).unwrap();
-    live.open(target, far).unwrap();
+    live.open(target, far, Content::Bytes, false).unwrap();
     near
 }
 
@@ -371,10 +377,10 @@ fn a_tap_leads_to_a_landing() {
     let (a, b) = world.pair();
     let id = MigrationId(0x17);
     let (tap_path, target) = (world.path("tap.sock"), world.path("target.sock"));
-    b.peers.landings().open(id, "a", &target);
+    b.peers.landings().open(id, "a", &target, Target::new(None));
     let listener = UnixListener::bind(&target).unwrap();
     // Nobody has reached b before: the first connection waits for the session.
-    let tap = Tap::start(&tap_path, &a.peers, "b", id, &[]).unwrap();
+    let tap = Tap::start(&tap_path, &a.peers, "b", id, pages(), &[]).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&tap_path).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
     let mut sockets: Vec<UnixStream> = (0..8).map(|_| UnixStream::connect(&tap_path).unwrap()).collect();
@@ -429,7 +435,7 @@ fn a_landing_is_for_one_migration_of_one_peer_while_it_is_open() {
     listener.set_nonblocking(true).unwrap();
     let tap = |node: &Node, name: &str, id| {
         let path = world.path(name);
-        let tap = Tap::start(&path, &node.peers, "b", id, &[]).unwrap();
+        let tap = Tap::start(&path, &node.peers, "b", id, pages(), &[]).unwrap();
         let socket = UnixStream::connect(&path).unwrap();
         socket.set_read_timeout(Some(10 * SECOND)).unwrap();
         { &socket }.write_all(b"QEVM").unwrap();
@@ -438,7 +444,7 @@ fn a_landing_is_for_one_migration_of_one_peer_while_it_is_open() {
     // Unknown, a stranger's, another's.
     let (_tap, socket) = tap(&a, "unknown", id);
     assert!(ends(&socket));
-    b.peers.landings().open(id, "a", &target);
+    b.peers.landings().open(id, "a", &target, Target::new(None));
     let (_stranger, socket) = tap(&c, "stranger", id);
     assert!(ends(&socket));
     let (_other, socket) = tap(&a, "other", MigrationId(2));

@@ -8,6 +8,7 @@
 mod clock;
 mod cpu;
 mod ethtool;
+pub mod idle;
 mod memory;
 mod netlink;
 mod netns;

@@ -29,6 +29,7 @@ use skein_hypervisor::MonitorEvent;
 use skein_journal::{Journal, Limits as JournalLimits, OpenError};
 use skein_machine::facts::Places;
 use skein_transfer::PathSnapshot;
+use skein_transfer::pages::Packers;
 use tracing::{error, info, warn};
 
 use crate::dirs::Dirs;
@@ -135,6 +136,8 @@ pub(crate) struct Context {
     pub(crate) view: View,
     /// See [`Tap::start`](crate::Tap::start).
     keeper: Vec<OsString>,
+    /// Who compresses pages; none: nobody could be had.
+    packers: Option<Arc<Packers>>,
     /// Of the paths to each host.
     meters: parking_lot::Mutex<BTreeMap<String, Meter>>,
     queue: SyncSender<Item>,
@@ -195,8 +198,13 @@ impl Migrations {
         let (events, from_peers) = sync_channel(QUEUE);
         let peers = peers(events, Inquiry(queue.clone()))?;
         let view = View::new(dirs.migrations(), peers.host().to_owned());
-        let context =
-            Arc::new(Context { dirs, vms, peers, view, keeper, meters: Default::default(), queue: queue.clone() });
+        let threads = thread::available_parallelism().map_or(1, |threads| threads.get());
+        let packers = Packers::start(threads, skein_host::idle::settle_down)
+            .inspect_err(|error| warn!("pages are not compressed: {error}"))
+            .ok()
+            .map(Arc::new);
+        let meters = Default::default();
+        let context = Arc::new(Context { dirs, vms, peers, view, keeper, packers, meters, queue: queue.clone() });
         thread::Builder::new().name("from peers".into()).spawn(move || {
             for event in from_peers {
                 if queue.send(Item::Peer(event)).is_err() {
@@ -234,7 +242,7 @@ impl Migrations {
         offer: &Offer,
         options: &MigrateOptions,
     ) -> Result<MigrationId, StartRefused> {
-        let id = MigrationId(random());
+        let id = MigrationId(u64::from_ne_bytes(random()));
         let new = NewMigration {
             id,
             vm: vm.to_owned(),
@@ -602,10 +610,10 @@ fn source_order(order: Order) -> Option<SourceOrder> {
     }
 }
 
-fn random() -> u64 {
-    let mut bytes = [0; 8];
+fn random<const BYTES: usize>() -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
     // The kernel's; there is no machine where this fails once it has booted.
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| io::Read::read_exact(&mut file, &mut bytes));
     read.expect("/dev/urandom can be read");
-    u64::from_ne_bytes(bytes)
+    bytes
 }

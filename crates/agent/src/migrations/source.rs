@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use skein_api::Copy;
 use skein_handover::{Input, MigrationId, SourceGuest, SourceInput, SourceOrder, SourcePhase, Stage, Summary};
 use skein_hypervisor::{MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState, Tuning};
+use skein_transfer::pages::{Source, SourceSettings};
 use tracing::{info, warn};
 
 use super::{Context, Job, Offer, source_order};
+use crate::ram;
 use crate::tap::Tap;
 use crate::vms::{Running, Vm, wait_until};
 
@@ -40,6 +42,8 @@ pub(super) struct Worker {
     offer: Option<Offer>,
     jobs: SyncSender<Job>,
     tap: Option<Tap>,
+    /// What becomes of the guest's pages.
+    pages: Option<Arc<Source>>,
     /// `migrate` was said and its end not seen yet.
     migrating: bool,
     /// Since when QEMU has held a migration that is over.
@@ -70,6 +74,7 @@ impl Worker {
             offer,
             jobs,
             tap: None,
+            pages: None,
             migrating: false,
             held_since: None,
             heard: None,
@@ -162,8 +167,16 @@ impl Worker {
         let vm = self.vm.as_ref().ok_or("it is gone")?;
         self.context.vms.leaves(vm, self.id).map_err(|error| crate::told(&error))?;
         let path = self.context.dirs.tap(self.id);
+        let pages = Source::new(SourceSettings {
+            packers: self.context.packers.clone(),
+            direct: true,
+            channels: u16::from(offer.channels),
+            key: super::random(),
+            ram: vm.process().and_then(|process| ram::find(monitor, process.id().pid)),
+        });
+        self.pages = Some(pages.clone());
         let Context { peers, keeper, .. } = &*self.context;
-        let tap = Tap::start(&path, peers, &self.peer, self.id, keeper);
+        let tap = Tap::start(&path, peers, &self.peer, self.id, pages, keeper);
         self.tap = Some(tap.map_err(|error| crate::told(&error))?);
         let begin = || -> Result<(), QmpError> {
             // Nothing that an earlier migration left of the switchover's rate.

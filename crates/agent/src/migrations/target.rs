@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use skein_handover::{Input, MigrationId, Order, Summary, TargetGuest, TargetInput, TargetOrder};
 use skein_hypervisor::{Announcement, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState};
+use skein_transfer::pages::Target;
 use tracing::{info, warn};
 
 use super::source::tuning;
 use super::{Context, Job, Offer};
+use crate::ram;
 use crate::vms::{Running, Vm, wait_until};
 
 const LOOK: Duration = Duration::from_millis(200);
@@ -108,7 +110,8 @@ impl Worker {
             monitor.migrate_incoming(&format!("unix:{}", path.display()))
         };
         wait().map_err(|error| format!("QEMU: {error}"))?;
-        self.context.peers.landings().open(self.id, &self.peer, &path);
+        let pages = Target::new(vm.process().and_then(|process| ram::find(&monitor, process.id().pid)));
+        self.context.peers.landings().open(self.id, &self.peer, &path, pages);
         self.look();
         Ok(())
     }

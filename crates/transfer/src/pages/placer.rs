@@ -129,6 +129,7 @@ impl Placer {
         match &head.form {
             Form::Direct(place) => {
                 let blocks = self.target.blocks().ok_or("pages come before it was said of which RAM")?;
+                blocks.populate(place, &head.kinds)?;
                 let mut torn = [0; PAGE_BYTES];
                 let mut places = place.pages();
                 for kind in &head.kinds {

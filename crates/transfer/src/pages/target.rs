@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use skein_core::StreamId;
 use skein_pages::ledger::{Digest, Key, REGION_PAGES, RegionId, Standing};
 use skein_pages::record::{BLOCKS_MAX, BlockInfo, NOTE_REGIONS_MAX, Note};
-use skein_pages::{Ledger, PAGE_BYTES};
+use skein_pages::{Kind, Ledger, PAGE_BYTES, Place};
 use thiserror::Error;
 
 /// Who waits looks so often whether its stream was torn down.
@@ -28,6 +28,8 @@ pub struct RamError(pub String);
 pub trait Ram: Send + Sync {
     /// Its length.
     fn bytes(&self) -> u64;
+    /// Has memory found for a part of it that is to be written to, all at once.
+    fn populate(&self, offset: u64, bytes: u64) -> Result<(), RamError>;
     /// Writes into it.
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), RamError>;
     /// Fills a part of it with zeros.
@@ -168,6 +170,23 @@ impl Target {
 }
 
 impl Blocks {
+    fn ram(&self, number: u16) -> Result<&Block, Failed> {
+        self.ram.get(&number).ok_or_else(|| "the source's agent sends pages of RAM that is not mapped here".into())
+    }
+
+    /// Has memory found for those of these pages that hold something.
+    pub(super) fn populate(&self, place: &Place, kinds: &[Kind]) -> Result<(), Failed> {
+        let ram = &self.ram(place.block)?.ram;
+        let holds = |(page, kind): (u32, &Kind)| (*kind != Kind::Zero).then_some(page);
+        let place = Place::new(place.block, place.pages().zip(kinds).filter_map(holds));
+        let page = PAGE_BYTES as u64;
+        let populated = place
+            .runs
+            .iter()
+            .try_for_each(|run| ram.populate(u64::from(run.first) * page, u64::from(run.pages) * page));
+        populated.map_err(not_written)
+    }
+
     /// Writes a page into the guest's RAM if it is newer than what is there. `content`: none: zeros. `scratch`: for reading
     /// it again.
     ///
@@ -180,8 +199,7 @@ impl Blocks {
         content: Option<&[u8]>,
         scratch: &mut [u8; PAGE_BYTES],
     ) -> Result<(), Failed> {
-        let block = self.ram.get(&number).ok_or("the source's agent sends pages of RAM that is not mapped here")?;
-        let failed = |error: RamError| format!("the guest's RAM cannot be written: {error}");
+        let block = self.ram(number)?;
         let mut region = self.ledger.region(number, page).map_err(|error| error.to_string())?;
         let (at, offset) = (page as usize % REGION_PAGES, u64::from(page) * PAGE_BYTES as u64);
         let mark = |content: Option<&[u8]>| self.ledger.mark(number, page, version, content);
@@ -193,9 +211,9 @@ impl Blocks {
                 }
             }
             (Standing::Newer, Some(content)) => {
-                block.ram.write(offset, content).map_err(failed)?;
+                block.ram.write(offset, content).map_err(not_written)?;
                 // What is compared is what the RAM holds, not what was to be written.
-                block.ram.read(offset, scratch).map_err(failed)?;
+                block.ram.read(offset, scratch).map_err(not_written)?;
                 region.set(at, version, mark(Some(scratch)));
             }
             (Standing::Newer, None) => {
@@ -205,11 +223,15 @@ impl Blocks {
                 };
                 // Writing zeros where there are some would take memory.
                 if !is_zero {
-                    block.ram.zero(offset, PAGE_BYTES as u64).map_err(failed)?;
+                    block.ram.zero(offset, PAGE_BYTES as u64).map_err(not_written)?;
                 }
                 region.set(at, version, mark(None));
             }
         }
         Ok(())
     }
+}
+
+fn not_written(error: RamError) -> Failed {
+    format!("the guest's RAM cannot be written: {error}")
 }

@@ -1,0 +1,54 @@
+//! The RAM of a guest whose QEMU runs here, for the agent to read and write.
+
+use std::ops::Range;
+
+use skein_guest_ram::{Mapped, map};
+use skein_hypervisor::Monitor;
+use skein_transfer::pages::{FindRam, Ram, RamError};
+use tracing::info;
+
+use crate::told;
+
+struct GuestRam(Mapped);
+
+fn failed(error: impl std::error::Error) -> RamError {
+    RamError(told(&error))
+}
+
+impl Ram for GuestRam {
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn populate(&self, offset: u64, bytes: u64) -> Result<(), RamError> {
+        self.0.populate(offset, bytes).map_err(failed)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), RamError> {
+        self.0.write(offset, data).map_err(failed)
+    }
+
+    fn zero(&self, offset: u64, bytes: u64) -> Result<(), RamError> {
+        self.0.zero(offset, bytes).map_err(failed)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), RamError> {
+        self.0.read(offset, out).map_err(failed)
+    }
+
+    fn touched(&self) -> Result<Vec<Range<u64>>, RamError> {
+        self.0.data_extents().map_err(failed)
+    }
+}
+
+/// Finds the RAM of the QEMU behind `monitor`; none if it does not tell where it is.
+pub(crate) fn find(monitor: &Monitor, pid: u32) -> Option<FindRam> {
+    let blocks = monitor.ram_blocks().inspect_err(|error| info!(pid, "QEMU does not tell of its RAM: {error}")).ok()?;
+    Some(Box::new(move |info| {
+        let block = blocks.iter().find(|block| block.name == info.name);
+        let block = block.ok_or_else(|| RamError(format!("QEMU has no RAM block '{}' here", info.name)))?;
+        let mapped = map(pid, block).map_err(failed)?;
+        mapped.advise_huge();
+        Ok(Box::new(GuestRam(mapped)))
+    }))
+}
