@@ -53,9 +53,9 @@ pub enum AccessError {
 
 /// The memory of one block of a QEMU process, which that process and its guest go on using. Unmapped when dropped.
 ///
-/// Offsets are bytes from the block's begin. Several threads may use it at once; where they write to the same bytes, each
-/// word of them is one thread's or another's. Accesses are not ordered: tell whoever is to read what was written, QEMU too,
-/// through a lock or a socket.
+/// Offsets are bytes from the block's begin. Several threads may use it at once; where they write to the same bytes,
+/// each word of them is one thread's or another's. Accesses are not ordered: tell whoever is to read what was
+/// written, QEMU too, through a lock or a socket.
 ///
 /// The first write to a page has the kernel find memory for it ([`Mapped::populate`]); as much as is written, no more.
 #[derive(Debug)]
@@ -133,8 +133,8 @@ impl Mapped {
         self.look(offset, bytes, |_, seen| Ok(seen.chunks(ZEROS.len()).all(|page| page == &ZEROS[..page.len()])))
     }
 
-    /// Has the kernel find memory for the pages that have `bytes` at `offset`, unless this was done before. Writes do this
-    /// for themselves; ahead of them it is for who wants to know that there is memory for all.
+    /// Has the kernel find memory for the pages that have `bytes` at `offset`, unless this was done before. Writes do
+    /// this for themselves; ahead of them it is for who wants to know that there is memory for all.
     pub fn populate(&self, offset: u64, bytes: u64) -> Result<(), AccessError> {
         let pages = self.pages(offset, bytes)?;
         if bytes == 0 || self.touched.all(pages.clone()) {
@@ -160,9 +160,9 @@ impl Mapped {
         }
     }
 
-    /// Lets the kernel put transparent huge pages under what is populated from now on, where it does that for shared memory
-    /// on advice (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`); else this does nothing. Populating is then three
-    /// times faster, but takes 2 MiB where a single page is written.
+    /// Lets the kernel put transparent huge pages under what is populated from now on, where it does that for shared
+    /// memory on advice (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`); else this does nothing. Populating is
+    /// then two to three times faster, but takes 2 MiB where a single page is written.
     pub fn advise_huge(&self) {
         // Refused by a kernel without them, and for what is huge already.
         let _ = self.mapping.advise_huge();
@@ -199,7 +199,8 @@ impl Mapped {
         })
     }
 
-    /// Shows `bytes` at `offset` to `see`, piece after piece, each with its offset, until it says no. Whether it never did.
+    /// Shows `bytes` at `offset` to `see`, piece after piece, each with its offset, until it says no. Whether it
+    /// never did.
     fn look(
         &self,
         offset: u64,
@@ -263,7 +264,8 @@ mod tests {
         assert_eq!((out, taken(&file)), ([0; 10], 0));
 
         mapped.write(3 * PAGE - 1, b"ab").unwrap();
-        assert_eq!((mapped.data_extents().unwrap(), taken(&file)), (vec![2 * PAGE..4 * PAGE], 2 * PAGE));
+        let both = 2 * PAGE..4 * PAGE;
+        assert_eq!((mapped.data_extents().unwrap(), taken(&file)), (vec![both], 2 * PAGE));
         assert!(!mapped.is_zero(0, 1 << 20).unwrap() && mapped.is_zero(3 * PAGE + 1, PAGE).unwrap());
         mapped.zero(0, 1 << 20).unwrap();
         assert!(mapped.is_zero(0, 1 << 20).unwrap());

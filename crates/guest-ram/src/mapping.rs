@@ -28,8 +28,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `bytes` of `file` from `offset`, both multiples of the file's page, to read and write, shared with everybody
-    /// who has it mapped. No memory is taken yet.
+    /// Maps `bytes` of `file` from `offset`, both multiples of the file's page, to read and write, shared with
+    /// everybody who has it mapped. No memory is taken yet.
     pub(crate) fn shared(file: &File, offset: u64, bytes: usize) -> io::Result<Self> {
         let bytes = size(bytes)?;
         let offset = i64::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
@@ -42,9 +42,10 @@ impl Mapping {
 
     /// The memory. Touching a page of it for which there is no memory raises SIGBUS.
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `start` is aligned (to a page) and valid for reads and writes of `bytes` until `munmap` in `drop`, which
-        // the slice does not outlive; `size` keeps `bytes` below isize::MAX. Every bit pattern is an AtomicU64. An atomic
-        // may change at any time, whoever does it, also from another process; nothing else here refers to this memory.
+        // SAFETY: `start` is aligned (to a page) and valid for reads and writes of `bytes` until `munmap` in `drop`,
+        // which the slice does not outlive; `size` keeps `bytes` below isize::MAX. Every bit pattern is an AtomicU64.
+        // An atomic may change at any time, whoever does it, also from another process; nothing else here refers to
+        // this memory.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes.get() / WORD) }
     }
 

@@ -44,8 +44,8 @@ struct Mapping {
     path: String,
 }
 
-/// What backs `range`, which is not empty. It may be cut into mappings that adjoin in memory and in the file: the kernel
-/// splits one whose parts were given different advice.
+/// What backs `range`, which is not empty. It may be cut into mappings that adjoin in memory and in the file: the
+/// kernel splits one whose parts were given different advice.
 pub(crate) fn backing(maps: &str, range: Range<u64>) -> Result<Backing, Unsuitable> {
     let mut found: Option<Backing> = None;
     let mut end = range.start;
@@ -147,7 +147,12 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 
     proptest! {
         #[test]
-        fn nothing_panics(at in 0..MAPS.len(), instead in "[0-9a-f :-]{0,18}", text in ".{0,100}", range in any::<(u64, u64)>()) {
+        fn nothing_panics(
+            at in 0..MAPS.len(),
+            instead in "[0-9a-f :-]{0,18}",
+            text in ".{0,100}",
+            range in any::<(u64, u64)>(),
+        ) {
             let mut maps = MAPS.to_owned();
             maps.replace_range(at..at + 1, &instead);
             for range in [0x1000..0x7000, 0x6000..0x9000, range.0.min(range.1)..range.0.max(range.1)] {

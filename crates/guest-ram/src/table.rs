@@ -48,7 +48,8 @@ pub enum ParseError {
     },
 }
 
-/// Reads what `info ramblock` prints (`ram_block_format` in QEMU). QEMU 10 has two columns more than 7.2 has: HVA and RO.
+/// Reads what `info ramblock` prints (`ram_block_format` in QEMU). QEMU 10 has two columns more than 7.2 has: HVA and
+/// RO.
 pub fn parse_ramblocks(text: &str) -> Result<Vec<RamBlock>, ParseError> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(ParseError::TooLong(text.len()));
@@ -126,11 +127,11 @@ fn page_bytes(number: &str, unit: &str) -> Option<u64> {
     number.is_power_of_two().then_some(u64::from(number) << shift)
 }
 
-/// Where the guest sees a part of block `name`, in what `info mtree -f` prints: the guest-physical address of that part,
-/// and its offset in the block. None: nowhere as RAM, or not in these words.
+/// Where the guest sees a part of block `name`, in what `info mtree -f` prints: the guest-physical address of that
+/// part, and its offset in the block. None: nowhere as RAM, or not in these words.
 ///
-/// Together with `gpa2hva` and [`host_address`] it leads to a block's address where the table does not tell it. Good for
-/// memory backends only: of a device's block QEMU prints there no more than the last part of the name.
+/// Together with `gpa2hva` and [`host_address`] it leads to a block's address where the table does not tell it. Good
+/// for memory backends only: of a device's block QEMU prints there no more than the last part of the name.
 pub fn seen_at(mtree: &str, name: &str) -> Option<(u64, u64)> {
     let mut views = mtree.split("FlatView #");
     let memory = views.find(|view| view.lines().any(|line| line.trim() == r#"AS "memory", root: system"#))?;
@@ -162,7 +163,8 @@ mod tests {
    0000:00:01.0/vga.vram    4 KiB  0x000000000c080000 0x0000000001000000 0x0000000001000000\r
     /rom@etc/acpi/tables    4 KiB  0x000000000d0c0000 0x0000000000020000 0x0000000000200000\r
 0000:00:02.0/virtio-net-pci.rom    4 KiB  0x00000000110c0000 0x0000000000040000 0x0000000000040000\r\n";
-    const OF_10: &str = "              Block Name    PSize              Offset               Used              Total                HVA  RO\r
+    const OF_10: &str = "\
+              Block Name    PSize              Offset               Used              Total                HVA  RO\r
                     ram0    2 MiB  0x0000000000000000 0x0000000010000000 0x0000000010000000 0x00007f8c83fff000  rw\r
                  pc.bios    4 KiB  0x0000000010000000 0x0000000000040000 0x0000000000040000 0x00007f8cdaa00000  ro\r\n";
 
@@ -249,7 +251,7 @@ FlatView #1\r
             ),
             with_address: bool,
         ) {
-            let titles = format!("{:>24} {:>8}  {:>18} {:>18} {:>18}", "Block Name", "PSize", "Offset", "Used", "Total");
+            let titles = OF_7_2.lines().next().unwrap().to_owned();
             let mut text = titles + if with_address { "                HVA  RO\r\n" } else { "\r\n" };
             let mut expected = Vec::new();
             for (name, (page, used, more, address)) in blocks {
@@ -266,7 +268,12 @@ FlatView #1\r
         }
 
         #[test]
-        fn nothing_panics(text in "[ -~\r\n\t]{0,400}", name in "[ -~]{0,5}", at in 0..OF_10.len(), instead in ".{0,3}") {
+        fn nothing_panics(
+            text in "[ -~\r\n\t]{0,400}",
+            name in "[ -~]{0,5}",
+            at in 0..OF_10.len(),
+            instead in ".{0,3}",
+        ) {
             let _ = (parse_ramblocks(&text), seen_at(&text, &name), host_address(&text, &name));
             let mut table = OF_10.to_owned();
             table.replace_range(at..at + 1, &instead);

@@ -45,7 +45,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn like_a_set(ranges in proptest::collection::vec((0..200usize, 0..200usize), 0..10), asked in (0..200usize, 0..200usize)) {
+        fn like_a_set(
+            ranges in proptest::collection::vec((0..200usize, 0..200usize), 0..10),
+            asked in (0..200usize, 0..200usize),
+        ) {
             let touched = Touched::new(200);
             let mut model = [false; 200];
             let sorted = |(a, b): (usize, usize)| a.min(b)..a.max(b);

@@ -4,9 +4,9 @@
 //! touch the same word. The accesses are relaxed: they say nothing about order. Who reads what another has written
 //! learns through something else (a socket, a lock) that it is there.
 //!
-//! As fast as `memcpy` where memory is the limit. Words are never touched in part: two accesses of different sizes to one
-//! place would be a data race again. So what begins or ends within a word is merged into it, and a neighbour's bytes
-//! written meanwhile are not lost.
+//! As fast as `memcpy` where memory is the limit. Words are never touched in part: two accesses of different sizes to
+//! one place would be a data race again. So what begins or ends within a word is merged into it, and a neighbour's
+//! bytes written meanwhile are not lost.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -50,10 +50,10 @@ fn split(at: usize, len: usize) -> (usize, Range<usize>, usize) {
 fn merge(words: &[AtomicU64], at: usize, bytes: &[u8]) {
     if !bytes.is_empty() {
         let begin = at % WORD;
-        let _ = words[at / WORD].fetch_update(Relaxed, Relaxed, |old| {
+        words[at / WORD].update(Relaxed, Relaxed, |old| {
             let mut word = old.to_ne_bytes();
             word[begin..begin + bytes.len()].copy_from_slice(bytes);
-            Some(u64::from_ne_bytes(word))
+            u64::from_ne_bytes(word)
         });
     }
 }
@@ -122,11 +122,13 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 256 }, failure_persistence: None, ..Default::default() })]
+        #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 256 }, ..Default::default() })]
 
         /// Against bytes in a `Vec`.
         #[test]
-        fn like_a_vec(writes in proptest::collection::vec((0..BYTES, proptest::collection::vec(any::<u8>(), 0..BYTES)), 0..20)) {
+        fn like_a_vec(
+            writes in proptest::collection::vec((0..BYTES, proptest::collection::vec(any::<u8>(), 0..BYTES)), 0..20),
+        ) {
             let (words, mut model) = (memory(), vec![0; BYTES]);
             for (at, data) in writes {
                 let data = &data[..data.len().min(BYTES - at)];

@@ -310,7 +310,8 @@ fn huge_pages() {
     let ram = vm.map("ram0").unwrap();
     assert_eq!((block.page_bytes, ram.page_bytes(), ram.bytes()), (2 * MIB, 2 * MIB, 64 * MIB));
     check(&vm, &ram);
-    assert_eq!(ram.data_extents().unwrap(), [0..64 * MIB]);
+    let all = 0..64 * MIB;
+    assert_eq!(ram.data_extents().unwrap(), [all]);
     ram.advise_huge();
     drop((ram, vm));
 
