@@ -438,7 +438,7 @@ fn a_landing_is_for_one_migration_of_one_peer_while_it_is_open() {
         let tap = Tap::start(&path, &node.peers, "b", id, pages(), &[]).unwrap();
         let socket = UnixStream::connect(&path).unwrap();
         socket.set_read_timeout(Some(10 * SECOND)).unwrap();
-        { &socket }.write_all(b"QEVM").unwrap();
+        { &socket }.write_all(b"VMEQ").unwrap();
         (tap, socket)
     };
     // Unknown, a stranger's, another's.

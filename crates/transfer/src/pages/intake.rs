@@ -179,19 +179,29 @@ struct Intake<'a> {
 
 impl Intake<'_> {
     fn read(&mut self) -> Result<(), Stop> {
-        match self.tap.fill(4) {
-            Ok(()) => {}
-            Err(ended) => return self.end(ended),
-        }
-        let first = self.tap.buffered()[..4].try_into().expect("four bytes");
-        let read = match skein_qemu_stream::kind(first) {
+        let read = self.kind().map_err(Stop::from).and_then(|kind| match kind {
             skein_qemu_stream::Kind::Main => self.main(),
             skein_qemu_stream::Kind::Multifd => self.multifd(),
             skein_qemu_stream::Kind::Other => self.opaque(),
-        };
+        });
         match read {
             Err(Stop::Ended(ended)) => self.end(ended),
             read => read,
+        }
+    }
+
+    /// What the connection is. One that is not QEMU's does not wait for four bytes.
+    fn kind(&mut self) -> Result<skein_qemu_stream::Kind, Ended> {
+        let magics = [main::MAGIC, multifd::MAGIC].map(u32::to_be_bytes);
+        loop {
+            let first = &self.tap.buffered()[..self.tap.buffered().len().min(4)];
+            if !magics.iter().any(|magic| magic.starts_with(first)) {
+                return Ok(skein_qemu_stream::Kind::Other);
+            }
+            match first.try_into() {
+                Ok(first) => return Ok(skein_qemu_stream::kind(first)),
+                Err(_) => self.tap.fill(first.len() + 1)?,
+            }
         }
     }
 
