@@ -33,3 +33,4 @@ pub mod stream;
 
 pub use ids::{ConnectionId, PathId, SessionId, StreamId};
 pub use session::{ConnectionKind, Event, Received, Role, Session, Settings, Transmit};
+pub use stream::Width;

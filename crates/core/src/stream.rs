@@ -239,6 +239,20 @@ pub(crate) struct Stream {
     pub(crate) target: Option<String>,
     /// The application was told of the reset, or caused it.
     pub(crate) reset_seen: bool,
+    /// What its bulk may use.
+    pub(crate) width: Width,
+}
+
+/// What a stream's bulk may use of a session. The rest stands by: where what it uses is lost, it uses the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Width {
+    /// All paths.
+    #[default]
+    All,
+    /// One path.
+    Path,
+    /// One connection.
+    Connection,
 }
 
 impl Stream {
@@ -250,6 +264,7 @@ impl Stream {
             opened,
             target: None,
             reset_seen: false,
+            width: Width::All,
         }
     }
 

@@ -35,7 +35,7 @@ pub use self::status::{Footprint, PathStatus, Status};
 use crate::frame::{Frame, Header, Kind};
 use crate::handshake::{self, Address};
 use crate::limits::*;
-use crate::stream::{Fin, Stream};
+use crate::stream::{Fin, Stream, Width};
 use crate::{ConnectionId, PathId, StreamId};
 
 /// Which end of the session this is.
@@ -268,6 +268,13 @@ impl Session {
         Ok(id)
     }
 
+    /// Says what the stream's bulk may use from now on.
+    pub fn confine(&mut self, id: StreamId, width: Width) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.width = width;
+        }
+    }
+
     /// How many bytes the stream takes now; 0: [`Event::Writable`] says when to ask again. Ask when there are bytes
     /// to hand over, and then do: others wait meanwhile.
     ///
@@ -299,7 +306,8 @@ impl Session {
         // Whoever has begun a chunk with little may fill it.
         let begun = (1..CHUNK_BYTES_MAX / 2).contains(&half.burst);
         let next = self.waiting.is_empty() || half.burst < BURST_BYTES;
-        let may = half.granted || begun || (next && self.has_room());
+        let (granted, width) = (half.granted, stream.width);
+        let may = granted || begun || (next && self.has_room(width));
         let half = &mut self.streams.get_mut(&id).expect("just found").send;
         if may {
             half.granted = true;

@@ -9,6 +9,7 @@ use super::{ConnectionKind, Event, Session, Transmit};
 use crate::frame::{Header, Kind};
 use crate::handshake;
 use crate::limits::*;
+use crate::stream::Width;
 use crate::{ConnectionId, PathId, StreamId};
 
 impl Session {
@@ -18,10 +19,17 @@ impl Session {
         }
         let path = self.connections[&id].path;
         let max = self.paths[&path].estimate.chunk_bytes();
+        let mut others = Vec::new();
+        let mut taken = None;
         while let Some(stream_id) = self.turn.pop_front() {
-            let Some(stream) = self.streams.get_mut(&stream_id) else {
+            let Some(stream) = self.streams.get(&stream_id) else {
                 continue;
             };
+            if !self.is_for(id, stream.width) {
+                others.push(stream_id);
+                continue;
+            }
+            let Some(stream) = self.streams.get_mut(&stream_id) else { continue };
             // A little more rather than a chunk of its own for the rest.
             let all = stream.send.unsent_bytes().min(CHUNK_BYTES_MAX);
             let Some(chunk) = stream.send.take(if all <= max + max / 4 { all } else { max }) else {
@@ -35,6 +43,13 @@ impl Session {
             if std::mem::take(&mut stream.send.full) {
                 self.events.push_back(Event::Writable(stream_id));
             }
+            taken = Some((stream_id, chunk));
+            break;
+        }
+        for other in others.into_iter().rev() {
+            self.turn.push_front(other);
+        }
+        if let Some((stream_id, chunk)) = taken {
             if let Some(state) = self.paths.get_mut(&path) {
                 state.probed_at = now;
             }
@@ -170,11 +185,27 @@ impl Session {
         control.and_then(|id| self.connections.get(&id)).is_some_and(Connection::is_usable)
     }
 
+    /// Whether bulk of a stream of this width may go over a data connection.
+    pub(super) fn is_for(&self, id: ConnectionId, width: Width) -> bool {
+        if width == Width::All {
+            return true;
+        }
+        let Some(path) = self.paths.keys().find(|path| self.path_is_usable(**path)) else { return false };
+        let mut usable =
+            self.connections.iter().filter(|(_, c)| c.path == *path && c.kind == ConnectionKind::Data && c.is_usable());
+        match width {
+            Width::Connection => usable.next().is_some_and(|(first, _)| *first == id),
+            Width::All | Width::Path => usable.any(|(other, _)| *other == id),
+        }
+    }
+
     /// Whether the paths have room for more than what was handed over and those hand over who were told that they may.
     /// What is granted next is at most a chunk more than that.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self, width: Width) -> bool {
         let pulls = |path| {
-            self.connections.values().any(|c| c.path == path && c.kind == ConnectionKind::Data && self.may_pull(c))
+            self.connections.iter().any(|(id, c)| {
+                c.path == path && c.kind == ConnectionKind::Data && self.may_pull(c) && self.is_for(*id, width)
+            })
         };
         let estimates = self.paths.iter().filter(|(id, _)| pulls(**id)).map(|(_, path)| &path.estimate);
         let room: u64 = estimates.map(|path| path.inflight_limit().saturating_sub(path.inflight())).sum();
@@ -187,8 +218,10 @@ impl Session {
     /// Wakes the idle data connection whose path is emptiest, if there is bulk to send, and those who wait for room,
     /// as far as there is some.
     pub(super) fn wake_data(&mut self) {
-        while !self.waiting.is_empty() && self.has_room() {
-            let id = self.waiting.pop_front().expect("not empty");
+        while let Some(next) =
+            self.waiting.iter().position(|id| self.streams.get(id).is_none_or(|stream| self.has_room(stream.width)))
+        {
+            let id = self.waiting.remove(next).expect("just found");
             if let Some(stream) = self.streams.get_mut(&id)
                 && std::mem::take(&mut stream.send.waits)
                 && stream.may_hand_over()
@@ -209,6 +242,9 @@ impl Session {
             .connections
             .iter()
             .filter(|(_, c)| c.idle && c.kind == ConnectionKind::Data && self.may_pull(c))
+            .filter(|(id, _)| {
+                self.turn.iter().any(|of| self.streams.get(of).is_some_and(|stream| self.is_for(**id, stream.width)))
+            })
             .min_by(|(_, a), (_, b)| fullness(&a.path).total_cmp(&fullness(&b.path)))
             .map(|(id, _)| *id);
         if let Some(id) = best {
@@ -318,6 +354,40 @@ mod tests {
             let header = Header { kind: Kind::Ack, stream: id.0, offset: *position, len: 0 };
             let ack = Frame::Ack { connection: *id, offset: *position };
             session.handle_frame(now, CONTROL, &header, ack).unwrap();
+        }
+    }
+
+    /// A stream that is confined uses one path, or one connection, and the next when that is lost.
+    #[test]
+    fn a_confined_stream_leaves_the_other_paths_alone() {
+        for width in [Width::Path, Width::Connection] {
+            let now = Duration::from_secs(1);
+            let mut session = Session::new(now, Role::Dialer, Settings::default());
+            let data = [1, 2, 4, 5].map(ConnectionId);
+            for path in 0..2 {
+                let up = [ConnectionKind::Control, ConnectionKind::Data, ConnectionKind::Data];
+                for (nth, kind) in up.into_iter().enumerate() {
+                    session.connection_up(now, ConnectionId(path * 3 + nth as u32), PathId(path), kind).unwrap();
+                }
+            }
+            let id = session.open("confined").unwrap();
+            session.confine(id, width);
+            let credit = Frame::Credit { stream: id, offset: 8 << 20 };
+            let header = Header { kind: Kind::Credit, stream: id.0, offset: 8 << 20, len: 0 };
+            session.handle_frame(now, CONTROL, &header, credit).unwrap();
+            let mut carries = |session: &mut Session| {
+                while session.send_capacity(now, id) > 0 {
+                    session.send(now, id, vec![0; 64 << 10].into());
+                }
+                data.map(|id| session.poll_transmit(now, id).is_some())
+            };
+            let both = width == Width::Path;
+            assert_eq!(carries(&mut session)[2..], [false, false]);
+            for lost in [0, 1, 2].map(ConnectionId) {
+                session.connection_down(now, lost, crate::session::Down::Failed);
+            }
+            let carried = carries(&mut session);
+            assert!(carried[2] && (both || !carried[3]), "{carried:?}");
         }
     }
 
