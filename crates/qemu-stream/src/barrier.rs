@@ -79,3 +79,29 @@ impl Barriers {
         self.count += u64::from(packet.is_sync());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::main::Opaque;
+
+    fn counts(items: &[Item]) -> Vec<u64> {
+        let mut barriers = Barriers::new();
+        let count = |item| {
+            barriers.item(item);
+            barriers.count()
+        };
+        items.iter().map(count).collect()
+    }
+
+    #[test]
+    fn the_first_section_says_which_words_count() {
+        let (flush, end) = (Item::Barrier(Barrier::Flush), Item::Barrier(Barrier::EndOfSection));
+        let page = Item::Zero { block: 0, offset: 0, named: true };
+        let opaque = Item::Opaque(Opaque::End);
+        let rounds = [&flush, &end, &page, &end, &page, &flush, &end, &flush, &Item::RamEnd, &opaque].map(Item::clone);
+        assert_eq!(counts(&rounds), [1, 1, 1, 1, 1, 2, 2, 3, 3, 3]);
+        let sections = [&Item::Blocks, &end, &page, &end, &page, &Item::RamEnd].map(Item::clone);
+        assert_eq!(counts(&sections), [0, 1, 1, 2, 2, 3]);
+    }
+}

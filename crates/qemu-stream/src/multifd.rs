@@ -333,3 +333,188 @@ fn be64(bytes: &[u8], at: usize) -> u64 {
 fn boxed<const N: usize>(bytes: &[u8]) -> Box<[u8; N]> {
     Box::new(array(bytes, 0))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn init(id: u8) -> Vec<u8> {
+        let mut bytes = vec![0; INIT_BYTES];
+        bytes[..8].copy_from_slice(&[0x11, 0x22, 0x33, 0x44, 0, 0, 0, 1]);
+        bytes[8..24].fill(0xab);
+        bytes[24] = id;
+        bytes
+    }
+
+    fn fields(flags: u32, normal: &[u64], zero: &[u64]) -> Canonical {
+        Canonical {
+            flags,
+            pages_alloc: if flags == SYNC { 0 } else { 128 },
+            next_packet_size: (normal.len() * PAGE_BYTES) as u32,
+            packet_num: 77,
+            block: if flags == SYNC { String::new() } else { "pc.ram".into() },
+            normal: normal.into(),
+            zero: zero.into(),
+        }
+    }
+
+    /// What a channel that has begun makes of a header.
+    fn read(header: &[u8]) -> Result<Head, NotUnderstood> {
+        let mut parser = Parser::new();
+        assert_eq!(parser.head(&init(0)).unwrap(), Head::Init { id: 0, uuid: [0xab; 16] });
+        assert_eq!(parser.need(), 12);
+        let (common, rest) = header.split_at(12);
+        match parser.head(common) {
+            Ok(head) => assert_eq!((head, parser.kept()), (Head::More, common)),
+            Err(error) => {
+                assert_eq!((parser.kept(), parser.need()), (common, 0));
+                return Err(error);
+            }
+        }
+        assert_eq!(parser.need(), rest.len());
+        let head = parser.head(rest);
+        match &head {
+            Ok(_) => assert_eq!((parser.kept(), parser.need()), (&[][..], 12)),
+            Err(error) => {
+                assert_eq!((parser.kept(), parser.need()), (header, 0));
+                assert_eq!(parser.head(&[]), Err(error.clone()));
+            }
+        }
+        head
+    }
+
+    fn packet(fields: &Canonical) -> Packet {
+        match read(&fields.header().unwrap()[..]) {
+            Ok(Head::Packet(packet)) => packet,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn changed(at: usize, value: u32) -> Result<Head, NotUnderstood> {
+        let mut header = fields(0, &[0x1000, 0x2000], &[0x3000]).header().unwrap();
+        header[at..at + 4].copy_from_slice(&value.to_be_bytes());
+        read(&header[..])
+    }
+
+    #[test]
+    fn a_packet_tells_what_follows_it() {
+        let plain = packet(&fields(0, &[0x1000, 0x5000], &[0x3000]));
+        assert_eq!((plain.block(), plain.payload_bytes()), ("pc.ram", 8192));
+        assert_eq!(plain.normal().collect::<Vec<_>>(), [0x1000, 0x5000]);
+        assert_eq!(plain.zero().collect::<Vec<_>>(), [0x3000]);
+        assert!(plain.has_pages() && !plain.is_sync() && !plain.is_compressed());
+        let sync = packet(&fields(SYNC, &[], &[]));
+        assert_eq!((sync.block(), sync.payload_bytes()), ("", 0));
+        assert!(sync.is_sync() && !sync.has_pages());
+        let zstd = packet(&Canonical { next_packet_size: 100, ..fields(4, &[0], &[]) });
+        assert!(zstd.is_compressed() && zstd.payload_bytes() == 100);
+        // What 7.2 leaves of an earlier packet.
+        let stale = packet(&Canonical { next_packet_size: 100, ..fields(4, &[], &[]) });
+        assert_eq!(stale.payload_bytes(), 0);
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_packet_but_its_barrier() {
+        for fields in [fields(SYNC | 4, &[0x1000], &[]), fields(0, &[0x1000], &[0x2000])] {
+            let packet = packet(&fields);
+            let Ok(Head::Packet(left)) = read(&packet.without_pages()[..]) else { panic!() };
+            assert!(!left.has_pages() && left.payload_bytes() == 0);
+            assert_eq!((left.flags(), left.is_sync()), (packet.flags(), packet.is_sync()));
+            assert_eq!(left.header()[PACKET_NUM_AT..ZERO_PAGES_AT], packet.header()[PACKET_NUM_AT..ZERO_PAGES_AT]);
+        }
+    }
+
+    #[test]
+    fn a_header_is_canonical_if_its_fields_are_all_of_it() {
+        for fields in [fields(0, &[0x1000], &[0x2000]), fields(SYNC, &[], &[]), fields(SYNC | 2, &[0; 128], &[])] {
+            assert_eq!(packet(&fields).canonical(), Some(fields));
+        }
+        for at in [36, 63, NAME_AT + 7, PACKET_BYTES - 1] {
+            let mut header = fields(0, &[0x1000], &[0x2000]).header().unwrap();
+            header[at] = 1;
+            let Ok(Head::Packet(packet)) = read(&header[..]) else { panic!("{at}") };
+            assert_eq!((packet.canonical(), packet.header()), (None, &*header));
+        }
+        assert_eq!(fields(0, &[0; 100], &[0; 29]).header(), None);
+        assert_eq!(Canonical { block: "x".repeat(256), ..fields(0, &[], &[]) }.header(), None);
+    }
+
+    #[test]
+    fn numbers_are_checked() {
+        assert!(changed(0, MAGIC).is_ok());
+        assert!(matches!(changed(0, 0), Err(NotUnderstood::Format { magic: 0, .. })));
+        assert!(matches!(changed(4, 2), Err(NotUnderstood::Format { version: 2, .. })));
+        for flags in [0x06, 0x0a, 0x41, 0x42, 0x80, 0x8000_0000] {
+            assert_eq!(changed(FLAGS_AT, flags), Err(NotUnderstood::Flags(flags)));
+        }
+        let wrong = |at, value| matches!(changed(at, value), Err(NotUnderstood::Packet { .. }));
+        assert!(wrong(PAGES_ALLOC_AT, 0) && wrong(PAGES_ALLOC_AT, 8) && wrong(PAGES_ALLOC_AT, 129));
+        assert!(wrong(NORMAL_PAGES_AT, 129) && wrong(NORMAL_PAGES_AT, u32::MAX) && wrong(NORMAL_PAGES_AT, 128));
+        assert!(wrong(ZERO_PAGES_AT, 127) && wrong(ZERO_PAGES_AT, u32::MAX));
+        assert!(wrong(OFFSETS_AT + 4, 0x1001) && wrong(OFFSETS_AT, 0x10_0000));
+        assert!(wrong(NAME_AT, 0) && wrong(NAME_AT, 0xff00_0000));
+        let mut endless = fields(0, &[0], &[]).header().unwrap();
+        endless[NAME_AT..OFFSETS_AT].fill(b'x');
+        assert!(read(&endless[..]).is_err(), "no NUL behind the name");
+        let too_long = Canonical { next_packet_size: (PAYLOAD_BYTES_MAX + 1) as u32, ..fields(2, &[0], &[]) };
+        assert!(read(&too_long.header().unwrap()[..]).is_err());
+    }
+
+    #[test]
+    fn a_devices_state_is_as_long_as_it_says() {
+        let mut header = [0; DEVICE_STATE_BYTES];
+        header[..12].copy_from_slice(&[0x11, 0x22, 0x33, 0x44, 0, 0, 0, 1, 0, 0, 0, 0x40]);
+        assert!(matches!(read(&header), Err(NotUnderstood::Packet { .. })), "QEMU refuses an empty one");
+        header[272..].copy_from_slice(&[0x80, 0, 0, 1]);
+        let expected = Head::DeviceState { header: Box::new(header), payload_bytes: 0x8000_0001 };
+        assert_eq!(read(&header), Ok(expected));
+    }
+
+    #[test]
+    fn a_channel_begins_with_its_number() {
+        let mut parser = Parser::new();
+        assert_eq!(parser.need(), INIT_BYTES);
+        assert_eq!(parser.head(&init(9)), Ok(Head::Init { id: 9, uuid: [0xab; 16] }));
+        let mut parser = Parser::new();
+        assert!(parser.head(&[0x11; INIT_BYTES]).is_err());
+        assert_eq!((parser.kept(), parser.need()), (&[0x11; INIT_BYTES][..], 0));
+    }
+
+    proptest! {
+        #[test]
+        fn packets_are_read_as_they_were_written(
+            flags in prop::sample::select(vec![0, SYNC, 2, 4, SYNC | 8, 0x10, SYNC | 0x20]),
+            (normal, zero) in (0_usize..=128).prop_flat_map(|n| (
+                prop::collection::vec(0_u64..1 << 40, n),
+                prop::collection::vec(0_u64..1 << 40, 0..=128 - n),
+            )),
+            block in "[ -~]{1,255}",
+            next_packet_size in 0_u32..=1 << 20,
+            packet_num in any::<u64>(),
+        ) {
+            let offsets = |pages: Vec<u64>| pages.into_iter().map(|page| page * PAGE_BYTES as u64).collect();
+            let (normal, zero) = (offsets(normal), offsets(zero));
+            let fields = Canonical { flags, pages_alloc: 128, next_packet_size, packet_num, block, normal, zero };
+            let packet = packet(&fields);
+            prop_assert_eq!(packet.header(), &*fields.header().unwrap());
+            prop_assert_eq!(packet.canonical(), Some(fields));
+        }
+
+        #[test]
+        fn anything_is_survived(
+            fields in prop::collection::vec(any::<u32>(), PACKET_BYTES / 4),
+            noise in any::<bool>(),
+        ) {
+            let mut header: Vec<u8> = fields.into_iter().flat_map(u32::to_be_bytes).collect();
+            if !noise {
+                header[..12].copy_from_slice(&[0x11, 0x22, 0x33, 0x44, 0, 0, 0, 1, 0, 0, 0, 0]);
+                header[12..24].copy_from_slice(&[0, 0, 0, 128, 0, 0, 0, 1, 0, 0, 0, 1]);
+            }
+            if header[FLAGS_AT..12] != DEVICE_STATE.to_be_bytes() {
+                let _ = read(&header);
+            }
+        }
+    }
+}

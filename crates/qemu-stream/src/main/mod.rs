@@ -543,3 +543,6 @@ pub fn entry(entry: Entry, block: Option<&str>, offset: u64) -> Option<Vec<u8>> 
     }
     Some(bytes)
 }
+
+#[cfg(test)]
+mod tests;
