@@ -5,6 +5,7 @@
 
 mod input;
 mod journal;
+mod qemu_stream;
 mod records;
 mod session;
 
@@ -21,6 +22,7 @@ use skein_identity::{CertificateInfo, parse_pem};
 use skein_machine::{Definition, Fixed, GuestFacts, HostFacts, Hosts, ParseError, PathFacts, Problem, check, forecast};
 
 pub use journal::journal;
+pub use qemu_stream::{qemu_main, qemu_multifd};
 pub use records::records;
 pub use session::session;
 
@@ -41,6 +43,8 @@ pub const TARGETS: &[Target] = &[
     ("definition", definition),
     ("facts", facts),
     ("control", control),
+    ("qemu_main", qemu_main),
+    ("qemu_multifd", qemu_multifd),
 ];
 
 /// A header and what follows it, as from a connection.

@@ -17,14 +17,17 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use skein_lab_guest::{Compression, Guest, Image, MigrationStatus, Params, Spec, Tuning, default_cache};
+use skein_lab_guest::{Compression, Guest, Image, MigrationStatus, Params, Rewrite, Spec, Tuning, default_cache};
 use skein_qemu_stream::barrier::Barriers;
 use skein_qemu_stream::main::{self, Barrier, Block, Entry, ITEM_BYTES_MAX, Item, Opaque, Postcopy, entry};
-use skein_qemu_stream::multifd::{self, Head};
+use skein_qemu_stream::multifd::{self, Head, PAGES_MAX};
 use skein_qemu_stream::{Kind, PAGE_BYTES, kind};
 
 /// For anything that a guest or a migration does; the machine may be busy with other things.
 const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A source that has written nothing for so long waits for an answer.
+const A_WHILE: Duration = Duration::from_secs(1);
 
 /// What a page was sent as.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,22 +38,29 @@ enum Content {
     Encoded,
 }
 
+/// Where a record was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    FirstOfPacket,
+    LastOfFullPacket,
+    Elsewhere,
+}
+
 /// All pages of all connections.
 #[derive(Debug, Default)]
 struct Pages {
     /// The newest, by block and offset.
     newest: BTreeMap<(String, u64), (u64, Content)>,
     /// Of every record: block, offset, version.
-    records: BTreeSet<(String, u64, u64)>,
-    /// Those that were there already.
-    twice: Vec<(String, u64, u64)>,
+    records: BTreeMap<(String, u64, u64), Place>,
+    /// Two places of one record.
+    twice: Vec<[Place; 2]>,
 }
 
 impl Pages {
-    fn add(&mut self, block: &str, offset: u64, version: u64, content: Content) {
-        let record = (block.to_string(), offset, version);
-        if !self.records.insert(record.clone()) {
-            self.twice.push(record);
+    fn add(&mut self, block: &str, offset: u64, version: u64, content: Content, place: Place) {
+        if let Some(other) = self.records.insert((block.into(), offset, version), place) {
+            self.twice.push([other, place]);
         }
         let newest = self.newest.entry((block.into(), offset)).or_insert((version, Content::Encoded));
         if newest.0 <= version {
@@ -133,16 +143,16 @@ fn read_main(mut input: impl Read, mut peer: UnixStream, answers: bool, pages: &
                 assert!(arrived.is_empty(), "no more is read than was needed");
                 main.raw += 1;
                 let content = Content::Raw(page(&mut input));
-                pages.lock().unwrap().add(name(block), offset, version, content);
+                pages.lock().unwrap().add(name(block), offset, version, content, Place::Elsewhere);
             }
             Item::Zero { block, offset, named } => {
                 assert_eq!(rebuilt(Entry::Zero, block, offset, named), bytes);
                 main.zero += 1;
-                pages.lock().unwrap().add(name(block), offset, version, Content::Zero);
+                pages.lock().unwrap().add(name(block), offset, version, Content::Zero, Place::Elsewhere);
             }
             Item::OtherPage { block, offset } => {
                 main.other += 1;
-                pages.lock().unwrap().add(name(block), offset, version, Content::Encoded);
+                pages.lock().unwrap().add(name(block), offset, version, Content::Encoded, Place::Elsewhere);
             }
             Item::RamEnd => main.ram_ended = true,
             Item::Postcopy(command) => main.postcopy.push(command),
@@ -152,11 +162,18 @@ fn read_main(mut input: impl Read, mut peer: UnixStream, answers: bool, pages: &
             }
         }
     }
+    let mut rest = arrived;
     if answers {
+        // Where the devices' states end is not known. QEMU 7.2 takes an answer in their middle for the end of the connection.
+        peer.set_read_timeout(Some(A_WHILE)).unwrap();
+        let error = input.read_to_end(&mut rest).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
         // SHUT, without an error.
         peer.write_all(&[0, 1, 0, 4, 0, 0, 0, 0]).unwrap();
+        peer.set_read_timeout(Some(DEADLINE)).unwrap();
     }
-    main.opaque_bytes = arrived.len() as u64 + std::io::copy(&mut input, &mut std::io::sink()).unwrap();
+    input.read_to_end(&mut rest).unwrap();
+    main.opaque_bytes = rest.len() as u64;
     main.machine_type = parser.machine_type().unwrap().into();
     (main.by, main.barriers) = (barriers.by(), barriers.count());
     main
@@ -201,11 +218,14 @@ fn read_multifd(mut input: impl Read, first: [u8; 4], pages: &Mutex<Pages>) -> C
                     normal.clone().map(|_| Content::Raw(page(&mut input))).collect()
                 };
                 let mut pages = pages.lock().unwrap();
-                for (offset, content) in normal.zip(contents) {
-                    pages.add(block, offset, version, content);
-                }
-                for offset in packet.zero() {
-                    pages.add(block, offset, version, Content::Zero);
+                let zero = packet.zero().map(|offset| (offset, Content::Zero));
+                for (at, (offset, content)) in normal.zip(contents).chain(zero).enumerate() {
+                    let place = match at {
+                        0 => Place::FirstOfPacket,
+                        at if at + 1 == PAGES_MAX => Place::LastOfFullPacket,
+                        _ => Place::Elsewhere,
+                    };
+                    pages.add(block, offset, version, content, place);
                 }
             }
         }
@@ -236,7 +256,7 @@ fn record(guest: &mut Guest, tuning: &Tuning) -> Recording {
     guest.qemu.qmp.tune(tuning).unwrap();
     guest.qemu.qmp.migrate(&format!("unix:{}", socket.display())).unwrap();
 
-    let answers = tuning.return_path || tuning.capabilities.iter().any(|(name, on)| name == "postcopy-ram" && *on);
+    let answers = tuning.return_path || has(tuning, "postcopy-ram");
     let end = Instant::now() + DEADLINE;
     let accept = || loop {
         match listener.accept() {
@@ -257,6 +277,9 @@ fn record(guest: &mut Guest, tuning: &Tuning) -> Recording {
     });
     let info = guest.qemu.qmp.wait_migrated(DEADLINE, |_| {}).unwrap();
     assert_eq!(info.status, MigrationStatus::Completed, "{info:?}");
+    // They would stay on.
+    let capabilities = tuning.capabilities.iter().map(|(name, _)| (name.clone(), false)).collect();
+    guest.qemu.qmp.tune(&Tuning { capabilities, ..Tuning::default() }).unwrap();
 
     let (mut main, mut channels) = (None, Vec::new());
     for connection in connections {
@@ -275,11 +298,12 @@ fn check(guest: &mut Guest, machine_type: &str, tuning: &Tuning) -> Recording {
     let version = guest.qemu.qmp.query("query-version").unwrap();
     let major = version["qemu"]["major"].as_u64().unwrap();
     println!(
-        "{machine_type}, {} channels: barriers {}, records {} of {} pages; main {} raw, {} zero, {} other; \
+        "{machine_type}, {} channels: {} barriers, {} records and {} twice of {} pages; main {} raw, {} zero, {} other; \
          multifd {} normal, {} zero, {} of {} packets canonical, {} SYNC with pages; then {:?}, {} bytes",
         channels.len(),
         main.barriers,
         pages.records.len(),
+        pages.twice.len(),
         pages.newest.len(),
         main.raw,
         main.zero,
@@ -296,7 +320,11 @@ fn check(guest: &mut Guest, machine_type: &str, tuning: &Tuning) -> Recording {
     assert!(main.ram_ended, "understood to the end of RAM");
     assert!(matches!(main.opaque, Some(Opaque::Section(_))), "{:?}", main.opaque);
     assert!(main.opaque_bytes > 1000, "devices follow");
-    assert!(pages.twice.is_empty(), "two records of one page and version, e.g. {:?}", pages.twice[0]);
+    // See `Barriers`.
+    let queued_twice =
+        |places: &[Place; 2]| places.contains(&Place::FirstOfPacket) && places.contains(&Place::LastOfFullPacket);
+    let late = |places: &[Place; 2]| has(tuning, "compress") && *places == [Place::Elsewhere; 2];
+    assert!(pages.twice.iter().all(|places| major < 9 && (queued_twice(places) || late(places))), "{:?}", pages.twice);
 
     let ids: BTreeSet<u8> = channels.iter().map(|channel| channel.id).collect();
     assert_eq!(ids, (0..tuning.multifd.unwrap_or(0)).collect());
@@ -315,8 +343,7 @@ fn check(guest: &mut Guest, machine_type: &str, tuning: &Tuning) -> Recording {
     assert_eq!(main.zero > 0, !zero_in_packets);
 
     let known = !pages.newest.values().any(|(_, content)| *content == Content::Encoded);
-    let ignored = tuning.capabilities.iter().any(|(name, on)| name == "x-ignore-shared" && *on);
-    if known && !ignored {
+    if known && !has(tuning, "x-ignore-shared") {
         check_ram(guest, &recording);
     }
     guest.qemu.qmp.query("cont").unwrap();
@@ -369,10 +396,16 @@ fn spec(machine_type: &str) -> Spec {
     spec
 }
 
+/// A guest that works. The kernel gives up if it sees no timer interrupt in time, as happens on a busy machine.
 fn boot(spec: &Spec) -> Guest {
-    let mut guest = Guest::boot(spec, |qemu| Command::new(qemu)).unwrap();
-    guest.wait_ready(DEADLINE).unwrap();
-    guest
+    for _ in 0..3 {
+        let mut guest = Guest::boot(spec, |qemu| Command::new(qemu)).unwrap();
+        match guest.wait_ready(DEADLINE) {
+            Ok(_) => return guest,
+            Err(error) => println!("not this time: {error}"),
+        }
+    }
+    panic!("no guest boots");
 }
 
 /// Slow enough for several rounds, fast enough to end.
@@ -382,6 +415,10 @@ fn tuning() -> Tuning {
 
 fn with(name: &str) -> Tuning {
     Tuning { capabilities: vec![(name.into(), true)], ..tuning() }
+}
+
+fn has(tuning: &Tuning, capability: &str) -> bool {
+    tuning.capabilities.iter().any(|(name, on)| name == capability && *on)
 }
 
 /// The machine types of this QEMU.
@@ -418,6 +455,8 @@ fn streams_of_all_settings_are_understood() {
     let machine_type = newest();
     let mut spec = spec(&machine_type);
     spec.extra = ["-device", "virtio-balloon-pci"].map(String::from).into();
+    // Deltas are sent of pages that changed little.
+    spec.params.rewrite = Rewrite::Word;
     let mut guest = boot(&spec);
     let mut read = |tuning: Tuning| check(&mut guest, &machine_type, &tuning);
 
@@ -427,9 +466,7 @@ fn streams_of_all_settings_are_understood() {
     for compression in [Compression::Zlib, Compression::Zstd] {
         read(Tuning { multifd: Some(2), compression, ..tuning() });
     }
-    let all = read(tuning()).pages.newest.len();
-    let ignoring = read(with("x-ignore-shared"));
-    assert!(ignoring.pages.newest.len() < all / 2, "its RAM is shared");
+    read(with("x-ignore-shared"));
     // Removed in 9.1.
     if machine_type == "pc-q35-7.2" {
         assert!(read(with("compress")).main.other > 0);
@@ -440,7 +477,13 @@ fn streams_of_all_settings_are_understood() {
 fn a_device_that_comes_early_ends_it() {
     let machine_type = newest();
     let mut spec = spec(&machine_type);
-    let words = "-m maxmem=1G -object memory-backend-ram,id=more,size=64M -device virtio-mem-pci,memdev=more";
+    // `maxmem` takes a size with it; and where memory may be above 4 GiB, Linux sets 64 MiB aside for devices.
+    spec.odd_ram = Some(false);
+    spec.memory_mb += 80;
+    let words = format!(
+        "-m {}M,maxmem=1G -object memory-backend-ram,id=more,size=64M -device virtio-mem-pci,memdev=more",
+        spec.memory_mb
+    );
     spec.extra = words.split(' ').map(String::from).collect();
     let mut guest = boot(&spec);
     let main = record(&mut guest, &tuning()).main;
