@@ -6,15 +6,15 @@
 //! | [`multifd`] | a multifd channel |
 //! | [`barrier`] | which of two records of one page is the newer, by what both modules read |
 //!
-//! The format is that of QEMU 7.2 to 10.2 for targets with pages of 4 KiB (x86-64). It says nowhere how long the state of a
-//! device is, so a parser stops there for good, as it does at anything else that it does not know: what follows is
-//! [`main::Item::Opaque`] or [`NotUnderstood`], and goes on as it is. Nothing is ever searched for, since a guest decides
-//! what its pages contain.
+//! The format is that of QEMU 7.2 to 10.2 for targets with pages of 4 KiB (x86-64). It says nowhere how long the state
+//! of a device is, so a parser stops there for good, as it does at anything else that it does not know: what follows is
+//! [`main::Item::Opaque`] or [`NotUnderstood`], and goes on as it is. Nothing is ever searched for, since a guest
+//! decides what its pages contain.
 //!
 //! What is understood can be made again exactly: [`main::entry`], [`multifd::Canonical`].
 //!
-//! Absent on purpose: sockets, buffers, the contents of pages, and the return path. Memory is bounded: a parser keeps the list
-//! of RAM blocks ([`BLOCKS_MAX`]) or one header.
+//! Absent on purpose: sockets, buffers, the contents of pages, and the return path. Memory is bounded: a parser keeps
+//! the list of RAM blocks ([`BLOCKS_MAX`]) or one header.
 
 #![forbid(unsafe_code)]
 #![allow(special_module_name, reason = "`main` is QEMU's name of the channel, and main/mod.rs is no program")]
@@ -54,8 +54,8 @@ pub fn kind(first: [u8; 4]) -> Kind {
     }
 }
 
-/// Why bytes were not understood: not QEMU's, damaged, or of a QEMU that is not known yet. All that follows on the connection
-/// is opaque.
+/// Why bytes were not understood: not QEMU's, damaged, or of a QEMU that is not known yet. All that follows on the
+/// connection is opaque.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotUnderstood {
     /// Another magic number or version than that of the channel.

@@ -2,7 +2,8 @@
 //!
 //! The layouts are those of QEMU's `migration/multifd.h` and `multifd.c`: `MultiFDInit_t`, `MultiFDPacket_t`,
 //! `MultiFDPacketDeviceState_t`. QEMU before 9.0 has no zero pages in packets, may set SYNC on a packet with pages, and
-//! leaves in a packet what an earlier one had: offsets past its own, and in one without pages the block and the payload's size.
+//! leaves in a packet what an earlier one had: offsets past its own, and in one without pages the block and the
+//! payload's size.
 
 use crate::{BLOCK_NAME_BYTES_MAX, NotUnderstood, PAGE_BYTES, block_name, is_page};
 
@@ -200,8 +201,8 @@ impl Packet {
         self.flags() & SYNC != 0
     }
 
-    /// Whether QEMU compressed its normal pages: the payload is opaque, and with zlib and zstd part of one stream for the whole
-    /// channel.
+    /// Whether QEMU compressed its normal pages: the payload is opaque, and with zlib and zstd part of one stream for
+    /// the whole channel.
     pub fn is_compressed(&self) -> bool {
         self.flags() & COMPRESSION != 0
     }
@@ -211,7 +212,8 @@ impl Packet {
         self.normal_pages + self.zero_pages > 0
     }
 
-    /// How many bytes follow the header, at most [`PAYLOAD_BYTES_MAX`]. Uncompressed, these are its normal pages in their order.
+    /// How many bytes follow the header, at most [`PAYLOAD_BYTES_MAX`]. Uncompressed, these are its normal pages in
+    /// their order.
     pub fn payload_bytes(&self) -> usize {
         match self.normal_pages {
             // QEMU before 9.0 leaves the size of an earlier packet there.
@@ -247,7 +249,8 @@ impl Packet {
         (first..first + pages).map(|page| be64(&self.header[..], OFFSETS_AT + 8 * page))
     }
 
-    /// Its fields, if the header is made of nothing else. Not so where QEMU before 9.0 left something of an earlier packet in it.
+    /// Its fields, if the header is made of nothing else. Not so where QEMU before 9.0 left something of an earlier
+    /// packet in it.
     pub fn canonical(&self) -> Option<Canonical> {
         let canonical = Canonical {
             flags: self.flags(),
@@ -261,8 +264,8 @@ impl Packet {
         (canonical.header()? == self.header).then_some(canonical)
     }
 
-    /// The same header without pages, which no payload follows: what is left of a packet whose pages were placed by other
-    /// means. Its SYNC and its number stay.
+    /// The same header without pages, which no payload follows: what is left of a packet whose pages were placed by
+    /// other means. Its SYNC and its number stay.
     pub fn without_pages(&self) -> Box<[u8; PACKET_BYTES]> {
         let mut header = self.header.clone();
         for at in [NORMAL_PAGES_AT, ZERO_PAGES_AT, NEXT_PACKET_SIZE_AT] {

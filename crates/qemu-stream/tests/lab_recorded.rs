@@ -1,8 +1,8 @@
-//! Streams of real QEMUs, read to their end as they are written: a guest that rewrites its memory goes into a socket that nobody
-//! is behind, with each machine type and each setting that changes the format.
+//! Streams of real QEMUs, read to their end as they are written: a guest that rewrites its memory goes into a socket
+//! that nobody is behind, with each machine type and each setting that changes the format.
 //!
-//! Whether versions are right is seen by rebuilding the guest's RAM from the pages with the highest ones: it must be what the
-//! stopped source has in its own.
+//! Whether versions are right is seen by rebuilding the guest's RAM from the pages with the highest ones: it must be
+//! what the stopped source has in its own.
 // Timeout: 300 s
 // QEMU: 7.2 10
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test has sockets, threads and clocks")]
@@ -117,7 +117,8 @@ fn page(input: &mut impl Read) -> Box<[u8]> {
     content
 }
 
-/// Reads the main channel to its end. `answers`: tells the source that all is well, which it waits for with a return path.
+/// Reads the main channel to its end. `answers`: tells the source that all is well, which it waits for with a return
+/// path.
 fn read_main(mut input: impl Read, mut peer: UnixStream, answers: bool, pages: &Mutex<Pages>) -> Main {
     let (mut parser, mut barriers, mut main) = (main::Parser::new(), Barriers::new(), Main::default());
     let mut arrived = b"QEVM".to_vec();
@@ -164,7 +165,8 @@ fn read_main(mut input: impl Read, mut peer: UnixStream, answers: bool, pages: &
     }
     let mut rest = arrived;
     if answers {
-        // Where the devices' states end is not known. QEMU 7.2 takes an answer in their middle for the end of the connection.
+        // Where the devices' states end is not known. QEMU 7.2 takes an answer in their middle for the end of the
+        // connection.
         peer.set_read_timeout(Some(A_WHILE)).unwrap();
         let error = input.read_to_end(&mut rest).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
@@ -298,7 +300,7 @@ fn check(guest: &mut Guest, machine_type: &str, tuning: &Tuning) -> Recording {
     let version = guest.qemu.qmp.query("query-version").unwrap();
     let major = version["qemu"]["major"].as_u64().unwrap();
     println!(
-        "{machine_type}, {} channels: {} barriers, {} records and {} twice of {} pages; main {} raw, {} zero, {} other; \
+        "{machine_type}, {} channels: {} barriers, {} records, {} twice, {} pages; main {} raw, {} zero, {} other; \
          multifd {} normal, {} zero, {} of {} packets canonical, {} SYNC with pages; then {:?}, {} bytes",
         channels.len(),
         main.barriers,

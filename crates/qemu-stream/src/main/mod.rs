@@ -1,9 +1,9 @@
 //! The main channel, from the source to the target.
 //!
-//! A header, the configuration, commands, and sections, of which only those of `ram` say where they end: they are runs of
-//! entries, each with a word in front that is the offset of a page and, below [`PAGE_BYTES`], flags (QEMU's
-//! `migration/savevm.c`, `ram.c`). So the parser gets to the first section of a device, which is at the end of the migration,
-//! or at its begin if a device (virtio-mem) sends something early.
+//! A header, the configuration, commands, and sections, of which only those of `ram` say where they end: they are runs
+//! of entries, each with a word in front that is the offset of a page and, below [`PAGE_BYTES`], flags (QEMU's
+//! `migration/savevm.c`, `ram.c`). So the parser gets to the first section of a device, which is at the end of the
+//! migration, or at its begin if a device (virtio-mem) sends something early.
 
 use crate::take::{Stop, Take};
 use crate::{BLOCKS_MAX, NotUnderstood, PAGE_BYTES, block_name, is_page};
@@ -11,8 +11,8 @@ use crate::{BLOCKS_MAX, NotUnderstood, PAGE_BYTES, block_name, is_page};
 /// The first word of the channel: "QEVM".
 pub const MAGIC: u32 = 0x5145_564d;
 const VERSION: u32 = 3;
-/// More than any item takes, so that a buffer of this size always gets on. The longest is a page of the old compression: its
-/// word, its block, its length, and `compressBound(4096)`.
+/// More than any item takes, so that a buffer of this size always gets on. The longest is a page of the old
+/// compression: its word, its block, its length, and `compressBound(4096)`.
 pub const ITEM_BYTES_MAX: usize = 8 + 256 + 4 + COMPRESSED_BYTES_MAX;
 const COMPRESSED_BYTES_MAX: usize = 4110;
 /// Only two are ever sent.
@@ -51,8 +51,8 @@ mod flag {
 /// What the bytes at the front are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
-    /// Something that is forwarded as it is: header, configuration, commands, begins and footers of sections. The payload of a
-    /// command comes in pieces of any size.
+    /// Something that is forwarded as it is: header, configuration, commands, begins and footers of sections. The
+    /// payload of a command comes in pieces of any size.
     Plain,
     /// The same, and the last of the RAM blocks: [`Parser::blocks`] has them all.
     Blocks,
@@ -230,8 +230,8 @@ impl Parser {
         Self::default()
     }
 
-    /// Says what the front of `input` is, and how much of it: an item and its bytes; none, if it takes [`Parser::need`] bytes
-    /// to say. What follows these bytes (and the content of a page) is to be given next.
+    /// Says what the front of `input` is, and how much of it: an item and its bytes; none, if it takes [`Parser::need`]
+    /// bytes to say. What follows these bytes (and the content of a page) is to be given next.
     ///
     /// An error, as [`Item::Opaque`], consumes nothing and is for good.
     pub fn next(&mut self, input: &[u8]) -> Result<Option<(Item, usize)>, NotUnderstood> {
@@ -253,8 +253,8 @@ impl Parser {
         }
     }
 
-    /// How many bytes the input must have at least for [`Parser::next`] to say more than it did when it said nothing; at most
-    /// [`ITEM_BYTES_MAX`].
+    /// How many bytes the input must have at least for [`Parser::next`] to say more than it did when it said nothing;
+    /// at most [`ITEM_BYTES_MAX`].
     pub fn need(&self) -> usize {
         self.need
     }
@@ -269,8 +269,8 @@ impl Parser {
         &self.blocks
     }
 
-    /// Reads an item, and says in which state it leaves the channel. Everything else of the parser is changed only after the
-    /// last byte was taken, for a reading that comes too short is repeated.
+    /// Reads an item, and says in which state it leaves the channel. Everything else of the parser is changed only
+    /// after the last byte was taken, for a reading that comes too short is repeated.
     fn read(&mut self, take: &mut Take<'_>) -> Result<(Item, State), Stop> {
         match self.state.clone() {
             State::Header => {
@@ -405,9 +405,9 @@ impl Parser {
         Ok((Item::Plain, State::BlockList { id }))
     }
 
-    /// `ram_save_setup`, `parse_ramblock`. A host page's size follows the block's if postcopy may come and it is not 4096. Whether
-    /// one is there can be told from what else might be: the length of the next name, which makes a word of 2^56 at least, or
-    /// after the last block a word without offset.
+    /// `ram_save_setup`, `parse_ramblock`. A host page's size follows the block's if postcopy may come and it is not
+    /// 4096. Whether one is there can be told from what else might be: the length of the next name, which makes a word
+    /// of 2^56 at least, or after the last block a word without offset.
     fn block(&mut self, id: u32, remaining: u64, take: &mut Take<'_>) -> Result<(Item, State), Stop> {
         let bad = |what| Err(NotUnderstood::Block { what }.into());
         let (name, bytes) = (take.str8()?, take.u64()?);
@@ -522,8 +522,8 @@ pub enum Entry {
     Zero,
 }
 
-/// An entry of `ram` as QEMU writes it, for a page at `offset` of `block`, or of the block of the page before it. None if that is
-/// no block's name, or no page begins there.
+/// An entry of `ram` as QEMU writes it, for a page at `offset` of `block`, or of the block of the page before it. None
+/// if that is no block's name, or no page begins there.
 pub fn entry(entry: Entry, block: Option<&str>, offset: u64) -> Option<Vec<u8>> {
     let kind = match entry {
         Entry::Page => flag::PAGE,

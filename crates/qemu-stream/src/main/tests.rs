@@ -426,7 +426,10 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn streams_are_read_as_they_were_written(stream in streams(), sizes in prop::collection::vec(1_usize..6000, 1..20)) {
+    fn streams_are_read_as_they_were_written(
+        stream in streams(),
+        sizes in prop::collection::vec(1_usize..6000, 1..20),
+    ) {
         let (items, parser, error) = parse(&stream.bytes, &sizes);
         prop_assert_eq!(error, None);
         prop_assert_eq!(parser.blocks(), &stream.blocks[..]);
