@@ -17,6 +17,7 @@ use skein_api::{
 };
 use skein_handover::{MigrationId, Outcome};
 use skein_hypervisor::QmpError;
+use skein_machine::Transport;
 use skein_machine::definition::Definition;
 use skein_machine::facts::{HostFacts, PathFacts};
 use skein_machine::forecast::{Fixed, forecast};
@@ -343,6 +344,11 @@ impl Desk {
             launch,
             channels: options.channels.or(settings.multifd_channels).unwrap_or(fitting),
             downtime_limit_ms: options.downtime_limit_ms.unwrap_or(settings.downtime_limit_ms),
+            transport: options.transport.unwrap_or_else(|| {
+                let peers = self.migrations.peers();
+                // A file that cannot be read is told of where it is asked for.
+                peers.hosts().map_or_else(|_| Transport::default(), |hosts| hosts.transport_from(peers.host()))
+            }),
             priority: settings.priority,
         }
     }

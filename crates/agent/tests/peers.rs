@@ -18,7 +18,7 @@ use skein_handover::{Intent, Message, MigrationId};
 use skein_identity::{ClusterCa, Identity, Validity};
 use skein_machine::facts::HostFacts;
 use skein_transfer::pages::{Source, SourceSettings, Target};
-use skein_transfer::{Content, Dialer, Live};
+use skein_transfer::{Content, Dialer, Live, Width};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -160,7 +160,14 @@ impl World {
 
 /// Pages are not looked for.
 fn pages() -> Arc<Source> {
-    Source::new(SourceSettings { packers: None, direct: false, channels: 0, key: [0; 16], ram: None })
+    Source::new(SourceSettings {
+        packers: None,
+        width: Width::All,
+        direct: false,
+        channels: 0,
+        key: [0; 16],
+        ram: None,
+    })
 }
 
 fn open(live: &Arc<Live>, target: &str) -> UnixStream {

@@ -158,6 +158,7 @@ mod tests {
             downtime_limit_ms: Some(2_000_000),
             deadline_s: Some(30 * 86_400),
             channels: Some(64),
+            transport: Some(skein_machine::Transport::Tcp),
             retries: 1000,
         };
         for options in [usual.clone(), most.clone()] {

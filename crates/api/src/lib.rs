@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use skein_handover::{Event, MigrationId, Outcome, Role, Stage, Why};
+use skein_machine::Transport;
 use skein_machine::check::{Problem, Severity};
 
 pub use bounds::{CHANNELS, DEADLINE_S, RETRIES, STOP_TIMEOUT_S};
@@ -150,6 +151,8 @@ pub struct MigrateOptions {
     pub deadline_s: Option<u64>,
     /// multifd channels; 0: one stream.
     pub channels: Option<u8>,
+    /// How the guest's memory travels. None: as its host has it.
+    pub transport: Option<Transport>,
     /// How often a migration that failed for a reason that may pass is begun again.
     pub retries: u32,
 }
@@ -343,6 +346,53 @@ pub struct Copy {
     pub bits_per_s: u64,
     /// Milliseconds the switchover would take now, by QEMU's estimate.
     pub expected_downtime_ms: Option<u64>,
+    /// Where the bytes went; at the source only.
+    #[serde(default)]
+    pub pages: Option<Pages>,
+}
+
+/// What became of a guest's pages on their way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pages {
+    /// How they travel.
+    pub transport: Transport,
+    /// Whether the target's agent writes them into the guest's RAM itself, and both ends compare it; none: not decided.
+    pub direct: Option<bool>,
+    /// Pages that QEMU sent, over all rounds.
+    pub pages: u64,
+    /// Of these, pages of zeros.
+    pub zero_pages: u64,
+    /// Pages that were compressed …
+    pub packed_pages: u64,
+    /// … to so many bytes.
+    pub packed_bytes: u64,
+    /// Pages that went as they are.
+    pub stored_pages: u64,
+    /// Pages sent again since the target's copy differed.
+    pub repaired_pages: u64,
+    /// Bytes that are no pages: headers, devices' state.
+    pub other_bytes: u64,
+    /// Batches that went as they are since there was no CPU to compress them in time.
+    pub late_batches: u64,
+    /// Microseconds of CPU that compressing took.
+    pub packing_us: u64,
+    /// zstd's level at last; none: LZ4.
+    pub zstd_level: Option<i32>,
+}
+
+/// Bytes of a page, as [`Pages`] counts them.
+pub const PAGE_BYTES: u64 = 4096;
+
+impl Pages {
+    /// Bytes of the pages in the guest.
+    pub fn guest_bytes(&self) -> u64 {
+        self.pages * PAGE_BYTES
+    }
+
+    /// Bytes that they and the rest took on the wire, but for framing and encryption.
+    pub fn wire_bytes(&self) -> u64 {
+        self.packed_bytes + self.stored_pages * PAGE_BYTES + self.other_bytes
+    }
 }
 
 /// A path between the hosts of a migration.

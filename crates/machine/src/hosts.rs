@@ -1,9 +1,11 @@
 //! The other hosts, as a TOML file (`/etc/skein/hosts.toml`).
 //!
 //! ```toml
+//! transport = "auto"          # of all hosts; this is what it is without this line
 //! [[host]]
 //! name = "hostb"
 //! address = ["10.0.0.2", "10.0.1.2:7070", "hostb.example"]
+//! transport = "multichannel"  # of migrations from this host
 //! ```
 
 use std::collections::BTreeMap;
@@ -15,6 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::definition::check_name;
 use crate::reader::{ParseError, Table, Value, quote, read};
+use crate::transport::Transport;
 
 /// Most hosts.
 pub const HOSTS_MAX: usize = 1024;
@@ -26,6 +29,9 @@ pub const ADDRESSES_MAX: usize = 16;
 pub struct Hosts {
     /// In the file's order, names and addresses once each.
     pub hosts: Vec<Host>,
+    /// How guests' memory travels, unless a host or a migration says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transport: Option<Transport>,
 }
 
 /// A host and where its agent listens.
@@ -35,6 +41,9 @@ pub struct Host {
     pub name: String,
     /// At least one, in the order in which they are to be tried.
     pub addresses: Vec<Address>,
+    /// How the memory of guests that leave it travels, unless a migration says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transport: Option<Transport>,
 }
 
 /// Where an agent listens: `10.0.0.2`, `10.0.0.2:7070`, `fd00::2`, `[fd00::2]:7070`, `hostb.example:7070`.
@@ -125,6 +134,7 @@ impl Hosts {
     pub fn parse(text: &str, file_name: &str) -> Result<Hosts, ParseError> {
         read(text, file_name, |reader, mut root: Table| {
             let tables = root.get("host").map_or(Vec::new(), |value| value.tables(reader, "[[host]]", HOSTS_MAX));
+            let transport = root.get("transport").and_then(|value| value.parsed(reader, 64, str::parse));
             root.finish(reader, &[]);
             let (mut hosts, mut names, mut owners) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
             for (number, mut table) in tables.into_iter().enumerate() {
@@ -153,16 +163,22 @@ impl Hosts {
                 if let (Some(value), true) = (&value, value.as_ref().is_some_and(Value::is_empty_array)) {
                     value.fault(reader, "a host needs an address", "write address = [\"10.0.0.2\"]");
                 }
+                let transport = table.get("transport").and_then(|value| value.parsed(reader, 64, str::parse));
                 table.finish(reader, &[]);
-                hosts.push(Host { name: name.unwrap_or_default(), addresses });
+                hosts.push(Host { name: name.unwrap_or_default(), addresses, transport });
             }
-            Hosts { hosts }
+            Hosts { hosts, transport }
         })
     }
 
     /// The host of this name.
     pub fn get(&self, name: &str) -> Option<&Host> {
         self.hosts.iter().find(|host| host.name == name)
+    }
+
+    /// How the memory of guests that leave a host travels.
+    pub fn transport_from(&self, name: &str) -> Transport {
+        self.get(name).and_then(|host| host.transport).or(self.transport).unwrap_or_default()
     }
 }
 
@@ -187,14 +203,26 @@ mod tests {
         assert_eq!((hosts.get("d"), hosts.hosts.len()), (None, 2));
         assert_eq!(Hosts::parse("# none yet\n", "hosts.toml"), Ok(Hosts::default()));
         let json = r#"{"hosts":[{"name":"a","addresses":["[fd00::3]:71"]}]}"#;
-        let one = Hosts { hosts: vec![Host { name: "a".into(), addresses: vec![address("fd00::3", Some(71))] }] };
+        let one = Host { name: "a".into(), addresses: vec![address("fd00::3", Some(71))], transport: None };
+        let one = Hosts { hosts: vec![one], transport: None };
         assert_eq!(serde_json::to_string(&one).unwrap(), json);
+    }
+
+    #[test]
+    fn a_transport_is_a_hosts_or_the_clusters() {
+        let text = "transport = 'compression'\n[[host]]\nname = 'a'\naddress = ['10.0.0.1']\ntransport = 'tcp'\n\
+                    [[host]]\nname = 'b'\naddress = ['10.0.0.2']\n";
+        let hosts = Hosts::parse(text, "hosts.toml").unwrap();
+        let from = ["a", "b", "c"].map(|name| hosts.transport_from(name));
+        assert_eq!(from, [Transport::Tcp, Transport::Compression, Transport::Compression]);
+        assert_eq!(Hosts::default().transport_from("a"), Transport::Auto);
     }
 
     #[test]
     fn each_fault_is_told_with_its_place_and_cure() {
         const B: &str = "[[host]]\nname = 'b'\naddress = ['10.0.0.2']\n";
         for (text, line, column, parts) in [
+            ("transport = 'fast'", 1, 13, &["auto, tcp, compression, multichannel"][..]),
             ("[[hosts]]", 1, 3, &["no key \"hosts\"", "did you mean host?"][..]),
             ("[host]\nname = 'b'", 1, 1, &["[[host]], with two brackets"]),
             ("[[host]]\naddress = ['10.0.0.2']", 1, 1, &["name is missing in this [[host]]"]),

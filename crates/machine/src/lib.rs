@@ -20,6 +20,7 @@ pub mod facts;
 pub mod forecast;
 pub mod hosts;
 mod reader;
+pub mod transport;
 pub mod units;
 
 pub use check::{Problem, ProblemKind, Severity, check};
@@ -32,3 +33,4 @@ pub use facts::{
 pub use forecast::{Converges, Fixed, Forecast, forecast};
 pub use hosts::{Address, Host, Hosts};
 pub use reader::{Fault, ParseError, TEXT_BYTES_MAX};
+pub use transport::Transport;

@@ -30,8 +30,8 @@ pub use acceptor::{Acceptor, AcceptorSettings};
 pub use addresses::{Addresses, keep_arp_apart};
 pub use dialer::{Dialer, DialerSettings, StartError};
 pub use live::{Content, Incoming, Live, PathInfo, PathSnapshot, Snapshot};
-pub use skein_core::StreamId;
 pub use skein_core::session::OpenError;
+pub use skein_core::{StreamId, Width};
 
 /// Why a stream was torn down, as a number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

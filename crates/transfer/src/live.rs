@@ -261,6 +261,9 @@ impl Live {
     ) -> Result<StreamId, OpenError> {
         let id = self.with(|state, _| {
             let id = state.core.open(target)?;
+            if let Content::Source(source) = &content {
+                state.core.confine(id, source.width());
+            }
             state.streams.insert(id, StreamHandle::new());
             Ok(id)
         })?;

@@ -27,6 +27,7 @@ use skein_handover::{
 };
 use skein_hypervisor::MonitorEvent;
 use skein_journal::{Journal, Limits as JournalLimits, OpenError};
+use skein_machine::Transport;
 use skein_machine::facts::Places;
 use skein_transfer::PathSnapshot;
 use skein_transfer::pages::Packers;
@@ -61,6 +62,7 @@ pub(crate) struct Offer {
     /// multifd channels; 0: one stream.
     pub(crate) channels: u8,
     pub(crate) downtime_limit_ms: u64,
+    pub(crate) transport: Transport,
     /// The definition's.
     pub(crate) priority: u8,
 }
@@ -71,7 +73,7 @@ impl std::fmt::Display for Offer {
             0 => write!(f, "one stream")?,
             channels => write!(f, "{channels} multifd channels")?,
         }
-        write!(f, ", downtime limit {} ms", self.downtime_limit_ms)
+        write!(f, ", downtime limit {} ms, transport {}", self.downtime_limit_ms, self.transport)
     }
 }
 

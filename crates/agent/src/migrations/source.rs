@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use skein_api::Copy;
+use skein_api::{Copy, Pages};
 use skein_handover::{Input, MigrationId, SourceGuest, SourceInput, SourceOrder, SourcePhase, Stage, Summary};
 use skein_hypervisor::{MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState, Tuning};
+use skein_machine::Transport;
+use skein_transfer::Width;
 use skein_transfer::pages::{Source, SourceSettings};
 use tracing::{info, warn};
 
@@ -168,7 +170,12 @@ impl Worker {
         self.context.vms.leaves(vm, self.id).map_err(|error| crate::told(&error))?;
         let path = self.context.dirs.tap(self.id);
         let pages = Source::new(SourceSettings {
-            packers: self.context.packers.clone(),
+            packers: self.context.packers.clone().filter(|_| offer.transport.compresses()),
+            width: match offer.transport {
+                Transport::Auto | Transport::Multichannel => Width::All,
+                Transport::Compression => Width::Path,
+                Transport::Tcp => Width::Connection,
+            },
             direct: true,
             channels: u16::from(offer.channels),
             key: super::random(),
@@ -347,6 +354,7 @@ impl Worker {
             dirty_bytes_per_s: ram.dirty_pages_rate.saturating_mul(4096),
             bits_per_s,
             expected_downtime_ms: info.expected_downtime,
+            pages: self.pages.as_ref().map(|pages| self.counted(pages)),
         };
         let log = self.logged.elapsed() >= COPIED_PERIOD || info.status.is_over();
         if log {
@@ -355,6 +363,24 @@ impl Worker {
         self.context.view.copied(self.id, copy, log);
         if info.status == MigrationStatus::Active {
             self.steer(monitor);
+        }
+    }
+
+    fn counted(&self, pages: &Source) -> Pages {
+        let counts = pages.counts();
+        Pages {
+            transport: self.offer.as_ref().map_or_else(Transport::default, |offer| offer.transport),
+            direct: pages.is_direct(),
+            pages: counts.pages,
+            zero_pages: counts.zero_pages,
+            packed_pages: counts.packed_pages,
+            packed_bytes: counts.packed_bytes,
+            stored_pages: counts.stored_pages,
+            repaired_pages: counts.repaired_pages,
+            other_bytes: counts.other_bytes,
+            late_batches: counts.late_batches,
+            packing_us: counts.packing_us,
+            zstd_level: counts.zstd_level,
         }
     }
 

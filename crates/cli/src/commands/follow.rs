@@ -458,6 +458,7 @@ mod tests {
             dirty_bytes_per_s,
             bits_per_s,
             expected_downtime_ms: Some(42),
+            pages: None,
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use skein_api::{CHANNELS, DEADLINE_S, MigrateOptions, RETRIES, Reply, Request};
+use skein_machine::Transport;
 use skein_machine::definition::{DOWNTIME_LIMIT_MS, PRIORITY};
 
 use super::follow::follow;
@@ -25,6 +27,8 @@ Examples:
       begin, or queue, and return at once
   skein migrate db1 --to hostb --downtime-limit 100ms --deadline 10m --retries 3
       stop it for 100 ms at most; call it off if that cannot be had in ten minutes; then try again, three times
+  skein migrate web1 --to hostb --transport multichannel
+      use all NICs, and leave this host's CPU alone
   skein migrate web1 --to hostb --json | jq -c '.copy.remaining_bytes'
       a line of JSON each time that something changes
 
@@ -52,6 +56,10 @@ pub struct Args {
     /// multifd channels; 0 is one plain stream [default: its definition's, or as many as fit]
     #[arg(long, value_name = "N", value_parser = channels())]
     channels: Option<u8>,
+    /// How the guest's memory travels: auto (all NICs, compressed as far as it pays), tcp (one connection, as it is),
+    /// compression (one NIC), multichannel (all NICs, as it is) [default: the host's, see hosts.toml]
+    #[arg(long, value_name = "HOW", value_parser = transport())]
+    transport: Option<Transport>,
     /// How often to begin again after a failure that may pass
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = retries())]
     retries: u32,
@@ -69,6 +77,10 @@ fn priority() -> clap::builder::RangedI64ValueParser<u8> {
 
 fn channels() -> clap::builder::RangedI64ValueParser<u8> {
     clap::value_parser!(u8).range(i64::from(*CHANNELS.start())..=i64::from(*CHANNELS.end()))
+}
+
+fn transport() -> impl TypedValueParser<Value = Transport> {
+    PossibleValuesParser::new(Transport::ALL.map(Transport::name)).try_map(|name| name.parse::<Transport>())
 }
 
 fn retries() -> clap::builder::RangedI64ValueParser<u32> {
@@ -98,6 +110,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         downtime_limit_ms: args.downtime_limit,
         deadline_s: args.deadline,
         channels: args.channels,
+        transport: args.transport,
         retries: args.retries,
     };
     let (vm, to) = (args.vm, args.to);

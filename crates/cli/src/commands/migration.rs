@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use anyhow::bail;
-use skein_api::{LogEntry, LoggedEvent, Migration, Reply, Request};
+use skein_api::{LogEntry, LoggedEvent, Migration, PAGE_BYTES, Pages, Reply, Request};
 use skein_bench::units::bps;
 use skein_handover::{Event, Outcome, Report};
 use skein_machine::units::about_bytes;
@@ -252,6 +252,7 @@ fn shown(migration: &Migration, events: bool) -> String {
             ),
             ("rate", format!("{}, dirties {}", bps(copy.bits_per_s as f64), bps(copy.dirty_bytes_per_s as f64 * 8.0))),
         ]);
+        rows.extend(copy.pages.iter().flat_map(page_rows));
     }
     rows.extend(migration.paths.iter().map(|path| {
         let state = if path.usable { bps(path.bits_per_s as f64) } else { "DOWN".into() };
@@ -269,6 +270,48 @@ fn shown(migration: &Migration, events: bool) -> String {
         }
     }
     text
+}
+
+/// Where the bytes went.
+fn page_rows(pages: &Pages) -> Vec<(&'static str, String)> {
+    let bytes = |pages: u64| about_bytes(pages * PAGE_BYTES);
+    let how = match pages.direct {
+        Some(true) => ", written to the guest's RAM and compared",
+        Some(false) => ", through QEMU",
+        None => "",
+    };
+    let mut rows = vec![
+        ("transport", format!("{}{how}", pages.transport)),
+        (
+            "sent",
+            format!(
+                "{} for {} of pages: {:.2} of them",
+                about_bytes(pages.wire_bytes()),
+                about_bytes(pages.guest_bytes()),
+                pages.wire_bytes() as f64 / pages.guest_bytes().max(1) as f64
+            ),
+        ),
+        ("zero", bytes(pages.zero_pages)),
+    ];
+    if pages.packed_pages > 0 {
+        let level = pages.zstd_level.map_or("lz4".into(), |level| format!("zstd {level}"));
+        let before = pages.packed_pages * PAGE_BYTES;
+        rows.push((
+            "compressed",
+            format!(
+                "{} to {} ({:.1}:1, {level} at last, {:.1} s of CPU)",
+                about_bytes(before),
+                about_bytes(pages.packed_bytes),
+                before as f64 / pages.packed_bytes.max(1) as f64,
+                pages.packing_us as f64 / 1e6
+            ),
+        ));
+    }
+    rows.push(("as it is", bytes(pages.stored_pages)));
+    if pages.repaired_pages > 0 {
+        rows.push(("sent again", format!("{}, since the target's copy differed", bytes(pages.repaired_pages))));
+    }
+    rows
 }
 
 /// `2026-11-22 03:41:07.120  copying while it runs`.

@@ -218,6 +218,7 @@ pub fn copy(round: u64, remaining_mib: u64) -> Copy {
         dirty_bytes_per_s: 21_000_000,
         bits_per_s: 1_883_000_000,
         expected_downtime_ms: Some(42),
+        pages: None,
     }
 }
 

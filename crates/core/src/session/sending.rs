@@ -375,7 +375,7 @@ mod tests {
             let credit = Frame::Credit { stream: id, offset: 8 << 20 };
             let header = Header { kind: Kind::Credit, stream: id.0, offset: 8 << 20, len: 0 };
             session.handle_frame(now, CONTROL, &header, credit).unwrap();
-            let mut carries = |session: &mut Session| {
+            let carries = |session: &mut Session| {
                 while session.send_capacity(now, id) > 0 {
                     session.send(now, id, vec![0; 64 << 10].into());
                 }

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use serde::{Deserialize, Serialize};
+use skein_pages::packing::Effort;
 
 /// What became of a guest's pages at the source, so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageCounts {
     /// Pages that QEMU sent, over all rounds.
     pub pages: u64,
@@ -25,10 +25,8 @@ pub struct PageCounts {
     pub late_batches: u64,
     /// Microseconds of CPU that packing took.
     pub packing_us: u64,
-    /// Compression, as a step of the ladder of efforts.
-    pub effort: u8,
-    /// Pages that the target's agent wrote into the guest's RAM itself.
-    pub direct_pages: u64,
+    /// zstd's level at last; none: LZ4.
+    pub zstd_level: Option<i32>,
 }
 
 #[derive(Default)]
@@ -42,11 +40,10 @@ pub(crate) struct Counts {
     pub(crate) other_bytes: AtomicU64,
     pub(crate) late_batches: AtomicU64,
     pub(crate) packing_us: AtomicU64,
-    pub(crate) direct_pages: AtomicU64,
 }
 
 impl Counts {
-    pub(crate) fn snapshot(&self, effort: u8) -> PageCounts {
+    pub(crate) fn snapshot(&self, effort: Effort) -> PageCounts {
         PageCounts {
             pages: self.pages.load(Relaxed),
             zero_pages: self.zero_pages.load(Relaxed),
@@ -57,8 +54,7 @@ impl Counts {
             other_bytes: self.other_bytes.load(Relaxed),
             late_batches: self.late_batches.load(Relaxed),
             packing_us: self.packing_us.load(Relaxed),
-            effort,
-            direct_pages: self.direct_pages.load(Relaxed),
+            zstd_level: effort.zstd_level(),
         }
     }
 }

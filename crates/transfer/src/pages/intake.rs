@@ -539,7 +539,6 @@ impl Intake<'_> {
             let noted = direct.ledger.note(place.block, page, version, batch.page(nth));
             noted.map_err(|error| format!("QEMU's stream makes no sense: {error}"))?;
         }
-        add(&self.source.counts.direct_pages, batch.kinds.len());
         self.batch(batch)
     }
 

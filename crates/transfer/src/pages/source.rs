@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use skein_core::StreamId;
+use skein_core::{StreamId, Width};
 use skein_pages::ledger::{Digest, Key, RegionId};
 use skein_pages::pace::Pace;
 use skein_pages::packing::Effort;
@@ -27,6 +27,8 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct SourceSettings {
     /// Who packs; none: pages go as they are.
     pub packers: Option<Arc<Packers>>,
+    /// What they may use of the session.
+    pub width: Width,
     /// Pages may be written straight into the target guest's RAM, and both ends compare what they hold.
     pub direct: bool,
     /// Channels of multifd that the migration has; none: one stream.
@@ -108,7 +110,7 @@ impl Source {
 
     /// Where the bytes went so far.
     pub fn counts(&self) -> PageCounts {
-        self.counts.snapshot(self.effort().step())
+        self.counts.snapshot(self.effort())
     }
 
     /// Whether the target's agent writes pages itself; none: not decided yet.
@@ -119,6 +121,10 @@ impl Source {
     /// Why the migration could not go on.
     pub fn failed(&self) -> Option<String> {
         self.state.lock().failed.clone()
+    }
+
+    pub(crate) fn width(&self) -> Width {
+        self.settings.width
     }
 
     pub(super) fn packers(&self) -> Option<&Arc<Packers>> {

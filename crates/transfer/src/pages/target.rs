@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use skein_core::StreamId;
-use skein_pages::ledger::{Digest, Key, REGION_PAGES, RegionId, Standing};
+use skein_pages::ledger::{Digest, Key, REGION_PAGES, RegionId};
 use skein_pages::record::{BLOCKS_MAX, BlockInfo, NOTE_REGIONS_MAX, Note};
 use skein_pages::{Kind, Ledger, PAGE_BYTES, Place};
 use thiserror::Error;
@@ -203,31 +203,25 @@ impl Blocks {
         let mut region = self.ledger.region(number, page).map_err(|error| error.to_string())?;
         let (at, offset) = (page as usize % REGION_PAGES, u64::from(page) * PAGE_BYTES as u64);
         let mark = |content: Option<&[u8]>| self.ledger.mark(number, page, version, content);
-        match (region.standing(at, version), content) {
-            (Standing::Stale, _) => {}
-            (Standing::Same, content) => {
-                if region.mark(at) != mark(content) {
-                    return Err(format!("page {page} of block {number} came twice, and not the same"));
-                }
-            }
-            (Standing::Newer, Some(content)) => {
-                block.ram.write(offset, content).map_err(not_written)?;
-                // What is compared is what the RAM holds, not what was to be written.
-                block.ram.read(offset, scratch).map_err(not_written)?;
-                region.set(at, version, mark(Some(scratch)));
-            }
-            (Standing::Newer, None) => {
-                let is_zero = match region.version(at) {
-                    Some(before) => region.mark(at) == self.ledger.mark(number, page, before, None),
-                    None => !block.touched.iter().any(|touched| touched.contains(&offset)),
-                };
-                // Writing zeros where there are some would take memory.
-                if !is_zero {
-                    block.ram.zero(offset, PAGE_BYTES as u64).map_err(not_written)?;
-                }
-                region.set(at, version, mark(None));
-            }
+        if !region.is_newer(at, version) {
+            return Ok(());
         }
+        let Some(content) = content else {
+            let is_zero = match region.version(at) {
+                Some(before) => region.mark(at) == self.ledger.mark(number, page, before, None),
+                None => !block.touched.iter().any(|touched| touched.contains(&offset)),
+            };
+            // Writing zeros where there are some would take memory.
+            if !is_zero {
+                block.ram.zero(offset, PAGE_BYTES as u64).map_err(not_written)?;
+            }
+            region.set(at, version, mark(None));
+            return Ok(());
+        };
+        block.ram.write(offset, content).map_err(not_written)?;
+        // What is compared is what the RAM holds, not what was to be written.
+        block.ram.read(offset, scratch).map_err(not_written)?;
+        region.set(at, version, mark(Some(scratch)));
         Ok(())
     }
 }
