@@ -28,7 +28,7 @@ use crate::{
     mover::MULTIFD_CHANNELS,
     process::Process,
     record::{Phases, Step, Verdict},
-    residents::{ANSWER_DEADLINE, BOOT_DEADLINE, slowly},
+    residents::{ANSWER_DEADLINE, Boot, boot_deadline, slowly},
     site::{HOSTS, Site},
     usage,
     watch::Arriving,
@@ -55,6 +55,8 @@ const KILLED_DEADLINE: Duration = Duration::from_secs(10);
 /// The agents of both hosts, and their guests. Dropping it ends them all.
 pub struct Agents {
     processes: Vec<Process>,
+    /// Whether they encrypt data.
+    tls: bool,
     /// Sees where the guests run.
     pub(crate) witness: Witness,
     /// The guests.
@@ -75,6 +77,8 @@ pub struct Owned {
 /// How a guest is to be moved.
 #[derive(Clone, Copy)]
 pub struct Order<'a> {
+    /// What the agents are to use; see [`crate::mover::Carrier::Agents`].
+    pub transport: &'a str,
     /// `downtime-limit`.
     pub downtime_limit_ms: u64,
     /// The moment that times count from.
@@ -85,9 +89,25 @@ pub struct Order<'a> {
     pub interrupt: &'a AtomicBool,
 }
 
+/// A transport that agents of this build cannot be told to use.
+#[derive(Debug, thiserror::Error)]
+#[error("agents of this build have no transport '{0}'")]
+pub struct UnknownTransport(String);
+
+/// What has agents use this transport. The one place that knows how they are told.
+///
+/// They have one only so far, which needs no name.
+pub(crate) fn options(transport: &str) -> Result<MigrateOptions, UnknownTransport> {
+    match transport {
+        "auto" | "multichannel" => Ok(MigrateOptions::default()),
+        other => Err(UnknownTransport(other.into())),
+    }
+}
+
 impl Agents {
     /// Starts the agents, and a guest for each spec on the host of that number; waits until they have filled their memory.
-    pub fn boot(site: &Site, kit: &Kit, specs: Vec<(Spec, usize)>, interrupt: &AtomicBool) -> Result<Self, BenchError> {
+    pub fn boot(boot: Boot<'_>, specs: Vec<(Spec, usize)>) -> Result<Self, BenchError> {
+        let Boot { site, kit, busy, interrupt, .. } = boot;
         // Short: a unix socket's path has 107 bytes at most.
         let directory = tempfile::Builder::new().prefix("skb").tempdir().map_err(BenchError::Directory)?;
         let mut list = String::new();
@@ -100,10 +120,12 @@ impl Agents {
         fs::create_dir(directory.path().join("s")).map_err(BenchError::Directory)?;
         let namespaces = HOSTS.into_iter().map(|host| Ok((site.netns(host)?, host.to_owned())));
         let namespaces = namespaces.collect::<Result<Vec<_>, BenchError>>()?;
-        let mut agents =
-            Self { processes: Vec::new(), witness: Witness::new(namespaces), guests: Vec::new(), directory };
+        let witness = Witness::new(namespaces);
+        let mut agents = Self { processes: Vec::new(), tls: true, witness, guests: Vec::new(), directory };
         for host in HOSTS {
             let process = agents.start(site, kit, host)?;
+            // What it starts from now on is with it.
+            busy.map_or(Ok(()), |busy| busy.of_host(process.pid()))?;
             agents.processes.push(process);
         }
         for (spec, host) in &specs {
@@ -126,6 +148,9 @@ impl Agents {
         command.arg("--hosts").arg(self.directory.path().join("hosts.toml"));
         // As many as there may be guests in a stage.
         command.args(["--incoming", "16", "--outgoing", "16"]);
+        if !self.tls {
+            command.args(["--plain-data", "--allow-plain-data"]);
+        }
         let mut process = Process::start(command, &own.join("agent.log")).map_err(CarryError::from)?;
         let ready = |process: &Process| process.output().lines().any(|line| line.starts_with("ready"));
         process.wait_until("word that it is ready", READY_DEADLINE, ready).map_err(CarryError::from)?;
@@ -142,7 +167,7 @@ impl Agents {
     }
 
     fn wait_ready(&self, spec: &Spec, interrupt: &AtomicBool) -> Result<Arc<Seen>, BenchError> {
-        let deadline = BOOT_DEADLINE + slowly(spec.params.fill_mb);
+        let deadline = boot_deadline(spec);
         let end = Instant::now() + deadline;
         while Instant::now() < end {
             if interrupt.load(Ordering::Relaxed) {
@@ -179,10 +204,23 @@ impl Agents {
         Ok(pid)
     }
 
-    /// Starts the agent of a host again, after [`Agents::kill`].
+    /// Starts the agent of a host again, after it has ended.
     pub(crate) fn restart(&mut self, site: &Site, kit: &Kit, host: usize) -> Result<(), BenchError> {
         self.processes[host] = self.start(site, kit, HOSTS[host])?;
         Ok(())
+    }
+
+    /// Has data encrypted or not. That is an agent's setting from its start on: both are started again where it is another
+    /// than before. Guests go on meanwhile.
+    pub(crate) fn set_tls(&mut self, tls: bool, site: &Site, kit: &Kit) -> Result<(), BenchError> {
+        if tls == self.tls {
+            return Ok(());
+        }
+        self.tls = tls;
+        for process in &mut self.processes {
+            process.end().map_err(CarryError::from)?;
+        }
+        (0..HOSTS.len()).try_for_each(|host| self.restart(site, kit, host))
     }
 
     /// Stops or continues all guests.
@@ -254,11 +292,15 @@ impl Agents {
 
     /// What `skein migrate` does.
     pub(crate) fn order(&self, vm: &str, host: usize, order: Order<'_>) -> Result<Migration, MigrationError> {
-        let Order { downtime_limit_ms, start, deadline, interrupt } = order;
+        let Order { transport, downtime_limit_ms, start, deadline, interrupt } = order;
+        let unknown = |unknown: UnknownTransport| MigrationError::Failed {
+            status: "was not asked for".into(),
+            reason: unknown.to_string(),
+        };
         let options = MigrateOptions {
             channels: Some(MULTIFD_CHANNELS),
             downtime_limit_ms: Some(downtime_limit_ms),
-            ..MigrateOptions::default()
+            ..options(transport).map_err(unknown)?
         };
         let request = Request::Migrate { vm: vm.into(), to: HOSTS[1 - host].into(), options, detach: false };
         let mut conversation = self.client(host).ask(&request)?;

@@ -16,6 +16,7 @@ use skein_lab_guest::Image;
 use tempfile::TempDir;
 
 use crate::{
+    busy::{Busy, BusyError},
     carry::{self, CarryError, Kit},
     case::{self, Case, Stage},
     chain,
@@ -134,6 +135,9 @@ pub enum BenchError {
     /// Keys and programs.
     #[error(transparent)]
     Carry(#[from] CarryError),
+    /// Guests at work on all cores.
+    #[error(transparent)]
+    Busy(#[from] BusyError),
     /// The agents.
     #[error("an agent")]
     Agent(#[source] skein_api::CallError),
@@ -295,11 +299,19 @@ impl<'a, 'b> Bench<'a, 'b> {
                 0
             }
         };
-        let mut site = Site::build(&machine::lab_name(self.count), &stage.links, taps)?;
+        let name = machine::lab_name(self.count);
+        let mut site = Site::build(&name, &stage.links, taps)?;
+        let busy = stage.busy_host.then(|| Busy::new(&name));
+        let lacks = match &busy {
+            Some(Err(error)) => Some(chain(error)),
+            _ => lacks_software(stage),
+        };
+        let busy = busy.and_then(Result::ok);
         let mut movers = Vec::new();
         for &mover in &stage.movers {
             let adjust = &self.options.adjust;
-            match carry::lacks(mover, &site, &machine::qemu_program(adjust.qemu.as_deref()), adjust.memory) {
+            let qemu = machine::qemu_program(adjust.qemu.as_deref());
+            match lacks.clone().or_else(|| carry::lacks(mover, &site, &qemu, adjust.memory)) {
                 None => movers.push(mover),
                 Some(why) => {
                     let skipped = Skipped { stage: stage.name.into(), mover, why };
@@ -307,6 +319,9 @@ impl<'a, 'b> Bench<'a, 'b> {
                     gathered.skipped.push(skipped);
                 }
             }
+        }
+        if movers.is_empty() {
+            return Ok(());
         }
         if stage.iperf3 {
             let measured = site.with_arp_apart(|| iperf::measure(&site, stage.name, self.directory.path()));
@@ -325,7 +340,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         }
         let yardstick = gathered.yardsticks.iter().find(|y| y.stage == stage.name).cloned();
         let booted = Instant::now();
-        let mut household = self.boot(stage, &site, &movers)?;
+        let mut household = self.boot(stage, &site, &movers, busy.as_ref())?;
         self.tell(&Progress::Ready(booted.elapsed()));
 
         let rounds = self.rounds();
@@ -342,9 +357,10 @@ impl<'a, 'b> Bench<'a, 'b> {
             }
             for mover in order(&movers, round as usize - 1) {
                 self.tell(&Progress::Moving(mover, round, rounds));
-                if self.one_run(case, stage, &site, yardstick.as_ref(), &mut household, mover, round)? {
+                let place = (stage, &site, busy.as_ref());
+                if self.one_run(case, place, yardstick.as_ref(), &mut household, mover, round)? {
                     drop(std::mem::take(&mut household));
-                    household = self.boot(stage, &site, &movers)?;
+                    household = self.boot(stage, &site, &movers, busy.as_ref())?;
                 }
             }
             longest_round = longest_round.max(round_begun.elapsed());
@@ -359,12 +375,10 @@ impl<'a, 'b> Bench<'a, 'b> {
     }
 
     /// True: guests were lost, and have to be booted anew.
-    #[expect(clippy::too_many_arguments, reason = "one run's whole context")]
     fn one_run(
         &mut self,
         case: &Case,
-        stage: &Stage,
-        site: &Site,
+        (stage, site, busy): (&Stage, &Site, Option<&Busy>),
         yardstick: Option<&Yardstick>,
         household: &mut Household,
         mover: Mover,
@@ -379,6 +393,7 @@ impl<'a, 'b> Bench<'a, 'b> {
             case: case.name,
             stage,
             site,
+            busy,
             yardstick,
             kit: &self.kit,
             downtime_limit_ms: self.options.adjust.downtime_limit_ms.unwrap_or(stage.downtime_limit_ms),
@@ -386,7 +401,7 @@ impl<'a, 'b> Bench<'a, 'b> {
             interrupt: &self.options.interrupt,
         };
         let tick = &mut |tick: Tick<'_>| (self.tell)(&Progress::Tick(tick), &self.results);
-        household.make_way_for(mover)?;
+        household.make_way_for(mover, site, &self.kit)?;
         let Outcome { mut runs, mut lost } = setting.run(household, mover, round, &directory, tick)?;
         for (verdict, run) in household.verify(mover).into_iter().zip(&mut runs) {
             match verdict {
@@ -417,7 +432,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         household: &mut Household,
         gathered: &mut Gathered,
     ) -> Result<(), BenchError> {
-        household.make_way_for(Mover::SkeinAgents)?;
+        household.make_way_for(Mover::SkeinAgents, site, &self.kit)?;
         let Some(agents) = &mut household.agents else { return Ok(()) };
         let mut tell = |note: String| {
             (self.tell)(&Progress::Note(&note), &self.results);
@@ -428,12 +443,19 @@ impl<'a, 'b> Bench<'a, 'b> {
         agents.survive_kill(0, (site, &self.kit), downtime_limit_ms, &self.options.interrupt, &mut tell)
     }
 
-    fn boot(&self, stage: &Stage, site: &Site, movers: &[Mover]) -> Result<Household, BenchError> {
+    fn boot(&self, stage: &Stage, site: &Site, movers: &[Mover], busy: Option<&Busy>) -> Result<Household, BenchError> {
         // Each time: quick when it is there, and it may have been cleared away since.
-        let image = Image::prepare(&skein_lab_guest::default_cache())?;
+        let cache = skein_lab_guest::default_cache();
+        let image = Image::prepare(&cache)?;
+        let image = if stage.guest.software { image.with_software(&cache)? } else { image };
         let (kit, adjust, interrupt) = (&self.kit, &self.options.adjust, &self.options.interrupt);
-        Household::boot(Boot { stage, site, kit, adjust, movers, interrupt }, &image)
+        Household::boot(Boot { stage, site, kit, adjust, movers, busy, interrupt }, &image)
     }
+}
+
+/// Why a stage whose guest has software cannot be had here; None if it can.
+fn lacks_software(stage: &Stage) -> Option<String> {
+    stage.guest.software.then(|| skein_lab_guest::find_software().err().map(|error| chain(&error)))?
 }
 
 /// A note about a stage, which names it if it has a name.

@@ -48,6 +48,8 @@ pub struct Stage {
     pub ping: bool,
     /// After all rounds, move the agents' first guest once more and kill its agent meanwhile.
     pub kill_agent: bool,
+    /// While a guest moves, other guests are at work on all cores, in a control group of their own (see [`crate::busy`]).
+    pub busy_host: bool,
 }
 
 /// The links between the two hosts: one a NIC at each end.
@@ -78,6 +80,8 @@ pub struct Guest {
     pub vcpus: u32,
     /// Shared disk that it writes and checks; 0: none.
     pub disk_mb: u32,
+    /// It has unpacked and built real software, and keeps all of it in memory; see `docs/guest.md`.
+    pub software: bool,
 }
 
 /// How many guests move, and where to.
@@ -159,7 +163,16 @@ fn links(rates_mbit: &[Option<u32>]) -> Links {
 
 /// A guest that is idle, but for its heartbeat, and holds nothing that compresses.
 fn idle(memory_mb: u32, fill_mb: u32) -> Guest {
-    Guest { memory_mb, fill_mb, compressible: 0, rewrite_mb: 0, rewrite_pages_per_s: 0, vcpus: 1, disk_mb: 0 }
+    Guest {
+        memory_mb,
+        fill_mb,
+        compressible: 0,
+        rewrite_mb: 0,
+        rewrite_pages_per_s: 0,
+        vcpus: 1,
+        disk_mb: 0,
+        software: false,
+    }
 }
 
 fn stage(links: Links, guest: Guest, movers: &[Mover]) -> Stage {
@@ -178,6 +191,7 @@ fn stage(links: Links, guest: Guest, movers: &[Mover]) -> Stage {
         control_stream: false,
         ping: false,
         kill_agent: false,
+        busy_host: false,
     }
 }
 
@@ -245,6 +259,8 @@ pub fn all() -> Vec<Case> {
     );
     plain.subject = SkeinPlain;
     let of_agents = |case| Case { subject: SkeinAgents, ..case };
+    // Half of its pages compress well, as the peers' zstd does them too.
+    let half = |memory_mb, fill_mb| Guest { compressible: 50, ..idle(memory_mb, fill_mb) };
 
     vec![
         case(
@@ -384,9 +400,92 @@ pub fn all() -> Vec<Case> {
         case(
             "both-ways",
             "Two guests change places: links are full duplex.",
-            &[Stage { moves: Moves::BothWays, ..stage(two, idle(1024, 768), &[SkeinTls, MptcpMultifd]) }],
+            &[Stage { moves: Moves::BothWays, ..stage(two.clone(), idle(1024, 768), &[SkeinTls, MptcpMultifd]) }],
             &[EachWay { stage: "", share: 0.9 }],
         ),
+        of_agents(case(
+            "compressible-two-nics",
+            "600 MB, half of it compressible, over two NICs of 1 Gb/s: both are used, and less has to go over them.",
+            &[stage(
+                two.clone(),
+                half(800, 600),
+                &[SkeinAgents, MptcpMultifdZstd, MptcpMultifd, QemuMultifdZstd, QemuMultifd],
+            )],
+            &[
+                TimeOf { stage: "", peer: MptcpMultifd, at_most: 0.65 },
+                TimeOf { stage: "", peer: QemuMultifdZstd, at_most: 0.55 },
+                TimeOf { stage: "", peer: MptcpMultifdZstd, at_most: 0.75 },
+            ],
+        )),
+        of_agents(case(
+            "compressible-one-nic",
+            "The same guest over one NIC of 1 Gb/s, where QEMU's own zstd has all that there is to use.",
+            &[stage(links(&[GIGABIT]), half(800, 600), &[SkeinAgents, QemuMultifdZstd, QemuMultifd])],
+            &[TimeOf { stage: "", peer: QemuMultifdZstd, at_most: 0.95 }],
+        )),
+        Case {
+            subject: SkeinAgentsPlain,
+            ..case(
+                "direct-unshaped",
+                "On links as fast as the machine nothing is lost against QEMU alone in plain text, and little with TLS on.",
+                // Three sets of guests stand beside each other: smaller than those of the other unshaped cases.
+                &[stage(
+                    links(&[None, None]),
+                    idle(2560, 2048),
+                    &[SkeinAgentsPlain, QemuMultifd, SkeinAgents, QemuMultifdAnonymous],
+                )],
+                &[
+                    GoodputOf { stage: "", peer: QemuMultifd, at_least: 1.0 },
+                    By { mover: SkeinAgents, check: &GoodputOf { stage: "", peer: QemuMultifd, at_least: 0.8 } },
+                ],
+            )
+        },
+        Case {
+            subject: SkeinAgentsMultichannelPlain,
+            ..case(
+                "cpu-per-gb",
+                "What a migration takes of the CPU for each GB, at both hosts, QEMU and mover together; raw, without TLS.",
+                &[on(
+                    &[GIGABIT, GIGABIT],
+                    &[SkeinAgentsMultichannelPlain, QemuMultifd, MptcpMultifd, SkeinAgentsMultichannel, SkeinAgents],
+                )],
+                &[AllCpuOf { stage: "", peer: QemuMultifd, at_most: 1.15 }],
+            )
+        },
+        of_agents(case(
+            "real-image",
+            "A guest that has unpacked and built real software, and not patterns: what goes over the links, and how long.",
+            &[stage(
+                two.clone(),
+                Guest { vcpus: 2, software: true, ..idle(1024, 0) },
+                &[SkeinAgents, MptcpMultifdZstd, QemuMultifdZstd, MptcpMultifd],
+            )],
+            &[
+                WireOf { stage: "", peer: MptcpMultifdZstd, at_most: 0.92 },
+                TimeOf { stage: "", peer: MptcpMultifdZstd, at_most: 0.9 },
+            ],
+        )),
+        of_agents(case(
+            "incompressible",
+            "Compression is allowed and there is nothing to gain: it costs next to nothing against sending pages as they are.",
+            &[on(&[GIGABIT, GIGABIT], &[SkeinAgents, SkeinAgentsMultichannel, SkeinAgentsCompression])],
+            &[
+                TimeOf { stage: "", peer: SkeinAgentsMultichannel, at_most: 1.03 },
+                AllCpuOf { stage: "", peer: SkeinAgentsMultichannel, at_most: 1.1 },
+            ],
+        )),
+        of_agents(case(
+            "busy-host",
+            "All cores are busy with guests' work, and one guest leaves: the CPU that the others lose by that. Lost is what              their control group would have got in the migration's time, by what it got just before, and did not get.",
+            &[Stage { busy_host: true, ..stage(two.clone(), half(1280, 1024), &[SkeinAgents, SkeinAgentsTcp]) }],
+            &[LostOf { stage: "", peer: SkeinAgentsTcp, at_most: 1.05 }],
+        )),
+        of_agents(case(
+            "page-memory",
+            "What an agent's own memory grows by while it moves a guest of 8 GB: bookkeeping of pages, and all its buffers.",
+            &[Stage { watch_memory: true, ..stage(two, half(8192, 6144), &[SkeinAgents]) }],
+            &[GrowthAtMost { stage: "", share: 0.01 }],
+        )),
     ]
 }
 
@@ -432,7 +531,7 @@ mod tests {
                 assert!(stage.guest.rewrite_mb <= stage.guest.fill_mb);
             }
         }
-        assert_eq!(names.len(), 18);
+        assert_eq!(names.len(), 26);
         assert!(named("two-nics").is_some() && named("three-nics").is_none());
     }
 
@@ -441,6 +540,17 @@ mod tests {
     fn checks_speak_of_what_there_is() {
         for case in all() {
             for check in &case.checks {
+                let check = match check {
+                    Check::By { mover, check } => {
+                        assert!(
+                            case.stages.iter().any(|s| s.movers.contains(mover)),
+                            "{}: {mover} is not run",
+                            case.name
+                        );
+                        check
+                    }
+                    check => check,
+                };
                 let text = format!("{check:?}");
                 for word in ["stage: \"", "other: \"", "undisturbed: \""] {
                     let Some((_, rest)) = text.split_once(word) else { continue };
@@ -449,7 +559,10 @@ mod tests {
                 }
                 let (Check::TimeOf { stage, peer, .. }
                 | Check::GoodputOf { stage, peer, .. }
-                | Check::CpuOf { stage, peer, .. }) = *check
+                | Check::CpuOf { stage, peer, .. }
+                | Check::AllCpuOf { stage, peer, .. }
+                | Check::WireOf { stage, peer, .. }
+                | Check::LostOf { stage, peer, .. }) = *check
                 else {
                     continue;
                 };

@@ -27,6 +27,15 @@ pub enum Check {
     GoodputOfStage { stage: &'static str, other: &'static str, at_least: f64 },
     /// CPU of the mover at both ends per GB is at most this many times the peer's.
     CpuOf { stage: &'static str, peer: Mover, at_most: f64 },
+    /// The same of QEMU's part in the migration and the mover together.
+    AllCpuOf { stage: &'static str, peer: Mover, at_most: f64 },
+    /// What all links carry in both directions is at most this many times the peer's.
+    WireOf { stage: &'static str, peer: Mover, at_most: f64 },
+    /// CPU that a migration costs the guests at work on its host is at most this many times the peer's.
+    LostOf { stage: &'static str, peer: Mover, at_most: f64 },
+    /// Anonymous memory of the mover at each end grows by at most this share of the guest's RAM, over the least that it had
+    /// before any migration.
+    GrowthAtMost { stage: &'static str, share: f64 },
     /// The downtime that the guest sees is at most the larger of `factor` times and `slack_ms` more than the best of the peers'.
     GapOf { stage: &'static str, peers: &'static [Mover], factor: f64, slack_ms: f64 },
     /// Memory of the mover at each end.
@@ -41,6 +50,8 @@ pub enum Check {
     LatencyOver { stage: &'static str, millis: f64 },
     /// The last of the guests that moved together takes at most this many times as long as the first.
     FinishWithin { stage: &'static str, factor: f64 },
+    /// The check is about this mover, and not about the case's subject.
+    By { mover: Mover, check: &'static Check },
 }
 
 /// What a case measured, as the figure sees it.
@@ -57,7 +68,11 @@ pub struct Data<'a> {
 /// Judges a case: all its checks, and that every run of the subject completed with the guest intact.
 pub fn judge(case: &str, shows: &str, checks: &[Check], data: Data<'_>, skipped: Vec<Skipped>) -> CaseResult {
     let mut parts: Vec<Part> = checks.iter().map(|check| check.judge(data)).collect();
-    parts.push(intact(data));
+    let others = checks.iter().filter_map(|check| match check {
+        Check::By { mover, .. } => Some(*mover),
+        _ => None,
+    });
+    parts.push(intact(&[data.subject].into_iter().chain(others).collect::<Vec<_>>(), data.runs));
     let met = if parts.iter().any(|p| p.met == Some(false)) {
         Some(false)
     } else {
@@ -95,9 +110,17 @@ pub fn totals(runs: &[Run]) -> Vec<Total> {
                 mover,
                 total_s: Summary::of(&of.iter().filter_map(|r| completed(r)?.total_s).collect::<Vec<_>>()),
                 failed: of.iter().filter(|r| r.error.is_some()).count(),
+                cpu_s_per_gb: middle(&of, &Run::cpu_s_per_gb),
+                wire_bytes: middle(&of, &|r| Some(r.all_wire_bytes() as f64)),
+                wire_per_guest_byte: middle(&of, &Run::wire_per_guest_byte),
             }
         })
         .collect()
+}
+
+/// Median over those that completed.
+fn middle(runs: &[&Run], value: &dyn Fn(&Run) -> Option<f64>) -> Option<f64> {
+    median(&runs.iter().filter_map(|r| value(completed(r)?)).collect::<Vec<_>>())
 }
 
 /// Median throughput of one mover's runs in one stage, in bits a second: guest content from the first to the last byte, of
@@ -175,6 +198,55 @@ impl Check {
                     format!("{} s/GB", units::digits(s))
                 }),
             ),
+            Check::AllCpuOf { stage, peer, at_most } => {
+                let of = |mover| data.median_of(stage, mover, Run::cpu_s_per_gb);
+                part(
+                    figure(stage, format!("CPU of QEMU and mover per GB at most {at_most} x {}", peer.label())),
+                    AtMost(at_most),
+                    times(of(subject), of(peer), |s| format!("{} s/GB", units::digits(s))),
+                )
+            }
+            Check::WireOf { stage, peer, at_most } => {
+                let of = |mover| data.median_of(stage, mover, |r| Some(r.all_wire_bytes() as f64));
+                part(
+                    figure(stage, format!("bytes on the wire at most {at_most} x {}", peer.label())),
+                    AtMost(at_most),
+                    times(of(subject), of(peer), units::bytes),
+                )
+            }
+            Check::LostOf { stage, peer, at_most } => {
+                let of = |mover| data.median_of(stage, mover, |r| Some(r.guests_work?.lost_s()));
+                // What is lost in the noise cannot be compared.
+                let lost = of(peer).and_then(|s| if s > 0.0 { Ok(s) } else { Err("the peer cost nothing".into()) });
+                part(
+                    figure(stage, format!("CPU that guests at work lose at most {at_most} x {}", peer.label())),
+                    AtMost(at_most),
+                    times(of(subject), lost, units::seconds),
+                )
+            }
+            Check::GrowthAtMost { stage, share } => {
+                let ends = |run: &'_ Run| run.private_memory.map(|m| (run.guest_memory_bytes, [m.source, m.target]));
+                let seen: Vec<_> = data.of(stage, subject).filter_map(ends).collect();
+                // An agent may keep what it once had: only the first migration begins with an idle one.
+                let idle = seen.iter().flat_map(|(_, ends)| ends).map(|end| end.before_bytes).min();
+                let most = seen.iter().flat_map(|(_, ends)| ends).map(|end| end.most_bytes).max();
+                let ram = seen.iter().map(|(ram, _)| *ram).find(|ram| *ram > 0);
+                let measured = idle.zip(most).zip(ram).map(|((idle, most), ram)| {
+                    let grown = most.saturating_sub(idle) as f64;
+                    let [words, idle, ram_words] = [grown, idle as f64, ram as f64].map(units::bytes);
+                    (grown / ram as f64, format!("{words} over {idle}, for a guest of {ram_words}"))
+                });
+                part(
+                    figure(
+                        stage,
+                        format!("own memory of each end grows by at most {} of the guest's RAM", units::percent(share)),
+                    ),
+                    AtMost(share),
+                    measured
+                        .map(|(value, words)| (value, format!("{} ({words})", units::percent(value))))
+                        .ok_or("memory was not watched".into()),
+                )
+            }
             Check::GapOf { stage, peers, factor, slack_ms } => {
                 let best = peers
                     .iter()
@@ -272,6 +344,10 @@ impl Check {
                     data.median(stage, subject, over, |v| format!("{} over", units::millis(v))),
                 )
             }
+            Check::By { mover, check } => {
+                let part = check.judge(Data { subject: mover, ..data });
+                Part { figure: format!("{}: {}", mover.label(), part.figure), ..part }
+            }
             Check::FinishWithin { stage, factor } => {
                 let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
                 for run in data.of(stage, subject).filter_map(completed) {
@@ -335,11 +411,12 @@ fn completed(run: &Run) -> Option<&Run> {
     run.error.is_none().then_some(run)
 }
 
-fn intact(data: Data<'_>) -> Part {
-    let of: Vec<_> = data.runs.iter().filter(|r| r.mover == data.subject).collect();
+/// `movers`: those that the figure is about; the case's subject is the first.
+fn intact(movers: &[Mover], runs: &[Run]) -> Part {
+    let of: Vec<_> = runs.iter().filter(|r| movers.contains(&r.mover)).collect();
     let good = of.iter().filter(|r| r.intact()).count();
     let measured = match of.len() {
-        0 => Err(format!("{} was not run", data.subject.label())),
+        0 => Err(format!("{} was not run", movers[0].label())),
         n => Ok((good as f64 / n as f64, format!("{good} of {n} complete and intact"))),
     };
     part("every migration completes, every guest finds its memory intact".into(), AtLeast(1.0), measured)
@@ -429,7 +506,10 @@ fn together_bps(group: &[&Run]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{ControlLatency, EndMemory, FaultSeen, MoverMemory, RoundTrips, Verdict, tests::run};
+    use crate::record::{
+        ControlLatency, CpuSeconds, EndMemory, FaultSeen, GuestsWork, MoverMemory, MoverPrivateMemory, NicBytes,
+        PrivateMemory, RoundTrips, Verdict, tests::run,
+    };
     use Mover::*;
 
     /// A run of 1 GB at `bps` with a total time of `total_s`.
@@ -534,6 +614,85 @@ mod tests {
         };
         assert_eq!(met(check, &[with(SkeinTls, 0.5, 0.5), with(Ssh, 2.0, 2.0)]), Some(true));
         assert_eq!(met(check, &[with(SkeinTls, 0.5, 0.9), with(Ssh, 2.0, 2.0)]), Some(false));
+    }
+
+    #[test]
+    fn cpu_of_all_is_qemus_and_the_movers_at_both_ends() {
+        let check = Check::AllCpuOf { stage: "", peer: QemuMultifd, at_most: 1.15 };
+        let with = |mover, qemu, own| {
+            let mut run = moved("", mover, 1, 1e9, 8.0);
+            run.cpu_source_s = CpuSeconds { qemu, guest: 9.0, mover: own };
+            run.cpu_target_s = run.cpu_source_s;
+            run
+        };
+        assert_eq!(met(check, &[with(SkeinTls, 0.5, 0.6), with(QemuMultifd, 1.0, 0.0)]), Some(true));
+        assert_eq!(met(check, &[with(SkeinTls, 0.6, 0.6), with(QemuMultifd, 1.0, 0.0)]), Some(false));
+    }
+
+    #[test]
+    fn wire_bytes_are_those_of_all_links_both_ways() {
+        let check = Check::WireOf { stage: "", peer: MptcpMultifdZstd, at_most: 0.92 };
+        let with = |mover, bytes: [u64; 2]| {
+            let nic = |(host, tx_bytes): (&str, u64)| NicBytes {
+                host: host.into(),
+                nic: "nic0".into(),
+                tx_bytes,
+                rx_bytes: 7,
+            };
+            Run { wire_bytes: ["a", "b"].into_iter().zip(bytes).map(nic).collect(), ..moved("", mover, 1, 1e9, 8.0) }
+        };
+        assert_eq!(met(check, &[with(SkeinTls, [90, 2]), with(MptcpMultifdZstd, [99, 1])]), Some(true));
+        assert_eq!(met(check, &[with(SkeinTls, [90, 3]), with(MptcpMultifdZstd, [99, 1])]), Some(false));
+    }
+
+    #[test]
+    fn guests_at_work_lose_what_they_would_have_got() {
+        let check = Check::LostOf { stage: "", peer: SkeinAgentsTcp, at_most: 1.05 };
+        let with = |mover, window_s, used_s| Run {
+            guests_work: Some(GuestsWork { cores_before: 2.0, window_s, used_s }),
+            ..moved("", mover, 1, 1e9, 8.0)
+        };
+        // 4 s lost either way, in less time; then more.
+        assert_eq!(met(check, &[with(SkeinTls, 4.0, 4.0), with(SkeinAgentsTcp, 8.0, 12.0)]), Some(true));
+        assert_eq!(met(check, &[with(SkeinTls, 4.0, 3.7), with(SkeinAgentsTcp, 8.0, 12.0)]), Some(false));
+        assert_eq!(met(check, &[with(SkeinTls, 4.0, 4.0), with(SkeinAgentsTcp, 8.0, 16.0)]), None);
+        assert_eq!(met(check, &[with(SkeinTls, 4.0, 4.0), moved("", SkeinAgentsTcp, 1, 1e9, 8.0)]), None);
+    }
+
+    #[test]
+    fn memory_grows_from_that_of_an_idle_mover() {
+        let check = Check::GrowthAtMost { stage: "", share: 0.01 };
+        let with = |source: [u64; 2], target: [u64; 2]| {
+            let end = |[before, most]: [u64; 2]| PrivateMemory { before_bytes: before << 20, most_bytes: most << 20 };
+            Run {
+                guest_memory_bytes: 1000 << 20,
+                private_memory: Some(MoverPrivateMemory { source: end(source), target: end(target) }),
+                ..moved("", SkeinTls, 1, 1e9, 8.0)
+            }
+        };
+        assert_eq!(met(check, &[with([10, 20], [11, 13])]), Some(true));
+        assert_eq!(met(check, &[with([10, 12], [11, 21])]), Some(false));
+        // What the first migration left behind is no start for the second.
+        assert_eq!(met(check, &[with([10, 20], [10, 20]), with([20, 21], [20, 21])]), Some(false));
+        assert_eq!(met(check, &[moved("", SkeinTls, 1, 1e9, 8.0)]), None);
+    }
+
+    #[test]
+    fn a_check_of_another_mover() {
+        let of_peer = Check::GoodputOf { stage: "", peer: QemuMultifd, at_least: 0.8 };
+        let check =
+            Check::By { mover: SkeinPlain, check: &Check::GoodputOf { stage: "", peer: QemuMultifd, at_least: 0.8 } };
+        let runs =
+            [moved("", SkeinTls, 1, 1e9, 8.0), moved("", SkeinPlain, 1, 5e9, 8.0), moved("", QemuMultifd, 1, 6e9, 8.0)];
+        assert_eq!((met(of_peer, &runs), met(check, &runs)), (Some(false), Some(true)));
+        let part = check.judge(Data { subject: SkeinTls, runs: &runs, yardsticks: &[] });
+        assert_eq!(part.figure, "Skein, plain data: throughput at least 0.8 x QEMU multifd");
+        // Its guests have to be intact too.
+        let mut corrupt = runs.clone();
+        corrupt[1].guest_verdict = None;
+        let judged =
+            |runs: &[Run]| judge("x", "…", &[check], Data { subject: SkeinTls, runs, yardsticks: &[] }, vec![]);
+        assert_eq!((judged(&runs).met, judged(&corrupt).met), (Some(true), Some(false)));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub mod agents;
 pub mod bench;
+pub mod busy;
 pub mod carry;
 pub mod case;
 pub mod control;

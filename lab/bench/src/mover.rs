@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
-use skein_hypervisor::{Compression, Tuning};
+use skein_hypervisor::{Compression, MemoryBackend, Tuning};
 
 /// Multifd channels that every mover with multifd gets.
 pub const MULTIFD_CHANNELS: u8 = 4;
@@ -19,8 +19,19 @@ pub enum Mover {
     SkeinTls,
     /// Skein over all NICs, data in plain text: a deliberate option.
     SkeinPlain,
-    /// Skein's agents own the guest, and move it with all that belongs to that: check, journal, handover; TLS on.
+    /// Skein's agents own the guest, and move it with all that belongs to that: check, journal, handover; TLS on, and the
+    /// transport is theirs to choose.
     SkeinAgents,
+    /// The same with data in plain text: a deliberate option.
+    SkeinAgentsPlain,
+    /// The agents, told to use QEMU's own TCP connection.
+    SkeinAgentsTcp,
+    /// The agents, told to use compression.
+    SkeinAgentsCompression,
+    /// The agents, told to use all NICs, and to send pages as they are.
+    SkeinAgentsMultichannel,
+    /// The same with data in plain text.
+    SkeinAgentsMultichannelPlain,
     /// QEMU multifd over MPTCP: plain text, all NICs.
     MptcpMultifd,
     /// QEMU multifd with zstd over MPTCP.
@@ -29,6 +40,8 @@ pub enum Mover {
     Mptcp,
     /// QEMU multifd over TCP, one NIC.
     QemuMultifd,
+    /// The same with guest RAM in anonymous memory, QEMU's default, whatever the others' is in.
+    QemuMultifdAnonymous,
     /// QEMU multifd with QEMU's own TLS, one NIC.
     QemuMultifdTls,
     /// QEMU multifd with zstd, one NIC.
@@ -62,19 +75,30 @@ pub enum Carrier {
         tls: bool,
     },
     /// Skein's agents, which also have the QEMUs.
-    Agents,
+    Agents {
+        /// Data is encrypted.
+        tls: bool,
+        /// What they are told to use, by its name; `auto`: what they think best.
+        transport: &'static str,
+    },
 }
 
 impl Mover {
     /// Every mover; Skein first, then the peers from the strongest kind to the plainest.
-    pub const ALL: [Mover; 13] = [
+    pub const ALL: [Mover; 19] = [
         Mover::SkeinTls,
         Mover::SkeinPlain,
         Mover::SkeinAgents,
+        Mover::SkeinAgentsPlain,
+        Mover::SkeinAgentsTcp,
+        Mover::SkeinAgentsCompression,
+        Mover::SkeinAgentsMultichannel,
+        Mover::SkeinAgentsMultichannelPlain,
         Mover::MptcpMultifd,
         Mover::MptcpMultifdZstd,
         Mover::Mptcp,
         Mover::QemuMultifd,
+        Mover::QemuMultifdAnonymous,
         Mover::QemuMultifdTls,
         Mover::QemuMultifdZstd,
         Mover::QemuTcp,
@@ -89,10 +113,16 @@ impl Mover {
             Mover::SkeinTls => "skein-tls",
             Mover::SkeinPlain => "skein-plain",
             Mover::SkeinAgents => "skein-agents",
+            Mover::SkeinAgentsPlain => "skein-agents-plain",
+            Mover::SkeinAgentsTcp => "skein-agents-tcp",
+            Mover::SkeinAgentsCompression => "skein-agents-compression",
+            Mover::SkeinAgentsMultichannel => "skein-agents-multichannel",
+            Mover::SkeinAgentsMultichannelPlain => "skein-agents-multichannel-plain",
             Mover::MptcpMultifd => "mptcp-multifd",
             Mover::MptcpMultifdZstd => "mptcp-multifd-zstd",
             Mover::Mptcp => "mptcp",
             Mover::QemuMultifd => "qemu-multifd",
+            Mover::QemuMultifdAnonymous => "qemu-multifd-anonymous",
             Mover::QemuMultifdTls => "qemu-multifd-tls",
             Mover::QemuMultifdZstd => "qemu-multifd-zstd",
             Mover::QemuTcp => "qemu-tcp",
@@ -108,10 +138,16 @@ impl Mover {
             Mover::SkeinTls => "Skein, TLS",
             Mover::SkeinPlain => "Skein, plain data",
             Mover::SkeinAgents => "Skein's agents",
+            Mover::SkeinAgentsPlain => "Skein's agents, plain data",
+            Mover::SkeinAgentsTcp => "Skein's agents, tcp",
+            Mover::SkeinAgentsCompression => "Skein's agents, compression",
+            Mover::SkeinAgentsMultichannel => "Skein's agents, multichannel",
+            Mover::SkeinAgentsMultichannelPlain => "Skein's agents, multichannel, plain data",
             Mover::MptcpMultifd => "QEMU multifd over MPTCP",
             Mover::MptcpMultifdZstd => "QEMU multifd + zstd over MPTCP",
             Mover::Mptcp => "QEMU over MPTCP",
             Mover::QemuMultifd => "QEMU multifd",
+            Mover::QemuMultifdAnonymous => "QEMU multifd, anonymous memory",
             Mover::QemuMultifdTls => "QEMU multifd + TLS",
             Mover::QemuMultifdZstd => "QEMU multifd + zstd",
             Mover::QemuTcp => "QEMU, one TCP stream",
@@ -126,10 +162,19 @@ impl Mover {
         match self {
             Mover::SkeinTls => Carrier::Skein { tls: true },
             Mover::SkeinPlain => Carrier::Skein { tls: false },
-            Mover::SkeinAgents => Carrier::Agents,
+            Mover::SkeinAgents => Carrier::Agents { tls: true, transport: "auto" },
+            Mover::SkeinAgentsPlain => Carrier::Agents { tls: false, transport: "auto" },
+            Mover::SkeinAgentsTcp => Carrier::Agents { tls: true, transport: "tcp" },
+            Mover::SkeinAgentsCompression => Carrier::Agents { tls: true, transport: "compression" },
+            Mover::SkeinAgentsMultichannel => Carrier::Agents { tls: true, transport: "multichannel" },
+            Mover::SkeinAgentsMultichannelPlain => Carrier::Agents { tls: false, transport: "multichannel" },
             Mover::MptcpMultifd | Mover::MptcpMultifdZstd | Mover::Mptcp => Carrier::Mptcp,
             Mover::QemuMultifdTls => Carrier::TcpTls,
-            Mover::QemuMultifd | Mover::QemuMultifdZstd | Mover::QemuTcp | Mover::QemuXbzrle => Carrier::Tcp,
+            Mover::QemuMultifd
+            | Mover::QemuMultifdAnonymous
+            | Mover::QemuMultifdZstd
+            | Mover::QemuTcp
+            | Mover::QemuXbzrle => Carrier::Tcp,
             Mover::Ssh => Carrier::Ssh,
             Mover::Socat => Carrier::Socat,
         }
@@ -137,12 +182,17 @@ impl Mover {
 
     /// Whether this is Skein.
     pub fn is_skein(self) -> bool {
-        matches!(self.carrier(), Carrier::Skein { .. } | Carrier::Agents)
+        matches!(self.carrier(), Carrier::Skein { .. } | Carrier::Agents { .. })
     }
 
     /// Whether agents own the guest.
     pub fn is_of_agents(self) -> bool {
-        self.carrier() == Carrier::Agents
+        matches!(self.carrier(), Carrier::Agents { .. })
+    }
+
+    /// Where guest RAM lives; `usual`: that of all movers that are not named for theirs.
+    pub fn memory(self, usual: MemoryBackend) -> MemoryBackend {
+        if self == Mover::QemuMultifdAnonymous { MemoryBackend::Anonymous } else { usual }
     }
 
     /// Whether QEMU's multifd is on.
@@ -233,6 +283,12 @@ mod tests {
             assert_eq!((tuning.max_bandwidth, tuning.downtime_limit_ms, tuning.return_path), (u64::MAX, 300, true));
             assert_eq!(tuning.compression == Compression::Zstd, mover.name().ends_with("zstd"));
             assert_eq!(tuning.xbzrle_cache.is_some(), mover.name().ends_with("xbzrle"));
+            let memory = mover.memory(MemoryBackend::Memfd);
+            assert_eq!(memory == MemoryBackend::Anonymous, mover.name().ends_with("anonymous"));
+            if let Carrier::Agents { tls, transport } = mover.carrier() {
+                assert_eq!(tls, !mover.name().ends_with("plain"));
+                assert!(transport == "auto" || mover.name().contains(transport));
+            }
             // QEMU refuses the two together.
             assert!(tuning.multifd.is_none() || tuning.xbzrle_cache.is_none());
         }

@@ -141,6 +141,19 @@ impl Process {
         self.child.wait().map(drop).map_err(wrong)
     }
 
+    /// Ends it (SIGTERM, and SIGKILL if it does not), and nothing that it started.
+    pub fn end(&mut self) -> Result<(), ProcessError> {
+        let start = Instant::now();
+        let _ = kill(Pid::from_raw(self.pid() as i32), Signal::SIGTERM);
+        while start.elapsed() < END_DEADLINE {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        self.kill()
+    }
+
     /// Waits until it ends well, and gives what it wrote.
     pub fn wait(mut self, deadline: Duration) -> Result<String, ProcessError> {
         let start = Instant::now();
@@ -250,6 +263,18 @@ mod tests {
         assert!(pids.len() >= 2, "{pids:?}");
         drop(process);
         assert!(pids.iter().all(|pid| !alive(*pid)));
+    }
+
+    #[test]
+    fn ending_one_leaves_what_it_started() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut process = Process::start(shell("sleep 60 & echo $!; wait"), &directory.path().join("log")).unwrap();
+        process.wait_until("child", Duration::from_secs(5), |p| p.output().ends_with('\n')).unwrap();
+        let child: u32 = process.output().trim().parse().unwrap();
+        process.end().unwrap();
+        let (own, child_lives) = (alive(process.pid()), alive(child));
+        let _ = kill(Pid::from_raw(child as i32), Signal::SIGKILL);
+        assert!(!own && child_lives);
     }
 
     #[test]

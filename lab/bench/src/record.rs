@@ -122,6 +122,15 @@ pub struct Total {
     pub total_s: Option<Summary>,
     /// Runs that did not complete.
     pub failed: usize,
+    /// Median of [`Run::cpu_s_per_gb`]; null when none completed.
+    #[serde(default)]
+    pub cpu_s_per_gb: Option<f64>,
+    /// Median of [`Run::all_wire_bytes`].
+    #[serde(default)]
+    pub wire_bytes: Option<f64>,
+    /// Median of [`Run::wire_per_guest_byte`].
+    #[serde(default)]
+    pub wire_per_guest_byte: Option<f64>,
 }
 
 /// A mover that a case left out.
@@ -166,6 +175,9 @@ pub struct Run {
     pub memory_backend_source: String,
     /// The target's guest RAM.
     pub memory_backend_target: String,
+    /// The guest's RAM.
+    #[serde(default)]
+    pub guest_memory_bytes: u64,
     /// Everything that was set for this mover: capabilities and parameters of QEMU's, addresses, options, command lines.
     pub parameters: BTreeMap<String, Value>,
     /// Nominal rate of each link in the order of the NICs; null where nothing limits it.
@@ -207,6 +219,12 @@ pub struct Run {
     pub faults: Vec<FaultSeen>,
     /// Memory of the mover, where the case watches it.
     pub memory: Option<MoverMemory>,
+    /// The mover's own of it, before and meanwhile.
+    #[serde(default)]
+    pub private_memory: Option<MoverPrivateMemory>,
+    /// What became of other guests' CPU, where the case has them at work.
+    #[serde(default)]
+    pub guests_work: Option<GuestsWork>,
     /// Round trips of a small stream beside the bulk, where the case has one.
     pub control: Option<ControlLatency>,
     /// NICs and cores over time; shared by the guests that moved together and given with the first of them.
@@ -330,6 +348,43 @@ pub struct EndMemory {
     pub socket_bytes: u64,
 }
 
+/// Anonymous memory of the mover's processes at both ends: heap and stacks, no sockets, no program, nothing shared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoverPrivateMemory {
+    /// At the source.
+    pub source: PrivateMemory,
+    /// At the target.
+    pub target: PrivateMemory,
+}
+
+/// Anonymous memory at one end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrivateMemory {
+    /// Just before the migration.
+    pub before_bytes: u64,
+    /// Most at one moment of the run.
+    pub most_bytes: u64,
+}
+
+/// CPU of guests that were at work on all cores while another guest migrated. They are no real guests, but processes that
+/// use all they get, one a core, in a control group of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GuestsWork {
+    /// Cores' worth that they got while nothing migrated.
+    pub cores_before: f64,
+    /// The migration, from the order or `migrate` until `completed`.
+    pub window_s: f64,
+    /// CPU that they got in it.
+    pub used_s: f64,
+}
+
+impl GuestsWork {
+    /// CPU that the migration cost them: what they would have got in the same time, and did not.
+    pub fn lost_s(&self) -> f64 {
+        self.cores_before * self.window_s - self.used_s
+    }
+}
+
 impl From<skein_lab_guest::Verdict> for Verdict {
     fn from(verdict: skein_lab_guest::Verdict) -> Self {
         let skein_lab_guest::Verdict { pages, bad, bad_blocks, .. } = verdict;
@@ -431,6 +486,23 @@ impl Run {
         self.error.is_none() && self.guest_verdict.as_ref().is_some_and(|v| v.ok)
     }
 
+    /// What all links carried, both directions: all that the NICs of both hosts sent.
+    pub fn all_wire_bytes(&self) -> u64 {
+        self.wire_bytes.iter().map(|nic| nic.tx_bytes).sum()
+    }
+
+    /// The same for each byte of guest content.
+    pub fn wire_per_guest_byte(&self) -> Option<f64> {
+        (self.guest_bytes > 0 && self.error.is_none()).then(|| self.all_wire_bytes() as f64 / self.guest_bytes as f64)
+    }
+
+    /// CPU at both ends, QEMU's part in the migration and the mover together, for each GB (10^9 bytes) of guest content.
+    pub fn cpu_s_per_gb(&self) -> Option<f64> {
+        let both = [self.cpu_source_s, self.cpu_target_s];
+        (self.guest_bytes > 0 && self.error.is_none())
+            .then(|| both.iter().map(|cpu| cpu.qemu + cpu.mover).sum::<f64>() / (self.guest_bytes as f64 / 1e9))
+    }
+
     /// The mover's CPU at both ends for each GB (10^9 bytes) of guest content.
     pub fn mover_cpu_s_per_gb(&self) -> Option<f64> {
         (self.guest_bytes > 0 && self.error.is_none())
@@ -463,6 +535,7 @@ pub(crate) mod tests {
             qemu_target_cmdline: vec!["qemu-system-x86_64".into(), "-incoming".into(), "defer".into()],
             memory_backend_source: "memory-backend-memfd,id=ram,size=1G,share=on".into(),
             memory_backend_target: "memory-backend-memfd,id=ram,size=1G,share=on".into(),
+            guest_memory_bytes: 1 << 30,
             parameters: [("multifd-channels".to_string(), Value::from(4))].into(),
             link_bps: vec![Some(1_000_000_000), None],
             total_s: Some(4.2),
@@ -494,6 +567,8 @@ pub(crate) mod tests {
             handover: vec![],
             faults: vec![],
             memory: None,
+            private_memory: None,
+            guests_work: None,
             control: None,
             samples: None,
         }
@@ -516,6 +591,11 @@ pub(crate) mod tests {
             source: EndMemory { anonymous_bytes: 9 << 20, locked_bytes: 0, socket_bytes: 4 << 20 },
             target: EndMemory::default(),
         });
+        full.private_memory = Some(MoverPrivateMemory {
+            source: PrivateMemory { before_bytes: 7 << 20, most_bytes: 9 << 20 },
+            target: PrivateMemory::default(),
+        });
+        full.guests_work = Some(GuestsWork { cores_before: 1.96, window_s: 4.2, used_s: 5.5 });
         full.control = Some(ControlLatency {
             idle: RoundTrips { count: 400, median_us: 210.0, p99_us: 350.0, max_us: 900.0 },
             loaded: RoundTrips { count: 380, median_us: 950.0, p99_us: 4100.0, max_us: 7000.5 },
@@ -576,6 +656,9 @@ pub(crate) mod tests {
                     mover: Mover::SkeinTls,
                     total_s: Summary::of(&[4.2]),
                     failed: 0,
+                    cpu_s_per_gb: Some(1.8),
+                    wire_bytes: Some(1_050_000_000.0),
+                    wire_per_guest_byte: Some(1.05),
                 }],
                 skipped: vec![Skipped { stage: "carrier".into(), mover: Mover::Mptcp, why: "no MPTCP".into() }],
                 complete: true,
@@ -604,12 +687,20 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn what_guests_at_work_lost() {
+        let work = GuestsWork { cores_before: 2.0, window_s: 3.0, used_s: 4.5 };
+        assert!((work.lost_s() - 1.5).abs() < 1e-9);
+    }
+
+    #[test]
     fn goodput_counts_guest_content_between_first_and_last_byte() {
         let run = run("x", "", Mover::SkeinTls);
         assert!((run.goodput_bps().unwrap() - 2e9).abs() < 1.0);
         assert_eq!(run.mover_cpu_s_per_gb(), Some(1.1));
+        assert!((run.cpu_s_per_gb().unwrap() - 1.8).abs() < 1e-9);
+        assert_eq!((run.all_wire_bytes(), run.wire_per_guest_byte()), (1_050_000_000, Some(1.05)));
         let failed = Run { error: Some("x".into()), ..run };
-        assert_eq!(failed.goodput_bps(), None);
+        assert_eq!((failed.goodput_bps(), failed.cpu_s_per_gb(), failed.wire_per_guest_byte()), (None, None, None));
         assert!(!failed.intact());
     }
 }

@@ -6,21 +6,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use skein_hypervisor::Config;
+use skein_hypervisor::{Config, MemoryBackend};
 use skein_lab_guest::{Address, Error, Guest, Image, Params, SharedDisk, Spec};
 
 use crate::{
     agents::Agents,
     bench::{Adjust, BenchError},
+    busy::Busy,
     carry::Kit,
     case::{Moves, Stage},
-    mover::Mover,
+    mover::{Carrier, Mover},
     record::Verdict,
     site::{HOSTS, Site},
 };
 
 /// For a guest to boot, before it fills its memory.
 pub(crate) const BOOT_DEADLINE: Duration = Duration::from_secs(90);
+
+/// For a guest to unpack and build its software.
+const BUILD_DEADLINE: Duration = Duration::from_secs(900);
 
 /// For a guest to answer, besides the time that its work takes.
 pub(crate) const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
@@ -49,7 +53,7 @@ impl Resident {
     }
 
     fn wait_ready(&mut self, interrupt: &AtomicBool) -> Result<(), BenchError> {
-        let end = Instant::now() + BOOT_DEADLINE + slowly(self.spec.params.fill_mb);
+        let end = Instant::now() + boot_deadline(&self.spec);
         loop {
             // In short steps, so that Ctrl-C is heard.
             match self.guest.wait_ready(Duration::from_secs(1)) {
@@ -62,13 +66,17 @@ impl Resident {
     }
 }
 
-/// The guests of a stage: those that the bench has, and the same once more that agents own, as its movers need them.
+/// The guests of a stage: those that the bench has, and the same once more for movers that need others.
 #[derive(Default)]
 pub struct Household {
     /// The bench's own.
     pub own: Vec<Resident>,
+    /// The same once more with RAM elsewhere, for a mover that is named for that.
+    pub elsewhere: Vec<Resident>,
     /// The agents and theirs.
     pub agents: Option<Agents>,
+    /// Where RAM usually lives.
+    memory: MemoryBackend,
 }
 
 /// What guests need to be booted.
@@ -84,6 +92,8 @@ pub struct Boot<'a> {
     pub adjust: &'a Adjust,
     /// The movers that the guests are for.
     pub movers: &'a [Mover],
+    /// The groups of a stage with guests at work.
+    pub busy: Option<&'a Busy>,
     /// Set to end early.
     pub interrupt: &'a AtomicBool,
 }
@@ -91,39 +101,63 @@ pub struct Boot<'a> {
 impl Household {
     /// Boots all guests, and waits until they have filled their memory.
     pub fn boot(boot: Boot<'_>, image: &Image) -> Result<Self, BenchError> {
-        let Boot { stage, site, kit, adjust, movers, interrupt } = boot;
+        let Boot { stage, site, adjust, movers, interrupt, .. } = boot;
         let count = stage.moves.guests();
         let host = |n: u32| match stage.moves {
             Moves::Together(_) => 0,
             Moves::BothWays => n as usize % 2,
         };
-        let mut household = Self::default();
-        if movers.iter().any(|mover| !mover.is_of_agents()) {
-            for n in 0..count {
-                let spec = spec(stage, site, image, adjust, format!("bench{n}"), n)?;
-                let command = site.command(HOSTS[host(n)], program(&spec))?;
-                household.own.push(Resident { guest: Guest::boot(&spec, |_| command)?, spec, host: host(n) });
-            }
+        // Each set with taps of its own, as far as they go.
+        let specs = |name: &str, memory: MemoryBackend, nic: u32| {
+            let spec =
+                |n| Ok((Spec { memory, ..spec(stage, site, image, adjust, format!("{name}{n}"), nic + n)? }, host(n)));
+            (0..count).map(spec).collect::<Result<Vec<_>, BenchError>>()
+        };
+        let start = |specs: Vec<(Spec, usize)>| {
+            let start = |(spec, host): (Spec, usize)| {
+                let command = site.command(HOSTS[host], program(&spec))?;
+                Ok(Resident { guest: Guest::boot(&spec, |_| command)?, spec, host })
+            };
+            specs.into_iter().map(start).collect::<Result<Vec<_>, BenchError>>()
+        };
+        let mut household = Self { memory: adjust.memory, ..Self::default() };
+        let by_bench = || movers.iter().filter(|mover| !mover.is_of_agents()).map(|mover| mover.memory(adjust.memory));
+        if by_bench().any(|memory| memory == adjust.memory) {
+            household.own = start(specs("bench", adjust.memory, 0)?)?;
         }
-        for resident in &mut household.own {
+        if let Some(memory) = by_bench().find(|memory| *memory != adjust.memory) {
+            household.elsewhere = start(specs("other", memory, 2 * count)?)?;
+        }
+        for resident in household.own.iter_mut().chain(&mut household.elsewhere) {
             resident.wait_ready(interrupt)?;
         }
         if movers.iter().any(|mover| mover.is_of_agents()) {
-            // With taps of their own.
-            let specs =
-                (0..count).map(|n| Ok((spec(stage, site, image, adjust, format!("agents{n}"), count + n)?, host(n))));
-            let specs = specs.collect::<Result<Vec<_>, BenchError>>()?;
-            household.agents = Some(Agents::boot(site, kit, specs, interrupt)?);
+            household.agents = Some(Agents::boot(boot, specs("agents", adjust.memory, count)?)?);
         }
         Ok(household)
     }
 
-    /// Lets those run that `mover` moves, and stops the others: they would take CPU.
-    pub fn make_way_for(&mut self, mover: Mover) -> Result<(), BenchError> {
-        let Some(agents) = &self.agents else { return Ok(()) };
-        let command = if mover.is_of_agents() { "stop" } else { "cont" };
-        for resident in &mut self.own {
-            resident.guest.qemu.qmp.query(command).map_err(Error::from)?;
+    /// The bench's guests that `mover` moves.
+    pub fn residents(&mut self, mover: Mover) -> &mut Vec<Resident> {
+        if mover.memory(self.memory) == self.memory { &mut self.own } else { &mut self.elsewhere }
+    }
+
+    /// Lets those run that `mover` moves, and stops the others: they would take CPU. Agents are as `mover` wants them, then.
+    pub fn make_way_for(&mut self, mover: Mover, site: &Site, kit: &Kit) -> Result<(), BenchError> {
+        let own_move = !mover.is_of_agents() && mover.memory(self.memory) == self.memory;
+        let others_move = !mover.is_of_agents() && !own_move;
+        let sets = [&self.own, &self.elsewhere].into_iter().filter(|set| !set.is_empty()).count();
+        if sets > 1 || self.agents.is_some() {
+            for (residents, runs) in [(&mut self.own, own_move), (&mut self.elsewhere, others_move)] {
+                for resident in residents {
+                    let command = if runs { "cont" } else { "stop" };
+                    resident.guest.qemu.qmp.query(command).map_err(Error::from)?;
+                }
+            }
+        }
+        let Some(agents) = &mut self.agents else { return Ok(()) };
+        if let Carrier::Agents { tls, .. } = mover.carrier() {
+            agents.set_tls(tls, site, kit)?;
         }
         agents.set_running(mover.is_of_agents())
     }
@@ -132,7 +166,7 @@ impl Household {
     pub fn verify(&mut self, mover: Mover) -> Vec<Result<Verdict, Error>> {
         match &self.agents {
             Some(agents) if mover.is_of_agents() => (0..agents.guests.len()).map(|n| agents.verify(n)).collect(),
-            _ => self.own.iter_mut().map(Resident::verify).collect(),
+            _ => self.residents(mover).iter_mut().map(Resident::verify).collect(),
         }
     }
 }
@@ -151,13 +185,13 @@ fn spec(stage: &Stage, site: &Site, image: &Image, adjust: &Adjust, name: String
         // All is verified after each migration; before, it would only take CPU.
         verify_rate: 0,
         disk_mb: guest.disk_mb,
+        build: guest.software,
         ip: nic.as_ref().map(|(_, _, ip)| Address { ip: *ip, prefix: 24 }),
         ..Params::default()
     };
     let mut spec = Spec::new(name, image.clone(), guest.memory_mb, params);
     spec.cpus = guest.vcpus;
     spec.machine = adjust.machine.clone().unwrap_or(spec.machine);
-    spec.memory = adjust.memory;
     if guest.disk_mb > 0 {
         spec.disk = Some(SharedDisk::create(&std::env::temp_dir(), guest.disk_mb)?);
     }
@@ -172,6 +206,12 @@ fn program(spec: &Spec) -> PathBuf {
     let mut config = Config::new("", 1, "");
     config.binary = spec.qemu.clone();
     config.program()
+}
+
+/// For a guest to boot and do what it does before it is ready.
+pub(crate) fn boot_deadline(spec: &Spec) -> Duration {
+    let building = if spec.params.build { BUILD_DEADLINE } else { Duration::ZERO };
+    BOOT_DEADLINE + slowly(spec.params.fill_mb) + building
 }
 
 /// Time for an emulated guest to write or check this much.

@@ -15,6 +15,7 @@ use skein_lab_guest::{Guest, Spec};
 use crate::{
     agents::{Agents, Order},
     bench::{BenchError, Tick},
+    busy::Busy,
     carry::{self, Carried, CarryError, Kit, Route},
     case::Stage,
     chain,
@@ -22,17 +23,20 @@ use crate::{
     fault::{self, Inflicted},
     goodput, machine,
     migration::{self, MigrationError, Moved, Standing},
-    mover::Mover,
+    mover::{Carrier, Mover},
     ping::{self, Pinger},
-    record::{ControlLatency, CpuSeconds, MoverMemory, Phases, Run, Yardstick},
+    record::{ControlLatency, CpuSeconds, GuestsWork, MoverMemory, MoverPrivateMemory, Phases, Run, Yardstick},
     residents::{Household, Resident},
     site::{HOSTS, Site},
     usage::{self, End, cpu_between, threads},
-    watch::{Arriving, Party, Place, Watch, Watched},
+    watch::{Arriving, Party, Place, Watch, Watched, Work},
 };
 
 /// Silence before a migration: counters and heartbeat have a before.
 const SETTLE: Duration = Duration::from_millis(600);
+
+/// How long guests at work are watched before a migration, for what they get then.
+const WORK_ALONE: Duration = Duration::from_secs(4);
 
 /// How long the control stream's idle round trip is measured.
 const IDLE: Duration = Duration::from_secs(3);
@@ -51,6 +55,8 @@ pub struct Setting<'a> {
     pub stage: &'a Stage,
     /// Its hosts.
     pub site: &'a Site,
+    /// The groups of guests at work and of the host's programs, where there are some.
+    pub busy: Option<&'a Busy>,
     /// What its links carry, if that was measured.
     pub yardstick: Option<&'a Yardstick>,
     /// Keys and programs.
@@ -104,7 +110,7 @@ impl Setting<'_> {
     ) -> Result<Outcome, BenchError> {
         match &mut household.agents {
             Some(agents) if mover.is_of_agents() => self.run_by_agents(agents, mover, round, tick),
-            _ => self.run_by_bench(&mut household.own, mover, round, directory, tick),
+            _ => self.run_by_bench(household.residents(mover), mover, round, directory, tick),
         }
     }
 
@@ -187,6 +193,9 @@ impl Setting<'_> {
         tick: &mut dyn FnMut(Tick<'_>),
     ) -> Result<Outcome, BenchError> {
         let count = agents.guests.len();
+        let Carrier::Agents { transport, .. } = mover.carrier() else {
+            unreachable!("only movers of agents come here");
+        };
         let mut runs = Vec::new();
         for (n, guest) in agents.guests.iter().enumerate() {
             runs.push(self.blank(mover, round, n, guest.host, usage::words(guest.seen.process().pid)));
@@ -201,6 +210,7 @@ impl Setting<'_> {
                 continue;
             }
             let mut carried = Carried::default();
+            carried.parameters.insert("transport".into(), json!(transport));
             for (name, host) in [("agent on the source", source), ("agent on the target", 1 - source)] {
                 carried.parameters.insert(name.into(), carry::command_lines([agents.process(host)]));
             }
@@ -223,8 +233,8 @@ impl Setting<'_> {
             let agents = &*agents;
             let arriving = arriving[1 - agents.guests[n].host].clone();
             let journey = move |start, standing: &Standing| {
-                let order =
-                    Order { downtime_limit_ms: self.downtime_limit_ms, start, deadline, interrupt: self.interrupt };
+                let Setting { downtime_limit_ms, interrupt, .. } = *self;
+                let order = Order { transport, downtime_limit_ms, start, deadline, interrupt };
                 agents.migrate(n, order, standing, &arriving)
             };
             Box::new(journey) as Journey<'_>
@@ -325,8 +335,11 @@ impl Setting<'_> {
             pingers.push(pinger);
         }
         let places = [self.place(0)?, self.place(1)?];
-        let watch = Watch::start(&places, parties, site.links(), stage.watch_memory).map_err(BenchError::Watch)?;
-        std::thread::sleep(SETTLE);
+        let at_work = self.busy.map(Busy::work).transpose()?;
+        let work = self.busy.map(|busy| Box::new(busy.account()) as Work);
+        let watch =
+            Watch::start(&places, parties, site.links(), stage.watch_memory, work).map_err(BenchError::Watch)?;
+        std::thread::sleep(if at_work.is_some() { WORK_ALONE } else { SETTLE });
 
         let over = AtomicBool::new(false);
         let standings: Vec<Standing> = specs.iter().map(|_| Standing::default()).collect();
@@ -376,6 +389,7 @@ impl Setting<'_> {
         };
         let ping_gaps_ms = pingers.into_iter().zip(&results).map(gap).collect();
         let watched = watch.stop(start);
+        drop(at_work);
         let control = control.and_then(|(_echo, asker)| {
             let (first, last) = goodput::window(&watched.sent(source_host), 0.0, ended_s)?;
             let at = |s: f64| start + Duration::from_secs_f64(s.max(0.0));
@@ -402,13 +416,14 @@ impl Setting<'_> {
     fn blank(&self, mover: Mover, round: u32, n: usize, host: usize, qemu_source_cmdline: Vec<String>) -> Run {
         let (guest, links) = (&self.stage.guest, &self.stage.links);
         let about_guest = format!(
-            "{} MiB, {} filled, {} % compressible, {} MiB rewritten at {} pages/s, {} vCPU",
+            "{} MiB, {} filled, {} % compressible, {} MiB rewritten at {} pages/s, {} vCPU{}",
             guest.memory_mb,
             guest.fill_mb,
             guest.compressible,
             guest.rewrite_mb,
             guest.rewrite_pages_per_s,
-            guest.vcpus
+            guest.vcpus,
+            if guest.software { ", software that it unpacked and built" } else { "" }
         );
         let set = [("guest", json!(about_guest)), ("mtu", json!(links.mtu)), ("one subnet", json!(links.same_subnet))];
         Run {
@@ -426,6 +441,7 @@ impl Setting<'_> {
             qemu_source_cmdline,
             qemu_target_cmdline: vec![],
             memory_backend_target: String::new(),
+            guest_memory_bytes: u64::from(guest.memory_mb) << 20,
             parameters: set.into_iter().map(|(name, value)| (name.to_string(), value)).collect(),
             link_bps: links.rates_mbit.iter().map(|r| r.map(|mbit| u64::from(mbit) * 1_000_000)).collect(),
             total_s: None,
@@ -446,6 +462,8 @@ impl Setting<'_> {
             handover: vec![],
             faults: vec![],
             memory: None,
+            private_memory: None,
+            guests_work: None,
             control: None,
             samples: None,
         }
@@ -483,7 +501,11 @@ impl Setting<'_> {
         let cpu = |host| cpu_used(watched, number, host, end_s, way.guests.len() as f64);
         (run.cpu_source_s, run.cpu_target_s) = (cpu(source), cpu(target));
         let memory = |host: &str| watched.memory.get(&(number, host.to_string())).copied();
-        run.memory = memory(source).zip(memory(target)).map(|(source, target)| MoverMemory { source, target });
+        if let Some((source, target)) = memory(source).zip(memory(target)) {
+            run.memory = Some(MoverMemory { source: source.most, target: target.most });
+            run.private_memory = Some(MoverPrivateMemory { source: source.private, target: target.private });
+        }
+        run.guests_work = guests_work(watched, run.phases.order_s.unwrap_or(0.0), end_s);
         let can_carry = self.can_carry();
         run.faults = seen.faults.iter().map(|f| f.judge(watched, target, run.last_byte_s, &can_carry)).collect();
         run.control = seen.control.clone().filter(|_| n == 0);
@@ -546,12 +568,29 @@ fn cpu_used(watched: &Watched, way: usize, host: &str, end_s: f64, guests: f64) 
     cpu_between(at(0.0), at(end_s))
 }
 
+/// What guests at work got before a migration and in it; None if there are none. They have just begun when the watch does:
+/// its first second does not count.
+fn guests_work(watched: &Watched, from_s: f64, end_s: f64) -> Option<GuestsWork> {
+    let work = &watched.work;
+    let begin_s = work.t_s.first()? + 1.0;
+    let used = |from, to| Some(work.at(to)? - work.at(from)?);
+    (begin_s < from_s).then(|| {
+        Some(GuestsWork {
+            cores_before: used(begin_s, from_s)? / (from_s - begin_s),
+            window_s: end_s - from_s,
+            used_s: used(from_s, end_s)?,
+        })
+    })?
+}
+
 /// What a migration may take: several times what it should, and what is done to it.
 fn deadline(stage: &Stage) -> Duration {
     let fastest = stage.links.rates_mbit.iter().map(|r| r.unwrap_or(1000)).max().unwrap_or(1000);
     let bits = (u64::from(stage.guest.fill_mb) << 23) * u64::from(stage.moves.guests());
     let ideal = Duration::from_secs_f64(bits as f64 / (f64::from(fastest) * 1e6));
     let fault = stage.fault.map_or(Duration::ZERO, |f| f.lasts * 3);
+    // A host with others at work leaves a migration half of its cores, or less.
+    let ideal = if stage.busy_host { ideal * 3 } else { ideal };
     Duration::from_secs(40) + ideal * 4 + fault
 }
 
@@ -574,6 +613,7 @@ fn names_of_those_on(capabilities: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::goodput::Counter;
 
     #[test]
     fn the_memory_backend_of_a_command_line() {
@@ -581,6 +621,18 @@ mod tests {
         let memfd = "memory-backend-memfd,id=ram0,share=on,size=256M";
         assert_eq!(memory_backend(&line(&["qemu", "-object", memfd, "-m", "256M"])), memfd);
         assert!(memory_backend(&line(&["qemu", "-m", "256M"])).starts_with("anonymous"));
+    }
+
+    #[test]
+    fn work_before_and_during_a_migration() {
+        // Two cores' worth until 0, one from there on.
+        let t_s: Vec<f64> = (-40..=60).map(|n| f64::from(n) / 10.0).collect();
+        let bytes = t_s.iter().map(|t| if *t < 0.0 { 8.0 + 2.0 * t } else { 8.0 + t }).collect();
+        let watched = Watched { work: Counter { t_s, bytes }, ..Watched::default() };
+        let work = guests_work(&watched, 0.0, 5.0).unwrap();
+        assert!((work.cores_before - 2.0).abs() < 1e-6 && (work.used_s - 5.0).abs() < 1e-6, "{work:?}");
+        assert!((work.lost_s() - 5.0).abs() < 1e-6);
+        assert_eq!(guests_work(&Watched::default(), 0.0, 5.0), None);
     }
 
     #[test]

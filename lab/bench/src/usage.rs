@@ -17,40 +17,72 @@ pub struct End {
     pub qemus: Vec<(u32, Vec<u32>)>,
     /// The mover's processes; their descendants belong to them.
     pub movers: Vec<u32>,
-    /// Agents, which are movers too; their children are not: those are the QEMUs.
+    /// Agents, which are movers too; of their descendants, those that run the same program: the others are the QEMUs.
     pub agents: Vec<u32>,
 }
 
-impl End {
-    /// CPU that they have used so far. What has ended and was waited for is in its parent's account.
-    pub fn cpu(&self) -> CpuSeconds {
-        let mut cpu = CpuSeconds::default();
-        for (pid, threads) in &self.qemus {
+/// Reads what an [`End`] has used, again and again; what has ended stays counted.
+#[derive(Debug)]
+pub struct Meter {
+    /// The processes. More may be added at any time.
+    pub end: End,
+    /// The movers' processes, as of the last [`Meter::look`].
+    movers: Vec<u32>,
+    /// The agents' processes, as of then.
+    agents: Vec<u32>,
+    /// Each QEMU's and agent's last account.
+    last: BTreeMap<u32, CpuSeconds>,
+    /// The movers' last account, of all together.
+    last_movers_s: f64,
+}
+
+impl Meter {
+    /// A meter of these processes.
+    pub fn new(end: End) -> Self {
+        let (movers, agents) = (Vec::new(), Vec::new());
+        let mut meter = Self { end, movers, agents, last: BTreeMap::new(), last_movers_s: 0.0 };
+        meter.look();
+        meter
+    }
+
+    /// Looks which processes there are now. It reads all of /proc: not to be done all the time.
+    pub fn look(&mut self) {
+        self.movers = tree(&self.end.movers);
+        self.agents = self.end.agents.iter().flat_map(|agent| of_one_program(*agent)).collect();
+    }
+
+    /// CPU that they have used so far. What a mover's process waited for is in that one's account.
+    pub fn cpu(&mut self) -> CpuSeconds {
+        for (pid, threads) in &self.end.qemus {
             // The process's account includes threads that have ended, as a migration's do when it is over.
-            let all = skein_host::process_time(*pid).map_or(0.0, |t| t.own_s());
-            // One that was killed and not waited for has its account, and its threads no more.
-            if state(*pid) == Some('Z') {
-                continue;
+            let Ok(all) = skein_host::process_time(*pid) else { continue };
+            let last = self.last.entry(*pid).or_default();
+            // One that was killed and not waited for has its account whole, and its threads no more.
+            if state(*pid) != Some('Z') {
+                last.guest = last.guest.max(threads.iter().filter_map(|tid| thread_s(*pid, *tid)).sum());
             }
-            let guest: f64 = threads.iter().filter_map(|tid| thread_s(*pid, *tid)).sum();
-            cpu.guest += guest;
-            cpu.qemu += (all - guest).max(0.0);
+            last.qemu = last.qemu.max(all.own_s() - last.guest);
         }
-        cpu.mover = tree(&self.movers)
-            .iter()
-            .filter_map(|pid| skein_host::process_time(*pid).ok())
-            .map(|t| t.with_children_s())
-            .sum();
-        cpu.mover +=
-            self.agents.iter().filter_map(|pid| Some(skein_host::process_time(*pid).ok()?.own_s())).sum::<f64>();
+        for pid in &self.agents {
+            let Ok(all) = skein_host::process_time(*pid) else { continue };
+            let last = self.last.entry(*pid).or_default();
+            last.mover = last.mover.max(all.own_s());
+        }
+        let movers = self.movers.iter().filter_map(|pid| skein_host::process_time(*pid).ok());
+        self.last_movers_s = self.last_movers_s.max(movers.map(|t| t.with_children_s()).sum());
+        let mut cpu = CpuSeconds { mover: self.last_movers_s, ..CpuSeconds::default() };
+        for last in self.last.values() {
+            cpu.qemu += last.qemu;
+            cpu.guest += last.guest;
+            cpu.mover += last.mover;
+        }
         cpu
     }
 
     /// Memory of the mover's processes and of the sockets in their network namespace.
     pub fn memory(&self, netns: &Path) -> EndMemory {
-        let mut memory = EndMemory::default();
-        let pids: Vec<u32> = tree(&self.movers).into_iter().chain(self.agents.iter().copied()).collect();
-        memory.socket_bytes = socket_bytes(netns, &pids);
+        let pids: Vec<u32> = self.movers.iter().chain(&self.agents).copied().collect();
+        let mut memory = EndMemory { socket_bytes: socket_bytes(netns, &pids), ..EndMemory::default() };
         for pid in pids {
             let Ok(of) = skein_host::process_memory(pid) else { continue };
             memory.anonymous_bytes += of.anonymous;
@@ -78,6 +110,13 @@ pub fn tree(roots: &[u32]) -> Vec<u32> {
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let parents: BTreeMap<u32, u32> = pids.filter_map(|pid| Some((pid, parent(pid)?))).collect();
     descendants(roots, &parents)
+}
+
+/// `root` and those of its descendants that run the same program.
+fn of_one_program(root: u32) -> Vec<u32> {
+    let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let own = program(root);
+    tree(&[root]).into_iter().filter(|pid| *pid == root || (own.is_some() && program(*pid) == own)).collect()
 }
 
 /// What it does: proc_pid_stat(5), field 3.
@@ -194,21 +233,52 @@ mod tests {
             .args(["-c", "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; sleep 5"])
             .spawn()
             .unwrap();
-        let end = End { movers: vec![shell.id()], ..End::default() };
-        let agent = End { agents: vec![shell.id()], ..End::default() };
+        let mut meter = Meter::new(End { movers: vec![shell.id()], ..End::default() });
         let mut used = 0.0;
         for _ in 0..300 {
             std::thread::sleep(std::time::Duration::from_millis(20));
-            used = end.cpu().mover;
+            meter.look();
+            used = meter.cpu().mover;
             if used > 0.05 {
                 break;
             }
         }
-        // The child's is not an agent's.
-        let without = agent.cpu().mover;
         let _ = shell.kill();
         let _ = shell.wait();
-        assert!(used > 0.05 && without < used / 2.0, "{used} {without}");
+        assert!(used > 0.05, "{used}");
+        // What has ended stays counted.
+        meter.look();
+        assert!(meter.cpu().mover >= used);
+    }
+
+    #[test]
+    fn of_an_agents_children_only_those_that_are_its_program_count() {
+        // A shell with a shell and a sleep below it.
+        let mut shell =
+            std::process::Command::new("sh").args(["-c", "sh -c 'sleep 60; :' & sleep 60; :"]).spawn().unwrap();
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while tree(&[shell.id()]).len() < 4 && std::time::Instant::now() < end {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let (all, own) = (tree(&[shell.id()]), of_one_program(shell.id()));
+        for pid in all.iter().rev() {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*pid as i32), nix::sys::signal::Signal::SIGKILL);
+        }
+        let _ = shell.wait();
+        assert_eq!((all.len(), own.len()), (4, 2), "{all:?} {own:?}");
+    }
+
+    #[test]
+    fn a_qemu_that_was_killed_stays_counted() {
+        let mut busy = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let mut meter = Meter::new(End { qemus: vec![(busy.id(), vec![])], ..End::default() });
+        while meter.cpu().qemu < 0.1 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let _ = busy.kill();
+        let killed = meter.cpu().qemu;
+        let _ = busy.wait();
+        assert!(killed >= 0.1 && meter.cpu().qemu >= killed);
     }
 
     #[test]

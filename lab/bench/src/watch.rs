@@ -1,4 +1,4 @@
-//! Watches a run: NICs and cores often enough to time a transfer by, CPU and memory of processes five times a second.
+//! Watches a run: NICs, cores and CPU of processes often enough to time a transfer by, memory five times a second.
 
 use std::{
     collections::BTreeMap,
@@ -16,8 +16,8 @@ use skein_host::{Sampler, SamplerOptions, Series};
 
 use crate::{
     goodput::Counter,
-    record::{CoreSamples, CpuSeconds, EndMemory, NicBytes, NicSamples, Samples, UseSamples},
-    usage::End,
+    record::{CoreSamples, CpuSeconds, EndMemory, NicBytes, NicSamples, PrivateMemory, Samples, UseSamples},
+    usage::{End, Meter},
 };
 
 /// How often NICs are read. A transfer's first and last byte are known that exactly: 20 ms of 8 s are 0.25 %.
@@ -26,7 +26,10 @@ const NICS_EVERY: Duration = Duration::from_millis(20);
 /// Most readings: eleven minutes. Then the interval doubles.
 const READINGS_MAX: usize = 1 << 15;
 
-/// How often processes are looked at, and the interval of what a report draws.
+/// How often the CPU of processes is read. A QEMU that an agent kills is counted until that long before.
+const CPU_EVERY: Duration = Duration::from_millis(20);
+
+/// How often it is looked which processes there are and what memory they have, and the interval of what a report draws.
 const SAMPLE_S: f64 = 0.2;
 
 /// Length of what a report draws at most.
@@ -74,8 +77,19 @@ pub struct Watched {
     pub cores: BTreeMap<u32, Counter>,
     /// By direction and host: CPU used.
     pub cpu: BTreeMap<(usize, String), CpuCounters>,
-    /// By direction and host: most memory of the mover at one moment, if that was watched.
-    pub memory: BTreeMap<(usize, String), EndMemory>,
+    /// By direction and host: memory of the mover, if that was watched.
+    pub memory: BTreeMap<(usize, String), MemorySeen>,
+    /// Seconds of CPU that the guests' work got, if there is some.
+    pub work: Counter,
+}
+
+/// Memory of the mover at one end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemorySeen {
+    /// At the moment when it was most.
+    pub most: EndMemory,
+    /// Anonymous pages at the first look, and most of them.
+    pub private: PrivateMemory,
 }
 
 /// One NIC over time.
@@ -100,7 +114,14 @@ pub struct CpuCounters {
 
 impl Watch {
     /// Starts to watch; `links` NICs of each host (`nic0` ...) count.
-    pub fn start(places: &[Place], parties: Vec<Party>, links: usize, memory: bool) -> io::Result<Self> {
+    /// `work`: tells the CPU that the guests' work has had so far.
+    pub fn start(
+        places: &[Place],
+        parties: Vec<Party>,
+        links: usize,
+        memory: bool,
+        work: Option<Work>,
+    ) -> io::Result<Self> {
         let epoch = Instant::now();
         let sampler = |place: &Place| {
             let netns = Some(place.netns.clone());
@@ -108,7 +129,7 @@ impl Watch {
             Ok((place.host.clone(), Sampler::start(options)?))
         };
         let samplers = places.iter().map(sampler).collect::<io::Result<_>>()?;
-        Ok(Self { epoch, samplers, processes: Processes::start(epoch, parties, memory)?, links })
+        Ok(Self { epoch, samplers, processes: Processes::start(epoch, parties, memory, work)?, links })
     }
 
     /// What each NIC of `host` sends, in bits a second, over the last half second.
@@ -135,7 +156,9 @@ impl Watch {
                 }
             }
         }
-        for (party, readings, memory) in self.processes.stop() {
+        let (parties, work) = self.processes.stop();
+        work.into_iter().for_each(|(at_s, used_s)| watched.work.push(at_s - shift, used_s));
+        for (party, readings, memory) in parties {
             let cpu = watched.cpu.entry(party.clone()).or_default();
             for (at_s, used) in readings {
                 cpu.qemu.push(at_s - shift, used.qemu);
@@ -249,57 +272,75 @@ fn nics(series: &Series, links: usize, shift: f64) -> Vec<Nic> {
     nics
 }
 
-/// One party's readings of CPU with their times, and the most memory seen.
-type Readings = ((usize, String), Vec<(f64, CpuSeconds)>, Option<EndMemory>);
+/// Tells the seconds of CPU that the guests' work has had so far.
+pub type Work = Box<dyn Fn() -> Option<f64> + Send>;
+
+/// One party's readings of CPU with their times, and its memory.
+type Readings = ((usize, String), Vec<(f64, CpuSeconds)>, Option<MemorySeen>);
+
+/// All parties' readings, and those of the guests' work.
+type AllReadings = (Vec<Readings>, Vec<(f64, f64)>);
 
 /// A thread that looks at processes.
 #[derive(Debug)]
 struct Processes {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Vec<Readings>>>,
+    thread: Option<JoinHandle<AllReadings>>,
 }
 
 impl Processes {
-    fn start(epoch: Instant, mut parties: Vec<Party>, memory: bool) -> io::Result<Self> {
+    fn start(epoch: Instant, parties: Vec<Party>, memory: bool, work: Option<Work>) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::Builder::new().name("processes".into()).spawn(move || {
             let mut seen: Vec<Readings> =
                 parties.iter().map(|p| ((p.way, p.place.host.clone()), Vec::new(), None)).collect();
+            let mut meters: Vec<(Party, Meter)> =
+                parties.into_iter().map(|party| (party.clone(), Meter::new(party.end))).collect();
+            let mut worked = Vec::new();
             let mut next = Instant::now();
+            let mut next_look = next;
             loop {
                 let last = stopped.load(Ordering::Relaxed);
-                let now_s = epoch.elapsed().as_secs_f64();
-                for (party, (_, cpu, most)) in parties.iter_mut().zip(&mut seen) {
-                    party.end.qemus.append(&mut party.arriving.lock().unwrap_or_else(PoisonError::into_inner));
-                    // One that is killed takes its account with it.
-                    let before = cpu.last().map_or(CpuSeconds::default(), |(_, before)| *before);
-                    cpu.push((now_s, party.end.cpu().max(before)));
-                    if memory {
-                        let now = party.end.memory(&party.place.netns);
-                        if most.is_none_or(|most: EndMemory| now.total_bytes() > most.total_bytes()) {
-                            *most = Some(now);
+                let look = last || Instant::now() >= next_look;
+                for ((party, meter), (_, cpu, memory_seen)) in meters.iter_mut().zip(&mut seen) {
+                    meter.end.qemus.append(&mut party.arriving.lock().unwrap_or_else(PoisonError::into_inner));
+                    if look {
+                        meter.look();
+                    }
+                    cpu.push((epoch.elapsed().as_secs_f64(), meter.cpu()));
+                    if look && memory {
+                        let now = meter.memory(&party.place.netns);
+                        let bytes = now.anonymous_bytes;
+                        let private = PrivateMemory { before_bytes: bytes, most_bytes: bytes };
+                        let seen = memory_seen.get_or_insert(MemorySeen { most: now, private });
+                        if now.total_bytes() > seen.most.total_bytes() {
+                            seen.most = now;
                         }
+                        seen.private.most_bytes = seen.private.most_bytes.max(bytes);
                     }
                 }
+                worked.extend(work.as_ref().and_then(|work| Some((epoch.elapsed().as_secs_f64(), work()?))));
                 if last {
-                    return seen;
+                    return (seen, worked);
                 }
-                next += Duration::from_secs_f64(SAMPLE_S);
+                if look {
+                    next_look = Instant::now() + Duration::from_secs_f64(SAMPLE_S);
+                }
+                next = (next + CPU_EVERY).max(Instant::now() - CPU_EVERY);
                 while Instant::now() < next && !stopped.load(Ordering::Relaxed) {
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                next = next.max(Instant::now() - Duration::from_secs(1));
             }
         })?;
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    fn stop(mut self) -> Vec<Readings> {
+    fn stop(mut self) -> AllReadings {
         self.end()
     }
 
-    fn end(&mut self) -> Vec<Readings> {
+    fn end(&mut self) -> AllReadings {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
@@ -354,7 +395,7 @@ mod tests {
         let place = Place { host: "here".into(), netns: "/proc/self/ns/net".into() };
         let end = End { movers: vec![std::process::id()], ..End::default() };
         let party = Party { way: 0, place: place.clone(), end, arriving: Arriving::default() };
-        let watch = Watch::start(&[place], vec![party], 1, true).unwrap();
+        let watch = Watch::start(&[place], vec![party], 1, true, None).unwrap();
         let until = Instant::now() + Duration::from_millis(500);
         while Instant::now() < until {}
         let watched = watch.stop(Instant::now());
@@ -362,6 +403,6 @@ mod tests {
         let mover = &watched.cpu[&here].mover;
         assert!(mover.bytes.last().unwrap() - mover.bytes[0] > 0.05, "{mover:?}");
         assert!(mover.t_s.last().unwrap().abs() < 0.3);
-        assert!(watched.memory[&here].anonymous_bytes > 100_000);
+        assert!(watched.memory[&here].most.anonymous_bytes > 100_000);
     }
 }

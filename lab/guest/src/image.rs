@@ -21,6 +21,12 @@ pub const WORKLOAD_VARIABLE: &str = "SKEIN_WORKLOAD";
 const WORKLOAD_PATH: &str = "guest/guest/skein-workload";
 /// The command that builds it.
 pub const WORKLOAD_BUILD: &str = "scripts/build.sh guest";
+/// The environment variable that names the software's archive.
+pub const SOFTWARE_VARIABLE: &str = "SKEIN_SOFTWARE";
+/// Where it is below the target directory, as [`SOFTWARE_BUILD`] leaves it.
+const SOFTWARE_PATH: &str = "guest/software.cpio";
+/// The command that makes it.
+pub const SOFTWARE_BUILD: &str = "scripts/software.sh";
 /// Another process may be downloading the kernel.
 const LOCK_DEADLINE: Duration = Duration::from_secs(300);
 
@@ -62,6 +68,21 @@ impl Image {
         }
         Ok(Self { kernel: image, initrd, version: kernel.version })
     }
+
+    /// The same with an archive of software behind the initramfs, which the kernel unpacks too; see [`find_software`].
+    pub fn with_software(self, cache: &Path) -> Result<Self, Error> {
+        let software = find_software()?;
+        let read = |path: &Path| fs::read(path).map_err(Error::io("reading", path));
+        let mut archive = read(&self.initrd)?;
+        archive.extend(read(&software)?);
+        let mut hasher = DefaultHasher::new();
+        archive.hash(&mut hasher);
+        let initrd = cache.join(format!("initramfs-{:016x}.cpio", hasher.finish()));
+        if !initrd.exists() {
+            write_whole(&initrd, &archive)?;
+        }
+        Ok(Self { initrd, ..self })
+    }
 }
 
 /// Where to keep what was downloaded: `$SKEIN_CACHE`, `$XDG_CACHE_HOME/skein` or `~/.cache/skein`.
@@ -75,15 +96,25 @@ pub fn default_cache() -> PathBuf {
 
 /// The workload program: `$SKEIN_WORKLOAD`, or what was built beside this program's own target directory.
 pub fn find_workload() -> Result<PathBuf, Error> {
-    if let Some(path) = env::var_os(WORKLOAD_VARIABLE) {
-        return Ok(path.into());
+    match env::var_os(WORKLOAD_VARIABLE) {
+        Some(path) => Ok(path.into()),
+        None => find(WORKLOAD_PATH)?.ok_or(Error::NoWorkload),
     }
+}
+
+/// The archive of software that a guest with [`crate::Params::build`] unpacks and builds: `$SKEIN_SOFTWARE`, or what
+/// [`SOFTWARE_BUILD`] left beside this program's own target directory.
+pub fn find_software() -> Result<PathBuf, Error> {
+    match env::var_os(SOFTWARE_VARIABLE) {
+        Some(path) => Ok(path.into()),
+        None => find(SOFTWARE_PATH)?.ok_or(Error::NoSoftware),
+    }
+}
+
+/// A file below the target directory that this program lies in.
+fn find(path: &str) -> Result<Option<PathBuf>, Error> {
     let program = env::current_exe().map_err(Error::io("finding", "this program"))?;
-    program
-        .ancestors()
-        .map(|directory| directory.join(WORKLOAD_PATH))
-        .find(|path| path.is_file())
-        .ok_or(Error::NoWorkload)
+    Ok(program.ancestors().map(|directory| directory.join(path)).find(|path| path.is_file()))
 }
 
 fn lock(path: &Path) -> Result<File, Error> {

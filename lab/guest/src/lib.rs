@@ -42,7 +42,10 @@ use std::time::Duration;
 pub use agent::{Agent, BeatStatus, DiskStatus, QUICK, Status, Verdict};
 pub use beats::{Beat, Beats, Gaps};
 pub use guest::{Guest, Migration, Spec, migrate};
-pub use image::{Image, SharedDisk, WORKLOAD_BUILD, WORKLOAD_VARIABLE, default_cache, find_workload};
+pub use image::{
+    Image, SOFTWARE_BUILD, SOFTWARE_VARIABLE, SharedDisk, WORKLOAD_BUILD, WORKLOAD_VARIABLE, default_cache,
+    find_software, find_workload,
+};
 pub use skein_hypervisor::{Compression, MemoryBackend, MigrationInfo, MigrationStatus, Tls, Tuning};
 pub use skein_workload::{Address, BEAT_PORT, CONTROL_PORT, Params, Rewrite};
 
@@ -63,6 +66,9 @@ pub enum Error {
     /// The workload program is not there.
     #[error("the guest's workload is not built; run: {WORKLOAD_BUILD} (or name it with {WORKLOAD_VARIABLE})")]
     NoWorkload,
+    /// The software is not there.
+    #[error("the guest's software is not made; run: {SOFTWARE_BUILD} (or name it with {SOFTWARE_VARIABLE})")]
+    NoSoftware,
     /// No usable kernel.
     #[error("the guest's kernel: {0}")]
     Kernel(String),

@@ -4,7 +4,7 @@
 //! | command | does |
 //! |---|---|
 //! | `status` | state, counters, gaps of the heartbeat |
-//! | `verify` | compares every page and every block of the disk |
+//! | `verify` | compares every page, every file of built software, and every block of the disk |
 //! | `quiet`, `dirty` | stops, starts the rewriting of RAM |
 //! | `rate N` | pages a second to rewrite from now on |
 //! | `reset-gap` | forgets the gaps of the heartbeat |
@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering;
 
 use skein_workload::CONTROL_PORT;
 
+use crate::software::Software;
 use crate::{Workload, sys};
 
 /// A longer line is not a command.
@@ -120,11 +121,12 @@ fn execute(workload: &Workload, command: &str, argument: Option<&str>) -> Result
         "verify" => {
             let started = sys::now_ns();
             let found = memory.verify();
+            let (files, bad_files) = workload.software.get().map(Software::verify).unwrap_or_default();
             let (blocks, bad_blocks) = workload.disk.as_ref().map(|disk| disk.verify()).unwrap_or_default();
             return Ok(format!(
                 "\"pages\":{},\"bad\":{},\"first_bad\":{},\"blocks\":{blocks},\"bad_blocks\":{bad_blocks},\"took_us\":{}",
-                found.pages,
-                found.bad,
+                found.pages + files,
+                found.bad + bad_files,
                 or_null(found.first_bad),
                 (sys::now_ns() - started) / 1000
             ));

@@ -7,22 +7,27 @@ mod beat;
 mod control;
 mod disk;
 mod memory;
+mod software;
 mod sys;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use skein_workload::Params;
 
 use crate::beat::Beat;
 use crate::disk::Disk;
 use crate::memory::Memory;
+use crate::software::Software;
 
 /// What the threads share.
 struct Workload {
     beat: Beat,
     memory: Memory,
     disk: Option<Disk>,
+    build: bool,
+    /// Set once it is built.
+    software: OnceLock<Software>,
     ready: AtomicBool,
 }
 
@@ -56,6 +61,8 @@ fn run() -> Result<(), String> {
         beat: Beat::default(),
         memory: Memory::new(&params)?,
         disk: Disk::open(&params)?,
+        build: params.build,
+        software: OnceLock::new(),
         ready: AtomicBool::new(false),
     });
     if params.beat_ms > 0 {
@@ -67,8 +74,17 @@ fn run() -> Result<(), String> {
     control::serve(&workload)
 }
 
-/// Fills everything, then keeps all threads of the load running.
+/// Builds and fills everything, then keeps all threads of the load running.
 fn work(workload: &Arc<Workload>) {
+    if workload.build {
+        match Software::build() {
+            Ok(software) => drop(workload.software.set(software)),
+            Err(error) => {
+                eprintln!("skein-workload: {error}");
+                sys::power_off();
+            }
+        }
+    }
     workload.memory.fill();
     if let Some(disk) = &workload.disk {
         disk.fill();

@@ -112,6 +112,8 @@ pub struct Params {
     pub disk_mb: u32,
     /// Blocks of 4 KiB a second to write to that disk; as many are read back and compared.
     pub disk_rate: u32,
+    /// Unpack and build the software that the initramfs brings, before anything else is done.
+    pub build: bool,
     /// Address of the first NIC.
     pub ip: Option<Address>,
 }
@@ -130,6 +132,7 @@ impl Default for Params {
             beat_ms: 2,
             disk_mb: 0,
             disk_rate: 20,
+            build: false,
             ip: None,
         }
     }
@@ -193,6 +196,7 @@ impl Params {
             "beat_ms" => self.beat_ms = number(0..=1000, "milliseconds, at most 1000")?,
             "disk_mb" => self.disk_mb = mb()?,
             "disk_rate" => self.disk_rate = rate()?,
+            "build" => self.build = number(0..=1, "0 or 1")? == 1,
             "ip" => self.ip = Some(value.parse().map_err(|()| invalid("like 10.78.0.5/24"))?),
             _ => return Err(ParamError::Unknown(name.into())),
         }
@@ -213,12 +217,15 @@ impl Params {
             beat_ms,
             disk_mb,
             disk_rate,
+            build,
             ip,
         } = self;
+        let build = u8::from(*build);
         let mut line = format!(
             "skein.fill_mb={fill_mb} skein.compressible={compressible} skein.rewrite_mb={rewrite_mb} skein.rewrite={rewrite} \
              skein.rate={rate} skein.threads={threads} skein.seed={seed} skein.verify_rate={verify_rate} \
-             skein.beat_ms={beat_ms} skein.disk_mb={disk_mb} skein.disk_rate={disk_rate}"
+             skein.beat_ms={beat_ms} skein.disk_mb={disk_mb} skein.disk_rate={disk_rate} \
+             skein.build={build}"
         );
         if let Some(ip) = ip {
             line.push_str(&format!(" skein.ip={ip}"));
@@ -256,6 +263,7 @@ mod tests {
             ("skein.rewrite=half", "skein.rewrite=half: must be word, quarter or page"),
             ("skein.threads=0", "skein.threads=0: must be 1 to 64"),
             ("skein.ip=10.0.0.1/33", "skein.ip=10.0.0.1/33: must be like 10.78.0.5/24"),
+            ("skein.build=yes", "skein.build=yes: must be 0 or 1"),
             ("skein.fill_mb=5 skein.rewrite_mb=6", "skein.rewrite_mb=6: must be at most fill_mb"),
         ] {
             assert_eq!(Params::parse(line).unwrap_err().to_string(), said);
@@ -274,12 +282,12 @@ mod tests {
         let ip = prop::option::of((any::<u32>(), 0u8..=32).prop_map(|(ip, prefix)| Address { ip: ip.into(), prefix }));
         (
             (0..=MB_MAX, 0u8..=100, 0..=MB_MAX, rewrite, 0..=RATE_MAX, 1u32..=64),
-            (any::<u64>(), 0..=RATE_MAX, 0u32..=1000, 0..=MB_MAX, 0..=RATE_MAX, ip),
+            (any::<u64>(), 0..=RATE_MAX, 0u32..=1000, 0..=MB_MAX, 0..=RATE_MAX, any::<bool>(), ip),
         )
             .prop_map(
                 |(
                     (a, compressible, b, rewrite, rate, threads),
-                    (seed, verify_rate, beat_ms, disk_mb, disk_rate, ip),
+                    (seed, verify_rate, beat_ms, disk_mb, disk_rate, build, ip),
                 )| Params {
                     fill_mb: a.max(b),
                     compressible,
@@ -292,6 +300,7 @@ mod tests {
                     beat_ms,
                     disk_mb,
                     disk_rate,
+                    build,
                     ip,
                 },
             )

@@ -23,6 +23,16 @@ pub fn mount_all() -> Result<(), String> {
     Ok(())
 }
 
+/// Mounts a file system in memory that may grow to nearly all of it.
+pub fn mount_memory(at: &str) -> Result<(), String> {
+    fs::create_dir_all(at).map_err(|e| format!("{at}: {e}"))?;
+    let place = std::ffi::CString::new(at).map_err(|e| format!("{at}: {e}"))?;
+    // SAFETY: all pointers are NUL-terminated strings that live over the call.
+    let result =
+        unsafe { libc::mount(c"tmpfs".as_ptr(), place.as_ptr(), c"tmpfs".as_ptr(), 0, c"size=90%".as_ptr().cast()) };
+    check(&format!("mounting {at}"), result.into()).map(drop)
+}
+
 /// Loads the modules that the initramfs lists, in its order.
 pub fn load_modules() -> Result<(), String> {
     let order = fs::read_to_string("/modules/order").map_err(|e| format!("/modules/order: {e}"))?;

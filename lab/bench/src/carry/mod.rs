@@ -19,6 +19,7 @@ use skein_identity::{CaError, ClusterCa, Validity, WriteError};
 use tempfile::TempDir;
 
 use crate::{
+    agents,
     mover::{Carrier, Mover},
     process::{Process, ProcessError},
     site::{HOSTS, Site, SiteError},
@@ -155,11 +156,12 @@ impl Kit {
 pub fn lacks(mover: Mover, site: &Site, qemu: &Path, memory: MemoryBackend) -> Option<String> {
     match mover.carrier() {
         // A VM's definition knows no other.
-        Carrier::Agents if memory != MemoryBackend::Memfd => Some("guests of agents have shared memory".into()),
+        Carrier::Agents { .. } if memory != MemoryBackend::Memfd => Some("guests of agents have shared memory".into()),
+        Carrier::Agents { transport, .. } => agents::options(transport).err().map(|unknown| unknown.to_string()),
         Carrier::Mptcp => mptcp::lacks(site),
         Carrier::Ssh => ssh::lacks(),
         Carrier::Socat => lacks_program("socat").or_else(|| takes_the_first_for_main(qemu)),
-        Carrier::Tcp | Carrier::TcpTls | Carrier::Skein { .. } | Carrier::Agents => None,
+        Carrier::Tcp | Carrier::TcpTls | Carrier::Skein { .. } => None,
     }
 }
 
@@ -198,7 +200,7 @@ pub fn start(mover: Mover, route: &Route<'_>, kit: &Kit) -> Result<Carried, Carr
         Carrier::Socat => socat::start(route),
         Carrier::Skein { tls } => skein::start(route, kit, tls),
         // Its processes stay for the stage; see [`crate::agents`].
-        Carrier::Agents => Ok(Carried::default()),
+        Carrier::Agents { .. } => Ok(Carried::default()),
     }
 }
 

@@ -1,0 +1,231 @@
+//! Guests' work on all cores of the machine, in a control group of their own, as guests are kept on a host.
+//!
+//! Beside it stands a group for the host's own programs: the agents, and what they start. Both weigh the same, as systemd's
+//! `machine.slice` and `system.slice` do. So what a mover takes beyond what is idle the guests lose, however modest its
+//! threads are within their own group. The guests' work are loops of a shell, one a core; the kernel's account of the group
+//! says what they got.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use crate::process::{Process, ProcessError};
+
+/// Where the kernel says what is mounted.
+const MOUNTS: &str = "/proc/self/mounts";
+
+/// For the processes of a group to be gone.
+const GONE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// No work for guests could be had.
+#[derive(Debug, thiserror::Error)]
+pub enum BusyError {
+    /// No control groups.
+    #[error("no control groups with the cpu controller are mounted here")]
+    NoHierarchy,
+    /// A file of a control group.
+    #[error("the control group's {path}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file of a control group that says something else.
+    #[error("{0} does not say what the group used")]
+    Account(PathBuf),
+    /// The work.
+    #[error("the guests' work")]
+    Process(#[from] ProcessError),
+}
+
+/// The two groups, and what is done in the guests'. Dropping it removes them.
+#[derive(Debug)]
+pub struct Busy {
+    guests: Group,
+    host: Group,
+    directory: tempfile::TempDir,
+}
+
+/// Guests at work. Dropping it ends them.
+#[derive(Debug)]
+pub struct AtWork {
+    _loops: Vec<Process>,
+}
+
+impl Busy {
+    /// Makes the groups. `name`: unique on this machine.
+    pub fn new(name: &str) -> Result<Self, BusyError> {
+        let mounts = fs::read_to_string(MOUNTS).map_err(file(Path::new(MOUNTS)))?;
+        let hierarchy =
+            Hierarchy::of(&mounts, |root| fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default());
+        let hierarchy = hierarchy.ok_or(BusyError::NoHierarchy)?;
+        let group = |part| Group::make(&hierarchy, &format!("{name}-{part}"));
+        let directory = tempfile::tempdir().map_err(file(&std::env::temp_dir()))?;
+        Ok(Self { guests: group("guests")?, host: group("host")?, directory })
+    }
+
+    /// Makes a process, and what it will start, one of the host's own.
+    pub fn of_host(&self, pid: u32) -> Result<(), BusyError> {
+        self.host.add(pid)
+    }
+
+    /// Has guests work on every core that this program may use.
+    pub fn work(&self) -> Result<AtWork, BusyError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let work = |n| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "while :; do :; done"]);
+            let process = Process::start(command, &self.directory.path().join(format!("{n}")))?;
+            self.guests.add(process.pid())?;
+            Ok::<_, BusyError>(process)
+        };
+        Ok(AtWork { _loops: (0..cores).map(work).collect::<Result<_, _>>()? })
+    }
+
+    /// A reader of the seconds of CPU that the guests have had so far; it gives None once the group is gone.
+    pub fn account(&self) -> impl Fn() -> Option<f64> + Send + 'static {
+        let (file, kind) = (self.guests.account.clone(), self.guests.kind);
+        move || kind.used_s(&fs::read_to_string(&file).ok()?)
+    }
+}
+
+/// Where control groups are made.
+#[derive(Debug, PartialEq, Eq)]
+enum Hierarchy {
+    /// One for all controllers, cgroups(7) version 2.
+    Unified(PathBuf),
+    /// Version 1: that of the cpu controller, and that of its account, which may be the same.
+    Separate { cpu: PathBuf, account: PathBuf },
+}
+
+/// How a group's account is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// `cpu.stat` with `usage_usec N`.
+    Unified,
+    /// `cpuacct.usage` in nanoseconds.
+    Separate,
+}
+
+impl Kind {
+    fn used_s(self, text: &str) -> Option<f64> {
+        let (number, a_second) = match self {
+            Kind::Unified => (text.lines().find_map(|line| line.strip_prefix("usage_usec "))?, 1e6),
+            Kind::Separate => (text, 1e9),
+        };
+        Some(number.trim().parse::<u64>().ok()? as f64 / a_second)
+    }
+}
+
+impl Hierarchy {
+    /// From proc_pid_mounts(5). `controllers`: what a root of version 2 has; it may have those only that version 1 has not.
+    fn of(mounts: &str, controllers: impl Fn(&Path) -> String) -> Option<Self> {
+        let mounts: Vec<(PathBuf, &str, &str)> = mounts
+            .lines()
+            .filter_map(|line| {
+                let mut fields = line.split(' ').skip(1);
+                Some((fields.next()?.into(), fields.next()?, fields.next()?))
+            })
+            .collect();
+        let unified = mounts.iter().find(|(root, kind, _)| {
+            *kind == "cgroup2" && controllers(root).split_whitespace().any(|controller| controller == "cpu")
+        });
+        let separate = |controller: &str| {
+            let mut found = mounts.iter().filter(|(_, kind, _)| *kind == "cgroup");
+            found.find(|(_, _, options)| options.split(',').any(|o| o == controller)).map(|(root, _, _)| root.clone())
+        };
+        match unified {
+            Some((root, _, _)) => Some(Hierarchy::Unified(root.clone())),
+            None => Some(Hierarchy::Separate { cpu: separate("cpu")?, account: separate("cpuacct")? }),
+        }
+    }
+}
+
+/// A control group. Removed when dropped; its processes have to have ended.
+#[derive(Debug)]
+struct Group {
+    directories: Vec<PathBuf>,
+    account: PathBuf,
+    kind: Kind,
+}
+
+impl Group {
+    fn make(hierarchy: &Hierarchy, name: &str) -> Result<Self, BusyError> {
+        let group = match hierarchy {
+            Hierarchy::Unified(root) => {
+                let control = root.join("cgroup.subtree_control");
+                fs::write(&control, "+cpu").map_err(file(&control))?;
+                let directory = root.join(name);
+                Self { account: directory.join("cpu.stat"), directories: vec![directory], kind: Kind::Unified }
+            }
+            Hierarchy::Separate { cpu, account } => {
+                let mut directories = vec![cpu.join(name), account.join(name)];
+                directories.dedup();
+                Self { account: account.join(name).join("cpuacct.usage"), directories, kind: Kind::Separate }
+            }
+        };
+        for directory in &group.directories {
+            fs::create_dir_all(directory).map_err(file(directory))?;
+        }
+        let account = fs::read_to_string(&group.account).map_err(file(&group.account))?;
+        group.kind.used_s(&account).ok_or_else(|| BusyError::Account(group.account.clone()))?;
+        Ok(group)
+    }
+
+    fn add(&self, pid: u32) -> Result<(), BusyError> {
+        self.directories.iter().try_for_each(|directory| {
+            let path = directory.join("cgroup.procs");
+            fs::write(&path, pid.to_string()).map_err(file(&path))
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let end = Instant::now() + GONE_DEADLINE;
+        for directory in &self.directories {
+            // One that was just killed may be in it for a moment.
+            while directory.exists() && fs::remove_dir(directory).is_err() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+fn file(path: &Path) -> impl FnOnce(io::Error) -> BusyError {
+    let path = path.to_owned();
+    move |source| BusyError::File { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hierarchies_of_both_versions() {
+        let two = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
+        let one = "cgroup /c/cpu,cpuacct cgroup rw,relatime,cpu,cpuacct 0 0\n";
+        let mixed = "none /c/cpu cgroup rw,cpu 0 0\nnone /c/cpuset cgroup rw,cpuset 0 0\n\
+                     none /c/acct cgroup rw,cpuacct 0 0\ncgroup2 /c/unified cgroup2 rw 0 0\n";
+        let of = |mounts: &str, controllers: &str| Hierarchy::of(mounts, |_| controllers.into());
+        let separate = |cpu: &str, account: &str| Hierarchy::Separate { cpu: cpu.into(), account: account.into() };
+        assert_eq!(of(two, "cpuset cpu io\n"), Some(Hierarchy::Unified("/sys/fs/cgroup".into())));
+        assert_eq!(of(two, "cpuset io\n"), None);
+        assert_eq!(of(one, ""), Some(separate("/c/cpu,cpuacct", "/c/cpu,cpuacct")));
+        assert_eq!(of(mixed, ""), Some(separate("/c/cpu", "/c/acct")));
+        assert_eq!(of("", "cpu"), None);
+    }
+
+    #[test]
+    fn accounts_of_both_versions() {
+        let two = "usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n";
+        assert_eq!(Kind::Unified.used_s(two), Some(2.5));
+        assert_eq!(Kind::Separate.used_s("1500000000\n"), Some(1.5));
+        assert_eq!(Kind::Unified.used_s("1500000000\n"), None);
+        assert_eq!(Kind::Separate.used_s(two), None);
+    }
+}
