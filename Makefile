@@ -54,6 +54,7 @@ soak-real: ## Real guests under random real faults: SOAK_MIGRATIONS=100, SOAK_SE
 bench: ## Measure Skein and its peers side by side; BENCH='bench run NAME…' for some cases
 	@scripts/bootstrap.sh bench
 	@scripts/build.sh
+	@scripts/software.sh || [ $$? = 3 ]
 	@scripts/qemu.sh 10 || [ $$? = 3 ]
 	@$(SUDO) target/release/skein $(BENCH)
 

@@ -46,6 +46,11 @@ if [ "$goal" = test ] || [ "$goal" = bench ]; then
   needs ssh openssh-client
   needs sshd openssh-server
 fi
+if [ "$goal" = bench ]; then
+  # What a guest unpacks and builds its software with.
+  needs busybox busybox-static
+  needs cpio cpio
+fi
 if [ "$goal" = test ]; then
   # Hosts with a systemd of their own, from this machine's files: a megabyte or two.
   needs systemd-nspawn systemd-container

@@ -586,7 +586,9 @@ fn guests_work(watched: &Watched, from_s: f64, end_s: f64) -> Option<GuestsWork>
 /// What a migration may take: several times what it should, and what is done to it.
 fn deadline(stage: &Stage) -> Duration {
     let fastest = stage.links.rates_mbit.iter().map(|r| r.unwrap_or(1000)).max().unwrap_or(1000);
-    let bits = (u64::from(stage.guest.fill_mb) << 23) * u64::from(stage.moves.guests());
+    // Of software, nobody knows how much it leaves in memory.
+    let mb = if stage.guest.software { stage.guest.memory_mb } else { stage.guest.fill_mb };
+    let bits = (u64::from(mb) << 23) * u64::from(stage.moves.guests());
     let ideal = Duration::from_secs_f64(bits as f64 / (f64::from(fastest) * 1e6));
     let fault = stage.fault.map_or(Duration::ZERO, |f| f.lasts * 3);
     // A host with others at work leaves a migration half of its cores, or less.

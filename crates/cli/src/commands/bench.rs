@@ -305,6 +305,11 @@ fn moved(run: &Run) -> String {
         or(run.downtime_ms.map(units::millis)),
         or(run.guest_switchover_ms.map(units::millis)),
     );
+    text += &format!(
+        "  {} on the wire, {} CPU a GB",
+        units::bytes(run.all_wire_bytes() as f64),
+        or(run.cpu_s_per_gb().map(units::seconds)),
+    );
     if let Some(whole_s) = run.whole_s() {
         text += &format!("  {} from the order on", units::seconds(whole_s));
     }

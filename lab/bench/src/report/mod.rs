@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use crate::{
     figure::throughput_bps,
-    record::{CaseResult, EndMemory, Machine, Results, RoundTrips, Run, Samples, Total},
+    record::{CaseResult, EndMemory, Machine, PrivateMemory, Results, RoundTrips, Run, Samples, Total},
     stats::median,
     units,
 };
@@ -65,6 +65,8 @@ over the time between the first and the last byte of bulk on the source's NICs.<
 <li><b>Downtime</b> is given as QEMU reports it, as the guest saw it (the gap between its heartbeats over the switchover), and \
 as the longest time without an answer to an outside pinger.</li>\n\
 <li><b>CPU</b> is that of both ends per GB of guest content: QEMU's part in the migration (without the guest itself), and the mover's processes.</li>\n\
+<li><b>On the wire</b> is all that the NICs of both hosts sent, in both directions; beside it the same for each byte of guest \
+content.</li>\n\
 <li>Charts show 200 ms samples of the NICs' own counters against the capacity of the link, where one is set.</li>\n\
 </ul>\n</footer>\n";
 
@@ -211,8 +213,8 @@ fn of<'a>(total: &Total, runs: &[&'a Run]) -> Vec<&'a Run> {
 fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
     out.push_str(
         "<div class=\"scroll\"><table class=\"numbers\">\n<thead><tr><th>mover</th><th>total: mean ± spread</th><th>median</th>\
-         <th>every run</th><th>throughput</th><th>downtime<br>QEMU · guest · ping</th><th>CPU per GB<br>QEMU · mover</th>\
-         <th>on the wire</th><th>guest</th></tr></thead>\n<tbody>\n",
+         <th>every run</th><th>throughput</th><th>downtime<br>QEMU · guest · ping</th><th>CPU per GB<br>QEMU · mover · both</th>\
+         <th>on the wire<br>per guest byte</th><th>guest</th></tr></thead>\n<tbody>\n",
     );
     for total in totals {
         let runs = of(total, runs);
@@ -233,7 +235,15 @@ fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
             value(&|r| r.guest_switchover_ms, units::digits),
             value(&|r| r.ping_gap_ms, units::digits),
         ];
-        let cpu = [value(&|r| per_gb(r, |c| c.qemu), units::digits), value(&|r| per_gb(r, |c| c.mover), units::digits)];
+        let cpu = [
+            value(&|r| per_gb(r, |c| c.qemu), units::digits),
+            value(&|r| per_gb(r, |c| c.mover), units::digits),
+            value(&Run::cpu_s_per_gb, units::digits),
+        ];
+        let wire = [
+            value(&|r| Some(r.all_wire_bytes() as f64), units::bytes),
+            value(&Run::wire_per_guest_byte, units::digits),
+        ];
         let intact = runs.iter().filter(|r| r.intact()).count();
         let cells = [
             mean,
@@ -242,7 +252,7 @@ fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
             throughput_bps(runs.iter().copied()).map_or("–".to_string(), units::bps),
             format!("{} ms", downtime.join(" · ")),
             format!("{} s", cpu.join(" · ")),
-            value(&source_wire_bytes, units::bytes),
+            wire.join(" · "),
             format!("{intact} of {} intact", runs.len()),
         ];
         let class = if total.mover.is_skein() { " class=\"own\"" } else { "" };
@@ -268,7 +278,7 @@ fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
     out.push_str("</tbody></table></div>\n");
 }
 
-/// What only some cases measure: faults, the small stream, the mover's memory.
+/// What only some cases measure: faults, the small stream, the mover's memory, other guests' CPU.
 fn besides(out: &mut String, totals: &[&Total], runs: &[&Run]) {
     let mut item = |run: &Run, words: String| {
         let name = format!("{}, run {}", run.mover.label(), run.round);
@@ -307,16 +317,26 @@ fn besides(out: &mut String, totals: &[&Total], runs: &[&Run]) {
                 format!("most memory at the source {}; at the target {}", end(&memory.source), end(&memory.target)),
             );
         }
+        if let Some(private) = &run.private_memory {
+            let end = |end: &PrivateMemory| {
+                let [before, most] = [end.before_bytes, end.most_bytes].map(|bytes| units::bytes(bytes as f64));
+                format!("{before} before and {most} at most")
+            };
+            item(
+                run,
+                format!("own memory at the source {}; at the target {}", end(&private.source), end(&private.target)),
+            );
+        }
+        if let Some(work) = &run.guests_work {
+            let [lost, window] = [work.lost_s(), work.window_s].map(units::seconds);
+            let before = units::digits(work.cores_before);
+            item(run, format!("guests at work lost {lost} of CPU in {window}; before, they got {before} cores"));
+        }
     }
 }
 
 fn per_gb(run: &Run, of: fn(&crate::record::CpuSeconds) -> f64) -> Option<f64> {
     (run.guest_bytes > 0).then(|| (of(&run.cpu_source_s) + of(&run.cpu_target_s)) / (run.guest_bytes as f64 / 1e9))
-}
-
-fn source_wire_bytes(run: &Run) -> Option<f64> {
-    let sent: u64 = run.wire_bytes.iter().filter(|n| n.host == run.source).map(|n| n.tx_bytes).sum();
-    Some(sent as f64)
 }
 
 /// The typical run, in full view or folded; the others folded.
@@ -415,6 +435,8 @@ mod tests {
             used_again_s: None,
             went_on_s: None,
         }];
+        run.private_memory = Some(Default::default());
+        run.guests_work = Some(Default::default());
         let ups = vec![1e9, 1e9, 1e9];
         let nic = NicSamples { host: text.into(), nic: text.into(), link: 0, tx_bps: ups.clone(), rx_bps: ups.clone() };
         run.samples = Some(Samples {
@@ -442,6 +464,9 @@ mod tests {
         let plain = page(&hostile("plain"));
         let attack = page(&hostile("<script>alert(\"1\")</script><img src=x onerror='x'>&"));
         assert!(plain.matches("plain").count() > 30, "the page shows its data");
+        for shown in ["own memory at the source", "guests at work lost", "1.05 GB · 1.05", "0.70 · 1.10 · 1.80 s"] {
+            assert!(plain.contains(shown), "{shown}");
+        }
         assert!(!attack.contains("<script") && !attack.contains("<img") && !attack.contains("onerror='"));
         // Text adds no tag: both pages have the same ones.
         assert_eq!(plain.matches('<').count(), attack.matches('<').count());
