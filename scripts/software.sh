@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 crate=aws-lc-sys version=0.47.0
 sha256=8bfbe32ac36b3c428696ce315464181bc4029d689fd58e3f2a4e58c252242f52
 # The directories that are built, and the one file that includes all others of its own.
-parts="x509 asn1 evp_extra pem cipher_extra"
+parts="asn1 evp_extra pem cipher_extra"
 whole=aws-lc/crypto/fipsmodule/bcm.c
 flags="-g -Iaws-lc/include -Iinclude -Igenerated-include"
 

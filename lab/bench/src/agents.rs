@@ -23,6 +23,7 @@ use tempfile::TempDir;
 
 use crate::{
     bench::BenchError,
+    busy::{Busy, Members},
     carry::{CarryError, Kit},
     migration::{ASK_EVERY, CANCEL_DEADLINE, Clock, MigrationError, Moved, RESUME_DEADLINE, SETTLE, Standing, note},
     mover::MULTIFD_CHANNELS,
@@ -57,6 +58,8 @@ pub struct Agents {
     processes: Vec<Process>,
     /// Whether they encrypt data.
     tls: bool,
+    /// The control group that they, and the guests that they start, belong to, if they have one.
+    group: Option<Members>,
     /// Sees where the guests run.
     pub(crate) witness: Witness,
     /// The guests.
@@ -121,11 +124,10 @@ impl Agents {
         let namespaces = HOSTS.into_iter().map(|host| Ok((site.netns(host)?, host.to_owned())));
         let namespaces = namespaces.collect::<Result<Vec<_>, BenchError>>()?;
         let witness = Witness::new(namespaces);
-        let mut agents = Self { processes: Vec::new(), tls: true, witness, guests: Vec::new(), directory };
+        let group = busy.map(Busy::host);
+        let mut agents = Self { processes: Vec::new(), tls: true, group, witness, guests: Vec::new(), directory };
         for host in HOSTS {
             let process = agents.start(site, kit, host)?;
-            // What it starts from now on is with it.
-            busy.map_or(Ok(()), |busy| busy.of_host(process.pid()))?;
             agents.processes.push(process);
         }
         for (spec, host) in &specs {
@@ -152,6 +154,7 @@ impl Agents {
             command.args(["--plain-data", "--allow-plain-data"]);
         }
         let mut process = Process::start(command, &own.join("agent.log")).map_err(CarryError::from)?;
+        self.group.as_ref().map_or(Ok(()), |group| group.add(process.pid()))?;
         let ready = |process: &Process| process.output().lines().any(|line| line.starts_with("ready"));
         process.wait_until("word that it is ready", READY_DEADLINE, ready).map_err(CarryError::from)?;
         Ok(process)

@@ -68,9 +68,9 @@ impl Busy {
         Ok(Self { guests: group("guests")?, host: group("host")?, directory })
     }
 
-    /// Makes a process, and what it will start, one of the host's own.
-    pub fn of_host(&self, pid: u32) -> Result<(), BusyError> {
-        self.host.add(pid)
+    /// The way into the group of the host's own programs.
+    pub fn host(&self) -> Members {
+        self.host.members.clone()
     }
 
     /// Has guests work on every core that this program may use.
@@ -80,7 +80,7 @@ impl Busy {
             let mut command = Command::new("sh");
             command.args(["-c", "while :; do :; done"]);
             let process = Process::start(command, &self.directory.path().join(format!("{n}")))?;
-            self.guests.add(process.pid())?;
+            self.guests.members.add(process.pid())?;
             Ok::<_, BusyError>(process)
         };
         Ok(AtWork { _loops: (0..cores).map(work).collect::<Result<_, _>>()? })
@@ -90,6 +90,17 @@ impl Busy {
     pub fn account(&self) -> impl Fn() -> Option<f64> + Send + 'static {
         let (file, kind) = (self.guests.account.clone(), self.guests.kind);
         move || kind.used_s(&fs::read_to_string(&file).ok()?)
+    }
+}
+
+/// The files that make a process a member of a group.
+#[derive(Clone, Debug)]
+pub struct Members(Vec<PathBuf>);
+
+impl Members {
+    /// Makes a process, and what it will start, members.
+    pub fn add(&self, pid: u32) -> Result<(), BusyError> {
+        self.0.iter().try_for_each(|path| fs::write(path, pid.to_string()).map_err(file(path)))
     }
 }
 
@@ -149,38 +160,33 @@ impl Hierarchy {
 #[derive(Debug)]
 struct Group {
     directories: Vec<PathBuf>,
+    members: Members,
     account: PathBuf,
     kind: Kind,
 }
 
 impl Group {
     fn make(hierarchy: &Hierarchy, name: &str) -> Result<Self, BusyError> {
-        let group = match hierarchy {
+        let (directories, account, kind) = match hierarchy {
             Hierarchy::Unified(root) => {
                 let control = root.join("cgroup.subtree_control");
                 fs::write(&control, "+cpu").map_err(file(&control))?;
-                let directory = root.join(name);
-                Self { account: directory.join("cpu.stat"), directories: vec![directory], kind: Kind::Unified }
+                (vec![root.join(name)], root.join(name).join("cpu.stat"), Kind::Unified)
             }
             Hierarchy::Separate { cpu, account } => {
                 let mut directories = vec![cpu.join(name), account.join(name)];
                 directories.dedup();
-                Self { account: account.join(name).join("cpuacct.usage"), directories, kind: Kind::Separate }
+                (directories, account.join(name).join("cpuacct.usage"), Kind::Separate)
             }
         };
+        let members = Members(directories.iter().map(|directory| directory.join("cgroup.procs")).collect());
+        let group = Self { directories, members, account, kind };
         for directory in &group.directories {
             fs::create_dir_all(directory).map_err(file(directory))?;
         }
         let account = fs::read_to_string(&group.account).map_err(file(&group.account))?;
         group.kind.used_s(&account).ok_or_else(|| BusyError::Account(group.account.clone()))?;
         Ok(group)
-    }
-
-    fn add(&self, pid: u32) -> Result<(), BusyError> {
-        self.directories.iter().try_for_each(|directory| {
-            let path = directory.join("cgroup.procs");
-            fs::write(&path, pid.to_string()).map_err(file(&path))
-        })
     }
 }
 
@@ -189,11 +195,19 @@ impl Drop for Group {
         let end = Instant::now() + GONE_DEADLINE;
         for directory in &self.directories {
             // One that was just killed may be in it for a moment.
-            while directory.exists() && fs::remove_dir(directory).is_err() && Instant::now() < end {
+            while directory.exists() && remove(directory).is_err() && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
     }
+}
+
+/// Removes a group, and those that its members may have made below it. Their files go with them.
+fn remove(group: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(group)?.flatten().filter(|entry| entry.path().is_dir()) {
+        remove(&entry.path())?;
+    }
+    fs::remove_dir(group)
 }
 
 fn file(path: &Path) -> impl FnOnce(io::Error) -> BusyError {

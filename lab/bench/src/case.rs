@@ -476,7 +476,8 @@ pub fn all() -> Vec<Case> {
         )),
         of_agents(case(
             "busy-host",
-            "All cores are busy with guests' work, and one guest leaves: the CPU that the others lose by that. Lost is what              their control group would have got in the migration's time, by what it got just before, and did not get.",
+            "All cores are busy with guests' work, and one guest leaves: the CPU that the others lose by that. Lost is what \
+             their control group would have got in the migration's time, by what it got just before, and did not get.",
             &[Stage { busy_host: true, ..stage(two.clone(), half(1280, 1024), &[SkeinAgents, SkeinAgentsTcp]) }],
             &[LostOf { stage: "", peer: SkeinAgentsTcp, at_most: 1.05 }],
         )),
