@@ -18,7 +18,7 @@ use skein_handover::{Event as Handover, Outcome, Stage};
 use skein_hypervisor::{Events, MigrationInfo, MigrationStatus, Monitor, MonitorEvent, Process as QemuProcess};
 use skein_lab_cluster::{Seen, Witness, arguments, workload_sockets};
 use skein_lab_guest::{Error, Gaps, Spec};
-use skein_machine::check::Severity;
+use skein_machine::{Severity, Transport};
 use tempfile::TempDir;
 
 use crate::{
@@ -81,7 +81,7 @@ pub struct Owned {
 #[derive(Clone, Copy)]
 pub struct Order<'a> {
     /// What the agents are to use; see [`crate::mover::Carrier::Agents`].
-    pub transport: &'a str,
+    pub transport: Transport,
     /// `downtime-limit`.
     pub downtime_limit_ms: u64,
     /// The moment that times count from.
@@ -90,21 +90,6 @@ pub struct Order<'a> {
     pub deadline: Duration,
     /// Set to end early.
     pub interrupt: &'a AtomicBool,
-}
-
-/// A transport that agents of this build cannot be told to use.
-#[derive(Debug, thiserror::Error)]
-#[error("agents of this build have no transport '{0}'")]
-pub struct UnknownTransport(String);
-
-/// What has agents use this transport. The one place that knows how they are told.
-///
-/// They have one only so far, which needs no name.
-pub(crate) fn options(transport: &str) -> Result<MigrateOptions, UnknownTransport> {
-    match transport {
-        "auto" | "multichannel" => Ok(MigrateOptions::default()),
-        other => Err(UnknownTransport(other.into())),
-    }
 }
 
 impl Agents {
@@ -296,14 +281,11 @@ impl Agents {
     /// What `skein migrate` does.
     pub(crate) fn order(&self, vm: &str, host: usize, order: Order<'_>) -> Result<Migration, MigrationError> {
         let Order { transport, downtime_limit_ms, start, deadline, interrupt } = order;
-        let unknown = |unknown: UnknownTransport| MigrationError::Failed {
-            status: "was not asked for".into(),
-            reason: unknown.to_string(),
-        };
         let options = MigrateOptions {
             channels: Some(MULTIFD_CHANNELS),
             downtime_limit_ms: Some(downtime_limit_ms),
-            ..options(transport).map_err(unknown)?
+            transport: Some(transport),
+            ..MigrateOptions::default()
         };
         let request = Request::Migrate { vm: vm.into(), to: HOSTS[1 - host].into(), options, detach: false };
         let mut conversation = self.client(host).ask(&request)?;

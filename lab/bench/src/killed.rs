@@ -8,6 +8,7 @@ use std::{
 use skein_api::{CallError, MigrateOptions, Migration, Reply, Request};
 use skein_handover::Outcome;
 use skein_lab_guest::Error;
+use skein_machine::Transport;
 
 use crate::{
     agents::{Agents, Order, PATIENCE},
@@ -18,9 +19,6 @@ use crate::{
     site::{HOSTS, Site},
     units,
 };
-
-/// What the agents are told to use.
-const TRANSPORT: &str = "auto";
 
 /// For a move to come to its middle, to settle after the agent is back, and to be made once more.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -116,8 +114,13 @@ impl Agents {
             tell(format!("its journal has no grant: the move is called off, {here} goes on running the guest"));
             tell(format!("since the kill the guest was never silent for more than {longest}"));
             tell(format!("skein migrate {vm} --to {there}, once more"));
-            let order =
-                Order { transport: TRANSPORT, downtime_limit_ms, start: Instant::now(), deadline: DEADLINE, interrupt };
+            let order = Order {
+                transport: Transport::Auto,
+                downtime_limit_ms,
+                start: Instant::now(),
+                deadline: DEADLINE,
+                interrupt,
+            };
             let migration = self.order(&vm, host, order).map_err(KilledError::from)?;
             if migration.outcome != Some(Outcome::Moved) {
                 return Err(KilledError::Kept(migration.detail).into());

@@ -4,6 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use skein_hypervisor::{Compression, MemoryBackend, Tuning};
+use skein_machine::Transport;
 
 /// Multifd channels that every mover with multifd gets.
 pub const MULTIFD_CHANNELS: u8 = 4;
@@ -79,7 +80,7 @@ pub enum Carrier {
         /// Data is encrypted.
         tls: bool,
         /// What they are told to use, by its name; `auto`: what they think best.
-        transport: &'static str,
+        transport: Transport,
     },
 }
 
@@ -162,12 +163,12 @@ impl Mover {
         match self {
             Mover::SkeinTls => Carrier::Skein { tls: true },
             Mover::SkeinPlain => Carrier::Skein { tls: false },
-            Mover::SkeinAgents => Carrier::Agents { tls: true, transport: "auto" },
-            Mover::SkeinAgentsPlain => Carrier::Agents { tls: false, transport: "auto" },
-            Mover::SkeinAgentsTcp => Carrier::Agents { tls: true, transport: "tcp" },
-            Mover::SkeinAgentsCompression => Carrier::Agents { tls: true, transport: "compression" },
-            Mover::SkeinAgentsMultichannel => Carrier::Agents { tls: true, transport: "multichannel" },
-            Mover::SkeinAgentsMultichannelPlain => Carrier::Agents { tls: false, transport: "multichannel" },
+            Mover::SkeinAgents => Carrier::Agents { tls: true, transport: Transport::Auto },
+            Mover::SkeinAgentsPlain => Carrier::Agents { tls: false, transport: Transport::Auto },
+            Mover::SkeinAgentsTcp => Carrier::Agents { tls: true, transport: Transport::Tcp },
+            Mover::SkeinAgentsCompression => Carrier::Agents { tls: true, transport: Transport::Compression },
+            Mover::SkeinAgentsMultichannel => Carrier::Agents { tls: true, transport: Transport::Multichannel },
+            Mover::SkeinAgentsMultichannelPlain => Carrier::Agents { tls: false, transport: Transport::Multichannel },
             Mover::MptcpMultifd | Mover::MptcpMultifdZstd | Mover::Mptcp => Carrier::Mptcp,
             Mover::QemuMultifdTls => Carrier::TcpTls,
             Mover::QemuMultifd
@@ -287,7 +288,7 @@ mod tests {
             assert_eq!(memory == MemoryBackend::Anonymous, mover.name().ends_with("anonymous"));
             if let Carrier::Agents { tls, transport } = mover.carrier() {
                 assert_eq!(tls, !mover.name().ends_with("plain"));
-                assert!(transport == "auto" || mover.name().contains(transport));
+                assert!(transport == Transport::Auto || mover.name().contains(transport.name()));
             }
             // QEMU refuses the two together.
             assert!(tuning.multifd.is_none() || tuning.xbzrle_cache.is_none());

@@ -157,11 +157,10 @@ pub fn lacks(mover: Mover, site: &Site, qemu: &Path, memory: MemoryBackend) -> O
     match mover.carrier() {
         // A VM's definition knows no other.
         Carrier::Agents { .. } if memory != MemoryBackend::Memfd => Some("guests of agents have shared memory".into()),
-        Carrier::Agents { transport, .. } => agents::options(transport).err().map(|unknown| unknown.to_string()),
         Carrier::Mptcp => mptcp::lacks(site),
         Carrier::Ssh => ssh::lacks(),
         Carrier::Socat => lacks_program("socat").or_else(|| takes_the_first_for_main(qemu)),
-        Carrier::Tcp | Carrier::TcpTls | Carrier::Skein { .. } => None,
+        Carrier::Agents { .. } | Carrier::Tcp | Carrier::TcpTls | Carrier::Skein { .. } => None,
     }
 }
 
