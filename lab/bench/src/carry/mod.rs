@@ -19,7 +19,6 @@ use skein_identity::{CaError, ClusterCa, Validity, WriteError};
 use tempfile::TempDir;
 
 use crate::{
-    agents,
     mover::{Carrier, Mover},
     process::{Process, ProcessError},
     site::{HOSTS, Site, SiteError},
