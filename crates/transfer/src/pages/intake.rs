@@ -8,7 +8,7 @@ use parking_lot::Condvar;
 use skein_core::StreamId;
 use skein_pages::ledger::{REGION_PAGES, RegionId};
 use skein_pages::packing::Packer;
-use skein_pages::record::{self, BYTES_MAX, BlockInfo, Note};
+use skein_pages::record::{self, BYTES_MAX, BlockInfo, Note, RECORD_BYTES_MAX};
 use skein_pages::{BATCH_PAGES_MAX, Batch, Form, Kind, PAGE_BYTES, Place};
 use skein_qemu_stream::barrier::Barriers;
 use skein_qemu_stream::main::{self, Entry, Item, entry};
@@ -73,6 +73,7 @@ pub(crate) fn ingest(
         id,
         source,
         queue: &queue,
+        writable,
         tap: Tap::new(egress.socket(), egress.is_held(), &is_over, BUFFER_BYTES),
         is_over: &is_over,
         gathered: BytesMut::new(),
@@ -171,6 +172,7 @@ struct Intake<'a> {
     id: StreamId,
     source: &'a Arc<Source>,
     queue: &'a Queue,
+    writable: &'a Condvar,
     tap: Tap<'a>,
     is_over: &'a dyn Fn() -> bool,
     /// Bytes for QEMU that are not on their way yet.
@@ -546,15 +548,25 @@ impl Intake<'_> {
         let counts = &self.source.counts;
         add(&counts.pages, batch.kinds.len());
         add(&counts.zero_pages, batch.kinds.iter().filter(|kind| **kind == Kind::Zero).count());
-        let queued = match self.source.packers().filter(|_| !batch.content.is_empty()) {
-            None => Queued::Ready(as_it_is(&batch, self.source)),
-            Some(packers) => {
-                let job = Job::new(batch, self.source.clone(), self.live.pool.take(Packer::OUT_BYTES));
-                packers.offer(job.clone());
-                Queued::Job(job)
-            }
+        let Some(packers) = self.source.packers().filter(|_| !batch.content.is_empty()) else {
+            return self.push(as_it_is(&batch, self.source));
         };
-        self.queue(queued)
+        // Paths that would have nothing to carry do not wait for it to be packed.
+        if self.queue.is_idle() && self.takes(batch.content.len()) {
+            hand_over(self.live, self.id, as_it_is(&batch, self.source));
+            return Ok(());
+        }
+        let job = Job::new(batch, self.source.clone(), self.live.pool.take(Packer::OUT_BYTES));
+        packers.offer(job.clone());
+        self.queue(Queued::Job(job))
+    }
+
+    /// Whether the session takes so many bytes at once. If not, somebody has to wait for that.
+    fn takes(&self, bytes: usize) -> bool {
+        let mut state = self.live.lock();
+        let takes = state.core.takes(self.live.now(), self.id, bytes);
+        self.live.settle(&mut state, Urge::Threads);
+        takes
     }
 
     /// Bytes for QEMU, later.
@@ -584,13 +596,22 @@ impl Intake<'_> {
         self.push(vec![record::note(note).map_err(|error| error.to_string())?])
     }
 
+    /// What is as it will be.
     fn push(&mut self, parts: Vec<Bytes>) -> Result<(), Stop> {
-        self.queue(Queued::Ready(parts))
+        if !self.queue.is_idle() {
+            return self.queue(Queued::Ready(parts));
+        }
+        // Nothing to wait for but room: a change of threads would only cost.
+        let bytes = parts.iter().map(Bytes::len).sum::<usize>().min(RECORD_BYTES_MAX);
+        if !wait_for_room(self.live, self.id, bytes, self.writable) {
+            return Err(Ended::Over.into());
+        }
+        hand_over(self.live, self.id, parts);
+        Ok(())
     }
 
     fn queue(&mut self, queued: Queued) -> Result<(), Stop> {
-        let most = if self.source.packers().is_some() { WAITING_BYTES } else { 1 };
-        if self.queue.push(queued, most) { Ok(()) } else { Err(Ended::Over.into()) }
+        if self.queue.push(queued, WAITING_BYTES) { Ok(()) } else { Err(Ended::Over.into()) }
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) struct Queue {
 struct State {
     waiting: VecDeque<Queued>,
     bytes: usize,
+    /// What was taken last may not have been handed on yet.
+    handing_on: bool,
     closed: bool,
 }
 
@@ -58,9 +60,16 @@ impl Queue {
         !state.closed
     }
 
-    /// Waits for the first in it, and tells how many bytes it may become.
+    /// Nothing waits, and all that did was handed on: who has something may hand it on itself.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.waiting.is_empty() && !state.handing_on && !state.closed
+    }
+
+    /// Waits for the first in it, and tells how many bytes it may become. What was taken before was handed on.
     pub(crate) fn wait(&self) -> usize {
         let mut state = self.state.lock();
+        state.handing_on = false;
         loop {
             if let Some(first) = state.waiting.front() {
                 return first.bytes().min(RECORD_BYTES_MAX);
@@ -74,6 +83,7 @@ impl Queue {
         let mut state = self.state.lock();
         let first = state.waiting.pop_front()?;
         state.bytes -= first.bytes();
+        state.handing_on = true;
         self.changed.notify_all();
         Some(first)
     }
