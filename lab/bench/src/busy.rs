@@ -73,9 +73,8 @@ impl Busy {
         self.host.members.clone()
     }
 
-    /// Has guests work on every core that this program may use.
+    /// Has guests work on every core.
     pub fn work(&self) -> Result<AtWork, BusyError> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let work = |n| {
             let mut command = Command::new("sh");
             command.args(["-c", "while :; do :; done"]);
@@ -83,7 +82,7 @@ impl Busy {
             self.guests.members.add(process.pid())?;
             Ok::<_, BusyError>(process)
         };
-        Ok(AtWork { _loops: (0..cores).map(work).collect::<Result<_, _>>()? })
+        Ok(AtWork { _loops: (0..cores()).map(work).collect::<Result<_, _>>()? })
     }
 
     /// A reader of the seconds of CPU that the guests have had so far; it gives None once the group is gone.
@@ -91,6 +90,11 @@ impl Busy {
         let (file, kind) = (self.guests.account.clone(), self.guests.kind);
         move || kind.used_s(&fs::read_to_string(&file).ok()?)
     }
+}
+
+/// The cores that guests work on: those that this program may use.
+pub fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32)
 }
 
 /// The files that make a process a member of a group.

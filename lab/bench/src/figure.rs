@@ -215,7 +215,13 @@ impl Check {
                 )
             }
             Check::LostOf { stage, peer, at_most } => {
-                let of = |mover| data.median_of(stage, mover, |r| Some(r.guests_work?.lost_s()));
+                let of = |mover| {
+                    let seen = || data.of(stage, mover).filter_map(completed).filter_map(|r| r.guests_work);
+                    if seen().next().is_some() && !seen().any(|work| work.undisturbed()) {
+                        return Err("something else used the cores".into());
+                    }
+                    data.median_of(stage, mover, |r| Some(r.guests_work.filter(|work| work.undisturbed())?.lost_s()))
+                };
                 // What is lost in the noise cannot be compared.
                 let lost = of(peer).and_then(|s| if s > 0.0 { Ok(s) } else { Err("the peer cost nothing".into()) });
                 part(
@@ -649,7 +655,7 @@ mod tests {
     fn guests_at_work_lose_what_they_would_have_got() {
         let check = Check::LostOf { stage: "", peer: SkeinAgentsTcp, at_most: 1.05 };
         let with = |mover, window_s, used_s| Run {
-            guests_work: Some(GuestsWork { cores_before: 2.0, window_s, used_s }),
+            guests_work: Some(GuestsWork { cores: 2, cores_before: 2.0, window_s, used_s }),
             ..moved("", mover, 1, 1e9, 8.0)
         };
         // 4 s lost either way, in less time; then more.
@@ -657,6 +663,11 @@ mod tests {
         assert_eq!(met(check, &[with(SkeinTls, 4.0, 3.7), with(SkeinAgentsTcp, 8.0, 12.0)]), Some(false));
         assert_eq!(met(check, &[with(SkeinTls, 4.0, 4.0), with(SkeinAgentsTcp, 8.0, 16.0)]), None);
         assert_eq!(met(check, &[with(SkeinTls, 4.0, 4.0), moved("", SkeinAgentsTcp, 1, 1e9, 8.0)]), None);
+        // A run beside something else does not count.
+        let mut disturbed = with(SkeinTls, 4.0, 3.0);
+        disturbed.guests_work.as_mut().unwrap().cores_before = 1.0;
+        let runs = [with(SkeinTls, 4.0, 4.0), disturbed, with(SkeinAgentsTcp, 8.0, 12.0)];
+        assert_eq!((met(check, &runs), met(check, &runs[1..])), (Some(true), None));
     }
 
     #[test]

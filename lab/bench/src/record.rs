@@ -370,6 +370,8 @@ pub struct PrivateMemory {
 /// use all they get, one a core, in a control group of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GuestsWork {
+    /// Cores that they were on.
+    pub cores: u32,
     /// Cores' worth that they got while nothing migrated.
     pub cores_before: f64,
     /// The migration, from the order or `migrate` until `completed`.
@@ -382,6 +384,11 @@ impl GuestsWork {
     /// CPU that the migration cost them: what they would have got in the same time, and did not.
     pub fn lost_s(&self) -> f64 {
         self.cores_before * self.window_s - self.used_s
+    }
+
+    /// Nothing else used the cores before; where something does, a loss may be its doing.
+    pub fn undisturbed(&self) -> bool {
+        self.cores_before >= 0.9 * f64::from(self.cores)
     }
 }
 
@@ -595,7 +602,7 @@ pub(crate) mod tests {
             source: PrivateMemory { before_bytes: 7 << 20, most_bytes: 9 << 20 },
             target: PrivateMemory::default(),
         });
-        full.guests_work = Some(GuestsWork { cores_before: 1.96, window_s: 4.2, used_s: 5.5 });
+        full.guests_work = Some(GuestsWork { cores: 2, cores_before: 1.96, window_s: 4.2, used_s: 5.5 });
         full.control = Some(ControlLatency {
             idle: RoundTrips { count: 400, median_us: 210.0, p99_us: 350.0, max_us: 900.0 },
             loaded: RoundTrips { count: 380, median_us: 950.0, p99_us: 4100.0, max_us: 7000.5 },
@@ -688,8 +695,9 @@ pub(crate) mod tests {
 
     #[test]
     fn what_guests_at_work_lost() {
-        let work = GuestsWork { cores_before: 2.0, window_s: 3.0, used_s: 4.5 };
-        assert!((work.lost_s() - 1.5).abs() < 1e-9);
+        let work = GuestsWork { cores: 2, cores_before: 2.0, window_s: 3.0, used_s: 4.5 };
+        assert!((work.lost_s() - 1.5).abs() < 1e-9 && work.undisturbed());
+        assert!(!GuestsWork { cores_before: 1.7, ..work }.undisturbed());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use skein_lab_guest::{Guest, Spec};
 use crate::{
     agents::{Agents, Order},
     bench::{BenchError, Tick},
-    busy::Busy,
+    busy::{self, Busy},
     carry::{self, Carried, CarryError, Kit, Route},
     case::Stage,
     chain,
@@ -576,6 +576,7 @@ fn guests_work(watched: &Watched, from_s: f64, end_s: f64) -> Option<GuestsWork>
     let used = |from, to| Some(work.at(to)? - work.at(from)?);
     (begin_s < from_s).then(|| {
         Some(GuestsWork {
+            cores: busy::cores(),
             cores_before: used(begin_s, from_s)? / (from_s - begin_s),
             window_s: end_s - from_s,
             used_s: used(from_s, end_s)?,
