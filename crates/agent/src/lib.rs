@@ -29,6 +29,7 @@ mod serve;
 mod socket;
 mod tap;
 mod target;
+mod transport;
 mod tunnel;
 mod vms;
 

@@ -19,6 +19,7 @@ use skein_handover::Message;
 use skein_identity::Identity;
 use skein_link::ListenError;
 use skein_machine::{Hosts, printable};
+use skein_transfer::pages;
 use skein_transfer::{
     Acceptor, AcceptorSettings, Content, Dialer, DialerSettings, Incoming, Live, ResetCode, Snapshot,
 };
@@ -548,7 +549,10 @@ impl Shared {
         target::serve(live, streams, &|live, incoming| match incoming.target.parse() {
             Ok(Target::Control) => self.welcome(live, incoming).map(|()| None),
             Ok(Target::Migration(id)) => self.landings.take(id, live, incoming.stream).map(Some),
-            Ok(Target::Socket(path)) => target::allowed(&self.settings.allow, &path),
+            Ok(Target::Socket(path)) => target::allowed(&self.settings.allow, &path, Content::Bytes),
+            Ok(Target::Pages(path)) => {
+                target::allowed(&self.settings.allow, &path, Content::Target(pages::Target::new(None)))
+            }
             Err(reason) => Err((ResetCode::NoTarget, reason)),
         });
     }

@@ -42,6 +42,8 @@ pub(crate) enum Target {
     Migration(MigrationId),
     /// A unix socket.
     Socket(String),
+    /// A unix socket; what is QEMU's on the way to it is taken apart.
+    Pages(String),
 }
 
 impl fmt::Display for Target {
@@ -50,6 +52,7 @@ impl fmt::Display for Target {
             Target::Control => write!(f, "{SCHEME}control"),
             Target::Migration(id) => write!(f, "{SCHEME}migration/{id}"),
             Target::Socket(path) => f.write_str(path),
+            Target::Pages(path) => write!(f, "{SCHEME}pages{path}"),
         }
     }
 }
@@ -59,6 +62,9 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Target, String> {
         let Some(name) = text.strip_prefix(SCHEME) else { return Ok(Target::Socket(text.to_owned())) };
+        if let Some(path) = name.strip_prefix("pages").filter(|path| path.starts_with('/')) {
+            return Ok(Target::Pages(path.to_owned()));
+        }
         match name.strip_prefix("migration/") {
             Some(id) => id.parse().map(Target::Migration),
             None if name == "control" => Ok(Target::Control),
@@ -81,10 +87,10 @@ pub(crate) struct Lead {
 /// Says where a stream leads; `None`: it is dealt with.
 pub(crate) type Route<'a> = dyn Fn(&Arc<Live>, &Incoming) -> Result<Option<Lead>, Refusal> + 'a;
 
-/// The route of a plain socket.
-pub(crate) fn allowed(allow: &Allow, path: &str) -> Result<Option<Lead>, Refusal> {
+/// The route of a socket.
+pub(crate) fn allowed(allow: &Allow, path: &str, content: Content) -> Result<Option<Lead>, Refusal> {
     match allow.check(path) {
-        Ok(()) => Ok(Some(Lead { path: path.into(), content: Content::Bytes })),
+        Ok(()) => Ok(Some(Lead { path: path.into(), content })),
         Err(error @ AllowError::NotAllowed { .. }) => Err((ResetCode::NotAllowed, error.to_string())),
         Err(error) => Err((ResetCode::NoTarget, error.to_string())),
     }
@@ -219,10 +225,23 @@ mod tests {
 
     #[test]
     fn targets_are_read_as_they_are_written() {
-        for target in [Target::Control, Target::Migration(MigrationId(7)), Target::Socket("/run/a".into())] {
+        for target in [
+            Target::Control,
+            Target::Migration(MigrationId(7)),
+            Target::Socket("/run/a".into()),
+            Target::Pages("/b".into()),
+        ] {
             assert_eq!(target.to_string().parse(), Ok(target));
         }
-        for bad in ["skein:", "skein:contro", "skein:migration/", "skein:migration/7", "skein:/etc/shadow"] {
+        for bad in [
+            "skein:",
+            "skein:contro",
+            "skein:migration/",
+            "skein:migration/7",
+            "skein:pages",
+            "skein:pagesa",
+            "skein:/etc/shadow",
+        ] {
             assert!(bad.parse::<Target>().is_err(), "{bad}");
         }
     }

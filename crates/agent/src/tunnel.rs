@@ -9,12 +9,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_identity::Identity;
+use skein_machine::Transport;
+use skein_transfer::pages::{Packers, Source, SourceSettings};
 use skein_transfer::{Content, Dialer, DialerSettings, Live, Snapshot, StartError};
 use thiserror::Error;
 use tracing::{info, warn};
 
 use crate::socket::{ACCEPT_WAIT, OwnSocket, PATH_BYTES_MAX, SocketError};
+use crate::target::Target;
 use crate::told;
+use crate::transport::{packers, width};
 
 /// After a session could not be begun, connections are turned away at once for this long.
 const BEGIN_PAUSE: Duration = Duration::from_secs(1);
@@ -66,6 +70,8 @@ pub struct TunnelSettings {
     pub forwards: Vec<Forward>,
     /// Permissions of the sockets that are made here.
     pub socket_mode: u32,
+    /// How what goes through it travels. Only the memory of guests is compressed.
+    pub transport: Transport,
 }
 
 /// A tunnel that did not come up.
@@ -86,6 +92,7 @@ struct Shared {
     /// Held while one is begun, so that only one is; and when that last failed.
     beginning: Mutex<Option<Instant>>,
     sockets: Vec<OwnSocket>,
+    packers: Option<Arc<Packers>>,
     stopping: AtomicBool,
 }
 
@@ -102,7 +109,9 @@ impl Tunnel {
             sockets.push(OwnSocket::bind(&forward.listen, settings.socket_mode)?);
         }
         let (dialer, _) = Dialer::start(settings.dialer.clone(), &identity)?;
+        let packers = settings.transport.compresses().then(packers).transpose();
         let shared = Arc::new(Shared {
+            packers: packers.map_err(|error| TunnelError::Start(StartError::Threads(error)))?,
             settings,
             identity,
             dialer: Mutex::new(dialer),
@@ -162,8 +171,19 @@ impl Shared {
     }
 
     fn forward(&self, connection: UnixStream, target: &str) {
-        let opened =
-            self.session().map(|live| (live.peer().to_owned(), live.open(target, connection, Content::Bytes, false)));
+        let pages = Source::new(SourceSettings {
+            packers: self.packers.clone(),
+            width: width(self.settings.transport),
+            direct: false,
+            channels: 0,
+            key: Default::default(),
+            ram: None,
+        });
+        let name = Target::Pages(target.to_owned()).to_string();
+        let opened = self.session().map(|live| {
+            let opened = live.open(&name, connection, Content::Source(pages), false);
+            (live.peer().to_owned(), opened)
+        });
         match opened {
             Ok((peer, Ok(stream))) => info!(peer, stream = stream.0, "connection to {target}"),
             Ok((_, Err(error))) => warn!("connection to {target} not carried: {error}"),

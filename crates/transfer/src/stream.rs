@@ -311,6 +311,9 @@ pub(crate) fn egress(live: &Live, id: StreamId, egress: &Egress, ingest: JoinHan
         match (delivered, leaving.end.take()) {
             (Err(error), _) => break (leaving.total, Some(error)),
             (_, Some(Received::Reset(_, reason))) => {
+                if let Apart::Answers(answers) = &leaving.apart {
+                    answers.torn_down(&reason);
+                }
                 ended = reason;
                 egress.shut_down();
             }

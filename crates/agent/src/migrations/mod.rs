@@ -38,6 +38,7 @@ use crate::launch::Launch;
 use crate::meter::Meter;
 use crate::peers::{PeerEvent, Peers};
 use crate::told;
+use crate::transport::packers;
 use crate::vms::{Vm, Vms, wait_until};
 
 pub(crate) use log::View;
@@ -200,11 +201,7 @@ impl Migrations {
         let (events, from_peers) = sync_channel(QUEUE);
         let peers = peers(events, Inquiry(queue.clone()))?;
         let view = View::new(dirs.migrations(), peers.host().to_owned());
-        let threads = thread::available_parallelism().map_or(1, |threads| threads.get());
-        let packers = Packers::start(threads, skein_host::idle::settle_down)
-            .inspect_err(|error| warn!("pages are not compressed: {error}"))
-            .ok()
-            .map(Arc::new);
+        let packers = packers().inspect_err(|error| warn!("pages are not compressed: {error}")).ok();
         let meters = Default::default();
         let context = Arc::new(Context { dirs, vms, peers, view, keeper, packers, meters, queue: queue.clone() });
         thread::Builder::new().name("from peers".into()).spawn(move || {

@@ -8,13 +8,13 @@ use skein_api::{Copy, Pages};
 use skein_handover::{Input, MigrationId, SourceGuest, SourceInput, SourceOrder, SourcePhase, Stage, Summary};
 use skein_hypervisor::{MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState, Tuning};
 use skein_machine::Transport;
-use skein_transfer::Width;
 use skein_transfer::pages::{Source, SourceSettings};
 use tracing::{info, warn};
 
 use super::{Context, Job, Offer, source_order};
 use crate::ram;
 use crate::tap::Tap;
+use crate::transport::width;
 use crate::vms::{Running, Vm, wait_until};
 
 /// How often progress is asked for.
@@ -33,6 +33,8 @@ const END_TIME: Duration = Duration::from_secs(1);
 const LEAVE_TIME: Duration = Duration::from_millis(800);
 /// Of what the paths carry, what a guest's last bytes get.
 const SWITCHOVER_SHARE: f64 = 0.9;
+/// A guest's last pages may compress less than those before.
+const GAIN_MAX: f64 = 3.0;
 /// Between two progress entries of the log.
 const COPIED_PERIOD: Duration = Duration::from_secs(10);
 
@@ -54,6 +56,7 @@ pub(super) struct Worker {
     heard: Option<Monitor>,
     told: Option<SourceGuest>,
     last: Option<(Instant, u64)>,
+    counted_last: Pages,
     /// Bytes a second that QEMU was told of.
     switchover_rate: Option<u64>,
     logged: Instant,
@@ -82,6 +85,7 @@ impl Worker {
             heard: None,
             told: None,
             last: None,
+            counted_last: Pages::default(),
             switchover_rate: None,
             logged: Instant::now(),
         }
@@ -171,11 +175,7 @@ impl Worker {
         let path = self.context.dirs.tap(self.id);
         let pages = Source::new(SourceSettings {
             packers: self.context.packers.clone().filter(|_| offer.transport.compresses()),
-            width: match offer.transport {
-                Transport::Auto | Transport::Multichannel => Width::All,
-                Transport::Compression => Width::Path,
-                Transport::Tcp => Width::Connection,
-            },
+            width: width(offer.transport),
             direct: true,
             channels: u16::from(offer.channels),
             key: super::random(),
@@ -328,7 +328,9 @@ impl Worker {
         let guest = if state == RunState::Running { SourceGuest::Running } else { SourceGuest::Stopped };
         self.told = Some(guest);
         let mut inputs = Vec::new();
-        if let Some(error) = &info.error {
+        if let Some(why) = self.pages.as_ref().and_then(|pages| pages.failed()) {
+            inputs.push(Input::Detail(self.id, why));
+        } else if let Some(error) = &info.error {
             inputs.push(Input::Detail(self.id, format!("QEMU: {error}")));
         }
         inputs.push(Input::Source(self.id, SourceInput::MigrationFailed));
@@ -384,13 +386,23 @@ impl Worker {
         }
     }
 
+    /// How many bytes of pages a byte on the wire was, since this was asked last.
+    fn gain(&mut self) -> f64 {
+        let Some(pages) = self.pages.clone() else { return 1.0 };
+        let now = self.counted(&pages);
+        let before = std::mem::replace(&mut self.counted_last, now);
+        let guest = now.guest_bytes().saturating_sub(before.guest_bytes());
+        let wire = now.wire_bytes().saturating_sub(before.wire_bytes());
+        (guest as f64 / wire.max(1) as f64).clamp(1.0, GAIN_MAX)
+    }
+
     /// Tells QEMU what the switchover may count on: its share of what the paths were seen to carry, less what framing and
     /// other traffic take. Its own measure takes what buffers swallow for what arrives. Until there is one, its own has to do: what
     /// NICs say of themselves may be ten times what the network gives.
     fn steer(&mut self, monitor: &Monitor) {
         let rate = self.context.paths(&self.peer, |_, meter| meter.sum_of_full());
         let sharing = self.context.view.copying_to(&self.peer).max(1);
-        let rate = (rate as f64 / 8.0 * SWITCHOVER_SHARE) as u64 / u64::from(sharing);
+        let rate = (rate as f64 / 8.0 * SWITCHOVER_SHARE * self.gain()) as u64 / u64::from(sharing);
         // Small changes are not worth a command.
         let is_near = |told: u64| rate.abs_diff(told) <= told / 10;
         if rate == 0 || self.switchover_rate.is_some_and(is_near) {

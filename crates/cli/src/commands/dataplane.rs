@@ -5,9 +5,11 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use skein_identity::Identity;
+use skein_machine::Transport;
 
 /// How often a status is printed with `--json`.
 pub const STATUS_PERIOD: Duration = Duration::from_millis(200);
@@ -52,6 +54,11 @@ impl Common {
     pub fn outage(&self) -> Duration {
         Duration::from_secs(self.outage)
     }
+}
+
+/// Of `--transport`.
+pub fn transport() -> impl TypedValueParser<Value = Transport> {
+    PossibleValuesParser::new(Transport::ALL.map(Transport::name)).try_map(|name| name.parse::<Transport>())
 }
 
 /// Waits for a signal to end, and calls `status` now and then.

@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use skein_api::{CHANNELS, DEADLINE_S, MigrateOptions, RETRIES, Reply, Request};
 use skein_machine::Transport;
 use skein_machine::definition::{DOWNTIME_LIMIT_MS, PRIORITY};
 
+use super::dataplane::transport;
 use super::follow::follow;
 use super::local::{BLOCKED, EXIT_CODES, Local, check_text, unexpected};
 use super::text::{parse_duration_ms, print, print_json};
@@ -77,10 +77,6 @@ fn priority() -> clap::builder::RangedI64ValueParser<u8> {
 
 fn channels() -> clap::builder::RangedI64ValueParser<u8> {
     clap::value_parser!(u8).range(i64::from(*CHANNELS.start())..=i64::from(*CHANNELS.end()))
-}
-
-fn transport() -> impl TypedValueParser<Value = Transport> {
-    PossibleValuesParser::new(Transport::ALL.map(Transport::name)).try_map(|name| name.parse::<Transport>())
 }
 
 fn retries() -> clap::builder::RangedI64ValueParser<u32> {

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 use skein_agent::{DialerSettings, Forward, Snapshot, Tunnel, TunnelSettings, resolve};
+use skein_machine::Transport;
 
-use super::dataplane::{Common, print_bytes, print_json, run_until_signal};
+use super::dataplane::{Common, print_bytes, print_json, run_until_signal, transport};
 
 /// Join unix sockets here to unix sockets of another host, over every NIC at once.
 ///
@@ -43,6 +44,10 @@ pub struct Args {
     /// Send bulk data without encryption; the agent has to allow it
     #[arg(long)]
     plain_data: bool,
+    /// How what goes through it travels: auto (all NICs, guests' memory compressed as far as it pays), tcp (one
+    /// connection, as it is), compression (one NIC), multichannel (all NICs, as it is)
+    #[arg(long, value_name = "HOW", default_value_t = Transport::Auto, value_parser = transport())]
+    transport: Transport,
     /// Permissions of the sockets made here, octal
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
     socket_mode: u32,
@@ -77,7 +82,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         plain_data: args.plain_data,
         outage: args.common.outage(),
     };
-    let settings = TunnelSettings { dialer, forwards: args.forward, socket_mode: args.socket_mode };
+    let (forwards, socket_mode, transport) = (args.forward, args.socket_mode, args.transport);
+    let settings = TunnelSettings { dialer, forwards, socket_mode, transport };
     let tunnel = Tunnel::start(settings, identity)?;
     if !args.common.json {
         print_bytes(b"ready\n");

@@ -23,6 +23,11 @@ impl Answers {
         self.decoder.push(piece);
     }
 
+    /// The target has torn the stream down.
+    pub(crate) fn torn_down(&self, why: &str) {
+        self.source.fail(why);
+    }
+
     /// What QEMU is to get goes to `out`.
     pub(crate) fn step(&mut self, out: &mut VecDeque<Bytes>) -> Result<(), String> {
         while let Some(record) = self.decoder.next().map_err(|error| error.to_string())? {

@@ -184,6 +184,7 @@ impl Source {
     pub(super) fn heard(&self, note: Note) -> Result<(), Failed> {
         let mut state = self.state.lock();
         match note {
+            Note::Mode { direct, .. } if direct.is_empty() && !self.settings.direct => {}
             Note::Mode { direct, .. } if state.mode.is_none() && !state.blocks.is_empty() => {
                 state.mode = Some(if direct.is_empty() {
                     Mode::Rebuild
