@@ -1,174 +1,23 @@
 //! Agents that talk to each other on the loopback interface: real sockets, real TLS, real processes, no privileges.
 
+mod world;
+
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_agent::{
-    AcceptorSettings, Addresses, Allow, Answer, AskError, DialerSettings, PeerEvent, Peers, PeersSettings, Question,
-    Tap, Wire,
-};
-use skein_handover::{Intent, Message, MigrationId};
-use skein_identity::{ClusterCa, Identity, Validity};
-use skein_machine::facts::HostFacts;
-use skein_transfer::pages::{Source, SourceSettings, Target};
-use skein_transfer::{Content, Dialer, Live, Width};
+use skein_agent::{Answer, AskError, Tap, Wire};
+use skein_handover::MigrationId;
+use skein_identity::Identity;
+use skein_transfer::pages::Target;
+use skein_transfer::{Content, Live};
 
-const SECOND: Duration = Duration::from_secs(1);
-
-/// An agent's share of this, and what its peers do.
-struct Node {
-    peers: Peers,
-    events: Receiver<PeerEvent>,
-}
-
-fn loopback() -> Addresses {
-    Addresses { nics: vec!["lo".into()] }
-}
-
-fn start(dir: &Path, identity: &Identity, port: u16) -> Node {
-    let settings = PeersSettings {
-        acceptor: AcceptorSettings {
-            listen: SocketAddr::from(([127, 0, 0, 1], port)),
-            addresses: loopback(),
-            allow_plain_data: false,
-            outage: Duration::from_secs(60),
-        },
-        allow: Allow::new(&["/nowhere/*"]).unwrap(),
-        hosts_file: dir.join("hosts.toml"),
-        connections: 1,
-        plain_data: false,
-    };
-    let name = identity.host().to_owned();
-    let answer = move |peer: &str, question: Question| match question {
-        Question::HostFacts { files, .. } if files == [Path::new("panic")] => panic!("as it was asked to"),
-        Question::HostFacts { files, .. } if files == [Path::new("no")] => Err(format!("not to {peer}")),
-        Question::HostFacts { files, .. } => Ok(Answer::HostFacts(Box::new(facts(&name, files)))),
-    };
-    let (sender, events) = sync_channel(64);
-    let deadline = Instant::now() + 5 * SECOND;
-    loop {
-        match Peers::start(settings.clone(), identity, Arc::new(answer.clone()), sender.clone()) {
-            Ok(peers) => return Node { peers, events },
-            // The one before has not closed its socket yet.
-            Err(error) => assert!(error.is_in_use() && Instant::now() < deadline, "{error}: {}", error.source),
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn facts(name: &str, bridges: Vec<PathBuf>) -> HostFacts {
-    let facts = serde_json::json!({
-        "name": name, "boot_id": null, "ram_bytes": 1, "ram_available_bytes": 1, "hugepages": [], "cpus": 1,
-        "cpu_vendor": "", "cpu_flags": [], "kvm": {"Ok": null}, "qemu": {"Err": "none"}, "bridges": bridges,
-        "taps_in_use": [], "vms": [], "incoming": {"limit": 1, "used": 0}, "outgoing": {"limit": 1, "used": 0},
-        "journal": {"Ok": null}, "files": [], "nics": [],
-    });
-    serde_json::from_value(facts).unwrap()
-}
-
-fn question(file: &str) -> Question {
-    Question::HostFacts { qemu: None, files: vec![file.into()] }
-}
-
-fn message(id: u64, offer: &str) -> Message {
-    Message::Intent { id: MigrationId(id), intent: Intent::Prepare, vm: "web".into(), priority: 1, offer: offer.into() }
-}
-
-impl Node {
-    /// Waits for an event, past others.
-    fn wait(&self, wanted: &PeerEvent, patience: Duration) -> Duration {
-        let begin = Instant::now();
-        loop {
-            match self.events.recv_timeout(patience.saturating_sub(begin.elapsed())) {
-                Ok(event) if event == *wanted => return begin.elapsed(),
-                Ok(_) => {}
-                Err(error) => panic!("no {wanted:?} within {patience:?}: {error}"),
-            }
-        }
-    }
-
-    fn contact(&self, host: &str, contact: bool, patience: Duration) -> Duration {
-        self.wait(&PeerEvent::Contact(host.into(), contact), patience)
-    }
-
-    fn message(&self, host: &str, message: Message) {
-        self.wait(&PeerEvent::Message(host.into(), message), 5 * SECOND);
-    }
-
-    fn is_quiet(&self, time: Duration) -> bool {
-        self.events.recv_timeout(time) == Err(RecvTimeoutError::Timeout)
-    }
-}
-
-struct World {
-    dir: tempfile::TempDir,
-    ca: ClusterCa,
-}
-
-impl World {
-    fn new() -> World {
-        World { dir: tempfile::tempdir().unwrap(), ca: ClusterCa::create("test").unwrap() }
-    }
-
-    fn identity(&self, name: &str) -> Identity {
-        self.ca.issue(name, Validity::days(1)).unwrap()
-    }
-
-    fn start(&self, name: &str) -> Node {
-        start(self.dir.path(), &self.identity(name), 0)
-    }
-
-    /// Two of them that know where each is.
-    fn pair(&self) -> (Node, Node) {
-        let (a, b) = (self.start("a"), self.start("b"));
-        self.list(&[("a", a.peers.port()), ("b", b.peers.port())]);
-        (a, b)
-    }
-
-    fn list(&self, hosts: &[(&str, u16)]) {
-        let host = |(name, port): &(&str, u16)| format!("[[host]]\nname = '{name}'\naddress = ['127.0.0.1:{port}']\n");
-        let text: String = hosts.iter().map(host).collect();
-        let new = self.path("hosts.new");
-        std::fs::write(&new, text).unwrap();
-        std::fs::rename(new, self.path("hosts.toml")).unwrap();
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// A session with an agent, of somebody who may say anything.
-    fn session(&self, name: &str, to: &Node) -> Arc<Dialer> {
-        let settings = DialerSettings {
-            to: vec![SocketAddr::from(([127, 0, 0, 1], to.peers.port()))],
-            host: None,
-            addresses: loopback(),
-            connections: 1,
-            plain_data: false,
-            outage: Duration::from_secs(60),
-        };
-        Dialer::start(settings, &self.identity(name)).unwrap().0
-    }
-}
-
-/// Pages are not looked for.
-fn pages() -> Arc<Source> {
-    Source::new(SourceSettings {
-        packers: None,
-        width: Width::All,
-        direct: false,
-        channels: 0,
-        key: [0; 16],
-        ram: None,
-    })
-}
+use self::world::*;
 
 fn open(live: &Arc<Live>, target: &str) -> UnixStream {
     let (near, far) = UnixStream::pair().unwrap();

@@ -1,0 +1,341 @@
+//! A guest's pages from a source's tap to a target's RAM or QEMU, on the loopback interface, with streams that are made up.
+
+mod world;
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::ops::Range;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use skein_agent::Tap;
+use skein_handover::MigrationId;
+use skein_qemu_stream::main::{Entry, entry};
+use skein_qemu_stream::multifd::Canonical;
+use skein_transfer::Width;
+use skein_transfer::pages::{FindRam, Packers, Ram, RamError, Source, SourceSettings, Target};
+
+use self::world::*;
+
+const PAGE: usize = 4096;
+const PAGES: usize = 1500;
+const DEVICES: &[u8] = b"\x04devices' state, of which nobody knows how long it is";
+
+/// A guest's RAM.
+#[derive(Clone)]
+struct FakeRam {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    /// Writes that are done wrong from now on.
+    wrong: Arc<AtomicU64>,
+}
+
+impl FakeRam {
+    fn new(bytes: Vec<u8>) -> FakeRam {
+        FakeRam { bytes: Arc::new(Mutex::new(bytes)), wrong: Arc::default() }
+    }
+
+    fn find(&self) -> FindRam {
+        let ram = self.clone();
+        Box::new(move |info| match &info.name[..] {
+            "pc.ram" => Ok(Box::new(ram.clone())),
+            _ => Err(RamError("it is private".into())),
+        })
+    }
+}
+
+impl Ram for FakeRam {
+    fn bytes(&self) -> u64 {
+        self.bytes.lock().unwrap().len() as u64
+    }
+
+    fn populate(&self, _: u64, _: u64) -> Result<(), RamError> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), RamError> {
+        let mut bytes = self.bytes.lock().unwrap();
+        bytes[offset as usize..][..data.len()].copy_from_slice(data);
+        if self.wrong.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+            bytes[offset as usize + 77] ^= 1;
+        }
+        Ok(())
+    }
+
+    fn zero(&self, offset: u64, bytes: u64) -> Result<(), RamError> {
+        self.write(offset, &vec![0; bytes as usize])
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), RamError> {
+        out.copy_from_slice(&self.bytes.lock().unwrap()[offset as usize..][..out.len()]);
+        Ok(())
+    }
+
+    fn touched(&self) -> Result<Vec<Range<u64>>, RamError> {
+        // As QEMU may have left something there.
+        Ok(vec![0..PAGE as u64])
+    }
+}
+
+/// A QEMU's connections, and what its guest's RAM is at the end.
+struct Recorded {
+    main: Vec<u8>,
+    channels: Vec<Vec<u8>>,
+    ram: Vec<u8>,
+    /// What of `main` and `channels` is not pages of `pc.ram`: what a QEMU whose RAM is written directly is to get.
+    rest: Vec<Vec<u8>>,
+}
+
+/// Content of version `version` of a page: zeros, noise, or text.
+fn content(page: usize, version: usize) -> Vec<u8> {
+    let mut state = (page * 31 + version * 1009 + 1) as u64;
+    match (page / 7 + version) % 4 {
+        0 => vec![0; PAGE],
+        1 => std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+        .take(PAGE)
+        .collect(),
+        _ => format!("page {page} of version {version}; ").bytes().cycle().take(PAGE).collect(),
+    }
+}
+
+fn word(flags: u64) -> Vec<u8> {
+    flags.to_be_bytes().to_vec()
+}
+
+/// Three rounds over a guest's RAM: on the main channel alone, or by `channels` of multifd.
+fn recorded(channels: usize) -> Recorded {
+    let mut ram = vec![0; PAGES * PAGE];
+    ram[..8].copy_from_slice(b"leftover");
+    let (mut main, mut direct) = (Vec::new(), Vec::new());
+    let mut both = |bytes: &[u8], of_pages: bool| {
+        main.extend_from_slice(bytes);
+        if !of_pages {
+            direct.extend_from_slice(bytes);
+        }
+    };
+    both(b"QEVM\0\0\0\x03\x07\0\0\0\x0bpc-q35-10.0", false);
+    let vga = b"vga";
+    both(b"\x01\0\0\0\x01\x03ram\0\0\0\0\0\0\0\x04", false);
+    both(&word((PAGES * PAGE + PAGE) as u64 | 0x004), false);
+    both(&[&b"\x06pc.ram"[..], &((PAGES * PAGE) as u64).to_be_bytes()].concat(), false);
+    both(&[&b"\x03"[..], vga, &(PAGE as u64).to_be_bytes()].concat(), false);
+    let flush = if channels > 0 { word(0x200) } else { Vec::new() };
+    both(&[&flush[..], &word(0x010), b"\x7e\0\0\0\x01"].concat(), false);
+    let mut streams: Vec<(Vec<u8>, Vec<u8>)> = (0..channels)
+        .map(|id| {
+            let mut init = [&[0x11, 0x22, 0x33, 0x44, 0, 0, 0, 1][..], &[0; 56]].concat();
+            init[24] = id as u8;
+            (init.clone(), init)
+        })
+        .collect();
+    let mut number = 0;
+    let mut packet = |flags, normal: &[usize], zero: &[usize], version| {
+        number += 1;
+        let offsets = |pages: &[usize]| pages.iter().map(|page| (page * PAGE) as u64).collect();
+        let header = Canonical {
+            flags,
+            pages_alloc: if flags == 1 { 0 } else { 128 },
+            next_packet_size: (normal.len() * PAGE) as u32,
+            packet_num: number,
+            block: if flags == 1 { String::new() } else { "pc.ram".into() },
+            normal: offsets(normal),
+            zero: offsets(zero),
+        };
+        let mut bytes = header.header().unwrap().to_vec();
+        normal.iter().for_each(|page| bytes.extend(content(*page, version)));
+        bytes
+    };
+    let sync = |streams: &mut Vec<(Vec<u8>, Vec<u8>)>,
+                packet: &mut dyn FnMut(u32, &[usize], &[usize], usize) -> Vec<u8>| {
+        for (all, rest) in streams {
+            let bytes = packet(1, &[], &[], 0);
+            all.extend(&bytes);
+            rest.extend(&bytes);
+        }
+    };
+    sync(&mut streams, &mut packet);
+    for version in 0..3 {
+        let last = version == 2;
+        both(&[if last { 3 } else { 2 }, 0, 0, 0, 1], false);
+        // All pages at first, then some; never the first, whose leftover a zero has to go over in the last round.
+        let sent: Vec<usize> =
+            (0..PAGES).filter(|page| if *page == 0 { last } else { page % (1 + version * 3) == 0 }).collect();
+        let content = |page| if page == 0 { vec![0; PAGE] } else { content(page, version) };
+        for page in &sent {
+            ram[page * PAGE..][..PAGE].copy_from_slice(&content(*page));
+        }
+        let is_zero = |page: &&usize| content(**page).iter().all(|byte| *byte == 0);
+        if channels > 0 {
+            let (zero, normal): (Vec<usize>, Vec<usize>) = sent.iter().partition(is_zero);
+            for (nth, pages) in normal.chunks(100).enumerate() {
+                let zero = zero.chunks(28).nth(nth).unwrap_or_default();
+                streams[nth % channels].0.extend(packet(0, pages, zero, version));
+            }
+            for (nth, pages) in zero.chunks(28).enumerate().skip(normal.chunks(100).len()) {
+                streams[nth % channels].0.extend(packet(0, &[], pages, version));
+            }
+            sync(&mut streams, &mut packet);
+            both(&word(0x200), false);
+        } else {
+            for (nth, page) in sent.iter().enumerate() {
+                let (name, offset) = ((nth == 0).then_some("pc.ram"), (page * PAGE) as u64);
+                if is_zero(&page) {
+                    both(&entry(Entry::Zero, name, offset).unwrap(), true);
+                } else {
+                    both(&entry(Entry::Page, name, offset).unwrap(), true);
+                    both(&content(*page), true);
+                }
+            }
+        }
+        // The other block's page goes to QEMU, whoever writes pc.ram.
+        both(&entry(Entry::Page, Some("vga"), 0).unwrap(), false);
+        both(&vec![version as u8 + 1; PAGE], false);
+        both(&[&word(0x010)[..], b"\x7e\0\0\0\x01"].concat(), false);
+    }
+    both(DEVICES, false);
+    let (all, rest): (Vec<_>, Vec<_>) = streams.into_iter().unzip();
+    Recorded { main, channels: all, ram, rest: [direct].into_iter().chain(rest).collect() }
+}
+
+struct Outcome {
+    /// What the target's QEMU got, main first.
+    got: Vec<Vec<u8>>,
+    source: Arc<Source>,
+}
+
+/// Carries recorded connections from a tap to a landing.
+fn carry(recorded: &Recorded, packs: bool, source: Option<&FakeRam>, target: Option<&FakeRam>) -> Outcome {
+    let world = World::new();
+    let (a, b) = world.pair();
+    let id = MigrationId(5);
+    let pages = Source::new(SourceSettings {
+        packers: packs.then(|| Arc::new(Packers::start(2, || ()).unwrap())),
+        width: Width::All,
+        direct: target.is_some(),
+        channels: recorded.channels.len() as u16,
+        key: [9; 16],
+        ram: source.map(FakeRam::find),
+    });
+    let (tap_path, landing) = (world.path("tap.sock"), world.path("landing.sock"));
+    b.peers.landings().open(id, "a", &landing, Target::new(target.map(FakeRam::find)));
+    let listener = UnixListener::bind(&landing).unwrap();
+    let tap = Tap::start(&tap_path, &a.peers, "b", id, pages.clone(), &[]).unwrap();
+    let streams: Vec<&Vec<u8>> = [&recorded.main].into_iter().chain(&recorded.channels).collect();
+    let got = thread::scope(|scope| {
+        for bytes in &streams {
+            let mut socket = UnixStream::connect(&tap_path).unwrap();
+            scope.spawn(move || {
+                // It may be broken off.
+                if bytes.chunks(100_001).try_for_each(|part| socket.write_all(part)).is_ok() {
+                    let _ = socket.shutdown(Shutdown::Write);
+                }
+                let _ = socket.read(&mut [0]);
+            });
+        }
+        let reading: Vec<_> = streams
+            .iter()
+            .map(|_| {
+                let (mut socket, _) = listener.accept().unwrap();
+                scope.spawn(move || {
+                    socket.set_read_timeout(Some(20 * SECOND)).unwrap();
+                    let mut got = Vec::new();
+                    let _ = socket.read_to_end(&mut got);
+                    got
+                })
+            })
+            .collect();
+        let got: Vec<Vec<u8>> = reading.into_iter().map(|thread| thread.join().unwrap()).collect();
+        // Writers of connections that were broken off wait for their ends.
+        drop(tap);
+        got
+    });
+    Outcome { got, source: pages }
+}
+
+/// By what each connection begins with: they land in the order in which they were made.
+fn assert_same(got: &[Vec<u8>], expected: &[Vec<u8>]) {
+    assert_eq!(got.len(), expected.len());
+    for (nth, (got, expected)) in got.iter().zip(expected).enumerate() {
+        let differ = got.iter().zip(expected).position(|(a, b)| a != b);
+        assert!(got == expected, "connection {nth}: {} bytes of {}, differ at {differ:?}", got.len(), expected.len());
+    }
+}
+
+#[test]
+fn qemu_gets_exactly_what_was_sent_where_its_ram_is_not_written() {
+    for (channels, packs) in [(0, true), (0, false), (3, true), (3, false)] {
+        let recorded = recorded(channels);
+        let outcome = carry(&recorded, packs, None, None);
+        let sent: Vec<Vec<u8>> = [recorded.main.clone()].into_iter().chain(recorded.channels.clone()).collect();
+        assert_same(&outcome.got, &sent);
+        let counts = outcome.source.counts();
+        assert!(
+            counts.pages > PAGES as u64
+                && counts.zero_pages + counts.packed_pages + counts.stored_pages == counts.pages
+        );
+        assert!(packs || counts.packed_pages == 0);
+    }
+}
+
+#[test]
+fn pages_are_written_into_the_ram_and_qemu_gets_the_rest() {
+    for (channels, packs) in [(0, true), (0, false), (1, true), (4, true), (4, false)] {
+        let recorded = recorded(channels);
+        let mut before = vec![0; PAGES * PAGE];
+        before[..8].copy_from_slice(b"leftover");
+        let ram = FakeRam::new(before);
+        let outcome = carry(&recorded, packs, None, Some(&ram));
+        assert_eq!(outcome.source.failed(), None);
+        assert_eq!(outcome.source.is_direct(), Some(true));
+        let differ = differing(&ram, &recorded.ram);
+        assert!(differ.is_empty(), "{channels} channels: {differ:?}");
+        assert_same(&outcome.got, &recorded.rest);
+    }
+}
+
+fn differing(ram: &FakeRam, expected: &[u8]) -> Vec<usize> {
+    let ram = ram.bytes.lock().unwrap();
+    (0..PAGES).filter(|page| ram[page * PAGE..][..PAGE] != expected[page * PAGE..][..PAGE]).collect()
+}
+
+#[test]
+fn what_differs_is_sent_again_from_the_guests_ram() {
+    for channels in [0, 2] {
+        let recorded = recorded(channels);
+        let (source, target) = (FakeRam::new(recorded.ram.clone()), FakeRam::new(vec![0; PAGES * PAGE]));
+        target.wrong.store(3, Ordering::SeqCst);
+        let outcome = carry(&recorded, true, Some(&source), Some(&target));
+        assert_eq!(outcome.source.failed(), None);
+        assert!(differing(&target, &recorded.ram).is_empty());
+        assert!(outcome.source.counts().repaired_pages > 0);
+        assert!(outcome.got[0].ends_with(DEVICES));
+    }
+}
+
+#[test]
+fn what_differs_and_cannot_be_mended_never_runs() {
+    let recorded = recorded(2);
+    // Nothing that is written at the target is right; and the guest's RAM cannot be read at the source, or can.
+    for readable in [false, true] {
+        let (source, target) = (FakeRam::new(recorded.ram.clone()), FakeRam::new(vec![0; PAGES * PAGE]));
+        target.wrong.store(u64::MAX, Ordering::SeqCst);
+        let outcome = carry(&recorded, true, readable.then_some(&source), Some(&target));
+        let why = outcome.source.failed().expect("it failed");
+        assert!(why.contains("differs"), "{why}");
+        assert!(!outcome.got[0].ends_with(DEVICES), "QEMU got no device's state");
+    }
+}
+
+#[test]
+fn a_target_that_is_short_of_ram_gets_the_pages_through_qemu() {
+    let recorded = recorded(2);
+    let short = FakeRam::new(vec![0; (PAGES - 1) * PAGE]);
+    let outcome = carry(&recorded, true, None, Some(&short));
+    assert_eq!(outcome.source.is_direct(), Some(false));
+    let sent: Vec<Vec<u8>> = [recorded.main.clone()].into_iter().chain(recorded.channels.clone()).collect();
+    assert_same(&outcome.got, &sent);
+}
