@@ -20,10 +20,6 @@ impl Ram for GuestRam {
         self.0.bytes()
     }
 
-    fn populate(&self, offset: u64, bytes: u64) -> Result<(), RamError> {
-        self.0.populate(offset, bytes).map_err(failed)
-    }
-
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), RamError> {
         self.0.write(offset, data).map_err(failed)
     }

@@ -50,10 +50,6 @@ impl Ram for FakeRam {
         self.bytes.lock().unwrap().len() as u64
     }
 
-    fn populate(&self, _: u64, _: u64) -> Result<(), RamError> {
-        Ok(())
-    }
-
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), RamError> {
         let mut bytes = self.bytes.lock().unwrap();
         bytes[offset as usize..][..data.len()].copy_from_slice(data);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use skein_core::StreamId;
 use skein_pages::packing::Unpacker;
 use skein_pages::record::{self, BatchHead, Decoder, Note, Record};
@@ -14,13 +14,16 @@ use super::target::{Failed, Target};
 
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
+/// What is read again at once: it is in the core's cache then.
+const SCRATCH_BYTES: usize = 16 * PAGE_BYTES;
+
 /// Takes one stream apart.
 pub(crate) struct Placer {
     target: Arc<Target>,
     stream: StreamId,
     decoder: Decoder,
     unpacker: Option<Unpacker>,
-    scratch: Box<[u8; PAGE_BYTES]>,
+    scratch: Vec<u8>,
     barriers: u32,
     /// The source has sent all pages; what follows on this stream waits for those of the others.
     complete: Option<Complete>,
@@ -48,7 +51,7 @@ impl Placer {
             stream,
             decoder: Decoder::default(),
             unpacker: None,
-            scratch: Box::new([0; PAGE_BYTES]),
+            scratch: vec![0; SCRATCH_BYTES],
             barriers: 0,
             complete: None,
         }
@@ -124,22 +127,40 @@ impl Placer {
                 unpacker.unpack(head.packing, pages, packed).map_err(told)?
             }
         };
-        let mut unpacked = unpacked.chunks_exact(PAGE_BYTES);
-        let mut stored = Stored::new(stored);
+        let mut unpacked = unpacked;
+        let mut stored = Stored(stored.into());
         match &head.form {
             Form::Direct(place) => {
                 let blocks = self.target.blocks().ok_or("pages come before it was said of which RAM")?;
-                blocks.populate(place, &head.kinds)?;
-                let mut torn = [0; PAGE_BYTES];
-                let mut places = place.pages();
-                for kind in &head.kinds {
-                    let page = places.next().expect("as many pages as kinds");
-                    let content = match kind {
-                        Kind::Zero => None,
-                        Kind::Packed => unpacked.next(),
-                        Kind::Stored => Some(stored.next(&mut torn)),
-                    };
-                    blocks.place(place.block, page, self.barriers, content, &mut self.scratch)?;
+                let mut left = &head.kinds[..];
+                for run in &place.runs {
+                    let (kinds, later) = left.split_at(usize::from(run.pages));
+                    left = later;
+                    let mut page = run.first;
+                    for alike in kinds.chunk_by(|a, b| a == b) {
+                        let mut pages = alike.len();
+                        while pages > 0 {
+                            let placed = match alike[0] {
+                                Kind::Zero => {
+                                    blocks.place_zero(place.block, page, self.barriers)?;
+                                    1
+                                }
+                                Kind::Packed => {
+                                    let (content, later) = unpacked.split_at(pages * PAGE_BYTES);
+                                    unpacked = later;
+                                    blocks.place(place.block, page, self.barriers, content, &mut self.scratch)?;
+                                    pages
+                                }
+                                Kind::Stored => {
+                                    let content = stored.next(pages);
+                                    blocks.place(place.block, page, self.barriers, &content, &mut self.scratch)?;
+                                    content.len() / PAGE_BYTES
+                                }
+                            };
+                            page += placed as u32;
+                            pages -= placed;
+                        }
+                    }
                 }
             }
             Form::Content | Form::Entries { .. } => {
@@ -151,8 +172,12 @@ impl Placer {
                     out.extend(heads.as_mut().and_then(Iterator::next));
                     match kind {
                         Kind::Zero => out.push_back(Bytes::from_static(&ZEROS)),
-                        Kind::Packed => out.extend(unpacked.next().map(Bytes::copy_from_slice)),
-                        Kind::Stored => stored.pass_on(out),
+                        Kind::Packed => {
+                            let (content, later) = unpacked.split_at(PAGE_BYTES);
+                            unpacked = later;
+                            out.push_back(Bytes::copy_from_slice(content));
+                        }
+                        Kind::Stored => stored.pass_on(|part| out.push_back(part)),
                     }
                 }
             }
@@ -178,50 +203,36 @@ fn told(error: impl std::fmt::Display) -> Failed {
 }
 
 /// Pages in the pieces in which they came.
-struct Stored {
-    pieces: VecDeque<Bytes>,
-    current: Bytes,
-}
+struct Stored(VecDeque<Bytes>);
 
 impl Stored {
-    fn new(pieces: Vec<Bytes>) -> Stored {
-        Stored { pieces: pieces.into(), current: Bytes::new() }
+    /// The next pages: up to so many that are in one piece, or one that was torn.
+    fn next(&mut self, pages: usize) -> Bytes {
+        let front = self.front();
+        let whole = (front.len() / PAGE_BYTES).min(pages);
+        if whole > 0 {
+            return front.split_to(whole * PAGE_BYTES);
+        }
+        let mut torn = BytesMut::with_capacity(PAGE_BYTES);
+        self.pass_on(|part| torn.extend_from_slice(&part));
+        torn.freeze()
     }
 
-    /// The next page; one that was torn is put together in `torn`.
-    fn next<'a>(&'a mut self, torn: &'a mut [u8; PAGE_BYTES]) -> &'a [u8] {
-        self.refill();
-        let front = self.pieces.front_mut().expect("as many pages as the head says");
-        if front.len() >= PAGE_BYTES {
-            self.current = front.split_to(PAGE_BYTES);
-            return &self.current;
-        }
-        let mut done = 0;
-        while done < PAGE_BYTES {
-            self.refill();
-            let front = self.pieces.front_mut().expect("as many pages as the head says");
-            let part = front.split_to(front.len().min(PAGE_BYTES - done));
-            torn[done..done + part.len()].copy_from_slice(&part);
-            done += part.len();
-        }
-        torn
-    }
-
-    /// The next page, as it is.
-    fn pass_on(&mut self, out: &mut VecDeque<Bytes>) {
+    /// The parts of the next page.
+    fn pass_on(&mut self, mut to: impl FnMut(Bytes)) {
         let mut left = PAGE_BYTES;
         while left > 0 {
-            self.refill();
-            let front = self.pieces.front_mut().expect("as many pages as the head says");
+            let front = self.front();
             let part = front.split_to(front.len().min(left));
             left -= part.len();
-            out.push_back(part);
+            to(part);
         }
     }
 
-    fn refill(&mut self) {
-        while self.pieces.front().is_some_and(Bytes::is_empty) {
-            self.pieces.pop_front();
+    fn front(&mut self) -> &mut Bytes {
+        while self.0.front().is_some_and(Bytes::is_empty) {
+            self.0.pop_front();
         }
+        self.0.front_mut().expect("as many pages as the head says")
     }
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use skein_core::StreamId;
-use skein_pages::ledger::{Digest, Key, REGION_PAGES, RegionId};
+use skein_pages::ledger::{Digest, Key, REGION_PAGES, RegionGuard, RegionId};
 use skein_pages::record::{BLOCKS_MAX, BlockInfo, NOTE_REGIONS_MAX, Note};
-use skein_pages::{Kind, Ledger, PAGE_BYTES, Place};
+use skein_pages::{Ledger, PAGE_BYTES};
 use thiserror::Error;
 
 /// Who waits looks so often whether its stream was torn down.
@@ -28,8 +28,6 @@ pub struct RamError(pub String);
 pub trait Ram: Send + Sync {
     /// Its length.
     fn bytes(&self) -> u64;
-    /// Has memory found for a part of it that is to be written to, all at once.
-    fn populate(&self, offset: u64, bytes: u64) -> Result<(), RamError>;
     /// Writes into it.
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), RamError>;
     /// Fills a part of it with zeros.
@@ -178,39 +176,49 @@ impl Blocks {
         self.ram.get(&number).ok_or_else(|| "the source's agent sends pages of RAM that is not mapped here".into())
     }
 
-    /// Has memory found for those of these pages that hold something.
-    pub(super) fn populate(&self, place: &Place, kinds: &[Kind]) -> Result<(), Failed> {
-        let ram = &self.ram(place.block)?.ram;
-        let holds = |(page, kind): (u32, &Kind)| (*kind != Kind::Zero).then_some(page);
-        let place = Place::new(place.block, place.pages().zip(kinds).filter_map(holds));
-        let page = PAGE_BYTES as u64;
-        let populated = place
-            .runs
-            .iter()
-            .try_for_each(|run| ram.populate(u64::from(run.first) * page, u64::from(run.pages) * page));
-        populated.map_err(not_written)
-    }
-
-    /// Writes a page into the guest's RAM if it is newer than what is there. `content`: none: zeros. `scratch`: for reading
-    /// it again.
+    /// Writes pages in a row into the guest's RAM where they are newer than what is there.
     ///
-    /// The region stays locked meanwhile: two versions of a page may arrive on two streams at once.
+    /// A region stays locked meanwhile: two versions of a page may arrive on two streams at once. `scratch`: for reading
+    /// them again.
     pub(super) fn place(
         &self,
         number: u16,
-        page: u32,
+        first: u32,
         version: u32,
-        content: Option<&[u8]>,
-        scratch: &mut [u8; PAGE_BYTES],
+        mut content: &[u8],
+        scratch: &mut [u8],
     ) -> Result<(), Failed> {
-        let block = self.ram(number)?;
-        let mut region = self.ledger.region(number, page).map_err(|error| error.to_string())?;
-        let (at, offset) = (page as usize % REGION_PAGES, u64::from(page) * PAGE_BYTES as u64);
-        let mark = |content: Option<&[u8]>| self.ledger.mark(number, page, version, content);
-        if !region.is_newer(at, version) {
-            return Ok(());
+        let ram = &self.ram(number)?.ram;
+        let mut page = first;
+        while !content.is_empty() {
+            let mut region = self.region(number, page)?;
+            let at = page as usize % REGION_PAGES;
+            let pages = (content.len() / PAGE_BYTES).min(REGION_PAGES - at).min(scratch.len() / PAGE_BYTES);
+            let is_newer = region.is_newer(at, version);
+            let run = (1..pages).take_while(|nth| region.is_newer(at + nth, version) == is_newer).count() + 1;
+            let (now, later) = content.split_at(run * PAGE_BYTES);
+            if is_newer {
+                let offset = u64::from(page) * PAGE_BYTES as u64;
+                ram.write(offset, now).map_err(not_written)?;
+                // What is compared is what the RAM holds, not what was to be written.
+                let held = &mut scratch[..now.len()];
+                ram.read(offset, held).map_err(not_written)?;
+                for (nth, held) in held.chunks_exact(PAGE_BYTES).enumerate() {
+                    region.set(at + nth, version, self.ledger.mark(number, page + nth as u32, version, Some(held)));
+                }
+            }
+            content = later;
+            page += run as u32;
         }
-        let Some(content) = content else {
+        Ok(())
+    }
+
+    /// The same of a page of zeros.
+    pub(super) fn place_zero(&self, number: u16, page: u32, version: u32) -> Result<(), Failed> {
+        let block = self.ram(number)?;
+        let mut region = self.region(number, page)?;
+        let (at, offset) = (page as usize % REGION_PAGES, u64::from(page) * PAGE_BYTES as u64);
+        if region.is_newer(at, version) {
             let is_zero = match region.version(at) {
                 Some(before) => region.mark(at) == self.ledger.mark(number, page, before, None),
                 None => !block.touched.iter().any(|touched| touched.contains(&offset)),
@@ -219,14 +227,13 @@ impl Blocks {
             if !is_zero {
                 block.ram.zero(offset, PAGE_BYTES as u64).map_err(not_written)?;
             }
-            region.set(at, version, mark(None));
-            return Ok(());
-        };
-        block.ram.write(offset, content).map_err(not_written)?;
-        // What is compared is what the RAM holds, not what was to be written.
-        block.ram.read(offset, scratch).map_err(not_written)?;
-        region.set(at, version, mark(Some(scratch)));
+            region.set(at, version, self.ledger.mark(number, page, version, None));
+        }
         Ok(())
+    }
+
+    fn region(&self, number: u16, page: u32) -> Result<RegionGuard<'_>, Failed> {
+        self.ledger.region(number, page).map_err(|error| error.to_string())
     }
 }
 
