@@ -203,7 +203,8 @@ pub fn end_text(migration: &Migration) -> String {
             let copied = match &migration.copy {
                 Some(copy) => {
                     let rounds = count(usize::try_from(copy.round).unwrap_or(usize::MAX), "round");
-                    format!("; {} copied in {rounds}", about_bytes(copy.transferred_bytes))
+                    let wire = wire_words(copy).map(|words| format!(", {words}")).unwrap_or_default();
+                    format!("; {} copied in {rounds}{wire}", about_bytes(copy.transferred_bytes))
                 }
                 None => String::new(),
             };
@@ -254,6 +255,7 @@ fn rate_words(copy: &Copy, nics: &[(String, f64)], stopped: bool) -> String {
         (rate, true) => vec![bps(rate as f64)],
         (rate, false) => vec![format!("{} ({nics})", bps(rate as f64))],
     };
+    words.extend(wire_words(copy));
     // A guest that stands still dirties nothing any more.
     if copy.bits_per_s > 0 && !stopped {
         words.extend(
@@ -266,6 +268,13 @@ fn rate_words(copy: &Copy, nics: &[(String, f64)], stopped: bool) -> String {
         });
     }
     words.join(", ")
+}
+
+/// `57 % of it on the wire`; none if next to nothing is saved.
+fn wire_words(copy: &Copy) -> Option<String> {
+    let pages = copy.pages.as_ref().filter(|pages| pages.pages > 0)?;
+    let share = pages.wire_bytes() as f64 / pages.guest_bytes() as f64;
+    (share < 0.99).then(|| format!("{:.0} % of it on the wire", share * 100.0))
 }
 
 /// What each NIC carries, over all its paths.

@@ -13,7 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use skein_api::{
-    Copy, LogEntry, LoggedEvent, Migration, Path as MigrationPath, Reply, Request, Vm, VmState, read_line, write_line,
+    Copy, LogEntry, LoggedEvent, Migration, Pages, Path as MigrationPath, Reply, Request, Vm, VmState, read_line,
+    write_line,
 };
 use skein_handover::{Event, MigrationId, Outcome, Report, Role, SourcePhase, Stage, TargetPhase, Why};
 
@@ -218,7 +219,18 @@ pub fn copy(round: u64, remaining_mib: u64) -> Copy {
         dirty_bytes_per_s: 21_000_000,
         bits_per_s: 1_883_000_000,
         expected_downtime_ms: Some(42),
-        pages: None,
+        pages: Some(Pages {
+            direct: Some(true),
+            pages: 1 << 20,
+            zero_pages: 200 << 10,
+            packed_pages: 600 << 10,
+            packed_bytes: 700 << 20,
+            stored_pages: 224 << 10,
+            other_bytes: 3 << 20,
+            packing_us: 4_200_000,
+            zstd_level: Some(1),
+            ..Pages::default()
+        }),
     }
 }
 
