@@ -70,7 +70,7 @@ impl Ram for FakeRam {
 
     fn touched(&self) -> Result<Vec<Range<u64>>, RamError> {
         // As QEMU may have left something there.
-        Ok(vec![0..PAGE as u64])
+        Ok([0..PAGE as u64].into())
     }
 }
 
@@ -101,6 +101,9 @@ fn content(page: usize, version: usize) -> Vec<u8> {
 fn word(flags: u64) -> Vec<u8> {
     flags.to_be_bytes().to_vec()
 }
+
+/// Of flags, pages with content, pages of zeros, and their version.
+type MakePacket<'a> = dyn FnMut(u32, &[usize], &[usize], usize) -> Vec<u8> + 'a;
 
 /// Three rounds over a guest's RAM: on the main channel alone, or by `channels` of multifd.
 fn recorded(channels: usize) -> Recorded {
@@ -145,8 +148,7 @@ fn recorded(channels: usize) -> Recorded {
         normal.iter().for_each(|page| bytes.extend(content(*page, version)));
         bytes
     };
-    let sync = |streams: &mut Vec<(Vec<u8>, Vec<u8>)>,
-                packet: &mut dyn FnMut(u32, &[usize], &[usize], usize) -> Vec<u8>| {
+    let sync = |streams: &mut Vec<(Vec<u8>, Vec<u8>)>, packet: &mut MakePacket<'_>| {
         for (all, rest) in streams {
             let bytes = packet(1, &[], &[], 0);
             all.extend(&bytes);

@@ -241,7 +241,7 @@ impl Decoder {
     ///
     /// # Errors
     /// There is none; nothing that follows can be understood.
-    pub fn next(&mut self) -> Result<Option<Record>, RecordError> {
+    pub fn record(&mut self) -> Result<Option<Record>, RecordError> {
         if self.is_opaque {
             return Ok(self.input.pop().map(Record::Bytes));
         }
@@ -260,7 +260,7 @@ impl Decoder {
             (OPAQUE, _) => {
                 self.input.skip(1);
                 self.is_opaque = true;
-                self.next()
+                self.record()
             }
             (BYTES | NOTE | BATCH, seen) if seen < if head[0] == BATCH { 10 } else { 5 } => Ok(None),
             (BYTES, _) => {
@@ -474,7 +474,7 @@ mod tests {
             let mut cuts = cuts.iter().cycle();
             while !rest.is_empty() {
                 decoder.push(rest.split_to((*cuts.next().unwrap()).min(rest.len())));
-                while let Some(record) = decoder.next().unwrap() {
+                while let Some(record) = decoder.record().unwrap() {
                     heard.push(record);
                 }
                 prop_assert!(decoder.waiting() < RECORD_BYTES_MAX);
@@ -506,7 +506,7 @@ mod tests {
             wire.insert(0, first);
             decoder.push(wire.into());
             for _ in 0..3000 {
-                match decoder.next() {
+                match decoder.record() {
                     Ok(Some(_)) => {}
                     Ok(None) | Err(_) => break,
                 }
@@ -518,10 +518,10 @@ mod tests {
     fn after_opaque_everything_is_for_qemu() {
         let mut decoder = Decoder::default();
         decoder.push([&opaque()[..], &[99, 1, 2]].concat().into());
-        let Some(Record::Bytes(bytes)) = decoder.next().unwrap() else { panic!() };
+        let Some(Record::Bytes(bytes)) = decoder.record().unwrap() else { panic!() };
         assert_eq!(bytes, &[99, 1, 2][..]);
         decoder.push(vec![OPAQUE].into());
-        assert!(matches!(decoder.next(), Ok(Some(Record::Bytes(bytes))) if bytes == &[OPAQUE][..]));
+        assert!(matches!(decoder.record(), Ok(Some(Record::Bytes(bytes))) if bytes == &[OPAQUE][..]));
     }
 
     #[test]

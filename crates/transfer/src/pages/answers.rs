@@ -30,7 +30,7 @@ impl Answers {
 
     /// What QEMU is to get goes to `out`.
     pub(crate) fn step(&mut self, out: &mut VecDeque<Bytes>) -> Result<(), String> {
-        while let Some(record) = self.decoder.next().map_err(|error| error.to_string())? {
+        while let Some(record) = self.decoder.record().map_err(|error| error.to_string())? {
             match record {
                 Record::Bytes(bytes) if !bytes.is_empty() => out.push_back(bytes),
                 Record::Bytes(_) => {}

@@ -78,7 +78,7 @@ impl Placer {
                 self.complete = None;
                 answers.push(record::note(&verdict).map_err(told)?);
             }
-            match self.decoder.next().map_err(told)? {
+            match self.decoder.record().map_err(told)? {
                 None => return Ok(Step::Done),
                 Some(Record::Bytes(bytes)) => out.extend((!bytes.is_empty()).then_some(bytes)),
                 Some(Record::Opaque) => {}

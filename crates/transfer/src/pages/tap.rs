@@ -12,7 +12,7 @@ const HELD_WAIT: u8 = 200;
 /// Bytes from the local socket.
 pub(crate) struct Tap<'a> {
     socket: &'a UnixStream,
-    /// Nobody shuts the socket down to free who waits for it: see [`crate::Live::open_held`].
+    /// Nobody shuts the socket down to free who waits for it: see [`crate::Live::open`].
     held: bool,
     /// The stream is of no more use.
     is_over: &'a dyn Fn() -> bool,
@@ -110,14 +110,16 @@ impl<'a> Tap<'a> {
 
     fn wait(&self) -> Result<(), Ended> {
         // A socket that is not held is shut down to free who reads it.
-        while self.held {
+        if !self.held {
+            return Ok(());
+        }
+        loop {
             match poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], PollTimeout::from(HELD_WAIT)) {
-                Ok(1..) => break,
+                Ok(1..) => return Ok(()),
                 Ok(_) if (self.is_over)() => return Err(Ended::Over),
                 Ok(_) | Err(nix::Error::EINTR) => {}
                 Err(error) => return Err(Ended::Broke(error.into())),
             }
         }
-        Ok(())
     }
 }
