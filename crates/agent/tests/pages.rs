@@ -70,7 +70,7 @@ impl Ram for FakeRam {
 
     fn touched(&self) -> Result<Vec<Range<u64>>, RamError> {
         // As QEMU may have left something there.
-        Ok([0..PAGE as u64].into())
+        Ok(std::iter::once(0..PAGE as u64).collect())
     }
 }
 
