@@ -176,16 +176,31 @@ impl Ledger {
         Ok(RegionGuard(region))
     }
 
-    /// Notes a page that is sent; an older one than is known is passed over.
+    /// Notes pages that are sent, with their contents; older ones than are known are passed over.
     ///
     /// # Errors
     /// There is no such page.
-    pub fn note(&self, block: u16, page: u32, version: u32, content: Option<&[u8]>) -> Result<(), LedgerError> {
-        let mark = self.mark(block, page, version, content);
-        let nth = page as usize % REGION_PAGES;
-        let mut region = self.region(block, page)?;
-        if region.is_newer(nth, version) {
-            region.set(nth, version, mark);
+    pub fn note<'a>(
+        &self,
+        block: u16,
+        version: u32,
+        pages: impl IntoIterator<Item = (u32, Option<&'a [u8]>)>,
+    ) -> Result<(), LedgerError> {
+        let mut locked: Option<(RegionId, RegionGuard<'_>)> = None;
+        for (page, content) in pages {
+            let (id, nth) = RegionId::of(block, page);
+            if locked.as_ref().is_none_or(|(other, _)| *other != id) {
+                // One lock at a time: the next is of any other region.
+                drop(locked.take());
+                locked = Some((id, self.region(block, page)?));
+            }
+            let Some((_, region)) = &mut locked else { continue };
+            if page >= self.pages(block) {
+                return Err(LedgerError::NoPage { block, page });
+            }
+            if region.is_newer(nth, version) {
+                region.set(nth, version, self.mark(block, page, version, content));
+            }
         }
         Ok(())
     }
@@ -265,7 +280,7 @@ mod tests {
     #[test]
     fn pages_that_are_not_there_are_errors() {
         for (block, page) in [(0, 1000), (1, 3), (2, 0), (u16::MAX, u32::MAX)] {
-            assert_eq!(ledger().note(block, page, 0, None), Err(LedgerError::NoPage { block, page }));
+            assert_eq!(ledger().note(block, 0, [(page, None)]), Err(LedgerError::NoPage { block, page }));
         }
     }
 
@@ -274,10 +289,10 @@ mod tests {
         let ledger = ledger();
         let mark = |page: u8| ledger.mark(0, 7, 1, Some(&[page; 4096]));
         for page in [1, 1, 2] {
-            ledger.note(0, 7, 1, Some(&[page; 4096])).unwrap();
+            ledger.note(0, 1, [(7, Some(&[page; 4096][..]))]).unwrap();
             assert_eq!(ledger.digest(), Digest(mark(1)));
         }
-        ledger.note(0, 7, 0, Some(&[2; 4096])).unwrap();
+        ledger.note(0, 0, [(7, Some(&[2; 4096][..]))]).unwrap();
         assert_eq!(ledger.digest(), Digest(mark(1)));
     }
 
@@ -292,7 +307,7 @@ mod tests {
             let sum = |notes: &[((u16, u32, u32), u8)]| {
                 let ledger = ledger();
                 for ((block, page, version), fill) in notes {
-                    ledger.note(*block, *page, *version, content(*fill).as_ref().map(|c| &c[..])).unwrap();
+                    ledger.note(*block, *version, [(*page, content(*fill).as_ref().map(|c| &c[..]))]).unwrap();
                 }
                 (ledger.digest(), ledger.digests())
             };

@@ -537,10 +537,9 @@ impl Intake<'_> {
     /// Pages that the target's agent writes itself.
     fn place(&mut self, direct: &Direct, batch: Batch, version: u32) -> Result<(), Stop> {
         let Form::Direct(place) = &batch.form else { unreachable!("only such pages are placed") };
-        for (nth, page) in place.pages().enumerate() {
-            let noted = direct.ledger.note(place.block, page, version, batch.page(nth));
-            noted.map_err(|error| format!("QEMU's stream makes no sense: {error}"))?;
-        }
+        let pages = place.pages().enumerate().map(|(nth, page)| (page, batch.page(nth)));
+        let noted = direct.ledger.note(place.block, version, pages);
+        noted.map_err(|error| format!("QEMU's stream makes no sense: {error}"))?;
         self.batch(batch)
     }
 
