@@ -5,6 +5,7 @@
 
 mod input;
 mod journal;
+mod pages;
 mod qemu_stream;
 mod records;
 mod session;
@@ -22,6 +23,7 @@ use skein_identity::{CertificateInfo, parse_pem};
 use skein_machine::{Definition, Fixed, GuestFacts, HostFacts, Hosts, ParseError, PathFacts, Problem, check, forecast};
 
 pub use journal::journal;
+pub use pages::pages;
 pub use qemu_stream::{qemu_main, qemu_multifd};
 pub use records::records;
 pub use session::session;
@@ -43,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     ("definition", definition),
     ("facts", facts),
     ("control", control),
+    ("pages", pages),
     ("qemu_main", qemu_main),
     ("qemu_multifd", qemu_multifd),
 ];
