@@ -303,7 +303,7 @@ mod tests {
             mut notes in proptest::collection::btree_map((0u16..2, 0u32..3, 0u32..4), 0u8..3, 1..40),
             seed: u64,
         ) {
-            let content = |fill: u8| (fill > 0).then(|| [fill; 64]);
+            let content = |fill: u8| (fill > 0).then_some([fill; 64]);
             let sum = |notes: &[((u16, u32, u32), u8)]| {
                 let ledger = ledger();
                 for ((block, page, version), fill) in notes {

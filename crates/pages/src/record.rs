@@ -521,7 +521,7 @@ mod tests {
         let Some(Record::Bytes(bytes)) = decoder.record().unwrap() else { panic!() };
         assert_eq!(bytes, &[99, 1, 2][..]);
         decoder.push(vec![OPAQUE].into());
-        assert!(matches!(decoder.record(), Ok(Some(Record::Bytes(bytes))) if bytes == &[OPAQUE][..]));
+        assert!(matches!(decoder.record(), Ok(Some(Record::Bytes(bytes))) if bytes == [OPAQUE][..]));
     }
 
     #[test]
