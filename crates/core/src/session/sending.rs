@@ -243,7 +243,7 @@ impl Session {
             .iter()
             .filter(|(_, c)| c.idle && c.kind == ConnectionKind::Data && self.may_pull(c))
             .filter(|(id, _)| {
-                self.turn.iter().any(|of| self.streams.get(of).is_some_and(|stream| self.is_for(**id, stream.width)))
+                self.turn.iter().any(|of| self.streams.get(of).is_none_or(|stream| self.is_for(**id, stream.width)))
             })
             .min_by(|(_, a), (_, b)| fullness(&a.path).total_cmp(&fullness(&b.path)))
             .map(|(id, _)| *id);
