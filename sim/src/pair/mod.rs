@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 use skein_core::session::OpenError;
-use skein_core::{Received, StreamId};
+use skein_core::{Received, StreamId, Width};
 
 use crate::rng::Rng;
 use crate::world::{ACCEPTOR, Applications, Config, DIALER, Do as Act, End, MS, Time, trace};
@@ -26,6 +26,8 @@ pub struct StreamSpec {
     pub halves: [HalfSpec; 2],
     /// Who resets it, and when.
     pub reset: Option<(End, Time)>,
+    /// What the bulk of who opens it may use.
+    pub width: Width,
 }
 
 impl StreamSpec {
@@ -33,7 +35,14 @@ impl StreamSpec {
     pub fn bulk(bytes: u64) -> StreamSpec {
         let half =
             |bytes| HalfSpec { bytes, write: Write::Bulk { piece: 256 << 10 }, finish_after: 0, read: Read::Eager };
-        StreamSpec { opener: DIALER, open_at: 0, name_bytes: 0, halves: [half(bytes), half(0)], reset: None }
+        StreamSpec {
+            opener: DIALER,
+            open_at: 0,
+            name_bytes: 0,
+            halves: [half(bytes), half(0)],
+            reset: None,
+            width: Width::All,
+        }
     }
 
     /// Messages from the dialling end, each sent back by the accepting end.
@@ -246,6 +255,7 @@ impl World {
         match self.ends[opener].session.open(&name) {
             Ok(id) => {
                 trace!(self, "end {opener} opens stream {stream} as {id:?}");
+                self.ends[opener].session.confine(id, self.apps.streams[stream].width);
                 self.add(opener, stream, id);
                 self.drain(opener);
             }

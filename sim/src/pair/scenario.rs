@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use skein_core::Settings;
+use skein_core::Width;
 use skein_core::limits::{GONE_TIME, OUTAGE_TIME};
 use skein_core::session::Ended;
 
@@ -134,6 +135,7 @@ impl Scenario {
                     name_bytes: if rng.percent(90) { 0 } else { rng.below(1000) as usize },
                     halves,
                     reset: rng.percent(15).then(|| (rng.below(2) as usize, rng.below(3 * S))),
+                    width: [Width::All, Width::All, Width::Path, Width::Connection][rng.below(4) as usize],
                 }
             })
             .collect();
