@@ -190,12 +190,19 @@ impl Session {
         if width == Width::All {
             return true;
         }
-        let Some(path) = self.paths.keys().find(|path| self.path_is_usable(**path)) else { return false };
-        let mut usable =
-            self.connections.iter().filter(|(_, c)| c.path == *path && c.kind == ConnectionKind::Data && c.is_usable());
+        // The first of the first path that is of use; one that is kept as a spare only if there is no other.
+        let usable = |path: PathId| {
+            let data = move |(_, c): &(&ConnectionId, &Connection)| {
+                c.path == path && c.kind == ConnectionKind::Data && c.is_usable()
+            };
+            self.connections.iter().filter(data).map(|(id, _)| *id)
+        };
+        let paths =
+            self.paths.iter().filter(|(path, _)| self.path_is_usable(**path) && usable(**path).next().is_some());
+        let Some((path, _)) = paths.min_by_key(|(_, state)| self.is_spare(state)) else { return false };
         match width {
-            Width::Connection => usable.next().is_some_and(|(first, _)| *first == id),
-            Width::All | Width::Path => usable.any(|(other, _)| *other == id),
+            Width::Connection => usable(*path).next() == Some(id),
+            Width::All | Width::Path => usable(*path).any(|other| other == id),
         }
     }
 
