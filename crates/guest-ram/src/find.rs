@@ -11,6 +11,7 @@ use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, major, minor};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 
+use crate::mapped::At;
 use crate::maps::{Backing, Unsuitable, backing};
 use crate::{Mapped, RamBlock};
 
@@ -156,10 +157,10 @@ pub fn map(pid: u32, block: &RamBlock) -> Result<Mapped, MapError> {
         Unsuitable::Scattered => MapError::Scattered(name()),
         Unsuitable::Malformed(line) => MapError::Maps { pid, source: io::Error::new(io::ErrorKind::InvalidData, line) },
     })?;
-    map_backing(&process, block, &backing)
+    map_backing(&process, block, &backing, At { pid, address: start })
 }
 
-fn map_backing(process: &OwnedFd, block: &RamBlock, backing: &Backing) -> Result<Mapped, MapError> {
+fn map_backing(process: &OwnedFd, block: &RamBlock, backing: &Backing, at: At) -> Result<Mapped, MapError> {
     let (name, path) = (|| block.name.clone(), || backing.path.clone());
     let open_error = |errno: Errno| MapError::Open { block: name(), path: path(), source: errno.into() };
 
@@ -193,7 +194,7 @@ fn map_backing(process: &OwnedFd, block: &RamBlock, backing: &Backing) -> Result
         return Err(MapError::Short { block: name(), path: path(), bytes, end });
     }
     let extent = backing.offset..backing.offset + block.used_bytes;
-    Mapped::new(file, extent, page_bytes).map_err(|source| MapError::Map { block: name(), source })
+    Mapped::new(file, extent, page_bytes, at).map_err(|source| MapError::Map { block: name(), source })
 }
 
 fn read_maps(process: &OwnedFd) -> io::Result<String> {
@@ -231,6 +232,8 @@ fn is(stat: &FileStat, backing: &Backing) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NOWHERE: At = At { pid: 0, address: 0 };
     use crate::mapping::Mapping;
     use std::os::unix::process::CommandExt;
     use std::process::Command;
@@ -340,9 +343,9 @@ mod tests {
         let inode = fstat(&other).unwrap().st_ino;
         assert_ne!(found.inode, inode);
         let stale = Backing { inode: u64::MAX, ..found.clone() };
-        let error = map_backing(&process, &block(address, PAGE), &stale).unwrap_err();
+        let error = map_backing(&process, &block(address, PAGE), &stale, NOWHERE).unwrap_err();
         assert!(matches!(error, MapError::Replaced { .. } | MapError::Open { .. }), "{error}");
-        assert!(map_backing(&process, &block(address, PAGE), &found).is_ok());
+        assert!(map_backing(&process, &block(address, PAGE), &found, NOWHERE).is_ok());
     }
 
     #[test]
@@ -353,7 +356,7 @@ mod tests {
         let process = open("/proc/self", OFlag::O_PATH, Mode::empty()).unwrap();
         let device = (major(stat.st_dev), minor(stat.st_dev));
         let backing = Backing { mapping: 0..1, offset: 0, device, inode: stat.st_ino, path: "/dev/zero".into() };
-        let error = map_backing(&process, &block(0, PAGE), &backing).unwrap_err();
+        let error = map_backing(&process, &block(0, PAGE), &backing, NOWHERE).unwrap_err();
         assert!(matches!(error, MapError::NotAFile { .. }), "{error}");
     }
 }

@@ -1,20 +1,21 @@
 //! A block's memory, mapped.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::unistd::{Whence, lseek};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::{Pid, Whence, lseek};
 
 use crate::mapping::Mapping;
 use crate::touched::Touched;
 use crate::words;
 
 /// What is looked at at once to see whether it is zero: fits a core's cache.
-const LOOK_BYTES: usize = 64 << 10;
+const LOOK_BYTES: usize = 16 << 10;
 /// The grain in which zeros are written: a guest's page.
 const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 /// Bytes of a page of a file in memory that is not of huge pages.
@@ -51,6 +52,21 @@ pub enum AccessError {
     /// The file cannot be read.
     #[error("reading the file of the guest's RAM")]
     File(#[source] io::Error),
+    /// QEMU's own memory cannot be read.
+    #[error("reading the guest's RAM in the memory of process {pid}")]
+    Process {
+        /// QEMU.
+        pid: u32,
+        /// Why: it has ended, or this process may not look into it.
+        source: io::Error,
+    },
+}
+
+/// Where a process has a block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct At {
+    pub(crate) pid: u32,
+    pub(crate) address: u64,
 }
 
 /// The memory of one block of a QEMU process, which that process and its guest go on using. Unmapped when dropped.
@@ -69,19 +85,21 @@ pub struct Mapped {
     page_bytes: u64,
     /// Fresh pages are best written through the file.
     by_file: bool,
+    /// The block in QEMU's memory.
+    at: At,
     /// Of the pages of the mapping, those for which there is memory, as far as this process has seen to it.
     touched: Touched,
 }
 
 impl Mapped {
     /// `extent` of `file` begins with a page of the file's; the file has the whole of its last page.
-    pub(crate) fn new(file: File, extent: Range<u64>, page_bytes: u64) -> io::Result<Self> {
+    pub(crate) fn new(file: File, extent: Range<u64>, page_bytes: u64, at: At) -> io::Result<Self> {
         let pages = (extent.end - extent.start).div_ceil(page_bytes);
         let bytes = usize::try_from(pages * page_bytes).map_err(|_| Errno::ENOMEM)?;
         let mapping = Mapping::shared(&file, extent.start, bytes)?;
         // Huge pages come with the advice on a mapping, and are faster yet.
         let by_file = page_bytes == PAGE_BYTES && !has_huge_pages_on_advice();
-        Ok(Self { mapping, file, extent, page_bytes, by_file, touched: Touched::new(pages as usize) })
+        Ok(Self { mapping, file, extent, page_bytes, by_file, at, touched: Touched::new(pages as usize) })
     }
 
     /// The block's size.
@@ -145,7 +163,7 @@ impl Mapped {
         Ok(())
     }
 
-    /// Whether `bytes` at `offset` are zero.
+    /// Whether `bytes` at `offset` are zero, by the file and not by the mapping.
     pub fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, AccessError> {
         self.look(offset, bytes, |_, seen| Ok(seen.chunks(ZEROS.len()).all(|page| page == &ZEROS[..page.len()])))
     }
@@ -187,20 +205,14 @@ impl Mapped {
 
     /// The parts for which there is memory, in order; all else is zero. Of huge pages of hugetlbfs, all.
     pub fn data_extents(&self) -> io::Result<Vec<Range<u64>>> {
-        let seek = |from: u64, whence| match lseek(&self.file, from as i64, whence) {
-            Ok(at) => Ok((at as u64).min(self.extent.end)),
-            // There is no data up to the end.
-            Err(Errno::ENXIO) => Ok(self.extent.end),
-            Err(errno) => Err(io::Error::from(errno)),
-        };
         let mut extents = Vec::new();
         let mut at = self.extent.start;
         loop {
-            let begin = seek(at, Whence::SeekData)?;
+            let begin = self.seek(at, Whence::SeekData)?;
             if begin >= self.extent.end {
                 return Ok(extents);
             }
-            at = seek(begin, Whence::SeekHole)?;
+            at = self.seek(begin, Whence::SeekHole)?;
             extents.push(begin - self.extent.start..at - self.extent.start);
         }
     }
@@ -216,8 +228,34 @@ impl Mapped {
         })
     }
 
-    /// Shows `bytes` at `offset` to `see`, piece after piece, each with its offset, until it says no. Whether it
-    /// never did.
+    /// Reads what QEMU has at `offset` of the block, in its own memory: the same bytes, if the mapping is what it should
+    /// be. Takes memory for a hole, as any access by QEMU.
+    ///
+    /// Needs what a debugger needs (ptrace(2), `PTRACE_MODE_ATTACH_REALCREDS`).
+    pub fn read_in_process(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
+        self.pages(offset, out.len() as u64)?;
+        let (At { pid, address }, len) = (self.at, out.len());
+        let remote = RemoteIoVec { base: (address + offset) as usize, len };
+        let read = process_vm_readv(Pid::from_raw(pid as i32), &mut [IoSliceMut::new(out)], &[remote]);
+        match read {
+            Ok(bytes) if bytes == len => Ok(()),
+            Ok(_) => Err(AccessError::Process { pid, source: io::ErrorKind::UnexpectedEof.into() }),
+            Err(errno) => Err(AccessError::Process { pid, source: errno.into() }),
+        }
+    }
+
+    /// Where data or a hole begins in the file from `from` on: the block's end, if not before.
+    fn seek(&self, from: u64, whence: Whence) -> io::Result<u64> {
+        match lseek(&self.file, from as i64, whence) {
+            Ok(at) => Ok((at as u64).min(self.extent.end)),
+            // There is no data up to the end.
+            Err(Errno::ENXIO) => Ok(self.extent.end),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Shows `bytes` at `offset` to `see`, piece after piece, each with its offset, until it says no; holes are passed
+    /// over. Whether it never did.
     fn look(
         &self,
         offset: u64,
@@ -225,17 +263,22 @@ impl Mapped {
         see: impl Fn(u64, &[u8]) -> Result<bool, AccessError>,
     ) -> Result<bool, AccessError> {
         self.pages(offset, bytes)?;
-        let mut buffer = [0; LOOK_BYTES];
-        let mut done = 0;
-        while done < bytes {
-            let piece = &mut buffer[..(bytes - done).min(LOOK_BYTES as u64) as usize];
-            self.read(offset + done, piece)?;
-            if !see(offset + done, piece)? {
+        let end = offset + bytes;
+        let mut at = offset;
+        loop {
+            let data = self.seek(self.extent.start + at, Whence::SeekData).map_err(AccessError::File)?;
+            at = at.max(data - self.extent.start);
+            if at >= end {
+                return Ok(true);
+            }
+            let mut buffer = [0; LOOK_BYTES];
+            let piece = &mut buffer[..(end - at).min(LOOK_BYTES as u64) as usize];
+            self.read_by_file(at, piece)?;
+            if !see(at, piece)? {
                 return Ok(false);
             }
-            done += piece.len() as u64;
+            at += piece.len() as u64;
         }
-        Ok(true)
     }
 
     /// The pages that have `bytes` at `offset`.
@@ -264,10 +307,14 @@ mod tests {
 
     /// A block of this size, two pages into a file in memory that has a page more.
     fn mapped(bytes: u64) -> (Mapped, File) {
+        // Where this process has it is known when it is mapped.
+        let nowhere = At { pid: std::process::id(), address: 0 };
         let file = File::from(memfd_create("test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap());
         let extent = 2 * PAGE..2 * PAGE + bytes;
         file.set_len(extent.end.next_multiple_of(PAGE) + PAGE).unwrap();
-        (Mapped::new(file.try_clone().unwrap(), extent, PAGE).unwrap(), file)
+        let mut mapped = Mapped::new(file.try_clone().unwrap(), extent, PAGE, nowhere).unwrap();
+        mapped.at.address = mapped.mapping.words().as_ptr() as u64;
+        (mapped, file)
     }
 
     fn taken(file: &File) -> u64 {
@@ -306,7 +353,7 @@ mod tests {
         mapped.read(9000, &mut out).unwrap();
         assert_eq!(&out, b"other");
         mapped.zero(9001, 3).unwrap();
-        for read in [Mapped::read, Mapped::read_by_file] {
+        for read in [Mapped::read, Mapped::read_by_file, Mapped::read_in_process] {
             read(&mapped, 9000, &mut out).unwrap();
             assert_eq!(&out, b"o\0\0\0r");
         }
@@ -324,6 +371,7 @@ mod tests {
                 mapped.write(offset, &data[..bytes]),
                 mapped.read(offset, &mut out),
                 mapped.read_by_file(offset, &mut out),
+                mapped.read_in_process(offset, &mut out),
                 mapped.zero(offset, bytes as u64),
                 mapped.populate(offset, bytes as u64),
                 mapped.is_zero(offset, bytes as u64).map(drop),
@@ -353,7 +401,7 @@ mod tests {
         let fifo = directory.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let fifo = nix::fcntl::open(&fifo, OFlag::O_RDWR, nix::sys::stat::Mode::empty()).unwrap();
-        let error = Mapped::new(File::from(fifo), 0..PAGE, PAGE).unwrap_err();
+        let error = Mapped::new(File::from(fifo), 0..PAGE, PAGE, At { pid: 1, address: 0 }).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::ENODEV as i32));
     }
 

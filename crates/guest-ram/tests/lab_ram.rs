@@ -84,7 +84,7 @@ fn pattern(bytes: u64, seed: u64) -> Vec<u8> {
 fn check(vm: &Vm, ram: &Mapped) {
     let (value, address) = LOADED;
     let mut seen = [0; 8];
-    for read in [Mapped::read, Mapped::read_by_file] {
+    for read in [Mapped::read, Mapped::read_by_file, Mapped::read_in_process] {
         read(ram, address, &mut seen).unwrap();
         assert_eq!(u64::from_le_bytes(seen), value, "what QEMU wrote");
     }
@@ -95,7 +95,7 @@ fn check(vm: &Vm, ram: &Mapped) {
         ram.write(at, data).unwrap();
         assert!(vm.memory(at, bytes) == data, "what QEMU sees of {bytes} bytes at {at}");
         let mut out = vec![0; data.len()];
-        for read in [Mapped::read, Mapped::read_by_file] {
+        for read in [Mapped::read, Mapped::read_by_file, Mapped::read_in_process] {
             read(ram, at, &mut out).unwrap();
             assert!(out == data);
         }
@@ -132,6 +132,7 @@ fn a_memfd() {
         let mut out = [0; 4];
         ram.read(20 * MIB, &mut out).unwrap();
         ram.write(30 * MIB, b"still").unwrap();
+        assert!(matches!(ram.read_in_process(20 * MIB, &mut [0]), Err(AccessError::Process { .. })));
         assert_eq!(&out, b"here");
     }
 }
