@@ -431,7 +431,8 @@ impl Manager {
             Input::Message(peer, Message::Report { id, report, why, detail }) => {
                 let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.peer == peer) else { return };
                 let Machine::Source(source) = &mut entry.machine else { return };
-                if why.is_some() {
+                // A target that was told to give up has nothing to say about why.
+                if why.is_some() && !detail.is_empty() {
                     entry.detail.clone_from(&detail);
                 }
                 if entry.told.report < Some(report) {

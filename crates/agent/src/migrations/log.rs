@@ -185,7 +185,10 @@ impl View {
             if let Some(summary) = &entry.summary {
                 migration.in_doubt = summary.in_doubt;
                 migration.stage = Some(summary.stage).filter(|_| !entry.over);
-                migration.detail.clone_from(&summary.detail);
+                // An event may be a moment ahead of the summary.
+                if !summary.detail.is_empty() {
+                    migration.detail.clone_from(&summary.detail);
+                }
             }
             migration.copy = entry.copy.or(migration.copy);
             return Some(migration);
