@@ -4,8 +4,8 @@
 //! file is made, and the thread halts until it is gone, or a minute is over. Labels: `SIDE-MOMENT-ACTION`, such as
 //! `source-after-write-grant`.
 
+use std::path::Path;
 use std::sync::Once;
-use std::time::{Duration, Instant};
 
 use skein_handover::{
     Action, Intent, Message, Order, Record, Report, SourceOrder, SourceRecord, TargetOrder, TargetRecord,
@@ -30,11 +30,7 @@ pub(crate) fn point(moment: Moment, action: &Action) {
         return;
     }
     ONCE.call_once(|| {
-        std::fs::write(&file, wanted).expect("a fault point's file can be made");
-        let end = Instant::now() + Duration::from_secs(60);
-        while std::path::Path::new(&file).exists() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        skein_transfer::pages::fault::halt(Path::new(&file), &wanted);
     });
 }
 

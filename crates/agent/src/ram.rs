@@ -1,8 +1,8 @@
 //! The RAM of a guest whose QEMU runs here, for the agent to read and write.
 
-use std::ops::Range;
+use std::io;
 
-use skein_guest_ram::{Mapped, map};
+use skein_guest_ram::{AccessError, Mapped, map};
 use skein_hypervisor::Monitor;
 use skein_transfer::pages::{FindRam, Ram, RamError};
 use tracing::info;
@@ -28,12 +28,23 @@ impl Ram for GuestRam {
         self.0.zero(offset, bytes).map_err(failed)
     }
 
+    fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, RamError> {
+        self.0.is_zero(offset, bytes).map_err(failed)
+    }
+
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), RamError> {
         self.0.read(offset, out).map_err(failed)
     }
 
-    fn touched(&self) -> Result<Vec<Range<u64>>, RamError> {
-        self.0.data_extents().map_err(failed)
+    fn read_in_qemu(&self, offset: u64, out: &mut [u8]) -> Result<(), RamError> {
+        let read = match self.0.read_in_process(offset, out) {
+            // Mapping it takes less than looking into another process.
+            Err(AccessError::Process { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+                self.0.read(offset, out)
+            }
+            read => read,
+        };
+        read.map_err(failed)
     }
 }
 

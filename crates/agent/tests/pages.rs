@@ -4,7 +4,6 @@ mod world;
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
-use std::ops::Range;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -29,11 +28,13 @@ struct FakeRam {
     bytes: Arc<Mutex<Vec<u8>>>,
     /// Writes that are done wrong from now on.
     wrong: Arc<AtomicU64>,
+    /// QEMU has its RAM somewhere else.
+    elsewhere: bool,
 }
 
 impl FakeRam {
     fn new(bytes: Vec<u8>) -> FakeRam {
-        FakeRam { bytes: Arc::new(Mutex::new(bytes)), wrong: Arc::default() }
+        FakeRam { bytes: Arc::new(Mutex::new(bytes)), wrong: Arc::default(), elsewhere: false }
     }
 
     fn find(&self) -> FindRam {
@@ -68,9 +69,16 @@ impl Ram for FakeRam {
         Ok(())
     }
 
-    fn touched(&self) -> Result<Vec<Range<u64>>, RamError> {
-        // As QEMU may have left something there.
-        Ok(std::iter::once(0..PAGE as u64).collect())
+    fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, RamError> {
+        Ok(self.bytes.lock().unwrap()[offset as usize..][..bytes as usize].iter().all(|byte| *byte == 0))
+    }
+
+    fn read_in_qemu(&self, offset: u64, out: &mut [u8]) -> Result<(), RamError> {
+        if self.elsewhere {
+            out.fill(0);
+            return Ok(());
+        }
+        self.read(offset, out)
     }
 }
 
@@ -326,6 +334,15 @@ fn what_differs_and_cannot_be_mended_never_runs() {
         assert!(why.contains("differs"), "{why}");
         assert!(!outcome.got[0].ends_with(DEVICES), "QEMU got no device's state");
     }
+}
+
+#[test]
+fn a_guest_whose_qemu_has_its_ram_elsewhere_never_runs() {
+    let recorded = recorded(2);
+    let (source, mut target) = (FakeRam::new(recorded.ram.clone()), FakeRam::new(vec![0; PAGES * PAGE]));
+    target.elsewhere = true;
+    let outcome = carry(&recorded, true, Some(&source), Some(&target));
+    assert!(!outcome.got[0].ends_with(DEVICES), "QEMU got no device's state");
 }
 
 #[test]

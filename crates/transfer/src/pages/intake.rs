@@ -443,7 +443,11 @@ impl Intake<'_> {
             let digest = direct.ledger.digest();
             self.say(&Note::Complete { version: barriers, streams: channels + 1, digest })?;
             match self.source.answer(self.is_over)? {
-                Note::Verdict { same: true } => return Ok(()),
+                Note::Verdict { same: true } => {
+                    #[cfg(feature = "fault-points")]
+                    super::fault::point("ram-complete");
+                    return Ok(());
+                }
                 Note::Verdict { same: false } if repair < REPAIRS_MAX => {}
                 _ => break,
             }

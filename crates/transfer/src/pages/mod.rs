@@ -13,6 +13,8 @@
 
 mod answers;
 mod counts;
+#[cfg(feature = "fault-points")]
+pub mod fault;
 mod intake;
 mod packers;
 mod placer;

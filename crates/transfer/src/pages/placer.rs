@@ -10,6 +10,8 @@ use skein_pages::record::{self, BatchHead, Decoder, Note, Record};
 use skein_pages::{Form, Kind, PAGE_BYTES, Place};
 use skein_qemu_stream::main::{Entry, entry};
 
+#[cfg(feature = "fault-points")]
+use super::fault::{Plant, is_planted};
 use super::target::{Failed, Target};
 
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
@@ -132,6 +134,10 @@ impl Placer {
         match &head.form {
             Form::Direct(place) => {
                 let blocks = self.target.blocks().ok_or("pages come before it was said of which RAM")?;
+                #[cfg(feature = "fault-points")]
+                if place.pages().next().is_some_and(|page| is_planted(Plant::LostBatch, page)) {
+                    return Ok(());
+                }
                 let mut left = &head.kinds[..];
                 for run in &place.runs {
                     let (kinds, later) = left.split_at(usize::from(run.pages));
@@ -142,8 +148,8 @@ impl Placer {
                         while pages > 0 {
                             let placed = match alike[0] {
                                 Kind::Zero => {
-                                    blocks.place_zero(place.block, page, self.barriers)?;
-                                    1
+                                    blocks.place_zeros(place.block, page, self.barriers, pages, &mut self.scratch)?;
+                                    pages
                                 }
                                 Kind::Packed => {
                                     let (content, later) = unpacked.split_at(pages * PAGE_BYTES);

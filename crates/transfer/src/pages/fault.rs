@@ -1,0 +1,85 @@
+//! Errors that a test plants, and a point where it halts a migration. Compiled only with the feature `fault-points`.
+//!
+//! `SKEIN_PLANT=NAME` has a target's agent make an error until it was first asked whether its copy is the same, so that what it
+//! is sent again then stays; `SKEIN_PLANT=NAME:always` has it make them for ever. Names are those of [`Plant`]. Only pages of
+//! every fourth region are spoilt: the others show what an error does to its neighbours.
+//!
+//! `SKEIN_FAULT_POINT=ram-complete` and `SKEIN_FAULT_FILE=PATH`: a source's agent halts once the target's copy is known to be
+//! the same, and before anything that follows the pages is read, in every migration; see [`halt`].
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use skein_pages::ledger::REGION_PAGES;
+
+/// Who halts goes on after this, whatever happens.
+const HALT_MAX: Duration = Duration::from_secs(60);
+
+/// An error at the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plant {
+    /// `stale-zero`: a page holds something and is to be zero, and is not written.
+    StaleZero,
+    /// `stale-version`: a newer version of a page is taken for an older one.
+    StaleVersion,
+    /// `lost-batch`: a batch is dropped.
+    LostBatch,
+    /// `wrong-page`: a page is written where another belongs.
+    WrongPage,
+    /// `wrong-block`: a page is written where one of another block belongs, if there is another.
+    WrongBlock,
+}
+
+const NAMES: [(&str, Plant); 5] = [
+    ("stale-zero", Plant::StaleZero),
+    ("stale-version", Plant::StaleVersion),
+    ("lost-batch", Plant::LostBatch),
+    ("wrong-page", Plant::WrongPage),
+    ("wrong-block", Plant::WrongBlock),
+];
+
+/// What is planted, and whether for ever.
+static PLANTED: LazyLock<Option<(Plant, bool)>> = LazyLock::new(|| {
+    let text = env::var("SKEIN_PLANT").ok()?;
+    let (name, always) = text.strip_suffix(":always").map_or((&text[..], false), |name| (name, true));
+    let (_, plant) = NAMES.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("SKEIN_PLANT={text}"));
+    Some((*plant, always))
+});
+static COMPARED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this error is to be made with this page; of a batch, its first.
+pub(super) fn is_planted(plant: Plant, page: u32) -> bool {
+    let wanted = PLANTED.is_some_and(|(planted, always)| planted == plant && (always || !COMPARED.load(SeqCst)));
+    wanted && page as usize / REGION_PAGES % 4 == 3 && (plant == Plant::LostBatch || page % 16 == 5)
+}
+
+/// Both copies are about to be compared.
+pub(super) fn compared() {
+    COMPARED.store(true, SeqCst);
+}
+
+/// The point `label` was reached: halts there if that is asked for.
+pub(super) fn point(label: &str) {
+    if let (Ok(wanted), Ok(file)) = (env::var("SKEIN_FAULT_POINT"), env::var("SKEIN_FAULT_FILE"))
+        && wanted == label
+    {
+        halt(Path::new(&file), label);
+    }
+}
+
+/// Makes the file, and halts the thread until it is gone, or a minute is over.
+///
+/// # Panics
+/// If the file cannot be made.
+pub fn halt(file: &Path, label: &str) {
+    fs::write(file, label).expect("a fault point's file can be made");
+    let end = Instant::now() + HALT_MAX;
+    while file.exists() && Instant::now() < end {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
