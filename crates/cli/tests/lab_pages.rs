@@ -1,0 +1,372 @@
+//! Guests arrive byte for byte: when the target's copy is said to be the same, both RAMs are compared, before the target's
+//! QEMU has read anything that follows the pages. And what is planted in the copy is found. Needs root.
+//!
+//! `SKEIN_PAGES_MIGRATIONS=N` compares N migrations instead of [`QUICK`], with `SKEIN_PAGES_SEED=N` (1) as the dice.
+// Timeout: 900 s
+// QEMU: 7.2 10
+// Features: fault-points
+#![cfg(feature = "fault-points")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::LazyLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use skein_api::{MigrateOptions, Migration, Pages, Reply, Request};
+use skein_guest_ram::{Mapped, map};
+use skein_handover::{MigrationId, Outcome};
+use skein_hypervisor::version_of;
+use skein_lab_cluster::{Cluster, Settings, Start, arguments, configuration, until};
+use skein_lab_guest::{Params, Rewrite, Spec};
+use skein_lab_hosts::Cut;
+use skein_machine::{Definition, Transport};
+
+/// Migrations unless told otherwise.
+const QUICK: usize = 8;
+const SOON: Duration = Duration::from_secs(10);
+/// For anything that has to happen at all.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Mb/s of the three pairs of NICs.
+const RATES: [u32; 3] = [500, 300, 200];
+const CHANNELS: [u8; 4] = [0, 1, 4, 16];
+const CUTS: [Cut; 3] = [Cut::Carrier, Cut::BlackHole, Cut::BlackHoleFromHost];
+/// A link is cut within this from the begin.
+const CUT_WITHIN: Duration = Duration::from_secs(1);
+/// What is compared at once.
+const PIECE_BYTES: usize = 1 << 20;
+const PAGE_BYTES: usize = 4096;
+
+/// RAM of a QEMU that others can map, by block.
+type Rams = BTreeMap<String, Mapped>;
+
+/// The program that is tested: what is built meanwhile may lack the feature.
+fn program() -> PathBuf {
+    static PROGRAM: LazyLock<(tempfile::TempDir, PathBuf)> = LazyLock::new(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("skein");
+        fs::copy(env!("CARGO_BIN_EXE_skein"), &program).unwrap();
+        (dir, program)
+    });
+    PROGRAM.1.clone()
+}
+
+fn settings() -> Settings {
+    Settings::new(program())
+}
+
+/// Writes, but less than the slowest path carries.
+fn busy(seed: u64) -> Params {
+    Params { fill_mb: 48, rewrite_mb: 24, rewrite: Rewrite::Quarter, rate: 4000, seed, ..Params::default() }
+}
+
+/// Hosts whose agents halt when a copy is known to be the same.
+struct World {
+    cluster: Cluster,
+    /// What agents are started with, so that a QEMU program in a script's environment finds its libraries.
+    env: Vec<(String, String)>,
+}
+
+impl World {
+    fn new(settings: Settings) -> World {
+        let mut world = World { cluster: Cluster::idle(settings), env: Vec::new() };
+        for host in world.cluster.hosts() {
+            world.start(&host, None);
+        }
+        world
+    }
+
+    /// The file that is there while an agent halts.
+    fn halted(&self) -> PathBuf {
+        self.cluster.dir().join("halted")
+    }
+
+    /// Starts a host's agent anew.
+    fn start(&mut self, host: &str, plant: Option<&str>) {
+        self.cluster.stop(host);
+        let file = self.halted().display().to_string();
+        let mut env = self.env.clone();
+        env.extend([("SKEIN_FAULT_POINT".into(), "ram-complete".into()), ("SKEIN_FAULT_FILE".into(), file)]);
+        env.extend(plant.map(|plant| ("SKEIN_PLANT".into(), plant.to_owned())));
+        self.cluster.start_as(host, &Start { env, ..Start::default() });
+    }
+
+    /// Starts a working guest on `a` without an agent, has it adopted there, and comes back when it works. `ram`: what QEMU is
+    /// told of its RAM.
+    fn adopt(&mut self, vm: &str, params: &Params, ram: &[&str]) {
+        let cluster = &mut self.cluster;
+        let qemu = cluster.settings().qemu.clone();
+        let definition = Definition::parse(&cluster.working(vm, params), "by-hand.toml").unwrap();
+        let (qmp, config) = (cluster.dir().join("by-hand.qmp"), cluster.dir().join("by-hand.cfg"));
+        fs::write(&config, configuration(&cluster.sockets(), vm)).unwrap();
+        let path = |path: &Option<PathBuf>| path.as_ref().unwrap().display().to_string();
+        let line = format!(
+            "-name {vm} -nodefaults -no-user-config -display none -serial null -accel tcg -machine q35 -cpu max \
+             -kernel {} -initrd {} -qmp unix:{},server=on,wait=off -readconfig {}",
+            path(&definition.kernel),
+            path(&definition.initrd),
+            qmp.display(),
+            config.display()
+        );
+        let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        words.extend(["-append".into(), definition.append.clone().unwrap()]);
+        words.extend(ram.iter().map(|word| (*word).to_owned()));
+        // But for the witness's `-qmp`, which an agent would take for its own.
+        let own = arguments(&cluster.sockets(), vm);
+        words.extend(definition.qemu.args.into_iter().filter(|arg| !own.contains(arg)));
+        let child = cluster.spawn("a", &qemu, &words);
+        cluster.wait_working(vm);
+        let environment = fs::read(format!("/proc/{}/environ", child.id())).unwrap();
+        let variables = environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        let variables = variables.filter_map(|variable| {
+            let (name, value) = variable.split_once('=')?;
+            ["LD_LIBRARY_PATH", "QEMU_MODULE_DIR"].contains(&name).then(|| (name.to_owned(), value.to_owned()))
+        });
+        self.env = variables.collect();
+        for host in self.cluster.hosts() {
+            self.start(&host, None);
+        }
+        let adopted = self.cluster.asked("a", &Request::VmAdopt { qmp, name: None });
+        assert!(matches!(adopted, Reply::Vm(vm) if vm.adopted));
+        // Whoever started it does not wait for its end.
+        thread::spawn(move || { child }.wait());
+    }
+
+    /// What a VM's QEMU on a host has as RAM.
+    #[track_caller]
+    fn rams(&self, vm: &str, host: &str) -> Rams {
+        let mut seen = self.cluster.witness().seen(vm).into_iter();
+        let seen = seen.rfind(|seen| seen.host() == host && !seen.is_over());
+        let seen = seen.unwrap_or_else(|| panic!("{vm} has no QEMU on {host}"));
+        let blocks = seen.monitor().ram_blocks().unwrap();
+        let mapped = blocks.iter().filter_map(|block| Some((block.name.clone(), map(seen.process().pid, block).ok()?)));
+        mapped.collect()
+    }
+
+    /// Moves a VM, does `meanwhile`, and compares both RAMs when they are said to be the same. Gives the pages compared, and
+    /// the migration.
+    fn compared(
+        &self,
+        vm: &str,
+        (from, to): (&str, &str),
+        options: MigrateOptions,
+        meanwhile: impl FnOnce(&Cluster),
+    ) -> (usize, Migration) {
+        let cluster = &self.cluster;
+        // Once it writes into a socket that nobody reads, QEMU answers no more.
+        let source = self.rams(vm, from);
+        let id = cluster.begin(vm, from, to, options).id;
+        meanwhile(cluster);
+        let halted = self.halted();
+        let is_over = || cluster.migration(from, id).outcome.is_some();
+        assert!(until(DEADLINE, || halted.exists() || is_over()), "{vm} is still on its way from {from} to {to}");
+        assert!(halted.exists(), "never said to be the same: {:?}", cluster.migration(from, id));
+        let target = self.rams(vm, to);
+        let pages = equal_pages(&source, &target);
+        fs::remove_file(&halted).unwrap();
+        let done = cluster.watched(from, id);
+        assert_eq!(done.outcome, Some(Outcome::Moved), "{done:?}");
+        is_alone(cluster, vm, to, from);
+        (pages, done)
+    }
+
+    fn end(&self) {
+        self.cluster.wait_clean(SOON);
+        self.cluster.check();
+    }
+}
+
+/// A VM that was moved is the target's alone.
+#[track_caller]
+fn is_alone(cluster: &Cluster, vm: &str, host: &str, before: &str) {
+    let is_gone = || cluster.vms(before).iter().all(|other| other.name != vm);
+    cluster.wait(SOON, "it runs there alone", || cluster.where_runs(vm) == [host] && is_gone());
+}
+
+fn pages_of(migration: &Migration) -> Pages {
+    migration.copy.and_then(|copy| copy.pages).unwrap_or_else(|| panic!("no figures: {migration:?}"))
+}
+
+/// Compares all that both have, byte for byte. Gives how many pages that are.
+#[track_caller]
+fn equal_pages(source: &Rams, target: &Rams) -> usize {
+    assert!(!source.is_empty() && source.keys().eq(target.keys()), "{:?} {:?}", source.keys(), target.keys());
+    let mut pages = 0;
+    let mut differ = Vec::new();
+    let [mut here, mut there] = [(); 2].map(|()| vec![0; PIECE_BYTES]);
+    for ((name, source), target) in source.iter().zip(target.values()) {
+        assert_eq!(source.bytes(), target.bytes(), "{name}");
+        for at in (0..source.bytes()).step_by(PIECE_BYTES) {
+            let bytes = (source.bytes() - at).min(PIECE_BYTES as u64) as usize;
+            let (here, there) = (&mut here[..bytes], &mut there[..bytes]);
+            source.read_by_file(at, here).unwrap();
+            target.read_by_file(at, there).unwrap();
+            let both = here.chunks(PAGE_BYTES).zip(there.chunks(PAGE_BYTES)).enumerate();
+            let wrong = both.filter(|(_, (here, there))| here != there);
+            differ.extend(wrong.map(|(page, _)| (name, at as usize / PAGE_BYTES + page)));
+            pages += bytes.div_ceil(PAGE_BYTES);
+        }
+    }
+    assert!(differ.is_empty(), "{} pages of {pages} differ: {:?} ...", differ.len(), &differ[..differ.len().min(20)]);
+    pages
+}
+
+/// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        ((u128::from(z) * n as u128) >> 64) as usize
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+}
+
+fn variable(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+#[test]
+fn both_rams_are_the_same_before_the_first_device() {
+    let migrations = variable("SKEIN_PAGES_MIGRATIONS").map_or(QUICK, |n| n as usize);
+    let mut dice = Dice(variable("SKEIN_PAGES_SEED").unwrap_or(1));
+    let rates = RATES.map(Some).to_vec();
+    let mut world = World::new(Settings { nics: RATES.len(), rates, ..settings() });
+    let machines = match version_of(&settings().qemu).unwrap().major {
+        7 => ["pc-q35-7.2", "pc-i440fx-7.2", "pc-q35-6.2"],
+        _ => ["pc-q35-7.2", "pc-q35-8.2", "pc-q35-10.0"],
+    };
+    let mut guests: Vec<(String, usize)> = Vec::new();
+    for (number, machine) in machines.iter().enumerate() {
+        let name = format!("v{number}");
+        let definition = world.cluster.working(&name, &busy(number as u64 + 1));
+        world.cluster.start_vm("a", &definition.replace("machine = 'q35'", &format!("machine = '{machine}'")));
+        guests.push((name, 0));
+    }
+    guests.iter().for_each(|(name, _)| world.cluster.wait_working(name));
+
+    let hosts = ["a", "b"];
+    for number in 0..migrations {
+        // The first ones have each transport, each machine type and each number of channels.
+        let transport = if number < QUICK { Transport::ALL[number % 4] } else { dice.pick(&Transport::ALL) };
+        let channels = if number < QUICK { CHANNELS[(number + number / 4) % 4] } else { dice.pick(&CHANNELS) };
+        let which = if number < QUICK { number % machines.len() } else { dice.below(machines.len()) };
+        let cut = (number % 2 == 1).then(|| (dice.below(RATES.len()), dice.pick(&CUTS), dice.below(1000)));
+        let (vm, at) = guests[which].clone();
+        let (from, to) = (hosts[at], hosts[1 - at]);
+        let options =
+            MigrateOptions { channels: Some(channels), transport: Some(transport), ..MigrateOptions::default() };
+        let begin = Instant::now();
+        let (pages, done) = world.compared(&vm, (from, to), options, |cluster| {
+            if let Some((nic, cut, moment)) = cut {
+                thread::sleep(CUT_WITHIN * moment as u32 / 1000);
+                cluster.lab().cut("b", nic, cut).unwrap();
+            }
+        });
+        let figures = pages_of(&done);
+        println!(
+            "{number:3} {transport} {channels} channels, {}, {}: {pages} pages, {} sent, {} mended, {} ms",
+            machines[which],
+            cut.map_or("no cut".into(), |(nic, cut, moment)| format!("NIC {nic} {cut:?} at {moment}/1000")),
+            figures.pages,
+            figures.repaired_pages,
+            begin.elapsed().as_millis()
+        );
+        assert_eq!((figures.direct, figures.repaired_pages), (Some(true), 0));
+        assert!(figures.pages as usize >= pages, "{pages} pages, and only {} were sent", figures.pages);
+        if let Some((nic, ..)) = cut {
+            world.cluster.lab().heal("b", nic).unwrap();
+        }
+        assert_eq!(world.cluster.verify(&vm).pages, 48 << 8);
+        guests[which].1 = 1 - at;
+    }
+    world.end();
+}
+
+#[test]
+fn what_is_planted_is_found() {
+    const VM: &str = "v";
+    let mut world = World::new(Settings { nics: 2, ..settings() });
+    let params = Params { rate: 6000, ..busy(9) };
+    // A second block, for pages to go astray in. A kernel that may get memory above 4 GiB keeps 64 MiB for DMA (swiotlb).
+    let kib = memory_kib(&params) + (80 << 10);
+    let ram0 = format!("memory-backend-memfd,id=ram0,share=on,size={kib}K");
+    let sizes = format!("{kib}K,slots=1,maxmem=1G");
+    let ram = ["-m", &sizes, "-object", &ram0, "-machine", "memory-backend=ram0"];
+    let more = ["-object", "memory-backend-memfd,id=m1,share=on,size=128M", "-device", "pc-dimm,memdev=m1"];
+    world.adopt(VM, &params, &[&ram[..], &more].concat());
+    assert_eq!(world.rams(VM, "a").len(), 2);
+
+    for (number, plant) in ["stale-zero", "stale-version", "lost-batch", "wrong-page", "wrong-block"].iter().enumerate()
+    {
+        let channels = Some(CHANNELS[number % CHANNELS.len()]);
+        let options = || MigrateOptions { channels, ..MigrateOptions::default() };
+        // What cannot be mended does not arrive.
+        world.start("b", Some(&format!("{plant}:always")));
+        let id = world.cluster.begin(VM, "a", "b", options()).id;
+        let over = world.cluster.watched("a", id);
+        assert!(!world.halted().exists());
+        assert_eq!(over.outcome, Some(Outcome::Kept), "{plant}: {over:?}");
+        assert!(over.detail.contains("could not be mended"), "{plant}: {over:?}");
+        world.cluster.wait(SOON, "it runs where it was", || world.cluster.where_runs(VM) == ["a"]);
+        world.cluster.wait_clean(SOON);
+        world.cluster.verify(VM);
+
+        // What can be is.
+        world.start("b", Some(plant));
+        let (pages, done) = world.compared(VM, ("a", "b"), options(), |_| ());
+        let (mended, shown) = (pages_of(&done).repaired_pages, shown(&world.cluster, done.id));
+        println!("{plant}: {mended} pages of {pages} mended, downtime {} ms", done.downtime_ms.unwrap());
+        assert!(mended > 0 && shown == mended, "{plant}: {mended}, shown as {shown}");
+        world.cluster.verify(VM);
+        world.start("b", None);
+        let (_, done) = world.compared(VM, ("b", "a"), options(), |_| ());
+        assert_eq!(pages_of(&done).repaired_pages, 0);
+    }
+    world.cluster.verify(VM);
+    world.end();
+}
+
+/// The pages that `skein migration show --json` says were mended.
+fn shown(cluster: &Cluster, id: MigrationId) -> u64 {
+    let mut show = Command::new(program());
+    show.args(["migration", "--socket"]).arg(cluster.run_dir("a").join("agent.sock"));
+    let said = show.args(["show", "--json", &id.to_string()]).output().unwrap();
+    assert!(said.status.success(), "{said:?}");
+    let migration: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    migration["copy"]["pages"]["repaired_pages"].as_u64().unwrap_or_else(|| panic!("{migration:#}"))
+}
+
+/// In KiB, and not a multiple of 64 pages: see [`Spec::odd_ram`].
+fn memory_kib(params: &Params) -> u32 {
+    (Spec::memory_mb_for(params.fill_mb) << 10) + 8
+}
+
+/// RAM that nobody else can map: QEMU's target gets every byte as its source sent it.
+#[test]
+fn a_guest_with_private_ram_is_rebuilt() {
+    const VM: &str = "v";
+    let mut world = World::new(settings());
+    world.adopt(VM, &busy(3), &["-m", &format!("{}K", memory_kib(&busy(3)))]);
+    let cluster = &world.cluster;
+    for (from, to, channels) in [("a", "b", 0), ("b", "a", 4)] {
+        let options = MigrateOptions { channels: Some(channels), ..MigrateOptions::default() };
+        let id = cluster.begin(VM, from, to, options).id;
+        let moved = cluster.watched(from, id);
+        assert_eq!(moved.outcome, Some(Outcome::Moved), "{moved:?}");
+        assert_eq!(pages_of(&moved).direct, Some(false), "{moved:?}");
+        is_alone(cluster, VM, to, from);
+        assert_eq!(cluster.verify(VM).pages, 48 << 8);
+    }
+    world.end();
+}
