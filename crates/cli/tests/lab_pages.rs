@@ -1,5 +1,5 @@
-//! Guests arrive byte for byte: when the target's copy is said to be the same, both RAMs are compared, before the target's
-//! QEMU has read anything that follows the pages. And what is planted in the copy is found. Needs root.
+//! Guests arrive byte for byte: when the target's copy is said to be the same, both RAMs are compared, before the
+//! target's QEMU has read anything that follows the pages. And what is planted in the copy is found. Needs root.
 //!
 //! `SKEIN_PAGES_MIGRATIONS=N` compares N migrations instead of [`QUICK`], with `SKEIN_PAGES_SEED=N` (1) as the dice.
 // Timeout: 900 s
@@ -93,8 +93,8 @@ impl World {
         self.cluster.start_as(host, &Start { env, ..Start::default() });
     }
 
-    /// Starts a working guest on `a` without an agent, has it adopted there, and comes back when it works. `ram`: what QEMU is
-    /// told of its RAM.
+    /// Starts a working guest on `a` without an agent, and has it adopted there once it works. `ram`: what QEMU is told of
+    /// its RAM.
     fn adopt(&mut self, vm: &str, params: &Params, ram: &[&str]) {
         let cluster = &mut self.cluster;
         let qemu = cluster.settings().qemu.clone();
@@ -145,8 +145,8 @@ impl World {
         mapped.collect()
     }
 
-    /// Moves a VM, does `meanwhile`, and compares both RAMs when they are said to be the same. Gives the pages compared, and
-    /// the migration.
+    /// Moves a VM, does `meanwhile`, and compares both RAMs when they are said to be the same. Gives how many pages that
+    /// were, and the migration.
     fn compared(
         &self,
         vm: &str,
@@ -298,7 +298,8 @@ fn what_is_planted_is_found() {
     const VM: &str = "v";
     let mut world = World::new(Settings { nics: 2, ..settings() });
     let params = Params { rate: 6000, ..busy(9) };
-    // A second block, for pages to go astray in. A kernel that may get memory above 4 GiB keeps 64 MiB for DMA (swiotlb).
+    // A second block, for pages to go astray in. A kernel that may get memory above 4 GiB keeps 64 MiB for DMA
+    // (swiotlb).
     let kib = memory_kib(&params) + (80 << 10);
     let ram0 = format!("memory-backend-memfd,id=ram0,share=on,size={kib}K");
     let sizes = format!("{kib}K,slots=1,maxmem=1G");

@@ -228,8 +228,8 @@ impl Mapped {
         })
     }
 
-    /// Reads what QEMU has at `offset` of the block, in its own memory: the same bytes, if the mapping is what it should
-    /// be. Takes memory for a hole, as any access by QEMU.
+    /// Reads what QEMU has at `offset` of the block, in its own memory: the same bytes, if the mapping is what it
+    /// should be. Takes memory for a hole, as any access by QEMU.
     ///
     /// Needs what a debugger needs (ptrace(2), `PTRACE_MODE_ATTACH_REALCREDS`).
     pub fn read_in_process(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {

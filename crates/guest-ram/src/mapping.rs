@@ -14,6 +14,10 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
 use crate::words::WORD;
 
+/// What is let go of at once, in some milliseconds: meanwhile no other thread of the process can map memory, or start a
+/// thread.
+const DROPPED_BYTES: usize = 64 << 20;
+
 /// A mapping, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -67,7 +71,14 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: made by `mmap` with this size, and nothing refers to it any more: `words` borrows from `self`.
+        for at in (0..self.bytes.get()).step_by(DROPPED_BYTES) {
+            let bytes = DROPPED_BYTES.min(self.bytes.get() - at);
+            // SAFETY: within the mapping, to which nothing refers any more: `words` borrows from `self`.
+            let part = unsafe { self.start.cast().byte_add(at) };
+            // SAFETY: as above. What cannot be let go of so goes with the rest.
+            let _ = unsafe { madvise(part, bytes, MmapAdvise::MADV_DONTNEED) };
+        }
+        // SAFETY: made by `mmap` with this size; see above.
         let unmapped = unsafe { munmap(self.start.cast(), self.bytes.get()) };
         debug_assert_eq!(unmapped, Ok(()));
     }

@@ -3,20 +3,20 @@
 //! # What 'the same' rests on
 //!
 //! A digest is worth as much as the marks in it. A page's mark is made here of what the RAM holds after the page was
-//! written: it is read back from where it belongs, and what is to be zero is found to be zero. Content that went to another
-//! place, zeros that were skipped, a version that was passed over, a batch that was lost: all leave a mark that the
-//! source does not have.
+//! written: it is read back from where it belongs, and what is to be zero is found to be zero. Content that went to
+//! another place, zeros that were skipped, a version that was passed over, a batch that was lost: all leave a mark that
+//! the source does not have.
 //!
 //! A page that went to the wrong place has overwritten another one, whose mark was made before. So where the digests
-//! differ, whatever the reason, all marks are made anew from the RAM before the source is told: what is mended then is all
-//! that is wrong. It takes 0.2 s for a GiB in which the guest stands still, and is done in that case alone.
+//! differ, whatever the reason, all marks are made anew from the RAM before the source is told: what is mended then is
+//! all that is wrong. It takes 0.2 s for a GiB in which the guest stands still, and is done in that case alone.
 //!
 //! Two things are left. A mapping that is not the RAM of QEMU would agree with itself: so a random sample of
 //! [`SAMPLE_PAGES`] is compared with what QEMU has in its own memory, and of a block that is elsewhere every page with
-//! something in it tells. And something may change a page after it was read back without being such a write: the sample
-//! is looked at once more for that too, but there it is a chance. Where one page in a hundred is damaged it finds that with
-//! a probability of 99.4 %; a single page of a GiB, with 0.2 %. It takes 2 ms of the downtime; everything would take the
-//! time above.
+//! something in it tells. And something may change a page after it was read back without being such a write: the
+//! sample is looked at once more for that too, but there it is a chance. Where one page in a hundred is damaged it
+//! finds that with a probability of 99.4 %; a single page of a GiB, with 0.2 %. It takes 2 ms of the downtime;
+//! everything would take the time above.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,6 +29,8 @@ use skein_pages::record::{BLOCKS_MAX, BlockInfo, NOTE_REGIONS_MAX, Note};
 use skein_pages::{Ledger, PAGE_BYTES, is_zero};
 use thiserror::Error;
 use tracing::warn;
+
+use crate::live::spawn;
 
 #[cfg(feature = "fault-points")]
 use super::fault::{self, Plant, is_planted};
@@ -170,6 +172,8 @@ impl Target {
         let same = blocks.ledger.digest() == digest;
         if same {
             self.state.lock().blocks = None;
+            // It takes up to 100 ms for a GiB, for which the guest need not wait.
+            let _ = spawn("unmap", move || drop(blocks));
         }
         Ok(Note::Verdict { same })
     }
@@ -205,8 +209,8 @@ impl Blocks {
 
     /// Writes pages in a row into the guest's RAM where they are newer than what is there.
     ///
-    /// A region stays locked meanwhile: two versions of a page may arrive on two streams at once. `scratch`: for reading
-    /// them back.
+    /// A region stays locked meanwhile: two versions of a page may arrive on two streams at once. `scratch`: for
+    /// reading them back.
     pub(super) fn place(
         &self,
         number: u16,
