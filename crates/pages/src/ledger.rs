@@ -233,16 +233,6 @@ impl Ledger {
         }
         sum
     }
-
-    /// Bytes that it holds.
-    pub fn bytes(&self) -> u64 {
-        let regions = self.blocks.iter().flat_map(|block| &block.regions);
-        let of = |region: &Mutex<Option<Region>>| {
-            let entries = if region.lock().is_some() { size_of::<[Entry; REGION_PAGES]>() } else { 0 };
-            (size_of::<Mutex<Option<Region>>>() + entries) as u64
-        };
-        regions.map(of).sum()
-    }
 }
 
 /// A region, locked.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::{Condvar, Mutex};
 use skein_core::limits::CHUNK_BYTES_MAX;
-use skein_core::{Received, StreamId};
+use skein_core::{Received, Session, StreamId};
 use skein_link::send_pieces;
 use skein_pages::record;
 use tracing::{debug, info, warn};
@@ -50,7 +50,8 @@ pub(crate) fn ingest(live: &Live, id: StreamId, egress: &Egress, writable: &Cond
                 return bytes;
             }
         }
-        let Some(room) = wait_for_room(live, id, writable) else { break };
+        let room = |core: &mut Session, now| Some(core.send_capacity(now, id)).filter(|room| *room > 0);
+        let Some(room) = wait_for_room(live, id, writable, room) else { break };
         let read = { socket }.read(&mut buffer.as_mut()[..room]);
         let data = match read {
             Ok(0) => {
@@ -91,7 +92,7 @@ pub(crate) fn hand_over(live: &Live, id: StreamId, parts: impl IntoIterator<Item
 }
 
 /// False: not yet. Nobody shuts a held socket down to free who waits for it.
-fn wait_for_bytes(socket: &UnixStream, held: bool) -> io::Result<bool> {
+pub(crate) fn wait_for_bytes(socket: &UnixStream, held: bool) -> io::Result<bool> {
     let patience = if held { PollTimeout::from(HELD_WAIT) } else { PollTimeout::NONE };
     loop {
         match poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], patience) {
@@ -102,17 +103,22 @@ fn wait_for_bytes(socket: &UnixStream, held: bool) -> io::Result<bool> {
     }
 }
 
-/// Waits until the session takes more. `None`: never again.
-fn wait_for_room(live: &Live, id: StreamId, writable: &Condvar) -> Option<usize> {
+/// Waits until the session takes more, as `room` tells. `None`: never again.
+pub(crate) fn wait_for_room<T>(
+    live: &Live,
+    id: StreamId,
+    writable: &Condvar,
+    mut room: impl FnMut(&mut Session, Duration) -> Option<T>,
+) -> Option<T> {
     let mut state = live.lock();
     loop {
         if state.core.is_reset(id) {
             return None;
         }
-        let room = state.core.send_capacity(live.now(), id);
+        let found = room(&mut state.core, live.now());
         live.settle(&mut state, Urge::Threads);
-        if room > 0 {
-            return Some(room);
+        if found.is_some() {
+            return found;
         }
         writable.wait_for(&mut state, ROOM_WAIT);
     }

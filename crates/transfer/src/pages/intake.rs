@@ -1,7 +1,6 @@
 //! What QEMU sends at the source, taken apart.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Condvar;
@@ -22,7 +21,7 @@ use super::source::{Direct, Failed, Mode, Source, regions};
 use super::tap::{Ended, Tap};
 use crate::ResetCode;
 use crate::live::{Live, Urge, spawn};
-use crate::stream::{Egress, broken, hand_over};
+use crate::stream::{self, Egress, broken, hand_over};
 
 /// What may wait for room on a stream, where batches are packed meanwhile: a packet of multifd. It is time that a
 /// guest's last pages spend here.
@@ -31,8 +30,6 @@ const WAITING_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES;
 const BUFFER_BYTES: usize = 64 << 10;
 /// Bytes for QEMU are gathered up to this.
 const GATHERED_BYTES: usize = 32 << 10;
-/// Who waits for room asks again after this, whatever happens.
-const ROOM_WAIT: Duration = Duration::from_secs(1);
 /// How often pages that differ are sent again.
 const REPAIRS_MAX: u32 = 3;
 
@@ -152,18 +149,7 @@ fn as_it_is(batch: &Batch, source: &Source) -> Vec<Bytes> {
 
 /// Waits until the session takes so many bytes. False: never.
 fn wait_for_room(live: &Live, id: StreamId, bytes: usize, writable: &Condvar) -> bool {
-    let mut state = live.lock();
-    loop {
-        if state.core.is_reset(id) {
-            return false;
-        }
-        let takes = state.core.takes(live.now(), id, bytes);
-        live.settle(&mut state, Urge::Threads);
-        if takes {
-            return true;
-        }
-        writable.wait_for(&mut state, ROOM_WAIT);
-    }
+    stream::wait_for_room(live, id, writable, |core, now| core.takes(now, id, bytes).then_some(())).is_some()
 }
 
 /// One stream's reader.
@@ -243,7 +229,7 @@ impl Intake<'_> {
 
     fn multifd(&mut self) -> Result<(), Stop> {
         let mut parser = multifd::Parser::new();
-        let mut barriers = 0;
+        let mut barriers = Barriers::new();
         loop {
             let mut part = [0; multifd::PACKET_BYTES];
             let part = &mut part[..parser.need()];
@@ -257,14 +243,14 @@ impl Intake<'_> {
                 Ok(Head::Init { .. }) => {
                     self.gather(part)?;
                     self.flush()?;
-                    self.source.passed(self.id, barriers);
+                    self.source.passed(self.id, barriers.count() as u32);
                 }
                 Ok(Head::Packet(packet)) => {
-                    self.packet(&packet, barriers)?;
+                    self.packet(&packet, barriers.count() as u32)?;
+                    barriers.packet(&packet);
                     if packet.is_sync() {
                         self.push(vec![record::barrier()])?;
-                        barriers += 1;
-                        self.source.passed(self.id, barriers);
+                        self.source.passed(self.id, barriers.count() as u32);
                     }
                 }
                 Ok(Head::DeviceState { header, payload_bytes }) => {

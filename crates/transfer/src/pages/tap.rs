@@ -6,8 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Who reads a held socket looks so many milliseconds later whether its stream was torn down.
-const HELD_WAIT: u8 = 200;
+use crate::stream::wait_for_bytes;
 
 /// Bytes from the local socket.
 pub(crate) struct Tap<'a> {
@@ -114,11 +113,11 @@ impl<'a> Tap<'a> {
             return Ok(());
         }
         loop {
-            match poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], PollTimeout::from(HELD_WAIT)) {
-                Ok(1..) => return Ok(()),
-                Ok(_) if (self.is_over)() => return Err(Ended::Over),
-                Ok(_) | Err(nix::Error::EINTR) => {}
-                Err(error) => return Err(Ended::Broke(error.into())),
+            match wait_for_bytes(self.socket, self.held) {
+                Ok(true) => return Ok(()),
+                Ok(false) if (self.is_over)() => return Err(Ended::Over),
+                Ok(false) => {}
+                Err(error) => return Err(Ended::Broke(error)),
             }
         }
     }
