@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install.sh install|uninstall - the program, its systemd unit, man pages and completions, below $DESTDIR$PREFIX.
+# install.sh install|uninstall - the program, its systemd units, man pages and completions, below $DESTDIR$PREFIX.
 #
 #   PREFIX   /usr without it; /usr/local will do, too
 #   DESTDIR  of a package's staging tree; nothing but files is touched then
@@ -19,7 +19,7 @@ case $prefix in /*) ;; *) die "PREFIX is '$prefix', and has to begin with a /" ;
 
 root=${destdir%/}${prefix%/}
 program=$root/bin/skein
-unit=$root/lib/systemd/system/skein-agent.service
+units=$root/lib/systemd/system
 man=$root/share/man/man1
 bash=$root/share/bash-completion/completions/skein
 zsh=$root/share/zsh/vendor-completions/_skein
@@ -43,7 +43,8 @@ case ${1-} in
     esac
     [ -x "$binary" ] || die "there is no $binary: run 'make build' first"
     put 755 "$program" <"$binary"
-    sed "s#/usr/bin/skein#${prefix%/}/bin/skein#" systemd/skein-agent.service | put 644 "$unit"
+    sed "s#/usr/bin/skein#${prefix%/}/bin/skein#" systemd/skein-agent.service | put 644 "$units/skein-agent.service"
+    put 644 "$units/skeinidle.slice" <systemd/skeinidle.slice
     mkdir -p "$man"
     rm -f "$man"/skein.1 "$man"/skein-*.1
     "$binary" man --out "$man"
@@ -63,7 +64,7 @@ case ${1-} in
     if has_systemd && systemctl is-active --quiet skein-agent; then
       die "the agent runs: 'systemctl disable --now skein-agent' first (its guests go on)"
     fi
-    rm -f "$program" "$unit" "$man"/skein.1 "$man"/skein-*.1 "$bash" "$zsh" "$fish"
+    rm -f "$program" "$units/skein-agent.service" "$units/skeinidle.slice" "$man"/skein.1 "$man"/skein-*.1 "$bash" "$zsh" "$fish"
     ! has_systemd || systemctl daemon-reload
     echo "uninstalled; /etc/skein and /var/lib/skein are left"
     ;;

@@ -20,7 +20,9 @@ use skein_core::frame::{Frame, HEADER_BYTES, Header};
 use skein_core::handshake::{Hello, Welcome, decode_addresses, encode_addresses};
 use skein_hypervisor::{MigrationInfo, Qmp};
 use skein_identity::{CertificateInfo, parse_pem};
-use skein_machine::{Definition, Fixed, GuestFacts, HostFacts, Hosts, ParseError, PathFacts, Problem, check, forecast};
+use skein_machine::{
+    Definition, Fixed, GuestFacts, HostFacts, Hosts, ParseError, PathFacts, Problem, Transport, check, forecast,
+};
 
 pub use journal::journal;
 pub use pages::pages;
@@ -166,7 +168,9 @@ pub fn facts(bytes: &[u8]) {
         let encoded = serde_json::to_vec(&problems).expect("problems are JSON");
         assert_eq!(serde_json::from_slice::<Vec<Problem>>(&encoded).expect("and read again"), problems);
         let rates: Vec<u64> = paths.iter().filter_map(|path| path.bits_per_s).collect();
-        let _ = forecast(guest.ram_bytes, Some(target.ram_bytes), &rates, Fixed::default()).to_string();
+        for transport in Transport::ALL {
+            let _ = forecast(guest.ram_bytes, Some(target.ram_bytes), &rates, transport, Fixed::default()).to_string();
+        }
     }
 }
 

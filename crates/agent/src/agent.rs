@@ -15,7 +15,7 @@ use skein_journal::OpenError;
 use skein_link::ListenError;
 use skein_transfer::{AcceptorSettings, Snapshot};
 use thiserror::Error;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::Allow;
 use crate::control::{Answer, Question};
@@ -24,6 +24,7 @@ use crate::migrations::{Migrations, open_journal};
 use crate::peers::{Peers, PeersSettings};
 use crate::serve::{Desk, host_facts, serve};
 use crate::socket::{OwnSocket, SocketError};
+use crate::transport::packers;
 use crate::vms::Vms;
 
 /// What may be set on an agent.
@@ -54,6 +55,9 @@ pub struct VmSettings {
     pub plain_data: bool,
     /// A program that calls [`crate::keep_channels`], and its arguments: migrations away from this host start it.
     pub keeper: Vec<OsString>,
+    /// A program that calls [`crate::pack_pages`], and its arguments: started when there are pages to compress.
+    /// Empty: none are.
+    pub packer: Vec<OsString>,
 }
 
 /// An agent that did not start.
@@ -159,15 +163,23 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         plain_data: vms.plain_data,
     };
     let (own_vms, name, default) = (known.clone(), identity.host().to_owned(), vms.qemu.clone());
-    let migrations = Migrations::start(vms.dirs, journal, known.clone(), vms.limits, vms.keeper, |events, inquiry| {
-        let answer = move |_: &str, question: Question| match question {
-            Question::HostFacts { qemu, files } => {
-                let facts = host_facts(&name, &own_vms, &inquiry, qemu.or_else(|| default.clone()), &files);
-                Ok(Answer::HostFacts(Box::new(facts)))
-            }
-        };
-        Ok::<_, AgentError>(Peers::start(peers, identity, Arc::new(answer), events)?)
-    })?;
+    let migrations = Migrations::start(
+        vms.dirs,
+        journal,
+        known.clone(),
+        vms.limits,
+        vms.keeper,
+        packers(&vms.packer).inspect_err(|error| warn!("pages are not compressed: {error}")).ok(),
+        |events, inquiry| {
+            let answer = move |_: &str, question: Question| match question {
+                Question::HostFacts { qemu, files } => {
+                    let facts = host_facts(&name, &own_vms, &inquiry, qemu.or_else(|| default.clone()), &files);
+                    Ok(Answer::HostFacts(Box::new(facts)))
+                }
+            };
+            Ok::<_, AgentError>(Peers::start(peers, identity, Arc::new(answer), events)?)
+        },
+    )?;
     let desk = Arc::new(Desk {
         vms: known,
         migrations,

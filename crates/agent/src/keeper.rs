@@ -2,27 +2,25 @@
 //!
 //! A QEMU may wait for ever for a multifd channel that breaks before its main connection does
 //! ([`skein_hypervisor::migration`]), and when an agent is killed, all of its sockets break at once. So another process
-//! accepts QEMU's connections, passes them on to the agent, and keeps the channels open. When the agent is gone it reads
-//! what QEMU still writes, and ends when QEMU has closed them.
+//! accepts QEMU's connections, passes them on to the agent, and keeps the channels open. When the agent is gone, or has given
+//! the migration up, it reads what QEMU still writes, and ends when QEMU has closed them.
 
 use std::ffi::OsStr;
-use std::io::{self, IoSlice, IoSliceMut, Read};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rustix::cmsg_space;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
-};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
+use crate::pass::{receive, send};
 use crate::socket::ACCEPT_WAIT;
 
 /// A QEMU that has made no connection for so long, and has none, makes no more.
@@ -52,7 +50,7 @@ impl Keeper {
 
     /// The next connection; `None` if none comes within [`ACCEPT_WAIT`].
     ///
-    /// Errors: the process has ended.
+    /// Errors: `UnexpectedEof` or `ConnectionReset` if the process has ended; otherwise a connection has come and is lost.
     pub(crate) fn accept(&self) -> io::Result<Option<UnixStream>> {
         Ok(receive(&self.link)?.map(UnixStream::from))
     }
@@ -76,10 +74,10 @@ fn keep(link: UnixStream, listener: UnixListener) -> io::Result<()> {
         let is_main = !std::mem::replace(&mut has_main, true);
         // If nobody is there to take it, the next look says so.
         let _ = send(&link, connection.as_fd());
-        kept.extend((!is_main).then_some(connection));
+        kept.extend((!is_main).then(|| Arc::new(connection)));
     }
     drop(link);
-    drain(&listener, kept, has_main)
+    drain(listener.as_fd(), || accept(&listener), kept, has_main, |quiet| quiet >= QUIET)
 }
 
 /// Waits for a connection, or the agent's end.
@@ -93,12 +91,19 @@ fn is_over(link: &UnixStream, listener: &UnixListener) -> io::Result<bool> {
     }
 }
 
-/// Reads all channels until their ends, those too that QEMU is about to connect.
-fn drain(listener: &UnixListener, mut channels: Vec<UnixStream>, mut has_main: bool) -> io::Result<()> {
+/// Reads all channels until their ends, those too that QEMU is about to connect. `is_over` is asked again and again, with the
+/// time for which there has been no channel. Others may read them, too.
+pub(crate) fn drain(
+    listener: BorrowedFd<'_>,
+    accept: impl Fn() -> io::Result<Option<UnixStream>>,
+    mut channels: Vec<Arc<UnixStream>>,
+    mut has_main: bool,
+    is_over: impl Fn(Duration) -> bool,
+) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut quiet_since = Instant::now();
-    while !channels.is_empty() || quiet_since.elapsed() < QUIET {
-        let mut fds = vec![PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+    while !is_over(quiet_since.elapsed()) {
+        let mut fds = vec![PollFd::new(listener, PollFlags::POLLIN)];
         fds.extend(channels.iter().map(|channel| PollFd::new(channel.as_fd(), PollFlags::POLLIN)));
         match poll(&mut fds, PollTimeout::try_from(QUIET).unwrap_or(PollTimeout::ZERO)) {
             Ok(_) | Err(nix::Error::EINTR) => {}
@@ -106,16 +111,21 @@ fn drain(listener: &UnixListener, mut channels: Vec<UnixStream>, mut has_main: b
         }
         let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
         let mut ready_channels = ready[1..].iter();
-        channels.retain_mut(|channel| {
+        channels.retain(|channel| {
             let is_ready = ready_channels.next().is_some_and(|ready| *ready);
-            !is_ready || channel.read(&mut buffer).is_ok_and(|bytes| bytes > 0)
+            // Another may have been quicker.
+            !is_ready
+                || match recv(&**channel, &mut buffer[..], RecvFlags::DONTWAIT) {
+                    Ok((bytes, _)) => bytes > 0,
+                    Err(error) => matches!(error, Errno::AGAIN | Errno::INTR),
+                }
         });
         if ready[0]
-            && let Some(connection) = accept(listener)?
+            && let Some(connection) = accept()?
             // A main connection that comes now leads nowhere, and is closed.
             && std::mem::replace(&mut has_main, true)
         {
-            channels.push(connection);
+            channels.push(Arc::new(connection));
         }
         if !channels.is_empty() {
             quiet_since = Instant::now();
@@ -135,41 +145,9 @@ fn accept(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
     }
 }
 
-/// Sends a descriptor, with the one byte that it needs (unix(7), SCM_RIGHTS).
-fn send(link: &UnixStream, fd: BorrowedFd<'_>) -> io::Result<()> {
-    let fds = [fd];
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
-    let mut rights = SendAncillaryBuffer::new(&mut space);
-    rights.push(SendAncillaryMessage::ScmRights(&fds));
-    sendmsg(link, &[IoSlice::new(&[0])], &mut rights, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-/// A descriptor that was sent; `None` if none comes within the socket's timeout. Errors: the other end is closed.
-fn receive(link: &UnixStream) -> io::Result<Option<OwnedFd>> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
-    let mut rights = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    let message = match recvmsg(link, &mut [IoSliceMut::new(&mut byte)], &mut rights, RecvFlags::CMSG_CLOEXEC) {
-        Ok(message) => message,
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    if message.bytes == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    let mut fds = rights.drain().filter_map(|control| match control {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    // The kernel drops what this process has no room for.
-    let lost = || io::Error::other("a connection was lost: raise the limit on open files");
-    fds.next().ok_or_else(lost).map(Some)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
 
     use super::*;
 

@@ -8,6 +8,8 @@ use skein_transfer::PathSnapshot;
 
 /// Between two readings, at least.
 const PERIOD: Duration = Duration::from_millis(400);
+/// A path that carried less between two readings may have had no more to carry.
+const FULL_BYTES: f64 = 8e6;
 /// What was read longer ago says nothing about now.
 const STALE: Duration = Duration::from_secs(3);
 
@@ -19,6 +21,8 @@ type Counts = BTreeMap<(String, String), u64>;
 pub(crate) struct Meter {
     last: Option<(Instant, Counts)>,
     rates: Counts,
+    /// Between the last two readings.
+    period: Duration,
     most: Counts,
 }
 
@@ -43,6 +47,7 @@ impl Meter {
                 .collect(),
             _ => BTreeMap::new(),
         };
+        self.period = before.map(|(since, _)| since).unwrap_or_default();
         self.last = Some((now, counts));
     }
 
@@ -53,14 +58,15 @@ impl Meter {
 
     /// Remembers what paths carry while there is more than enough to send, and gives all of it together.
     pub(crate) fn sum_of_full(&mut self) -> u64 {
-        for (key, rate) in &self.rates {
+        let is_full = |rate: u64| rate as f64 / 8.0 * self.period.as_secs_f64() >= FULL_BYTES;
+        for (key, rate) in self.rates.iter().filter(|(_, rate)| is_full(**rate)) {
             let most = self.most.entry(key.clone()).or_default();
             *most = (*most).max(*rate);
         }
         self.rates.values().sum()
     }
 
-    /// The most that a path carried.
+    /// The most that a path carried when it was busy; none: it never was.
     pub(crate) fn most(&self, path: &PathSnapshot) -> Option<u64> {
         self.most.get(&key(path)).copied()
     }
@@ -80,14 +86,15 @@ mod tests {
         assert_eq!(meter.sum_of_full(), 0);
         meter.count(at(100), counts(9000, 60));
         assert_eq!(meter.sum_of_full(), 0, "too soon");
-        meter.count(at(1000), counts(126_000, 250));
-        assert_eq!(meter.rates.values().copied().collect::<Vec<_>>(), [1_000_000, 1600]);
-        assert_eq!(meter.sum_of_full(), 1_001_600);
+        meter.count(at(1000), counts(12_501_000, 250));
+        assert_eq!(meter.rates.values().copied().collect::<Vec<_>>(), [100_000_000, 1600]);
+        assert_eq!(meter.sum_of_full(), 100_001_600);
         // A new session counts from zero; a new path has no rate yet.
         meter.count(at(2000), Counts::from([(("nic0".into(), "x".into()), 5), (("nic2".into(), "z".into()), 5)]));
         assert_eq!(meter.sum_of_full(), 0);
         meter.count(at(9000), counts(1 << 40, 0));
         assert_eq!(meter.sum_of_full(), 0, "stale");
-        assert_eq!(meter.most.values().copied().collect::<Vec<_>>(), [1_000_000, 1600]);
+        // What the other carried is not what it could.
+        assert_eq!(meter.most.values().copied().collect::<Vec<_>>(), [100_000_000]);
     }
 }

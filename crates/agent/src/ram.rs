@@ -2,14 +2,14 @@
 
 use std::io;
 
-use skein_guest_ram::{AccessError, Mapped, map};
+use skein_guest_ram::{AccessError, Memory};
 use skein_hypervisor::Monitor;
 use skein_transfer::pages::{FindRam, Ram, RamError};
 use tracing::info;
 
 use crate::told;
 
-struct GuestRam(Mapped);
+struct GuestRam(Memory);
 
 fn failed(error: impl std::error::Error) -> RamError {
     RamError(told(&error))
@@ -38,7 +38,7 @@ impl Ram for GuestRam {
 
     fn read_in_qemu(&self, offset: u64, out: &mut [u8]) -> Result<(), RamError> {
         let read = match self.0.read_in_process(offset, out) {
-            // Mapping it takes less than looking into another process.
+            // Reaching it as it is takes less than looking into another process.
             Err(AccessError::Process { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
                 self.0.read(offset, out)
             }
@@ -54,8 +54,7 @@ pub(crate) fn find(monitor: &Monitor, pid: u32) -> Option<FindRam> {
     Some(Box::new(move |info| {
         let block = blocks.iter().find(|block| block.name == info.name);
         let block = block.ok_or_else(|| RamError(format!("QEMU has no RAM block '{}' here", info.name)))?;
-        let mapped = map(pid, block).map_err(failed)?;
-        mapped.advise_huge();
-        Ok(Box::new(GuestRam(mapped)))
+        let memory = skein_guest_ram::find(pid, block).map_err(failed)?;
+        Ok(Box::new(GuestRam(memory)))
     }))
 }

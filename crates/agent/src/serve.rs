@@ -1,5 +1,6 @@
 //! Commands: what `skein vm`, `skein migrate` and the others ask of the agent of their host.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufReader};
 use std::os::unix::fs::FileTypeExt;
@@ -17,11 +18,11 @@ use skein_api::{
 };
 use skein_handover::{MigrationId, Outcome};
 use skein_hypervisor::QmpError;
-use skein_machine::Transport;
 use skein_machine::definition::Definition;
 use skein_machine::facts::{HostFacts, PathFacts};
 use skein_machine::forecast::{Fixed, forecast};
 use skein_machine::printable;
+use skein_machine::{Hosts, Transport};
 use skein_transfer::PathSnapshot;
 use tracing::{info, warn};
 
@@ -305,7 +306,7 @@ impl Desk {
         detach: bool,
         say: &mut dyn FnMut(&Reply) -> io::Result<()>,
     ) -> Answered<Reply> {
-        let mut tries = 0;
+        let (mut tries, mut allowed) = (0, options.retries);
         loop {
             let check = self.check(name, to, options, None)?;
             if check.blocks() {
@@ -315,7 +316,8 @@ impl Desk {
                 let _ = say(&Reply::Check(check));
             }
             let vm = self.vms.get(name)?;
-            let offer = self.offer(&vm, options);
+            let offer = self.offer(&vm, options)?;
+            let was_direct = offer.indirect.is_none();
             let begun = self.migrations.begin(name, to, &offer, options);
             let id = begun.map_err(|error| Box::new(refusal(told(&error), "")))?;
             self.migrations.view().log(id, LogEntry::Note { text: offer.to_string() });
@@ -325,36 +327,49 @@ impl Desk {
             let migration = self.follow(id, say)?;
             let may_pass = migration.outcome == Some(Outcome::Kept)
                 && !matches!(migration.why, Some(skein_handover::Why::Cancelled));
-            if !may_pass || tries >= options.retries {
+            // Without direct placement it is another thing: that is tried unasked.
+            allowed += u32::from(was_direct && vm.indirect().is_some());
+            if !may_pass || tries >= allowed {
                 return Ok(Reply::Migration(Box::new(migration)));
             }
             tries += 1;
-            info!(vm = name, to, "migration {id} came to nothing; try {tries} of {} follows", options.retries);
+            info!(vm = name, to, "migration {id} came to nothing; try {tries} of {allowed} follows");
             thread::sleep(RETRY_PAUSE);
         }
     }
 
-    fn offer(&self, vm: &Vm, options: &MigrateOptions) -> Offer {
+    fn offer(&self, vm: &Vm, options: &MigrateOptions) -> Answered<Offer> {
         let launch = vm.launch();
         let settings = launch.definition().map(|definition| definition.migration.clone()).unwrap_or_default();
         let cores = thread::available_parallelism().map_or(2, |cores| cores.get());
         // More channels than cores only wait for each other; one would do worse than none.
         let fitting = cores.clamp(2, CHANNELS_MAX) as u8;
-        Offer {
+        Ok(Offer {
             launch,
             channels: options.channels.or(settings.multifd_channels).unwrap_or(fitting),
             downtime_limit_ms: options.downtime_limit_ms.unwrap_or(settings.downtime_limit_ms),
-            transport: options.transport.unwrap_or_else(|| {
-                let peers = self.migrations.peers();
-                // A file that cannot be read is told of where it is asked for.
-                peers.hosts().map_or_else(|_| Transport::default(), |hosts| hosts.transport_from(peers.host()))
-            }),
+            transport: self.transport(options)?,
+            indirect: vm.indirect().map(|why| format!("retried without direct placement: {why}")),
             priority: settings.priority,
-        }
+        })
+    }
+
+    /// How the guest's memory travels. Errors: the file of hosts cannot be read. It may say how, and where the target is: what
+    /// was meant is not guessed.
+    fn transport(&self, options: &MigrateOptions) -> Answered<Transport> {
+        let hosts = self.listed()?;
+        Ok(options.transport.unwrap_or_else(|| hosts.transport_from(self.migrations.peers().host())))
+    }
+
+    /// What the file of hosts says.
+    fn listed(&self) -> Answered<Hosts> {
+        let hosts = self.migrations.peers().hosts();
+        hosts.map_err(|error| Box::new(refusal(error, "mend the file; it is read again at once")))
     }
 
     /// All that speaks against a migration. `watch`: how long to watch the guest's writing, for a better forecast.
     fn check(&self, name: &str, to: &str, options: &MigrateOptions, watch: Option<Duration>) -> Answered<Check> {
+        let transport = self.transport(options)?;
         let vm = self.vms.get(name)?;
         let guest = facts::guest(&vm)?;
         let launch = vm.launch();
@@ -387,13 +402,19 @@ impl Desk {
         };
         let problems = skein_machine::check::check(&guest, definition, &source, &target, &paths);
         drop(hold);
-        let rates: Vec<u64> = paths.iter().filter_map(|path| path.bits_per_s).collect();
+        // Two agents may each have a session with the other: their paths share NICs.
+        let mut rates: BTreeMap<&str, u64> = BTreeMap::new();
+        for path in &paths {
+            let rate = rates.entry(&path.local).or_default();
+            *rate = path.bits_per_s.unwrap_or(0).max(*rate);
+        }
+        let rates: Vec<u64> = rates.into_values().filter(|rate| *rate > 0).collect();
         let settings = definition.map(|definition| definition.migration.clone()).unwrap_or_default();
         let downtime_limit = options.downtime_limit_ms.unwrap_or(settings.downtime_limit_ms);
         let fixed = Fixed { downtime_limit: Duration::from_millis(downtime_limit), ..Fixed::default() };
         let forecast = (!rates.is_empty()).then(|| {
             let dirty = watch.and_then(|time| facts::dirty_bytes_per_s(&vm, time));
-            forecast(guest.ram_bytes, dirty, &rates, fixed)
+            forecast(guest.ram_bytes, dirty, &rates, transport, fixed)
         });
         Ok(Check { vm: name.to_owned(), to: to.to_owned(), problems, forecast })
     }
@@ -479,8 +500,7 @@ impl Desk {
     /// This host and those of the file, nobody asked.
     fn known_hosts(&self) -> Answered<Vec<Host>> {
         let peers = self.migrations.peers();
-        let known = peers.hosts();
-        let known = known.map_err(|error| Box::new(refusal(error, "mend the file; it is read again at once")))?;
+        let known = self.listed()?;
         let own = Host {
             name: peers.host().to_owned(),
             addresses: self.addresses.clone(),

@@ -2,22 +2,25 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use skein_handover::MigrationId;
 use skein_transfer::pages::Source;
 use skein_transfer::{Content, Live, ResetCode, StreamId};
 use tracing::{info, warn};
 
-use crate::keeper::Keeper;
+use crate::keeper::{self, Keeper};
 use crate::peers::{Hold, Peers};
 use crate::socket::{ACCEPT_WAIT, OwnSocket, SocketError};
 use crate::target::Target;
+use crate::told;
 
 /// A connection waits this long for a session with the other host.
 const SESSION_TIME: Duration = Duration::from_secs(5);
@@ -46,10 +49,39 @@ struct Open {
     /// The session that the streams are in. All of them are in one, as long as it lives: order holds within one.
     live: Option<Arc<Live>>,
     streams: Vec<StreamId>,
+    /// The first connection, as long as its stream has it.
+    main: Weak<UnixStream>,
     /// The connections after the first: multifd's channels.
-    held: Vec<UnixStream>,
+    held: Vec<Arc<UnixStream>>,
     has_main: bool,
+    /// Nothing more gets to the other host, and what QEMU writes is dropped.
+    given_up: bool,
+    /// Why that was this end's doing.
+    failed: Option<String>,
     stopped: bool,
+}
+
+impl Open {
+    fn is_over(&self) -> bool {
+        self.stopped || self.given_up
+    }
+
+    /// First the streams end, so that nothing gets to the other host that comes after what others may read of them from now on.
+    fn give_up(&mut self, why: &str) {
+        self.reset(why);
+        if let Some(main) = self.main.upgrade() {
+            let _ = main.shutdown(Shutdown::Both);
+        }
+        self.given_up = true;
+    }
+
+    fn reset(&self, why: &str) {
+        if let Some(live) = &self.live {
+            for stream in &self.streams {
+                live.reset(*stream, ResetCode::SocketClosed, why);
+            }
+        }
+    }
 }
 
 impl Tap {
@@ -85,15 +117,15 @@ impl Tap {
         Ok(tap)
     }
 
-    /// Closes the main connection, so that a QEMU that does not hear gives up, and takes what it still writes to the
-    /// others: it may wait for that, with the other host out of reach.
+    /// Closes the main connection, so that a QEMU that does not hear gives up, and has all that it still writes to the others
+    /// read and dropped: it may wait for that, with the other host out of reach.
     pub fn give_up(&self) {
-        let open = self.shared.lock();
-        if let Some(live) = &open.live {
-            for stream in &open.streams {
-                live.reset(*stream, ResetCode::SocketClosed, "the source calls this migration off");
-            }
-        }
+        self.shared.lock().give_up("the source calls this migration off");
+    }
+
+    /// Why a connection was not carried, if so: the migration is given up then, as by [`Tap::give_up`].
+    pub fn failed(&self) -> Option<String> {
+        self.shared.lock().failed.clone()
     }
 
     /// Takes no more connections, and leaves those it has to whoever keeps them.
@@ -105,13 +137,9 @@ impl Tap {
     fn stop(&self) {
         self.shared.socket.remove();
         let open = std::mem::replace(&mut *self.shared.lock(), Open { stopped: true, ..Open::default() });
-        if let Some(live) = open.live {
-            for stream in open.streams {
-                live.reset(stream, ResetCode::SocketClosed, "the source is done with this migration");
-            }
-        }
+        open.reset("the source is done with this migration");
         for channel in open.held {
-            let _ = channel.shutdown(std::net::Shutdown::Both);
+            let _ = channel.shutdown(Shutdown::Both);
         }
     }
 }
@@ -129,58 +157,79 @@ impl Shared {
 
     fn accept(&self, mut keeper: Option<Keeper>) {
         let path = self.socket.path().display();
-        while !self.lock().stopped {
+        while !self.lock().is_over() {
             let next = match &keeper {
                 Some(keeper) => keeper.accept(),
                 None => self.socket.accept(),
             };
-            let carried = match next {
-                Ok(Some(connection)) => {
-                    self.carry(connection).map_err(|error| format!("connection not carried: {error}"))
+            match next {
+                Ok(Some(connection)) => self.carry(connection).unwrap_or_else(|why| self.fail(&why)),
+                Ok(None) => {}
+                Err(error) if is_end(&error) && keeper.take().is_some() => {
+                    warn!(
+                        "{path}: its channels would break if this agent died: the process that keeps them ended: {error}"
+                    );
                 }
-                Ok(None) => Ok(()),
-                Err(error) if keeper.take().is_some() => Err(format!(
-                    "its channels would break if this agent died: the process that keeps them ended: {error}"
-                )),
                 Err(error) => {
-                    thread::sleep(ACCEPT_WAIT);
-                    Err(format!("cannot accept: {error}"))
+                    self.lock().has_main |= keeper.is_some();
+                    self.fail(&in_words(&error));
                 }
-            };
-            if let Err(error) = carried {
-                warn!("{path}: {error}");
             }
+        }
+        // Without its agent it reads the channels, as does this thread: either may lack files for some of them.
+        drop(keeper);
+        if let Err(error) = self.drain() {
+            warn!("{path}: QEMU may have to wait: {error}");
+        }
+    }
+
+    /// Reads what nobody carries, so that QEMU does not wait, until this is over.
+    fn drain(&self) -> io::Result<()> {
+        let (held, has_main) = {
+            let open = self.lock();
+            (open.held.clone(), open.has_main)
+        };
+        let accept = || {
+            self.socket.accept().or_else(|_| {
+                thread::sleep(ACCEPT_WAIT);
+                Ok(None)
+            })
+        };
+        keeper::drain(self.socket.as_fd(), accept, held, has_main, |_| self.lock().stopped)
+    }
+
+    /// A channel that nobody reads would stop QEMU in the switchover, and the guest with it: rather no migration.
+    fn fail(&self, why: &str) {
+        let mut open = self.lock();
+        if !open.is_over() {
+            let why = format!("the agent cannot carry a connection of QEMU: {why}");
+            warn!("{}: {why}", self.socket.path().display());
+            open.give_up(&why);
+            open.failed = Some(why);
         }
     }
 
     /// QEMU connects its main channel first. When things break, that one has to be the first to close: a QEMU that loses a
     /// multifd channel before may wait for it for ever ([`skein_hypervisor::migration`]).
     fn carry(&self, connection: UnixStream) -> Result<(), String> {
-        let is_main = !std::mem::replace(&mut self.lock().has_main, true);
-        if !is_main {
-            let own = connection.try_clone().map_err(|error| error.to_string())?;
+        let connection = Arc::new(connection);
+        let is_main = {
             let mut open = self.lock();
-            if open.stopped {
-                return Ok(());
+            let is_main = !std::mem::replace(&mut open.has_main, true);
+            match is_main {
+                true => open.main = Arc::downgrade(&connection),
+                false => open.held.push(connection.clone()),
             }
-            open.held.push(own);
-        }
-        let live = match self.session() {
-            Ok(live) => live,
-            Err(error) => {
-                if !is_main {
-                    drain(connection);
-                }
-                return Err(error);
-            }
+            is_main
         };
+        let live = self.session()?;
         let mut open = self.lock();
-        if open.stopped {
+        if open.is_over() {
             return Ok(());
         }
         let target = self.target.to_string();
         let stream = live.open(&target, connection, Content::Source(self.pages.clone()), !is_main);
-        let stream = stream.map_err(|error| error.to_string())?;
+        let stream = stream.map_err(|error| told(&error))?;
         info!(peer = live.peer(), stream = stream.0, "connection to {}", self.target);
         if !open.live.as_ref().is_some_and(|known| Arc::ptr_eq(known, &live)) {
             open.live = Some(live);
@@ -198,15 +247,22 @@ impl Shared {
         if let Some(live) = self.lock().live.clone().filter(|live| live.ended().is_none()) {
             return Ok(live);
         }
-        let live = self.hold.session(Instant::now() + SESSION_TIME, &|| self.lock().stopped);
+        let live = self.hold.session(Instant::now() + SESSION_TIME, &|| self.lock().is_over());
         live.ok_or_else(|| format!("no session with {} within {} s", self.hold.host(), SESSION_TIME.as_secs()))
     }
 }
 
-/// Reads a multifd channel that leads nowhere, so that QEMU does not wait, until QEMU closes its end.
-pub(crate) fn drain(channel: UnixStream) {
-    let drain = move || drop(io::copy(&mut { channel }, &mut io::sink()));
-    if let Err(error) = thread::Builder::new().name("drain".into()).spawn(drain) {
-        warn!("QEMU may have to wait: {error}");
-    }
+/// Whether the process that keeps the channels has ended.
+fn is_end(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
+}
+
+/// And what to do about it.
+fn in_words(error: &io::Error) -> String {
+    let cure = match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EMFILE) => "raise the limit of open files (ulimit -n) of the agent",
+        Some(Errno::ENFILE) => "raise the limit of open files (fs.file-max) of this host",
+        _ => return error.to_string(),
+    };
+    format!("{error}: {cure}")
 }

@@ -1,14 +1,15 @@
 //! What a transport means for the data plane.
 
+use std::ffi::OsString;
 use std::io;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 use std::thread;
 
-use skein_host::idle::settle_down;
 use skein_machine::Transport;
 use skein_transfer::Width;
 use skein_transfer::pages::Packers;
-use tracing::info;
+
+use crate::packer::Crew;
 
 /// What it may use of a session.
 pub(crate) fn width(transport: Transport) -> Width {
@@ -19,17 +20,16 @@ pub(crate) fn width(transport: Transport) -> Width {
     }
 }
 
-/// Who compresses: a thread for each core, with CPU that nobody else wants.
+/// Batches under way for each core: while one is handed over, another is compressed.
+const PER_CORE: usize = 2;
+
+/// Who compresses: threads for all cores, in a process of theirs. `words`: a program that calls [`crate::pack_pages`], and
+/// its arguments.
 ///
 /// # Errors
 /// The system has no room for them.
-pub(crate) fn packers() -> io::Result<Arc<Packers>> {
-    let threads = thread::available_parallelism().map_or(1, |threads| threads.get());
-    let settle_down = || {
-        static TOLD: Once = Once::new();
-        if let Err(why) = settle_down() {
-            TOLD.call_once(|| info!("guests in other control groups may lose some CPU to compression: {why}"));
-        }
-    };
-    Packers::start(threads, settle_down).map(Arc::new)
+pub(crate) fn packers(words: &[OsString]) -> io::Result<Arc<Packers>> {
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
+    let crew = Crew::new(words.to_vec());
+    Packers::start(PER_CORE * cores, cores, Box::new(move |is_over| crew.hire(is_over))).map(Arc::new)
 }

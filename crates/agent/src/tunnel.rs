@@ -1,5 +1,6 @@
 //! Unix sockets here, joined to unix sockets of another host.
 
+use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -72,6 +73,9 @@ pub struct TunnelSettings {
     pub socket_mode: u32,
     /// How what goes through it travels. Only the memory of guests is compressed.
     pub transport: Transport,
+    /// A program that calls [`crate::pack_pages`], and its arguments: started when there are pages to compress.
+    /// Empty: none are.
+    pub packer: Vec<OsString>,
 }
 
 /// A tunnel that did not come up.
@@ -109,7 +113,7 @@ impl Tunnel {
             sockets.push(OwnSocket::bind(&forward.listen, settings.socket_mode)?);
         }
         let (dialer, _) = Dialer::start(settings.dialer.clone(), &identity)?;
-        let packers = settings.transport.compresses().then(packers).transpose();
+        let packers = settings.transport.compresses().then(|| packers(&settings.packer)).transpose();
         let shared = Arc::new(Shared {
             packers: packers.map_err(|error| TunnelError::Start(StartError::Threads(error)))?,
             settings,

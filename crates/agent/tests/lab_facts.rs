@@ -75,6 +75,7 @@ impl World {
                 connections: 1,
                 plain_data: false,
                 keeper: Vec::new(),
+                packer: Vec::new(),
             };
             let settings = AgentSettings { acceptor, allow: Allow::new::<&str>(&[]).unwrap(), vms: Some(vms) };
             lab.enter(name, || Agent::start(settings, &ca.issue(name, Validity::days(1)).unwrap())).unwrap().unwrap()

@@ -71,6 +71,7 @@ impl World {
             forwards: vec![forward("bulk"), forward("echo")],
             socket_mode: 0o600,
             transport: Default::default(),
+            packer: Vec::new(),
         };
         let tunnel =
             lab.enter("a", || Tunnel::start(settings, ca.issue("a", Validity::days(1)).unwrap())).unwrap().unwrap();

@@ -9,9 +9,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use skein_agent::{AcceptorSettings, Addresses, Agent, AgentSettings, Allow, Dirs, VmSettings};
-use skein_api::{CallError, Client, Reply, Request};
+use skein_api::{CallError, Client, MigrateOptions, Reply, Request};
 use skein_handover::Limits;
 use skein_identity::{ClusterCa, Validity};
+use skein_machine::Transport;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// More than an agent serves at once.
@@ -37,6 +38,7 @@ impl World {
             connections: 1,
             plain_data: false,
             keeper: vec!["/nonexistent".into()],
+            packer: Vec::new(),
         };
         let acceptor = AcceptorSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -144,6 +146,34 @@ fn a_list_of_hosts_that_is_a_pipe_is_told_at_once() {
     assert!(begin.elapsed() < 5 * SECOND);
     fs::remove_file(world.path("hosts.toml")).unwrap();
     assert!(matches!(world.client.call(&Request::HostList, 10 * SECOND), Ok(Reply::Hosts { .. })));
+}
+
+#[test]
+fn nothing_is_moved_by_a_list_of_hosts_that_makes_no_sense() {
+    let world = World::new();
+    let (vm, to) = ("web1".to_owned(), "b".to_owned());
+    // One that says how may do so in vain, too: where the other host is stands in the file.
+    let given = MigrateOptions { transport: Some(Transport::Multichannel), ..MigrateOptions::default() };
+    let requests = [MigrateOptions::default(), given].map(|options| {
+        let (vm, to) = (vm.clone(), to.clone());
+        let check = Request::Check { vm: vm.clone(), to: to.clone(), options: options.clone() };
+        [check, Request::Migrate { vm, to, options, detach: false }]
+    });
+    for (file, says) in [
+        ("transport = 'nonsense'\n", "hosts.toml:1:13: transport cannot be \"nonsense\""),
+        ("\ntransprot = 'auto'\n", "hosts.toml:2:1"),
+    ] {
+        fs::write(world.path("hosts.toml"), file).unwrap();
+        for request in requests.iter().flatten() {
+            let told = world.refused(request);
+            assert!(told.contains(says) && told.contains("mend the file"), "{told}");
+        }
+    }
+    fs::remove_file(world.path("hosts.toml")).unwrap();
+    for request in requests.iter().flatten() {
+        let told = world.refused(request);
+        assert!(told.contains("web1") && !told.contains("hosts.toml"), "{told}");
+    }
 }
 
 #[test]

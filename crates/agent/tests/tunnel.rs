@@ -60,6 +60,7 @@ impl World {
             forwards: vec![Forward { listen: self.path("in.sock"), target: target.display().to_string() }],
             socket_mode: 0o600,
             transport: Default::default(),
+            packer: Vec::new(),
         }
     }
 

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use skein_handover::{Event, MigrationId, Outcome, Role, Stage, Why};
 use skein_machine::Transport;
 use skein_machine::check::{Problem, Severity};
+pub use skein_pages::PageCounts;
 
 pub use bounds::{CHANNELS, DEADLINE_S, RETRIES, STOP_TIMEOUT_S};
 pub use client::{CallError, Client, Conversation};
@@ -330,7 +331,7 @@ pub struct Migration {
 }
 
 /// How far the copy of a guest is.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Copy {
     /// The guest's RAM, in bytes.
     pub total_bytes: u64,
@@ -352,47 +353,23 @@ pub struct Copy {
 }
 
 /// What became of a guest's pages on their way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pages {
     /// How they travel.
     pub transport: Transport,
     /// Whether the target's agent writes them into the guest's RAM itself, and both ends compare it; none: not decided.
     pub direct: Option<bool>,
-    /// Pages that QEMU sent, over all rounds.
-    pub pages: u64,
-    /// Of these, pages of zeros.
-    pub zero_pages: u64,
-    /// Pages that were compressed …
-    pub packed_pages: u64,
-    /// … to so many bytes.
-    pub packed_bytes: u64,
-    /// Pages that went as they are.
-    pub stored_pages: u64,
-    /// Pages sent again since the target's copy differed.
-    pub repaired_pages: u64,
-    /// Bytes that are no pages: headers, devices' state.
-    pub other_bytes: u64,
-    /// Batches that went as they are since there was no CPU to compress them in time.
-    pub late_batches: u64,
-    /// Microseconds of CPU that compressing took.
-    pub packing_us: u64,
-    /// zstd's level at last; none: LZ4.
-    pub zstd_level: Option<i32>,
-}
-
-/// Bytes of a page, as [`Pages`] counts them.
-pub const PAGE_BYTES: u64 = 4096;
-
-impl Pages {
-    /// Bytes of the pages in the guest.
-    pub fn guest_bytes(&self) -> u64 {
-        self.pages * PAGE_BYTES
-    }
-
-    /// Bytes that they and the rest took on the wire, but for framing and encryption.
-    pub fn wire_bytes(&self) -> u64 {
-        self.packed_bytes + self.stored_pages * PAGE_BYTES + self.other_bytes
-    }
+    /// Why it does not, in words; empty: it does. If `direct` is true all the same, it writes smaller blocks than the guest's
+    /// RAM itself.
+    #[serde(default)]
+    pub why_not_direct: String,
+    /// Bytes of pages that were sent again since the guest wrote to them: QEMU sends each page once at first, so it is what
+    /// is more than the guest's RAM.
+    #[serde(default)]
+    pub again_bytes: u64,
+    /// How many they were, and of what kind. In JSON its fields are beside the others.
+    #[serde(flatten)]
+    pub counts: PageCounts,
 }
 
 /// A path between the hosts of a migration.

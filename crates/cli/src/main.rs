@@ -35,6 +35,9 @@ enum Command {
         /// What QEMU connects to
         socket: std::path::PathBuf,
     },
+    /// Started by an agent or a tunnel that has pages to compress
+    #[command(name = commands::agent::PACK_PAGES, hide = true)]
+    PackPages,
 }
 
 fn main() -> ExitCode {
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => commands::demo::run(args).map(success),
         Command::Completions(args) => commands::completions::run(args).map(success),
         Command::Man(args) => commands::man::run(args),
+        Command::PackPages => skein_agent::pack_pages().map(success).map_err(Into::into),
         Command::KeepChannels { .. } => skein_agent::keep_channels().map(success).map_err(Into::into),
     };
     match done {

@@ -6,9 +6,10 @@ mod fake;
 use std::process::Stdio;
 use std::time::Duration;
 
-use fake::{Act, Agent, ID, Ran, at, events, in_doubt, last, migration, over, progress, say, vm};
+use fake::{Act, Agent, ID, Ran, at, events, in_doubt, indirect, last, migration, over, progress, say, vm};
 use skein_api::{Check, Host, Migration, Refusal, Reply, Request, Vm, VmSource, VmState};
 use skein_handover::{MigrationId, Outcome, Role, SourcePhase, Stage, TargetPhase};
+use skein_machine::Transport;
 use skein_machine::check::{Problem, ProblemKind, Severity};
 use skein_machine::facts::{HostFacts, Hugepages, NicFacts, Places, Presence, QemuFacts, Version, VmFacts};
 use skein_machine::forecast::{Fixed, forecast};
@@ -224,7 +225,8 @@ fn check(blocks: bool) -> Check {
             .insert(0, problem(Severity::Blocks, "hostb has 1 GiB of RAM free, web1 needs 4.2 GiB", "stop a VM there"));
         problems.insert(1, problem(Severity::Blocks, "hostb has no bridge br0", "make one there"));
     }
-    let forecast = forecast(2_600_000_000, Some(0), &[1_000_000_000, 900_000_000], Fixed::default());
+    let rates = [1_000_000_000, 900_000_000];
+    let forecast = forecast(2_600_000_000, Some(0), &rates, Transport::Auto, Fixed::default());
     Check { vm: "web1".into(), to: "hostb".into(), problems, forecast: Some(forecast) }
 }
 
@@ -393,6 +395,7 @@ fn migrations_are_listed_and_shown() {
         show(at(SourcePhase::Precopy, 1530)),
         show(over(Outcome::Moved)),
         show(in_doubt()),
+        show(indirect()),
         show(over(Outcome::Moved)),
     ]);
     agent.run(&["migration", "list"]).exits(0).is("migration-list");
@@ -402,8 +405,16 @@ fn migrations_are_listed_and_shown() {
     agent.run(&["migration", "show", "4f1c"]).exits(0).is("migration-show");
     agent.run(&["migration", "show", "4f1c", "--events"]).exits(0).is("migration-show-events");
     agent.run(&["migration", "show", "4f1c"]).exits(0).is("migration-show-in-doubt");
+    agent.run(&["migration", "show", "4f1c"]).exits(0).is("migration-show-indirect");
     let json = agent.run(&["migration", "show", "4f1c", "--events", "--json"]).exits(0);
-    assert_eq!(serde_json::from_str::<Migration>(&json.out).unwrap().events, events());
+    let shown = serde_json::from_str::<Migration>(&json.out).unwrap();
+    assert_eq!((&shown.events, &shown.copy), (&events(), &over(Outcome::Moved).copy));
+    // All of them beside each other, as they are documented.
+    let pages = &serde_json::from_str::<serde_json::Value>(&json.out).unwrap()["copy"]["pages"];
+    let fields: Vec<&str> = pages.as_object().unwrap().keys().map(|name| &name[..]).collect();
+    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pages.md")).unwrap();
+    let undocumented: Vec<_> = fields.iter().filter(|name| !docs.contains(&format!("| `{name}` |"))).collect();
+    assert!(fields.len() > 10 && undocumented.is_empty(), "not in docs/pages.md: {undocumented:?}");
 }
 
 #[test]
@@ -515,7 +526,9 @@ fn there_are_manual_pages_and_completions() {
     assert!(page("skein-migrate.1").contains("something blocks it; nothing was begun"));
     agent.run(&["man", "--out", "man/man1/skein.1"]).exits(1).complains("cannot make man/man1/skein.1");
     for shell in ["bash", "zsh", "fish"] {
-        agent.run(&["completions", shell]).exits(0).says("downtime-limit").says("other-host-is-off").says("doctor");
+        let ran = agent.run(&["completions", shell]).exits(0);
+        let ran = ran.says("downtime-limit").says("other-host-is-off").says("doctor");
+        assert!(!ran.out.contains("pack-pages"), "not for people");
     }
 }
 

@@ -84,8 +84,8 @@ fn movers_side_by_side() {
         assert!((164e6..270e6).contains(&bytes), "{mover}: {bytes}");
         let sent: f64 = nics(run, &run["source"], "tx_bytes").iter().sum();
         let received: f64 = nics(run, &run["target"], "rx_bytes").iter().sum();
-        // Skein compresses what the kernel has in its memory.
-        let least = if mover.starts_with("skein") { 0.85 } else { 1.0 };
+        // Skein compresses what the kernel has in its memory. What went before the first sample is estimated.
+        let least = if mover.starts_with("skein") { 0.85 } else { 0.97 };
         assert!(sent > bytes * least && sent < bytes * 1.25, "{mover}: {sent} sent for {bytes}");
         assert!((received / sent - 1.0).abs() < 0.05, "{mover}: {received} of {sent} received");
 

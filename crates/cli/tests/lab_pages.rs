@@ -9,14 +9,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_api::{MigrateOptions, Migration, Pages, Reply, Request};
-use skein_guest_ram::{Mapped, map};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use skein_api::{LogEntry, LoggedEvent, MigrateOptions, Migration, Pages, Reply, Request};
+use skein_guest_ram::{Memory, find};
 use skein_handover::{MigrationId, Outcome};
 use skein_hypervisor::version_of;
 use skein_lab_cluster::{Cluster, Settings, Start, arguments, configuration, until};
@@ -35,12 +37,14 @@ const CHANNELS: [u8; 4] = [0, 1, 4, 16];
 const CUTS: [Cut; 3] = [Cut::Carrier, Cut::BlackHole, Cut::BlackHoleFromHost];
 /// A link is cut within this from the begin.
 const CUT_WITHIN: Duration = Duration::from_secs(1);
+/// Who compresses is killed within this, if there is anybody.
+const KILL_WITHIN: Duration = Duration::from_secs(1);
 /// What is compared at once.
 const PIECE_BYTES: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 
 /// RAM of a QEMU that others can map, by block.
-type Rams = BTreeMap<String, Mapped>;
+type Rams = BTreeMap<String, Memory>;
 
 /// The program that is tested: what is built meanwhile may lack the feature.
 fn program() -> PathBuf {
@@ -55,6 +59,18 @@ fn program() -> PathBuf {
 
 fn settings() -> Settings {
     Settings::new(program())
+}
+
+/// Kills the processes that compress pages for the agents of a cluster, and says how many.
+fn kill_packers(dir: &Path) -> usize {
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let is_own = |pid: &i32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let is_packer = words.split(|byte| *byte == 0).any(|word| word == b"pack-pages");
+        is_packer && fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.starts_with(dir))
+    };
+    pids.filter(is_own).filter(|pid| kill(Pid::from_raw(*pid), Signal::SIGKILL).is_ok()).count()
 }
 
 /// Writes, but less than the slowest path carries.
@@ -141,7 +157,8 @@ impl World {
         let seen = seen.rfind(|seen| seen.host() == host && !seen.is_over());
         let seen = seen.unwrap_or_else(|| panic!("{vm} has no QEMU on {host}"));
         let blocks = seen.monitor().ram_blocks().unwrap();
-        let mapped = blocks.iter().filter_map(|block| Some((block.name.clone(), map(seen.process().pid, block).ok()?)));
+        let mapped =
+            blocks.iter().filter_map(|block| Some((block.name.clone(), find(seen.process().pid, block).ok()?)));
         mapped.collect()
     }
 
@@ -186,7 +203,7 @@ fn is_alone(cluster: &Cluster, vm: &str, host: &str, before: &str) {
 }
 
 fn pages_of(migration: &Migration) -> Pages {
-    migration.copy.and_then(|copy| copy.pages).unwrap_or_else(|| panic!("no figures: {migration:?}"))
+    migration.copy.as_ref().and_then(|copy| copy.pages.clone()).unwrap_or_else(|| panic!("no figures: {migration:?}"))
 }
 
 /// Compares all that both have, byte for byte. Gives how many pages that are.
@@ -267,23 +284,36 @@ fn both_rams_are_the_same_before_the_first_device() {
         let options =
             MigrateOptions { channels: Some(channels), transport: Some(transport), ..MigrateOptions::default() };
         let begin = Instant::now();
+        let mut killed = 0;
         let (pages, done) = world.compared(&vm, (from, to), options, |cluster| {
             if let Some((nic, cut, moment)) = cut {
                 thread::sleep(CUT_WITHIN * moment as u32 / 1000);
                 cluster.lab().cut("b", nic, cut).unwrap();
             }
+            // Whoever compresses pages loses them.
+            if transport == Transport::Compression {
+                until(KILL_WITHIN, || {
+                    killed += kill_packers(cluster.dir());
+                    killed > 0
+                });
+            }
         });
         let figures = pages_of(&done);
         println!(
-            "{number:3} {transport} {channels} channels, {}, {}: {pages} pages, {} sent, {} mended, {} ms",
+            "{number:3} {transport} {channels} channels, {}, {}, {killed} packers killed: {pages} pages, {} sent, {} mended, \
+             {} ms",
             machines[which],
             cut.map_or("no cut".into(), |(nic, cut, moment)| format!("NIC {nic} {cut:?} at {moment}/1000")),
-            figures.pages,
-            figures.repaired_pages,
+            figures.counts.pages,
+            figures.counts.repaired_pages,
             begin.elapsed().as_millis()
         );
-        assert_eq!((figures.direct, figures.repaired_pages), (Some(true), 0));
-        assert!(figures.pages as usize >= pages, "{pages} pages, and only {} were sent", figures.pages);
+        assert_eq!((figures.direct, figures.counts.repaired_pages), (Some(true), 0));
+        let sent = figures.counts.pages;
+        assert!(sent as usize >= pages, "{pages} pages, and only {sent} were sent");
+        // It stood still meanwhile.
+        let compared_ms = figures.counts.compared_us.expect("it was compared") / 1000;
+        assert!(compared_ms <= done.downtime_ms.unwrap(), "{compared_ms} ms of {done:?}");
         if let Some((nic, ..)) = cut {
             world.cluster.lab().heal("b", nic).unwrap();
         }
@@ -326,13 +356,13 @@ fn what_is_planted_is_found() {
         // What can be is.
         world.start("b", Some(plant));
         let (pages, done) = world.compared(VM, ("a", "b"), options(), |_| ());
-        let (mended, shown) = (pages_of(&done).repaired_pages, shown(&world.cluster, done.id));
+        let (mended, shown) = (pages_of(&done).counts.repaired_pages, shown(&world.cluster, done.id));
         println!("{plant}: {mended} pages of {pages} mended, downtime {} ms", done.downtime_ms.unwrap());
         assert!(mended > 0 && shown == mended, "{plant}: {mended}, shown as {shown}");
         world.cluster.verify(VM);
         world.start("b", None);
         let (_, done) = world.compared(VM, ("b", "a"), options(), |_| ());
-        assert_eq!(pages_of(&done).repaired_pages, 0);
+        assert_eq!(pages_of(&done).counts.repaired_pages, 0);
     }
     world.cluster.verify(VM);
     world.end();
@@ -365,9 +395,47 @@ fn a_guest_with_private_ram_is_rebuilt() {
         let id = cluster.begin(VM, from, to, options).id;
         let moved = cluster.watched(from, id);
         assert_eq!(moved.outcome, Some(Outcome::Moved), "{moved:?}");
-        assert_eq!(pages_of(&moved).direct, Some(false), "{moved:?}");
+        let pages = pages_of(&moved);
+        assert_eq!((pages.direct, pages.counts.compared_us), (Some(false), None), "{moved:?}");
+        let why = "the RAM of block 'pc.ram' is private to QEMU: start it with memory-backend-memfd,share=on";
+        assert_eq!(pages.why_not_direct, why);
+        let noted =
+            |event: &LoggedEvent| event.event == LogEntry::Note { text: format!("direct placement: no: {why}") };
+        assert_eq!(moved.events.iter().filter(|event| noted(event)).count(), 1, "{moved:?}");
+        // Zeros of which QEMU itself says so are counted too, and the guest goes on writing.
+        let counts = pages.counts;
+        assert!(counts.zero_pages > 0 && pages.again_bytes > 0, "{pages:?}");
+        assert_eq!(counts.zero_pages + counts.packed_pages + counts.stored_pages, counts.pages);
         is_alone(cluster, VM, to, from);
         assert_eq!(cluster.verify(VM).pages, 48 << 8);
+    }
+    world.end();
+}
+
+/// What cannot be moved by direct placement is called off, and moved without it unasked.
+#[test]
+fn what_cannot_be_placed_is_tried_again_through_qemu() {
+    const VM: &str = "v";
+    let mut world = World::new(settings());
+    let definition = world.cluster.working(VM, &busy(5));
+    world.cluster.start_vm("a", &definition);
+    world.cluster.wait_working(VM);
+    world.start("a", Some("unplaceable"));
+    let cluster = &world.cluster;
+    let moved = cluster.moved(VM, "a", "b");
+    let pages = pages_of(&moved);
+    assert_eq!(pages.direct, Some(false), "{moved:?}");
+    assert_eq!(pages.why_not_direct, "retried without direct placement: it was planted");
+    is_alone(cluster, VM, "b", "a");
+    assert_eq!(cluster.verify(VM).pages, 48 << 8);
+
+    let Reply::Migrations { migrations } = cluster.asked("a", &Request::MigrationList) else { panic!("no list") };
+    let [_, first] = &migrations[..] else { panic!("{migrations:?}") };
+    assert_eq!(first.outcome, Some(Outcome::Kept), "{first:?}");
+    for words in
+        ["cannot be written straight into the guest's RAM: it was planted", "without direct placement it can be moved"]
+    {
+        assert!(first.detail.contains(words), "{first:?}");
     }
     world.end();
 }

@@ -168,13 +168,13 @@ impl Path {
         self.delivered_at = now;
         self.first_sent_at = stamp.sent_at;
         self.app_limited_until = self.app_limited_until.filter(|until| self.delivered <= *until);
-        self.rate.age(now);
         let alone = self.rtt().map(|rtt| rtt + ACK_DELAY + QUEUE_TIME / 2);
         self.queues = alone.is_some_and(|alone| now.saturating_sub(stamp.sent_at) > alone);
         let to_send = stamp.sent_at.saturating_sub(stamp.first_sent_at);
         let to_acknowledge = now.saturating_sub(stamp.delivered_at);
         let interval = to_send.max(to_acknowledge).max(SAMPLE_MIN);
         let rate = (self.delivered - stamp.delivered) as f64 / interval.as_secs_f64();
+        // What is known of the path stays while there is too little to send to learn more.
         if !stamp.app_limited || self.rate().is_none_or(|known| rate > known) {
             self.rate.add(now, rate);
         }

@@ -11,9 +11,9 @@ use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, major, minor};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 
-use crate::mapped::At;
 use crate::maps::{Backing, Unsuitable, backing};
-use crate::{Mapped, RamBlock};
+use crate::memory::At;
+use crate::{Memory, RamBlock};
 
 /// A process has 65,530 mappings at most, unless its host allows more (`vm.max_map_count`), and few have long paths.
 const MAPS_BYTES_MAX: u64 = 32 << 20;
@@ -21,7 +21,7 @@ const MAPS_BYTES_MAX: u64 = 32 << 20;
 /// Why a block's memory cannot be mapped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum MapError {
+pub enum FindError {
     /// There is no such process.
     #[error("there is no process {0}")]
     NoProcess(u32),
@@ -132,55 +132,57 @@ pub enum MapError {
 ///
 /// That `pid` is the QEMU that told of the block is for the caller to know: who has it from QEMU's socket checks, after
 /// this, that the process still runs.
-pub fn map(pid: u32, block: &RamBlock) -> Result<Mapped, MapError> {
+pub fn find(pid: u32, block: &RamBlock) -> Result<Memory, FindError> {
     let name = || block.name.clone();
     // All that follows is of this process, though its number be given to another meanwhile.
     let process = open(&*format!("/proc/{pid}"), OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
         .map_err(|errno| match errno {
-            Errno::ENOENT => MapError::NoProcess(pid),
-            _ => MapError::Maps { pid, source: errno.into() },
+            Errno::ENOENT => FindError::NoProcess(pid),
+            _ => FindError::Maps { pid, source: errno.into() },
         })?;
-    let start = block.host_address.ok_or_else(|| MapError::NoAddress(name()))?;
-    let not_mapped = || MapError::NotMapped { block: name(), address: start };
+    let start = block.host_address.ok_or_else(|| FindError::NoAddress(name()))?;
+    let not_mapped = || FindError::NotMapped { block: name(), address: start };
     let range = start..start.checked_add(block.used_bytes).ok_or_else(not_mapped)?;
     if range.is_empty() {
-        return Err(MapError::Empty(name()));
+        return Err(FindError::Empty(name()));
     }
     let maps = read_maps(&process).map_err(|source| match source.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::ESRCH) => MapError::NoProcess(pid),
-        _ => MapError::Maps { pid, source },
+        Some(Errno::ESRCH) => FindError::NoProcess(pid),
+        _ => FindError::Maps { pid, source },
     })?;
     let backing = backing(&maps, range).map_err(|why| match why {
         Unsuitable::NotMapped => not_mapped(),
-        Unsuitable::Private => MapError::Private(name()),
-        Unsuitable::ReadOnly => MapError::ReadOnly(name()),
-        Unsuitable::Scattered => MapError::Scattered(name()),
-        Unsuitable::Malformed(line) => MapError::Maps { pid, source: io::Error::new(io::ErrorKind::InvalidData, line) },
+        Unsuitable::Private => FindError::Private(name()),
+        Unsuitable::ReadOnly => FindError::ReadOnly(name()),
+        Unsuitable::Scattered => FindError::Scattered(name()),
+        Unsuitable::Malformed(line) => {
+            FindError::Maps { pid, source: io::Error::new(io::ErrorKind::InvalidData, line) }
+        }
     })?;
     map_backing(&process, block, &backing, At { pid, address: start })
 }
 
-fn map_backing(process: &OwnedFd, block: &RamBlock, backing: &Backing, at: At) -> Result<Mapped, MapError> {
+fn map_backing(process: &OwnedFd, block: &RamBlock, backing: &Backing, at: At) -> Result<Memory, FindError> {
     let (name, path) = (|| block.name.clone(), || backing.path.clone());
-    let open_error = |errno: Errno| MapError::Open { block: name(), path: path(), source: errno.into() };
+    let open_error = |errno: Errno| FindError::Open { block: name(), path: path(), source: errno.into() };
 
     let handle = handle(process, backing).map_err(open_error)?;
     let stat = fstat(&handle).map_err(open_error)?;
     if !is(&stat, backing) {
-        return Err(MapError::Replaced { block: name(), path: path() });
+        return Err(FindError::Replaced { block: name(), path: path() });
     }
     if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFREG {
-        return Err(MapError::NotAFile { block: name(), path: path() });
+        return Err(FindError::NotAFile { block: name(), path: path() });
     }
     let filesystem = fstatfs(&handle).map_err(open_error)?;
     let FsType(kind) = filesystem.filesystem_type();
     if ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&FsType(kind)) {
-        return Err(MapError::NotInMemory { block: name(), path: path(), filesystem: kind as u64 });
+        return Err(FindError::NotInMemory { block: name(), path: path(), filesystem: kind as u64 });
     }
     // That of huge pages on hugetlbfs.
     let page_bytes = filesystem.block_size() as u64;
     if !backing.offset.is_multiple_of(page_bytes) {
-        return Err(MapError::Misaligned { block: name(), path: path(), page_bytes });
+        return Err(FindError::Misaligned { block: name(), path: path(), page_bytes });
     }
 
     // The handle's own file, whatever has its name by now.
@@ -191,10 +193,10 @@ fn map_backing(process: &OwnedFd, block: &RamBlock, backing: &Backing, at: At) -
     let end = block.used_bytes.checked_next_multiple_of(page_bytes).and_then(|size| backing.offset.checked_add(size));
     let end = end.unwrap_or(u64::MAX);
     if bytes < end {
-        return Err(MapError::Short { block: name(), path: path(), bytes, end });
+        return Err(FindError::Short { block: name(), path: path(), bytes, end });
     }
     let extent = backing.offset..backing.offset + block.used_bytes;
-    Mapped::new(file, extent, page_bytes, at).map_err(|source| MapError::Map { block: name(), source })
+    Memory::new(file, extent, page_bytes, at).map_err(|source| FindError::Map { block: name(), source })
 }
 
 fn read_maps(process: &OwnedFd) -> io::Result<String> {
@@ -273,7 +275,7 @@ mod tests {
         let theirs = Mapping::shared(&file, 2 * PAGE, 6 * PAGE as usize).unwrap();
         let address = address_of(&theirs);
         for (begin, bytes) in [(0, 6 * PAGE), (PAGE, 2 * PAGE), (PAGE, PAGE + 24)] {
-            let ours = map(pid, &block(address + begin, bytes)).unwrap();
+            let ours = find(pid, &block(address + begin, bytes)).unwrap();
             assert_eq!((ours.bytes(), ours.page_bytes()), (bytes, PAGE));
             ours.write(bytes - 8, &bytes.to_ne_bytes()).unwrap();
             let mut seen = [0; 8];
@@ -292,30 +294,30 @@ mod tests {
     #[test]
     fn why_it_cannot_be() {
         let pid = std::process::id();
-        let refused = |block: &RamBlock| map(pid, block).unwrap_err();
+        let refused = |block: &RamBlock| find(pid, block).unwrap_err();
         let own = vec![0u8; 2 * PAGE as usize];
         let error = refused(&block(own.as_ptr().addr() as u64, PAGE));
-        assert!(matches!(&error, MapError::Private(name) if name == "pc.ram"));
+        assert!(matches!(&error, FindError::Private(name) if name == "pc.ram"));
         assert_eq!(
             error.to_string(),
             "the RAM of block 'pc.ram' is private to QEMU: start it with memory-backend-memfd,share=on"
         );
-        assert!(matches!(refused(&block(PAGE, PAGE)), MapError::NotMapped { address: PAGE, .. }));
-        assert!(matches!(refused(&block(u64::MAX, PAGE)), MapError::NotMapped { .. }));
-        assert!(matches!(refused(&block(PAGE, 0)), MapError::Empty(_)));
-        assert!(matches!(refused(&RamBlock { host_address: None, ..block(0, PAGE) }), MapError::NoAddress(_)));
+        assert!(matches!(refused(&block(PAGE, PAGE)), FindError::NotMapped { address: PAGE, .. }));
+        assert!(matches!(refused(&block(u64::MAX, PAGE)), FindError::NotMapped { .. }));
+        assert!(matches!(refused(&block(PAGE, 0)), FindError::Empty(_)));
+        assert!(matches!(refused(&RamBlock { host_address: None, ..block(0, PAGE) }), FindError::NoAddress(_)));
         for nobody in [u32::MAX, 0] {
-            assert!(matches!(map(nobody, &block(PAGE, PAGE)), Err(MapError::NoProcess(pid)) if pid == nobody));
+            assert!(matches!(find(nobody, &block(PAGE, PAGE)), Err(FindError::NoProcess(pid)) if pid == nobody));
         }
 
         let file = memory(4 * PAGE);
         let theirs = Mapping::shared(&file, 0, 4 * PAGE as usize).unwrap();
         let address = address_of(&theirs);
-        assert!(matches!(refused(&block(address + 8, PAGE)), MapError::Misaligned { page_bytes: PAGE, .. }));
+        assert!(matches!(refused(&block(address + 8, PAGE)), FindError::Misaligned { page_bytes: PAGE, .. }));
         file.set_len(2 * PAGE).unwrap();
-        map(pid, &block(address, 2 * PAGE)).unwrap();
+        find(pid, &block(address, 2 * PAGE)).unwrap();
         let error = refused(&block(address, 2 * PAGE + 1));
-        assert!(matches!(error, MapError::Short { bytes: 8192, end: 12288, .. }), "{error}");
+        assert!(matches!(error, FindError::Short { bytes: 8192, end: 12288, .. }), "{error}");
     }
 
     #[test]
@@ -327,9 +329,9 @@ mod tests {
             return;
         }
         let theirs = Mapping::shared(&file, 0, PAGE as usize).unwrap();
-        let error = map(std::process::id(), &block(address_of(&theirs), PAGE)).unwrap_err();
+        let error = find(std::process::id(), &block(address_of(&theirs), PAGE)).unwrap_err();
         // Some filesystems show another device number in the map than the file has.
-        assert!(matches!(error, MapError::NotInMemory { .. } | MapError::Replaced { .. }), "{error}");
+        assert!(matches!(error, FindError::NotInMemory { .. } | FindError::Replaced { .. }), "{error}");
     }
 
     #[test]
@@ -344,7 +346,7 @@ mod tests {
         assert_ne!(found.inode, inode);
         let stale = Backing { inode: u64::MAX, ..found.clone() };
         let error = map_backing(&process, &block(address, PAGE), &stale, NOWHERE).unwrap_err();
-        assert!(matches!(error, MapError::Replaced { .. } | MapError::Open { .. }), "{error}");
+        assert!(matches!(error, FindError::Replaced { .. } | FindError::Open { .. }), "{error}");
         assert!(map_backing(&process, &block(address, PAGE), &found, NOWHERE).is_ok());
     }
 
@@ -357,6 +359,6 @@ mod tests {
         let device = (major(stat.st_dev), minor(stat.st_dev));
         let backing = Backing { mapping: 0..1, offset: 0, device, inode: stat.st_ino, path: "/dev/zero".into() };
         let error = map_backing(&process, &block(0, PAGE), &backing, NOWHERE).unwrap_err();
-        assert!(matches!(error, MapError::NotAFile { .. }), "{error}");
+        assert!(matches!(error, FindError::NotAFile { .. }), "{error}");
     }
 }

@@ -1,8 +1,10 @@
-//! CPU time: of the cores, and of a process. The kernel counts both in ticks (`_SC_CLK_TCK`, 10 ms on Linux), so take
-//! differences over a second or more.
+//! CPU time: of the cores, of a process, and of a thread. The kernel counts the first two in ticks (`_SC_CLK_TCK`, 10 ms on
+//! Linux), so take differences over a second or more.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +54,12 @@ pub fn cores() -> Result<Vec<CoreTime>, ProcError> {
     let path = "/proc/stat";
     let cores = parse_cores(&read_proc(path)?, *TICK_S);
     if cores.is_empty() { Err(ProcError::Field { path: path.to_owned(), field: "cpu0" }) } else { Ok(cores) }
+}
+
+/// The CPU time of the calling thread, to the nanosecond (clock_gettime(2)).
+pub fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.expect("Linux has this clock for each thread").into()
 }
 
 /// The CPU time of the process `pid`.

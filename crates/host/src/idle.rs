@@ -1,8 +1,8 @@
-//! Threads that take only CPU that nobody else wants.
+//! A process that takes only CPU that nobody else wants.
 //!
-//! The kernel's class for them (SCHED_IDLE, sched(7)) counts within a control group alone: beside a guest in another group such
-//! a thread still takes a third of a core. So it goes to a group of its own that is idle as a whole (`cpu.idle`, Linux 5.15), beside
-//! all others: then it takes 2 %.
+//! The kernel's class for threads (SCHED_IDLE, sched(7)) counts within a control group alone: beside a guest in another group such
+//! a thread still takes a third of a core. So the process goes to a group that is idle as a whole (`cpu.idle`, Linux 5.15), beside
+//! all others: then it takes 2 %. Under control groups of version 2 that has to be a process: a thread cannot leave its group.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,29 @@ use nix::libc;
 
 /// The group, right below the root of the hierarchy. It stays when nobody is in it any more.
 const GROUP: &str = "skein-idle";
+/// The same where systemd owns the hierarchy: a unit with `CPUWeight=idle` (systemd 252). A name with a dash would mean one slice
+/// within another.
+const SLICE: &str = "skeinidle.slice";
 
-/// Makes the calling thread one of them.
+/// Words before a program's that start it as such a process where systemd has to be asked; none: it gets there itself, by
+/// [`settle_down`], which it has to call in any case.
+pub fn starter() -> Option<Vec<String>> {
+    let by_systemd = Path::new("/run/systemd/system").exists() && nix::unistd::geteuid().is_root();
+    let unified = own_hierarchy().is_ok_and(|hierarchy| hierarchy.unified);
+    let slice = format!("--slice={SLICE}");
+    let words =
+        ["systemd-run", "--scope", "--quiet", "--collect", "--no-ask-password", &slice, "--property=CPUWeight=idle"];
+    (by_systemd && unified).then(|| words.map(str::to_owned).into())
+}
+
+/// Makes the calling process one of them. To be called before it has other threads.
 ///
 /// # Errors
 /// Guests in other control groups may still lose some CPU to it: why, in words. Whatever could be done was done.
 pub fn settle_down() -> Result<(), String> {
     let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the call reads the parameters, which live as long as it, and changes nothing but how this thread is scheduled.
+    // SAFETY: the call reads the parameters, which live as long as it, and changes nothing but how this thread, and those that
+    // it will start, are scheduled.
     let scheduled = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) };
     let grouped = join_group();
     match scheduled {
@@ -28,23 +43,33 @@ pub fn settle_down() -> Result<(), String> {
 }
 
 fn join_group() -> Result<(), String> {
+    let hierarchy = own_hierarchy()?;
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    // An idle group's groups are idle; only how it stands beside the others below the root counts.
+    if let Some(top) = hierarchy.top_group(&groups) {
+        let idle = hierarchy.root.join(top).join("cpu.idle");
+        match fs::read_to_string(&idle) {
+            Ok(text) if text.trim() == "1" => return Ok(()),
+            Ok(_) if top == SLICE => return Err(format!("{} is not 1: install {SLICE}", idle.display())),
+            Err(error) if top == SLICE => return Err(format!("{}: {error}", idle.display())),
+            _ => {}
+        }
+    }
+    let write =
+        |path: PathBuf, text: &str| fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()));
+    let group = hierarchy.root.join(GROUP);
+    if hierarchy.unified {
+        write(hierarchy.root.join("cgroup.subtree_control"), "+cpu")?;
+    }
+    fs::create_dir_all(&group).map_err(|error| format!("{}: {error}", group.display()))?;
+    write(group.join("cpu.idle"), "1")?;
+    write(group.join("cgroup.procs"), &std::process::id().to_string())
+}
+
+fn own_hierarchy() -> Result<Hierarchy, String> {
     let mounts =
         fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
-    let hierarchy = hierarchy(&mounts).ok_or("no control groups with a cpu controller are mounted")?;
-    let group = hierarchy.root.join(GROUP);
-    let said = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
-    let write = |file: &str, text: &str| {
-        let path = group.join(file);
-        fs::write(&path, text).map_err(|error| said(&path, error))
-    };
-    fs::create_dir_all(&group).map_err(|error| said(&group, error))?;
-    if hierarchy.unified {
-        // Only threads of processes that are in the root group themselves may go there (cgroups(7), "Thread mode").
-        write("cgroup.type", "threaded")?;
-    }
-    write("cpu.idle", "1")?;
-    let thread = nix::unistd::gettid().to_string();
-    write(if hierarchy.unified { "cgroup.threads" } else { "tasks" }, &thread)
+    Ok(hierarchy(&mounts).ok_or("no control groups with a cpu controller are mounted")?)
 }
 
 /// Where groups with a cpu controller are.
@@ -53,6 +78,22 @@ struct Hierarchy {
     root: PathBuf,
     /// Version 2.
     unified: bool,
+}
+
+impl Hierarchy {
+    /// The group below the root that a process is in, by its `/proc/PID/cgroup` (cgroups(7)).
+    fn top_group<'a>(&self, groups: &'a str) -> Option<&'a str> {
+        let path = |line: &'a str| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            let is_own = match self.unified {
+                true => controllers.is_empty(),
+                false => controllers.split(',').any(|controller| controller == "cpu"),
+            };
+            is_own.then_some(path)
+        };
+        let top = groups.lines().find_map(path)?.strip_prefix('/')?.split('/').next()?;
+        (!top.is_empty()).then_some(top)
+    }
 }
 
 /// By `/proc/PID/mountinfo` (proc(5)): that of version 1 with the cpu controller, else that of version 2.
@@ -91,8 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_settles_down_goes_on() {
-        // Whether it gets a group depends on who runs this.
-        std::thread::spawn(|| println!("{:?}", settle_down())).join().unwrap();
+    fn the_group_below_the_root_is_found() {
+        let top = |unified: bool, groups| Hierarchy { root: "/".into(), unified }.top_group(groups).map(str::to_owned);
+        let groups = "9:name=systemd:/a/b\n1:cpu,cpuacct:/guests/one:two\n0::/skeinidle.slice/run-r1.scope\n";
+        assert_eq!(top(true, groups).as_deref(), Some("skeinidle.slice"));
+        assert_eq!(top(false, groups).as_deref(), Some("guests"));
+        for none in ["", "0::/\n", "nonsense", "1:cpuset:/a\n", "0::relative\n"] {
+            assert_eq!((top(true, none), top(false, none)), (None, None), "{none}");
+        }
     }
 }

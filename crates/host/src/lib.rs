@@ -16,7 +16,7 @@ mod nic;
 mod sampler;
 
 pub use clock::clock_synchronised;
-pub use cpu::{CoreTime, ProcessTime, cores, process_time};
+pub use cpu::{CoreTime, ProcessTime, cores, process_time, thread_time};
 pub use ethtool::{Offloads, offloads};
 pub use memory::{Memory, process_memory};
 pub use netns::enter;

@@ -86,6 +86,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use tracing::debug;
 
 use crate::monitor::Monitor;
 use crate::qmp::{Event, QmpError, Version};
@@ -93,6 +94,9 @@ use crate::qmp::{Event, QmpError, Version};
 /// The longest downtime limit that QEMU takes.
 pub const DOWNTIME_LIMIT_MS_MAX: u64 = 2_000_000;
 const AVAIL_SWITCHOVER_BANDWIDTH: &str = "avail-switchover-bandwidth";
+const MODE: &str = "mode";
+/// Parameters that QEMU knows since 8.2.
+const NEW_IN_8_2: [&str; 2] = [AVAIL_SWITCHOVER_BANDWIDTH, MODE];
 
 /// How multifd channels compress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -181,12 +185,14 @@ impl Tuning {
         json!({ "capabilities": all })
     }
 
-    /// The argument of `migrate-set-parameters`.
+    /// The argument of `migrate-set-parameters`, of which [`Monitor::tune`] leaves out what QEMU does not know.
     pub fn parameters(&self) -> Value {
         let mut all = Map::new();
         // QEMU keeps rates in signed 64 bits.
         all.insert("max-bandwidth".into(), self.max_bandwidth.min(i64::MAX as u64).into());
         all.insert("downtime-limit".into(), self.downtime_limit_ms.into());
+        // In another that somebody left there, as cpr-reboot, the guest stands still for the whole copy.
+        all.insert(MODE.into(), "normal".into());
         if let Some(rate) = self.avail_switchover_bandwidth {
             all.insert(AVAIL_SWITCHOVER_BANDWIDTH.into(), rate.into());
         }
@@ -384,10 +390,10 @@ impl Monitor {
     pub fn tune(&self, tuning: &Tuning) -> Result<(), QmpError> {
         self.execute("migrate-set-capabilities", tuning.capabilities())?;
         let mut parameters = tuning.parameters();
-        if !self.knows_switchover_bandwidth()
+        if !self.is_8_2()
             && let Some(parameters) = parameters.as_object_mut()
         {
-            parameters.remove(AVAIL_SWITCHOVER_BANDWIDTH);
+            NEW_IN_8_2.iter().for_each(|name| drop(parameters.remove(*name)));
         }
         self.execute("migrate-set-parameters", parameters)?;
         Ok(())
@@ -395,13 +401,13 @@ impl Monitor {
 
     /// Changes [`Tuning::avail_switchover_bandwidth`] while a migration runs. Does nothing where QEMU does not know it.
     pub fn set_switchover_bandwidth(&self, bytes_per_s: u64) -> Result<(), QmpError> {
-        if !self.knows_switchover_bandwidth() {
+        if !self.is_8_2() {
             return Ok(());
         }
         self.execute("migrate-set-parameters", json!({ AVAIL_SWITCHOVER_BANDWIDTH: bytes_per_s })).map(drop)
     }
 
-    fn knows_switchover_bandwidth(&self) -> bool {
+    fn is_8_2(&self) -> bool {
         *self.version() >= Version { major: 8, minor: 2, micro: 0 }
     }
 
@@ -416,9 +422,19 @@ impl Monitor {
         self.execute("migrate", json!({ "uri": uri })).map(drop)
     }
 
-    /// From [`MigrationStatus::PreSwitchover`] on to the switchover; refused in any other state.
+    /// From [`MigrationStatus::PreSwitchover`] on to the switchover; refused in any other state, but in those that this leads to:
+    /// who had no answer may say it again.
     pub fn migrate_continue(&self) -> Result<(), QmpError> {
-        self.execute("migrate-continue", json!({ "state": "pre-switchover" })).map(drop)
+        match self.execute("migrate-continue", json!({ "state": "pre-switchover" })) {
+            Err(refused @ QmpError::Refused { .. }) => match self.migration()?.status {
+                MigrationStatus::Device | MigrationStatus::Completed => {
+                    debug!("it had worked before: {refused}");
+                    Ok(())
+                }
+                _ => Err(refused),
+            },
+            other => other.map(drop),
+        }
     }
 
     /// Wakes a migration that is [`MigrationStatus::Cancelling`] and waits for [`Monitor::migrate_continue`] all the same:
@@ -602,7 +618,7 @@ mod tests {
         assert_eq!(
             tuning.parameters(),
             json!({
-                "max-bandwidth": i64::MAX, "downtime-limit": 300, "avail-switchover-bandwidth": 5, "multifd-channels": 4, "multifd-compression": "zstd",
+                "max-bandwidth": i64::MAX, "downtime-limit": 300, "mode": "normal", "avail-switchover-bandwidth": 5, "multifd-channels": 4, "multifd-compression": "zstd",
                 "tls-creds": "tls0", "tls-hostname": "b"
             })
         );

@@ -347,24 +347,32 @@ impl Events {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::migration::Tuning;
     use std::io::{BufRead, BufReader};
 
     const SECOND: Duration = Duration::from_secs(1);
-    const GREETING: &str =
-        r#"{"QMP": {"version": {"qemu": {"micro": 2, "minor": 0, "major": 10}}, "capabilities": []}}"#;
 
     /// A QEMU that has `serve` answer each request after the first: command, id, where to.
     fn fake(mut serve: impl FnMut(&str, u64, &mut UnixStream) + Send + 'static) -> Monitor {
+        fake_of((10, 0), move |request, id, out| serve(request["execute"].as_str().unwrap(), id, out))
+    }
+
+    /// The same of a version, with the whole request.
+    fn fake_of(
+        (major, minor): (u32, u32),
+        mut serve: impl FnMut(&Value, u64, &mut UnixStream) + Send + 'static,
+    ) -> Monitor {
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::spawn(move || {
             let mut out = theirs.try_clone().unwrap();
-            writeln!(out, "{GREETING}").unwrap();
+            let version = json!({ "qemu": { "micro": 2, "minor": minor, "major": major } });
+            writeln!(out, "{}", json!({ "QMP": { "version": version, "capabilities": [] } })).unwrap();
             for line in BufReader::new(theirs).lines() {
                 let Ok(request) = line.map(|line| serde_json::from_str::<Value>(&line).unwrap()) else { return };
                 let id = request["id"].as_u64().unwrap();
                 match request["execute"].as_str().unwrap() {
                     "qmp_capabilities" => writeln!(out, "{}", json!({ "return": {}, "id": id })).unwrap(),
-                    command => serve(command, id, &mut out),
+                    _ => serve(&request, id, &mut out),
                 }
             }
         });
@@ -460,6 +468,39 @@ mod tests {
         let error = monitor.execute_within("slow", Value::Null, Duration::from_millis(30)).unwrap_err();
         assert_eq!(error.to_string(), "QEMU did not answer slow within 30 ms");
         assert_eq!(monitor.query("next").unwrap(), json!("right"));
+    }
+
+    #[test]
+    fn what_a_migration_relies_on_is_set_where_qemu_knows_it() {
+        for (version, knows) in [((7, 2), false), ((8, 1), false), ((8, 2), true), ((10, 0), true)] {
+            let (set, heard) = std::sync::mpsc::sync_channel(2);
+            let monitor = fake_of(version, move |request, id, out| {
+                set.send(request["arguments"].clone()).unwrap();
+                writeln!(out, "{}", json!({ "return": {}, "id": id })).unwrap();
+            });
+            monitor.tune(&Tuning { avail_switchover_bandwidth: Some(5), ..Tuning::default() }).unwrap();
+            let parameters = heard.iter().nth(1).unwrap();
+            assert_eq!(parameters["downtime-limit"], 300);
+            let new = |value: Value| if knows { value } else { Value::Null };
+            // Somebody may have left cpr-reboot there.
+            assert_eq!(parameters["mode"], new("normal".into()), "{version:?}");
+            assert_eq!(parameters["avail-switchover-bandwidth"], new(5.into()), "{version:?}");
+        }
+    }
+
+    #[test]
+    fn a_switchover_that_is_under_way_may_be_ordered_again() {
+        for (status, is_fine) in [("device", true), ("completed", true), ("active", false), ("failed", false)] {
+            let monitor = fake(move |command, id, out| {
+                let desc = format!("Migration not in expected state: {status}");
+                let answer = match command {
+                    "migrate-continue" => json!({ "error": { "class": "GenericError", "desc": desc }, "id": id }),
+                    _ => json!({ "return": { "status": status }, "id": id }),
+                };
+                writeln!(out, "{answer}").unwrap();
+            });
+            assert_eq!(monitor.migrate_continue().is_ok(), is_fine, "{status}");
+        }
     }
 
     #[test]

@@ -13,14 +13,17 @@
 //! as in Liu et al., "Performance and Energy Modeling for Live Migration of Virtual Machines", HPDC 2011. With
 //! `λ >= 1` rounds never shrink.
 //!
-//! What this does not know: that a guest dirties the same pages again within a round (it dirties less than `D` says, so
-//! the forecast is pessimistic), zero pages, compression, and QEMU throttling a guest.
+//! It is a bound, and says so: pages of zeros are not sent, a guest dirties the same pages again within a round (it dirties
+//! less than `D` says), memory may compress, and a transport that takes one path may take a faster one than the slowest.
+//! How much that is nobody knows before. What it cannot bound: other traffic on the links, CPU that is short, and QEMU
+//! throttling a guest.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Transport;
 use crate::claim::claim;
 use crate::units::decimal;
 
@@ -54,20 +57,21 @@ pub enum Converges {
     Yes,
     /// They do not, and the guest would never be switched over.
     No,
-    /// How fast the guest dirties its memory is not known.
+    /// How fast the guest dirties its memory is not known, or it is faster than this can be sure to move it.
     Unknown,
 }
 
 /// How long a migration takes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
-    /// From the command to the guest running at the target. At least, if convergence is unknown; none if it never ends.
+    /// From the command to the guest running at the target, at most: see the module. If convergence is unknown, what each page
+    /// takes once, and rounds to come are not in it. None if it never ends, or may not.
     pub seconds: Option<f64>,
     /// How long the guest stands still; none if that is not known.
     pub downtime_ms_estimate: Option<f64>,
     /// Whether it ends.
     pub converges: Converges,
-    /// In words: `about 12 s at 1.9 Gb/s over 2 paths`.
+    /// In words: `at most about 12 s at 1.9 Gb/s over 2 paths (transport multichannel); less where its memory is zeros`.
     #[serde(deserialize_with = "claim")]
     pub why: String,
 }
@@ -79,9 +83,20 @@ impl fmt::Display for Forecast {
 }
 
 /// Forecasts a migration of a guest that uses `ram_bytes` and dirties `dirty_bytes_per_s` (none: not known), over paths
-/// that carry `rates_bits_per_s` on the wire, together.
-pub fn forecast(ram_bytes: u64, dirty_bytes_per_s: Option<u64>, rates_bits_per_s: &[u64], fixed: Fixed) -> Forecast {
-    let wire = rates_bits_per_s.iter().map(|rate| *rate as f64).sum::<f64>();
+/// that carry `rates_bits_per_s` on the wire, and of which `transport` takes all or one.
+pub fn forecast(
+    ram_bytes: u64,
+    dirty_bytes_per_s: Option<u64>,
+    rates_bits_per_s: &[u64],
+    transport: Transport,
+    fixed: Fixed,
+) -> Forecast {
+    let rates = || rates_bits_per_s.iter().filter(|rate| **rate > 0).map(|rate| *rate as f64);
+    let wire = match transport.uses_all_nics() {
+        true => rates().sum(),
+        // Which one it will be is not known.
+        false => rates().reduce(f64::min).unwrap_or(0.0),
+    };
     let (volume, rate) = (ram_bytes as f64, wire * PAYLOAD / 8.0);
     let (limit, setup, stop) =
         (fixed.downtime_limit.as_secs_f64(), fixed.setup.as_secs_f64(), fixed.switchover.as_secs_f64());
@@ -89,22 +104,33 @@ pub fn forecast(ram_bytes: u64, dirty_bytes_per_s: Option<u64>, rates_bits_per_s
     if rate <= 0.0 {
         return never("will not happen: no path carries anything".into());
     }
-    let paths = match rates_bits_per_s.len() {
+    let paths = match rates().count() {
         1 => "1 path".to_owned(),
-        paths => format!("{paths} paths"),
+        paths if transport.uses_all_nics() => format!("{paths} paths"),
+        paths => format!("the slowest of {paths} paths"),
     };
-    let over = format!("at {}/s over {paths}", decimal(wire, "b"));
+    let over = format!("at {}/s over {paths} (transport {transport})", decimal(wire, "b"));
+    let less = match transport.compresses() {
+        true => "less where its memory is zeros or compresses",
+        false => "less where its memory is zeros",
+    };
 
     // What fits into the downtime limit at once is sent in one go, however fast it is dirtied.
     let dirty = if volume <= rate * limit { Some(0.0) } else { dirty_bytes_per_s.map(|rate| rate as f64) };
     let Some(dirty) = dirty else {
         let seconds = setup + volume / rate + stop;
-        let why = format!("at least {} {over}: how fast the guest dirties its memory is not known", time(seconds));
+        let why = format!("about {} {over} for each page once; more as the guest writes, {less}", time(seconds));
         return Forecast { seconds: Some(seconds), downtime_ms_estimate: None, converges: Converges::Unknown, why };
     };
     if dirty >= rate {
         let (dirties, moves) = (decimal(dirty, "B"), decimal(rate, "B"));
-        return never(format!("will not converge: dirties {dirties}/s, moves {moves}/s"));
+        let figures = format!("converge: dirties {dirties}/s, moves {moves}/s {over}");
+        let more = match transport {
+            _ if transport.compresses() => "more where its memory compresses",
+            _ if !transport.uses_all_nics() && rates().count() > 1 => "more over a faster one",
+            _ => return never(format!("will not {figures}")),
+        };
+        return Forecast { converges: Converges::Unknown, ..never(format!("may not {figures}; {more}")) };
     }
     let ratio = dirty / rate;
     let last = match volume / (rate * limit) {
@@ -114,7 +140,7 @@ pub fn forecast(ram_bytes: u64, dirty_bytes_per_s: Option<u64>, rates_bits_per_s
         excess => volume * ratio.powf((excess.ln() / -ratio.ln()).ceil()),
     };
     let seconds = setup + (volume - ratio * last) / (rate - dirty) + stop;
-    let why = format!("about {} {over}", time(seconds));
+    let why = format!("at most about {} {over}; {less}", time(seconds));
     let downtime_ms = (last / rate + stop) * 1000.0;
     Forecast { seconds: Some(seconds), downtime_ms_estimate: Some(downtime_ms), converges: Converges::Yes, why }
 }
@@ -143,19 +169,58 @@ mod tests {
 
     #[test]
     fn forecasts_are_in_words() {
-        for (ram, dirty, rates, expect) in [
-            (2_600_000_000, Some(0), &[GBIT, 900_000_000][..], "about 13 s at 1.9 Gb/s over 2 paths"),
-            (2_600_000_000, None, &[GBIT], "at least 23 s at 1 Gb/s over 1 path: how fast"),
-            (4 * GIB, Some(310_000_000), &[GBIT, GBIT], "will not converge: dirties 310 MB/s, moves 235 MB/s"),
-            (4 * GIB, Some(0), &[], "will not happen: no path carries anything"),
-            (4 * GIB, Some(0), &[0, 0], "will not happen"),
-            (1 << 20, None, &[GBIT], "about 1.1 s at 1 Gb/s over 1 path"),
-            (64 << 40, Some(1000), &[GBIT], "about 6 days at 1 Gb/s over 1 path"),
-            (1 << 40, Some(1000), &[10 * GBIT], "about 15 min 35 s at 10 Gb/s"),
-            (8 << 40, Some(1000), &[10 * GBIT], "about 2 h 4 min at 10 Gb/s"),
+        use Transport::{Auto, Compression, Multichannel, Tcp};
+        let two = &[GBIT, 900_000_000][..];
+        for (ram, dirty, rates, transport, expect) in [
+            (
+                2_600_000_000,
+                Some(0),
+                two,
+                Auto,
+                "at most about 13 s at 1.9 Gb/s over 2 paths (transport auto); less where its memory is zeros or compresses",
+            ),
+            (
+                2_600_000_000,
+                Some(0),
+                two,
+                Multichannel,
+                "at most about 13 s at 1.9 Gb/s over 2 paths (transport multichannel); less where its memory is zeros",
+            ),
+            (
+                2_600_000_000,
+                Some(0),
+                two,
+                Tcp,
+                "at most about 26 s at 900 Mb/s over the slowest of 2 paths (transport tcp)",
+            ),
+            (2_600_000_000, Some(0), &[GBIT, 0], Compression, "at most about 23 s at 1 Gb/s over 1 path (transport c"),
+            (
+                2_600_000_000,
+                None,
+                &[GBIT],
+                Auto,
+                "about 23 s at 1 Gb/s over 1 path (transport auto) for each page once; more as the guest writes, less where",
+            ),
+            (
+                4 * GIB,
+                Some(310_000_000),
+                &[GBIT, GBIT],
+                Multichannel,
+                "will not converge: dirties 310 MB/s, moves 235 MB/s at 2 Gb/s over 2 paths (transport multichannel)",
+            ),
+            (4 * GIB, Some(310_000_000), &[GBIT], Tcp, "will not converge: dirties 310 MB/s, moves 118 MB/s"),
+            (4 * GIB, Some(310_000_000), two, Auto, "may not converge: dirties 310 MB/s, moves 224 MB/s"),
+            (4 * GIB, Some(310_000_000), two, Tcp, "may not converge: dirties 310 MB/s, moves 106 MB/s"),
+            (4 * GIB, Some(0), &[], Auto, "will not happen: no path carries anything"),
+            (4 * GIB, Some(0), &[0, 0], Tcp, "will not happen"),
+            (1 << 20, None, &[GBIT], Auto, "at most about 1.1 s at 1 Gb/s over 1 path"),
+            (64 << 40, Some(1000), &[GBIT], Auto, "at most about 6 days at 1 Gb/s over 1 path"),
+            (1 << 40, Some(1000), &[10 * GBIT], Auto, "at most about 15 min 35 s at 10 Gb/s"),
+            (8 << 40, Some(1000), &[10 * GBIT], Auto, "at most about 2 h 4 min at 10 Gb/s"),
         ] {
-            let forecast = forecast(ram, dirty, rates, Fixed::default());
+            let forecast = forecast(ram, dirty, rates, transport, Fixed::default());
             assert!(forecast.to_string().starts_with(expect), "{forecast} / {expect}");
+            assert_eq!(forecast.converges == Converges::No, expect.starts_with("will not"), "{forecast}");
             let json = serde_json::to_string(&forecast).unwrap();
             assert_eq!(serde_json::from_str::<Forecast>(&json).unwrap().why, forecast.why);
         }
@@ -183,7 +248,7 @@ mod tests {
         #[test]
         fn the_formula_is_the_sum_of_the_rounds((ram, dirty, rates) in moves()) {
             let fixed = Fixed::default();
-            let forecast = forecast(ram, Some(dirty), &rates, fixed);
+            let forecast = forecast(ram, Some(dirty), &rates, Transport::Auto, fixed);
             let rate = rates.iter().sum::<u64>() as f64 * PAYLOAD / 8.0;
             let (seconds, last) = rounds(ram as f64, dirty as f64, rate, 0.3);
             prop_assert_eq!(forecast.converges, Converges::Yes);
@@ -197,7 +262,10 @@ mod tests {
 
         #[test]
         fn more_to_move_takes_longer((ram, dirty, rates) in moves(), more in 0u64..1 << 40) {
-            let seconds = |ram, dirty, rates: &[u64]| forecast(ram, Some(dirty), rates, Fixed::default()).seconds.unwrap_or(f64::INFINITY);
+            let seconds = |ram, dirty, rates: &[u64]| {
+                let forecast = forecast(ram, Some(dirty), rates, Transport::Auto, Fixed::default());
+                forecast.seconds.unwrap_or(f64::INFINITY)
+            };
             let now = seconds(ram, dirty, &rates);
             let no_less = |other: f64| other >= now * (1.0 - 1e-9);
             prop_assert!(no_less(seconds(ram + more, dirty, &rates)), "a larger guest");
@@ -209,10 +277,17 @@ mod tests {
         }
 
         #[test]
-        fn no_number_is_too_odd(ram: u64, dirty: Option<u64>, rates in vec(any::<u64>(), 0..5), ms: u64) {
+        fn no_number_is_too_odd(
+            ram: u64, dirty: Option<u64>, rates in vec(any::<u64>(), 0..5), transport in 0usize..4, ms: u64
+        ) {
             let fixed = Fixed { downtime_limit: Duration::from_millis(ms), ..Fixed::default() };
-            let forecast = forecast(ram, dirty, &rates, fixed);
-            prop_assert_eq!(forecast.seconds.is_some(), forecast.converges != Converges::No);
+            let forecast = forecast(ram, dirty, &rates, Transport::ALL[transport], fixed);
+            let is_known = match forecast.converges {
+                Converges::Yes => forecast.seconds.is_some() && forecast.downtime_ms_estimate.is_some(),
+                Converges::No => forecast.seconds.is_none(),
+                Converges::Unknown => forecast.seconds.is_some() == dirty.is_none(),
+            };
+            prop_assert!(is_known, "{:?}", forecast);
             prop_assert!(forecast.seconds.is_none_or(|seconds| seconds.is_finite() && seconds >= 0.0), "{:?}", forecast);
             prop_assert!(forecast.downtime_ms_estimate.is_none_or(|ms| ms.is_finite() && ms >= 0.0), "{:?}", forecast);
         }

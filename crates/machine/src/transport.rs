@@ -34,6 +34,11 @@ impl Transport {
         }
     }
 
+    /// Whether it takes all NICs, and not one.
+    pub fn uses_all_nics(self) -> bool {
+        matches!(self, Transport::Auto | Transport::Multichannel)
+    }
+
     /// Whether pages may be compressed.
     pub fn compresses(self) -> bool {
         matches!(self, Transport::Auto | Transport::Compression)

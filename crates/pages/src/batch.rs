@@ -6,6 +6,8 @@ use bytes::Bytes;
 pub const PAGE_BYTES: usize = 4096;
 /// Most pages in a batch: half a full packet of multifd. Packed well together, and one chunk of a fast path.
 pub const BATCH_PAGES_MAX: usize = 64;
+/// Their bytes.
+pub const BATCH_BYTES_MAX: usize = BATCH_PAGES_MAX * PAGE_BYTES;
 
 /// Pages that follow each other in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +58,13 @@ pub enum Kind {
     Packed = 1,
     /// As it is.
     Stored = 2,
+}
+
+impl Kind {
+    /// How many of these are it.
+    pub fn count(self, kinds: &[Kind]) -> usize {
+        kinds.iter().filter(|kind| **kind == self).count()
+    }
 }
 
 /// What becomes of the pages of a batch at the target.

@@ -11,16 +11,19 @@
 //! | [`packing`] | what a batch costs on the wire: zero, packed, or as it is |
 //! | [`pace`] | how much effort packing is worth just now |
 //! | [`ledger`] | which version of a page is the latest, and whether both ends hold the same |
+//! | [`PageCounts`] | nothing: it says where the bytes went |
 //!
 //! Absent on purpose: QEMU's format, sockets, threads, guests' RAM, files, clocks, randomness.
 
 #![forbid(unsafe_code)]
 
 mod batch;
+mod counts;
 pub mod ledger;
 pub mod pace;
 pub mod packing;
 pub mod record;
 
-pub use batch::{BATCH_PAGES_MAX, Batch, Form, Kind, PAGE_BYTES, Place, Run, is_zero};
+pub use batch::{BATCH_BYTES_MAX, BATCH_PAGES_MAX, Batch, Form, Kind, PAGE_BYTES, Place, Run, is_zero};
+pub use counts::PageCounts;
 pub use ledger::Ledger;

@@ -1,9 +1,10 @@
 //! How much effort packing is worth just now.
 //!
-//! Batches wait for room on the paths, and are packed meanwhile by threads that take only idle CPU; one whose turn comes
-//! unpacked goes as it is. So what is scarce shows in what is taken: batches that were packed in time mean that the paths
-//! are full, and if the packers had time to spare, more effort pays; batches that were not mean that the paths would have
-//! taken more than the packers give, and less effort pays.
+//! Batches are packed by threads that take only idle CPU, while they wait for room on the paths and a while longer; one
+//! that is not packed by then goes as it is. So what is scarce shows in what is taken: batches that were packed in time
+//! mean that the packers keep up with the paths, and if they had time to spare, more effort pays; batches that held up the
+//! paths, or were not packed at all, mean that the paths would have taken more than the packers give, and less effort
+//! pays; in the end, not to wait for packers, or not to trouble them.
 
 use std::time::Duration;
 
@@ -11,21 +12,48 @@ use crate::packing::Effort;
 
 /// Batches after which the effort is thought over: 16 MiB.
 const WINDOW: u32 = 64;
-/// At most this share of a window went unpacked: the packers keep up.
+/// At most this share of a window held up the paths or went unpacked: the packers keep up.
 const LATE_FEW: f64 = 0.05;
 /// At least this share: they do not.
 const LATE_MANY: f64 = 0.2;
-/// The packers' share of the time in which they were at work, up to which twice the effort fits.
-const BUSY_FEW: f64 = 0.4;
+/// At least this share: they have no CPU.
+const LATE_ALL: f64 = 0.95;
+/// The packers' share of the time in which they were at work, up to which three times the effort fits.
+const BUSY_FEW: f64 = 0.3;
 /// After an effort that was too much, the step below is kept for so many windows, and twice as many the next time.
 const HOLD_WINDOWS: u32 = 8;
 const HOLD_WINDOWS_MAX: u32 = 256;
+
+/// What is done with a batch that may be worth packing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// It goes as it is: to offer it costs CPU that guests may want.
+    AsItIs,
+    /// It is packed if the paths have no room for it before that.
+    WhileItWaits,
+    /// It waits for packers where the paths have room, too.
+    Awaited,
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It was packed before there was room for it.
+    InTime,
+    /// It was packed, and the paths had to wait for it.
+    HeldUp,
+    /// It went as it is.
+    Late,
+}
 
 /// Decides on the effort, window after window.
 #[derive(Clone, Debug)]
 pub struct Pace {
     effort: Effort,
-    packed: u32,
+    /// Steps below the least effort.
+    of_packers: Use,
+    in_time: u32,
+    held_up: u32,
     late: u32,
     /// What packing had taken when the window began.
     busy: Duration,
@@ -37,8 +65,17 @@ pub struct Pace {
 impl Pace {
     /// Begins with little.
     pub fn new(now: Duration) -> Pace {
-        let effort = Effort::LEAST.more();
-        Pace { effort, packed: 0, late: 0, busy: Duration::ZERO, since: now, hold: 0, hold_next: HOLD_WINDOWS }
+        Pace {
+            effort: Effort::USUAL,
+            of_packers: Use::Awaited,
+            in_time: 0,
+            held_up: 0,
+            late: 0,
+            busy: Duration::ZERO,
+            since: now,
+            hold: 0,
+            hold_next: HOLD_WINDOWS,
+        }
     }
 
     /// What to pack with.
@@ -46,32 +83,45 @@ impl Pace {
         self.effort
     }
 
-    /// A batch's turn came: it was packed, or `late`. `busy`: what packing has taken so far, of all threads;
-    /// `packers`: how many they are.
-    pub fn taken(&mut self, now: Duration, busy: Duration, late: bool, packers: usize) {
-        if late {
-            self.late += 1;
-        } else {
-            self.packed += 1;
+    /// What use to make of packers.
+    pub fn of_packers(&self) -> Use {
+        self.of_packers
+    }
+
+    /// A batch's turn came. `busy`: what packing has taken so far, of all threads; `cores`: how many they have.
+    pub fn taken(&mut self, now: Duration, busy: Duration, turn: Turn, cores: usize) {
+        match turn {
+            Turn::InTime => self.in_time += 1,
+            Turn::HeldUp => self.held_up += 1,
+            Turn::Late => self.late += 1,
         }
-        if self.late + self.packed < WINDOW {
+        if self.in_time + self.held_up + self.late < WINDOW {
             return;
         }
-        let late = f64::from(self.late) / f64::from(WINDOW);
-        let elapsed = now.saturating_sub(self.since).as_secs_f64().max(1e-6) * packers.max(1) as f64;
+        let [late, slow] = [self.late, self.late + self.held_up].map(|count| f64::from(count) / f64::from(WINDOW));
+        let elapsed = now.saturating_sub(self.since).as_secs_f64().max(1e-6) * cores.max(1) as f64;
         let share = busy.saturating_sub(self.busy).as_secs_f64() / elapsed;
-        if late >= LATE_MANY {
-            if self.effort > Effort::LEAST {
-                self.effort = self.effort.less();
-                self.hold = self.hold_next;
-                self.hold_next = (self.hold_next * 2).min(HOLD_WINDOWS_MAX);
+        // Below the usual effort, a batch grows by more than the paths gain by having it sooner.
+        let is_awaited = self.of_packers == Use::Awaited;
+        if is_awaited && (late >= LATE_MANY || (slow >= LATE_MANY && self.effort > Effort::USUAL)) {
+            if self.effort == Effort::LEAST {
+                self.of_packers = if late >= LATE_ALL { Use::AsItIs } else { Use::WhileItWaits };
             }
+            self.effort = self.effort.less();
+            self.hold = self.hold_next;
+            self.hold_next = (self.hold_next * 2).min(HOLD_WINDOWS_MAX);
         } else if self.hold > 0 {
             self.hold -= 1;
-        } else if late <= LATE_FEW && share <= BUSY_FEW {
+            if late >= LATE_ALL && !is_awaited {
+                self.of_packers = Use::AsItIs;
+            }
+        } else if !is_awaited {
+            // Whether packers would keep up now shows only when they are waited for.
+            self.of_packers = Use::Awaited;
+        } else if slow <= LATE_FEW && share <= BUSY_FEW {
             self.effort = self.effort.more();
         }
-        (self.packed, self.late, self.busy, self.since) = (0, 0, busy, now);
+        (self.in_time, self.held_up, self.late, self.busy, self.since) = (0, 0, 0, busy, now);
     }
 }
 
@@ -80,7 +130,7 @@ mod tests {
     use super::*;
 
     /// Batches come to their turn every `turn`; packing costs `cost` at the least effort and twice that a step.
-    fn settle(turn: Duration, cost: Duration, packers: u32) -> Effort {
+    fn settle(turn: Duration, cost: Duration, packers: u32, slow: Turn) -> Effort {
         let mut pace = Pace::new(Duration::ZERO);
         let (mut now, mut busy) = (Duration::ZERO, Duration::ZERO);
         let mut spent = vec![];
@@ -89,7 +139,7 @@ mod tests {
             let took = cost * 2u32.pow(u32::from(pace.effort().step()));
             let late = took > turn * packers;
             busy += took.min(turn * packers);
-            pace.taken(now, busy, late, packers as usize);
+            pace.taken(now, busy, if late { slow } else { Turn::InTime }, packers as usize);
             spent.push(pace.effort());
         }
         spent.sort();
@@ -99,9 +149,39 @@ mod tests {
     #[test]
     fn a_full_path_and_idle_cpu_get_more_effort() {
         let ms = Duration::from_millis;
-        assert_eq!(settle(ms(100), ms(1), 2), Effort::MOST);
-        assert_eq!(settle(ms(1), ms(10), 2), Effort::LEAST);
-        let between = settle(ms(4), ms(1), 2);
-        assert!(between > Effort::LEAST && between < Effort::MOST, "{between}");
+        assert_eq!(settle(ms(100), ms(1), 2, Turn::Late), Effort::MOST);
+        assert_eq!(settle(ms(1), ms(10), 2, Turn::Late), Effort::LEAST);
+        assert_eq!(settle(ms(1), ms(10), 2, Turn::HeldUp), Effort::USUAL);
+        for slow in [Turn::Late, Turn::HeldUp] {
+            let between = settle(ms(4), ms(1), 2, slow);
+            assert!(between > Effort::LEAST && between < Effort::MOST, "{between}");
+        }
+    }
+
+    #[test]
+    fn packers_without_cpu_are_waited_for_seldom() {
+        let mut pace = Pace::new(Duration::ZERO);
+        let (windows, mut waited) = (1000, 0);
+        for nth in 0..WINDOW * windows {
+            waited += u32::from(pace.of_packers() == Use::Awaited);
+            assert!(pace.of_packers() != Use::WhileItWaits, "nobody is troubled");
+            pace.taken(Duration::from_millis(nth.into()), Duration::ZERO, Turn::Late, 2);
+        }
+        assert!((2 * WINDOW..windows * WINDOW / 50).contains(&waited), "{waited}");
+        // Once there is some, they are again.
+        for nth in WINDOW * windows..WINDOW * (windows + HOLD_WINDOWS_MAX + 1) {
+            pace.taken(Duration::from_millis(nth.into()), Duration::ZERO, Turn::InTime, 2);
+        }
+        assert_eq!(pace.of_packers(), Use::Awaited);
+    }
+
+    #[test]
+    fn packers_that_do_not_keep_up_pack_what_waits() {
+        let mut pace = Pace::new(Duration::ZERO);
+        for nth in 0..WINDOW * 10 {
+            let turn = if nth % 2 == 0 { Turn::Late } else { Turn::InTime };
+            pace.taken(Duration::from_millis(nth.into()), Duration::ZERO, turn, 2);
+        }
+        assert_eq!((pace.of_packers(), pace.effort()), (Use::WhileItWaits, Effort::LEAST));
     }
 }

@@ -8,7 +8,7 @@ use thiserror::Error;
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::CParameter;
 
-use crate::batch::{BATCH_PAGES_MAX, Batch, Kind, PAGE_BYTES};
+use crate::batch::{BATCH_BYTES_MAX, Batch, Kind, PAGE_BYTES};
 
 /// How packed pages are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,17 +22,28 @@ pub enum Packing {
     Zstd = 2,
 }
 
-/// What compressing may cost: a step of a ladder whose steps cost about twice as much as the one below.
+impl Packing {
+    /// By its number.
+    pub fn numbered(number: u8) -> Option<Packing> {
+        [Packing::None, Packing::Lz4, Packing::Zstd].into_iter().find(|packing| *packing as u8 == number)
+    }
+}
+
+/// What compressing may cost: a step of a ladder, each of which costs up to three times as much as the one below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Effort(u8);
 
 impl Effort {
     /// The least: LZ4.
     pub const LEAST: Effort = Effort(0);
-    /// zstd's levels of the steps above; beyond, memory pages gain next to nothing.
-    const LEVELS: [i32; 5] = [-3, 1, 3, 5, 8];
+    /// zstd's levels of the steps above. Those below 1 take nearly as long on memory pages, and those beyond gain next to
+    /// nothing.
+    const LEVELS: [i32; 4] = [1, 3, 5, 8];
     /// The most.
     pub const MOST: Effort = Effort(Self::LEVELS.len() as u8);
+
+    /// What to begin with: zstd's level 1. LZ4 takes three quarters of its time on memory pages, and leaves a third more.
+    pub const USUAL: Effort = Effort(1);
 
     /// One step more.
     pub fn more(self) -> Effort {
@@ -55,7 +66,7 @@ impl Effort {
     }
 
     /// Its number on the ladder, from 0.
-    pub fn step(self) -> u8 {
+    pub const fn step(self) -> u8 {
         self.0
     }
 }
@@ -79,13 +90,25 @@ const DENSE_VALUES: u32 = 145;
 
 /// Whether a page looks as if it did not compress: encrypted, or compressed already.
 fn is_dense(page: &[u8]) -> bool {
-    let mut seen = [0u64; 4];
+    // Bytes rather than bits: no store waits for the one before it.
+    let mut seen = [0u8; 256];
     for at in (0..PAGE_BYTES - SAMPLE_BYTES).step_by(SAMPLE_STRIDE) {
         for byte in &page[at..at + SAMPLE_BYTES] {
-            seen[usize::from(byte >> 6)] |= 1 << (byte & 63);
+            seen[usize::from(*byte)] = 1;
         }
     }
-    seen.iter().map(|word| word.count_ones()).sum::<u32>() > DENSE_VALUES
+    seen.iter().map(|seen| u32::from(*seen)).sum::<u32>() > DENSE_VALUES
+}
+
+/// How the pages of a batch travel if those that do not look incompressible are packed. None: all look so.
+pub fn sift(batch: &Batch) -> Option<Vec<Kind>> {
+    let mut kinds = batch.kinds.clone();
+    for (nth, kind) in kinds.iter_mut().enumerate() {
+        if batch.page(nth).is_some_and(|page| !is_dense(page)) {
+            *kind = Kind::Packed;
+        }
+    }
+    kinds.contains(&Kind::Packed).then_some(kinds)
 }
 
 /// A batch made small.
@@ -93,22 +116,28 @@ fn is_dense(page: &[u8]) -> bool {
 pub struct Packed {
     /// How each page travels.
     pub kinds: Vec<Kind>,
-    /// How those that are packed are.
+    /// Those that are packed.
+    pub compressed: Compressed,
+}
+
+/// Pages made small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compressed {
+    /// How they are compressed.
     pub packing: Packing,
     /// Bytes of the result in the buffer that was given.
     pub len: usize,
 }
 
-/// Compresses batches. One for each thread that does.
+/// Compresses pages. One for each thread that does.
 pub struct Packer {
     zstd: Compressor<'static>,
     level: i32,
-    gathered: Vec<u8>,
 }
 
 impl Packer {
-    /// Bytes that a result may take before it is cut.
-    pub const OUT_BYTES: usize = BATCH_PAGES_MAX * PAGE_BYTES + (BATCH_PAGES_MAX * PAGE_BYTES) / 64 + 1024;
+    /// Bytes that a result may take before it is cut. LZ4 asks for more than zstd, and does nothing with less.
+    pub const OUT_BYTES: usize = lz4_flex::block::get_maximum_output_size(BATCH_BYTES_MAX);
 
     /// One that has compressed nothing yet.
     ///
@@ -119,32 +148,22 @@ impl Packer {
         // The batch says how long it is and TLS that it arrived whole.
         zstd.set_parameter(CParameter::ContentSizeFlag(false))?;
         zstd.set_parameter(CParameter::ChecksumFlag(false))?;
-        Ok(Packer { zstd, level: 1, gathered: Vec::with_capacity(BATCH_PAGES_MAX * PAGE_BYTES) })
+        Ok(Packer { zstd, level: 1 })
     }
 
-    /// Compresses a batch into `out`, of [`Self::OUT_BYTES`]. None: it is not worth it.
-    pub fn pack(&mut self, batch: &Batch, effort: Effort, out: &mut [u8]) -> Option<Packed> {
-        let mut kinds = batch.kinds.clone();
-        self.gathered.clear();
-        for (nth, kind) in kinds.iter_mut().enumerate() {
-            let Some(page) = batch.page(nth).filter(|page| !is_dense(page)) else { continue };
-            *kind = Kind::Packed;
-            self.gathered.extend_from_slice(page);
-        }
-        if self.gathered.is_empty() {
-            return None;
-        }
+    /// Compresses pages of one batch into `out`, of [`Self::OUT_BYTES`]. None: it is not worth it.
+    pub fn pack(&mut self, pages: &[u8], effort: Effort, out: &mut [u8]) -> Option<Compressed> {
         let (packing, len) = match effort.zstd_level() {
-            None => (Packing::Lz4, lz4_flex::block::compress_into(&self.gathered, out).ok()?),
+            None => (Packing::Lz4, lz4_flex::block::compress_into(pages, out).ok()?),
             Some(level) => {
                 if level != self.level {
                     self.zstd.set_compression_level(level).ok()?;
                     self.level = level;
                 }
-                (Packing::Zstd, self.zstd.compress_to_buffer(&self.gathered, out).ok()?)
+                (Packing::Zstd, self.zstd.compress_to_buffer(pages, out).ok()?)
             }
         };
-        ((len as f64) < self.gathered.len() as f64 * WORTH).then_some(Packed { kinds, packing, len })
+        ((len as f64) < pages.len() as f64 * WORTH).then_some(Compressed { packing, len })
     }
 }
 
@@ -165,7 +184,7 @@ impl Unpacker {
     /// # Errors
     /// No memory.
     pub fn new() -> std::io::Result<Unpacker> {
-        Ok(Unpacker { zstd: Decompressor::new()?, pages: vec![0; BATCH_PAGES_MAX * PAGE_BYTES] })
+        Ok(Unpacker { zstd: Decompressor::new()?, pages: vec![0; BATCH_BYTES_MAX] })
     }
 
     /// The packed pages of a batch, one after the other.
@@ -187,12 +206,12 @@ impl Unpacker {
     }
 }
 
-/// The pages of a batch that travel as they are, in the buffers in which they were.
-pub fn stored(batch: &Batch, kinds: &[Kind]) -> Vec<Bytes> {
+/// The pages of a batch that travel so, in the buffers in which they were.
+pub fn parts(batch: &Batch, kinds: &[Kind], of: Kind) -> Vec<Bytes> {
     let mut parts = Vec::new();
     let mut nth = 0;
     while nth < kinds.len() {
-        let run = kinds[nth..].iter().take_while(|kind| **kind == Kind::Stored).count();
+        let run = kinds[nth..].iter().take_while(|kind| **kind == of).count();
         if run > 0 {
             parts.push(batch.content.slice(nth * PAGE_BYTES..(nth + run) * PAGE_BYTES));
         }
@@ -206,7 +225,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::batch::Form;
+    use crate::batch::{BATCH_PAGES_MAX, Form};
 
     fn random_page(seed: u64) -> Vec<u8> {
         let mut state = seed | 1;
@@ -225,25 +244,41 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_full_batch_is_packed_with_every_effort() {
+        let pages: Vec<u8> = (0..BATCH_PAGES_MAX).flat_map(|nth| page_of(2, nth as u64 + 2)).collect();
+        let (mut packer, mut unpacker) = (Packer::new().unwrap(), Unpacker::new().unwrap());
+        let mut out = vec![0; Packer::OUT_BYTES];
+        for step in (0..=Effort::MOST.step()).rev().chain([Effort::MOST.step()]) {
+            let packed = packer.pack(&pages, Effort::nth(step), &mut out).unwrap();
+            assert!(packed.len < pages.len() / 4, "{step}: {}", packed.len);
+            assert!(unpacker.unpack(packed.packing, BATCH_PAGES_MAX, &out[..packed.len]).unwrap() == pages, "{step}");
+        }
+    }
+
     proptest! {
         #[test]
-        fn what_is_packed_unpacks(pages in proptest::collection::vec((0u8..3, 1u64..1000), 1..=BATCH_PAGES_MAX), step in 0u8..=5) {
+        fn what_is_packed_unpacks(pages in proptest::collection::vec((0u8..3, 1u64..1000), 1..=BATCH_PAGES_MAX), step in 0..=Effort::MOST.step()) {
             let content: Vec<u8> = pages.iter().flat_map(|(kind, seed)| page_of(*kind, *seed)).collect();
             let batch = Batch::new(Form::Content, content.clone().into());
             let mut out = vec![0; Packer::OUT_BYTES];
-            let packed = Packer::new().unwrap().pack(&batch, Effort::nth(step), &mut out);
-            let (kinds, packing, len) = match packed {
-                Some(packed) => (packed.kinds, packed.packing, packed.len),
-                None => (batch.kinds.clone(), Packing::None, 0),
+            let kinds = sift(&batch);
+            let pages_of = |kinds: &Vec<Kind>| parts(&batch, kinds, Kind::Packed).concat();
+            let packed = kinds.as_ref().and_then(|kinds| {
+                Packer::new().unwrap().pack(&pages_of(kinds), Effort::nth(step), &mut out)
+            });
+            let (kinds, packing, len) = match (kinds, packed) {
+                (Some(kinds), Some(packed)) => (kinds, packed.packing, packed.len),
+                _ => (batch.kinds.clone(), Packing::None, 0),
             };
             for ((kind, _), travels) in pages.iter().zip(&kinds) {
                 prop_assert_eq!(*kind == 0, *travels == Kind::Zero);
                 prop_assert!(*kind != 1 || *travels == Kind::Stored, "random pages are not tried");
             }
             let mut unpacker = Unpacker::new().unwrap();
-            let count = kinds.iter().filter(|kind| **kind == Kind::Packed).count();
+            let count = Kind::Packed.count(&kinds);
             let unpacked = if count > 0 { unpacker.unpack(packing, count, &out[..len]).unwrap().to_vec() } else { vec![] };
-            let plain: Vec<u8> = stored(&batch, &kinds).concat();
+            let plain: Vec<u8> = parts(&batch, &kinds, Kind::Stored).concat();
             let (mut unpacked, mut plain) = (unpacked.chunks(PAGE_BYTES), plain.chunks(PAGE_BYTES));
             let zero = vec![0; PAGE_BYTES];
             let back: Vec<u8> = kinds.iter().flat_map(|kind| match kind {

@@ -18,9 +18,9 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::batch::{BATCH_PAGES_MAX, Batch, Form, Kind, PAGE_BYTES, Place, Run};
+use crate::batch::{BATCH_BYTES_MAX, BATCH_PAGES_MAX, Batch, Form, Kind, PAGE_BYTES, Place, Run};
 use crate::ledger::{Digest, Key, RegionId};
-use crate::packing::{Packed, Packer, Packing, stored};
+use crate::packing::{Packed, Packing, parts};
 
 const BYTES: u8 = 1;
 const BATCH: u8 = 2;
@@ -37,7 +37,7 @@ pub const BLOCKS_MAX: usize = 4096;
 /// Longest head of a batch: of 64 single pages.
 const HEAD_BYTES_MAX: usize = 10 + BATCH_PAGES_MAX * 5 + BATCH_PAGES_MAX / 2;
 /// Longest record.
-pub const RECORD_BYTES_MAX: usize = HEAD_BYTES_MAX + Packer::OUT_BYTES;
+pub const RECORD_BYTES_MAX: usize = HEAD_BYTES_MAX + BATCH_BYTES_MAX;
 
 /// A RAM block of a guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,7 +125,7 @@ pub struct BatchHead {
 impl BatchHead {
     /// How many of its pages travel so.
     pub fn count(&self, kind: Kind) -> usize {
-        self.kinds.iter().filter(|other| **other == kind).count()
+        kind.count(&self.kinds)
     }
 }
 
@@ -190,7 +190,7 @@ pub fn note(note: &Note) -> Result<Bytes, RecordError> {
 /// A batch, in the buffers in which it is: packed as told, its packed pages in `data`; or as it is.
 pub fn batch(batch: &Batch, packed: Option<(&Packed, Bytes)>) -> Vec<Bytes> {
     let (kinds, packing, data) = match packed {
-        Some((packed, data)) => (&packed.kinds, packed.packing, data.slice(..packed.len)),
+        Some((Packed { kinds, compressed }, data)) => (kinds, compressed.packing, data.slice(..compressed.len)),
         None => (&batch.kinds, Packing::None, Bytes::new()),
     };
     let (form, place) = match &batch.form {
@@ -213,10 +213,10 @@ pub fn batch(batch: &Batch, packed: Option<(&Packed, Bytes)>) -> Vec<Bytes> {
     for pair in kinds.chunks(2) {
         head.put_u8(pair[0] as u8 | pair.get(1).map_or(0, |kind| (*kind as u8) << 4));
     }
-    let mut parts = vec![head.freeze()];
-    parts.extend((!data.is_empty()).then_some(data));
-    parts.extend(stored(batch, kinds));
-    parts
+    let mut record = vec![head.freeze()];
+    record.extend((!data.is_empty()).then_some(data));
+    record.extend(parts(batch, kinds, Kind::Stored));
+    record
 }
 
 /// Takes records out of what arrives.
@@ -273,18 +273,13 @@ impl Decoder {
                 let note = postcard::from_bytes(&body).map_err(|_| RecordError::Note)?;
                 Ok(Some(Record::Note(note)))
             }
-            (BATCH, _) => self.next_batch(head, length(6, Packer::OUT_BYTES)?),
+            (BATCH, _) => self.next_batch(head, length(6, BATCH_BYTES_MAX)?),
             (tag, _) => Err(RecordError::Tag(tag)),
         }
     }
 
     fn next_batch(&mut self, fixed: [u8; 10], packed_bytes: usize) -> Result<Option<Record>, RecordError> {
-        let packing = match fixed[1] & 15 {
-            0 => Packing::None,
-            1 => Packing::Lz4,
-            2 => Packing::Zstd,
-            _ => return Err(RecordError::Head),
-        };
+        let packing = Packing::numbered(fixed[1] & 15).ok_or(RecordError::Head)?;
         let block = u16::from_be_bytes([fixed[2], fixed[3]]);
         let (pages, runs) = (usize::from(fixed[4]), usize::from(fixed[5]));
         if !(1..=BATCH_PAGES_MAX).contains(&pages) || runs > pages {
@@ -419,7 +414,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::packing::Effort;
+    use crate::packing::{Effort, Packer, sift};
 
     #[derive(Clone, Debug)]
     enum Said {
@@ -454,7 +449,12 @@ mod tests {
                 };
                 let made = Batch::new(form, content.into());
                 let mut out = vec![0; Packer::OUT_BYTES];
-                let packed = pack.then(|| Packer::new().unwrap().pack(&made, Effort::LEAST, &mut out)).flatten();
+                let kinds = pack.then(|| sift(&made)).flatten();
+                let packed = kinds.and_then(|kinds| {
+                    let pages = parts(&made, &kinds, Kind::Packed).concat();
+                    let compressed = Packer::new().unwrap().pack(&pages, Effort::LEAST, &mut out)?;
+                    Some(Packed { kinds, compressed })
+                });
                 let out = Bytes::from(out);
                 (batch(&made, packed.as_ref().map(|packed| (packed, out))), Some(made))
             }

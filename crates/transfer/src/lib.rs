@@ -29,7 +29,7 @@ mod stream;
 pub use acceptor::{Acceptor, AcceptorSettings};
 pub use addresses::{Addresses, keep_arp_apart};
 pub use dialer::{Dialer, DialerSettings, StartError};
-pub use live::{Content, Incoming, Live, PathInfo, PathSnapshot, Snapshot};
+pub use live::{Content, Incoming, JoinError, Live, PathInfo, PathSnapshot, Snapshot};
 pub use skein_core::session::OpenError;
 pub use skein_core::{StreamId, Width};
 

@@ -16,6 +16,7 @@ use skein_core::limits::STREAMS_MAX;
 use skein_core::session::{Down, Ended, OpenError, ProtocolError};
 use skein_core::{ConnectionId, ConnectionKind, Event, PathId, Role, Session, SessionId, Settings, StreamId};
 use skein_link::{Reader, Writer};
+use thiserror::Error;
 use tracing::{debug, info, warn};
 
 use crate::connection::Outlet;
@@ -87,6 +88,18 @@ pub struct PathSnapshot {
     /// Its numbers.
     #[serde(flatten)]
     pub status: skein_core::session::PathStatus,
+}
+
+/// A stream that does not lead to its local end.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum JoinError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("it was torn down meanwhile")]
+    TornDown,
+    #[error("no thread can be started: raise the limit on processes, or free memory")]
+    Threads(#[source] io::Error),
 }
 
 pub(crate) struct ConnectionHandle {
@@ -252,34 +265,44 @@ impl Live {
     ///
     /// `held`: the socket stays open when the stream is torn down, and what comes from it is dropped, until its other end
     /// closes it or the caller shuts it down.
+    ///
+    /// Errors: nobody reads the socket.
     pub fn open(
         self: &Arc<Self>,
         target: &str,
-        socket: UnixStream,
+        socket: impl Into<Arc<UnixStream>>,
         content: Content,
         held: bool,
-    ) -> Result<StreamId, OpenError> {
+    ) -> Result<StreamId, JoinError> {
         let id = self.with(|state, _| {
             let id = state.core.open(target)?;
             if let Content::Source(source) = &content {
                 state.core.confine(id, source.width());
             }
             state.streams.insert(id, StreamHandle::new());
-            Ok(id)
+            Ok::<_, OpenError>(id)
         })?;
-        self.join_as(id, socket, content, held);
+        self.join_as(id, socket.into(), content, held)?;
         Ok(id)
     }
 
     /// Joins a stream to its local end: bytes flow until both directions are done.
     pub fn join(self: &Arc<Self>, id: StreamId, socket: UnixStream, content: Content) {
-        self.join_as(id, socket, content, false);
+        if let Err(error) = self.join_as(id, socket.into(), content, false) {
+            info!(session = %self.id, stream = id.0, "stream not joined: {error}");
+        }
     }
 
-    fn join_as(self: &Arc<Self>, id: StreamId, socket: UnixStream, content: Content, held: bool) {
+    fn join_as(
+        self: &Arc<Self>,
+        id: StreamId,
+        socket: Arc<UnixStream>,
+        content: Content,
+        held: bool,
+    ) -> Result<(), JoinError> {
         // As much as the kernel grants (net.core.wmem_max): less waking of two threads for each packet of multifd.
-        let _ = socket2::SockRef::from(&socket).set_send_buffer_size(SOCKET_BYTES);
-        let egress = Arc::new(Egress::new(id, Arc::new(socket), &content, held));
+        let _ = socket2::SockRef::from(&*socket).set_send_buffer_size(SOCKET_BYTES);
+        let egress = Arc::new(Egress::new(id, socket, &content, held));
         let writable = self.with(|state, _| {
             let handle = state.streams.get_mut(&id)?;
             handle.egress = Some(egress.clone());
@@ -287,7 +310,7 @@ impl Live {
             Some(handle.writable.clone())
         });
         // Torn down while its local end was being connected: dropping the socket says so.
-        let Some(writable) = writable else { return };
+        let writable = writable.ok_or(JoinError::TornDown)?;
         let (live, from) = (self.clone(), egress.clone());
         let threads = spawn("ingest", move || match content {
             Content::Source(source) => pages::ingest(&live, id, &from, &writable, &source),
@@ -300,11 +323,11 @@ impl Live {
                 live.lock().streams.remove(&id);
             })
         });
-        if let Err(error) = threads {
-            warn!(session = %self.id, stream = id.0, "stream refused: {error}");
+        threads.map(drop).map_err(|error| {
             self.reset(id, ResetCode::Busy, "that host cannot start another thread: raise its limit on processes");
             self.lock().streams.remove(&id);
-        }
+            JoinError::Threads(error)
+        })
     }
 
     /// Tears down a stream.

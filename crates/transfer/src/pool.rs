@@ -4,13 +4,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use skein_core::limits::CHUNK_BYTES_MAX;
+use skein_core::limits::{CHUNK_BYTES_MAX, INFLIGHT_MAX};
+use skein_pages::packing::Packer;
+use skein_pages::record::RECORD_BYTES_MAX;
 
 /// Up to this, malloc serves as well from memory that it has.
 const SMALL_BYTES: usize = 64 << 10;
-/// Free buffers kept of each size: 64 x (128 + 256) KiB = 24 MiB.
-const FREE_MAX: usize = 64;
-const CLASSES: [usize; 2] = [CHUNK_BYTES_MAX / 2, CHUNK_BYTES_MAX];
+/// Free buffers kept of each size: as much as may be on its way on a path, 32 MiB.
+const FREE_BYTES_MAX: usize = INFLIGHT_MAX as usize;
+/// A chunk, or a batch with what packing may add to it.
+const CLASSES: [usize; 2] = [CHUNK_BYTES_MAX / 2, Packer::OUT_BYTES];
+const _: () = assert!(Packer::OUT_BYTES >= CHUNK_BYTES_MAX);
+/// A batch as it is fits into a chunk, so that none of its pages is torn.
+const _: () = assert!(RECORD_BYTES_MAX <= CHUNK_BYTES_MAX);
 
 /// A stock of free buffers.
 #[derive(Clone, Debug, Default)]
@@ -69,7 +75,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let Some(class) = CLASSES.iter().position(|&size| size == self.bytes.len()) else { return };
         let mut free = self.pool.free[class].lock();
-        if free.len() < FREE_MAX {
+        if free.len() < FREE_BYTES_MAX / CLASSES[class] {
             free.push(std::mem::take(&mut self.bytes));
         }
     }

@@ -12,10 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::{Condvar, Mutex};
-use skein_core::limits::CHUNK_BYTES_MAX;
 use skein_core::{Received, Session, StreamId};
 use skein_link::send_pieces;
-use skein_pages::record;
+use skein_pages::record::{self, BYTES_MAX};
 use tracing::{debug, info, warn};
 
 use crate::ResetCode;
@@ -23,7 +22,7 @@ use crate::live::{Content, Live, Urge};
 use crate::pages::{Answers, Placer, Step};
 
 /// A shorter read is copied into memory of its size, so that the pooled buffer can be read into again.
-const SHORT_READ: usize = CHUNK_BYTES_MAX / 4;
+const SHORT_READ: usize = BYTES_MAX / 4;
 /// Bytes written to the local socket between two reports of progress.
 const EGRESS_BYTES: usize = 1 << 20;
 /// Who waits for room asks again after this, whatever happens.
@@ -38,7 +37,7 @@ const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
 pub(crate) fn ingest(live: &Live, id: StreamId, egress: &Egress, writable: &Condvar, in_records: bool) -> u64 {
     let socket = &*egress.socket;
     let mut bytes = 0;
-    let mut buffer = live.pool.take(CHUNK_BYTES_MAX);
+    let mut buffer = live.pool.take(BYTES_MAX);
     loop {
         // First bytes, then room for them: who asks for room and has no use for it holds up others.
         match wait_for_bytes(socket, egress.held) {
@@ -52,7 +51,7 @@ pub(crate) fn ingest(live: &Live, id: StreamId, egress: &Egress, writable: &Cond
         }
         let room = |core: &mut Session, now| Some(core.send_capacity(now, id)).filter(|room| *room > 0);
         let Some(room) = wait_for_room(live, id, writable, room) else { break };
-        let read = { socket }.read(&mut buffer.as_mut()[..room]);
+        let read = { socket }.read(&mut buffer.as_mut()[..room.min(BYTES_MAX)]);
         let data = match read {
             Ok(0) => {
                 live.with(|state, _| state.core.finish(id));
@@ -60,7 +59,7 @@ pub(crate) fn ingest(live: &Live, id: StreamId, egress: &Egress, writable: &Cond
             }
             Ok(n) if n < SHORT_READ => Bytes::copy_from_slice(&buffer.as_ref()[..n]),
             Ok(n) => {
-                let mut full = std::mem::replace(&mut buffer, live.pool.take(CHUNK_BYTES_MAX));
+                let mut full = std::mem::replace(&mut buffer, live.pool.take(BYTES_MAX));
                 full.truncate(n);
                 full.freeze()
             }

@@ -275,7 +275,8 @@ impl Agents {
         std::thread::sleep(SETTLE);
         let beats = |seen: &Seen| seen.beats().map(|beats| beats.since(since)).unwrap_or_default();
         let gaps = Gaps::between(&beats(seen), &beats(&arrived));
-        Ok(Moved { info, phases, gaps, migrate_s: migrate_s.unwrap_or(0.0), steps })
+        let pages = migration.copy.and_then(|copy| copy.pages);
+        Ok(Moved { info, phases, gaps, migrate_s: migrate_s.unwrap_or(0.0), steps, pages })
     }
 
     /// What `skein migrate` does.

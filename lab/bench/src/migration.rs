@@ -7,6 +7,7 @@ use std::{
 };
 
 use serde_json::json;
+use skein_api::Pages;
 use skein_hypervisor::{Event, MigrationInfo, MigrationStatus, Qmp, QmpError, Tls, Tuning};
 use skein_lab_guest::{Gaps, Guest};
 
@@ -76,6 +77,8 @@ pub struct Moved {
     pub migrate_s: f64,
     /// The handover, where agents did it.
     pub steps: Vec<Step>,
+    /// What they say of where the bytes went.
+    pub pages: Option<Pages>,
 }
 
 impl Moved {
@@ -207,7 +210,7 @@ pub fn migrate(
     // Beats until well after the switchover.
     std::thread::sleep(SETTLE);
     let gaps = Gaps::between(&source.beats().since(since), &target.beats().since(since));
-    Ok(Moved { info, phases, gaps, migrate_s: 0.0, steps: Vec::new() })
+    Ok(Moved { info, phases, gaps, migrate_s: 0.0, steps: Vec::new(), pages: None })
 }
 
 /// What QEMU says when it is over. Some versions say `completed` a moment before they have reckoned the downtime.

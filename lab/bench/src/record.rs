@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use skein_api::Pages;
 
 use crate::{mover::Mover, stats::Summary};
 
@@ -197,6 +198,12 @@ pub struct Run {
     /// Content of guest pages sent: QEMU's count of normal pages times their size. Zero pages, headers, compression,
     /// device state are not in it. (Deltas of xbzrle and pages of multifd are sent as they are counted.)
     pub guest_bytes: u64,
+    /// Pages that QEMU sent as zeros, times their size.
+    #[serde(default)]
+    pub zero_bytes: u64,
+    /// Where the bytes went, where agents moved the guest: as `skein migration show` has it.
+    #[serde(default)]
+    pub pages: Option<Pages>,
     /// What QEMU says that it transferred.
     pub transferred_bytes: u64,
     /// QEMU's passes over the memory.
@@ -519,7 +526,26 @@ impl Run {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use skein_api::PageCounts;
+
     use super::*;
+
+    /// What agents say of such a run.
+    pub(crate) fn pages() -> Pages {
+        let counts = PageCounts {
+            pages: 250_000,
+            zero_pages: 2000,
+            packed_pages: 148_000,
+            packed_bytes: 101_000_000,
+            stored_pages: 100_000,
+            other_bytes: 300_000,
+            packing_us: 420_000,
+            zstd_level: Some(1),
+            compared_us: Some(11_200),
+            ..PageCounts::default()
+        };
+        Pages { direct: Some(true), again_bytes: 50_000_000, counts, ..Pages::default() }
+    }
 
     /// A run of 1 GB in 4 s, intact, to be changed by tests.
     pub(crate) fn run(case: &str, stage: &str, mover: Mover) -> Run {
@@ -552,6 +578,8 @@ pub(crate) mod tests {
             ping_gap_ms: None,
             guest_verdict: Some(Verdict { ok: true, pages: 1000, bad_pages: 0, bad_blocks: 0 }),
             guest_bytes: 1_000_000_000,
+            zero_bytes: 8_192_000,
+            pages: None,
             transferred_bytes: 1_003_000_000,
             rounds: 2,
             first_byte_s: Some(0.1),
@@ -602,6 +630,7 @@ pub(crate) mod tests {
             source: PrivateMemory { before_bytes: 7 << 20, most_bytes: 9 << 20 },
             target: PrivateMemory::default(),
         });
+        full.pages = Some(pages());
         full.guests_work = Some(GuestsWork { cores: 2, cores_before: 1.96, window_s: 4.2, used_s: 5.5 });
         full.control = Some(ControlLatency {
             idle: RoundTrips { count: 400, median_us: 210.0, p99_us: 350.0, max_us: 900.0 },

@@ -32,6 +32,9 @@ use crate::{
     watch::{Arriving, Party, Place, Watch, Watched, Work},
 };
 
+/// Of x86, and of QEMU's `duplicate`.
+const PAGE_BYTES: u64 = 4096;
+
 /// Silence before a migration: counters and heartbeat have a before.
 const SETTLE: Duration = Duration::from_millis(600);
 
@@ -334,6 +337,8 @@ impl Setting<'_> {
             };
             pingers.push(pinger);
         }
+        // What arrives, and what is in flight.
+        machine::reclaim_memory(specs.iter().map(|spec| u64::from(spec.memory_mb) << 20).sum::<u64>() * 2);
         let places = [self.place(0)?, self.place(1)?];
         let at_work = self.busy.map(Busy::work).transpose()?;
         let work = self.busy.map(|busy| Box::new(busy.account()) as Work);
@@ -451,6 +456,8 @@ impl Setting<'_> {
             ping_gap_ms: None,
             guest_verdict: None,
             guest_bytes: 0,
+            zero_bytes: 0,
+            pages: None,
             transferred_bytes: 0,
             rounds: 0,
             first_byte_s: None,
@@ -484,6 +491,8 @@ impl Setting<'_> {
                 run.guest_gap_ms = moved.gaps.map(|gaps| gaps.switchover_ms.max(gaps.longest_other_ms));
                 run.guest_switchover_ms = moved.gaps.map(|gaps| gaps.switchover_ms);
                 run.guest_bytes = ram.normal_bytes;
+                run.zero_bytes = ram.duplicate * PAGE_BYTES;
+                run.pages.clone_from(&moved.pages);
                 run.transferred_bytes = ram.transferred;
                 run.rounds = ram.dirty_sync_count;
                 run.phases = moved.phases;

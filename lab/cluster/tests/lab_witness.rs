@@ -71,6 +71,8 @@ fn after_one_was_killed_the_other_may_run() {
     let Two { a, b, witness, _dir: dir } = two();
     a.qmp.query("cont").unwrap();
     drop(a);
+    // That it was killed the witness knows when it sees it, no earlier.
+    assert!(until(SOON, || witness.runs("v").first().is_some_and(|run| run.until.is_some())));
     b.qmp.query("cont").unwrap();
     assert!(until(SOON, || witness.runs("v").len() == 2), "{:?}", witness.runs("v"));
     assert_eq!(witness.doubles(), []);

@@ -125,7 +125,7 @@ impl View {
     }
 
     pub(super) fn copied(&self, id: MigrationId, copy: Copy, log: bool) {
-        self.change(id, |entry| entry.copy = Some(copy));
+        self.change(id, |entry| entry.copy = Some(copy.clone()));
         if log {
             self.log(id, LogEntry::Copied { copy });
         }
@@ -190,7 +190,7 @@ impl View {
                     migration.detail.clone_from(&summary.detail);
                 }
             }
-            migration.copy = entry.copy.or(migration.copy);
+            migration.copy = entry.copy.clone().or(migration.copy);
             return Some(migration);
         }
         drop(table);
@@ -280,7 +280,7 @@ fn migration(id: MigrationId, events: &[LoggedEvent]) -> Option<Migration> {
                 migration.why = Some(why);
                 migration.detail.clone_from(detail);
             }
-            LogEntry::Copied { copy } => migration.copy = Some(*copy),
+            LogEntry::Copied { copy } => migration.copy = Some(copy.clone()),
             LogEntry::Downtime { ms } => migration.downtime_ms = Some(*ms),
             _ => {}
         }

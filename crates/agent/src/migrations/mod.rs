@@ -38,7 +38,6 @@ use crate::launch::Launch;
 use crate::meter::Meter;
 use crate::peers::{PeerEvent, Peers};
 use crate::told;
-use crate::transport::packers;
 use crate::vms::{Vm, Vms, wait_until};
 
 pub(crate) use log::View;
@@ -64,6 +63,9 @@ pub(crate) struct Offer {
     pub(crate) channels: u8,
     pub(crate) downtime_limit_ms: u64,
     pub(crate) transport: Transport,
+    /// Why pages go through the target's QEMU, and not straight into the guest's RAM; none: they need not.
+    #[serde(default)]
+    pub(crate) indirect: Option<String>,
     /// The definition's.
     pub(crate) priority: u8,
 }
@@ -74,7 +76,11 @@ impl std::fmt::Display for Offer {
             0 => write!(f, "one stream")?,
             channels => write!(f, "{channels} multifd channels")?,
         }
-        write!(f, ", downtime limit {} ms, transport {}", self.downtime_limit_ms, self.transport)
+        write!(f, ", downtime limit {} ms, transport {}", self.downtime_limit_ms, self.transport)?;
+        match &self.indirect {
+            None => Ok(()),
+            Some(why) => write!(f, ", {why}"),
+        }
     }
 }
 
@@ -123,7 +129,10 @@ pub enum StartRefused {
 
 /// What a worker is told.
 pub(crate) enum Job {
+    /// Do this, and say how QEMU is then.
     Order(Order),
+    /// Say how QEMU is.
+    Look,
     Qmp(MonitorEvent),
     /// The migration is over and forgotten.
     Forget,
@@ -189,6 +198,7 @@ impl Migrations {
         vms: Arc<Vms>,
         limits: Limits,
         keeper: Vec<OsString>,
+        packers: Option<Arc<Packers>>,
         peers: impl FnOnce(SyncSender<PeerEvent>, Inquiry) -> Result<Peers, E>,
     ) -> Result<Migrations, E> {
         let open = standing(&needed(&records));
@@ -201,7 +211,6 @@ impl Migrations {
         let (events, from_peers) = sync_channel(QUEUE);
         let peers = peers(events, Inquiry(queue.clone()))?;
         let view = View::new(dirs.migrations(), peers.host().to_owned());
-        let packers = packers().inspect_err(|error| warn!("pages are not compressed: {error}")).ok();
         let meters = Default::default();
         let context = Arc::new(Context { dirs, vms, peers, view, keeper, packers, meters, queue: queue.clone() });
         thread::Builder::new().name("from peers".into()).spawn(move || {
@@ -319,7 +328,7 @@ impl Owner {
         for (id, begun) in standing(&owner.records) {
             if !begun.is_settled() {
                 owner.context.view.begin(id, &begun.vm, role_of(&begun), &begun.peer);
-                owner.worker(id);
+                owner.employ(id, Job::Look);
             }
         }
         let standing = standing(&owner.records);
@@ -427,8 +436,7 @@ impl Owner {
                     if matches!(order, Order::Target(TargetOrder::Kill) | Order::Source(SourceOrder::Quit)) {
                         self.kill(id);
                     }
-                    // One that is busy is asked again.
-                    let _ = self.worker(id).map(|worker| worker.jobs.try_send(Job::Order(order)));
+                    self.employ(id, Job::Order(order));
                 }
                 Action::Event(id, event) => self.event(id, event),
                 Action::Forget(id) => {
@@ -548,10 +556,15 @@ impl Owner {
         }
     }
 
-    fn worker(&mut self, id: MigrationId) -> Option<&Worker> {
-        if !self.workers.contains_key(&id) {
-            let summary = self.manager.summary(id)?;
+    /// Gives the job to this migration's worker. One is started if there is none, with that as its first: what it said of
+    /// QEMU before an order would be taken for what came of it.
+    fn employ(&mut self, id: MigrationId, job: Job) {
+        if let Some(worker) = self.workers.get(&id) {
+            // One that is busy is asked again.
+            let _ = worker.jobs.try_send(job);
+        } else if let Some(summary) = self.manager.summary(id) {
             let (jobs, queue) = sync_channel(JOBS);
+            let _ = jobs.try_send(job);
             let (context, own_jobs) = (self.context.clone(), jobs.clone());
             let offer = self.manager.offer(id).and_then(|offer| serde_json::from_str(offer).ok());
             let work = move || match summary.role {
@@ -560,13 +573,9 @@ impl Owner {
             };
             match thread::Builder::new().name("migration".into()).spawn(work) {
                 Ok(thread) => drop(self.workers.insert(id, Worker { jobs, thread })),
-                Err(error) => {
-                    warn!(%id, "cannot be worked on now: {error}");
-                    return None;
-                }
+                Err(error) => warn!(%id, "cannot be worked on now: {error}"),
             }
         }
-        self.workers.get(&id)
     }
 
     /// The next agent would call off what is not granted, too; done here, no guest waits for it.

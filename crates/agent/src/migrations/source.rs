@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use skein_api::{Copy, Pages};
+use skein_api::{Copy, LogEntry, PageCounts, Pages};
 use skein_handover::{Input, MigrationId, SourceGuest, SourceInput, SourceOrder, SourcePhase, Stage, Summary};
 use skein_hypervisor::{MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState, Tuning};
 use skein_machine::Transport;
@@ -56,7 +56,8 @@ pub(super) struct Worker {
     heard: Option<Monitor>,
     told: Option<SourceGuest>,
     last: Option<(Instant, u64)>,
-    counted_last: Pages,
+    counted_last: PageCounts,
+    placement_noted: bool,
     /// Bytes a second that QEMU was told of.
     switchover_rate: Option<u64>,
     logged: Instant,
@@ -85,14 +86,14 @@ impl Worker {
             heard: None,
             told: None,
             last: None,
-            counted_last: Pages::default(),
+            counted_last: PageCounts::default(),
+            placement_noted: false,
             switchover_rate: None,
             logged: Instant::now(),
         }
     }
 
     pub(super) fn run(mut self, jobs: Receiver<Job>) {
-        self.look();
         loop {
             match jobs.recv_timeout(LOOK) {
                 Ok(job) => {
@@ -115,6 +116,7 @@ impl Worker {
         while let Some(job) = next.take() {
             match job {
                 Job::Order(newer) => order = source_order(newer),
+                Job::Look => self.look(),
                 Job::Qmp(event) => self.heed(&event),
                 Job::Forget => return Some(|_| ()),
                 Job::Leave => over = Some(Worker::leave),
@@ -148,7 +150,12 @@ impl Worker {
         if order == SourceOrder::Quit {
             return self.quit();
         }
-        let Some(running) = self.running() else { return self.look() };
+        let Some(running) = self.running() else {
+            if order == SourceOrder::CancelMigration {
+                self.give_up();
+            }
+            return self.look();
+        };
         let done = match order {
             SourceOrder::Migrate if self.migrating => Ok(()),
             SourceOrder::Migrate => self.migrate(&running.monitor),
@@ -173,10 +180,12 @@ impl Worker {
         let vm = self.vm.as_ref().ok_or("it is gone")?;
         self.context.vms.leaves(vm, self.id).map_err(|error| crate::told(&error))?;
         let path = self.context.dirs.tap(self.id);
+        let packers = self.context.packers.clone().filter(|_| offer.transport.compresses());
+        packers.iter().for_each(|packers| packers.begin());
         let pages = Source::new(SourceSettings {
-            packers: self.context.packers.clone().filter(|_| offer.transport.compresses()),
+            packers,
             width: width(offer.transport),
-            direct: true,
+            direct: offer.indirect.is_none(),
             channels: u16::from(offer.channels),
             key: super::random(),
             ram: vm.process().and_then(|process| ram::find(monitor, process.id().pid)),
@@ -210,10 +219,23 @@ impl Worker {
     /// the guest stands still until then.
     fn cancel(&mut self, monitor: &Monitor) -> Result<(), String> {
         let cancelled = monitor.with_patience(DEAF_TIME).migrate_cancel();
-        if let (Err(QmpError::Timeout { .. }), Some(tap)) = (&cancelled, &self.tap) {
-            tap.give_up();
+        if cancelled.is_err() {
+            self.give_up();
         }
         cancelled.map_err(|error| error.to_string())
+    }
+
+    /// Frees a QEMU that does not hear.
+    fn give_up(&self) {
+        self.tap.iter().for_each(Tap::give_up);
+    }
+
+    /// Calls the migration off if not all of QEMU's connections are carried.
+    fn heed_tap(&self) {
+        if let Some(why) = self.tap.as_ref().and_then(Tap::failed).filter(|_| self.migrating) {
+            let failed = Input::Source(self.id, SourceInput::MigrationFailed);
+            self.context.tell(vec![Input::Detail(self.id, why), failed]);
+        }
     }
 
     /// Has events come in, of the connection that is there now.
@@ -261,6 +283,7 @@ impl Worker {
 
     /// Asks QEMU how it is, and says so.
     fn look(&mut self) {
+        self.heed_tap();
         let Some(running) = self.running() else {
             if self.vm.as_ref().is_none_or(|vm| vm.process().is_none()) {
                 self.tell(SourceGuest::Gone);
@@ -328,7 +351,15 @@ impl Worker {
         let guest = if state == RunState::Running { SourceGuest::Running } else { SourceGuest::Stopped };
         self.told = Some(guest);
         let mut inputs = Vec::new();
-        if let Some(why) = self.pages.as_ref().and_then(|pages| pages.failed()) {
+        if let (Some(vm), Some(why)) = (&self.vm, self.pages.as_ref().and_then(|pages| pages.unplaceable())) {
+            vm.set_indirect(why);
+        }
+        if let Some(why) = self.tap.as_ref().and_then(Tap::failed) {
+            inputs.push(Input::Detail(self.id, why));
+        } else if let Some(mut why) = self.pages.as_ref().and_then(|pages| pages.failed()) {
+            if self.vm.as_ref().is_some_and(|vm| vm.indirect().is_some()) {
+                why += "; without direct placement it can be moved, and is when it is tried again";
+            }
             inputs.push(Input::Detail(self.id, why));
         } else if let Some(error) = &info.error {
             inputs.push(Input::Detail(self.id, format!("QEMU: {error}")));
@@ -356,11 +387,14 @@ impl Worker {
             dirty_bytes_per_s: ram.dirty_pages_rate.saturating_mul(4096),
             bits_per_s,
             expected_downtime_ms: info.expected_downtime,
-            pages: self.pages.as_ref().map(|pages| self.counted(pages)),
+            pages: self.pages.as_ref().map(|pages| self.counted(pages, ram.total)),
         };
         let log = self.logged.elapsed() >= COPIED_PERIOD || info.status.is_over();
         if log {
             self.logged = now;
+        }
+        if let Some(pages) = &copy.pages {
+            self.note_placement(pages);
         }
         self.context.view.copied(self.id, copy, log);
         if info.status == MigrationStatus::Active {
@@ -368,28 +402,37 @@ impl Worker {
         }
     }
 
-    fn counted(&self, pages: &Source) -> Pages {
+    /// Where the bytes went so far, of a guest with so much RAM.
+    fn counted(&self, pages: &Source, ram_bytes: u64) -> Pages {
         let counts = pages.counts();
+        let offer = self.offer.as_ref();
+        let sent_bytes = counts.guest_bytes().saturating_sub(counts.repaired_bytes());
         Pages {
-            transport: self.offer.as_ref().map_or_else(Transport::default, |offer| offer.transport),
+            transport: offer.map_or_else(Transport::default, |offer| offer.transport),
             direct: pages.is_direct(),
-            pages: counts.pages,
-            zero_pages: counts.zero_pages,
-            packed_pages: counts.packed_pages,
-            packed_bytes: counts.packed_bytes,
-            stored_pages: counts.stored_pages,
-            repaired_pages: counts.repaired_pages,
-            other_bytes: counts.other_bytes,
-            late_batches: counts.late_batches,
-            packing_us: counts.packing_us,
-            zstd_level: counts.zstd_level,
+            why_not_direct: offer.and_then(|offer| offer.indirect.clone()).unwrap_or_else(|| pages.why_not_direct()),
+            again_bytes: sent_bytes.saturating_sub(ram_bytes),
+            counts,
         }
+    }
+
+    /// Notes once how the pages get to the target's RAM.
+    fn note_placement(&mut self, pages: &Pages) {
+        let Some(direct) = pages.direct.filter(|_| !self.placement_noted) else { return };
+        self.placement_noted = true;
+        let text = match (direct, &pages.why_not_direct[..]) {
+            (true, "") => "direct placement: yes".into(),
+            (true, why) => format!("direct placement: of smaller blocks only: {why}"),
+            (false, why) => format!("direct placement: no: {why}"),
+        };
+        info!(id = %self.id, "{text}");
+        self.context.view.log(self.id, LogEntry::Note { text });
     }
 
     /// How many bytes of pages a byte on the wire was, since this was asked last.
     fn gain(&mut self) -> f64 {
-        let Some(pages) = self.pages.clone() else { return 1.0 };
-        let now = self.counted(&pages);
+        let Some(pages) = &self.pages else { return 1.0 };
+        let now = pages.counts();
         let before = std::mem::replace(&mut self.counted_last, now);
         let guest = now.guest_bytes().saturating_sub(before.guest_bytes());
         let wire = now.wire_bytes().saturating_sub(before.wire_bytes());

@@ -56,13 +56,12 @@ impl Worker {
     }
 
     pub(super) fn run(mut self, jobs: Receiver<Job>) {
-        self.look();
         loop {
             match jobs.recv_timeout(LOOK) {
                 Ok(Job::Order(Order::Target(order))) => self.obey(order),
                 Ok(Job::Order(Order::Source(_))) => {}
                 Ok(Job::Qmp(event)) => self.heed(&event),
-                Err(RecvTimeoutError::Timeout) => self.look(),
+                Ok(Job::Look) | Err(RecvTimeoutError::Timeout) => self.look(),
                 Ok(Job::Forget | Job::Leave) | Err(RecvTimeoutError::Disconnected) => return,
             }
         }
@@ -110,7 +109,8 @@ impl Worker {
             monitor.migrate_incoming(&format!("unix:{}", path.display()))
         };
         wait().map_err(|error| format!("QEMU: {error}"))?;
-        let pages = Target::new(vm.process().and_then(|process| ram::find(&monitor, process.id().pid)));
+        let process = vm.process().filter(|_| offer.indirect.is_none());
+        let pages = Target::new(process.and_then(|process| ram::find(&monitor, process.id().pid)));
         self.context.peers.landings().open(self.id, &self.peer, &path, pages);
         self.look();
         Ok(())

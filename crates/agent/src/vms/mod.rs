@@ -146,6 +146,8 @@ struct State {
     over: bool,
     incoming: bool,
     in_doubt: bool,
+    /// Why its pages cannot be written straight into a target's RAM, as a migration of its QEMU has shown.
+    indirect: Option<String>,
     /// A process is about to be started, or what one left to be removed: nobody else may do either.
     busy: bool,
     note: String,
@@ -205,6 +207,15 @@ impl Vm {
     pub(crate) fn set_migration(&self, migration: Option<MigrationId>, in_doubt: bool, over: bool) {
         let mut state = self.state.lock();
         (state.migration, state.in_doubt, state.over) = (migration, in_doubt, over);
+    }
+
+    /// Why its migrations are to go through the target's QEMU; none: they need not.
+    pub(crate) fn indirect(&self) -> Option<String> {
+        self.state.lock().indirect.clone()
+    }
+
+    pub(crate) fn set_indirect(&self, why: String) {
+        self.state.lock().indirect = Some(why);
     }
 
     fn console(&self) -> PathBuf {

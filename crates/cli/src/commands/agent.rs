@@ -1,8 +1,10 @@
 //! `skein agent`.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use skein_agent::{AcceptorSettings, Agent, AgentError, AgentSettings, Allow, DEFAULT_PORT, Dirs, VmSettings};
 use skein_handover::Limits;
@@ -12,6 +14,8 @@ use super::dataplane::{Common, print_bytes, print_json, run_until_signal};
 
 /// What this program is called with to be a [`skein_agent::keep_channels`].
 pub const KEEP_CHANNELS: &str = "keep-channels";
+/// What this program is called with to be a [`skein_agent::pack_pages`].
+pub const PACK_PAGES: &str = "pack-pages";
 
 /// The daemon of a host: runs its VMs, moves them to other hosts, and is where tunnels of other hosts lead to.
 #[derive(clap::Args)]
@@ -89,10 +93,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         plain_data: args.plain_data,
         // This very program, also when it was replaced by another build.
         keeper: ["/proc/self/exe", KEEP_CHANNELS].map(Into::into).into(),
+        packer: packer(),
     };
     let vms = (!args.tunnels_only).then_some(vms);
     let settings = AgentSettings { acceptor, allow: Allow::new(&args.allow)?, vms };
     let port = args.listen.port();
+    allow_files();
     let agent = Agent::start(settings, &identity).map_err(|error| match &error {
         AgentError::Listen(listen) if listen.is_in_use() => anyhow::Error::new(error)
             .context(format!("port {port} is taken: stop the program that has it, or choose another with --listen")),
@@ -110,6 +116,20 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     tell_systemd(NotifyState::Stopping);
     agent.stop();
     Ok(())
+}
+
+/// A migration takes some files for each channel, more than the usual limit of a shell allows of several.
+fn allow_files() {
+    let raised =
+        getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        warn!("the limit of open files stays as it is: {error}");
+    }
+}
+
+/// Starts this very program as a [`skein_agent::pack_pages`]; also by way of another program.
+pub fn packer() -> Vec<OsString> {
+    [format!("/proc/{}/exe", std::process::id()), PACK_PAGES.to_owned()].map(Into::into).into()
 }
 
 /// Where systemd started this, it hears how it stands (sd_notify(3)); elsewhere nobody does.

@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use anyhow::bail;
-use skein_api::{LogEntry, LoggedEvent, Migration, PAGE_BYTES, Pages, Reply, Request};
+use skein_api::{LogEntry, LoggedEvent, Migration, Pages, Reply, Request};
 use skein_bench::units::bps;
 use skein_handover::{Event, Outcome, Report};
 use skein_machine::units::about_bytes;
@@ -250,8 +250,11 @@ fn shown(migration: &Migration, events: bool) -> String {
                     count(copy.round.try_into().unwrap_or(usize::MAX), "round")
                 ),
             ),
-            ("rate", format!("{}, dirties {}", bps(copy.bits_per_s as f64), bps(copy.dirty_bytes_per_s as f64 * 8.0))),
         ]);
+        if migration.outcome.is_none() {
+            let (rate, dirties) = (copy.bits_per_s as f64, copy.dirty_bytes_per_s as f64 * 8.0);
+            rows.push(("rate", format!("{}, dirties {}", bps(rate), bps(dirties))));
+        }
         rows.extend(copy.pages.iter().flat_map(page_rows));
     }
     rows.extend(migration.paths.iter().map(|path| {
@@ -274,44 +277,65 @@ fn shown(migration: &Migration, events: bool) -> String {
 
 /// Where the bytes went.
 fn page_rows(pages: &Pages) -> Vec<(&'static str, String)> {
-    let bytes = |pages: u64| about_bytes(pages * PAGE_BYTES);
-    let how = match pages.direct {
-        Some(true) => ", written to the guest's RAM and compared",
-        Some(false) => ", through QEMU",
-        None => "",
-    };
-    let mut rows = vec![
-        ("transport", format!("{}{how}", pages.transport)),
-        (
+    let counts = &pages.counts;
+    let mut rows = vec![("transport", pages.transport.to_string()), ("placement", placement(pages))];
+    if let Some(share) = counts.wire_per_guest_byte() {
+        rows.push((
             "sent",
             format!(
-                "{} for {} of pages: {:.2} of them",
-                about_bytes(pages.wire_bytes()),
-                about_bytes(pages.guest_bytes()),
-                pages.wire_bytes() as f64 / pages.guest_bytes().max(1) as f64
+                "{} for {} of pages: {share:.2} of them",
+                about_bytes(counts.wire_bytes()),
+                about_bytes(counts.guest_bytes())
             ),
-        ),
-        ("zero", bytes(pages.zero_pages)),
-    ];
-    if pages.packed_pages > 0 {
-        let level = pages.zstd_level.map_or("lz4".into(), |level| format!("zstd {level}"));
-        let before = pages.packed_pages * PAGE_BYTES;
+        ));
+        rows.push(("zero", about_bytes(counts.zero_bytes())));
+    }
+    if let Some(ratio) = counts.ratio() {
+        let level = counts.zstd_level.map_or("lz4".into(), |level| format!("zstd {level}"));
         rows.push((
             "compressed",
             format!(
-                "{} to {} ({:.1}:1, {level} at last, {:.1} s of CPU)",
-                about_bytes(before),
-                about_bytes(pages.packed_bytes),
-                before as f64 / pages.packed_bytes.max(1) as f64,
-                pages.packing_us as f64 / 1e6
+                "{} to {} ({ratio:.1}:1, mostly {level}, {:.1} s of CPU)",
+                about_bytes(counts.unpacked_bytes()),
+                about_bytes(counts.packed_bytes),
+                counts.packing_us as f64 / 1e6
             ),
         ));
+    } else if counts.packing_us >= 50_000 {
+        rows.push(("compressed", format!("nothing, after {:.1} s of CPU", counts.packing_us as f64 / 1e6)));
     }
-    rows.push(("as it is", bytes(pages.stored_pages)));
-    if pages.repaired_pages > 0 {
-        rows.push(("sent again", format!("{}, since the target's copy differed", bytes(pages.repaired_pages))));
+    if counts.pages > 0 {
+        let late = match counts.late_bytes() {
+            0 => String::new(),
+            late => format!(", {} of it as no CPU was idle to compress it in time", about_bytes(late)),
+        };
+        rows.push(("as it is", about_bytes(counts.stored_bytes()) + &late));
+        if counts.other_bytes > 0 {
+            rows.push(("else", format!("{} of headers and devices' state", about_bytes(counts.other_bytes))));
+        }
     }
+    let again =
+        [(pages.again_bytes, "as the guest wrote to it"), (counts.repaired_bytes(), "as the target's copy differed")];
+    let again = again.iter().filter(|(bytes, _)| *bytes > 0);
+    let again: Vec<String> = again.map(|(bytes, why)| format!("{} {why}", about_bytes(*bytes))).collect();
+    rows.push(("sent again", again.join(", ")));
     rows
+}
+
+/// How the pages came into the target's RAM, and what it cost to compare them.
+fn placement(pages: &Pages) -> String {
+    let why = &pages.why_not_direct;
+    let mut words = match (pages.direct, &why[..]) {
+        (None, _) => String::new(),
+        (Some(true), "") => "straight into the guest's RAM".into(),
+        (Some(true), why) => format!("of smaller blocks straight into the guest's RAM, else through QEMU: {why}"),
+        (Some(false), "") => "through QEMU".into(),
+        (Some(false), why) => format!("through QEMU: {why}"),
+    };
+    if let Some(us) = pages.counts.compared_us {
+        words += &format!("; compared in {} while it stood still", duration(us.div_ceil(1000)));
+    }
+    words
 }
 
 /// `2026-11-22 03:41:07.120  copying while it runs`.

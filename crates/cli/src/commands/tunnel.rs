@@ -83,7 +83,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         outage: args.common.outage(),
     };
     let (forwards, socket_mode, transport) = (args.forward, args.socket_mode, args.transport);
-    let settings = TunnelSettings { dialer, forwards, socket_mode, transport };
+    let packer = super::agent::packer();
+    let settings = TunnelSettings { dialer, forwards, socket_mode, transport, packer };
     let tunnel = Tunnel::start(settings, identity)?;
     if !args.common.json {
         print_bytes(b"ready\n");

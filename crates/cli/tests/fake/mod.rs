@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use skein_api::{
-    Copy, LogEntry, LoggedEvent, Migration, Pages, Path as MigrationPath, Reply, Request, Vm, VmState, read_line,
-    write_line,
+    Copy, LogEntry, LoggedEvent, Migration, PageCounts, Pages, Path as MigrationPath, Reply, Request, Vm, VmState,
+    read_line, write_line,
 };
 use skein_handover::{Event, MigrationId, Outcome, Report, Role, SourcePhase, Stage, TargetPhase, Why};
 
@@ -211,6 +211,10 @@ pub fn vm(name: &str, state: VmState) -> Vm {
 }
 
 pub fn copy(round: u64, remaining_mib: u64) -> Copy {
+    counted(round, remaining_mib, false)
+}
+
+fn counted(round: u64, remaining_mib: u64, compared: bool) -> Copy {
     Copy {
         total_bytes: 4 << 30,
         remaining_bytes: remaining_mib << 20,
@@ -221,14 +225,20 @@ pub fn copy(round: u64, remaining_mib: u64) -> Copy {
         expected_downtime_ms: Some(42),
         pages: Some(Pages {
             direct: Some(true),
-            pages: 1 << 20,
-            zero_pages: 200 << 10,
-            packed_pages: 600 << 10,
-            packed_bytes: 700 << 20,
-            stored_pages: 224 << 10,
-            other_bytes: 3 << 20,
-            packing_us: 4_200_000,
-            zstd_level: Some(1),
+            again_bytes: 60 << 20,
+            counts: PageCounts {
+                pages: 1 << 20,
+                zero_pages: 200 << 10,
+                packed_pages: 600 << 10,
+                packed_bytes: 700 << 20,
+                stored_pages: 224 << 10,
+                other_bytes: 3 << 20,
+                packing_us: 4_200_000,
+                zstd_level: Some(1),
+                compared_us: compared.then_some(11_200),
+                repaired_pages: if compared { 512 } else { 0 },
+                ..PageCounts::default()
+            },
             ..Pages::default()
         }),
     }
@@ -287,9 +297,23 @@ pub fn over(outcome: Outcome) -> Migration {
         why: (!moved).then_some(Why::TargetRefused),
         detail: if moved { String::new() } else { "no room for 4 GiB".into() },
         downtime_ms: moved.then_some(144),
-        copy: Some(Copy { remaining_bytes: 0, transferred_bytes: 5 << 30, round: 4, ..copy(4, 0) }),
+        copy: Some(Copy { remaining_bytes: 0, transferred_bytes: 5 << 30, round: 4, ..counted(4, 0, moved) }),
         ..migration(None, 7320)
     }
+}
+
+/// One that had to go through QEMU, and of which nothing could be compressed.
+pub fn indirect() -> Migration {
+    let copied = copy(2, 100);
+    let why = "the RAM of block 'pc.ram' is private to QEMU: start it with memory-backend-memfd,share=on";
+    let counts = PageCounts { pages: 1 << 20, stored_pages: 1 << 20, packing_us: 90_000, ..PageCounts::default() };
+    let pages = Pages {
+        direct: Some(false),
+        why_not_direct: format!("{why}\u{1b}[2J"),
+        counts,
+        ..copied.pages.clone().unwrap()
+    };
+    Migration { copy: Some(Copy { pages: Some(pages), ..copied }), ..at(SourcePhase::Precopy, 5000) }
 }
 
 pub fn in_doubt() -> Migration {

@@ -222,6 +222,16 @@ impl Session {
         room > (handed_over + granted) as u64
     }
 
+    /// Bytes per second that all paths together are known to carry, for a stream of this width; 0: nothing is known yet.
+    pub fn rate(&self, width: Width) -> f64 {
+        let carries = |path: PathId| {
+            let mut data = self.connections.iter().filter(|(_, c)| c.path == path && c.kind == ConnectionKind::Data);
+            self.path_is_usable(path) && data.any(|(id, c)| c.is_usable() && self.is_for(*id, width))
+        };
+        let paths = self.paths.iter().filter(|(path, _)| carries(**path));
+        paths.filter_map(|(_, state)| state.estimate.rate()).sum()
+    }
+
     /// Wakes the idle data connection whose path is emptiest, if there is bulk to send, and those who wait for room,
     /// as far as there is some.
     pub(super) fn wake_data(&mut self) {

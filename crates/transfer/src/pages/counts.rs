@@ -1,33 +1,13 @@
-//! Where the bytes of a migration went.
+//! Counts where the bytes of a migration go.
 
+use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
+use skein_pages::PageCounts;
 use skein_pages::packing::Effort;
 
-/// What became of a guest's pages at the source, so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PageCounts {
-    /// Pages that QEMU sent, over all rounds.
-    pub pages: u64,
-    /// Of these, pages of zeros: next to nothing on the wire.
-    pub zero_pages: u64,
-    /// Pages that were compressed …
-    pub packed_pages: u64,
-    /// … to so many bytes.
-    pub packed_bytes: u64,
-    /// Pages that went as they are.
-    pub stored_pages: u64,
-    /// Pages sent again since the target's copy differed.
-    pub repaired_pages: u64,
-    /// Bytes that are no pages: headers, devices.
-    pub other_bytes: u64,
-    /// Batches whose turn came before they were packed.
-    pub late_batches: u64,
-    /// Microseconds of CPU that packing took.
-    pub packing_us: u64,
-    /// zstd's level at last; none: LZ4.
-    pub zstd_level: Option<i32>,
-}
+const EFFORTS: usize = Effort::MOST.step() as usize + 1;
 
 #[derive(Default)]
 pub(crate) struct Counts {
@@ -38,12 +18,37 @@ pub(crate) struct Counts {
     pub(crate) stored_pages: AtomicU64,
     pub(crate) repaired_pages: AtomicU64,
     pub(crate) other_bytes: AtomicU64,
-    pub(crate) late_batches: AtomicU64,
-    pub(crate) packing_us: AtomicU64,
+    pub(crate) late_pages: AtomicU64,
+    packing_us: AtomicU64,
+    /// Batches by the effort that they were packed with.
+    efforts: [AtomicU64; EFFORTS],
+    /// 0: not compared yet.
+    compared_us: AtomicU64,
 }
 
 impl Counts {
-    pub(crate) fn snapshot(&self, effort: Effort) -> PageCounts {
+    /// A batch was packed.
+    pub(crate) fn packed(&self, effort: Effort, cpu: Duration) {
+        add(&self.packing_us, cpu.as_micros() as usize);
+        add(&self.efforts[usize::from(effort.step())], 1);
+    }
+
+    /// Pages of which QEMU itself says that they are zeros.
+    pub(crate) fn zeros(&self, pages: usize) {
+        add(&self.pages, pages);
+        add(&self.zero_pages, pages);
+    }
+
+    /// Both ends were found to hold the same.
+    pub(crate) fn compared(&self, took: Duration) {
+        self.compared_us.store((took.as_micros() as u64).max(1), Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> PageCounts {
+        let compared_us = self.compared_us.load(Relaxed);
+        let efforts = (0..).map(Effort::nth).zip(&self.efforts);
+        // Of several the least.
+        let mostly = efforts.max_by_key(|(effort, batches)| (batches.load(Relaxed), Reverse(*effort)));
         PageCounts {
             pages: self.pages.load(Relaxed),
             zero_pages: self.zero_pages.load(Relaxed),
@@ -52,9 +57,10 @@ impl Counts {
             stored_pages: self.stored_pages.load(Relaxed),
             repaired_pages: self.repaired_pages.load(Relaxed),
             other_bytes: self.other_bytes.load(Relaxed),
-            late_batches: self.late_batches.load(Relaxed),
+            late_pages: self.late_pages.load(Relaxed),
             packing_us: self.packing_us.load(Relaxed),
-            zstd_level: effort.zstd_level(),
+            zstd_level: mostly.and_then(|(effort, _)| effort.zstd_level()),
+            compared_us: Some(compared_us).filter(|us| *us > 0),
         }
     }
 }
@@ -62,4 +68,23 @@ impl Counts {
 /// Counts some more.
 pub(crate) fn add(counter: &AtomicU64, more: usize) {
     counter.fetch_add(more as u64, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_effort_that_is_told_is_that_of_most_batches() {
+        let counts = Counts::default();
+        let ms = Duration::from_millis;
+        assert_eq!(counts.snapshot(), PageCounts::default());
+        for (step, batches) in [(1, 3), (3, 5), (0, 4)] {
+            (0..batches).for_each(|_| counts.packed(Effort::nth(step), ms(2)));
+        }
+        counts.compared(Duration::from_nanos(1));
+        let snapshot = counts.snapshot();
+        assert_eq!((snapshot.zstd_level, snapshot.packing_us), (Effort::nth(3).zstd_level(), 24_000));
+        assert_eq!(snapshot.compared_us, Some(1));
+    }
 }

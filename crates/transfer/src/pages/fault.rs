@@ -2,7 +2,8 @@
 //!
 //! `SKEIN_PLANT=NAME` has a target's agent make an error until it is first asked whether its copy is the same, so that
 //! what it is sent again then stays; `SKEIN_PLANT=NAME:always` has it make them for ever. Names are those of `Plant`.
-//! Only pages of every fourth region are spoilt: the others show what an error does to its neighbours.
+//! Only pages of every fourth region are spoilt: the others show what an error does to its neighbours. Of a source's agent there
+//! is `unplaceable` alone.
 //!
 //! `SKEIN_FAULT_POINT=ram-complete` and `SKEIN_FAULT_FILE=PATH`: a source's agent halts once the target's copy is known
 //! to be the same, and before anything that follows the pages is read, in every migration; see [`halt`].
@@ -20,7 +21,7 @@ use skein_pages::ledger::REGION_PAGES;
 /// Who halts goes on after this, whatever happens.
 const HALT_MAX: Duration = Duration::from_secs(60);
 
-/// An error at the target.
+/// An error at the target, but for the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plant {
     /// `stale-zero`: a page holds something and is to be zero, and is not written.
@@ -33,14 +34,17 @@ pub(super) enum Plant {
     WrongPage,
     /// `wrong-block`: a page is written where one of another block belongs, if there is another.
     WrongBlock,
+    /// `unplaceable`: once all pages were placed, the source finds that they cannot be.
+    Unplaceable,
 }
 
-const NAMES: [(&str, Plant); 5] = [
+const NAMES: [(&str, Plant); 6] = [
     ("stale-zero", Plant::StaleZero),
     ("stale-version", Plant::StaleVersion),
     ("lost-batch", Plant::LostBatch),
     ("wrong-page", Plant::WrongPage),
     ("wrong-block", Plant::WrongBlock),
+    ("unplaceable", Plant::Unplaceable),
 ];
 
 /// What is planted, and whether for ever.
@@ -56,6 +60,11 @@ static COMPARED: AtomicBool = AtomicBool::new(false);
 pub(super) fn is_planted(plant: Plant, page: u32) -> bool {
     let wanted = PLANTED.is_some_and(|(planted, always)| planted == plant && (always || !COMPARED.load(SeqCst)));
     wanted && page as usize / REGION_PAGES % 4 == 3 && (plant == Plant::LostBatch || page % 16 == 5)
+}
+
+/// Whether [`Plant::Unplaceable`] is planted.
+pub(super) fn is_unplaceable() -> bool {
+    PLANTED.is_some_and(|(planted, _)| planted == Plant::Unplaceable)
 }
 
 /// Both copies are about to be compared.

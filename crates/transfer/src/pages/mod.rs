@@ -9,12 +9,13 @@
 //!
 //! One [`Source`] and one [`Target`] stand for all streams of a migration at either end. `skein_pages` says what travels;
 //! here is who does it: an intake thread and a feeder thread for each stream at the source, the session's receivers at the
-//! target, and [`Packers`], which take only CPU that nobody else wants.
+//! target, and [`Packers`], for whom others compress, with CPU that nobody else wants.
 
 mod answers;
 mod counts;
 #[cfg(feature = "fault-points")]
 pub mod fault;
+mod feeder;
 mod intake;
 mod packers;
 mod placer;
@@ -23,8 +24,7 @@ mod source;
 mod tap;
 mod target;
 
-pub use counts::PageCounts;
-pub use packers::Packers;
+pub use packers::{Compress, Hire, Packers};
 pub use source::{Source, SourceSettings};
 pub use target::{FindRam, Ram, RamError, Target};
 

@@ -1,20 +1,20 @@
-//! Threads that pack batches while these wait for room on the paths.
+//! Threads that have batches packed while these wait for room on the paths.
 //!
-//! They share no lock with anybody who is in a hurry: a job is taken and given back by atomic steps, so that a packer that
-//! gets no CPU for a while, as it must not take any from guests, holds up nobody. Whose turn comes before its batch is
-//! packed takes it away unpacked.
+//! They share no lock with anybody who is in a hurry: a job is taken and given back by atomic steps, so that whoever packs
+//! may get no CPU for a while, as it must not take any from guests, and holds up nobody. Whose turn comes before its batch
+//! is packed takes it away unpacked.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
-use skein_pages::Batch;
-use skein_pages::packing::{Packed, Packer};
+use skein_pages::packing::{Compressed, Effort, Packed, parts};
+use skein_pages::{Batch, Kind};
 use tracing::warn;
 
 use super::source::Source;
@@ -25,6 +25,8 @@ use crate::pool::Buffer;
 const JOBS_MAX: usize = 1024;
 /// A packer looks for work this often even if nobody wakes it.
 const LOOK: Duration = Duration::from_millis(50);
+/// A packer that has had nothing to do for so long gives up its [`Compress`].
+const KEEP: Duration = Duration::from_secs(60);
 /// How long a batch whose turn has come waits for the packer that is at it, before it goes unpacked.
 const PATIENCE: Duration = Duration::from_millis(2);
 const PATIENCE_STEP: Duration = Duration::from_micros(100);
@@ -34,11 +36,35 @@ const PACKING: u8 = 1;
 const DONE: u8 = 2;
 const TAKEN: u8 = 3;
 
+/// Whoever compresses for one packer: with CPU that nobody else wants.
+pub trait Compress: Send {
+    /// Compresses `pages`, 64 at most, one after the other into `out`. None: it is not worth it. It may take long; once
+    /// `is_over`, nobody waits for it. Also the CPU time that it took.
+    ///
+    /// # Errors
+    /// It is of no use any more.
+    fn compress(
+        &mut self,
+        pages: &[Bytes],
+        effort: Effort,
+        out: &mut [u8],
+        is_over: &dyn Fn() -> bool,
+    ) -> io::Result<(Option<Compressed>, Duration)>;
+}
+
+/// How a packer gets whoever compresses for it, when there is something to do. None: nobody can be had, which is said
+/// where it is known.
+pub type Hire = dyn Fn(&dyn Fn() -> bool) -> Option<Box<dyn Compress>> + Send + Sync;
+
 /// A batch that may be packed.
 pub(crate) struct Job {
     pub(crate) batch: Batch,
+    /// How its pages travel if they are packed.
+    kinds: Vec<Kind>,
     source: Arc<Source>,
     state: AtomicU8,
+    /// Whoever waits for it.
+    waits: OnceLock<Thread>,
     out: Mutex<Option<Buffer>>,
     /// None within: it is not worth it.
     packed: OnceLock<Option<Packed>>,
@@ -55,9 +81,24 @@ pub(crate) enum Taken {
 }
 
 impl Job {
-    pub(crate) fn new(batch: Batch, source: Arc<Source>, out: Buffer) -> Arc<Job> {
-        let (state, out, packed) = (AtomicU8::new(FRESH), Mutex::new(Some(out)), OnceLock::new());
-        Arc::new(Job { batch, source, state, out, packed })
+    pub(crate) fn new(batch: Batch, kinds: Vec<Kind>, source: Arc<Source>, out: Buffer) -> Arc<Job> {
+        let (state, out) = (AtomicU8::new(FRESH), Mutex::new(Some(out)));
+        Arc::new(Job { batch, kinds, source, state, waits: OnceLock::new(), out, packed: OnceLock::new() })
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.state.load(SeqCst) == DONE
+    }
+
+    /// Waits so long at most for it to be packed.
+    pub(crate) fn wait(&self, patience: Duration) {
+        let since = Instant::now();
+        // Who looks for somebody to wake does so after it is done, and who waits looks again after having said so.
+        self.waits.get_or_init(thread::current);
+        while !self.is_done() {
+            let Some(left) = patience.checked_sub(since.elapsed()).filter(|left| !left.is_zero()) else { return };
+            thread::park_timeout(left);
+        }
     }
 
     /// The batch's turn has come.
@@ -81,61 +122,91 @@ impl Job {
         }
     }
 
-    fn pack(&self, packer: &mut Packer) {
+    /// Has it packed, unless it was taken away already.
+    fn pack(&self, compress: &mut dyn Compress, is_over: &dyn Fn() -> bool) -> io::Result<()> {
         if self.state.compare_exchange(FRESH, PACKING, AcqRel, Acquire).is_err() {
-            return;
+            return Ok(());
         }
-        let since = Instant::now();
-        let packed =
-            self.out.lock().as_mut().and_then(|out| packer.pack(&self.batch, self.source.effort(), out.as_mut()));
-        self.source.packed(since.elapsed());
-        let _ = self.packed.set(packed);
-        let _ = self.state.compare_exchange(PACKING, DONE, AcqRel, Acquire);
+        let (effort, since) = (self.source.effort(), Instant::now());
+        let packed = self.try_pack(compress, effort, is_over);
+        let cpu = packed.as_ref().map_or(Duration::ZERO, |(_, cpu)| *cpu);
+        self.source.packed(effort, since.elapsed(), cpu);
+        // What nobody could pack is as it was.
+        let state = if packed.is_ok() { DONE } else { FRESH };
+        let done = packed.map(|(packed, _)| drop(self.packed.set(packed)));
+        let _ = self.state.compare_exchange(PACKING, state, SeqCst, Acquire);
+        if let Some(waits) = self.waits.get() {
+            waits.unpark();
+        }
+        done
+    }
+
+    /// What became of it, and the CPU that this took.
+    fn try_pack(
+        &self,
+        compress: &mut dyn Compress,
+        effort: Effort,
+        is_over: &dyn Fn() -> bool,
+    ) -> io::Result<(Option<Packed>, Duration)> {
+        let pages = parts(&self.batch, &self.kinds, Kind::Packed);
+        let mut out = self.out.lock();
+        let Some(out) = out.as_mut() else { return Ok((None, Duration::ZERO)) };
+        let (compressed, cpu) = compress.compress(&pages, effort, out.as_mut(), is_over)?;
+        Ok((compressed.map(|compressed| Packed { kinds: self.kinds.clone(), compressed }), cpu))
     }
 }
 
-/// Threads that pack, for all migrations of a host.
+/// Threads that have batches packed, for all migrations of a host.
 pub struct Packers {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    cores: usize,
 }
 
 struct Shared {
-    jobs: ArrayQueue<Arc<Job>>,
+    /// One that was taken away is gone, and its memory too.
+    jobs: ArrayQueue<Weak<Job>>,
     idle: ArrayQueue<Thread>,
     stopping: AtomicBool,
+    /// Migrations that began, so far.
+    begun: AtomicUsize,
+    hire: Box<Hire>,
 }
 
 impl Packers {
-    /// Starts so many threads, each of which first calls `settle_down`, to be content with CPU that nobody else wants.
+    /// Starts so many threads, for which others compress on so many cores. They have nobody who does but while there is
+    /// something to do.
     ///
     /// # Errors
     /// The system has no room for them.
-    pub fn start(threads: usize, settle_down: impl Fn() + Clone + Send + 'static) -> io::Result<Packers> {
-        let idle = ArrayQueue::new(threads.max(1) * 2);
-        let shared = Arc::new(Shared { jobs: ArrayQueue::new(JOBS_MAX), idle, stopping: AtomicBool::new(false) });
-        let mut packers = Packers { shared, threads: Vec::new() };
+    pub fn start(threads: usize, cores: usize, hire: Box<Hire>) -> io::Result<Packers> {
+        let (jobs, idle) = (ArrayQueue::new(JOBS_MAX), ArrayQueue::new(threads.max(1) * 2));
+        let shared =
+            Arc::new(Shared { jobs, idle, stopping: AtomicBool::new(false), begun: AtomicUsize::new(0), hire });
+        let mut packers = Packers { shared, threads: Vec::new(), cores };
         for _ in 0..threads {
-            let (shared, settle_down, packer) = (packers.shared.clone(), settle_down.clone(), Packer::new()?);
-            packers.threads.push(spawn("packer", move || {
-                settle_down();
-                shared.work(packer);
-            })?);
+            let shared = packers.shared.clone();
+            packers.threads.push(spawn("packer", move || shared.work())?);
         }
         Ok(packers)
     }
 
-    /// How many they are.
-    pub fn count(&self) -> usize {
-        self.threads.len()
+    /// Cores that they could keep busy.
+    pub(crate) fn cores(&self) -> usize {
+        self.cores
+    }
+
+    /// A migration begins: there will be something to do soon, and whoever compresses takes a while to start.
+    pub fn begin(&self) {
+        self.shared.begun.fetch_add(1, SeqCst);
+        self.threads.iter().for_each(|packer| packer.thread().unpark());
     }
 
     /// Somebody may pack it.
-    pub(crate) fn offer(&self, job: Arc<Job>) {
-        // Full: it goes as it is.
-        if self.shared.jobs.push(job).is_ok()
-            && let Some(packer) = self.shared.idle.pop()
-        {
+    pub(crate) fn offer(&self, job: &Arc<Job>) {
+        // Full: the oldest, whose turn comes soonest, goes as it is.
+        self.shared.jobs.force_push(Arc::downgrade(job));
+        if let Some(packer) = self.shared.idle.pop() {
             packer.unpark();
         }
     }
@@ -154,11 +225,27 @@ impl Drop for Packers {
 }
 
 impl Shared {
-    fn work(&self, mut packer: Packer) {
-        while !self.stopping.load(SeqCst) {
-            match self.jobs.pop() {
-                Some(job) => job.pack(&mut packer),
+    fn work(&self) {
+        let is_over = || self.stopping.load(SeqCst);
+        let mut compress: Option<Box<dyn Compress>> = None;
+        let (mut last, mut begun) = (Instant::now(), 0);
+        while !is_over() {
+            let now_begun = self.begun.load(SeqCst);
+            if begun != now_begun {
+                (last, begun) = (Instant::now(), now_begun);
+                compress = compress.or_else(|| (self.hire)(&is_over));
+            }
+            match self.jobs.pop().map(|job| job.upgrade()) {
+                Some(Some(job)) => {
+                    last = Instant::now();
+                    compress = compress.or_else(|| (self.hire)(&is_over));
+                    if compress.as_mut().is_some_and(|compress| job.pack(&mut **compress, &is_over).is_err()) {
+                        compress = None;
+                    }
+                }
+                Some(None) => {}
                 None => {
+                    compress = compress.filter(|_| last.elapsed() < KEEP);
                     let _ = self.idle.force_push(thread::current());
                     if self.jobs.is_empty() {
                         thread::park_timeout(LOOK);
@@ -166,5 +253,117 @@ impl Shared {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skein_core::Width;
+    use skein_pages::packing::{Packer, Packing, sift};
+    use skein_pages::{Form, PAGE_BYTES};
+
+    use super::super::SourceSettings;
+    use super::*;
+    use crate::pool::Pool;
+
+    /// For anything that has to happen at all.
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    #[derive(Default)]
+    struct World {
+        hired: AtomicU8,
+        failed: AtomicU8,
+        fails: AtomicBool,
+        hangs: AtomicBool,
+    }
+
+    /// Packs nothing, but fails and hangs as it is told.
+    struct Fake(Arc<World>);
+
+    impl Compress for Fake {
+        fn compress(
+            &mut self,
+            pages: &[Bytes],
+            _effort: Effort,
+            _out: &mut [u8],
+            is_over: &dyn Fn() -> bool,
+        ) -> io::Result<(Option<Compressed>, Duration)> {
+            while self.0.hangs.load(SeqCst) && !is_over() {
+                thread::sleep(LOOK);
+            }
+            if self.0.fails.load(SeqCst) || is_over() {
+                self.0.failed.fetch_add(1, SeqCst);
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            Ok((Some(Compressed { packing: Packing::Lz4, len: pages.concat().len() / 2 }), Duration::ZERO))
+        }
+    }
+
+    fn packers(world: &Arc<World>) -> Packers {
+        let world = world.clone();
+        let hire = move |_: &dyn Fn() -> bool| {
+            world.hired.fetch_add(1, SeqCst);
+            Some(Box::new(Fake(world.clone())) as Box<dyn Compress>)
+        };
+        Packers::start(1, 1, Box::new(hire)).unwrap()
+    }
+
+    fn job() -> Arc<Job> {
+        let settings = SourceSettings {
+            packers: None,
+            width: Width::All,
+            direct: false,
+            channels: 0,
+            key: Default::default(),
+            ram: None,
+        };
+        let batch = Batch::new(Form::Content, vec![7; 2 * PAGE_BYTES].into());
+        let kinds = sift(&batch).unwrap();
+        Job::new(batch, kinds, Source::new(settings), Pool::default().take(Packer::OUT_BYTES))
+    }
+
+    fn until(is_so: impl Fn() -> bool) {
+        let end = Instant::now() + DEADLINE;
+        while !is_so() {
+            assert!(Instant::now() < end);
+            thread::sleep(PATIENCE_STEP);
+        }
+    }
+
+    #[test]
+    fn batches_go_as_they_are_while_nobody_can_compress_and_packed_again_after() {
+        let world = Arc::<World>::default();
+        let packers = packers(&world);
+        assert_eq!(world.hired.load(SeqCst), 0, "nobody is needed yet");
+        for round in 1..=3 {
+            world.fails.store(false, SeqCst);
+            let job = job();
+            packers.offer(&job);
+            until(|| job.is_done());
+            assert!(matches!(job.take(), Taken::Packed(packed, _) if packed.compressed.len == PAGE_BYTES));
+
+            world.fails.store(true, SeqCst);
+            let job = self::job();
+            packers.offer(&job);
+            until(|| world.failed.load(SeqCst) == round && job.state.load(SeqCst) == FRESH);
+            assert!(matches!(job.take(), Taken::Late), "at once");
+            assert_eq!(world.hired.load(SeqCst), round, "another for each that failed");
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_who_hangs_and_what_was_taken_away_takes_no_memory() {
+        let world = Arc::<World>::default();
+        let packers = packers(&world);
+        world.hangs.store(true, SeqCst);
+        let (first, second) = (job(), job());
+        packers.offer(&first);
+        until(|| first.state.load(SeqCst) == PACKING);
+        packers.offer(&second);
+        assert!(matches!(first.take(), Taken::Late) && matches!(second.take(), Taken::Late));
+        let second = Arc::try_unwrap(second).map(drop);
+        assert!(second.is_ok(), "nobody else holds it");
+        drop(packers);
+        assert!(Arc::try_unwrap(first).is_ok());
     }
 }

@@ -66,13 +66,18 @@ impl Queue {
         state.waiting.is_empty() && !state.handing_on && !state.closed
     }
 
-    /// Waits for the first in it, and tells how many bytes it may become. What was taken before was handed on.
-    pub(crate) fn wait(&self) -> usize {
+    /// Waits for the first in it, and tells how many bytes it may become, and whether that takes a while. What was taken
+    /// before was handed on.
+    pub(crate) fn wait(&self) -> (usize, Option<Arc<Job>>) {
         let mut state = self.state.lock();
         state.handing_on = false;
         loop {
             if let Some(first) = state.waiting.front() {
-                return first.bytes().min(RECORD_BYTES_MAX);
+                let job = match first {
+                    Queued::Job(job) => Some(job.clone()),
+                    _ => None,
+                };
+                return (first.bytes().min(RECORD_BYTES_MAX), job);
             }
             self.changed.wait(&mut state);
         }

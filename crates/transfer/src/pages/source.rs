@@ -2,24 +2,31 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use skein_core::{StreamId, Width};
 use skein_pages::ledger::{Digest, Key, RegionId};
-use skein_pages::pace::Pace;
+use skein_pages::pace::{Pace, Turn, Use};
 use skein_pages::packing::Effort;
 use skein_pages::record::{BlockInfo, Note};
-use skein_pages::{Ledger, PAGE_BYTES};
+use skein_pages::{Ledger, PAGE_BYTES, PageCounts};
 
-use super::counts::{Counts, PageCounts, add};
+use super::counts::{Counts, add};
 use super::packers::Packers;
 use super::target::{FindRam, Ram};
 
 /// The other agent answers by then, or the migration is called off.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
+/// A batch waits for its packer up to so many turns of its stream. Two: with one, packers that just keep up leave a tenth
+/// more bytes, and the paths gain nothing.
+const PATIENCE_TURNS: f64 = 2.0;
+/// No batch waits longer for its packer.
+const PATIENCE_MAX: Duration = Duration::from_millis(50);
+/// So much is kept of what the other agent says in words.
+const WORDS_CHARS_MAX: usize = 500;
 /// Who waits looks so often whether its stream was torn down.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -44,8 +51,11 @@ pub struct Source {
     settings: SourceSettings,
     state: Mutex<State>,
     changed: Condvar,
-    effort: AtomicU8,
     pace: Mutex<Pace>,
+    /// The pace's, for packers: they share no lock with those who take.
+    effort: AtomicU8,
+    /// Microseconds that packers were at it, with CPU or without.
+    busy_us: AtomicU64,
     epoch: Instant,
     pub(super) counts: Counts,
 }
@@ -53,10 +63,16 @@ pub struct Source {
 #[derive(Default)]
 struct State {
     mode: Option<Mode>,
+    /// Why the target's agent does not write the pages itself; empty: it does, or that was not asked for.
+    why_not: String,
     blocks: Vec<BlockInfo>,
     /// Barriers that each channel has passed.
     channels: BTreeMap<StreamId, u32>,
     answers: Vec<Note>,
+    /// Since when the target has been asked whether its copy is the same.
+    asked: Option<Instant>,
+    /// See [`Source::unplaceable`].
+    unplaceable: Option<String>,
     failed: Option<String>,
 }
 
@@ -95,7 +111,6 @@ impl Source {
     /// Before its first stream.
     pub fn new(settings: SourceSettings) -> Arc<Source> {
         let mode = (!settings.direct).then_some(Mode::Rebuild);
-        let epoch = Instant::now();
         let pace = Pace::new(Duration::ZERO);
         Arc::new(Source {
             settings,
@@ -103,19 +118,32 @@ impl Source {
             changed: Condvar::new(),
             effort: AtomicU8::new(pace.effort().step()),
             pace: Mutex::new(pace),
-            epoch,
+            busy_us: AtomicU64::new(0),
+            epoch: Instant::now(),
             counts: Counts::default(),
         })
     }
 
     /// Where the bytes went so far.
     pub fn counts(&self) -> PageCounts {
-        self.counts.snapshot(self.effort())
+        self.counts.snapshot()
     }
 
     /// Whether the target's agent writes pages itself; none: not decided yet.
     pub fn is_direct(&self) -> Option<bool> {
         self.state.lock().mode.as_ref().map(|mode| matches!(mode, Mode::Direct(_)))
+    }
+
+    /// Why the target's agent does not write the pages of the guest's RAM itself, in words; empty: it does, or that was not
+    /// asked for, or is not decided yet. [`Self::is_direct`] may be true all the same, of smaller blocks.
+    pub fn why_not_direct(&self) -> String {
+        self.state.lock().why_not.clone()
+    }
+
+    /// Why the target's agent should not have written pages itself, if that was known too late: the migration has failed, and
+    /// would not have without [`SourceSettings::direct`].
+    pub fn unplaceable(&self) -> Option<String> {
+        self.state.lock().unplaceable.clone()
     }
 
     /// Why the migration could not go on.
@@ -135,21 +163,34 @@ impl Source {
         Effort::nth(self.effort.load(Relaxed))
     }
 
-    pub(super) fn packed(&self, took: Duration) {
-        add(&self.counts.packing_us, took.as_micros() as usize);
+    /// A batch was packed; in that time, and with that CPU.
+    pub(super) fn packed(&self, effort: Effort, took: Duration, cpu: Duration) {
+        self.counts.packed(effort, cpu);
+        add(&self.busy_us, took.as_micros() as usize);
     }
 
     /// A batch's turn came.
-    pub(super) fn taken(&self, late: bool) {
+    pub(super) fn taken(&self, turn: Turn) {
         let Some(packers) = self.packers() else { return };
         let mut pace = self.pace.lock();
-        pace.taken(
-            self.epoch.elapsed(),
-            Duration::from_micros(self.counts.packing_us.load(Relaxed)),
-            late,
-            packers.count(),
-        );
+        pace.taken(self.epoch.elapsed(), Duration::from_micros(self.busy_us.load(Relaxed)), turn, packers.cores());
         self.effort.store(pace.effort().step(), Relaxed);
+    }
+
+    /// What to do with a batch that may be worth packing.
+    pub(super) fn of_packers(&self) -> Use {
+        self.pace.lock().of_packers()
+    }
+
+    /// How long a batch of so many bytes waits for its packer before it asks for room on the paths; `rate`: bytes that
+    /// these carry in a second. In [`PATIENCE_TURNS`] of its stream they would carry it as it is: packers that take longer
+    /// are no help.
+    pub(super) fn patience(&self, bytes: usize, rate: impl FnOnce() -> f64) -> Duration {
+        if self.of_packers() != Use::Awaited {
+            return Duration::ZERO;
+        }
+        let turn = f64::from(self.settings.channels.max(1)) * bytes as f64 / rate().max(1.0);
+        Duration::from_secs_f64((PATIENCE_TURNS * turn).min(PATIENCE_MAX.as_secs_f64()))
     }
 
     /// The main channel tells of the guest's RAM: what is to be said to the target, and waited for.
@@ -163,16 +204,24 @@ impl Source {
     /// # Errors
     /// The target's agent has begun to write pages itself, and only what the main channel says can end that.
     pub(super) fn not_understood(&self, why: &str) -> Result<(), Failed> {
+        let why = format!("QEMU's stream has something that this version does not know: {why}");
         let mut state = self.state.lock();
         if let Some(Mode::Direct(_)) = state.mode {
-            return Err(format!(
-                "QEMU's stream has something that this version does not know, after pages were placed: {why}; \
-                 migrate without direct placement"
-            ));
+            drop(state);
+            return Err(self.not_placeable(&why));
+        }
+        if state.mode.is_none() {
+            state.why_not = why;
         }
         state.mode = Some(Mode::Rebuild);
         self.changed.notify_all();
         Ok(())
+    }
+
+    /// What the target's agent was given pages for does not go together with that.
+    pub(super) fn not_placeable(&self, why: &str) -> Failed {
+        self.state.lock().unplaceable.get_or_insert_with(|| why.to_owned());
+        format!("pages cannot be written straight into the guest's RAM: {why}")
     }
 
     /// What becomes of pages; waits until that is decided.
@@ -185,14 +234,20 @@ impl Source {
         let mut state = self.state.lock();
         match note {
             Note::Mode { direct, .. } if direct.is_empty() && !self.settings.direct => {}
-            Note::Mode { direct, .. } if state.mode.is_none() && !state.blocks.is_empty() => {
+            Note::Mode { direct, why_not } if state.mode.is_none() && !state.blocks.is_empty() => {
+                state.why_not = why_not.chars().take(WORDS_CHARS_MAX).collect();
                 state.mode = Some(if direct.is_empty() {
                     Mode::Rebuild
                 } else {
                     Mode::Direct(Arc::new(self.direct(&state.blocks, &direct)?))
                 });
             }
-            Note::Verdict { .. } | Note::Differ { .. } if state.answers.is_empty() => state.answers.push(note),
+            Note::Verdict { .. } | Note::Differ { .. } if state.answers.is_empty() => {
+                if let (Note::Verdict { same: true }, Some(asked)) = (&note, state.asked) {
+                    self.counts.compared(asked.elapsed());
+                }
+                state.answers.push(note);
+            }
             note => return Err(format!("the target's agent said something out of place: {note:?}")),
         }
         self.changed.notify_all();
@@ -224,12 +279,19 @@ impl Source {
         self.changed.notify_all();
     }
 
-    /// Waits until all multifd channels have passed so many barriers. Returns how many they are.
+    /// All pages were sent: waits until all multifd channels have passed so many barriers. Returns how many they are.
     pub(super) fn all_passed(&self, barriers: u32, is_over: &dyn Fn() -> bool) -> Result<u16, Failed> {
+        #[cfg(feature = "fault-points")]
+        if super::fault::is_unplaceable() {
+            return Err(self.not_placeable("it was planted"));
+        }
         let channels = self.settings.channels;
         self.wait("QEMU's channels", is_over, |state| {
             let passed = state.channels.values().filter(|passed| **passed >= barriers).count();
-            (passed >= usize::from(channels)).then_some(channels)
+            (passed >= usize::from(channels)).then(|| {
+                state.asked = Some(Instant::now());
+                channels
+            })
         })
     }
 

@@ -47,6 +47,13 @@ impl<'a> Tap<'a> {
         self.filled.start += bytes;
     }
 
+    /// Takes the first buffered bytes.
+    pub(crate) fn take(&mut self, bytes: usize) -> Vec<u8> {
+        let taken = self.buffered()[..bytes].to_vec();
+        self.consume(bytes);
+        taken
+    }
+
     /// Whether reading would have to wait.
     pub(crate) fn is_dry(&self) -> bool {
         !matches!(poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO), Ok(1..))

@@ -11,7 +11,7 @@
 //! differ, whatever the reason, all marks are made anew from the RAM before the source is told: what is mended then is
 //! all that is wrong. It takes 0.2 s for a GiB in which the guest stands still, and is done in that case alone.
 //!
-//! Two things are left. A mapping that is not the RAM of QEMU would agree with itself: so a random sample of
+//! Two things are left. A file that is not the RAM of QEMU would agree with itself: so a random sample of
 //! [`SAMPLE_PAGES`] is compared with what QEMU has in its own memory, and of a block that is elsewhere every page with
 //! something in it tells. And something may change a page after it was read back without being such a write: the
 //! sample is looked at once more for that too, but there it is a chance. Where one page in a hundred is damaged it
@@ -106,19 +106,25 @@ impl Target {
         self.state.lock().blocks.clone()
     }
 
-    /// Maps what can be mapped, and says so.
+    /// Finds the RAM that can be reached, and says so.
     pub(super) fn decide(&self, key: &Key, infos: Vec<BlockInfo>) -> Result<Note, Failed> {
         if infos.len() > BLOCKS_MAX || self.blocks().is_some() {
             return Err("the source's agent tells of the guest's RAM twice, or of too much".into());
         }
         let mut ram = BTreeMap::new();
-        let mut why_not = String::new();
+        let mut why_not = match self.find {
+            Some(_) => String::new(),
+            None => "the agent there does not know where QEMU has the guest's RAM".into(),
+        };
         for (number, info) in infos.iter().enumerate() {
             let Some(find) = &self.find else { break };
             let found = find(info).and_then(|ram| {
                 let wrong = ram.bytes() != info.bytes || !info.bytes.is_multiple_of(PAGE_BYTES as u64);
                 if wrong || info.bytes / PAGE_BYTES as u64 > u64::from(u32::MAX) - REGION_PAGES as u64 {
-                    return Err(RamError(format!("it has {} bytes there, {} here", info.bytes, ram.bytes())));
+                    let (name, there, here) = (&info.name, info.bytes, ram.bytes());
+                    return Err(RamError(format!(
+                        "block '{name}' has {there} bytes at the source, {here} at the target"
+                    )));
                 }
                 Ok(ram)
             });
@@ -126,7 +132,7 @@ impl Target {
                 Ok(found) => drop(ram.insert(number as u16, found)),
                 // The largest is the guest's RAM; others are small.
                 Err(error) if infos.iter().all(|other| other.bytes <= info.bytes) => {
-                    why_not = format!("{}: {error}", info.name);
+                    why_not = error.to_string();
                 }
                 Err(_) => {}
             }
@@ -172,7 +178,7 @@ impl Target {
         let same = blocks.ledger.digest() == digest;
         if same {
             self.state.lock().blocks = None;
-            // It takes up to 100 ms for a GiB, for which the guest need not wait.
+            // Of huge pages unmapping may take a while, for which the guest need not wait.
             let _ = spawn("unmap", move || drop(blocks));
         }
         Ok(Note::Verdict { same })
@@ -203,7 +209,7 @@ impl Target {
 
 impl Blocks {
     fn ram(&self, number: u16) -> Result<&dyn Ram, Failed> {
-        let ram = self.ram.get(&number).ok_or("the source's agent sends pages of RAM that is not mapped here")?;
+        let ram = self.ram.get(&number).ok_or("the source's agent sends pages of RAM that is not reached here")?;
         Ok(&**ram)
     }
 

@@ -5,6 +5,8 @@ mod markup;
 
 use std::fmt::Write;
 
+use skein_api::Pages;
+
 use crate::{
     figure::throughput_bps,
     record::{CaseResult, EndMemory, Machine, PrivateMemory, Results, RoundTrips, Run, Samples, Total},
@@ -67,6 +69,8 @@ as the longest time without an answer to an outside pinger.</li>\n\
 <li><b>CPU</b> is that of both ends per GB of guest content: QEMU's part in the migration (without the guest itself), and the mover's processes.</li>\n\
 <li><b>On the wire</b> is all that the NICs of both hosts sent, in both directions; beside it the same for each byte of guest \
 content.</li>\n\
+<li>Below a mover's numbers: what kinds of bytes its pages were, as its agents say, or QEMU; <b>sent again</b> is part of \
+the others, and the time that comparing took is part of the downtime.</li>\n\
 <li>Charts show 200 ms samples of the NICs' own counters against the capacity of the link, where one is set.</li>\n\
 </ul>\n</footer>\n";
 
@@ -269,6 +273,9 @@ fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
             );
             let _ = writeln!(out, "<tr><td></td><td colspan=\"8\">{}</td></tr>", escape(&words));
         }
+        if let Some(words) = kinds(&good) {
+            let _ = writeln!(out, "<tr><td></td><td colspan=\"8\">{}</td></tr>", escape(&words));
+        }
         let mut errors: Vec<&str> = runs.iter().filter_map(|r| r.error.as_deref()).collect();
         errors.dedup();
         for error in errors {
@@ -276,6 +283,40 @@ fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
         }
     }
     out.push_str("</tbody></table></div>\n");
+}
+
+/// Where the bytes went, by kind: as agents tell it, else as QEMU does. Medians; none without a run.
+fn kinds(runs: &[&Run]) -> Option<String> {
+    let of_agents: Vec<&Pages> = runs.iter().filter_map(|run| run.pages.as_ref()).collect();
+    if of_agents.is_empty() {
+        let bytes = |of: fn(&Run) -> u64| median_of(runs, |run| Some(of(run) as f64)).map(units::bytes);
+        let (zero, other) = (bytes(|run| run.zero_bytes)?, bytes(|run| run.guest_bytes)?);
+        let sent = bytes(|run| run.transferred_bytes)?;
+        return Some(format!("zero {zero} · other pages {other} · QEMU sent {sent} for all of them"));
+    }
+    let bytes = |of: &dyn Fn(&Pages) -> u64| {
+        median_of(&of_agents, |pages| Some(of(pages) as f64)).map_or("–".into(), units::bytes)
+    };
+    let mut words = vec![format!("zero {}", bytes(&|pages| pages.counts.zero_bytes()))];
+    if let Some(ratio) = median_of(&of_agents, |pages| pages.counts.ratio()) {
+        let cpu_s = median_of(&of_agents, |pages| Some(pages.counts.packing_us as f64 / 1e6)).unwrap_or_default();
+        words.push(format!(
+            "compressed {} to {} ({ratio:.1}:1, {} of CPU)",
+            bytes(&|pages| pages.counts.unpacked_bytes()),
+            bytes(&|pages| pages.counts.packed_bytes),
+            units::seconds(cpu_s),
+        ));
+    }
+    words.push(format!("as it is {}", bytes(&|pages| pages.counts.stored_bytes())));
+    words.push(format!("sent again {}", bytes(&|pages| pages.again_bytes + pages.counts.repaired_bytes())));
+    words.push(format!("sent {} in all", bytes(&|pages| pages.counts.wire_bytes())));
+    let compared_ms = median_of(&of_agents, |pages| Some(pages.counts.compared_us? as f64 / 1e3));
+    words.extend(compared_ms.map(|ms| format!("compared in {} ms", units::digits(ms))));
+    Some(words.join(" · "))
+}
+
+fn median_of<T>(all: &[&T], of: impl Fn(&T) -> Option<f64>) -> Option<f64> {
+    median(&all.iter().filter_map(|one| of(one)).collect::<Vec<_>>())
 }
 
 /// What only some cases measure: faults, the small stream, the mover's memory, other guests' CPU.
@@ -464,7 +505,13 @@ mod tests {
         let plain = page(&hostile("plain"));
         let attack = page(&hostile("<script>alert(\"1\")</script><img src=x onerror='x'>&"));
         assert!(plain.matches("plain").count() > 30, "the page shows its data");
-        for shown in ["own memory at the source", "guests at work lost", "1.05 GB · 1.05", "0.70 · 1.10 · 1.80 s"] {
+        for shown in [
+            "zero 8.19 MB · other pages 1.00 GB · QEMU sent 1.00 GB for all of them",
+            "own memory at the source",
+            "guests at work lost",
+            "1.05 GB · 1.05",
+            "0.70 · 1.10 · 1.80 s",
+        ] {
             assert!(plain.contains(shown), "{shown}");
         }
         assert!(!attack.contains("<script") && !attack.contains("<img") && !attack.contains("onerror='"));
@@ -492,6 +539,15 @@ mod tests {
         empty.cases.clear();
         empty.runs.clear();
         assert!(page(&empty).ends_with("</html>\n"));
+    }
+
+    #[test]
+    fn agents_tell_more_of_where_the_bytes_went() {
+        let run = Run { pages: Some(record::tests::pages()), ..record::tests::run("", "", Mover::SkeinAgents) };
+        let told = "zero 8.19 MB · compressed 606 MB to 101 MB (6.0:1, 0.42 s of CPU) · as it is 410 MB · sent again 50.0 MB · \
+                    sent 511 MB in all · compared in 11.2 ms";
+        assert_eq!(kinds(&[&run]).as_deref(), Some(told));
+        assert_eq!(kinds(&[]), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A block's memory, mapped.
+//! A block's memory.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -43,7 +43,7 @@ pub enum AccessError {
         /// What the kernel says.
         source: io::Error,
     },
-    /// The file has become shorter than it was when it was mapped.
+    /// The file has become shorter than it was when it was opened.
     #[error("the file of the guest's RAM has shrunk to {bytes} bytes")]
     Shrunk {
         /// Its size now.
@@ -69,37 +69,45 @@ pub(crate) struct At {
     pub(crate) address: u64,
 }
 
-/// The memory of one block of a QEMU process, which that process and its guest go on using. Unmapped when dropped.
+/// The memory of one block of a QEMU process, which that process and its guest go on using.
 ///
 /// Offsets are bytes from the block's begin. Several threads may use it at once; where they write to the same bytes,
 /// each word of them is one thread's or another's. Accesses are not ordered: tell whoever is to read what was
 /// written, QEMU too, through a lock or a socket.
 ///
-/// The first write to a page has the kernel find memory for it ([`Mapped::populate`]); as much as is written, no more.
+/// The first write to a page has the kernel find memory for it; as much as is written, no more.
 #[derive(Debug)]
-pub struct Mapped {
-    mapping: Mapping,
+pub struct Memory {
+    way: Way,
     file: File,
     /// The block in the file.
     extent: Range<u64>,
     page_bytes: u64,
-    /// Fresh pages are best written through the file.
-    by_file: bool,
     /// The block in QEMU's memory.
     at: At,
-    /// Of the pages of the mapping, those for which there is memory, as far as this process has seen to it.
-    touched: Touched,
+    can_shrink: bool,
 }
 
-impl Mapped {
+/// How its bytes are reached.
+#[derive(Debug)]
+enum Way {
+    /// As a file's. The kernel need not clear a page first that is written as a whole, and nothing has to be mapped page
+    /// by page: a first write takes half of what it takes through a mapping, and there is nothing to unmap.
+    File,
+    /// Memory: huge pages. What hugetlbfs has cannot be written otherwise, and transparent ones come with the advice on
+    /// a mapping.
+    Mapping { mapping: Mapping, populated: Touched },
+}
+
+impl Memory {
     /// `extent` of `file` begins with a page of the file's; the file has the whole of its last page.
     pub(crate) fn new(file: File, extent: Range<u64>, page_bytes: u64, at: At) -> io::Result<Self> {
-        let pages = (extent.end - extent.start).div_ceil(page_bytes);
-        let bytes = usize::try_from(pages * page_bytes).map_err(|_| Errno::ENOMEM)?;
-        let mapping = Mapping::shared(&file, extent.start, bytes)?;
-        // Huge pages come with the advice on a mapping, and are faster yet.
-        let by_file = page_bytes == PAGE_BYTES && !has_huge_pages_on_advice();
-        Ok(Self { mapping, file, extent, page_bytes, by_file, at, touched: Touched::new(pages as usize) })
+        let way = if page_bytes == PAGE_BYTES && !has_huge_pages_on_advice() {
+            Way::File
+        } else {
+            Way::mapping(&file, &extent, page_bytes)?
+        };
+        Ok(Self { can_shrink: can_shrink(&file), way, file, extent, page_bytes, at })
     }
 
     /// The block's size.
@@ -116,26 +124,28 @@ impl Mapped {
     /// Whether somebody may make the file shorter, and kill this process with that: it has no seal against it. See the
     /// crate's documentation.
     pub fn can_shrink(&self) -> bool {
-        !fcntl(&self.file, FcntlArg::F_GET_SEALS)
-            .is_ok_and(|seals| SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK))
+        self.can_shrink
     }
 
     /// Writes `data` at `offset`.
-    ///
-    /// Whole pages that have no memory yet are written through the file: the kernel need not clear them first then, which
-    /// is half of what a first write costs.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
         let pages = self.pages(offset, data.len() as u64)?;
-        let is_whole = [offset, data.len() as u64].iter().all(|number| number.is_multiple_of(PAGE_BYTES));
-        if self.by_file && is_whole && !self.touched.any(pages.clone()) {
-            let written = self.file.write_all_at(data, self.extent.start + offset);
-            written.map_err(|source| AccessError::NoMemory { offset, source })?;
-            self.touched.set(pages);
-            return Ok(());
+        match &self.way {
+            Way::File => {
+                // Else the file would become longer again, and nobody would see that.
+                if self.can_shrink {
+                    self.check_length(self.extent.start + offset + data.len() as u64)?;
+                }
+                let written = self.file.write_all_at(data, self.extent.start + offset);
+                written.map_err(|source| AccessError::NoMemory { offset, source })
+            }
+            Way::Mapping { .. } if data.is_empty() => Ok(()),
+            Way::Mapping { mapping, populated } => {
+                self.populate(mapping, populated, pages, offset)?;
+                words::store(mapping.words(), offset as usize, data);
+                Ok(())
+            }
         }
-        self.populate(offset, data.len() as u64)?;
-        words::store(self.mapping.words(), offset as usize, data);
-        Ok(())
     }
 
     /// Makes `bytes` at `offset` zero. What is zero already is not written to: a hole stays one.
@@ -155,12 +165,14 @@ impl Mapped {
     /// Reads what is at `offset`. A hole stays one.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         let pages = self.pages(offset, out.len() as u64)?;
-        if !self.touched.all(pages) {
+        match &self.way {
             // Touching a hole, if only to read it, would take memory for it.
-            return self.read_by_file(offset, out);
+            Way::Mapping { mapping, populated } if populated.all(pages) => {
+                words::load(mapping.words(), offset as usize, out);
+                Ok(())
+            }
+            _ => self.read_by_file(offset, out),
         }
-        words::load(self.mapping.words(), offset as usize, out);
-        Ok(())
     }
 
     /// Whether `bytes` at `offset` are zero, by the file and not by the mapping.
@@ -168,39 +180,34 @@ impl Mapped {
         self.look(offset, bytes, |_, seen| Ok(seen.chunks(ZEROS.len()).all(|page| page == &ZEROS[..page.len()])))
     }
 
-    /// Has the kernel find memory for the pages that have `bytes` at `offset`, unless this was done before. Writes do
-    /// this for themselves; ahead of them it is for who wants to know that there is memory for all.
-    pub fn populate(&self, offset: u64, bytes: u64) -> Result<(), AccessError> {
-        let pages = self.pages(offset, bytes)?;
-        if bytes == 0 || self.touched.all(pages.clone()) {
+    /// Has the kernel find memory for pages of the mapping, unless this was done before. `offset`: what for.
+    fn populate(
+        &self,
+        mapping: &Mapping,
+        populated: &Touched,
+        pages: Range<usize>,
+        offset: u64,
+    ) -> Result<(), AccessError> {
+        if populated.all(pages.clone()) {
             return Ok(());
         }
         let page_bytes = self.page_bytes as usize;
-        match self.mapping.populate(pages.start * page_bytes..pages.end * page_bytes) {
-            Ok(()) => {
-                self.touched.set(pages);
-                Ok(())
-            }
-            Err(errno) => {
-                let end = self.extent.start + (pages.end * page_bytes) as u64;
-                match self.file.metadata() {
-                    Ok(file) if file.len() < end => Err(AccessError::Shrunk { bytes: file.len() }),
-                    _ => {
-                        // EFAULT is for what would have been SIGBUS (madvise(2)).
-                        let errno = if errno == Errno::EFAULT { Errno::ENOSPC } else { errno };
-                        Err(AccessError::NoMemory { offset, source: errno.into() })
-                    }
-                }
-            }
-        }
+        let Err(errno) = mapping.populate(pages.start * page_bytes..pages.end * page_bytes) else {
+            populated.set(pages);
+            return Ok(());
+        };
+        self.check_length(self.extent.start + (pages.end * page_bytes) as u64)?;
+        // EFAULT is for what would have been SIGBUS (madvise(2)).
+        let errno = if errno == Errno::EFAULT { Errno::ENOSPC } else { errno };
+        Err(AccessError::NoMemory { offset, source: errno.into() })
     }
 
-    /// Lets the kernel put transparent huge pages under what is populated from now on, where it does that for shared
-    /// memory on advice (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`); else this does nothing. Populating is
-    /// then two to three times faster, but takes 2 MiB where a single page is written.
-    pub fn advise_huge(&self) {
-        // Refused by a kernel without them, and for what is huge already.
-        let _ = self.mapping.advise_huge();
+    /// Whether the file still reaches so far.
+    fn check_length(&self, end: u64) -> Result<(), AccessError> {
+        match self.file.metadata() {
+            Ok(file) if file.len() < end => Err(AccessError::Shrunk { bytes: file.len() }),
+            _ => Ok(()),
+        }
     }
 
     /// The parts for which there is memory, in order; all else is zero. Of huge pages of hugetlbfs, all.
@@ -289,7 +296,23 @@ impl Mapped {
     }
 }
 
-/// Whether [`Mapped::advise_huge`] does anything.
+impl Way {
+    fn mapping(file: &File, extent: &Range<u64>, page_bytes: u64) -> io::Result<Way> {
+        let pages = (extent.end - extent.start).div_ceil(page_bytes);
+        let bytes = usize::try_from(pages * page_bytes).map_err(|_| Errno::ENOMEM)?;
+        let mapping = Mapping::shared(file, extent.start, bytes)?;
+        // Refused by a kernel without them, and for what is huge already.
+        let _ = mapping.advise_huge();
+        Ok(Way::Mapping { mapping, populated: Touched::new(pages as usize) })
+    }
+}
+
+fn can_shrink(file: &File) -> bool {
+    !fcntl(file, FcntlArg::F_GET_SEALS)
+        .is_ok_and(|seals| SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK))
+}
+
+/// Whether the kernel puts transparent huge pages under shared memory on advice.
 fn has_huge_pages_on_advice() -> bool {
     let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
     ["[advise]", "[always]", "[within_size]"].iter().any(|choice| setting.contains(choice))
@@ -305,16 +328,19 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// A block of this size, two pages into a file in memory that has a page more.
-    fn mapped(bytes: u64) -> (Mapped, File) {
-        // Where this process has it is known when it is mapped.
-        let nowhere = At { pid: std::process::id(), address: 0 };
-        let file = File::from(memfd_create("test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap());
-        let extent = 2 * PAGE..2 * PAGE + bytes;
-        file.set_len(extent.end.next_multiple_of(PAGE) + PAGE).unwrap();
-        let mut mapped = Mapped::new(file.try_clone().unwrap(), extent, PAGE, nowhere).unwrap();
-        mapped.at.address = mapped.mapping.words().as_ptr() as u64;
-        (mapped, file)
+    /// A block of this size, two pages into a file in memory that has a page more, in each way to reach it, and as QEMU
+    /// would have it.
+    fn both_ways(bytes: u64) -> [(Memory, File, Mapping); 2] {
+        [false, true].map(|is_mapped| {
+            let file = File::from(memfd_create("test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap());
+            let extent = 2 * PAGE..2 * PAGE + bytes;
+            file.set_len(extent.end.next_multiple_of(PAGE) + PAGE).unwrap();
+            let way = if is_mapped { Way::mapping(&file, &extent, PAGE).unwrap() } else { Way::File };
+            let seen = Mapping::shared(&file, extent.start, bytes.next_multiple_of(PAGE) as usize).unwrap();
+            let at = At { pid: std::process::id(), address: seen.words().as_ptr() as u64 };
+            let can_shrink = can_shrink(&file);
+            (Memory { way, file: file.try_clone().unwrap(), extent, page_bytes: PAGE, at, can_shrink }, file, seen)
+        })
     }
 
     fn taken(file: &File) -> u64 {
@@ -324,75 +350,75 @@ mod tests {
 
     #[test]
     fn a_hole_stays_one_until_it_is_written_to() {
-        let (mapped, file) = mapped(1 << 20);
-        assert_eq!((mapped.bytes(), mapped.page_bytes(), mapped.data_extents().unwrap()), (1 << 20, PAGE, vec![]));
-        mapped.zero(0, 1 << 20).unwrap();
-        mapped.write(5, &[]).unwrap();
-        assert!(mapped.is_zero(0, 1 << 20).unwrap());
-        let mut out = [1; 10];
-        mapped.read(77, &mut out).unwrap();
-        assert_eq!((out, taken(&file)), ([0; 10], 0));
+        for (memory, file, _seen) in both_ways(1 << 20) {
+            assert_eq!((memory.bytes(), memory.page_bytes(), memory.data_extents().unwrap()), (1 << 20, PAGE, vec![]));
+            memory.zero(0, 1 << 20).unwrap();
+            memory.write(5, &[]).unwrap();
+            assert!(memory.is_zero(0, 1 << 20).unwrap());
+            let mut out = [1; 10];
+            memory.read(77, &mut out).unwrap();
+            assert_eq!((out, taken(&file)), ([0; 10], 0));
 
-        mapped.write(3 * PAGE - 1, b"ab").unwrap();
-        let both = 2 * PAGE..4 * PAGE;
-        assert_eq!((mapped.data_extents().unwrap(), taken(&file)), (vec![both], 2 * PAGE));
-        assert!(!mapped.is_zero(0, 1 << 20).unwrap() && mapped.is_zero(3 * PAGE + 1, PAGE).unwrap());
-        mapped.zero(0, 1 << 20).unwrap();
-        assert!(mapped.is_zero(0, 1 << 20).unwrap());
-        assert_eq!(taken(&file), 2 * PAGE);
-        mapped.populate(0, 1).unwrap();
-        assert_eq!(mapped.data_extents().unwrap(), [0..PAGE, 2 * PAGE..4 * PAGE]);
-        mapped.advise_huge();
+            memory.write(3 * PAGE - 1, b"ab").unwrap();
+            let both = 2 * PAGE..4 * PAGE;
+            assert_eq!((memory.data_extents().unwrap(), taken(&file)), (vec![both], 2 * PAGE));
+            assert!(!memory.is_zero(0, 1 << 20).unwrap() && memory.is_zero(3 * PAGE + 1, PAGE).unwrap());
+            memory.zero(0, 1 << 20).unwrap();
+            assert!(memory.is_zero(0, 1 << 20).unwrap());
+            assert_eq!(taken(&file), 2 * PAGE);
+        }
     }
 
     #[test]
     fn what_another_wrote_is_seen() {
-        let (mapped, file) = mapped(1 << 20);
-        file.write_all_at(b"other", 2 * PAGE + 9000).unwrap();
-        let mut out = [0; 5];
-        mapped.read(9000, &mut out).unwrap();
-        assert_eq!(&out, b"other");
-        mapped.zero(9001, 3).unwrap();
-        for read in [Mapped::read, Mapped::read_by_file, Mapped::read_in_process] {
-            read(&mapped, 9000, &mut out).unwrap();
-            assert_eq!(&out, b"o\0\0\0r");
+        for (memory, file, _seen) in both_ways(1 << 20) {
+            file.write_all_at(b"other", 2 * PAGE + 9000).unwrap();
+            let mut out = [0; 5];
+            memory.read(9000, &mut out).unwrap();
+            assert_eq!(&out, b"other");
+            memory.zero(9001, 3).unwrap();
+            for read in [Memory::read, Memory::read_by_file, Memory::read_in_process] {
+                read(&memory, 9000, &mut out).unwrap();
+                assert_eq!(&out, b"o\0\0\0r");
+            }
         }
     }
 
     #[test]
     fn bounds() {
-        let (mapped, _file) = mapped(PAGE + 8);
-        let data = [1; 9];
-        mapped.write(PAGE, &data[..8]).unwrap();
-        mapped.write(PAGE + 8, &[]).unwrap();
-        for (offset, bytes) in [(PAGE, 9), (PAGE + 8, 1), (PAGE + 9, 0), (u64::MAX, 2), (u64::MAX, 0)] {
-            let mut out = vec![0; bytes];
-            for result in [
-                mapped.write(offset, &data[..bytes]),
-                mapped.read(offset, &mut out),
-                mapped.read_by_file(offset, &mut out),
-                mapped.read_in_process(offset, &mut out),
-                mapped.zero(offset, bytes as u64),
-                mapped.populate(offset, bytes as u64),
-                mapped.is_zero(offset, bytes as u64).map(drop),
-            ] {
-                assert!(matches!(result, Err(AccessError::OutOfBounds { .. })), "{bytes} bytes at {offset}");
+        for (memory, _file, _seen) in both_ways(PAGE + 8) {
+            let data = [1; 9];
+            memory.write(PAGE, &data[..8]).unwrap();
+            memory.write(PAGE + 8, &[]).unwrap();
+            for (offset, bytes) in [(PAGE, 9), (PAGE + 8, 1), (PAGE + 9, 0), (u64::MAX, 2), (u64::MAX, 0)] {
+                let mut out = vec![0; bytes];
+                for result in [
+                    memory.write(offset, &data[..bytes]),
+                    memory.read(offset, &mut out),
+                    memory.read_by_file(offset, &mut out),
+                    memory.read_in_process(offset, &mut out),
+                    memory.zero(offset, bytes as u64),
+                    memory.is_zero(offset, bytes as u64).map(drop),
+                ] {
+                    assert!(matches!(result, Err(AccessError::OutOfBounds { .. })), "{bytes} bytes at {offset}");
+                }
             }
+            assert!(matches!(memory.zero(0, u64::MAX), Err(AccessError::OutOfBounds { .. })));
         }
-        assert!(matches!(mapped.zero(0, u64::MAX), Err(AccessError::OutOfBounds { .. })));
     }
 
     #[test]
     fn a_file_that_shrinks() {
-        let (mapped, file) = mapped(1 << 20);
-        assert!(mapped.can_shrink());
-        file.set_len(2 * PAGE).unwrap();
-        let error = mapped.write(PAGE, b"x").unwrap_err();
-        assert!(matches!(error, AccessError::Shrunk { bytes } if bytes == 2 * PAGE), "{error:?}");
-        let error = mapped.read(PAGE, &mut [0]).unwrap_err();
-        assert!(matches!(error, AccessError::Shrunk { bytes } if bytes == 2 * PAGE), "{error:?}");
-        fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
-        assert!(!mapped.can_shrink());
+        for (memory, file, _seen) in both_ways(1 << 20) {
+            assert!(memory.can_shrink());
+            file.set_len(2 * PAGE).unwrap();
+            let error = memory.write(PAGE, b"x").unwrap_err();
+            assert!(matches!(error, AccessError::Shrunk { bytes } if bytes == 2 * PAGE), "{error:?}");
+            let error = memory.read(PAGE, &mut [0]).unwrap_err();
+            assert!(matches!(error, AccessError::Shrunk { bytes } if bytes == 2 * PAGE), "{error:?}");
+            fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+            assert!(!can_shrink(&file));
+        }
     }
 
     #[test]
@@ -401,7 +427,7 @@ mod tests {
         let fifo = directory.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let fifo = nix::fcntl::open(&fifo, OFlag::O_RDWR, nix::sys::stat::Mode::empty()).unwrap();
-        let error = Mapped::new(File::from(fifo), 0..PAGE, PAGE, At { pid: 1, address: 0 }).unwrap_err();
+        let error = Way::mapping(&File::from(fifo), &(0..PAGE), PAGE).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::ENODEV as i32));
     }
 
@@ -409,7 +435,6 @@ mod tests {
     enum Step {
         Write(Vec<u8>),
         Zero(u64),
-        Populate(u64),
         ByAnother(Vec<u8>),
     }
 
@@ -421,7 +446,6 @@ mod tests {
         let step = prop_oneof![
             bytes.clone().prop_map(Step::Write),
             len.clone().prop_map(Step::Zero),
-            len.clone().prop_map(Step::Populate),
             bytes.prop_map(Step::ByAnother),
         ];
         proptest::collection::vec((len, step), 0..12)
@@ -437,50 +461,50 @@ mod tests {
         /// Against bytes in a `Vec`, by several threads at once.
         #[test]
         fn like_a_vec(of_threads in proptest::collection::vec(steps(), THREADS as usize)) {
-            let (mapped, file) = mapped(THREADS * SPAN);
-            std::thread::scope(|scope| {
-                for (base, steps) in (0..).step_by(SPAN as usize).zip(of_threads) {
-                    let (mapped, file) = (&mapped, &file);
-                    scope.spawn(move || {
-                        let mut model = vec![0; SPAN as usize];
-                        for (at, step) in steps {
-                            let room = SPAN - at;
-                            let span = |len: u64| at as usize..(at + len.min(room)) as usize;
-                            match step {
-                                Step::Write(mut data) => {
-                                    data.truncate(room as usize);
-                                    mapped.write(base + at, &data).unwrap();
-                                    model[span(data.len() as u64)].copy_from_slice(&data);
+            for (memory, file, _seen) in both_ways(THREADS * SPAN) {
+                std::thread::scope(|scope| {
+                    for (base, steps) in (0..).step_by(SPAN as usize).zip(of_threads.clone()) {
+                        let (memory, file) = (&memory, &file);
+                        scope.spawn(move || {
+                            let mut model = vec![0; SPAN as usize];
+                            for (at, step) in steps {
+                                let room = SPAN - at;
+                                let span = |len: u64| at as usize..(at + len.min(room)) as usize;
+                                match step {
+                                    Step::Write(mut data) => {
+                                        data.truncate(room as usize);
+                                        memory.write(base + at, &data).unwrap();
+                                        model[span(data.len() as u64)].copy_from_slice(&data);
+                                    }
+                                    Step::Zero(len) => {
+                                        memory.zero(base + at, len.min(room)).unwrap();
+                                        model[span(len)].fill(0);
+                                    }
+                                    Step::ByAnother(mut data) => {
+                                        data.truncate(room as usize);
+                                        file.write_all_at(&data, 2 * PAGE + base + at).unwrap();
+                                        model[span(data.len() as u64)].copy_from_slice(&data);
+                                    }
                                 }
-                                Step::Zero(len) => {
-                                    mapped.zero(base + at, len.min(room)).unwrap();
-                                    model[span(len)].fill(0);
+                                let mut out = vec![0xee; SPAN as usize];
+                                for read in [Memory::read, Memory::read_by_file] {
+                                    read(memory, base, &mut out).unwrap();
+                                    assert!(out == model);
                                 }
-                                Step::Populate(len) => mapped.populate(base + at, len.min(room)).unwrap(),
-                                Step::ByAnother(mut data) => {
-                                    data.truncate(room as usize);
-                                    file.write_all_at(&data, 2 * PAGE + base + at).unwrap();
-                                    model[span(data.len() as u64)].copy_from_slice(&data);
-                                }
+                                assert_eq!(memory.is_zero(base, SPAN).unwrap(), model.iter().all(|&byte| byte == 0));
                             }
-                            let mut out = vec![0xee; SPAN as usize];
-                            for read in [Mapped::read, Mapped::read_by_file] {
-                                read(mapped, base, &mut out).unwrap();
-                                assert!(out == model);
-                            }
-                            assert_eq!(mapped.is_zero(base, SPAN).unwrap(), model.iter().all(|&byte| byte == 0));
-                        }
-                    });
+                        });
+                    }
+                });
+                // What is not in an extent is zero.
+                let mut end = 0;
+                for extent in memory.data_extents().unwrap() {
+                    prop_assert!(extent.start >= end && extent.end > extent.start && extent.end <= memory.bytes());
+                    prop_assert!(memory.is_zero(end, extent.start - end).unwrap());
+                    end = extent.end;
                 }
-            });
-            // What is not in an extent is zero.
-            let mut end = 0;
-            for extent in mapped.data_extents().unwrap() {
-                prop_assert!(extent.start >= end && extent.end > extent.start && extent.end <= mapped.bytes());
-                prop_assert!(mapped.is_zero(end, extent.start - end).unwrap());
-                end = extent.end;
+                prop_assert!(memory.is_zero(end, memory.bytes() - end).unwrap());
             }
-            prop_assert!(mapped.is_zero(end, mapped.bytes() - end).unwrap());
         }
     }
 }

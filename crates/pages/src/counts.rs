@@ -1,0 +1,114 @@
+//! Where the bytes of a migration went.
+
+use serde::{Deserialize, Serialize};
+
+use crate::batch::PAGE_BYTES;
+
+/// What became of a guest's pages at the source, so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PageCounts {
+    /// Pages that were sent, over all rounds: zero, packed or stored.
+    pub pages: u64,
+    /// Of these, pages of zeros: next to nothing on the wire.
+    pub zero_pages: u64,
+    /// Pages that were compressed …
+    pub packed_pages: u64,
+    /// … to so many bytes.
+    pub packed_bytes: u64,
+    /// Pages that went as they are.
+    pub stored_pages: u64,
+    /// Pages sent again since the target's copy differed.
+    pub repaired_pages: u64,
+    /// Bytes that are no pages: headers, devices' state.
+    pub other_bytes: u64,
+    /// Of those that went as they are: since there was no CPU to compress them in time.
+    pub late_pages: u64,
+    /// Microseconds of CPU that compressing took, of all threads.
+    pub packing_us: u64,
+    /// zstd's level that most batches were compressed with; none: LZ4.
+    pub zstd_level: Option<i32>,
+    /// Microseconds from QEMU's last page until the target had said that it holds the same, in which the guest stands
+    /// still; the last pages' way to the target is in it. None: nothing was compared, or not yet.
+    pub compared_us: Option<u64>,
+}
+
+impl PageCounts {
+    /// Bytes of the pages in the guest.
+    pub fn guest_bytes(&self) -> u64 {
+        bytes(self.pages)
+    }
+
+    /// Of these, bytes of zeros.
+    pub fn zero_bytes(&self) -> u64 {
+        bytes(self.zero_pages)
+    }
+
+    /// Bytes that were compressed, before they were.
+    pub fn unpacked_bytes(&self) -> u64 {
+        bytes(self.packed_pages)
+    }
+
+    /// Bytes that went as they are.
+    pub fn stored_bytes(&self) -> u64 {
+        bytes(self.stored_pages)
+    }
+
+    /// Of these, bytes for which there was no CPU in time.
+    pub fn late_bytes(&self) -> u64 {
+        bytes(self.late_pages)
+    }
+
+    /// Bytes sent again since the target's copy differed.
+    pub fn repaired_bytes(&self) -> u64 {
+        bytes(self.repaired_pages)
+    }
+
+    /// How many bytes one on the wire stands for, of what was compressed; none: nothing was.
+    pub fn ratio(&self) -> Option<f64> {
+        (self.packed_bytes > 0).then(|| self.unpacked_bytes() as f64 / self.packed_bytes as f64)
+    }
+
+    /// Bytes that pages and the rest took on the wire, but for framing and encryption.
+    pub fn wire_bytes(&self) -> u64 {
+        self.packed_bytes.saturating_add(self.stored_bytes()).saturating_add(self.other_bytes)
+    }
+
+    /// The same for each byte of the guest; none: no page was sent yet.
+    pub fn wire_per_guest_byte(&self) -> Option<f64> {
+        (self.pages > 0).then(|| self.wire_bytes() as f64 / self.guest_bytes() as f64)
+    }
+}
+
+fn bytes(pages: u64) -> u64 {
+    pages.saturating_mul(PAGE_BYTES as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_is_the_sum_of_its_kinds() {
+        let none = PageCounts::default();
+        assert_eq!((none.wire_bytes(), none.wire_per_guest_byte(), none.ratio()), (0, None, None));
+        let no_page = PageCounts { other_bytes: 11_457, ..none };
+        assert_eq!((no_page.wire_bytes(), no_page.wire_per_guest_byte()), (11_457, None));
+        let counts = PageCounts {
+            pages: 10,
+            zero_pages: 2,
+            packed_pages: 5,
+            packed_bytes: 4096,
+            stored_pages: 3,
+            other_bytes: 1024,
+            ..none
+        };
+        let kinds = [counts.zero_bytes(), counts.unpacked_bytes(), counts.stored_bytes()];
+        assert_eq!(kinds.iter().sum::<u64>(), counts.guest_bytes());
+        assert_eq!((counts.wire_bytes(), counts.ratio()), (4 * 4096 + 1024, Some(5.0)));
+        assert_eq!(counts.wire_per_guest_byte(), Some(0.425));
+        // Whatever another agent says.
+        let most = PageCounts { pages: u64::MAX, stored_pages: u64::MAX, packed_bytes: u64::MAX, ..none };
+        assert_eq!((most.guest_bytes(), most.wire_bytes()), (u64::MAX, u64::MAX));
+    }
+}

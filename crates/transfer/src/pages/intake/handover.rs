@@ -1,0 +1,65 @@
+//! The end of all pages: the target's copy is compared, and mended.
+
+use skein_pages::ledger::{REGION_PAGES, RegionId};
+use skein_pages::record::{self, Note};
+use skein_pages::{BATCH_PAGES_MAX, Batch, Form, PAGE_BYTES, Place};
+use tracing::warn;
+
+use super::{Intake, Stop};
+use crate::pages::counts::add;
+use crate::pages::source::{Direct, regions};
+
+/// How often pages that differ are sent again.
+const REPAIRS_MAX: u32 = 3;
+
+impl Intake<'_> {
+    /// All pages were sent. Returns once the target is known to hold them.
+    pub(super) fn complete(&mut self, direct: &Direct, barriers: u32) -> Result<(), Stop> {
+        let channels = self.source.all_passed(barriers, self.is_over)?;
+        for repair in 0..=REPAIRS_MAX {
+            let digest = direct.ledger.digest();
+            self.say(&Note::Complete { version: barriers, streams: channels + 1, digest })?;
+            match self.source.answer(self.is_over)? {
+                Note::Verdict { same: true } => {
+                    #[cfg(feature = "fault-points")]
+                    crate::pages::fault::point("ram-complete");
+                    return Ok(());
+                }
+                Note::Verdict { same: false } if repair < REPAIRS_MAX => {}
+                _ => break,
+            }
+            for note in regions(&direct.ledger) {
+                self.say(&note)?;
+            }
+            let Note::Differ { regions } = self.source.answer(self.is_over)? else { break };
+            warn!(session = %self.live.id, regions = regions.len(), "the target's copy of the guest's RAM differs");
+            // Newer than any version so far: the guest is stopped, and its RAM is what counts.
+            self.push(vec![record::barrier()])?;
+            for region in regions {
+                self.repair(direct, region, barriers + 1 + repair)?;
+            }
+        }
+        Err(Stop::Failed(
+            "the target's copy of the guest's RAM differs from the guest's, and could not be mended".into(),
+        ))
+    }
+
+    /// Sends a region again, as it is in the guest's RAM.
+    fn repair(&mut self, direct: &Direct, region: RegionId, version: u32) -> Result<(), Stop> {
+        let ram = direct.ram(region.block).ok_or_else(|| {
+            "the target's copy of the guest's RAM differs from the guest's, which this agent cannot read".to_owned()
+        })?;
+        let first = u64::from(region.region) * REGION_PAGES as u64;
+        let end = (first + REGION_PAGES as u64).min(u64::from(direct.ledger.pages(region.block)));
+        let pages: Vec<u32> = (first..end).map(|page| page as u32).collect();
+        for pages in pages.chunks(BATCH_PAGES_MAX) {
+            let mut content = self.live.pool.take(pages.len() * PAGE_BYTES);
+            let offset = u64::from(pages[0]) * PAGE_BYTES as u64;
+            ram.read(offset, content.as_mut()).map_err(|error| format!("the guest's RAM cannot be read: {error}"))?;
+            add(&self.source.counts.repaired_pages, pages.len());
+            let form = Form::Direct(Place::new(region.block, pages.iter().copied()));
+            self.place(direct, Batch::new(form, content.freeze()), version)?;
+        }
+        Ok(())
+    }
+}

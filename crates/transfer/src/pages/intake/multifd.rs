@@ -1,0 +1,97 @@
+//! A multifd channel, taken apart.
+
+use skein_pages::record;
+use skein_pages::{BATCH_PAGES_MAX, Batch, Form, PAGE_BYTES, Place};
+use skein_qemu_stream::barrier::Barriers;
+use skein_qemu_stream::multifd::{Head, PACKET_BYTES, Packet, Parser};
+
+use super::{Intake, Stop};
+use crate::pages::source::Mode;
+
+impl Intake<'_> {
+    pub(super) fn multifd(&mut self) -> Result<(), Stop> {
+        let mut parser = Parser::new();
+        let mut barriers = Barriers::new();
+        loop {
+            let mut part = [0; PACKET_BYTES];
+            let part = &mut part[..parser.need()];
+            if let Err((ended, done)) = self.tap.read_exact(part) {
+                let kept = [parser.kept(), &part[..done]].concat();
+                self.gather(&kept)?;
+                return Err(ended.into());
+            }
+            match parser.head(part) {
+                Ok(Head::More) => {}
+                Ok(Head::Init { .. }) => {
+                    self.gather(part)?;
+                    self.flush()?;
+                    self.source.passed(self.id, barriers.count() as u32);
+                }
+                Ok(Head::Packet(packet)) => {
+                    self.packet(&packet, barriers.count() as u32)?;
+                    barriers.packet(&packet);
+                    if packet.is_sync() {
+                        self.push(vec![record::barrier()])?;
+                        self.source.passed(self.id, barriers.count() as u32);
+                    }
+                }
+                Ok(Head::DeviceState { header, payload_bytes }) => {
+                    self.gather(&header[..])?;
+                    self.pass_on(payload_bytes as usize)?;
+                }
+                Err(why) => {
+                    self.source.not_understood(&why.to_string())?;
+                    self.gather(parser.kept())?;
+                    return self.opaque();
+                }
+            }
+        }
+    }
+
+    fn packet(&mut self, packet: &Packet, barriers: u32) -> Result<(), Stop> {
+        let has_pages = packet.normal().len() + packet.zero().len() > 0;
+        let direct = match has_pages.then(|| self.source.mode(self.is_over)).transpose()? {
+            Some(Mode::Direct(direct)) => direct.number(packet.block()).map(|number| (direct, number)),
+            _ => None,
+        };
+        let Some((direct, block)) = direct else {
+            self.source.counts.zeros(packet.zero().len());
+            self.gather(&packet.header()[..])?;
+            if packet.is_compressed() || packet.payload_bytes() != packet.normal().len() * PAGE_BYTES {
+                return self.pass_on(packet.payload_bytes());
+            }
+            self.flush()?;
+            let mut left = packet.normal().len();
+            while left > 0 {
+                let pages = left.min(BATCH_PAGES_MAX);
+                let content = self.content(pages)?;
+                self.batch(Batch::new(Form::Content, content))?;
+                left -= pages;
+            }
+            return Ok(());
+        };
+        if packet.is_compressed() {
+            return Err(Stop::Failed(self.source.not_placeable("QEMU compresses them itself (multifd-compression)")));
+        }
+        let number = |offset: u64| {
+            u32::try_from(offset / PAGE_BYTES as u64)
+                .map_err(|_| format!("QEMU's stream makes no sense: a page at {offset:#x}"))
+        };
+        let normal = packet.normal().map(number).collect::<Result<Vec<u32>, String>>()?;
+        for pages in normal.chunks(BATCH_PAGES_MAX) {
+            let content = self.content(pages.len())?;
+            let batch = Batch::new(Form::Direct(Place::new(block, pages.iter().copied())), content);
+            self.place(&direct, batch, barriers)?;
+        }
+        let zero = packet.zero().map(number).collect::<Result<Vec<u32>, String>>()?;
+        for pages in zero.chunks(BATCH_PAGES_MAX) {
+            self.place(&direct, Batch::zeros(Place::new(block, pages.iter().copied())), barriers)?;
+        }
+        if packet.is_sync() {
+            // The barrier is QEMU's too; the pages are not, any more.
+            self.gather(&packet.without_pages()[..])?;
+            self.flush()?;
+        }
+        Ok(())
+    }
+}
