@@ -36,7 +36,7 @@ use skein_host::idle::{settle_down, starter};
 use skein_host::thread_time;
 use skein_pages::packing::{Compressed, Effort, Packer, Packing};
 use skein_pages::{BATCH_BYTES_MAX, BATCH_PAGES_MAX, PAGE_BYTES};
-use skein_transfer::pages::Compress;
+use skein_transfer::pages::{Compress, Done};
 use tracing::{info, warn};
 
 use crate::pass::{receive, send};
@@ -68,10 +68,7 @@ impl Order {
     }
 }
 
-/// What became of pages. None: it is not worth it. And the CPU time that it took.
-type Done = (Option<Compressed>, Duration);
-
-/// The same as bytes: packing, length, microseconds.
+/// What became of pages as bytes: packing, length, microseconds.
 const ANSWER_BYTES: usize = 9;
 
 fn answer((done, cpu): Done) -> [u8; ANSWER_BYTES] {

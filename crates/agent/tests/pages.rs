@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use skein_agent::Tap;
 use skein_handover::MigrationId;
-use skein_pages::packing::{Compressed, Effort, Packer};
+use skein_pages::packing::{Effort, Packer};
 use skein_qemu_stream::main::{Entry, entry};
 use skein_qemu_stream::multifd::Canonical;
 use skein_transfer::Width;
-use skein_transfer::pages::{Compress, FindRam, Packers, Ram, RamError, Source, SourceSettings, Target};
+use skein_transfer::pages::{Compress, Done, FindRam, Packers, Ram, RamError, Source, SourceSettings, Target};
 
 use self::world::*;
 
@@ -245,7 +245,7 @@ impl Compress for Own {
         effort: Effort,
         out: &mut [u8],
         _is_over: &dyn Fn() -> bool,
-    ) -> io::Result<(Option<Compressed>, Duration)> {
+    ) -> io::Result<Done> {
         Ok((self.0.pack(&pages.concat(), effort, out), Duration::ZERO))
     }
 }

@@ -1,5 +1,7 @@
 //! From a stream's queue to the session: each batch in its turn, packed by then or not.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use parking_lot::Condvar;
 use skein_core::StreamId;
@@ -19,11 +21,11 @@ pub(super) fn feed(live: &Live, id: StreamId, queue: &Queue, source: &Source, wr
     loop {
         let (bytes, job) = queue.wait();
         // First packed, then room: who asks for room and has no use for it yet holds up others.
-        let waits = job.is_some_and(|job| {
-            let waits = !job.is_done();
+        let late = job.filter(|job| !job.is_done());
+        let wait = |job: &Arc<Job>| {
             job.wait(source.patience(job.batch.content.len(), || live.lock().core.rate(source.width())));
-            waits
-        });
+        };
+        let waits = late.inspect(wait).is_some();
         let Some(at_once) = room(live, id, bytes, writable) else { return queue.close() };
         let turn = if waits && at_once { Turn::HeldUp } else { Turn::InTime };
         let parts = match queue.pop() {

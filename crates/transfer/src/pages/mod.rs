@@ -24,7 +24,7 @@ mod source;
 mod tap;
 mod target;
 
-pub use packers::{Compress, Hire, Packers};
+pub use packers::{Compress, Done, Hire, Packers};
 pub use source::{Source, SourceSettings};
 pub use target::{FindRam, Ram, RamError, Target};
 

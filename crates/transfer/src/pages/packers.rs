@@ -36,10 +36,12 @@ const PACKING: u8 = 1;
 const DONE: u8 = 2;
 const TAKEN: u8 = 3;
 
+/// What became of pages that were to be compressed, none: it is not worth it; and the CPU time that it took.
+pub type Done = (Option<Compressed>, Duration);
+
 /// Whoever compresses for one packer: with CPU that nobody else wants.
 pub trait Compress: Send {
-    /// Compresses `pages`, 64 at most, one after the other into `out`. None: it is not worth it. It may take long; once
-    /// `is_over`, nobody waits for it. Also the CPU time that it took.
+    /// Compresses `pages`, 64 at most, one after the other into `out`. It may take long; once `is_over`, nobody waits for it.
     ///
     /// # Errors
     /// It is of no use any more.
@@ -49,7 +51,7 @@ pub trait Compress: Send {
         effort: Effort,
         out: &mut [u8],
         is_over: &dyn Fn() -> bool,
-    ) -> io::Result<(Option<Compressed>, Duration)>;
+    ) -> io::Result<Done>;
 }
 
 /// How a packer gets whoever compresses for it, when there is something to do. None: nobody can be had, which is said
@@ -287,7 +289,7 @@ mod tests {
             _effort: Effort,
             _out: &mut [u8],
             is_over: &dyn Fn() -> bool,
-        ) -> io::Result<(Option<Compressed>, Duration)> {
+        ) -> io::Result<Done> {
             while self.0.hangs.load(SeqCst) && !is_over() {
                 thread::sleep(LOOK);
             }

@@ -66,8 +66,8 @@ impl Queue {
         state.waiting.is_empty() && !state.handing_on && !state.closed
     }
 
-    /// Waits for the first in it, and tells how many bytes it may become, and whether that takes a while. What was taken
-    /// before was handed on.
+    /// Waits for the first in it, and gives how many bytes it may become, and the job if it is one. What was taken before was
+    /// handed on.
     pub(crate) fn wait(&self) -> (usize, Option<Arc<Job>>) {
         let mut state = self.state.lock();
         state.handing_on = false;

@@ -137,15 +137,12 @@ impl<'i, 'a> MainChannel<'i, 'a> {
             return Err(stop);
         }
         // What is left out of the stream must not be what an entry without a name refers to.
-        let (of, named, begins) = match (&self.direct, self.placed(block)) {
-            (_, Some(number)) => (RunOf::Placed(number), false, false),
-            (Some(_), None) => (RunOf::Entries(block as u16), true, false),
-            (None, None) => (RunOf::Entries(block as u16), named, named),
+        let (of, named) = match (&self.direct, self.placed(block)) {
+            (_, Some(number)) => (RunOf::Placed(number), false),
+            (Some(_), None) => (RunOf::Entries(block as u16), true),
+            (None, None) => (RunOf::Entries(block as u16), named),
         };
-        if begins || !self.run.takes(of, version) {
-            self.end_run()?;
-        }
-        self.run.add(of, version, offset, named);
+        self.run_on(of, version, offset, named)?;
         self.run.content.extend_from_slice(&self.intake.tap.buffered()[..PAGE_BYTES]);
         self.intake.tap.consume(PAGE_BYTES);
         Ok(())
@@ -153,12 +150,7 @@ impl<'i, 'a> MainChannel<'i, 'a> {
 
     fn zero(&mut self, block: usize, offset: u64, version: u32, head: &[u8]) -> Result<(), Stop> {
         if let Some(number) = self.placed(block) {
-            let of = RunOf::Zeros(number);
-            if !self.run.takes(of, version) {
-                self.end_run()?;
-            }
-            self.run.add(of, version, offset, false);
-            return Ok(());
+            return self.run_on(RunOf::Zeros(number), version, offset, false);
         }
         self.intake.source.counts.zeros(1);
         self.end_run()?;
@@ -189,6 +181,17 @@ impl<'i, 'a> MainChannel<'i, 'a> {
     /// The number of a block whose pages the target's agent writes.
     fn placed(&self, block: usize) -> Option<u16> {
         self.direct.as_ref()?.number(&self.parser.blocks()[block].name)
+    }
+
+    /// Adds a page to the run, or begins the next one with it. One that QEMU gave with its block's name begins one, so that the
+    /// name is given again.
+    fn run_on(&mut self, of: RunOf, version: u32, offset: u64, named: bool) -> Result<(), Stop> {
+        let begins = named && self.direct.is_none();
+        if begins || !self.run.takes(of, version) {
+            self.end_run()?;
+        }
+        self.run.add(of, version, offset, named);
+        Ok(())
     }
 
     fn end_run(&mut self) -> Result<(), Stop> {
