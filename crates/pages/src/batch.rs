@@ -1,6 +1,8 @@
 //! Pages that travel together.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+
+use crate::delta::DeltaHead;
 
 /// Bytes in a page. Guests with others are moved without looking into their stream.
 pub const PAGE_BYTES: usize = 4096;
@@ -58,6 +60,8 @@ pub enum Kind {
     Packed = 1,
     /// As it is.
     Stored = 2,
+    /// As what changed of it.
+    Delta = 3,
 }
 
 impl Kind {
@@ -98,10 +102,15 @@ impl Form {
 pub struct Batch {
     /// What becomes of them.
     pub form: Form,
-    /// Whether each is zero ([`Kind::Zero`]), or has something in it ([`Kind::Stored`]).
+    /// Whether each is zero ([`Kind::Zero`]), has something in it ([`Kind::Stored`]), or is said as what changed
+    /// ([`Kind::Delta`]).
     pub kinds: Vec<Kind>,
-    /// All pages, one after the other. Empty if all are zero.
+    /// All pages, one after the other. Empty if none is said whole.
     pub content: Bytes,
+    /// Its deltas, in order …
+    pub deltas: Vec<DeltaHead>,
+    /// … and their bytes, one after the other.
+    pub changes: Bytes,
 }
 
 impl Batch {
@@ -113,8 +122,32 @@ impl Batch {
         let pages = content.chunks_exact(PAGE_BYTES);
         assert!(pages.remainder().is_empty() && (1..=BATCH_PAGES_MAX).contains(&pages.len()));
         let kinds: Vec<Kind> = pages.map(|page| if is_zero(page) { Kind::Zero } else { Kind::Stored }).collect();
-        let all_zero = kinds.iter().all(|kind| *kind == Kind::Zero);
-        Batch { form, kinds, content: if all_zero { Bytes::new() } else { content } }
+        let none = Kind::Stored.count(&kinds) == 0;
+        let content = if none { Bytes::new() } else { content };
+        Batch { form, kinds, content, deltas: Vec::new(), changes: Bytes::new() }
+    }
+
+    /// With pages said as what changed of them, where that is known; as many as it has pages, or none.
+    pub fn with_deltas(mut self, deltas: Vec<Option<DeltaHead>>) -> Batch {
+        let mut changes = BytesMut::new();
+        for (nth, head) in deltas.into_iter().enumerate() {
+            let Some(head) = head else { continue };
+            if let Some(page) = self.page(nth) {
+                head.gather(page, &mut changes);
+            }
+            self.kinds[nth] = Kind::Delta;
+            self.deltas.push(head);
+        }
+        self.changes = changes.freeze();
+        if Kind::Stored.count(&self.kinds) == 0 {
+            self.content = Bytes::new();
+        }
+        self
+    }
+
+    /// Bytes of what is in it, as it is.
+    pub fn bytes(&self) -> usize {
+        Kind::Stored.count(&self.kinds) * PAGE_BYTES + self.changes.len()
     }
 
     /// Of pages that are known to be zero, for the agent to write.
@@ -124,12 +157,13 @@ impl Batch {
     pub fn zeros(place: Place) -> Batch {
         let pages = place.pages().count();
         assert!((1..=BATCH_PAGES_MAX).contains(&pages));
-        Batch { form: Form::Direct(place), kinds: vec![Kind::Zero; pages], content: Bytes::new() }
+        let kinds = vec![Kind::Zero; pages];
+        Batch { form: Form::Direct(place), kinds, content: Bytes::new(), deltas: Vec::new(), changes: Bytes::new() }
     }
 
-    /// The content of its nth page; none: zeros.
+    /// The content of its nth page; none: zeros, or not said whole.
     pub fn page(&self, nth: usize) -> Option<&[u8]> {
-        (self.kinds[nth] != Kind::Zero).then(|| &self.content[nth * PAGE_BYTES..][..PAGE_BYTES])
+        (self.kinds[nth] == Kind::Stored).then(|| &self.content[nth * PAGE_BYTES..][..PAGE_BYTES])
     }
 }
 

@@ -8,16 +8,24 @@ use crate::batch::PAGE_BYTES;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PageCounts {
-    /// Pages that were sent, over all rounds: zero, packed or stored.
+    /// Pages that were sent, over all rounds: zero, packed, stored, unchanged or as deltas.
     pub pages: u64,
     /// Of these, pages of zeros: next to nothing on the wire.
     pub zero_pages: u64,
     /// Pages that were compressed …
     pub packed_pages: u64,
-    /// … to so many bytes.
+    /// … to so many bytes, with the deltas that were.
     pub packed_bytes: u64,
     /// Pages that went as they are.
     pub stored_pages: u64,
+    /// Pages that the guest had written to and that hold what the target has: next to nothing on the wire.
+    pub unchanged_pages: u64,
+    /// Pages of which only what had changed went …
+    pub delta_pages: u64,
+    /// … and so many bytes of that as they are, with what says where they belong …
+    pub delta_bytes: u64,
+    /// … and so many that were compressed, before they were.
+    pub packed_delta_bytes: u64,
     /// Pages sent again since the target's copy differed.
     pub repaired_pages: u64,
     /// Bytes that are no pages: headers, devices' state.
@@ -46,7 +54,17 @@ impl PageCounts {
 
     /// Bytes that were compressed, before they were.
     pub fn unpacked_bytes(&self) -> u64 {
-        bytes(self.packed_pages)
+        bytes(self.packed_pages).saturating_add(self.packed_delta_bytes)
+    }
+
+    /// Bytes of pages that went as deltas.
+    pub fn changed_bytes(&self) -> u64 {
+        bytes(self.delta_pages)
+    }
+
+    /// Bytes of pages that were unchanged.
+    pub fn unchanged_bytes(&self) -> u64 {
+        bytes(self.unchanged_pages)
     }
 
     /// Bytes that went as they are.
@@ -71,7 +89,8 @@ impl PageCounts {
 
     /// Bytes that pages and the rest took on the wire, but for framing and encryption.
     pub fn wire_bytes(&self) -> u64 {
-        self.packed_bytes.saturating_add(self.stored_bytes()).saturating_add(self.other_bytes)
+        let of_pages = self.packed_bytes.saturating_add(self.stored_bytes()).saturating_add(self.delta_bytes);
+        of_pages.saturating_add(self.other_bytes)
     }
 
     /// The same for each byte of the guest; none: no page was sent yet.
@@ -95,18 +114,24 @@ mod tests {
         let no_page = PageCounts { other_bytes: 11_457, ..none };
         assert_eq!((no_page.wire_bytes(), no_page.wire_per_guest_byte()), (11_457, None));
         let counts = PageCounts {
-            pages: 10,
+            pages: 15,
             zero_pages: 2,
             packed_pages: 5,
             packed_bytes: 4096,
             stored_pages: 3,
+            unchanged_pages: 1,
+            delta_pages: 4,
+            delta_bytes: 2048,
             other_bytes: 1024,
             ..none
         };
-        let kinds = [counts.zero_bytes(), counts.unpacked_bytes(), counts.stored_bytes()];
-        assert_eq!(kinds.iter().sum::<u64>(), counts.guest_bytes());
-        assert_eq!((counts.wire_bytes(), counts.ratio()), (4 * 4096 + 1024, Some(5.0)));
-        assert_eq!(counts.wire_per_guest_byte(), Some(0.425));
+        let whole = [counts.zero_bytes(), counts.unpacked_bytes(), counts.stored_bytes()];
+        let kinds = whole.iter().chain(&[counts.unchanged_bytes(), counts.changed_bytes()]).sum::<u64>();
+        assert_eq!(kinds, counts.guest_bytes());
+        assert_eq!((counts.wire_bytes(), counts.ratio()), (4 * 4096 + 3072, Some(5.0)));
+        assert_eq!(counts.wire_per_guest_byte(), Some(0.31666666666666665));
+        let deltas = PageCounts { packed_delta_bytes: 4096, ..counts };
+        assert_eq!(deltas.ratio(), Some(6.0), "packed together");
         // Whatever another agent says.
         let most = PageCounts { pages: u64::MAX, stored_pages: u64::MAX, packed_bytes: u64::MAX, ..none };
         assert_eq!((most.guest_bytes(), most.wire_bytes()), (u64::MAX, u64::MAX));

@@ -1,20 +1,25 @@
 //! Which version of each page is the latest, and whether both ends hold the same.
 //!
 //! A page's **version** is the number of barriers before it on its own channel: QEMU sends a page at most once between two
-//! barriers, so of two records of a page the one with the higher version is the newer, whichever arrives first. Each
-//! version of a page has a **mark**: a MAC (AEGIS-128X2, draft-irtf-cfrg-aegis-aead) over its content, block, number and
-//! version, under a key that is drawn for each migration. The sum of the marks of a region's pages is the region's
-//! **digest** (a multiset hash: Clarke et al., "Incremental Multiset Hash Functions", ASIACRYPT 2003). Where both ends
-//! have the same digests, the target holds the latest version of every page, where it belongs.
+//! barriers, so of two records of a page the one with the higher version is the newer, whichever arrives first. What a page
+//! holds has a **mark**: a MAC (AEGIS-128X2, draft-irtf-cfrg-aegis-aead) over its content, block and number, under a key
+//! that is drawn for each migration. The sum of the marks of a region's pages is the region's **digest** (a multiset hash:
+//! Clarke et al., "Incremental Multiset Hash Functions", ASIACRYPT 2003). Where both ends have the same digests, the target
+//! holds what the source sent last of every page, where it belongs.
 //!
-//! Costs 20 bytes for a page of 4096 (0.5 %), of regions with any page but untouched zeros.
+//! A source that is to send [deltas](crate::delta) keeps hashes of the parts of pages, too, as far as it may.
+//!
+//! Costs 20 bytes for a page of 4096 (0.5 %), of regions with any page but untouched zeros; with hashes 148 (3.6 %).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use aegis::aegis128x2::Aegis128X2Mac;
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::delta::{self, DeltaHead, PARTS, Sketch};
 
 /// Pages of a region: 2 MiB.
 pub const REGION_PAGES: usize = 512;
@@ -82,11 +87,44 @@ impl Entry {
 pub struct Region {
     entries: Box<[Entry; REGION_PAGES]>,
     digest: Digest,
+    sketches: Option<Box<Sketches>>,
+    /// Pages that do not hold what is known of them: see [`Self::owe`].
+    owed: BTreeSet<u16>,
+}
+
+/// The hashes of the parts of a region's pages.
+struct Sketches {
+    of: [Sketch; REGION_PAGES],
+    /// One bit for each page: they are of its latest version.
+    known: [u64; REGION_PAGES / 64],
+}
+
+/// What the hashes of a region take.
+const SKETCHES_BYTES: u64 = size_of::<Sketches>() as u64;
+
+impl Sketches {
+    fn new() -> Box<Sketches> {
+        Box::new(Sketches { of: [[0; PARTS]; REGION_PAGES], known: [0; REGION_PAGES / 64] })
+    }
+
+    fn get(&self, nth: usize) -> Option<&Sketch> {
+        (self.known[nth / 64] >> (nth % 64) & 1 == 1).then(|| &self.of[nth])
+    }
+
+    fn set(&mut self, nth: usize, sketch: Sketch) {
+        self.of[nth] = sketch;
+        self.known[nth / 64] |= 1 << (nth % 64);
+    }
+
+    fn forget(&mut self, nth: usize) {
+        self.known[nth / 64] &= !(1 << (nth % 64));
+    }
 }
 
 impl Region {
     fn new() -> Region {
-        Region { entries: Box::new([Entry::default(); REGION_PAGES]), digest: Digest::default() }
+        let entries = Box::new([Entry::default(); REGION_PAGES]);
+        Region { entries, digest: Digest::default(), sketches: None, owed: BTreeSet::new() }
     }
 
     /// Whether a record of `version` of the nth page is newer than what is known.
@@ -112,6 +150,21 @@ impl Region {
         entry.version = version + 1;
         entry.set_mark(mark);
         self.digest.add(mark);
+        self.owed.remove(&(nth as u16));
+        if let Some(sketches) = &mut self.sketches {
+            sketches.forget(nth);
+        }
+    }
+
+    /// The nth page should be this now, and is not: it has to be sent whole.
+    pub fn owe(&mut self, nth: usize, version: u32, mark: u128) {
+        self.set(nth, version, mark);
+        self.owed.insert(nth as u16);
+    }
+
+    /// Whether the nth page is not what it should be.
+    pub fn is_owed(&self, nth: usize) -> bool {
+        self.owed.contains(&(nth as u16))
     }
 
     /// The version of the nth page, if it has had a record.
@@ -129,6 +182,24 @@ impl Region {
 pub struct Ledger {
     mac: Aegis128X2Mac<16>,
     blocks: Vec<Block>,
+    deltas: Option<Deltas>,
+}
+
+/// What deltas are made with.
+struct Deltas {
+    /// Of the hashes.
+    seed: u64,
+    /// Bytes that hashes may still take.
+    left: AtomicU64,
+    /// They may take as much as all pages need: there is no need to see first which are written again.
+    all: bool,
+}
+
+impl Deltas {
+    /// Takes memory for the hashes of one more region.
+    fn take(&self) -> bool {
+        self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(SKETCHES_BYTES)).is_ok()
+    }
 }
 
 struct Block {
@@ -146,20 +217,35 @@ impl Ledger {
             pages,
             regions: (0..pages.div_ceil(REGION_PAGES as u32)).map(|_| Mutex::default()).collect(),
         };
-        Ledger { mac: Aegis128X2Mac::new(key), blocks: blocks.into_iter().map(block).collect() }
+        let blocks = blocks.into_iter().map(block).collect();
+        Ledger { mac: Aegis128X2Mac::new(key), blocks, deltas: None }
     }
 
-    /// The mark of a version of a page; none: zeros.
-    pub fn mark(&self, block: u16, page: u32, version: u32, content: Option<&[u8]>) -> u128 {
+    /// With deltas, for which hashes may take so many bytes.
+    pub fn with_deltas(mut self, bytes_max: u64) -> Ledger {
+        let regions: usize = self.blocks.iter().map(|block| block.regions.len()).sum();
+        let all = bytes_max >= regions as u64 * SKETCHES_BYTES;
+        self.deltas = Some(Deltas { seed: self.drawn(u32::MAX) as u64, left: AtomicU64::new(bytes_max), all });
+        self
+    }
+
+    /// The mark of what a page holds; none: zeros.
+    pub fn mark(&self, block: u16, page: u32, content: Option<&[u8]>) -> u128 {
+        self.mac(block, u8::from(content.is_some()), page, content.unwrap_or_default())
+    }
+
+    /// A number as random as the key.
+    pub fn drawn(&self, nth: u32) -> u128 {
+        self.mac(0, 2, nth, &[])
+    }
+
+    fn mac(&self, block: u16, kind: u8, number: u32, content: &[u8]) -> u128 {
         let mut mac = self.mac.clone();
-        if let Some(content) = content {
-            mac.update(content);
-        }
+        mac.update(content);
         let mut label = [0; 16];
         label[..2].copy_from_slice(&block.to_le_bytes());
-        label[2] = u8::from(content.is_some());
-        label[4..8].copy_from_slice(&page.to_le_bytes());
-        label[8..12].copy_from_slice(&version.to_le_bytes());
+        label[2] = kind;
+        label[4..8].copy_from_slice(&number.to_le_bytes());
         mac.update(&label);
         u128::from_le_bytes(mac.finalize())
     }
@@ -176,7 +262,7 @@ impl Ledger {
         Ok(RegionGuard(region))
     }
 
-    /// Notes pages that are sent, with their contents; older ones than are known are passed over.
+    /// Notes pages that are sent whole, with their contents; older ones than are known are passed over.
     ///
     /// # Errors
     /// There is no such page.
@@ -185,6 +271,69 @@ impl Ledger {
         block: u16,
         version: u32,
         pages: impl IntoIterator<Item = (u32, Option<&'a [u8]>)>,
+    ) -> Result<(), LedgerError> {
+        self.each(block, pages, |region, nth, page, content| {
+            if region.is_newer(nth, version) {
+                region.set(nth, version, self.mark(block, page, content));
+            }
+        })
+    }
+
+    /// The same, and what of each page the target needs, if that is not the whole page; nothing at all of any without
+    /// [`Self::with_deltas`]. `ahead`: there is time to hash pages that are sent for the first time, which may be sent again.
+    ///
+    /// # Errors
+    /// There is no such page.
+    pub fn note_changes<'a>(
+        &self,
+        block: u16,
+        version: u32,
+        pages: impl IntoIterator<Item = (u32, Option<&'a [u8]>)>,
+        ahead: bool,
+    ) -> Result<Vec<Option<DeltaHead>>, LedgerError> {
+        let Some(deltas) = &self.deltas else {
+            return self.note(block, version, pages).map(|()| Vec::new());
+        };
+        let mut heads = Vec::new();
+        self.each(block, pages, |region, nth, page, content| {
+            // One that is not sent could be taken for the base of a delta.
+            if !region.is_newer(nth, version) {
+                return heads.push(Some(DeltaHead::done(version)));
+            }
+            let mark = self.mark(block, page, content);
+            let base = region.version(nth);
+            let mut changed = base.filter(|_| region.mark(nth) == mark).map(|_| 0);
+            let mut sketch = None;
+            if let Some(content) = content
+                && changed.is_none()
+                && (base.is_some() || (ahead && deltas.all))
+            {
+                let now = delta::sketch(content, deltas.seed);
+                let known = region.sketches.as_ref().and_then(|sketches| sketches.get(nth));
+                changed = known.map(|before| delta::changed(before, &now));
+                sketch = Some(now);
+            } else if changed.is_some() {
+                sketch = region.sketches.as_ref().and_then(|sketches| sketches.get(nth)).copied();
+            }
+            region.set(nth, version, mark);
+            if sketch.is_some() && region.sketches.is_none() && deltas.take() {
+                region.sketches = Some(Sketches::new());
+            }
+            if let (Some(sketches), Some(sketch)) = (&mut region.sketches, sketch) {
+                sketches.set(nth, sketch);
+            }
+            let head = base.zip(changed).map(|(base, changed)| DeltaHead { base, mark, changed });
+            heads.push(head.filter(|head| content.is_some() && head.is_valid()));
+        })?;
+        Ok(heads)
+    }
+
+    /// Does something with each of the pages, one region locked at a time.
+    fn each<'a>(
+        &self,
+        block: u16,
+        pages: impl IntoIterator<Item = (u32, Option<&'a [u8]>)>,
+        mut work: impl FnMut(&mut Region, usize, u32, Option<&'a [u8]>),
     ) -> Result<(), LedgerError> {
         let mut locked: Option<(RegionId, RegionGuard<'_>)> = None;
         for (page, content) in pages {
@@ -198,11 +347,14 @@ impl Ledger {
             if page >= self.pages(block) {
                 return Err(LedgerError::NoPage { block, page });
             }
-            if region.is_newer(nth, version) {
-                region.set(nth, version, self.mark(block, page, version, content));
-            }
+            work(region, nth, page, content);
         }
         Ok(())
+    }
+
+    /// The regions with pages that are not what is known of them.
+    pub fn owed(&self) -> BTreeSet<RegionId> {
+        self.known().filter(|(_, region)| !region.owed.is_empty()).map(|(id, _)| id).collect()
     }
 
     /// Pages of a block.
@@ -212,26 +364,24 @@ impl Ledger {
 
     /// The digests of all regions of which anything is known.
     pub fn digests(&self) -> BTreeMap<RegionId, Digest> {
-        let mut digests = BTreeMap::new();
-        for (block, of) in self.blocks.iter().enumerate() {
-            for (region, entries) in of.regions.iter().enumerate() {
-                if let Some(region_of) = &*entries.lock() {
-                    digests.insert(RegionId { block: block as u16, region: region as u32 }, region_of.digest());
-                }
-            }
-        }
-        digests
+        self.known().map(|(id, region)| (id, region.digest())).collect()
     }
 
     /// The digest of it all.
     pub fn digest(&self) -> Digest {
         let mut sum = Digest::default();
-        for entries in self.blocks.iter().flat_map(|block| &block.regions) {
-            if let Some(region) = &*entries.lock() {
-                sum.add(region.digest().0);
-            }
-        }
+        self.known().for_each(|(_, region)| sum.add(region.digest().0));
         sum
+    }
+
+    /// The regions of which anything is known, each locked while it is looked at.
+    fn known(&self) -> impl Iterator<Item = (RegionId, RegionGuard<'_>)> {
+        self.blocks.iter().zip(0u16..).flat_map(|(of, block)| {
+            of.regions.iter().zip(0u32..).filter_map(move |(entries, region)| {
+                let guard = entries.lock();
+                guard.is_some().then(|| (RegionId { block, region }, RegionGuard(guard)))
+            })
+        })
     }
 }
 
@@ -277,7 +427,7 @@ mod tests {
     #[test]
     fn of_one_version_the_first_is_kept() {
         let ledger = ledger();
-        let mark = |page: u8| ledger.mark(0, 7, 1, Some(&[page; 4096]));
+        let mark = |page: u8| ledger.mark(0, 7, Some(&[page; 4096]));
         for page in [1, 1, 2] {
             ledger.note(0, 1, [(7, Some(&[page; 4096][..]))]).unwrap();
             assert_eq!(ledger.digest(), Digest(mark(1)));
@@ -286,14 +436,18 @@ mod tests {
         assert_eq!(ledger.digest(), Digest(mark(1)));
     }
 
+    /// One content of a page for each number; 0: zeros.
+    fn content(fill: u8) -> Option<[u8; 4096]> {
+        (fill > 0).then(|| std::array::from_fn(|at| if at / 1000 == usize::from(fill) { fill } else { 9 }))
+    }
+
     proptest! {
         /// Whatever the order of arrival, the same digest; and a different one for anything else.
         #[test]
         fn the_latest_versions_make_the_digest(
-            mut notes in proptest::collection::btree_map((0u16..2, 0u32..3, 0u32..4), 0u8..3, 1..40),
+            notes in proptest::collection::btree_map((0u16..2, 0u32..3, 0u32..4), 0u8..3, 1..40),
             seed: u64,
         ) {
-            let content = |fill: u8| (fill > 0).then_some([fill; 64]);
             let sum = |notes: &[((u16, u32, u32), u8)]| {
                 let ledger = ledger();
                 for ((block, page, version), fill) in notes {
@@ -307,12 +461,76 @@ mod tests {
             prop_assert_eq!(sum(&in_order), sum(&shuffled));
 
             // The latest of the last page is different, or lost.
-            let (&(block, page, version), &fill) = notes.last_key_value().unwrap();
-            let others: Vec<_> = in_order[..in_order.len() - 1].to_vec();
-            prop_assert_ne!(sum(&in_order).0, sum(&others).0);
-            notes.insert((block, page, version), fill + 1);
-            let changed: Vec<_> = notes.into_iter().collect();
+            let ((block, page, _), fill) = *in_order.last().unwrap();
+            let (others, last) = in_order.split_at(in_order.len() - 1);
+            let before = others.last().filter(|((b, p, _), _)| (*b, *p) == (block, page)).map(|(_, fill)| *fill);
+            prop_assert_eq!(sum(&in_order).0 == sum(others).0, before == Some(fill));
+            let changed = [others, &[(last[0].0, fill + 1)]].concat();
             prop_assert_ne!(sum(&in_order).0, sum(&changed).0);
         }
+
+        /// Deltas on what was said before make the page, whatever may be kept and whenever there is time for it.
+        #[test]
+        fn deltas_on_what_was_said_make_the_page(
+            notes in proptest::collection::vec((0u32..700, 0u32..6, 0u8..4, any::<bool>()), 1..60),
+            memory in 0u64..4,
+        ) {
+            let ledger = ledger().with_deltas(memory * SKETCHES_BYTES);
+            let mut said: BTreeMap<u32, (u32, Vec<u8>)> = BTreeMap::new();
+            for (page, version, fill, ahead) in notes {
+                let content = content(fill);
+                let content = content.as_ref().map(|content| &content[..]);
+                let heads = ledger.note_changes(0, version, [(page, content)], ahead).unwrap();
+                let before = said.get(&page);
+                let whole = content.map_or(vec![0; 4096], <[u8]>::to_vec);
+                if before.is_some_and(|(known, _)| *known >= version) {
+                    prop_assert_eq!(&heads, &[Some(DeltaHead::done(version))]);
+                    continue;
+                }
+                let is_same = before.is_some_and(|(_, before)| *before == whole);
+                prop_assert_eq!(heads[0].is_some_and(|head| head.changed == 0), is_same && fill > 0);
+                if let (Some(head), Some((base, before))) = (heads[0], before) {
+                    prop_assert_eq!((head.base, head.mark), (*base, ledger.mark(0, page, content)));
+                    let (mut made, mut parts) = (before.clone(), bytes::BytesMut::new());
+                    head.gather(&whole, &mut parts);
+                    head.apply(&parts.freeze(), &mut made);
+                    prop_assert!(made == whole);
+                } else {
+                    prop_assert!(heads[0].is_none());
+                }
+                said.insert(page, (version, whole));
+            }
+        }
+    }
+
+    #[test]
+    fn hashes_take_no_more_than_they_may() {
+        let page = content(1);
+        let rewritten = |memory: u64| {
+            let ledger = Ledger::new(&[7; 16], [4 * REGION_PAGES as u32]).with_deltas(memory);
+            let deltas = |version: u32, fill: u8| {
+                let page = content(fill).or(page);
+                let each = (0..4).map(|region| (region * REGION_PAGES as u32, page.as_ref().map(|page| &page[..])));
+                ledger.note_changes(0, version, each, true).unwrap().iter().flatten().count()
+            };
+            (deltas(0, 1), deltas(1, 2), deltas(2, 3), deltas(3, 3))
+        };
+        assert_eq!(rewritten(0), (0, 0, 0, 4), "what is the same is known by its mark");
+        assert_eq!(rewritten(2 * SKETCHES_BYTES), (0, 0, 2, 4), "hashes of what was written again");
+        assert_eq!(rewritten(4 * SKETCHES_BYTES), (0, 4, 4, 4));
+        assert!(SKETCHES_BYTES as f64 / (REGION_PAGES * 4096) as f64 <= 0.0313);
+    }
+
+    #[test]
+    fn a_page_that_is_owed_is_so_until_it_is_there() {
+        let ledger = ledger();
+        let page = content(1).unwrap();
+        ledger.region(0, 600).unwrap().owe(88, 3, 7);
+        let (id, nth) = RegionId::of(0, 600);
+        assert_eq!((ledger.owed(), ledger.digest()), (BTreeSet::from([id]), Digest(7)));
+        ledger.note(0, 3, [(600, Some(&page[..]))]).unwrap();
+        assert!(ledger.region(0, 600).unwrap().is_owed(nth), "that is no newer one");
+        ledger.note(0, 4, [(600, Some(&page[..]))]).unwrap();
+        assert!(ledger.owed().is_empty());
     }
 }

@@ -8,6 +8,7 @@
 //! | module | decides |
 //! |---|---|
 //! | [`record`] | the bytes between the agents |
+//! | [`delta`] | what changed of a page |
 //! | [`packing`] | what a batch costs on the wire: zero, packed, or as it is |
 //! | [`pace`] | how much effort packing is worth just now |
 //! | [`ledger`] | which version of a page is the latest, and whether both ends hold the same |
@@ -19,6 +20,7 @@
 
 mod batch;
 mod counts;
+pub mod delta;
 pub mod ledger;
 pub mod pace;
 pub mod packing;

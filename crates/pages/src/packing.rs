@@ -100,23 +100,42 @@ fn is_dense(page: &[u8]) -> bool {
     seen.iter().map(|seen| u32::from(*seen)).sum::<u32>() > DENSE_VALUES
 }
 
-/// How the pages of a batch travel if those that do not look incompressible are packed. None: all look so.
-pub fn sift(batch: &Batch) -> Option<Vec<Kind>> {
+/// What of a batch is to be packed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sifted {
+    /// How each page travels then.
+    pub kinds: Vec<Kind>,
+    /// The bytes of its deltas are packed, too, after the pages.
+    pub changes: bool,
+}
+
+impl Sifted {
+    /// What is to be packed, in the buffers in which it is.
+    pub fn parts(&self, batch: &Batch) -> Vec<Bytes> {
+        let mut parts = parts(batch, &self.kinds, Kind::Packed);
+        parts.extend(self.changes.then(|| batch.changes.clone()));
+        parts
+    }
+}
+
+/// What of a batch does not look incompressible. None: all does. Deltas are looked at if they are a page at least.
+pub fn sift(batch: &Batch) -> Option<Sifted> {
     let mut kinds = batch.kinds.clone();
     for (nth, kind) in kinds.iter_mut().enumerate() {
         if batch.page(nth).is_some_and(|page| !is_dense(page)) {
             *kind = Kind::Packed;
         }
     }
-    kinds.contains(&Kind::Packed).then_some(kinds)
+    let changes = batch.changes.get(..PAGE_BYTES).is_some_and(|first| !is_dense(first));
+    (changes || kinds.contains(&Kind::Packed)).then_some(Sifted { kinds, changes })
 }
 
 /// A batch made small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packed {
-    /// How each page travels.
-    pub kinds: Vec<Kind>,
-    /// Those that are packed.
+    /// What was packed.
+    pub sifted: Sifted,
+    /// How, and what it takes.
     pub compressed: Compressed,
 }
 
@@ -187,20 +206,20 @@ impl Unpacker {
         Ok(Unpacker { zstd: Decompressor::new()?, pages: vec![0; BATCH_BYTES_MAX] })
     }
 
-    /// The packed pages of a batch, one after the other.
+    /// What is packed of a batch, so many bytes.
     ///
     /// # Errors
-    /// They are damaged, or not as many as should be.
-    pub fn unpack(&mut self, packing: Packing, pages: usize, data: &[u8]) -> Result<&[u8], UnpackError> {
+    /// It is damaged, or not as much as should be.
+    pub fn unpack(&mut self, packing: Packing, bytes: usize, data: &[u8]) -> Result<&[u8], UnpackError> {
         let failed = |error: String| UnpackError(error);
-        let out = self.pages.get_mut(..pages * PAGE_BYTES).ok_or_else(|| failed(format!("{pages} are too many")))?;
+        let out = self.pages.get_mut(..bytes).ok_or_else(|| failed(format!("{bytes} bytes are too many")))?;
         let len = match packing {
             Packing::None => 0,
             Packing::Lz4 => lz4_flex::block::decompress_into(data, out).map_err(|error| failed(error.to_string()))?,
             Packing::Zstd => self.zstd.decompress_to_buffer(data, out).map_err(|error| failed(error.to_string()))?,
         };
         if len != out.len() {
-            return Err(failed(format!("{len} bytes for {pages} pages")));
+            return Err(failed(format!("{len} bytes instead of {bytes}")));
         }
         Ok(out)
     }
@@ -252,7 +271,7 @@ mod tests {
         for step in (0..=Effort::MOST.step()).rev().chain([Effort::MOST.step()]) {
             let packed = packer.pack(&pages, Effort::nth(step), &mut out).unwrap();
             assert!(packed.len < pages.len() / 4, "{step}: {}", packed.len);
-            assert!(unpacker.unpack(packed.packing, BATCH_PAGES_MAX, &out[..packed.len]).unwrap() == pages, "{step}");
+            assert!(unpacker.unpack(packed.packing, BATCH_BYTES_MAX, &out[..packed.len]).unwrap() == pages, "{step}");
         }
     }
 
@@ -262,13 +281,12 @@ mod tests {
             let content: Vec<u8> = pages.iter().flat_map(|(kind, seed)| page_of(*kind, *seed)).collect();
             let batch = Batch::new(Form::Content, content.clone().into());
             let mut out = vec![0; Packer::OUT_BYTES];
-            let kinds = sift(&batch);
-            let pages_of = |kinds: &Vec<Kind>| parts(&batch, kinds, Kind::Packed).concat();
-            let packed = kinds.as_ref().and_then(|kinds| {
-                Packer::new().unwrap().pack(&pages_of(kinds), Effort::nth(step), &mut out)
+            let sifted = sift(&batch);
+            let packed = sifted.as_ref().and_then(|sifted| {
+                Packer::new().unwrap().pack(&sifted.parts(&batch).concat(), Effort::nth(step), &mut out)
             });
-            let (kinds, packing, len) = match (kinds, packed) {
-                (Some(kinds), Some(packed)) => (kinds, packed.packing, packed.len),
+            let (kinds, packing, len) = match (sifted, packed) {
+                (Some(sifted), Some(packed)) => (sifted.kinds, packed.packing, packed.len),
                 _ => (batch.kinds.clone(), Packing::None, 0),
             };
             for ((kind, _), travels) in pages.iter().zip(&kinds) {
@@ -277,7 +295,7 @@ mod tests {
             }
             let mut unpacker = Unpacker::new().unwrap();
             let count = Kind::Packed.count(&kinds);
-            let unpacked = if count > 0 { unpacker.unpack(packing, count, &out[..len]).unwrap().to_vec() } else { vec![] };
+            let unpacked = if count > 0 { unpacker.unpack(packing, count * PAGE_BYTES, &out[..len]).unwrap().to_vec() } else { vec![] };
             let plain: Vec<u8> = parts(&batch, &kinds, Kind::Stored).concat();
             let (mut unpacked, mut plain) = (unpacked.chunks(PAGE_BYTES), plain.chunks(PAGE_BYTES));
             let zero = vec![0; PAGE_BYTES];
@@ -285,15 +303,16 @@ mod tests {
                 Kind::Zero => &zero[..],
                 Kind::Packed => unpacked.next().unwrap(),
                 Kind::Stored => plain.next().unwrap(),
+                Kind::Delta => unreachable!(),
             }).copied().collect();
             prop_assert!(back == content);
         }
 
         #[test]
-        fn damage_is_an_error(data: Vec<u8>, pages in 0usize..=200, packing in 0u8..3) {
+        fn damage_is_an_error(data: Vec<u8>, bytes in 0usize..=200 * PAGE_BYTES, packing in 0u8..3) {
             let packing = [Packing::None, Packing::Lz4, Packing::Zstd][usize::from(packing)];
-            if pages > 0 && data.len() < 16 {
-                prop_assert!(Unpacker::new().unwrap().unpack(packing, pages, &data).is_err());
+            if bytes >= PAGE_BYTES && data.len() < 16 {
+                prop_assert!(Unpacker::new().unwrap().unpack(packing, bytes, &data).is_err());
             }
         }
     }

@@ -3,14 +3,16 @@
 //! | tag | from | what follows |
 //! |---|---|---|
 //! | 1 bytes | both | `be32` length; bytes that this end's QEMU gets as they are |
-//! | 2 batch | source | a head, packed pages, stored pages; see [`BatchHead`] |
+//! | 2 batch | source | a head, what is packed, bytes of deltas, stored pages; see [`BatchHead`] |
 //! | 3 barrier | source | nothing: pages that follow on this stream are of the next version |
 //! | 4 note | both | `be32` length, a [`Note`] |
 //! | 5 opaque | source | everything that follows on the stream is for QEMU as it is |
 //!
 //! A batch's head: `u8` packing in the low half and form in the high half, `be16` block, `u8` pages, `u8` runs, `be32`
 //! packed bytes; of each run `be32` first page, `u8` pages; then the pages' kinds, four bits each, the first in the low
-//! ones. Forms are 0 content (no block, no runs), 1 direct, 2 entries, 3 entries of which the first names its block.
+//! ones; of each delta `be32` base, `be128` mark, `be32` parts that change. Forms are 0 content (no block, no runs), 1
+//! direct, 2 entries, 3 entries of which the first names its block. Packing is that of [`Packing`], and 8 more if the
+//! bytes of deltas are packed after the pages; otherwise they follow what is packed.
 
 use std::collections::VecDeque;
 
@@ -19,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::batch::{BATCH_BYTES_MAX, BATCH_PAGES_MAX, Batch, Form, Kind, PAGE_BYTES, Place, Run};
+use crate::delta::{DELTA_BYTES_MAX, DeltaHead};
 use crate::ledger::{Digest, Key, RegionId};
 use crate::packing::{Packed, Packing, parts};
 
@@ -34,10 +37,15 @@ pub const BYTES_MAX: usize = 256 << 10;
 pub const NOTE_BYTES_MAX: usize = 256 << 10;
 /// Most RAM blocks of a guest: one for each DIMM (256) and device.
 pub const BLOCKS_MAX: usize = 4096;
-/// Longest head of a batch: of 64 single pages.
-const HEAD_BYTES_MAX: usize = 10 + BATCH_PAGES_MAX * 5 + BATCH_PAGES_MAX / 2;
-/// Longest record.
-pub const RECORD_BYTES_MAX: usize = HEAD_BYTES_MAX + BATCH_BYTES_MAX;
+/// Longest head of a batch without deltas: of 64 single pages.
+const PLAIN_HEAD_BYTES_MAX: usize = 10 + BATCH_PAGES_MAX * 5 + BATCH_PAGES_MAX / 2;
+/// What the head of a delta takes.
+pub const DELTA_HEAD_BYTES: usize = 24;
+/// Longest record: of pages that go whole, as a delta and its head are shorter than a page.
+pub const RECORD_BYTES_MAX: usize = PLAIN_HEAD_BYTES_MAX + BATCH_BYTES_MAX;
+const _: () = assert!(DELTA_HEAD_BYTES + DELTA_BYTES_MAX <= PAGE_BYTES);
+/// In the low half of a batch's first byte: the bytes of deltas are packed.
+const CHANGES_PACKED: u8 = 8;
 
 /// A RAM block of a guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,14 +126,33 @@ pub struct BatchHead {
     pub form: Form,
     /// How each page travels.
     pub kinds: Vec<Kind>,
-    /// How packed ones are packed.
+    /// How what is packed is packed.
     pub packing: Packing,
+    /// The heads of its deltas, in order.
+    pub deltas: Vec<DeltaHead>,
+    /// The bytes of its deltas are packed, after the pages that are.
+    pub changes_packed: bool,
 }
 
 impl BatchHead {
     /// How many of its pages travel so.
     pub fn count(&self, kind: Kind) -> usize {
         kind.count(&self.kinds)
+    }
+
+    /// Bytes of its packed pages.
+    pub fn packed_page_bytes(&self) -> usize {
+        self.count(Kind::Packed) * PAGE_BYTES
+    }
+
+    /// Bytes of its deltas.
+    pub fn change_bytes(&self) -> usize {
+        self.deltas.iter().map(DeltaHead::bytes).sum()
+    }
+
+    /// Bytes of what is packed, before it was.
+    pub fn unpacked_bytes(&self) -> usize {
+        self.packed_page_bytes() + if self.changes_packed { self.change_bytes() } else { 0 }
     }
 }
 
@@ -138,9 +165,11 @@ pub enum Record {
     Batch {
         /// Which, and how they travel.
         head: BatchHead,
-        /// Those that are packed.
+        /// What is packed.
         packed: Bytes,
-        /// Those that are as they are, one after the other, cut anywhere.
+        /// The bytes of its deltas, one after the other, if they are not packed.
+        changes: Bytes,
+        /// Pages that are as they are, one after the other, cut anywhere.
         stored: Vec<Bytes>,
     },
     /// The next version begins.
@@ -187,11 +216,13 @@ pub fn note(note: &Note) -> Result<Bytes, RecordError> {
     Ok(record.freeze())
 }
 
-/// A batch, in the buffers in which it is: packed as told, its packed pages in `data`; or as it is.
+/// A batch, in the buffers in which it is: packed as told, what is packed of it in `data`; or as it is.
 pub fn batch(batch: &Batch, packed: Option<(&Packed, Bytes)>) -> Vec<Bytes> {
-    let (kinds, packing, data) = match packed {
-        Some((Packed { kinds, compressed }, data)) => (kinds, compressed.packing, data.slice(..compressed.len)),
-        None => (&batch.kinds, Packing::None, Bytes::new()),
+    let (kinds, changes_packed, packing, data) = match packed {
+        Some((Packed { sifted, compressed }, data)) => {
+            (&sifted.kinds, sifted.changes, compressed.packing, data.slice(..compressed.len))
+        }
+        None => (&batch.kinds, false, Packing::None, Bytes::new()),
     };
     let (form, place) = match &batch.form {
         Form::Content => (0, None),
@@ -199,9 +230,9 @@ pub fn batch(batch: &Batch, packed: Option<(&Packed, Bytes)>) -> Vec<Bytes> {
         Form::Entries { place, named } => (2 + u8::from(*named), Some(place)),
     };
     let runs = place.map_or(&[][..], |place| &place.runs);
-    let mut head = BytesMut::with_capacity(HEAD_BYTES_MAX);
+    let mut head = BytesMut::with_capacity(PLAIN_HEAD_BYTES_MAX + batch.deltas.len() * DELTA_HEAD_BYTES);
     head.put_u8(BATCH);
-    head.put_u8(packing as u8 | form << 4);
+    head.put_u8(packing as u8 | u8::from(changes_packed) * CHANGES_PACKED | form << 4);
     head.put_u16(place.map_or(0, |place| place.block));
     head.put_u8(kinds.len() as u8);
     head.put_u8(runs.len() as u8);
@@ -213,8 +244,14 @@ pub fn batch(batch: &Batch, packed: Option<(&Packed, Bytes)>) -> Vec<Bytes> {
     for pair in kinds.chunks(2) {
         head.put_u8(pair[0] as u8 | pair.get(1).map_or(0, |kind| (*kind as u8) << 4));
     }
+    for delta in &batch.deltas {
+        head.put_u32(delta.base);
+        head.put_u128(delta.mark);
+        head.put_u32(delta.changed);
+    }
     let mut record = vec![head.freeze()];
     record.extend((!data.is_empty()).then_some(data));
+    record.extend((!changes_packed && !batch.changes.is_empty()).then(|| batch.changes.clone()));
     record.extend(parts(batch, kinds, Kind::Stored));
     record
 }
@@ -279,23 +316,25 @@ impl Decoder {
     }
 
     fn next_batch(&mut self, fixed: [u8; 10], packed_bytes: usize) -> Result<Option<Record>, RecordError> {
-        let packing = Packing::numbered(fixed[1] & 15).ok_or(RecordError::Head)?;
+        let packing = Packing::numbered(fixed[1] & (CHANGES_PACKED - 1)).ok_or(RecordError::Head)?;
+        let changes_packed = fixed[1] & CHANGES_PACKED != 0;
         let block = u16::from_be_bytes([fixed[2], fixed[3]]);
         let (pages, runs) = (usize::from(fixed[4]), usize::from(fixed[5]));
         if !(1..=BATCH_PAGES_MAX).contains(&pages) || runs > pages {
             return Err(RecordError::Head);
         }
-        let head_bytes = 10 + runs * 5 + pages.div_ceil(2);
-        let mut head = [0; HEAD_BYTES_MAX];
-        if self.input.peek(&mut head[..head_bytes]) < head_bytes {
+        let plain_bytes = 10 + runs * 5 + pages.div_ceil(2);
+        let mut head = [0; PLAIN_HEAD_BYTES_MAX + BATCH_PAGES_MAX * DELTA_HEAD_BYTES];
+        if self.input.peek(&mut head[..plain_bytes]) < plain_bytes {
             return Ok(None);
         }
-        let mut rest = &head[10..head_bytes];
+        let mut rest = &head[10..plain_bytes];
         let runs: Vec<Run> = (0..runs).map(|_| Run { first: rest.get_u32(), pages: rest.get_u8() }).collect();
         let kind = |nth: usize| match rest[nth / 2] >> (4 * (nth % 2)) & 15 {
             0 => Ok(Kind::Zero),
             1 => Ok(Kind::Packed),
             2 => Ok(Kind::Stored),
+            3 => Ok(Kind::Delta),
             _ => Err(RecordError::Head),
         };
         let kinds = (0..pages).map(kind).collect::<Result<Vec<_>, _>>()?;
@@ -311,19 +350,34 @@ impl Decoder {
             let end = |run: &Run| run.first.checked_add(u32::from(run.pages)).is_some();
             in_runs == pages && place.runs.iter().all(|run| run.pages > 0 && end(run))
         });
-        let head = BatchHead { form, kinds, packing };
-        let is_packed = head.count(Kind::Packed) > 0;
-        if !fits || is_packed != (packing != Packing::None) || is_packed != (packed_bytes > 0) {
+        let deltas = Kind::Delta.count(&kinds);
+        // Only the agent's own pages are changed: QEMU gets whole ones.
+        if !fits || (deltas > 0 && !matches!(form, Form::Direct(_))) {
             return Err(RecordError::Head);
         }
+        let head_bytes = plain_bytes + deltas * DELTA_HEAD_BYTES;
+        if self.input.peek(&mut head[..head_bytes]) < head_bytes {
+            return Ok(None);
+        }
+        let mut rest = &head[plain_bytes..head_bytes];
+        let mut delta = || DeltaHead { base: rest.get_u32(), mark: rest.get_u128(), changed: rest.get_u32() };
+        let deltas: Vec<DeltaHead> = (0..deltas).map(|_| delta()).collect();
+        let head = BatchHead { form, kinds, packing, deltas, changes_packed };
+        let is_packed = head.unpacked_bytes() > 0;
+        let is_sound = is_packed == (packing != Packing::None) && is_packed == (packed_bytes > 0);
+        if !is_sound || !head.deltas.iter().all(DeltaHead::is_valid) || (changes_packed && head.change_bytes() == 0) {
+            return Err(RecordError::Head);
+        }
+        let change_bytes = if changes_packed { 0 } else { head.change_bytes() };
         let stored_bytes = head.count(Kind::Stored) * PAGE_BYTES;
-        if self.input.bytes < head_bytes + packed_bytes + stored_bytes {
+        if self.input.bytes < head_bytes + packed_bytes + change_bytes + stored_bytes {
             return Ok(None);
         }
         self.input.skip(head_bytes);
         let packed = self.input.take(packed_bytes);
+        let changes = self.input.take(change_bytes);
         let stored = self.input.take_pieces(stored_bytes);
-        Ok(Some(Record::Batch { head, packed, stored }))
+        Ok(Some(Record::Batch { head, packed, changes, stored }))
     }
 }
 
@@ -414,20 +468,26 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::packing::{Effort, Packer, sift};
+    use crate::packing::{Effort, Packer, Unpacker, sift};
 
     #[derive(Clone, Debug)]
     enum Said {
         Bytes(Vec<u8>),
-        Batch(u8, Vec<(u32, u8)>, bool),
+        Batch(u8, Vec<(u32, u8, Option<u32>)>, bool),
         Barrier,
         Note(bool),
+    }
+
+    /// Parts that change, of pages said so.
+    fn delta() -> impl Strategy<Value = Option<u32>> {
+        let changed = prop_oneof![Just(0), any::<u32>().prop_map(|changed| changed & 0x00ff_ffff)];
+        prop_oneof![2 => Just(None), 1 => changed.prop_map(Some)]
     }
 
     fn said() -> impl Strategy<Value = Said> {
         prop_oneof![
             proptest::collection::vec(any::<u8>(), 0..5000).prop_map(Said::Bytes),
-            (0u8..4, proptest::collection::vec((0u32..1 << 30, 0u8..4), 1..=BATCH_PAGES_MAX), any::<bool>())
+            (0u8..4, proptest::collection::vec((0u32..1 << 30, 0u8..4, delta()), 1..=BATCH_PAGES_MAX), any::<bool>())
                 .prop_map(|(form, pages, pack)| Said::Batch(form, pages, pack)),
             Just(Said::Barrier),
             any::<bool>().prop_map(Said::Note),
@@ -440,20 +500,27 @@ mod tests {
             Said::Barrier => (vec![barrier()], None),
             Said::Note(same) => (vec![note(&Note::Verdict { same: *same }).unwrap()], None),
             Said::Batch(form, pages, pack) => {
-                let content: Vec<u8> = pages.iter().flat_map(|(_, fill)| [*fill; PAGE_BYTES]).collect();
-                let place = Place::new(7, pages.iter().map(|(page, _)| *page));
+                let content: Vec<u8> = pages.iter().flat_map(|(_, fill, _)| [*fill; PAGE_BYTES]).collect();
+                let place = Place::new(7, pages.iter().map(|(page, ..)| *page));
                 let form = match form {
                     0 => Form::Content,
                     1 => Form::Direct(place),
                     form => Form::Entries { place, named: *form == 3 },
                 };
-                let made = Batch::new(form, content.into());
+                let mut made = Batch::new(form, content.into());
+                if let Form::Direct(_) = made.form {
+                    let head = |(page, fill, changed): &(u32, u8, Option<u32>)| {
+                        let changed = changed.filter(|_| *fill > 0)?;
+                        Some(DeltaHead { base: *page, mark: u128::from(*page) << 90, changed })
+                    };
+                    made = made.with_deltas(pages.iter().map(head).collect());
+                }
                 let mut out = vec![0; Packer::OUT_BYTES];
-                let kinds = pack.then(|| sift(&made)).flatten();
-                let packed = kinds.and_then(|kinds| {
-                    let pages = parts(&made, &kinds, Kind::Packed).concat();
+                let sifted = pack.then(|| sift(&made)).flatten();
+                let packed = sifted.and_then(|sifted| {
+                    let pages = sifted.parts(&made).concat();
                     let compressed = Packer::new().unwrap().pack(&pages, Effort::LEAST, &mut out)?;
-                    Some(Packed { kinds, compressed })
+                    Some(Packed { sifted, compressed })
                 });
                 let out = Bytes::from(out);
                 (batch(&made, packed.as_ref().map(|packed| (packed, out))), Some(made))
@@ -485,14 +552,19 @@ mod tests {
                     (Said::Bytes(bytes), Record::Bytes(heard)) => prop_assert_eq!(bytes, &heard),
                     (Said::Barrier, Record::Barrier) => {}
                     (Said::Note(same), Record::Note(heard)) => prop_assert_eq!(heard, Note::Verdict { same: *same }),
-                    (Said::Batch(_, pages, pack), Record::Batch { head, stored, .. }) => {
+                    (Said::Batch(_, pages, pack), Record::Batch { head, packed, changes, stored }) => {
                         let made = encode(said).1.unwrap();
                         prop_assert_eq!(&head.form, &made.form);
+                        prop_assert_eq!(&head.deltas, &made.deltas);
                         prop_assert_eq!(head.kinds.len(), pages.len());
                         if !pack {
-                            let plain: Vec<u8> = pages.iter().filter(|(_, fill)| *fill > 0).flat_map(|(_, fill)| [*fill; PAGE_BYTES]).collect();
-                            prop_assert!(stored.concat() == plain);
+                            prop_assert_eq!(&head.kinds, &made.kinds);
+                            prop_assert!(stored.concat() == parts(&made, &made.kinds, Kind::Stored).concat());
                         }
+                        let mut unpacker = Unpacker::new().unwrap();
+                        let unpacked = unpacker.unpack(head.packing, head.unpacked_bytes(), &packed).unwrap();
+                        let changes = if head.changes_packed { &unpacked[head.packed_page_bytes()..] } else { &changes };
+                        prop_assert!(changes == &made.changes);
                     }
                     other => prop_assert!(false, "{other:?}"),
                 }
