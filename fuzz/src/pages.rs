@@ -14,15 +14,17 @@ pub fn pages(bytes: &[u8]) {
         decoder.push(Bytes::copy_from_slice(piece));
         loop {
             match decoder.record() {
-                Ok(Some(Record::Batch { head, packed, stored })) => {
+                Ok(Some(Record::Batch { head, packed, changes, stored })) => {
                     assert!((1..=BATCH_PAGES_MAX).contains(&head.kinds.len()));
                     let places = head.form.place().map(|place| place.pages().count());
                     assert!(places.is_none_or(|places| places == head.kinds.len()));
                     let stored: usize = stored.iter().map(Bytes::len).sum();
                     assert_eq!(stored, head.count(Kind::Stored) * PAGE_BYTES);
-                    let pages = head.count(Kind::Packed);
-                    if let Ok(unpacked) = unpacker.unpack(head.packing, pages, &packed) {
-                        assert_eq!(unpacked.len(), pages * PAGE_BYTES);
+                    assert_eq!(head.deltas.len(), head.count(Kind::Delta));
+                    let (all, of_pages) = (head.change_bytes(), head.packed_page_bytes());
+                    assert_eq!(changes.len(), if head.changes_packed { 0 } else { all });
+                    if let Ok(unpacked) = unpacker.unpack(head.packing, head.unpacked_bytes(), &packed) {
+                        assert_eq!(unpacked.len() - of_pages, all - changes.len());
                     }
                 }
                 Ok(Some(_)) => {}

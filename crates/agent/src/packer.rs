@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  agent                              process
-//!  packer ─┬─ socket ───────────────── thread      a request: effort, pages      an answer: packing, bytes
+//!  packer ─┬─ socket ───────────────── thread      a request: effort, bytes      an answer: packing, bytes
 //!          └─ memory ─────────────────┘            the pages                     the result
 //!  packer ─── …                        thread
 //!  link ────────────────────────────── main        first, what it lacks; then a socket and a memory for each new thread
@@ -34,8 +34,8 @@ use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 use skein_host::idle::{settle_down, starter};
 use skein_host::thread_time;
+use skein_pages::BATCH_BYTES_MAX;
 use skein_pages::packing::{Compressed, Effort, Packer, Packing};
-use skein_pages::{BATCH_BYTES_MAX, BATCH_PAGES_MAX, PAGE_BYTES};
 use skein_transfer::pages::{Compress, Done};
 use tracing::{info, warn};
 
@@ -50,21 +50,26 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Where results begin in the memory; before them are pages.
 const RESULT_AT: u64 = BATCH_BYTES_MAX as u64;
 
-/// Pages to compress: the first so many in the memory.
+/// What to compress: the first so many bytes in the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Order {
     effort: Effort,
-    pages: usize,
+    len: usize,
 }
 
+const ORDER_BYTES: usize = 5;
+
 impl Order {
-    fn bytes(self) -> [u8; 2] {
-        [self.effort.step(), self.pages as u8]
+    fn bytes(self) -> [u8; ORDER_BYTES] {
+        let mut bytes = [self.effort.step(); ORDER_BYTES];
+        bytes[1..].copy_from_slice(&(self.len as u32).to_le_bytes());
+        bytes
     }
 
-    fn of(bytes: [u8; 2]) -> Option<Order> {
-        let (effort, pages) = (Effort::nth(bytes[0]), usize::from(bytes[1]));
-        ((1..=BATCH_PAGES_MAX).contains(&pages)).then_some(Order { effort, pages })
+    fn of(bytes: [u8; ORDER_BYTES]) -> Option<Order> {
+        let [effort, len @ ..] = bytes;
+        let (effort, len) = (Effort::nth(effort), u32::from_le_bytes(len) as usize);
+        ((1..=BATCH_BYTES_MAX).contains(&len)).then_some(Order { effort, len })
     }
 }
 
@@ -86,7 +91,7 @@ fn answered(bytes: [u8; ANSWER_BYTES], order: Order) -> io::Result<Done> {
     let (len, cpu) = (len as usize, Duration::from_micros(cpu.into()));
     match Packing::numbered(packing) {
         Some(Packing::None) if len == 0 => Ok((None, cpu)),
-        Some(packing @ (Packing::Lz4 | Packing::Zstd)) if (1..order.pages * PAGE_BYTES).contains(&len) => {
+        Some(packing @ (Packing::Lz4 | Packing::Zstd)) if (1..order.len).contains(&len) => {
             Ok((Some(Compressed { packing, len }), cpu))
         }
         _ => Err(io::Error::other("the process that compresses pages says something that makes no sense")),
@@ -123,10 +128,10 @@ fn work(mut socket: UnixStream, memory: File) -> io::Result<()> {
     let (mut pages, mut out) = (vec![0; BATCH_BYTES_MAX], vec![0; Packer::OUT_BYTES]);
     let mut packer = Packer::new()?;
     loop {
-        let mut order = [0; 2];
+        let mut order = [0; ORDER_BYTES];
         socket.read_exact(&mut order)?;
         let order = Order::of(order).ok_or(io::ErrorKind::InvalidData)?;
-        let pages = &mut pages[..order.pages * PAGE_BYTES];
+        let pages = &mut pages[..order.len];
         memory.read_exact_at(pages, 0)?;
         let begin = thread_time();
         let done = packer.pack(pages, order.effort, &mut out);
@@ -277,7 +282,7 @@ impl Hand {
             self.memory.write_all_at(part, at)?;
             at += part.len() as u64;
         }
-        let order = Order { effort, pages: at as usize / PAGE_BYTES };
+        let order = Order { effort, len: at as usize };
         self.socket.write_all(&order.bytes())?;
         let mut bytes = [0; ANSWER_BYTES];
         if wait(&self.socket, &mut bytes, is_over)? != bytes.len() {
@@ -321,6 +326,7 @@ mod tests {
     use nix::unistd::Pid;
     use proptest::prelude::*;
     use skein_pages::packing::Unpacker;
+    use skein_pages::{BATCH_PAGES_MAX, PAGE_BYTES};
 
     use super::*;
 
@@ -400,7 +406,7 @@ mod tests {
             let pages: Vec<Bytes> = (0..count).map(|nth| page(nth as u8)).collect();
             let done = hand.compress(&pages, effort, &mut out, NEVER)?.0.expect("it is worth it");
             let mut unpacker = Unpacker::new()?;
-            let back = unpacker.unpack(done.packing, count, &out[..done.len]).expect("it unpacks");
+            let back = unpacker.unpack(done.packing, count * PAGE_BYTES, &out[..done.len]).expect("it unpacks");
             assert!(back == pages.concat());
         }
         Ok(())
@@ -479,10 +485,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_asked_and_answered_is_understood(pages in 1usize..=BATCH_PAGES_MAX, step in 0u8..=5, len: u32, cpu: u32, zstd: bool) {
-            let order = Order { effort: Effort::nth(step), pages };
+        fn what_is_asked_and_answered_is_understood(of in 2usize..=BATCH_BYTES_MAX, step in 0u8..=5, len: u32, cpu: u32, zstd: bool) {
+            let order = Order { effort: Effort::nth(step), len: of };
             prop_assert_eq!(Order::of(order.bytes()), Some(order));
-            let len = 1 + len as usize % (pages * PAGE_BYTES - 1);
+            let len = 1 + len as usize % (of - 1);
             let done = Some(Compressed { packing: if zstd { Packing::Zstd } else { Packing::Lz4 }, len });
             for done in [(done, Duration::from_micros(cpu.into())), (None, Duration::ZERO)] {
                 prop_assert_eq!(answered(answer(done), order).unwrap(), done);
@@ -490,11 +496,11 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_refused_or_bounded(order: [u8; 2], bytes: [u8; ANSWER_BYTES], pages in 1usize..=BATCH_PAGES_MAX) {
-            prop_assert!(Order::of(order).is_none_or(|order| (1..=BATCH_PAGES_MAX).contains(&order.pages)));
-            let order = Order { effort: Effort::LEAST, pages };
+        fn nonsense_is_refused_or_bounded(order: [u8; ORDER_BYTES], bytes: [u8; ANSWER_BYTES], len in 1usize..=BATCH_BYTES_MAX) {
+            prop_assert!(Order::of(order).is_none_or(|order| (1..=BATCH_BYTES_MAX).contains(&order.len)));
+            let order = Order { effort: Effort::LEAST, len };
             if let Ok((Some(done), _)) = answered(bytes, order) {
-                prop_assert!(done.len > 0 && done.len < pages * PAGE_BYTES && done.packing != Packing::None);
+                prop_assert!(done.len > 0 && done.len < len && done.packing != Packing::None);
             }
         }
     }

@@ -182,6 +182,7 @@ impl Shared {
             channels: 0,
             key: Default::default(),
             ram: None,
+            delta_memory: 0.0,
         });
         let name = Target::Pages(target.to_owned()).to_string();
         let opened = self.session().map(|live| {

@@ -103,8 +103,15 @@ struct Recorded {
     rest: Vec<Vec<u8>>,
 }
 
-/// Content of version `version` of a page: zeros, noise, or text.
+/// Content of version `version` of a page: zeros, noise, or text; or the same text but for a number, or with it.
 fn content(page: usize, version: usize) -> Vec<u8> {
+    if page.is_multiple_of(3) {
+        let mut text: Vec<u8> = format!("page {page}; ").bytes().cycle().take(PAGE).collect();
+        if page.is_multiple_of(2) {
+            text[page % 4000..][..8].copy_from_slice(&version.to_be_bytes());
+        }
+        return text;
+    }
     let mut state = (page * 31 + version * 1009 + 1) as u64;
     match (page / 7 + version) % 4 {
         0 => vec![0; PAGE],
@@ -271,6 +278,7 @@ fn carry(recorded: &Recorded, packs: bool, source: Option<&FakeRam>, target: Opt
         channels: recorded.channels.len() as u16,
         key: [9; 16],
         ram: source.map(FakeRam::find),
+        delta_memory: 0.04,
     });
     let (tap_path, landing) = (world.path("tap.sock"), world.path("landing.sock"));
     b.peers.landings().open(id, "a", &landing, Target::new(target.map(FakeRam::find)));
@@ -402,6 +410,25 @@ fn pages_are_written_into_the_ram_and_qemu_gets_the_rest() {
         let differ = differing(&ram, &recorded.ram);
         assert!(differ.is_empty(), "{channels} channels: {differ:?}");
         assert_same(&outcome.got, &recorded.rest);
+    }
+}
+
+#[test]
+fn of_pages_that_are_sent_again_what_changed_goes() {
+    for (channels, packs) in [(0, true), (1, false), (4, true), (4, false)] {
+        let recorded = recorded(channels);
+        let mut before = vec![0; PAGES * PAGE];
+        before[..8].copy_from_slice(b"leftover");
+        let (source, target) = (FakeRam::new(recorded.ram.clone()), FakeRam::new(before));
+        let outcome = carry(&recorded, packs, Some(&source), Some(&target));
+        assert_eq!(outcome.source.failed(), None);
+        let differ = differing(&target, &recorded.ram);
+        assert!(differ.is_empty(), "{channels} channels: {differ:?}");
+        assert_same(&outcome.got, &recorded.rest);
+        let counts = outcome.source.counts();
+        assert!(counts.delta_pages > 0 && counts.unchanged_pages > 0 && counts.repaired_pages == 0, "{counts:?}");
+        let whole = counts.zero_pages + counts.packed_pages + counts.stored_pages;
+        assert_eq!(whole + counts.delta_pages + counts.unchanged_pages, counts.pages, "{counts:?}");
     }
 }
 

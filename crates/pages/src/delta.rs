@@ -9,9 +9,10 @@
 //!
 //! A page of which nothing changed is a delta of no part: 24 bytes.
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 
 use crate::batch::PAGE_BYTES;
+use crate::ledger::VERSION_MAX;
 
 /// Bytes of a part: a small change costs one, and hashes of all take 3.1 % of a page.
 pub const PART_BYTES: usize = 128;
@@ -39,9 +40,9 @@ impl DeltaHead {
         DeltaHead { base: version, mark: 0, changed: 0 }
     }
 
-    /// Whether so many parts may be said.
+    /// Whether there may be such a delta: of so many parts, of such a version.
     pub fn is_valid(&self) -> bool {
-        self.changed.count_ones() <= CHANGED_MAX
+        self.changed.count_ones() <= CHANGED_MAX && self.base <= VERSION_MAX
     }
 
     /// Bytes that change.
@@ -60,7 +61,7 @@ impl DeltaHead {
     }
 
     /// Puts `parts`, of [`Self::bytes`], into `page`.
-    pub fn apply(&self, parts: &Bytes, page: &mut [u8]) {
+    pub fn apply(&self, parts: &[u8], page: &mut [u8]) {
         for (at, part) in self.offsets().zip(parts.chunks_exact(PART_BYTES)) {
             page[at..at + PART_BYTES].copy_from_slice(part);
         }
@@ -101,7 +102,7 @@ mod tests {
             head.gather(&after, &mut parts);
             prop_assert_eq!(parts.len(), head.bytes());
             let mut page = before;
-            head.apply(&parts.freeze(), &mut page);
+            head.apply(&parts, &mut page);
             prop_assert!(page == after);
         }
     }
@@ -109,6 +110,7 @@ mod tests {
     #[test]
     fn a_page_that_changed_mostly_is_no_delta() {
         let head = |changed| DeltaHead { base: 0, mark: 0, changed };
+        assert!(!DeltaHead::done(u32::MAX).is_valid());
         assert!(head(0).is_valid() && head((1 << CHANGED_MAX) - 1).is_valid() && !head(u32::MAX).is_valid());
         assert_eq!(head((1 << CHANGED_MAX) - 1).bytes(), DELTA_BYTES_MAX);
     }

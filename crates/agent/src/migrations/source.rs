@@ -189,6 +189,7 @@ impl Worker {
             channels: u16::from(offer.channels),
             key: super::random(),
             ram: vm.process().and_then(|process| ram::find(monitor, process.id().pid)),
+            delta_memory: 0.04,
         });
         self.pages = Some(pages.clone());
         let Context { peers, keeper, .. } = &*self.context;

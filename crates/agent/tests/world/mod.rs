@@ -165,5 +165,6 @@ pub fn pages() -> Arc<Source> {
         channels: 0,
         key: [0; 16],
         ram: None,
+        delta_memory: 0.0,
     })
 }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use skein_pages::PageCounts;
+use skein_pages::delta::DeltaHead;
 use skein_pages::packing::Effort;
+use skein_pages::record::DELTA_HEAD_BYTES;
 
 const EFFORTS: usize = Effort::MOST.step() as usize + 1;
 
@@ -16,6 +18,10 @@ pub(crate) struct Counts {
     pub(crate) packed_pages: AtomicU64,
     pub(crate) packed_bytes: AtomicU64,
     pub(crate) stored_pages: AtomicU64,
+    pub(crate) unchanged_pages: AtomicU64,
+    pub(crate) delta_pages: AtomicU64,
+    pub(crate) delta_bytes: AtomicU64,
+    pub(crate) packed_delta_bytes: AtomicU64,
     pub(crate) repaired_pages: AtomicU64,
     pub(crate) other_bytes: AtomicU64,
     pub(crate) late_pages: AtomicU64,
@@ -39,6 +45,16 @@ impl Counts {
         add(&self.zero_pages, pages);
     }
 
+    /// Deltas that go, of whose bytes so many are packed.
+    pub(crate) fn deltas(&self, deltas: &[DeltaHead], packed: usize) {
+        let unchanged = deltas.iter().filter(|delta| delta.changed == 0).count();
+        let bytes: usize = deltas.iter().map(|delta| DELTA_HEAD_BYTES + delta.bytes()).sum();
+        add(&self.unchanged_pages, unchanged);
+        add(&self.delta_pages, deltas.len() - unchanged);
+        add(&self.delta_bytes, bytes - packed);
+        add(&self.packed_delta_bytes, packed);
+    }
+
     /// Both ends were found to hold the same.
     pub(crate) fn compared(&self, took: Duration) {
         self.compared_us.store((took.as_micros() as u64).max(1), Relaxed);
@@ -55,6 +71,10 @@ impl Counts {
             packed_pages: self.packed_pages.load(Relaxed),
             packed_bytes: self.packed_bytes.load(Relaxed),
             stored_pages: self.stored_pages.load(Relaxed),
+            unchanged_pages: self.unchanged_pages.load(Relaxed),
+            delta_pages: self.delta_pages.load(Relaxed),
+            delta_bytes: self.delta_bytes.load(Relaxed),
+            packed_delta_bytes: self.packed_delta_bytes.load(Relaxed),
             repaired_pages: self.repaired_pages.load(Relaxed),
             other_bytes: self.other_bytes.load(Relaxed),
             late_pages: self.late_pages.load(Relaxed),

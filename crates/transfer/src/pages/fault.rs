@@ -34,16 +34,22 @@ pub(super) enum Plant {
     WrongPage,
     /// `wrong-block`: a page is written where one of another block belongs, if there is another.
     WrongBlock,
+    /// `wrong-base`: a delta is applied to something else than its base.
+    WrongBase,
+    /// `short-mark`: the same, and 8 bits of the result's mark are looked at instead of 128.
+    ShortMark,
     /// `unplaceable`: once all pages were placed, the source finds that they cannot be.
     Unplaceable,
 }
 
-const NAMES: [(&str, Plant); 6] = [
+const NAMES: [(&str, Plant); 8] = [
     ("stale-zero", Plant::StaleZero),
     ("stale-version", Plant::StaleVersion),
     ("lost-batch", Plant::LostBatch),
     ("wrong-page", Plant::WrongPage),
     ("wrong-block", Plant::WrongBlock),
+    ("wrong-base", Plant::WrongBase),
+    ("short-mark", Plant::ShortMark),
     ("unplaceable", Plant::Unplaceable),
 ];
 

@@ -23,7 +23,7 @@ pub(super) fn feed(live: &Live, id: StreamId, queue: &Queue, source: &Source, wr
         // First packed, then room: who asks for room and has no use for it yet holds up others.
         let late = job.filter(|job| !job.is_done());
         let wait = |job: &Arc<Job>| {
-            job.wait(source.patience(job.batch.content.len(), || live.lock().core.rate(source.width())));
+            job.wait(source.patience(job.batch.bytes(), || live.lock().core.rate(source.width())));
         };
         let waits = late.inspect(wait).is_some();
         let Some(at_once) = room(live, id, bytes, writable) else { return queue.close() };
@@ -47,9 +47,11 @@ fn packed(job: &Job, source: &Source, turn: Turn) -> Vec<Bytes> {
     match job.take() {
         Taken::Packed(packed, data) => {
             source.taken(turn);
-            add(&counts.packed_pages, Kind::Packed.count(&packed.kinds));
+            let kinds = &packed.sifted.kinds;
+            add(&counts.packed_pages, Kind::Packed.count(kinds));
             add(&counts.packed_bytes, packed.compressed.len);
-            add(&counts.stored_pages, Kind::Stored.count(&packed.kinds));
+            add(&counts.stored_pages, Kind::Stored.count(kinds));
+            counts.deltas(&batch.deltas, if packed.sifted.changes { batch.changes.len() } else { 0 });
             record::batch(batch, Some((&packed, data)))
         }
         Taken::Dense => {
@@ -70,16 +72,12 @@ pub(super) fn late(batch: &Batch, source: &Source) -> Vec<Bytes> {
 /// The records of a batch that is not packed.
 pub(super) fn as_it_is(batch: &Batch, source: &Source) -> Vec<Bytes> {
     add(&source.counts.stored_pages, Kind::Stored.count(&batch.kinds));
+    source.counts.deltas(&batch.deltas, 0);
     record::batch(batch, None)
 }
 
-/// Waits until the session takes so many bytes. False: never.
-pub(super) fn wait_for_room(live: &Live, id: StreamId, bytes: usize, writable: &Condvar) -> bool {
-    room(live, id, bytes, writable).is_some()
-}
-
-/// The same; true: it did at once.
-fn room(live: &Live, id: StreamId, bytes: usize, writable: &Condvar) -> Option<bool> {
+/// Waits until the session takes so many bytes. True: it did at once; none: never.
+pub(super) fn room(live: &Live, id: StreamId, bytes: usize, writable: &Condvar) -> Option<bool> {
     let mut at_once = true;
     stream::wait_for_room(live, id, writable, |core, now| {
         let room = core.takes(now, id, bytes).then_some(at_once);

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
-use skein_pages::packing::{Compressed, Effort, Packed, parts};
-use skein_pages::{Batch, Kind};
+use skein_pages::Batch;
+use skein_pages::packing::{Compressed, Effort, Packed, Sifted};
 use tracing::warn;
 
 use super::source::Source;
@@ -41,7 +41,7 @@ pub type Done = (Option<Compressed>, Duration);
 
 /// Whoever compresses for one packer: with CPU that nobody else wants.
 pub trait Compress: Send {
-    /// Compresses `pages`, 64 at most, one after the other into `out`. It may take long; once `is_over`, nobody waits for it.
+    /// Compresses `pages`, of as many bytes as 64 at most, one after the other into `out`. It may take long; once `is_over`, nobody waits for it.
     ///
     /// # Errors
     /// It is of no use any more.
@@ -61,8 +61,8 @@ pub type Hire = dyn Fn(&dyn Fn() -> bool) -> Option<Box<dyn Compress>> + Send + 
 /// A batch that may be packed.
 pub(crate) struct Job {
     pub(crate) batch: Batch,
-    /// How its pages travel if they are packed.
-    kinds: Vec<Kind>,
+    /// What of it is packed, if it is.
+    sifted: Sifted,
     source: Arc<Source>,
     state: AtomicU8,
     /// Whoever waits for it.
@@ -83,9 +83,9 @@ pub(crate) enum Taken {
 }
 
 impl Job {
-    pub(crate) fn new(batch: Batch, kinds: Vec<Kind>, source: Arc<Source>, out: Buffer) -> Arc<Job> {
+    pub(crate) fn new(batch: Batch, sifted: Sifted, source: Arc<Source>, out: Buffer) -> Arc<Job> {
         let (state, out) = (AtomicU8::new(FRESH), Mutex::new(Some(out)));
-        Arc::new(Job { batch, kinds, source, state, waits: OnceLock::new(), out, packed: OnceLock::new() })
+        Arc::new(Job { batch, sifted, source, state, waits: OnceLock::new(), out, packed: OnceLock::new() })
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -150,11 +150,11 @@ impl Job {
         effort: Effort,
         is_over: &dyn Fn() -> bool,
     ) -> io::Result<(Option<Packed>, Duration)> {
-        let pages = parts(&self.batch, &self.kinds, Kind::Packed);
+        let pages = self.sifted.parts(&self.batch);
         let mut out = self.out.lock();
         let Some(out) = out.as_mut() else { return Ok((None, Duration::ZERO)) };
         let (compressed, cpu) = compress.compress(&pages, effort, out.as_mut(), is_over)?;
-        Ok((compressed.map(|compressed| Packed { kinds: self.kinds.clone(), compressed }), cpu))
+        Ok((compressed.map(|compressed| Packed { sifted: self.sifted.clone(), compressed }), cpu))
     }
 }
 
@@ -318,10 +318,11 @@ mod tests {
             channels: 0,
             key: Default::default(),
             ram: None,
+            delta_memory: 0.0,
         };
         let batch = Batch::new(Form::Content, vec![7; 2 * PAGE_BYTES].into());
-        let kinds = sift(&batch).unwrap();
-        Job::new(batch, kinds, Source::new(settings), Pool::default().take(Packer::OUT_BYTES))
+        let sifted = sift(&batch).unwrap();
+        Job::new(batch, sifted, Source::new(settings), Pool::default().take(Packer::OUT_BYTES))
     }
 
     fn until(is_so: impl Fn() -> bool) {

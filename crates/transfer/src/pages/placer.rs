@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use skein_core::StreamId;
@@ -14,10 +15,13 @@ use skein_qemu_stream::main::{Entry, entry};
 use super::fault::{Plant, is_planted};
 use super::target::{Failed, Target};
 
+const NO_BLOCKS: &str = "pages come before it was said of which RAM";
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// What is read again at once: it is in the core's cache then.
 const SCRATCH_BYTES: usize = 16 * PAGE_BYTES;
+/// The base of a delta was sent before it: a path that is lost meanwhile may hold it up, nothing longer.
+const EARLY_TIME: Duration = Duration::from_secs(5);
 
 /// Takes one stream apart.
 pub(crate) struct Placer {
@@ -27,8 +31,18 @@ pub(crate) struct Placer {
     unpacker: Option<Unpacker>,
     scratch: Vec<u8>,
     barriers: u32,
+    /// A batch that waits for the bases of its deltas, and since when.
+    early: Option<(Received, Instant)>,
     /// The source has sent all pages; what follows on this stream waits for those of the others.
     complete: Option<Complete>,
+}
+
+/// A batch as it came.
+struct Received {
+    head: BatchHead,
+    packed: Bytes,
+    changes: Bytes,
+    stored: Vec<Bytes>,
 }
 
 struct Complete {
@@ -55,6 +69,7 @@ impl Placer {
             unpacker: None,
             scratch: vec![0; SCRATCH_BYTES],
             barriers: 0,
+            early: None,
             complete: None,
         }
     }
@@ -72,6 +87,16 @@ impl Placer {
         wait: bool,
     ) -> Result<Step, Failed> {
         loop {
+            if let Some((batch, since)) = self.early.take() {
+                if self.is_early(&batch.head, wait)? {
+                    if since.elapsed() > EARLY_TIME {
+                        self.target.lose_patience();
+                    }
+                    self.early = Some((batch, since));
+                    return Ok(Step::Waits);
+                }
+                self.batch(batch, out)?;
+            }
             if let Some(complete) = &self.complete {
                 if !self.target.all_passed(complete.streams, complete.version, wait) {
                     return Ok(Step::Waits);
@@ -88,7 +113,9 @@ impl Placer {
                     self.barriers += 1;
                     self.target.passed(self.stream, self.barriers);
                 }
-                Some(Record::Batch { head, packed, stored }) => self.batch(&head, &packed, stored, out)?,
+                Some(Record::Batch { head, packed, changes, stored }) => {
+                    self.early = Some((Received { head, packed, changes, stored }, Instant::now()));
+                }
                 Some(Record::Note(note)) => {
                     if let Some(answer) = self.note(note)? {
                         answers.push(record::note(&answer).map_err(told)?);
@@ -112,28 +139,37 @@ impl Placer {
         }
     }
 
-    fn batch(
-        &mut self,
-        head: &BatchHead,
-        packed: &[u8],
-        stored: Vec<Bytes>,
-        out: &mut VecDeque<Bytes>,
-    ) -> Result<(), Failed> {
-        let unpacked = match head.count(Kind::Packed) {
+    /// Whether a batch has to wait for pages on other streams; `wait`: it waits for them a little.
+    fn is_early(&self, head: &BatchHead, wait: bool) -> Result<bool, Failed> {
+        let Form::Direct(place) = &head.form else { return Ok(false) };
+        if head.deltas.is_empty() || !self.target.is_patient() {
+            return Ok(false);
+        }
+        let blocks = self.target.blocks().ok_or(NO_BLOCKS)?;
+        let pages = place.pages().zip(&head.kinds).filter(|(_, kind)| **kind == Kind::Delta);
+        let bases: Vec<(u32, u32)> = pages.zip(&head.deltas).map(|((page, _), delta)| (page, delta.base)).collect();
+        self.target.is_early(wait, || blocks.is_early(place.block, &bases))
+    }
+
+    fn batch(&mut self, batch: Received, out: &mut VecDeque<Bytes>) -> Result<(), Failed> {
+        let Received { head, packed, changes, stored } = batch;
+        let unpacked = match head.unpacked_bytes() {
             0 => &[][..],
-            pages => {
+            bytes => {
                 if self.unpacker.is_none() {
                     self.unpacker = Some(Unpacker::new().map_err(told)?);
                 }
                 let unpacker = self.unpacker.as_mut().expect("just made");
-                unpacker.unpack(head.packing, pages, packed).map_err(told)?
+                unpacker.unpack(head.packing, bytes, &packed).map_err(told)?
             }
         };
-        let mut unpacked = unpacked;
+        let (mut unpacked, rest) = unpacked.split_at(head.packed_page_bytes());
+        let mut changes = if head.changes_packed { rest } else { &changes[..] };
+        let mut deltas = head.deltas.iter();
         let mut stored = Stored(stored.into());
         match &head.form {
             Form::Direct(place) => {
-                let blocks = self.target.blocks().ok_or("pages come before it was said of which RAM")?;
+                let blocks = self.target.blocks().ok_or(NO_BLOCKS)?;
                 #[cfg(feature = "fault-points")]
                 if place.pages().next().is_some_and(|page| is_planted(Plant::LostBatch, page)) {
                     return Ok(());
@@ -162,12 +198,27 @@ impl Placer {
                                     blocks.place(place.block, page, self.barriers, &content, &mut self.scratch)?;
                                     content.len() / PAGE_BYTES
                                 }
+                                Kind::Delta => {
+                                    let delta = deltas.next().expect("as many as there are of this kind");
+                                    let (parts, later) = changes.split_at(delta.bytes());
+                                    changes = later;
+                                    blocks.change(
+                                        place.block,
+                                        page,
+                                        self.barriers,
+                                        *delta,
+                                        parts,
+                                        &mut self.scratch,
+                                    )?;
+                                    1
+                                }
                             };
                             page += placed as u32;
                             pages -= placed;
                         }
                     }
                 }
+                self.target.placed();
             }
             Form::Content | Form::Entries { .. } => {
                 let mut heads = match &head.form {
@@ -184,6 +235,7 @@ impl Placer {
                             out.push_back(Bytes::copy_from_slice(content));
                         }
                         Kind::Stored => stored.pass_on(|part| out.push_back(part)),
+                        Kind::Delta => return Err("deltas are not for QEMU".into()),
                     }
                 }
             }
@@ -194,7 +246,7 @@ impl Placer {
 
 /// What goes before each page on QEMU's main channel.
 fn entries(target: &Target, place: &Place, named: bool) -> Result<Vec<Bytes>, Failed> {
-    let blocks = target.blocks().ok_or("pages come before it was said of which RAM")?;
+    let blocks = target.blocks().ok_or(NO_BLOCKS)?;
     let name = blocks.names.get(usize::from(place.block)).ok_or("pages of RAM that there is not")?;
     let entry = |(nth, page): (usize, u32)| {
         let name = (named && nth == 0).then_some(&name[..]);
@@ -240,5 +292,147 @@ impl Stored {
             self.0.pop_front();
         }
         self.0.front_mut().expect("as many pages as the head says")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use parking_lot::Mutex;
+    use proptest::prelude::*;
+    use skein_pages::record::BlockInfo;
+    use skein_pages::{Batch, Ledger};
+
+    use super::super::target::{Ram, RamError};
+    use super::*;
+
+    const PAGES: u32 = 24;
+    const KEY: [u8; 16] = [5; 16];
+
+    #[derive(Clone)]
+    struct FakeRam(Arc<Mutex<Vec<u8>>>);
+
+    fn range(offset: u64, bytes: usize) -> Range<usize> {
+        offset as usize..offset as usize + bytes
+    }
+
+    impl Ram for FakeRam {
+        fn bytes(&self) -> u64 {
+            self.0.lock().len() as u64
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> Result<(), RamError> {
+            self.0.lock()[range(offset, data.len())].copy_from_slice(data);
+            Ok(())
+        }
+
+        fn zero(&self, offset: u64, bytes: u64) -> Result<(), RamError> {
+            self.0.lock()[range(offset, bytes as usize)].fill(0);
+            Ok(())
+        }
+
+        fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, RamError> {
+            Ok(skein_pages::is_zero(&self.0.lock()[range(offset, bytes as usize)]))
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), RamError> {
+            out.copy_from_slice(&self.0.lock()[range(offset, out.len())]);
+            Ok(())
+        }
+
+        fn read_in_qemu(&self, offset: u64, out: &mut [u8]) -> Result<(), RamError> {
+            self.read(offset, out)
+        }
+    }
+
+    /// A page of a round, and how much of it the guest has written since the one before: nothing, a word, most, all with zeros.
+    type Sent = (u32, u8);
+
+    /// A round: on which of the streams each page goes.
+    type Round = Vec<(Sent, usize)>;
+
+    fn write(page: &mut [u8], round: usize, how: u8) {
+        match how % 5 {
+            0 => {}
+            1 | 2 => page[round * 600 % 4000..][..8].fill(round as u8 + 1),
+            3 => page[..3500].fill(round as u8 + 7),
+            _ => page.fill(0),
+        }
+    }
+
+    /// The next of `n` by dice.
+    fn dice(state: &mut u64, n: usize) -> usize {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*state >> 33) as usize % n.max(1)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        /// However the streams overtake each other, at either end, both hold the same in the end.
+        #[test]
+        fn deltas_fit_however_streams_overtake_each_other(
+            rounds in proptest::collection::vec(proptest::collection::vec(((0..PAGES, any::<u8>()), 0usize..3), 1..20), 1..7),
+            ahead: bool,
+            seed: u64,
+        ) {
+            let mut state = seed;
+            // What QEMU has written to each stream: batches of one page, and the barriers between rounds.
+            let mut guest = vec![0; PAGES as usize * PAGE_BYTES];
+            let mut said: Vec<VecDeque<Option<(u32, Vec<u8>)>>> = vec![VecDeque::new(); 3];
+            for (number, round) in rounds.iter().enumerate() {
+                let mut sent = std::collections::BTreeSet::new();
+                for ((page, how), stream) in round as &Round {
+                    if sent.insert(*page) {
+                        let content = &mut guest[range(u64::from(*page) * PAGE_BYTES as u64, PAGE_BYTES)];
+                        write(content, number, *how);
+                        said[*stream].push_back(Some((*page, content.to_vec())));
+                    }
+                }
+                said.iter_mut().for_each(|stream| stream.push_back(None));
+            }
+            // The source's agent reads them as it comes to it.
+            let source = Ledger::new(&KEY, [PAGES]).with_deltas(u64::MAX);
+            let mut wires: Vec<VecDeque<Bytes>> = vec![VecDeque::new(); 3];
+            let mut versions = [0; 3];
+            while said.iter().any(|stream| !stream.is_empty()) {
+                let stream = dice(&mut state, 3);
+                match said[stream].pop_front() {
+                    None => {}
+                    Some(None) => {
+                        versions[stream] += 1;
+                        wires[stream].push_back(record::barrier());
+                    }
+                    Some(Some((page, content))) => {
+                        let batch = Batch::new(Form::Direct(Place::new(0, [page])), content.into());
+                        let noted = source.note_changes(0, versions[stream], [(page, batch.page(0))], ahead).unwrap();
+                        wires[stream].extend(record::batch(&batch.with_deltas(noted), None));
+                    }
+                }
+            }
+            // The target's gets them as it comes.
+            let ram = FakeRam(Arc::new(Mutex::new(vec![0; guest.len()])));
+            let found = ram.clone();
+            let target = Target::new(Some(Box::new(move |_| Ok(Box::new(found.clone())))));
+            target.decide(&KEY, vec![BlockInfo { name: "ram".into(), bytes: guest.len() as u64 }]).unwrap();
+            let mut placers: Vec<Placer> = (0..3).map(|id| Placer::new(target.clone(), StreamId(id))).collect();
+            let (mut out, mut answers) = (VecDeque::new(), Vec::new());
+            let (mut waits, mut steps) = ([false; 3], 0);
+            while wires.iter().any(|wire| !wire.is_empty()) || waits.contains(&true) {
+                steps += 1;
+                prop_assert!(steps < 100_000, "they wait for each other");
+                let stream = dice(&mut state, 3);
+                if let Some(piece) = wires[stream].pop_front() {
+                    placers[stream].push(piece);
+                }
+                let step = placers[stream].step(&mut out, &mut answers, false).unwrap();
+                waits[stream] = matches!(step, Step::Waits);
+            }
+            prop_assert!(*ram.0.lock() == guest);
+            prop_assert!(target.is_patient() && out.is_empty());
+            let same = target.verdict(source.digest()).unwrap();
+            prop_assert_eq!(same, Note::Verdict { same: true });
+        }
     }
 }

@@ -25,7 +25,7 @@ impl Queued {
     fn bytes(&self) -> usize {
         match self {
             Queued::Ready(parts) => parts.iter().map(Bytes::len).sum(),
-            Queued::Job(job) => job.batch.content.len().max(PAGE_BYTES),
+            Queued::Job(job) => job.batch.bytes().max(PAGE_BYTES),
             Queued::End => 0,
         }
     }

@@ -44,6 +44,9 @@ pub struct SourceSettings {
     pub key: Key,
     /// Where this guest's RAM is, to send again what differs; as of [`super::Target`].
     pub ram: Option<FindRam>,
+    /// What may be kept to know what the target holds, as a share of the guest's RAM: hashes of its pages' parts take 0.031.
+    /// 0: all pages go whole.
+    pub delta_memory: f64,
 }
 
 /// All streams of a migration, at its source.
@@ -265,7 +268,16 @@ impl Source {
             }
         }
         let pages = blocks.iter().map(|block| block.bytes.div_ceil(PAGE_BYTES as u64) as u32);
-        Ok(Direct { ledger: Ledger::new(&self.settings.key, pages), numbers, ram })
+        let ledger = Ledger::new(&self.settings.key, pages);
+        let bytes: u64 =
+            direct.iter().filter_map(|number| blocks.get(usize::from(*number))).map(|block| block.bytes).sum();
+        // A delta that does not fit is made good with what the RAM holds.
+        let may_delta = self.settings.delta_memory > 0.0 && ram.len() == numbers.len();
+        let ledger = match may_delta {
+            true => ledger.with_deltas((bytes as f64 * self.settings.delta_memory) as u64),
+            false => ledger,
+        };
+        Ok(Direct { ledger, numbers, ram })
     }
 
     /// The target's next answer.

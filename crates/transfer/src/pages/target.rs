@@ -11,6 +11,10 @@
 //! differ, whatever the reason, all marks are made anew from the RAM before the source is told: what is mended then is
 //! all that is wrong. It takes 0.2 s for a GiB in which the guest stands still, and is done in that case alone.
 //!
+//! A delta whose result has not the mark that the source made of the page is not written: the page is *owed*, and known to be
+//! so, from then on. So is one whose base is not there. Where nothing else differs, it is sent again whole, and nothing
+//! has to be looked at.
+//!
 //! Two things are left. A file that is not the RAM of QEMU would agree with itself: so a random sample of
 //! [`SAMPLE_PAGES`] is compared with what QEMU has in its own memory, and of a block that is elsewhere every page with
 //! something in it tells. And something may change a page after it was read back without being such a write: the
@@ -20,10 +24,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use skein_core::StreamId;
+use skein_pages::delta::DeltaHead;
 use skein_pages::ledger::{Digest, Key, REGION_PAGES, Region, RegionGuard, RegionId};
 use skein_pages::record::{BLOCKS_MAX, BlockInfo, NOTE_REGIONS_MAX, Note};
 use skein_pages::{Ledger, PAGE_BYTES, is_zero};
@@ -75,6 +81,10 @@ pub struct Target {
     find: Option<FindRam>,
     state: Mutex<State>,
     changed: Condvar,
+    /// Streams that wait for pages of others.
+    waiting: AtomicUsize,
+    /// One waited in vain: no other does.
+    is_impatient: AtomicBool,
 }
 
 #[derive(Default)]
@@ -99,7 +109,8 @@ pub(super) type Failed = String;
 impl Target {
     /// Before its first stream. `find`: none if QEMU is to get all pages.
     pub fn new(find: Option<FindRam>) -> Arc<Target> {
-        Arc::new(Target { find, state: Mutex::default(), changed: Condvar::new() })
+        let (waiting, is_impatient) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Arc::new(Target { find, state: Mutex::default(), changed: Condvar::new(), waiting, is_impatient })
     }
 
     pub(super) fn blocks(&self) -> Option<Arc<Blocks>> {
@@ -166,12 +177,56 @@ impl Target {
         passed(&state)
     }
 
+    /// Whether something is early; `wait`: waits a little for what it needs to be placed.
+    pub(super) fn is_early(&self, wait: bool, is_early: impl Fn() -> Result<bool, Failed>) -> Result<bool, Failed> {
+        if !is_early()? || !wait {
+            return is_early();
+        }
+        // Who places looks for somebody who waits after that, and who waits looks again after having said so.
+        self.waiting.fetch_add(1, SeqCst);
+        let mut state = self.state.lock();
+        let early = is_early();
+        if let Ok(true) = early {
+            self.changed.wait_for(&mut state, LOOK);
+        }
+        drop(state);
+        self.waiting.fetch_sub(1, SeqCst);
+        early?;
+        is_early()
+    }
+
+    /// Pages were placed, for which others may wait.
+    pub(super) fn placed(&self) {
+        if self.waiting.load(SeqCst) > 0 {
+            drop(self.state.lock());
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether a delta waits for its base.
+    pub(super) fn is_patient(&self) -> bool {
+        !self.is_impatient.load(SeqCst)
+    }
+
+    /// A delta has waited for its base for long.
+    pub(super) fn lose_patience(&self) {
+        if !self.is_impatient.swap(true, SeqCst) {
+            warn!("the base of a delta does not come");
+        }
+    }
+
     /// Compares what both ends hold. If it is the same, the RAM is let go: what follows may have QEMU write to it.
     pub(super) fn verdict(&self, digest: Digest) -> Result<Note, Failed> {
         let blocks = self.blocks().ok_or("the source's agent ends before it began")?;
         #[cfg(feature = "fault-points")]
         fault::compared();
-        if blocks.ledger.digest() != digest || !blocks.is_sample_sound()? {
+        let owed = blocks.ledger.owed();
+        let is_as_sent = blocks.ledger.digest() == digest;
+        if is_as_sent && !owed.is_empty() {
+            warn!(regions = owed.len(), "deltas did not fit: their pages are sent again");
+            return Ok(Note::Verdict { same: false });
+        }
+        if !is_as_sent || !blocks.is_sample_sound()? {
             warn!("the guest's RAM is not what was sent: all of it is looked at");
             blocks.look_again()?;
         }
@@ -197,11 +252,10 @@ impl Target {
         }
         let theirs = std::mem::take(&mut state.theirs);
         drop(state);
-        let own = blocks.ledger.digests();
+        let (own, owed) = (blocks.ledger.digests(), blocks.ledger.owed());
         let all = theirs.keys().chain(own.keys()).collect::<std::collections::BTreeSet<_>>();
-        let differ = all
-            .into_iter()
-            .filter(|id| theirs.get(id).copied().unwrap_or_default() != own.get(id).copied().unwrap_or_default());
+        let digest = |of: &BTreeMap<RegionId, Digest>, id| of.get(id).copied().unwrap_or_default();
+        let differ = all.into_iter().filter(|id| owed.contains(id) || digest(&theirs, id) != digest(&own, id));
         let regions: Vec<RegionId> = differ.take(DIFFER_MAX).copied().collect();
         Ok(Some(Note::Differ { regions }))
     }
@@ -237,12 +291,65 @@ impl Blocks {
                 let held = &mut scratch[..now.len()];
                 ram.read(offset(page), held).map_err(not_read)?;
                 for (page, held) in (page..).zip(held.chunks_exact(PAGE_BYTES)) {
-                    region.set(nth(page), version, self.mark(number, page, version, held));
+                    region.set(nth(page), version, self.mark(number, page, held));
                 }
             }
             content = later;
             page += run;
         }
+        Ok(())
+    }
+
+    /// Whether one of these deltas has to wait for its base: for what is on another stream, and was sent before.
+    ///
+    /// `deltas`: pages and the versions that they change.
+    pub(super) fn is_early(&self, number: u16, deltas: &[(u32, u32)]) -> Result<bool, Failed> {
+        for (page, base) in deltas {
+            if self.region(number, *page)?.is_newer(nth(*page), *base) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Changes a page, if that is newer than what is there. `scratch`: two pages at least.
+    pub(super) fn change(
+        &self,
+        number: u16,
+        page: u32,
+        version: u32,
+        delta: DeltaHead,
+        parts: &[u8],
+        scratch: &mut [u8],
+    ) -> Result<(), Failed> {
+        let ram = self.ram(number)?;
+        let mut region = self.region(number, page)?;
+        if !region.is_newer(nth(page), version) {
+            return Ok(());
+        }
+        let has_base = region.version(nth(page)) == Some(delta.base) && !region.is_owed(nth(page));
+        if !has_base || (delta.changed == 0 && region.mark(nth(page)) != delta.mark) {
+            region.owe(nth(page), version, delta.mark);
+            return Ok(());
+        }
+        if delta.changed == 0 {
+            region.set(nth(page), version, delta.mark);
+            return Ok(());
+        }
+        let (result, held) = scratch[..2 * PAGE_BYTES].split_at_mut(PAGE_BYTES);
+        ram.read(offset(page), result).map_err(not_read)?;
+        #[cfg(feature = "fault-points")]
+        if is_planted(Plant::WrongBase, page) || is_planted(Plant::ShortMark, page) {
+            result.iter_mut().for_each(|byte| *byte ^= 0x5a);
+        }
+        delta.apply(parts, result);
+        if !is_same(self.mark(number, page, result), delta.mark, page) {
+            region.owe(nth(page), version, delta.mark);
+            return Ok(());
+        }
+        ram.write(offset(page), result).map_err(not_written)?;
+        ram.read(offset(page), held).map_err(not_read)?;
+        region.set(nth(page), version, self.mark(number, page, held));
         Ok(())
     }
 
@@ -269,12 +376,12 @@ impl Blocks {
                 let is_done = ram.is_zero(offset(page), offset(run)).map_err(not_read)?;
                 for page in page..page + run {
                     let mark = if is_done {
-                        self.ledger.mark(number, page, version, None)
+                        self.ledger.mark(number, page, None)
                     } else {
                         self.zero(number, page)?;
                         let held = &mut scratch[..PAGE_BYTES];
                         ram.read(offset(page), held).map_err(not_read)?;
-                        self.mark(number, page, version, held)
+                        self.mark(number, page, held)
                     };
                     region.set(nth(page), version, mark);
                 }
@@ -325,8 +432,8 @@ impl Blocks {
     }
 
     /// The mark of what a page was found to hold.
-    fn mark(&self, number: u16, page: u32, version: u32, held: &[u8]) -> u128 {
-        self.ledger.mark(number, page, version, (!is_zero(held)).then_some(held))
+    fn mark(&self, number: u16, page: u32, held: &[u8]) -> u128 {
+        self.ledger.mark(number, page, (!is_zero(held)).then_some(held))
     }
 
     /// Looks at some pages once more. Whether they hold what was placed there.
@@ -335,14 +442,14 @@ impl Blocks {
         let of_each = (SAMPLE_PAGES / self.ram.len().max(1) as u32).max(SAMPLE_OF_BLOCK);
         for (&number, ram) in &self.ram {
             let pages = self.ledger.pages(number);
-            // As random as the key: a mark of a version that there is not.
-            let drawn =
-                (0..of_each.min(pages)).map(|n| self.ledger.mark(number, n, u32::MAX, None) % u128::from(pages));
+            let drawn = (0..of_each.min(pages)).map(|n| self.ledger.drawn(n) % u128::from(pages));
             for page in drawn.map(|page| page as u32) {
                 let region = self.region(number, page)?;
-                let Some(version) = region.version(nth(page)) else { continue };
+                if region.version(nth(page)).is_none() {
+                    continue;
+                }
                 ram.read(offset(page), &mut held).map_err(not_read)?;
-                if self.mark(number, page, version, &held) != region.mark(nth(page)) {
+                if self.mark(number, page, &held) != region.mark(nth(page)) {
                     return Ok(false);
                 }
                 // A hole would become memory.
@@ -367,7 +474,7 @@ impl Blocks {
             for page in first..self.ledger.pages(block).min(first + REGION_PAGES as u32) {
                 let Some(version) = region.version(nth(page)) else { continue };
                 ram.read(offset(page), &mut held).map_err(not_read)?;
-                region.set(nth(page), version, self.mark(block, page, version, &held));
+                region.set(nth(page), version, self.mark(block, page, &held));
             }
         }
         Ok(())
@@ -387,6 +494,16 @@ fn run(region: &Region, page: u32, version: u32, most: usize) -> (u32, bool) {
     let first = is_newer(&page);
     let end = page + most.min(REGION_PAGES - nth(page)) as u32;
     ((page..end).take_while(|page| is_newer(page) == first).count() as u32, first)
+}
+
+/// Whether two marks of a page are the same.
+fn is_same(own: u128, theirs: u128, page: u32) -> bool {
+    #[cfg(feature = "fault-points")]
+    if is_planted(Plant::ShortMark, page) {
+        return own as u8 == theirs as u8;
+    }
+    let _ = page;
+    own == theirs
 }
 
 /// Which page of its region it is.

@@ -58,7 +58,11 @@ impl Intake<'_> {
             ram.read(offset, content.as_mut()).map_err(|error| format!("the guest's RAM cannot be read: {error}"))?;
             add(&self.source.counts.repaired_pages, pages.len());
             let form = Form::Direct(Place::new(region.block, pages.iter().copied()));
-            self.place(direct, Batch::new(form, content.freeze()), version)?;
+            let batch = Batch::new(form, content.freeze());
+            // Whole: what the target has is not what was thought.
+            let contents = pages.iter().enumerate().map(|(nth, page)| (*page, batch.page(nth)));
+            direct.ledger.note(region.block, version, contents).map_err(|error| error.to_string())?;
+            self.batch(batch)?;
         }
         Ok(())
     }

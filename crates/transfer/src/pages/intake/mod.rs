@@ -16,7 +16,7 @@ use skein_pages::{BATCH_BYTES_MAX, Batch, Form, Kind, PAGE_BYTES};
 
 use self::main::MainChannel;
 use super::counts::add;
-use super::feeder::{as_it_is, feed, late, wait_for_room};
+use super::feeder::{as_it_is, feed, late, room};
 use super::packers::Job;
 use super::queue::{Queue, Queued};
 use super::source::{Direct, Failed, Source};
@@ -74,6 +74,7 @@ pub(crate) fn ingest(
         tap: Tap::new(egress.socket(), egress.is_held(), &is_over, BUFFER_BYTES),
         is_over: &is_over,
         gathered: BytesMut::new(),
+        is_ahead: false,
     };
     let stop = match &feeder {
         Ok(_) => intake.read().err(),
@@ -111,6 +112,8 @@ struct Intake<'a> {
     is_over: &'a dyn Fn() -> bool,
     /// Bytes for QEMU that are not on their way yet.
     gathered: BytesMut,
+    /// What it pushed last had to wait for room: it has time.
+    is_ahead: bool,
 }
 
 impl Intake<'_> {
@@ -210,29 +213,29 @@ impl Intake<'_> {
     fn place(&mut self, direct: &Direct, batch: Batch, version: u32) -> Result<(), Stop> {
         let Form::Direct(place) = &batch.form else { unreachable!("only such pages are placed") };
         let pages = place.pages().enumerate().map(|(nth, page)| (page, batch.page(nth)));
-        let noted = direct.ledger.note(place.block, version, pages);
-        noted.map_err(|error| format!("QEMU's stream makes no sense: {error}"))?;
-        self.batch(batch)
+        let noted = direct.ledger.note_changes(place.block, version, pages, self.is_ahead);
+        let deltas = noted.map_err(|error| format!("QEMU's stream makes no sense: {error}"))?;
+        self.batch(batch.with_deltas(deltas))
     }
 
     fn batch(&mut self, batch: Batch) -> Result<(), Stop> {
         let counts = &self.source.counts;
         add(&counts.pages, batch.kinds.len());
         add(&counts.zero_pages, Kind::Zero.count(&batch.kinds));
-        let packers = self.source.packers().filter(|_| !batch.content.is_empty());
+        let packers = self.source.packers().filter(|_| batch.bytes() > 0);
         // A look at a few bytes costs less than to have somebody else look at all of them.
-        let Some((packers, kinds)) = packers.and_then(|packers| Some((packers, sift(&batch)?))) else {
+        let Some((packers, sifted)) = packers.and_then(|packers| Some((packers, sift(&batch)?))) else {
             return self.push(as_it_is(&batch, self.source));
         };
         match self.source.of_packers() {
             Use::AsItIs => return self.push(late(&batch, self.source)),
-            Use::WhileItWaits if self.queue.is_idle() && self.takes(batch.content.len()) => {
+            Use::WhileItWaits if self.queue.is_idle() && self.takes(batch.bytes()) => {
                 hand_over(self.live, self.id, late(&batch, self.source));
                 return Ok(());
             }
             Use::WhileItWaits | Use::Awaited => {}
         }
-        let job = Job::new(batch, kinds, self.source.clone(), self.live.pool.take(Packer::OUT_BYTES));
+        let job = Job::new(batch, sifted, self.source.clone(), self.live.pool.take(Packer::OUT_BYTES));
         packers.offer(&job);
         self.queue(Queued::Job(job))
     }
@@ -279,14 +282,14 @@ impl Intake<'_> {
         }
         // Nothing to wait for but room: a change of threads would only cost.
         let bytes = parts.iter().map(Bytes::len).sum::<usize>().min(RECORD_BYTES_MAX);
-        if !wait_for_room(self.live, self.id, bytes, self.writable) {
-            return Err(Ended::Over.into());
-        }
+        let at_once = room(self.live, self.id, bytes, self.writable).ok_or(Ended::Over)?;
+        self.is_ahead = !at_once;
         hand_over(self.live, self.id, parts);
         Ok(())
     }
 
     fn queue(&mut self, queued: Queued) -> Result<(), Stop> {
+        self.is_ahead = !self.queue.is_idle();
         if self.queue.push(queued, WAITING_BYTES) { Ok(()) } else { Err(Ended::Over.into()) }
     }
 }
