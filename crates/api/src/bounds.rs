@@ -160,6 +160,8 @@ mod tests {
             channels: Some(64),
             transport: Some(skein_machine::Transport::Tcp),
             retries: 1000,
+            allow_throttle: Some(99),
+            delta_memory: Some(100.0),
         };
         for options in [usual.clone(), most.clone()] {
             assert_eq!(migrate(options.clone()).check(), Ok(()));

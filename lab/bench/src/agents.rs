@@ -84,6 +84,10 @@ pub struct Order<'a> {
     pub transport: Transport,
     /// `downtime-limit`.
     pub downtime_limit_ms: u64,
+    /// See [`crate::case::Stage::allow_throttle`].
+    pub allow_throttle: Option<u8>,
+    /// See [`crate::case::Stage::delta_memory`].
+    pub delta_memory: Option<f64>,
     /// The moment that times count from.
     pub start: Instant,
     /// It is called off after that.
@@ -281,11 +285,13 @@ impl Agents {
 
     /// What `skein migrate` does.
     pub(crate) fn order(&self, vm: &str, host: usize, order: Order<'_>) -> Result<Migration, MigrationError> {
-        let Order { transport, downtime_limit_ms, start, deadline, interrupt } = order;
+        let Order { transport, downtime_limit_ms, allow_throttle, delta_memory, start, deadline, interrupt } = order;
         let options = MigrateOptions {
             channels: Some(MULTIFD_CHANNELS),
             downtime_limit_ms: Some(downtime_limit_ms),
             transport: Some(transport),
+            allow_throttle,
+            delta_memory,
             ..MigrateOptions::default()
         };
         let request = Request::Migrate { vm: vm.into(), to: HOSTS[1 - host].into(), options, detach: false };

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use skein_lab_guest::Rewrite;
+
 use crate::{figure::Check, mover::Mover};
 
 /// One named case.
@@ -32,6 +34,10 @@ pub struct Stage {
     pub moves: Moves,
     /// `downtime-limit` of all movers.
     pub downtime_limit_ms: u64,
+    /// Per cent by which a mover may slow the guest: QEMU's `auto-converge`, an agent's `allow_throttle`. None: not at all.
+    pub allow_throttle: Option<u8>,
+    /// What agents are told of `delta_memory`, per cent of the guest's RAM. None: nothing, so that it is their default.
+    pub delta_memory: Option<f64>,
     /// The movers compared: the case's subject first, then its strongest peer.
     pub movers: Vec<Mover>,
     /// How many of them a quick bench keeps.
@@ -74,6 +80,8 @@ pub struct Guest {
     pub compressible: u8,
     /// Part of it that is rewritten all the time.
     pub rewrite_mb: u32,
+    /// How much of a page a rewrite changes.
+    pub rewrite: Rewrite,
     /// Pages rewritten a second.
     pub rewrite_pages_per_s: u32,
     /// Virtual CPUs.
@@ -168,6 +176,7 @@ fn idle(memory_mb: u32, fill_mb: u32) -> Guest {
         fill_mb,
         compressible: 0,
         rewrite_mb: 0,
+        rewrite: Rewrite::Page,
         rewrite_pages_per_s: 0,
         vcpus: 1,
         disk_mb: 0,
@@ -183,6 +192,8 @@ fn stage(links: Links, guest: Guest, movers: &[Mover]) -> Stage {
         moves: Moves::Together(1),
         // QEMU's default.
         downtime_limit_ms: 300,
+        allow_throttle: None,
+        delta_memory: None,
         movers: movers.to_vec(),
         quick_movers: 2,
         fault: None,

@@ -117,6 +117,8 @@ impl Agents {
             let order = Order {
                 transport: Transport::Auto,
                 downtime_limit_ms,
+                allow_throttle: None,
+                delta_memory: None,
                 start: Instant::now(),
                 deadline: DEADLINE,
                 interrupt,

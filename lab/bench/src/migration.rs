@@ -109,13 +109,13 @@ pub fn prepare(
 ) -> Result<Tuning, MigrationError> {
     let mut tuning = tuning.clone();
     // A QEMU that was a target before keeps what it was told then.
-    for name in ["tls-creds", "tls-hostname"] {
+    for name in TLS_PARAMETERS {
         tuning.parameters.entry(name).or_insert("".into());
     }
     if let Some(files) = tls {
         credentials(&mut source.qemu.qmp, files, "client").map_err(at("source"))?;
         credentials(&mut target.qemu.qmp, files, "server").map_err(at("target"))?;
-        tuning.parameters.clear();
+        TLS_PARAMETERS.iter().for_each(|name| drop(tuning.parameters.remove(*name)));
         tuning.tls = Some(Tls { creds: CREDENTIALS.into(), hostname: Some(qemu_tls::HOST_NAME.into()) });
     }
     target.qemu.qmp.tune(&tuning).map_err(at("target"))?;
@@ -125,6 +125,7 @@ pub fn prepare(
 }
 
 const CREDENTIALS: &str = "bench-tls";
+const TLS_PARAMETERS: [&str; 2] = ["tls-creds", "tls-hostname"];
 
 fn credentials(qmp: &mut Qmp, files: &Path, endpoint: &str) -> Result<(), QmpError> {
     let arguments = json!({

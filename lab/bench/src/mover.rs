@@ -202,7 +202,8 @@ impl Mover {
     }
 
     /// The migration's settings, the same on both QEMUs. All movers have the same bandwidth (unlimited) and downtime limit.
-    pub fn tuning(self, downtime_limit_ms: u64) -> Tuning {
+    /// `allow_throttle`: per cent by which the guest may be slowed, if it may.
+    pub fn tuning(self, downtime_limit_ms: u64, allow_throttle: Option<u8>) -> Tuning {
         let zstd = matches!(self, Mover::MptcpMultifdZstd | Mover::QemuMultifdZstd);
         Tuning {
             multifd: self.multifd().then_some(MULTIFD_CHANNELS),
@@ -211,6 +212,8 @@ impl Mover {
             downtime_limit_ms,
             // QEMU then tells each change of state as it happens.
             events: true,
+            capabilities: allow_throttle.map(|_| ("auto-converge".into(), true)).into_iter().collect(),
+            parameters: allow_throttle.map(|most| ("max-cpu-throttle".into(), most.into())).into_iter().collect(),
             ..Tuning::default()
         }
     }
@@ -280,7 +283,7 @@ mod tests {
     #[test]
     fn peers_differ_only_in_what_they_are_named_for() {
         for mover in Mover::ALL {
-            let tuning = mover.tuning(300);
+            let tuning = mover.tuning(300, None);
             assert_eq!((tuning.max_bandwidth, tuning.downtime_limit_ms, tuning.return_path), (u64::MAX, 300, true));
             assert_eq!(tuning.compression == Compression::Zstd, mover.name().ends_with("zstd"));
             assert_eq!(tuning.xbzrle_cache.is_some(), mover.name().ends_with("xbzrle"));
@@ -292,6 +295,10 @@ mod tests {
             }
             // QEMU refuses the two together.
             assert!(tuning.multifd.is_none() || tuning.xbzrle_cache.is_none());
+            assert!(tuning.capabilities.is_empty() && tuning.parameters.is_empty());
+            let throttling = mover.tuning(300, Some(95));
+            assert_eq!(throttling.capabilities, [("auto-converge".to_string(), true)]);
+            assert_eq!(throttling.parameters()["max-cpu-throttle"], 95);
         }
     }
 }

@@ -179,6 +179,7 @@ fn spec(stage: &Stage, site: &Site, image: &Image, adjust: &Adjust, name: String
         fill_mb: guest.fill_mb,
         compressible: guest.compressible,
         rewrite_mb: guest.rewrite_mb,
+        rewrite: guest.rewrite,
         rate: guest.rewrite_pages_per_s,
         threads: guest.vcpus,
         seed: u64::from(n) + 1,

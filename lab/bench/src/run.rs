@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use skein_lab_guest::{Guest, Spec};
+use skein_lab_guest::{Guest, Rewrite, Spec};
 
 use crate::{
     agents::{Agents, Order},
@@ -145,7 +145,7 @@ impl Setting<'_> {
             let (way, slot) = way_of(&ways, n);
             let tls = way.carried.tls.as_deref();
             let (listen, connect) = &way.carried.uris[slot];
-            let tuning = mover.tuning(self.downtime_limit_ms);
+            let tuning = mover.tuning(self.downtime_limit_ms, self.stage.allow_throttle);
             let done = migration::prepare(&mut residents[n].guest, &mut targets[n], &tuning, tls, listen);
             prepared.push(done.map(|tuning| {
                 runs[n].parameters.insert("capabilities".into(), names_of_those_on(&tuning.capabilities()));
@@ -214,6 +214,8 @@ impl Setting<'_> {
             }
             let mut carried = Carried::default();
             carried.parameters.insert("transport".into(), json!(transport));
+            carried.parameters.insert("allow_throttle".into(), json!(self.stage.allow_throttle));
+            carried.parameters.insert("delta_memory".into(), json!(self.stage.delta_memory));
             for (name, host) in [("agent on the source", source), ("agent on the target", 1 - source)] {
                 carried.parameters.insert(name.into(), carry::command_lines([agents.process(host)]));
             }
@@ -237,7 +239,9 @@ impl Setting<'_> {
             let arriving = arriving[1 - agents.guests[n].host].clone();
             let journey = move |start, standing: &Standing| {
                 let Setting { downtime_limit_ms, interrupt, .. } = *self;
-                let order = Order { transport, downtime_limit_ms, start, deadline, interrupt };
+                let Stage { allow_throttle, delta_memory, .. } = *self.stage;
+                let order =
+                    Order { transport, downtime_limit_ms, allow_throttle, delta_memory, start, deadline, interrupt };
                 agents.migrate(n, order, standing, &arriving)
             };
             Box::new(journey) as Journey<'_>
@@ -421,12 +425,13 @@ impl Setting<'_> {
     fn blank(&self, mover: Mover, round: u32, n: usize, host: usize, qemu_source_cmdline: Vec<String>) -> Run {
         let (guest, links) = (&self.stage.guest, &self.stage.links);
         let about_guest = format!(
-            "{} MiB, {} filled, {} % compressible, {} MiB rewritten at {} pages/s, {} vCPU{}",
+            "{} MiB, {} filled, {} % compressible, {} MiB rewritten at {} pages/s ({} of each), {} vCPU{}",
             guest.memory_mb,
             guest.fill_mb,
             guest.compressible,
             guest.rewrite_mb,
             guest.rewrite_pages_per_s,
+            rewritten(guest.rewrite),
             guest.vcpus,
             if guest.software { ", software that it unpacked and built" } else { "" }
         );
@@ -556,6 +561,14 @@ impl Setting<'_> {
     }
 }
 
+fn rewritten(rewrite: Rewrite) -> &'static str {
+    match rewrite {
+        Rewrite::Word => "a word",
+        Rewrite::Quarter => "a quarter",
+        Rewrite::Page => "all",
+    }
+}
+
 fn way_of(ways: &[Way], guest: usize) -> (&Way, usize) {
     let found = ways.iter().find_map(|way| Some((way, way.guests.iter().position(|&n| n == guest)?)));
     found.expect("every guest has a way")
@@ -649,7 +662,7 @@ mod tests {
 
     #[test]
     fn capabilities_that_are_on() {
-        let tuning = Mover::QemuMultifd.tuning(300);
+        let tuning = Mover::QemuMultifd.tuning(300, None);
         assert_eq!(names_of_those_on(&tuning.capabilities()), json!(["return-path", "multifd", "events"]));
     }
 

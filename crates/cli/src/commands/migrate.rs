@@ -108,6 +108,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         channels: args.channels,
         transport: args.transport,
         retries: args.retries,
+        ..MigrateOptions::default()
     };
     let (vm, to) = (args.vm, args.to);
     if !args.check {
