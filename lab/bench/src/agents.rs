@@ -30,6 +30,7 @@ use crate::{
     process::Process,
     record::{Phases, Step, Verdict},
     residents::{ANSWER_DEADLINE, Boot, boot_deadline, slowly},
+    rewriting::Count,
     site::{HOSTS, Site},
     usage,
     watch::Arriving,
@@ -270,6 +271,7 @@ impl Agents {
         let Heard { mut phases, migrate_s, info, mut steps } = heard;
         phases.order_s = Some(0.0);
         let arrived = self.arrived(n, 1 - host).ok_or(MigrationError::NotResumed)?;
+        let rewritten = arrived.control().lock().as_mut().and_then(Count::ask);
         phases.resume_s = arrived.first_ran().map(|at| clock.seconds(at));
         steps.extend(phases.resume_s.map(|at_s| step(at_s, 1 - host, "QEMU: RESUME")));
         steps.extend(self.logged(*host, &migration, &clock));
@@ -280,7 +282,7 @@ impl Agents {
         let beats = |seen: &Seen| seen.beats().map(|beats| beats.since(since)).unwrap_or_default();
         let gaps = Gaps::between(&beats(seen), &beats(&arrived));
         let pages = migration.copy.and_then(|copy| copy.pages);
-        Ok(Moved { info, phases, gaps, migrate_s: migrate_s.unwrap_or(0.0), steps, pages })
+        Ok(Moved { info, phases, gaps, migrate_s: migrate_s.unwrap_or(0.0), steps, pages, rewritten })
     }
 
     /// What `skein migrate` does.

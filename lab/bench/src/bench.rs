@@ -40,6 +40,9 @@ pub const RUNS_QUICK: u32 = 3;
 /// What a quick case may take at most: no round is begun that would probably not fit.
 pub const QUICK_BUDGET: Duration = Duration::from_secs(240);
 
+/// How often a peer may not come to an end in a stage before it is left out: each time takes a minute and more.
+const ENDLESS: usize = 2;
+
 /// What tap devices are made with; some containers have none.
 const TUN: &str = "/dev/net/tun";
 
@@ -363,6 +366,15 @@ impl<'a, 'b> Bench<'a, 'b> {
                     household = self.boot(stage, &site, &movers, busy.as_ref())?;
                 }
             }
+            movers.retain(|&mover| {
+                let endless = mover != case.subject && is_endless(&self.results.runs, case.name, stage.name, mover);
+                if endless && round < rounds {
+                    let note = in_stage(stage, &format!("{mover} did not come to an end {ENDLESS} times: left out"));
+                    self.tell(&Progress::Note(&note));
+                    gathered.notes.push(note);
+                }
+                !endless
+            });
             longest_round = longest_round.max(round_begun.elapsed());
         }
         if stage.kill_agent && movers.contains(&Mover::SkeinAgents) {
@@ -453,6 +465,12 @@ impl<'a, 'b> Bench<'a, 'b> {
     }
 }
 
+/// Whether a mover never came to an end in a stage, often enough not to be tried again.
+fn is_endless(runs: &[Run], case: &str, stage: &str, mover: Mover) -> bool {
+    let mut of = runs.iter().filter(|r| r.case == case && r.stage == stage && r.mover == mover && r.guest == 0);
+    of.clone().count() >= ENDLESS && of.all(|r| r.called_off_s.is_some())
+}
+
 /// Why a stage whose guest has software cannot be had here; None if it can.
 fn lacks_software(stage: &Stage) -> Option<String> {
     stage.guest.software.then(|| skein_lab_guest::find_software().err().map(|error| chain(&error)))?
@@ -472,3 +490,21 @@ pub fn select(names: &[String]) -> Result<Vec<Case>, UnknownCase> {
 #[derive(Debug, thiserror::Error)]
 #[error("no case is called '{0}'; `skein bench list` tells them")]
 pub struct UnknownCase(String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::run;
+
+    #[test]
+    fn a_mover_that_never_ends_is_known_for_it() {
+        let ended = run("hot", "", Mover::QemuTcp);
+        let endless = Run { error: Some("not done".into()), called_off_s: Some(60.0), ..ended.clone() };
+        let failed = Run { error: Some("refused".into()), ..ended.clone() };
+        let is =
+            |runs: &[&Run]| is_endless(&runs.iter().copied().cloned().collect::<Vec<_>>(), "hot", "", Mover::QemuTcp);
+        assert!(is(&[&endless, &endless]));
+        assert!(!is(&[&endless]) && !is(&[&endless, &ended, &endless]) && !is(&[&endless, &failed]));
+        assert!(!is_endless(&[endless.clone(), endless], "hot", "", Mover::Mptcp));
+    }
+}

@@ -110,6 +110,7 @@ pub fn totals(runs: &[Run]) -> Vec<Total> {
                 mover,
                 total_s: Summary::of(&of.iter().filter_map(|r| completed(r)?.total_s).collect::<Vec<_>>()),
                 failed: of.iter().filter(|r| r.error.is_some()).count(),
+                called_off: of.iter().filter(|r| r.called_off_s.is_some()).count(),
                 cpu_s_per_gb: middle(&of, &Run::cpu_s_per_gb),
                 wire_bytes: middle(&of, &|r| Some(r.all_wire_bytes() as f64)),
                 wire_per_guest_byte: middle(&of, &Run::wire_per_guest_byte),

@@ -19,6 +19,7 @@ pub mod process;
 pub mod record;
 pub mod report;
 pub mod residents;
+pub mod rewriting;
 pub mod run;
 pub mod site;
 pub mod stats;

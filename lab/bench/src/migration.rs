@@ -14,6 +14,7 @@ use skein_lab_guest::{Gaps, Guest};
 use crate::{
     carry::qemu_tls,
     record::{Phases, Step},
+    rewriting::Count,
 };
 
 /// How often progress is asked for.
@@ -79,6 +80,8 @@ pub struct Moved {
     pub steps: Vec<Step>,
     /// What they say of where the bytes went.
     pub pages: Option<Pages>,
+    /// What the guest had rewritten when it ran on the target.
+    pub rewritten: Option<Count>,
 }
 
 impl Moved {
@@ -208,10 +211,11 @@ pub fn migrate(
     }
     phases.completed_s.get_or_insert_with(|| start.elapsed().as_secs_f64());
     phases.resume_s = Some(resumed(&mut target.qemu.qmp, &clock)?);
+    let rewritten = Count::ask(target.agent());
     // Beats until well after the switchover.
     std::thread::sleep(SETTLE);
     let gaps = Gaps::between(&source.beats().since(since), &target.beats().since(since));
-    Ok(Moved { info, phases, gaps, migrate_s: 0.0, steps: Vec::new(), pages: None })
+    Ok(Moved { info, phases, gaps, migrate_s: 0.0, steps: Vec::new(), pages: None, rewritten })
 }
 
 /// What QEMU says when it is over. Some versions say `completed` a moment before they have reckoned the downtime.

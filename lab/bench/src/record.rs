@@ -123,6 +123,9 @@ pub struct Total {
     pub total_s: Option<Summary>,
     /// Runs that did not complete.
     pub failed: usize,
+    /// Those of them that were called off, as they did not come to an end.
+    #[serde(default)]
+    pub called_off: usize,
     /// Median of [`Run::cpu_s_per_gb`]; null when none completed.
     #[serde(default)]
     pub cpu_s_per_gb: Option<f64>,
@@ -168,6 +171,9 @@ pub struct Run {
     pub commit: String,
     /// Why the migration did not complete; null when it did.
     pub error: Option<String>,
+    /// After what time it was called off, as it did not come to an end; null when it did, or failed otherwise.
+    #[serde(default)]
+    pub called_off_s: Option<f64>,
     /// QEMU on the source, argument by argument.
     pub qemu_source_cmdline: Vec<String>,
     /// QEMU on the target.
@@ -181,6 +187,9 @@ pub struct Run {
     pub guest_memory_bytes: u64,
     /// Everything that was set for this mover: capabilities and parameters of QEMU's, addresses, options, command lines.
     pub parameters: BTreeMap<String, Value>,
+    /// `downtime-limit`.
+    #[serde(default)]
+    pub downtime_limit_ms: u64,
     /// Nominal rate of each link in the order of the NICs; null where nothing limits it.
     pub link_bps: Vec<Option<u64>>,
     /// From `migrate` until QEMU's `completed`.
@@ -232,6 +241,9 @@ pub struct Run {
     /// What became of other guests' CPU, where the case has them at work.
     #[serde(default)]
     pub guests_work: Option<GuestsWork>,
+    /// How fast the guest rewrote its memory, where it does.
+    #[serde(default)]
+    pub rewriting: Option<Rewriting>,
     /// Round trips of a small stream beside the bulk, where the case has one.
     pub control: Option<ControlLatency>,
     /// NICs and cores over time; shared by the guests that moved together and given with the first of them.
@@ -399,6 +411,24 @@ impl GuestsWork {
     }
 }
 
+/// How fast a guest rewrote its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rewriting {
+    /// Pages a second while nothing migrated.
+    pub before_pages_per_s: f64,
+    /// The migration, from the order or `migrate` until the guest answered from the target.
+    pub window_s: f64,
+    /// Pages rewritten in it.
+    pub pages: f64,
+}
+
+impl Rewriting {
+    /// The share of what it would have rewritten in the migration's time that it did not.
+    pub fn slowed(&self) -> f64 {
+        1.0 - self.pages / (self.before_pages_per_s * self.window_s)
+    }
+}
+
 impl From<skein_lab_guest::Verdict> for Verdict {
     fn from(verdict: skein_lab_guest::Verdict) -> Self {
         let skein_lab_guest::Verdict { pages, bad, bad_blocks, .. } = verdict;
@@ -560,6 +590,7 @@ pub(crate) mod tests {
             started_at: "2026-01-02T03:04:05Z".into(),
             commit: "v0.1.0-3-gabc".into(),
             error: None,
+            called_off_s: None,
             qemu_source_cmdline: vec![
                 "qemu-system-x86_64".into(),
                 "-machine".into(),
@@ -570,6 +601,7 @@ pub(crate) mod tests {
             memory_backend_target: "memory-backend-memfd,id=ram,size=1G,share=on".into(),
             guest_memory_bytes: 1 << 30,
             parameters: [("multifd-channels".to_string(), Value::from(4))].into(),
+            downtime_limit_ms: 300,
             link_bps: vec![Some(1_000_000_000), None],
             total_s: Some(4.2),
             downtime_ms: Some(21.0),
@@ -604,6 +636,7 @@ pub(crate) mod tests {
             memory: None,
             private_memory: None,
             guests_work: None,
+            rewriting: None,
             control: None,
             samples: None,
         }
@@ -632,6 +665,7 @@ pub(crate) mod tests {
         });
         full.pages = Some(pages());
         full.guests_work = Some(GuestsWork { cores: 2, cores_before: 1.96, window_s: 4.2, used_s: 5.5 });
+        full.rewriting = Some(Rewriting { before_pages_per_s: 30_000.0, window_s: 5.3, pages: 151_000.0 });
         full.control = Some(ControlLatency {
             idle: RoundTrips { count: 400, median_us: 210.0, p99_us: 350.0, max_us: 900.0 },
             loaded: RoundTrips { count: 380, median_us: 950.0, p99_us: 4100.0, max_us: 7000.5 },
@@ -692,6 +726,7 @@ pub(crate) mod tests {
                     mover: Mover::SkeinTls,
                     total_s: Summary::of(&[4.2]),
                     failed: 0,
+                    called_off: 0,
                     cpu_s_per_gb: Some(1.8),
                     wire_bytes: Some(1_050_000_000.0),
                     wire_per_guest_byte: Some(1.05),

@@ -27,6 +27,7 @@ use crate::{
     ping::{self, Pinger},
     record::{ControlLatency, CpuSeconds, GuestsWork, MoverMemory, MoverPrivateMemory, Phases, Run, Yardstick},
     residents::{Household, Resident},
+    rewriting::{Count, Usual},
     site::{HOSTS, Site},
     usage::{self, End, cpu_between, threads},
     watch::{Arriving, Party, Place, Watch, Watched, Work},
@@ -89,6 +90,8 @@ struct Way {
 
 /// What was seen.
 struct Seen {
+    /// What times count from.
+    start: Instant,
     results: Vec<Result<Moved, MigrationError>>,
     watched: Watched,
     ended_s: f64,
@@ -158,6 +161,7 @@ impl Setting<'_> {
         let control = self.ask_all_the_time(&ways)?;
         let parties = self.parties(&ways, residents, &mut targets)?;
         let specs: Vec<Spec> = residents.iter().map(|resident| resident.spec.clone()).collect();
+        let usual = self.usual(residents.len(), |n| Count::ask(residents[n].guest.agent()));
         let deadline = deadline(self.stage);
         let journeys =
             residents.iter_mut().zip(targets.iter_mut()).zip(prepared).map(|((resident, target), connect)| {
@@ -169,7 +173,7 @@ impl Setting<'_> {
                 Box::new(journey) as Journey<'_>
             });
         let seen = self.watch(&ways, parties, journeys.collect(), control, &specs, tick)?;
-        self.fill_in_all(&mut runs, &ways, &seen);
+        self.fill_in_all(&mut runs, &ways, &usual, &seen);
         // What carried ends before the guests are looked at again: nothing of a run reaches into the next.
         drop(ways);
         self.heal()?;
@@ -233,6 +237,7 @@ impl Setting<'_> {
             ways.push(Way { source, guests, carried });
         }
         let specs: Vec<Spec> = agents.guests.iter().map(|guest| guest.spec.clone()).collect();
+        let usual = self.usual(count, |n| agents.guests[n].seen.control().lock().as_mut().and_then(Count::ask));
         let deadline = deadline(self.stage) + AGENTS_MORE;
         let journeys = (0..count).map(|n| {
             let agents = &*agents;
@@ -247,7 +252,7 @@ impl Setting<'_> {
             Box::new(journey) as Journey<'_>
         });
         let seen = self.watch(&ways, parties, journeys.collect(), None, &specs, tick)?;
-        self.fill_in_all(&mut runs, &ways, &seen);
+        self.fill_in_all(&mut runs, &ways, &usual, &seen);
         self.heal()?;
         let mut lost = false;
         for (n, run) in runs.iter_mut().enumerate() {
@@ -271,10 +276,16 @@ impl Setting<'_> {
         Ok(Outcome { runs, lost })
     }
 
-    fn fill_in_all(&self, runs: &mut [Run], ways: &[Way], seen: &Seen) {
+    /// How fast guests rewrite their memory, by number; of those that do not, None.
+    fn usual(&self, guests: usize, ask: impl FnMut(usize) -> Option<Count>) -> Vec<Option<Usual>> {
+        let rewrites = self.stage.guest.rewrite_mb > 0 && self.stage.guest.rewrite_pages_per_s > 0;
+        if rewrites { Usual::of(guests, ask) } else { vec![None; guests] }
+    }
+
+    fn fill_in_all(&self, runs: &mut [Run], ways: &[Way], usual: &[Option<Usual>], seen: &Seen) {
         for (number, way) in ways.iter().enumerate() {
             for &n in &way.guests {
-                self.fill_in(&mut runs[n], n, (number, way), seen);
+                self.fill_in(&mut runs[n], n, (number, way), usual[n], seen);
             }
         }
         runs[0].samples = Some(seen.watched.samples());
@@ -409,7 +420,7 @@ impl Setting<'_> {
             fault.at_s -= zero_s;
             fault.healed_s = fault.healed_s.map(|at_s| at_s - zero_s);
         }
-        Ok(Seen { results, watched, ended_s, faults, control, ping_gaps_ms })
+        Ok(Seen { start, results, watched, ended_s, faults, control, ping_gaps_ms })
     }
 
     /// Starts the small stream, if there is a pipe for it, and lets it run idle for a while.
@@ -447,12 +458,14 @@ impl Setting<'_> {
             started_at: machine::now(),
             commit: self.commit.into(),
             error: None,
+            called_off_s: None,
             memory_backend_source: memory_backend(&qemu_source_cmdline),
             qemu_source_cmdline,
             qemu_target_cmdline: vec![],
             memory_backend_target: String::new(),
             guest_memory_bytes: u64::from(guest.memory_mb) << 20,
             parameters: set.into_iter().map(|(name, value)| (name.to_string(), value)).collect(),
+            downtime_limit_ms: self.downtime_limit_ms,
             link_bps: links.rates_mbit.iter().map(|r| r.map(|mbit| u64::from(mbit) * 1_000_000)).collect(),
             total_s: None,
             downtime_ms: None,
@@ -476,18 +489,25 @@ impl Setting<'_> {
             memory: None,
             private_memory: None,
             guests_work: None,
+            rewriting: None,
             control: None,
             samples: None,
         }
     }
 
     /// What was seen of guest `n`.
-    fn fill_in(&self, run: &mut Run, n: usize, (number, way): (usize, &Way), seen: &Seen) {
+    fn fill_in(&self, run: &mut Run, n: usize, (number, way): (usize, &Way), usual: Option<Usual>, seen: &Seen) {
         let (source, target) = (HOSTS[way.source], HOSTS[1 - way.source]);
         let watched = &seen.watched;
         run.parameters.extend(way.carried.parameters.clone());
         match &seen.results[n] {
-            Err(error) => run.error = Some(chain(error)),
+            Err(error) => {
+                run.error = Some(chain(error));
+                run.called_off_s = match error {
+                    MigrationError::Late(after) => Some(after.as_secs_f64()),
+                    _ => None,
+                };
+            }
             Ok(moved) => {
                 let ram = moved.info.ram.unwrap_or_default();
                 run.handover.clone_from(&moved.steps);
@@ -501,6 +521,10 @@ impl Setting<'_> {
                 run.transferred_bytes = ram.transferred;
                 run.rounds = ram.dirty_sync_count;
                 run.phases = moved.phases;
+                run.rewriting = usual.zip(moved.rewritten).map(|(usual, rewritten)| {
+                    let order_s = moved.phases.order_s.unwrap_or(0.0);
+                    usual.until(seen.start - Duration::from_secs_f64((-order_s).max(0.0)), rewritten)
+                });
             }
         }
         // Links and tunnel are shared: they are looked at until the last guest of this way is done. What a migration did
@@ -614,6 +638,8 @@ fn deadline(stage: &Stage) -> Duration {
     let bits = (u64::from(mb) << 23) * u64::from(stage.moves.guests());
     let ideal = Duration::from_secs_f64(bits as f64 / (f64::from(fastest) * 1e6));
     let fault = stage.fault.map_or(Duration::ZERO, |f| f.lasts * 3);
+    // A guest is slowed step by step, a pass over its memory each.
+    let ideal = if stage.allow_throttle.is_some() { ideal * 3 / 2 } else { ideal };
     // A host with others at work leaves a migration half of its cores, or less.
     let ideal = if stage.busy_host { ideal * 3 } else { ideal };
     Duration::from_secs(40) + ideal * 4 + fault

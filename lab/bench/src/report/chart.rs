@@ -31,7 +31,11 @@ pub fn bars(out: &mut String, totals: &[&Total]) {
         let own = total.mover.is_skein();
         text(out, if own { "end strong" } else { "end" }, LEFT - 12.0, y + 19.0, total.mover.label());
         let Some(sum) = &total.total_s else {
-            text(out, "faulttext", LEFT + 8.0, y + 19.0, &format!("none of {} runs completed", total.failed));
+            let words = match total.failed {
+                runs if runs == total.called_off => format!("none of {runs} runs came to an end"),
+                runs => format!("none of {runs} runs completed"),
+            };
+            text(out, "faulttext", LEFT + 8.0, y + 19.0, &words);
             continue;
         };
         rect(out, if own { "own" } else { "peer" }, LEFT, y + 5.0, x(sum.median) - LEFT, ROW - 10.0);
@@ -50,8 +54,10 @@ pub fn bars(out: &mut String, totals: &[&Total]) {
             );
         }
         let mut words = units::seconds(sum.median);
-        if total.failed > 0 {
-            let _ = write!(words, ", {} failed", total.failed);
+        for (runs, what) in [(total.called_off, "did not end"), (total.failed - total.called_off, "failed")] {
+            if runs > 0 {
+                let _ = write!(words, ", {runs} {what}");
+            }
         }
         text(out, "strong", x(sum.max.max(sum.median)) + 12.0, y + 19.0, &words);
     }
