@@ -21,6 +21,13 @@ pub enum Check {
     EachWay { stage: &'static str, share: f64 },
     /// Total time is at most this many times the peer's.
     TimeOf { stage: &'static str, peer: Mover, at_most: f64 },
+    /// Total time is at most this many times that of the best of the peers that came to an end. Where none did, it is held
+    /// against the time after which the first was called off.
+    TimeOfBest { stage: &'static str, peers: &'static [Mover], at_most: f64 },
+    /// Total time as a multiple of the same mover's in stage `idle` is at most this many times the least such of the peers.
+    MultipleOfBest { stage: &'static str, idle: &'static str, peers: &'static [Mover], at_most: f64 },
+    /// Every migration takes at most this long.
+    TotalAtMost { stage: &'static str, seconds: f64 },
     /// Goodput is at least this many times the peer's.
     GoodputOf { stage: &'static str, peer: Mover, at_least: f64 },
     /// Goodput is at least this many times that of the same mover in another stage.
@@ -36,6 +43,14 @@ pub enum Check {
     /// Anonymous memory of the mover at each end grows by at most this share of the guest's RAM, over the least that it had
     /// before any migration.
     GrowthAtMost { stage: &'static str, share: f64 },
+    /// Anonymous memory of the mover at the source grows by at most this share of the guest's RAM more than in another stage.
+    GrowthOver { stage: &'static str, without: &'static str, share: f64 },
+    /// The guest rewrites at most this share less than before the migration.
+    GuestSlowedAtMost { stage: &'static str, share: f64 },
+    /// The downtime that the guest sees.
+    GapAtMost { stage: &'static str, millis: f64 },
+    /// The downtime that the guest sees is at most `factor` times `downtime-limit` and `slack_ms` more in this share of all runs.
+    GapKept { stage: &'static str, factor: f64, slack_ms: f64, share: f64 },
     /// The downtime that the guest sees is at most the larger of `factor` times and `slack_ms` more than the best of the peers'.
     GapOf { stage: &'static str, peers: &'static [Mover], factor: f64, slack_ms: f64 },
     /// Memory of the mover at each end.
@@ -182,6 +197,41 @@ impl Check {
                 AtMost(at_most),
                 times(data.total(stage, subject), data.total(stage, peer), units::seconds),
             ),
+            Check::TimeOfBest { stage, peers, at_most } => part(
+                figure(stage, format!("total time at most {at_most} x the best of {}", labels(peers))),
+                AtMost(at_most),
+                data.total(stage, subject).and_then(|own| {
+                    let (peer, best) = data.best(peers, |mover| data.least_total(stage, mover))?;
+                    data.against_best(own, peer, best, units::seconds, at_most)
+                }),
+            ),
+            Check::MultipleOfBest { stage, idle, peers, at_most } => part(
+                figure(
+                    stage,
+                    format!("total time as a multiple of '{idle}' at most {at_most} x the best of {}", labels(peers)),
+                ),
+                AtMost(at_most),
+                data.total(stage, subject).and_then(|own| {
+                    let own = own / data.total(idle, subject)?;
+                    let (peer, best) = data.best(peers, |mover| {
+                        let Least { value, ended } = data.least_total(stage, mover)?;
+                        Ok(Least { value: value / data.total(idle, mover)?, ended })
+                    })?;
+                    data.against_best(own, peer, best, |value| format!("{value:.2} x"), at_most)
+                }),
+            ),
+            Check::TotalAtMost { stage, seconds } => {
+                // One that was called off took longer than until then.
+                let took = |r: &Run| completed(r).and_then(|r| r.total_s).or(r.called_off_s);
+                let longest = data.of(stage, subject).filter_map(took).reduce(f64::max);
+                part(
+                    figure(stage, format!("every migration ends within {seconds} s")),
+                    AtMost(seconds),
+                    longest
+                        .map(|longest| (longest, units::seconds(longest)))
+                        .ok_or_else(|| data.why_none(stage, subject)),
+                )
+            }
             Check::GoodputOf { stage, peer, at_least } => part(
                 figure(stage, format!("throughput at least {at_least} x {}", peer.label())),
                 AtLeast(at_least),
@@ -254,17 +304,68 @@ impl Check {
                         .ok_or("memory was not watched".into()),
                 )
             }
+            Check::GrowthOver { stage, without, share } => {
+                let measured = data.source_growth(stage).and_then(|(ram, with)| {
+                    let (_, usual) = data.source_growth(without)?;
+                    let [more, with_words, usual_words, ram_words] = [with - usual, with, usual, ram].map(units::bytes);
+                    let words = format!("{more}: {with_words} against {usual_words}, for a guest of {ram_words}");
+                    Ok(((with - usual) / ram, words))
+                });
+                part(
+                    figure(
+                        stage,
+                        format!(
+                            "own memory of the source grows by at most {} of the guest's RAM more than in '{without}'",
+                            units::percent(share)
+                        ),
+                    ),
+                    AtMost(share),
+                    measured.map(|(value, words)| (value, format!("{} ({words})", units::percent(value)))),
+                )
+            }
+            Check::GuestSlowedAtMost { stage, share } => part(
+                figure(stage, format!("the guest is slowed by at most {}", units::percent(share))),
+                AtMost(share),
+                data.median(stage, subject, |r| r.rewriting.map(|seen| seen.slowed()), units::percent),
+            ),
+            Check::GapAtMost { stage, millis } => part(
+                figure(stage, format!("downtime as the guest sees it at most {millis} ms")),
+                AtMost(millis),
+                data.median(stage, subject, |r| r.guest_switchover_ms, units::millis),
+            ),
+            Check::GapKept { stage, factor, slack_ms, share } => {
+                // One that did not complete did not keep it.
+                let limit = |r: &Run| factor * r.downtime_limit_ms as f64 + slack_ms;
+                let kept = |r: &&Run| completed(r).and_then(|r| r.guest_switchover_ms).is_some_and(|ms| ms <= limit(r));
+                let runs = data.of(stage, subject).count();
+                let good = data.of(stage, subject).filter(kept).count();
+                let longest = data.of(stage, subject).filter_map(|r| completed(r)?.guest_switchover_ms);
+                let longest = longest.reduce(f64::max).map_or("none".into(), units::millis);
+                part(
+                    figure(
+                        stage,
+                        format!(
+                            "downtime as the guest sees it at most {factor} x the limit and {slack_ms} ms in {} of all runs",
+                            units::percent(share)
+                        ),
+                    ),
+                    AtLeast(share),
+                    match runs {
+                        0 => Err(data.why_none(stage, subject)),
+                        _ => Ok((good as f64 / runs as f64, format!("{good} of {runs} runs, the longest {longest}"))),
+                    },
+                )
+            }
             Check::GapOf { stage, peers, factor, slack_ms } => {
                 let best = peers
                     .iter()
                     .filter_map(|&peer| Some((peer, data.gap(stage, peer).ok()?)))
                     .min_by(|a, b| a.1.total_cmp(&b.1));
-                let names: Vec<_> = peers.iter().map(|p| p.label()).collect();
                 let text = figure(
                     stage,
                     format!(
                         "downtime as the guest sees it at most the larger of {factor} x and {slack_ms} ms more than the best of {}",
-                        names.join(", ")
+                        labels(peers)
                     ),
                 );
                 match best {
@@ -377,6 +478,18 @@ impl Check {
     }
 }
 
+/// A peer's least value.
+#[derive(Clone, Copy)]
+struct Least {
+    value: f64,
+    /// It is one; otherwise it is known to be more.
+    ended: bool,
+}
+
+fn labels(movers: &[Mover]) -> String {
+    movers.iter().map(|mover| mover.label()).collect::<Vec<_>>().join(", ")
+}
+
 /// A measured number with its words, or why there is none.
 type Measured = Result<(f64, String), String>;
 
@@ -436,10 +549,66 @@ impl<'a> Data<'a> {
 
     /// Median over the runs that have it.
     fn median_of(self, stage: &'a str, mover: Mover, value: impl Fn(&Run) -> Option<f64>) -> Result<f64, String> {
-        median(&self.of(stage, mover).filter_map(completed).filter_map(value).collect::<Vec<_>>()).ok_or_else(|| {
-            let ran = self.of(stage, mover).next().is_some();
-            format!("{} {}", mover.label(), if ran { "did not complete" } else { "was not measured" })
+        median(&self.of(stage, mover).filter_map(completed).filter_map(value).collect::<Vec<_>>())
+            .ok_or_else(|| self.why_none(stage, mover))
+    }
+
+    /// Why there is no value of a mover.
+    fn why_none(self, stage: &'a str, mover: Mover) -> String {
+        let ran = self.of(stage, mover).next().is_some();
+        let ended = self.of(stage, mover).any(|r| r.called_off_s.is_none());
+        let why = match (ran, ended) {
+            (false, _) => "was not measured",
+            (true, true) => "did not complete",
+            (true, false) => "did not end",
+        };
+        format!("{} {why}", mover.label())
+    }
+
+    /// Median of the runs that came to an end; of a mover whose runs all were called off, after what time the first was.
+    fn least_total(self, stage: &'a str, mover: Mover) -> Result<Least, String> {
+        self.total(stage, mover).map(|value| Least { value, ended: true }).or_else(|why| {
+            let called_off = self.of(stage, mover).filter_map(|r| r.called_off_s).reduce(f64::min);
+            called_off.map(|value| Least { value, ended: false }).ok_or(why)
         })
+    }
+
+    /// The peer with the least value; one that came to an end before those that did not.
+    fn best(self, peers: &[Mover], of: impl Fn(Mover) -> Result<Least, String>) -> Result<(Mover, Least), String> {
+        let known = peers.iter().filter_map(|&peer| Some((peer, of(peer).ok()?)));
+        known
+            .min_by(|(_, a), (_, b)| b.ended.cmp(&a.ended).then(a.value.total_cmp(&b.value)))
+            .ok_or_else(|| "no peer was measured".into())
+    }
+
+    /// Against a peer that did not end, only what is met for certain can be judged.
+    fn against_best(self, own: f64, peer: Mover, best: Least, words: fn(f64) -> String, at_most: f64) -> Measured {
+        let ratio = own / best.value;
+        let (own, reference, label) = (words(own), words(best.value), peer.label());
+        match best.ended {
+            true => Ok((ratio, format!("{ratio:.3} x ({own} against {reference} of {label})"))),
+            false if ratio <= at_most => Ok((
+                ratio,
+                format!("less than {ratio:.3} x ({own}; {label} did not end in {reference}, nor any other)"),
+            )),
+            false => Err(format!("{own}; no peer ended, {label} not in {reference}")),
+        }
+    }
+
+    /// RAM of the guest, and what the subject's anonymous memory at the source grew by, from the least that either end had before
+    /// any migration.
+    fn source_growth(self, stage: &'a str) -> Result<(f64, f64), String> {
+        let seen: Vec<_> = self
+            .of(stage, self.subject)
+            .filter_map(|r| Some((r.guest_memory_bytes, r.private_memory?)))
+            .filter(|(ram, _)| *ram > 0)
+            .collect();
+        let idle = seen.iter().flat_map(|(_, m)| [m.source.before_bytes, m.target.before_bytes]).min();
+        let most = seen.iter().map(|(_, m)| m.source.most_bytes).max();
+        let ram = seen.first().map(|(ram, _)| *ram as f64);
+        ram.zip(idle.zip(most))
+            .map(|(ram, (idle, most))| (ram, most.saturating_sub(idle) as f64))
+            .ok_or("memory was not watched".into())
     }
 
     fn median(
@@ -515,7 +684,7 @@ mod tests {
     use super::*;
     use crate::record::{
         ControlLatency, CpuSeconds, EndMemory, FaultSeen, GuestsWork, MoverMemory, MoverPrivateMemory, NicBytes,
-        PrivateMemory, RoundTrips, Verdict, tests::run,
+        PrivateMemory, Rewriting, RoundTrips, Verdict, tests::run,
     };
     use Mover::*;
 
@@ -720,6 +889,127 @@ mod tests {
         assert_eq!(of(119.0, 200.0, 100.0), Some(true));
         assert_eq!(of(121.0, 200.0, 100.0), Some(false));
         assert_eq!(met(check, &[with(SkeinTls, 1.0)]), None);
+    }
+
+    #[test]
+    fn the_best_peer_is_the_fastest_that_ended() {
+        let check = Check::TimeOfBest { stage: "", peers: &[MptcpMultifdZstd, QemuXbzrle, QemuTcp], at_most: 0.8 };
+        let of = |mover, total_s| moved("", mover, 1, 1e9, total_s);
+        let endless = |mover, after| Run {
+            error: Some("not done".into()),
+            called_off_s: Some(after),
+            total_s: None,
+            ..of(mover, 1.0)
+        };
+        let judged = |runs: &[Run]| check.judge(Data { subject: SkeinTls, runs, yardsticks: &[] });
+        // What did not end is no best, even if it was given up early; what was not run is not asked for.
+        let runs = [of(SkeinTls, 4.0), of(MptcpMultifdZstd, 6.0), of(QemuXbzrle, 5.2), endless(QemuTcp, 3.0)];
+        assert_eq!(judged(&runs).measured, "0.769 x (4.00 s against 5.20 s of QEMU xbzrle)");
+        assert_eq!((judged(&runs).met, met(check, &runs[..2]), met(check, &runs[..1])), (Some(true), Some(true), None));
+        assert_eq!(met(check, &[of(SkeinTls, 4.2), of(QemuXbzrle, 5.2)]), Some(false));
+        // Some of its runs ended: those count.
+        assert_eq!(met(check, &[of(SkeinTls, 4.0), endless(QemuXbzrle, 60.0), of(QemuXbzrle, 4.5)]), Some(false));
+        // No peer ended: met if it would be by an end at that moment, else not known.
+        let against_endless = |own| judged(&[of(SkeinTls, own), endless(QemuTcp, 61.0), endless(QemuXbzrle, 60.0)]);
+        assert_eq!(against_endless(48.0).met, Some(true));
+        assert_eq!(
+            against_endless(30.0).measured,
+            "less than 0.500 x (30.0 s; QEMU xbzrle did not end in 60.0 s, nor any other)"
+        );
+        assert_eq!((against_endless(49.0).met, against_endless(49.0).value), (None, None));
+        // The subject has to end.
+        let lost = judged(&[endless(SkeinTls, 60.0), of(QemuXbzrle, 5.2)]);
+        assert_eq!((lost.met, lost.measured.as_str()), (None, "Skein, TLS did not end"));
+        let all = [endless(SkeinTls, 60.0), of(QemuXbzrle, 5.2)];
+        let data = Data { subject: SkeinTls, runs: &all, yardsticks: &[] };
+        assert_eq!(judge("hot", "…", &[check], data, vec![]).met, Some(false));
+        assert_eq!(totals(&all)[0].called_off, 1);
+    }
+
+    #[test]
+    fn multiples_of_each_movers_own_idle_time() {
+        let check =
+            Check::MultipleOfBest { stage: "torture", idle: "idle", peers: &[QemuMultifd, Mptcp], at_most: 0.6 };
+        let of = |stage, mover, total_s| moved(stage, mover, 1, 1e9, total_s);
+        let with = |own, peers: &[Run]| {
+            let runs = [&[of("idle", SkeinTls, 5.0), of("torture", SkeinTls, own)], peers].concat();
+            check.judge(Data { subject: SkeinTls, runs: &runs, yardsticks: &[] })
+        };
+        // 2 x in either case; Mptcp is the faster of the two, and 3 x.
+        let peers = [
+            ("idle", QemuMultifd, 10.0),
+            ("torture", QemuMultifd, 40.0),
+            ("idle", Mptcp, 6.0),
+            ("torture", Mptcp, 18.0),
+        ];
+        let peers = peers.map(|(stage, mover, total_s)| of(stage, mover, total_s));
+        assert_eq!(with(9.0, &peers).measured, "0.600 x (1.80 x against 3.00 x of QEMU over MPTCP)");
+        assert_eq!((with(8.9, &peers).met, with(9.1, &peers).met), (Some(true), Some(false)));
+        let endless = Run { error: Some("not done".into()), called_off_s: Some(30.0), ..peers[3].clone() };
+        assert_eq!(with(9.1, &[peers[2].clone(), endless.clone()]).met, Some(true));
+        assert_eq!(with(16.0, &[peers[2].clone(), endless.clone()]).met, None);
+        assert_eq!(with(9.1, &[endless]).met, None);
+    }
+
+    #[test]
+    fn the_longest_migration_has_to_end_in_time() {
+        let check = Check::TotalAtMost { stage: "", seconds: 60.0 };
+        let of = |total_s| moved("", SkeinTls, 1, 1e9, total_s);
+        assert_eq!(met(check, &[of(20.0), of(60.0)]), Some(true));
+        assert_eq!(met(check, &[of(20.0), of(20.0), of(61.0)]), Some(false));
+        let endless = Run { error: Some("not done".into()), called_off_s: Some(120.0), total_s: None, ..of(1.0) };
+        assert_eq!(met(check, &[of(20.0), endless]), Some(false));
+        assert_eq!(met(check, &[]), None);
+    }
+
+    #[test]
+    fn a_slowed_guest_rewrites_less() {
+        let check = Check::GuestSlowedAtMost { stage: "", share: 0.5 };
+        let with = |pages| {
+            let rewriting = Some(Rewriting { before_pages_per_s: 1000.0, window_s: 10.0, pages });
+            Run { rewriting, ..moved("", SkeinTls, 1, 1e9, 8.0) }
+        };
+        assert_eq!(met(check, &[with(5001.0)]), Some(true));
+        assert_eq!(met(check, &[with(4999.0)]), Some(false));
+        assert_eq!(met(check, &[with(11_000.0)]), Some(true));
+        assert_eq!(met(check, &[moved("", SkeinTls, 1, 1e9, 8.0)]), None);
+    }
+
+    #[test]
+    fn downtime_is_held_against_its_limit() {
+        let at_most = Check::GapAtMost { stage: "", millis: 60.0 };
+        let kept = Check::GapKept { stage: "", factor: 1.3, slack_ms: 15.0, share: 0.9 };
+        let with =
+            |gap| Run { downtime_limit_ms: 50, guest_switchover_ms: Some(gap), ..moved("", SkeinTls, 1, 1e9, 8.0) };
+        assert_eq!((met(at_most, &[with(60.0)]), met(at_most, &[with(61.0)])), (Some(true), Some(false)));
+        // 80 ms are allowed, once in ten times more.
+        let mut runs = vec![with(80.0); 9];
+        runs.push(with(500.0));
+        assert_eq!(met(kept, &runs), Some(true));
+        runs[0] = with(80.1);
+        assert_eq!(met(kept, &runs), Some(false));
+        runs[0] = Run { error: Some("no".into()), ..with(10.0) };
+        let part = kept.judge(Data { subject: SkeinTls, runs: &runs, yardsticks: &[] });
+        assert_eq!((part.met, part.measured.as_str()), (Some(false), "8 of 10 runs, the longest 500 ms"));
+        assert_eq!((met(at_most, &[]), met(kept, &[])), (None, None));
+    }
+
+    #[test]
+    fn memory_of_the_source_over_that_of_another_stage() {
+        let check = Check::GrowthOver { stage: "deltas", without: "none", share: 0.05 };
+        let with = |stage, source: [u64; 2], target: [u64; 2]| {
+            let end = |[before, most]: [u64; 2]| PrivateMemory { before_bytes: before << 20, most_bytes: most << 20 };
+            Run {
+                guest_memory_bytes: 1000 << 20,
+                private_memory: Some(MoverPrivateMemory { source: end(source), target: end(target) }),
+                ..moved(stage, SkeinTls, 1, 1e9, 8.0)
+            }
+        };
+        // 10 MiB without; of the target's nothing counts but what it had before.
+        let none = with("none", [10, 20], [11, 90]);
+        assert_eq!(met(check, &[with("deltas", [12, 70], [10, 300]), none.clone()]), Some(true));
+        assert_eq!(met(check, &[with("deltas", [12, 71], [10, 12]), none.clone()]), Some(false));
+        assert_eq!(met(check, &[none]), None);
     }
 
     #[test]
