@@ -162,6 +162,9 @@ impl Case {
 /// MiB of a guest's RAM that its kernel needs.
 pub const KERNEL_MB: u32 = 100;
 
+/// Pages a second: more than any guest can rewrite.
+const UNENDING: u32 = 1_000_000;
+
 /// Mb/s of the usual link.
 const GIGABIT: Option<u32> = Some(1000);
 
@@ -272,6 +275,33 @@ pub fn all() -> Vec<Case> {
     let of_agents = |case| Case { subject: SkeinAgents, ..case };
     // Half of its pages compress well, as the peers' zstd does them too.
     let half = |memory_mb, fill_mb| Guest { compressible: 50, ..idle(memory_mb, fill_mb) };
+    // It writes to 120 MB a second: as they are, its pages fill one link of 1 Gb/s, and half of two.
+    let hot = |rewrite| Guest { rewrite_mb: 400, rewrite, rewrite_pages_per_s: 30_000, ..half(800, 600) };
+    let hot_peers: &[Mover] = &[MptcpMultifdZstd, Mptcp, QemuXbzrle, QemuMultifdZstd];
+    let hot_movers = [&[SkeinAgents], hot_peers].concat();
+    let hot_peers_one_nic: &[Mover] = &[QemuMultifdZstd, QemuXbzrle];
+    let hot_movers_one_nic = [&[SkeinAgents], hot_peers_one_nic].concat();
+    let kept = |name, downtime_limit_ms| Stage {
+        name,
+        downtime_limit_ms,
+        ..stage(two.clone(), hot(Rewrite::Word), &[SkeinAgents])
+    };
+    let is_kept = |stage| GapKept { stage, factor: 1.3, slack_ms: 15.0, share: 0.9 };
+    let torture_peers: &[Mover] = &[MptcpMultifd, QemuMultifd];
+    let torture_movers = [&[SkeinAgents], torture_peers].concat();
+    let torture = |name, rewrite_mb| Stage {
+        name,
+        allow_throttle: Some(95),
+        ..stage(
+            two.clone(),
+            Guest { rewrite_mb, rewrite_pages_per_s: UNENDING, vcpus: 2, ..idle(8192, 6144) },
+            &torture_movers,
+        )
+    };
+    // Far more of it is hot than what 5 % of its RAM could keep of it.
+    let large_and_hot =
+        Guest { rewrite_mb: 2048, rewrite: Rewrite::Word, rewrite_pages_per_s: 30_000, ..half(4096, 3072) };
+    let deltas = Stage { name: "deltas", watch_memory: true, ..stage(two.clone(), large_and_hot, &[SkeinAgents]) };
 
     vec![
         case(
@@ -495,8 +525,63 @@ pub fn all() -> Vec<Case> {
         of_agents(case(
             "page-memory",
             "What an agent's own memory grows by while it moves a guest of 8 GB: bookkeeping of pages, and all its buffers.",
-            &[Stage { watch_memory: true, ..stage(two, half(8192, 6144), &[SkeinAgents]) }],
+            // What is kept to send changes by is another figure's.
+            &[Stage {
+                watch_memory: true,
+                delta_memory: Some(0.0),
+                ..stage(two.clone(), half(8192, 6144), &[SkeinAgents])
+            }],
             &[GrowthAtMost { stage: "", share: 0.01 }],
+        )),
+        of_agents(case(
+            "hot-two-nics",
+            "A guest that writes to most of its memory all the time, a word a page, leaves over two NICs of 1 Gb/s.",
+            &[stage(two.clone(), hot(Rewrite::Word), &hot_movers)],
+            &[TimeOfBest { stage: "", peers: hot_peers, at_most: 0.8 }, GapAtMost { stage: "", millis: 60.0 }],
+        )),
+        of_agents(case(
+            "hot-quarter",
+            "The same where each time a quarter of the page changes.",
+            &[stage(two.clone(), hot(Rewrite::Quarter), &hot_movers)],
+            &[TimeOfBest { stage: "", peers: hot_peers, at_most: 0.8 }],
+        )),
+        of_agents(case(
+            "hot-one-nic",
+            "The guest that writes a word a page leaves over one NIC of 1 Gb/s, which would not carry its pages as they are.",
+            &[stage(links(&[GIGABIT]), hot(Rewrite::Word), &hot_movers_one_nic)],
+            &[TimeOfBest { stage: "", peers: hot_peers_one_nic, at_most: 0.8 }],
+        )),
+        of_agents(case(
+            "hotter",
+            "Whole pages are rewritten with what does not compress, faster than two NICs of 1 Gb/s carry them: the guest has to \
+             be slowed, and comes to an end.",
+            &[Stage {
+                allow_throttle: Some(95),
+                ..stage(
+                    two.clone(),
+                    Guest { rewrite_mb: 400, rewrite_pages_per_s: 60_000, ..idle(800, 600) },
+                    &[SkeinAgents],
+                )
+            }],
+            &[TotalAtMost { stage: "", seconds: 60.0 }, GuestSlowedAtMost { stage: "", share: 0.5 }],
+        )),
+        of_agents(case(
+            "downtime-kept",
+            "A guest that writes to most of its memory stands still for no longer than was allowed.",
+            &[kept("50ms", 50), kept("100ms", 100), kept("300ms", 300)],
+            &[is_kept("50ms"), is_kept("100ms"), is_kept("300ms")],
+        )),
+        of_agents(case(
+            "torture",
+            "Two CPUs of a guest of 8 GB rewrite 6 GB as fast as they can, as Prime95's torture test does; all movers may slow it.",
+            &[torture("idle", 0), torture("torture", 6144)],
+            &[MultipleOfBest { stage: "torture", idle: "idle", peers: torture_peers, at_most: 0.6 }],
+        )),
+        of_agents(case(
+            "delta-memory",
+            "What the source's agent holds to send changes by, over all else, while it moves a hot guest of 4 GB.",
+            &[deltas.clone(), Stage { name: "none", delta_memory: Some(0.0), ..deltas }],
+            &[GrowthOver { stage: "deltas", without: "none", share: 0.05 }],
         )),
     ]
 }
@@ -543,7 +628,7 @@ mod tests {
                 assert!(stage.guest.rewrite_mb <= stage.guest.fill_mb);
             }
         }
-        assert_eq!(names.len(), 26);
+        assert_eq!(names.len(), 33);
         assert!(named("two-nics").is_some() && named("three-nics").is_none());
     }
 
@@ -564,10 +649,19 @@ mod tests {
                     check => check,
                 };
                 let text = format!("{check:?}");
-                for word in ["stage: \"", "other: \"", "undisturbed: \""] {
+                for word in ["stage: \"", "other: \"", "undisturbed: \"", "idle: \"", "without: \""] {
                     let Some((_, rest)) = text.split_once(word) else { continue };
                     let name = rest.split('"').next().unwrap();
                     assert!(case.stages.iter().any(|s| s.name == name), "{}: no stage '{name}'", case.name);
+                }
+                if let Check::TimeOfBest { stage, peers, .. }
+                | Check::MultipleOfBest { stage, peers, .. }
+                | Check::GapOf { stage, peers, .. } = *check
+                {
+                    let stage = case.stages.iter().find(|s| s.name == stage).unwrap();
+                    for peer in peers {
+                        assert!(stage.movers.contains(peer), "{}: {peer} is not run", case.name);
+                    }
                 }
                 let (Check::TimeOf { stage, peer, .. }
                 | Check::GoodputOf { stage, peer, .. }
@@ -591,6 +685,15 @@ mod tests {
             for stage in case.quick().stages {
                 assert!(stage.movers.len() <= 2 && stage.movers[0] == subject);
             }
+        }
+        for (name, strongest) in [
+            ("hot-two-nics", Mover::MptcpMultifdZstd),
+            ("hot-quarter", Mover::MptcpMultifdZstd),
+            ("hot-one-nic", Mover::QemuMultifdZstd),
+            ("torture", Mover::MptcpMultifd),
+        ] {
+            let stages = named(name).unwrap().quick().stages;
+            assert!(stages.iter().all(|stage| stage.movers == [Mover::SkeinAgents, strongest]), "{name}");
         }
     }
 }
