@@ -282,6 +282,9 @@ fn kinds_words(copy: &Copy) -> Option<String> {
     let part = |bytes: u64| format!("{:.0} %", bytes as f64 * 100.0 / counts.guest_bytes() as f64);
     let kinds = [
         Some(format!("{} zero", part(counts.zero_bytes()))),
+        Some(counts.changed_bytes() + counts.unchanged_bytes())
+            .filter(|bytes| *bytes > 0)
+            .map(|bytes| format!("{} as what changed", part(bytes))),
         counts.ratio().map(|ratio| format!("{} compressed {ratio:.1}:1", part(counts.unpacked_bytes()))),
         Some(format!("{} as it is", part(counts.stored_bytes()))),
     ];

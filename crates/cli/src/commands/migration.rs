@@ -290,6 +290,11 @@ fn page_rows(pages: &Pages) -> Vec<(&'static str, String)> {
         ));
         rows.push(("zero", about_bytes(counts.zero_bytes())));
     }
+    if counts.unchanged_pages + counts.delta_pages > 0 {
+        rows.push(("unchanged", about_bytes(counts.unchanged_bytes())));
+        let changes = about_bytes(counts.delta_bytes.saturating_add(counts.packed_delta_bytes));
+        rows.push(("changed", format!("{changes} of {}", about_bytes(counts.changed_bytes()))));
+    }
     if let Some(ratio) = counts.ratio() {
         let level = counts.zstd_level.map_or("lz4".into(), |level| format!("zstd {level}"));
         rows.push((

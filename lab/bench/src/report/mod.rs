@@ -298,6 +298,14 @@ fn kinds(runs: &[&Run]) -> Option<String> {
         median_of(&of_agents, |pages| Some(of(pages) as f64)).map_or("–".into(), units::bytes)
     };
     let mut words = vec![format!("zero {}", bytes(&|pages| pages.counts.zero_bytes()))];
+    if of_agents.iter().any(|pages| pages.counts.unchanged_pages + pages.counts.delta_pages > 0) {
+        words.push(format!(
+            "unchanged {} · {} of {} changed",
+            bytes(&|pages| pages.counts.unchanged_bytes()),
+            bytes(&|pages| pages.counts.delta_bytes + pages.counts.packed_delta_bytes),
+            bytes(&|pages| pages.counts.changed_bytes()),
+        ));
+    }
     if let Some(ratio) = median_of(&of_agents, |pages| pages.counts.ratio()) {
         let cpu_s = median_of(&of_agents, |pages| Some(pages.counts.packing_us as f64 / 1e6)).unwrap_or_default();
         words.push(format!(
