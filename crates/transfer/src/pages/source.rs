@@ -149,6 +149,22 @@ impl Source {
         self.state.lock().unplaceable.clone()
     }
 
+    /// From now on at most so many bytes of pages that the guest writes in every round wait until it stands still, if there are
+    /// any that would go whole each time.
+    pub fn hold_at_most(&self, bytes: u64) {
+        if let Some(Mode::Direct(direct)) = &self.state.lock().mode {
+            direct.ledger.hold_at_most(bytes / PAGE_BYTES as u64);
+        }
+    }
+
+    /// Bytes of the pages that wait so.
+    pub fn held_bytes(&self) -> u64 {
+        match &self.state.lock().mode {
+            Some(Mode::Direct(direct)) => direct.ledger.held() * PAGE_BYTES as u64,
+            _ => 0,
+        }
+    }
+
     /// Why the migration could not go on.
     pub fn failed(&self) -> Option<String> {
         self.state.lock().failed.clone()

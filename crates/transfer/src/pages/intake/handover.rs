@@ -16,6 +16,17 @@ impl Intake<'_> {
     /// All pages were sent. Returns once the target is known to hold them.
     pub(super) fn complete(&mut self, direct: &Direct, barriers: u32) -> Result<(), Stop> {
         let channels = self.source.all_passed(barriers, self.is_over)?;
+        let mut version = barriers;
+        let held = direct.ledger.release();
+        if !held.is_empty() {
+            self.barrier(&mut version)?;
+        }
+        for (region, pages) in held {
+            for pages in pages.chunks(BATCH_PAGES_MAX) {
+                let batch = self.from_ram(direct, region.block, pages)?;
+                self.place(direct, batch, version)?;
+            }
+        }
         for repair in 0..=REPAIRS_MAX {
             let digest = direct.ledger.digest();
             self.say(&Note::Complete { version: barriers, streams: channels + 1, digest })?;
@@ -34,9 +45,9 @@ impl Intake<'_> {
             let Note::Differ { regions } = self.source.answer(self.is_over)? else { break };
             warn!(session = %self.live.id, regions = regions.len(), "the target's copy of the guest's RAM differs");
             // Newer than any version so far: the guest is stopped, and its RAM is what counts.
-            self.push(vec![record::barrier()])?;
+            self.barrier(&mut version)?;
             for region in regions {
-                self.repair(direct, region, barriers + 1 + repair)?;
+                self.repair(direct, region, version)?;
             }
         }
         Err(Stop::Failed(
@@ -46,24 +57,37 @@ impl Intake<'_> {
 
     /// Sends a region again, as it is in the guest's RAM.
     fn repair(&mut self, direct: &Direct, region: RegionId, version: u32) -> Result<(), Stop> {
-        let ram = direct.ram(region.block).ok_or_else(|| {
-            "the target's copy of the guest's RAM differs from the guest's, which this agent cannot read".to_owned()
-        })?;
         let first = u64::from(region.region) * REGION_PAGES as u64;
         let end = (first + REGION_PAGES as u64).min(u64::from(direct.ledger.pages(region.block)));
         let pages: Vec<u32> = (first..end).map(|page| page as u32).collect();
         for pages in pages.chunks(BATCH_PAGES_MAX) {
-            let mut content = self.live.pool.take(pages.len() * PAGE_BYTES);
-            let offset = u64::from(pages[0]) * PAGE_BYTES as u64;
-            ram.read(offset, content.as_mut()).map_err(|error| format!("the guest's RAM cannot be read: {error}"))?;
+            let batch = self.from_ram(direct, region.block, pages)?;
             add(&self.source.counts.repaired_pages, pages.len());
-            let form = Form::Direct(Place::new(region.block, pages.iter().copied()));
-            let batch = Batch::new(form, content.freeze());
             // Whole: what the target has is not what was thought.
             let contents = pages.iter().enumerate().map(|(nth, page)| (*page, batch.page(nth)));
             direct.ledger.note(region.block, version, contents).map_err(|error| error.to_string())?;
             self.batch(batch)?;
         }
         Ok(())
+    }
+
+    /// What follows is newer than all before.
+    fn barrier(&mut self, version: &mut u32) -> Result<(), Stop> {
+        *version += 1;
+        self.push(vec![record::barrier()])
+    }
+
+    /// Pages as they are in the guest's RAM, while the guest stands still.
+    fn from_ram(&self, direct: &Direct, block: u16, pages: &[u32]) -> Result<Batch, Stop> {
+        let ram = direct.ram(block).ok_or_else(|| {
+            "the target's copy of the guest's RAM differs from the guest's, which this agent cannot read".to_owned()
+        })?;
+        let mut content = self.live.pool.take(pages.len() * PAGE_BYTES);
+        for (page, out) in pages.iter().zip(content.as_mut().chunks_exact_mut(PAGE_BYTES)) {
+            let offset = u64::from(*page) * PAGE_BYTES as u64;
+            ram.read(offset, out).map_err(|error| format!("the guest's RAM cannot be read: {error}"))?;
+        }
+        let place = Place::new(block, pages.iter().copied());
+        Ok(Batch::new(Form::Direct(place), content.freeze()))
     }
 }
