@@ -146,7 +146,7 @@ pub fn forecast(
 }
 
 /// `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `9 days`.
-fn time(seconds: f64) -> String {
+pub(crate) fn time(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match whole {
         _ if seconds < 9.95 => format!("{seconds:.1} s"),

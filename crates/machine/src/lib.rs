@@ -7,6 +7,7 @@
 //! | [`facts`] | what was seen of a host, a guest and the paths between two hosts |
 //! | [`check`](mod@check) | everything that stands against a migration, each with its cure |
 //! | [`forecast`](mod@forecast) | how long it takes, and whether it ends |
+//! | [`convergence`] | the same while it is under way, and what would make it end |
 //!
 //! Absent on purpose: files, processes, sockets, clocks. Whoever owns those collects the facts; what another host
 //! says about itself arrives through serde and is bounded and freed of control characters there.
@@ -15,6 +16,7 @@
 
 pub mod check;
 mod claim;
+pub mod convergence;
 pub mod definition;
 pub mod facts;
 pub mod forecast;
@@ -25,6 +27,7 @@ pub mod units;
 
 pub use check::{Problem, ProblemKind, Severity, check};
 pub use claim::printable;
+pub use convergence::Convergence;
 pub use definition::{Accel, Attachment, Cache, Definition, Disk, DiskFormat, MacAddress, Migration, Nic, Qemu};
 pub use facts::{
     AccelFacts, CpuModel, FileFacts, FileSystem, GuestDisk, GuestFacts, GuestNic, HostFacts, Hugepages, MachineType,
