@@ -350,6 +350,9 @@ impl Desk {
             downtime_limit_ms: options.downtime_limit_ms.unwrap_or(settings.downtime_limit_ms),
             transport: self.transport(options)?,
             indirect: vm.indirect().map(|why| format!("retried without direct placement: {why}")),
+            allow_throttle: options.allow_throttle,
+            delta_memory: options.delta_memory,
+            has_deadline: options.deadline_s.is_some(),
             priority: settings.priority,
         })
     }

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use skein_machine::convergence::THROTTLE_MAX;
 use skein_machine::definition::{DOWNTIME_LIMIT_MS, MULTIFD_CHANNELS, NAME_BYTES_MAX, PRIORITY, is_name};
 use skein_machine::printable;
 
@@ -17,6 +18,10 @@ pub const DEADLINE_S: RangeInclusive<u64> = 1..=30 * 86_400;
 pub const RETRIES: RangeInclusive<u32> = 0..=1000;
 /// multifd channels of a migration; 0: one stream.
 pub const CHANNELS: RangeInclusive<u8> = 0..=*MULTIFD_CHANNELS.end() as u8;
+/// Per cent by which a guest may be throttled.
+pub const ALLOW_THROTTLE: RangeInclusive<u8> = 1..=THROTTLE_MAX;
+/// Per cent of a guest's RAM to know in what the target holds.
+pub const DELTA_MEMORY: RangeInclusive<f64> = 0.0..=100.0;
 
 /// Longest host name: a certificate's common name (RFC 5280, appendix A.1).
 const HOST_BYTES_MAX: usize = 64;
@@ -65,6 +70,8 @@ impl MigrateOptions {
         within("downtime_limit_ms", self.downtime_limit_ms, &DOWNTIME_LIMIT_MS)?;
         within("deadline_s", self.deadline_s, &DEADLINE_S)?;
         within("channels", self.channels, &CHANNELS)?;
+        within("allow_throttle", self.allow_throttle, &ALLOW_THROTTLE)?;
+        within("delta_memory", self.delta_memory, &DELTA_MEMORY)?;
         within("retries", Some(self.retries), &RETRIES)
     }
 }
@@ -159,6 +166,8 @@ mod tests {
             deadline_s: Some(30 * 86_400),
             channels: Some(64),
             transport: Some(skein_machine::Transport::Tcp),
+            allow_throttle: Some(99),
+            delta_memory: Some(100.0),
             retries: 1000,
             allow_throttle: Some(99),
             delta_memory: Some(100.0),
@@ -175,6 +184,16 @@ mod tests {
             (MigrateOptions { deadline_s: Some(u64::MAX), ..usual.clone() }, "it may be 1 to 2592000"),
             (MigrateOptions { channels: Some(65), ..usual.clone() }, "channels cannot be 65: it may be 0 to 64"),
             (MigrateOptions { retries: u32::MAX, ..usual.clone() }, "it may be 0 to 1000"),
+            (
+                MigrateOptions { allow_throttle: Some(0), ..usual.clone() },
+                "allow_throttle cannot be 0: it may be 1 to 99",
+            ),
+            (MigrateOptions { allow_throttle: Some(100), ..usual.clone() }, "it may be 1 to 99"),
+            (
+                MigrateOptions { delta_memory: Some(-0.1), ..usual.clone() },
+                "delta_memory cannot be -0.1: it may be 0 to",
+            ),
+            (MigrateOptions { delta_memory: Some(f64::NAN), ..usual.clone() }, "it may be 0 to 100"),
         ] {
             let told = refused(&migrate(options.clone()));
             assert!(told.contains(says), "{told}");

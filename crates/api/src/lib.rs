@@ -13,11 +13,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use skein_handover::{Event, MigrationId, Outcome, Role, Stage, Why};
-use skein_machine::Transport;
 use skein_machine::check::{Problem, Severity};
+use skein_machine::{Convergence, Transport};
 pub use skein_pages::PageCounts;
 
-pub use bounds::{CHANNELS, DEADLINE_S, RETRIES, STOP_TIMEOUT_S};
+pub use bounds::{ALLOW_THROTTLE, CHANNELS, DEADLINE_S, DELTA_MEMORY, RETRIES, STOP_TIMEOUT_S};
 pub use client::{CallError, Client, Conversation};
 pub use line::{LINE_BYTES_MAX, LineError, read_line, read_line_within, write_line};
 
@@ -154,6 +154,11 @@ pub struct MigrateOptions {
     pub channels: Option<u8>,
     /// How the guest's memory travels. None: as its host has it.
     pub transport: Option<Transport>,
+    /// Per cent by which the guest may be slowed down if it writes faster than it is moved. None: not at all.
+    pub allow_throttle: Option<u8>,
+    /// Memory that the source may use to know what the target holds, in per cent of the guest's RAM; 0: no deltas. None:
+    /// the agent's choice.
+    pub delta_memory: Option<f64>,
     /// How often a migration that failed for a reason that may pass is begun again.
     pub retries: u32,
     /// Per cent by which the guest may be slowed where it writes faster than it can be copied. None: not at all.
@@ -345,12 +350,16 @@ pub struct Copy {
     pub transferred_bytes: u64,
     /// Pass over the RAM, from 1.
     pub round: u64,
-    /// Bytes dirtied a second, in the last round.
+    /// Bytes dirtied a second, in the last round, as QEMU counts: a page once in a round.
     pub dirty_bytes_per_s: u64,
     /// Bits sent a second, of late.
     pub bits_per_s: u64,
-    /// Milliseconds the switchover would take now, by QEMU's estimate.
-    pub expected_downtime_ms: Option<u64>,
+    /// Whether it ends, and when; none: not known.
+    #[serde(default)]
+    pub converges: Option<Convergence>,
+    /// Per cent by which the guest is throttled for it.
+    #[serde(default)]
+    pub throttle_percent: u8,
     /// Where the bytes went; at the source only.
     #[serde(default)]
     pub pages: Option<Pages>,

@@ -76,6 +76,16 @@
 //! `finish-migrate` for ever. `migrate-continue` with the state `cancelling` wakes it
 //! ([`Monitor::migrate_continue_cancelling`]). QEMU 10 has closed that gap (`migration_switchover_prepare`).
 //!
+//! # Throttling
+//!
+//! With the capability `auto-converge` QEMU throttles a guest when a round ends (`migration_trigger_throttle` of its
+//! migration/ram.c): every second time that this is a second after the last, and the guest has dirtied more than
+//! `throttle-trigger-threshold` per cent of what was sent since. The first time to `cpu-throttle-initial`, later by
+//! `cpu-throttle-increment` more, never beyond `max-cpu-throttle`; what is beyond already is taken back to it. So with the first and
+//! the last the same, it is what [`Monitor::set_throttle`] says from the next such moment on. The capability cannot be changed
+//! while a migration runs, and a percentage has to be 1 at least: a guest that may be throttled loses a hundredth of its time.
+//! A migration that ends, whatever way, ends it (`cpu_throttle_stop`).
+//!
 //! # Milder forms
 //!
 //! QEMU 7.2 with multifd has some more. After `migrate_cancel` in `active`: `cancelling` for ever (2 of 48: the guest runs, but
@@ -93,8 +103,13 @@ use crate::qmp::{Event, QmpError, Version};
 
 /// The longest downtime limit that QEMU takes.
 pub const DOWNTIME_LIMIT_MS_MAX: u64 = 2_000_000;
+/// The most that QEMU throttles a guest by, in per cent.
+pub const THROTTLE_MAX: u8 = 99;
 const AVAIL_SWITCHOVER_BANDWIDTH: &str = "avail-switchover-bandwidth";
+const DOWNTIME_LIMIT: &str = "downtime-limit";
 const MODE: &str = "mode";
+/// As much as lets no throttling pass.
+const THROTTLE_THRESHOLD: u8 = 1;
 /// Parameters that QEMU knows since 8.2.
 const NEW_IN_8_2: [&str; 2] = [AVAIL_SWITCHOVER_BANDWIDTH, MODE];
 
@@ -135,6 +150,8 @@ pub struct Tuning {
     pub pause_before_switchover: bool,
     /// `MIGRATION` events ([`MigrationStatus::of_event`]).
     pub events: bool,
+    /// Let [`Monitor::set_throttle`] slow the guest down. Until it is called QEMU takes 1 % at most.
+    pub throttle: bool,
     /// Bytes a second. QEMU's default is 128 MiB/s; [`u64::MAX`] is what the field compares with.
     pub max_bandwidth: u64,
     /// Milliseconds the switchover may be expected to take, 300 by QEMU's default, [`DOWNTIME_LIMIT_MS_MAX`] at most.
@@ -159,6 +176,7 @@ impl Default for Tuning {
             return_path: true,
             pause_before_switchover: false,
             events: false,
+            throttle: false,
             max_bandwidth: u64::MAX,
             downtime_limit_ms: 300,
             avail_switchover_bandwidth: None,
@@ -178,6 +196,7 @@ impl Tuning {
             ("xbzrle", self.xbzrle_cache.is_some()),
             ("pause-before-switchover", self.pause_before_switchover),
             ("events", self.events),
+            ("auto-converge", self.throttle),
         ];
         let more = self.capabilities.iter().map(|(name, on)| (name.as_str(), *on));
         let all: Vec<Value> =
@@ -190,11 +209,14 @@ impl Tuning {
         let mut all = Map::new();
         // QEMU keeps rates in signed 64 bits.
         all.insert("max-bandwidth".into(), self.max_bandwidth.min(i64::MAX as u64).into());
-        all.insert("downtime-limit".into(), self.downtime_limit_ms.into());
+        all.insert(DOWNTIME_LIMIT.into(), self.downtime_limit_ms.into());
         // In another that somebody left there, as cpr-reboot, the guest stands still for the whole copy.
         all.insert(MODE.into(), "normal".into());
         if let Some(rate) = self.avail_switchover_bandwidth {
             all.insert(AVAIL_SWITCHOVER_BANDWIDTH.into(), rate.into());
+        }
+        if self.throttle {
+            all.extend(throttle(0));
         }
         if let Some(channels) = self.multifd {
             all.insert("multifd-channels".into(), channels.into());
@@ -212,6 +234,18 @@ impl Tuning {
         all.extend(self.parameters.clone());
         Value::Object(all)
     }
+}
+
+/// Parameters that throttle a guest to exactly so many per cent: see the [module](self).
+fn throttle(percent: u8) -> Map<String, Value> {
+    let percent = percent.clamp(1, THROTTLE_MAX);
+    let parameters = [
+        ("throttle-trigger-threshold", THROTTLE_THRESHOLD),
+        ("cpu-throttle-initial", percent),
+        ("cpu-throttle-increment", THROTTLE_MAX),
+        ("max-cpu-throttle", percent),
+    ];
+    parameters.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect()
 }
 
 /// Where a migration stands.
@@ -359,8 +393,9 @@ pub struct MigrationInfo {
     pub total_time: u64,
     /// The switchover, once completed.
     pub downtime: Option<u64>,
-    /// The switchover as it is estimated, while active.
-    pub expected_downtime: Option<u64>,
+    /// Per cent that the guest is throttled by; none: not at all.
+    #[serde(rename(deserialize = "cpu-throttle-percentage"))]
+    pub throttle: Option<u8>,
     /// Until the first page.
     pub setup_time: u64,
     /// The RAM's part, once there is one.
@@ -399,12 +434,26 @@ impl Monitor {
         Ok(())
     }
 
-    /// Changes [`Tuning::avail_switchover_bandwidth`] while a migration runs. Does nothing where QEMU does not know it.
-    pub fn set_switchover_bandwidth(&self, bytes_per_s: u64) -> Result<(), QmpError> {
-        if !self.is_8_2() {
-            return Ok(());
-        }
-        self.execute("migrate-set-parameters", json!({ AVAIL_SWITCHOVER_BANDWIDTH: bytes_per_s })).map(drop)
+    /// Has a migration that runs switch over as soon as no more than `bytes` are left, within a downtime limit of `limit_ms`.
+    ///
+    /// QEMU switches over when what is left is no more than the limit times a rate: [`Tuning::avail_switchover_bandwidth`], or
+    /// before 8.2 always what its sockets took in the last tenth of a second ([`RamInfo::mbps`]), which is then answered with
+    /// a shorter limit; never a longer one, as the next tenth may be another.
+    pub fn set_switchover(&self, bytes: u64, limit_ms: u64, ram: &RamInfo) -> Result<(), QmpError> {
+        let parameters = if self.is_8_2() {
+            json!({ AVAIL_SWITCHOVER_BANDWIDTH: bytes.saturating_mul(1000) / limit_ms.max(1) })
+        } else {
+            // Mb/s are kb/ms.
+            let ms = bytes as f64 / (ram.mbps * 1000.0 / 8.0).max(1.0);
+            json!({ DOWNTIME_LIMIT: (ms as u64).clamp(1, limit_ms.max(1)) })
+        };
+        self.execute("migrate-set-parameters", parameters).map(drop)
+    }
+
+    /// Throttles the guest to so many per cent, at the end of one of the next rounds: see the [module](self). With
+    /// [`Tuning::throttle`] only.
+    pub fn set_throttle(&self, percent: u8) -> Result<(), QmpError> {
+        self.execute("migrate-set-parameters", Value::Object(throttle(percent))).map(drop)
     }
 
     fn is_8_2(&self) -> bool {
@@ -535,7 +584,7 @@ mod tests {
     fn reads_what_qemu_says() {
         // From QEMU 7.2, shortened.
         let completed = json!({
-            "status": "completed", "setup-time": 2, "downtime": 7, "total-time": 1503,
+            "status": "completed", "setup-time": 2, "downtime": 7, "total-time": 1503, "cpu-throttle-percentage": 20,
             "ram": {
                 "total": 286_728_192, "postcopy-requests": 0, "dirty-sync-count": 3, "multifd-bytes": 0, "pages-per-second": 1000,
                 "downtime-bytes": 4096, "page-size": 4096, "remaining": 0, "postcopy-bytes": 0, "mbps": 1234.5, "transferred": 5000,
@@ -548,6 +597,7 @@ mod tests {
             (info.status, info.downtime, info.total_time, info.setup_time),
             (MigrationStatus::Completed, Some(7), 1503, 2)
         );
+        assert_eq!(info.throttle, Some(20));
         let ram = info.ram.unwrap();
         assert_eq!(
             (ram.transferred, ram.duplicate, ram.normal, ram.normal_bytes, ram.dirty_sync_count),
@@ -605,6 +655,7 @@ mod tests {
             capabilities: vec![("zero-copy-send".into(), true)],
             events: true,
             avail_switchover_bandwidth: Some(5),
+            throttle: true,
             ..Tuning::default()
         };
         let on: Vec<String> = tuning.capabilities()["capabilities"]
@@ -614,12 +665,13 @@ mod tests {
             .filter(|c| c["state"] == json!(true))
             .map(|c| c["capability"].as_str().unwrap().into())
             .collect();
-        assert_eq!(on, ["return-path", "multifd", "events", "zero-copy-send"]);
+        assert_eq!(on, ["return-path", "multifd", "events", "auto-converge", "zero-copy-send"]);
         assert_eq!(
             tuning.parameters(),
             json!({
                 "max-bandwidth": i64::MAX, "downtime-limit": 300, "mode": "normal", "avail-switchover-bandwidth": 5, "multifd-channels": 4, "multifd-compression": "zstd",
-                "tls-creds": "tls0", "tls-hostname": "b"
+                "tls-creds": "tls0", "tls-hostname": "b", "throttle-trigger-threshold": 1, "cpu-throttle-initial": 1,
+                "cpu-throttle-increment": 99, "max-cpu-throttle": 1
             })
         );
     }

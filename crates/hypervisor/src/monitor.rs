@@ -347,7 +347,7 @@ impl Events {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::migration::Tuning;
+    use crate::migration::{RamInfo, Tuning};
     use std::io::{BufRead, BufReader};
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -485,6 +485,28 @@ mod tests {
             // Somebody may have left cpr-reboot there.
             assert_eq!(parameters["mode"], new("normal".into()), "{version:?}");
             assert_eq!(parameters["avail-switchover-bandwidth"], new(5.into()), "{version:?}");
+        }
+    }
+
+    #[test]
+    fn a_switchover_is_steered_by_what_qemu_goes_by() {
+        let half_gbit = RamInfo { mbps: 500.0, ..RamInfo::default() };
+        let idle = RamInfo::default();
+        for (version, bytes, ram, says) in [
+            ((10, 0), 30_000_000, half_gbit, json!({ "avail-switchover-bandwidth": 100_000_000 })),
+            ((8, 2), 30_000_000, idle, json!({ "avail-switchover-bandwidth": 100_000_000 })),
+            ((7, 2), 10_000_000, half_gbit, json!({ "downtime-limit": 160 })),
+            ((7, 2), 30_000_000, half_gbit, json!({ "downtime-limit": 300 })),
+            ((8, 1), 10_000, half_gbit, json!({ "downtime-limit": 1 })),
+            ((7, 2), 30_000_000, idle, json!({ "downtime-limit": 300 })),
+        ] {
+            let (set, heard) = std::sync::mpsc::sync_channel(2);
+            let monitor = fake_of(version, move |request, id, out| {
+                set.send(request["arguments"].clone()).unwrap();
+                writeln!(out, "{}", json!({ "return": {}, "id": id })).unwrap();
+            });
+            monitor.set_switchover(bytes, 300, &ram).unwrap();
+            assert_eq!(heard.recv().unwrap(), says, "{version:?}");
         }
     }
 

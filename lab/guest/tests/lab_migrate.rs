@@ -263,6 +263,43 @@ fn a_target_that_dies_leaves_the_guest_running_on_the_source() {
 }
 
 #[test]
+fn a_guest_is_throttled_as_told_and_only_while_it_moves() {
+    let hot = Params { fill_mb: 64, rewrite_mb: 64, rewrite: Rewrite::Word, rate: 20_000, ..Params::default() };
+    let spec = spec(hot);
+    let source = ready(&spec);
+    let target = Guest::incoming(&spec, here).unwrap();
+    let uri = format!("unix:{}", target.directory().join("migration").display());
+    // Rounds of a second that leave as much each.
+    let endless = Tuning { throttle: true, max_bandwidth: 50_000_000, downtime_limit_ms: 1, ..Tuning::default() };
+    target.qemu.qmp.tune(&endless).unwrap();
+    target.qemu.qmp.migrate_incoming(&uri).unwrap();
+    let qmp = &source.qemu.qmp;
+    qmp.tune(&endless).unwrap();
+    qmp.migrate(&uri).unwrap();
+    let throttled = |until: Option<u8>| {
+        let end = Instant::now() + DEADLINE;
+        let mut seen = Vec::new();
+        while seen.last() != Some(&until) {
+            seen.push(qmp.migration().unwrap().throttle);
+            assert!(Instant::now() < end, "{until:?}: {seen:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        seen.dedup();
+        seen
+    };
+    throttled(Some(1));
+    for percent in [40, 60, 20] {
+        qmp.set_throttle(percent).unwrap();
+        let seen = throttled(Some(percent));
+        assert_eq!(seen.len(), 2, "{seen:?}");
+    }
+    qmp.migrate_cancel().unwrap();
+    let info = qmp.wait_migrated(DEADLINE, |_| {}).unwrap();
+    assert_eq!(info.status, skein_lab_guest::MigrationStatus::Cancelled, "{info:?}");
+    throttled(None);
+}
+
+#[test]
 fn nothing_is_left_behind() {
     let spec = spec(Params::default());
     let guest = ready(&spec);

@@ -66,6 +66,15 @@ pub(crate) struct Offer {
     /// Why pages go through the target's QEMU, and not straight into the guest's RAM; none: they need not.
     #[serde(default)]
     pub(crate) indirect: Option<String>,
+    /// Per cent by which the guest may be throttled; none: not at all.
+    #[serde(default)]
+    pub(crate) allow_throttle: Option<u8>,
+    /// Memory to know in what the target holds, in per cent of the guest's RAM.
+    #[serde(default)]
+    pub(crate) delta_memory: Option<f64>,
+    /// Somebody said until when to try.
+    #[serde(default)]
+    pub(crate) has_deadline: bool,
     /// The definition's.
     pub(crate) priority: u8,
 }
@@ -77,6 +86,9 @@ impl std::fmt::Display for Offer {
             channels => write!(f, "{channels} multifd channels")?,
         }
         write!(f, ", downtime limit {} ms, transport {}", self.downtime_limit_ms, self.transport)?;
+        if let Some(percent) = self.allow_throttle {
+            write!(f, ", throttled by {percent} % at most")?;
+        }
         match &self.indirect {
             None => Ok(()),
             Some(why) => write!(f, ", {why}"),

@@ -1,13 +1,15 @@
 //! The source's end of one migration: obeys the machine's orders to QEMU, and tells how QEMU is.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use skein_api::{Copy, LogEntry, PageCounts, Pages};
 use skein_handover::{Input, MigrationId, SourceGuest, SourceInput, SourceOrder, SourcePhase, Stage, Summary};
-use skein_hypervisor::{MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState, Tuning};
+use skein_hypervisor::{MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RamInfo, RunState, Tuning};
 use skein_machine::Transport;
+use skein_machine::convergence::{Convergence, Help, Look, Watch};
 use skein_transfer::pages::{Source, SourceSettings};
 use tracing::{info, warn};
 
@@ -18,7 +20,7 @@ use crate::transport::width;
 use crate::vms::{Running, Vm, wait_until};
 
 /// How often progress is asked for.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(100);
 /// A QEMU that does not answer by then is asked again later: there may be orders to obey.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// One that may be deaf is not waited for.
@@ -33,8 +35,18 @@ const END_TIME: Duration = Duration::from_secs(1);
 const LEAVE_TIME: Duration = Duration::from_millis(800);
 /// Of what the paths carry, what a guest's last bytes get.
 const SWITCHOVER_SHARE: f64 = 0.9;
-/// A guest's last pages may compress less than those before.
-const GAIN_MAX: f64 = 3.0;
+/// A guest's last pages may become less small than those before.
+const GAIN_MAX: f64 = 10.0;
+/// What fewer bytes of pages became says nothing.
+const GAIN_BYTES_MIN: u64 = 1 << 20;
+/// What the handover, and comparing what both ends hold, take of the downtime limit; half of it at most.
+const HANDOVER: Duration = Duration::from_millis(25);
+/// Looks of late: a second.
+const RECENT: usize = 10;
+/// A guest that may be throttled always is by so many per cent: no less can be said.
+const UNTHROTTLED: u8 = 1;
+/// Of what QEMU counts in pages.
+const PAGE_BYTES: u64 = 4096;
 /// Between two progress entries of the log.
 const COPIED_PERIOD: Duration = Duration::from_secs(10);
 
@@ -58,8 +70,17 @@ pub(super) struct Worker {
     last: Option<(Instant, u64)>,
     counted_last: PageCounts,
     placement_noted: bool,
-    /// Bytes a second that QEMU was told of.
-    switchover_rate: Option<u64>,
+    /// Bytes of pages that a byte on the wire was, and Mb/s that QEMU's sockets took: at the last looks.
+    gains: VecDeque<f64>,
+    mbps: VecDeque<f64>,
+    /// What may be left at the switchover and what the sockets took, as QEMU was steered by last.
+    steered: Option<(u64, f64)>,
+    begun: Instant,
+    watch: Watch,
+    /// The most that the guest was throttled by so far, and since when.
+    throttled: Option<(u8, Instant)>,
+    /// Why it will not converge.
+    lacking: Option<String>,
     logged: Instant,
 }
 
@@ -72,6 +93,7 @@ impl Worker {
         if let Some(vm) = &vm {
             vm.set_migration(Some(summary.id), summary.in_doubt, summary.outcome.is_some());
         }
+        let watch = Watch::new(offer.as_ref().and_then(|offer| offer.allow_throttle).unwrap_or(0));
         Worker {
             context,
             id: summary.id,
@@ -88,7 +110,13 @@ impl Worker {
             last: None,
             counted_last: PageCounts::default(),
             placement_noted: false,
-            switchover_rate: None,
+            gains: VecDeque::new(),
+            mbps: VecDeque::new(),
+            steered: None,
+            begun: Instant::now(),
+            watch,
+            throttled: None,
+            lacking: None,
             logged: Instant::now(),
         }
     }
@@ -198,8 +226,12 @@ impl Worker {
         let begin = || -> Result<(), QmpError> {
             // Nothing that an earlier migration left of the switchover's rate.
             let unknown = Some(0);
-            let source =
-                Tuning { pause_before_switchover: true, avail_switchover_bandwidth: unknown, ..tuning(&offer) };
+            let source = Tuning {
+                pause_before_switchover: true,
+                avail_switchover_bandwidth: unknown,
+                throttle: offer.allow_throttle.is_some(),
+                ..tuning(&offer)
+            };
             monitor.tune(&source)?;
             monitor.migrate(&format!("unix:{}", path.display()))
         };
@@ -265,6 +297,7 @@ impl Worker {
                 // The two that a guest waits for are believed at once.
                 Some(MigrationStatus::PreSwitchover) => {
                     self.context.view.stopped(self.id);
+                    self.lack(None);
                     self.tell(SourceGuest::PreSwitchover);
                 }
                 Some(MigrationStatus::Device) => self.tell(SourceGuest::Device),
@@ -355,7 +388,7 @@ impl Worker {
         if let (Some(vm), Some(why)) = (&self.vm, self.pages.as_ref().and_then(|pages| pages.unplaceable())) {
             vm.set_indirect(why);
         }
-        if let Some(why) = self.tap.as_ref().and_then(Tap::failed) {
+        if let Some(why) = self.lacking.clone().or_else(|| self.tap.as_ref().and_then(Tap::failed)) {
             inputs.push(Input::Detail(self.id, why));
         } else if let Some(mut why) = self.pages.as_ref().and_then(|pages| pages.failed()) {
             if self.vm.as_ref().is_some_and(|vm| vm.indirect().is_some()) {
@@ -380,14 +413,24 @@ impl Worker {
             _ => 0,
         };
         self.last = Some((now, ram.transferred));
+        let throttle_percent = info.throttle.filter(|percent| *percent > UNTHROTTLED).unwrap_or(0);
+        self.note_throttle(throttle_percent);
+        let converges = match info.status {
+            MigrationStatus::Active => {
+                let fits = self.steer(monitor, &ram);
+                self.help(monitor, &ram, fits, info.throttle.unwrap_or(0))
+            }
+            _ => None,
+        };
         let copy = Copy {
             total_bytes: ram.total,
             remaining_bytes: ram.remaining,
             transferred_bytes: ram.transferred,
             round: ram.dirty_sync_count,
-            dirty_bytes_per_s: ram.dirty_pages_rate.saturating_mul(4096),
+            dirty_bytes_per_s: ram.dirty_pages_rate.saturating_mul(PAGE_BYTES),
             bits_per_s,
-            expected_downtime_ms: info.expected_downtime,
+            converges,
+            throttle_percent,
             pages: self.pages.as_ref().map(|pages| self.counted(pages, ram.total)),
         };
         let log = self.logged.elapsed() >= COPIED_PERIOD || info.status.is_over();
@@ -398,9 +441,6 @@ impl Worker {
             self.note_placement(pages);
         }
         self.context.view.copied(self.id, copy, log);
-        if info.status == MigrationStatus::Active {
-            self.steer(monitor);
-        }
     }
 
     /// Where the bytes went so far, of a guest with so much RAM.
@@ -426,36 +466,128 @@ impl Worker {
             (true, why) => format!("direct placement: of smaller blocks only: {why}"),
             (false, why) => format!("direct placement: no: {why}"),
         };
-        info!(id = %self.id, "{text}");
-        self.context.view.log(self.id, LogEntry::Note { text });
+        self.note(text);
     }
 
-    /// How many bytes of pages a byte on the wire was, since this was asked last.
+    /// How many bytes of pages a byte on the wire was, of late at least: the last pages are like those before.
     fn gain(&mut self) -> f64 {
         let Some(pages) = &self.pages else { return 1.0 };
-        let now = pages.counts();
-        let before = std::mem::replace(&mut self.counted_last, now);
+        let (now, before) = (pages.counts(), self.counted_last);
         let guest = now.guest_bytes().saturating_sub(before.guest_bytes());
-        let wire = now.wire_bytes().saturating_sub(before.wire_bytes());
-        (guest as f64 / wire.max(1) as f64).clamp(1.0, GAIN_MAX)
+        if guest >= GAIN_BYTES_MIN {
+            let wire = now.wire_bytes().saturating_sub(before.wire_bytes());
+            self.counted_last = now;
+            recall(&mut self.gains, (guest as f64 / wire.max(1) as f64).clamp(1.0, GAIN_MAX));
+        }
+        self.gains.iter().copied().reduce(f64::min).unwrap_or(1.0)
     }
 
-    /// Tells QEMU what the switchover may count on: its share of what the paths were seen to carry, less what framing and
-    /// other traffic take. Its own measure takes what buffers swallow for what arrives. Until there is one, its own has to do: what
-    /// NICs say of themselves may be ten times what the network gives.
-    fn steer(&mut self, monitor: &Monitor) {
-        let rate = self.context.paths(&self.peer, |_, meter| meter.sum_of_full());
+    /// Tells QEMU what may be left at the switchover, for what it takes to be within the limit: what fits through this guest's share
+    /// of what the paths were seen to carry, less what framing and other traffic take, in the time that the handover leaves. Its
+    /// own measure takes what buffers swallow for what arrives. Until there is one, its own has to do: what NICs say of themselves
+    /// may be ten times what the network gives. Gives the bytes.
+    fn steer(&mut self, monitor: &Monitor, ram: &RamInfo) -> u64 {
+        let limit_ms = self.offer.as_ref().map_or(0, |offer| offer.downtime_limit_ms);
+        let limit = Duration::from_millis(limit_ms);
+        let rate = self.context.paths(&self.peer, |_, meter| meter.sum_of_full()) as f64 / 8.0;
         let sharing = self.context.view.copying_to(&self.peer).max(1);
-        let rate = (rate as f64 / 8.0 * SWITCHOVER_SHARE * self.gain()) as u64 / u64::from(sharing);
+        let time = (limit - HANDOVER.min(limit / 2)).as_secs_f64();
+        let bytes = (rate * SWITCHOVER_SHARE * self.gain() * time) as u64 / u64::from(sharing);
+        recall(&mut self.mbps, ram.mbps);
+        // The next moment may be as fast as any of late.
+        let mbps = self.mbps.iter().copied().fold(0.0, f64::max);
+        if bytes == 0 {
+            return (ram.mbps * 1e6 / 8.0 * limit.as_secs_f64()) as u64;
+        }
         // Small changes are not worth a command.
-        let is_near = |told: u64| rate.abs_diff(told) <= told / 10;
-        if rate == 0 || self.switchover_rate.is_some_and(is_near) {
+        let is_near =
+            |(before, took): (u64, f64)| bytes.abs_diff(before) <= before / 10 && (mbps - took).abs() <= took / 10.0;
+        if !self.steered.is_some_and(is_near) {
+            match monitor.set_switchover(bytes, limit_ms, &RamInfo { mbps, ..*ram }) {
+                Ok(()) => self.steered = Some((bytes, mbps)),
+                Err(error) => info!(id = %self.id, "QEMU: {error}"),
+            }
+        }
+        bytes
+    }
+
+    /// Looks whether the copy converges with so much left at the switchover, and does what is allowed for it.
+    fn help(&mut self, monitor: &Monitor, ram: &RamInfo, fits: u64, throttle: u8) -> Option<Convergence> {
+        let (transport, has_deadline) = self.offer.as_ref().map(|offer| (offer.transport, offer.has_deadline))?;
+        if self.lacking.is_some() && !has_deadline {
+            return None;
+        }
+        let nics = || {
+            self.context.paths(&self.peer, |mut paths, _| {
+                paths.retain(|path| path.status.usable);
+                paths.sort_by(|a, b| a.info.nic.cmp(&b.info.nic));
+                paths.dedup_by(|a, b| a.info.nic == b.info.nic);
+                paths.len() as u32
+            })
+        };
+        let look = Look {
+            at: self.begun.elapsed(),
+            round: ram.dirty_sync_count,
+            sent: ram.normal.saturating_add(ram.duplicate).saturating_mul(PAGE_BYTES),
+            remaining: ram.remaining,
+            fits,
+            throttle,
+            nics: if transport.uses_all_nics() { nics() } else { 0 },
+        };
+        let (converges, help) = self.watch.look(&look);
+        match help {
+            Help::None => self.lack(None),
+            Help::Throttle(percent, pace) => {
+                self.note(format!("throttles the guest's CPUs to {percent} % less: {pace}"));
+                if let Err(error) = monitor.set_throttle(percent) {
+                    self.note(format!("QEMU does not throttle it: {error}"));
+                }
+            }
+            Help::GiveUp(pace, lack) => {
+                let is_new = self.lacking.is_none();
+                self.lack(Some(format!("will not converge: {pace}: {lack}")));
+                // Who said until when to try wants it tried until then.
+                if is_new && !has_deadline {
+                    self.context.source(self.id, [SourceInput::MigrationFailed]);
+                }
+            }
+        }
+        converges
+    }
+
+    /// Says why it will not converge, once; none: it may.
+    fn lack(&mut self, why: Option<String>) {
+        if self.lacking.is_some() == why.is_some() {
             return;
         }
-        match monitor.set_switchover_bandwidth(rate) {
-            Ok(()) => self.switchover_rate = Some(rate),
-            Err(error) => info!(id = %self.id, "QEMU: {error}"),
+        if let Some(why) = &why {
+            self.note(why.clone());
         }
+        self.context.tell(vec![Input::Detail(self.id, why.clone().unwrap_or_default())]);
+        self.lacking = why;
+    }
+
+    /// Notes what throttling cost the guest, once it is over.
+    fn note_throttle(&mut self, percent: u8) {
+        match (percent, self.throttled) {
+            (0, Some((most, since))) => {
+                self.throttled = None;
+                self.note(format!(
+                    "the guest was throttled by up to {most} % for {:.1} s",
+                    since.elapsed().as_secs_f64()
+                ));
+            }
+            (0, None) => {}
+            (_, before) => {
+                let (most, since) = before.unwrap_or((0, Instant::now()));
+                self.throttled = Some((most.max(percent), since));
+            }
+        }
+    }
+
+    fn note(&self, text: String) {
+        info!(id = %self.id, "{text}");
+        self.context.view.log(self.id, LogEntry::Note { text });
     }
 
     /// The guest runs elsewhere. The owner does not ask QEMU to end but kills it, as what it holds of disks is another's by
@@ -466,6 +598,14 @@ impl Worker {
             self.context.vms.released(&vm);
         }
         self.look();
+    }
+}
+
+/// Keeps it with those of late.
+fn recall(recent: &mut VecDeque<f64>, value: f64) {
+    recent.push_back(value);
+    if recent.len() > RECENT {
+        recent.pop_front();
     }
 }
 

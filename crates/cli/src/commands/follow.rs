@@ -8,6 +8,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use skein_api::{CallError, Client, Conversation, Copy, Migration, PROGRESS_PERIOD, Path, Reply, Request};
 use skein_bench::units::bps;
 use skein_handover::{MigrationId, Outcome, Role, SourcePhase, Stage, TargetPhase};
+use skein_machine::Convergence;
 use skein_machine::units::about_bytes;
 
 use super::local::{
@@ -225,14 +226,6 @@ pub fn end_text(migration: &Migration) -> String {
     }
 }
 
-/// When the copy would be through: the sum of all rounds to come, each of which leaves `dirty / rate` of the one before.
-fn eta(copy: &Copy) -> Option<Duration> {
-    let (rate, dirty) = (copy.bits_per_s as f64 / 8.0, copy.dirty_bytes_per_s as f64);
-    // For ever, or nearly: QEMU's figures are not that exact.
-    let seconds = copy.remaining_bytes as f64 / (rate - dirty);
-    (rate > dirty && seconds < 1e6).then(|| Duration::from_secs_f64(seconds))
-}
-
 /// Whether the figures of the copy say something now.
 fn copies(migration: &Migration) -> bool {
     use Stage::{Source, Target};
@@ -245,8 +238,8 @@ fn left_words(copy: &Copy) -> String {
     format!("round {}, {} of {} left", copy.round, about_bytes(copy.remaining_bytes), about_bytes(copy.total_bytes))
 }
 
-/// `1.88 Gb/s (eth0 940 Mb/s, eth1 943 Mb/s), dirties 168 Mb/s, would stop for 42 ms, about 5 s to go`. QEMU's figures are
-/// of the last round or of the last moments: what it has none of yet is left out.
+/// `1.88 Gb/s (eth0 940 Mb/s, eth1 943 Mb/s), dirties 168 Mb/s, converges in about 5 s, guest throttled by 45 %`. QEMU's
+/// figures are of the last round or of the last moments: what it has none of yet is left out.
 fn rate_words(copy: &Copy, nics: &[(String, f64)], stopped: bool) -> String {
     let nics = nics.iter().map(|(nic, rate)| format!("{nic} {}", bps(*rate))).collect::<Vec<_>>().join(", ");
     let mut words = match (copy.bits_per_s, nics.is_empty()) {
@@ -257,16 +250,18 @@ fn rate_words(copy: &Copy, nics: &[(String, f64)], stopped: bool) -> String {
     };
     // A guest that stands still dirties nothing any more.
     if copy.bits_per_s > 0 && !stopped {
-        words.extend(
-            (copy.dirty_bytes_per_s > 0).then(|| format!("dirties {}", bps(copy.dirty_bytes_per_s as f64 * 8.0))),
-        );
-        words.extend(copy.expected_downtime_ms.map(|ms| format!("would stop for {}", duration(ms))));
-        words.push(match eta(copy) {
-            Some(left) => format!("about {} to go", duration(left.as_millis().try_into().unwrap_or(u64::MAX))),
-            None => "dirties as fast as it is copied".into(),
-        });
+        // What will not converge says both.
+        let dirties = copy.dirty_bytes_per_s > 0 && !matches!(copy.converges, Some(Convergence::Never(_)));
+        words.extend(dirties.then(|| format!("dirties {}", bps(copy.dirty_bytes_per_s as f64 * 8.0))));
+        words.extend(copy_words(copy));
     }
     words.join(", ")
+}
+
+/// `converges in about 5 s`, `guest throttled by 45 %`.
+pub fn copy_words(copy: &Copy) -> Vec<String> {
+    let throttled = (copy.throttle_percent > 0).then(|| format!("guest throttled by {} %", copy.throttle_percent));
+    copy.converges.iter().map(Convergence::to_string).chain(throttled).collect()
 }
 
 /// `57 %`, of what was copied is on the wire; none if next to nothing is saved.
@@ -478,6 +473,8 @@ pub fn role(role: Role) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use skein_machine::convergence::Pace;
+
     use super::*;
 
     fn copy(remaining_bytes: u64, bits_per_s: u64, dirty_bytes_per_s: u64) -> Copy {
@@ -490,27 +487,25 @@ mod tests {
             round,
             dirty_bytes_per_s,
             bits_per_s,
-            expected_downtime_ms: Some(42),
+            converges: None,
+            throttle_percent: 0,
             pages: None,
         }
     }
 
     #[test]
-    fn the_time_left_counts_what_is_dirtied_meanwhile() {
-        let seconds = |copy: &Copy| eta(copy).map(|left| left.as_secs());
-        assert_eq!(seconds(&copy(1_000_000_000, 800_000_000, 0)), Some(10));
-        assert_eq!(seconds(&copy(1_000_000_000, 800_000_000, 50_000_000)), Some(20));
-        for never in [copy(1, 0, 0), copy(1, 8, 1), copy(1, 8, 2), copy(4 << 30, 8, 0)] {
-            assert_eq!(eta(&never), None, "{never:?}");
-        }
-        let words = |copy: &Copy| rate_words(copy, &[], false);
+    fn a_copy_is_in_words() {
+        let words = |converges, throttle_percent| {
+            let copy = Copy { converges, throttle_percent, ..copy(1_000_000_000, 800_000_000, 50_000_000) };
+            rate_words(&copy, &[], false)
+        };
+        assert_eq!(words(None, 0), "800 Mb/s, dirties 400 Mb/s");
+        let soon = Convergence::In { seconds: 12.2 };
+        assert_eq!(words(Some(soon), 0), "800 Mb/s, dirties 400 Mb/s, converges in about 12 s");
+        let pace = Pace { dirties_bytes_per_s: 310_000_000, moves_bytes_per_s: 230_000_000 };
         assert_eq!(
-            words(&copy(1_000_000_000, 800_000_000, 50_000_000)),
-            "800 Mb/s, dirties 400 Mb/s, would stop for 42 ms, about 20 s to go"
-        );
-        assert_eq!(
-            words(&copy(1, 8, 2)),
-            "0.01 kb/s, dirties 0.02 kb/s, would stop for 42 ms, dirties as fast as it is copied"
+            words(Some(Convergence::Never(pace)), 45),
+            "800 Mb/s, will not converge: dirties 310 MB/s, moves 230 MB/s, guest throttled by 45 %"
         );
     }
 

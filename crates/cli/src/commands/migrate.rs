@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use skein_api::{CHANNELS, DEADLINE_S, MigrateOptions, RETRIES, Reply, Request};
+use skein_api::{ALLOW_THROTTLE, CHANNELS, DEADLINE_S, DELTA_MEMORY, MigrateOptions, RETRIES, Reply, Request};
 use skein_machine::Transport;
 use skein_machine::definition::{DOWNTIME_LIMIT_MS, PRIORITY};
 
@@ -27,6 +27,8 @@ Examples:
       begin, or queue, and return at once
   skein migrate db1 --to hostb --downtime-limit 100ms --deadline 10m --retries 3
       stop it for 100 ms at most; call it off if that cannot be had in ten minutes; then try again, three times
+  skein migrate db1 --to hostb --allow-throttle 60
+      slow it down, by 60 % at most and no more than needed, if it writes faster than the links carry
   skein migrate web1 --to hostb --transport multichannel
       use all NICs, and leave this host's CPU alone
   skein migrate web1 --to hostb --json | jq -c '.copy.remaining_bytes'
@@ -60,6 +62,14 @@ pub struct Args {
     /// compression (one NIC), multichannel (all NICs, as it is) [default: the host's, see hosts.toml]
     #[arg(long, value_name = "HOW", value_parser = transport())]
     transport: Option<Transport>,
+    /// Slow the guest's CPUs down, by so many per cent at most, if it writes faster than it is moved; without it, the
+    /// migration of such a guest is called off
+    #[arg(long, value_name = "PERCENT", value_parser = allow_throttle())]
+    allow_throttle: Option<u8>,
+    /// Memory that this host may use to send only what changed of pages, in per cent of the guest's RAM; 0 for none
+    /// [default: the agent's choice]
+    #[arg(long, value_name = "PERCENT", value_parser = delta_memory)]
+    delta_memory: Option<f64>,
     /// How often to begin again after a failure that may pass
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = retries())]
     retries: u32,
@@ -81,6 +91,15 @@ fn channels() -> clap::builder::RangedI64ValueParser<u8> {
 
 fn retries() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(i64::from(*RETRIES.start())..=i64::from(*RETRIES.end()))
+}
+
+fn allow_throttle() -> clap::builder::RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(i64::from(*ALLOW_THROTTLE.start())..=i64::from(*ALLOW_THROTTLE.end()))
+}
+
+fn delta_memory(text: &str) -> Result<f64, String> {
+    let percent = text.parse().ok().filter(|percent| DELTA_MEMORY.contains(percent));
+    percent.ok_or_else(|| format!("it may be {} to {}", DELTA_MEMORY.start(), DELTA_MEMORY.end()))
 }
 
 fn downtime_limit(text: &str) -> Result<u64, String> {
@@ -107,6 +126,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         deadline_s: args.deadline,
         channels: args.channels,
         transport: args.transport,
+        allow_throttle: args.allow_throttle,
+        delta_memory: args.delta_memory,
         retries: args.retries,
         ..MigrateOptions::default()
     };
@@ -131,10 +152,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_their_bounds() {
+    fn numbers_have_their_bounds() {
         assert_eq!(downtime_limit("300ms"), Ok(300));
         assert_eq!(deadline("10m"), Ok(600));
         assert_eq!(deadline("300ms"), Ok(1));
+        assert_eq!((delta_memory("0"), delta_memory("12.5")), (Ok(0.0), Ok(12.5)));
+        assert!(delta_memory("101").is_err() && delta_memory("NaN").is_err() && delta_memory("").is_err());
         assert!(downtime_limit("0ms").is_err() && downtime_limit("1h").is_err() && deadline("0s").is_err());
         assert_eq!(deadline("720h"), Ok(2_592_000));
         assert_eq!(deadline("721h"), Err("it may be 1ms to 30 days (720h)".into()));

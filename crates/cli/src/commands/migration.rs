@@ -9,7 +9,7 @@ use skein_bench::units::bps;
 use skein_handover::{Event, Outcome, Report};
 use skein_machine::units::about_bytes;
 
-use super::follow::{end_text, follow, role};
+use super::follow::{copy_words, end_text, follow, role};
 use super::local::{EXIT_CODES, Local, migration_state, other_host, phase, reason, unexpected, why};
 use super::text::{clean_line, count, duration, fields, moment, print, print_json, table};
 
@@ -254,6 +254,7 @@ fn shown(migration: &Migration, events: bool) -> String {
         if migration.outcome.is_none() {
             let (rate, dirties) = (copy.bits_per_s as f64, copy.dirty_bytes_per_s as f64 * 8.0);
             rows.push(("rate", format!("{}, dirties {}", bps(rate), bps(dirties))));
+            rows.push(("forecast", copy_words(copy).join(", ")));
         }
         rows.extend(copy.pages.iter().flat_map(page_rows));
     }
@@ -348,14 +349,17 @@ fn event_line(logged: &LoggedEvent) -> String {
     let words = match &logged.event {
         LogEntry::Begun { vm, source, target, .. } => format!("asked for: {vm} from {source} to {target}"),
         LogEntry::Note { text } => text.clone(),
-        LogEntry::Copied { copy } => format!(
-            "round {}: {} of {} left, {}, dirties {}",
-            copy.round,
-            about_bytes(copy.remaining_bytes),
-            about_bytes(copy.total_bytes),
-            bps(copy.bits_per_s as f64),
-            bps(copy.dirty_bytes_per_s as f64 * 8.0)
-        ),
+        LogEntry::Copied { copy } => {
+            let figures = format!(
+                "round {}: {} of {} left, {}, dirties {}",
+                copy.round,
+                about_bytes(copy.remaining_bytes),
+                about_bytes(copy.total_bytes),
+                bps(copy.bits_per_s as f64),
+                bps(copy.dirty_bytes_per_s as f64 * 8.0)
+            );
+            [vec![figures], copy_words(copy)].concat().join(", ")
+        }
         LogEntry::Downtime { ms } => format!("the guest stood still for {}", duration(*ms)),
         LogEntry::Handover { event } => match event {
             Event::Queued => "waits for a place".into(),

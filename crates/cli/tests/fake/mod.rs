@@ -17,6 +17,7 @@ use skein_api::{
     read_line, write_line,
 };
 use skein_handover::{Event, MigrationId, Outcome, Report, Role, SourcePhase, Stage, TargetPhase, Why};
+use skein_machine::Convergence;
 
 /// Whatever hangs is given up after this.
 pub const DEADLINE: Duration = Duration::from_secs(30);
@@ -222,7 +223,8 @@ fn counted(round: u64, remaining_mib: u64, compared: bool) -> Copy {
         round,
         dirty_bytes_per_s: 21_000_000,
         bits_per_s: 1_883_000_000,
-        expected_downtime_ms: Some(42),
+        converges: (remaining_mib > 0).then_some(Convergence::In { seconds: remaining_mib as f64 / 200.0 }),
+        throttle_percent: 0,
         pages: Some(Pages {
             direct: Some(true),
             again_bytes: 60 << 20,
