@@ -169,8 +169,6 @@ mod tests {
             allow_throttle: Some(99),
             delta_memory: Some(100.0),
             retries: 1000,
-            allow_throttle: Some(99),
-            delta_memory: Some(100.0),
         };
         for options in [usual.clone(), most.clone()] {
             assert_eq!(migrate(options.clone()).check(), Ok(()));

@@ -161,10 +161,6 @@ pub struct MigrateOptions {
     pub delta_memory: Option<f64>,
     /// How often a migration that failed for a reason that may pass is begun again.
     pub retries: u32,
-    /// Per cent by which the guest may be slowed where it writes faster than it can be copied. None: not at all.
-    pub allow_throttle: Option<u8>,
-    /// Memory for sending changes in place of pages, per cent of the guest's RAM; 0: none. None: as its host has it.
-    pub delta_memory: Option<f64>,
 }
 
 /// What the agent answers.

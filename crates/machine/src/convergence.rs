@@ -311,6 +311,8 @@ pub struct Watch {
     begin: Option<Begin>,
     first: Option<Round>,
     last: Option<Round>,
+    /// How the guest writes, throttled as it is, once that is known.
+    writes: Option<Writes>,
     /// The least that a round of late dirtied.
     least: Option<(f64, Since)>,
     /// It is known not to converge.
@@ -330,6 +332,7 @@ impl Watch {
             begin: None,
             first: None,
             last: None,
+            writes: None,
             least: None,
             never: None,
         }
@@ -348,10 +351,11 @@ impl Watch {
         }
         let Some(moves) = self.moves() else { return (None, Help::None) };
         let unthrottled = self.first.zip(self.last).map(|(first, last)| Writes::seen(first, last));
+        self.writes = unthrottled.map(|writes| writes.throttled(look.throttle));
         let copying = Copying {
             remaining: look.remaining,
             since: look.at.saturating_sub(self.round_at).as_secs_f64(),
-            writes: unthrottled.map(|writes| writes.throttled(look.throttle)),
+            writes: self.writes,
             moves,
             fits: look.fits,
         };
@@ -359,6 +363,22 @@ impl Watch {
         let now = Since { at: look.at, round: look.round };
         self.never = matches!(convergence, Some(Convergence::Never(_))).then(|| self.never.unwrap_or(now));
         (convergence, unthrottled.map_or(Help::None, |writes| self.help(look, writes, moves)))
+    }
+
+    /// Bytes that are to be left at the switchover where so many may be: an eighth, if rounds shrink to that by half and more each time,
+    /// so that it takes no longer than to move what may be left, and the guest stands still for a part of the time that it may.
+    pub fn aim(&self, fits: u64) -> u64 {
+        let less = fits / 8;
+        let shrinks = self.moves().zip(self.writes).is_none_or(|(moves, writes)| {
+            let less = less as f64;
+            writes.dirtied(less / moves) <= less / 2.0
+        });
+        if shrinks { less } else { fits }
+    }
+
+    /// Whether it is known not to converge, as it is.
+    pub fn is_hopeless(&self) -> bool {
+        self.never.is_some()
     }
 
     /// A round began.
@@ -379,8 +399,8 @@ impl Watch {
         }
     }
 
-    /// Bytes of the guest moved a second, of late.
-    fn moves(&self) -> Option<f64> {
+    /// Bytes of the guest moved a second, of late; none: not known.
+    pub fn moves(&self) -> Option<f64> {
         let ((begin, before), (end, after)) = (self.sent.front()?, self.sent.back()?);
         let time = end.saturating_sub(*begin);
         (time >= WINDOW_MIN)
@@ -473,6 +493,27 @@ mod tests {
         assert_eq!(Copying { moves: 0.0, ..copying(0) }.convergence(), None);
         let first = Copying { writes: None, ..copying(0) }.convergence();
         assert!(matches!(first, Some(Convergence::FirstRound { seconds }) if (5.3..5.4).contains(&seconds)));
+    }
+
+    #[test]
+    fn the_downtime_is_short_where_that_costs_next_to_nothing() {
+        let mut watch = Watch::new(0);
+        let mut look =
+            Look { at: Duration::ZERO, round: 1, sent: 0, remaining: GIB, fits: 80 << 20, throttle: 0, nics: 1 };
+        assert_eq!(watch.aim(look.fits), look.fits / 8, "as long as nothing is known");
+        for (rate, aims) in [(20.0, look.fits / 8), (190.0, look.fits)] {
+            // A first round of 5 s, and some of a second, at 200 MB/s.
+            let dirtied = |seconds: f64| (rate * MB * seconds) as u64;
+            watch = Watch::new(0);
+            for tenth in 0..80 {
+                look.at = Duration::from_millis(tenth * 100);
+                look.round = 1 + tenth / 50;
+                look.sent = (200.0 * MB * look.at.as_secs_f64()) as u64;
+                look.remaining = GIB + dirtied((tenth / 50 * 5) as f64) - look.sent.min(GIB);
+                watch.look(&look);
+            }
+            assert_eq!((watch.aim(look.fits), watch.is_hopeless()), (aims, false), "{rate}");
+        }
     }
 
     /// A guest and its QEMU: rounds, and the throttle as `migration_trigger_throttle` sets it, at the end of every other round

@@ -45,6 +45,8 @@ const HANDOVER: Duration = Duration::from_millis(25);
 const RECENT: usize = 10;
 /// A guest that may be throttled always is by so many per cent: no less can be said.
 const UNTHROTTLED: u8 = 1;
+/// Memory to know in what the target holds, in per cent of the guest's RAM, unless told otherwise: what it takes for all of it.
+const DELTA_MEMORY: f64 = 4.0;
 /// Of what QEMU counts in pages.
 const PAGE_BYTES: u64 = 4096;
 /// Between two progress entries of the log.
@@ -217,7 +219,7 @@ impl Worker {
             channels: u16::from(offer.channels),
             key: super::random(),
             ram: vm.process().and_then(|process| ram::find(monitor, process.id().pid)),
-            delta_memory: 0.04,
+            delta_memory: offer.delta_memory.unwrap_or(DELTA_MEMORY) / 100.0,
         });
         self.pages = Some(pages.clone());
         let Context { peers, keeper, .. } = &*self.context;
@@ -485,20 +487,29 @@ impl Worker {
     /// Tells QEMU what may be left at the switchover, for what it takes to be within the limit: what fits through this guest's share
     /// of what the paths were seen to carry, less what framing and other traffic take, in the time that the handover leaves. Its
     /// own measure takes what buffers swallow for what arrives. Until there is one, its own has to do: what NICs say of themselves
-    /// may be ten times what the network gives. Gives the bytes.
+    /// may be ten times what the network gives. Gives the bytes that would fit.
     fn steer(&mut self, monitor: &Monitor, ram: &RamInfo) -> u64 {
         let limit_ms = self.offer.as_ref().map_or(0, |offer| offer.downtime_limit_ms);
         let limit = Duration::from_millis(limit_ms);
         let rate = self.context.paths(&self.peer, |_, meter| meter.sum_of_full()) as f64 / 8.0;
         let sharing = self.context.view.copying_to(&self.peer).max(1);
         let time = (limit - HANDOVER.min(limit / 2)).as_secs_f64();
-        let bytes = (rate * SWITCHOVER_SHARE * self.gain() * time) as u64 / u64::from(sharing);
+        let carried = rate * SWITCHOVER_SHARE * self.gain() / f64::from(sharing);
+        // Where pages become small, somebody else than the paths is the slowest.
+        let bytes = (self.watch.moves().map_or(carried, |moves| carried.min(moves)) * time) as u64;
         recall(&mut self.mbps, ram.mbps);
         // The next moment may be as fast as any of late.
         let mbps = self.mbps.iter().copied().fold(0.0, f64::max);
         if bytes == 0 {
             return (ram.mbps * 1e6 / 8.0 * limit.as_secs_f64()) as u64;
         }
+        let fits = bytes;
+        // Half of it may be pages that wait until then, where there is no other way.
+        let held = self.pages.as_ref().map_or(0, |pages| {
+            pages.hold_at_most(if self.watch.is_hopeless() { fits / 2 } else { 0 });
+            pages.held_bytes()
+        });
+        let bytes = self.watch.aim(fits).saturating_sub(held).max(1);
         // Small changes are not worth a command.
         let is_near =
             |(before, took): (u64, f64)| bytes.abs_diff(before) <= before / 10 && (mbps - took).abs() <= took / 10.0;
@@ -508,7 +519,7 @@ impl Worker {
                 Err(error) => info!(id = %self.id, "QEMU: {error}"),
             }
         }
-        bytes
+        fits
     }
 
     /// Looks whether the copy converges with so much left at the switchover, and does what is allowed for it.
