@@ -42,6 +42,11 @@ fn end(cluster: &Cluster) {
     cluster.check();
 }
 
+/// For a guest that is copied for ever: it would be called off without a deadline.
+fn patient() -> MigrateOptions {
+    MigrateOptions { deadline_s: Some(600), ..MigrateOptions::default() }
+}
+
 #[track_caller]
 fn is_slow(cluster: &Cluster, slow: bool) {
     cluster.lab().rate("a", 0, slow.then_some(SLOW_MBIT)).unwrap();
@@ -60,7 +65,7 @@ fn start_busy(cluster: &mut Cluster, vm: &str) {
 #[track_caller]
 fn copying(cluster: &Cluster, vm: &str) -> Migration {
     is_slow(cluster, true);
-    let id = cluster.begin(vm, "a", "b", MigrateOptions::default()).id;
+    let id = cluster.begin(vm, "a", "b", patient()).id;
     let copies = || {
         let now = cluster.migration("a", id);
         now.stage == Some(Stage::Source(SourcePhase::Precopy)) && now.copy.is_some()
@@ -291,9 +296,7 @@ fn limits_queue_and_priorities_order() {
         cluster.start_vm("a", &cluster.bare(vm));
     }
     is_slow(&cluster, true);
-    let begin = |vm, priority| {
-        cluster.begin(vm, "a", "b", MigrateOptions { priority: Some(priority), ..Default::default() }).id
-    };
+    let begin = |vm, priority| cluster.begin(vm, "a", "b", MigrateOptions { priority: Some(priority), ..patient() }).id;
     let ids = [begin("v1", 50), begin("v2", 50), begin("v3", 100), begin("v4", 50)];
     // A VM is moved once at a time.
     let twice = cluster.check_move("v2", "a", "b");

@@ -13,9 +13,9 @@ use skein_machine::convergence::Convergence;
 
 const VM: &str = "hot";
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Mb/s of the two pairs of NICs: they carry 23 MB/s, and the guest writes 41, nothing of which compresses.
+/// Mb/s of the two pairs of NICs: they carry 23 MB/s, and the guest writes 33, nothing of which compresses.
 const RATE: u32 = 100;
-const PAGES_PER_S: u32 = 10_000;
+const PAGES_PER_S: u32 = 8000;
 
 fn notes(cluster: &Cluster, id: MigrationId) -> Vec<String> {
     let Reply::Migration(shown) = cluster.asked("a", &Request::MigrationShow { id: id.to_string() }) else { panic!() };
@@ -53,7 +53,7 @@ fn a_guest_that_is_too_hot_is_throttled_or_stays() {
     eprintln!("{:.1} s: {}", kept.elapsed_ms as f64 / 1e3, kept.detail);
     let throttle = lacks(&kept);
     assert_eq!(kept.why, Some(Why::MigrationFailed));
-    assert!((40..=80).contains(&throttle), "{throttle}");
+    assert!((20..=90).contains(&throttle), "{throttle}");
     assert!(cluster.where_runs(VM) == ["a"]);
 
     // When that is over.
@@ -61,8 +61,7 @@ fn a_guest_that_is_too_hot_is_throttled_or_stays() {
     assert_eq!(kept.why, Some(Why::Deadline));
     lacks(&kept);
 
-    let allowed = MigrateOptions { allow_throttle: Some(throttle.max(60)), ..MigrateOptions::default() };
-    let id = begin(allowed);
+    let id = begin(MigrateOptions { allow_throttle: Some(99), ..MigrateOptions::default() });
     let moved = cluster.watched("a", id);
     let notes = notes(&cluster, id);
     eprintln!("{} ms stopped, {:.1} s: {notes:#?}", moved.downtime_ms.unwrap_or(0), moved.elapsed_ms as f64 / 1e3);

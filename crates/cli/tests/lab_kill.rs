@@ -180,7 +180,9 @@ impl World {
         let client = cluster.client(&source);
         let id = if call_off {
             slow(cluster, Some(SLOW_MBIT));
-            let id = cluster.begin(VM, &source, &target, MigrateOptions::default()).id;
+            // Without a deadline it would be called off by itself.
+            let options = MigrateOptions { deadline_s: Some(600), ..MigrateOptions::default() };
+            let id = cluster.begin(VM, &source, &target, options).id;
             let copies = || {
                 let now = cluster.migration(&source, id);
                 now.stage == Some(Stage::Source(SourcePhase::Precopy)) && now.copy.is_some()

@@ -291,7 +291,7 @@ fn an_agent_is_replaced_in_mid_migration() {
             number += 1;
             replaced.make("install", &site.upgrade(number));
             site.set_slow(true);
-            a.run("skein", &["migrate", "v1", "--to", "b", "--detach"]);
+            a.run("skein", &["migrate", "v1", "--to", "b", "--deadline", "10m", "--detach"]);
             let copies = || {
                 let stage = site.migration("a").and_then(|migration| migration.stage);
                 stage == Some(Stage::Source(SourcePhase::Precopy)) && qemus(b) == 1
