@@ -315,6 +315,8 @@ pub struct Watch {
     last: Option<Round>,
     /// How the guest writes, throttled as it is, once that is known.
     writes: Option<Writes>,
+    /// It does not converge, as it is.
+    is_never: bool,
     /// The least that a round of late dirtied.
     least: Option<(f64, Since)>,
 }
@@ -333,6 +335,7 @@ impl Watch {
             first: None,
             last: None,
             writes: None,
+            is_never: false,
             least: None,
         }
     }
@@ -359,8 +362,8 @@ impl Watch {
             fits: look.fits,
         };
         let convergence = copying.convergence();
-        let is_never = matches!(convergence, Some(Convergence::Never(_)));
-        (convergence, unthrottled.map_or(Help::None, |writes| self.help(look, writes, moves, is_never)))
+        self.is_never = matches!(convergence, Some(Convergence::Never(_)));
+        (convergence, unthrottled.map_or(Help::None, |writes| self.help(look, writes, moves)))
     }
 
     /// Bytes that are to be left at the switchover where so many may be: an eighth, if rounds shrink to that by half and more each time,
@@ -376,7 +379,7 @@ impl Watch {
 
     /// Whether it is known not to converge, as it is.
     pub fn is_hopeless(&self) -> bool {
-        self.never.is_some()
+        self.is_never
     }
 
     /// A round began.
@@ -406,7 +409,7 @@ impl Watch {
             .filter(|rate| *rate > 0.0)
     }
 
-    fn help(&mut self, look: &Look, writes: Writes, moves: f64, is_never: bool) -> Help {
+    fn help(&mut self, look: &Look, writes: Writes, moves: f64) -> Help {
         // QEMU throttles at the end of a later round.
         if look.throttle < self.wanted {
             self.least = None;
@@ -415,7 +418,7 @@ impl Watch {
         let pace =
             Pace { dirties_bytes_per_s: writes.throttled(look.throttle).rate as u64, moves_bytes_per_s: moves as u64 };
         let lasts = |time, rounds| self.least.is_some_and(|(_, since)| since.lasts(look, time, rounds));
-        let (is_known, is_sure) = (is_never && lasts(KNOWN, KNOWN_ROUNDS), lasts(SURE, SURE_ROUNDS));
+        let (is_known, is_sure) = (self.is_never && lasts(KNOWN, KNOWN_ROUNDS), lasts(SURE, SURE_ROUNDS));
         if self.wanted < self.allowed && (is_known || is_sure) {
             // What is sure is tried first.
             let sure = self.last.map_or(0.0, |last| last.dirtied / last.seconds);
