@@ -14,12 +14,12 @@
 //!
 //! # Help
 //!
-//! A guest that writes at most [`EASE`] of what is moved converges within some rounds, so it has to be throttled by
+//! A guest that writes at most `EASE` of what is moved converges within some rounds, so it has to be throttled by
 //! `1 - EASE·R/w`. That is done as soon as it is known not to converge: first for the least `w` that would do what was seen, then for
 //! more, as far as that was not enough, by half of what is left to the guest at most. (One that is seldom busy hardly notices
 //! being throttled, and one that sweeps over its hot set instead of writing here and there seems to write more than it does.)
 //! When all that is allowed
-//! was, and some more rounds ([`SURE_ROUNDS`], [`SURE`]) left no less than those before, it is given up.
+//! was, and some more rounds (`SURE_ROUNDS`, `SURE`) left no less than those before, it is given up.
 
 use std::collections::VecDeque;
 use std::fmt;
