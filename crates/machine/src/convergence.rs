@@ -302,6 +302,8 @@ pub struct Watch {
     /// Per cent that the guest may be throttled by.
     allowed: u8,
     wanted: u8,
+    /// When that was asked for.
+    asked: Option<Since>,
     /// Of late: when, and what had been sent.
     sent: VecDeque<(Duration, u64)>,
     /// Seconds that the guest lived: none of those in which it was throttled.
@@ -327,6 +329,7 @@ impl Watch {
         Watch {
             allowed: allowed.min(THROTTLE_MAX),
             wanted: 0,
+            asked: None,
             sent: VecDeque::new(),
             lived: 0.0,
             round: 0,
@@ -410,10 +413,13 @@ impl Watch {
     }
 
     fn help(&mut self, look: &Look, writes: Writes, moves: f64) -> Help {
-        // QEMU throttles at the end of a later round.
+        // QEMU throttles at the end of a later round; one that does not then never will.
         if look.throttle < self.wanted {
-            self.least = None;
-            return Help::None;
+            if !self.asked.is_some_and(|since| since.lasts(look, SURE, SURE_ROUNDS)) {
+                self.least = None;
+                return Help::None;
+            }
+            (self.wanted, self.allowed) = (look.throttle, look.throttle);
         }
         let pace =
             Pace { dirties_bytes_per_s: writes.throttled(look.throttle).rate as u64, moves_bytes_per_s: moves as u64 };
@@ -426,6 +432,7 @@ impl Watch {
             let most = self.wanted + (100 - self.wanted) / 2;
             let needed = needed(rate, moves).unwrap_or(THROTTLE_MAX).min(most);
             self.wanted = needed.max(self.wanted.saturating_add(STEP)).min(self.allowed);
+            self.asked = Some(Since { at: look.at, round: look.round });
             return Help::Throttle(self.wanted, pace);
         }
         if is_sure { Help::GiveUp(pace, Lack::of(writes, moves, look.nics, self.allowed)) } else { Help::None }
@@ -518,6 +525,22 @@ mod tests {
             }
             assert_eq!((watch.aim(look.fits), watch.is_hopeless()), (aims, false), "{rate}");
         }
+    }
+
+    #[test]
+    fn a_guest_that_is_not_throttled_though_it_may_be_is_given_up() {
+        let mut watch = Watch::new(90);
+        let mut said = Vec::new();
+        for tenth in 0..400u64 {
+            let at = Duration::from_millis(tenth * 100);
+            let sent = (200.0 * MB * at.as_secs_f64()) as u64;
+            let round = 1 + tenth / 20;
+            // As much again in each round of two seconds.
+            let remaining = round * (400.0 * MB) as u64 - sent;
+            let look = Look { at, round, sent, remaining, fits: 50 << 20, throttle: 0, nics: 2 };
+            said.extend(Some(watch.look(&look).1).filter(|help| *help != Help::None));
+        }
+        assert!(matches!(said[..], [Help::Throttle(..), Help::GiveUp(..), ..]), "{said:?}");
     }
 
     /// A guest and its QEMU: rounds, and the throttle as `migration_trigger_throttle` sets it, at the end of every other round
