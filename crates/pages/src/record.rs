@@ -232,7 +232,8 @@ pub fn batch(batch: &Batch, packed: Option<(&Packed, Bytes)>) -> Vec<Bytes> {
     let runs = place.map_or(&[][..], |place| &place.runs);
     let mut head = BytesMut::with_capacity(PLAIN_HEAD_BYTES_MAX + batch.deltas.len() * DELTA_HEAD_BYTES);
     head.put_u8(BATCH);
-    head.put_u8(packing as u8 | u8::from(changes_packed) * CHANGES_PACKED | form << 4);
+    let changes = if changes_packed { CHANGES_PACKED } else { 0 };
+    head.put_u8(packing as u8 | changes | form << 4);
     head.put_u16(place.map_or(0, |place| place.block));
     head.put_u8(kinds.len() as u8);
     head.put_u8(runs.len() as u8);

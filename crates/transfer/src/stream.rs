@@ -155,7 +155,7 @@ enum Apart {
     /// The target's words at the source.
     Answers(Answers),
     /// Pages at the target.
-    Placer(Placer),
+    Placer(Box<Placer>),
 }
 
 impl Egress {
@@ -163,7 +163,7 @@ impl Egress {
         let apart = match content {
             Content::Bytes => Apart::Same,
             Content::Source(source) => Apart::Answers(Answers::new(source.clone())),
-            Content::Target(target) => Apart::Placer(Placer::new(target.clone(), id)),
+            Content::Target(target) => Apart::Placer(Box::new(Placer::new(target.clone(), id))),
         };
         Egress { socket, held, leaving: Mutex::new(Leaving { apart, ..Leaving::default() }), wake: Condvar::new() }
     }

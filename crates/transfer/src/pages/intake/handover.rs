@@ -23,7 +23,7 @@ impl Intake<'_> {
         }
         for (region, pages) in held {
             for pages in pages.chunks(BATCH_PAGES_MAX) {
-                let batch = self.from_ram(direct, region.block, pages)?;
+                let batch = self.reread(direct, region.block, pages)?;
                 self.place(direct, batch, version)?;
             }
         }
@@ -61,7 +61,7 @@ impl Intake<'_> {
         let end = (first + REGION_PAGES as u64).min(u64::from(direct.ledger.pages(region.block)));
         let pages: Vec<u32> = (first..end).map(|page| page as u32).collect();
         for pages in pages.chunks(BATCH_PAGES_MAX) {
-            let batch = self.from_ram(direct, region.block, pages)?;
+            let batch = self.reread(direct, region.block, pages)?;
             add(&self.source.counts.repaired_pages, pages.len());
             // Whole: what the target has is not what was thought.
             let contents = pages.iter().enumerate().map(|(nth, page)| (*page, batch.page(nth)));
@@ -78,7 +78,7 @@ impl Intake<'_> {
     }
 
     /// Pages as they are in the guest's RAM, while the guest stands still.
-    fn from_ram(&self, direct: &Direct, block: u16, pages: &[u32]) -> Result<Batch, Stop> {
+    fn reread(&self, direct: &Direct, block: u16, pages: &[u32]) -> Result<Batch, Stop> {
         let ram = direct.ram(block).ok_or_else(|| {
             "the target's copy of the guest's RAM differs from the guest's, which this agent cannot read".to_owned()
         })?;
