@@ -2,10 +2,13 @@
 //!
 //! ```toml
 //! transport = "auto"          # of all hosts; this is what it is without this line
+//! keep_ram = "8 GiB"          # RAM of guests that left a host, kept there for their way back; without this line none
+//! keep_time = "1h"            # for so long; this is what it is without this line
 //! [[host]]
 //! name = "hostb"
 //! address = ["10.0.0.2", "10.0.1.2:7070", "hostb.example"]
 //! transport = "multichannel"  # of migrations from this host
+//! keep_ram = "64 GiB"         # on this host
 //! ```
 
 use std::collections::BTreeMap;
@@ -18,11 +21,23 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::definition::check_name;
 use crate::reader::{ParseError, Table, Value, quote, read};
 use crate::transport::Transport;
+use crate::units::{parse_bytes, parse_seconds};
 
 /// Most hosts.
 pub const HOSTS_MAX: usize = 1024;
 /// Most addresses of a host.
 pub const ADDRESSES_MAX: usize = 16;
+/// How long RAM is kept unless the file says otherwise: an hour.
+const KEEP_SECONDS: u64 = 3600;
+
+/// How much RAM of guests that left a host is kept there for their way back, and how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keeping {
+    /// Of all guests together.
+    pub ram_bytes: u64,
+    /// Seconds since the guest left.
+    pub time_s: u64,
+}
 
 /// The hosts of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -32,6 +47,12 @@ pub struct Hosts {
     /// How guests' memory travels, unless a host or a migration says otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport: Option<Transport>,
+    /// Bytes that RAM of guests that left a host may take there, unless the host says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_ram: Option<u64>,
+    /// Seconds for which it is kept, unless the host says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_time: Option<u64>,
 }
 
 /// A host and where its agent listens.
@@ -44,6 +65,12 @@ pub struct Host {
     /// How the memory of guests that leave it travels, unless a migration says otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport: Option<Transport>,
+    /// Bytes that RAM of guests that left it may take on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_ram: Option<u64>,
+    /// Seconds for which it is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_time: Option<u64>,
 }
 
 /// Where an agent listens: `10.0.0.2`, `10.0.0.2:7070`, `fd00::2`, `[fd00::2]:7070`, `hostb.example:7070`.
@@ -135,6 +162,8 @@ impl Hosts {
         read(text, file_name, |reader, mut root: Table| {
             let tables = root.get("host").map_or(Vec::new(), |value| value.tables(reader, "[[host]]", HOSTS_MAX));
             let transport = root.get("transport").and_then(|value| value.parsed(reader, 64, str::parse));
+            let keep_ram = root.get("keep_ram").and_then(|value| value.parsed(reader, 64, parse_bytes));
+            let keep_time = root.get("keep_time").and_then(|value| value.parsed(reader, 64, parse_seconds));
             root.finish(reader, &[]);
             let (mut hosts, mut names, mut owners) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
             for (number, mut table) in tables.into_iter().enumerate() {
@@ -164,10 +193,12 @@ impl Hosts {
                     value.fault(reader, "a host needs an address", "write address = [\"10.0.0.2\"]");
                 }
                 let transport = table.get("transport").and_then(|value| value.parsed(reader, 64, str::parse));
+                let keep_ram = table.get("keep_ram").and_then(|value| value.parsed(reader, 64, parse_bytes));
+                let keep_time = table.get("keep_time").and_then(|value| value.parsed(reader, 64, parse_seconds));
                 table.finish(reader, &[]);
-                hosts.push(Host { name: name.unwrap_or_default(), addresses, transport });
+                hosts.push(Host { name: name.unwrap_or_default(), addresses, transport, keep_ram, keep_time });
             }
-            Hosts { hosts, transport }
+            Hosts { hosts, transport, keep_ram, keep_time }
         })
     }
 
@@ -179,6 +210,14 @@ impl Hosts {
     /// How the memory of guests that leave a host travels.
     pub fn transport_from(&self, name: &str) -> Transport {
         self.get(name).and_then(|host| host.transport).or(self.transport).unwrap_or_default()
+    }
+
+    /// What a host keeps of the RAM of guests that leave it; none: nothing.
+    pub fn keeping_at(&self, name: &str) -> Option<Keeping> {
+        let host = self.get(name);
+        let ram_bytes = host.and_then(|host| host.keep_ram).or(self.keep_ram).filter(|bytes| *bytes > 0)?;
+        let time_s = host.and_then(|host| host.keep_time).or(self.keep_time).unwrap_or(KEEP_SECONDS);
+        Some(Keeping { ram_bytes, time_s })
     }
 }
 
@@ -203,8 +242,7 @@ mod tests {
         assert_eq!((hosts.get("d"), hosts.hosts.len()), (None, 2));
         assert_eq!(Hosts::parse("# none yet\n", "hosts.toml"), Ok(Hosts::default()));
         let json = r#"{"hosts":[{"name":"a","addresses":["[fd00::3]:71"]}]}"#;
-        let one = Host { name: "a".into(), addresses: vec![address("fd00::3", Some(71))], transport: None };
-        let one = Hosts { hosts: vec![one], transport: None };
+        let one = Hosts::parse("[[host]]\nname = 'a'\naddress = ['[fd00::3]:71']\n", "hosts.toml").unwrap();
         assert_eq!(serde_json::to_string(&one).unwrap(), json);
     }
 
@@ -219,10 +257,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_is_a_hosts_or_the_clusters() {
+        let text = "keep_ram = '8 GiB'\n[[host]]\nname = 'a'\naddress = ['10.0.0.1']\nkeep_time = '10m'\n\
+                    [[host]]\nname = 'b'\naddress = ['10.0.0.2']\nkeep_ram = '0 GiB'\n";
+        let hosts = Hosts::parse(text, "hosts.toml").unwrap();
+        let keeping = |time_s| Some(Keeping { ram_bytes: 8 << 30, time_s });
+        assert_eq!(["a", "b", "c"].map(|name| hosts.keeping_at(name)), [keeping(600), None, keeping(3600)]);
+        assert_eq!(Hosts::default().keeping_at("a"), None);
+    }
+
+    #[test]
     fn each_fault_is_told_with_its_place_and_cure() {
         const B: &str = "[[host]]\nname = 'b'\naddress = ['10.0.0.2']\n";
         for (text, line, column, parts) in [
             ("transport = 'fast'", 1, 13, &["auto, tcp, compression, multichannel"][..]),
+            ("keep_ram = '8G'", 1, 12, &["write \"8 GiB\""]),
+            ("keep_time = '1'", 1, 13, &["1s, 1m or 1h"]),
             ("[[hosts]]", 1, 3, &["no key \"hosts\"", "did you mean host?"][..]),
             ("[host]\nname = 'b'", 1, 1, &["[[host]], with two brackets"]),
             ("[[host]]\naddress = ['10.0.0.2']", 1, 1, &["name is missing in this [[host]]"]),

@@ -34,6 +34,6 @@ pub use facts::{
     NicFacts, PathFacts, Places, Presence, QemuFacts, Version, VmFacts,
 };
 pub use forecast::{Converges, Fixed, Forecast, forecast};
-pub use hosts::{Address, Host, Hosts};
+pub use hosts::{Address, Host, Hosts, Keeping};
 pub use reader::{Fault, ParseError, TEXT_BYTES_MAX};
 pub use transport::Transport;

@@ -35,6 +35,33 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(example)
 }
 
+/// Seconds from `"1h"`: a whole number and s, m, h or d. The error says what to write.
+pub(crate) fn parse_seconds(text: &str) -> Result<u64, String> {
+    let example = || "write a whole number and its unit, such as 10m, 1h or 2d".to_owned();
+    let text = text.trim();
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = (&text[..digits], text[digits..].trim_start());
+    let number: u64 = number.parse().map_err(|_| example())?;
+    let factor = match unit {
+        "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        "" => return Err(format!("say of what: {number}s, {number}m or {number}h")),
+        _ => return Err(example()),
+    };
+    number.checked_mul(factor).ok_or_else(example)
+}
+
+/// `1 h`: exact, in the largest unit that divides it.
+pub fn exact_time(seconds: u64) -> String {
+    let (unit, name) = [(86_400, "d"), (3600, "h"), (60, "min")]
+        .into_iter()
+        .find(|(unit, _)| seconds >= *unit && seconds.is_multiple_of(*unit))
+        .unwrap_or((1, "s"));
+    format!("{} {name}", seconds / unit)
+}
+
 /// `4 GiB`: exact, in the largest unit that divides `bytes`.
 pub fn exact_bytes(bytes: u64) -> String {
     let (unit, name) = [(TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")]
@@ -90,6 +117,25 @@ mod tests {
         ] {
             let error = parse_bytes(text).unwrap_err();
             assert!(error.contains(expect), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn times_are_read_and_written() {
+        for (text, expect, written) in [
+            ("90s", 90, "90 s"),
+            ("10 m", 600, "10 min"),
+            ("1h", 3600, "1 h"),
+            ("2d", 172_800, "2 d"),
+            ("0s", 0, "0 s"),
+        ] {
+            assert_eq!(parse_seconds(text), Ok(expect), "{text:?}");
+            assert_eq!(exact_time(expect), written);
+        }
+        for (text, expect) in
+            [("1", "say of what"), ("", "such as"), ("1.5h", "whole"), ("9999999999999999999d", "such as")]
+        {
+            assert!(parse_seconds(text).unwrap_err().contains(expect), "{text:?}");
         }
     }
 
