@@ -551,7 +551,7 @@ impl Shared {
             Ok(Target::Migration(id)) => self.landings.take(id, live, incoming.stream).map(Some),
             Ok(Target::Socket(path)) => target::allowed(&self.settings.allow, &path, Content::Bytes),
             Ok(Target::Pages(path)) => {
-                target::allowed(&self.settings.allow, &path, Content::Target(pages::Target::new(None)))
+                target::allowed(&self.settings.allow, &path, Content::Target(pages::Target::new(None, None)))
             }
             Err(reason) => Err((ResetCode::NoTarget, reason)),
         });

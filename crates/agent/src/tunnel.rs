@@ -183,6 +183,7 @@ impl Shared {
             key: Default::default(),
             ram: None,
             delta_memory: 0.0,
+            kept: None,
         });
         let name = Target::Pages(target.to_owned()).to_string();
         let opened = self.session().map(|live| {

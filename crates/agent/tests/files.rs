@@ -41,7 +41,7 @@ fn a_channel_that_there_is_no_file_for_ends_the_migration_and_is_read() {
         let id = MigrationId(7);
         let (landing, path) = (world.path("in.sock"), world.path("out.sock"));
         let target = UnixListener::bind(&landing).unwrap();
-        b.peers.landings().open(id, "a", &landing, Target::new(None));
+        b.peers.landings().open(id, "a", &landing, Target::new(None, None));
         let tap = Tap::start(&path, &a.peers, "b", id, pages(), keeper).unwrap();
         let mut main = UnixStream::connect(&path).unwrap();
         main.write_all(b"main").unwrap();

@@ -17,7 +17,9 @@ use skein_pages::packing::{Effort, Packer};
 use skein_qemu_stream::main::{Entry, entry};
 use skein_qemu_stream::multifd::Canonical;
 use skein_transfer::Width;
-use skein_transfer::pages::{Compress, Done, FindRam, Packers, Ram, RamError, Source, SourceSettings, Target};
+use skein_transfer::pages::{
+    Compress, Done, FindRam, KeptMarks, KeptRam, Packers, Ram, RamError, Source, SourceSettings, Target,
+};
 
 use self::world::*;
 
@@ -261,10 +263,22 @@ struct Outcome {
     /// What the target's QEMU got, main first.
     got: Vec<Vec<u8>>,
     source: Arc<Source>,
+    target: Arc<Target>,
 }
 
 /// Carries recorded connections from a tap to a landing.
 fn carry(recorded: &Recorded, packs: bool, source: Option<&FakeRam>, target: Option<&FakeRam>) -> Outcome {
+    carry_back(recorded, packs, source, target, (None, None))
+}
+
+/// The same where hosts have kept something.
+fn carry_back(
+    recorded: &Recorded,
+    packs: bool,
+    source: Option<&FakeRam>,
+    target: Option<&FakeRam>,
+    (marks, ram): (Option<KeptMarks>, Option<KeptRam>),
+) -> Outcome {
     let world = World::new();
     let (a, b) = world.pair();
     let id = MigrationId(5);
@@ -276,12 +290,14 @@ fn carry(recorded: &Recorded, packs: bool, source: Option<&FakeRam>, target: Opt
         width: Width::All,
         direct: target.is_some(),
         channels: recorded.channels.len() as u16,
-        key: [9; 16],
+        key: [9 + u8::from(marks.is_some()); 16],
         ram: source.map(FakeRam::find),
         delta_memory: 0.04,
+        kept: marks,
     });
     let (tap_path, landing) = (world.path("tap.sock"), world.path("landing.sock"));
-    b.peers.landings().open(id, "a", &landing, Target::new(target.map(FakeRam::find)));
+    let target = Target::new(target.map(FakeRam::find), ram);
+    b.peers.landings().open(id, "a", &landing, target.clone());
     let listener = UnixListener::bind(&landing).unwrap();
     let tap = Tap::start(&tap_path, &a.peers, "b", id, pages.clone(), &[]).unwrap();
     let streams: Vec<&Vec<u8>> = [&recorded.main].into_iter().chain(&recorded.channels).collect();
@@ -314,7 +330,7 @@ fn carry(recorded: &Recorded, packs: bool, source: Option<&FakeRam>, target: Opt
         drop(tap);
         got
     });
-    Outcome { got, source: pages }
+    Outcome { got, source: pages, target }
 }
 
 /// The next connection; none: the migration has failed before it was made.
@@ -429,6 +445,83 @@ fn of_pages_that_are_sent_again_what_changed_goes() {
         assert!(counts.delta_pages > 0 && counts.unchanged_pages > 0 && counts.repaired_pages == 0, "{counts:?}");
         let whole = counts.zero_pages + counts.packed_pages + counts.stored_pages;
         assert_eq!(whole + counts.delta_pages + counts.unchanged_pages, counts.pages, "{counts:?}");
+    }
+}
+
+/// A guest's way there and back: what each host has kept by then, and how many bytes went.
+fn left(recorded: &Recorded, ram: &FakeRam, (there, here): (u64, u64)) -> ((Option<KeptMarks>, Option<KeptRam>), u64) {
+    let target = FakeRam::new(vec![0; PAGES * PAGE]);
+    let outcome = carry(recorded, false, Some(ram), Some(&target));
+    assert_eq!(outcome.source.failed(), None);
+    assert!(!outcome.source.builds_on_kept());
+    let kept = (outcome.target.take_marks(there), outcome.source.kept(here));
+    assert!(outcome.target.take_marks(there).is_none(), "once");
+    assert_eq!(kept.1.as_ref().map(KeptRam::bytes), Some((PAGES * PAGE) as u64));
+    (kept, outcome.source.counts().wire_bytes())
+}
+
+#[test]
+fn a_guest_that_comes_back_finds_what_was_kept() {
+    for (channels, packs) in [(0, false), (0, true), (4, false)] {
+        let recorded = recorded(channels);
+        let source = FakeRam::new(recorded.ram.clone());
+        let (kept, bytes) = left(&recorded, &source, (7, 7));
+        let target = FakeRam::new(vec![0; PAGES * PAGE]);
+        let outcome = carry_back(&recorded, packs, Some(&source), Some(&target), kept);
+        assert_eq!(outcome.source.failed(), None);
+        assert!(outcome.source.builds_on_kept());
+        assert!(differing(&target, &recorded.ram).is_empty());
+        assert_same(&outcome.got, &recorded.rest);
+        let counts = outcome.source.counts();
+        assert!(counts.repaired_pages == 0 && counts.wire_bytes() * 3 < bytes * 2, "{counts:?} of {bytes}");
+        // It may go there and back again.
+        assert!(outcome.target.take_marks(8).is_some() && outcome.source.kept(8).is_some());
+    }
+}
+
+#[test]
+fn what_was_kept_and_is_damaged_is_sent_again() {
+    // Some pages, or all.
+    for (channels, every) in [(0, 100), (2, 100), (2, 1)] {
+        let recorded = recorded(channels);
+        let kept_ram = FakeRam::new(recorded.ram.clone());
+        let (kept, _) = left(&recorded, &kept_ram, (7, 7));
+        kept_ram.bytes.lock().unwrap().chunks_mut(PAGE).skip(1).step_by(every).for_each(|page| page[99] ^= 1);
+        let (source, target) = (FakeRam::new(recorded.ram.clone()), FakeRam::new(vec![0; PAGES * PAGE]));
+        let outcome = carry_back(&recorded, true, Some(&source), Some(&target), kept);
+        assert_eq!(outcome.source.failed(), None);
+        assert!(outcome.source.builds_on_kept());
+        assert!(differing(&target, &recorded.ram).is_empty());
+        assert_same(&outcome.got, &recorded.rest);
+        assert!(outcome.source.counts().repaired_pages > 0);
+    }
+}
+
+#[test]
+fn what_was_kept_of_anything_else_is_not_used() {
+    let recorded = recorded(2);
+    // A block of another size.
+    let mut other = rounds(2, 3);
+    let vga = b"\x03vga".iter().copied().chain((PAGE as u64).to_be_bytes()).collect::<Vec<_>>();
+    let total = word((PAGES * PAGE + PAGE) as u64 | 0x004);
+    for bytes in [&mut other.main, &mut other.rest[0]] {
+        for (old, new) in [(&vga, 2 * PAGE as u64), (&total, (PAGES * PAGE + 2 * PAGE) as u64 | 0x004)] {
+            let at = bytes.windows(old.len()).position(|bytes| bytes == &old[..]).unwrap() + old.len();
+            bytes[at - 8..at].copy_from_slice(&new.to_be_bytes());
+        }
+    }
+    let source = FakeRam::new(recorded.ram.clone());
+    // Another trip; only one end has it; another guest.
+    for (nth, back) in [&recorded, &recorded, &recorded, &other].into_iter().enumerate() {
+        let (mut kept, _) = left(&recorded, &source, if nth == 0 { (7, 8) } else { (7, 7) });
+        kept.0 = kept.0.filter(|_| nth != 1);
+        kept.1 = kept.1.filter(|_| nth != 2);
+        let target = FakeRam::new(vec![0; PAGES * PAGE]);
+        let outcome = carry_back(back, false, Some(&source), Some(&target), kept);
+        assert_eq!(outcome.source.failed(), None);
+        assert!(!outcome.source.builds_on_kept(), "{nth}");
+        assert!(differing(&target, &recorded.ram).is_empty());
+        assert_same(&outcome.got, &back.rest);
     }
 }
 

@@ -233,7 +233,7 @@ fn a_tap_leads_to_a_landing() {
     let (a, b) = world.pair();
     let id = MigrationId(0x17);
     let (tap_path, target) = (world.path("tap.sock"), world.path("target.sock"));
-    b.peers.landings().open(id, "a", &target, Target::new(None));
+    b.peers.landings().open(id, "a", &target, Target::new(None, None));
     let listener = UnixListener::bind(&target).unwrap();
     // Nobody has reached b before: the first connection waits for the session.
     let tap = Tap::start(&tap_path, &a.peers, "b", id, pages(), &[]).unwrap();
@@ -300,7 +300,7 @@ fn a_landing_is_for_one_migration_of_one_peer_while_it_is_open() {
     // Unknown, a stranger's, another's.
     let (_tap, socket) = tap(&a, "unknown", id);
     assert!(ends(&socket));
-    b.peers.landings().open(id, "a", &target, Target::new(None));
+    b.peers.landings().open(id, "a", &target, Target::new(None, None));
     let (_stranger, socket) = tap(&c, "stranger", id);
     assert!(ends(&socket));
     let (_other, socket) = tap(&a, "other", MigrationId(2));

@@ -65,6 +65,9 @@ pub enum Note {
         key: Key,
         /// In QEMU's order.
         blocks: Vec<BlockInfo>,
+        /// The trip on which the guest came from there, under the same key, if its marks are still known: pages would be built
+        /// on the RAM that was kept then.
+        kept: Option<u64>,
     },
     /// Target: which blocks it writes itself, by their numbers; and why not the others, in words.
     Mode {
@@ -72,7 +75,11 @@ pub enum Note {
         direct: Vec<u16>,
         /// For people; may be empty.
         why_not: String,
+        /// What was kept of that trip is there.
+        kept: bool,
     },
+    /// Target: what was kept is not what it should be. No more pages are to be built on it.
+    Doubt,
     /// Source, on the main stream: every page was sent, with so many barriers before the last of them on each of so many
     /// streams. The target answers with [`Note::Verdict`], and the source waits for it.
     Complete {

@@ -220,6 +220,7 @@ impl Worker {
             key: super::random(),
             ram: vm.process().and_then(|process| ram::find(monitor, process.id().pid)),
             delta_memory: offer.delta_memory.unwrap_or(DELTA_MEMORY) / 100.0,
+            kept: None,
         });
         self.pages = Some(pages.clone());
         let Context { peers, keeper, .. } = &*self.context;

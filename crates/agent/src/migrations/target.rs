@@ -110,7 +110,7 @@ impl Worker {
         };
         wait().map_err(|error| format!("QEMU: {error}"))?;
         let process = vm.process().filter(|_| offer.indirect.is_none());
-        let pages = Target::new(process.and_then(|process| ram::find(&monitor, process.id().pid)));
+        let pages = Target::new(process.and_then(|process| ram::find(&monitor, process.id().pid)), None);
         self.context.peers.landings().open(self.id, &self.peer, &path, pages);
         self.look();
         Ok(())

@@ -166,5 +166,6 @@ pub fn pages() -> Arc<Source> {
         key: [0; 16],
         ram: None,
         delta_memory: 0.0,
+        kept: None,
     })
 }

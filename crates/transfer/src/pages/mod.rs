@@ -17,6 +17,7 @@ mod counts;
 pub mod fault;
 mod feeder;
 mod intake;
+mod kept;
 mod packers;
 mod placer;
 mod queue;
@@ -24,6 +25,7 @@ mod source;
 mod tap;
 mod target;
 
+pub use kept::{KeptMarks, KeptRam};
 pub use packers::{Compress, Done, Hire, Packers};
 pub use source::{Source, SourceSettings};
 pub use target::{FindRam, Ram, RamError, Target};

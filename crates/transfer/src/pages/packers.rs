@@ -319,6 +319,7 @@ mod tests {
             key: Default::default(),
             ram: None,
             delta_memory: 0.0,
+            kept: None,
         };
         let batch = Batch::new(Form::Content, vec![7; 2 * PAGE_BYTES].into());
         let sifted = sift(&batch).unwrap();

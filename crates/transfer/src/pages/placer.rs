@@ -96,6 +96,9 @@ impl Placer {
                     return Ok(Step::Waits);
                 }
                 self.batch(batch, out)?;
+                if let Some(doubt) = self.target.doubt() {
+                    answers.push(record::note(&doubt).map_err(told)?);
+                }
             }
             if let Some(complete) = &self.complete {
                 if !self.target.all_passed(complete.streams, complete.version, wait) {
@@ -127,13 +130,13 @@ impl Placer {
 
     fn note(&mut self, note: Note) -> Result<Option<Note>, Failed> {
         match note {
-            Note::Blocks { key, blocks } => self.target.decide(&key, blocks).map(Some),
+            Note::Blocks { key, blocks, kept } => self.target.decide(&key, blocks, kept).map(Some),
             Note::Complete { version, streams, digest } => {
                 self.complete = Some(Complete { version, streams, digest });
                 Ok(None)
             }
             Note::Regions { regions, last } => self.target.compare(regions, last),
-            Note::Mode { .. } | Note::Verdict { .. } | Note::Differ { .. } => {
+            Note::Mode { .. } | Note::Verdict { .. } | Note::Differ { .. } | Note::Doubt => {
                 Err("the source's agent said what is the target's to say".into())
             }
         }
@@ -202,14 +205,10 @@ impl Placer {
                                     let delta = deltas.next().expect("as many as there are of this kind");
                                     let (parts, later) = changes.split_at(delta.bytes());
                                     changes = later;
-                                    blocks.change(
-                                        place.block,
-                                        page,
-                                        self.barriers,
-                                        *delta,
-                                        parts,
-                                        &mut self.scratch,
-                                    )?;
+                                    let (number, version) = (place.block, self.barriers);
+                                    if !blocks.change(number, page, version, *delta, parts, &mut self.scratch)? {
+                                        self.target.doubt_kept();
+                                    }
                                     1
                                 }
                             };
@@ -247,9 +246,9 @@ impl Placer {
 /// What goes before each page on QEMU's main channel.
 fn entries(target: &Target, place: &Place, named: bool) -> Result<Vec<Bytes>, Failed> {
     let blocks = target.blocks().ok_or(NO_BLOCKS)?;
-    let name = blocks.names.get(usize::from(place.block)).ok_or("pages of RAM that there is not")?;
+    let info = blocks.infos.get(usize::from(place.block)).ok_or("pages of RAM that there is not")?;
     let entry = |(nth, page): (usize, u32)| {
-        let name = (named && nth == 0).then_some(&name[..]);
+        let name = (named && nth == 0).then_some(&info.name[..]);
         let bytes = entry(Entry::Page, name, u64::from(page) * PAGE_BYTES as u64);
         bytes.map(Bytes::from).ok_or_else(|| "pages of RAM that there is not".to_owned())
     };
@@ -427,8 +426,8 @@ mod tests {
             // The target's gets them as it comes.
             let ram = FakeRam(Arc::new(Mutex::new(vec![0; guest.len()])));
             let found = ram.clone();
-            let target = Target::new(Some(Box::new(move |_| Ok(Box::new(found.clone())))));
-            target.decide(&KEY, vec![BlockInfo { name: "ram".into(), bytes: guest.len() as u64 }]).unwrap();
+            let target = Target::new(Some(Box::new(move |_| Ok(Box::new(found.clone())))), None);
+            target.decide(&KEY, vec![BlockInfo { name: "ram".into(), bytes: guest.len() as u64 }], None).unwrap();
             let mut placers: Vec<Placer> = (0..3).map(|id| Placer::new(target.clone(), StreamId(id))).collect();
             let (mut out, mut answers) = (VecDeque::new(), Vec::new());
             let (mut waits, mut steps) = ([false; 3], 0);

@@ -15,6 +15,7 @@ use skein_pages::record::{BlockInfo, Note};
 use skein_pages::{Ledger, PAGE_BYTES, PageCounts};
 
 use super::counts::{Counts, add};
+use super::kept::{KeptMarks, KeptRam, Trip};
 use super::packers::Packers;
 use super::target::{FindRam, Ram};
 
@@ -40,13 +41,15 @@ pub struct SourceSettings {
     pub direct: bool,
     /// Channels of multifd that the migration has; none: one stream.
     pub channels: u16,
-    /// Drawn for this migration.
+    /// Drawn for this migration; `kept` has another.
     pub key: Key,
     /// Where this guest's RAM is, to send again what differs; as of [`super::Target`].
     pub ram: Option<FindRam>,
     /// What may be kept to know what the target holds, as a share of the guest's RAM: hashes of its pages' parts take 0.031.
     /// 0: all pages go whole.
     pub delta_memory: f64,
+    /// The target may have kept the guest's RAM when it came from there.
+    pub kept: Option<KeptMarks>,
 }
 
 /// All streams of a migration, at its source.
@@ -66,6 +69,8 @@ pub struct Source {
 #[derive(Default)]
 struct State {
     mode: Option<Mode>,
+    /// Pages are built on what the target kept.
+    builds_on_kept: bool,
     /// Why the target's agent does not write the pages itself; empty: it does, or that was not asked for.
     why_not: String,
     blocks: Vec<BlockInfo>,
@@ -92,7 +97,7 @@ pub(super) enum Mode {
 pub(super) struct Direct {
     pub(super) ledger: Ledger,
     numbers: HashMap<String, u16>,
-    ram: HashMap<u16, Box<dyn Ram>>,
+    ram: BTreeMap<u16, Arc<dyn Ram>>,
 }
 
 impl Direct {
@@ -165,6 +170,25 @@ impl Source {
         }
     }
 
+    /// Whether pages are built on what the target kept of the guest's last stay.
+    pub fn builds_on_kept(&self) -> bool {
+        self.state.lock().builds_on_kept
+    }
+
+    /// The RAM of a guest that the target runs now, for its way back from this trip; none: its pages went through QEMU, or it is
+    /// not at hand.
+    pub fn kept(&self, trip: u64) -> Option<KeptRam> {
+        let state = self.state.lock();
+        let Some(Mode::Direct(direct)) = &state.mode else { return None };
+        let trip = Trip { id: trip, key: self.key(), blocks: state.blocks.clone() };
+        (!direct.ram.is_empty()).then(|| KeptRam { trip, ram: direct.ram.clone() })
+    }
+
+    /// Of the marks of pages.
+    fn key(&self) -> Key {
+        self.settings.kept.as_ref().map_or(self.settings.key, |kept| kept.trip.key)
+    }
+
     /// Why the migration could not go on.
     pub fn failed(&self) -> Option<String> {
         self.state.lock().failed.clone()
@@ -215,7 +239,9 @@ impl Source {
     /// The main channel tells of the guest's RAM: what is to be said to the target, and waited for.
     pub(super) fn blocks(&self, blocks: Vec<BlockInfo>) -> Note {
         self.state.lock().blocks.clone_from(&blocks);
-        Note::Blocks { key: self.settings.key, blocks }
+        let may_build = |kept: &&KeptMarks| kept.trip.blocks == blocks && self.settings.delta_memory > 0.0;
+        let kept = self.settings.kept.as_ref().filter(may_build).map(|kept| kept.trip.id);
+        Note::Blocks { key: self.key(), blocks, kept }
     }
 
     /// Nothing more is understood of the main channel.
@@ -253,13 +279,20 @@ impl Source {
         let mut state = self.state.lock();
         match note {
             Note::Mode { direct, .. } if direct.is_empty() && !self.settings.direct => {}
-            Note::Mode { direct, why_not } if state.mode.is_none() && !state.blocks.is_empty() => {
+            Note::Mode { direct, why_not, kept } if state.mode.is_none() && !state.blocks.is_empty() => {
                 state.why_not = why_not.chars().take(WORDS_CHARS_MAX).collect();
                 state.mode = Some(if direct.is_empty() {
                     Mode::Rebuild
                 } else {
-                    Mode::Direct(Arc::new(self.direct(&state.blocks, &direct)?))
+                    let direct = self.direct(&state.blocks, &direct, kept)?;
+                    state.builds_on_kept = direct.ledger.has_kept();
+                    Mode::Direct(Arc::new(direct))
                 });
+            }
+            Note::Doubt => {
+                if let Some(Mode::Direct(direct)) = &state.mode {
+                    direct.ledger.doubt_kept();
+                }
             }
             Note::Verdict { .. } | Note::Differ { .. } if state.answers.is_empty() => {
                 if let (Note::Verdict { same: true }, Some(asked)) = (&note, state.asked) {
@@ -273,18 +306,19 @@ impl Source {
         Ok(())
     }
 
-    fn direct(&self, blocks: &[BlockInfo], direct: &[u16]) -> Result<Direct, Failed> {
+    /// `kept`: the target has what `settings.kept` is of.
+    fn direct(&self, blocks: &[BlockInfo], direct: &[u16], kept: bool) -> Result<Direct, Failed> {
         let mut numbers = HashMap::new();
-        let mut ram = HashMap::new();
+        let mut ram = BTreeMap::new();
         for &number in direct {
             let block = blocks.get(usize::from(number)).ok_or("the target's agent speaks of RAM that there is not")?;
             numbers.insert(block.name.clone(), number);
             if let Some(Ok(found)) = self.settings.ram.as_ref().map(|find| find(block)) {
-                ram.insert(number, found);
+                ram.insert(number, Arc::from(found));
             }
         }
         let pages = blocks.iter().map(|block| block.bytes.div_ceil(PAGE_BYTES as u64) as u32);
-        let ledger = Ledger::new(&self.settings.key, pages);
+        let ledger = Ledger::new(&self.key(), pages);
         let bytes: u64 =
             direct.iter().filter_map(|number| blocks.get(usize::from(*number))).map(|block| block.bytes).sum();
         // A delta that does not fit is made good with what the RAM holds.
@@ -292,6 +326,10 @@ impl Source {
         let ledger = match may_delta {
             true => ledger.with_deltas((bytes as f64 * self.settings.delta_memory) as u64),
             false => ledger,
+        };
+        let ledger = match self.settings.kept.as_ref().filter(|_| may_delta && kept) {
+            Some(kept) => ledger.with_kept(kept.marks.clone()),
+            None => ledger,
         };
         Ok(Direct { ledger, numbers, ram })
     }

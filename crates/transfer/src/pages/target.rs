@@ -15,6 +15,9 @@
 //! so, from then on. So is one whose base is not there. Where nothing else differs, it is sent again whole, and nothing
 //! has to be looked at.
 //!
+//! What was kept of an earlier stay of the guest is of the same kind: a page is taken from there only if it has the mark that the
+//! source made of its own. Where one has not, the rest is in doubt, and the source is told to build on it no more.
+//!
 //! Two things are left. A file that is not the RAM of QEMU would agree with itself: so a random sample of
 //! [`SAMPLE_PAGES`] is compared with what QEMU has in its own memory, and of a block that is elsewhere every page with
 //! something in it tells. And something may change a page after it was read back without being such a write: the
@@ -30,12 +33,13 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use skein_core::StreamId;
 use skein_pages::delta::DeltaHead;
-use skein_pages::ledger::{Digest, Key, REGION_PAGES, Region, RegionGuard, RegionId};
+use skein_pages::ledger::{Digest, KEPT, Key, REGION_PAGES, Region, RegionGuard, RegionId};
 use skein_pages::record::{BLOCKS_MAX, BlockInfo, NOTE_REGIONS_MAX, Note};
 use skein_pages::{Ledger, PAGE_BYTES, is_zero};
 use thiserror::Error;
 use tracing::warn;
 
+use super::kept::{KeptMarks, KeptRam, Trip};
 use crate::live::spawn;
 
 #[cfg(feature = "fault-points")]
@@ -85,6 +89,12 @@ pub struct Target {
     waiting: AtomicUsize,
     /// One waited in vain: no other does.
     is_impatient: AtomicBool,
+    /// Of the guest's last stay here.
+    kept: Mutex<Option<KeptRam>>,
+    /// It is not what it should be …
+    is_doubted: AtomicBool,
+    /// … and the source was told so.
+    doubt_told: AtomicBool,
 }
 
 #[derive(Default)]
@@ -94,23 +104,42 @@ struct State {
     /// Barriers that each stream has passed.
     passed: BTreeMap<StreamId, u32>,
     theirs: BTreeMap<RegionId, Digest>,
+    /// What was placed, once it is known to be the same.
+    placed: Option<(Vec<BlockInfo>, Key, Arc<Ledger>)>,
 }
 
 /// The guest's RAM blocks, and what is known of the pages of those that are written here.
 pub(super) struct Blocks {
-    pub(super) names: Vec<String>,
-    ledger: Ledger,
+    pub(super) infos: Vec<BlockInfo>,
+    key: Key,
+    ledger: Arc<Ledger>,
     ram: BTreeMap<u16, Box<dyn Ram>>,
+    /// The RAM of the guest's last stay here.
+    kept: BTreeMap<u16, Arc<dyn Ram>>,
 }
 
 /// The migration cannot go on, in words.
 pub(super) type Failed = String;
 
 impl Target {
-    /// Before its first stream. `find`: none if QEMU is to get all pages.
-    pub fn new(find: Option<FindRam>) -> Arc<Target> {
-        let (waiting, is_impatient) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Arc::new(Target { find, state: Mutex::default(), changed: Condvar::new(), waiting, is_impatient })
+    /// Before its first stream. `find`: none if QEMU is to get all pages. `kept`: of the guest's last stay here.
+    pub fn new(find: Option<FindRam>, kept: Option<KeptRam>) -> Arc<Target> {
+        Arc::new(Target {
+            find,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            waiting: AtomicUsize::new(0),
+            is_impatient: AtomicBool::new(false),
+            kept: Mutex::new(kept),
+            is_doubted: AtomicBool::new(false),
+            doubt_told: AtomicBool::new(false),
+        })
+    }
+
+    /// The marks of the pages with which the guest came on this trip, for its way back; once.
+    pub fn take_marks(&self, trip: u64) -> Option<KeptMarks> {
+        let (blocks, key, marks) = self.state.lock().placed.take()?;
+        Some(KeptMarks { trip: Trip { id: trip, key, blocks }, marks })
     }
 
     pub(super) fn blocks(&self) -> Option<Arc<Blocks>> {
@@ -118,7 +147,9 @@ impl Target {
     }
 
     /// Finds the RAM that can be reached, and says so.
-    pub(super) fn decide(&self, key: &Key, infos: Vec<BlockInfo>) -> Result<Note, Failed> {
+    ///
+    /// `trip`: the one that the source would build on.
+    pub(super) fn decide(&self, key: &Key, infos: Vec<BlockInfo>, trip: Option<u64>) -> Result<Note, Failed> {
         if infos.len() > BLOCKS_MAX || self.blocks().is_some() {
             return Err("the source's agent tells of the guest's RAM twice, or of too much".into());
         }
@@ -149,15 +180,20 @@ impl Target {
             }
         }
         let direct = ram.keys().copied().collect();
+        // Anything else is given up here.
+        let kept = self.kept.lock().take();
+        let kept = kept
+            .filter(|kept| trip.map(|id| Trip { id, key: *key, blocks: infos.clone() }).as_ref() == Some(&kept.trip));
+        let is_kept = kept.is_some();
         let pages = |(number, info): (usize, &BlockInfo)| match ram.contains_key(&(number as u16)) {
             true => (info.bytes / PAGE_BYTES as u64) as u32,
             false => 0,
         };
-        let ledger = Ledger::new(key, infos.iter().enumerate().map(pages));
-        let names = infos.into_iter().map(|info| info.name).collect();
-        self.state.lock().blocks = Some(Arc::new(Blocks { names, ledger, ram }));
+        let ledger = Arc::new(Ledger::new(key, infos.iter().enumerate().map(pages)));
+        let kept = kept.map(|kept| kept.ram).unwrap_or_default();
+        self.state.lock().blocks = Some(Arc::new(Blocks { infos, key: *key, ledger, ram, kept }));
         self.changed.notify_all();
-        Ok(Note::Mode { direct, why_not })
+        Ok(Note::Mode { direct, why_not, kept: is_kept })
     }
 
     /// A stream has passed so many barriers.
@@ -208,6 +244,18 @@ impl Target {
         !self.is_impatient.load(SeqCst)
     }
 
+    /// What was kept is not what it should be.
+    pub(super) fn doubt_kept(&self) {
+        if !self.is_doubted.swap(true, SeqCst) {
+            warn!("what was kept of the guest's RAM is not what it was");
+        }
+    }
+
+    /// What the source is to be told of that; once.
+    pub(super) fn doubt(&self) -> Option<Note> {
+        (self.is_doubted.load(SeqCst) && !self.doubt_told.swap(true, SeqCst)).then_some(Note::Doubt)
+    }
+
     /// A delta has waited for its base for long.
     pub(super) fn lose_patience(&self) {
         if !self.is_impatient.swap(true, SeqCst) {
@@ -232,7 +280,10 @@ impl Target {
         }
         let same = blocks.ledger.digest() == digest;
         if same {
-            self.state.lock().blocks = None;
+            let mut state = self.state.lock();
+            state.blocks = None;
+            state.placed = Some((blocks.infos.clone(), blocks.key, blocks.ledger.clone()));
+            drop(state);
             // Of huge pages unmapping may take a while, for which the guest need not wait.
             let _ = spawn("unmap", move || drop(blocks));
         }
@@ -305,14 +356,15 @@ impl Blocks {
     /// `deltas`: pages and the versions that they change.
     pub(super) fn is_early(&self, number: u16, deltas: &[(u32, u32)]) -> Result<bool, Failed> {
         for (page, base) in deltas {
-            if self.region(number, *page)?.is_newer(nth(*page), *base) {
+            if *base != KEPT && self.region(number, *page)?.is_newer(nth(*page), *base) {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Changes a page, if that is newer than what is there. `scratch`: two pages at least.
+    /// Changes a page, if that is newer than what is there. `scratch`: two pages at least. False: it would have to be built on
+    /// what was kept, which is not what it should be.
     pub(super) fn change(
         &self,
         number: u16,
@@ -321,23 +373,29 @@ impl Blocks {
         delta: DeltaHead,
         parts: &[u8],
         scratch: &mut [u8],
-    ) -> Result<(), Failed> {
+    ) -> Result<bool, Failed> {
         let ram = self.ram(number)?;
         let mut region = self.region(number, page)?;
         if !region.is_newer(nth(page), version) {
-            return Ok(());
+            return Ok(true);
         }
-        let has_base = region.version(nth(page)) == Some(delta.base) && !region.is_owed(nth(page));
-        if !has_base || (delta.changed == 0 && region.mark(nth(page)) != delta.mark) {
+        let of_kept = delta.base == KEPT;
+        let has_base = of_kept || (region.version(nth(page)) == Some(delta.base) && !region.is_owed(nth(page)));
+        if !has_base || (!of_kept && delta.changed == 0 && region.mark(nth(page)) != delta.mark) {
             region.owe(nth(page), version, delta.mark);
-            return Ok(());
+            return Ok(true);
         }
-        if delta.changed == 0 {
+        if !of_kept && delta.changed == 0 {
             region.set(nth(page), version, delta.mark);
-            return Ok(());
+            return Ok(true);
         }
         let (result, held) = scratch[..2 * PAGE_BYTES].split_at_mut(PAGE_BYTES);
-        ram.read(offset(page), result).map_err(not_read)?;
+        if !of_kept {
+            ram.read(offset(page), result).map_err(not_read)?;
+        } else if self.kept.get(&number).is_none_or(|kept| kept.read(offset(page), result).is_err()) {
+            region.owe(nth(page), version, delta.mark);
+            return Ok(false);
+        }
         #[cfg(feature = "fault-points")]
         if is_planted(Plant::WrongBase, page) || is_planted(Plant::ShortMark, page) {
             result.iter_mut().for_each(|byte| *byte ^= 0x5a);
@@ -345,12 +403,12 @@ impl Blocks {
         delta.apply(parts, result);
         if !is_same(self.mark(number, page, result), delta.mark, page) {
             region.owe(nth(page), version, delta.mark);
-            return Ok(());
+            return Ok(!of_kept);
         }
         ram.write(offset(page), result).map_err(not_written)?;
         ram.read(offset(page), held).map_err(not_read)?;
         region.set(nth(page), version, self.mark(number, page, held));
-        Ok(())
+        Ok(true)
     }
 
     /// The same of pages of zeros. `scratch`: one page at least.

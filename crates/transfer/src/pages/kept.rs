@@ -1,0 +1,38 @@
+//! What hosts keep of a guest that went from one to the other, for its way back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use skein_pages::Ledger;
+use skein_pages::ledger::Key;
+use skein_pages::record::BlockInfo;
+
+use super::target::Ram;
+
+/// A guest's way from one host to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trip {
+    pub(super) id: u64,
+    /// Of the marks of its pages.
+    pub(super) key: Key,
+    pub(super) blocks: Vec<BlockInfo>,
+}
+
+/// What the host that the guest left keeps: its RAM, as it was then, though QEMU be gone.
+pub struct KeptRam {
+    pub(super) trip: Trip,
+    pub(super) ram: BTreeMap<u16, Arc<dyn Ram>>,
+}
+
+impl KeptRam {
+    /// Bytes that it takes at most.
+    pub fn bytes(&self) -> u64 {
+        self.ram.values().map(|ram| ram.bytes()).sum()
+    }
+}
+
+/// What the host that the guest came to keeps: the marks of its pages, as it came.
+pub struct KeptMarks {
+    pub(super) trip: Trip,
+    pub(super) marks: Arc<Ledger>,
+}
