@@ -63,6 +63,8 @@ pub(crate) struct HostQuestion<'a> {
     pub(crate) files: &'a [PathBuf],
     /// What runs here.
     pub(crate) vms: &'a Vms,
+    /// RAM of guests that left it.
+    pub(crate) kept_ram_bytes: u64,
     /// Migrations to this host.
     pub(crate) incoming: Places,
     /// Migrations from this host.
@@ -74,7 +76,7 @@ pub(crate) struct HostQuestion<'a> {
 /// What this host is and has, for one guest's sake. Takes a few milliseconds, the first time a start of QEMU; at most
 /// [`PROBE_TIME`] and what the kernel takes for its NICs, once also a trial of KVM.
 pub(crate) fn host(question: HostQuestion) -> HostFacts {
-    let HostQuestion { name, qemu, files, vms, incoming, outgoing, journal } = question;
+    let HostQuestion { name, qemu, files, vms, kept_ram_bytes, incoming, outgoing, journal } = question;
     let files = looks(files);
     let meminfo = text("/proc/meminfo");
     let cpuinfo = CpuInfo::parse(&text("/proc/cpuinfo"));
@@ -89,6 +91,7 @@ pub(crate) fn host(question: HostQuestion) -> HostFacts {
         boot_id: Some(text("/proc/sys/kernel/random/boot_id").trim().to_owned()).filter(|id| !id.is_empty()),
         ram_bytes: kilobytes(&meminfo, "MemTotal").unwrap_or(0),
         ram_available_bytes: kilobytes(&meminfo, "MemAvailable").unwrap_or(0),
+        kept_ram_bytes,
         hugepages: hugepages(Path::new("/sys/kernel/mm/hugepages")),
         cpus: cpuinfo.online,
         cpu_vendor: cpuinfo.vendor,
@@ -862,6 +865,7 @@ mod tests {
             qemu: Some(Path::new("/nonexistent/qemu")),
             files: &[own.clone(), "/nonexistent/disk".into()],
             vms: &vms,
+            kept_ram_bytes: 0,
             incoming: places,
             outgoing: places,
             journal: Err("full".into()),

@@ -18,6 +18,7 @@ mod facts;
 mod fault;
 mod hosts;
 mod keeper;
+mod kept;
 mod landing;
 mod launch;
 mod meter;

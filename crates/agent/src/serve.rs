@@ -29,7 +29,7 @@ use tracing::{info, warn};
 use crate::control::{Answer, Question};
 use crate::facts;
 use crate::launch::Launch;
-use crate::migrations::{Migrations, Offer};
+use crate::migrations::{Capacity, Migrations, Offer};
 use crate::place::Place;
 use crate::socket::OwnSocket;
 use crate::told;
@@ -354,6 +354,7 @@ impl Desk {
             delta_memory: options.delta_memory,
             has_deadline: options.deadline_s.is_some(),
             priority: settings.priority,
+            keep: self.listed()?.keeping_at(self.migrations.peers().host()),
         })
     }
 
@@ -550,9 +551,9 @@ pub(crate) fn host_facts(
 ) -> HostFacts {
     let none = skein_machine::facts::Places { limit: 0, used: 0 };
     let capacity = inquiry.capacity();
-    let (incoming, outgoing, journal) = match capacity {
-        Some(capacity) => (capacity.incoming, capacity.outgoing, capacity.journal),
-        None => (none, none, Err("the agent stops".into())),
-    };
-    facts::host(facts::HostQuestion { name, qemu: qemu.as_deref(), files, vms, incoming, outgoing, journal })
+    let stopping =
+        || Capacity { incoming: none, outgoing: none, kept_ram_bytes: 0, journal: Err("the agent stops".into()) };
+    let Capacity { incoming, outgoing, kept_ram_bytes, journal } = capacity.unwrap_or_else(stopping);
+    let qemu = qemu.as_deref();
+    facts::host(facts::HostQuestion { name, qemu, files, vms, kept_ram_bytes, incoming, outgoing, journal })
 }

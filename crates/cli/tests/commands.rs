@@ -150,6 +150,7 @@ fn hosts() -> Vec<Host> {
         boot_id: None,
         ram_bytes: 64 << 30,
         ram_available_bytes: 41 << 30,
+        kept_ram_bytes: 6 << 30,
         hugepages: vec![Hugepages { page_bytes: 2 << 20, total: 1024, free: 1000 }],
         cpus: 16,
         cpu_vendor: "AuthenticAMD".into(),

@@ -328,6 +328,48 @@ fn both_rams_are_the_same_before_the_first_device() {
     world.end();
 }
 
+/// A guest that comes back to a host that kept its RAM gets what differs.
+#[test]
+fn what_was_kept_is_not_sent_again() {
+    const VM: &str = "v";
+    let mut world = World::new(Settings { nics: 2, ..settings() });
+    let hosts = world.cluster.dir().join("hosts.toml");
+    let list = fs::read_to_string(&hosts).unwrap();
+    fs::write(&hosts, format!("keep_ram = '1 GiB'\nkeep_time = '10m'\n{list}")).unwrap();
+    let params = Params { fill_mb: 96, rewrite_mb: 8, rate: 500, ..busy(11) };
+    let definition = world.cluster.working(VM, &params);
+    world.cluster.start_vm("a", &definition);
+    world.cluster.wait_working(VM);
+    let notes = |host: &str, id, words: &str| {
+        let Reply::Migration(shown) = world.cluster.asked(host, &Request::MigrationShow { id }) else { panic!() };
+        let noted = |event: &&LoggedEvent| matches!(&event.event, LogEntry::Note { text } if text.contains(words));
+        shown.events.iter().filter(noted).count()
+    };
+    let mut first = 0;
+    for (trip, (from, to)) in [("a", "b"), ("b", "a"), ("a", "b")].into_iter().enumerate() {
+        let options = MigrateOptions { channels: Some(4), ..MigrateOptions::default() };
+        let (pages, done) = world.compared(VM, (from, to), options, |_| ());
+        let counts = pages_of(&done).counts;
+        let id = done.id.to_string();
+        println!("{from} to {to}: {pages} pages, {} bytes, {} unchanged", counts.wire_bytes(), counts.unchanged_pages);
+        assert_eq!(counts.repaired_pages, 0);
+        world.cluster.wait(SOON, "its RAM is kept", || notes(from, id.clone(), &format!("{from} keeps ")) == 1);
+        assert_eq!(notes(from, id.clone(), &format!("built on what {to} kept")), usize::from(trip > 0));
+        match trip {
+            0 => first = counts.wire_bytes(),
+            _ => assert!(counts.wire_bytes() * 10 < first * 3, "{} of {first}", counts.wire_bytes()),
+        }
+        assert_eq!(world.cluster.verify(VM).pages, 96 << 8);
+    }
+    // An agent that was started anew has forgotten it.
+    world.start("b", None);
+    world.start("a", None);
+    let (_, done) = world.compared(VM, ("b", "a"), MigrateOptions::default(), |_| ());
+    assert!(pages_of(&done).counts.wire_bytes() * 10 > first * 3);
+    world.cluster.verify(VM);
+    world.end();
+}
+
 #[test]
 fn what_is_planted_is_found() {
     const VM: &str = "v";

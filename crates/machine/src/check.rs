@@ -654,6 +654,7 @@ mod tests {
             boot_id: Some(format!("boot of {name}")),
             ram_bytes: 64 * GIB,
             ram_available_bytes: 32 * GIB,
+            kept_ram_bytes: 0,
             hugepages: vec![Hugepages { page_bytes: 2 * MIB, total: 4096, free: 2048 }],
             cpus: 16,
             cpu_vendor: "AuthenticAMD".into(),

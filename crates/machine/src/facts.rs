@@ -42,6 +42,9 @@ pub struct HostFacts {
     pub ram_bytes: u64,
     /// MemAvailable: what can be used without swapping.
     pub ram_available_bytes: u64,
+    /// RAM of guests that left, kept for their way back.
+    #[serde(default)]
+    pub kept_ram_bytes: u64,
     /// Its pools of huge pages.
     pub hugepages: Vec<Hugepages>,
     /// CPUs that are online.

@@ -27,13 +27,14 @@ use skein_handover::{
 };
 use skein_hypervisor::MonitorEvent;
 use skein_journal::{Journal, Limits as JournalLimits, OpenError};
-use skein_machine::Transport;
 use skein_machine::facts::Places;
+use skein_machine::{Keeping, Transport};
 use skein_transfer::PathSnapshot;
 use skein_transfer::pages::Packers;
 use tracing::{error, info, warn};
 
 use crate::dirs::Dirs;
+use crate::kept::Kept;
 use crate::launch::Launch;
 use crate::meter::Meter;
 use crate::peers::{PeerEvent, Peers};
@@ -77,6 +78,9 @@ pub(crate) struct Offer {
     pub(crate) has_deadline: bool,
     /// The definition's.
     pub(crate) priority: u8,
+    /// What the source keeps of the guest's RAM.
+    #[serde(default)]
+    pub(crate) keep: Option<Keeping>,
 }
 
 impl std::fmt::Display for Offer {
@@ -110,6 +114,8 @@ pub(crate) enum Item {
 pub(crate) struct Capacity {
     pub(crate) incoming: Places,
     pub(crate) outgoing: Places,
+    /// RAM of guests that left.
+    pub(crate) kept_ram_bytes: u64,
     pub(crate) journal: Result<(), String>,
 }
 
@@ -162,6 +168,8 @@ pub(crate) struct Context {
     keeper: Vec<OsString>,
     /// Who compresses pages; none: nobody could be had.
     packers: Option<Arc<Packers>>,
+    /// Of guests that left or came, for their way back.
+    pub(crate) kept: Kept,
     /// Of the paths to each host.
     meters: parking_lot::Mutex<BTreeMap<String, Meter>>,
     queue: SyncSender<Item>,
@@ -223,8 +231,8 @@ impl Migrations {
         let (events, from_peers) = sync_channel(QUEUE);
         let peers = peers(events, Inquiry(queue.clone()))?;
         let view = View::new(dirs.migrations(), peers.host().to_owned());
-        let meters = Default::default();
-        let context = Arc::new(Context { dirs, vms, peers, view, keeper, packers, meters, queue: queue.clone() });
+        let (kept, meters) = Default::default();
+        let context = Arc::new(Context { dirs, vms, peers, view, keeper, packers, kept, meters, queue: queue.clone() });
         thread::Builder::new().name("from peers".into()).spawn(move || {
             for event in from_peers {
                 if queue.send(Item::Peer(event)).is_err() {
@@ -390,6 +398,7 @@ impl Owner {
         Capacity {
             incoming: Places { limit: self.limits.incoming as u32, used: incoming },
             outgoing: Places { limit: self.limits.outgoing as u32, used: outgoing },
+            kept_ram_bytes: self.context.kept.ram_bytes(),
             journal: self.journal_ready(),
         }
     }
@@ -480,6 +489,8 @@ impl Owner {
             }
             self.context.view.update(summary);
         }
+        let vms = &self.context.vms;
+        self.context.kept.tidy(|vm| vms.get(vm).is_ok_and(|vm| vm.process().is_some()));
     }
 
     /// Kills the QEMU of a migration. Its worker may wait for that very QEMU's answer; it hears of the end then.

@@ -10,6 +10,7 @@ use skein_handover::{Input, MigrationId, SourceGuest, SourceInput, SourceOrder, 
 use skein_hypervisor::{MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RamInfo, RunState, Tuning};
 use skein_machine::Transport;
 use skein_machine::convergence::{Convergence, Help, Look, Watch};
+use skein_machine::units::{about_bytes, exact_time};
 use skein_transfer::pages::{Source, SourceSettings};
 use tracing::{info, warn};
 
@@ -220,7 +221,7 @@ impl Worker {
             key: super::random(),
             ram: vm.process().and_then(|process| ram::find(monitor, process.id().pid)),
             delta_memory: offer.delta_memory.unwrap_or(DELTA_MEMORY) / 100.0,
-            kept: None,
+            kept: self.context.kept.take_marks(&vm.name, &self.peer),
         });
         self.pages = Some(pages.clone());
         let Context { peers, keeper, .. } = &*self.context;
@@ -470,6 +471,9 @@ impl Worker {
             (false, why) => format!("direct placement: no: {why}"),
         };
         self.note(text);
+        if self.pages.as_ref().is_some_and(|pages| pages.builds_on_kept()) {
+            self.note(format!("built on what {} kept of the guest's RAM", self.peer));
+        }
     }
 
     /// How many bytes of pages a byte on the wire was, of late at least: the last pages are like those before.
@@ -608,8 +612,27 @@ impl Worker {
         let Some(vm) = self.vm.clone() else { return self.look() };
         if wait_until(END_TIME, || vm.process().is_none()) {
             self.context.vms.released(&vm);
+            self.keep(&vm.name);
         }
         self.look();
+    }
+
+    /// Keeps the RAM of the guest that is the other host's, for its way back.
+    fn keep(&mut self, vm: &str) {
+        let Some(keeping) = self.offer.as_ref().and_then(|offer| offer.keep) else { return };
+        let Some(ram) = self.pages.take().and_then(|pages| pages.kept(self.id.0)) else { return };
+        let host = self.context.peers.host();
+        let bytes = about_bytes(ram.bytes());
+        let text = match self.context.kept.put_ram(vm, &self.peer, ram, keeping) {
+            true => format!("{host} keeps {bytes} of the guest's RAM for {}", exact_time(keeping.time_s)),
+            false => {
+                format!(
+                    "{host} does not keep {bytes} of the guest's RAM: {} are allowed",
+                    about_bytes(keeping.ram_bytes)
+                )
+            }
+        };
+        self.note(text);
     }
 }
 

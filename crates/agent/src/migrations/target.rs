@@ -29,6 +29,8 @@ pub(super) struct Worker {
     vm: Option<Arc<Vm>>,
     offer: Option<Offer>,
     jobs: SyncSender<Job>,
+    /// What takes the guest's pages.
+    pages: Option<Arc<Target>>,
     heard: Option<Monitor>,
     /// All that this QEMU ever said was heard, and it never said that the guest runs.
     unrun: Arc<AtomicBool>,
@@ -48,6 +50,7 @@ impl Worker {
             vm,
             offer,
             jobs,
+            pages: None,
             heard: None,
             unrun: Arc::new(AtomicBool::new(false)),
             told: None,
@@ -96,6 +99,8 @@ impl Worker {
     fn receive(&mut self) -> Result<(), String> {
         let offer =
             self.offer.clone().ok_or("what the source offers makes no sense: is its agent of another version?")?;
+        // Before the guest has a process here: it would be let go then.
+        let kept = self.context.kept.take_ram(&self.name, &self.peer);
         let vm = self.context.vms.receive(&self.name, offer.launch.clone(), self.id);
         let vm = vm.map_err(|error| format!("{}: {}", crate::told(&error), error.cure()))?;
         self.vm = Some(vm.clone());
@@ -110,7 +115,8 @@ impl Worker {
         };
         wait().map_err(|error| format!("QEMU: {error}"))?;
         let process = vm.process().filter(|_| offer.indirect.is_none());
-        let pages = Target::new(process.and_then(|process| ram::find(&monitor, process.id().pid)), None);
+        let pages = Target::new(process.and_then(|process| ram::find(&monitor, process.id().pid)), kept);
+        self.pages = Some(pages.clone());
         self.context.peers.landings().open(self.id, &self.peer, &path, pages);
         self.look();
         Ok(())
@@ -199,7 +205,18 @@ impl Worker {
     fn tell(&mut self, guest: TargetGuest) {
         if self.told != Some(guest) {
             self.told = Some(guest);
+            if guest == TargetGuest::Running {
+                self.keep();
+            }
             self.context.target(self.id, [TargetInput::Guest(guest)]);
+        }
+    }
+
+    /// Keeps the marks of the guest that is this host's now, if the other one keeps its RAM.
+    fn keep(&mut self) {
+        let Some(keeping) = self.offer.as_ref().and_then(|offer| offer.keep) else { return };
+        if let Some(marks) = self.pages.take().and_then(|pages| pages.take_marks(self.id.0)) {
+            self.context.kept.put_marks(&self.name, &self.peer, marks, keeping);
         }
     }
 

@@ -115,9 +115,14 @@ fn shown(host: &Host) -> String {
         let hugepages = facts.hugepages.iter().filter(|pool| pool.total > 0);
         let hugepages =
             hugepages.map(|pool| format!("{} of {} x {} free", pool.free, pool.total, exact_bytes(pool.page_bytes)));
+        let kept = match facts.kept_ram_bytes {
+            0 => String::new(),
+            bytes => format!("{} of ram, of guests that left", about_bytes(bytes)),
+        };
         rows.extend([
             ("cpus", format!("{} ({}, {})", facts.cpus, facts.cpu_vendor, count(facts.cpu_flags.len(), "flag"))),
             ("ram", format!("{} of {} free", about_bytes(facts.ram_available_bytes), about_bytes(facts.ram_bytes))),
+            ("kept", kept),
             ("hugepages", hugepages.collect::<Vec<_>>().join(", ")),
             ("kvm", or_why(&facts.kvm, "works")),
             (
