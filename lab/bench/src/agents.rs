@@ -39,6 +39,9 @@ use crate::{
 /// Port of the agents: not the one of those that a tunnel leads to, which may run beside them.
 const PORT: u16 = 7071;
 
+/// What agents may keep of guests that left, where they do: all of it.
+const KEPT_RAM: &str = "64 GiB";
+
 /// For an agent to be ready: it asks its QEMU what that can do.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -100,10 +103,10 @@ pub struct Order<'a> {
 impl Agents {
     /// Starts the agents, and a guest for each spec on the host of that number; waits until they have filled their memory.
     pub fn boot(boot: Boot<'_>, specs: Vec<(Spec, usize)>) -> Result<Self, BenchError> {
-        let Boot { site, kit, busy, interrupt, .. } = boot;
+        let Boot { stage, site, kit, busy, interrupt, .. } = boot;
         // Short: a unix socket's path has 107 bytes at most.
         let directory = tempfile::Builder::new().prefix("skb").tempdir().map_err(BenchError::Directory)?;
-        let mut list = String::new();
+        let mut list = if stage.keep_ram { format!("keep_ram = '{KEPT_RAM}'\n") } else { String::new() };
         for host in HOSTS {
             let address = |link| Ok(format!("'{}:{PORT}'", site.ip(host, link)?));
             let addresses = (0..site.links()).map(address).collect::<Result<Vec<_>, BenchError>>()?;

@@ -38,6 +38,8 @@ pub struct Stage {
     pub allow_throttle: Option<u8>,
     /// What agents are told of `delta_memory`, per cent of the guest's RAM. None: nothing, so that it is their default.
     pub delta_memory: Option<f64>,
+    /// Agents keep the RAM of a guest that leaves, for its way back in the next round.
+    pub keep_ram: bool,
     /// The movers compared: the case's subject first, then its strongest peer.
     pub movers: Vec<Mover>,
     /// How many of them a quick bench keeps.
@@ -197,6 +199,7 @@ fn stage(links: Links, guest: Guest, movers: &[Mover]) -> Stage {
         downtime_limit_ms: 300,
         allow_throttle: None,
         delta_memory: None,
+        keep_ram: false,
         movers: movers.to_vec(),
         quick_movers: 2,
         fault: None,
@@ -583,6 +586,15 @@ pub fn all() -> Vec<Case> {
             &[deltas.clone(), Stage { name: "none", delta_memory: Some(0.0), ..deltas }],
             &[GrowthOver { stage: "deltas", without: "none", share: 0.05 }],
         )),
+        of_agents(case(
+            "return-trip",
+            "A guest goes there and back, and rewrites a fifth of its memory meanwhile: hosts that kept it get what differs.",
+            &[Stage {
+                keep_ram: true,
+                ..stage(two, Guest { rewrite_mb: 307, rewrite_pages_per_s: 8000, ..usual.clone() }, &[SkeinAgents])
+            }],
+            &[WireBack { stage: "", at_most: 0.3 }],
+        )),
     ]
 }
 
@@ -628,7 +640,7 @@ mod tests {
                 assert!(stage.guest.rewrite_mb <= stage.guest.fill_mb);
             }
         }
-        assert_eq!(names.len(), 33);
+        assert_eq!(names.len(), 34);
         assert!(named("two-nics").is_some() && named("three-nics").is_none());
     }
 

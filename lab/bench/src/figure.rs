@@ -38,6 +38,8 @@ pub enum Check {
     AllCpuOf { stage: &'static str, peer: Mover, at_most: f64 },
     /// What all links carry in both directions is at most this many times the peer's.
     WireOf { stage: &'static str, peer: Mover, at_most: f64 },
+    /// What all links carry in both directions in a later round is at most this many times what they carried in the first.
+    WireBack { stage: &'static str, at_most: f64 },
     /// CPU that a migration costs the guests at work on its host is at most this many times the peer's.
     LostOf { stage: &'static str, peer: Mover, at_most: f64 },
     /// Anonymous memory of the mover at each end grows by at most this share of the guest's RAM, over the least that it had
@@ -263,6 +265,17 @@ impl Check {
                     figure(stage, format!("bytes on the wire at most {at_most} x {}", peer.label())),
                     AtMost(at_most),
                     times(of(subject), of(peer), units::bytes),
+                )
+            }
+            Check::WireBack { stage, at_most } => {
+                let of = |is_back| {
+                    let bytes = |r: &Run| ((r.round > 1) == is_back).then(|| r.all_wire_bytes() as f64);
+                    data.median_of(stage, subject, bytes)
+                };
+                part(
+                    figure(stage, format!("bytes on the wire of a trip back at most {at_most} x the first trip's")),
+                    AtMost(at_most),
+                    times(of(true), of(false), units::bytes),
                 )
             }
             Check::LostOf { stage, peer, at_most } => {
@@ -819,6 +832,18 @@ mod tests {
         };
         assert_eq!(met(check, &[with(SkeinTls, [90, 2]), with(MptcpMultifdZstd, [99, 1])]), Some(true));
         assert_eq!(met(check, &[with(SkeinTls, [90, 3]), with(MptcpMultifdZstd, [99, 1])]), Some(false));
+    }
+
+    #[test]
+    fn a_trip_back_is_held_against_the_first() {
+        let check = Check::WireBack { stage: "", at_most: 0.3 };
+        let with = |round, tx_bytes| {
+            let nic = NicBytes { host: "a".into(), nic: "nic0".into(), tx_bytes, rx_bytes: 7 };
+            Run { wire_bytes: vec![nic], ..moved("", SkeinTls, round, 1e9, 8.0) }
+        };
+        assert_eq!(met(check, &[with(1, 100), with(2, 30), with(3, 29)]), Some(true));
+        assert_eq!(met(check, &[with(1, 100), with(2, 30), with(3, 32)]), Some(false));
+        assert_eq!(met(check, &[with(1, 100)]), None);
     }
 
     #[test]
