@@ -572,7 +572,7 @@ mod tests {
                         let mut unpacker = Unpacker::new().unwrap();
                         let unpacked = unpacker.unpack(head.packing, head.unpacked_bytes(), &packed).unwrap();
                         let changes = if head.changes_packed { &unpacked[head.packed_page_bytes()..] } else { &changes };
-                        prop_assert!(changes == &made.changes);
+                        prop_assert!(changes == made.changes);
                     }
                     other => prop_assert!(false, "{other:?}"),
                 }

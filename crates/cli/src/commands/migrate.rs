@@ -129,7 +129,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         allow_throttle: args.allow_throttle,
         delta_memory: args.delta_memory,
         retries: args.retries,
-        ..MigrateOptions::default()
     };
     let (vm, to) = (args.vm, args.to);
     if !args.check {

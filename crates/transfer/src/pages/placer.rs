@@ -348,6 +348,9 @@ mod tests {
     /// A page of a round, and how much of it the guest has written since the one before: nothing, a word, most, all with zeros.
     type Sent = (u32, u8);
 
+    /// What QEMU writes to a stream: a page and its content; none: a barrier.
+    type Said = Option<(u32, Vec<u8>)>;
+
     /// A round: on which of the streams each page goes.
     type Round = Vec<(Sent, usize)>;
 
@@ -380,7 +383,7 @@ mod tests {
             let mut state = seed;
             // What QEMU has written to each stream: batches of one page, and the barriers between rounds.
             let mut guest = vec![0; PAGES as usize * PAGE_BYTES];
-            let mut said: Vec<VecDeque<Option<(u32, Vec<u8>)>>> = vec![VecDeque::new(); 3];
+            let mut said = vec![VecDeque::<Said>::new(); 3];
             for (number, round) in rounds.iter().enumerate() {
                 let mut sent = std::collections::BTreeSet::new();
                 for ((page, how), stream) in round as &Round {
@@ -413,15 +416,13 @@ mod tests {
                 }
             }
             // What it has held it reads from the guest's RAM.
-            let mut last = said.len() as u32 + rounds.len() as u32;
+            let last = rounds.len() as u32 + 1;
             wires[0].extend((versions[0]..last).map(|_| record::barrier()));
             for page in source.release().into_iter().flat_map(|(_, pages)| pages) {
                 let content = guest[range(u64::from(page) * PAGE_BYTES as u64, PAGE_BYTES)].to_vec();
                 let batch = Batch::new(Form::Direct(Place::new(0, [page])), content.into());
                 let noted = source.note_changes(0, last, [(page, batch.page(0))], ahead).unwrap();
                 wires[0].extend(record::batch(&batch.with_deltas(noted), None));
-                wires[0].push_back(record::barrier());
-                last += 1;
             }
             // The target's gets them as it comes.
             let ram = FakeRam(Arc::new(Mutex::new(vec![0; guest.len()])));
