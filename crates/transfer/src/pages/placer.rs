@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use skein_core::StreamId;
+use skein_pages::delta::DeltaHead;
 use skein_pages::packing::Unpacker;
 use skein_pages::record::{self, BatchHead, Decoder, Note, Record};
 use skein_pages::{Form, Kind, PAGE_BYTES, Place};
@@ -19,7 +20,7 @@ const NO_BLOCKS: &str = "pages come before it was said of which RAM";
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// What is read again at once: it is in the core's cache then.
-const SCRATCH_BYTES: usize = 16 * PAGE_BYTES;
+const SCRATCH_BYTES: usize = 32 * PAGE_BYTES;
 /// The base of a delta was sent before it: a path that is lost meanwhile may hold it up, nothing longer.
 const EARLY_TIME: Duration = Duration::from_secs(5);
 
@@ -168,7 +169,7 @@ impl Placer {
         };
         let (mut unpacked, rest) = unpacked.split_at(head.packed_page_bytes());
         let mut changes = if head.changes_packed { rest } else { &changes[..] };
-        let mut deltas = head.deltas.iter();
+        let mut deltas = &head.deltas[..];
         let mut stored = Stored(stored.into());
         match &head.form {
             Form::Direct(place) => {
@@ -202,14 +203,15 @@ impl Placer {
                                     content.len() / PAGE_BYTES
                                 }
                                 Kind::Delta => {
-                                    let delta = deltas.next().expect("as many as there are of this kind");
-                                    let (parts, later) = changes.split_at(delta.bytes());
+                                    let (now, later) = deltas.split_at(pages);
+                                    deltas = later;
+                                    let (parts, later) = changes.split_at(now.iter().map(DeltaHead::bytes).sum());
                                     changes = later;
                                     let (number, version) = (place.block, self.barriers);
-                                    if !blocks.change(number, page, version, *delta, parts, &mut self.scratch)? {
+                                    if !blocks.change(number, page, version, now, parts, &mut self.scratch)? {
                                         self.target.doubt_kept();
                                     }
-                                    1
+                                    pages
                                 }
                             };
                             page += placed as u32;
@@ -408,9 +410,16 @@ mod tests {
                         versions[stream] += 1;
                         wires[stream].push_back(record::barrier());
                     }
-                    Some(Some((page, content))) => {
-                        let batch = Batch::new(Form::Direct(Place::new(0, [page])), content.into());
-                        let noted = source.note_changes(0, versions[stream], [(page, batch.page(0))], ahead).unwrap();
+                    Some(Some(first)) => {
+                        let mut pages = vec![first];
+                        for _ in 0..dice(&mut state, 4) {
+                            pages.extend(said[stream].pop_front_if(|said| said.is_some()).flatten());
+                        }
+                        let numbers = pages.iter().map(|(page, _)| *page);
+                        let content: Vec<u8> = pages.iter().flat_map(|(_, content)| content.clone()).collect();
+                        let batch = Batch::new(Form::Direct(Place::new(0, numbers.clone())), content.into());
+                        let contents = numbers.zip((0..).map(|nth| batch.page(nth)));
+                        let noted = source.note_changes(0, versions[stream], contents, ahead).unwrap();
                         wires[stream].extend(record::batch(&batch.with_deltas(noted), None));
                     }
                 }

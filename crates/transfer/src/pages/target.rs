@@ -355,60 +355,121 @@ impl Blocks {
     ///
     /// `deltas`: pages and the versions that they change.
     pub(super) fn is_early(&self, number: u16, deltas: &[(u32, u32)]) -> Result<bool, Failed> {
-        for (page, base) in deltas {
-            if *base != KEPT && self.region(number, *page)?.is_newer(nth(*page), *base) {
+        for of_region in deltas.chunk_by(|(a, _), (b, _)| RegionId::of(number, *a).0 == RegionId::of(number, *b).0) {
+            let region = self.region(number, of_region[0].0)?;
+            if of_region.iter().any(|(page, base)| *base != KEPT && region.is_newer(nth(*page), *base)) {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Changes a page, if that is newer than what is there. `scratch`: two pages at least. False: it would have to be built on
-    /// what was kept, which is not what it should be.
+    /// Changes pages in a row where that is newer than what is there; `parts`: of all of them. `scratch`: two pages at least.
+    /// False: one would have to be built on what was kept, which is not what it should be.
     pub(super) fn change(
         &self,
         number: u16,
-        page: u32,
+        first: u32,
         version: u32,
-        delta: DeltaHead,
-        parts: &[u8],
+        mut deltas: &[DeltaHead],
+        mut parts: &[u8],
         scratch: &mut [u8],
     ) -> Result<bool, Failed> {
+        let (results, held) = scratch.split_at_mut(scratch.len() / 2);
+        let (mut page, mut is_sound) = (first, true);
+        while !deltas.is_empty() {
+            let mut region = self.region(number, page)?;
+            let most = deltas.len().min(results.len() / PAGE_BYTES).min(REGION_PAGES - nth(page));
+            // Those that are built on the same, in one go.
+            let ground = ground(&region, page, version, &deltas[0]);
+            let is_same = |(delta, page): &(&DeltaHead, u32)| self::ground(&region, *page, version, delta) == ground;
+            let run = deltas[..most].iter().zip(page..).take_while(is_same).count();
+            let (now, later) = deltas.split_at(run);
+            deltas = later;
+            let (of_run, rest) = parts.split_at(now.iter().map(DeltaHead::bytes).sum());
+            parts = rest;
+            let base = match ground {
+                Ground::Ram => Some(self.ram(number)?),
+                Ground::Kept => self.kept.get(&number).map(|kept| &**kept),
+                Ground::Old | Ground::Done | Ground::None => None,
+            };
+            if let Some(base) = base {
+                let results = &mut results[..run * PAGE_BYTES];
+                let is_read = base.read(offset(page), results);
+                let is_there =
+                    if ground == Ground::Ram { is_read.map(|()| true).map_err(not_read)? } else { is_read.is_ok() };
+                let marks = self.apply((number, page), now, of_run, results, is_there);
+                is_sound &= ground == Ground::Ram || marks.iter().all(Option::is_some);
+                self.commit(&mut region, (number, page, version), now, &marks, results, held)?;
+            } else if ground != Ground::Old {
+                is_sound &= ground != Ground::Kept;
+                for (page, delta) in (page..).zip(now) {
+                    match ground {
+                        Ground::Done => region.set(nth(page), version, delta.mark),
+                        _ => region.owe(nth(page), version, delta.mark),
+                    }
+                }
+            }
+            page += run as u32;
+        }
+        Ok(is_sound)
+    }
+
+    /// Applies deltas to their bases, pages in a row. Gives the marks of the results; none: that is not what it should be.
+    /// `is_there`: the bases could be read.
+    fn apply(
+        &self,
+        (number, first): (u16, u32),
+        deltas: &[DeltaHead],
+        mut parts: &[u8],
+        bases: &mut [u8],
+        is_there: bool,
+    ) -> Vec<Option<u128>> {
+        let pages = (first..).zip(deltas).zip(bases.chunks_exact_mut(PAGE_BYTES));
+        let marks = pages.map(|((page, delta), result)| {
+            #[cfg(feature = "fault-points")]
+            if is_planted(Plant::WrongBase, page) || is_planted(Plant::ShortMark, page) {
+                result.iter_mut().for_each(|byte| *byte ^= 0x5a);
+            }
+            let (own, later) = parts.split_at(delta.bytes());
+            parts = later;
+            delta.apply(own, result);
+            let mark = self.mark(number, page, result);
+            Some(mark).filter(|mark| is_there && is_same(*mark, delta.mark, page))
+        });
+        marks.collect()
+    }
+
+    /// Writes results into the guest's RAM, in this version, where they are what they should be.
+    fn commit(
+        &self,
+        region: &mut Region,
+        (number, first, version): (u16, u32, u32),
+        deltas: &[DeltaHead],
+        marks: &[Option<u128>],
+        results: &[u8],
+        held: &mut [u8],
+    ) -> Result<(), Failed> {
         let ram = self.ram(number)?;
-        let mut region = self.region(number, page)?;
-        if !region.is_newer(nth(page), version) {
-            return Ok(true);
+        let mut at = 0;
+        for alike in marks.chunk_by(|a, b| a.is_some() == b.is_some()) {
+            let (page, bytes) = (first + at as u32, at * PAGE_BYTES..(at + alike.len()) * PAGE_BYTES);
+            let (results, held) = (&results[bytes.clone()], &mut held[bytes]);
+            if alike[0].is_some() {
+                ram.write(offset(page), results).map_err(not_written)?;
+                ram.read(offset(page), held).map_err(not_read)?;
+            }
+            let contents = results.chunks_exact(PAGE_BYTES).zip(held.chunks_exact(PAGE_BYTES));
+            for (((mark, delta), page), (result, held)) in alike.iter().zip(&deltas[at..]).zip(page..).zip(contents) {
+                match mark {
+                    Some(mark) if result == held => region.set(nth(page), version, *mark),
+                    Some(_) => region.set(nth(page), version, self.mark(number, page, held)),
+                    None => region.owe(nth(page), version, delta.mark),
+                }
+            }
+            at += alike.len();
         }
-        let of_kept = delta.base == KEPT;
-        let has_base = of_kept || (region.version(nth(page)) == Some(delta.base) && !region.is_owed(nth(page)));
-        if !has_base || (!of_kept && delta.changed == 0 && region.mark(nth(page)) != delta.mark) {
-            region.owe(nth(page), version, delta.mark);
-            return Ok(true);
-        }
-        if !of_kept && delta.changed == 0 {
-            region.set(nth(page), version, delta.mark);
-            return Ok(true);
-        }
-        let (result, held) = scratch[..2 * PAGE_BYTES].split_at_mut(PAGE_BYTES);
-        if !of_kept {
-            ram.read(offset(page), result).map_err(not_read)?;
-        } else if self.kept.get(&number).is_none_or(|kept| kept.read(offset(page), result).is_err()) {
-            region.owe(nth(page), version, delta.mark);
-            return Ok(false);
-        }
-        #[cfg(feature = "fault-points")]
-        if is_planted(Plant::WrongBase, page) || is_planted(Plant::ShortMark, page) {
-            result.iter_mut().for_each(|byte| *byte ^= 0x5a);
-        }
-        delta.apply(parts, result);
-        if !is_same(self.mark(number, page, result), delta.mark, page) {
-            region.owe(nth(page), version, delta.mark);
-            return Ok(!of_kept);
-        }
-        ram.write(offset(page), result).map_err(not_written)?;
-        ram.read(offset(page), held).map_err(not_read)?;
-        region.set(nth(page), version, self.mark(number, page, held));
-        Ok(true)
+        Ok(())
     }
 
     /// The same of pages of zeros. `scratch`: one page at least.
@@ -552,6 +613,35 @@ fn run(region: &Region, page: u32, version: u32, most: usize) -> (u32, bool) {
     let first = is_newer(&page);
     let end = page + most.min(REGION_PAGES - nth(page)) as u32;
     ((page..end).take_while(|page| is_newer(page) == first).count() as u32, first)
+}
+
+/// What a delta is applied to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ground {
+    /// To nothing: what is there is newer.
+    Old,
+    /// To nothing: the page is what it should be.
+    Done,
+    /// What it should be is not there.
+    None,
+    /// The page.
+    Ram,
+    /// What was kept of it.
+    Kept,
+}
+
+/// What a delta of a page is applied to.
+fn ground(region: &Region, page: u32, version: u32, delta: &DeltaHead) -> Ground {
+    let nth = nth(page);
+    let has_base = region.version(nth) == Some(delta.base) && !region.is_owed(nth);
+    match delta {
+        _ if !region.is_newer(nth, version) => Ground::Old,
+        DeltaHead { base: KEPT, .. } => Ground::Kept,
+        _ if !has_base => Ground::None,
+        DeltaHead { changed: 0, mark, .. } if region.mark(nth) == *mark => Ground::Done,
+        DeltaHead { changed: 0, .. } => Ground::None,
+        _ => Ground::Ram,
+    }
 }
 
 /// Whether two marks of a page are the same.
