@@ -441,13 +441,28 @@ impl Monitor {
     /// a shorter limit; never a longer one, as the next tenth may be another.
     pub fn set_switchover(&self, bytes: u64, limit_ms: u64, ram: &RamInfo) -> Result<(), QmpError> {
         let parameters = if self.is_8_2() {
-            json!({ AVAIL_SWITCHOVER_BANDWIDTH: bytes.saturating_mul(1000) / limit_ms.max(1) })
+            // 0 would be QEMU's own measure.
+            json!({ AVAIL_SWITCHOVER_BANDWIDTH: (bytes.saturating_mul(1000) / limit_ms.max(1)).max(1) })
         } else {
             // Mb/s are kb/ms.
             let ms = bytes as f64 / (ram.mbps * 1000.0 / 8.0).max(1.0);
             json!({ DOWNTIME_LIMIT: (ms as u64).clamp(1, limit_ms.max(1)) })
         };
         self.execute("migrate-set-parameters", parameters).map(drop)
+    }
+
+    /// Undoes what [`Self::set_switchover`] and [`Self::set_throttle`] set, for the next migration of this QEMU, whoever begins it.
+    pub fn forget_tuning(&self) -> Result<(), QmpError> {
+        let mut parameters = json!({ DOWNTIME_LIMIT: Tuning::default().downtime_limit_ms });
+        if self.is_8_2() {
+            parameters[AVAIL_SWITCHOVER_BANDWIDTH] = 0.into();
+        }
+        self.execute("migrate-set-parameters", parameters)?;
+        self.execute(
+            "migrate-set-capabilities",
+            json!({ "capabilities": [{ "capability": "auto-converge", "state": false }] }),
+        )
+        .map(drop)
     }
 
     /// Throttles the guest to so many per cent, at the end of one of the next rounds: see the [module](self). With

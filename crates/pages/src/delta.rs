@@ -12,7 +12,7 @@
 use bytes::BytesMut;
 
 use crate::batch::PAGE_BYTES;
-use crate::ledger::VERSION_MAX;
+use crate::ledger::{KEPT, VERSION_MAX};
 
 /// Bytes of a part: a small change costs one, and hashes of all take 3.1 % of a page.
 pub const PART_BYTES: usize = 128;
@@ -35,7 +35,7 @@ pub struct DeltaHead {
 }
 
 impl DeltaHead {
-    /// Of a page that the target has, or has a newer one than, once it has this version: nothing is to be done then.
+    /// Of a page of which this version, or a newer one, is sent by others: nothing is to be done.
     pub fn done(version: u32) -> DeltaHead {
         DeltaHead { base: version, mark: 0, changed: 0 }
     }
@@ -43,6 +43,11 @@ impl DeltaHead {
     /// Whether there may be such a delta: of so many parts, of such a version.
     pub fn is_valid(&self) -> bool {
         self.changed.count_ones() <= CHANGED_MAX && self.base <= VERSION_MAX
+    }
+
+    /// Whether nothing is to be done for it in a batch of this version: see [`Self::done`].
+    pub fn is_done(&self, version: u32) -> bool {
+        self.base >= version && self.base != KEPT
     }
 
     /// Bytes that change.

@@ -246,6 +246,8 @@ struct Deltas {
     /// Pages that may be held, and that are.
     may_hold: AtomicU64,
     held: AtomicU64,
+    /// Pages of which it was said that they are held, each time that it was.
+    spared: AtomicU64,
 }
 
 impl Deltas {
@@ -295,6 +297,7 @@ impl Ledger {
             all,
             may_hold: AtomicU64::new(0),
             held: AtomicU64::new(0),
+            spared: AtomicU64::new(0),
         });
         self
     }
@@ -302,6 +305,11 @@ impl Ledger {
     /// From now on at most so many pages are held.
     pub fn hold_at_most(&self, pages: u64) {
         self.deltas.iter().for_each(|deltas| deltas.may_hold.store(pages, Relaxed));
+    }
+
+    /// How many pages were not sent as they are held, over all rounds.
+    pub fn spared(&self) -> u64 {
+        self.deltas.as_ref().map_or(0, |deltas| deltas.spared.load(Relaxed))
     }
 
     /// How many pages are held.
@@ -425,6 +433,7 @@ impl Ledger {
             }
             if region.held.contains(&(nth as u16)) {
                 if deltas.held.load(Relaxed) <= deltas.may_hold.load(Relaxed) {
+                    deltas.spared.fetch_add(1, Relaxed);
                     return heads.push(region.hold(nth, version));
                 }
                 region.release(nth);
@@ -449,6 +458,7 @@ impl Ledger {
             let head = base.zip(changed).map(|(base, changed)| DeltaHead { base, mark, changed });
             let head = head.filter(|head| content.is_some() && head.is_valid());
             if head.is_none() && base.is_some() && content.is_some() && deltas.holds(region, nth) {
+                deltas.spared.fetch_add(1, Relaxed);
                 return heads.push(region.hold(nth, version));
             }
             region.set(nth, version, mark);

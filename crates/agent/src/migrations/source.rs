@@ -78,6 +78,9 @@ pub(super) struct Worker {
     mbps: VecDeque<f64>,
     /// What may be left at the switchover and what the sockets took, as QEMU was steered by last.
     steered: Option<(u64, f64)>,
+    /// It was seen not to converge: pages that it writes in every round may wait.
+    holds: bool,
+    spared_last: u64,
     begun: Instant,
     watch: Watch,
     /// The most that the guest was throttled by so far, and since when.
@@ -116,6 +119,8 @@ impl Worker {
             gains: VecDeque::new(),
             mbps: VecDeque::new(),
             steered: None,
+            holds: false,
+            spared_last: 0,
             begun: Instant::now(),
             watch,
             throttled: None,
@@ -386,6 +391,9 @@ impl Worker {
         wait_until(RESUME_TIME, is_settled);
         let Ok(state) = monitor.run_state() else { return };
         self.migrating = false;
+        if let Err(error) = monitor.forget_tuning() {
+            info!(id = %self.id, "QEMU: {error}");
+        }
         let guest = if state == RunState::Running { SourceGuest::Running } else { SourceGuest::Stopped };
         self.told = Some(guest);
         let mut inputs = Vec::new();
@@ -480,7 +488,10 @@ impl Worker {
     fn gain(&mut self) -> f64 {
         let Some(pages) = &self.pages else { return 1.0 };
         let (now, before) = (pages.counts(), self.counted_last);
-        let guest = now.guest_bytes().saturating_sub(before.guest_bytes());
+        // What is held says nothing of what pages become.
+        let spared = pages.spared_bytes();
+        let spared = spared - std::mem::replace(&mut self.spared_last, spared);
+        let guest = now.guest_bytes().saturating_sub(before.guest_bytes()).saturating_sub(spared);
         if guest >= GAIN_BYTES_MIN {
             let wire = now.wire_bytes().saturating_sub(before.wire_bytes());
             self.counted_last = now;
@@ -499,22 +510,23 @@ impl Worker {
         let rate = self.context.paths(&self.peer, |_, meter| meter.sum_of_full()) as f64 / 8.0;
         let sharing = self.context.view.copying_to(&self.peer).max(1);
         let time = (limit - HANDOVER.min(limit / 2)).as_secs_f64();
-        let carried = rate * SWITCHOVER_SHARE * self.gain() / f64::from(sharing);
+        let gain = self.gain();
+        let wire = rate * SWITCHOVER_SHARE / f64::from(sharing) * time;
         // Where pages become small, somebody else than the paths is the slowest.
-        let bytes = (self.watch.moves().map_or(carried, |moves| carried.min(moves)) * time) as u64;
+        let fits = self.watch.moves().map_or(wire * gain, |moves| (wire * gain).min(moves * time)) as u64;
+        self.holds |= self.watch.is_hopeless();
+        let held = self.pages.as_ref().map_or(0, |pages| {
+            // Half of it may be pages that wait until then, where there is no other way. They go whole.
+            pages.hold_at_most(if self.holds { (wire / 2.0) as u64 } else { 0 });
+            (pages.held_bytes() as f64 * gain) as u64
+        });
         recall(&mut self.mbps, ram.mbps);
         // The next moment may be as fast as any of late.
         let mbps = self.mbps.iter().copied().fold(0.0, f64::max);
-        if bytes == 0 {
+        if fits == 0 {
             return (ram.mbps * 1e6 / 8.0 * limit.as_secs_f64()) as u64;
         }
-        let fits = bytes;
-        // Half of it may be pages that wait until then, where there is no other way.
-        let held = self.pages.as_ref().map_or(0, |pages| {
-            pages.hold_at_most(if self.watch.is_hopeless() { fits / 2 } else { 0 });
-            pages.held_bytes()
-        });
-        let bytes = self.watch.aim(fits).saturating_sub(held).max(1);
+        let bytes = if held == 0 { self.watch.aim(fits) } else { fits.saturating_sub(held).max(fits / 8) };
         // Small changes are not worth a command.
         let is_near =
             |(before, took): (u64, f64)| bytes.abs_diff(before) <= before / 10 && (mbps - took).abs() <= took / 10.0;
@@ -560,6 +572,10 @@ impl Worker {
                 }
             }
             Help::GiveUp(pace, lack) => {
+                // It may have got there meanwhile.
+                if monitor.migration().is_ok_and(|now| now.status != MigrationStatus::Active) {
+                    return converges;
+                }
                 let is_new = self.lacking.is_none();
                 self.lack(Some(format!("will not converge: {pace}: {lack}")));
                 // Who said until when to try wants it tried until then.

@@ -90,11 +90,11 @@ impl Placer {
         loop {
             if let Some((batch, since)) = self.early.take() {
                 if self.is_early(&batch.head, wait)? {
-                    if since.elapsed() > EARLY_TIME {
-                        self.target.lose_patience();
+                    if since.elapsed() < EARLY_TIME {
+                        self.early = Some((batch, since));
+                        return Ok(Step::Waits);
                     }
-                    self.early = Some((batch, since));
-                    return Ok(Step::Waits);
+                    self.target.lose_patience();
                 }
                 self.batch(batch, out)?;
                 if let Some(doubt) = self.target.doubt() {
@@ -151,7 +151,8 @@ impl Placer {
         }
         let blocks = self.target.blocks().ok_or(NO_BLOCKS)?;
         let pages = place.pages().zip(&head.kinds).filter(|(_, kind)| **kind == Kind::Delta);
-        let bases: Vec<(u32, u32)> = pages.zip(&head.deltas).map(|((page, _), delta)| (page, delta.base)).collect();
+        let older = pages.zip(&head.deltas).filter(|(_, delta)| delta.base < self.barriers);
+        let bases: Vec<(u32, u32)> = older.map(|((page, _), delta)| (page, delta.base)).collect();
         self.target.is_early(wait, || blocks.is_early(place.block, &bases))
     }
 
@@ -353,6 +354,9 @@ mod tests {
     /// What QEMU writes to a stream: a page and its content; none: a barrier.
     type Said = Option<(u32, Vec<u8>)>;
 
+    /// A batch, its pages, and what was noted of the first of them.
+    type Noting = (Batch, Vec<u32>, Vec<Option<DeltaHead>>);
+
     /// A round: on which of the streams each page goes.
     type Round = Vec<(Sent, usize)>;
 
@@ -402,8 +406,21 @@ mod tests {
             source.hold_at_most(hold);
             let mut wires: Vec<VecDeque<Bytes>> = vec![VecDeque::new(); 3];
             let mut versions = [0; 3];
-            while said.iter().any(|stream| !stream.is_empty()) {
+            // A batch is noted page by page, and others meanwhile.
+            let mut noting: Vec<Option<Noting>> = vec![None; 3];
+            while said.iter().any(|stream| !stream.is_empty()) || noting.iter().any(Option::is_some) {
                 let stream = dice(&mut state, 3);
+                if let Some((batch, pages, mut noted)) = noting[stream].take() {
+                    let nth = noted.len();
+                    let page = [(pages[nth], batch.page(nth))];
+                    noted.extend(source.note_changes(0, versions[stream], page, ahead).unwrap());
+                    if noted.len() < pages.len() {
+                        noting[stream] = Some((batch, pages, noted));
+                    } else {
+                        wires[stream].extend(record::batch(&batch.with_deltas(noted), None));
+                    }
+                    continue;
+                }
                 match said[stream].pop_front() {
                     None => {}
                     Some(None) => {
@@ -415,12 +432,10 @@ mod tests {
                         for _ in 0..dice(&mut state, 4) {
                             pages.extend(said[stream].pop_front_if(|said| said.is_some()).flatten());
                         }
-                        let numbers = pages.iter().map(|(page, _)| *page);
+                        let numbers: Vec<u32> = pages.iter().map(|(page, _)| *page).collect();
                         let content: Vec<u8> = pages.iter().flat_map(|(_, content)| content.clone()).collect();
                         let batch = Batch::new(Form::Direct(Place::new(0, numbers.clone())), content.into());
-                        let contents = numbers.zip((0..).map(|nth| batch.page(nth)));
-                        let noted = source.note_changes(0, versions[stream], contents, ahead).unwrap();
-                        wires[stream].extend(record::batch(&batch.with_deltas(noted), None));
+                        noting[stream] = Some((batch, numbers, Vec::new()));
                     }
                 }
             }

@@ -189,6 +189,14 @@ impl Source {
         self.settings.kept.as_ref().map_or(self.settings.key, |kept| kept.trip.key)
     }
 
+    /// Bytes of pages of which it was said that they wait, each time that it was.
+    pub fn spared_bytes(&self) -> u64 {
+        match &self.state.lock().mode {
+            Some(Mode::Direct(direct)) => direct.ledger.spared() * PAGE_BYTES as u64,
+            _ => 0,
+        }
+    }
+
     /// Why the migration could not go on.
     pub fn failed(&self) -> Option<String> {
         self.state.lock().failed.clone()

@@ -47,6 +47,8 @@ use super::fault::{self, Plant, is_planted};
 
 /// Who waits looks so often whether its stream was torn down.
 const LOOK: Duration = Duration::from_millis(100);
+/// Deltas that wait in vain for their bases before none waits any more: that is no outage, but an error.
+const VAIN_MAX: usize = 8;
 /// Regions that may be told of: of 16 TiB.
 const REGIONS_MAX: usize = 8 << 20;
 /// Regions that are asked for again at once. More are no accident.
@@ -87,8 +89,8 @@ pub struct Target {
     changed: Condvar,
     /// Streams that wait for pages of others.
     waiting: AtomicUsize,
-    /// One waited in vain: no other does.
-    is_impatient: AtomicBool,
+    /// So many have waited in vain.
+    vain: AtomicUsize,
     /// Of the guest's last stay here.
     kept: Mutex<Option<KeptRam>>,
     /// It is not what it should be …
@@ -129,7 +131,7 @@ impl Target {
             state: Mutex::default(),
             changed: Condvar::new(),
             waiting: AtomicUsize::new(0),
-            is_impatient: AtomicBool::new(false),
+            vain: AtomicUsize::new(0),
             kept: Mutex::new(kept),
             is_doubted: AtomicBool::new(false),
             doubt_told: AtomicBool::new(false),
@@ -241,7 +243,7 @@ impl Target {
 
     /// Whether a delta waits for its base.
     pub(super) fn is_patient(&self) -> bool {
-        !self.is_impatient.load(SeqCst)
+        self.vain.load(SeqCst) < VAIN_MAX
     }
 
     /// What was kept is not what it should be.
@@ -256,11 +258,10 @@ impl Target {
         (self.is_doubted.load(SeqCst) && !self.doubt_told.swap(true, SeqCst)).then_some(Note::Doubt)
     }
 
-    /// A delta has waited for its base for long.
+    /// The base of a delta has not come.
     pub(super) fn lose_patience(&self) {
-        if !self.is_impatient.swap(true, SeqCst) {
-            warn!("the base of a delta does not come");
-        }
+        self.vain.fetch_add(1, SeqCst);
+        warn!("the base of a delta does not come");
     }
 
     /// Compares what both ends hold. If it is the same, the RAM is let go: what follows may have QEMU write to it.
@@ -351,13 +352,14 @@ impl Blocks {
         Ok(())
     }
 
-    /// Whether one of these deltas has to wait for its base: for what is on another stream, and was sent before.
+    /// Whether one of these deltas has to wait for its base, which is on another stream. It is of an older version, and versions
+    /// ascend on a stream, so that streams never wait for each other in a circle.
     ///
-    /// `deltas`: pages and the versions that they change.
-    pub(super) fn is_early(&self, number: u16, deltas: &[(u32, u32)]) -> Result<bool, Failed> {
-        for of_region in deltas.chunk_by(|(a, _), (b, _)| RegionId::of(number, *a).0 == RegionId::of(number, *b).0) {
+    /// `bases`: pages and the versions of them that are changed.
+    pub(super) fn is_early(&self, number: u16, bases: &[(u32, u32)]) -> Result<bool, Failed> {
+        for of_region in bases.chunk_by(|(a, _), (b, _)| RegionId::of(number, *a).0 == RegionId::of(number, *b).0) {
             let region = self.region(number, of_region[0].0)?;
-            if of_region.iter().any(|(page, base)| *base != KEPT && region.is_newer(nth(*page), *base)) {
+            if of_region.iter().any(|(page, base)| region.is_newer(nth(*page), *base)) {
                 return Ok(true);
             }
         }
@@ -635,7 +637,7 @@ fn ground(region: &Region, page: u32, version: u32, delta: &DeltaHead) -> Ground
     let nth = nth(page);
     let has_base = region.version(nth) == Some(delta.base) && !region.is_owed(nth);
     match delta {
-        _ if !region.is_newer(nth, version) => Ground::Old,
+        _ if !region.is_newer(nth, version) || delta.is_done(version) => Ground::Old,
         DeltaHead { base: KEPT, .. } => Ground::Kept,
         _ if !has_base => Ground::None,
         DeltaHead { changed: 0, mark, .. } if region.mark(nth) == *mark => Ground::Done,
