@@ -56,6 +56,11 @@ const PERIOD_S: f64 = 1.0;
 const LONGER: f64 = 1.08;
 /// How often a round may have come around the hot set. After more, few pages are left to tell by, or, of a guest that sweeps, none.
 const TURNS_MAX: f64 = 1.0;
+/// Of what may be left at the switchover a part is enough: one in so many …
+const AIM: f64 = 16.0;
+/// … and what is dirtied in so many of the shortest rounds that there are, which take so many seconds.
+const AIM_ROUNDS: f64 = 1.5;
+const ROUND_S: f64 = 0.02;
 /// What would take longer, nearly a fortnight, does not end: no figure is that exact.
 const SECONDS_MAX: f64 = 1e6;
 
@@ -369,15 +374,14 @@ impl Watch {
         (convergence, unthrottled.map_or(Help::None, |writes| self.help(look, writes, moves)))
     }
 
-    /// Bytes that are to be left at the switchover where so many may be: an eighth, if rounds shrink to that by half and more each time,
+    /// Bytes that are to be left at the switchover where so many may be: less, if rounds shrink to that by half and more each time,
     /// so that it takes no longer than to move what may be left, and the guest stands still for a part of the time that it may.
     pub fn aim(&self, fits: u64) -> u64 {
-        let less = fits / 8;
-        let shrinks = self.moves().zip(self.writes).is_none_or(|(moves, writes)| {
-            let less = less as f64;
-            writes.dirtied(less / moves) <= less / 2.0
-        });
-        if shrinks { less } else { fits }
+        let less = fits as f64 / AIM;
+        let Some((moves, writes)) = self.moves().zip(self.writes) else { return less as u64 };
+        let less = less.max(AIM_ROUNDS * writes.dirtied(ROUND_S));
+        let shrinks = writes.dirtied(less / moves) <= less / 2.0;
+        if shrinks { fits.min(less as u64) } else { fits }
     }
 
     /// Whether it is known not to converge, as it is.
@@ -513,8 +517,8 @@ mod tests {
         let mut watch = Watch::new(0);
         let mut look =
             Look { at: Duration::ZERO, round: 1, sent: 0, remaining: GIB, fits: 80 << 20, throttle: 0, nics: 1 };
-        assert_eq!(watch.aim(look.fits), look.fits / 8, "as long as nothing is known");
-        for (rate, aims) in [(20.0, look.fits / 8), (190.0, look.fits)] {
+        assert_eq!(watch.aim(look.fits), look.fits / 16, "as long as nothing is known");
+        for (rate, aims) in [(20.0, look.fits / 16), (190.0, look.fits)] {
             // A first round of 5 s, and some of a second, at 200 MB/s.
             let dirtied = |seconds: f64| (rate * MB * seconds) as u64;
             watch = Watch::new(0);
