@@ -302,6 +302,11 @@ impl Ledger {
         self
     }
 
+    /// Whether there are deltas.
+    pub fn has_deltas(&self) -> bool {
+        self.deltas.is_some()
+    }
+
     /// From now on at most so many pages are held.
     pub fn hold_at_most(&self, pages: u64) {
         self.deltas.iter().for_each(|deltas| deltas.may_hold.store(pages, Relaxed));

@@ -80,6 +80,11 @@ pub enum Note {
     },
     /// Target: what was kept is not what it should be. No more pages are to be built on it.
     Doubt,
+    /// Target: everything before so many barriers of this stream is placed.
+    Passed {
+        /// Barriers.
+        barriers: u32,
+    },
     /// Source, on the main stream: every page was sent, with so many barriers before the last of them on each of so many
     /// streams. The target answers with [`Note::Verdict`], and the source waits for it.
     Complete {

@@ -162,7 +162,7 @@ impl Egress {
     pub(crate) fn new(id: StreamId, socket: Arc<UnixStream>, content: &Content, held: bool) -> Egress {
         let apart = match content {
             Content::Bytes => Apart::Same,
-            Content::Source(source) => Apart::Answers(Answers::new(source.clone())),
+            Content::Source(source) => Apart::Answers(Answers::new(source.clone(), id)),
             Content::Target(target) => Apart::Placer(Box::new(Placer::new(target.clone(), id))),
         };
         Egress { socket, held, leaving: Mutex::new(Leaving { apart, ..Leaving::default() }), wake: Condvar::new() }

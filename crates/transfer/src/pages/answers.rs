@@ -4,19 +4,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use skein_pages::record::{Decoder, Record};
+use skein_core::StreamId;
+use skein_pages::record::{Decoder, Note, Record};
 
 use super::source::Source;
 
 /// Takes what comes from the target apart.
 pub(crate) struct Answers {
     source: Arc<Source>,
+    stream: StreamId,
     decoder: Decoder,
 }
 
 impl Answers {
-    pub(crate) fn new(source: Arc<Source>) -> Answers {
-        Answers { source, decoder: Decoder::default() }
+    pub(crate) fn new(source: Arc<Source>, stream: StreamId) -> Answers {
+        Answers { source, stream, decoder: Decoder::default() }
     }
 
     pub(crate) fn push(&mut self, piece: Bytes) {
@@ -34,6 +36,7 @@ impl Answers {
             match record {
                 Record::Bytes(bytes) if !bytes.is_empty() => out.push_back(bytes),
                 Record::Bytes(_) => {}
+                Record::Note(Note::Passed { barriers }) => self.source.placed(self.stream, barriers),
                 Record::Note(note) => self.source.heard(note)?,
                 _ => return Err("the target's agent sent a record that is not its to send".into()),
             }

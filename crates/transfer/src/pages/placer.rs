@@ -116,6 +116,9 @@ impl Placer {
                 Some(Record::Barrier) => {
                     self.barriers += 1;
                     self.target.passed(self.stream, self.barriers);
+                    if self.target.blocks().is_some() {
+                        answers.push(record::note(&Note::Passed { barriers: self.barriers }).map_err(told)?);
+                    }
                 }
                 Some(Record::Batch { head, packed, changes, stored }) => {
                     self.early = Some((Received { head, packed, changes, stored }, Instant::now()));
@@ -137,7 +140,7 @@ impl Placer {
                 Ok(None)
             }
             Note::Regions { regions, last } => self.target.compare(regions, last),
-            Note::Mode { .. } | Note::Verdict { .. } | Note::Differ { .. } | Note::Doubt => {
+            Note::Passed { .. } | Note::Mode { .. } | Note::Verdict { .. } | Note::Differ { .. } | Note::Doubt => {
                 Err("the source's agent said what is the target's to say".into())
             }
         }

@@ -26,6 +26,8 @@ const ANSWER_TIME: Duration = Duration::from_secs(20);
 const PATIENCE_TURNS: f64 = 2.0;
 /// No batch waits longer for its packer.
 const PATIENCE_MAX: Duration = Duration::from_millis(50);
+/// Nobody waits longer for the target to catch up.
+const LAG_TIME: Duration = Duration::from_secs(1);
 /// So much is kept of what the other agent says in words.
 const WORDS_CHARS_MAX: usize = 500;
 /// Who waits looks so often whether its stream was torn down.
@@ -76,6 +78,8 @@ struct State {
     blocks: Vec<BlockInfo>,
     /// Barriers that each channel has passed.
     channels: BTreeMap<StreamId, u32>,
+    /// Barriers of each stream before which everything is placed at the target.
+    placed: BTreeMap<StreamId, u32>,
     answers: Vec<Note>,
     /// Since when the target has been asked whether its copy is the same.
     asked: Option<Instant>,
@@ -351,6 +355,30 @@ impl Source {
     pub(super) fn passed(&self, channel: StreamId, barriers: u32) {
         self.state.lock().channels.insert(channel, barriers);
         self.changed.notify_all();
+    }
+
+    /// The target has placed everything before so many barriers of a stream.
+    pub(super) fn placed(&self, stream: StreamId, barriers: u32) {
+        self.state.lock().placed.insert(stream, barriers);
+        self.changed.notify_all();
+    }
+
+    /// A stream has passed so many barriers: waits until the target has placed what was before the one before, where deltas are
+    /// sent. Paths hold many pages as deltas, and those would be what the guest stands still for. Not longer than
+    /// [`LAG_TIME`]: it is not needed to go on.
+    pub(super) fn wait_placed(&self, stream: StreamId, barriers: u32, is_over: &dyn Fn() -> bool) {
+        let deadline = Instant::now() + LAG_TIME;
+        let mut state = self.state.lock();
+        let sends_deltas =
+            |state: &State| matches!(&state.mode, Some(Mode::Direct(direct)) if direct.ledger.has_deltas());
+        let placed = |state: &State| state.placed.get(&stream).copied().unwrap_or(0);
+        let is_placed = |state: &State| placed(state) >= barriers.saturating_sub(1);
+        while sends_deltas(&state) && !is_placed(&state) && state.failed.is_none() && Instant::now() < deadline {
+            self.changed.wait_for(&mut state, LOOK);
+            if is_over() {
+                return;
+            }
+        }
     }
 
     /// All pages were sent: waits until all multifd channels have passed so many barriers. Returns how many they are.

@@ -120,6 +120,8 @@ impl<'i, 'a> MainChannel<'i, 'a> {
                 if self.barriers.count() as u32 != version {
                     self.intake.flush()?;
                     self.intake.push(vec![record::barrier()])?;
+                    let intake = &self.intake;
+                    intake.source.wait_placed(intake.id, self.barriers.count() as u32, intake.is_over);
                 }
                 self.ram_ended |= item == Item::RamEnd;
                 if let (Item::RamEnd, Some(direct)) = (item, self.direct.clone()) {

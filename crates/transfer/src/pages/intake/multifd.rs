@@ -33,6 +33,7 @@ impl Intake<'_> {
                     if packet.is_sync() {
                         self.push(vec![record::barrier()])?;
                         self.source.passed(self.id, barriers.count() as u32);
+                        self.source.wait_placed(self.id, barriers.count() as u32, self.is_over);
                     }
                 }
                 Ok(Head::DeviceState { header, payload_bytes }) => {
