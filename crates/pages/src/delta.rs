@@ -26,7 +26,7 @@ pub const DELTA_BYTES_MAX: usize = CHANGED_MAX as usize * PART_BYTES;
 /// A delta but for its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaHead {
-    /// The version that it changes; or [`KEPT`](crate::ledger::KEPT).
+    /// The version that it changes; or [`KEPT`].
     pub base: u32,
     /// The result's mark.
     pub mark: u128,

@@ -47,7 +47,7 @@ pub struct SourceSettings {
     pub key: Key,
     /// Where this guest's RAM is, to send again what differs; as of [`super::Target`].
     pub ram: Option<FindRam>,
-    /// What may be kept to know what the target holds, as a share of the guest's RAM: hashes of its pages' parts take 0.031.
+    /// What may be kept to know what the target holds, as a share of the guest's RAM: hashes of its pages' parts take 0.032.
     /// 0: all pages go whole.
     pub delta_memory: f64,
     /// The target may have kept the guest's RAM when it came from there.
