@@ -30,7 +30,7 @@ fn notes(cluster: &Cluster, id: MigrationId) -> Vec<String> {
 fn a_guest_that_is_too_hot_is_throttled_or_stays() {
     let rates = vec![Some(RATE)];
     let mut cluster = Cluster::up(Settings { nics: 2, rates, ..Settings::new(env!("CARGO_BIN_EXE_skein").into()) });
-    let params = Params { fill_mb: 48, rewrite_mb: 40, rate: PAGES_PER_S, ..Params::default() };
+    let params = Params { fill_mb: 48, compressible: 0, rewrite_mb: 40, rate: PAGES_PER_S, ..Params::default() };
     let definition = cluster.working(VM, &params);
     cluster.start_vm("a", &definition);
     cluster.wait_working(VM);
