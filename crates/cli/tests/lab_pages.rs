@@ -393,7 +393,8 @@ fn what_is_planted_is_found() {
         // What cannot be mended does not arrive. What is sent again is no delta.
         if !of_deltas.contains(plant) {
             world.start("b", Some(&format!("{plant}:always")));
-            let id = world.cluster.begin(VM, "a", "b", options()).id;
+            // Where bases do not come it goes slowly, which is no reason to give it up before that.
+            let id = world.cluster.begin(VM, "a", "b", MigrateOptions { deadline_s: Some(120), ..options() }).id;
             let over = world.cluster.watched("a", id);
             assert!(!world.halted().exists());
             assert_eq!(over.outcome, Some(Outcome::Kept), "{plant}: {over:?}");

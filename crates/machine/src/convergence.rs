@@ -44,6 +44,8 @@ const SURE: Duration = Duration::from_secs(5);
 const SURE_ROUNDS: u64 = 3;
 /// Less than this part of the least so far is less.
 const LESS: f64 = 0.95;
+/// Nothing moves where it is less than this part of what was moved of late.
+const STALLED: f64 = 0.1;
 /// Rounds that shrink by less than a hundredth do not.
 const SHRUNK: f64 = 0.99;
 /// What is moved is measured over so long …
@@ -288,7 +290,7 @@ struct Begin {
     total: u64,
 }
 
-/// Since when something has been so.
+/// Since when something has been so: how long something had moved by then, and which round it was.
 #[derive(Clone, Copy, Debug)]
 struct Since {
     at: Duration,
@@ -296,8 +298,8 @@ struct Since {
 }
 
 impl Since {
-    fn lasts(&self, look: &Look, time: Duration, rounds: u64) -> bool {
-        look.at.saturating_sub(self.at) >= time && look.round.saturating_sub(self.round) >= rounds
+    fn lasts(&self, now: Since, time: Duration, rounds: u64) -> bool {
+        now.at.saturating_sub(self.at) >= time && now.round.saturating_sub(self.round) >= rounds
     }
 }
 
@@ -311,6 +313,8 @@ pub struct Watch {
     asked: Option<Since>,
     /// Of late: when, and what had been sent.
     sent: VecDeque<(Duration, u64)>,
+    /// How long something has moved.
+    moving: Duration,
     /// Seconds that the guest lived: none of those in which it was throttled.
     lived: f64,
     /// The last look's round.
@@ -336,6 +340,7 @@ impl Watch {
             wanted: 0,
             asked: None,
             sent: VecDeque::new(),
+            moving: Duration::ZERO,
             lived: 0.0,
             round: 0,
             round_at: Duration::ZERO,
@@ -352,6 +357,11 @@ impl Watch {
     pub fn look(&mut self, look: &Look) -> (Option<Convergence>, Help) {
         let since = self.sent.back().map_or(Duration::ZERO, |(at, _)| look.at.saturating_sub(*at));
         self.lived += since.as_secs_f64() * (1.0 - f64::from(look.throttle.min(THROTTLE_MAX)) / 100.0);
+        // A link that is lost for a while says nothing of the guest.
+        let sent = self.sent.back().map_or(0, |(_, sent)| look.sent.saturating_sub(*sent)) as f64;
+        if sent > self.moves().unwrap_or(0.0) * STALLED * since.as_secs_f64() {
+            self.moving += since;
+        }
         self.sent.push_back((look.at, look.sent));
         while self.sent.get(1).is_some_and(|(at, _)| look.at.saturating_sub(*at) >= WINDOW) {
             self.sent.pop_front();
@@ -389,6 +399,10 @@ impl Watch {
         self.is_never
     }
 
+    fn now(&self, look: &Look) -> Since {
+        Since { at: self.moving, round: look.round }
+    }
+
     /// A round began.
     fn began(&mut self, look: &Look) {
         (self.round, self.round_at) = (look.round, look.at);
@@ -405,7 +419,7 @@ impl Watch {
         // Not what was dirtied: while it may throttle, QEMU from 9.2 on looks for that in the middle of a round, too.
         let left = look.remaining as f64;
         if self.least.is_none_or(|(least, _)| left < least * LESS) {
-            self.least = Some((left, Since { at: look.at, round: look.round }));
+            self.least = Some((left, self.now(look)));
         }
     }
 
@@ -421,7 +435,7 @@ impl Watch {
     fn help(&mut self, look: &Look, writes: Writes, moves: f64) -> Help {
         // QEMU throttles at the end of a later round; one that does not then never will.
         if look.throttle < self.wanted {
-            if !self.asked.is_some_and(|since| since.lasts(look, SURE, SURE_ROUNDS)) {
+            if !self.asked.is_some_and(|since| since.lasts(self.now(look), SURE, SURE_ROUNDS)) {
                 self.least = None;
                 return Help::None;
             }
@@ -429,7 +443,7 @@ impl Watch {
         }
         let pace =
             Pace { dirties_bytes_per_s: writes.throttled(look.throttle).rate as u64, moves_bytes_per_s: moves as u64 };
-        let lasts = |time, rounds| self.least.is_some_and(|(_, since)| since.lasts(look, time, rounds));
+        let lasts = |time, rounds| self.least.is_some_and(|(_, since)| since.lasts(self.now(look), time, rounds));
         let (is_known, is_sure) = (self.is_never && lasts(KNOWN, KNOWN_ROUNDS), lasts(SURE, SURE_ROUNDS));
         if self.wanted < self.allowed && (is_known || is_sure) {
             // What is sure is tried first.
@@ -438,7 +452,7 @@ impl Watch {
             let most = self.wanted + (100 - self.wanted) / 2;
             let needed = needed(rate, moves).unwrap_or(THROTTLE_MAX).min(most);
             self.wanted = needed.max(self.wanted.saturating_add(STEP)).min(self.allowed);
-            self.asked = Some(Since { at: look.at, round: look.round });
+            self.asked = Some(self.now(look));
             return Help::Throttle(self.wanted, pace);
         }
         if is_sure { Help::GiveUp(pace, Lack::of(writes, moves, look.nics, self.allowed)) } else { Help::None }
@@ -547,6 +561,20 @@ mod tests {
             said.extend(Some(watch.look(&look).1).filter(|help| *help != Help::None));
         }
         assert!(matches!(said[..], [Help::Throttle(..), Help::GiveUp(..), ..]), "{said:?}");
+    }
+
+    #[test]
+    fn a_link_that_is_lost_is_no_reason_to_give_up() {
+        let mut watch = Watch::new(0);
+        for tenth in 0..200u64 {
+            let at = Duration::from_millis(tenth * 100);
+            // Four rounds of a second that leave the same, and then nothing.
+            let moved = at.as_secs_f64().min(4.5);
+            let (round, sent) = (1 + moved as u64, (200.0 * MB * moved) as u64);
+            let remaining = round * (200.0 * MB) as u64 - sent;
+            let look = Look { at, round, sent, remaining, fits: 50 << 20, throttle: 0, nics: 2 };
+            assert_eq!(watch.look(&look).1, Help::None, "{at:?}");
+        }
     }
 
     /// A guest and its QEMU: rounds, and the throttle as `migration_trigger_throttle` sets it, at the end of every other round
