@@ -63,11 +63,11 @@ pub struct Args {
     #[arg(long, value_name = "HOW", value_parser = transport())]
     transport: Option<Transport>,
     /// Slow the guest's CPUs down, by so many per cent at most, if it writes faster than it is moved; without it, the
-    /// migration of such a guest is called off
+    /// migration of such a guest is called off after some rounds, or at --deadline if there is one
     #[arg(long, value_name = "PERCENT", value_parser = allow_throttle())]
     allow_throttle: Option<u8>,
-    /// Memory that this host may use to send only what changed of pages, in per cent of the guest's RAM; 0 for none
-    /// [default: the agent's choice]
+    /// Memory that this host may use to send only what changed of pages, in per cent of the guest's RAM; 0 for none, more
+    /// than the default is of no use [default: 4]
     #[arg(long, value_name = "PERCENT", value_parser = delta_memory)]
     delta_memory: Option<f64>,
     /// How often to begin again after a failure that may pass
