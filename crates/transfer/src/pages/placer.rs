@@ -156,7 +156,7 @@ impl Placer {
         let pages = place.pages().zip(&head.kinds).filter(|(_, kind)| **kind == Kind::Delta);
         let older = pages.zip(&head.deltas).filter(|(_, delta)| delta.base < self.barriers);
         let bases: Vec<(u32, u32)> = older.map(|((page, _), delta)| (page, delta.base)).collect();
-        self.target.is_early(wait, || blocks.is_early(place.block, &bases))
+        self.target.is_early(wait, |passed| blocks.is_early(place.block, &bases, passed))
     }
 
     fn batch(&mut self, batch: Received, out: &mut VecDeque<Bytes>) -> Result<(), Failed> {

@@ -215,22 +215,26 @@ impl Target {
         passed(&state)
     }
 
-    /// Whether something is early; `wait`: waits a little for what it needs to be placed.
-    pub(super) fn is_early(&self, wait: bool, is_early: impl Fn() -> Result<bool, Failed>) -> Result<bool, Failed> {
-        if !is_early()? || !wait {
-            return is_early();
+    /// Whether something is early; `wait`: waits a little for what it needs to be placed. It is told how many barriers all
+    /// streams have passed: what is of an older version than that and is not there never comes.
+    pub(super) fn is_early(&self, wait: bool, is_early: impl Fn(u32) -> Result<bool, Failed>) -> Result<bool, Failed> {
+        let passed = |state: &State| state.passed.values().min().copied().unwrap_or(0);
+        let least = passed(&self.state.lock());
+        if !is_early(least)? || !wait {
+            return is_early(least);
         }
         // Who places looks for somebody who waits after that, and who waits looks again after having said so.
         self.waiting.fetch_add(1, SeqCst);
         let mut state = self.state.lock();
-        let early = is_early();
+        let early = is_early(passed(&state));
         if let Ok(true) = early {
             self.changed.wait_for(&mut state, LOOK);
         }
+        let least = passed(&state);
         drop(state);
         self.waiting.fetch_sub(1, SeqCst);
         early?;
-        is_early()
+        is_early(least)
     }
 
     /// Pages were placed, for which others may wait.
@@ -355,11 +359,11 @@ impl Blocks {
     /// Whether one of these deltas has to wait for its base, which is on another stream. It is of an older version, and versions
     /// ascend on a stream, so that streams never wait for each other in a circle.
     ///
-    /// `bases`: pages and the versions of them that are changed.
-    pub(super) fn is_early(&self, number: u16, bases: &[(u32, u32)]) -> Result<bool, Failed> {
+    /// `bases`: pages and the versions of them that are changed; `passed`: barriers that all streams have passed.
+    pub(super) fn is_early(&self, number: u16, bases: &[(u32, u32)], passed: u32) -> Result<bool, Failed> {
         for of_region in bases.chunk_by(|(a, _), (b, _)| RegionId::of(number, *a).0 == RegionId::of(number, *b).0) {
             let region = self.region(number, of_region[0].0)?;
-            if of_region.iter().any(|(page, base)| region.is_newer(nth(*page), *base)) {
+            if of_region.iter().any(|(page, base)| *base >= passed && region.is_newer(nth(*page), *base)) {
                 return Ok(true);
             }
         }
