@@ -16,7 +16,7 @@ use std::{
 use skein_api::{CallError, Client, LogEntry, MigrateOptions, Migration, Reply, Request, VmSource};
 use skein_handover::{Event as Handover, Outcome, Stage};
 use skein_hypervisor::{Events, MigrationInfo, MigrationStatus, Monitor, MonitorEvent, Process as QemuProcess};
-use skein_lab_cluster::{Seen, Witness, arguments, workload_sockets};
+use skein_lab_cluster::{Seen, Witness, arguments, console, workload_sockets};
 use skein_lab_guest::{Error, Gaps, Spec};
 use skein_machine::{Severity, Transport};
 use tempfile::TempDir;
@@ -157,7 +157,11 @@ impl Agents {
         let sockets = self.sockets();
         self.witness.watch(&sockets, &spec.name);
         let ports = workload_sockets(&sockets, &spec.name);
-        let text = spec.definition(ports.each_ref().map(PathBuf::as_path), &arguments(&sockets, &spec.name));
+        let text = spec.definition(
+            ports.each_ref().map(PathBuf::as_path),
+            &console(&sockets, &spec.name),
+            &arguments(&sockets, &spec.name),
+        );
         let from = VmSource::Definition { file: format!("{}.toml", spec.name), text };
         self.client(host).call(&Request::VmStart { from }, PATIENCE).map(drop).map_err(BenchError::Agent)
     }

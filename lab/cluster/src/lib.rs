@@ -41,7 +41,7 @@ use tempfile::TempDir;
 
 use agent::AgentProcess;
 pub use agent::Start;
-pub use witness::{Double, Run, Seen, Witness, arguments, configuration, workload_sockets};
+pub use witness::{Double, Run, Seen, Witness, arguments, configuration, console, workload_sockets};
 
 /// An agent answers a request within this: it may have to start a QEMU, and another host's agent, too.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -407,8 +407,11 @@ impl Cluster {
         self.witness.watch(&self.sockets(), name);
         let memory_mb = GuestSpec::memory_mb_for(params.fill_mb);
         let sockets = workload_sockets(&self.sockets(), name);
-        GuestSpec::new(name, image, memory_mb, params.clone())
-            .definition(sockets.each_ref().map(PathBuf::as_path), &arguments(&self.sockets(), name))
+        GuestSpec::new(name, image, memory_mb, params.clone()).definition(
+            sockets.each_ref().map(PathBuf::as_path),
+            &console(&self.sockets(), name),
+            &arguments(&self.sockets(), name),
+        )
     }
 
     /// Where guests have the sockets that the witness, and the lab's workload, use.
@@ -616,30 +619,36 @@ impl Cluster {
     pub fn report(&self) -> String {
         let mut report = String::new();
         for host in self.hosts() {
-            let tail = |path: PathBuf| {
-                let text = fs::read_to_string(&path).unwrap_or_else(|error| error.to_string());
-                let lines: Vec<&str> = text.lines().collect();
-                lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
-            };
-            report += &format!("---- agent of {host}\n{}\n", tail(self.dir.path().join(&host).join("agent.log")));
+            report += &format!("---- agent of {host}\n{}\n", tail(&self.dir.path().join(&host).join("agent.log")));
             let logs = fs::read_dir(self.state_dir(&host).join("migrations")).into_iter().flatten().flatten();
             let mut logs: Vec<_> =
                 logs.map(|log| (log.metadata().and_then(|m| m.modified()).ok(), log.path())).collect();
             logs.sort();
             for (_, log) in logs.into_iter().rev().take(EVENT_LOGS) {
-                report += &format!("---- {host}: {}\n{}\n", log.display(), tail(log.clone()));
+                report += &format!("---- {host}: {}\n{}\n", log.display(), tail(&log));
             }
             let vms = fs::read_dir(self.run_dir(&host).join("vms")).into_iter().flatten().flatten();
             for log in vms.map(|vm| vm.path().join("qemu.log")) {
-                report += &format!("---- {host}: {}\n{}\n", log.display(), tail(log.clone()));
+                report += &format!("---- {host}: {}\n{}\n", log.display(), tail(&log));
             }
             report += &format!("---- {host}: journal: {:?}\n", self.unsettled(&host));
             for qemu in self.qemus(&host) {
                 report += &format!("---- {host}: QEMU {} {}\n", qemu.pid, qemu.vm.unwrap_or_default());
             }
         }
+        let sockets = fs::read_dir(self.sockets()).into_iter().flatten().flatten().map(|entry| entry.path());
+        for console in sockets.filter(|path| path.extension().is_some_and(|kind| kind == "console")) {
+            report += &format!("---- {}\n{}\n", console.display(), tail(&console));
+        }
         report
     }
+}
+
+/// The last lines of a file, or why there are none.
+fn tail(path: &Path) -> String {
+    let text = fs::read(path).map_or_else(|e| e.to_string(), |text| String::from_utf8_lossy(&text).into_owned());
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
 }
 
 impl Drop for Cluster {

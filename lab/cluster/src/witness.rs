@@ -175,6 +175,11 @@ pub fn configuration(dir: &Path, vm: &str) -> String {
     format!("[chardev \"witness\"]\n{chardev}\n[mon \"witness\"]\nmode = \"control\"\nchardev = \"witness\"\n")
 }
 
+/// Where a guest's console is written down, in whatever QEMU it is.
+pub fn console(dir: &Path, vm: &str) -> PathBuf {
+    socket(dir, vm, "console")
+}
+
 /// The sockets of the lab's workload, which QEMU is to listen on.
 pub fn workload_sockets(dir: &Path, vm: &str) -> [PathBuf; 2] {
     [socket(dir, vm, "control"), socket(dir, vm, "beat")]

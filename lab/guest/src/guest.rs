@@ -105,7 +105,7 @@ impl Spec {
         config.cpus = self.cpus;
         config.kernel = Some(self.image.kernel.clone());
         config.initrd = Some(self.image.initrd.clone());
-        config.append = self.append();
+        config.append = self.append("ttyS0");
         config.disks = self.disk.iter().map(|disk| Disk { cache: disk.cache(), ..Disk::new(disk.path()) }).collect();
         config.nics = self.nic.iter().map(|(mac, tap)| Nic::new(mac, NicBackend::Tap(tap.clone()))).collect();
         config.serial = Serial::File(directory.join("console"));
@@ -118,16 +118,16 @@ impl Spec {
         Ok(config)
     }
 
-    fn append(&self) -> String {
+    fn append(&self, console: &str) -> String {
         // Mitigations cost an emulated CPU much and protect nothing here; a panic must end QEMU (with -no-reboot).
-        format!("console=ttyS0 quiet panic=-1 mitigations=off nokaslr {}", self.params.command_line())
+        format!("console={console} quiet panic=-1 mitigations=off nokaslr {}", self.params.command_line())
     }
 
     /// The same guest as a VM's file, for an agent. `control`, `beat`: where its QEMU is to listen for those who talk to the
-    /// workload; `args`: what else QEMU is told, besides [`Spec::extra`].
+    /// workload; `console`: the file to which its console is added; `args`: what else QEMU is told, besides [`Spec::extra`].
     ///
     /// `odd_ram` and `memory` have no part in it: the agent knows when RAM has to be odd, and memory is always shared.
-    pub fn definition(&self, [control, beat]: [&Path; 2], args: &[String]) -> String {
+    pub fn definition(&self, [control, beat]: [&Path; 2], console: &Path, args: &[String]) -> String {
         let quoted = |text: &str| format!("'{text}'");
         let path = |path: &Path| quoted(&path.to_string_lossy());
         let mut words: Vec<String> = args.to_vec();
@@ -140,6 +140,10 @@ impl Spec {
             words.extend(["-chardev".into(), format!("socket,id=port{number},path={socket},server=on,wait=off")]);
             words.extend(["-device".into(), format!("virtserialport,chardev=port{number},name={port}")]);
         }
+        // The first serial port is the agent's.
+        let console = console.display();
+        words.extend(["-chardev".into(), format!("file,id=console,path={console},append=on")]);
+        words.extend(["-serial".into(), "chardev:console".into()]);
         words.extend(self.extra.iter().cloned());
         let mut text = format!(
             "name = '{}'\nmemory = '{} MiB'\ncpus = {}\nmachine = '{}'\naccel = 'tcg'\nkernel = {}\ninitrd = {}\n\
@@ -150,7 +154,7 @@ impl Spec {
             self.machine,
             path(&self.image.kernel),
             path(&self.image.initrd),
-            self.append()
+            self.append("ttyS1")
         );
         if let Some(disk) = &self.disk {
             let cache = if disk.cache() == DiskCache::None { "none" } else { "writeback" };
