@@ -163,6 +163,7 @@ impl Link {
         thread::Builder::new().name("control-out".into()).spawn(move || writer.write())?;
         let reader = link.clone();
         let work = move || {
+            skein_host::prompt();
             let fault = reader.read(&on).err();
             reader.break_off();
             after(&reader, fault);
@@ -300,6 +301,7 @@ impl Link {
     }
 
     fn write(&self) {
+        skein_host::prompt();
         while let Some(line) = self.outgoing.next() {
             // The socket is shut down when the session ends or the link is broken off.
             if (&self.socket).write_all(&line).is_err() {

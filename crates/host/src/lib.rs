@@ -13,6 +13,7 @@ mod memory;
 mod netlink;
 mod netns;
 mod nic;
+mod prompt;
 mod sampler;
 
 pub use clock::clock_synchronised;
@@ -21,6 +22,7 @@ pub use ethtool::{Offloads, offloads};
 pub use memory::{Memory, process_memory};
 pub use netns::enter;
 pub use nic::{Address, Counters, Nic, NicError, nics};
+pub use prompt::prompt;
 pub use sampler::{Rates, Sample, Sampler, SamplerOptions, Series};
 
 /// A file of `/proc` that could not be read or understood.

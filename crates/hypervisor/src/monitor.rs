@@ -110,7 +110,11 @@ impl Monitor {
         let state = State { next_id: 1, sinks, ..State::default() };
         let shared = Arc::new(Shared(Mutex::new(state)));
         let of_reader = Arc::clone(&shared);
-        std::thread::Builder::new().name("qmp".into()).spawn(move || of_reader.read(messages)).map_err(QmpError::Io)?;
+        let read = move || {
+            skein_host::prompt();
+            of_reader.read(messages);
+        };
+        std::thread::Builder::new().name("qmp".into()).spawn(read).map_err(QmpError::Io)?;
         let connection = Connection { writer: Mutex::new(writer), stream, shared, version };
         let monitor = Self(Arc::new(connection), COMMAND_DEADLINE);
         monitor.execute_within("qmp_capabilities", Value::Null, end.saturating_duration_since(Instant::now()))?;

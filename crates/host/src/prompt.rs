@@ -1,0 +1,36 @@
+//! Threads for whose work a guest stands still.
+
+use rustix::process::{Pid, setpriority_process};
+use rustix::thread::gettid;
+
+/// Before all that runs as usual, behind what an administrator has put before that.
+const NICE: i32 = -10;
+
+/// From now on the calling thread gets CPU soon where cores are busy, and so do threads and processes that it starts: it must
+/// start nothing that works long. For threads that do little, and that a guest stands still for.
+///
+/// Linux has niceness for each thread (sched(7)). Without the capability for that (CAP_SYS_NICE) nothing changes.
+pub fn prompt() {
+    let tid: Pid = gettid();
+    let _ = setpriority_process(Some(tid), NICE);
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::getpriority_process;
+
+    use super::*;
+
+    #[test]
+    fn of_the_calling_thread_alone() {
+        let nice = || getpriority_process(Some(gettid())).unwrap();
+        let before = nice();
+        let promptly = std::thread::spawn(move || {
+            prompt();
+            nice()
+        });
+        let promptly = promptly.join().unwrap();
+        assert!(promptly == NICE || promptly == before && !rustix::process::geteuid().is_root(), "{promptly}");
+        assert_eq!(nice(), before);
+    }
+}
