@@ -19,7 +19,8 @@
 //! more, as far as that was not enough, by half of what is left to the guest at most. (One that is seldom busy hardly notices
 //! being throttled, and one that sweeps over its hot set instead of writing here and there seems to write more than it does.)
 //! When all that is allowed
-//! was, and some more rounds (`SURE_ROUNDS`, `SURE`) left no less than those before, it is given up.
+//! was, and some more rounds (`SURE_ROUNDS`, `SURE`) left no less than those before, it is given up: if its figures say so, too, or
+//! many more rounds (`LONG_ROUNDS`, `LONG`) do.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -42,6 +43,13 @@ const KNOWN_ROUNDS: u64 = 1;
 /// … and when it is given up.
 const SURE: Duration = Duration::from_secs(5);
 const SURE_ROUNDS: u64 = 3;
+/// … whatever its figures say: that it converges is not true then.
+const LONG: Duration = Duration::from_secs(15);
+const LONG_ROUNDS: u64 = 10;
+/// Who looks so late was kept waiting: by QEMU, which answers nobody while it gathers what the guest has written, or for CPU.
+const DEAF: Duration = Duration::from_secs(1);
+/// More times as many NICs as there are is no advice.
+const NICS_TIMES: u32 = 4;
 /// Less than this part of the least so far is less.
 const LESS: f64 = 0.95;
 /// Nothing moves where it is less than this part of what was moved of late.
@@ -216,7 +224,7 @@ pub enum Help {
 /// What would be enough. In words: `needs 2 more NICs, or --allow-throttle 80`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lack {
-    /// NICs like those that carry it, more of them; none: that would not help.
+    /// NICs like those that carry it, more of them; none: that would not help, or be too many.
     pub nics: Option<u32>,
     /// Per cent to allow, to the next ten; none: no throttling is enough.
     pub throttle: Option<u8>,
@@ -229,7 +237,9 @@ impl Lack {
         let more = (times * f64::from(nics)).ceil() as u32;
         let throttle = needed(writes.rate, moves).map(|percent| percent.next_multiple_of(10).min(THROTTLE_MAX));
         Lack {
-            nics: (nics > 0).then(|| more.saturating_sub(nics).max(1)),
+            nics: (nics > 0)
+                .then(|| more.saturating_sub(nics).max(1))
+                .filter(|_| more <= nics.saturating_mul(NICS_TIMES)),
             throttle: throttle.filter(|percent| *percent > allowed),
         }
     }
@@ -311,8 +321,14 @@ pub struct Watch {
     wanted: u8,
     /// When that was asked for.
     asked: Option<Since>,
-    /// Of late: when, and what had been sent.
+    /// Of late: when, but for the time in which nobody could look, and what had been sent.
     sent: VecDeque<(Duration, u64)>,
+    /// The last look.
+    looked: Option<Duration>,
+    /// How long nobody could look.
+    deaf: Duration,
+    /// How long nothing has moved, though it was looked at.
+    stalled: Duration,
     /// How long something has moved.
     moving: Duration,
     /// Seconds that the guest lived: none of those in which it was throttled.
@@ -340,6 +356,9 @@ impl Watch {
             wanted: 0,
             asked: None,
             sent: VecDeque::new(),
+            looked: None,
+            deaf: Duration::ZERO,
+            stalled: Duration::ZERO,
             moving: Duration::ZERO,
             lived: 0.0,
             round: 0,
@@ -355,15 +374,31 @@ impl Watch {
 
     /// What there is to say of the copy, and to do.
     pub fn look(&mut self, look: &Look) -> (Option<Convergence>, Help) {
-        let since = self.sent.back().map_or(Duration::ZERO, |(at, _)| look.at.saturating_sub(*at));
+        let since = self.looked.replace(look.at).map_or(Duration::ZERO, |at| look.at.saturating_sub(at));
         self.lived += since.as_secs_f64() * (1.0 - f64::from(look.throttle.min(THROTTLE_MAX)) / 100.0);
         // A link that is lost for a while says nothing of the guest.
         let sent = self.sent.back().map_or(0, |(_, sent)| look.sent.saturating_sub(*sent)) as f64;
-        if sent > self.moves().unwrap_or(0.0) * STALLED * since.as_secs_f64() {
+        let is_moving = match self.moves() {
+            Some(moves) => sent > moves * STALLED * since.as_secs_f64(),
+            None => sent > 0.0 && since <= DEAF,
+        };
+        if is_moving {
             self.moving += since;
+            // What was seen before, and what was written meanwhile, says nothing of the copy now.
+            if self.stalled > DEAF {
+                (self.begin, self.least) = (None, None);
+                self.sent.clear();
+            }
+            self.stalled = Duration::ZERO;
+        } else if since > DEAF {
+            // More NICs would not make that shorter.
+            self.deaf += since;
+        } else {
+            self.stalled += since;
         }
-        self.sent.push_back((look.at, look.sent));
-        while self.sent.get(1).is_some_and(|(at, _)| look.at.saturating_sub(*at) >= WINDOW) {
+        let at = look.at.saturating_sub(self.deaf);
+        self.sent.push_back((at, look.sent));
+        while self.sent.get(1).is_some_and(|(before, _)| at.saturating_sub(*before) >= WINDOW) {
             self.sent.pop_front();
         }
         if look.round > self.round {
@@ -455,7 +490,11 @@ impl Watch {
             self.asked = Some(self.now(look));
             return Help::Throttle(self.wanted, pace);
         }
-        if is_sure { Help::GiveUp(pace, Lack::of(writes, moves, look.nics, self.allowed)) } else { Help::None }
+        match self.is_never {
+            true if is_sure => Help::GiveUp(pace, Lack::of(writes, moves, look.nics, self.allowed)),
+            false if lasts(LONG, LONG_ROUNDS) => Help::GiveUp(pace, Lack { nics: None, throttle: None }),
+            _ => Help::None,
+        }
     }
 }
 
@@ -507,7 +546,9 @@ mod tests {
             (100.0, 0, 0, None, Some(70)),
             (100.0, 1, 50, Some(1), Some(70)),
             (100.0, 1, 70, Some(1), None),
-            (2.0, 1, 0, Some(153), None),
+            (80.0, 2, 0, Some(6), Some(80)),
+            (70.0, 2, 0, None, Some(80)),
+            (2.0, 1, 0, None, None),
         ] {
             let lack = Lack::of(writes, moves * MB, nics, allowed);
             assert_eq!(lack, Lack { nics: more, throttle }, "{moves} {nics} {allowed}");
@@ -575,6 +616,66 @@ mod tests {
             let look = Look { at, round, sent, remaining, fits: 50 << 20, throttle: 0, nics: 2 };
             assert_eq!(watch.look(&look).1, Help::None, "{at:?}");
         }
+    }
+
+    #[test]
+    fn an_outage_is_not_in_the_figures_after_it() {
+        let mut watch = Watch::new(99);
+        let mut said = Vec::new();
+        for tenth in 0..300u64 {
+            let at = Duration::from_millis(tenth * 100);
+            // Rounds of a second at 200 MB/s that leave 150 MB each; from 10 s on nothing moves for ten.
+            let moved = if tenth < 100 { tenth } else { tenth.saturating_sub(200) + 100 } as f64 / 10.0;
+            let (round, sent) = (1 + (moved / 0.75) as u64, (200.0 * MB * moved) as u64);
+            let remaining = round * (150.0 * MB) as u64 - sent.min(round * (150.0 * MB) as u64);
+            let look = Look { at, round, sent, remaining, fits: 5 << 20, throttle: 0, nics: 2 };
+            let (convergence, _) = watch.look(&look);
+            if tenth > 220 {
+                said.extend(convergence);
+            }
+        }
+        assert!(!said.is_empty());
+        for convergence in said {
+            let Convergence::Never(pace) = convergence else { continue };
+            assert!((150_000_000..300_000_000).contains(&pace.dirties_bytes_per_s), "{pace}");
+            assert!((150_000_000..300_000_000).contains(&pace.moves_bytes_per_s), "{pace}");
+        }
+    }
+
+    #[test]
+    fn a_pause_of_qemu_is_no_slow_link() {
+        let mut watch = Watch::new(0);
+        let mut look = Look { at: Duration::ZERO, round: 1, sent: 0, remaining: GIB, fits: 0, throttle: 0, nics: 2 };
+        for tenth in 0..100u64 {
+            // Seven seconds after each second at 200 MB/s.
+            look.at = Duration::from_millis(tenth * 100 + tenth / 10 * 7000);
+            look.sent = tenth * 20_000_000;
+            watch.look(&look);
+            let moves = watch.moves().unwrap_or(200.0 * MB);
+            assert!((150.0..=250.0).contains(&(moves / MB)), "{moves}");
+        }
+    }
+
+    #[test]
+    fn a_guest_that_should_converge_and_does_not_is_given_up_late() {
+        let mut watch = Watch::new(0);
+        let given_up = (0..1000u64).find_map(|tenth| {
+            // Rounds of half a second at 50 MB/s, and two seconds after each in which QEMU answers nobody.
+            let (round, part) = (tenth / 5, tenth % 5);
+            let at = Duration::from_millis(tenth * 100 + round * 2000);
+            let sent = round * 25_000_000 + part * 5_000_000;
+            let remaining = (round + 1) * 25_000_000 - sent;
+            match watch.look(&Look { at, round: 1 + round, sent, remaining, fits: 1 << 20, throttle: 0, nics: 2 }) {
+                (_, Help::GiveUp(_, lack)) => Some((tenth / 10, lack)),
+                (convergence, _) => {
+                    assert!(!matches!(convergence, Some(Convergence::Never(_))), "{convergence:?}");
+                    None
+                }
+            }
+        });
+        let (after, lack) = given_up.expect("is given up");
+        assert!((15..30).contains(&after), "{after}");
+        assert_eq!(lack, Lack { nics: None, throttle: None });
     }
 
     /// A guest and its QEMU: rounds, and the throttle as `migration_trigger_throttle` sets it, at the end of every other round

@@ -763,7 +763,7 @@ priority = 10
             ("name = 'a'", 1, 1, &["memory is missing"]),
             ("name = 'Web'\nmemory = '1 GiB'", 1, 8, &["name cannot be \"Web\"", "a-z 0-9"]),
             ("name = '.web'\nmemory = '1 GiB'", 1, 8, &["begin with a letter"]),
-            ("name = 'a'\nmemory = 4096", 2, 10, &["memory is an integer", "memory = \"4096\""]),
+            ("name = 'a'\nmemory = 4096", 2, 10, &["memory is an integer", "\"4096 MiB\""]),
             ("name = 'a'\nmemory = '4096'", 2, 10, &["\"4096 MiB\" or \"4096 GiB\""]),
             ("name = 'a'\nmemory = '15 MiB'", 2, 10, &["16 MiB to 64 TiB"]),
             ("name = 'a'\nmemory = '65 TiB'", 2, 10, &["16 MiB to 64 TiB"]),

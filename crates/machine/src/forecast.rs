@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Transport;
 use crate::claim::claim;
+use crate::convergence::{THROTTLE_MAX, needed};
 use crate::units::decimal;
 
 /// Payload of a link's rate: TCP with timestamps over IPv4 at an MTU of 1500 puts 1448 bytes into 1538 on the wire.
@@ -39,13 +40,15 @@ pub struct Fixed {
     pub switchover: Duration,
     /// QEMU's `downtime-limit`.
     pub downtime_limit: Duration,
+    /// Per cent that the guest may be throttled by.
+    pub allow_throttle: u8,
 }
 
 impl Default for Fixed {
-    /// A QEMU that starts in a second, 50 ms of devices and handover, QEMU's default limit of 300 ms.
+    /// A QEMU that starts in a second, 50 ms of devices and handover, QEMU's default limit of 300 ms, no throttling.
     fn default() -> Self {
         let ms = Duration::from_millis;
-        Self { setup: ms(1000), switchover: ms(50), downtime_limit: ms(300) }
+        Self { setup: ms(1000), switchover: ms(50), downtime_limit: ms(300), allow_throttle: 0 }
     }
 }
 
@@ -122,9 +125,14 @@ pub fn forecast(
         let why = format!("about {} {over} for each page once; more as the guest writes, {less}", time(seconds));
         return Forecast { seconds: Some(seconds), downtime_ms_estimate: None, converges: Converges::Unknown, why };
     };
+    let throttle = needed(dirty, rate).filter(|_| dirty >= rate);
+    let allowed = throttle.filter(|percent| *percent <= fixed.allow_throttle);
+    let dirty = dirty * (1.0 - f64::from(allowed.unwrap_or(0)) / 100.0);
     if dirty >= rate {
         let (dirties, moves) = (decimal(dirty, "B"), decimal(rate, "B"));
-        let figures = format!("converge: dirties {dirties}/s, moves {moves}/s {over}");
+        let throttle = throttle.map(|percent| percent.next_multiple_of(10).min(THROTTLE_MAX));
+        let throttle = throttle.map(|percent| format!("; needs --allow-throttle {percent}")).unwrap_or_default();
+        let figures = format!("converge: dirties {dirties}/s, moves {moves}/s {over}{throttle}");
         let more = match transport {
             _ if transport.compresses() => "more where its memory compresses",
             _ if !transport.uses_all_nics() && rates().count() > 1 => "more over a faster one",
@@ -140,7 +148,8 @@ pub fn forecast(
         excess => volume * ratio.powf((excess.ln() / -ratio.ln()).ceil()),
     };
     let seconds = setup + (volume - ratio * last) / (rate - dirty) + stop;
-    let why = format!("at most about {} {over}; {less}", time(seconds));
+    let throttled = allowed.map(|percent| format!(", the guest throttled by about {percent} %")).unwrap_or_default();
+    let why = format!("at most about {} {over}{throttled}; {less}", time(seconds));
     let downtime_ms = (last / rate + stop) * 1000.0;
     Forecast { seconds: Some(seconds), downtime_ms_estimate: Some(downtime_ms), converges: Converges::Yes, why }
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::definition::check_name;
 use crate::reader::{ParseError, Table, Value, quote, read};
 use crate::transport::Transport;
-use crate::units::{parse_bytes, parse_seconds};
+use crate::units::{exact_time, parse_bytes, parse_seconds};
 
 /// Most hosts.
 pub const HOSTS_MAX: usize = 1024;
@@ -29,6 +29,8 @@ pub const HOSTS_MAX: usize = 1024;
 pub const ADDRESSES_MAX: usize = 16;
 /// How long RAM is kept unless the file says otherwise: an hour.
 const KEEP_SECONDS: u64 = 3600;
+/// And at most: later a guest has written most of its memory anew.
+const KEEP_SECONDS_MAX: u64 = 30 * 86_400;
 
 /// How much RAM of guests that left a host is kept there for their way back, and how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,7 +165,7 @@ impl Hosts {
             let tables = root.get("host").map_or(Vec::new(), |value| value.tables(reader, "[[host]]", HOSTS_MAX));
             let transport = root.get("transport").and_then(|value| value.parsed(reader, 64, str::parse));
             let keep_ram = root.get("keep_ram").and_then(|value| value.parsed(reader, 64, parse_bytes));
-            let keep_time = root.get("keep_time").and_then(|value| value.parsed(reader, 64, parse_seconds));
+            let keep_time = root.get("keep_time").and_then(|value| value.parsed(reader, 64, parse_keep_time));
             root.finish(reader, &[]);
             let (mut hosts, mut names, mut owners) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
             for (number, mut table) in tables.into_iter().enumerate() {
@@ -194,7 +196,7 @@ impl Hosts {
                 }
                 let transport = table.get("transport").and_then(|value| value.parsed(reader, 64, str::parse));
                 let keep_ram = table.get("keep_ram").and_then(|value| value.parsed(reader, 64, parse_bytes));
-                let keep_time = table.get("keep_time").and_then(|value| value.parsed(reader, 64, parse_seconds));
+                let keep_time = table.get("keep_time").and_then(|value| value.parsed(reader, 64, parse_keep_time));
                 table.finish(reader, &[]);
                 hosts.push(Host { name: name.unwrap_or_default(), addresses, transport, keep_ram, keep_time });
             }
@@ -218,6 +220,14 @@ impl Hosts {
         let ram_bytes = host.and_then(|host| host.keep_ram).or(self.keep_ram).filter(|bytes| *bytes > 0)?;
         let time_s = host.and_then(|host| host.keep_time).or(self.keep_time).unwrap_or(KEEP_SECONDS);
         Some(Keeping { ram_bytes, time_s })
+    }
+}
+
+fn parse_keep_time(text: &str) -> Result<u64, String> {
+    match parse_seconds(text)? {
+        seconds @ 1..=KEEP_SECONDS_MAX => Ok(seconds),
+        0 => Err("to keep nothing, write keep_ram = \"0 GiB\"".into()),
+        _ => Err(format!("{} are the most", exact_time(KEEP_SECONDS_MAX))),
     }
 }
 
@@ -272,7 +282,10 @@ mod tests {
         for (text, line, column, parts) in [
             ("transport = 'fast'", 1, 13, &["auto, tcp, compression, multichannel"][..]),
             ("keep_ram = '8G'", 1, 12, &["write \"8 GiB\""]),
-            ("keep_time = '1'", 1, 13, &["1s, 1m or 1h"]),
+            ("keep_ram = 8", 1, 12, &["an integer and must be a string", "\"8 GiB\""]),
+            ("keep_time = '1'", 1, 13, &["\"1m\" or \"1h\""]),
+            ("keep_time = '0s'", 1, 13, &["keep_ram = \"0 GiB\""]),
+            ("keep_time = '31d'", 1, 13, &["30 d are the most"]),
             ("[[hosts]]", 1, 3, &["no key \"hosts\"", "did you mean host?"][..]),
             ("[host]\nname = 'b'", 1, 1, &["[[host]], with two brackets"]),
             ("[[host]]\naddress = ['10.0.0.2']", 1, 1, &["name is missing in this [[host]]"]),

@@ -309,8 +309,15 @@ impl<'a> Value<'a> {
         &self,
         reader: &mut Reader,
         bytes_max: usize,
-        parse: impl FnOnce(&str) -> Result<T, String>,
+        parse: impl Fn(&str) -> Result<T, String>,
     ) -> Option<T> {
+        // A number without its unit lacks more than quotes.
+        if let DeValue::Integer(number) = self.value
+            && let Err(cure) = parse(number.as_str())
+        {
+            self.wrong_type(reader, "string", cure);
+            return None;
+        }
         let text = self.string(reader, bytes_max)?;
         match parse(text) {
             Ok(value) => Some(value),

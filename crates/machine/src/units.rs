@@ -37,7 +37,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
 
 /// Seconds from `"1h"`: a whole number and s, m, h or d. The error says what to write.
 pub(crate) fn parse_seconds(text: &str) -> Result<u64, String> {
-    let example = || "write a whole number and its unit, such as 10m, 1h or 2d".to_owned();
+    let example = || "write a whole number and its unit, such as \"10m\", \"1h\" or \"2d\"".to_owned();
     let text = text.trim();
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = (&text[..digits], text[digits..].trim_start());
@@ -47,7 +47,7 @@ pub(crate) fn parse_seconds(text: &str) -> Result<u64, String> {
         "m" | "min" => 60,
         "h" => 3600,
         "d" => 86_400,
-        "" => return Err(format!("say of what: {number}s, {number}m or {number}h")),
+        "" => return Err(format!("say of what: \"{number}m\" or \"{number}h\"")),
         _ => return Err(example()),
     };
     number.checked_mul(factor).ok_or_else(example)
@@ -80,7 +80,7 @@ pub fn about_bytes(bytes: u64) -> String {
 }
 
 /// `1.9 Gb` or `230 MB`, in powers of 1000 as networks count: three digits, for rates ("/s" is the caller's).
-pub(crate) fn decimal(amount: f64, of: &str) -> String {
+pub fn decimal(amount: f64, of: &str) -> String {
     let (factor, prefix) = match amount {
         a if a >= 999.5e9 => (1e12, "T"),
         a if a >= 999.5e6 => (1e9, "G"),
