@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use skein_hypervisor::ProcessId;
 use skein_machine::Keeping;
 use skein_transfer::pages::{KeptMarks, KeptRam};
 
@@ -14,7 +15,8 @@ use skein_transfer::pages::{KeptMarks, KeptRam};
 #[derive(Default)]
 pub(crate) struct Kept {
     rams: Mutex<Shelf<KeptRam>>,
-    marks: Mutex<Shelf<KeptMarks>>,
+    /// Each with the QEMU that the guest came to: in another it is not that guest.
+    marks: Mutex<Shelf<(KeptMarks, ProcessId)>>,
 }
 
 impl Kept {
@@ -24,9 +26,16 @@ impl Kept {
         self.rams.lock().put(vm, peer, ram, bytes, keeping, Instant::now())
     }
 
-    /// The marks of a guest that came from `peer`, which keeps its RAM so long.
-    pub(crate) fn put_marks(&self, vm: &str, peer: &str, marks: KeptMarks, keeping: Keeping) {
-        self.marks.lock().put(vm, peer, marks, 0, keeping, Instant::now());
+    /// Nothing of the RAM of guests is to be kept any more.
+    pub(crate) fn let_go_of_rams(&self) {
+        self.rams.lock().retain(|_| false);
+    }
+
+    /// The marks of a guest that came from `peer` into this QEMU, if that host keeps its RAM.
+    pub(crate) fn put_marks(&self, vm: &str, peer: &str, marks: KeptMarks, qemu: ProcessId, keeping: Keeping) {
+        if marks.ram_bytes() <= keeping.ram_bytes {
+            self.marks.lock().put(vm, peer, (marks, qemu), 0, keeping, Instant::now());
+        }
     }
 
     /// The RAM of a guest that comes back from `peer`. One that comes from elsewhere needs it no more.
@@ -34,9 +43,10 @@ impl Kept {
         self.rams.lock().take(vm, peer, Instant::now())
     }
 
-    /// The marks of a guest that goes back to `peer`. For one that goes elsewhere they are of no use.
-    pub(crate) fn take_marks(&self, vm: &str, peer: &str) -> Option<KeptMarks> {
-        self.marks.lock().take(vm, peer, Instant::now())
+    /// The marks of a guest that goes back to `peer` from this QEMU. For one that goes elsewhere they are of no use.
+    pub(crate) fn take_marks(&self, vm: &str, peer: &str, qemu: ProcessId) -> Option<KeptMarks> {
+        let (marks, came_to) = self.marks.lock().take(vm, peer, Instant::now())?;
+        (came_to == qemu).then_some(marks)
     }
 
     /// Lets go of what is too old, of the RAM of guests that run here, and of the marks of those that do not.

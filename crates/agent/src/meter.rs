@@ -10,6 +10,8 @@ use skein_transfer::PathSnapshot;
 const PERIOD: Duration = Duration::from_millis(400);
 /// A path that carried less between two readings may have had no more to carry.
 const FULL_BYTES: f64 = 8e6;
+/// What it carries less counts for this part of the difference, at each reading.
+const FADE: f64 = 0.1;
 /// What was read longer ago says nothing about now.
 const STALE: Duration = Duration::from_secs(3);
 
@@ -23,7 +25,10 @@ pub(crate) struct Meter {
     rates: Counts,
     /// Between the last two readings.
     period: Duration,
+    /// Of late, when it was busy.
     most: Counts,
+    /// These rates are in it.
+    is_taken: bool,
 }
 
 fn key(path: &PathSnapshot) -> (String, String) {
@@ -47,6 +52,7 @@ impl Meter {
                 .collect(),
             _ => BTreeMap::new(),
         };
+        self.is_taken = false;
         self.period = before.map(|(since, _)| since).unwrap_or_default();
         self.last = Some((now, counts));
     }
@@ -59,14 +65,17 @@ impl Meter {
     /// Remembers what paths carry while there is more than enough to send, and gives all of it together.
     pub(crate) fn sum_of_full(&mut self) -> u64 {
         let is_full = |rate: u64| rate as f64 / 8.0 * self.period.as_secs_f64() >= FULL_BYTES;
-        for (key, rate) in self.rates.iter().filter(|(_, rate)| is_full(**rate)) {
-            let most = self.most.entry(key.clone()).or_default();
-            *most = (*most).max(*rate);
+        if !std::mem::replace(&mut self.is_taken, true) {
+            for (key, rate) in self.rates.iter().filter(|(_, rate)| is_full(**rate)) {
+                let most = self.most.entry(key.clone()).or_default();
+                // A link, or a host, that has become slower is known to be within some seconds.
+                *most = (*rate).max((*most as f64 + (*rate as f64 - *most as f64) * FADE) as u64);
+            }
         }
         self.rates.values().sum()
     }
 
-    /// The most that a path carried when it was busy; none: it never was.
+    /// The most that a path carried of late when it was busy; none: it never was.
     pub(crate) fn most(&self, path: &PathSnapshot) -> Option<u64> {
         self.most.get(&key(path)).copied()
     }
@@ -75,6 +84,21 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_that_has_become_slower_is_known_to_be() {
+        let mut meter = Meter::default();
+        let begin = Instant::now();
+        let mut sent = 0;
+        for second in 0..30 {
+            meter.count(begin + Duration::from_secs(second), Counts::from([(("nic0".into(), "x".into()), sent)]));
+            meter.sum_of_full();
+            meter.sum_of_full();
+            sent += if second < 5 { 125_000_000 } else { 12_500_000 };
+        }
+        let most: Vec<u64> = meter.most.values().copied().collect();
+        assert!(matches!(most[..], [100_000_000..=200_000_000]), "{most:?}");
+    }
 
     #[test]
     fn rates_are_differences() {

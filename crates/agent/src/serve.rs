@@ -333,6 +333,8 @@ impl Desk {
                 return Ok(Reply::Migration(Box::new(migration)));
             }
             tries += 1;
+            // Who watches learns why.
+            let _ = say(&Reply::Progress(Box::new(migration)));
             info!(vm = name, to, "migration {id} came to nothing; try {tries} of {allowed} follows");
             thread::sleep(RETRY_PAUSE);
         }
@@ -415,7 +417,11 @@ impl Desk {
         let rates: Vec<u64> = rates.into_values().filter(|rate| *rate > 0).collect();
         let settings = definition.map(|definition| definition.migration.clone()).unwrap_or_default();
         let downtime_limit = options.downtime_limit_ms.unwrap_or(settings.downtime_limit_ms);
-        let fixed = Fixed { downtime_limit: Duration::from_millis(downtime_limit), ..Fixed::default() };
+        let fixed = Fixed {
+            downtime_limit: Duration::from_millis(downtime_limit),
+            allow_throttle: options.allow_throttle.unwrap_or(0),
+            ..Fixed::default()
+        };
         let forecast = (!rates.is_empty()).then(|| {
             let dirty = watch.and_then(|time| facts::dirty_bytes_per_s(&vm, time));
             forecast(guest.ram_bytes, dirty, &rates, transport, fixed)
@@ -423,7 +429,7 @@ impl Desk {
         Ok(Check { vm: name.to_owned(), to: to.to_owned(), problems, forecast })
     }
 
-    /// The paths to a host, each as fast as its NIC here, or where that does not tell, as it ever was.
+    /// The paths to a host, each as fast as its NIC here, or where that does not tell, as it was of late.
     fn paths(&self, to: &str, source: &HostFacts) -> Vec<PathFacts> {
         let speed = |nic: &str| source.nics.iter().find(|found| found.name == nic)?.speed_bits_per_s;
         let usable = || {

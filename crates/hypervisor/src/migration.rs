@@ -451,12 +451,21 @@ impl Monitor {
         self.execute("migrate-set-parameters", parameters).map(drop)
     }
 
-    /// Undoes what [`Self::set_switchover`] and [`Self::set_throttle`] set, for the next migration of this QEMU, whoever begins it.
+    /// Undoes what [`Self::set_switchover`] and [`Self::set_throttle`] set, for the next migration of this QEMU, whoever begins it:
+    /// all of that is as QEMU has it when it starts.
     pub fn forget_tuning(&self) -> Result<(), QmpError> {
         let mut parameters = json!({ DOWNTIME_LIMIT: Tuning::default().downtime_limit_ms });
         if self.is_8_2() {
             parameters[AVAIL_SWITCHOVER_BANDWIDTH] = 0.into();
         }
+        // QEMU's own (migration/options.c).
+        let throttle = [
+            ("throttle-trigger-threshold", 50),
+            ("cpu-throttle-initial", 20),
+            ("cpu-throttle-increment", 10),
+            ("max-cpu-throttle", THROTTLE_MAX),
+        ];
+        throttle.iter().for_each(|(name, value)| parameters[*name] = (*value).into());
         self.execute("migrate-set-parameters", parameters)?;
         self.execute(
             "migrate-set-capabilities",

@@ -234,6 +234,7 @@ impl Migrations {
         let (kept, meters) = Default::default();
         let context = Arc::new(Context { dirs, vms, peers, view, keeper, packers, kept, meters, queue: queue.clone() });
         thread::Builder::new().name("from peers".into()).spawn(move || {
+            skein_host::prompt();
             for event in from_peers {
                 if queue.send(Item::Peer(event)).is_err() {
                     return;
@@ -357,6 +358,7 @@ impl Owner {
     }
 
     fn run(mut self, items: Receiver<Item>) {
+        skein_host::prompt();
         self.perform();
         loop {
             let now = self.epoch.elapsed();

@@ -1,13 +1,15 @@
 //! The source's end of one migration: obeys the machine's orders to QEMU, and tells how QEMU is.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use skein_api::{Copy, LogEntry, PageCounts, Pages};
 use skein_handover::{Input, MigrationId, SourceGuest, SourceInput, SourceOrder, SourcePhase, Stage, Summary};
-use skein_hypervisor::{MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RamInfo, RunState, Tuning};
+use skein_hypervisor::{
+    MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RamInfo, RunState, Tuning, Version,
+};
 use skein_machine::Transport;
 use skein_machine::convergence::{Convergence, Help, Look, Watch};
 use skein_machine::units::{about_bytes, exact_time};
@@ -24,12 +26,22 @@ use crate::vms::{Running, Vm, wait_until};
 const LOOK: Duration = Duration::from_millis(100);
 /// A QEMU that does not answer by then is asked again later: there may be orders to obey.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
+/// Links that carry at least this part of what they can are full.
+const FULL: f64 = 0.6;
+/// Of what they carried of late, a look is this part.
+const CARRIED_SHARE: f64 = 0.1;
+/// A throttled guest waits so long for the network.
+const OUTAGE_TIME: Duration = Duration::from_secs(3);
+/// From this QEMU on it may stand still meanwhile.
+const FREEZES: Version = Version { major: 9, minor: 2, micro: 0 };
 /// One that may be deaf is not waited for.
 const DEAF_TIME: Duration = Duration::from_millis(200);
 /// A QEMU that gave up resumes its guest within milliseconds.
 const RESUME_TIME: Duration = Duration::from_secs(2);
 /// A QEMU whose migration is over has let go of it within milliseconds. One that has not by then never will.
 const LET_GO_TIME: Duration = Duration::from_secs(3);
+/// … or waits for the network.
+const FREE_TIME: Duration = Duration::from_millis(300);
 /// A process whose QMP connection ended is gone by then.
 const END_TIME: Duration = Duration::from_secs(1);
 /// An agent that is told to end waits so long for a QEMU that was told to.
@@ -65,6 +77,10 @@ pub(super) struct Worker {
     pages: Option<Arc<Source>>,
     /// `migrate` was said and its end not seen yet.
     migrating: bool,
+    /// QEMU may have parameters of this migration, which are not for the next.
+    tuned: bool,
+    /// What had been read of QEMU's pages at the last look at which that was more than before, and when that was.
+    moved: (u64, Instant),
     /// Since when QEMU has held a migration that is over.
     held_since: Option<Instant>,
     /// The connection whose events are heard.
@@ -87,6 +103,17 @@ pub(super) struct Worker {
     throttled: Option<(u8, Instant)>,
     /// Why it will not converge.
     lacking: Option<String>,
+    /// Why it would not, at some time.
+    lacked: Option<String>,
+    /// It is called off: the reason is known, and what follows from it is none.
+    is_called_off: bool,
+    /// What was last seen of whether it converges.
+    converges: Option<Convergence>,
+    /// Bits a second that the paths carried of late.
+    carried: f64,
+    /// The NICs that carry it, and bits a second that they say they can; none: not all say.
+    nics: BTreeSet<String>,
+    speed: Option<f64>,
     logged: Instant,
 }
 
@@ -110,6 +137,9 @@ impl Worker {
             tap: None,
             pages: None,
             migrating: false,
+            // By the agent before this one.
+            tuned: !matches!(summary.stage, Stage::Source(SourcePhase::Begin | SourcePhase::Prepare)),
+            moved: (0, Instant::now()),
             held_since: None,
             heard: None,
             told: None,
@@ -125,6 +155,12 @@ impl Worker {
             watch,
             throttled: None,
             lacking: None,
+            lacked: None,
+            is_called_off: false,
+            converges: None,
+            carried: 0.0,
+            nics: BTreeSet::new(),
+            speed: None,
             logged: Instant::now(),
         }
     }
@@ -186,6 +222,9 @@ impl Worker {
         if order == SourceOrder::Quit {
             return self.quit();
         }
+        if order == SourceOrder::CancelMigration {
+            self.explain();
+        }
         let Some(running) = self.running() else {
             if order == SourceOrder::CancelMigration {
                 self.give_up();
@@ -202,7 +241,9 @@ impl Worker {
         };
         if let Err(error) = done {
             warn!(id = %self.id, "{order:?}: {error}");
-            self.context.tell(vec![Input::Detail(self.id, format!("QEMU: {error}"))]);
+            if !self.is_called_off {
+                self.context.tell(vec![Input::Detail(self.id, format!("QEMU: {error}"))]);
+            }
             if order == SourceOrder::Migrate {
                 self.context.source(self.id, [SourceInput::MigrationFailed]);
             }
@@ -210,8 +251,20 @@ impl Worker {
         self.look();
     }
 
+    /// It is called off, because it takes too long perhaps: says whether it converged.
+    fn explain(&mut self) {
+        if !std::mem::replace(&mut self.is_called_off, true)
+            && self.lacking.is_none()
+            && let Some(never @ Convergence::Never(_)) = self.converges
+        {
+            let why = self.lacked.clone().unwrap_or_else(|| never.to_string());
+            self.context.tell(vec![Input::Detail(self.id, why)]);
+        }
+    }
+
     fn migrate(&mut self, monitor: &Monitor) -> Result<(), String> {
         let offer = self.offer.clone().ok_or("it was begun by an agent that is gone")?;
+        self.tuned = true;
         self.listen(monitor);
         let vm = self.vm.as_ref().ok_or("it is gone")?;
         self.context.vms.leaves(vm, self.id).map_err(|error| crate::told(&error))?;
@@ -226,7 +279,7 @@ impl Worker {
             key: super::random(),
             ram: vm.process().and_then(|process| ram::find(monitor, process.id().pid)),
             delta_memory: offer.delta_memory.unwrap_or(DELTA_MEMORY) / 100.0,
-            kept: self.context.kept.take_marks(&vm.name, &self.peer),
+            kept: vm.process().and_then(|qemu| self.context.kept.take_marks(&vm.name, &self.peer, qemu.id())),
         });
         self.pages = Some(pages.clone());
         let Context { peers, keeper, .. } = &*self.context;
@@ -251,6 +304,8 @@ impl Worker {
 
     /// From here on QEMU may be deaf, before it has answered: nobody waits for that.
     fn go_on(&mut self, monitor: &Monitor) -> Result<(), String> {
+        // The guest stands still.
+        skein_host::prompt();
         match monitor.with_patience(DEAF_TIME).migrate_continue() {
             Err(QmpError::Timeout { .. }) => Ok(()),
             other => other.map_err(|error| error.to_string()),
@@ -335,6 +390,7 @@ impl Worker {
         };
         let monitor = running.monitor.with_patience(ANSWER_TIME);
         self.listen(&running.monitor);
+        self.heed_outage(&monitor);
         let asked =
             || -> Result<_, QmpError> { Ok((monitor.run_state()?, monitor.migration()?, monitor.run_state()?)) };
         let (before, info, after) = match asked() {
@@ -359,6 +415,10 @@ impl Worker {
         if self.migrating && has_failed {
             return self.failed(&monitor, &info);
         }
+        let is_over = matches!(status, MigrationStatus::None) || has_failed;
+        if self.tuned && !self.migrating && is_over && after == RunState::Running {
+            self.forget_tuning(&monitor);
+        }
         if let Some(guest) = guest(&after, status) {
             self.tell(guest);
         }
@@ -374,6 +434,10 @@ impl Worker {
             return status;
         }
         let since = *self.held_since.get_or_insert_with(Instant::now);
+        // With the other host out of reach its channels may wait for somebody to read what they still write.
+        if since.elapsed() >= FREE_TIME {
+            self.give_up();
+        }
         if since.elapsed() < LET_GO_TIME {
             return MigrationStatus::Cancelling;
         }
@@ -385,22 +449,64 @@ impl Worker {
         MigrationStatus::Cancelled
     }
 
+    /// The guest goes on here: another migration is to find its QEMU as it was.
+    fn forget_tuning(&mut self, monitor: &Monitor) {
+        match monitor.forget_tuning() {
+            Ok(()) => self.tuned = false,
+            // The next look tries again.
+            Err(error) => info!(id = %self.id, "QEMU: {error}"),
+        }
+    }
+
+    /// Calls the migration off if the network is out while the guest is throttled. QEMU would go on with that; from 9.2 on it waits
+    /// in its main loop for the migration's thread, which waits for the network, so that the guest stands still (the timer of its
+    /// migration/cpu-throttle.c).
+    fn heed_outage(&mut self, monitor: &Monitor) {
+        let Some(pages) = self.pages.as_ref().filter(|_| self.migrating && !self.is_called_off) else { return };
+        let counts = pages.counts();
+        let read = counts.guest_bytes().saturating_add(counts.other_bytes);
+        if read != self.moved.0 || counts.pages == 0 {
+            self.moved = (read, Instant::now());
+        }
+        let may_freeze =
+            *monitor.version() >= FREEZES && self.offer.as_ref().is_some_and(|o| o.allow_throttle.is_some());
+        if self.moved.1.elapsed() < OUTAGE_TIME || !may_freeze && self.throttled.is_none() {
+            return;
+        }
+        // Where nothing is on the way, QEMU has nothing to send.
+        let is_out = self.context.paths(&self.peer, |paths, _| {
+            paths.iter().all(|path| !path.status.usable) || paths.iter().any(|path| path.status.inflight_bytes > 0)
+        });
+        if is_out {
+            let seconds = OUTAGE_TIME.as_secs();
+            let why = format!(
+                "nothing got through to {} for {seconds} s, and a throttled guest does not wait for it",
+                self.peer
+            );
+            self.is_called_off = true;
+            self.context.tell(vec![Input::Detail(self.id, why)]);
+            self.context.source(self.id, [SourceInput::MigrationFailed]);
+        }
+    }
+
     /// The migration is over, and the guest here is about to go on.
     fn failed(&mut self, monitor: &Monitor, info: &MigrationInfo) {
         let is_settled = || monitor.run_state().map_or(true, |state| state != RunState::FinishMigrate);
         wait_until(RESUME_TIME, is_settled);
         let Ok(state) = monitor.run_state() else { return };
         self.migrating = false;
-        if let Err(error) = monitor.forget_tuning() {
-            info!(id = %self.id, "QEMU: {error}");
-        }
+        self.forget_tuning(monitor);
+        // It ended with the migration.
+        self.note_throttle(0);
         let guest = if state == RunState::Running { SourceGuest::Running } else { SourceGuest::Stopped };
         self.told = Some(guest);
         let mut inputs = Vec::new();
         if let (Some(vm), Some(why)) = (&self.vm, self.pages.as_ref().and_then(|pages| pages.unplaceable())) {
             vm.set_indirect(why);
         }
-        if let Some(why) = self.lacking.clone().or_else(|| self.tap.as_ref().and_then(Tap::failed)) {
+        if self.is_called_off {
+            info!(id = %self.id, "QEMU has let go of it");
+        } else if let Some(why) = self.lacking.clone().or_else(|| self.tap.as_ref().and_then(Tap::failed)) {
             inputs.push(Input::Detail(self.id, why));
         } else if let Some(mut why) = self.pages.as_ref().and_then(|pages| pages.failed()) {
             if self.vm.as_ref().is_some_and(|vm| vm.indirect().is_some()) {
@@ -434,6 +540,7 @@ impl Worker {
             }
             _ => None,
         };
+        self.converges = converges.or(self.converges);
         let copy = Copy {
             total_bytes: ram.total,
             remaining_bytes: ram.remaining,
@@ -545,14 +652,19 @@ impl Worker {
         if self.lacking.is_some() && !has_deadline {
             return None;
         }
-        let nics = || {
-            self.context.paths(&self.peer, |mut paths, _| {
-                paths.retain(|path| path.status.usable);
-                paths.sort_by(|a, b| a.info.nic.cmp(&b.info.nic));
-                paths.dedup_by(|a, b| a.info.nic == b.info.nic);
-                paths.len() as u32
-            })
-        };
+        let (nics, carried) = self.context.paths(&self.peer, |mut paths, meter| {
+            paths.retain(|path| path.status.usable);
+            let carried: u64 = paths.iter().filter_map(|path| meter.rate(path)).sum();
+            let nics: BTreeSet<String> = paths.into_iter().map(|path| path.info.nic).collect();
+            (nics, carried as f64)
+        });
+        self.carried += (carried - self.carried) * CARRIED_SHARE;
+        if nics != self.nics {
+            self.speed = speed(&nics);
+            self.nics.clone_from(&nics);
+        }
+        // Nobody knows of virtual ones.
+        let is_full = self.speed.is_none_or(|speed| self.carried >= FULL * speed);
         let look = Look {
             at: self.begun.elapsed(),
             round: ram.dirty_sync_count,
@@ -560,13 +672,13 @@ impl Worker {
             remaining: ram.remaining,
             fits,
             throttle,
-            nics: if transport.uses_all_nics() { nics() } else { 0 },
+            nics: if transport.uses_all_nics() && is_full { nics.len() as u32 } else { 0 },
         };
         let (converges, help) = self.watch.look(&look);
         match help {
             Help::None => self.lack(None),
             Help::Throttle(percent, pace) => {
-                self.note(format!("throttles the guest's CPUs to {percent} % less: {pace}"));
+                self.note(format!("throttles the guest's CPUs by {percent} %: {pace}"));
                 if let Err(error) = monitor.set_throttle(percent) {
                     self.note(format!("QEMU does not throttle it: {error}"));
                 }
@@ -577,7 +689,9 @@ impl Worker {
                     return converges;
                 }
                 let is_new = self.lacking.is_none();
-                self.lack(Some(format!("will not converge: {pace}: {lack}")));
+                let short =
+                    if is_full { "" } else { "; the links are not full: this host or the other is short of CPU" };
+                self.lack(Some(format!("will not converge: {pace}: {lack}{short}")));
                 // Who said until when to try wants it tried until then.
                 if is_new && !has_deadline {
                     self.context.source(self.id, [SourceInput::MigrationFailed]);
@@ -594,6 +708,7 @@ impl Worker {
         }
         if let Some(why) = &why {
             self.note(why.clone());
+            self.lacked = Some(why.clone());
         }
         self.context.tell(vec![Input::Detail(self.id, why.clone().unwrap_or_default())]);
         self.lacking = why;
@@ -635,7 +750,9 @@ impl Worker {
 
     /// Keeps the RAM of the guest that is the other host's, for its way back.
     fn keep(&mut self, vm: &str) {
-        let Some(keeping) = self.offer.as_ref().and_then(|offer| offer.keep) else { return };
+        let Some(keeping) = self.offer.as_ref().and_then(|offer| offer.keep) else {
+            return self.context.kept.let_go_of_rams();
+        };
         let Some(ram) = self.pages.take().and_then(|pages| pages.kept(self.id.0)) else { return };
         let host = self.context.peers.host();
         let bytes = about_bytes(ram.bytes());
@@ -658,6 +775,13 @@ fn recall(recent: &mut VecDeque<f64>, value: f64) {
     if recent.len() > RECENT {
         recent.pop_front();
     }
+}
+
+/// Bits a second that these NICs say they can carry together; none: not all say.
+fn speed(names: &BTreeSet<String>) -> Option<f64> {
+    let nics = skein_host::nics().ok()?;
+    let of = |name: &String| nics.iter().find(|nic| nic.name == *name)?.speed_mbit;
+    names.iter().map(|name| of(name).map(|mbit| f64::from(mbit) * 1e6)).sum()
 }
 
 /// What both ends have to agree on.

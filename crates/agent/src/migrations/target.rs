@@ -118,6 +118,8 @@ impl Worker {
         let pages = Target::new(process.and_then(|process| ram::find(&monitor, process.id().pid)), kept);
         self.pages = Some(pages.clone());
         self.context.peers.landings().open(self.id, &self.peer, &path, pages);
+        // QEMU is started: what is left to do here, a guest waits for.
+        skein_host::prompt();
         self.look();
         Ok(())
     }
@@ -215,8 +217,10 @@ impl Worker {
     /// Keeps the marks of the guest that is this host's now, if the other one keeps its RAM.
     fn keep(&mut self) {
         let Some(keeping) = self.offer.as_ref().and_then(|offer| offer.keep) else { return };
-        if let Some(marks) = self.pages.take().and_then(|pages| pages.take_marks(self.id.0)) {
-            self.context.kept.put_marks(&self.name, &self.peer, marks, keeping);
+        let marks = self.pages.take().and_then(|pages| pages.take_marks(self.id.0));
+        let process = self.vm.as_ref().and_then(|vm| vm.process());
+        if let Some((marks, process)) = marks.zip(process) {
+            self.context.kept.put_marks(&self.name, &self.peer, marks, process.id(), keeping);
         }
     }
 

@@ -48,7 +48,9 @@ impl Counts {
     /// Deltas that go, of whose bytes so many are packed.
     pub(crate) fn deltas(&self, deltas: &[DeltaHead], packed: usize) {
         let unchanged = deltas.iter().filter(|delta| delta.changed == 0).count();
-        let bytes: usize = deltas.iter().map(|delta| DELTA_HEAD_BYTES + delta.bytes()).sum();
+        let changed = deltas.iter().filter(|delta| delta.changed != 0);
+        let bytes: usize = changed.map(|delta| DELTA_HEAD_BYTES + delta.bytes()).sum();
+        add(&self.other_bytes, unchanged * DELTA_HEAD_BYTES);
         add(&self.unchanged_pages, unchanged);
         add(&self.delta_pages, deltas.len() - unchanged);
         add(&self.delta_bytes, bytes - packed);

@@ -36,3 +36,10 @@ pub struct KeptMarks {
     pub(super) trip: Trip,
     pub(super) marks: Arc<Ledger>,
 }
+
+impl KeptMarks {
+    /// Bytes of the guest's RAM, which the other host has to keep for them to be of use.
+    pub fn ram_bytes(&self) -> u64 {
+        self.trip.blocks.iter().map(|block| block.bytes).fold(0, u64::saturating_add)
+    }
+}
