@@ -274,16 +274,18 @@ fn a_migration_is_lines_in_a_pipe() {
     agent.run(&["migrate", "web1", "--to", "hostb"]).exits(0).is("migrate");
     agent.run(&["migration", "watch", "web1"]).exits(0).is("migrate");
     let all = ["migrate", "web1", "--to", "hostb", "--priority", "7", "--downtime-limit", "100ms", "--deadline", "10m"];
-    let all = [&all[..], &["--channels", "4", "--retries", "3", "--detach", "--json"]].concat();
+    let all = [&all[..], &["--channels", "4", "--detach", "--json"]].concat();
     let json = agent.run(&all).exits(0);
     let replies: Vec<Reply> = json.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let told: Vec<Reply> =
         whole().into_iter().filter_map(|act| if let Act::Say(reply) = act { Some(reply) } else { None }).collect();
     assert_eq!(replies, told);
+    agent.run(&["migrate", "web1", "--to", "hostb", "--retries", "1", "--detach"]).exits(2);
     let asked = agent.asked();
     let Request::Migrate { options, detach: true, .. } = &asked[2] else { panic!("{asked:?}") };
     assert_eq!((options.priority, options.downtime_limit_ms, options.deadline_s), (Some(7), Some(100), Some(600)));
-    assert_eq!((options.channels, options.retries), (Some(4), 3));
+    assert_eq!((options.channels, options.retries), (Some(4), 0));
+
     assert_eq!(asked[1], Request::MigrationWatch { id: "web1".into() });
 }
 
@@ -338,12 +340,14 @@ fn a_migration_that_is_begun_again_is_followed() {
     let agent = Agent::start(vec![vec![
         progress(at(SourcePhase::Precopy, 2000)),
         progress(at(SourcePhase::Keep, 3000)),
+        progress(over(Outcome::Kept)),
         progress(next(at(SourcePhase::Prepare, 10))),
         last(next(over(Outcome::Moved))),
     ]]);
     agent
         .run(&["migrate", "web1", "--to", "hostb", "--retries", "1"])
         .exits(0)
+        .says("web1: called off: ")
         .says("begun again, as 0000000000000077\n");
 }
 

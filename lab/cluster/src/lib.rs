@@ -373,14 +373,19 @@ impl Cluster {
     /// Moves a VM, and gives the migration when it is over.
     #[track_caller]
     pub fn migrate(&self, vm: &str, from: &str, to: &str) -> Migration {
-        let options = MigrateOptions::default();
+        self.migrate_as(vm, from, to, MigrateOptions::default())
+    }
+
+    #[track_caller]
+    fn migrate_as(&self, vm: &str, from: &str, to: &str, options: MigrateOptions) -> Migration {
         migration(self.wanted(from, &Request::Migrate { vm: vm.into(), to: to.into(), options, detach: false }))
     }
 
-    /// Moves a VM, which has to succeed.
+    /// Moves a VM, which has to succeed, however long it takes on a busy machine.
     #[track_caller]
     pub fn moved(&self, vm: &str, from: &str, to: &str) -> Migration {
-        let migration = self.migrate(vm, from, to);
+        let options = MigrateOptions { deadline_s: Some(PATIENCE.as_secs()), ..MigrateOptions::default() };
+        let migration = self.migrate_as(vm, from, to, options);
         assert_eq!(migration.outcome, Some(Outcome::Moved), "{migration:?}");
         migration
     }

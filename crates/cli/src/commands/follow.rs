@@ -9,7 +9,7 @@ use skein_api::{CallError, Client, Conversation, Copy, Migration, PROGRESS_PERIO
 use skein_bench::units::bps;
 use skein_handover::{MigrationId, Outcome, Role, SourcePhase, Stage, TargetPhase};
 use skein_machine::Convergence;
-use skein_machine::units::about_bytes;
+use skein_machine::units::{about_bytes, decimal};
 
 use super::local::{
     BLOCKED, IN_DOUBT, INTERRUPTED, PATIENCE, check_text, exit_code, other_host, phase, reason, unexpected,
@@ -140,7 +140,11 @@ fn follow_for(client: &Client, request: &Request, json: bool, waits: Waits) -> a
                 {
                     screen.note(&migration, &format!("begun again, as {}", migration.id));
                 }
-                screen.show(&migration)?;
+                if migration.outcome == Some(Outcome::Kept) {
+                    screen.note(&migration, &format!("called off: {}", clean_line(&reason(&migration))));
+                } else {
+                    screen.show(&migration)?;
+                }
                 known = Some(migration);
             }
             Reply::Check(check) => {
@@ -238,8 +242,14 @@ fn left_words(copy: &Copy) -> String {
     format!("round {}, {} of {} left", copy.round, about_bytes(copy.remaining_bytes), about_bytes(copy.total_bytes))
 }
 
-/// `1.88 Gb/s (eth0 940 Mb/s, eth1 943 Mb/s), dirties 168 Mb/s, converges in about 5 s, guest throttled by 45 %`. QEMU's
-/// figures are of the last round or of the last moments: what it has none of yet is left out.
+/// `dirties 21 MB/s`; none: not known, or in the forecast.
+pub fn dirties(copy: &Copy) -> Option<String> {
+    let is_news = copy.dirty_bytes_per_s > 0 && !matches!(copy.converges, Some(Convergence::Never(_)));
+    is_news.then(|| format!("dirties {}/s", decimal(copy.dirty_bytes_per_s as f64, "B")))
+}
+
+/// `1.88 Gb/s (eth0 940 Mb/s, eth1 943 Mb/s), dirties 21 MB/s`. QEMU's figures are of the last round or of the last moments:
+/// what it has none of yet is left out.
 fn rate_words(copy: &Copy, nics: &[(String, f64)], stopped: bool) -> String {
     let nics = nics.iter().map(|(nic, rate)| format!("{nic} {}", bps(*rate))).collect::<Vec<_>>().join(", ");
     let mut words = match (copy.bits_per_s, nics.is_empty()) {
@@ -250,10 +260,7 @@ fn rate_words(copy: &Copy, nics: &[(String, f64)], stopped: bool) -> String {
     };
     // A guest that stands still dirties nothing any more.
     if copy.bits_per_s > 0 && !stopped {
-        // What will not converge says both.
-        let dirties = copy.dirty_bytes_per_s > 0 && !matches!(copy.converges, Some(Convergence::Never(_)));
-        words.extend(dirties.then(|| format!("dirties {}", bps(copy.dirty_bytes_per_s as f64 * 8.0))));
-        words.extend(copy_words(copy));
+        words.extend(dirties(copy));
     }
     words.join(", ")
 }
@@ -310,6 +317,7 @@ fn progress_line(migration: &Migration) -> String {
     if let Some(copy) = migration.copy.as_ref().filter(|_| copies(migration)) {
         let stopped = migration.stage == Some(Stage::Source(SourcePhase::Switchover));
         words.extend([left_words(copy), rate_words(copy, &nics(&migration.paths), stopped)]);
+        words.extend(if stopped { Vec::new() } else { copy_words(copy) });
         words.extend(kinds_words(copy));
         words.retain(|part| !part.is_empty());
     }
@@ -332,6 +340,8 @@ struct Bars {
     head: ProgressBar,
     ram: ProgressBar,
     rate: ProgressBar,
+    /// Whether it converges, once that is known.
+    forecast: Option<ProgressBar>,
     /// Where the bytes go, once there is something to say.
     pages: Option<ProgressBar>,
     paths: Vec<ProgressBar>,
@@ -392,9 +402,11 @@ impl Screen {
 
     /// Takes the bars away.
     fn close(&mut self) {
-        if let Some(bars) = &self.bars {
-            let _ = bars.all.clear();
-        }
+        let Some(bars) = self.bars.take() else { return };
+        // One that is only dropped is drawn once more.
+        let lines = [bars.head, bars.ram, bars.rate].into_iter().chain(bars.forecast).chain(bars.pages);
+        lines.chain(bars.paths).for_each(|line| line.finish_and_clear());
+        let _ = bars.all.clear();
     }
 }
 
@@ -412,9 +424,9 @@ impl Bars {
             all.add(ProgressBar::new(1).with_style(style))
         };
         let head = add("{wide_msg}", "=> ");
-        let ram = add("  RAM   [{bar:40}] {wide_msg}", "=> ");
+        let ram = add("  RAM   [{bar:20}] {wide_msg}", "=> ");
         let rate = add("  rate  {wide_msg}", "=> ");
-        Bars { all, head, ram, rate, pages: None, paths: Vec::new(), fastest: 1 }
+        Bars { all, head, ram, rate, forecast: None, pages: None, paths: Vec::new(), fastest: 1 }
     }
 
     fn show(&mut self, migration: &Migration) {
@@ -431,17 +443,21 @@ impl Bars {
             self.ram.set_position(copy.total_bytes.saturating_sub(copy.remaining_bytes));
             self.ram.set_message(left_words(copy));
             self.rate.set_message(rate_words(copy, &[], !copies(migration)));
+            let line = |template| {
+                let style = ProgressStyle::with_template(template).expect("is a template");
+                self.all.insert_after(&self.rate, ProgressBar::new(1).with_style(style))
+            };
             if let Some(words) = kinds_words(copy) {
-                let pages = self.pages.get_or_insert_with(|| {
-                    let style = ProgressStyle::with_template("  pages {wide_msg}").expect("is a template");
-                    self.all.insert_after(&self.rate, ProgressBar::new(1).with_style(style))
-                });
-                pages.set_message(words);
+                self.pages.get_or_insert_with(|| line("  pages {wide_msg}")).set_message(words);
+            }
+            let words = if copies(migration) { copy_words(copy) } else { Vec::new() };
+            if !words.is_empty() || self.forecast.is_some() {
+                self.forecast.get_or_insert_with(|| line("        {wide_msg}")).set_message(words.join(", "));
             }
         }
         let paths = &migration.paths[..migration.paths.len().min(PATHS_SHOWN)];
         while self.paths.len() < paths.len() {
-            let style = ProgressStyle::with_template("        [{bar:40}] {wide_msg}").expect("is a template");
+            let style = ProgressStyle::with_template("        [{bar:20}] {wide_msg}").expect("is a template");
             self.paths.push(self.all.add(ProgressBar::new(1).with_style(style.progress_chars("# "))));
         }
         while self.paths.len() > paths.len() {
@@ -497,16 +513,15 @@ mod tests {
     fn a_copy_is_in_words() {
         let words = |converges, throttle_percent| {
             let copy = Copy { converges, throttle_percent, ..copy(1_000_000_000, 800_000_000, 50_000_000) };
-            rate_words(&copy, &[], false)
+            (rate_words(&copy, &[], false), copy_words(&copy).join(", "))
         };
-        assert_eq!(words(None, 0), "800 Mb/s, dirties 400 Mb/s");
+        let both = |rate: &str, forecast: &str| (rate.to_owned(), forecast.to_owned());
+        assert_eq!(words(None, 0), both("800 Mb/s, dirties 50 MB/s", ""));
         let soon = Convergence::In { seconds: 12.2 };
-        assert_eq!(words(Some(soon), 0), "800 Mb/s, dirties 400 Mb/s, converges in about 12 s");
+        assert_eq!(words(Some(soon), 0), both("800 Mb/s, dirties 50 MB/s", "converges in about 12 s"));
         let pace = Pace { dirties_bytes_per_s: 310_000_000, moves_bytes_per_s: 230_000_000 };
-        assert_eq!(
-            words(Some(Convergence::Never(pace)), 45),
-            "800 Mb/s, will not converge: dirties 310 MB/s, moves 230 MB/s, guest throttled by 45 %"
-        );
+        let never = "will not converge: dirties 310 MB/s, moves 230 MB/s, guest throttled by 45 %";
+        assert_eq!(words(Some(Convergence::Never(pace)), 45), both("800 Mb/s", never));
     }
 
     /// Plays `script` to a connection, and then keeps silent, or is gone.

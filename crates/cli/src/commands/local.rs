@@ -123,9 +123,9 @@ pub fn phase(stage: Stage) -> (&'static str, &'static str) {
 pub fn why(why: Why) -> &'static str {
     match why {
         Why::Cancelled => "somebody called it off",
-        Why::Deadline => "a phase took longer than it may, or the deadline that was given ran out",
+        Why::Deadline => "its deadline ran out, or a step took longer than it may",
         Why::ContactLost => "the other host could not be reached",
-        Why::MigrationFailed => "the source's QEMU could not copy the guest",
+        Why::MigrationFailed => "it could not be copied",
         Why::TargetRefused => "the target called it off",
         Why::QemuEnded => "QEMU ended",
         Why::CannotRun => "QEMU would not run the guest",

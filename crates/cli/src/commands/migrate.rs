@@ -49,10 +49,11 @@ pub struct Args {
     /// Of several that wait for a place, the highest goes first [default: its definition's]
     #[arg(long, value_name = "N", value_parser = priority())]
     priority: Option<u8>,
-    /// How long the guest may stand still, such as 300ms [default: its definition's]
+    /// How long the guest may stand still, such as 300ms [default: its definition's, or 300ms]
     #[arg(long, value_name = "TIME", value_parser = downtime_limit)]
     downtime_limit: Option<u64>,
-    /// Call it off if the guest is not about to move after so long, such as 10m
+    /// Call it off if the guest is not about to move after so long, such as 10m; until then one that does not converge is
+    /// tried, too
     #[arg(long, value_name = "TIME", value_parser = deadline)]
     deadline: Option<u64>,
     /// multifd channels; 0 is one plain stream [default: its definition's, or as many as fit]
@@ -62,16 +63,16 @@ pub struct Args {
     /// compression (one NIC), multichannel (all NICs, as it is) [default: the host's, see hosts.toml]
     #[arg(long, value_name = "HOW", value_parser = transport())]
     transport: Option<Transport>,
-    /// Slow the guest's CPUs down, by so many per cent at most, if it writes faster than it is moved; without it, the
-    /// migration of such a guest is called off after some rounds, or at --deadline if there is one
-    #[arg(long, value_name = "PERCENT", value_parser = allow_throttle())]
+    /// Slow the guest's CPUs down, by so many per cent at most (1 to 99), if it writes faster than it is moved; without it,
+    /// the migration of such a guest is called off after some rounds, or at --deadline if there is one
+    #[arg(long, value_name = "PERCENT", value_parser = allow_throttle, allow_negative_numbers = true)]
     allow_throttle: Option<u8>,
     /// Memory that this host may use to send only what changed of pages, in per cent of the guest's RAM; 0 for none, more
     /// than the default is of no use [default: 4]
-    #[arg(long, value_name = "PERCENT", value_parser = delta_memory)]
+    #[arg(long, value_name = "PERCENT", value_parser = delta_memory, allow_negative_numbers = true)]
     delta_memory: Option<f64>,
-    /// How often to begin again after a failure that may pass
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = retries())]
+    /// How often to begin again after a failure, while this command watches
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = retries(), conflicts_with = "detach")]
     retries: u32,
     /// Return as soon as it is begun or queued
     #[arg(long)]
@@ -93,13 +94,16 @@ fn retries() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(i64::from(*RETRIES.start())..=i64::from(*RETRIES.end()))
 }
 
-fn allow_throttle() -> clap::builder::RangedI64ValueParser<u8> {
-    clap::value_parser!(u8).range(i64::from(*ALLOW_THROTTLE.start())..=i64::from(*ALLOW_THROTTLE.end()))
+fn allow_throttle(text: &str) -> Result<u8, String> {
+    let percent = text.parse().ok().filter(|percent| ALLOW_THROTTLE.contains(percent));
+    let (least, most) = (ALLOW_THROTTLE.start(), ALLOW_THROTTLE.end());
+    percent.ok_or_else(|| format!("write a whole number of per cent, {least} to {most}, such as 60"))
 }
 
 fn delta_memory(text: &str) -> Result<f64, String> {
     let percent = text.parse().ok().filter(|percent| DELTA_MEMORY.contains(percent));
-    percent.ok_or_else(|| format!("it may be {} to {}", DELTA_MEMORY.start(), DELTA_MEMORY.end()))
+    let (least, most) = (DELTA_MEMORY.start(), DELTA_MEMORY.end());
+    percent.ok_or_else(|| format!("write a number of per cent, {least} to {most}, such as 4"))
 }
 
 fn downtime_limit(text: &str) -> Result<u64, String> {

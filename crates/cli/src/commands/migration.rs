@@ -9,7 +9,7 @@ use skein_bench::units::bps;
 use skein_handover::{Event, Outcome, Report};
 use skein_machine::units::about_bytes;
 
-use super::follow::{copy_words, end_text, follow, role};
+use super::follow::{copy_words, dirties, end_text, follow, role};
 use super::local::{EXIT_CODES, Local, migration_state, other_host, phase, reason, unexpected, why};
 use super::text::{clean_line, count, duration, fields, moment, print, print_json, table};
 
@@ -252,8 +252,8 @@ fn shown(migration: &Migration, events: bool) -> String {
             ),
         ]);
         if migration.outcome.is_none() {
-            let (rate, dirties) = (copy.bits_per_s as f64, copy.dirty_bytes_per_s as f64 * 8.0);
-            rows.push(("rate", format!("{}, dirties {}", bps(rate), bps(dirties))));
+            let rate = bps(copy.bits_per_s as f64);
+            rows.push(("rate", std::iter::once(rate).chain(dirties(copy)).collect::<Vec<_>>().join(", ")));
             rows.push(("forecast", copy_words(copy).join(", ")));
         }
         rows.extend(copy.pages.iter().flat_map(page_rows));
@@ -351,14 +351,13 @@ fn event_line(logged: &LoggedEvent) -> String {
         LogEntry::Note { text } => text.clone(),
         LogEntry::Copied { copy } => {
             let figures = format!(
-                "round {}: {} of {} left, {}, dirties {}",
+                "round {}: {} of {} left, {}",
                 copy.round,
                 about_bytes(copy.remaining_bytes),
                 about_bytes(copy.total_bytes),
-                bps(copy.bits_per_s as f64),
-                bps(copy.dirty_bytes_per_s as f64 * 8.0)
+                bps(copy.bits_per_s as f64)
             );
-            [vec![figures], copy_words(copy)].concat().join(", ")
+            std::iter::once(figures).chain(dirties(copy)).chain(copy_words(copy)).collect::<Vec<_>>().join(", ")
         }
         LogEntry::Downtime { ms } => format!("the guest stood still for {}", duration(*ms)),
         LogEntry::Handover { event } => match event {
