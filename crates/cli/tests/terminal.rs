@@ -248,7 +248,8 @@ fn a_migration_has_bars() {
     terminal.shows("web1  hosta → hostb  preparing the target, 20 ms");
     terminal.shows("copying while it runs, 1.5 s");
     terminal.shows("] round 1, 2.8 GiB of 4 GiB left");
-    terminal.shows("1.88 Gb/s, dirties 168 Mb/s, converges in about 15 s");
+    terminal.shows("1.88 Gb/s, dirties 21 MB/s");
+    terminal.shows("converges in about 15 s");
     terminal.shows("pages 39 % on the wire (20 % zero, 59 % compressed 3.4:1, 22 % as it is)");
     terminal.shows("] eth0 → 10.0.0.2  940 Mb/s");
     terminal.shows("] eth1 → 10.0.1.2  943 Mb/s");
