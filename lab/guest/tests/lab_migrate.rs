@@ -295,7 +295,9 @@ fn a_guest_is_throttled_as_told_and_only_while_it_moves() {
     }
     qmp.migrate_cancel().unwrap();
     let info = qmp.wait_migrated(DEADLINE, |_| {}).unwrap();
-    assert_eq!(info.status, skein_lab_guest::MigrationStatus::Cancelled, "{info:?}");
+    // QEMU 7.2 may find its socket shut before it finds that it did that itself.
+    use skein_lab_guest::MigrationStatus::{Cancelled, Failed};
+    assert!(matches!(info.status, Cancelled | Failed), "{info:?}");
     throttled(None);
 }
 
