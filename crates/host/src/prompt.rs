@@ -1,6 +1,6 @@
 //! Threads for whose work a guest stands still.
 
-use rustix::process::{Pid, setpriority_process};
+use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
 /// Before all that runs as usual, behind what an administrator has put before that.
@@ -11,8 +11,7 @@ const NICE: i32 = -10;
 ///
 /// Linux has niceness for each thread (sched(7)). Without the capability for that (CAP_SYS_NICE) nothing changes.
 pub fn prompt() {
-    let tid: Pid = gettid();
-    let _ = setpriority_process(Some(tid), NICE);
+    let _ = setpriority_process(Some(gettid()), NICE);
 }
 
 #[cfg(test)]

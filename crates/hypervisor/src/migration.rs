@@ -239,13 +239,13 @@ impl Tuning {
 /// Parameters that throttle a guest to exactly so many per cent: see the [module](self).
 fn throttle(percent: u8) -> Map<String, Value> {
     let percent = percent.clamp(1, THROTTLE_MAX);
-    let parameters = [
-        ("throttle-trigger-threshold", THROTTLE_THRESHOLD),
-        ("cpu-throttle-initial", percent),
-        ("cpu-throttle-increment", THROTTLE_MAX),
-        ("max-cpu-throttle", percent),
-    ];
-    parameters.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect()
+    throttle_parameters([THROTTLE_THRESHOLD, percent, THROTTLE_MAX, percent])
+}
+
+/// The threshold, the first throttle, by how much it grows, and the most: all in per cent.
+fn throttle_parameters(values: [u8; 4]) -> Map<String, Value> {
+    let names = ["throttle-trigger-threshold", "cpu-throttle-initial", "cpu-throttle-increment", "max-cpu-throttle"];
+    names.into_iter().zip(values).map(|(name, value)| (name.to_owned(), value.into())).collect()
 }
 
 /// Where a migration stands.
@@ -454,19 +454,13 @@ impl Monitor {
     /// Undoes what [`Self::set_switchover`] and [`Self::set_throttle`] set, for the next migration of this QEMU, whoever begins it:
     /// all of that is as QEMU has it when it starts.
     pub fn forget_tuning(&self) -> Result<(), QmpError> {
-        let mut parameters = json!({ DOWNTIME_LIMIT: Tuning::default().downtime_limit_ms });
-        if self.is_8_2() {
-            parameters[AVAIL_SWITCHOVER_BANDWIDTH] = 0.into();
-        }
         // QEMU's own (migration/options.c).
-        let throttle = [
-            ("throttle-trigger-threshold", 50),
-            ("cpu-throttle-initial", 20),
-            ("cpu-throttle-increment", 10),
-            ("max-cpu-throttle", THROTTLE_MAX),
-        ];
-        throttle.iter().for_each(|(name, value)| parameters[*name] = (*value).into());
-        self.execute("migrate-set-parameters", parameters)?;
+        let mut parameters = throttle_parameters([50, 20, 10, THROTTLE_MAX]);
+        parameters.insert(DOWNTIME_LIMIT.into(), Tuning::default().downtime_limit_ms.into());
+        if self.is_8_2() {
+            parameters.insert(AVAIL_SWITCHOVER_BANDWIDTH.into(), 0.into());
+        }
+        self.execute("migrate-set-parameters", Value::Object(parameters))?;
         self.execute(
             "migrate-set-capabilities",
             json!({ "capabilities": [{ "capability": "auto-converge", "state": false }] }),

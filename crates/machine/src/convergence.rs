@@ -792,7 +792,7 @@ mod tests {
                 _ => None,
             });
             for (is, said) in told {
-                prop_assert!((is - said).abs() < 0.8 * is + 2.0, "{} {}", is, said);
+                prop_assert!((is - said).abs() < 0.5 * is + 1.5, "{} {}", is, said);
             }
         }
 

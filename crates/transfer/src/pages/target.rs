@@ -219,9 +219,9 @@ impl Target {
     /// streams have passed: what is of an older version than that and is not there never comes.
     pub(super) fn is_early(&self, wait: bool, is_early: impl Fn(u32) -> Result<bool, Failed>) -> Result<bool, Failed> {
         let passed = |state: &State| state.passed.values().min().copied().unwrap_or(0);
-        let least = passed(&self.state.lock());
-        if !is_early(least)? || !wait {
-            return is_early(least);
+        let early = is_early(passed(&self.state.lock()))?;
+        if !early || !wait {
+            return Ok(early);
         }
         // Who places looks for somebody who waits after that, and who waits looks again after having said so.
         self.waiting.fetch_add(1, SeqCst);
