@@ -105,6 +105,11 @@ tier_of() {
 [ $# != 0 ] || set -- fmt clippy doc unit "${lab[@]}"
 for name; do tier_of "$name"; done
 
-[ ${#bad[@]} = 0 ] || echo "failed: ${bad[*]} (logs in target/test/)"
+# What was asserted, once more: the logs above may be long.
+for name in "${bad[@]}"; do
+  echo "failed: $name (target/test/$name.log)"
+  { grep -hA 3 'panicked at' "target/test/$name.log" || tail -n 3 "target/test/$name.log"; } |
+    head -n 20 | cut -c 1-600 | sed 's/^/    /'
+done
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

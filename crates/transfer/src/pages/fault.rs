@@ -2,7 +2,7 @@
 //!
 //! `SKEIN_PLANT=NAME` has a target's agent make an error until it is first asked whether its copy is the same, so that
 //! what it is sent again then stays; `SKEIN_PLANT=NAME:always` has it make them for ever. Names are those of `Plant`.
-//! Only pages of every fourth region are spoilt: the others show what an error does to its neighbours. Of a source's agent there
+//! Only pages of every other region are spoilt: the others show what an error does to its neighbours. Of a source's agent there
 //! is `unplaceable` alone.
 //!
 //! `SKEIN_FAULT_POINT=ram-complete` and `SKEIN_FAULT_FILE=PATH`: a source's agent halts once the target's copy is known
@@ -65,7 +65,7 @@ static COMPARED: AtomicBool = AtomicBool::new(false);
 /// Whether this error is to be made with this page; of a batch, its first.
 pub(super) fn is_planted(plant: Plant, page: u32) -> bool {
     let wanted = PLANTED.is_some_and(|(planted, always)| planted == plant && (always || !COMPARED.load(SeqCst)));
-    wanted && page as usize / REGION_PAGES % 4 == 3 && (plant == Plant::LostBatch || page % 16 == 5)
+    wanted && page as usize / REGION_PAGES % 2 == 1 && (plant == Plant::LostBatch || page % 16 == 5)
 }
 
 /// Whether [`Plant::Unplaceable`] is planted.

@@ -539,8 +539,8 @@ impl Blocks {
         {
             return Some((*other, page));
         }
-        // Two regions further, or back.
-        is_planted(Plant::WrongPage, page).then_some((number, page ^ (2 * REGION_PAGES as u32)))
+        // The region before.
+        is_planted(Plant::WrongPage, page).then_some((number, page ^ REGION_PAGES as u32))
     }
 
     /// Has a page be zeros.
@@ -609,16 +609,18 @@ impl Blocks {
 /// How many pages from `page` on, of at most so many and within its region, are all newer in this version than what is
 /// known, or are all not; and which.
 fn run(region: &Region, page: u32, version: u32, most: usize) -> (u32, bool) {
-    let is_newer = |page: &u32| {
-        #[cfg(feature = "fault-points")]
-        if region.version(nth(*page)).is_some() && is_planted(Plant::StaleVersion, *page) {
-            return false;
-        }
-        region.is_newer(nth(*page), version)
-    };
-    let first = is_newer(&page);
+    let first = is_newer(region, page, version);
     let end = page + most.min(REGION_PAGES - nth(page)) as u32;
-    ((page..end).take_while(|page| is_newer(page) == first).count() as u32, first)
+    ((page..end).take_while(|page| is_newer(region, *page, version) == first).count() as u32, first)
+}
+
+/// Whether this version of a page is newer than what is there.
+fn is_newer(region: &Region, page: u32, version: u32) -> bool {
+    #[cfg(feature = "fault-points")]
+    if region.version(nth(page)).is_some() && is_planted(Plant::StaleVersion, page) {
+        return false;
+    }
+    region.is_newer(nth(page), version)
 }
 
 /// What a delta is applied to.
@@ -641,7 +643,7 @@ fn ground(region: &Region, page: u32, version: u32, delta: &DeltaHead) -> Ground
     let nth = nth(page);
     let has_base = region.version(nth) == Some(delta.base) && !region.is_owed(nth);
     match delta {
-        _ if !region.is_newer(nth, version) || delta.is_done(version) => Ground::Old,
+        _ if !is_newer(region, page, version) || delta.is_done(version) => Ground::Old,
         DeltaHead { base: KEPT, .. } => Ground::Kept,
         _ if !has_base => Ground::None,
         DeltaHead { changed: 0, mark, .. } if region.mark(nth) == *mark => Ground::Done,
