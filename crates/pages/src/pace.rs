@@ -5,13 +5,18 @@
 //! mean that the packers keep up with the paths, and if they had time to spare, more effort pays; batches that held up the
 //! paths, or were not packed at all, mean that the paths would have taken more than the packers give, and less effort
 //! pays; in the end, not to wait for packers, or not to trouble them.
+//!
+//! Not to wait is tried, and done if batches go faster so. Where CPU is scarce and the paths are slow they do not: who waits leaves
+//! CPU to packers, and what these spare the paths is worth more than the time.
 
 use std::time::Duration;
 
 use crate::packing::Effort;
 
-/// Batches after which the effort is thought over: 16 MiB.
+/// Batches after which the effort is thought over: 16 MiB …
 const WINDOW: u32 = 64;
+/// … and at the begin, when it is not known at all, sooner.
+const FIRST_WINDOW: u32 = 16;
 /// At most this share of a window held up the paths or went unpacked: the packers keep up.
 const LATE_FEW: f64 = 0.05;
 /// At least this share: they do not.
@@ -20,8 +25,13 @@ const LATE_MANY: f64 = 0.2;
 const LATE_ALL: f64 = 0.95;
 /// The packers' share of the time in which they were at work, up to which three times the effort fits.
 const BUSY_FEW: f64 = 0.3;
-/// After an effort that was too much, the step below is kept for so many windows, and twice as many the next time.
+/// Packers are not waited for if as many batches take at most this share of the time then. What windows take varies by a third with
+/// what is in them.
+const FASTER: f64 = 0.66;
+/// After an effort that was too much, the step below is kept for so many windows, and twice as many the next time …
 const HOLD_WINDOWS: u32 = 8;
+/// … and so long packers are not waited for where that paid: what windows take varies, and one says little.
+const ALONE_WINDOWS: u32 = 2;
 const HOLD_WINDOWS_MAX: u32 = 256;
 
 /// What is done with a batch that may be worth packing.
@@ -52,14 +62,21 @@ pub struct Pace {
     effort: Effort,
     /// Steps below the least effort.
     of_packers: Use,
+    /// Of so many batches.
+    window: u32,
     in_time: u32,
     held_up: u32,
     late: u32,
     /// What packing had taken when the window began.
     busy: Duration,
     since: Duration,
+    /// While it is tried not to wait for packers: what a window took when they were waited for.
+    awaited: Option<Duration>,
+    /// Windows before it is tried again, which did not pay.
+    untried: u32,
     hold: u32,
     hold_next: u32,
+    alone_next: u32,
 }
 
 impl Pace {
@@ -68,13 +85,17 @@ impl Pace {
         Pace {
             effort: Effort::USUAL,
             of_packers: Use::Awaited,
+            window: FIRST_WINDOW,
             in_time: 0,
             held_up: 0,
             late: 0,
             busy: Duration::ZERO,
             since: now,
+            awaited: None,
+            untried: 0,
             hold: 0,
             hold_next: HOLD_WINDOWS,
+            alone_next: ALONE_WINDOWS,
         }
     }
 
@@ -95,21 +116,34 @@ impl Pace {
             Turn::HeldUp => self.held_up += 1,
             Turn::Late => self.late += 1,
         }
-        if self.in_time + self.held_up + self.late < WINDOW {
+        let turns = self.in_time + self.held_up + self.late;
+        if turns < self.window {
             return;
         }
-        let [late, slow] = [self.late, self.late + self.held_up].map(|count| f64::from(count) / f64::from(WINDOW));
-        let elapsed = now.saturating_sub(self.since).as_secs_f64().max(1e-6) * cores.max(1) as f64;
+        self.window = WINDOW;
+        let [late, slow] = [self.late, self.late + self.held_up].map(|count| f64::from(count) / f64::from(turns));
+        let took = now.saturating_sub(self.since);
+        let elapsed = took.as_secs_f64().max(1e-6) * cores.max(1) as f64;
         let share = busy.saturating_sub(self.busy).as_secs_f64() / elapsed;
-        // Below the usual effort, a batch grows by more than the paths gain by having it sooner.
         let is_awaited = self.of_packers == Use::Awaited;
-        if is_awaited && (late >= LATE_MANY || (slow >= LATE_MANY && self.effort > Effort::USUAL)) {
-            if self.effort == Effort::LEAST {
-                self.of_packers = if late >= LATE_ALL { Use::AsItIs } else { Use::WhileItWaits };
+        // Below the usual effort, a batch grows by more than the paths gain by having it sooner.
+        let is_behind = is_awaited && (late >= LATE_MANY || (slow >= LATE_MANY && self.effort > Effort::USUAL));
+        self.untried = self.untried.saturating_sub(1);
+        if let Some(awaited) = self.awaited.take() {
+            if took > awaited.mul_f64(FASTER) {
+                self.of_packers = Use::Awaited;
+                self.untried = twice(&mut self.hold_next);
+            } else {
+                self.hold = twice(&mut self.alone_next);
             }
+        } else if is_behind && self.effort > Effort::LEAST {
             self.effort = self.effort.less();
-            self.hold = self.hold_next;
-            self.hold_next = (self.hold_next * 2).min(HOLD_WINDOWS_MAX);
+            self.hold = twice(&mut self.hold_next);
+        } else if is_behind && late >= LATE_ALL {
+            self.of_packers = Use::AsItIs;
+            self.hold = twice(&mut self.hold_next);
+        } else if is_behind && self.untried == 0 {
+            (self.of_packers, self.awaited) = (Use::WhileItWaits, Some(took));
         } else if self.hold > 0 {
             self.hold -= 1;
             if late >= LATE_ALL && !is_awaited {
@@ -123,6 +157,13 @@ impl Pace {
         }
         (self.in_time, self.held_up, self.late, self.busy, self.since) = (0, 0, 0, busy, now);
     }
+}
+
+/// So many windows, and twice as many the next time.
+fn twice(windows: &mut u32) -> u32 {
+    let now = *windows;
+    *windows = (now * 2).min(HOLD_WINDOWS_MAX);
+    now
 }
 
 #[cfg(test)]
@@ -175,13 +216,26 @@ mod tests {
         assert_eq!(pace.of_packers(), Use::Awaited);
     }
 
-    #[test]
-    fn packers_that_do_not_keep_up_pack_what_waits() {
-        let mut pace = Pace::new(Duration::ZERO);
-        for nth in 0..WINDOW * 10 {
+    /// How much of a migration goes without waiting for packers, of which every second batch is late; a batch takes 2 ms where
+    /// they are waited for, and so long where they are not.
+    fn not_awaited(alone: Duration) -> f64 {
+        let (mut pace, mut now, mut without) = (Pace::new(Duration::ZERO), Duration::ZERO, 0);
+        let batches = WINDOW * 1000;
+        for nth in 0..batches {
+            let is_awaited = pace.of_packers() == Use::Awaited;
+            now += if is_awaited { Duration::from_millis(2) } else { alone };
+            without += u32::from(!is_awaited);
             let turn = if nth % 2 == 0 { Turn::Late } else { Turn::InTime };
-            pace.taken(Duration::from_millis(nth.into()), Duration::ZERO, turn, 2);
+            pace.taken(now, Duration::ZERO, turn, 2);
         }
-        assert_eq!((pace.of_packers(), pace.effort()), (Use::WhileItWaits, Effort::LEAST));
+        assert_eq!(pace.effort(), Effort::LEAST);
+        f64::from(without) / f64::from(batches)
+    }
+
+    #[test]
+    fn packers_that_do_not_keep_up_are_waited_for_where_that_is_faster() {
+        assert!(not_awaited(Duration::from_millis(1)) > 0.9);
+        assert!(not_awaited(Duration::from_millis(2)) < 0.1);
+        assert!(not_awaited(Duration::from_millis(3)) < 0.1);
     }
 }
