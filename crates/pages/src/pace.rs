@@ -70,7 +70,7 @@ pub struct Pace {
     /// What packing had taken when the window began.
     busy: Duration,
     since: Duration,
-    /// While it is tried not to wait for packers: what a window took when they were waited for.
+    /// While it is tried not to wait for packers: what a batch took when they were waited for.
     awaited: Option<Duration>,
     /// Windows before it is tried again, which did not pay.
     untried: u32,
@@ -80,10 +80,10 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Begins with little.
+    /// Begins with the least: whether there is CPU for more shows soon, and a migration's begin has the least of it.
     pub fn new(now: Duration) -> Pace {
         Pace {
-            effort: Effort::USUAL,
+            effort: Effort::LEAST,
             of_packers: Use::Awaited,
             window: FIRST_WINDOW,
             in_time: 0,
@@ -122,8 +122,8 @@ impl Pace {
         }
         self.window = WINDOW;
         let [late, slow] = [self.late, self.late + self.held_up].map(|count| f64::from(count) / f64::from(turns));
-        let took = now.saturating_sub(self.since);
-        let elapsed = took.as_secs_f64().max(1e-6) * cores.max(1) as f64;
+        let took = now.saturating_sub(self.since) / turns;
+        let elapsed = now.saturating_sub(self.since).as_secs_f64().max(1e-6) * cores.max(1) as f64;
         let share = busy.saturating_sub(self.busy).as_secs_f64() / elapsed;
         let is_awaited = self.of_packers == Use::Awaited;
         // Below the usual effort, a batch grows by more than the paths gain by having it sooner.
@@ -192,7 +192,7 @@ mod tests {
         let ms = Duration::from_millis;
         assert_eq!(settle(ms(100), ms(1), 2, Turn::Late), Effort::MOST);
         assert_eq!(settle(ms(1), ms(10), 2, Turn::Late), Effort::LEAST);
-        assert_eq!(settle(ms(1), ms(10), 2, Turn::HeldUp), Effort::USUAL);
+        assert_eq!(settle(ms(1), ms(10), 2, Turn::HeldUp), Effort::LEAST);
         for slow in [Turn::Late, Turn::HeldUp] {
             let between = settle(ms(4), ms(1), 2, slow);
             assert!(between > Effort::LEAST && between < Effort::MOST, "{between}");

@@ -43,8 +43,7 @@ impl Effort {
     /// The most.
     pub const MOST: Effort = Effort(Self::LEVELS.len() as u8);
 
-    /// What to begin with: zstd's level 1. LZ4 takes half its time on memory pages, and leaves a
-    /// fifth more, of text two thirds.
+    /// zstd's level 1. LZ4 takes half its time on memory pages, and leaves a fifth more, of text two thirds.
     pub const USUAL: Effort = Effort(1);
 
     /// One step more.
