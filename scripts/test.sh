@@ -14,6 +14,8 @@ export LC_ALL=C CARGO_TERM_COLOR=never
 cd "$(dirname "$0")/.."
 . scripts/env.sh
 mkdir -p target/test
+# What is built once is not built in increments, which take as much room again.
+[ -z "${CI-}" ] || export CARGO_INCREMENTAL=0
 
 case ${1-} in -*) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 2 ;; esac
 
