@@ -26,8 +26,7 @@ use nix::unistd::{AccessFlags, eaccess};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use skein_hypervisor::facts::{self as qemu, BlockNode, Guest, MemoryDevice, Program};
-use skein_hypervisor::{Config, Monitor};
-use skein_machine::units::MIB;
+use skein_hypervisor::{Config, Monitor, SAMPLE_PAGES};
 use skein_machine::{
     Accel, AccelFacts, Attachment, CpuModel, DiskFormat, FileFacts, FileSystem, GuestDisk, GuestFacts, GuestNic,
     HostFacts, Hugepages, MachineType, NicFacts, Places, Presence, QemuFacts, Version, VmFacts,
@@ -600,32 +599,24 @@ fn backend(value: &str) -> Option<GuestNic> {
 pub(crate) fn dirty_bytes_per_s(vm: &Vm, measure: Duration) -> Option<u64> {
     const MARGIN: Duration = Duration::from_secs(5);
     const POLL: Duration = Duration::from_millis(50);
-    let monitor = vm.running()?.monitor;
+    const ANSWER_TIME: Duration = Duration::from_secs(1);
+    let monitor = vm.running()?.monitor.with_patience(ANSWER_TIME);
     let seconds = measure.as_secs().clamp(1, 60);
     let end = Instant::now() + Duration::from_secs(seconds) + MARGIN;
-    let left = || end.saturating_duration_since(Instant::now());
-    monitor.execute_within("calc-dirty-rate", json!({ "calc-time": seconds }), left()).ok()?;
-    loop {
+    monitor.measure_dirty_rate(seconds, SAMPLE_PAGES).ok()?;
+    while Instant::now() < end {
         thread::sleep(POLL);
-        let answer = monitor.execute_within("query-dirty-rate", Value::Null, left()).ok()?;
-        if let Some(rate) = dirty_rate(&answer) {
+        if let Some(rate) = monitor.dirty_rate().ok()? {
             return Some(rate);
         }
-        if left().is_zero() {
-            return None;
-        }
     }
-}
-
-/// Of an answer to `query-dirty-rate`, once it has been measured. What QEMU calls MB/s are MiB/s (its
-/// migration/dirtyrate.c).
-fn dirty_rate(answer: &Value) -> Option<u64> {
-    (answer["status"] == "measured").then(|| answer["dirty-rate"].as_u64())?.map(|mib| mib.saturating_mul(MIB))
+    None
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use skein_machine::units::MIB;
 
     use super::*;
     use crate::dirs::Dirs;
@@ -839,16 +830,6 @@ mod tests {
                 kilobytes(text, "a");
                 nics(&[option.clone(), text.clone()]);
             }
-        }
-    }
-
-    #[test]
-    fn a_rate_of_dirtying() {
-        let answer = json!({ "status": "measured", "dirty-rate": 12, "calc-time": 1, "mode": "page-sampling" });
-        assert_eq!(dirty_rate(&answer), Some(12 * MIB));
-        for answer in [json!({ "status": "measuring" }), json!({ "status": "measured", "dirty-rate": -1 }), json!(null)]
-        {
-            assert_eq!(dirty_rate(&answer), None, "{answer}");
         }
     }
 

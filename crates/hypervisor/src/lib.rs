@@ -17,7 +17,9 @@ pub mod qemu;
 pub mod qmp;
 mod ram;
 
-pub use migration::{Announcement, Compression, MigrationInfo, MigrationStatus, RamInfo, RunState, Tls, Tuning};
+pub use migration::{
+    Announcement, Compression, MigrationInfo, MigrationStatus, RamInfo, RunState, SAMPLE_PAGES, Tls, Tuning,
+};
 pub use monitor::{Events, Monitor, MonitorEvent};
 pub use process::{Exit, Log, Process, ProcessId, connect_started, spawn_command_detached, spawn_detached};
 pub use qemu::{

@@ -105,6 +105,10 @@ use crate::qmp::{Event, QmpError, Version};
 pub const DOWNTIME_LIMIT_MS_MAX: u64 = 2_000_000;
 /// The most that QEMU throttles a guest by, in per cent.
 pub const THROTTLE_MAX: u8 = 99;
+/// Pages of each GiB that QEMU looks at to tell what a guest writes, unless told otherwise, and at least (`MIN_SAMPLE_PAGE_COUNT` of
+/// its migration/dirtyrate.h).
+pub const SAMPLE_PAGES: u64 = 512;
+const SAMPLE_PAGES_MIN: u64 = 128;
 const AVAIL_SWITCHOVER_BANDWIDTH: &str = "avail-switchover-bandwidth";
 const DOWNTIME_LIMIT: &str = "downtime-limit";
 const MODE: &str = "mode";
@@ -417,6 +421,11 @@ impl MigrationInfo {
     }
 }
 
+/// Of an answer to `query-dirty-rate`. What QEMU calls MB/s are MiB/s (its migration/dirtyrate.c).
+fn dirty_rate(answer: &Value) -> Option<u64> {
+    (answer["status"] == "measured").then(|| answer["dirty-rate"].as_u64())?.map(|mib| mib.saturating_mul(1 << 20))
+}
+
 /// How often progress is asked for. Each question takes QEMU's big lock for some microseconds.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -472,6 +481,18 @@ impl Monitor {
     /// [`Tuning::throttle`] only.
     pub fn set_throttle(&self, percent: u8) -> Result<(), QmpError> {
         self.execute("migrate-set-parameters", Value::Object(throttle(percent))).map(drop)
+    }
+
+    /// Has QEMU measure for so many seconds what the guest writes, by samples: it hashes so many pages of each GiB of RAM (128 at
+    /// least), twice, and the guest does not notice. What comes of it tells [`Self::dirty_rate`]. Refused while it measures.
+    pub fn measure_dirty_rate(&self, seconds: u64, pages_per_gib: u64) -> Result<(), QmpError> {
+        let arguments = json!({ "calc-time": seconds, "sample-pages": pages_per_gib.max(SAMPLE_PAGES_MIN) });
+        self.execute("calc-dirty-rate", arguments).map(drop)
+    }
+
+    /// Bytes a second that the guest dirtied, once that has been measured. A page counts once however often it was written.
+    pub fn dirty_rate(&self) -> Result<Option<u64>, QmpError> {
+        self.execute("query-dirty-rate", Value::Null).map(|answer| dirty_rate(&answer))
     }
 
     fn is_8_2(&self) -> bool {
@@ -597,6 +618,16 @@ impl Monitor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rate_of_dirtying() {
+        let answer = json!({ "status": "measured", "dirty-rate": 12, "calc-time": 1, "mode": "page-sampling" });
+        assert_eq!(dirty_rate(&answer), Some(12 << 20));
+        for answer in [json!({ "status": "measuring" }), json!({ "status": "measured", "dirty-rate": -1 }), json!(null)]
+        {
+            assert_eq!(dirty_rate(&answer), None, "{answer}");
+        }
+    }
 
     #[test]
     fn reads_what_qemu_says() {

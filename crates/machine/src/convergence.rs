@@ -12,12 +12,23 @@
 //! what QEMU measures of either (`dirty-pages-rate`) is `d(t)/t`, which comes near `R` in *any* guest that does not converge, and
 //! says nothing of by how much. A guest that is throttled by `p` lives `1 - p` of the time.
 //!
+//! What it dirties can be sampled, too: a guest that dirtied more within a second than is moved in
+//! one, `d(1 s) > R·1 s`, does not converge, unless so much fits. It is the only figure that tells a guest that writes six times as much as is
+//! moved from one that writes a little more: of both, whatever is sent is soon dirty again. Samples count from the second round on:
+//! how fast pages are moved that are sent again, as changes most of them, does not show in the first.
+//!
 //! # Help
 //!
-//! A guest that writes at most `EASE` of what is moved converges within some rounds, so it has to be throttled by
-//! `1 - EASE·R/w`. That is done as soon as it is known not to converge: first for the least `w` that would do what was seen, then for
+//! A guest that writes at most `EASE` of what is moved converges within some rounds: that is what is said to be enough. One that is
+//! throttled is throttled to `HURRY` of it, if that is allowed: with `λ = w/R` what is left takes `1/(1 - λ)` of the time for which it
+//! would have to stand still, and what it does not do meanwhile, `(1 - λ·R/w)/(1 - λ)` of what it would have, only grows with `λ`.
+//! Near 1 it would be throttled for long, near 0 as good as stopped.
+//!
+//! That is done as soon as it is known not to converge: without a sample first for the least `w` that would do what was seen, then for
 //! more, as far as that was not enough, by half of what is left to the guest at most. (One that is seldom busy hardly notices
 //! being throttled, and one that sweeps over its hot set instead of writing here and there seems to write more than it does.)
+//! With one at once for that, and again if the next one, of the guest as it is throttled then, is more than `EASE`: one that had
+//! less CPU than it wanted slows down by less than it is throttled by.
 //! When all that is allowed
 //! was, and some more rounds (`SURE_ROUNDS`, `SURE`) left no less than those before, it is given up: if its figures say so, too, or
 //! many more rounds (`LONG_ROUNDS`, `LONG`) do.
@@ -35,6 +46,11 @@ use crate::units::decimal;
 pub const THROTTLE_MAX: u8 = 99;
 /// A guest that dirties this part of what is moved converges soon.
 const EASE: f64 = 0.8;
+/// One that is throttled is to dirty this part.
+const HURRY: f64 = 0.5;
+/// More than this part of what is moved, as sampled, is more, whatever the chance in a sample. (Of 512 pages in each GiB those that
+/// changed; a tenth more or less where a fifth did.)
+const SAMPLED_MORE: f64 = 1.25;
 /// Throttling begins with so many per cent at least, and is raised by as many where it was not enough.
 const STEP: u8 = 5;
 /// So long and so many rounds left no less than those before when a guest that will not converge is throttled …
@@ -138,7 +154,7 @@ impl Writes {
 
     /// The same guest, throttled.
     pub fn throttled(&self, percent: u8) -> Writes {
-        let lives = 1.0 - f64::from(percent.min(THROTTLE_MAX)) / 100.0;
+        let lives = lives(percent);
         Writes { rate: self.rate * lives, turns: self.turns * lives }
     }
 
@@ -204,9 +220,24 @@ impl Copying {
     }
 }
 
+/// The part of the time in which a guest lives that is throttled by so many per cent.
+fn lives(percent: u8) -> f64 {
+    1.0 - f64::from(percent.min(THROTTLE_MAX)) / 100.0
+}
+
 /// Per cent by which a guest that writes so fast has to be throttled to converge soon; none: no throttling is enough.
 pub fn needed(rate: f64, moves: f64) -> Option<u8> {
-    let percent = ((1.0 - EASE * moves / rate.max(1.0)) * 100.0).ceil().max(1.0);
+    throttle_to(EASE * moves, rate)
+}
+
+/// Per cent by which a guest that writes so fast is throttled, where so many are allowed; none: that is not enough.
+pub fn throttle(rate: f64, moves: f64, allowed: u8) -> Option<u8> {
+    let hurried = throttle_to(HURRY * moves, rate).unwrap_or(THROTTLE_MAX);
+    needed(rate, moves).filter(|percent| *percent <= allowed).map(|_| hurried.min(allowed))
+}
+
+fn throttle_to(aim: f64, rate: f64) -> Option<u8> {
+    let percent = ((1.0 - aim / rate.max(1.0)) * 100.0).ceil().max(1.0);
     (percent <= f64::from(THROTTLE_MAX)).then_some(percent as u8)
 }
 
@@ -272,6 +303,8 @@ pub struct Look {
     pub fits: u64,
     /// Per cent that the guest is throttled by.
     pub throttle: u8,
+    /// Bytes of different pages that it was seen to write within a second, throttled as it is; none: not known.
+    pub sampled: Option<u64>,
     /// NICs that carry it, if another would carry more; else 0.
     pub nics: u32,
 }
@@ -339,6 +372,8 @@ pub struct Watch {
     round_at: Duration,
     begin: Option<Begin>,
     first: Option<Round>,
+    /// When the first one was over.
+    first_over: Option<Duration>,
     last: Option<Round>,
     /// How the guest writes, throttled as it is, once that is known.
     writes: Option<Writes>,
@@ -365,6 +400,7 @@ impl Watch {
             round_at: Duration::ZERO,
             begin: None,
             first: None,
+            first_over: None,
             last: None,
             writes: None,
             is_never: false,
@@ -375,7 +411,7 @@ impl Watch {
     /// What there is to say of the copy, and to do.
     pub fn look(&mut self, look: &Look) -> (Option<Convergence>, Help) {
         let since = self.looked.replace(look.at).map_or(Duration::ZERO, |at| look.at.saturating_sub(at));
-        self.lived += since.as_secs_f64() * (1.0 - f64::from(look.throttle.min(THROTTLE_MAX)) / 100.0);
+        self.lived += since.as_secs_f64() * lives(look.throttle);
         // A link that is lost for a while says nothing of the guest.
         let sent = self.sent.back().map_or(0, |(_, sent)| look.sent.saturating_sub(*sent)) as f64;
         let is_moving = match self.moves() {
@@ -450,6 +486,7 @@ impl Watch {
         let dirtied = now.total.saturating_sub(begin.total) as f64 / rounds;
         let round = Round { seconds: lived / rounds, dirtied };
         self.first.get_or_insert(round);
+        self.first_over.get_or_insert(look.at);
         (self.last, self.begin) = (Some(round), Some(now));
         // Not what was dirtied: while it may throttle, QEMU from 9.2 on looks for that in the middle of a round, too.
         let left = look.remaining as f64;
@@ -467,6 +504,14 @@ impl Watch {
             .filter(|rate| *rate > 0.0)
     }
 
+    /// What it was seen to write in a second, if by that it does not converge, or as throttled as it is not soon.
+    fn sampled(&self, look: &Look, moves: f64) -> Option<f64> {
+        let more = if self.wanted == 0 { SAMPLED_MORE } else { EASE };
+        let is_told = self.first_over.is_some_and(|over| look.at.saturating_sub(over) >= WINDOW);
+        let sampled = look.sampled.filter(|sampled| is_told && *sampled > look.fits)? as f64;
+        (sampled > more * moves).then_some(sampled)
+    }
+
     fn help(&mut self, look: &Look, writes: Writes, moves: f64) -> Help {
         // QEMU throttles at the end of a later round; one that does not then never will.
         if look.throttle < self.wanted {
@@ -476,17 +521,21 @@ impl Watch {
             }
             (self.wanted, self.allowed) = (look.throttle, look.throttle);
         }
-        let pace =
-            Pace { dirties_bytes_per_s: writes.throttled(look.throttle).rate as u64, moves_bytes_per_s: moves as u64 };
+        let sampled = self.sampled(look, moves);
+        let throttled = sampled.unwrap_or(writes.throttled(look.throttle).rate);
+        let pace = Pace { dirties_bytes_per_s: throttled as u64, moves_bytes_per_s: moves as u64 };
         let lasts = |time, rounds| self.least.is_some_and(|(_, since)| since.lasts(self.now(look), time, rounds));
         let (is_known, is_sure) = (self.is_never && lasts(KNOWN, KNOWN_ROUNDS), lasts(SURE, SURE_ROUNDS));
-        if self.wanted < self.allowed && (is_known || is_sure) {
+        if self.wanted < self.allowed && (sampled.is_some() || is_known || is_sure) {
             // What is sure is tried first.
             let sure = self.last.map_or(0.0, |last| last.dirtied / last.seconds);
-            let rate = if self.wanted == 0 { sure } else { writes.rate };
-            let most = self.wanted + (100 - self.wanted) / 2;
-            let needed = needed(rate, moves).unwrap_or(THROTTLE_MAX).min(most);
-            self.wanted = needed.max(self.wanted.saturating_add(STEP)).min(self.allowed);
+            let seen = if self.wanted == 0 { sure } else { writes.rate };
+            let (rate, most) = match sampled {
+                Some(sampled) => (sampled / lives(look.throttle), THROTTLE_MAX),
+                None => (seen, self.wanted + (100 - self.wanted) / 2),
+            };
+            let hurried = throttle_to(HURRY * moves, rate).unwrap_or(THROTTLE_MAX).min(most);
+            self.wanted = hurried.max(self.wanted.saturating_add(STEP)).min(self.allowed);
             self.asked = Some(self.now(look));
             return Help::Throttle(self.wanted, pace);
         }
@@ -574,8 +623,16 @@ mod tests {
     #[test]
     fn the_downtime_is_short_where_that_costs_next_to_nothing() {
         let mut watch = Watch::new(0);
-        let mut look =
-            Look { at: Duration::ZERO, round: 1, sent: 0, remaining: GIB, fits: 80 << 20, throttle: 0, nics: 1 };
+        let mut look = Look {
+            at: Duration::ZERO,
+            round: 1,
+            sent: 0,
+            remaining: GIB,
+            fits: 80 << 20,
+            throttle: 0,
+            sampled: None,
+            nics: 1,
+        };
         assert_eq!(watch.aim(look.fits), look.fits / 16, "as long as nothing is known");
         for (rate, aims) in [(20.0, look.fits / 16), (190.0, look.fits)] {
             // A first round of 5 s, and some of a second, at 200 MB/s.
@@ -602,7 +659,7 @@ mod tests {
             let round = 1 + tenth / 20;
             // As much again in each round of two seconds.
             let remaining = round * (400.0 * MB) as u64 - sent;
-            let look = Look { at, round, sent, remaining, fits: 50 << 20, throttle: 0, nics: 2 };
+            let look = Look { at, round, sent, remaining, fits: 50 << 20, throttle: 0, sampled: None, nics: 2 };
             said.extend(Some(watch.look(&look).1).filter(|help| *help != Help::None));
         }
         assert!(matches!(said[..], [Help::Throttle(..), Help::GiveUp(..), ..]), "{said:?}");
@@ -617,7 +674,7 @@ mod tests {
             let moved = at.as_secs_f64().min(4.5);
             let (round, sent) = (1 + moved as u64, (200.0 * MB * moved) as u64);
             let remaining = round * (200.0 * MB) as u64 - sent;
-            let look = Look { at, round, sent, remaining, fits: 50 << 20, throttle: 0, nics: 2 };
+            let look = Look { at, round, sent, remaining, fits: 50 << 20, throttle: 0, sampled: None, nics: 2 };
             assert_eq!(watch.look(&look).1, Help::None, "{at:?}");
         }
     }
@@ -632,7 +689,7 @@ mod tests {
             let moved = if tenth < 100 { tenth } else { tenth.saturating_sub(200) + 100 } as f64 / 10.0;
             let (round, sent) = (1 + (moved / 0.75) as u64, (200.0 * MB * moved) as u64);
             let remaining = round * (150.0 * MB) as u64 - sent.min(round * (150.0 * MB) as u64);
-            let look = Look { at, round, sent, remaining, fits: 5 << 20, throttle: 0, nics: 2 };
+            let look = Look { at, round, sent, remaining, fits: 5 << 20, throttle: 0, sampled: None, nics: 2 };
             let (convergence, _) = watch.look(&look);
             if tenth > 220 {
                 said.extend(convergence);
@@ -649,7 +706,16 @@ mod tests {
     #[test]
     fn a_pause_of_qemu_is_no_slow_link() {
         let mut watch = Watch::new(0);
-        let mut look = Look { at: Duration::ZERO, round: 1, sent: 0, remaining: GIB, fits: 0, throttle: 0, nics: 2 };
+        let mut look = Look {
+            at: Duration::ZERO,
+            round: 1,
+            sent: 0,
+            remaining: GIB,
+            fits: 0,
+            throttle: 0,
+            sampled: None,
+            nics: 2,
+        };
         for tenth in 0..100u64 {
             // Seven seconds after each second at 200 MB/s.
             look.at = Duration::from_millis(tenth * 100 + tenth / 10 * 7000);
@@ -669,7 +735,16 @@ mod tests {
             let at = Duration::from_millis(tenth * 100 + round * 2000);
             let sent = round * 25_000_000 + part * 5_000_000;
             let remaining = (round + 1) * 25_000_000 - sent;
-            match watch.look(&Look { at, round: 1 + round, sent, remaining, fits: 1 << 20, throttle: 0, nics: 2 }) {
+            match watch.look(&Look {
+                at,
+                round: 1 + round,
+                sent,
+                remaining,
+                fits: 1 << 20,
+                throttle: 0,
+                sampled: None,
+                nics: 2,
+            }) {
                 (_, Help::GiveUp(_, lack)) => Some((tenth / 10, lack)),
                 (convergence, _) => {
                     assert!(!matches!(convergence, Some(Convergence::Never(_))), "{convergence:?}");
@@ -690,6 +765,8 @@ mod tests {
         writes: Writes,
         moves: f64,
         fits: f64,
+        /// What it dirties in a second is looked at.
+        is_sampled: bool,
     }
 
     /// How its copy ended.
@@ -707,7 +784,7 @@ mod tests {
             const STEP_S: f64 = 0.01;
             let mut watch = Watch::new(allowed);
             let (mut at, mut sent, mut remaining, mut round, mut lived) = (0.0, 0.0, self.ram, 1, 0.0);
-            let (mut throttle, mut wanted, mut synced, mut high) = (0, 0, 0.0, false);
+            let (mut throttle, mut wanted, mut synced, mut high, mut throttled_at) = (0, 0, 0.0, false, 0.0);
             let mut said = Vec::new();
             for step in 0..400_000 {
                 let bytes = (self.moves * STEP_S).min(remaining);
@@ -720,10 +797,15 @@ mod tests {
                     }
                     if at - synced >= 1.0 {
                         (synced, high) = (at, !high);
-                        throttle = if high { throttle } else { wanted };
+                        if !high && throttle != wanted {
+                            (throttle, throttled_at) = (wanted, at);
+                        }
                     }
                 }
                 if step % 10 == 0 {
+                    // A tenth more or less.
+                    let seen = self.writes.throttled(throttle).dirtied(1.0) * (1.0 + 0.1 * at.sin());
+                    let sampled = (self.is_sampled && at - throttled_at >= 1.0).then_some(seen as u64);
                     let look = Look {
                         at: Duration::from_secs_f64(at),
                         round,
@@ -731,6 +813,7 @@ mod tests {
                         remaining: remaining as u64,
                         fits: self.fits as u64,
                         throttle,
+                        sampled,
                         nics: 2,
                     };
                     let (convergence, help) = watch.look(&look);
@@ -756,12 +839,13 @@ mod tests {
     fn guest(ram: u64, hot: f64, moves: f64, writes: f64) -> Guest {
         let ram = ram as f64;
         let rate = writes * moves;
-        Guest { ram, writes: Writes { rate, turns: rate / (ram * hot) }, moves, fits: moves * 0.25 }
+        Guest { ram, writes: Writes { rate, turns: rate / (ram * hot) }, moves, fits: moves * 0.25, is_sampled: false }
     }
 
     fn guests(writes: std::ops::Range<f64>) -> impl Strategy<Value = Guest> {
-        (GIB..16 * GIB, 0.1f64..0.7, 100.0f64..1200.0, writes)
-            .prop_map(|(ram, hot, moves, writes)| guest(ram, hot, moves * MB, writes))
+        (GIB..16 * GIB, 0.1f64..0.7, 100.0f64..1200.0, writes, any::<bool>()).prop_map(
+            |(ram, hot, moves, writes, is_sampled)| Guest { is_sampled, ..guest(ram, hot, moves * MB, writes) },
+        )
     }
 
     /// 60,000 pages a second, over two links of 1 Gb/s.
@@ -773,7 +857,7 @@ mod tests {
         assert!(lack.nics == Some(1) && matches!(lack.throttle, Some(30)), "{lack}");
         assert!((10.0..35.0).contains(&end.seconds), "{}", end.seconds);
         let end = guest.copied(99).unwrap();
-        assert!(end.given_up.is_none() && end.throttle <= 35 && end.seconds < 30.0, "{} {}", end.throttle, end.seconds);
+        assert!(end.given_up.is_none() && end.throttle <= 60 && end.seconds < 25.0, "{} {}", end.throttle, end.seconds);
     }
 
     proptest! {
@@ -800,8 +884,8 @@ mod tests {
         fn a_guest_that_may_be_throttled_is_moved(guest in guests(1.2..3.5)) {
             let end = guest.copied(99).unwrap();
             prop_assert!(end.given_up.is_none());
-            let needed = needed(guest.writes.rate, guest.moves).unwrap();
-            prop_assert!(end.throttle <= needed + 20, "{} of {}", end.throttle, needed);
+            let hurried = throttle(guest.writes.rate, guest.moves, 99).unwrap();
+            prop_assert!(end.throttle <= hurried + 20, "{} of {}", end.throttle, hurried);
         }
 
         #[test]
@@ -825,11 +909,11 @@ mod tests {
         }
 
         #[test]
-        fn no_number_is_too_odd(looks in proptest::collection::vec((0u64..1 << 40, any::<[u64; 4]>(), any::<(u8, u32)>()), 1..40), allowed: u8) {
+        fn no_number_is_too_odd(looks in proptest::collection::vec((0u64..1 << 40, any::<[u64; 4]>(), any::<(u8, u32, Option<u64>)>()), 1..40), allowed: u8) {
             let mut watch = Watch::new(allowed);
-            for (at, [round, sent, remaining, fits], (throttle, nics)) in looks {
+            for (at, [round, sent, remaining, fits], (throttle, nics, sampled)) in looks {
                 let at = Duration::from_millis(at);
-                let (convergence, _) = watch.look(&Look { at, round, sent, remaining, fits, throttle, nics });
+                let (convergence, _) = watch.look(&Look { at, round, sent, remaining, fits, throttle, sampled, nics });
                 if let Some(Convergence::FirstRound { seconds } | Convergence::In { seconds }) = convergence {
                     prop_assert!(seconds.is_finite() && seconds >= 0.0);
                 }

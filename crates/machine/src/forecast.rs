@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Transport;
 use crate::claim::claim;
-use crate::convergence::{THROTTLE_MAX, needed};
+use crate::convergence::{self, THROTTLE_MAX, needed};
 use crate::units::decimal;
 
 /// Payload of a link's rate: TCP with timestamps over IPv4 at an MTU of 1500 puts 1448 bytes into 1538 on the wire.
@@ -126,7 +126,7 @@ pub fn forecast(
         return Forecast { seconds: Some(seconds), downtime_ms_estimate: None, converges: Converges::Unknown, why };
     };
     let throttle = needed(dirty, rate).filter(|_| dirty >= rate);
-    let allowed = throttle.filter(|percent| *percent <= fixed.allow_throttle);
+    let allowed = throttle.and_then(|_| convergence::throttle(dirty, rate, fixed.allow_throttle));
     let dirty = dirty * (1.0 - f64::from(allowed.unwrap_or(0)) / 100.0);
     if dirty >= rate {
         let (dirties, moves) = (decimal(dirty, "B"), decimal(rate, "B"));

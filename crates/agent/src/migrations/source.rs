@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use skein_api::{Copy, LogEntry, PageCounts, Pages};
 use skein_handover::{Input, MigrationId, SourceGuest, SourceInput, SourceOrder, SourcePhase, Stage, Summary};
 use skein_hypervisor::{
-    MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RamInfo, RunState, Tuning, Version,
+    MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RamInfo, RunState, SAMPLE_PAGES, Tuning, Version,
 };
 use skein_machine::Transport;
 use skein_machine::convergence::{Convergence, Help, Look, Watch};
-use skein_machine::units::{about_bytes, exact_time};
+use skein_machine::units::{GIB, about_bytes, exact_time};
 use skein_transfer::pages::{Source, SourceSettings};
 use tracing::{info, warn};
 
@@ -54,6 +54,10 @@ const GAIN_MAX: f64 = 10.0;
 const GAIN_BYTES_MIN: u64 = 1 << 20;
 /// What the handover, and comparing what both ends hold, take of the downtime limit; half of it at most.
 const HANDOVER: Duration = Duration::from_millis(25);
+/// How long QEMU looks at what a guest writes, and how often: it hashes so many pages at most.
+const SAMPLE_TIME: Duration = Duration::from_secs(1);
+const SAMPLE_PERIOD: Duration = Duration::from_secs(2);
+const SAMPLES: u64 = 16 * SAMPLE_PAGES;
 /// Looks of late: a second.
 const RECENT: usize = 10;
 /// A guest that may be throttled always is by so many per cent: no less can be said.
@@ -99,6 +103,7 @@ pub(super) struct Worker {
     spared_last: u64,
     begun: Instant,
     watch: Watch,
+    sampler: Sampler,
     /// The most that the guest was throttled by so far, and since when.
     throttled: Option<(u8, Instant)>,
     /// Why it will not converge.
@@ -115,6 +120,44 @@ pub(super) struct Worker {
     nics: BTreeSet<String>,
     speed: Option<f64>,
     logged: Instant,
+}
+
+/// What the guest writes, by samples of its pages.
+#[derive(Default)]
+struct Sampler {
+    /// When QEMU began to measure last; none: it may at once.
+    since: Option<Instant>,
+    is_measuring: bool,
+    /// What is measured is of the guest as it was throttled before.
+    is_stale: bool,
+    throttle: u8,
+    last: Option<u64>,
+}
+
+impl Sampler {
+    /// What came of the last measure of the guest throttled as it is. Begins another now and then.
+    fn look(&mut self, monitor: &Monitor, ram_bytes: u64, throttle: u8) -> Option<u64> {
+        if self.throttle != throttle {
+            (self.throttle, self.last, self.is_stale) = (throttle, None, self.is_measuring);
+            self.since = self.since.filter(|_| self.is_measuring);
+        }
+        let lasts = |since: Option<Instant>, time| since.is_none_or(|since| since.elapsed() >= time);
+        if self.is_measuring && lasts(self.since, SAMPLE_TIME) {
+            let measured = monitor.dirty_rate();
+            if let Ok(Some(rate)) = measured {
+                self.last = Some(rate).filter(|_| !self.is_stale);
+                self.since = self.since.filter(|_| !self.is_stale);
+            }
+            // One that does not tell is asked to measure again.
+            self.is_measuring = matches!(measured, Ok(None)) && !lasts(self.since, SAMPLE_PERIOD);
+        }
+        if !self.is_measuring && lasts(self.since, SAMPLE_PERIOD) {
+            let pages_per_gib = SAMPLE_PAGES.min(SAMPLES * GIB / ram_bytes.max(1));
+            self.is_measuring = monitor.measure_dirty_rate(SAMPLE_TIME.as_secs(), pages_per_gib).is_ok();
+            (self.since, self.is_stale) = (Some(Instant::now()), false);
+        }
+        self.last
+    }
 }
 
 impl Worker {
@@ -153,6 +196,7 @@ impl Worker {
             spared_last: 0,
             begun: Instant::now(),
             watch,
+            sampler: Sampler::default(),
             throttled: None,
             lacking: None,
             lacked: None,
@@ -672,6 +716,7 @@ impl Worker {
             remaining: ram.remaining,
             fits,
             throttle,
+            sampled: self.sampled(monitor, ram, throttle),
             nics: if transport.uses_all_nics() && is_full { nics.len() as u32 } else { 0 },
         };
         let (converges, help) = self.watch.look(&look);
@@ -699,6 +744,16 @@ impl Worker {
             }
         }
         converges
+    }
+
+    /// Bytes of different pages that the guest was last seen to write within a second. For one that may be throttled only, and from
+    /// the second round on: nobody else asks.
+    fn sampled(&mut self, monitor: &Monitor, ram: &RamInfo, throttle: u8) -> Option<u64> {
+        let may_throttle = self.offer.as_ref().is_some_and(|offer| offer.allow_throttle.is_some());
+        if !may_throttle || ram.dirty_sync_count < 2 {
+            return None;
+        }
+        self.sampler.look(monitor, ram.total, throttle)
     }
 
     /// Says why it will not converge, once; none: it may.
