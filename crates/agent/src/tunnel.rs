@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use skein_identity::Identity;
 use skein_machine::Transport;
-use skein_transfer::pages::{Packers, Source, SourceSettings};
+use skein_transfer::pages::{Misses, Packers, Source, SourceSettings};
 use skein_transfer::{Content, Dialer, DialerSettings, Live, Snapshot, StartError};
 use thiserror::Error;
 use tracing::{info, warn};
@@ -184,6 +184,7 @@ impl Shared {
             ram: None,
             delta_memory: 0.0,
             kept: None,
+            misses: Misses::Nothing,
         });
         let name = Target::Pages(target.to_owned()).to_string();
         let opened = self.session().map(|live| {

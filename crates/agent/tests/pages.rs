@@ -18,7 +18,7 @@ use skein_qemu_stream::main::{Entry, entry};
 use skein_qemu_stream::multifd::Canonical;
 use skein_transfer::Width;
 use skein_transfer::pages::{
-    Compress, Done, FindRam, KeptMarks, KeptRam, Packers, Ram, RamError, Source, SourceSettings, Target,
+    Compress, Done, FindRam, KeptMarks, KeptRam, Misses, Packers, Ram, RamError, Source, SourceSettings, Target,
 };
 
 use self::world::*;
@@ -277,6 +277,17 @@ fn carry_back(
     packs: bool,
     source: Option<&FakeRam>,
     target: Option<&FakeRam>,
+    kept: (Option<KeptMarks>, Option<KeptRam>),
+) -> Outcome {
+    carry_from(recorded, packs, (source, Misses::Nothing), target, kept)
+}
+
+/// The same from a QEMU that may miss what the guest writes.
+fn carry_from(
+    recorded: &Recorded,
+    packs: bool,
+    (source, misses): (Option<&FakeRam>, Misses),
+    target: Option<&FakeRam>,
     (marks, ram): (Option<KeptMarks>, Option<KeptRam>),
 ) -> Outcome {
     let world = World::new();
@@ -294,6 +305,7 @@ fn carry_back(
         ram: source.map(FakeRam::find),
         delta_memory: 0.04,
         kept: marks,
+        misses,
     });
     let (tap_path, landing) = (world.path("tap.sock"), world.path("landing.sock"));
     let target = Target::new(target.map(FakeRam::find), ram);
@@ -445,6 +457,30 @@ fn of_pages_that_are_sent_again_what_changed_goes() {
         assert!(counts.delta_pages > 0 && counts.unchanged_pages > 0 && counts.repaired_pages == 0, "{counts:?}");
         let whole = counts.zero_pages + counts.packed_pages + counts.stored_pages;
         assert_eq!(whole + counts.delta_pages + counts.unchanged_pages, counts.pages, "{counts:?}");
+    }
+}
+
+#[test]
+fn what_qemu_misses_of_what_the_guest_writes_is_sent() {
+    // The RAM is no multiple of 256 KiB.
+    assert_ne!(PAGES % 64, 0);
+    for (channels, misses) in [(0, Misses::AllBlocks), (4, Misses::OddBlocks), (4, Misses::Nothing)] {
+        let recorded = recorded(channels);
+        // Written to, and never sent: some bytes, a page of zeros, and no more than zeros.
+        let mut ram = recorded.ram.clone();
+        ram[3 * PAGE + 7] ^= 1;
+        ram[(PAGES - 1) * PAGE..].fill(9);
+        ram[PAGE..2 * PAGE].fill(0);
+        let missed =
+            (0..PAGES).filter(|page| ram[page * PAGE..][..PAGE] != recorded.ram[page * PAGE..][..PAGE]).count();
+        let (source, target) = (FakeRam::new(ram.clone()), FakeRam::new(vec![0; PAGES * PAGE]));
+        let outcome = carry_from(&recorded, true, (Some(&source), misses), Some(&target), (None, None));
+        assert_eq!(outcome.source.failed(), None);
+        let counts = outcome.source.counts();
+        let (is_like, sent) = if misses == Misses::Nothing { (&recorded.ram, 0) } else { (&ram, missed as u64) };
+        assert!(differing(&target, is_like).is_empty(), "{misses:?}");
+        assert_eq!((counts.missed_pages, counts.repaired_pages), (sent, 0), "{misses:?}");
+        assert_same(&outcome.got, &recorded.rest);
     }
 }
 

@@ -222,7 +222,16 @@ fn equal_pages(source: &Rams, target: &Rams) -> usize {
             target.read_by_file(at, there).unwrap();
             let both = here.chunks(PAGE_BYTES).zip(there.chunks(PAGE_BYTES)).enumerate();
             let wrong = both.filter(|(_, (here, there))| here != there);
-            differ.extend(wrong.map(|(page, _)| (name, at as usize / PAGE_BYTES + page)));
+            differ.extend(wrong.map(|(page, (here, there))| {
+                let bytes = (0..PAGE_BYTES).filter(|byte| here[*byte] != there[*byte]);
+                let bytes: Vec<_> = bytes.map(|byte| (byte, here[byte], there[byte])).collect();
+                format!(
+                    "{name} page {}: {} bytes, {:x?}",
+                    at as usize / PAGE_BYTES + page,
+                    bytes.len(),
+                    &bytes[..bytes.len().min(32)]
+                )
+            }));
             pages += bytes.div_ceil(PAGE_BYTES);
         }
     }
@@ -302,13 +311,14 @@ fn both_rams_are_the_same_before_the_first_device() {
         let figures = pages_of(&done);
         println!(
             "{number:3} {transport} {channels} channels, {}, {}, {killed} packers killed: {pages} pages, {} sent, {} as \
-             deltas, {} unchanged, {} mended, {} ms",
+             deltas, {} unchanged, {} mended, {} missed, {} ms",
             machines[which],
             cut.map_or("no cut".into(), |(nic, cut, moment)| format!("NIC {nic} {cut:?} at {moment}/1000")),
             figures.counts.pages,
             figures.counts.delta_pages,
             figures.counts.unchanged_pages,
             figures.counts.repaired_pages,
+            figures.counts.missed_pages,
             begin.elapsed().as_millis()
         );
         assert_eq!((figures.direct, figures.counts.repaired_pages), (Some(true), 0));
@@ -351,7 +361,12 @@ fn what_was_kept_is_not_sent_again() {
         let (pages, done) = world.compared(VM, (from, to), options, |_| ());
         let counts = pages_of(&done).counts;
         let id = done.id.to_string();
-        println!("{from} to {to}: {pages} pages, {} bytes, {} unchanged", counts.wire_bytes(), counts.unchanged_pages);
+        println!(
+            "{from} to {to}: {pages} pages, {} bytes, {} unchanged, {} missed",
+            counts.wire_bytes(),
+            counts.unchanged_pages,
+            counts.missed_pages
+        );
         assert_eq!(counts.repaired_pages, 0);
         world.cluster.wait(SOON, "its RAM is kept", || notes(from, id.clone(), &format!("{from} keeps ")) == 1);
         assert_eq!(notes(from, id.clone(), &format!("built on what {to} kept")), usize::from(trip > 0));

@@ -304,7 +304,8 @@ fn property<T: for<'de> Deserialize<'de>>(monitor: &Monitor, path: &str, name: &
     ask(monitor, "qom-get", json!({ "path": path, "property": name }))
 }
 
-fn accel(monitor: &Monitor) -> Result<Accel, QmpError> {
+/// What executes the guest's instructions.
+pub fn accel(monitor: &Monitor) -> Result<Accel, QmpError> {
     #[derive(Deserialize)]
     struct Kvm {
         enabled: bool,

@@ -28,6 +28,9 @@ pub struct PageCounts {
     pub packed_delta_bytes: u64,
     /// Pages sent again since the target's copy differed.
     pub repaired_pages: u64,
+    /// Pages that the guest had written to last and that QEMU missed: sent from its RAM. (Without KVM only.)
+    #[serde(default)]
+    pub missed_pages: u64,
     /// Bytes that are no pages: headers, devices' state.
     pub other_bytes: u64,
     /// Of those that went as they are: since there was no CPU to compress them in time.
@@ -80,6 +83,11 @@ impl PageCounts {
     /// Bytes sent again since the target's copy differed.
     pub fn repaired_bytes(&self) -> u64 {
         bytes(self.repaired_pages)
+    }
+
+    /// Bytes of pages that QEMU missed.
+    pub fn missed_bytes(&self) -> u64 {
+        bytes(self.missed_pages)
     }
 
     /// How many bytes one on the wire stands for, of what was compressed; none: nothing was.

@@ -336,6 +336,24 @@ impl Ledger {
         released
     }
 
+    /// Of pages with these contents, those that are not what they were when they were sent last.
+    ///
+    /// # Errors
+    /// There is no such page.
+    pub fn changed<'a>(
+        &self,
+        block: u16,
+        pages: impl IntoIterator<Item = (u32, Option<&'a [u8]>)>,
+    ) -> Result<Vec<u32>, LedgerError> {
+        let mut changed = Vec::new();
+        self.each(block, pages, |region, nth, page, content| {
+            if region.version(nth).is_none() || region.mark(nth) != self.mark(block, page, content) {
+                changed.push(page);
+            }
+        })?;
+        Ok(changed)
+    }
+
     /// With the marks of what the target keeps, made under the same key.
     pub fn with_kept(mut self, marks: Arc<Ledger>) -> Ledger {
         self.kept = Some(Kept { marks, is_doubted: AtomicBool::new(false) });
@@ -584,6 +602,17 @@ mod tests {
         }
         ledger.note(0, 0, [(7, Some(&[2; 4096][..]))]).unwrap();
         assert_eq!(ledger.digest(), Digest(mark(1)));
+    }
+
+    #[test]
+    fn what_is_not_as_it_was_sent_is_told() {
+        let ledger = ledger();
+        let one = [1; 4096];
+        ledger.note(0, 0, [(1, Some(&one[..])), (2, Some(&one[..])), (600, None)]).unwrap();
+        let two = [2; 4096];
+        let now = [(1, Some(&one[..])), (2, Some(&two[..])), (3, None), (600, None)];
+        assert_eq!(ledger.changed(0, now).unwrap(), [2, 3]);
+        assert!(ledger.changed(0, [(1000, None)]).is_err());
     }
 
     /// One content of a page for each number; 0: zeros.

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use skein_api::{Copy, LogEntry, PageCounts, Pages};
 use skein_handover::{Input, MigrationId, SourceGuest, SourceInput, SourceOrder, SourcePhase, Stage, Summary};
+use skein_hypervisor::facts::{Accel, accel};
 use skein_hypervisor::{
     MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RamInfo, RunState, SAMPLE_PAGES, Tuning, Version,
 };
 use skein_machine::Transport;
 use skein_machine::convergence::{Convergence, Help, Look, Watch};
 use skein_machine::units::{GIB, about_bytes, exact_time};
-use skein_transfer::pages::{Source, SourceSettings};
+use skein_transfer::pages::{Misses, Source, SourceSettings};
 use tracing::{info, warn};
 
 use super::{Context, Job, Offer, source_order};
@@ -34,6 +35,8 @@ const CARRIED_SHARE: f64 = 0.1;
 const OUTAGE_TIME: Duration = Duration::from_secs(3);
 /// From this QEMU on it may stand still meanwhile.
 const FREEZES: Version = Version { major: 9, minor: 2, micro: 0 };
+/// From this QEMU on it misses less of what a guest writes without KVM.
+const MISSES_LESS: Version = Version { major: 9, minor: 0, micro: 0 };
 /// One that may be deaf is not waited for.
 const DEAF_TIME: Duration = Duration::from_millis(200);
 /// A QEMU that gave up resumes its guest within milliseconds.
@@ -120,6 +123,15 @@ pub(super) struct Worker {
     nics: BTreeSet<String>,
     speed: Option<f64>,
     logged: Instant,
+}
+
+/// Where a QEMU may miss what its guest writes.
+fn misses(monitor: &Monitor) -> Misses {
+    match accel(monitor) {
+        Ok(Accel::Kvm) => Misses::Nothing,
+        _ if *monitor.version() >= MISSES_LESS => Misses::OddBlocks,
+        _ => Misses::AllBlocks,
+    }
 }
 
 /// What the guest writes, by samples of its pages.
@@ -324,6 +336,7 @@ impl Worker {
             ram: vm.process().and_then(|process| ram::find(monitor, process.id().pid)),
             delta_memory: offer.delta_memory.unwrap_or(DELTA_MEMORY) / 100.0,
             kept: vm.process().and_then(|qemu| self.context.kept.take_marks(&vm.name, &self.peer, qemu.id())),
+            misses: misses(monitor),
         });
         self.pages = Some(pages.clone());
         let Context { peers, keeper, .. } = &*self.context;

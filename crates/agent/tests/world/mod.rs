@@ -15,7 +15,7 @@ use skein_agent::{
 use skein_handover::{Intent, Message, MigrationId};
 use skein_identity::{ClusterCa, Identity, Validity};
 use skein_machine::facts::HostFacts;
-use skein_transfer::pages::{Source, SourceSettings};
+use skein_transfer::pages::{Misses, Source, SourceSettings};
 use skein_transfer::{Dialer, Width};
 
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -167,5 +167,6 @@ pub fn pages() -> Arc<Source> {
         ram: None,
         delta_memory: 0.0,
         kept: None,
+        misses: Misses::Nothing,
     })
 }

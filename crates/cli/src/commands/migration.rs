@@ -320,8 +320,11 @@ fn page_rows(pages: &Pages) -> Vec<(&'static str, String)> {
             rows.push(("else", format!("{} of headers and devices' state", about_bytes(counts.other_bytes))));
         }
     }
-    let again =
-        [(pages.again_bytes, "as the guest wrote to it"), (counts.repaired_bytes(), "as the target's copy differed")];
+    let again = [
+        (pages.again_bytes, "as the guest wrote to it"),
+        (counts.repaired_bytes(), "as the target's copy differed"),
+        (counts.missed_bytes(), "as QEMU had missed it"),
+    ];
     let again = again.iter().filter(|(bytes, _)| *bytes > 0);
     let again: Vec<String> = again.map(|(bytes, why)| format!("{} {why}", about_bytes(*bytes))).collect();
     rows.push(("sent again", again.join(", ")));

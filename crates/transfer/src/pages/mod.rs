@@ -27,7 +27,7 @@ mod target;
 
 pub use kept::{KeptMarks, KeptRam};
 pub use packers::{Compress, Done, Hire, Packers};
-pub use source::{Source, SourceSettings};
+pub use source::{Misses, Source, SourceSettings};
 pub use target::{FindRam, Ram, RamError, Target};
 
 pub(crate) use answers::Answers;

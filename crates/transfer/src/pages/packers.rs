@@ -264,7 +264,7 @@ mod tests {
     use skein_pages::packing::{Packer, Packing, sift};
     use skein_pages::{Form, PAGE_BYTES};
 
-    use super::super::SourceSettings;
+    use super::super::{Misses, SourceSettings};
     use super::*;
     use crate::pool::Pool;
 
@@ -320,6 +320,7 @@ mod tests {
             ram: None,
             delta_memory: 0.0,
             kept: None,
+            misses: Misses::Nothing,
         };
         let batch = Batch::new(Form::Content, vec![7; 2 * PAGE_BYTES].into());
         let sifted = sift(&batch).unwrap();

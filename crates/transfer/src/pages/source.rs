@@ -52,7 +52,30 @@ pub struct SourceSettings {
     pub delta_memory: f64,
     /// The target may have kept the guest's RAM when it came from there.
     pub kept: Option<KeptMarks>,
+    /// Where QEMU may miss what the guest writes.
+    pub misses: Misses,
 }
+
+/// Of which RAM QEMU may lose sight, so that it does not send all that the guest wrote to it: once the guest stands still, it is compared
+/// with what was sent.
+///
+/// TCG has the first write to a page noted only, until it is told that the page is clean again. Where QEMU takes over what was written,
+/// `cpu_physical_memory_sync_dirty_bitmap` (include/exec/ram_addr.h), it does so page by page, while the guest may be about to note
+/// another write (`notdirty_write` and `tlb_set_dirty` of accel/tcg/cputlb.c); whichever comes in between is not noted, nor what follows.
+/// Where a block is a multiple of 256 KiB, it tells it of all at once, the next time, too; before 9.0 not at all ("physmem: Fix
+/// migration dirty bitmap coherency with TCG memory access").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misses {
+    /// Of none: KVM keeps the books.
+    Nothing,
+    /// Of blocks that are no multiple of 256 KiB.
+    OddBlocks,
+    /// Of all.
+    AllBlocks,
+}
+
+/// RAM of which QEMU notes in one word what was written.
+const WORD_BYTES: u64 = 64 * PAGE_BYTES as u64;
 
 /// All streams of a migration, at its source.
 pub struct Source {
@@ -102,9 +125,15 @@ pub(super) struct Direct {
     pub(super) ledger: Ledger,
     numbers: HashMap<String, u16>,
     ram: BTreeMap<u16, Arc<dyn Ram>>,
+    misses: Vec<u16>,
 }
 
 impl Direct {
+    /// The blocks of which QEMU may miss something, and that are at hand.
+    pub(super) fn misses(&self) -> Vec<u16> {
+        self.misses.clone()
+    }
+
     /// The number of a block, if its pages are written directly.
     pub(super) fn number(&self, block: &str) -> Option<u16> {
         self.numbers.get(block).copied()
@@ -343,7 +372,13 @@ impl Source {
             Some(kept) => ledger.with_kept(kept.marks.clone()),
             None => ledger,
         };
-        Ok(Direct { ledger, numbers, ram })
+        let may_miss = |block: &&u16| match self.settings.misses {
+            Misses::Nothing => false,
+            Misses::OddBlocks => blocks.get(usize::from(**block)).is_some_and(|of| of.bytes % WORD_BYTES != 0),
+            Misses::AllBlocks => true,
+        };
+        let misses = ram.keys().filter(may_miss).copied().collect();
+        Ok(Direct { ledger, numbers, ram, misses })
     }
 
     /// The target's next answer.

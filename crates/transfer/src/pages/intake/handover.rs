@@ -27,6 +27,7 @@ impl Intake<'_> {
                 self.place(direct, batch, version)?;
             }
         }
+        self.send_missed(direct, &mut version)?;
         for repair in 0..=REPAIRS_MAX {
             let digest = direct.ledger.digest();
             self.say(&Note::Complete { version: barriers, streams: channels + 1, digest })?;
@@ -53,6 +54,31 @@ impl Intake<'_> {
         Err(Stop::Failed(
             "the target's copy of the guest's RAM differs from the guest's, and could not be mended".into(),
         ))
+    }
+
+    /// Sends what QEMU has missed of what the guest wrote: see [`Misses`](crate::pages::Misses).
+    fn send_missed(&mut self, direct: &Direct, version: &mut u32) -> Result<(), Stop> {
+        let mut is_newer = false;
+        for block in direct.misses() {
+            for first in (0..direct.ledger.pages(block)).step_by(BATCH_PAGES_MAX) {
+                let end = direct.ledger.pages(block).min(first + BATCH_PAGES_MAX as u32);
+                let pages: Vec<u32> = (first..end).collect();
+                let batch = self.reread(direct, block, &pages)?;
+                let contents = pages.iter().enumerate().map(|(nth, page)| (*page, batch.page(nth)));
+                let missed = direct.ledger.changed(block, contents).map_err(|error| error.to_string())?;
+                if missed.is_empty() {
+                    continue;
+                }
+                if !is_newer {
+                    self.barrier(version)?;
+                    is_newer = true;
+                }
+                add(&self.source.counts.missed_pages, missed.len());
+                let batch = self.reread(direct, block, &missed)?;
+                self.place(direct, batch, *version)?;
+            }
+        }
+        Ok(())
     }
 
     /// Sends a region again, as it is in the guest's RAM.
