@@ -599,8 +599,7 @@ fn backend(value: &str) -> Option<GuestNic> {
 pub(crate) fn dirty_bytes_per_s(vm: &Vm, measure: Duration) -> Option<u64> {
     const MARGIN: Duration = Duration::from_secs(5);
     const POLL: Duration = Duration::from_millis(50);
-    const ANSWER_TIME: Duration = Duration::from_secs(1);
-    let monitor = vm.running()?.monitor.with_patience(ANSWER_TIME);
+    let monitor = vm.running()?.monitor.with_patience(MARGIN);
     let seconds = measure.as_secs().clamp(1, 60);
     let end = Instant::now() + Duration::from_secs(seconds) + MARGIN;
     monitor.measure_dirty_rate(seconds, SAMPLE_PAGES).ok()?;

@@ -232,8 +232,12 @@ pub fn needed(rate: f64, moves: f64) -> Option<u8> {
 
 /// Per cent by which a guest that writes so fast is throttled, where so many are allowed; none: that is not enough.
 pub fn throttle(rate: f64, moves: f64, allowed: u8) -> Option<u8> {
-    let hurried = throttle_to(HURRY * moves, rate).unwrap_or(THROTTLE_MAX);
-    needed(rate, moves).filter(|percent| *percent <= allowed).map(|_| hurried.min(allowed))
+    needed(rate, moves).filter(|percent| *percent <= allowed).map(|_| hurried(rate, moves).min(allowed))
+}
+
+/// Per cent by which it is throttled if nothing forbids it.
+fn hurried(rate: f64, moves: f64) -> u8 {
+    throttle_to(HURRY * moves, rate).unwrap_or(THROTTLE_MAX)
 }
 
 fn throttle_to(aim: f64, rate: f64) -> Option<u8> {
@@ -534,8 +538,8 @@ impl Watch {
                 Some(sampled) => (sampled / lives(look.throttle), THROTTLE_MAX),
                 None => (seen, self.wanted + (100 - self.wanted) / 2),
             };
-            let hurried = throttle_to(HURRY * moves, rate).unwrap_or(THROTTLE_MAX).min(most);
-            self.wanted = hurried.max(self.wanted.saturating_add(STEP)).min(self.allowed);
+            let next = hurried(rate, moves).min(most);
+            self.wanted = next.max(self.wanted.saturating_add(STEP)).min(self.allowed);
             self.asked = Some(self.now(look));
             return Help::Throttle(self.wanted, pace);
         }

@@ -130,8 +130,8 @@ pub(super) struct Direct {
 
 impl Direct {
     /// The blocks of which QEMU may miss something, and that are at hand.
-    pub(super) fn misses(&self) -> Vec<u16> {
-        self.misses.clone()
+    pub(super) fn misses(&self) -> &[u16] {
+        &self.misses
     }
 
     /// The number of a block, if its pages are written directly.

@@ -22,10 +22,7 @@ impl Intake<'_> {
             self.barrier(&mut version)?;
         }
         for (region, pages) in held {
-            for pages in pages.chunks(BATCH_PAGES_MAX) {
-                let batch = self.reread(direct, region.block, pages)?;
-                self.place(direct, batch, version)?;
-            }
+            self.send_from_ram(direct, region.block, &pages, version)?;
         }
         self.send_missed(direct, &mut version)?;
         for repair in 0..=REPAIRS_MAX {
@@ -59,7 +56,7 @@ impl Intake<'_> {
     /// Sends what QEMU has missed of what the guest wrote: see [`Misses`](crate::pages::Misses).
     fn send_missed(&mut self, direct: &Direct, version: &mut u32) -> Result<(), Stop> {
         let mut is_newer = false;
-        for block in direct.misses() {
+        for &block in direct.misses() {
             for first in (0..direct.ledger.pages(block)).step_by(BATCH_PAGES_MAX) {
                 let end = direct.ledger.pages(block).min(first + BATCH_PAGES_MAX as u32);
                 let pages: Vec<u32> = (first..end).collect();
@@ -74,9 +71,17 @@ impl Intake<'_> {
                     is_newer = true;
                 }
                 add(&self.source.counts.missed_pages, missed.len());
-                let batch = self.reread(direct, block, &missed)?;
-                self.place(direct, batch, *version)?;
+                self.send_from_ram(direct, block, &missed, *version)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Sends pages as they are in the guest's RAM, or what changed of them.
+    fn send_from_ram(&mut self, direct: &Direct, block: u16, pages: &[u32], version: u32) -> Result<(), Stop> {
+        for pages in pages.chunks(BATCH_PAGES_MAX) {
+            let batch = self.reread(direct, block, pages)?;
+            self.place(direct, batch, version)?;
         }
         Ok(())
     }
