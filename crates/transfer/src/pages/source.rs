@@ -56,14 +56,14 @@ pub struct SourceSettings {
     pub misses: Misses,
 }
 
-/// Of which RAM QEMU may lose sight, so that it does not send all that the guest wrote to it: once the guest stands still, it is compared
-/// with what was sent.
+/// Of which RAM QEMU may lose sight, so that it does not send all that the guest wrote to it: once the guest stands still, it is
+/// compared with what was sent.
 ///
-/// TCG has the first write to a page noted only, until it is told that the page is clean again. Where QEMU takes over what was written,
-/// `cpu_physical_memory_sync_dirty_bitmap` (include/exec/ram_addr.h), it does so page by page, while the guest may be about to note
-/// another write (`notdirty_write` and `tlb_set_dirty` of accel/tcg/cputlb.c); whichever comes in between is not noted, nor what follows.
-/// Where a block is a multiple of 256 KiB, it tells it of all at once, the next time, too; before 9.0 not at all ("physmem: Fix
-/// migration dirty bitmap coherency with TCG memory access").
+/// TCG notes that a page was written once, and not again until it is told that the page is clean. Where QEMU takes over what was
+/// written, `cpu_physical_memory_sync_dirty_bitmap` (include/exec/ram_addr.h), it tells so page by page, while the guest goes on: a
+/// page of which that was noted before, and which comes to be in the TLB only after, stays there as noted (`tlb_set_page_full` of
+/// accel/tcg/cputlb.c, after `cpu_physical_memory_is_clean`). Where a block is a multiple of 256 KiB, TCG is told of all at once, and
+/// again the next time, too, before 9.0 not at all ("physmem: Fix migration dirty bitmap coherency with TCG memory access").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misses {
     /// Of none: KVM keeps the books.
