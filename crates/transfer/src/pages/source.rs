@@ -129,9 +129,9 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    /// The blocks of which QEMU may miss something, and that are at hand.
-    pub(super) fn misses(&self) -> &[u16] {
-        &self.misses
+    /// The blocks of which QEMU may miss something, and their RAM.
+    pub(super) fn misses(&self) -> impl Iterator<Item = (u16, &dyn Ram)> {
+        self.misses.iter().filter_map(|block| Some((*block, self.ram(*block)?)))
     }
 
     /// The number of a block, if its pages are written directly.

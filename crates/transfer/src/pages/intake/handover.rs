@@ -1,16 +1,26 @@
 //! The end of all pages: the target's copy is compared, and mended.
 
-use skein_pages::ledger::{REGION_PAGES, RegionId};
+use std::num::NonZero;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::{self, available_parallelism};
+
+use skein_pages::ledger::{Ledger, REGION_PAGES, RegionId};
 use skein_pages::record::{self, Note};
-use skein_pages::{BATCH_PAGES_MAX, Batch, Form, PAGE_BYTES, Place};
+use skein_pages::{BATCH_PAGES_MAX, Batch, Form, PAGE_BYTES, Place, is_zero};
 use tracing::warn;
 
 use super::{Intake, Stop};
 use crate::pages::counts::add;
 use crate::pages::source::{Direct, regions};
+use crate::pages::target::Ram;
 
 /// How often pages that differ are sent again.
 const REPAIRS_MAX: u32 = 3;
+/// Pages that are read and compared at once: 256 KiB stay in a core's cache.
+const COMPARED_PAGES: u32 = 64;
+/// More threads wait for memory.
+const COMPARERS_MAX: usize = 8;
 
 impl Intake<'_> {
     /// All pages were sent. Returns once the target is known to hold them.
@@ -56,23 +66,17 @@ impl Intake<'_> {
     /// Sends what QEMU has missed of what the guest wrote: see [`Misses`](crate::pages::Misses).
     fn send_missed(&mut self, direct: &Direct, version: &mut u32) -> Result<(), Stop> {
         let mut is_newer = false;
-        for &block in direct.misses() {
-            for first in (0..direct.ledger.pages(block)).step_by(BATCH_PAGES_MAX) {
-                let end = direct.ledger.pages(block).min(first + BATCH_PAGES_MAX as u32);
-                let pages: Vec<u32> = (first..end).collect();
-                let batch = self.reread(direct, block, &pages)?;
-                let contents = pages.iter().enumerate().map(|(nth, page)| (*page, batch.page(nth)));
-                let missed = direct.ledger.changed(block, contents).map_err(|error| error.to_string())?;
-                if missed.is_empty() {
-                    continue;
-                }
-                if !is_newer {
-                    self.barrier(version)?;
-                    is_newer = true;
-                }
-                add(&self.source.counts.missed_pages, missed.len());
-                self.send_from_ram(direct, block, &missed, *version)?;
+        for (block, ram) in direct.misses() {
+            let missed = missed(&direct.ledger, block, ram)?;
+            if missed.is_empty() {
+                continue;
             }
+            if !is_newer {
+                self.barrier(version)?;
+                is_newer = true;
+            }
+            add(&self.source.counts.missed_pages, missed.len());
+            self.send_from_ram(direct, block, &missed, *version)?;
         }
         Ok(())
     }
@@ -121,4 +125,38 @@ impl Intake<'_> {
         let place = Place::new(block, pages.iter().copied());
         Ok(Batch::new(Form::Direct(place), content.freeze()))
     }
+}
+
+/// The pages of a block that do not hold what was sent last. The guest stands still for this, so that all cores are free for it.
+fn missed(ledger: &Ledger, block: u16, ram: &dyn Ram) -> Result<Vec<u32>, String> {
+    let pages = ledger.pages(block);
+    let next = AtomicU32::new(0);
+    let compare = || -> Result<Vec<u32>, String> {
+        let mut content = vec![0; COMPARED_PAGES as usize * PAGE_BYTES];
+        let mut missed = Vec::new();
+        loop {
+            let first = next.fetch_add(COMPARED_PAGES, Relaxed);
+            let count = pages.saturating_sub(first).min(COMPARED_PAGES);
+            if count == 0 {
+                return Ok(missed);
+            }
+            let content = &mut content[..count as usize * PAGE_BYTES];
+            let read = ram.read(u64::from(first) * PAGE_BYTES as u64, content);
+            read.map_err(|error| format!("the guest's RAM cannot be read: {error}"))?;
+            let contents = content.chunks_exact(PAGE_BYTES).map(|page| (!is_zero(page)).then_some(page));
+            missed.extend(ledger.changed(block, (first..).zip(contents)).map_err(|error| error.to_string())?);
+        }
+    };
+    let cores = available_parallelism().map_or(1, NonZero::get).min(COMPARERS_MAX);
+    thread::scope(|scope| {
+        // The more, the faster; one is enough.
+        let others: Vec<_> =
+            (1..cores).map_while(|_| thread::Builder::new().spawn_scoped(scope, compare).ok()).collect();
+        let mut all = compare()?;
+        for other in others {
+            all.extend(other.join().map_err(|_| "a thread that compared the guest's RAM has panicked")??);
+        }
+        all.sort_unstable();
+        Ok(all)
+    })
 }
