@@ -561,15 +561,21 @@ impl Worker {
         if let (Some(vm), Some(why)) = (&self.vm, self.pages.as_ref().and_then(|pages| pages.unplaceable())) {
             vm.set_indirect(why);
         }
-        if self.is_called_off {
+        let own = self.lacking.clone().or_else(|| self.tap.as_ref().and_then(Tap::failed));
+        // The target may have been the first to say that it is over, and knows less of why.
+        let misplaced = self.pages.as_ref().and_then(|pages| pages.failed()).map(|why| {
+            let is_indirect = self.vm.as_ref().is_some_and(|vm| vm.indirect().is_some());
+            let next = if is_indirect {
+                "; without direct placement it can be moved, and is when it is tried again"
+            } else {
+                ""
+            };
+            why + next
+        });
+        if let Some(why) = own.filter(|_| !self.is_called_off).or(misplaced) {
+            inputs.push(Input::Detail(self.id, why));
+        } else if self.is_called_off {
             info!(id = %self.id, "QEMU has let go of it");
-        } else if let Some(why) = self.lacking.clone().or_else(|| self.tap.as_ref().and_then(Tap::failed)) {
-            inputs.push(Input::Detail(self.id, why));
-        } else if let Some(mut why) = self.pages.as_ref().and_then(|pages| pages.failed()) {
-            if self.vm.as_ref().is_some_and(|vm| vm.indirect().is_some()) {
-                why += "; without direct placement it can be moved, and is when it is tried again";
-            }
-            inputs.push(Input::Detail(self.id, why));
         } else if let Some(error) = &info.error {
             inputs.push(Input::Detail(self.id, format!("QEMU: {error}")));
         }
