@@ -48,6 +48,9 @@ pub const THROTTLE_MAX: u8 = 99;
 const EASE: f64 = 0.8;
 /// One that is throttled is to dirty this part.
 const HURRY: f64 = 0.5;
+/// A guest that writes this part of what it wrote, throttled by so many per cent, is not throttled.
+const NUMB: f64 = 0.5;
+const NUMB_PERCENT: u8 = 98;
 /// More than this part of what is moved, as sampled, is more, whatever the chance in a sample. (Of 512 pages in each GiB those that
 /// changed; a tenth more or less where a fifth did.)
 const SAMPLED_MORE: f64 = 1.25;
@@ -235,6 +238,11 @@ pub fn throttle(rate: f64, moves: f64, allowed: u8) -> Option<u8> {
     needed(rate, moves).filter(|percent| *percent <= allowed).map(|_| hurried(rate, moves).min(allowed))
 }
 
+/// Per cent to allow for a guest that writes so fast, to the next ten; none: no throttling is enough.
+pub fn advised(rate: f64, moves: f64) -> Option<u8> {
+    needed(rate, moves).map(|_| hurried(rate, moves).next_multiple_of(10).min(THROTTLE_MAX))
+}
+
 /// Per cent by which it is throttled if nothing forbids it.
 fn hurried(rate: f64, moves: f64) -> u8 {
     throttle_to(HURRY * moves, rate).unwrap_or(THROTTLE_MAX)
@@ -261,21 +269,24 @@ pub enum Help {
 pub struct Lack {
     /// NICs like those that carry it, more of them; none: that would not help, or be too many.
     pub nics: Option<u32>,
-    /// Per cent to allow, to the next ten; none: no throttling is enough.
+    /// Per cent to allow; none: no throttling is enough, or it has no effect.
     pub throttle: Option<u8>,
+    /// Per cent by which it is throttled and writes as before.
+    pub numb: Option<u8>,
 }
 
 impl Lack {
-    /// For a guest that writes so fast and may be throttled, over `nics` that move so much; 0: another would not carry it.
-    fn of(writes: Writes, moves: f64, nics: u32, allowed: u8) -> Lack {
-        let times = writes.throttled(allowed).rate / (EASE * moves);
+    /// For a guest that writes `rate` where it is not throttled, which it may be, over `nics` that move so much; 0: another would
+    /// not carry it.
+    fn of(rate: f64, moves: f64, nics: u32, allowed: u8) -> Lack {
+        let times = rate * lives(allowed) / (EASE * moves);
         let more = (times * f64::from(nics)).ceil() as u32;
-        let throttle = needed(writes.rate, moves).map(|percent| percent.next_multiple_of(10).min(THROTTLE_MAX));
         Lack {
             nics: (nics > 0)
                 .then(|| more.saturating_sub(nics).max(1))
                 .filter(|_| more <= nics.saturating_mul(NICS_TIMES)),
-            throttle: throttle.filter(|percent| *percent > allowed),
+            throttle: advised(rate, moves).filter(|percent| *percent > allowed),
+            numb: None,
         }
     }
 }
@@ -288,6 +299,14 @@ impl fmt::Display for Lack {
             (Some(nics), Some(throttle)) => write!(f, "needs {nics}, or {throttle}"),
             (Some(one), None) | (None, Some(one)) => write!(f, "needs {one}"),
             (None, None) => f.write_str("neither another NIC nor more throttling would be enough"),
+        }?;
+        match self.numb {
+            Some(percent) => write!(
+                f,
+                "; its QEMU says that it throttles it by {percent} %, and does not: one that has ended throttling once may not be \
+                 able to any more until it is started anew"
+            ),
+            None => Ok(()),
         }
     }
 }
@@ -381,6 +400,8 @@ pub struct Watch {
     last: Option<Round>,
     /// How the guest writes, throttled as it is, once that is known.
     writes: Option<Writes>,
+    /// What was sampled last while it was not throttled.
+    free: Option<u64>,
     /// It does not converge, as it is.
     is_never: bool,
     /// The least that was left when a round of late began.
@@ -407,6 +428,7 @@ impl Watch {
             first_over: None,
             last: None,
             writes: None,
+            free: None,
             is_never: false,
             least: None,
         }
@@ -443,6 +465,9 @@ impl Watch {
         }
         if look.round > self.round {
             self.began(look);
+        }
+        if look.throttle == 0 {
+            self.free = look.sampled.or(self.free);
         }
         let Some(moves) = self.moves() else { return (None, Help::None) };
         let unthrottled = self.first.zip(self.last).map(|(first, last)| Writes::seen(first, last));
@@ -516,6 +541,13 @@ impl Watch {
         (sampled > more * moves).then_some(sampled)
     }
 
+    /// Per cent by which it is throttled, if that has no effect: QEMU's `cpu_throttle_thread` (migration/cpu-throttle.c) returns without
+    /// resetting `throttle_thread_scheduled` when throttling ended just before, and is not scheduled for that virtual CPU any more.
+    fn numb(&self, look: &Look) -> Option<u8> {
+        let (free, now) = self.free.zip(look.sampled)?;
+        (look.throttle >= NUMB_PERCENT && now as f64 > NUMB * free as f64).then_some(look.throttle)
+    }
+
     fn help(&mut self, look: &Look, writes: Writes, moves: f64) -> Help {
         // QEMU throttles at the end of a later round; one that does not then never will.
         if look.throttle < self.wanted {
@@ -543,12 +575,15 @@ impl Watch {
             self.asked = Some(self.now(look));
             return Help::Throttle(self.wanted, pace);
         }
+        // Rounds that are short show no more than there is to write to: samples may show more.
+        let rate = sampled.map_or(writes.rate, |sampled| sampled / lives(look.throttle));
+        let lack = || Lack { numb: self.numb(look), ..Lack::of(rate, moves, look.nics, self.allowed) };
         match self.is_never {
-            true if is_sure => Help::GiveUp(pace, Lack::of(writes, moves, look.nics, self.allowed)),
+            true if is_sure => Help::GiveUp(pace, lack()),
             // One that writes no more than what should do is held up by something else.
             false if lasts(LONG, LONG_ROUNDS) => match writes.throttled(look.throttle).rate > EASE * moves {
-                true => Help::GiveUp(pace, Lack::of(writes, moves, look.nics, self.allowed)),
-                false => Help::GiveUp(pace, Lack { nics: None, throttle: None }),
+                true => Help::GiveUp(pace, lack()),
+                false => Help::GiveUp(pace, Lack { nics: None, throttle: None, numb: self.numb(look) }),
             },
             _ => Help::None,
         }
@@ -590,25 +625,29 @@ mod tests {
             (None, Some(99), "needs --allow-throttle 99"),
             (None, None, "neither another NIC nor more throttling would be enough"),
         ] {
-            assert_eq!(Lack { nics, throttle }.to_string(), words);
+            assert_eq!(Lack { nics, throttle, numb: None }.to_string(), words);
         }
+        let numb = Lack { nics: Some(1), throttle: None, numb: Some(99) }.to_string();
+        assert!(
+            numb.starts_with("needs 1 more NIC; its QEMU says that it throttles it by 99 %, and does not"),
+            "{numb}"
+        );
     }
 
     #[test]
     fn what_is_lacking_is_what_would_be_enough() {
-        let writes = Writes { rate: 245.0 * MB, turns: 0.0 };
         for (moves, nics, allowed, more, throttle) in [
-            (230.0, 2, 0, Some(1), Some(30)),
-            (100.0, 2, 0, Some(5), Some(70)),
-            (100.0, 0, 0, None, Some(70)),
-            (100.0, 1, 50, Some(1), Some(70)),
-            (100.0, 1, 70, Some(1), None),
-            (80.0, 2, 0, Some(6), Some(80)),
-            (70.0, 2, 0, None, Some(80)),
+            (230.0, 2, 0, Some(1), Some(60)),
+            (100.0, 2, 0, Some(5), Some(80)),
+            (100.0, 0, 0, None, Some(80)),
+            (100.0, 1, 50, Some(1), Some(80)),
+            (100.0, 1, 80, Some(1), None),
+            (80.0, 2, 0, Some(6), Some(90)),
+            (70.0, 2, 0, None, Some(90)),
             (2.0, 1, 0, None, None),
         ] {
-            let lack = Lack::of(writes, moves * MB, nics, allowed);
-            assert_eq!(lack, Lack { nics: more, throttle }, "{moves} {nics} {allowed}");
+            let lack = Lack::of(245.0 * MB, moves * MB, nics, allowed);
+            assert_eq!(lack, Lack { nics: more, throttle, numb: None }, "{moves} {nics} {allowed}");
         }
         assert_eq!((needed(100.0, 200.0), needed(100.0, 100.0), needed(1e9, 1.0)), (Some(1), Some(20), None));
     }
@@ -758,7 +797,7 @@ mod tests {
         });
         let (after, lack) = given_up.expect("is given up");
         assert!((15..30).contains(&after), "{after}");
-        assert_eq!(lack, Lack { nics: None, throttle: None });
+        assert_eq!(lack, Lack { nics: None, throttle: None, numb: None });
     }
 
     /// A guest and its QEMU: rounds, and the throttle as `migration_trigger_throttle` sets it, at the end of every other round
@@ -771,6 +810,8 @@ mod tests {
         fits: f64,
         /// What it dirties in a second is looked at.
         is_sampled: bool,
+        /// Its QEMU says that it throttles it, and does not.
+        is_numb: bool,
     }
 
     /// How its copy ended.
@@ -793,7 +834,8 @@ mod tests {
             for step in 0..400_000 {
                 let bytes = (self.moves * STEP_S).min(remaining);
                 (at, sent, remaining) = (at + STEP_S, sent + bytes, remaining - bytes);
-                lived += STEP_S * (1.0 - f64::from(throttle) / 100.0);
+                let slowed = if self.is_numb { 0 } else { throttle };
+                lived += STEP_S * lives(slowed);
                 if remaining <= 0.0 {
                     (remaining, round, lived) = (self.writes.dirtied(lived), round + 1, 0.0);
                     if remaining <= self.fits {
@@ -808,7 +850,7 @@ mod tests {
                 }
                 if step % 10 == 0 {
                     // A tenth more or less.
-                    let seen = self.writes.throttled(throttle).dirtied(1.0) * (1.0 + 0.1 * at.sin());
+                    let seen = self.writes.throttled(slowed).dirtied(1.0) * (1.0 + 0.1 * at.sin());
                     let sampled = (self.is_sampled && at - throttled_at >= 1.0).then_some(seen as u64);
                     let look = Look {
                         at: Duration::from_secs_f64(at),
@@ -843,7 +885,8 @@ mod tests {
     fn guest(ram: u64, hot: f64, moves: f64, writes: f64) -> Guest {
         let ram = ram as f64;
         let rate = writes * moves;
-        Guest { ram, writes: Writes { rate, turns: rate / (ram * hot) }, moves, fits: moves * 0.25, is_sampled: false }
+        let writes = Writes { rate, turns: rate / (ram * hot) };
+        Guest { ram, writes, moves, fits: moves * 0.25, is_sampled: false, is_numb: false }
     }
 
     fn guests(writes: std::ops::Range<f64>) -> impl Strategy<Value = Guest> {
@@ -858,10 +901,18 @@ mod tests {
         let guest = Guest { fits: 50.0 * MB, ..guest(2_000_000_000, 0.3, 230.0 * MB, 1.07) };
         let end = guest.copied(0).unwrap();
         let lack = end.given_up.expect("is given up");
-        assert!(lack.nics == Some(1) && matches!(lack.throttle, Some(30)), "{lack}");
+        assert!(lack.nics == Some(1) && matches!(lack.throttle, Some(60)), "{lack}");
         assert!((10.0..35.0).contains(&end.seconds), "{}", end.seconds);
         let end = guest.copied(99).unwrap();
         assert!(end.given_up.is_none() && end.throttle <= 60 && end.seconds < 25.0, "{} {}", end.throttle, end.seconds);
+    }
+
+    #[test]
+    fn a_throttle_without_effect_is_told() {
+        let guest = Guest { is_sampled: true, is_numb: true, ..guest(2_000_000_000, 0.3, 100.0 * MB, 2.0) };
+        let numb = |allowed| guest.copied(allowed).unwrap().given_up.expect("is given up").numb;
+        assert_eq!((numb(0), numb(60), numb(99)), (None, None, Some(99)));
+        assert!(Guest { is_numb: false, ..guest }.copied(99).unwrap().given_up.is_none());
     }
 
     proptest! {

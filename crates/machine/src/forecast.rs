@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Transport;
 use crate::claim::claim;
-use crate::convergence::{self, THROTTLE_MAX, needed};
+use crate::convergence::{self, needed};
 use crate::units::decimal;
 
 /// Payload of a link's rate: TCP with timestamps over IPv4 at an MTU of 1500 puts 1448 bytes into 1538 on the wire.
@@ -130,8 +130,9 @@ pub fn forecast(
     let dirty = dirty * (1.0 - f64::from(allowed.unwrap_or(0)) / 100.0);
     if dirty >= rate {
         let (dirties, moves) = (decimal(dirty, "B"), decimal(rate, "B"));
-        let throttle = throttle.map(|percent| percent.next_multiple_of(10).min(THROTTLE_MAX));
-        let throttle = throttle.map(|percent| format!("; needs --allow-throttle {percent}")).unwrap_or_default();
+        let throttle = convergence::advised(dirty, rate)
+            .map(|percent| format!("; needs --allow-throttle {percent}"))
+            .unwrap_or_default();
         let figures = format!("converge: dirties {dirties}/s, moves {moves}/s {over}{throttle}");
         let more = match transport {
             _ if transport.compresses() => "more where its memory compresses",

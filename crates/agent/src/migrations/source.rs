@@ -765,11 +765,11 @@ impl Worker {
         converges
     }
 
-    /// Bytes of different pages that the guest was last seen to write within a second. For one that may be throttled only, and from
-    /// the second round on: nobody else asks.
+    /// Bytes of different pages that the guest was last seen to write within a second. From the second round on, of one that may be
+    /// throttled or will not converge: nobody else asks.
     fn sampled(&mut self, monitor: &Monitor, ram: &RamInfo, throttle: u8) -> Option<u64> {
         let may_throttle = self.offer.as_ref().is_some_and(|offer| offer.allow_throttle.is_some());
-        if !may_throttle || ram.dirty_sync_count < 2 {
+        if ram.dirty_sync_count < 2 || !may_throttle && !self.watch.is_hopeless() {
             return None;
         }
         self.sampler.look(monitor, ram.total, throttle)

@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{self, PathBuf};
 
+use anyhow::Context;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use skein_agent::{AcceptorSettings, Agent, AgentError, AgentSettings, Allow, DEFAULT_PORT, Dirs, VmSettings};
@@ -84,8 +85,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         outage: args.common.outage(),
     };
     let limits = Limits { outgoing: args.outgoing.into(), incoming: args.incoming.into(), ..Limits::default() };
+    // QEMUs are known by the paths of their sockets: one that begins here means another file elsewhere.
+    let absolute = |dir: PathBuf| path::absolute(&dir).with_context(|| format!("finding {}", dir.display()));
     let vms = VmSettings {
-        dirs: Dirs { state: args.state, run: args.run },
+        dirs: Dirs { state: absolute(args.state)?, run: absolute(args.run)? },
         hosts_file: args.hosts,
         qemu: args.qemu,
         limits,
