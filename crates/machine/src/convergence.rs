@@ -79,8 +79,8 @@ const SHRUNK: f64 = 0.99;
 const WINDOW: Duration = Duration::from_secs(2);
 /// … or at first over this.
 const WINDOW_MIN: Duration = Duration::from_millis(500);
-/// What is dirtied is measured over rounds of so many seconds together: when one ends is seen up to a look later.
-const PERIOD_S: f64 = 1.0;
+/// What is dirtied is measured over rounds that take so long together: when one ends is seen up to a look later.
+const PERIOD: Duration = Duration::from_secs(1);
 /// Two rounds of nearly one length do not tell how large the hot set is.
 const LONGER: f64 = 1.08;
 /// How often a round may have come around the hot set. After more, few pages are left to tell by, or, of a guest that sweeps, none.
@@ -351,6 +351,7 @@ struct Round {
 /// Where rounds begin that are measured together.
 #[derive(Clone, Copy, Debug)]
 struct Begin {
+    at: Duration,
     lived: f64,
     round: u64,
     total: u64,
@@ -385,7 +386,7 @@ pub struct Watch {
     deaf: Duration,
     /// How long nothing has moved, though it was looked at.
     stalled: Duration,
-    /// How long something has moved.
+    /// How long something has moved, or would have but for the throttle.
     moving: Duration,
     /// Seconds that the guest lived: none of those in which it was throttled.
     lived: f64,
@@ -457,6 +458,11 @@ impl Watch {
             self.deaf += since;
         } else {
             self.stalled += since;
+            // Between rounds QEMU waits for every virtual CPU, and one that is throttled may sleep for up to a second then.
+            if look.throttle > 0 && self.stalled <= DEAF {
+                self.deaf += since;
+                self.moving += since;
+            }
         }
         let at = look.at.saturating_sub(self.deaf);
         self.sent.push_back((at, look.sent));
@@ -506,10 +512,10 @@ impl Watch {
     /// A round began.
     fn began(&mut self, look: &Look) {
         (self.round, self.round_at) = (look.round, look.at);
-        let now = Begin { lived: self.lived, round: look.round, total: look.total() };
+        let now = Begin { at: look.at, lived: self.lived, round: look.round, total: look.total() };
         let Some(begin) = self.begin else { return self.begin = Some(now) };
         let (lived, rounds) = (now.lived - begin.lived, (now.round - begin.round) as f64);
-        if self.first.is_some() && lived < PERIOD_S || lived <= 0.0 {
+        if self.first.is_some() && look.at.saturating_sub(begin.at) < PERIOD || lived <= 0.0 {
             return;
         }
         let dirtied = now.total.saturating_sub(begin.total) as f64 / rounds;
@@ -830,13 +836,19 @@ mod tests {
             let mut watch = Watch::new(allowed);
             let (mut at, mut sent, mut remaining, mut round, mut lived) = (0.0, 0.0, self.ram, 1, 0.0);
             let (mut throttle, mut wanted, mut synced, mut high, mut throttled_at) = (0, 0, 0.0, false, 0.0);
+            let mut waited = 0.0;
             let mut said = Vec::new();
             for step in 0..400_000 {
                 let bytes = (self.moves * STEP_S).min(remaining);
                 (at, sent, remaining) = (at + STEP_S, sent + bytes, remaining - bytes);
                 let slowed = if self.is_numb { 0 } else { throttle };
                 lived += STEP_S * lives(slowed);
-                if remaining <= 0.0 {
+                // QEMU waits for a virtual CPU that sleeps (`CPU_THROTTLE_TIMESLICE_NS`).
+                let sleeps = 0.01 * f64::from(slowed) / 100.0 / lives(slowed);
+                if remaining <= 0.0 && waited + STEP_S <= sleeps {
+                    waited += STEP_S;
+                } else if remaining <= 0.0 {
+                    waited = 0.0;
                     (remaining, round, lived) = (self.writes.dirtied(lived), round + 1, 0.0);
                     if remaining <= self.fits {
                         return Some(End { seconds: at + remaining / self.moves, given_up: None, throttle, said });
@@ -905,6 +917,44 @@ mod tests {
         assert!((10.0..35.0).contains(&end.seconds), "{}", end.seconds);
         let end = guest.copied(99).unwrap();
         assert!(end.given_up.is_none() && end.throttle <= 60 && end.seconds < 25.0, "{} {}", end.throttle, end.seconds);
+    }
+
+    /// However much it is throttled: its life is slower, the user's is not.
+    #[test]
+    fn what_does_not_help_is_given_up_in_time() {
+        for allowed in [50, 95, 99] {
+            let mut watch = Watch::new(allowed);
+            let (mut throttle, mut asked, mut wanted) = (0, 0, 0);
+            let given_up = (0..2000u64).find(|tenth| {
+                // Rounds of a second, of which a tenth is sent in.
+                let (round, part) = (tenth / 10, tenth % 10);
+                if wanted > throttle && tenth - asked > 20 {
+                    throttle = wanted;
+                }
+                let sent = round * 3_000_000 + if part > 0 { 3_000_000 } else { 0 };
+                let look = Look {
+                    at: Duration::from_millis(tenth * 100),
+                    round: 1 + round,
+                    sent,
+                    remaining: (round + 1) * 3_000_000 - sent,
+                    fits: 700_000,
+                    throttle,
+                    sampled: None,
+                    nics: 2,
+                };
+                match watch.look(&look).1 {
+                    Help::None => false,
+                    Help::Throttle(percent, _) => {
+                        (wanted, asked) = (percent, *tenth);
+                        false
+                    }
+                    Help::GiveUp(..) => true,
+                }
+            });
+            // Since all that is allowed was asked for.
+            let seconds = (given_up.expect("is given up") - asked) / 10;
+            assert!(throttle == allowed && (10..30).contains(&seconds), "{allowed}: {seconds} s, {throttle} %");
+        }
     }
 
     #[test]

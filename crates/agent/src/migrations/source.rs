@@ -88,6 +88,8 @@ pub(super) struct Worker {
     tuned: bool,
     /// What had been read of QEMU's pages at the last look at which that was more than before, and when that was.
     moved: (u64, Instant),
+    /// What had been received of the other agent at the last look at which that was more than before, and when that was.
+    received: (u64, Instant),
     /// Since when QEMU has held a migration that is over.
     held_since: Option<Instant>,
     /// The connection whose events are heard.
@@ -195,6 +197,7 @@ impl Worker {
             // By the agent before this one.
             tuned: !matches!(summary.stage, Stage::Source(SourcePhase::Begin | SourcePhase::Prepare)),
             moved: (0, Instant::now()),
+            received: (0, Instant::now()),
             held_since: None,
             heard: None,
             told: None,
@@ -307,13 +310,17 @@ impl Worker {
         self.look();
     }
 
-    /// It is called off, because it takes too long perhaps: says whether it converged.
+    /// It is called off: because it takes too long perhaps, then says whether it converged; or because its pages were found not to be
+    /// right here, which the target may have been the first to act on.
     fn explain(&mut self) {
-        if !std::mem::replace(&mut self.is_called_off, true)
-            && self.lacking.is_none()
-            && let Some(never @ Convergence::Never(_)) = self.converges
-        {
-            let why = self.lacked.clone().unwrap_or_else(|| never.to_string());
+        if std::mem::replace(&mut self.is_called_off, true) || self.lacking.is_some() {
+            return;
+        }
+        let never = match self.converges {
+            Some(never @ Convergence::Never(_)) => self.lacked.clone().or_else(|| Some(never.to_string())),
+            _ => None,
+        };
+        if let Some(why) = self.pages.as_ref().and_then(|pages| pages.failed_here()).or(never) {
             self.context.tell(vec![Input::Detail(self.id, why)]);
         }
     }
@@ -525,14 +532,21 @@ impl Worker {
         if read != self.moved.0 || counts.pages == 0 {
             self.moved = (read, Instant::now());
         }
+        let received =
+            self.context.paths(&self.peer, |paths, _| paths.iter().map(|path| path.status.received_bytes).sum());
+        if received != self.received.0 {
+            self.received = (received, Instant::now());
+        }
         let may_freeze =
             *monitor.version() >= FREEZES && self.offer.as_ref().is_some_and(|o| o.allow_throttle.is_some());
         if self.moved.1.elapsed() < OUTAGE_TIME || !may_freeze && self.throttled.is_none() {
             return;
         }
-        // Where nothing is on the way, QEMU has nothing to send.
+        // Where nothing is on the way, QEMU has nothing to send. What is may be of another migration, which goes on.
+        let is_others = self.context.view.copying_to(&self.peer) > 1 && self.received.1.elapsed() < OUTAGE_TIME;
         let is_out = self.context.paths(&self.peer, |paths, _| {
-            paths.iter().all(|path| !path.status.usable) || paths.iter().any(|path| path.status.inflight_bytes > 0)
+            let is_under_way = paths.iter().any(|path| path.status.inflight_bytes > 0);
+            paths.iter().all(|path| !path.status.usable) || is_under_way && !is_others
         });
         if is_out {
             let seconds = OUTAGE_TIME.as_secs();
@@ -561,21 +575,15 @@ impl Worker {
         if let (Some(vm), Some(why)) = (&self.vm, self.pages.as_ref().and_then(|pages| pages.unplaceable())) {
             vm.set_indirect(why);
         }
-        let own = self.lacking.clone().or_else(|| self.tap.as_ref().and_then(Tap::failed));
-        // The target may have been the first to say that it is over, and knows less of why.
-        let misplaced = self.pages.as_ref().and_then(|pages| pages.failed()).map(|why| {
-            let is_indirect = self.vm.as_ref().is_some_and(|vm| vm.indirect().is_some());
-            let next = if is_indirect {
-                "; without direct placement it can be moved, and is when it is tried again"
-            } else {
-                ""
-            };
-            why + next
-        });
-        if let Some(why) = own.filter(|_| !self.is_called_off).or(misplaced) {
-            inputs.push(Input::Detail(self.id, why));
-        } else if self.is_called_off {
+        if self.is_called_off {
             info!(id = %self.id, "QEMU has let go of it");
+        } else if let Some(why) = self.lacking.clone().or_else(|| self.tap.as_ref().and_then(Tap::failed)) {
+            inputs.push(Input::Detail(self.id, why));
+        } else if let Some(mut why) = self.pages.as_ref().and_then(|pages| pages.failed()) {
+            if self.vm.as_ref().is_some_and(|vm| vm.indirect().is_some()) {
+                why += "; without direct placement it can be moved, and is when it is tried again";
+            }
+            inputs.push(Input::Detail(self.id, why));
         } else if let Some(error) = &info.error {
             inputs.push(Input::Detail(self.id, format!("QEMU: {error}")));
         }

@@ -27,7 +27,7 @@ impl Answers {
 
     /// The target has torn the stream down.
     pub(crate) fn torn_down(&self, why: &str) {
-        self.source.fail(why);
+        self.source.torn_down(why);
     }
 
     /// What QEMU is to get goes to `out`.

@@ -109,6 +109,8 @@ struct State {
     /// See [`Source::unplaceable`].
     unplaceable: Option<String>,
     failed: Option<String>,
+    /// It was the target that gave it up.
+    is_torn_down: bool,
 }
 
 /// What becomes of pages.
@@ -233,6 +235,12 @@ impl Source {
     /// Why the migration could not go on.
     pub fn failed(&self) -> Option<String> {
         self.state.lock().failed.clone()
+    }
+
+    /// The same, if it was found here and not by the target, which may only know that it is over.
+    pub fn failed_here(&self) -> Option<String> {
+        let state = self.state.lock();
+        state.failed.clone().filter(|_| !state.is_torn_down)
     }
 
     pub(crate) fn width(&self) -> Width {
@@ -435,6 +443,14 @@ impl Source {
     /// It cannot go on.
     pub(super) fn fail(&self, why: &str) {
         self.state.lock().failed.get_or_insert_with(|| why.to_owned());
+        self.changed.notify_all();
+    }
+
+    pub(super) fn torn_down(&self, why: &str) {
+        let mut state = self.state.lock();
+        if state.failed.is_none() {
+            (state.failed, state.is_torn_down) = (Some(why.to_owned()), true);
+        }
         self.changed.notify_all();
     }
 
