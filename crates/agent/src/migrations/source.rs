@@ -320,8 +320,18 @@ impl Worker {
             Some(never @ Convergence::Never(_)) => self.lacked.clone().or_else(|| Some(never.to_string())),
             _ => None,
         };
-        if let Some(why) = self.pages.as_ref().and_then(|pages| pages.failed_here()).or(never) {
+        // Once QEMU has let go of it, the reason is told.
+        let found = self.pages.as_ref().filter(|_| self.migrating).and_then(|pages| pages.failed_here());
+        if let Some(why) = found.map(|why| self.advised(why)).or(never) {
             self.context.tell(vec![Input::Detail(self.id, why)]);
+        }
+    }
+
+    /// What was wrong with the pages, and what follows.
+    fn advised(&self, why: String) -> String {
+        match self.pages.as_ref().and_then(|pages| pages.unplaceable()) {
+            Some(_) => why + "; without direct placement it can be moved, and is when it is tried again",
+            None => why,
         }
     }
 
@@ -579,11 +589,8 @@ impl Worker {
             info!(id = %self.id, "QEMU has let go of it");
         } else if let Some(why) = self.lacking.clone().or_else(|| self.tap.as_ref().and_then(Tap::failed)) {
             inputs.push(Input::Detail(self.id, why));
-        } else if let Some(mut why) = self.pages.as_ref().and_then(|pages| pages.failed()) {
-            if self.vm.as_ref().is_some_and(|vm| vm.indirect().is_some()) {
-                why += "; without direct placement it can be moved, and is when it is tried again";
-            }
-            inputs.push(Input::Detail(self.id, why));
+        } else if let Some(why) = self.pages.as_ref().and_then(|pages| pages.failed()) {
+            inputs.push(Input::Detail(self.id, self.advised(why)));
         } else if let Some(error) = &info.error {
             inputs.push(Input::Detail(self.id, format!("QEMU: {error}")));
         }

@@ -1,7 +1,7 @@
 //! The end of all pages: the target's copy is compared, and mended.
 
 use std::num::NonZero;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, available_parallelism};
 
@@ -18,7 +18,7 @@ use crate::pages::target::Ram;
 /// How often pages that differ are sent again.
 const REPAIRS_MAX: u32 = 3;
 /// Pages that are read and compared at once: 256 KiB stay in a core's cache.
-const COMPARED_PAGES: u32 = 64;
+const COMPARED_PAGES: u64 = 64;
 /// More threads wait for memory.
 const COMPARERS_MAX: usize = 8;
 
@@ -130,21 +130,21 @@ impl Intake<'_> {
 /// The pages of a block that do not hold what was sent last. The guest stands still for this, so that all cores are free for it.
 fn missed(ledger: &Ledger, block: u16, ram: &dyn Ram) -> Result<Vec<u32>, String> {
     let pages = ledger.pages(block);
-    let next = AtomicU32::new(0);
+    let next = AtomicU64::new(0);
     let compare = || -> Result<Vec<u32>, String> {
         let mut content = vec![0; COMPARED_PAGES as usize * PAGE_BYTES];
         let mut missed = Vec::new();
         loop {
             let first = next.fetch_add(COMPARED_PAGES, Relaxed);
-            let count = pages.saturating_sub(first).min(COMPARED_PAGES);
+            let count = u64::from(pages).saturating_sub(first).min(COMPARED_PAGES);
             if count == 0 {
                 return Ok(missed);
             }
             let content = &mut content[..count as usize * PAGE_BYTES];
-            let read = ram.read(u64::from(first) * PAGE_BYTES as u64, content);
+            let read = ram.read(first * PAGE_BYTES as u64, content);
             read.map_err(|error| format!("the guest's RAM cannot be read: {error}"))?;
             let contents = content.chunks_exact(PAGE_BYTES).map(|page| (!is_zero(page)).then_some(page));
-            missed.extend(ledger.changed(block, (first..).zip(contents)).map_err(|error| error.to_string())?);
+            missed.extend(ledger.changed(block, (first as u32..).zip(contents)).map_err(|error| error.to_string())?);
         }
     };
     let cores = available_parallelism().map_or(1, NonZero::get).min(COMPARERS_MAX);
