@@ -1,0 +1,3 @@
+//! What files of others say: each format as text in, and a [`Problem`](crate::problem::Problem) out.
+
+pub mod roadef;

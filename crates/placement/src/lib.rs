@@ -1,0 +1,23 @@
+//! Where guests run: what is best, what is wrong, and how to get there.
+//!
+//! | module | decides |
+//! |---|---|
+//! | [`problem`] | nothing: it is what is to be decided, in numbers |
+//! | [`verdict`] | what an assignment breaks and costs, from scratch |
+//! | [`state`] | the same for one change more, in time that does not grow with the cluster |
+//! | [`formats`] | what files of others say |
+//!
+//! Absent on purpose: files, clocks, threads, randomness but from a seed. The same problem, seed and budget give the same answer.
+
+#![forbid(unsafe_code)]
+
+pub mod bits;
+#[cfg(test)]
+mod cases;
+pub mod dice;
+pub mod formats;
+pub mod problem;
+pub mod score;
+
+pub mod state;
+pub mod verdict;

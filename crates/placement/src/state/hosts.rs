@@ -1,0 +1,211 @@
+//! The books of hosts: what is used of each, and what that breaks and costs.
+
+use crate::problem::{Balance, GuestId, HostId, Problem};
+use crate::score::{Score, overload};
+
+/// Resources are handled four at a time, as floating point numbers, whose arithmetic is exact here: [`Problem::check`]
+/// keeps all sums within 53 bits. Resources that there are not have no demand and all the room.
+const LANES: usize = 4;
+
+#[derive(Clone, Copy)]
+#[repr(align(32))]
+struct Lanes([f64; LANES]);
+
+const NONE: Lanes = Lanes([0.0; LANES]);
+
+/// The rows of a host.
+const USED: usize = 0;
+/// Capacity, but for what guests hold that left.
+const ROOM: usize = 1;
+const SAFE: usize = 2;
+const ROWS: usize = 3;
+
+/// Who comes to a host, and who goes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Exchange {
+    pub(super) comes: Option<GuestId>,
+    pub(super) goes: Option<GuestId>,
+}
+
+/// What is used of each host.
+pub(super) struct Hosts<'a> {
+    problem: &'a Problem,
+    /// Of four resources each.
+    blocks: usize,
+    demand: Vec<Lanes>,
+    rows: Vec<Lanes>,
+    load_weight: Vec<Lanes>,
+    /// 1 for what is transient.
+    transient: Vec<Lanes>,
+    /// Overload, load and balance of each host.
+    score: Vec<Score>,
+}
+
+impl<'a> Hosts<'a> {
+    /// Nobody is on any.
+    pub(super) fn new(problem: &'a Problem) -> Hosts<'a> {
+        let blocks = problem.resources.len().div_ceil(LANES);
+        let lanes = |values: &mut dyn Iterator<Item = i64>, rest: f64| -> Vec<Lanes> {
+            let mut all = vec![Lanes([rest; LANES]); blocks];
+            values.enumerate().for_each(|(r, value)| all[r / LANES].0[r % LANES] = value as f64);
+            all
+        };
+        let mut rows = Vec::with_capacity(problem.hosts.len() * ROWS * blocks);
+        for host in &problem.hosts {
+            rows.extend(std::iter::repeat_n(NONE, blocks));
+            rows.extend(lanes(&mut host.capacity.iter().copied(), f64::MAX));
+            rows.extend(lanes(&mut host.safe.iter().copied(), f64::MAX));
+        }
+        let resources = &problem.resources;
+        let mut hosts = Hosts {
+            problem,
+            blocks,
+            demand: problem.guests.iter().flat_map(|guest| lanes(&mut guest.demand.iter().copied(), 0.0)).collect(),
+            rows,
+            load_weight: lanes(&mut resources.iter().map(|resource| resource.load_weight), 0.0),
+            transient: lanes(&mut resources.iter().map(|resource| i64::from(resource.transient)), 0.0),
+            score: Vec::new(),
+        };
+        hosts.score =
+            (0..problem.hosts.len() as HostId).map(|host| hosts.score_if(host, Exchange::default())).collect();
+        hosts
+    }
+
+    /// What a host breaks and costs by itself.
+    #[inline]
+    pub(super) fn score(&self, host: HostId) -> Score {
+        self.score[host as usize]
+    }
+
+    /// The same if a guest came, and another went.
+    #[inline]
+    pub(super) fn score_if(&self, host: HostId, exchange: Exchange) -> Score {
+        let (used, room, safe) = (self.row(host, USED), self.row(host, ROOM), self.row(host, SAFE));
+        let comes = exchange.comes.map(|guest| self.demand(guest));
+        let goes = exchange.goes.map(|guest| self.demand(guest));
+        // Of what is transient, who comes back counts here already, and who goes from where it was still does.
+        let was_here = |guest: &GuestId| self.problem.initial[*guest as usize] == host;
+        let back = comes.filter(|_| exchange.comes.as_ref().is_some_and(was_here));
+        let stays = goes.filter(|_| exchange.goes.as_ref().is_some_and(was_here));
+        let is_held = back.is_some() || stays.is_some();
+        let of = |guest: Option<&[Lanes]>, block: usize| guest.map_or(NONE, |demand| demand[block]).0;
+        let mut cost = NONE.0;
+        let mut is_over = false;
+        for block in 0..self.blocks {
+            let (comes, goes) = (of(comes, block), of(goes, block));
+            let mut room = room[block].0;
+            if is_held {
+                let (back, stays) = (of(back, block), of(stays, block));
+                for lane in 0..LANES {
+                    room[lane] -= self.transient[block].0[lane] * (stays[lane] - back[lane]);
+                }
+            }
+            for lane in 0..LANES {
+                let now = used[block].0[lane] + comes[lane] - goes[lane];
+                let above = now - safe[block].0[lane];
+                cost[lane] += self.load_weight[block].0[lane] * if above > 0.0 { above } else { 0.0 };
+                is_over |= now > room[lane];
+            }
+        }
+        let mut cost: f64 = cost.into_iter().sum();
+        let now = |r: usize| {
+            let (block, lane) = (r / LANES, r % LANES);
+            used[block].0[lane] + of(comes, block)[lane] - of(goes, block)[lane]
+        };
+        for balance in &self.problem.balances {
+            cost += self.missing(host, balance, now(balance.first), now(balance.second));
+        }
+        let mut score = Score::cost(cost as i64);
+        if is_over {
+            let held = |r: usize| {
+                let (block, lane) = (r / LANES, r % LANES);
+                self.transient[block].0[lane] * (of(stays, block)[lane] - of(back, block)[lane])
+            };
+            let capacity = &self.problem.hosts[host as usize].capacity;
+            score.broken = (0..)
+                .zip(capacity)
+                .map(|(r, capacity)| {
+                    let free = room[r / LANES].0[r % LANES] - held(r) - now(r);
+                    overload(-(free as i64), *capacity)
+                })
+                .sum();
+        }
+        score
+    }
+
+    /// What it costs that too little of a balance's second resource is free.
+    #[inline]
+    fn missing(&self, host: HostId, balance: &Balance, first: f64, second: f64) -> f64 {
+        let capacity = &self.problem.hosts[host as usize].capacity;
+        let free = |r: usize, used: f64| capacity[r] as f64 - used;
+        let missing = balance.target as f64 * free(balance.first, first) - free(balance.second, second);
+        balance.weight as f64 * if missing > 0.0 { missing } else { 0.0 }
+    }
+
+    /// Whether there is room for a guest, or at least no resource that is short gets shorter, if another went.
+    #[inline]
+    pub(super) fn fits(&self, host: HostId, comes: GuestId, goes: Option<GuestId>) -> bool {
+        let was_here = |guest: GuestId| f64::from(u8::from(self.problem.initial[guest as usize] == host));
+        let (back, stays) = (was_here(comes), goes.map_or(0.0, was_here));
+        let (used, room, demand) = (self.row(host, USED), self.row(host, ROOM), self.demand(comes));
+        for block in 0..self.blocks {
+            let (comes, goes) = (demand[block].0, goes.map_or(NONE, |goes| self.demand(goes)[block]).0);
+            for lane in 0..LANES {
+                let transient = self.transient[block].0[lane];
+                let more = comes[lane] * (1.0 - transient * back) - goes[lane] * (1.0 - transient * stays);
+                if more > 0.0 && used[block].0[lane] + more > room[block].0[lane] {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    pub(super) fn put(&mut self, guest: GuestId, host: HostId) {
+        self.add(guest, host, 1.0);
+    }
+
+    pub(super) fn take(&mut self, guest: GuestId, host: HostId) {
+        self.add(guest, host, -1.0);
+    }
+
+    fn add(&mut self, guest: GuestId, host: HostId, sign: f64) {
+        let (demand, row) = (guest as usize * self.blocks, (host as usize * ROWS + USED) * self.blocks);
+        for block in 0..self.blocks {
+            for lane in 0..LANES {
+                self.rows[row + block].0[lane] += sign * self.demand[demand + block].0[lane];
+            }
+        }
+    }
+
+    /// What is transient of a guest is held (1) where it was, which it left, or no longer (-1).
+    pub(super) fn hold(&mut self, guest: GuestId, host: HostId, sign: i8) {
+        let (demand, row) = (guest as usize * self.blocks, (host as usize * ROWS + ROOM) * self.blocks);
+        for block in 0..self.blocks {
+            for lane in 0..LANES {
+                let held = self.transient[block].0[lane] * self.demand[demand + block].0[lane];
+                self.rows[row + block].0[lane] -= f64::from(sign) * held;
+            }
+        }
+    }
+
+    /// Counts a host anew, after who is there has changed. Gives by how much it is better or worse.
+    pub(super) fn recount(&mut self, host: HostId) -> Score {
+        let now = self.score_if(host, Exchange::default());
+        let change = now - self.score[host as usize];
+        self.score[host as usize] = now;
+        change
+    }
+
+    #[inline]
+    fn row(&self, host: HostId, row: usize) -> &[Lanes] {
+        let from = (host as usize * ROWS + row) * self.blocks;
+        &self.rows[from..from + self.blocks]
+    }
+
+    #[inline]
+    fn demand(&self, guest: GuestId) -> &[Lanes] {
+        let from = guest as usize * self.blocks;
+        &self.demand[from..from + self.blocks]
+    }
+}

@@ -1,0 +1,352 @@
+//! An assignment with its books: what a shift or a swap would change is told in time that depends on the resources and rules
+//! of the guests concerned, not on how many hosts and guests there are.
+
+mod hosts;
+mod moves;
+mod rules;
+
+use hosts::{Exchange, Hosts};
+use moves::Moves;
+use rules::Rules;
+
+use crate::problem::{GuestId, HostId, NOWHERE, Problem};
+use crate::score::Score;
+
+/// An assignment with its books.
+pub struct State<'a> {
+    problem: &'a Problem,
+    at: Vec<HostId>,
+    on: Vec<Vec<GuestId>>,
+    /// Where in `on` each guest is.
+    slot: Vec<u32>,
+    hosts: Hosts<'a>,
+    rules: Rules,
+    moves: Moves,
+    score: Score,
+}
+
+impl<'a> State<'a> {
+    /// The books of an assignment: a host for each guest, or [`NOWHERE`].
+    ///
+    /// # Panics
+    /// The assignment is of fewer guests than the problem has, or names a host that it has not.
+    pub fn new(problem: &'a Problem, assignment: &[HostId]) -> State<'a> {
+        let rules = Rules::new(problem);
+        let mut state = State {
+            problem,
+            at: vec![NOWHERE; problem.guests.len()],
+            on: vec![Vec::new(); problem.hosts.len()],
+            slot: vec![0; problem.guests.len()],
+            hosts: Hosts::new(problem),
+            moves: Moves::new(problem, &rules),
+            rules,
+            score: Score::broken(problem.guests.len() as i64 * Score::UNPLACED),
+        };
+        // Nobody is anywhere yet: everybody has left where it was.
+        for guest in 0..problem.guests.len() as GuestId {
+            let initial = problem.initial[guest as usize];
+            if initial != NOWHERE {
+                state.hosts.hold(guest, initial, 1);
+                let growth = state.moves.count(problem, &state.rules, (guest, 1));
+                state.score.cost += problem.weights.group_move * growth;
+            }
+        }
+        for (group, members) in problem.groups.iter().zip(&state.rules.members) {
+            if let Some(spread) = group.spread
+                && !members.is_empty()
+            {
+                state.score += spread.strength.score(i64::from(spread.areas_min));
+            }
+        }
+        for host in 0..problem.hosts.len() as HostId {
+            state.hosts.recount(host);
+            state.score += state.hosts.score(host);
+        }
+        for (guest, host) in (0..problem.guests.len()).zip(assignment) {
+            state.shift(guest as GuestId, *host);
+        }
+        state
+    }
+
+    /// What is decided.
+    pub fn problem(&self) -> &'a Problem {
+        self.problem
+    }
+
+    /// How good it is.
+    pub fn score(&self) -> Score {
+        self.score
+    }
+
+    /// A host for each guest, or [`NOWHERE`].
+    pub fn assignment(&self) -> &[HostId] {
+        &self.at
+    }
+
+    /// Where a guest is.
+    #[inline]
+    pub fn host_of(&self, guest: GuestId) -> HostId {
+        self.at[guest as usize]
+    }
+
+    /// Who is on a host, in no order.
+    #[inline]
+    pub fn guests_on(&self, host: HostId) -> &[GuestId] {
+        &self.on[host as usize]
+    }
+
+    /// What a host breaks and costs by itself: overload, load and balance.
+    pub fn host_score(&self, host: HostId) -> Score {
+        self.hosts.score(host)
+    }
+
+    /// By how much it would be better or worse if a guest were on another host.
+    #[inline]
+    pub fn shift_score(&self, guest: GuestId, to: HostId) -> Score {
+        let from = self.at[guest as usize];
+        if from == to {
+            return Score::default();
+        }
+        let mut score = self.own_score(guest, from, to);
+        score += self.rules.shift_score(self.problem, &self.at, guest, from, to);
+        if to != NOWHERE {
+            score += self.exchange_score(to, Exchange { comes: Some(guest), goes: None });
+        }
+        if from != NOWHERE {
+            score += self.exchange_score(from, Exchange { comes: None, goes: Some(guest) });
+        }
+        if self.problem.weights.group_move != 0 {
+            let growth = self.moves.growth(self.problem, &self.rules, &[(guest, self.moves_more(guest, to))]);
+            score.cost += self.problem.weights.group_move * growth;
+        }
+        score
+    }
+
+    /// The same if it is no worse than `most`, where each thousandth of overload costs so much, and breaks no rule more.
+    #[inline]
+    pub fn shift_score_within(&self, guest: GuestId, to: HostId, overload: f64, most: f64) -> Option<Score> {
+        let from = self.at[guest as usize];
+        if from == to || from == NOWHERE || to == NOWHERE {
+            return None;
+        }
+        let price = |score: Score| score.cost as f64 + overload * score.broken as f64;
+        let own = self.own_score(guest, from, to);
+        if own.broken > 0 {
+            return None;
+        }
+        // No more can be saved where it leaves than all that this host costs.
+        let mut score = Score::cost(own.cost) + self.exchange_score(to, Exchange { comes: Some(guest), goes: None });
+        if price(score) - price(self.hosts.score(from)) > most {
+            return None;
+        }
+        let rules = self.rules.shift_score(self.problem, &self.at, guest, from, to);
+        if rules.broken > 0 {
+            return None;
+        }
+        score += Score::cost(rules.cost) + self.exchange_score(from, Exchange { comes: None, goes: Some(guest) });
+        if self.problem.weights.group_move != 0 {
+            let growth = self.moves.growth(self.problem, &self.rules, &[(guest, self.moves_more(guest, to))]);
+            score.cost += self.problem.weights.group_move * growth;
+        }
+        (price(score) <= most).then_some(score)
+    }
+
+    /// The same for two that change places.
+    #[inline]
+    pub fn swap_score_within(&self, a: GuestId, b: GuestId, overload: f64, most: f64) -> Option<Score> {
+        let (on_a, on_b) = (self.at[a as usize], self.at[b as usize]);
+        if on_a == on_b || on_a == NOWHERE || on_b == NOWHERE {
+            return None;
+        }
+        let price = |score: Score| score.cost as f64 + overload * score.broken as f64;
+        let own = self.own_score(a, on_a, on_b) + self.own_score(b, on_b, on_a);
+        let mut score = Score::cost(own.cost) + self.exchange_score(on_b, Exchange { comes: Some(a), goes: Some(b) });
+        if own.broken > 0 || price(score) - price(self.hosts.score(on_a)) > most {
+            return None;
+        }
+        let rules = self.rules.swap_score(self.problem, &self.at, (a, on_a), (b, on_b))?;
+        if rules.broken > 0 {
+            return None;
+        }
+        score += Score::cost(rules.cost) + self.exchange_score(on_a, Exchange { comes: Some(b), goes: Some(a) });
+        if self.problem.weights.group_move != 0 {
+            let changes = [(a, self.moves_more(a, on_b)), (b, self.moves_more(b, on_a))];
+            score.cost += self.problem.weights.group_move * self.moves.growth(self.problem, &self.rules, &changes);
+        }
+        (price(score) <= most).then_some(score)
+    }
+
+    /// The same if two guests changed places. None where their groups need each other, and where either is nowhere.
+    #[inline]
+    pub fn swap_score(&self, a: GuestId, b: GuestId) -> Option<Score> {
+        let (on_a, on_b) = (self.at[a as usize], self.at[b as usize]);
+        if on_a == on_b || on_a == NOWHERE || on_b == NOWHERE {
+            return None;
+        }
+        let mut score = self.rules.swap_score(self.problem, &self.at, (a, on_a), (b, on_b))?;
+        score += self.own_score(a, on_a, on_b) + self.own_score(b, on_b, on_a);
+        score += self.exchange_score(on_b, Exchange { comes: Some(a), goes: Some(b) });
+        score += self.exchange_score(on_a, Exchange { comes: Some(b), goes: Some(a) });
+        if self.problem.weights.group_move != 0 {
+            let changes = [(a, self.moves_more(a, on_b)), (b, self.moves_more(b, on_a))];
+            score.cost += self.problem.weights.group_move * self.moves.growth(self.problem, &self.rules, &changes);
+        }
+        Some(score)
+    }
+
+    /// Whether there is room for a guest on a host, or at least no resource that is short there gets shorter, if another went.
+    #[inline]
+    pub fn fits(&self, guest: GuestId, to: HostId, goes: Option<GuestId>) -> bool {
+        self.hosts.fits(to, guest, goes)
+    }
+
+    /// Has a guest on another host, or nowhere, whatever that breaks.
+    pub fn shift(&mut self, guest: GuestId, to: HostId) {
+        let (from, initial) = (self.at[guest as usize], self.problem.initial[guest as usize]);
+        if from == to {
+            return;
+        }
+        let mut score = self.own_score(guest, from, to);
+        score += self.rules.shift_score(self.problem, &self.at, guest, from, to);
+        let change = (guest, self.moves_more(guest, to));
+        score.cost += self.problem.weights.group_move * self.moves.count(self.problem, &self.rules, change);
+        if from != NOWHERE {
+            self.take(guest, from);
+            if from == initial {
+                self.hosts.hold(guest, from, 1);
+            }
+        }
+        if to != NOWHERE {
+            self.put(guest, to);
+            if to == initial {
+                self.hosts.hold(guest, to, -1);
+            }
+        }
+        self.at[guest as usize] = to;
+        for host in [from, to].into_iter().filter(|host| *host != NOWHERE) {
+            score += self.hosts.recount(host);
+        }
+        self.score += score;
+    }
+
+    /// Has two guests change places.
+    pub fn swap(&mut self, a: GuestId, b: GuestId) {
+        let (on_a, on_b) = (self.at[a as usize], self.at[b as usize]);
+        self.shift(a, on_b);
+        self.shift(b, on_a);
+    }
+
+    fn put(&mut self, guest: GuestId, host: HostId) {
+        let on = &mut self.on[host as usize];
+        self.slot[guest as usize] = on.len() as u32;
+        on.push(guest);
+        self.rules.put(self.problem, guest, host);
+        self.hosts.put(guest, host);
+    }
+
+    fn take(&mut self, guest: GuestId, host: HostId) {
+        let (on, slot) = (&mut self.on[host as usize], self.slot[guest as usize] as usize);
+        on.swap_remove(slot);
+        if let Some(last) = on.get(slot) {
+            self.slot[*last as usize] = slot as u32;
+        }
+        self.rules.take(self.problem, guest, host);
+        self.hosts.take(guest, host);
+    }
+
+    /// What changes of a host by itself if one came and another went.
+    #[inline]
+    fn exchange_score(&self, host: HostId, exchange: Exchange) -> Score {
+        self.hosts.score_if(host, exchange) - self.hosts.score(host)
+    }
+
+    /// What a move changes that is the guest's alone.
+    #[inline]
+    fn own_score(&self, guest: GuestId, from: HostId, to: HostId) -> Score {
+        let problem = self.problem;
+        let mut score = Score::cost(problem.move_cost(guest, to) - problem.move_cost(guest, from));
+        let of = &problem.guests[guest as usize];
+        if of.preference.is_some() {
+            score.cost += problem.preference(guest, to) - problem.preference(guest, from);
+        }
+        if of.owners.is_some() {
+            let breaches = i64::from(problem.may_own(guest, from)) - i64::from(problem.may_own(guest, to));
+            score.broken += Score::BREACH * breaches;
+        }
+        score.broken += Score::UNPLACED * (i64::from(to == NOWHERE) - i64::from(from == NOWHERE));
+        score
+    }
+
+    /// By how much a guest counts more as moved if it went there.
+    #[inline]
+    fn moves_more(&self, guest: GuestId, to: HostId) -> i64 {
+        let initial = self.problem.initial[guest as usize];
+        let is_moved = |at: HostId| i64::from(initial != NOWHERE && at != initial);
+        is_moved(to) - is_moved(self.at[guest as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cases;
+    use crate::dice::Dice;
+    use crate::verdict::judge;
+
+    proptest! {
+        /// Whatever is moved, the books say what the judge says, and said so before.
+        #[test]
+        fn the_books_are_right(seed: u64) {
+            let dice = &mut Dice::new(seed);
+            let problem = cases::problem(dice, 8, 20);
+            let mut state = State::new(&problem, &problem.initial);
+            prop_assert_eq!(state.score(), judge(&problem, &problem.initial).score());
+            for _ in 0..40 {
+                let guests = problem.guests.len();
+                if guests == 0 {
+                    break;
+                }
+                let before = state.score();
+                let a = dice.below(guests) as GuestId;
+                let b = dice.below(guests) as GuestId;
+                let told = match dice.below(3) {
+                    0 => {
+                        let Some(told) = state.swap_score(a, b) else { continue };
+                        state.swap(a, b);
+                        told
+                    }
+                    _ => {
+                        let to = if dice.chance(0.1) { NOWHERE } else { dice.below(problem.hosts.len()) as HostId };
+                        let told = state.shift_score(a, to);
+                        state.shift(a, to);
+                        told
+                    }
+                };
+                prop_assert_eq!(told, state.score() - before);
+                prop_assert_eq!(state.score(), judge(&problem, state.assignment()).score());
+            }
+        }
+
+        /// Who fits makes no overload worse.
+        #[test]
+        fn what_fits_overloads_nothing_more(seed: u64) {
+            let dice = &mut Dice::new(seed);
+            let mut problem = cases::problem(dice, 6, 20);
+            problem.groups.iter_mut().for_each(|group| *group = Default::default());
+            problem.owners.clear();
+            problem.guests.iter_mut().for_each(|guest| guest.owners = None);
+            let state = State::new(&problem, &problem.initial);
+            for guest in 0..problem.guests.len() as GuestId {
+                for to in 0..problem.hosts.len() as HostId {
+                    let from = state.host_of(guest);
+                    if from != to && from != NOWHERE {
+                        let worse = state.shift_score(guest, to).broken;
+                        prop_assert!(!state.fits(guest, to, None) || worse <= 0, "{} to {}: {}", guest, to, worse);
+                    }
+                }
+            }
+        }
+    }
+}

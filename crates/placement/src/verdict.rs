@@ -1,0 +1,216 @@
+//! What an assignment breaks and costs, told from scratch: the search keeps books of its own, and this checks them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Problem, Strength};
+use crate::score::{Score, overload};
+
+/// A rule that does not hold. Amounts are in the resource's unit; `members`, `hosts`, `areas` and `outside` are numbers of them.
+#[expect(missing_docs, reason = "fields are named for what they are")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Breach {
+    /// A guest is on no host.
+    Unplaced { guest: GuestId },
+    /// A guest is on a host that is not among its owners.
+    NotOwner { guest: GuestId, host: HostId },
+    /// More is used than there is. `moving` of it are held by guests that left.
+    Overload { host: HostId, resource: usize, used: i64, moving: i64, capacity: i64 },
+    /// Members of a group that are apart share a host.
+    Apart { group: GroupId, host: HostId, members: u32 },
+    /// Members of a group that are together are on several hosts.
+    Together { group: GroupId, hosts: u32 },
+    /// A group is in too few areas.
+    Spread { group: GroupId, areas: u32, areas_min: u32 },
+    /// What a group needs is not where it is.
+    Need { group: GroupId, of: GroupId, level: usize, area: u32 },
+    /// Members of a group are outside the set of hosts where most of it is.
+    Among { group: GroupId, outside: u32 },
+}
+
+/// What an assignment costs, by what for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// What is used above [`Host::safe`](crate::problem::Host::safe).
+    pub load: i64,
+    /// What is missing by [`Balance`](crate::problem::Balance).
+    pub balance: i64,
+    /// Guests that moved.
+    pub guest_moves: i64,
+    /// The group of which most moved.
+    pub group_moves: i64,
+    /// From where to where they did.
+    pub host_moves: i64,
+    /// Guests on hosts that are not preferred.
+    pub preferences: i64,
+    /// Of soft rules.
+    pub rules: i64,
+}
+
+impl Cost {
+    /// All of it.
+    pub fn total(&self) -> i64 {
+        self.load + self.balance + self.guest_moves + self.group_moves + self.host_moves + self.preferences + self.rules
+    }
+}
+
+/// What is to be said of an assignment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// What it costs.
+    pub cost: Cost,
+    /// Hard rules that do not hold.
+    pub hard: Vec<Breach>,
+    /// Soft ones.
+    pub soft: Vec<Breach>,
+    /// How many guests are not where they were.
+    pub moves: usize,
+}
+
+impl Verdict {
+    /// Whether no hard rule is broken, and every guest is somewhere.
+    pub fn is_valid(&self) -> bool {
+        self.hard.is_empty()
+    }
+
+    /// The same as the search keeps it.
+    pub fn score(&self) -> Score {
+        let broken = self.hard.iter().map(|breach| match breach {
+            Breach::Unplaced { .. } => Score::UNPLACED,
+            Breach::Overload { used, capacity, .. } => overload(used - capacity, *capacity),
+            other => Score::BREACH * other.count(),
+        });
+        Score { broken: broken.sum(), cost: self.cost.total() }
+    }
+
+    fn add(&mut self, strength: Strength, breach: Breach) {
+        match strength {
+            Strength::Hard => self.hard.push(breach),
+            Strength::Soft(weight) => {
+                self.cost.rules += weight * breach.count();
+                self.soft.push(breach);
+            }
+        }
+    }
+}
+
+impl Breach {
+    /// How often it is broken, so to speak.
+    fn count(&self) -> i64 {
+        i64::from(match self {
+            Breach::Apart { members, .. } => members - 1,
+            Breach::Together { hosts, .. } => hosts - 1,
+            Breach::Spread { areas, areas_min, .. } => areas_min - areas,
+            Breach::Among { outside, .. } => *outside,
+            Breach::Unplaced { .. } | Breach::NotOwner { .. } | Breach::Overload { .. } | Breach::Need { .. } => 1,
+        })
+    }
+}
+
+/// Judges an assignment: a host for each guest, or [`NOWHERE`].
+pub fn judge(problem: &Problem, assignment: &[HostId]) -> Verdict {
+    let mut verdict = Verdict::default();
+    guests(problem, assignment, &mut verdict);
+    hosts(problem, assignment, &mut verdict);
+    groups(problem, assignment, &mut verdict);
+    verdict
+}
+
+fn guests(problem: &Problem, assignment: &[HostId], verdict: &mut Verdict) {
+    let weights = &problem.weights;
+    let mut moved = vec![0i64; problem.groups.len()];
+    for (guest, (&now, &before)) in (0..).zip(assignment.iter().zip(&problem.initial)) {
+        let of = &problem.guests[guest as usize];
+        if now == NOWHERE {
+            verdict.hard.push(Breach::Unplaced { guest });
+        } else {
+            if of.owners.is_some_and(|set| !problem.owners[set as usize].contains(now)) {
+                verdict.hard.push(Breach::NotOwner { guest, host: now });
+            }
+            verdict.cost.preferences += of.preference.map_or(0, |of| problem.preferences[of as usize][now as usize]);
+        }
+        if before != NOWHERE && now != before {
+            verdict.moves += 1;
+            if now != NOWHERE {
+                verdict.cost.guest_moves += weights.guest_move * of.move_cost;
+                verdict.cost.host_moves += weights.host_move * problem.host_move_cost(before, now);
+            }
+            of.groups.iter().for_each(|group| moved[*group as usize] += 1);
+        }
+    }
+    let counted = moved.iter().zip(&problem.groups).filter(|(_, group)| group.counts_moves);
+    verdict.cost.group_moves = weights.group_move * counted.map(|(moved, _)| *moved).max().unwrap_or(0);
+}
+
+fn hosts(problem: &Problem, assignment: &[HostId], verdict: &mut Verdict) {
+    let resources = problem.resources.len();
+    let mut used = vec![vec![0i64; resources]; problem.hosts.len()];
+    let mut moving = used.clone();
+    for (guest, (&now, &before)) in problem.guests.iter().zip(assignment.iter().zip(&problem.initial)) {
+        for r in 0..resources {
+            if now != NOWHERE {
+                used[now as usize][r] += guest.demand[r];
+            }
+            if before != NOWHERE && now != before && problem.resources[r].transient {
+                moving[before as usize][r] += guest.demand[r];
+            }
+        }
+    }
+    for (host, (of, (used, moving))) in (0..).zip(problem.hosts.iter().zip(used.iter().zip(&moving))) {
+        for (resource, kind) in problem.resources.iter().enumerate() {
+            let (used, moving, capacity) = (used[resource] + moving[resource], moving[resource], of.capacity[resource]);
+            if used > capacity {
+                verdict.hard.push(Breach::Overload { host, resource, used, moving, capacity });
+            }
+            verdict.cost.load += kind.load_weight * (used - moving - of.safe[resource]).max(0);
+        }
+        for balance in &problem.balances {
+            let free = |r: usize| of.capacity[r] - used[r];
+            verdict.cost.balance +=
+                balance.weight * (balance.target * free(balance.first) - free(balance.second)).max(0);
+        }
+    }
+}
+
+fn groups(problem: &Problem, assignment: &[HostId], verdict: &mut Verdict) {
+    let mut members: BTreeMap<GroupId, Vec<HostId>> = BTreeMap::new();
+    for (guest, host) in problem.guests.iter().zip(assignment) {
+        for group in &guest.groups {
+            members.entry(*group).or_default().extend((*host != NOWHERE).then_some(*host));
+        }
+    }
+    let areas = |group: GroupId, level: usize| -> BTreeSet<u32> {
+        members.get(&group).into_iter().flatten().map(|host| problem.hosts[*host as usize].areas[level]).collect()
+    };
+    for (&id, on) in &members {
+        let group = &problem.groups[id as usize];
+        let mut each: BTreeMap<HostId, u32> = BTreeMap::new();
+        on.iter().for_each(|host| *each.entry(*host).or_default() += 1);
+        if let Some(strength) = group.apart {
+            for (&host, &members) in each.iter().filter(|(_, members)| **members > 1) {
+                verdict.add(strength, Breach::Apart { group: id, host, members });
+            }
+        }
+        if let Some(strength) = group.together
+            && each.len() > 1
+        {
+            verdict.add(strength, Breach::Together { group: id, hosts: each.len() as u32 });
+        }
+        if let Some(spread) = &group.spread {
+            let areas = areas(id, spread.level).len() as u32;
+            if areas < spread.areas_min {
+                verdict.add(spread.strength, Breach::Spread { group: id, areas, areas_min: spread.areas_min });
+            }
+        }
+        for need in &group.needs {
+            for area in areas(id, need.level).difference(&areas(need.of, need.level)) {
+                verdict.hard.push(Breach::Need { group: id, of: need.of, level: need.level, area: *area });
+            }
+        }
+        let inside = group.among.iter().map(|set| on.iter().filter(|host| set.contains(**host)).count());
+        if let Some(most) = inside.max()
+            && most < on.len()
+        {
+            verdict.hard.push(Breach::Among { group: id, outside: (on.len() - most) as u32 });
+        }
+    }
+}
