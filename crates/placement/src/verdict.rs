@@ -95,7 +95,7 @@ impl Verdict {
 
 impl Breach {
     /// How often it is broken, so to speak.
-    fn count(&self) -> i64 {
+    pub fn count(&self) -> i64 {
         i64::from(match self {
             Breach::Apart { members, .. } => members - 1,
             Breach::Together { hosts, .. } => hosts - 1,
@@ -172,45 +172,71 @@ fn hosts(problem: &Problem, assignment: &[HostId], verdict: &mut Verdict) {
 }
 
 fn groups(problem: &Problem, assignment: &[HostId], verdict: &mut Verdict) {
-    let mut members: BTreeMap<GroupId, Vec<HostId>> = BTreeMap::new();
-    for (guest, host) in problem.guests.iter().zip(assignment) {
-        for group in &guest.groups {
-            members.entry(*group).or_default().extend((*host != NOWHERE).then_some(*host));
+    let members = members(problem);
+    for group in 0..problem.groups.len() as GroupId {
+        for (strength, breach) in judge_group(problem, &members, assignment, group) {
+            verdict.add(strength, breach);
         }
     }
-    let areas = |group: GroupId, level: usize| -> BTreeSet<u32> {
-        members.get(&group).into_iter().flatten().map(|host| problem.hosts[*host as usize].areas[level]).collect()
+}
+
+/// Who is in each group.
+pub fn members(problem: &Problem) -> Vec<Vec<GuestId>> {
+    let mut members = vec![Vec::new(); problem.groups.len()];
+    for (guest, of) in (0..).zip(&problem.guests) {
+        of.groups.iter().for_each(|group| members[*group as usize].push(guest));
+    }
+    members
+}
+
+/// What breaks of one group's rules. A group without members breaks none.
+pub fn judge_group(
+    problem: &Problem,
+    members: &[Vec<GuestId>],
+    assignment: &[HostId],
+    id: GroupId,
+) -> Vec<(Strength, Breach)> {
+    let hosts_of = |group: GroupId| -> Vec<HostId> {
+        let hosts = members[group as usize].iter().map(|guest| assignment[*guest as usize]);
+        hosts.filter(|host| *host != NOWHERE).collect()
     };
-    for (&id, on) in &members {
-        let group = &problem.groups[id as usize];
-        let mut each: BTreeMap<HostId, u32> = BTreeMap::new();
-        on.iter().for_each(|host| *each.entry(*host).or_default() += 1);
-        if let Some(strength) = group.apart {
-            for (&host, &members) in each.iter().filter(|(_, members)| **members > 1) {
-                verdict.add(strength, Breach::Apart { group: id, host, members });
-            }
-        }
-        if let Some(strength) = group.together
-            && each.len() > 1
-        {
-            verdict.add(strength, Breach::Together { group: id, hosts: each.len() as u32 });
-        }
-        if let Some(spread) = &group.spread {
-            let areas = areas(id, spread.level).len() as u32;
-            if areas < spread.areas_min {
-                verdict.add(spread.strength, Breach::Spread { group: id, areas, areas_min: spread.areas_min });
-            }
-        }
-        for need in &group.needs {
-            for area in areas(id, need.level).difference(&areas(need.of, need.level)) {
-                verdict.hard.push(Breach::Need { group: id, of: need.of, level: need.level, area: *area });
-            }
-        }
-        let inside = group.among.iter().map(|set| on.iter().filter(|host| set.contains(**host)).count());
-        if let Some(most) = inside.max()
-            && most < on.len()
-        {
-            verdict.hard.push(Breach::Among { group: id, outside: (on.len() - most) as u32 });
+    let areas = |group: GroupId, level: usize| -> BTreeSet<u32> {
+        hosts_of(group).into_iter().map(|host| problem.hosts[host as usize].areas[level]).collect()
+    };
+    let mut breaches = Vec::new();
+    if members[id as usize].is_empty() {
+        return breaches;
+    }
+    let (group, on) = (&problem.groups[id as usize], hosts_of(id));
+    let mut each: BTreeMap<HostId, u32> = BTreeMap::new();
+    on.iter().for_each(|host| *each.entry(*host).or_default() += 1);
+    if let Some(strength) = group.apart {
+        for (&host, &members) in each.iter().filter(|(_, members)| **members > 1) {
+            breaches.push((strength, Breach::Apart { group: id, host, members }));
         }
     }
+    if let Some(strength) = group.together
+        && each.len() > 1
+    {
+        breaches.push((strength, Breach::Together { group: id, hosts: each.len() as u32 }));
+    }
+    if let Some(spread) = &group.spread {
+        let areas = areas(id, spread.level).len() as u32;
+        if areas < spread.areas_min {
+            breaches.push((spread.strength, Breach::Spread { group: id, areas, areas_min: spread.areas_min }));
+        }
+    }
+    for need in &group.needs {
+        for area in areas(id, need.level).difference(&areas(need.of, need.level)) {
+            let breach = Breach::Need { group: id, of: need.of, level: need.level, area: *area };
+            breaches.push((Strength::Hard, breach));
+        }
+    }
+    let inside = group.among.iter().map(|set| on.iter().filter(|host| set.contains(**host)).count());
+    if let Some(most) = inside.max()
+        && most < on.len()
+    {
+        breaches.push((Strength::Hard, Breach::Among { group: id, outside: (on.len() - most) as u32 }));
+    }
+    breaches
 }
