@@ -6,6 +6,8 @@
 //! | [`verdict`] | what an assignment breaks and costs, from scratch |
 //! | [`state`] | the same for one change more, in time that does not grow with the cluster |
 //! | [`formats`] | what files of others say |
+//! | [`cluster`] | what Skein's own file says, in numbers and back, and what is broken, in the user's words |
+//! | [`explain`] | why a guest cannot be somewhere, what would help, and why it was moved |
 //!
 //! Absent on purpose: files, clocks, threads, randomness but from a seed. The same problem, seed and budget give the same answer.
 
@@ -14,7 +16,9 @@
 pub mod bits;
 #[cfg(test)]
 mod cases;
+pub mod cluster;
 pub mod dice;
+pub mod explain;
 pub mod formats;
 pub mod problem;
 pub mod score;

@@ -1,0 +1,268 @@
+//! Amounts as people write them ("16 GiB", "4 cores", "200 MB/s", "10 %", 12), and as they are counted.
+//!
+//! They are counted in whole grains, coarse enough that sums stay exact ([`Problem::check`](crate::problem::Problem::check)).
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+
+/// A number and the unit behind it, if any: what both mean is told by the resource that it is of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Amount {
+    /// 0 or more, and below [`MOST`].
+    pub number: f64,
+    /// As it is written; empty without one.
+    pub unit: String,
+}
+
+/// No amount is larger, in whatever unit: an exbibyte.
+pub const MOST: f64 = (1u64 << 60) as f64;
+
+/// What a resource is counted in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Plain numbers are bytes; grains are mebibytes.
+    Bytes,
+    /// Plain numbers are bytes per second; grains are thousands of them.
+    Rate,
+    /// Plain numbers are cores; grains are thousandths.
+    Cores,
+    /// Anything else by its name, which may follow the number; grains are thousandths. Empty: numbers have no unit.
+    Other(String),
+}
+
+/// Powers of 1000 and of 1024. Case matters to none but `b` and `B`, which are never short for one another.
+const PREFIXES: [(&str, f64); 11] = [
+    ("", 1.0),
+    ("k", 1e3),
+    ("m", 1e6),
+    ("g", 1e9),
+    ("t", 1e12),
+    ("p", 1e15),
+    ("ki", 1024.0),
+    ("mi", 1_048_576.0),
+    ("gi", 1_073_741_824.0),
+    ("ti", 1_099_511_627_776.0),
+    ("pi", 1_125_899_906_842_624.0),
+];
+
+/// How many bytes are in one of "B", "kB", "GiB" and so on.
+fn bytes_in(unit: &str) -> Option<f64> {
+    prefix(unit.strip_suffix('B')?)
+}
+
+/// How many bytes a second are in one of "MB/s", "GiB/s", "Mbit/s" and so on.
+fn rate_in(unit: &str) -> Option<f64> {
+    let unit = unit.strip_suffix("/s")?;
+    match unit.strip_suffix("bit") {
+        Some(bits) => prefix(bits).map(|bits| bits / 8.0),
+        None => bytes_in(unit),
+    }
+}
+
+fn prefix(text: &str) -> Option<f64> {
+    PREFIXES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, factor)| *factor)
+}
+
+impl Unit {
+    /// The unit of a resource, as its `unit` field names it.
+    pub fn named(name: &str) -> Unit {
+        match name {
+            "bytes" => Unit::Bytes,
+            "bytes/s" => Unit::Rate,
+            "cores" => Unit::Cores,
+            other => Unit::Other(other.to_owned()),
+        }
+    }
+
+    /// How many plain units a grain is.
+    fn grain(&self) -> f64 {
+        match self {
+            Unit::Bytes => 1_048_576.0,
+            Unit::Rate => 1000.0,
+            Unit::Cores | Unit::Other(_) => 0.001,
+        }
+    }
+
+    /// How many plain units one of what is written behind a number is.
+    fn factor(&self, written: &str) -> Option<f64> {
+        match self {
+            _ if written.is_empty() => Some(1.0),
+            Unit::Bytes => bytes_in(written),
+            Unit::Rate => rate_in(written),
+            Unit::Cores => matches!(written, "core" | "cores").then_some(1.0),
+            Unit::Other(name) => (written == name).then_some(1.0),
+        }
+    }
+
+    /// Examples of what can be written, for messages.
+    fn examples(&self) -> String {
+        match self {
+            Unit::Bytes => "'16 GiB' or '500 MB'".into(),
+            Unit::Rate => "'200 MB/s' or '10 Gbit/s'".into(),
+            Unit::Cores => "'4 cores' or 0.5".into(),
+            Unit::Other(name) if name.is_empty() => "a number without a unit".into(),
+            Unit::Other(name) => format!("'5 {name}' or 5"),
+        }
+    }
+
+    /// An amount in plain units.
+    ///
+    /// # Errors
+    /// Its unit is none of this one; the text says which would be.
+    pub fn plain(&self, amount: &Amount) -> Result<f64, String> {
+        let factor = self.factor(&amount.unit);
+        let factor = factor.ok_or_else(|| format!("'{amount}' has no unit of it: write {}", self.examples()))?;
+        let plain = amount.number * factor;
+        if plain <= MOST { Ok(plain) } else { Err(format!("'{amount}' is more than there can be")) }
+    }
+
+    /// An amount in grains, to the next above: what is used.
+    ///
+    /// # Errors
+    /// As [`Unit::plain`].
+    pub fn used(&self, amount: &Amount) -> Result<i64, String> {
+        let grains = self.plain(amount)? / self.grain();
+        Ok((grains - noise(grains)).ceil().max(0.0) as i64)
+    }
+
+    /// Plain units in grains, to the next below: what there is.
+    pub fn there_is(&self, plain: f64) -> i64 {
+        let grains = plain / self.grain();
+        (grains + noise(grains)).floor().max(0.0) as i64
+    }
+
+    /// Grains in plain units.
+    pub fn of_grains(&self, grains: i64) -> f64 {
+        grains as f64 * self.grain()
+    }
+
+    /// Grains as people read them.
+    pub fn text(&self, grains: i64) -> String {
+        let plain = self.of_grains(grains);
+        let scaled = |scale: &[(&str, f64)]| {
+            let fits = scale.iter().rev().find(|(_, factor)| plain.abs() >= *factor).or(scale.first());
+            fits.map_or_else(String::new, |(name, factor)| format!("{} {name}", short(plain / factor)))
+        };
+        match self {
+            Unit::Bytes => scaled(&[("MiB", 1_048_576.0), ("GiB", 1_073_741_824.0), ("TiB", 1_099_511_627_776.0)]),
+            Unit::Rate => scaled(&[("kB/s", 1e3), ("MB/s", 1e6), ("GB/s", 1e9)]),
+            Unit::Cores => format!("{} cores", short(plain)),
+            Unit::Other(name) => format!("{} {name}", short(plain)).trim_end().to_owned(),
+        }
+    }
+}
+
+/// What binary fractions are off decimal ones by at most: 0.1 cores are 100 thousandths, not 101. A byte is more.
+fn noise(grains: f64) -> f64 {
+    1e-7 + grains * 1e-15
+}
+
+/// With two decimals at most.
+fn short(number: f64) -> String {
+    let text = format!("{number:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+impl Amount {
+    /// A number without a unit, or with one behind it.
+    ///
+    /// # Errors
+    /// It is none, below 0, or absurdly large.
+    pub fn parse(text: &str) -> Result<Amount, String> {
+        let text = text.trim();
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let number: f64 =
+            text[..end].parse().map_err(|_| format!("'{text}' is no amount: a number and its unit, like '16 GiB'"))?;
+        Amount::new(number, text[end..].trim())
+    }
+
+    fn new(number: f64, unit: &str) -> Result<Amount, String> {
+        if !(0.0..MOST).contains(&number) {
+            return Err(format!("{number} is no amount: it is not within 0 to 2^60"));
+        }
+        Ok(Amount { number, unit: unit.to_owned() })
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}{}", self.number, if self.unit.is_empty() { "" } else { " " }, self.unit)
+    }
+}
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Amount, D::Error> {
+        struct Reader;
+        impl Visitor<'_> for Reader {
+            type Value = Amount;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an amount like 12 or '16 GiB'")
+            }
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Amount, E> {
+                self.visit_f64(number as f64)
+            }
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Amount, E> {
+                self.visit_f64(number as f64)
+            }
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Amount, E> {
+                Amount::new(number, "").map_err(E::custom)
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Amount, E> {
+                Amount::parse(text).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn used(unit: Unit, text: &str) -> Result<i64, String> {
+        unit.used(&Amount::parse(text)?)
+    }
+
+    #[test]
+    fn amounts_are_counted_in_grains() {
+        assert_eq!(used(Unit::Bytes, "16 GiB"), Ok(16 * 1024));
+        assert_eq!(used(Unit::Bytes, "1 B"), Ok(1));
+        assert_eq!(used(Unit::Bytes, "1.5GiB"), Ok(1536));
+        assert_eq!(used(Unit::Rate, "200 MB/s"), Ok(200_000));
+        assert_eq!(used(Unit::Rate, "10 Gbit/s"), Ok(1_250_000));
+        assert_eq!(used(Unit::Cores, "0.1"), Ok(100));
+        assert_eq!(used(Unit::Cores, "4 cores"), Ok(4000));
+        assert_eq!(used(Unit::Other("GPUs".into()), "2 GPUs"), Ok(2000));
+        assert_eq!(Unit::Bytes.there_is(1_048_577.0), 1);
+    }
+
+    #[test]
+    fn what_is_no_amount_is_told() {
+        assert!(used(Unit::Bytes, "16 G").unwrap_err().contains("write '16 GiB'"));
+        assert!(used(Unit::Cores, "4 GiB").unwrap_err().contains("'4 cores'"));
+        assert!(used(Unit::Bytes, "-1").unwrap_err().contains("no amount"));
+        assert!(used(Unit::Bytes, "900000 PiB").unwrap_err().contains("more than there can be"));
+        assert!(used(Unit::Bytes, "1.2.3").is_err());
+        assert!(used(Unit::Bytes, "").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_told_is_what_was_written(grains in 0i64..1 << 40) {
+            for unit in [Unit::Bytes, Unit::Rate, Unit::Cores, Unit::Other("x".into())] {
+                let told = used(unit.clone(), &unit.text(grains)).unwrap();
+                prop_assert!((told - grains).abs() as f64 <= 1.0 + 0.006 * grains as f64, "{} {}", told, grains);
+                prop_assert_eq!(unit.there_is(unit.of_grains(grains)), grains);
+            }
+        }
+
+        #[test]
+        fn no_text_panics(text in ".{0,20}") {
+            let _ = used(Unit::Rate, &text);
+        }
+    }
+}

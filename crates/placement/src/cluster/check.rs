@@ -1,0 +1,277 @@
+//! What is broken now, and since when.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::names::{Names, RuleKind};
+use super::{Compiled, file::HostState};
+use crate::problem::{GuestId, HostId, NOWHERE, Problem};
+use crate::score::Score;
+use crate::verdict::{Breach, judge};
+
+/// Since when what is broken has been: complaints by their [`Complaint::key`], with the time that the first
+/// [`check`] had which found them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct History(BTreeMap<String, u64>);
+
+/// Something that is broken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Complaint {
+    /// The same for the same trouble, whatever its extent.
+    pub key: String,
+    /// It must not be. Otherwise it only costs.
+    pub hard: bool,
+    /// Of two hard ones, or two soft ones, the larger is worse: [`Score::broken`], or microseconds of traffic.
+    pub gravity: i64,
+    /// In the words of the file.
+    pub what: String,
+    /// Which rule, as the user called it; none where it is about what hosts have.
+    pub rule: Option<String>,
+    /// Who is concerned.
+    pub guests: Vec<String>,
+    /// And where.
+    pub hosts: Vec<String>,
+    /// When it was found first, in the unit of [`check`]'s `now`.
+    pub since: u64,
+}
+
+/// What is broken, the worst first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// Hard before soft.
+    pub complaints: Vec<Complaint>,
+    /// What all of it costs, with load and balance, in microseconds of traffic.
+    pub cost: i64,
+}
+
+impl Check {
+    /// Whether nothing hard is broken.
+    pub fn is_valid(&self) -> bool {
+        self.complaints.iter().all(|complaint| !complaint.hard)
+    }
+}
+
+/// Looks at an assignment. `history` is what the last look gave, and `now` the time, of whatever clock.
+pub fn check(compiled: &Compiled, assignment: &[HostId], history: &History, now: u64) -> (Check, History) {
+    let verdict = judge(&compiled.problem, assignment);
+    let told = Told { problem: &compiled.problem, names: &compiled.names, at: assignment };
+    let mut complaints: Vec<Complaint> = verdict.hard.iter().flat_map(|breach| told.complaints(breach, true)).collect();
+    complaints.extend(verdict.soft.iter().flat_map(|breach| told.complaints(breach, false)));
+    complaints.extend(told.preferences());
+    for complaint in &mut complaints {
+        complaint.since = history.0.get(&complaint.key).copied().unwrap_or(now).min(now);
+    }
+    let next = complaints.iter().map(|complaint| (complaint.key.clone(), complaint.since)).collect();
+    complaints.sort_by(|a, b| (b.hard, b.gravity, &a.key).cmp(&(a.hard, a.gravity, &b.key)));
+    (Check { complaints, cost: verdict.cost.total() }, History(next))
+}
+
+/// Breaches in the user's words.
+struct Told<'a> {
+    problem: &'a Problem,
+    names: &'a Names,
+    at: &'a [HostId],
+}
+
+impl Told<'_> {
+    fn complaint(&self, key: String, what: String, guests: &[GuestId], hosts: &[HostId]) -> Complaint {
+        Complaint {
+            key,
+            hard: true,
+            gravity: Score::BREACH,
+            what,
+            rule: None,
+            guests: guests.iter().map(|guest| self.names.guest(*guest).to_owned()).collect(),
+            hosts: hosts.iter().map(|host| self.names.host(*host).to_owned()).collect(),
+            since: 0,
+        }
+    }
+
+    fn complaints(&self, breach: &Breach, hard: bool) -> Vec<Complaint> {
+        let names = self.names;
+        match *breach {
+            Breach::Unplaced { guest } => vec![self.unplaced(guest)],
+            Breach::NotOwner { guest, host } => self.not_owner(guest, host),
+            Breach::Overload { host, resource, used, moving, capacity } => {
+                let row = &names.rows[resource];
+                let mut what = format!(
+                    "{row} of '{}': {} used of {}, {} too much",
+                    names.host(host),
+                    row.text(used),
+                    row.text(capacity),
+                    row.text(used - capacity)
+                );
+                if moving > 0 {
+                    what += &format!(" ({} of it by guests that are leaving)", row.text(moving));
+                }
+                let guests = self.on(host).filter(|guest| self.problem.guests[*guest as usize].demand[resource] > 0);
+                let key = format!("overload of {row} on {}", names.host(host));
+                let mut complaint = self.complaint(key, what, &guests.collect::<Vec<_>>(), &[host]);
+                complaint.gravity = crate::score::overload(used - capacity, capacity);
+                vec![complaint]
+            }
+            Breach::Apart { group, host, .. } => {
+                let guests: Vec<GuestId> = self.members_on(group, |on| on == host);
+                let what = format!("{} share '{}' and are to be apart", names.list(&guests), names.host(host));
+                vec![self.of_group(breach, group, hard, &format!(" on {}", names.host(host)), what, &guests)]
+            }
+            Breach::Together { group, hosts, .. } => {
+                let guests = self.members_on(group, |on| on != NOWHERE);
+                let what = format!("{} are on {hosts} hosts and are to be together", names.list(&guests));
+                vec![self.of_group(breach, group, hard, "", what, &guests)]
+            }
+            Breach::Spread { group, areas, areas_min } => {
+                let guests = self.members_on(group, |_| true);
+                let level = self.problem.groups[group as usize].spread.map_or(0, |spread| spread.level);
+                let level = &names.levels[level].name;
+                let what =
+                    format!("{} are in {areas} of at least {areas_min} areas of level '{level}'", names.list(&guests));
+                vec![self.of_group(breach, group, hard, "", what, &guests)]
+            }
+            Breach::Need { group, of, level, area } => {
+                let is_there = |on: HostId| on != NOWHERE && self.problem.hosts[on as usize].areas[level] == area;
+                let guests = self.members_on(group, is_there);
+                let needed = names.list(&names.members[of as usize]);
+                let area = names.area(level, area);
+                let what = format!("{} need one of {needed} in {area}, where none is", names.list(&guests));
+                vec![self.of_group(breach, group, hard, &format!(" in {area}"), what, &guests)]
+            }
+            Breach::Among { group, .. } => {
+                let guests = self.members_on(group, |on| on != NOWHERE);
+                let what = format!("{} are not all within one of the sets of hosts", names.list(&guests));
+                vec![self.of_group(breach, group, hard, "", what, &guests)]
+            }
+        }
+    }
+
+    fn unplaced(&self, guest: GuestId) -> Complaint {
+        let was = self.names.recorded[guest as usize];
+        let name = self.names.guest(guest);
+        let (what, hosts) = match self.names.states.get(was as usize) {
+            Some(HostState::Offline) => {
+                (format!("'{name}' is nowhere: its host '{}' is offline", self.names.host(was)), vec![was])
+            }
+            _ => (format!("'{name}' is on no host"), Vec::new()),
+        };
+        let mut complaint = self.complaint(format!("{name} is nowhere"), what, &[guest], &hosts);
+        complaint.gravity = Score::UNPLACED;
+        complaint
+    }
+
+    /// A guest where fences do not let it be: a complaint for each rule.
+    fn not_owner(&self, guest: GuestId, host: HostId) -> Vec<Complaint> {
+        let fences = self.names.fences_of[guest as usize].iter().map(|fence| &self.names.fences[*fence as usize]);
+        let broken = fences.filter(|fence| !fence.hosts.contains(host)).map(|fence| fence.rule);
+        let tell = |rule: u32| {
+            let rule = &self.names.rules[rule as usize];
+            let what = self.names.fenced_out(rule, guest, host);
+            let key = format!("{rule}: {}", self.names.guest(guest));
+            let mut complaint = self.complaint(key, what, &[guest], &[host]);
+            complaint.rule = Some(rule.to_string());
+            complaint
+        };
+        broken.map(tell).collect()
+    }
+
+    fn of_group(
+        &self,
+        breach: &Breach,
+        group: u32,
+        hard: bool,
+        key: &str,
+        what: String,
+        guests: &[GuestId],
+    ) -> Complaint {
+        let mut hosts: Vec<HostId> = guests.iter().map(|guest| self.at[*guest as usize]).collect();
+        hosts.retain(|host| *host != NOWHERE);
+        hosts.sort_unstable();
+        hosts.dedup();
+        let rule = self.names.group(group);
+        let mut complaint = self.complaint(format!("{rule}{key}"), what, guests, &hosts);
+        let of = &self.problem.groups[group as usize];
+        let strength = match breach {
+            Breach::Apart { .. } => of.apart,
+            Breach::Together { .. } => of.together,
+            _ => of.spread.map(|spread| spread.strength),
+        };
+        complaint.hard = hard;
+        complaint.rule = Some(rule.to_string());
+        complaint.gravity = match strength.map(|strength| strength.score(breach.count())) {
+            Some(score) if !hard => score.cost,
+            _ => Score::BREACH * breach.count(),
+        };
+        complaint
+    }
+
+    /// Guests on hosts that a soft rule of one guest and its host would rather not have.
+    fn preferences(&self) -> Vec<Complaint> {
+        let mut complaints = Vec::new();
+        for (guest, host) in (0..).zip(self.at).filter(|(_, host)| **host != NOWHERE) {
+            for leaning in &self.names.leanings_of[guest as usize] {
+                let leaning = &self.names.leanings[*leaning as usize];
+                let cost = leaning.cost(*host);
+                if cost > 0 {
+                    let rule = &self.names.rules[leaning.rule as usize];
+                    let what = self.names.leant_away(rule, guest, *host);
+                    let mut complaint =
+                        self.complaint(format!("{rule}: {}", self.names.guest(guest)), what, &[guest], &[*host]);
+                    (complaint.hard, complaint.gravity, complaint.rule) = (false, cost, Some(rule.to_string()));
+                    complaints.push(complaint);
+                }
+            }
+        }
+        complaints
+    }
+
+    fn on(&self, host: HostId) -> impl Iterator<Item = GuestId> {
+        (0..).zip(self.at).filter(move |(_, on)| **on == host).map(|(guest, _)| guest)
+    }
+
+    fn members_on(&self, group: u32, is_there: impl Fn(HostId) -> bool) -> Vec<GuestId> {
+        let members = self.names.members[group as usize].iter();
+        members.filter(|guest| is_there(self.at[**guest as usize])).copied().collect()
+    }
+}
+
+impl Names {
+    /// Why a rule does not let a guest be on a host.
+    pub(crate) fn fenced_out(&self, rule: &super::RuleName, guest: GuestId, host: HostId) -> String {
+        let (who, on) = (self.guest(guest), self.host(host));
+        match rule.kind {
+            RuleKind::HostState if self.states[host as usize] == HostState::Offline => format!("'{on}' is offline"),
+            RuleKind::HostState => format!("'{on}' is in maintenance"),
+            RuleKind::GuestOwners => format!("'{on}' is not among {rule}"),
+            RuleKind::Stays => format!("'{who}' stays where it is: {rule}"),
+            RuleKind::Match => format!("the property '{}' of '{who}' and of '{on}' breaks {rule}", rule.property),
+            _ => format!("{rule} does not let '{who}' be on '{on}'"),
+        }
+    }
+
+    /// Why a rule would rather not have a guest on a host.
+    pub(crate) fn leant_away(&self, rule: &super::RuleName, guest: GuestId, host: HostId) -> String {
+        let (who, on) = (self.guest(guest), self.host(host));
+        match rule.kind {
+            RuleKind::Near => format!("'{on}' is not near {rule}"),
+            RuleKind::GuestPreferred => format!("'{on}' is not the first of {rule}"),
+            RuleKind::Match => format!("the property '{}' of '{who}' and of '{on}' goes against {rule}", rule.property),
+            _ => format!("{rule} would rather not have '{who}' on '{on}'"),
+        }
+    }
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.complaints.is_empty() {
+            return writeln!(f, "nothing is broken");
+        }
+        for complaint in &self.complaints {
+            let hard = if complaint.hard { "broken" } else { "not as it should be" };
+            let rule = complaint.rule.as_ref().map_or_else(String::new, |rule| format!(" [{rule}]"));
+            writeln!(f, "{hard} since {}: {}{rule}", complaint.since, complaint.what)?;
+        }
+        Ok(())
+    }
+}

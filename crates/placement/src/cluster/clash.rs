@@ -1,0 +1,508 @@
+//! Rules that can never hold together, whatever is where: told when they are made.
+//!
+//! What is found is a clash for certain; not every clash is found, since that is as hard as placing all guests. Hosts that
+//! are offline or in maintenance count as there: they come back, and rules stay.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use serde::Serialize;
+
+use super::HOST_LEVEL;
+use super::names::{Names, RuleId, RuleKind, listed};
+use crate::bits::Bits;
+use crate::explain::conflict;
+use crate::problem::{GroupId, GuestId, HostId, Problem, Strength};
+
+/// Rules that can never hold together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Clash {
+    /// Which.
+    pub rules: Vec<String>,
+    /// Who they are about.
+    pub guests: Vec<String>,
+    /// Why they cannot.
+    pub what: String,
+    /// What to do.
+    pub todo: String,
+}
+
+impl Clash {
+    /// A rule that is about no guest.
+    pub(super) fn nobody(rule: &str, what: String) -> Clash {
+        Clash {
+            rules: vec![format!("rule '{rule}'")],
+            guests: Vec::new(),
+            what: format!("it is about no guest: {what}"),
+            todo: "correct the name, or remove the rule".into(),
+        }
+    }
+}
+
+/// A property that a rule compares and that is not set on all hosts and guests of the group.
+pub(super) fn unset(names: &Names, rule: RuleId, property: &str, hosts: &[&str], guests: &[GuestId]) -> Option<Clash> {
+    if hosts.is_empty() && guests.is_empty() {
+        return None;
+    }
+    let mut lacking = Vec::new();
+    if !hosts.is_empty() {
+        lacking.push(format!("of hosts {}", listed(hosts.iter().copied())));
+    }
+    if !guests.is_empty() {
+        lacking.push(format!("of guests {}", names.list(guests)));
+    }
+    Some(Clash {
+        rules: vec![names.rules[rule as usize].to_string()],
+        guests: guests.iter().map(|guest| names.guest(*guest).to_owned()).collect(),
+        what: format!(
+            "the property '{property}' is not set {}, so that it matches nothing there",
+            lacking.join(" and ")
+        ),
+        todo: "set it on all hosts and guests of the group".into(),
+    })
+}
+
+/// All clashes that are found.
+pub(super) fn find(problem: &Problem, names: &Names) -> Vec<Clash> {
+    let mut finder = Finder::new(problem, names);
+    finder.nowhere();
+    finder.bound();
+    for (group, of) in (0..).zip(&problem.groups) {
+        if of.apart == Some(Strength::Hard) {
+            finder.apart(group);
+        }
+        if let Some(spread) = of.spread.filter(|spread| spread.strength == Strength::Hard) {
+            finder.spread(group, spread.level, spread.areas_min as usize);
+        }
+        finder.among(group, &of.among);
+        for need in &of.needs {
+            finder.need(group, need.of, need.level);
+        }
+    }
+    finder.found
+}
+
+struct Finder<'a> {
+    problem: &'a Problem,
+    names: &'a Names,
+    /// Sets of hosts that rules let guests be on, and the number of that of each.
+    allowed: Vec<Bits>,
+    allowed_of: Vec<u32>,
+    bonds: Bonds,
+    found: Vec<Clash>,
+}
+
+impl<'a> Finder<'a> {
+    fn new(problem: &'a Problem, names: &'a Names) -> Finder<'a> {
+        let mut sets: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
+        let mut allowed = Vec::new();
+        let hosts = problem.hosts.len() as HostId;
+        let mut allowed_of = Vec::new();
+        for fences in &names.fences_of {
+            let lasting = |fence: &&u32| {
+                let rule = names.fences[**fence as usize].rule;
+                names.rules[rule as usize].kind != RuleKind::HostState
+            };
+            let fences: Vec<u32> = fences.iter().filter(lasting).copied().collect();
+            let inside = |host: &HostId| fences.iter().all(|of| names.fences[*of as usize].hosts.contains(*host));
+            allowed_of.push(*sets.entry(fences.clone()).or_insert_with(|| {
+                allowed.push((0..hosts).filter(inside).collect());
+                allowed.len() as u32 - 1
+            }));
+        }
+        Finder { problem, names, allowed, allowed_of, bonds: Bonds::new(problem, names), found: Vec::new() }
+    }
+
+    fn allowed(&self, guest: GuestId) -> &Bits {
+        &self.allowed[self.allowed_of[guest as usize] as usize]
+    }
+
+    /// Lasting rules that fence any of these guests in.
+    fn fencing(&self, guests: &[GuestId]) -> BTreeSet<RuleId> {
+        let fences = guests.iter().flat_map(|guest| &self.names.fences_of[*guest as usize]);
+        let rules = fences.map(|fence| self.names.fences[*fence as usize].rule);
+        rules.filter(|rule| self.names.rules[*rule as usize].kind != RuleKind::HostState).collect()
+    }
+
+    fn rule_of(&self, group: GroupId) -> RuleId {
+        self.names.groups[group as usize]
+    }
+
+    fn members(&self, group: GroupId) -> &'a [GuestId] {
+        &self.names.members[group as usize]
+    }
+
+    fn tell(&mut self, rules: impl IntoIterator<Item = RuleId>, guests: &[GuestId], what: String, todo: &str) {
+        let rules: BTreeSet<RuleId> = rules.into_iter().collect();
+        self.found.push(Clash {
+            rules: rules.into_iter().map(|rule| self.names.rules[rule as usize].to_string()).collect(),
+            guests: guests.iter().map(|guest| self.names.guest(*guest).to_owned()).collect(),
+            what,
+            todo: todo.into(),
+        });
+    }
+
+    /// Guests whose fences have no host in common, told by the fewest rules that leave none.
+    fn nowhere(&mut self) {
+        let mut told: BTreeMap<BTreeSet<RuleId>, Vec<GuestId>> = BTreeMap::new();
+        for guest in 0..self.problem.guests.len() as GuestId {
+            if !self.allowed(guest).is_empty() || self.problem.hosts.is_empty() {
+                continue;
+            }
+            let against = |host: HostId| {
+                let fences = self.names.fences_of[guest as usize].iter().map(|of| &self.names.fences[*of as usize]);
+                let lasting = fences.filter(|fence| self.names.rules[fence.rule as usize].kind != RuleKind::HostState);
+                lasting
+                    .filter(|fence| !fence.hosts.contains(host))
+                    .map(|fence| fence.rule)
+                    .collect::<BTreeSet<RuleId>>()
+            };
+            let hosts: Vec<BTreeSet<RuleId>> = (0..self.problem.hosts.len() as HostId).map(against).collect();
+            if let Some(conflict) = conflict(&hosts) {
+                told.entry(conflict.causes.into_iter().collect()).or_default().push(guest);
+            }
+        }
+        for (rules, guests) in told {
+            let what = format!("together they leave no host for {}", self.names.list(&guests));
+            self.tell(rules, &guests, what, "widen one of them so that they have a host in common");
+        }
+    }
+
+    /// Guests that have to be on one host: none may be apart, and a host has to be allowed to all and take them.
+    fn bound(&mut self) {
+        for (group, of) in (0..).zip(&self.problem.groups) {
+            if of.apart == Some(Strength::Hard) {
+                self.apart_though_bound(group);
+            }
+        }
+        for guests in self.bonds.classes(self.problem.guests.len()) {
+            if guests.iter().any(|guest| self.allowed(*guest).is_empty()) {
+                continue;
+            }
+            let common = |host: &HostId| guests.iter().all(|guest| self.allowed(*guest).contains(*host));
+            let hosts: Vec<HostId> = (0..self.problem.hosts.len() as HostId).filter(common).collect();
+            let bonds = self.bonds.rules(&guests).into_iter().map(|group| self.rule_of(group));
+            let mut rules: BTreeSet<RuleId> = bonds.collect();
+            if hosts.is_empty() {
+                rules.extend(self.fencing(&guests));
+                let what = format!(
+                    "{} have to be on one host, and no host is allowed to all of them",
+                    self.names.list(&guests)
+                );
+                self.tell(rules, &guests, what, "let them share a host, or no longer require that they do");
+            } else if let Some(short) = self.too_large(&guests, &hosts) {
+                rules.extend(self.fencing(&guests));
+                self.tell(rules, &guests, short, "add a larger host, or make the guests smaller or fewer");
+            }
+        }
+    }
+
+    fn apart_though_bound(&mut self, group: GroupId) {
+        let mut first: BTreeMap<u32, GuestId> = BTreeMap::new();
+        for guest in self.members(group) {
+            let Some(other) = first.insert(self.bonds.class[*guest as usize], *guest) else { continue };
+            let mut rules: BTreeSet<RuleId> =
+                self.bonds.path(other, *guest).into_iter().map(|group| self.rule_of(group)).collect();
+            rules.insert(self.rule_of(group));
+            let what = format!("{} have to be on one host and apart", self.names.list(&[other, *guest]));
+            self.tell(rules, &[other, *guest], what, "remove one of these rules, or make one soft");
+        }
+    }
+
+    /// What no host has that these guests need together.
+    fn too_large(&self, guests: &[GuestId], hosts: &[HostId]) -> Option<String> {
+        let rows = self.problem.resources.len();
+        let need: Vec<i64> = (0..rows)
+            .map(|row| guests.iter().map(|guest| self.problem.guests[*guest as usize].demand[row]).sum())
+            .collect();
+        let capacity = |host: HostId| &self.problem.hosts[host as usize].capacity;
+        if hosts.iter().any(|host| need.iter().zip(capacity(*host)).all(|(need, has)| need <= has)) {
+            return None;
+        }
+        let who = self.names.list(guests);
+        let most = |row: usize| hosts.iter().map(|host| capacity(*host)[row]).max().unwrap_or(0);
+        let told = (0..rows).find(|row| need[*row] > most(*row)).map(|row| {
+            let of = &self.names.rows[row];
+            format!(
+                "of {of} {who} need {}, and the largest host that they may be on has {}",
+                of.text(need[row]),
+                of.text(most(row))
+            )
+        });
+        Some(told.unwrap_or_else(|| format!("no host that {who} may be on has enough of everything")))
+    }
+
+    /// More members than there are hosts for them: by Hall's theorem some of them have fewer hosts than they are.
+    fn apart(&mut self, group: GroupId) {
+        let members = self.members(group);
+        let hosts = |n: usize| self.allowed(members[n]).iter().collect::<Vec<HostId>>();
+        if (0..members.len()).all(|n| self.allowed(members[n]).len() >= members.len()) {
+            return;
+        }
+        if let Err(Crowd { left, right }) = Matching::complete(members.len(), self.problem.hosts.len(), hosts) {
+            let guests: Vec<GuestId> = left.into_iter().map(|n| members[n]).collect();
+            if guests.iter().any(|guest| self.allowed(*guest).is_empty()) {
+                return;
+            }
+            let mut rules = self.fencing(&guests);
+            rules.insert(self.rule_of(group));
+            let named = listed(right.iter().map(|host| self.names.host(*host)));
+            let what = format!(
+                "{} guests ({}) are apart and may only be on {} hosts ({named})",
+                guests.len(),
+                self.names.list(&guests),
+                right.len()
+            );
+            self.tell(
+                rules,
+                &guests,
+                what,
+                "allow more hosts or add some, have fewer guests in the rule, or make it soft",
+            );
+        }
+    }
+
+    /// Fewer areas than there have to be can be reached at the same time.
+    fn spread(&mut self, group: GroupId, level: usize, areas_min: usize) {
+        let members = self.members(group);
+        if members.is_empty() {
+            return;
+        }
+        // Who has to be on one host is in one area.
+        let mut units: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for guest in members {
+            let areas: BTreeSet<u32> =
+                self.allowed(*guest).iter().map(|host| self.problem.hosts[host as usize].areas[level]).collect();
+            let unit = units.entry(self.bonds.class[*guest as usize]).or_insert_with(|| areas.clone());
+            unit.retain(|area| areas.contains(area));
+        }
+        let units: Vec<Vec<HostId>> = units.into_values().map(|areas| areas.into_iter().collect()).collect();
+        let matching =
+            Matching::most(units.len(), self.problem.levels[level] as usize, areas_min, |n| units[n].clone());
+        if matching < areas_min {
+            let mut rules = self.fencing(members);
+            rules.extend(self.bonds.rules(members).into_iter().map(|group| self.rule_of(group)));
+            rules.insert(self.rule_of(group));
+            let level = &self.names.levels[level].name;
+            let what = format!(
+                "{} are to be in {areas_min} areas of level '{level}', and can be in {matching} at most",
+                self.names.list(members)
+            );
+            self.tell(rules, members, what, "ask for fewer areas, allow hosts in more of them, or make the rule soft");
+        }
+    }
+
+    /// No set in which every member may be.
+    fn among(&mut self, group: GroupId, sets: &[Bits]) {
+        let members = self.members(group);
+        let takes = |set: &Bits, guest: &GuestId| set.iter().any(|host| self.allowed(*guest).contains(host));
+        if sets.is_empty() || sets.iter().any(|set| members.iter().all(|guest| takes(set, guest))) {
+            return;
+        }
+        let out: Vec<GuestId> =
+            members.iter().filter(|guest| !sets.iter().all(|set| takes(set, guest))).copied().collect();
+        let mut rules = self.fencing(&out);
+        rules.insert(self.rule_of(group));
+        let what = format!("in none of its sets may all of its guests be: not {}", self.names.list(&out));
+        self.tell(rules, &out, what, "name sets that their other rules allow");
+    }
+
+    /// Members that can never be near whom they need.
+    fn need(&mut self, group: GroupId, of: GroupId, level: usize) {
+        let needed = self.members(of);
+        let area = |host: HostId| self.problem.hosts[host as usize].areas[level];
+        let near: BTreeSet<u32> = needed.iter().flat_map(|guest| self.allowed(*guest).iter()).map(area).collect();
+        let reaches = |guest: &GuestId| self.allowed(*guest).iter().any(|host| near.contains(&area(host)));
+        let out: Vec<GuestId> = self.members(group).iter().filter(|guest| !reaches(guest)).copied().collect();
+        if !out.is_empty() {
+            let mut rules = self.fencing(&out);
+            rules.extend(self.fencing(needed));
+            rules.insert(self.rule_of(group));
+            let what = format!(
+                "{} can never be in the same area of level '{}' as whom they need ({})",
+                self.names.list(&out),
+                self.names.levels[level].name,
+                self.names.list(needed)
+            );
+            self.tell(rules, &out, what, "allow them hosts near each other");
+        }
+        if self.names.levels[level].name == HOST_LEVEL && needed.len() > 1 {
+            self.needed_though_apart(group, needed);
+        }
+    }
+
+    /// Members that are apart from all whom they need on their host.
+    fn needed_though_apart(&mut self, group: GroupId, needed: &[GuestId]) {
+        for (apart, of) in (0..).zip(&self.problem.groups) {
+            let members: BTreeSet<GuestId> = self.members(apart).iter().copied().collect();
+            if of.apart != Some(Strength::Hard) || !needed.iter().all(|guest| members.contains(guest)) {
+                continue;
+            }
+            let out: Vec<GuestId> = self
+                .members(group)
+                .iter()
+                .filter(|guest| members.contains(guest) && !needed.contains(guest))
+                .copied()
+                .collect();
+            if !out.is_empty() {
+                let what = format!(
+                    "{} need on their host whom they are apart from ({})",
+                    self.names.list(&out),
+                    self.names.list(needed)
+                );
+                self.tell(
+                    [self.rule_of(group), self.rule_of(apart)],
+                    &out,
+                    what,
+                    "remove one of these rules, or make one soft",
+                );
+            }
+        }
+    }
+}
+
+/// Who has to be on one host with whom, and by which group: hard together, or a need on the same host of one guest alone.
+struct Bonds {
+    edges: Vec<Vec<(GuestId, GroupId)>>,
+    /// Guests of one class have to be on one host.
+    class: Vec<u32>,
+}
+
+impl Bonds {
+    fn new(problem: &Problem, names: &Names) -> Bonds {
+        let mut edges: Vec<Vec<(GuestId, GroupId)>> = vec![Vec::new(); problem.guests.len()];
+        let mut bind = |a: GuestId, b: GuestId, group: GroupId| {
+            edges[a as usize].push((b, group));
+            edges[b as usize].push((a, group));
+        };
+        for (id, group) in (0..).zip(&problem.groups) {
+            let members = &names.members[id as usize];
+            if group.together == Some(Strength::Hard) {
+                members.iter().skip(1).for_each(|guest| bind(members[0], *guest, id));
+            }
+            for need in &group.needs {
+                if names.levels[need.level].name == HOST_LEVEL
+                    && let [one] = names.members[need.of as usize][..]
+                {
+                    members.iter().filter(|guest| **guest != one).for_each(|guest| bind(one, *guest, id));
+                }
+            }
+        }
+        let mut class = vec![u32::MAX; problem.guests.len()];
+        for guest in 0..problem.guests.len() {
+            let mut open = vec![guest];
+            while let Some(at) = open.pop() {
+                if class[at] == u32::MAX {
+                    class[at] = guest as u32;
+                    open.extend(edges[at].iter().map(|(other, _)| *other as usize));
+                }
+            }
+        }
+        Bonds { edges, class }
+    }
+
+    /// Guests of one class each.
+    fn classes(&self, guests: usize) -> Vec<Vec<GuestId>> {
+        let mut classes: BTreeMap<u32, Vec<GuestId>> = BTreeMap::new();
+        (0..guests).for_each(|guest| classes.entry(self.class[guest]).or_default().push(guest as GuestId));
+        classes.into_values().collect()
+    }
+
+    /// All groups that bind any of these.
+    fn rules(&self, guests: &[GuestId]) -> BTreeSet<GroupId> {
+        guests.iter().flat_map(|guest| &self.edges[*guest as usize]).map(|(_, group)| *group).collect()
+    }
+
+    /// Groups on a shortest way from one to another of its class.
+    fn path(&self, from: GuestId, to: GuestId) -> BTreeSet<GroupId> {
+        let mut came: BTreeMap<GuestId, (GuestId, GroupId)> = BTreeMap::new();
+        let mut open = VecDeque::from([from]);
+        while let Some(at) = open.pop_front() {
+            for (next, group) in &self.edges[at as usize] {
+                if *next != from && !came.contains_key(next) {
+                    came.insert(*next, (at, *group));
+                    open.push_back(*next);
+                }
+            }
+        }
+        let mut groups = BTreeSet::new();
+        let mut at = to;
+        while let Some((before, group)) = came.get(&at) {
+            groups.insert(*group);
+            at = *before;
+        }
+        groups
+    }
+}
+
+/// Those on the left of a matching that have fewer on the right than they are.
+struct Crowd {
+    left: Vec<usize>,
+    right: Vec<u32>,
+}
+
+/// Each on the left with one of its own on the right, by augmenting paths (Kuhn).
+struct Matching<F> {
+    /// Who on the left each on the right is with.
+    with: Vec<Option<usize>>,
+    choices: F,
+}
+
+impl<F: Fn(usize) -> Vec<u32>> Matching<F> {
+    /// A place for each on the left.
+    fn complete(left: usize, right: usize, choices: F) -> Result<(), Crowd> {
+        let mut matching = Matching { with: vec![None; right], choices };
+        (0..left).try_for_each(|n| matching.add(n))
+    }
+
+    /// How many on the left can have a place, counted up to `enough`.
+    fn most(left: usize, right: usize, enough: usize, choices: F) -> usize {
+        let mut matching = Matching { with: vec![None; right], choices };
+        let mut placed = 0;
+        for n in 0..left {
+            if placed < enough {
+                placed += usize::from(matching.add(n).is_ok());
+            }
+        }
+        placed
+    }
+
+    /// Finds a place for one more, breadth first: whoever is in the way looks for another.
+    fn add(&mut self, new: usize) -> Result<(), Crowd> {
+        let mut left = vec![new];
+        let mut came: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut at = 0;
+        while at < left.len() {
+            let one = left[at];
+            at += 1;
+            for place in (self.choices)(one) {
+                if came.contains_key(&place) {
+                    continue;
+                }
+                came.insert(place, one);
+                match self.with[place as usize] {
+                    Some(other) => left.push(other),
+                    None => {
+                        self.shift(place, new, &came);
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        left.sort_unstable();
+        Err(Crowd { left, right: came.into_keys().collect() })
+    }
+
+    /// Everybody on the way to a free place goes one further.
+    fn shift(&mut self, free: u32, new: usize, came: &BTreeMap<u32, usize>) {
+        let mut place = free;
+        loop {
+            let one = came[&place];
+            let left = self.with.iter().position(|with| *with == Some(one));
+            self.with[place as usize] = Some(one);
+            match left {
+                Some(before) if one != new => place = before as u32,
+                _ => return,
+            }
+        }
+    }
+}

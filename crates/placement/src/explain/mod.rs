@@ -1,0 +1,231 @@
+//! Why a guest cannot be somewhere, what would help, and why it was moved.
+//!
+//! A rule speaks against a host if it is broken more often with the guest there than it would be at best, with the guest on
+//! another host or on none, and everybody else where they are. So a rule that others break speaks against nobody, and a
+//! spread speaks against areas that do not help it while others would.
+
+mod conflict;
+mod relax;
+#[cfg(test)]
+mod tests;
+mod told;
+mod why;
+
+pub use conflict::{Conflict, conflict};
+pub use relax::{Relaxation, Relaxations, Step, relax};
+pub use told::{Explanation, Fragmented, explain};
+pub use why::{Why, why_moved};
+
+use crate::cluster::{Compiled, RuleId};
+use crate::problem::{GroupId, GuestId, HostId, NOWHERE};
+use crate::score::Score;
+use crate::verdict::{judge_group, members};
+
+/// What speaks against hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// A rule, by its number in [`Names::rules`](crate::cluster::Names::rules).
+    Rule(RuleId),
+    /// Too little of a resource, by its number in [`Names::rows`](crate::cluster::Names::rows).
+    Capacity(usize),
+}
+
+/// What speaks against a guest on a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// What does.
+    pub cause: Cause,
+    /// Nothing can pay for it.
+    pub is_hard: bool,
+    /// Of a soft one, microseconds of traffic; of capacity that is short, how much of it.
+    pub amount: i64,
+    /// In the words of the file.
+    pub what: String,
+}
+
+/// A guest, and everybody else where they are.
+pub struct Placing<'a> {
+    compiled: &'a Compiled,
+    guest: GuestId,
+    /// Where all are, but for the guest, which is nowhere.
+    at: Vec<HostId>,
+    /// By host and resource, with what is held by those that left.
+    used: Vec<Vec<i64>>,
+    members: &'a [Vec<GuestId>],
+    /// Groups that the guest is in, or that need one which it is in, and what each breaks at best.
+    groups: Vec<(GroupId, Score)>,
+}
+
+impl<'a> Placing<'a> {
+    /// Takes a guest out of an assignment.
+    pub fn new(compiled: &'a Compiled, assignment: &[HostId], guest: GuestId) -> Placing<'a> {
+        let problem = &compiled.problem;
+        let mut at = assignment.to_vec();
+        at[guest as usize] = NOWHERE;
+        let mut used = vec![vec![0; problem.resources.len()]; problem.hosts.len()];
+        for ((of, now), before) in problem.guests.iter().zip(&at).zip(&problem.initial) {
+            for (row, demand) in of.demand.iter().enumerate() {
+                if *now != NOWHERE {
+                    used[*now as usize][row] += demand;
+                }
+                if problem.resources[row].transient && *before != NOWHERE && now != before {
+                    used[*before as usize][row] += demand;
+                }
+            }
+        }
+        let members = &compiled.names.members[..];
+        debug_assert_eq!(members, self::members(problem));
+        let mut placing = Placing { compiled, guest, at, used, members, groups: Vec::new() };
+        let of = &problem.guests[guest as usize].groups;
+        let concerned = (0..)
+            .zip(&problem.groups)
+            .filter(|(id, group)| of.contains(id) || group.needs.iter().any(|need| of.contains(&need.of)));
+        let groups: Vec<GroupId> = concerned.map(|(id, _)| id).collect();
+        for group in groups {
+            let anywhere = (0..problem.hosts.len() as HostId).chain([NOWHERE]);
+            let best = anywhere.map(|host| placing.broken(group, host)).min().unwrap_or_default();
+            placing.groups.push((group, best));
+        }
+        placing
+    }
+
+    /// What a group breaks with the guest on a host.
+    fn broken(&mut self, group: GroupId, host: HostId) -> Score {
+        self.at[self.guest as usize] = host;
+        let breaches = judge_group(&self.compiled.problem, self.members, &self.at, group);
+        self.at[self.guest as usize] = NOWHERE;
+        breaches.iter().fold(Score::default(), |sum, (strength, breach)| sum + strength.score(breach.count()))
+    }
+
+    /// All that speaks against a host, hard reasons first.
+    pub fn against(&mut self, host: HostId) -> Vec<Reason> {
+        let mut reasons = self.fences(host);
+        reasons.extend(self.capacity(host));
+        for (group, best) in self.groups.clone() {
+            let more = self.broken(group, host) - best;
+            if more > Score::default() {
+                reasons.push(Reason {
+                    cause: Cause::Rule(self.compiled.names.groups[group as usize]),
+                    is_hard: more.broken > 0,
+                    amount: more.cost,
+                    what: self.of_group(group, host),
+                });
+            }
+        }
+        reasons.extend(self.leanings(host));
+        reasons.sort_by_key(|reason| !reason.is_hard);
+        reasons
+    }
+
+    /// Whether nothing hard speaks against a host.
+    pub fn accepts(&mut self, host: HostId) -> bool {
+        self.against(host).iter().all(|reason| !reason.is_hard)
+    }
+
+    fn fences(&self, host: HostId) -> Vec<Reason> {
+        let names = &self.compiled.names;
+        let fences = names.fences_of[self.guest as usize].iter().map(|fence| &names.fences[*fence as usize]);
+        let against = fences.filter(|fence| !fence.hosts.contains(host)).map(|fence| fence.rule);
+        let reason = |rule: RuleId| Reason {
+            cause: Cause::Rule(rule),
+            is_hard: true,
+            amount: 0,
+            what: names.fenced_out(&names.rules[rule as usize], self.guest, host),
+        };
+        against.map(reason).collect()
+    }
+
+    fn leanings(&self, host: HostId) -> Vec<Reason> {
+        let names = &self.compiled.names;
+        let leanings = names.leanings_of[self.guest as usize].iter().map(|of| &names.leanings[*of as usize]);
+        let reason = |rule: RuleId, amount: i64| Reason {
+            cause: Cause::Rule(rule),
+            is_hard: false,
+            amount,
+            what: names.leant_away(&names.rules[rule as usize], self.guest, host),
+        };
+        leanings.filter(|of| of.cost(host) > 0).map(|of| reason(of.rule, of.cost(host))).collect()
+    }
+
+    /// What is free of a resource on a host for the guest.
+    fn free(&self, host: HostId, row: usize) -> i64 {
+        let problem = &self.compiled.problem;
+        let is_held = problem.resources[row].transient && problem.initial[self.guest as usize] == host;
+        let held = if is_held { self.demand(row) } else { 0 };
+        problem.hosts[host as usize].capacity[row] - self.used[host as usize][row] + held
+    }
+
+    fn demand(&self, row: usize) -> i64 {
+        self.compiled.problem.guests[self.guest as usize].demand[row]
+    }
+
+    fn capacity(&self, host: HostId) -> Vec<Reason> {
+        let (problem, names) = (&self.compiled.problem, &self.compiled.names);
+        let mut reasons = Vec::new();
+        for (row, name) in names.rows.iter().enumerate() {
+            let (needs, free) = (self.demand(row), self.free(host, row));
+            let short = needs - free;
+            if needs > 0 && short > 0 {
+                let what = format!(
+                    "{name}: needs {}, {} free on '{}', {} short",
+                    name.text(needs),
+                    name.text(free.max(0)),
+                    names.host(host),
+                    name.text(short)
+                );
+                reasons.push(Reason { cause: Cause::Capacity(row), is_hard: true, amount: short, what });
+                continue;
+            }
+            let of = &problem.hosts[host as usize];
+            let above = (of.capacity[row] - free + needs - of.safe[row]).min(needs).max(0);
+            let amount = above * problem.resources[row].load_weight;
+            if amount > 0 {
+                let what =
+                    format!("{name}: '{}' would be {} beyond its start level", names.host(host), name.text(above));
+                reasons.push(Reason { cause: Cause::Capacity(row), is_hard: false, amount, what });
+            }
+        }
+        reasons
+    }
+
+    /// How a group's rule is broken with the guest on a host.
+    fn of_group(&self, group: GroupId, host: HostId) -> String {
+        let (problem, names) = (&self.compiled.problem, &self.compiled.names);
+        let (of, rule) = (&problem.groups[group as usize], names.group(group));
+        let others = |is_there: &dyn Fn(HostId) -> bool| -> String {
+            let members = self.members[group as usize].iter();
+            let there = members.filter(|guest| {
+                let at = self.at[**guest as usize];
+                at != NOWHERE && is_there(at)
+            });
+            names.list(&there.copied().collect::<Vec<_>>())
+        };
+        let area = |level: usize, host: HostId| problem.hosts[host as usize].areas[level];
+        if of.apart.is_some() {
+            return format!("{} there already: {rule} keeps them apart", others(&|at| at == host));
+        }
+        if of.together.is_some() {
+            return format!("{} elsewhere: {rule} keeps them together", others(&|at| at != host));
+        }
+        if let Some(spread) = of.spread {
+            let here = area(spread.level, host);
+            let there = others(&|at| area(spread.level, at) == here);
+            let area = names.area(spread.level, here);
+            return format!("{there} in {area} already: {rule} asks for {} areas", spread.areas_min);
+        }
+        let is_in = |group: GroupId| problem.guests[self.guest as usize].groups.contains(&group);
+        for need in &of.needs {
+            if is_in(need.of) && !is_in(group) {
+                return format!(
+                    "{rule}: {} would be without it",
+                    others(&|at| area(need.level, at) != area(need.level, host))
+                );
+            }
+            if is_in(group) {
+                let needed = names.list(&names.members[need.of as usize]);
+                return format!("{rule} needs one of {needed} in {}", names.area(need.level, area(need.level, host)));
+            }
+        }
+        format!("{rule} allows none of its sets of hosts for all of its guests then")
+    }
+}

@@ -1,0 +1,268 @@
+//! What would have to change for a guest to fit somewhere, the cheapest first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Cause, Placing, Reason};
+use crate::cluster::file::HostState;
+use crate::cluster::{Compiled, RuleId, RuleKind};
+use crate::problem::{GuestId, HostId, NOWHERE};
+use crate::score::Score;
+use crate::state::State;
+
+/// Something that helps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A hard rule among guests becomes soft.
+    Soften(RuleId),
+    /// A rule lets the guest be on one host more.
+    Widen(RuleId, HostId),
+    /// A host gets online.
+    Open(HostId),
+    /// A host gets so much more of a resource.
+    Add(HostId, usize, i64),
+    /// Another guest goes elsewhere before.
+    Move {
+        /// Who.
+        guest: GuestId,
+        /// Where it is.
+        from: HostId,
+        /// Where it fits.
+        to: HostId,
+    },
+}
+
+/// Steps after which the guest fits on a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relaxation {
+    /// Where.
+    pub host: HostId,
+    /// All of them are needed.
+    pub steps: Vec<Step>,
+    /// In microseconds of traffic. Of moves it is what they cost; of what people have to decide or buy it only tells which is the
+    /// lesser evil, in terms of [`Weights::rule`](crate::cluster::file::Weights::rule): see [`price`].
+    pub cost: i64,
+}
+
+/// What helps, and whether all was tried.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Relaxations {
+    /// The cheapest first, one for each set of causes, and the cheapest by moves.
+    pub all: Vec<Relaxation>,
+    /// All moves of one guest, and of two from one host, were tried. Otherwise there were too many.
+    pub is_complete: bool,
+}
+
+/// Relaxations that are told.
+const TOLD: usize = 5;
+/// Evaluations of a move: about a second's.
+const TRIES_MAX: u32 = 2_000_000;
+/// Guests of a host of which any two may go.
+const PAIRS_OF: usize = 24;
+
+/// How much worse than a soft rule's breach: that possible owners are never broken is what they are for.
+const OWNERS: i64 = 10;
+/// Work for people, and then the host has to hold.
+const MAINTENANCE: i64 = 10;
+/// A repair.
+const OFFLINE: i64 = 20;
+/// A purchase, of nothing; twice as much if a host had to be doubled.
+const CAPACITY: f64 = 5.0;
+
+/// What would have to change for a guest that nothing accepts to fit somewhere. Empty if a host accepts it.
+pub fn relax(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Relaxations {
+    let mut placing = Placing::new(compiled, assignment, guest);
+    let mut best: BTreeMap<BTreeSet<Cause>, Relaxation> = BTreeMap::new();
+    for host in 0..compiled.problem.hosts.len() as HostId {
+        let mut reasons = placing.against(host);
+        reasons.retain(|reason| reason.is_hard);
+        if reasons.is_empty() {
+            return Relaxations { all: Vec::new(), is_complete: true };
+        }
+        let relaxation = dropping(compiled, host, &reasons);
+        let causes = reasons.iter().map(|reason| reason.cause).collect();
+        let known = best.entry(causes).or_insert_with(|| relaxation.clone());
+        if relaxation.cost < known.cost {
+            *known = relaxation;
+        }
+    }
+    let mut mover = Mover::new(compiled, assignment, guest);
+    let by_moves = mover.one().or_else(|| mover.two());
+    let mut all: Vec<Relaxation> = best.into_values().chain(by_moves).collect();
+    all.sort_by_key(|relaxation| (relaxation.cost, relaxation.steps.len(), relaxation.host));
+    all.truncate(TOLD);
+    Relaxations { all, is_complete: mover.tries_left > 0 }
+}
+
+/// All that speaks against a host, gone.
+fn dropping(compiled: &Compiled, host: HostId, reasons: &[Reason]) -> Relaxation {
+    let names = &compiled.names;
+    let step = |reason: &Reason| match reason.cause {
+        Cause::Capacity(row) => Step::Add(host, row, reason.amount),
+        Cause::Rule(rule) => match names.rules[rule as usize].kind {
+            RuleKind::HostState => Step::Open(host),
+            RuleKind::GuestOwners | RuleKind::Owners | RuleKind::Stays | RuleKind::Match => Step::Widen(rule, host),
+            _ => Step::Soften(rule),
+        },
+    };
+    let mut steps: Vec<Step> = reasons.iter().map(step).collect();
+    steps.dedup();
+    let cost = steps.iter().map(|step| price(compiled, step)).fold(0, i64::saturating_add);
+    Relaxation { host, steps, cost }
+}
+
+/// How bad a step is. A rule that is softened, as bad as one breach of a soft rule; others in multiples of that. Of a move, 0: its
+/// cost is known only with where all others are.
+pub fn price(compiled: &Compiled, step: &Step) -> i64 {
+    let names = &compiled.names;
+    let unit = names.rule_weight.max(1);
+    let times = match step {
+        Step::Move { .. } => return 0,
+        Step::Add(host, row, amount) => {
+            let share = *amount as f64 / compiled.problem.hosts[*host as usize].capacity[*row].max(1) as f64;
+            return (unit as f64 * CAPACITY * (1.0 + share)) as i64;
+        }
+        Step::Soften(_) => 1,
+        Step::Widen(rule, _) => match names.rules[*rule as usize].kind {
+            RuleKind::GuestOwners | RuleKind::Owners => OWNERS,
+            _ => 1,
+        },
+        Step::Open(host) => match names.states[*host as usize] {
+            HostState::Offline => OFFLINE,
+            _ => MAINTENANCE,
+        },
+    };
+    unit.saturating_mul(times)
+}
+
+/// Looks for others that can go.
+struct Mover<'a> {
+    compiled: &'a Compiled,
+    state: State<'a>,
+    guest: GuestId,
+    /// How much may be broken with the guest in place.
+    broken_max: i64,
+    tries_left: u32,
+}
+
+impl<'a> Mover<'a> {
+    fn new(compiled: &'a Compiled, assignment: &[HostId], guest: GuestId) -> Mover<'a> {
+        let mut state = State::new(&compiled.problem, assignment);
+        state.shift(guest, NOWHERE);
+        let broken_max = state.score().broken - Score::UNPLACED;
+        Mover { compiled, state, guest, broken_max, tries_left: TRIES_MAX }
+    }
+
+    /// Who is on hosts that fences allow, by what its move costs.
+    fn candidates(&self) -> Vec<(i64, GuestId, HostId)> {
+        let problem = &self.compiled.problem;
+        let at = (0..).zip(self.state.assignment());
+        let others = at.filter(|(other, host)| **host != NOWHERE && *other != self.guest);
+        let allowed = others.filter(|(_, host)| problem.may_own(self.guest, **host));
+        let mut all: Vec<_> =
+            allowed.map(|(other, host)| (problem.guests[other as usize].move_cost, other, *host)).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// One goes: the first that can is the cheapest but for what else its move changes.
+    fn one(&mut self) -> Option<Relaxation> {
+        for (_, other, host) in self.candidates() {
+            if !self.state.fits(self.guest, host, Some(other)) {
+                continue;
+            }
+            self.state.shift(self.guest, host);
+            let target = self.target(other, Some(self.broken_max));
+            self.state.shift(self.guest, NOWHERE);
+            if let Some((to, cost)) = target {
+                let found = self.verified(host, &[(other, to)], cost);
+                if found.is_some() {
+                    return found;
+                }
+            }
+            if self.tries_left == 0 {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Two of one host go, each to the cheapest host that takes it.
+    fn two(&mut self) -> Option<Relaxation> {
+        let mut by_host: BTreeMap<HostId, Vec<(i64, GuestId)>> = BTreeMap::new();
+        for (cost, other, host) in self.candidates() {
+            let on = by_host.entry(host).or_default();
+            if on.len() < PAIRS_OF {
+                on.push((cost, other));
+            }
+        }
+        let mut pairs = Vec::new();
+        for (host, on) in by_host {
+            for (n, (cost_a, a)) in on.iter().enumerate() {
+                let others = on[..n].iter().filter(|(_, b)| self.would_fit(host, *a, *b));
+                pairs.extend(others.map(|(cost_b, b)| (cost_a + cost_b, *a, *b, host)));
+            }
+        }
+        pairs.sort_unstable();
+        for (_, a, b, host) in pairs {
+            let found = self.try_two(host, a, b);
+            if found.is_some() || self.tries_left == 0 {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// Whether there is room for the guest once two went; what is held where they were is left to [`Mover::verified`].
+    fn would_fit(&self, host: HostId, a: GuestId, b: GuestId) -> bool {
+        let problem = &self.compiled.problem;
+        let demand = |guest: GuestId, row: usize| problem.guests[guest as usize].demand[row];
+        (0..problem.resources.len()).all(|row| {
+            let stay = self.state.guests_on(host).iter().filter(|on| **on != a && **on != b);
+            let used: i64 = stay.map(|on| demand(*on, row)).sum();
+            used + demand(self.guest, row) <= problem.hosts[host as usize].capacity[row] || demand(self.guest, row) == 0
+        })
+    }
+
+    fn try_two(&mut self, host: HostId, a: GuestId, b: GuestId) -> Option<Relaxation> {
+        self.state.shift(self.guest, host);
+        let mut found = None;
+        if let Some((to_a, cost_a)) = self.target(a, None) {
+            self.state.shift(a, to_a);
+            if let Some((to_b, cost_b)) = self.target(b, Some(self.broken_max)) {
+                found = Some((to_a, to_b, cost_a + cost_b));
+            }
+            self.state.shift(a, host);
+        }
+        self.state.shift(self.guest, NOWHERE);
+        let (to_a, to_b, cost) = found?;
+        self.verified(host, &[(a, to_a), (b, to_b)], cost)
+    }
+
+    /// The cheapest host for a guest that breaks no more there than where it is, and leaves no more broken than `most`.
+    fn target(&mut self, guest: GuestId, most: Option<i64>) -> Option<(HostId, i64)> {
+        let mut best: Option<(i64, HostId)> = None;
+        let most = most.map_or(0, |most| (most - self.state.score().broken).min(0));
+        for to in 0..self.compiled.problem.hosts.len() as HostId {
+            if to == self.state.host_of(guest) || !self.state.fits(guest, to, None) {
+                continue;
+            }
+            self.tries_left = self.tries_left.saturating_sub(1);
+            let score = self.state.shift_score(guest, to);
+            if score.broken <= most && best.is_none_or(|best| (score.cost, to) < best) {
+                best = Some((score.cost, to));
+            }
+        }
+        best.map(|(cost, to)| (to, cost.max(0)))
+    }
+
+    /// The same if indeed nothing hard speaks against it then: against the guest, nor against whom it makes room.
+    fn verified(&self, host: HostId, moves: &[(GuestId, HostId)], cost: i64) -> Option<Relaxation> {
+        let mut at = self.state.assignment().to_vec();
+        let steps = moves.iter().map(|(guest, to)| Step::Move { guest: *guest, from: host, to: *to }).collect();
+        moves.iter().for_each(|(guest, to)| at[*guest as usize] = *to);
+        let mut fits = Placing::new(self.compiled, &at, self.guest).accepts(host);
+        at[self.guest as usize] = host;
+        fits &= moves.iter().all(|(guest, to)| Placing::new(self.compiled, &at, *guest).accepts(*to));
+        fits.then_some(Relaxation { host, steps, cost })
+    }
+}

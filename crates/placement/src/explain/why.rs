@@ -1,0 +1,81 @@
+//! Why a guest is moved.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::Placing;
+use super::told::{Objection, objection};
+use crate::cluster::Compiled;
+use crate::problem::{GuestId, HostId, NOWHERE};
+use crate::state::State;
+
+/// Why a guest is not left where it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Why {
+    /// Who.
+    pub guest: String,
+    /// Where it was; none if it was nowhere.
+    pub from: Option<String>,
+    /// Where it goes; none if it goes nowhere.
+    pub to: Option<String>,
+    /// What spoke against where it was, with all where they were.
+    pub ends: Vec<Objection>,
+    /// What would, with all others where they go: it makes room for them.
+    pub makes_room: Vec<Objection>,
+    /// How much less is broken for it, with all others where they go ([`Score::broken`](crate::score::Score::broken)).
+    pub broken_saved: i64,
+    /// What it saves, its own cost taken off, in microseconds of traffic, with all others where they go.
+    pub cost_saved: i64,
+}
+
+/// Why a guest is moved by a plan that leads from one assignment to another.
+pub fn why_moved(compiled: &Compiled, before: &[HostId], after: &[HostId], guest: GuestId) -> Why {
+    let names = &compiled.names;
+    let (from, to) = (before[guest as usize], after[guest as usize]);
+    let against = |assignment: &[HostId]| match from {
+        NOWHERE => Vec::new(),
+        host => Placing::new(compiled, assignment, guest).against(host),
+    };
+    let told = |reasons: &[super::Reason]| -> Vec<Objection> {
+        reasons.iter().map(|reason| objection(compiled, reason)).collect()
+    };
+    let (ends, would_be) = (against(before), against(after));
+    let is_new = |reason: &&super::Reason| {
+        !ends.iter().any(|other| other.cause == reason.cause && other.is_hard == reason.is_hard)
+    };
+    let makes_room: Vec<super::Reason> = would_be.iter().filter(is_new).cloned().collect();
+    let back = State::new(&compiled.problem, after).shift_score(guest, from);
+    Why {
+        guest: names.guest(guest).to_owned(),
+        from: names.hosts.get(from as usize).cloned(),
+        to: names.hosts.get(to as usize).cloned(),
+        ends: told(&ends),
+        makes_room: told(&makes_room),
+        broken_saved: back.broken,
+        cost_saved: back.cost,
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |host: &Option<String>| host.as_ref().map_or("nowhere".to_owned(), |host| format!("'{host}'"));
+        write!(f, "'{}' from {} to {}: ", self.guest, name(&self.from), name(&self.to))?;
+        let mut reasons: Vec<String> = self.ends.iter().map(|objection| objection.what.clone()).collect();
+        if self.from.is_none() {
+            reasons.push("it was nowhere".into());
+        }
+        reasons.extend(self.makes_room.iter().map(|objection| format!("makes room for others ({})", objection.what)));
+        if reasons.is_empty() {
+            reasons.push(match self.broken_saved {
+                0 => "the balance is better".into(),
+                _ => "less is broken".into(),
+            });
+        }
+        write!(f, "{}", reasons.join("; "))?;
+        match self.cost_saved {
+            saved if saved > 0 => write!(f, " (saves {:.1} s)", saved as f64 / 1e6),
+            _ => Ok(()),
+        }
+    }
+}
