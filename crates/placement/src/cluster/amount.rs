@@ -148,6 +148,7 @@ impl Unit {
         match self {
             Unit::Bytes => scaled(&[("MiB", 1_048_576.0), ("GiB", 1_073_741_824.0), ("TiB", 1_099_511_627_776.0)]),
             Unit::Rate => scaled(&[("kB/s", 1e3), ("MB/s", 1e6), ("GB/s", 1e9)]),
+            Unit::Cores if plain == 1.0 => "1 core".into(),
             Unit::Cores => format!("{} cores", short(plain)),
             Unit::Other(name) => format!("{} {name}", short(plain)).trim_end().to_owned(),
         }

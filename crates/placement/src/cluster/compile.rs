@@ -1,6 +1,6 @@
 //! A file as a problem.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::amount::{Amount, Unit};
 use super::clash::{self, Clash};
@@ -106,11 +106,7 @@ impl<'a> Merged<'a> {
         self.guest.properties.get(key).or_else(|| self.template?.properties.get(key))
     }
 
-    fn has_tag(&self, tag: &str) -> bool {
-        self.tags().any(|of| of == tag)
-    }
-
-    fn tags(&self) -> impl Iterator<Item = &'a String> {
+    fn tags(&self) -> impl Iterator<Item = &'a String> + use<'a> {
         self.guest.tags.iter().chain(self.template.into_iter().flat_map(|template| &template.tags))
     }
 
@@ -125,6 +121,9 @@ struct Compiler<'a> {
     guests: BTreeMap<&'a str, GuestId>,
     resources: BTreeMap<&'a str, u32>,
     units: Vec<Unit>,
+    tags: Labels<'a>,
+    sets: Labels<'a>,
+    tenants: Labels<'a>,
     merged: Vec<Merged<'a>>,
     levels: BTreeMap<&'a str, usize>,
     problem: Problem,
@@ -175,6 +174,9 @@ impl<'a> Compiler<'a> {
             guests: index("guest", cluster.guests.iter().map(|guest| &guest.name))?,
             resources: index("resource", cluster.resources.iter().map(|resource| &resource.name))?,
             units: cluster.resources.iter().map(|resource| Unit::named(&resource.unit)).collect(),
+            tags: labels(&merged, Merged::tags),
+            sets: labels(&merged, |merged| merged.guest.availability_set.iter()),
+            tenants: labels(&merged, |merged| merged.tenant().into_iter()),
             merged,
             levels: BTreeMap::new(),
             problem,
@@ -453,15 +455,13 @@ impl<'a> Compiler<'a> {
 
     /// Who is of the same set is apart, if no rule says so with a force of its own.
     fn availability_sets(&mut self) {
-        let cluster = self.cluster;
-        let mut sets: BTreeMap<&str, Vec<GuestId>> = BTreeMap::new();
-        for (n, guest) in (0..).zip(&cluster.guests) {
-            guest.availability_set.iter().for_each(|set| sets.entry(set).or_default().push(n));
-        }
-        for (set, guests) in sets {
-            let is_told =
-                |rule: &Rule| matches!(rule, Rule::Apart(apart) if matches!(&apart.of, Guests::Set(of) if of == set));
-            if !cluster.rules.iter().any(is_told) {
+        let told = self.cluster.rules.iter().filter_map(|rule| match rule {
+            Rule::Apart(file::Together { of: Guests::Set(set), .. }) => Some(set.as_str()),
+            _ => None,
+        });
+        let told: BTreeSet<&str> = told.collect();
+        for (set, guests) in self.sets.clone() {
+            if !told.contains(set) {
                 let rule = self.new_rule(set, RuleKind::AvailabilitySet);
                 let apart = Some(Strength::Soft(self.names.rule_weight));
                 self.group(rule, Group { apart, ..Group::default() }, guests);
@@ -699,38 +699,44 @@ impl<'a> Compiler<'a> {
 
     /// Who a rule is about, each once. That it is nobody is told: it may be a slip, but guests come and go.
     fn who(&mut self, rule: &str, guests: &Guests) -> Result<Vec<GuestId>, String> {
-        let all = |of: &dyn Fn(&Merged) -> bool| -> Vec<GuestId> {
-            (0..).zip(&self.merged).filter(|(_, merged)| of(merged)).map(|(n, _)| n).collect()
-        };
-        let (found, what, name, known): (_, _, _, Vec<&String>) = match guests {
+        let (what, name, labels) = match guests {
             Guests::Guests(names) => {
                 let find = |name: &String| {
-                    self.guests.get(name.as_str()).copied().ok_or_else(|| unknown("guest", name, self.guests.keys()))
+                    let known = self.guests.get(name.as_str()).copied();
+                    known.ok_or_else(|| unknown("guest", name, self.guests.keys()))
                 };
                 let mut found = names.iter().map(find).collect::<Result<Vec<GuestId>, String>>()?;
                 found.sort_unstable();
                 found.dedup();
                 return Ok(found);
             }
-            Guests::Tag(tag) => {
-                (all(&|of| of.has_tag(tag)), "tag", tag, self.merged.iter().flat_map(Merged::tags).collect())
-            }
-            Guests::Set(set) => {
-                let of = |merged: &Merged| merged.guest.availability_set.as_ref() == Some(set);
-                let known = self.merged.iter().filter_map(|merged| merged.guest.availability_set.as_ref()).collect();
-                (all(&of), "availability set", set, known)
-            }
-            Guests::Tenant(tenant) => {
-                let known = self.merged.iter().filter_map(Merged::tenant).collect();
-                (all(&|of| of.tenant() == Some(tenant)), "tenant", tenant, known)
-            }
+            Guests::Tag(name) => ("tag", name, &self.tags),
+            Guests::Set(name) => ("availability set", name, &self.sets),
+            Guests::Tenant(name) => ("tenant", name, &self.tenants),
         };
+        let found = labels.get(name.as_str()).cloned().unwrap_or_default();
         if found.is_empty() {
-            let clash = Clash::nobody(rule, unknown(what, name, known));
+            let clash = Clash::nobody(rule, unknown(what, name, labels.keys()));
             self.clashes.push(clash);
         }
         Ok(found)
     }
+}
+
+/// Guests by what they are labelled with, each once.
+type Labels<'a> = BTreeMap<&'a str, Vec<GuestId>>;
+
+fn labels<'a, I: Iterator<Item = &'a String>>(merged: &[Merged<'a>], of: impl Fn(&Merged<'a>) -> I) -> Labels<'a> {
+    let mut all = Labels::new();
+    for (n, guest) in (0..).zip(merged) {
+        for label in of(guest) {
+            let guests = all.entry(label).or_default();
+            if guests.last() != Some(&n) {
+                guests.push(n);
+            }
+        }
+    }
+    all
 }
 
 fn rule_name(rule: &Rule) -> &Name {

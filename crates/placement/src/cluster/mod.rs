@@ -1,8 +1,8 @@
-//! Skein's own cluster file, YAML or JSON, and what it says as a [`Problem`].
+//! Skein's own cluster file, YAML or JSON, and what it says as a [`Problem`](crate::problem::Problem).
 //!
 //! | module | does |
 //! |---|---|
-//! | [`file`] | what can stand in a file |
+//! | [`mod@file`] | what can stand in a file |
 //! | [`amount`] | "16 GiB" and its like |
 //! | [`compile`](compile()) | the file as a problem, with [`Names`] that lead back |
 //! | [`Clash`] | rules that can never hold together, told when they are made |

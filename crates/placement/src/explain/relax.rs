@@ -12,8 +12,8 @@ use crate::state::State;
 /// Something that helps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A hard rule among guests becomes soft.
-    Soften(RuleId),
+    /// A hard rule among guests becomes soft, or is removed where it cannot be.
+    Lift(RuleId),
     /// A rule lets the guest be on one host more.
     Widen(RuleId, HostId),
     /// A host gets online.
@@ -39,17 +39,26 @@ pub struct Relaxation {
     /// All of them are needed.
     pub steps: Vec<Step>,
     /// In microseconds of traffic. Of moves it is what they cost; of what people have to decide or buy it only tells which is the
-    /// lesser evil, in terms of [`Weights::rule`](crate::cluster::file::Weights::rule): see [`price`].
+    /// lesser evil, in terms of [`Weights::rule`](crate::cluster::file::Weights::rule): to lift a rule is one of them, capacity 5 to 10 and more, a host out of
+    /// maintenance or an owner more 10, a host brought online 20.
     pub cost: i64,
 }
 
-/// What helps, and whether all was tried.
+impl Relaxation {
+    fn new(compiled: &Compiled, host: HostId, steps: Vec<Step>) -> Relaxation {
+        let cost = steps.iter().map(|step| price(compiled, step)).fold(0, i64::saturating_add);
+        Relaxation { host, steps, cost }
+    }
+}
+
+/// What helps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Relaxations {
     /// The cheapest first, one for each set of causes, and the cheapest by moves.
     pub all: Vec<Relaxation>,
-    /// All moves of one guest, and of two from one host, were tried. Otherwise there were too many.
-    pub is_complete: bool,
+    /// Moves were looked for until there were too many. Otherwise: of one guest, and if none helps, of any two among the 24 of each host
+    /// that are moved most cheaply, each to the cheapest host that takes it.
+    pub is_cut_short: bool,
 }
 
 /// Relaxations that are told.
@@ -76,7 +85,7 @@ pub fn relax(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Rela
         let mut reasons = placing.against(host);
         reasons.retain(|reason| reason.is_hard);
         if reasons.is_empty() {
-            return Relaxations { all: Vec::new(), is_complete: true };
+            return Relaxations { all: Vec::new(), is_cut_short: false };
         }
         let relaxation = dropping(compiled, host, &reasons);
         let causes = reasons.iter().map(|reason| reason.cause).collect();
@@ -90,7 +99,7 @@ pub fn relax(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Rela
     let mut all: Vec<Relaxation> = best.into_values().chain(by_moves).collect();
     all.sort_by_key(|relaxation| (relaxation.cost, relaxation.steps.len(), relaxation.host));
     all.truncate(TOLD);
-    Relaxations { all, is_complete: mover.tries_left > 0 }
+    Relaxations { all, is_cut_short: mover.tries_left == 0 }
 }
 
 /// All that speaks against a host, gone.
@@ -101,27 +110,28 @@ fn dropping(compiled: &Compiled, host: HostId, reasons: &[Reason]) -> Relaxation
         Cause::Rule(rule) => match names.rules[rule as usize].kind {
             RuleKind::HostState => Step::Open(host),
             RuleKind::GuestOwners | RuleKind::Owners | RuleKind::Stays | RuleKind::Match => Step::Widen(rule, host),
-            _ => Step::Soften(rule),
+            _ => Step::Lift(rule),
         },
     };
     let mut steps: Vec<Step> = reasons.iter().map(step).collect();
     steps.dedup();
-    let cost = steps.iter().map(|step| price(compiled, step)).fold(0, i64::saturating_add);
-    Relaxation { host, steps, cost }
+    Relaxation::new(compiled, host, steps)
 }
 
-/// How bad a step is. A rule that is softened, as bad as one breach of a soft rule; others in multiples of that. Of a move, 0: its
-/// cost is known only with where all others are.
-pub fn price(compiled: &Compiled, step: &Step) -> i64 {
+/// How bad a step is: of a move, what the migration costs; a rule that is lifted, as bad as one breach of a soft rule; others in
+/// multiples of that.
+fn price(compiled: &Compiled, step: &Step) -> i64 {
     let names = &compiled.names;
     let unit = names.rule_weight.max(1);
     let times = match step {
-        Step::Move { .. } => return 0,
+        Step::Move { guest, .. } => {
+            return compiled.problem.weights.guest_move * compiled.problem.guests[*guest as usize].move_cost;
+        }
         Step::Add(host, row, amount) => {
             let share = *amount as f64 / compiled.problem.hosts[*host as usize].capacity[*row].max(1) as f64;
             return (unit as f64 * CAPACITY * (1.0 + share)) as i64;
         }
-        Step::Soften(_) => 1,
+        Step::Lift(_) => 1,
         Step::Widen(rule, _) => match names.rules[*rule as usize].kind {
             RuleKind::GuestOwners | RuleKind::Owners => OWNERS,
             _ => 1,
@@ -164,7 +174,7 @@ impl<'a> Mover<'a> {
         all
     }
 
-    /// One goes: the first that can is the cheapest but for what else its move changes.
+    /// One goes: the first that can is the cheapest.
     fn one(&mut self) -> Option<Relaxation> {
         for (_, other, host) in self.candidates() {
             if !self.state.fits(self.guest, host, Some(other)) {
@@ -173,8 +183,8 @@ impl<'a> Mover<'a> {
             self.state.shift(self.guest, host);
             let target = self.target(other, Some(self.broken_max));
             self.state.shift(self.guest, NOWHERE);
-            if let Some((to, cost)) = target {
-                let found = self.verified(host, &[(other, to)], cost);
+            if let Some(to) = target {
+                let found = self.verified(host, &[(other, to)]);
                 if found.is_some() {
                     return found;
                 }
@@ -226,20 +236,19 @@ impl<'a> Mover<'a> {
     fn try_two(&mut self, host: HostId, a: GuestId, b: GuestId) -> Option<Relaxation> {
         self.state.shift(self.guest, host);
         let mut found = None;
-        if let Some((to_a, cost_a)) = self.target(a, None) {
+        if let Some(to_a) = self.target(a, None) {
             self.state.shift(a, to_a);
-            if let Some((to_b, cost_b)) = self.target(b, Some(self.broken_max)) {
-                found = Some((to_a, to_b, cost_a + cost_b));
+            if let Some(to_b) = self.target(b, Some(self.broken_max)) {
+                found = Some([(a, to_a), (b, to_b)]);
             }
             self.state.shift(a, host);
         }
         self.state.shift(self.guest, NOWHERE);
-        let (to_a, to_b, cost) = found?;
-        self.verified(host, &[(a, to_a), (b, to_b)], cost)
+        self.verified(host, &found?)
     }
 
     /// The cheapest host for a guest that breaks no more there than where it is, and leaves no more broken than `most`.
-    fn target(&mut self, guest: GuestId, most: Option<i64>) -> Option<(HostId, i64)> {
+    fn target(&mut self, guest: GuestId, most: Option<i64>) -> Option<HostId> {
         let mut best: Option<(i64, HostId)> = None;
         let most = most.map_or(0, |most| (most - self.state.score().broken).min(0));
         for to in 0..self.compiled.problem.hosts.len() as HostId {
@@ -252,17 +261,18 @@ impl<'a> Mover<'a> {
                 best = Some((score.cost, to));
             }
         }
-        best.map(|(cost, to)| (to, cost.max(0)))
+        best.map(|(_, to)| to)
     }
 
     /// The same if indeed nothing hard speaks against it then: against the guest, nor against whom it makes room.
-    fn verified(&self, host: HostId, moves: &[(GuestId, HostId)], cost: i64) -> Option<Relaxation> {
+    fn verified(&self, host: HostId, moves: &[(GuestId, HostId)]) -> Option<Relaxation> {
         let mut at = self.state.assignment().to_vec();
-        let steps = moves.iter().map(|(guest, to)| Step::Move { guest: *guest, from: host, to: *to }).collect();
+        let step = |(guest, to): &(GuestId, HostId)| Step::Move { guest: *guest, from: host, to: *to };
+        let steps: Vec<Step> = moves.iter().map(step).collect();
         moves.iter().for_each(|(guest, to)| at[*guest as usize] = *to);
         let mut fits = Placing::new(self.compiled, &at, self.guest).accepts(host);
         at[self.guest as usize] = host;
         fits &= moves.iter().all(|(guest, to)| Placing::new(self.compiled, &at, *guest).accepts(*to));
-        fits.then_some(Relaxation { host, steps, cost })
+        fits.then(|| Relaxation::new(self.compiled, host, steps))
     }
 }

@@ -84,8 +84,8 @@ pub struct Explanation {
     pub conflict: Option<ConflictTold>,
     /// What would help, the cheapest first; empty if a host accepts it.
     pub relaxations: Vec<RelaxationTold>,
-    /// Whether all moves of one or two others were tried.
-    pub all_moves_tried: bool,
+    /// Not all moves of others were tried that would have been: see [`Relaxations::is_cut_short`](super::Relaxations::is_cut_short).
+    pub is_cut_short: bool,
     /// Resources of which there is enough, but not in one place; empty if a host accepts it.
     pub fragmented: Vec<Fragmented>,
 }
@@ -122,7 +122,7 @@ pub fn explain(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Ex
             is_smallest: found.is_smallest,
         }),
         relaxations: helps.all.iter().map(|relaxation| told(compiled, relaxation)).collect(),
-        all_moves_tried: helps.is_complete,
+        is_cut_short: helps.is_cut_short,
         fragmented,
     }
 }
@@ -156,7 +156,10 @@ fn step_text(compiled: &Compiled, step: &Step) -> String {
     let names = &compiled.names;
     let rule = |rule: u32| &names.rules[rule as usize];
     match *step {
-        Step::Soften(id) => format!("make {} soft", rule(id)),
+        Step::Lift(id) => match rule(id).kind {
+            RuleKind::Among | RuleKind::Needs => format!("remove {}", rule(id)),
+            _ => format!("make {} soft", rule(id)),
+        },
         Step::Widen(id, host) => match rule(id).kind {
             RuleKind::Match => {
                 format!("set the property '{}' so that {} allows '{}'", rule(id).property, rule(id), names.host(host))
@@ -234,7 +237,7 @@ impl fmt::Display for Explanation {
         for (n, relaxation) in self.relaxations.iter().enumerate() {
             writeln!(f, "{} {relaxation}", if n == 0 { "what helps:" } else { "        or:" })?;
         }
-        if !self.all_moves_tried {
+        if self.is_cut_short {
             writeln!(f, "not all moves of others were tried: there are too many")?;
         }
         Ok(())
