@@ -143,28 +143,31 @@ impl<'a> Finder<'a> {
 
     /// Guests whose fences have no host in common, told by the fewest rules that leave none.
     fn nowhere(&mut self) {
-        let mut told: BTreeMap<BTreeSet<RuleId>, Vec<GuestId>> = BTreeMap::new();
-        for guest in 0..self.problem.guests.len() as GuestId {
-            if !self.allowed(guest).is_empty() || self.problem.hosts.is_empty() {
-                continue;
+        let mut stuck: BTreeMap<u32, Vec<GuestId>> = BTreeMap::new();
+        for (guest, allowed) in (0..).zip(&self.allowed_of) {
+            if self.allowed[*allowed as usize].is_empty() {
+                stuck.entry(*allowed).or_default().push(guest);
             }
-            let against = |host: HostId| {
-                let fences = self.names.fences_of[guest as usize].iter().map(|of| &self.names.fences[*of as usize]);
-                let lasting = fences.filter(|fence| self.names.rules[fence.rule as usize].kind != RuleKind::HostState);
-                lasting
-                    .filter(|fence| !fence.hosts.contains(host))
-                    .map(|fence| fence.rule)
-                    .collect::<BTreeSet<RuleId>>()
-            };
-            let hosts: Vec<BTreeSet<RuleId>> = (0..self.problem.hosts.len() as HostId).map(against).collect();
-            if let Some(conflict) = conflict(&hosts) {
-                told.entry(conflict.causes.into_iter().collect()).or_default().push(guest);
+        }
+        let mut told: BTreeMap<Vec<RuleId>, Vec<GuestId>> = BTreeMap::new();
+        for guests in stuck.into_values() {
+            let against: Vec<BTreeSet<RuleId>> =
+                (0..self.problem.hosts.len() as HostId).map(|host| self.fenced_out(guests[0], host)).collect();
+            if let Some(conflict) = conflict(&against).filter(|conflict| !conflict.causes.is_empty()) {
+                told.entry(conflict.causes).or_default().extend(guests);
             }
         }
         for (rules, guests) in told {
             let what = format!("together they leave no host for {}", self.names.list(&guests));
             self.tell(rules, &guests, what, "widen one of them so that they have a host in common");
         }
+    }
+
+    /// Lasting rules that do not let a guest be on a host.
+    fn fenced_out(&self, guest: GuestId, host: HostId) -> BTreeSet<RuleId> {
+        let fences = self.names.fences_of[guest as usize].iter().map(|of| &self.names.fences[*of as usize]);
+        let against = fences.filter(|fence| !fence.hosts.contains(host)).map(|fence| fence.rule);
+        against.filter(|rule| self.names.rules[*rule as usize].kind != RuleKind::HostState).collect()
     }
 
     /// Guests that have to be on one host: none may be apart, and a host has to be allowed to all and take them.

@@ -63,8 +63,10 @@ pub struct Relaxations {
 
 /// Relaxations that are told.
 const TOLD: usize = 5;
-/// Evaluations of a move: about a second's.
-const TRIES_MAX: u32 = 2_000_000;
+/// Hosts looked at for guests that may go: about two seconds' work.
+const TRIES_MAX: u32 = 20_000_000;
+/// To verify what was found takes as long as to look at so many.
+const TRIES_TO_VERIFY: u32 = 100_000;
 /// Guests of a host of which any two may go.
 const PAIRS_OF: usize = 24;
 
@@ -251,11 +253,11 @@ impl<'a> Mover<'a> {
     fn target(&mut self, guest: GuestId, most: Option<i64>) -> Option<HostId> {
         let mut best: Option<(i64, HostId)> = None;
         let most = most.map_or(0, |most| (most - self.state.score().broken).min(0));
+        self.tries_left = self.tries_left.saturating_sub(self.compiled.problem.hosts.len() as u32);
         for to in 0..self.compiled.problem.hosts.len() as HostId {
             if to == self.state.host_of(guest) || !self.state.fits(guest, to, None) {
                 continue;
             }
-            self.tries_left = self.tries_left.saturating_sub(1);
             let score = self.state.shift_score(guest, to);
             if score.broken <= most && best.is_none_or(|best| (score.cost, to) < best) {
                 best = Some((score.cost, to));
@@ -265,7 +267,8 @@ impl<'a> Mover<'a> {
     }
 
     /// The same if indeed nothing hard speaks against it then: against the guest, nor against whom it makes room.
-    fn verified(&self, host: HostId, moves: &[(GuestId, HostId)]) -> Option<Relaxation> {
+    fn verified(&mut self, host: HostId, moves: &[(GuestId, HostId)]) -> Option<Relaxation> {
+        self.tries_left = self.tries_left.saturating_sub(TRIES_TO_VERIFY);
         let mut at = self.state.assignment().to_vec();
         let step = |(guest, to): &(GuestId, HostId)| Step::Move { guest: *guest, from: host, to: *to };
         let steps: Vec<Step> = moves.iter().map(step).collect();
