@@ -240,6 +240,21 @@ proptest! {
         }
     }
 
+    /// Where a clash is told, something is broken wherever guests are.
+    #[test]
+    fn no_assignment_solves_a_clash(seed: u64) {
+        let case = case(&mut Dice::new(seed));
+        let (hosts, guests) = (case.capacity.len(), case.cpu.len());
+        let count = hosts.pow(guests as u32);
+        if count > 3000 || compiled(&case).clashes.is_empty() {
+            return Ok(());
+        }
+        for n in 0..count {
+            let at: Vec<HostId> = (0..guests as u32).map(|guest| (n / hosts.pow(guest) % hosts) as HostId).collect();
+            prop_assert!(!case.broken(&at).is_empty(), "{:?}\n{}", at, case.text);
+        }
+    }
+
     /// Without its cause a reason is gone, and no other is; without all of them the host accepts.
     #[test]
     fn reasons_are_true_and_complete(seed: u64) {
@@ -314,6 +329,26 @@ proptest! {
             }
         }
     }
+}
+
+/// The random clusters are not so easy, nor so hopeless, that the properties above say nothing.
+#[test]
+fn random_clusters_have_something_to_tell() {
+    let (mut accepted, mut conflicts, mut large, mut moves, mut clashes) = (0, 0, 0, 0, 0);
+    for seed in 0..200 {
+        let compiled = compiled(&case(&mut Dice::new(seed)));
+        clashes += usize::from(!compiled.clashes.is_empty());
+        for guest in 0..compiled.problem.guests.len() as GuestId {
+            let told = explain(&compiled, &compiled.problem.initial, guest);
+            let size = told.conflict.map_or(0, |conflict| conflict.causes.len());
+            accepted += usize::from(size == 0);
+            conflicts += usize::from(size == 1);
+            large += usize::from(size > 1);
+            moves += told.relaxations.iter().filter(|told| told.steps[0].starts_with("move ")).count();
+        }
+    }
+    let counts = [accepted, conflicts, large, moves, clashes];
+    assert!(counts.iter().all(|count| *count >= 20), "{counts:?}");
 }
 
 fn explained(rest: &str, guest: &str) -> String {
