@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bits;
+pub mod bound;
 #[cfg(test)]
 mod cases;
 pub mod cluster;

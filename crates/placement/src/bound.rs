@@ -1,0 +1,261 @@
+//! How few moves could do, whatever a search finds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::bits::Bits;
+use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Problem, Strength};
+
+/// What any assignment that breaks no hard rule has at least to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Least {
+    /// Guests that cannot stay where they are.
+    pub moves: usize,
+    /// Guests that are nowhere, and have to be placed.
+    pub placements: usize,
+}
+
+/// A lower bound on the moves of a problem, as [`Verdict::moves`](crate::verdict::Verdict::moves) counts them.
+///
+/// Hosts by themselves: who may not be on its host has to leave it, as does who is larger than it. Of those that are left, so
+/// many have to leave as it takes to end each overload, the largest first, and of members that are apart all but one; the
+/// most of these counts. Each guest is on one host, so that hosts add up. What leaving does not free ([`transient`]) ends no
+/// overload, and tells nothing.
+///
+/// Groups by themselves: of members that are together, or among sets of hosts, all but the most that are already where all
+/// of them could be; and to be in more areas, one for each that nobody who is nowhere could take. Groups that share guests
+/// do not add up: each guest counts for the first of its groups only. Guests of broken groups are left out where groups and
+/// hosts are added.
+///
+/// Needs and soft rules are not looked at, nor is whether there is room elsewhere.
+///
+/// [`transient`]: crate::problem::Resource::transient
+pub fn moves_min(problem: &Problem) -> Least {
+    let guests_on = guests_on(problem);
+    let hosts = |counted: &Bits| -> usize {
+        (0..).zip(&guests_on).map(|(host, guests)| leaving_min(problem, host, guests, counted)).sum()
+    };
+    let (of_groups, counted) = groups_min(problem);
+    Least {
+        moves: hosts(&Bits::default()).max(of_groups + hosts(&counted)),
+        placements: problem.initial.iter().filter(|host| **host == NOWHERE).count(),
+    }
+}
+
+fn guests_on(problem: &Problem) -> Vec<Vec<GuestId>> {
+    let mut guests_on = vec![Vec::new(); problem.hosts.len()];
+    for (guest, host) in (0..).zip(&problem.initial).filter(|(_, host)| **host != NOWHERE) {
+        guests_on[*host as usize].push(guest);
+    }
+    guests_on
+}
+
+/// How many have to leave a host, besides those that are counted already.
+fn leaving_min(problem: &Problem, host: HostId, guests: &[GuestId], counted: &Bits) -> usize {
+    let (staying, forced): (Vec<GuestId>, Vec<GuestId>) =
+        guests.iter().filter(|guest| !counted.contains(**guest)).partition(|guest| can_be_on(problem, **guest, host));
+    let overload = (0..problem.resources.len()).map(|resource| overload_min(problem, host, &staying, resource)).max();
+    forced.len() + overload.unwrap_or(0).max(apart_min(problem, &staying))
+}
+
+/// Whether a guest could be on a host if it were alone.
+fn can_be_on(problem: &Problem, guest: GuestId, host: HostId) -> bool {
+    let of = &problem.guests[guest as usize];
+    let is_among = |group: &GroupId| {
+        let among = &problem.groups[*group as usize].among;
+        among.is_empty() || among.iter().any(|set| set.contains(host))
+    };
+    let fits = |(demand, capacity): (&i64, &i64)| demand <= capacity;
+    problem.may_own(guest, host)
+        && of.groups.iter().all(is_among)
+        && of.demand.iter().zip(&problem.hosts[host as usize].capacity).all(fits)
+}
+
+/// How many of a host's guests have to leave until what is used of a resource is there.
+fn overload_min(problem: &Problem, host: HostId, guests: &[GuestId], resource: usize) -> usize {
+    if problem.resources[resource].transient {
+        return 0;
+    }
+    let mut demands: Vec<i64> = guests.iter().map(|guest| problem.guests[*guest as usize].demand[resource]).collect();
+    let mut over = demands.iter().sum::<i64>() - problem.hosts[host as usize].capacity[resource];
+    if over <= 0 {
+        return 0;
+    }
+    demands.sort_unstable_by(|a, b| b.cmp(a));
+    let leave = |demand: &i64| {
+        let leaves = over > 0;
+        over -= demand;
+        leaves
+    };
+    demands.iter().copied().take_while(leave).count()
+}
+
+/// How many of those on a host have to leave for no two that are apart to be there.
+fn apart_min(problem: &Problem, guests: &[GuestId]) -> usize {
+    let mut members: BTreeMap<GroupId, usize> = BTreeMap::new();
+    for guest in guests {
+        let groups = &problem.guests[*guest as usize].groups;
+        let first = groups.iter().find(|group| problem.groups[**group as usize].apart == Some(Strength::Hard));
+        first.into_iter().for_each(|group| *members.entry(*group).or_default() += 1);
+    }
+    members.values().map(|members| members - 1).sum()
+}
+
+/// How many members of groups have to move, and all members of those groups.
+fn groups_min(problem: &Problem) -> (usize, Bits) {
+    let mut members: BTreeMap<GroupId, Vec<GuestId>> = BTreeMap::new();
+    for (guest, of) in (0..).zip(&problem.guests) {
+        of.groups.iter().for_each(|group| members.entry(*group).or_default().push(guest));
+    }
+    let (mut moves, mut counted) = (0, Bits::default());
+    for (group, members) in &members {
+        let least = group_min(problem, *group, members, &counted);
+        if least > 0 {
+            moves += least;
+            members.iter().for_each(|guest| counted.insert(*guest));
+        }
+    }
+    (moves, counted)
+}
+
+/// How many members of a group have to move that are not counted already. Those that are may end anywhere.
+fn group_min(problem: &Problem, group: GroupId, members: &[GuestId], counted: &Bits) -> usize {
+    let of = &problem.groups[group as usize];
+    let open = members.iter().filter(|guest| !counted.contains(**guest));
+    let on: Vec<HostId> = open.map(|guest| problem.initial[*guest as usize]).filter(|host| *host != NOWHERE).collect();
+    let mut least = 0;
+    if of.together == Some(Strength::Hard) {
+        let mut each: BTreeMap<HostId, usize> = BTreeMap::new();
+        on.iter().for_each(|host| *each.entry(*host).or_default() += 1);
+        least = on.len() - each.into_values().max().unwrap_or(0);
+    }
+    if let Some(spread) = of.spread.filter(|spread| spread.strength == Strength::Hard) {
+        let areas: BTreeSet<u32> = on.iter().map(|host| problem.hosts[*host as usize].areas[spread.level]).collect();
+        let reached = areas.len() + members.len() - on.len();
+        least = least.max((spread.areas_min as usize).saturating_sub(reached));
+    }
+    let inside = of.among.iter().map(|set| on.iter().filter(|host| set.contains(**host)).count());
+    inside.max().map_or(least, |most| least.max(on.len() - most))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cases;
+    use crate::dice::Dice;
+    use crate::problem::{Group, Guest, Host, HostMoves, Resource, Spread, Weights};
+    use crate::verdict::judge;
+
+    /// The least moves of any valid assignment, by trying all.
+    fn moves_of_best(problem: &Problem) -> Option<usize> {
+        let (hosts, guests) = (problem.hosts.len(), problem.guests.len());
+        let all = (0..hosts.pow(guests as u32)).map(|n| -> Vec<HostId> {
+            (0..guests).map(|guest| (n / hosts.pow(guest as u32) % hosts) as HostId).collect()
+        });
+        all.map(|assignment| judge(problem, &assignment))
+            .filter(|verdict| verdict.is_valid())
+            .map(|verdict| verdict.moves)
+            .min()
+    }
+
+    /// A small one, with as much room as makes most solvable.
+    fn small(seed: u64) -> Problem {
+        let dice = &mut Dice::new(seed);
+        let mut problem = cases::problem(dice, 3, 6);
+        for host in &mut problem.hosts {
+            host.capacity.iter_mut().for_each(|capacity| *capacity = *capacity / 2 + 60);
+        }
+        for group in &mut problem.groups {
+            group.needs.truncate(usize::from(dice.chance(0.1)));
+        }
+        problem
+    }
+
+    proptest! {
+        #[test]
+        fn no_valid_assignment_does_with_less(seed: u64) {
+            let problem = small(seed);
+            if let Some(best) = moves_of_best(&problem) {
+                prop_assert!(moves_min(&problem).moves <= best, "{:?} of {}", moves_min(&problem), best);
+            }
+        }
+    }
+
+    /// That it is no more than what is needed would be true of 0 as well.
+    #[test]
+    fn it_is_mostly_what_is_needed() {
+        let (mut solvable, mut needed, mut told) = (0, 0, 0);
+        for seed in 0..400 {
+            let problem = small(seed);
+            if let Some(best) = moves_of_best(&problem) {
+                solvable += 1;
+                needed += best;
+                told += moves_min(&problem).moves;
+            }
+        }
+        assert!(solvable > 100, "{solvable}");
+        assert!(told * 10 > needed * 7, "{told} of {needed} moves");
+    }
+
+    /// Four hosts of 10, in areas of their own, and guests of these sizes on these hosts.
+    fn hosts(guests: &[(i64, HostId)]) -> Problem {
+        let guest =
+            |demand| Guest { demand: vec![demand], groups: Vec::new(), move_cost: 1, owners: None, preference: None };
+        Problem {
+            resources: vec![Resource { transient: false, load_weight: 0 }],
+            levels: vec![4],
+            hosts: (0..4).map(|area| Host { areas: vec![area], capacity: vec![10], safe: vec![10] }).collect(),
+            groups: Vec::new(),
+            guests: guests.iter().map(|(demand, _)| guest(*demand)).collect(),
+            balances: Vec::new(),
+            weights: Weights::default(),
+            host_moves: HostMoves::Uniform(0),
+            owners: Vec::new(),
+            preferences: Vec::new(),
+            initial: guests.iter().map(|(_, host)| *host).collect(),
+        }
+    }
+
+    fn group(problem: &mut Problem, group: Group, members: std::ops::Range<usize>) {
+        let id = problem.groups.len() as GroupId;
+        problem.groups.push(group);
+        problem.guests[members].iter_mut().for_each(|guest| guest.groups.push(id));
+    }
+
+    #[test]
+    fn overloads_end_when_the_largest_leave() {
+        let problem = hosts(&[(6, 0), (5, 0), (4, 0), (3, 0), (9, 1), (2, NOWHERE)]);
+        assert_eq!(moves_min(&problem), Least { moves: 2, placements: 1 });
+        let mut problem = hosts(&[(6, 0), (5, 0), (4, 0), (3, 0)]);
+        problem.resources[0].transient = true;
+        assert_eq!(moves_min(&problem).moves, 0, "who leaves still holds it");
+    }
+
+    #[test]
+    fn who_may_not_stay_leaves() {
+        let mut problem = hosts(&[(1, 0), (1, 0), (11, 1), (1, 2)]);
+        problem.owners = vec![[1, 2].into_iter().collect()];
+        problem.guests[0].owners = Some(0);
+        problem.guests[3].owners = Some(0);
+        assert_eq!(moves_min(&problem).moves, 2, "one that is no owner's, and one that is too large");
+    }
+
+    #[test]
+    fn groups_count_where_most_are() {
+        let mut problem = hosts(&[(1, 0), (1, 0), (1, 1), (1, 2), (1, 3)]);
+        group(&mut problem, Group { together: Some(Strength::Hard), ..Group::default() }, 0..4);
+        assert_eq!(moves_min(&problem).moves, 2);
+        let mut problem = hosts(&[(1, 0), (1, 0), (1, 0), (1, 1)]);
+        group(&mut problem, Group { apart: Some(Strength::Hard), ..Group::default() }, 0..4);
+        assert_eq!(moves_min(&problem).moves, 2);
+        let mut problem = hosts(&[(1, 0), (1, 1), (1, 2), (1, 3)]);
+        let among = vec![[0, 1].into_iter().collect(), [1, 2].into_iter().collect()];
+        group(&mut problem, Group { among, ..Group::default() }, 0..4);
+        assert_eq!(moves_min(&problem).moves, 2);
+        let mut problem = hosts(&[(1, 0), (1, 0), (1, 0), (1, NOWHERE)]);
+        let spread = Some(Spread { level: 0, areas_min: 3, strength: Strength::Hard });
+        group(&mut problem, Group { spread, ..Group::default() }, 0..4);
+        assert_eq!(moves_min(&problem).moves, 1, "who is nowhere yet comes to an area of its own");
+    }
+}
