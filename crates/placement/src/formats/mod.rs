@@ -1,3 +1,4 @@
 //! What files of others say: each format as text in, and a [`Problem`](crate::problem::Problem) out.
 
+pub mod btrplace;
 pub mod roadef;

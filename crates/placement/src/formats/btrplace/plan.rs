@@ -1,0 +1,179 @@
+//! What is to be done, as BtrPlace writes it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::file::parse;
+use super::{FileError, Instance, Move};
+use crate::problem::{GuestId, HostId, NOWHERE};
+
+/// Something that is done, from a second to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Action {
+    #[serde(flatten)]
+    what: What,
+    start: u64,
+    end: u64,
+    #[serde(default, skip_serializing_if = "Hooks::is_empty")]
+    hooks: Hooks,
+}
+
+/// The names are those of BtrPlace's `ActionConverter`s.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "id")]
+pub(super) enum What {
+    #[serde(rename = "bootNode")]
+    BootNode { node: u32 },
+    #[serde(rename = "shutdownNode")]
+    ShutdownNode { node: u32 },
+    #[serde(rename = "bootVM")]
+    BootVm { vm: u32, on: u32 },
+    #[serde(rename = "shutdownVM")]
+    ShutdownVm { vm: u32, on: u32 },
+    #[serde(rename = "killVM")]
+    KillVm { vm: u32, on: u32 },
+    #[serde(rename = "migrateVM")]
+    MigrateVm { vm: u32, from: u32, to: u32 },
+    #[serde(rename = "resumeVM")]
+    ResumeVm { vm: u32, from: u32, to: u32 },
+    #[serde(rename = "suspendVM")]
+    SuspendVm { vm: u32, from: u32, to: u32 },
+    #[serde(rename = "allocate")]
+    Allocate { vm: u32, on: u32, rc: String, amount: i64 },
+}
+
+/// What is done right before an action, and right after it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Hooks {
+    #[serde(default)]
+    pre: Vec<Event>,
+    #[serde(default)]
+    post: Vec<Event>,
+}
+
+impl Hooks {
+    fn is_empty(&self) -> bool {
+        self.pre.is_empty() && self.post.is_empty()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "id")]
+enum Event {
+    #[serde(rename = "allocate")]
+    Allocate { vm: u32, rc: String, amount: i64 },
+    #[serde(rename = "substitutedVM")]
+    Substituted {
+        vm: u32,
+        #[serde(rename = "newVm")]
+        new_vm: u32,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Plan {
+    actions: Vec<Action>,
+}
+
+impl Action {
+    pub(super) fn new(what: What, start: u64, end: u64) -> Action {
+        Action { what, start, end, hooks: Hooks::default() }
+    }
+}
+
+/// Writes a plan, but for the `origin`, which is the model of the instance: first nodes boot and VMs end as the constraints
+/// want it, then guests move, then those that stay are given what `preserve` wants for them and nodes are shut down. Times are
+/// whole seconds.
+///
+/// # Panics
+/// A move is of a guest or to a host that the problem has not.
+pub fn write_plan(instance: &Instance, moves: &[Move]) -> String {
+    let begin = instance.before.iter().map(|action| action.end).max().unwrap_or(0);
+    let end = begin + moves.iter().map(|step| u64::from(step.end)).max().unwrap_or(0);
+    let mut actions = instance.before.clone();
+    let mut at = instance.problem.initial.clone();
+    let mut ordered: Vec<&Move> = moves.iter().collect();
+    ordered.sort_by_key(|step| step.start);
+    // The last move of each gives it what it is to have.
+    let last: BTreeMap<GuestId, usize> = ordered.iter().enumerate().map(|(n, step)| (step.guest, n)).collect();
+    for (n, step) in ordered.into_iter().enumerate() {
+        let from = std::mem::replace(&mut at[step.guest as usize], step.to);
+        let start = begin + u64::from(step.start);
+        let mut action = Action::new(instance.enter(step.guest, from, step.to), start, begin + u64::from(step.end));
+        if last[&step.guest] == n {
+            let events = instance.raised(step.guest);
+            match action.what {
+                // On both nodes it has what it had, until it has left.
+                What::MigrateVm { .. } => action.hooks.post = events,
+                _ => action.hooks.pre = events,
+            }
+        }
+        actions.push(action);
+    }
+    for guest in (0..).take(at.len()).filter(|guest| !last.contains_key(guest)) {
+        let Some(host) = Some(at[guest as usize]).filter(|host| *host != NOWHERE) else { continue };
+        for event in instance.raised(guest) {
+            if let Event::Allocate { vm, rc, amount } = event {
+                let on = instance.nodes[host as usize];
+                actions.push(Action::new(What::Allocate { vm, on, rc, amount }, end, end));
+            }
+        }
+    }
+    actions.extend(instance.after.iter().cloned().map(|action| Action {
+        start: action.start + end,
+        end: action.end + end,
+        ..action
+    }));
+    serde_json::to_string(&Plan { actions }).expect("numbers and texts can be written")
+}
+
+/// Where a plan of an instance leaves each guest.
+///
+/// # Errors
+/// It is none, or not of this instance.
+pub fn read_plan(text: &str, instance: &Instance) -> Result<Vec<HostId>, FileError> {
+    let Plan { actions } = parse(text)?;
+    let hosts: BTreeMap<u32, HostId> = instance.nodes.iter().copied().zip(0..).collect();
+    let guests: BTreeMap<u32, GuestId> = instance.vms.iter().copied().zip(0..).collect();
+    let mut ordered: Vec<(usize, &Action)> = actions.iter().enumerate().collect();
+    ordered.sort_by_key(|(_, action)| action.end);
+    let mut at = instance.problem.initial.clone();
+    for (n, action) in ordered {
+        let (vm, to) = match action.what {
+            What::BootVm { vm, on: to } | What::MigrateVm { vm, to, .. } | What::ResumeVm { vm, to, .. } => (vm, to),
+            _ => continue,
+        };
+        let path = || format!("actions[{n}]");
+        let guest = guests.get(&vm);
+        let guest = guest.ok_or_else(|| FileError::meaning(path(), format!("VM {vm} is none that runs in the end")))?;
+        let host = hosts.get(&to);
+        let host = host.ok_or_else(|| FileError::meaning(path(), format!("node {to} is none that can host VMs")))?;
+        at[*guest as usize] = *host;
+    }
+    Ok(at)
+}
+
+impl Instance {
+    /// How a guest comes to a host.
+    fn enter(&self, guest: GuestId, from: HostId, to: HostId) -> What {
+        let (vm, to) = (self.vms[guest as usize], self.nodes[to as usize]);
+        match (self.nodes.get(from as usize), self.sleeping.get(&guest)) {
+            (Some(from), _) => What::MigrateVm { vm, from: *from, to },
+            (None, Some(from)) => What::ResumeVm { vm, from: *from, to },
+            (None, None) => What::BootVm { vm, on: to },
+        }
+    }
+
+    /// What a guest is to have other than it has.
+    fn raised(&self, guest: GuestId) -> Vec<Event> {
+        let of_guest = self.allocate.range((guest, 0)..=(guest, usize::MAX));
+        of_guest
+            .map(|((_, resource), amount)| Event::Allocate {
+                vm: self.vms[guest as usize],
+                rc: self.resources[*resource].clone(),
+                amount: *amount,
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,109 @@
+//! Sets of hosts, each kept once however often it is written.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
+use super::FileError;
+use super::file::parse_part;
+use crate::bits::Bits;
+use crate::problem::HostId;
+
+/// Bits of all sets together: 256 MiB.
+const BITS_MAX: usize = 1 << 31;
+
+/// What makes a set: two that are made the same way are the same.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Key<'a> {
+    /// A list.
+    Listed(&'a str),
+    /// All but those in a list.
+    Unlisted(&'a str),
+    One(HostId),
+    Both(u32, u32),
+}
+
+pub(super) struct Sets<'a> {
+    /// By node: none if it is not there to host anything.
+    hosts: BTreeMap<u32, Option<HostId>>,
+    host_count: u32,
+    sets: Vec<Bits>,
+    known: BTreeMap<Key<'a>, u32>,
+}
+
+impl<'a> Sets<'a> {
+    pub(super) fn new(hosts: BTreeMap<u32, Option<HostId>>) -> Sets<'a> {
+        let host_count = hosts.values().flatten().count() as u32;
+        Sets { hosts, host_count, sets: Vec::new(), known: BTreeMap::new() }
+    }
+
+    /// The host of a node, if it is there to host anything.
+    pub(super) fn host(&self, node: u32, path: &str) -> Result<Option<HostId>, FileError> {
+        let host = self.hosts.get(&node).copied();
+        host.ok_or_else(|| FileError::meaning(path, format!("there is no node {node}")))
+    }
+
+    /// Hosts in a list of nodes.
+    pub(super) fn list(&self, nodes: &RawValue, path: &str) -> Result<Bits, FileError> {
+        let nodes: Vec<u32> = parse_part(nodes, path)?;
+        nodes.into_iter().filter_map(|node| self.host(node, path).transpose()).collect()
+    }
+
+    pub(super) fn listed(&mut self, nodes: &'a RawValue, path: &str) -> Result<u32, FileError> {
+        self.keep(Key::Listed(nodes.get()), path, |sets| sets.list(nodes, path))
+    }
+
+    pub(super) fn unlisted(&mut self, nodes: &'a RawValue, path: &str) -> Result<u32, FileError> {
+        self.keep(Key::Unlisted(nodes.get()), path, |sets| {
+            let but = sets.list(nodes, path)?;
+            Ok((0..sets.host_count).filter(|host| !but.contains(*host)).collect())
+        })
+    }
+
+    pub(super) fn one(&mut self, host: HostId, path: &str) -> Result<u32, FileError> {
+        self.keep(Key::One(host), path, |_| Ok([host].into_iter().collect()))
+    }
+
+    /// What is in both.
+    pub(super) fn both(&mut self, one: u32, other: u32, path: &str) -> Result<u32, FileError> {
+        if one == other {
+            return Ok(one);
+        }
+        self.keep(Key::Both(one.min(other), one.max(other)), path, |sets| {
+            let (one, other) = (sets.get(one), sets.get(other));
+            Ok(one.iter().filter(|host| other.contains(*host)).collect())
+        })
+    }
+
+    pub(super) fn get(&self, set: u32) -> &Bits {
+        &self.sets[set as usize]
+    }
+
+    pub(super) fn into_sets(self) -> Vec<Bits> {
+        self.sets
+    }
+
+    fn keep(
+        &mut self,
+        key: Key<'a>,
+        path: &str,
+        make: impl FnOnce(&Self) -> Result<Bits, FileError>,
+    ) -> Result<u32, FileError> {
+        if let Some(set) = self.known.get(&key) {
+            return Ok(*set);
+        }
+        let set = make(self)?;
+        let id = self.add(set, path)?;
+        self.known.insert(key, id);
+        Ok(id)
+    }
+
+    /// Keeps a set that is like no other.
+    pub(super) fn add(&mut self, set: Bits, path: &str) -> Result<u32, FileError> {
+        if (self.sets.len() + 1).saturating_mul(self.host_count as usize) > BITS_MAX {
+            return Err(FileError::meaning(path, "there are too many different sets of nodes"));
+        }
+        self.sets.push(set);
+        Ok(self.sets.len() as u32 - 1)
+    }
+}
