@@ -20,6 +20,7 @@ mod cases;
 pub mod cluster;
 pub mod dice;
 pub mod explain;
+pub mod fleet;
 pub mod formats;
 pub mod problem;
 pub mod score;

@@ -1,0 +1,341 @@
+//! Clusters as they are found, from a seed, for trying and measuring: what is in them is drawn, and nothing is broken.
+//!
+//! Hosts are in racks of 20, and racks in up to 4 rooms; a rack's hosts are alike. Guests have one of six sizes; memory is
+//! reserved, and used on both hosts while a guest moves, everything else is measured load. They come as applications of
+//! tenants: some tenants are in one room only or prefer one, some applications need hosts with a licence, and of those with
+//! several guests most are apart, on different racks, or together. With about 20 guests a
+//! host 72 % of the memory is in use.
+
+use crate::bits::Bits;
+use crate::dice::Dice;
+use crate::problem::{
+    Group, GroupId, Guest, GuestId, Host, HostId, HostMoves, NOWHERE, Problem, Resource, Spread, Strength, Weights,
+};
+use crate::score::Score;
+use crate::state::State;
+
+/// Index of memory in [`Problem::resources`], in MiB.
+pub const MEMORY: usize = 0;
+/// Index of CPU load, in hundredths of a core.
+pub const CPU: usize = 1;
+/// Index of disk load, in MB/s.
+pub const DISK: usize = 2;
+/// Index of network load, in Mb/s.
+pub const NETWORK: usize = 3;
+
+/// Level of racks in [`Problem::levels`].
+pub const RACK: usize = 0;
+/// Level of rooms.
+pub const ROOM: usize = 1;
+
+const HOSTS_PER_RACK: usize = 20;
+const ROOMS_MAX: usize = 4;
+const GIB: i64 = 1024;
+/// How much of all hosts' memory guests have.
+const MEMORY_PERCENT: i64 = 72;
+/// What a host keeps for itself.
+const HOST_MEMORY: i64 = 8 * GIB;
+/// Cores, and memory in GiB, of each generation of hosts.
+const GENERATIONS: [(i64, i64); 3] = [(32, 256), (48, 384), (64, 512)];
+/// Memory in GiB, and of how many guests in a hundred.
+const SIZES: [(i64, usize); 6] = [(2, 12), (4, 22), (8, 27), (16, 24), (32, 10), (64, 5)];
+/// Each so many-th host has the licence.
+const LICENSED_EVERY: usize = 16;
+/// How many hosts a guest is tried on before all are.
+const TRIES: usize = 8;
+
+/// A cluster of so many hosts and guests: the same for the same seed. A guest that fits nowhere without breaking a rule is
+/// nowhere; with 20 for each of a hundred hosts or more there is none.
+///
+/// # Panics
+/// There is no host.
+pub fn fleet(hosts: usize, guests: usize, seed: u64) -> Problem {
+    assert!(hosts > 0, "guests need hosts");
+    let mut fleet = Fleet::new(hosts, guests, seed);
+    let tenant_max = (guests / 40).max(1);
+    while fleet.problem.guests.len() < guests {
+        let more = 1 + fleet.dice.below(tenant_max).min(guests - fleet.problem.guests.len() - 1);
+        fleet.add_tenant(more);
+    }
+    fleet.place();
+    fleet.age();
+    fleet.problem
+}
+
+/// A host fails: nobody can be on it, and its guests are nowhere.
+pub fn fail(problem: &mut Problem, host: HostId) {
+    let Host { capacity, safe, .. } = &mut problem.hosts[host as usize];
+    capacity.iter_mut().chain(safe).for_each(|amount| *amount = 0);
+    problem.initial.iter_mut().filter(|on| **on == host).for_each(|on| *on = NOWHERE);
+}
+
+/// The load of a host's guests grows alike until they want a quarter more CPU than it has.
+pub fn overload(problem: &mut Problem, host: HostId) {
+    let wanted = problem.hosts[host as usize].capacity[CPU] * 5 / 4;
+    let all = problem.guests.iter_mut().zip(&problem.initial);
+    let mut guests: Vec<&mut Guest> = all.filter(|(_, on)| **on == host).map(|(guest, _)| guest).collect();
+    let used: i64 = guests.iter().map(|guest| guest.demand[CPU]).sum();
+    for guest in &mut guests {
+        guest.demand[CPU] = guest.demand[CPU] * wanted / used.max(1) + 1;
+    }
+}
+
+struct Fleet {
+    dice: Dice,
+    problem: Problem,
+    /// What guests should have on average, and what all have so far.
+    memory_mean: i64,
+    memory: i64,
+}
+
+/// What all guests of a tenant have in common.
+struct Tenant {
+    owners: Option<u32>,
+    preference: Option<u32>,
+}
+
+impl Fleet {
+    fn new(hosts: usize, guests: usize, seed: u64) -> Fleet {
+        let racks = hosts.div_ceil(HOSTS_PER_RACK);
+        let rooms = racks.min(ROOMS_MAX);
+        let host = |n: usize| {
+            let rack = n / HOSTS_PER_RACK;
+            let (cores, memory) = GENERATIONS[rack % GENERATIONS.len()];
+            let capacity = vec![memory * GIB - HOST_MEMORY, cores * 100, 4000, 25_000];
+            // Above these a host feels slow.
+            let safe = [100, 80, 70, 70].iter().zip(&capacity).map(|(percent, most)| most * percent / 100).collect();
+            Host { areas: vec![rack as u32, (rack % rooms) as u32], capacity, safe }
+        };
+        let hosts: Vec<Host> = (0..hosts).map(host).collect();
+        let in_room = |room: usize| (0..).zip(&hosts).filter(move |(_, host)| host.areas[ROOM] as usize == room);
+        // One set of owners for each room, and that of the hosts with the licence.
+        let mut owners: Vec<Bits> = (0..rooms).map(|room| in_room(room).map(|(host, _)| host).collect()).collect();
+        owners.push((0..hosts.len() as HostId).step_by(LICENSED_EVERY).collect());
+        let dislike = |room: usize| hosts.iter().map(|host| 5 * i64::from(host.areas[ROOM] as usize != room)).collect();
+        let measured = Resource { transient: false, load_weight: 1 };
+        let problem = Problem {
+            resources: vec![Resource { transient: true, load_weight: 0 }, measured.clone(), measured.clone(), measured],
+            levels: vec![racks as u32, rooms as u32],
+            preferences: (0..rooms).map(dislike).collect(),
+            hosts,
+            groups: Vec::new(),
+            guests: Vec::new(),
+            balances: Vec::new(),
+            weights: Weights { guest_move: 1, ..Weights::default() },
+            host_moves: HostMoves::Uniform(0),
+            owners,
+            initial: Vec::new(),
+        };
+        let memory: i64 = problem.hosts.iter().map(|host| host.capacity[MEMORY]).sum();
+        let memory_mean = memory * MEMORY_PERCENT / 100 / guests.max(1) as i64;
+        Fleet { dice: Dice::new(seed), problem, memory_mean, memory: 0 }
+    }
+
+    fn add_tenant(&mut self, guests: usize) {
+        let rooms = self.problem.levels[ROOM] as usize;
+        let room = self.dice.below(rooms) as u32;
+        let tenant = Tenant {
+            owners: self.dice.chance(0.12).then_some(room),
+            preference: self.dice.chance(0.25).then_some(room),
+        };
+        let mut left = guests;
+        while left > 0 {
+            let members = 1 + self.dice.below(12).min(left - 1);
+            self.add_application(&tenant, members);
+            left -= members;
+        }
+    }
+
+    fn add_application(&mut self, tenant: &Tenant, members: usize) {
+        let licensed = self.problem.levels[ROOM];
+        let owners = if members == 1 && self.dice.chance(0.2) { Some(licensed) } else { tenant.owners };
+        let group = if members > 1 { self.draw_group(members, owners.is_some()) } else { None };
+        let groups: Vec<GroupId> = group.iter().map(|_| self.problem.groups.len() as GroupId).collect();
+        self.problem.groups.extend(group);
+        // Larger or smaller ones, so that in all it is what it should be.
+        let (one, other) = (self.draw_size() * GIB, self.draw_size() * GIB);
+        let is_short = self.memory < self.memory_mean * self.problem.guests.len() as i64;
+        let memory = if is_short { one.max(other) } else { one.min(other) };
+        self.memory += memory * members as i64;
+        for _ in 0..members {
+            let demand = vec![memory, self.draw_cpu(memory), self.draw_load(15, 300), self.draw_load(100, 2000)];
+            self.problem.guests.push(Guest {
+                demand,
+                groups: groups.clone(),
+                // Seconds at 10 Gb/s, about.
+                move_cost: memory / GIB,
+                owners,
+                preference: tenant.preference,
+            });
+        }
+    }
+
+    fn draw_group(&mut self, members: usize, is_in_room: bool) -> Option<Group> {
+        let [racks, rooms] = [RACK, ROOM].map(|level| self.problem.levels[level] as usize);
+        let racks = if is_in_room { racks / rooms } else { racks };
+        let spread = Spread { level: RACK, areas_min: members.min(racks).min(3) as u32, strength: Strength::Hard };
+        let kind = self.dice.below(100);
+        let (apart, together, spread) = match kind {
+            0..25 => (Some(Strength::Hard), None, Some(spread)),
+            25..50 => (Some(Strength::Hard), None, None),
+            50..65 => (Some(Strength::Soft(20)), None, None),
+            65..75 if members <= 3 => (None, Some(Strength::Soft(10)), None),
+            _ => return None,
+        };
+        Some(Group { apart, together, spread, ..Group::default() })
+    }
+
+    fn draw_size(&mut self) -> i64 {
+        let mut left = self.dice.below(100);
+        for (size, of_hundred) in SIZES {
+            if left < of_hundred {
+                return size;
+            }
+            left -= of_hundred;
+        }
+        unreachable!("all sizes together are of a hundred in a hundred")
+    }
+
+    /// A core for 4 GiB; most of them do little most of the time.
+    fn draw_cpu(&mut self, memory: i64) -> i64 {
+        let cores = (memory / (4 * GIB)).max(1);
+        let busy = self.dice.unit();
+        ((0.05 + 0.95 * busy * busy) * (cores * 100) as f64) as i64
+    }
+
+    /// Little, but of one guest in twenty much.
+    fn draw_load(&mut self, little: usize, much: usize) -> i64 {
+        let most = if self.dice.chance(0.05) { much } else { little };
+        self.dice.below(most + 1) as i64
+    }
+
+    /// Puts everybody where nothing breaks, on the best of a few hosts: those first that have the least choice.
+    fn place(&mut self) {
+        let problem = &mut self.problem;
+        problem.initial = vec![NOWHERE; problem.guests.len()];
+        let anywhere: Vec<HostId> = (0..problem.hosts.len() as HostId).collect();
+        let sets: Vec<Vec<HostId>> = problem.owners.iter().map(|set| set.iter().collect()).collect();
+        let mut used = vec![0; problem.hosts.len()];
+        let mut state = State::new(problem, &problem.initial);
+        for guest in by_choice(problem) {
+            let hosts = problem.guests[guest as usize].owners.map_or(&anywhere, |set| &sets[set as usize]);
+            // Rules first, then preferences and load, and memory in use in fifths: nobody looks closer.
+            let score = |host: HostId| {
+                let Score { broken, cost } = state.shift_score(guest, host);
+                let memory = 5 * used[host as usize] / problem.hosts[host as usize].capacity[MEMORY];
+                let breaks_nothing = broken <= -Score::UNPLACED && state.fits(guest, host, None);
+                breaks_nothing.then_some(((broken, cost + memory), host))
+            };
+            let few = (0..TRIES).filter_map(|_| score(*self.dice.pick(hosts))).min_by_key(|(score, _)| *score);
+            // A rack more is worth a look at all of them.
+            let groups = &problem.guests[guest as usize].groups;
+            let is_spread = groups.iter().any(|group| problem.groups[*group as usize].spread.is_some());
+            let few = few.filter(|((broken, _), _)| !is_spread || *broken < -Score::UNPLACED);
+            let best = few.or_else(|| hosts.iter().filter_map(|host| score(*host)).min_by_key(|(score, _)| *score));
+            if let Some((_, host)) = best {
+                used[host as usize] += problem.guests[guest as usize].demand[MEMORY];
+                state.shift(guest, host);
+            }
+        }
+        let initial = state.assignment().to_vec();
+        self.problem.initial = initial;
+    }
+
+    /// Since they were placed half of the guests have come to do something else, as far as their hosts' CPUs allow.
+    fn age(&mut self) {
+        let mut free: Vec<i64> = self.problem.hosts.iter().map(|host| host.capacity[CPU]).collect();
+        let placed: Vec<(usize, usize)> = (0..)
+            .zip(&self.problem.initial)
+            .filter(|(_, host)| **host != NOWHERE)
+            .map(|(guest, host)| (guest, *host as usize))
+            .collect();
+        placed.iter().for_each(|(guest, host)| free[*host] -= self.problem.guests[*guest].demand[CPU]);
+        for (guest, host) in placed {
+            let load = self.draw_cpu(self.problem.guests[guest].demand[MEMORY]);
+            let more = load - self.problem.guests[guest].demand[CPU];
+            if self.dice.chance(0.5) && more <= free[host] {
+                self.problem.guests[guest].demand[CPU] = load;
+                free[host] -= more;
+            }
+        }
+    }
+}
+
+/// Guests, those with the least choice first.
+fn by_choice(problem: &Problem) -> Vec<GuestId> {
+    let mut guests: Vec<GuestId> = (0..problem.guests.len() as GuestId).collect();
+    guests.sort_by_key(|guest| {
+        let of = &problem.guests[*guest as usize];
+        (of.owners.is_none(), -of.demand[MEMORY])
+    });
+    guests
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bound::{Least, moves_min};
+    use crate::verdict::{Breach, judge};
+
+    #[test]
+    fn nothing_is_broken_at_first() {
+        for seed in 0..4 {
+            let problem = fleet(100, 2000, seed);
+            assert_eq!((problem.hosts.len(), problem.guests.len(), problem.check()), (100, 2000, Ok(())));
+            let verdict = judge(&problem, &problem.initial);
+            assert_eq!(verdict.hard, [], "seed {seed}");
+            let used: i64 = problem.guests.iter().map(|guest| guest.demand[MEMORY]).sum();
+            let all: i64 = problem.hosts.iter().map(|host| host.capacity[MEMORY]).sum();
+            assert!((70..75).contains(&(100 * used / all)), "{used} MiB of {all}");
+        }
+    }
+
+    #[test]
+    fn there_are_all_kinds_of_rules() {
+        let problem = fleet(100, 2000, 1);
+        let groups = |is: &dyn Fn(&Group) -> bool| problem.groups.iter().filter(|group| is(group)).count();
+        assert!(groups(&|group| group.apart == Some(Strength::Hard)) > 50);
+        assert!(groups(&|group| group.spread.is_some_and(|spread| spread.areas_min > 1)) > 25);
+        assert!(groups(&|group| matches!(group.apart, Some(Strength::Soft(_)))) > 15);
+        assert!(groups(&|group| group.together.is_some()) > 0);
+        let guests = |is: &dyn Fn(&Guest) -> bool| problem.guests.iter().filter(|guest| is(guest)).count();
+        assert!(guests(&|guest| guest.owners == Some(problem.levels[ROOM])) > 5, "some need the licence");
+        assert!(guests(&|guest| guest.owners.is_some()) > 100);
+        assert!(guests(&|guest| guest.preference.is_some()) > 150);
+    }
+
+    #[test]
+    fn it_is_the_same_for_the_same_seed() {
+        assert_eq!(fleet(40, 600, 7), fleet(40, 600, 7));
+        assert_ne!(fleet(40, 600, 7), fleet(40, 600, 8));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_nowhere() {
+        let crowded = fleet(2, 400, 3);
+        assert!(crowded.initial.contains(&NOWHERE));
+        let verdict = judge(&crowded, &crowded.initial);
+        assert!(verdict.hard.iter().all(|breach| matches!(breach, Breach::Unplaced { .. } | Breach::Spread { .. })));
+    }
+
+    #[test]
+    fn a_host_that_fails_leaves_its_guests_nowhere() {
+        let mut problem = fleet(100, 2000, 2);
+        let guests = problem.initial.iter().filter(|host| **host == 5).count();
+        fail(&mut problem, 5);
+        assert_eq!(moves_min(&problem), Least { moves: 0, placements: guests });
+        assert!(guests > 5);
+        let mut back = problem.clone();
+        back.initial.iter_mut().filter(|host| **host == NOWHERE).for_each(|host| *host = 5);
+        assert!(!judge(&problem, &back.initial).is_valid(), "nobody can be there any more");
+    }
+
+    #[test]
+    fn a_host_is_overloaded_and_nothing_else() {
+        let mut problem = fleet(100, 2000, 2);
+        overload(&mut problem, 5);
+        let hard = judge(&problem, &problem.initial).hard;
+        assert!(matches!(hard[..], [Breach::Overload { host: 5, resource: CPU, .. }]), "{hard:?}");
+        assert!((1..8).contains(&moves_min(&problem).moves), "{:?}", moves_min(&problem));
+    }
+}
