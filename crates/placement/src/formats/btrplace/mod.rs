@@ -36,8 +36,11 @@ use crate::problem::{Flaw, Group, Guest, GuestId, Host, HostId, HostMoves, NOWHE
 use file::{Constraint, File, Seconds, View, parse, parse_part};
 use plan::{Action, What};
 use rules::Rules;
-use sets::Sets;
+use sets::{BITS_MAX, Sets};
 use states::{Goal, Now, States};
+
+/// Each guest has an amount of each: a bound on both keeps a file from asking for more memory than it is large.
+const RESOURCES_MAX: usize = 64;
 
 /// A file that is none of the format, or that says what cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -120,7 +123,7 @@ pub fn read(text: &str) -> Result<Instance, FileError> {
     instance.read_views(&model.views, &states)?;
     instance.read_actions(&model.attributes.nodes, &model.attributes.vms, &states);
     let hosts: BTreeMap<u32, HostId> = instance.nodes.iter().copied().zip(0..).collect();
-    let sets = Sets::new(states.nodes.keys().map(|node| (*node, hosts.get(node).copied())).collect());
+    let sets = Sets::new(states.nodes.keys().map(|node| (*node, hosts.get(node).copied())).collect(), BITS_MAX);
     Rules::new(&mut instance, &states, sets).read(&constraints)?;
     instance.problem.check()?;
     Ok(instance)
@@ -130,7 +133,7 @@ impl Instance {
     /// Hosts, guests, and where they are; no resources yet, and no rules.
     fn new(states: &States) -> Instance {
         let nodes: Vec<u32> =
-            (states.nodes.iter()).filter(|(_, node)| node.is_online || node.ends_online()).map(|(id, _)| *id).collect();
+            states.nodes.iter().filter(|(_, node)| node.is_online || node.ends_online()).map(|(id, _)| *id).collect();
         let vms: Vec<u32> = states.vms.iter().filter(|(_, vm)| vm.goal() == Goal::Running).map(|(id, _)| *id).collect();
         let hosts: BTreeMap<u32, HostId> = nodes.iter().copied().zip(0..).collect();
         let (mut initial, mut sleeping) = (Vec::with_capacity(vms.len()), BTreeMap::new());
@@ -191,6 +194,9 @@ impl Instance {
         let name = view.rc_id.as_ref().ok_or_else(|| missing("rcId"))?;
         if self.resources.contains(name) {
             return Err(FileError::meaning(path, format!("resource '{name}' is there twice")));
+        }
+        if self.resources.len() == RESOURCES_MAX {
+            return Err(FileError::meaning(path, format!("there are more than {RESOURCES_MAX} resources")));
         }
         let amounts = |list: Option<_>, key: &str| -> Result<BTreeMap<u32, u32>, FileError> {
             parse_part(list.ok_or_else(|| missing(key))?, &format!("{path}.{key}"))

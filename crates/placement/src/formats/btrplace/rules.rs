@@ -221,7 +221,8 @@ impl<'a, 'i> Rules<'a, 'i> {
         if let Some(part) = decided {
             return members.iter().try_for_each(|guest| self.restrict(*guest, part, &rule.path("parts")));
         }
-        let among = parts.iter().map(|part| self.sets.get(*part).clone()).collect();
+        let path = rule.path("parts");
+        let among = parts.iter().map(|part| self.sets.copy(*part, &path)).collect::<Result<_, _>>()?;
         self.instance.add_group(Group { among, ..Group::default() }, &members, rule.of.continuous);
         Ok(())
     }

@@ -9,8 +9,8 @@ use super::file::parse_part;
 use crate::bits::Bits;
 use crate::problem::HostId;
 
-/// Bits of all sets together: 256 MiB.
-const BITS_MAX: usize = 1 << 31;
+/// Bits of all sets together, copies too: 256 MiB. A file that names a few of many nodes often asks for more than it is large.
+pub(super) const BITS_MAX: usize = 1 << 31;
 
 /// What makes a set: two that are made the same way are the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,12 +29,15 @@ pub(super) struct Sets<'a> {
     host_count: u32,
     sets: Vec<Bits>,
     known: BTreeMap<Key<'a>, u32>,
+    /// How many sets there are with all copies.
+    count: usize,
+    bits_max: usize,
 }
 
 impl<'a> Sets<'a> {
-    pub(super) fn new(hosts: BTreeMap<u32, Option<HostId>>) -> Sets<'a> {
+    pub(super) fn new(hosts: BTreeMap<u32, Option<HostId>>, bits_max: usize) -> Sets<'a> {
         let host_count = hosts.values().flatten().count() as u32;
-        Sets { hosts, host_count, sets: Vec::new(), known: BTreeMap::new() }
+        Sets { hosts, host_count, sets: Vec::new(), known: BTreeMap::new(), count: 0, bits_max }
     }
 
     /// The host of a node, if it is there to host anything.
@@ -100,10 +103,39 @@ impl<'a> Sets<'a> {
 
     /// Keeps a set that is like no other.
     pub(super) fn add(&mut self, set: Bits, path: &str) -> Result<u32, FileError> {
-        if (self.sets.len() + 1).saturating_mul(self.host_count as usize) > BITS_MAX {
-            return Err(FileError::meaning(path, "there are too many different sets of nodes"));
-        }
+        self.count(path)?;
         self.sets.push(set);
         Ok(self.sets.len() as u32 - 1)
+    }
+
+    pub(super) fn copy(&mut self, set: u32, path: &str) -> Result<Bits, FileError> {
+        self.count(path)?;
+        Ok(self.get(set).clone())
+    }
+
+    fn count(&mut self, path: &str) -> Result<(), FileError> {
+        self.count += 1;
+        if self.count.saturating_mul(self.host_count as usize) > self.bits_max {
+            return Err(FileError::meaning(path, "the sets of nodes of all constraints are too many"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_can_be_too_many_sets() {
+        let hosts = (0..100).map(|host| (host, Some(host))).collect();
+        let mut sets = Sets::new(hosts, 300);
+        assert_eq!(sets.one(7, "here"), Ok(0));
+        assert_eq!(sets.one(7, "here"), Ok(0), "the same is no other");
+        assert_eq!(sets.one(8, "here"), Ok(1));
+        assert_eq!(sets.copy(1, "here").map(|set| set.len()), Ok(1));
+        let error = FileError::meaning("here", "the sets of nodes of all constraints are too many");
+        assert_eq!(sets.copy(0, "here"), Err(error.clone()));
+        assert_eq!(sets.both(0, 1, "here"), Err(error));
     }
 }

@@ -197,6 +197,15 @@ fn what_is_wrong_is_told_with_its_place() {
     assert!(read("").unwrap_err().to_string().starts_with("line 1: .: EOF"));
 }
 
+#[test]
+fn there_can_be_too_many_resources() {
+    let view = |n| format!(r#"{{"id":"shareableResource","rcId":"{n}","nodes":{{}},"vms":{{}}}}"#);
+    let views: Vec<String> = (0..65).map(view).collect();
+    let mapping = r#"{"readyVMs":[],"offlineNodes":[],"onlineNodes":{}}"#;
+    let file = format!(r#"{{"model":{{"mapping":{mapping},"views":[{}]}},"constraints":[]}}"#, views.join(","));
+    assert_eq!(read(&file).unwrap_err().to_string(), "model.views[64]: there are more than 64 resources");
+}
+
 const STATES: &str = r#"{"id":"online","node":3},{"id":"offline","node":2},{"id":"running","vm":4},{"id":"running","vm":5},
     {"id":"killed","vm":1},{"id":"preserve","vm":0,"rc":"memory","amount":4},{"id":"preserve","vm":2,"rc":"memory","amount":2},
     {"id":"preserve","vm":4,"rc":"memory","amount":3}"#;
