@@ -5,6 +5,7 @@
 //! | [`problem`] | nothing: it is what is to be decided, in numbers |
 //! | [`verdict`] | what an assignment breaks and costs, from scratch |
 //! | [`state`] | the same for one change more, in time that does not grow with the cluster |
+//! | [`schedule`] | in which order guests get to where they are to be |
 //! | [`formats`] | what files of others say |
 //! | [`cluster`] | what Skein's own file says, in numbers and back, and what is broken, in the user's words |
 //! | [`explain`] | why a guest cannot be somewhere, what would help, and why it was moved |
@@ -23,6 +24,7 @@ pub mod explain;
 pub mod fleet;
 pub mod formats;
 pub mod problem;
+pub mod schedule;
 pub mod score;
 
 pub mod state;

@@ -1,0 +1,258 @@
+//! A plan for an order of priorities: list scheduling. Whenever something ends, all that can start does, the first first.
+
+use std::collections::BTreeMap;
+
+use super::flight::{Flight, Guard, Task};
+use super::{Action, Job, Left, Obstacle, Step, Why};
+use crate::bits::Bits;
+use crate::problem::{GuestId, HostId, NOWHERE};
+
+/// Seconds within which things count as at once.
+pub(super) const INSTANT: f64 = 1e-9;
+
+/// Index of a task: first those of the job, then those of hops.
+pub(super) type TaskId = usize;
+
+/// What is the same for each order.
+pub(super) struct Context<'a> {
+    pub job: &'a Job,
+    pub tasks: Vec<Task>,
+    /// With what is under way.
+    start: Flight<'a>,
+}
+
+impl<'a> Context<'a> {
+    pub fn new(job: &'a Job, guard: &'a Guard) -> Context<'a> {
+        let mut from = job.problem.initial.clone();
+        for running in &job.running {
+            if let Some(guest) = running.action.guest() {
+                from[guest as usize] = running.action.ends().1;
+            }
+        }
+        let ends = (0..).zip(from.iter().zip(&job.goal)).filter(|(_, (from, to))| from != to);
+        let tasks = ends.map(|(guest, (from, to))| Task::new(job, guest, *from, *to)).collect();
+        Context { job, tasks, start: Flight::new(job, guard) }
+    }
+}
+
+/// In which order tasks start, and how small a part of its bottleneck each makes do with: one of so many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Priorities {
+    pub order: Vec<TaskId>,
+    pub shares: Vec<u8>,
+}
+
+/// What came of an order.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    /// Without what they wait for.
+    pub steps: Vec<Step>,
+    pub left: Vec<Left>,
+    /// How many guests are left, when all is done, and when each is on average: less is better, the first first.
+    pub score: (usize, f64, f64),
+}
+
+/// A step that ends.
+struct Underway {
+    end: f64,
+    kind: Kind,
+}
+
+enum Kind {
+    Task { task: Task, rate: f64 },
+    Boot(HostId),
+    Shutdown,
+}
+
+pub(super) struct Drafter<'a> {
+    pub context: &'a Context<'a>,
+    pub flight: Flight<'a>,
+    shares: &'a [u8],
+    now: f64,
+    underway: Vec<Underway>,
+    /// By priority.
+    pub pending: Vec<TaskId>,
+    /// Tasks of hops.
+    extra: Vec<Task>,
+    /// Guests that stepped aside, which none does twice.
+    pub hopped: Bits,
+    /// Who waits aside until another task has started.
+    pub aside: BTreeMap<TaskId, TaskId>,
+    /// What kept each task from starting the last time.
+    why: BTreeMap<TaskId, Why>,
+    /// Hosts that are yet to be switched off.
+    closing: Vec<HostId>,
+    steps: Vec<Step>,
+}
+
+/// Makes a plan by an order of all tasks.
+pub(super) fn draft(context: &Context, priorities: &Priorities) -> Draft {
+    let power = &context.job.power;
+    let already = |host: HostId| context.job.running.iter().any(|of| of.action == Action::Shutdown { host });
+    let closing = (0..).zip(power).filter(|(host, power)| power.on && !power.on_at_end && !already(*host));
+    let mut drafter = Drafter {
+        context,
+        flight: context.start.clone(),
+        shares: &priorities.shares,
+        now: 0.0,
+        underway: Vec::new(),
+        pending: priorities.order.iter().copied().filter(|task| context.tasks[*task].is_possible()).collect(),
+        extra: Vec::new(),
+        hopped: Bits::default(),
+        aside: BTreeMap::new(),
+        why: BTreeMap::new(),
+        closing: closing.map(|(host, _)| host).collect(),
+        steps: Vec::new(),
+    };
+    drafter.begin();
+    drafter.run();
+    drafter.finish()
+}
+
+impl<'a> Drafter<'a> {
+    pub fn task(&self, id: TaskId) -> &Task {
+        match id.checked_sub(self.context.tasks.len()) {
+            None => &self.context.tasks[id],
+            Some(extra) => &self.extra[extra],
+        }
+    }
+
+    /// What is under way, and the hosts that boot: all of them at once.
+    fn begin(&mut self) {
+        let job = self.context.job;
+        for running in &job.running {
+            let (action, rate) = (running.action, running.rate);
+            let kind = match action {
+                Action::Boot { host } => Kind::Boot(host),
+                Action::Shutdown { .. } => Kind::Shutdown,
+                Action::Migrate { guest, .. } | Action::Start { guest, .. } | Action::Stop { guest, .. } => {
+                    let (from, to) = action.ends();
+                    Kind::Task { task: Task::new(job, guest, from, to), rate }
+                }
+            };
+            self.push(action, rate, running.seconds_left, None, kind);
+            self.steps.last_mut().expect("it was pushed").under_way = true;
+        }
+        let booting = |host: HostId| job.running.iter().any(|of| of.action == Action::Boot { host });
+        for (host, power) in (0..).zip(&job.power) {
+            if !power.on && power.on_at_end && !booting(host) {
+                self.push(Action::Boot { host }, 0.0, power.boot_seconds, None, Kind::Boot(host));
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        loop {
+            self.start_all();
+            if !self.underway.is_empty() {
+                self.advance();
+            } else if self.pending.is_empty() || !(self.hop() || self.release()) {
+                return;
+            }
+        }
+    }
+
+    /// Starts whatever can.
+    fn start_all(&mut self) {
+        let pending = std::mem::take(&mut self.pending);
+        for &id in &pending {
+            let rate = match self.aside.get(&id) {
+                Some(_) => Err(Obstacle::Aside),
+                None => self.rate(id),
+            };
+            match rate {
+                Ok(rate) => self.start(id, rate),
+                Err(obstacle) => {
+                    self.why.insert(id, obstacle.why());
+                    self.pending.push(id);
+                }
+            }
+        }
+        self.close();
+    }
+
+    /// The rate at which a task can start now.
+    fn rate(&self, id: TaskId) -> Result<f64, Obstacle> {
+        let task = self.task(id);
+        if self.flight.settled(task.guest) != Some(task.from) {
+            return Err(Obstacle::Aside);
+        }
+        self.flight.rate(task, self.shares.get(id).copied().unwrap_or(1))
+    }
+
+    pub fn start(&mut self, id: TaskId, rate: f64) {
+        let task = self.task(id).clone();
+        let seconds = task.seconds_at(self.context.job, rate);
+        self.flight.start(&task, rate);
+        self.aside.retain(|_, until| *until != id);
+        let why = self.why.get(&id).copied();
+        self.push(task.action(), rate, seconds, why, Kind::Task { task, rate });
+    }
+
+    /// Switches off what is empty and stays so.
+    fn close(&mut self) {
+        let empty = |drafter: &Self, host: HostId| drafter.flight.is_empty(host);
+        let (now, later) = std::mem::take(&mut self.closing).into_iter().partition(|host| empty(self, *host));
+        self.closing = later;
+        let now: Vec<HostId> = now;
+        for host in now {
+            self.flight.switch(host, false);
+            let why = (self.now > 0.0).then_some(Why::Power);
+            let seconds = self.context.job.power[host as usize].shutdown_seconds;
+            self.push(Action::Shutdown { host }, 0.0, seconds, why, Kind::Shutdown);
+        }
+    }
+
+    fn push(&mut self, action: Action, rate: f64, seconds: f64, why: Option<Why>, kind: Kind) {
+        let (start, end) = (self.now, self.now + seconds);
+        self.steps.push(Step { action, start, end, rate, waits: Vec::new(), why, under_way: false });
+        self.underway.push(Underway { end, kind });
+    }
+
+    /// To when something ends next.
+    fn advance(&mut self) {
+        self.now = self.underway.iter().map(|of| of.end).fold(f64::INFINITY, f64::min).max(self.now);
+        let until = self.now + INSTANT;
+        let (ended, underway) = std::mem::take(&mut self.underway).into_iter().partition(|of| of.end <= until);
+        self.underway = underway;
+        let ended: Vec<Underway> = ended;
+        for of in ended {
+            match of.kind {
+                Kind::Task { task, rate } => self.flight.arrive(&task, rate),
+                Kind::Boot(host) => self.flight.switch(host, true),
+                Kind::Shutdown => {}
+            }
+        }
+    }
+
+    /// Adds a task of a hop.
+    pub fn add(&mut self, task: Task) -> TaskId {
+        self.extra.push(task);
+        self.context.tasks.len() + self.extra.len() - 1
+    }
+
+    /// Lets those back who stepped aside for what never starts.
+    fn release(&mut self) -> bool {
+        !std::mem::take(&mut self.aside).is_empty()
+    }
+
+    fn finish(self) -> Draft {
+        let job = self.context.job;
+        let stays = |guest: GuestId| self.flight.settled(guest).unwrap_or(NOWHERE);
+        let is_left = |guest: GuestId| stays(guest) != job.goal[guest as usize];
+        let leaving: Vec<GuestId> = (0..job.goal.len() as GuestId).filter(|guest| is_left(*guest)).collect();
+        let mut left: Vec<Left> = Vec::new();
+        for &guest in &leaving {
+            let (from, to) = (stays(guest), job.goal[guest as usize]);
+            let task = Task::new(job, guest, from, to);
+            let obstacle = self.flight.rate(&task, u8::MAX).err().unwrap_or(Obstacle::Aside);
+            let behind =
+                leaving.iter().copied().filter(|other| *other != guest && stays(*other) == to && to != NOWHERE);
+            left.push(Left::Guest { guest, from, to, obstacle, behind: behind.collect() });
+        }
+        left.extend(self.closing.iter().map(|host| Left::Host { host: *host }));
+        let ends = self.steps.iter().map(|step| step.end);
+        let (makespan, sum) = (ends.clone().fold(0.0, f64::max), ends.sum::<f64>());
+        Draft { score: (leaving.len(), makespan, sum / self.steps.len().max(1) as f64), steps: self.steps, left }
+    }
+}

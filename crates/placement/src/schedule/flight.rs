@@ -1,0 +1,354 @@
+//! Who is where at a moment, what that uses, and what may start then.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::job::RATE_LEAST;
+use super::{Action, Channel, Job, Obstacle, forecast, rate_min};
+use crate::problem::{Group, GroupId, GuestId, HostId, NOWHERE, Need, Strength};
+use crate::verdict::{Breach, judge};
+
+/// Rates that differ by less are the same: sums of others are not exact.
+const ROUGHLY: f64 = 1e-9;
+
+/// A guest that gets from one host to another, from nowhere, or to nowhere.
+#[derive(Clone, Debug)]
+pub(super) struct Task {
+    pub guest: GuestId,
+    pub from: HostId,
+    pub to: HostId,
+    path: Vec<Channel>,
+    /// The rate at which nothing else is on the path.
+    pub bottleneck: f64,
+    /// The least rate of use.
+    rate_min: Option<f64>,
+    /// How long it takes at the bottleneck's rate.
+    pub seconds: f64,
+}
+
+impl Task {
+    pub fn new(job: &Job, guest: GuestId, from: HostId, to: HostId) -> Task {
+        let g = guest as usize;
+        if from == NOWHERE || to == NOWHERE {
+            let seconds = if from == NOWHERE { job.start_seconds[g] } else { job.stop_seconds[g] };
+            return Task { guest, from, to, path: Vec::new(), bottleneck: 0.0, rate_min: Some(0.0), seconds };
+        }
+        let path = job.network.path(from, to);
+        let bottleneck = job.network.bottleneck(&path);
+        let at_best = if bottleneck < RATE_LEAST { None } else { forecast(&job.traffic[g], bottleneck) };
+        let rate_min = at_best.and_then(|_| rate_min(&job.traffic[g], bottleneck)).map(|rate| rate.max(RATE_LEAST));
+        let seconds = at_best.map_or(f64::INFINITY, |at_best| at_best.seconds);
+        Task { guest, from, to, path, bottleneck, rate_min, seconds }
+    }
+
+    /// Whether it can be done at all.
+    pub fn is_possible(&self) -> bool {
+        self.rate_min.is_some()
+    }
+
+    pub fn action(&self) -> Action {
+        match (self.from, self.to) {
+            (NOWHERE, on) => Action::Start { guest: self.guest, on },
+            (on, NOWHERE) => Action::Stop { guest: self.guest, on },
+            (from, to) => Action::Migrate { guest: self.guest, from, to },
+        }
+    }
+
+    /// How long it takes at a rate at which it ends.
+    pub fn seconds_at(&self, job: &Job, rate: f64) -> f64 {
+        if self.path.is_empty() {
+            return self.seconds;
+        }
+        forecast(&job.traffic[self.guest as usize], rate).map_or(self.seconds, |told| told.seconds)
+    }
+}
+
+/// The hard rules that hold before and after, and therefore on the way.
+pub(super) struct Guard {
+    members: Vec<Vec<GuestId>>,
+    apart: Vec<bool>,
+    spread: Vec<bool>,
+    needs: Vec<Vec<Need>>,
+    /// Who needs each group.
+    needed_by: Vec<Vec<GroupId>>,
+    among: Vec<bool>,
+}
+
+impl Guard {
+    pub fn new(job: &Job) -> Guard {
+        let (groups, problem) = (&job.problem.groups, &job.problem);
+        let mut broken = judge(problem, &problem.initial).hard;
+        broken.extend(judge(problem, &job.goal).hard);
+        let holds = |is: &dyn Fn(&Breach) -> bool| !broken.iter().any(is);
+        let mut members = vec![Vec::new(); groups.len()];
+        for (guest, of) in (0..).zip(&problem.guests) {
+            of.groups.iter().for_each(|group| members[*group as usize].push(guest));
+        }
+        let numbered = || (0..).zip(groups);
+        let is_hard = |strength: Strength| strength == Strength::Hard;
+        let apart = numbered().map(|(id, group): (GroupId, &Group)| {
+            group.apart.is_some_and(is_hard) && holds(&|b| matches!(b, Breach::Apart { group, .. } if *group == id))
+        });
+        let spread = numbered().map(|(id, group): (GroupId, &Group)| {
+            group.spread.is_some_and(|spread| is_hard(spread.strength))
+                && holds(&|b| matches!(b, Breach::Spread { group, .. } if *group == id))
+        });
+        let needs = numbered().map(|(id, group): (GroupId, &Group)| -> Vec<Need> {
+            let holds = |need: &&Need| {
+                holds(&|b| {
+                    matches!(b, Breach::Need { group, of, level, .. }
+                    if (*group, *of, *level) == (id, need.of, need.level))
+                })
+            };
+            group.needs.iter().filter(holds).copied().collect()
+        });
+        let needs: Vec<Vec<Need>> = needs.collect();
+        let mut needed_by = vec![Vec::new(); groups.len()];
+        for (id, needs) in (0..).zip(&needs) {
+            needs.iter().for_each(|need| needed_by[need.of as usize].push(id));
+        }
+        let among = groups.iter().zip(&members).map(|(group, members): (_, &Vec<GuestId>)| {
+            let hosts = || members.iter().flat_map(|g| [problem.initial[*g as usize], job.goal[*g as usize]]);
+            group.among.iter().any(|set| hosts().all(|host| host == NOWHERE || set.contains(host)))
+        });
+        let among = among.collect();
+        Guard { apart: apart.collect(), spread: spread.collect(), needs, needed_by, among, members }
+    }
+}
+
+/// Where a guest is: on both while they differ.
+type Place = (HostId, HostId);
+
+/// Who is where at a moment, with what that uses.
+#[derive(Clone)]
+pub(super) struct Flight<'a> {
+    job: &'a Job,
+    guard: &'a Guard,
+    at: Vec<Place>,
+    /// Row by row: host, resource.
+    used: Vec<i64>,
+    /// Guests on each host, and on their way from or to it.
+    guests: Vec<u32>,
+    apart: BTreeMap<(GroupId, HostId), u32>,
+    incoming: Vec<u32>,
+    outgoing: Vec<u32>,
+    /// Rates on each channel, and how many.
+    load: Vec<(f64, u32)>,
+    on: Vec<bool>,
+}
+
+impl<'a> Flight<'a> {
+    /// With what is under way.
+    pub fn new(job: &'a Job, guard: &'a Guard) -> Flight<'a> {
+        let hosts = job.problem.hosts.len();
+        let mut flight = Flight {
+            job,
+            guard,
+            at: vec![(NOWHERE, NOWHERE); job.problem.guests.len()],
+            used: vec![0; hosts * job.problem.resources.len()],
+            guests: vec![0; hosts],
+            apart: BTreeMap::new(),
+            incoming: vec![0; hosts],
+            outgoing: vec![0; hosts],
+            load: vec![(0.0, 0); job.network.channels()],
+            on: job.power.iter().map(|power| power.on).collect(),
+        };
+        for (guest, host) in (0..).zip(&job.problem.initial) {
+            flight.settle(guest, *host);
+        }
+        for running in &job.running {
+            if let Action::Shutdown { host } = running.action {
+                flight.on[host as usize] = false;
+            }
+            if let Some(guest) = running.action.guest() {
+                let (from, to) = running.action.ends();
+                flight.start(&Task::new(job, guest, from, to), running.rate);
+            }
+        }
+        flight
+    }
+
+    /// Where a guest is, unless it is on its way.
+    pub fn settled(&self, guest: GuestId) -> Option<HostId> {
+        let (from, to) = self.at[guest as usize];
+        (from == to).then_some(from)
+    }
+
+    pub fn is_on(&self, host: HostId) -> bool {
+        self.on[host as usize]
+    }
+
+    pub fn is_empty(&self, host: HostId) -> bool {
+        self.guests[host as usize] == 0
+    }
+
+    pub fn switch(&mut self, host: HostId, on: bool) {
+        self.on[host as usize] = on;
+    }
+
+    /// The rate at which a task can start now; it takes all that there is, but no less than one of `share` equal parts.
+    pub fn rate(&self, task: &Task, share: u8) -> Result<f64, Obstacle> {
+        self.room(task.guest, task.from, task.to)?;
+        if task.path.is_empty() {
+            return Ok(0.0);
+        }
+        for (host, count, most) in [
+            (task.from, self.outgoing[task.from as usize], self.job.limits[task.from as usize].outgoing),
+            (task.to, self.incoming[task.to as usize], self.job.limits[task.to as usize].incoming),
+        ] {
+            let total = self.outgoing[host as usize] + self.incoming[host as usize];
+            if count >= most || total >= self.job.limits[host as usize].total {
+                return Err(Obstacle::Limit { host });
+            }
+        }
+        let free = |channel: &Channel| self.job.network.capacity(*channel).map(|most| most - self.load[*channel].0);
+        let has = task.path.iter().filter_map(free).fold(f64::INFINITY, f64::min);
+        let Some(least) = task.rate_min else { return Err(Obstacle::Bandwidth { needs: None, has: task.bottleneck }) };
+        let needs = least.max(task.bottleneck / f64::from(share));
+        if has < needs * (1.0 - ROUGHLY) {
+            return Err(Obstacle::Bandwidth { needs: Some(needs), has });
+        }
+        Ok(if has > needs { has } else { needs })
+    }
+
+    /// Whether a host is on, has room for a guest, and no rule is in the way.
+    pub fn room(&self, guest: GuestId, from: HostId, to: HostId) -> Result<(), Obstacle> {
+        if to != NOWHERE {
+            if !self.is_on(to) {
+                return Err(Obstacle::Off { host: to });
+            }
+            let demand = &self.job.problem.guests[guest as usize].demand;
+            let capacity = &self.job.problem.hosts[to as usize].capacity;
+            let used = &self.used[to as usize * demand.len()..];
+            for (resource, ((demand, capacity), used)) in demand.iter().zip(capacity).zip(used).enumerate() {
+                let short = used + demand - capacity;
+                if *demand > 0 && short > 0 {
+                    return Err(Obstacle::Room { resource, short });
+                }
+            }
+        }
+        let groups = &self.job.problem.guests[guest as usize].groups;
+        match groups.iter().copied().find(|group| !self.holds(*group, guest, (from, to))) {
+            Some(group) => Err(Obstacle::Rule { group }),
+            None => Ok(()),
+        }
+    }
+
+    /// Has a guest set out, which uses the links so much.
+    pub fn start(&mut self, task: &Task, rate: f64) {
+        self.occupy(task.guest, task.to, 1);
+        self.at[task.guest as usize] = (task.from, task.to);
+        self.travel(task, rate, 1);
+    }
+
+    /// Has it arrive.
+    pub fn arrive(&mut self, task: &Task, rate: f64) {
+        self.occupy(task.guest, task.from, -1);
+        self.at[task.guest as usize] = (task.to, task.to);
+        self.travel(task, rate, -1);
+    }
+
+    /// Has a guest on another host, or nowhere, at once.
+    pub fn settle(&mut self, guest: GuestId, host: HostId) {
+        self.occupy(guest, self.at[guest as usize].0, -1);
+        self.occupy(guest, host, 1);
+        self.at[guest as usize] = (host, host);
+    }
+
+    fn occupy(&mut self, guest: GuestId, host: HostId, sign: i32) {
+        if host == NOWHERE {
+            return;
+        }
+        let of = &self.job.problem.guests[guest as usize];
+        let used = &mut self.used[host as usize * of.demand.len()..];
+        used.iter_mut().zip(&of.demand).for_each(|(used, demand)| *used += i64::from(sign) * demand);
+        self.guests[host as usize] = self.guests[host as usize].wrapping_add_signed(sign);
+        for &group in of.groups.iter().filter(|group| self.guard.apart[**group as usize]) {
+            let count = self.apart.entry((group, host)).or_default();
+            *count = count.wrapping_add_signed(sign);
+        }
+    }
+
+    fn travel(&mut self, task: &Task, rate: f64, sign: i32) {
+        if task.path.is_empty() {
+            return;
+        }
+        for count in [&mut self.outgoing[task.from as usize], &mut self.incoming[task.to as usize]] {
+            *count = count.wrapping_add_signed(sign);
+        }
+        for &channel in &task.path {
+            let (load, count) = &mut self.load[channel];
+            *count = count.wrapping_add_signed(sign);
+            // What is left of sums that are not exact goes when nobody is there.
+            *load = if *count == 0 { 0.0 } else { *load + f64::from(sign) * rate };
+        }
+    }
+
+    /// Whether a group's rules hold if one of its guests sets out, whoever of those on their way arrives when.
+    fn holds(&self, group: GroupId, guest: GuestId, place: Place) -> bool {
+        let (guard, id) = (self.guard, group as usize);
+        let (from, to) = place;
+        if guard.apart[id]
+            && to != NOWHERE
+            && to != from
+            && self.apart.get(&(group, to)).is_some_and(|count| *count > 0)
+        {
+            return false;
+        }
+        let of = &self.job.problem.groups[id];
+        let moving = (guest, place);
+        if guard.among[id] && !of.among.iter().any(|set| self.hosts(group, moving).all(|host| set.contains(host))) {
+            return false;
+        }
+        let holds_need = |group: GroupId, need: &Need| {
+            let surely: BTreeSet<u32> = self.areas(need.of, need.level, moving).filter_map(surely).collect();
+            self.areas(group, need.level, moving).flat_map(|(a, b)| [a, b]).flatten().all(|area| surely.contains(&area))
+        };
+        if !guard.needs[id].iter().all(|need| holds_need(group, need)) {
+            return false;
+        }
+        let needed =
+            guard.needed_by[id].iter().flat_map(|by| guard.needs[*by as usize].iter().map(move |need| (*by, need)));
+        if !needed.filter(|(_, need)| need.of == group).all(|(by, need)| holds_need(by, need)) {
+            return false;
+        }
+        match of.spread.filter(|_| guard.spread[id]) {
+            None => true,
+            Some(spread) => {
+                let areas: Vec<_> = self.areas(group, spread.level, moving).collect();
+                let sure: BTreeSet<u32> = areas.iter().copied().filter_map(surely).collect();
+                // Those on their way between other areas are in one more at least.
+                let further = areas
+                    .iter()
+                    .any(|ends| matches!(ends, (Some(a), Some(b)) if !sure.contains(a) && !sure.contains(b)));
+                sure.len() + usize::from(further) >= spread.areas_min as usize
+            }
+        }
+    }
+
+    fn places(&self, group: GroupId, moving: (GuestId, Place)) -> impl Iterator<Item = Place> {
+        self.guard.members[group as usize].iter().map(move |member| match *member == moving.0 {
+            true => moving.1,
+            false => self.at[*member as usize],
+        })
+    }
+
+    fn hosts(&self, group: GroupId, moving: (GuestId, Place)) -> impl Iterator<Item = HostId> {
+        self.places(group, moving).flat_map(|(a, b)| [a, b]).filter(|host| *host != NOWHERE)
+    }
+
+    /// The areas of where each member comes from and goes to.
+    fn areas(
+        &self,
+        group: GroupId,
+        level: usize,
+        moving: (GuestId, Place),
+    ) -> impl Iterator<Item = (Option<u32>, Option<u32>)> {
+        let area = move |host: HostId| (host != NOWHERE).then(|| self.job.problem.hosts[host as usize].areas[level]);
+        self.places(group, moving).map(move |(from, to)| (area(from), area(to)))
+    }
+}
+
+/// The area where a member is whether it has arrived or not.
+fn surely(ends: (Option<u32>, Option<u32>)) -> Option<u32> {
+    ends.0.filter(|area| Some(*area) == ends.1)
+}

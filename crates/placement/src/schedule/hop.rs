@@ -1,0 +1,124 @@
+//! Who steps aside when nothing is under way, and all who should move wait for each other.
+
+use super::draft::{Drafter, TaskId};
+use super::flight::Task;
+use crate::problem::{GuestId, HostId, NOWHERE};
+
+/// Who goes where meanwhile, and how many seconds of traffic that is more.
+#[derive(Clone, Copy, Debug)]
+struct Hop {
+    guest: GuestId,
+    to: HostId,
+    seconds: f64,
+}
+
+impl Drafter<'_> {
+    /// Has those step aside for whom it is cheapest among all that let somebody go on. Whether there are any.
+    pub(super) fn hop(&mut self) -> bool {
+        let mut on = vec![Vec::new(); self.context.job.problem.hosts.len()];
+        for guest in (0..self.context.job.goal.len() as GuestId).filter(|guest| !self.hopped.contains(*guest)) {
+            if let Some(host) = self.flight.settled(guest).filter(|host| *host != NOWHERE) {
+                on[host as usize].push(guest);
+            }
+        }
+        let mut best: Option<(f64, TaskId, Vec<Hop>)> = None;
+        for id in self.pending.clone() {
+            if let Some(hops) = self.hops_for(id, &on) {
+                let seconds = hops.iter().map(|hop| hop.seconds).sum();
+                if best.as_ref().is_none_or(|(least, ..)| seconds < *least) {
+                    best = Some((seconds, id, hops));
+                }
+            }
+        }
+        let Some((_, id, hops)) = best else { return false };
+        self.pending.retain(|other| *other != id);
+        self.pending.insert(0, id);
+        hops.iter().filter(|hop| self.step_aside(**hop, id)).count() > 0
+    }
+
+    /// Who could leave a task's target so that it can start: the cheapest alone, or several, the cheapest first.
+    fn hops_for(&mut self, id: TaskId, on: &[Vec<GuestId>]) -> Option<Vec<Hop>> {
+        let task = self.task(id).clone();
+        if task.to == NOWHERE || self.flight.settled(task.guest) != Some(task.from) || self.lets(&task) {
+            return None;
+        }
+        let mut hops: Vec<Hop> =
+            on[task.to as usize].iter().filter_map(|guest| self.cheapest(*guest, task.to)).collect();
+        hops.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.guest.cmp(&b.guest)));
+        for hop in &hops {
+            self.flight.settle(hop.guest, hop.to);
+            let lets = self.lets(&task);
+            self.flight.settle(hop.guest, task.to);
+            if lets {
+                return Some(vec![*hop]);
+            }
+        }
+        self.several(&task, &hops)
+    }
+
+    fn several(&mut self, task: &Task, hops: &[Hop]) -> Option<Vec<Hop>> {
+        let mut gone = Vec::new();
+        for hop in hops {
+            // Where it could go may be full by now.
+            let Some(hop) = self.cheapest(hop.guest, task.to) else { continue };
+            self.flight.settle(hop.guest, hop.to);
+            gone.push(hop);
+            if self.lets(task) {
+                break;
+            }
+        }
+        let lets = self.lets(task);
+        gone.iter().for_each(|hop| self.flight.settle(hop.guest, task.to));
+        lets.then_some(gone)
+    }
+
+    fn lets(&self, task: &Task) -> bool {
+        self.flight.room(task.guest, task.from, task.to).is_ok()
+    }
+
+    /// The cheapest place for a guest meanwhile.
+    fn cheapest(&self, guest: GuestId, from: HostId) -> Option<Hop> {
+        let job = self.context.job;
+        let goal = job.goal[guest as usize];
+        let mut best: Option<Hop> = None;
+        for to in 0..job.problem.hosts.len() as HostId {
+            let serves = to != from
+                && to != goal
+                && job.power[to as usize].on_at_end
+                && job.problem.may_own(guest, to)
+                && self.flight.room(guest, from, to).is_ok();
+            if !serves {
+                continue;
+            }
+            let seconds = |from, to| if from == to { 0.0 } else { Task::new(job, guest, from, to).seconds };
+            let more = seconds(from, to) + seconds(to, goal) - seconds(from, goal);
+            if more.is_finite() && best.is_none_or(|best| more < best.seconds) {
+                best = Some(Hop { guest, to, seconds: more });
+            }
+        }
+        best
+    }
+
+    /// Starts a hop, unless links or limits let it not; the guest goes on from there once `until` has started.
+    fn step_aside(&mut self, hop: Hop, until: TaskId) -> bool {
+        let job = self.context.job;
+        let Some(from) = self.flight.settled(hop.guest) else { return false };
+        let task = Task::new(job, hop.guest, from, hop.to);
+        let Ok(rate) = self.flight.rate(&task, 4) else { return false };
+        let aside = self.add(task);
+        self.hopped.insert(hop.guest);
+        let planned = self.pending.iter().position(|id| self.task(*id).guest == hop.guest);
+        let goal = job.goal[hop.guest as usize];
+        let onward = self.add(Task::new(job, hop.guest, hop.to, goal));
+        match planned {
+            Some(place) => self.pending[place] = onward,
+            None => self.pending.push(onward),
+        }
+        // Who goes back would be in the way again.
+        if goal == from {
+            self.aside.insert(onward, until);
+        }
+        self.start(aside, rate);
+        true
+    }
+}

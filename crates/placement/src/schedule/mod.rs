@@ -1,0 +1,53 @@
+//! In which order and how many at once guests get from where they are to where they are to be.
+//!
+//! A [`Job`] says what is to be done, [`plan()`] makes a [`Plan`] of it, a value; [`Progress`] tells what may start now
+//! while somebody carries it out, and what is left as a new job when that stops; [`simulate`](simulate::simulate) is a
+//! judge of plans that shares neither the planner's model of a migration nor its books.
+//!
+//! A guest on its way uses all of its resources on both hosts until it has arrived. Rules that hold before and after
+//! hold on the way, too: members that are apart do not even meet on the way. Groups that are together, or among sets of
+//! which no one has both where they were and where they will be, are so at the ends only.
+//!
+//! | module | what |
+//! |---|---|
+//! | `job` | what is to be done, and whether it can be read |
+//! | `network` | what migrations cross |
+//! | `precopy` | how long a migration takes at a rate |
+//! | `flight` | who is where at a moment, and what may start then |
+//! | `draft` | a plan for an order of priorities: list scheduling |
+//! | `hop` | who steps aside when all wait for each other |
+//! | `search` | which order of priorities is best |
+//! | `plan` | what comes out, and what waits for what |
+//! | `progress` | carrying it out |
+//! | `simulate` | what comes of it, told by others |
+
+#[cfg(test)]
+mod cases;
+mod draft;
+mod flight;
+mod hop;
+mod job;
+mod network;
+mod plan;
+mod precopy;
+mod progress;
+mod search;
+pub mod simulate;
+#[cfg(test)]
+mod tests;
+
+pub use job::{Job, JobFlaw, Limits, Power, ROUNDS_MAX, Running, Traffic};
+pub use network::{Channel, Network, Port, Switch};
+pub use plan::{Action, Left, Obstacle, Plan, Step, StepId, Waits, Why, waits};
+pub use precopy::{Forecast, forecast, rate_min};
+pub use progress::{Progress, StepError};
+
+/// Makes a plan: the best of those that `budget` changes of the priorities led to. The same job, seed and budget give the
+/// same plan.
+///
+/// # Errors
+/// The job is none.
+pub fn plan(job: &Job, seed: u64, budget: u64) -> Result<Plan, JobFlaw> {
+    job.check()?;
+    Ok(search::search(job, seed, budget))
+}

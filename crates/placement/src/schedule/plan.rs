@@ -1,0 +1,372 @@
+//! What comes out: steps, and what waits for what.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::{Channel, Job};
+use crate::bits::Bits;
+use crate::problem::{GroupId, GuestId, HostId, NOWHERE};
+
+/// Index of a step in [`Plan::steps`].
+pub type StepId = usize;
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// A guest moves while it runs.
+    Migrate {
+        /// Who.
+        guest: GuestId,
+        /// From where.
+        from: HostId,
+        /// To where.
+        to: HostId,
+    },
+    /// A guest that is nowhere starts.
+    Start {
+        /// Who.
+        guest: GuestId,
+        /// Where.
+        on: HostId,
+    },
+    /// A guest stops, and is nowhere.
+    Stop {
+        /// Who.
+        guest: GuestId,
+        /// Where.
+        on: HostId,
+    },
+    /// A host is switched on.
+    Boot {
+        /// Which.
+        host: HostId,
+    },
+    /// A host is switched off.
+    Shutdown {
+        /// Which.
+        host: HostId,
+    },
+}
+
+impl Action {
+    /// Who moves, starts or stops.
+    pub fn guest(self) -> Option<GuestId> {
+        match self {
+            Action::Migrate { guest, .. } | Action::Start { guest, .. } | Action::Stop { guest, .. } => Some(guest),
+            Action::Boot { .. } | Action::Shutdown { .. } => None,
+        }
+    }
+
+    /// From where to where its guest gets, or [`NOWHERE`].
+    pub fn ends(self) -> (HostId, HostId) {
+        match self {
+            Action::Migrate { from, to, .. } => (from, to),
+            Action::Start { on, .. } => (NOWHERE, on),
+            Action::Stop { on, .. } => (on, NOWHERE),
+            Action::Boot { .. } | Action::Shutdown { .. } => (NOWHERE, NOWHERE),
+        }
+    }
+
+    /// The hosts that it concerns.
+    pub fn hosts(self) -> impl Iterator<Item = HostId> {
+        let pair = match self {
+            Action::Boot { host } | Action::Shutdown { host } => [host, NOWHERE],
+            _ => self.ends().into(),
+        };
+        pair.into_iter().filter(|host| *host != NOWHERE)
+    }
+}
+
+/// What kept a step from starting before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Why {
+    /// Memory, or another resource of its target.
+    Memory,
+    /// A rule.
+    Rule,
+    /// Most migrations at once of a host.
+    Limit,
+    /// Others use the links.
+    Bandwidth,
+    /// Its host was off; or, of one that shuts down, not empty.
+    Power,
+}
+
+/// Why something cannot start.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Obstacle {
+    /// The target has too little of a resource.
+    Room {
+        /// Index in [`Problem::resources`](crate::problem::Problem::resources).
+        resource: usize,
+        /// By how much, in its unit.
+        short: i64,
+    },
+    /// A rule of a group would not hold on the way.
+    Rule {
+        /// Which.
+        group: GroupId,
+    },
+    /// As many migrate as are allowed on a host.
+    Limit {
+        /// Where.
+        host: HostId,
+    },
+    /// The links have too little left; if it is for good, what is dirty never becomes little enough.
+    Bandwidth {
+        /// Least rate that it needs, in bytes a second; none if no rate is enough.
+        needs: Option<f64>,
+        /// What they have left, in bytes a second.
+        has: f64,
+    },
+    /// A host is off.
+    Off {
+        /// Which.
+        host: HostId,
+    },
+    /// A guest that stepped aside waits until another has made use of that.
+    Aside,
+}
+
+impl Obstacle {
+    /// In a word.
+    pub fn why(self) -> Why {
+        match self {
+            Obstacle::Room { .. } => Why::Memory,
+            Obstacle::Rule { .. } | Obstacle::Aside => Why::Rule,
+            Obstacle::Limit { .. } => Why::Limit,
+            Obstacle::Bandwidth { .. } => Why::Bandwidth,
+            Obstacle::Off { .. } => Why::Power,
+        }
+    }
+}
+
+/// Something to be done.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Step {
+    /// What.
+    pub action: Action,
+    /// When it should start, in seconds from now.
+    pub start: f64,
+    /// When it should have ended.
+    pub end: f64,
+    /// Most that a migration sends, in bytes a second; 0 of what is none.
+    pub rate: f64,
+    /// The steps that have to be done before, but for those for which these wait themselves.
+    pub waits: Vec<StepId>,
+    /// What kept it from starting before; none if nothing did.
+    pub why: Option<Why>,
+    /// It was under way before.
+    pub under_way: bool,
+}
+
+/// What the plan does not do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Left {
+    /// A guest does not get to where it is to be.
+    Guest {
+        /// Who.
+        guest: GuestId,
+        /// Where it stays.
+        from: HostId,
+        /// Where it should be.
+        to: HostId,
+        /// What keeps it.
+        obstacle: Obstacle,
+        /// Guests on the target that should leave it, and do not either. Where these chains close, it is a cycle.
+        behind: Vec<GuestId>,
+    },
+    /// A host is not switched off, since guests stay on it.
+    Host {
+        /// Which.
+        host: HostId,
+    },
+}
+
+/// What is done when.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Plan {
+    /// By when they start.
+    pub steps: Vec<Step>,
+    /// What it does not do.
+    pub left: Vec<Left>,
+}
+
+impl Plan {
+    /// When all should be done, in seconds from now.
+    pub fn makespan(&self) -> f64 {
+        self.steps.iter().map(|step| step.end).fold(0.0, f64::max)
+    }
+
+    /// Whether it gets everybody where they are to be.
+    pub fn is_complete(&self) -> bool {
+        self.left.is_empty()
+    }
+}
+
+/// What steps can be in each other's way at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// Hosts and groups.
+    Hosts,
+    /// Links and switches that all steps together could fill, too.
+    Links,
+}
+
+/// What each step has to wait for, by when they start and end: all that end before it starts and share something with it.
+///
+/// With links that is enough for every other timing, too: of the steps that started, take the one that starts last by the plan.
+/// Whatever ended before that by the plan is done, so that what is used on a host or a channel is no more than it was then.
+pub fn waits(job: &Job, steps: &[Step], at: Waits) -> Vec<Vec<StepId>> {
+    let ordered = ordered_groups(job);
+    let shared: Vec<BTreeSet<Shared>> = steps.iter().map(|step| shares(job, &ordered, step)).collect();
+    let shared = without_idle_channels(job, steps, shared, at);
+    let mut order: Vec<StepId> = (0..steps.len()).collect();
+    order.sort_by(|a, b| steps[*a].start.total_cmp(&steps[*b].start).then(a.cmp(b)));
+    let mut before: Vec<Bits> = vec![Bits::default(); steps.len()];
+    let mut waits = vec![Vec::new(); steps.len()];
+    for (place, &step) in order.iter().enumerate() {
+        let mut covered = Bits::default();
+        // The latest first: what they wait for themselves need not be named.
+        for &other in order[..place].iter().rev() {
+            let ends = steps[other].end <= steps[step].start + super::draft::INSTANT;
+            if !ends || covered.contains(other as u32) || shared[step].is_disjoint(&shared[other]) {
+                continue;
+            }
+            waits[step].push(other);
+            covered.insert(other as u32);
+            before[other].iter().for_each(|earlier| covered.insert(earlier));
+        }
+        waits[step].sort_unstable();
+        before[step] = covered;
+    }
+    waits
+}
+
+/// Something of several steps.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Shared {
+    Host(HostId),
+    Channel(Channel),
+    Group(GroupId),
+}
+
+/// The groups with rules about more than one host.
+fn ordered_groups(job: &Job) -> Vec<bool> {
+    let groups = &job.problem.groups;
+    let mut ordered: Vec<bool> = groups
+        .iter()
+        .map(|group| group.spread.is_some() || !group.needs.is_empty() || !group.among.is_empty())
+        .collect();
+    groups.iter().flat_map(|group| &group.needs).for_each(|need| ordered[need.of as usize] = true);
+    ordered
+}
+
+fn shares(job: &Job, ordered: &[bool], step: &Step) -> BTreeSet<Shared> {
+    let mut shared: BTreeSet<Shared> = step.action.hosts().map(Shared::Host).collect();
+    if let Action::Migrate { from, to, .. } = step.action {
+        shared.extend(job.network.path(from, to).into_iter().map(Shared::Channel));
+    }
+    if let Some(guest) = step.action.guest() {
+        let groups = job.problem.guests[guest as usize].groups.iter().filter(|group| ordered[**group as usize]);
+        for &group in groups {
+            shared.insert(Shared::Group(group));
+            shared.extend(job.problem.groups[group as usize].needs.iter().map(|need| Shared::Group(need.of)));
+        }
+    }
+    shared
+}
+
+/// Leaves out the channels that all steps together would not fill, or all of them.
+fn without_idle_channels(
+    job: &Job,
+    steps: &[Step],
+    mut shared: Vec<BTreeSet<Shared>>,
+    at: Waits,
+) -> Vec<BTreeSet<Shared>> {
+    let mut load = vec![0.0; job.network.channels()];
+    for (step, shared) in steps.iter().zip(&shared) {
+        for of in shared {
+            if let Shared::Channel(channel) = of {
+                load[*channel] += step.rate;
+            }
+        }
+    }
+    let is_full =
+        |channel: Channel| at == Waits::Links && job.network.capacity(channel).is_some_and(|most| load[channel] > most);
+    for shared in &mut shared {
+        shared.retain(|of| !matches!(of, Shared::Channel(channel) if !is_full(*channel)));
+    }
+    shared
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Action::Migrate { guest, from, to } => write!(f, "migrate guest {guest} from host {from} to host {to}"),
+            Action::Start { guest, on } => write!(f, "start guest {guest} on host {on}"),
+            Action::Stop { guest, on } => write!(f, "stop guest {guest} on host {on}"),
+            Action::Boot { host } => write!(f, "boot host {host}"),
+            Action::Shutdown { host } => write!(f, "shut host {host} down"),
+        }
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Obstacle::Room { resource, short } => write!(f, "there are {short} too few of resource {resource}"),
+            Obstacle::Rule { group } => write!(f, "a rule of group {group} would not hold on the way"),
+            Obstacle::Limit { host } => write!(f, "no more migrations at once are allowed on host {host}"),
+            Obstacle::Bandwidth { needs: Some(needs), has } => {
+                write!(f, "it needs {:.1} MB/s, and the links have {:.1}", needs / 1e6, has / 1e6)
+            }
+            Obstacle::Bandwidth { needs: None, has } => {
+                write!(f, "it writes too fast for the {:.1} MB/s of the links", has / 1e6)
+            }
+            Obstacle::Off { host } => write!(f, "host {host} is off"),
+            Obstacle::Aside => write!(f, "it stepped aside for another"),
+        }
+    }
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Left::Host { host } => write!(f, "host {host} stays on, since there are guests on it"),
+            Left::Guest { guest, from, to, obstacle, behind } => {
+                let place = |host: HostId| if host == NOWHERE { "nowhere".into() } else { format!("host {host}") };
+                write!(f, "guest {guest} stays {}, and not {}: {obstacle}", place(*from), place(*to))?;
+                if !behind.is_empty() {
+                    write!(f, "; guests {behind:?} should leave before")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (id, step) in self.steps.iter().enumerate() {
+            write!(f, "{id}: {:.1} to {:.1} s: {}", step.start, step.end, step.action)?;
+            if step.rate > 0.0 && step.rate.is_finite() {
+                write!(f, " at {:.1} MB/s", step.rate / 1e6)?;
+            }
+            if !step.waits.is_empty() {
+                write!(f, ", after {:?}", step.waits)?;
+            }
+            if let Some(why) = step.why {
+                write!(f, " ({})", format!("{why:?}").to_lowercase())?;
+            }
+            writeln!(f)?;
+        }
+        self.left.iter().try_for_each(|left| writeln!(f, "not done: {left}"))
+    }
+}

@@ -1,0 +1,105 @@
+//! Which order of priorities is best: some that are known to be good, and what changes of the best of them lead to.
+
+use std::cmp::Ordering;
+
+use super::draft::{Context, Draft, Priorities, TaskId, draft};
+use super::flight::Guard;
+use super::{Job, Plan, Step, Waits, waits};
+use crate::dice::Dice;
+
+/// A change may be as bad as what was best so many changes before (late acceptance hill climbing: Burke and Bykov, "The
+/// late acceptance hill-climbing heuristic", EJOR 258, 2017).
+const LATE: usize = 50;
+/// How small a part of a link a migration may make do with: one of so many.
+const SHARES: [u8; 4] = [1, 2, 3, 4];
+
+pub(super) fn search(job: &Job, seed: u64, budget: u64) -> Plan {
+    let guard = Guard::new(job);
+    let context = Context::new(job, &guard);
+    let (mut at, mut best) = first(&context);
+    let mut best_score = best.score;
+    let mut score = best_score;
+    let mut late = [score; LATE];
+    let dice = &mut Dice::new(seed);
+    let rounds = if at.order.is_empty() { 0 } else { budget };
+    for round in 0..rounds {
+        let slot = (round % LATE as u64) as usize;
+        let changed = change(&at, dice);
+        let tried = draft(&context, &changed);
+        if order(tried.score, score).is_le() || order(tried.score, late[slot]).is_le() {
+            (at, score) = (changed, tried.score);
+            if order(score, best_score).is_lt() {
+                (best, best_score) = (tried, score);
+            }
+        }
+        if order(score, late[slot]).is_lt() {
+            late[slot] = score;
+        }
+    }
+    finish(job, best)
+}
+
+fn order(a: (usize, f64, f64), b: (usize, f64, f64)) -> Ordering {
+    a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.total_cmp(&b.2))
+}
+
+/// The best of some rules: those on the busiest link first, the longest first, and those first that free most for others.
+fn first(context: &Context) -> (Priorities, Draft) {
+    let tasks = &context.tasks;
+    let hosts = context.job.problem.hosts.len();
+    let (mut out, mut into) = (vec![0.0; hosts], vec![0.0; hosts]);
+    let mut wanted = vec![0i64; hosts];
+    for task in tasks {
+        if let Some(seconds) = out.get_mut(task.from as usize) {
+            *seconds += task.seconds;
+        }
+        if let Some(seconds) = into.get_mut(task.to as usize) {
+            *seconds += task.seconds;
+            wanted[task.to as usize] += 1;
+        }
+    }
+    let of = |all: &[f64], host: u32| all.get(host as usize).copied().unwrap_or(0.0);
+    let busiest = |id: TaskId| of(&out, tasks[id].from).max(of(&into, tasks[id].to));
+    let frees = |id: TaskId| wanted.get(tasks[id].from as usize).copied().unwrap_or(0) as f64;
+    let keys: [&dyn Fn(TaskId) -> f64; 3] = [&busiest, &|id| tasks[id].seconds, &frees];
+    let sorted = |key: &dyn Fn(TaskId) -> f64| {
+        let mut order: Vec<TaskId> = (0..tasks.len()).collect();
+        order.sort_by(|a, b| key(*b).total_cmp(&key(*a)).then(tasks[*b].seconds.total_cmp(&tasks[*a].seconds)));
+        order
+    };
+    let mut best: Option<(Priorities, Draft)> = None;
+    for key in keys {
+        for share in [SHARES[0], SHARES[1]] {
+            let priorities = Priorities { order: sorted(key), shares: vec![share; tasks.len()] };
+            let tried = draft(context, &priorities);
+            if best.as_ref().is_none_or(|(_, best)| order(tried.score, best.score).is_lt()) {
+                best = Some((priorities, tried));
+            }
+        }
+    }
+    best.expect("there are rules")
+}
+
+/// Moves one to another place, has two change places, or has one make do with another share.
+fn change(at: &Priorities, dice: &mut Dice) -> Priorities {
+    let mut changed = at.clone();
+    let (a, b) = (dice.below(at.order.len()), dice.below(at.order.len()));
+    match dice.below(5) {
+        0 | 1 => {
+            let task = changed.order.remove(a);
+            changed.order.insert(b, task);
+        }
+        2 | 3 => changed.order.swap(a, b),
+        _ => changed.shares[a] = *dice.pick(&SHARES),
+    }
+    changed
+}
+
+/// By when they start, and with what they wait for.
+fn finish(job: &Job, best: Draft) -> Plan {
+    let mut steps: Vec<Step> = best.steps;
+    steps.sort_by(|a, b| a.start.total_cmp(&b.start));
+    let waits = waits(job, &steps, Waits::Links);
+    steps.iter_mut().zip(waits).for_each(|(step, waits)| step.waits = waits);
+    Plan { steps, left: best.left }
+}

@@ -1,0 +1,471 @@
+//! What comes of a plan, told by others than those who made it: data flows, links are shared, guests write meanwhile.
+//!
+//! Nothing here is the planner's: not its sums for a migration, nor its books, nor what it holds for safe on the way. What
+//! it takes for granted is the [`Job`], what [`Traffic`] says of a migration, and the network's paths.
+//!
+//! Migrations share each channel fairly (max-min: Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2), none above
+//! its planned rate. After each event all is looked at anew: room on each host, members that meet, hosts that are off,
+//! limits, and, by [`judge`], the rules for where guests run at that moment.
+
+use std::collections::BTreeSet;
+
+use super::{Action, Channel, Job, Plan, ROUNDS_MAX, StepId, Traffic};
+use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Strength};
+use crate::verdict::{Breach, judge};
+
+/// Seconds, and parts of a whole, that are not worth mentioning.
+const TINY: f64 = 1e-6;
+/// Bytes that count as none.
+const CRUMB: f64 = 1e-3;
+
+/// When a step starts whose waits are over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// At once.
+    Free,
+    /// Not before its planned start.
+    AsPlanned,
+}
+
+/// What should not have been.
+#[expect(missing_docs, reason = "fields are named for what they are")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Violation {
+    /// A guest is not where a step takes it from, or is on its way; the step does not start.
+    NotThere { step: StepId },
+    /// More is used on a host than there is, and than there was at first.
+    Overload { host: HostId, resource: usize, over: i64 },
+    /// Members that are apart before and after meet.
+    Apart { group: GroupId, host: HostId },
+    /// A guest is on a host that is neither an owner nor its goal.
+    Owner { guest: GuestId, host: HostId },
+    /// A rule does not hold that holds before and after.
+    Rule { breach: &'static str, group: GroupId },
+    /// More migrations at once than a host may have.
+    Limit { host: HostId },
+    /// A guest uses a host that is off, or is booting, or is being shut down.
+    Off { host: HostId, guest: GuestId },
+    /// A guest stood still for longer than it may, as its memory never was clean enough.
+    Downtime { guest: GuestId },
+    /// Steps never started, or never ended.
+    Stalled { steps: Vec<StepId> },
+    /// In the end a guest is not where the plan says that it gets.
+    NotArrived { guest: GuestId },
+    /// In the end a host is not as it should be.
+    Power { host: HostId },
+}
+
+/// When a step was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    /// In seconds.
+    pub start: f64,
+    /// In seconds.
+    pub end: f64,
+}
+
+/// What came of a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// When all was done.
+    pub makespan: f64,
+    /// When each step was; none if it never ended.
+    pub steps: Vec<Option<Times>>,
+    /// When migrations were done, on average.
+    pub mean_completion: f64,
+    /// The longest that a guest stood still.
+    pub downtime_max: f64,
+    /// With when each came about first.
+    pub violations: Vec<(f64, Violation)>,
+}
+
+/// What comes of a plan.
+///
+/// # Panics
+/// [`Job::check`] does not hold, or a step names what the job has not.
+pub fn simulate(job: &Job, plan: &Plan, start: Start) -> Outcome {
+    let mut world = World::new(job, plan, start);
+    world.look();
+    while world.start_steps() || world.advance() {
+        world.look();
+    }
+    world.outcome()
+}
+
+/// Data that is being sent, or something that takes its time.
+struct Flow {
+    step: StepId,
+    path: Vec<Channel>,
+    cap: f64,
+    rate: f64,
+    kind: Kind,
+}
+
+enum Kind {
+    /// Until then.
+    Wait { until: f64 },
+    /// Of a migration that was under way: nothing more is written.
+    Rest { left: f64 },
+    /// The guest runs.
+    Round { number: u32, began: f64, left: f64 },
+    /// The guest stands still.
+    Stop { began: f64, left: f64 },
+}
+
+struct World<'a> {
+    job: &'a Job,
+    plan: &'a Plan,
+    mode: Start,
+    now: f64,
+    times: Vec<Option<Times>>,
+    started: Vec<Option<f64>>,
+    flows: Vec<Flow>,
+    /// Where each runs, or will once its step is done.
+    at: Vec<HostId>,
+    /// Where else each uses a host: its target.
+    target: Vec<HostId>,
+    on: Vec<bool>,
+    /// Used on each host at first.
+    before: Vec<Vec<i64>>,
+    /// Rules that do not hold before or after.
+    broken: BTreeSet<(&'static str, GroupId)>,
+    downtime_max: f64,
+    seen: BTreeSet<Violation>,
+    violations: Vec<(f64, Violation)>,
+}
+
+impl<'a> World<'a> {
+    fn new(job: &'a Job, plan: &'a Plan, mode: Start) -> World<'a> {
+        let guests = job.problem.guests.len();
+        let mut world = World {
+            job,
+            plan,
+            mode,
+            now: 0.0,
+            times: vec![None; plan.steps.len()],
+            started: vec![None; plan.steps.len()],
+            flows: Vec::new(),
+            at: job.problem.initial.clone(),
+            target: vec![NOWHERE; guests],
+            on: job.power.iter().map(|power| power.on).collect(),
+            before: Vec::new(),
+            broken: rules(job, &job.problem.initial).union(&rules(job, &job.goal)).copied().collect(),
+            downtime_max: 0.0,
+            seen: BTreeSet::new(),
+            violations: Vec::new(),
+        };
+        world.broken.extend(among_others(job));
+        world.before = world.used();
+        world
+    }
+
+    /// Starts whatever may. Whether anything did.
+    fn start_steps(&mut self) -> bool {
+        let mut any = false;
+        for id in 0..self.plan.steps.len() {
+            let step = &self.plan.steps[id];
+            let early = self.mode == Start::AsPlanned && step.start > self.now + TINY;
+            let waits = step.waits.iter().any(|other| self.times[*other].is_none());
+            if self.started[id].is_some() || early || waits {
+                continue;
+            }
+            if let Some((guest, (from, _))) = step.action.guest().zip(Some(step.action.ends()))
+                && (self.at[guest as usize] != from || self.target[guest as usize] != NOWHERE)
+            {
+                self.tell(Violation::NotThere { step: id });
+                continue;
+            }
+            self.start(id);
+            any = true;
+        }
+        any
+    }
+
+    fn start(&mut self, id: StepId) {
+        let step = &self.plan.steps[id];
+        self.started[id] = Some(self.now);
+        let running = self.job.running.iter().find(|running| step.under_way && running.action == step.action);
+        let (mut path, mut cap) = (Vec::new(), 0.0);
+        let lasts = |seconds: f64| running.map_or(seconds, |running| running.seconds_left);
+        let wait = |seconds: f64| Kind::Wait { until: self.now + lasts(seconds) };
+        let kind = match step.action {
+            Action::Boot { host } => wait(self.job.power[host as usize].boot_seconds),
+            Action::Shutdown { host } => {
+                self.on[host as usize] = false;
+                wait(self.job.power[host as usize].shutdown_seconds)
+            }
+            Action::Start { guest, .. } => wait(self.job.start_seconds[guest as usize]),
+            Action::Stop { guest, .. } => wait(self.job.stop_seconds[guest as usize]),
+            Action::Migrate { guest, from, to } => {
+                path = self.job.network.path(from, to);
+                cap = step.rate;
+                match running {
+                    Some(running) => Kind::Rest { left: running.rate * running.seconds_left },
+                    None => {
+                        let left = self.job.traffic[guest as usize].memory_bytes;
+                        Kind::Round { number: 1, began: self.now, left }
+                    }
+                }
+            }
+        };
+        if let Some(guest) = step.action.guest() {
+            self.target[guest as usize] = step.action.ends().1;
+        }
+        self.flows.push(Flow { step: id, path, cap, rate: 0.0, kind });
+    }
+
+    /// To the next event. Whether there is one.
+    fn advance(&mut self) -> bool {
+        self.share_links();
+        let ends = self.flows.iter().map(|flow| match flow.kind {
+            Kind::Wait { until } => until - self.now,
+            Kind::Rest { left } | Kind::Round { left, .. } | Kind::Stop { left, .. } if left <= CRUMB => 0.0,
+            Kind::Rest { left } | Kind::Round { left, .. } | Kind::Stop { left, .. } => left / flow.rate,
+        });
+        let planned = self.plan.steps.iter().zip(&self.started).filter(|(step, started)| {
+            self.mode == Start::AsPlanned && started.is_none() && step.start > self.now + TINY
+        });
+        let next = ends.chain(planned.map(|(step, _)| step.start - self.now)).fold(f64::INFINITY, f64::min).max(0.0);
+        if !next.is_finite() {
+            return false;
+        }
+        self.now += next;
+        for flow in &mut self.flows {
+            if let Kind::Rest { left } | Kind::Round { left, .. } | Kind::Stop { left, .. } = &mut flow.kind {
+                *left -= flow.rate * next;
+            }
+        }
+        for flow in std::mem::take(&mut self.flows) {
+            if let Some(flow) = self.go_on(flow) {
+                self.flows.push(flow);
+            }
+        }
+        true
+    }
+
+    /// What becomes of a flow, if there is something to come.
+    fn go_on(&mut self, mut flow: Flow) -> Option<Flow> {
+        let Action::Migrate { guest, .. } = self.plan.steps[flow.step].action else {
+            let Kind::Wait { until } = flow.kind else { return Some(flow) };
+            if until > self.now + TINY {
+                return Some(flow);
+            }
+            self.end(flow.step);
+            return None;
+        };
+        let traffic = &self.job.traffic[guest as usize];
+        match flow.kind {
+            Kind::Rest { left } | Kind::Round { left, .. } | Kind::Stop { left, .. } if left > CRUMB => Some(flow),
+            Kind::Round { number, began, .. } => {
+                let left = written(traffic, self.now - began);
+                let stops = left <= traffic.downtime_seconds * flow.rate || number == ROUNDS_MAX;
+                flow.kind = match stops {
+                    true => Kind::Stop { began: self.now, left },
+                    false => Kind::Round { number: number + 1, began: self.now, left },
+                };
+                Some(flow)
+            }
+            Kind::Stop { began, .. } => {
+                let downtime = self.now - began;
+                self.downtime_max = self.downtime_max.max(downtime);
+                if downtime > traffic.downtime_seconds * (1.0 + TINY) + TINY {
+                    self.tell(Violation::Downtime { guest });
+                }
+                self.end(flow.step);
+                None
+            }
+            Kind::Rest { .. } | Kind::Wait { .. } => {
+                self.end(flow.step);
+                None
+            }
+        }
+    }
+
+    fn end(&mut self, id: StepId) {
+        let action = self.plan.steps[id].action;
+        self.times[id] = self.started[id].map(|start| Times { start, end: self.now });
+        if let Action::Boot { host } = action {
+            self.on[host as usize] = true;
+        }
+        if let Some(guest) = action.guest() {
+            self.at[guest as usize] = action.ends().1;
+            self.target[guest as usize] = NOWHERE;
+        }
+    }
+
+    /// Gives each flow its rate: all grow alike until a channel is full, or a flow has as much as it may.
+    fn share_links(&mut self) {
+        let mut free: Vec<Option<f64>> =
+            (0..self.job.network.channels()).map(|channel| self.job.network.capacity(channel)).collect();
+        let mut growing: Vec<usize> = (0..self.flows.len()).filter(|n| !self.flows[*n].path.is_empty()).collect();
+        growing.iter().for_each(|n| self.flows[*n].rate = 0.0);
+        while !growing.is_empty() {
+            let mut users = vec![0u32; free.len()];
+            for n in &growing {
+                self.flows[*n].path.iter().for_each(|channel| users[*channel] += 1);
+            }
+            let of_channels = free.iter().zip(&users).filter(|(_, users)| **users > 0);
+            let of_channels = of_channels.filter_map(|(free, users)| free.map(|free| free / f64::from(*users)));
+            let of_flows = growing.iter().map(|n| self.flows[*n].cap - self.flows[*n].rate);
+            let more = of_channels.chain(of_flows).fold(f64::INFINITY, f64::min).max(0.0);
+            for n in &growing {
+                self.flows[*n].rate += more;
+                for channel in &self.flows[*n].path {
+                    free[*channel] = free[*channel].map(|free| free - more);
+                }
+            }
+            let is_full = |channel: &Channel| {
+                let capacity = self.job.network.capacity(*channel);
+                free[*channel].zip(capacity).is_some_and(|(free, most)| free <= most * 1e-12)
+            };
+            let flows = &self.flows;
+            growing.retain(|n| {
+                let flow = &flows[*n];
+                flow.rate < flow.cap * (1.0 - 1e-12) && !flow.path.iter().any(is_full)
+            });
+        }
+    }
+
+    fn tell(&mut self, violation: Violation) {
+        if self.seen.insert(violation.clone()) {
+            self.violations.push((self.now, violation));
+        }
+    }
+
+    /// What each host has in use: by those there, and by those on their way to it.
+    fn used(&self) -> Vec<Vec<i64>> {
+        let problem = &self.job.problem;
+        let mut used = vec![vec![0; problem.resources.len()]; problem.hosts.len()];
+        for (guest, hosts) in problem.guests.iter().zip(self.at.iter().zip(&self.target)) {
+            for host in [hosts.0, hosts.1].into_iter().filter(|host| **host != NOWHERE) {
+                used[*host as usize].iter_mut().zip(&guest.demand).for_each(|(used, demand)| *used += demand);
+            }
+        }
+        used
+    }
+
+    /// Checks all that has to hold at each moment.
+    fn look(&mut self) {
+        let mut wrong = Vec::new();
+        self.look_at_room(&mut wrong);
+        self.look_at_guests(&mut wrong);
+        self.look_at_limits(&mut wrong);
+        let now_broken = rules(self.job, &self.at);
+        wrong.extend(
+            now_broken.difference(&self.broken).map(|(breach, group)| Violation::Rule { breach, group: *group }),
+        );
+        wrong.into_iter().for_each(|violation| self.tell(violation));
+    }
+
+    fn look_at_room(&self, wrong: &mut Vec<Violation>) {
+        for (host, (used, before)) in (0..).zip(self.used().iter().zip(&self.before)) {
+            for (resource, (used, before)) in used.iter().zip(before).enumerate() {
+                let over = used - self.job.problem.hosts[host as usize].capacity[resource];
+                if over > 0 && used > before {
+                    wrong.push(Violation::Overload { host, resource, over });
+                }
+            }
+        }
+    }
+
+    fn look_at_guests(&self, wrong: &mut Vec<Violation>) {
+        let problem = &self.job.problem;
+        let mut met: BTreeSet<(GroupId, HostId)> = BTreeSet::new();
+        for (guest, of) in (0..).zip(&problem.guests) {
+            let g = guest as usize;
+            for host in [self.at[g], self.target[g]].into_iter().filter(|host| *host != NOWHERE) {
+                if !self.on[host as usize] {
+                    wrong.push(Violation::Off { host, guest });
+                }
+                let is_end = host == self.job.goal[g] || host == problem.initial[g];
+                if !is_end && !problem.may_own(guest, host) {
+                    wrong.push(Violation::Owner { guest, host });
+                }
+                for &group in &of.groups {
+                    let apart = problem.groups[group as usize].apart == Some(Strength::Hard);
+                    if apart && !met.insert((group, host)) && !self.broken.contains(&("apart", group)) {
+                        wrong.push(Violation::Apart { group, host });
+                    }
+                }
+            }
+        }
+    }
+
+    fn look_at_limits(&self, wrong: &mut Vec<Violation>) {
+        let hosts = self.job.problem.hosts.len();
+        let (mut incoming, mut outgoing) = (vec![0u32; hosts], vec![0u32; hosts]);
+        for flow in &self.flows {
+            if let Action::Migrate { from, to, .. } = self.plan.steps[flow.step].action {
+                outgoing[from as usize] += 1;
+                incoming[to as usize] += 1;
+            }
+        }
+        for (host, limits) in self.job.limits.iter().enumerate() {
+            let (incoming, outgoing) = (incoming[host], outgoing[host]);
+            if incoming > limits.incoming || outgoing > limits.outgoing || incoming + outgoing > limits.total {
+                wrong.push(Violation::Limit { host: host as HostId });
+            }
+        }
+    }
+
+    fn outcome(mut self) -> Outcome {
+        let stalled: Vec<StepId> = (0..self.times.len()).filter(|step| self.times[*step].is_none()).collect();
+        if !stalled.is_empty() {
+            self.tell(Violation::Stalled { steps: stalled });
+        }
+        let left = |guest: GuestId| {
+            self.plan.left.iter().any(|left| matches!(left, super::Left::Guest { guest: of, .. } if *of == guest))
+        };
+        let is_away = |guest: &GuestId| self.at[*guest as usize] != self.job.goal[*guest as usize] && !left(*guest);
+        let away: Vec<GuestId> = (0..self.at.len() as GuestId).filter(is_away).collect();
+        away.into_iter().for_each(|guest| self.tell(Violation::NotArrived { guest }));
+        for host in 0..self.on.len() as HostId {
+            let stays = self.plan.left.contains(&super::Left::Host { host });
+            if self.on[host as usize] != self.job.power[host as usize].on_at_end && !stays {
+                self.tell(Violation::Power { host });
+            }
+        }
+        let migrations = self.plan.steps.iter().zip(&self.times).filter_map(|(step, times)| match step.action {
+            Action::Migrate { .. } => times.map(|times| times.end),
+            _ => None,
+        });
+        let count = migrations.clone().count().max(1) as f64;
+        Outcome {
+            makespan: self.times.iter().flatten().map(|times| times.end).fold(0.0, f64::max),
+            mean_completion: migrations.sum::<f64>() / count,
+            steps: self.times,
+            downtime_max: self.downtime_max,
+            violations: self.violations,
+        }
+    }
+}
+
+/// What a guest has written in so many seconds.
+fn written(traffic: &Traffic, seconds: f64) -> f64 {
+    let hot = if seconds >= traffic.hot_seconds { 1.0 } else { seconds / traffic.hot_seconds };
+    let rest = traffic.dirty_rate * (seconds - traffic.hot_seconds).max(0.0);
+    (hot * traffic.hot_bytes + rest).min(traffic.memory_bytes)
+}
+
+/// Groups that are among other sets after than before: so are they at the ends only.
+fn among_others(job: &Job) -> impl Iterator<Item = (&'static str, GroupId)> {
+    let groups = (0..).zip(&job.problem.groups).filter(|(id, group)| {
+        let members = job.problem.guests.iter().zip(job.problem.initial.iter().zip(&job.goal));
+        let members = members.filter(|(guest, _)| guest.groups.contains(id));
+        let hosts: Vec<HostId> = members.flat_map(|(_, (from, to))| [*from, *to]).filter(|h| *h != NOWHERE).collect();
+        !group.among.iter().any(|set| hosts.iter().all(|host| set.contains(*host)))
+    });
+    groups.map(|(id, _)| ("among", id))
+}
+
+/// The hard rules that do not hold where guests run. Those that are together are so at the ends only.
+fn rules(job: &Job, at: &[HostId]) -> BTreeSet<(&'static str, GroupId)> {
+    let breaches = judge(&job.problem, at).hard.into_iter().filter_map(|breach| match breach {
+        Breach::Apart { group, .. } => Some(("apart", group)),
+        Breach::Spread { group, .. } => Some(("spread", group)),
+        Breach::Need { group, .. } => Some(("need", group)),
+        Breach::Among { group, .. } => Some(("among", group)),
+        _ => None,
+    });
+    breaches.collect()
+}

@@ -1,0 +1,257 @@
+//! Plans as a whole, against the simulator.
+
+use proptest::prelude::*;
+
+use super::simulate::{Outcome, Start, simulate};
+use super::*;
+use crate::dice::Dice;
+use crate::problem::{GuestId, HostId, NOWHERE, Strength};
+
+const BUDGET: u64 = 30;
+
+fn planned(job: &Job) -> Plan {
+    plan(job, 1, BUDGET).expect("it is a job")
+}
+
+/// The outcome of a plan with which nothing is wrong.
+fn sound(job: &Job, plan: &Plan) -> Outcome {
+    let outcome = simulate(job, plan, Start::Free);
+    assert_eq!(outcome.violations, [], "{plan}");
+    outcome
+}
+
+fn moves(plan: &Plan) -> Vec<(GuestId, HostId, HostId)> {
+    let ends = plan.steps.iter().filter_map(|step| step.action.guest().zip(Some(step.action.ends())));
+    ends.map(|(guest, (from, to))| (guest, from, to)).collect()
+}
+
+#[test]
+fn those_that_are_in_place_stay() {
+    assert_eq!(planned(&cases::job(&[4, 4], &[(2, 0, 0), (2, 1, 1)])), Plan::default());
+}
+
+#[test]
+fn who_makes_room_goes_first() {
+    let job = cases::job(&[4, 4, 4], &[(4, 0, 1), (4, 1, 2)]);
+    let plan = planned(&job);
+    assert_eq!(moves(&plan), [(1, 1, 2), (0, 0, 1)]);
+    assert_eq!(plan.steps[1].waits, [0]);
+    assert_eq!(plan.steps[1].why, Some(Why::Memory));
+    let outcome = sound(&job, &plan);
+    assert!((outcome.makespan - plan.makespan()).abs() < 1e-3);
+}
+
+#[test]
+fn a_cycle_is_broken_by_the_cheaper_hop() {
+    let plan = planned(&cases::swap());
+    assert!(plan.is_complete());
+    // The one with 3 GB steps aside, not that with 4.
+    assert_eq!(moves(&plan), [(1, 1, 2), (0, 0, 1), (1, 2, 0)]);
+    sound(&cases::swap(), &plan);
+}
+
+#[test]
+fn a_hop_goes_where_rules_hold() {
+    let mut job = cases::swap();
+    // Guest 1 must not be on host 2: the dearer hop it is.
+    job.problem.owners = vec![[0, 1].into_iter().collect()];
+    job.problem.guests[1].owners = Some(0);
+    let plan = planned(&job);
+    assert_eq!(moves(&plan), [(0, 0, 2), (1, 1, 0), (0, 2, 1)]);
+    sound(&job, &plan);
+}
+
+#[test]
+fn who_is_in_place_steps_aside_and_comes_back() {
+    // Only guest 2 fits on host 2.
+    let job = cases::job(&[5, 4, 1], &[(4, 0, 1), (4, 1, 0), (1, 0, 0)]);
+    assert!(!planned(&job).is_complete(), "no room on host 2 for one of 4");
+    let job = cases::job(&[5, 3, 1], &[(2, 0, 1), (3, 1, 0), (1, 0, 0), (2, 0, 0)]);
+    assert!(!planned(&job).is_complete());
+    let job = cases::job(&[4, 4, 2, 3], &[(3, 0, 1), (3, 1, 0), (1, 0, 0), (1, 1, 1)]);
+    let plan = planned(&job);
+    assert!(plan.is_complete(), "{plan}");
+    sound(&job, &plan);
+}
+
+#[test]
+fn an_unbreakable_cycle_is_told_and_the_rest_is_done() {
+    let job = cases::job(&[4, 4, 2, 2], &[(4, 0, 1), (3, 1, 0), (2, 2, 3)]);
+    let plan = planned(&job);
+    assert_eq!(moves(&plan), [(2, 2, 3)]);
+    let obstacle = Obstacle::Room { resource: 0, short: 3 };
+    let first = Left::Guest { guest: 0, from: 0, to: 1, obstacle, behind: vec![1] };
+    assert_eq!(plan.left[0], first);
+    assert_eq!(
+        plan.left[1].to_string(),
+        "guest 1 stays host 1, and not host 0: there are 3 too few of resource 0; guests [0] should leave before"
+    );
+    sound(&job, &plan);
+}
+
+#[test]
+fn those_apart_do_not_even_meet_on_the_way() {
+    let mut job = cases::job(&[9, 9, 9], &[(2, 0, 1), (2, 1, 2)]);
+    job.problem.groups = vec![crate::problem::Group { apart: Some(Strength::Hard), ..Default::default() }];
+    job.problem.guests.iter_mut().for_each(|guest| guest.groups = vec![0]);
+    let plan = planned(&job);
+    assert_eq!(moves(&plan), [(1, 1, 2), (0, 0, 1)]);
+    assert_eq!((plan.steps[1].why, &plan.steps[1].waits[..]), (Some(Why::Rule), &[0][..]));
+    sound(&job, &plan);
+}
+
+#[test]
+fn hosts_boot_before_and_shut_down_after() {
+    let mut job = cases::job(&[4, 4], &[(4, 0, 1), (4, NOWHERE, 1), (1, 0, NOWHERE)]);
+    job.problem.hosts[1].capacity[0] = 8;
+    job.power[0] = Power { on_at_end: false, shutdown_seconds: 10.0, ..Power::ALWAYS };
+    job.power[1] = Power { on: false, boot_seconds: 60.0, ..Power::ALWAYS };
+    let plan = planned(&job);
+    let of = |action| plan.steps.iter().position(|step| step.action == action).expect("it is planned");
+    let (boot, shutdown) = (of(Action::Boot { host: 1 }), of(Action::Shutdown { host: 0 }));
+    let (migrate, start) = (of(Action::Migrate { guest: 0, from: 0, to: 1 }), of(Action::Start { guest: 1, on: 1 }));
+    assert!(plan.steps[migrate].waits.contains(&boot));
+    assert_eq!(plan.steps[migrate].why, Some(Why::Power));
+    assert_eq!(plan.steps[start].waits, [boot]);
+    assert!(plan.steps[shutdown].waits.contains(&migrate));
+    sound(&job, &plan);
+}
+
+#[test]
+fn a_guest_that_writes_too_fast_is_told() {
+    let mut job = cases::job(&[4, 4], &[(1, 0, 1)]);
+    job.traffic[0] = Traffic { hot_bytes: 5e8, hot_seconds: 1.0, ..job.traffic[0] };
+    let plan = planned(&job);
+    let obstacle = Obstacle::Bandwidth { needs: None, has: cases::GIGABIT };
+    assert_eq!(plan.left, [Left::Guest { guest: 0, from: 0, to: 1, obstacle, behind: vec![] }]);
+}
+
+#[test]
+fn the_simulator_tells_what_is_wrong_with_a_plan() {
+    use simulate::Violation;
+    let mut job = cases::swap();
+    let mut plan = planned(&job);
+    // All at once, though they do not fit.
+    plan.steps.iter_mut().for_each(|step| step.waits.clear());
+    let told: Vec<Violation> = simulate(&job, &plan, Start::Free).violations.into_iter().map(|of| of.1).collect();
+    assert!(told.contains(&Violation::Overload { host: 1, resource: 0, over: 3 }), "{told:?}");
+    assert!(told.contains(&Violation::NotThere { step: 2 }), "{told:?}");
+    // Too slow for what it writes.
+    plan = planned(&job);
+    job.traffic[0].hot_bytes = 1e8;
+    plan.steps.iter_mut().for_each(|step| step.rate /= 4.0);
+    let told: Vec<Violation> = simulate(&job, &plan, Start::Free).violations.into_iter().map(|of| of.1).collect();
+    assert_eq!(told, [Violation::Downtime { guest: 0 }]);
+    // Two at once where one is allowed, and a host that is off.
+    let mut job = cases::job(&[4, 4], &[(1, 0, 1), (1, 0, 1)]);
+    let plan = planned(&job);
+    job.limits[1].incoming = 0;
+    job.power[1].on = false;
+    let told: Vec<Violation> = simulate(&job, &plan, Start::Free).violations.into_iter().map(|of| of.1).collect();
+    let expected = [Violation::Off { host: 1, guest: 0 }, Violation::Limit { host: 1 }, Violation::Power { host: 1 }];
+    assert!(expected.iter().all(|of| told.contains(of)), "{told:?}");
+}
+
+#[test]
+fn flows_share_a_link_fairly() {
+    // Both from host 0, one to a host that takes only a fifth of what host 0 sends.
+    let mut job = cases::job(&[9, 9, 9], &[(1, 0, 1), (4, 0, 2)]);
+    job.network.ports[1].inward = cases::GIGABIT / 5.0;
+    job.traffic.iter_mut().for_each(|of| (of.hot_bytes, of.dirty_rate) = (0.0, 0.0));
+    let step = |guest, to| Step {
+        action: Action::Migrate { guest, from: 0, to },
+        start: 0.0,
+        end: 0.0,
+        rate: f64::INFINITY,
+        waits: vec![],
+        why: None,
+        under_way: false,
+    };
+    let plan = Plan { steps: vec![step(0, 1), step(1, 2)], left: vec![] };
+    let outcome = simulate(&job, &plan, Start::Free);
+    let ends: Vec<f64> = outcome.steps.iter().map(|times| times.expect("it ended").end).collect();
+    // 1 GB at 25 MB/s and 4 GB at 100 MB/s.
+    assert!(ends.iter().all(|end| (end - 40.0).abs() < 1e-3), "{ends:?}");
+}
+
+/// Carries a plan out in an order that dice decide; what is under way after so many events, with what is left of the job.
+fn carry_out(job: &Job, plan: &Plan, dice: &mut Dice, events: usize) -> Job {
+    let mut progress = Progress::new(plan);
+    for _ in 0..events {
+        let (ready, running) = (progress.ready(), progress.running());
+        if progress.is_over() {
+            break;
+        }
+        if running.is_empty() || (!ready.is_empty() && dice.chance(0.6)) {
+            progress.start(*dice.pick(&ready)).expect("it may start");
+        } else {
+            let step = *dice.pick(&running);
+            if dice.chance(0.1) { progress.fail(step) } else { progress.done(step) }.expect("it runs");
+        }
+    }
+    progress.rest(job, |step| (plan.steps[step].end - plan.steps[step].start) / 2.0)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    /// Nothing is wrong with any plan; all get where they are to be, or it is said why not. The planner's times are the
+    /// simulator's.
+    #[test]
+    fn plans_are_sound(seed: u64) {
+        let job = cases::any(&mut Dice::new(seed));
+        let plan = plan(&job, seed, BUDGET).unwrap();
+        let outcome = simulate(&job, &plan, Start::Free);
+        prop_assert_eq!(&outcome.violations, &[], "{}", plan);
+        prop_assert!(outcome.makespan <= plan.makespan() * (1.0 + 1e-6) + 1e-3, "{} {}", outcome.makespan, plan);
+        prop_assert_eq!(&super::plan(&job, seed, BUDGET).unwrap(), &plan);
+        prop_assert_eq!(simulate(&job, &plan, Start::AsPlanned).violations, []);
+    }
+
+    /// However a plan goes, and wherever it is stopped, a new one gets all where they are to be.
+    #[test]
+    fn what_is_stopped_can_be_planned_anew(seed: u64) {
+        let dice = &mut Dice::new(seed);
+        let mut job = cases::roomy(dice);
+        for _ in 0..3 {
+            let plan = plan(&job, seed, 5).unwrap();
+            prop_assert!(plan.is_complete(), "{}", plan);
+            let outcome = simulate(&job, &plan, Start::Free);
+            prop_assert_eq!(outcome.violations, [], "{}", plan);
+            let events = dice.below(2 * plan.steps.len() + 1);
+            job = carry_out(&job, &plan, dice, events);
+            prop_assert_eq!(job.check(), Ok(()));
+        }
+    }
+
+    /// What steps wait for is enough for every other timing: with other durations nothing is wrong either.
+    #[test]
+    fn other_durations_break_nothing(seed: u64) {
+        let dice = &mut Dice::new(seed);
+        let job = cases::any(dice);
+        let plan = plan(&job, seed, 5).unwrap();
+        let mut other = job.clone();
+        other.traffic.iter_mut().for_each(|of| of.memory_bytes *= 0.2 + 3.0 * dice.unit());
+        let violations = simulate(&other, &plan, Start::Free).violations;
+        prop_assert_eq!(violations, [], "{}", plan);
+    }
+
+    /// Nothing that a job can say is a panic.
+    #[test]
+    fn a_spoilt_job_is_told(seed: u64, amount in prop_oneof![Just(f64::NAN), Just(-1.0), Just(0.0), Just(1e18), 0.0..1e9]) {
+        let dice = &mut Dice::new(seed);
+        let mut job = cases::any(dice);
+        let guests = job.traffic.len();
+        if guests > 0 {
+            let of = &mut job.traffic[dice.below(guests)];
+            let fields = [&mut of.memory_bytes, &mut of.hot_bytes, &mut of.hot_seconds, &mut of.dirty_rate];
+            let which = dice.below(4);
+            *fields.into_iter().nth(which).unwrap() = amount;
+            job.goal[dice.below(guests)] = dice.below(8) as HostId;
+        }
+        job.network.ports[0].inward = amount;
+        if let Ok(plan) = plan(&job, seed, 2) {
+            simulate(&job, &plan, Start::Free);
+        }
+    }
+}
