@@ -2,3 +2,4 @@
 
 pub mod btrplace;
 pub mod roadef;
+pub mod ucc15;
