@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::flight::{Flight, Guard, Task};
 use super::{Action, Job, Left, Obstacle, Step, Why};
 use crate::bits::Bits;
-use crate::problem::{GuestId, HostId, NOWHERE};
+use crate::problem::{GuestId, Host, HostId, NOWHERE};
 
 /// Seconds within which things count as at once.
 pub(super) const INSTANT: f64 = 1e-9;
@@ -17,6 +17,8 @@ pub(super) type TaskId = usize;
 pub(super) struct Context<'a> {
     pub job: &'a Job,
     pub tasks: Vec<Task>,
+    /// Whether each host has room for all who are to be there in the end.
+    pub holds_goal: Vec<bool>,
     /// With what is under way.
     start: Flight<'a>,
 }
@@ -31,7 +33,13 @@ impl<'a> Context<'a> {
         }
         let ends = (0..).zip(from.iter().zip(&job.goal)).filter(|(_, (from, to))| from != to);
         let tasks = ends.map(|(guest, (from, to))| Task::new(job, guest, *from, *to)).collect();
-        Context { job, tasks, start: Flight::new(job, guard) }
+        let mut used = vec![vec![0; job.problem.resources.len()]; job.problem.hosts.len()];
+        for (guest, host) in job.problem.guests.iter().zip(&job.goal).filter(|(_, host)| **host != NOWHERE) {
+            used[*host as usize].iter_mut().zip(&guest.demand).for_each(|(used, demand)| *used += demand);
+        }
+        let fits = |(host, used): (&Host, &Vec<i64>)| used.iter().zip(&host.capacity).all(|(used, most)| used <= most);
+        let holds_goal = job.problem.hosts.iter().zip(&used).map(fits).collect();
+        Context { job, tasks, holds_goal, start: Flight::new(job, guard) }
     }
 }
 
@@ -40,6 +48,9 @@ impl<'a> Context<'a> {
 pub(super) struct Priorities {
     pub order: Vec<TaskId>,
     pub shares: Vec<u8>,
+    /// For how many tasks others step aside at once, where all wait for each other: one hop may free a whole cycle, but
+    /// several cycles take longer one after the other.
+    pub hops_at_once: usize,
 }
 
 /// What came of an order.
@@ -68,6 +79,7 @@ pub(super) struct Drafter<'a> {
     pub context: &'a Context<'a>,
     pub flight: Flight<'a>,
     shares: &'a [u8],
+    pub hops_at_once: usize,
     now: f64,
     underway: Vec<Underway>,
     /// By priority.
@@ -94,6 +106,7 @@ pub(super) fn draft(context: &Context, priorities: &Priorities) -> Draft {
         context,
         flight: context.start.clone(),
         shares: &priorities.shares,
+        hops_at_once: priorities.hops_at_once,
         now: 0.0,
         underway: Vec::new(),
         pending: priorities.order.iter().copied().filter(|task| context.tasks[*task].is_possible()).collect(),

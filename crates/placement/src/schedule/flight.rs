@@ -27,16 +27,14 @@ pub(super) struct Task {
 
 impl Task {
     pub fn new(job: &Job, guest: GuestId, from: HostId, to: HostId) -> Task {
-        let g = guest as usize;
+        let seconds = seconds(job, guest, from, to);
         if from == NOWHERE || to == NOWHERE {
-            let seconds = if from == NOWHERE { job.start_seconds[g] } else { job.stop_seconds[g] };
             return Task { guest, from, to, path: Vec::new(), bottleneck: 0.0, rate_min: Some(0.0), seconds };
         }
         let path = job.network.path(from, to);
         let bottleneck = job.network.bottleneck(&path);
-        let at_best = if bottleneck < RATE_LEAST { None } else { forecast(&job.traffic[g], bottleneck) };
-        let rate_min = at_best.and_then(|_| rate_min(&job.traffic[g], bottleneck)).map(|rate| rate.max(RATE_LEAST));
-        let seconds = at_best.map_or(f64::INFINITY, |at_best| at_best.seconds);
+        let least = seconds.is_finite().then(|| rate_min(&job.traffic[guest as usize], bottleneck)).flatten();
+        let rate_min = least.map(|rate| rate.max(RATE_LEAST));
         Task { guest, from, to, path, bottleneck, rate_min, seconds }
     }
 
@@ -59,6 +57,20 @@ impl Task {
             return self.seconds;
         }
         forecast(&job.traffic[self.guest as usize], rate).map_or(self.seconds, |told| told.seconds)
+    }
+}
+
+/// How long it takes a guest from one host to another, from nowhere, or to nowhere, while nobody else is on the way; infinite if
+/// it never gets there.
+pub(super) fn seconds(job: &Job, guest: GuestId, from: HostId, to: HostId) -> f64 {
+    let g = guest as usize;
+    match (from, to) {
+        (NOWHERE, _) => job.start_seconds[g],
+        (_, NOWHERE) => job.stop_seconds[g],
+        _ => match job.network.bottleneck(&job.network.path(from, to)) {
+            rate if rate < RATE_LEAST => f64::INFINITY,
+            rate => forecast(&job.traffic[g], rate).map_or(f64::INFINITY, |told| told.seconds),
+        },
     }
 }
 

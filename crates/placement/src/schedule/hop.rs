@@ -1,7 +1,9 @@
 //! Who steps aside when nothing is under way, and all who should move wait for each other.
 
+use std::collections::BTreeMap;
+
 use super::draft::{Drafter, TaskId};
-use super::flight::Task;
+use super::flight::{Task, seconds};
 use crate::problem::{GuestId, HostId, NOWHERE};
 
 /// Who goes where meanwhile, and how many seconds of traffic that is more.
@@ -13,7 +15,8 @@ struct Hop {
 }
 
 impl Drafter<'_> {
-    /// Has those step aside for whom it is cheapest among all that let somebody go on. Whether there are any.
+    /// Has those step aside for whom it is cheapest among all that let somebody go on, for as many at once as the priorities
+    /// say. Whether there are any.
     pub(super) fn hop(&mut self) -> bool {
         let mut on = vec![Vec::new(); self.context.job.problem.hosts.len()];
         for guest in (0..self.context.job.goal.len() as GuestId).filter(|guest| !self.hopped.contains(*guest)) {
@@ -21,29 +24,46 @@ impl Drafter<'_> {
                 on[host as usize].push(guest);
             }
         }
-        let mut best: Option<(f64, TaskId, Vec<Hop>)> = None;
+        let mut known = BTreeMap::new();
+        let mut found: Vec<(f64, TaskId, Vec<Hop>)> = Vec::new();
         for id in self.pending.clone() {
-            if let Some(hops) = self.hops_for(id, &on) {
-                let seconds = hops.iter().map(|hop| hop.seconds).sum();
-                if best.as_ref().is_none_or(|(least, ..)| seconds < *least) {
-                    best = Some((seconds, id, hops));
-                }
+            if let Some(hops) = self.hops_for(id, &on, &mut known) {
+                found.push((hops.iter().map(|hop| hop.seconds).sum(), id, hops));
             }
         }
-        let Some((_, id, hops)) = best else { return false };
-        self.pending.retain(|other| *other != id);
-        self.pending.insert(0, id);
-        hops.iter().filter(|hop| self.step_aside(**hop, id)).count() > 0
+        found.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut helped = 0;
+        for (_, id, hops) in found {
+            // Who would be helped may itself have stepped aside by now.
+            let Some(place) = self.pending.iter().position(|other| *other == id) else { continue };
+            if hops.iter().filter(|hop| self.step_aside(**hop, id)).count() > 0 {
+                self.pending[..=place].rotate_right(1);
+                helped += 1;
+            }
+            if helped == self.hops_at_once {
+                break;
+            }
+        }
+        helped > 0
     }
 
     /// Who could leave a task's target so that it can start: the cheapest alone, or several, the cheapest first.
-    fn hops_for(&mut self, id: TaskId, on: &[Vec<GuestId>]) -> Option<Vec<Hop>> {
+    fn hops_for(
+        &mut self,
+        id: TaskId,
+        on: &[Vec<GuestId>],
+        known: &mut BTreeMap<GuestId, Option<Hop>>,
+    ) -> Option<Vec<Hop>> {
         let task = self.task(id).clone();
         if task.to == NOWHERE || self.flight.settled(task.guest) != Some(task.from) || self.lets(&task) {
             return None;
         }
+        // Who steps aside from where it is to be has to get back there.
+        let returns = self.context.holds_goal[task.to as usize];
+        let goal = &self.context.job.goal;
+        let guests = on[task.to as usize].iter().filter(|guest| returns || goal[**guest as usize] != task.to);
         let mut hops: Vec<Hop> =
-            on[task.to as usize].iter().filter_map(|guest| self.cheapest(*guest, task.to)).collect();
+            guests.filter_map(|guest| *known.entry(*guest).or_insert_with(|| self.cheapest(*guest, task.to))).collect();
         hops.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.guest.cmp(&b.guest)));
         for hop in &hops {
             self.flight.settle(hop.guest, hop.to);
@@ -80,6 +100,8 @@ impl Drafter<'_> {
     fn cheapest(&self, guest: GuestId, from: HostId) -> Option<Hop> {
         let job = self.context.job;
         let goal = job.goal[guest as usize];
+        let seconds = |from, to| if from == to { 0.0 } else { seconds(job, guest, from, to) };
+        let direct = seconds(from, goal);
         let mut best: Option<Hop> = None;
         for to in 0..job.problem.hosts.len() as HostId {
             let serves = to != from
@@ -90,8 +112,7 @@ impl Drafter<'_> {
             if !serves {
                 continue;
             }
-            let seconds = |from, to| if from == to { 0.0 } else { Task::new(job, guest, from, to).seconds };
-            let more = seconds(from, to) + seconds(to, goal) - seconds(from, goal);
+            let more = seconds(from, to) + seconds(to, goal) - direct;
             if more.is_finite() && best.is_none_or(|best| more < best.seconds) {
                 best = Some(Hop { guest, to, seconds: more });
             }

@@ -12,6 +12,8 @@ use crate::dice::Dice;
 const LATE: usize = 50;
 /// How small a part of a link a migration may make do with: one of so many.
 const SHARES: [u8; 4] = [1, 2, 3, 4];
+/// For how many others step aside at once.
+const HOPS: [usize; 4] = [1, 2, 4, usize::MAX];
 
 pub(super) fn search(job: &Job, seed: u64, budget: u64) -> Plan {
     let guard = Guard::new(job);
@@ -69,8 +71,8 @@ fn first(context: &Context) -> (Priorities, Draft) {
     };
     let mut best: Option<(Priorities, Draft)> = None;
     for key in keys {
-        for share in [SHARES[0], SHARES[1]] {
-            let priorities = Priorities { order: sorted(key), shares: vec![share; tasks.len()] };
+        for (share, hops_at_once) in [(1, 1), (2, 1), (1, usize::MAX)] {
+            let priorities = Priorities { order: sorted(key), shares: vec![share; tasks.len()], hops_at_once };
             let tried = draft(context, &priorities);
             if best.as_ref().is_none_or(|(_, best)| order(tried.score, best.score).is_lt()) {
                 best = Some((priorities, tried));
@@ -80,16 +82,17 @@ fn first(context: &Context) -> (Priorities, Draft) {
     best.expect("there are rules")
 }
 
-/// Moves one to another place, has two change places, or has one make do with another share.
+/// Moves one to another place, has two change places, has one make do with another share, or more or fewer step aside at once.
 fn change(at: &Priorities, dice: &mut Dice) -> Priorities {
     let mut changed = at.clone();
     let (a, b) = (dice.below(at.order.len()), dice.below(at.order.len()));
-    match dice.below(5) {
-        0 | 1 => {
+    match dice.below(11) {
+        0..4 => {
             let task = changed.order.remove(a);
             changed.order.insert(b, task);
         }
-        2 | 3 => changed.order.swap(a, b),
+        4..8 => changed.order.swap(a, b),
+        8 => changed.hops_at_once = *dice.pick(&HOPS),
         _ => changed.shares[a] = *dice.pick(&SHARES),
     }
     changed

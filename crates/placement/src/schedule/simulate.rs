@@ -86,8 +86,15 @@ pub struct Outcome {
 pub fn simulate(job: &Job, plan: &Plan, start: Start) -> Outcome {
     let mut world = World::new(job, plan, start);
     world.look();
-    while world.start_steps() || world.advance() {
-        world.look();
+    loop {
+        let started = world.start_steps();
+        if !started && !world.advance() {
+            break;
+        }
+        if std::mem::take(&mut world.changed) {
+            world.share_links();
+            world.look();
+        }
     }
     world.outcome()
 }
@@ -129,6 +136,8 @@ struct World<'a> {
     before: Vec<Vec<i64>>,
     /// Rules that do not hold before or after.
     broken: BTreeSet<(&'static str, GroupId)>,
+    /// Something started or ended since all was looked at.
+    changed: bool,
     downtime_max: f64,
     seen: BTreeSet<Violation>,
     violations: Vec<(f64, Violation)>,
@@ -150,6 +159,7 @@ impl<'a> World<'a> {
             on: job.power.iter().map(|power| power.on).collect(),
             before: Vec::new(),
             broken: rules(job, &job.problem.initial).union(&rules(job, &job.goal)).copied().collect(),
+            changed: false,
             downtime_max: 0.0,
             seen: BTreeSet::new(),
             violations: Vec::new(),
@@ -184,6 +194,7 @@ impl<'a> World<'a> {
     fn start(&mut self, id: StepId) {
         let step = &self.plan.steps[id];
         self.started[id] = Some(self.now);
+        self.changed = true;
         let running = self.job.running.iter().find(|running| step.under_way && running.action == step.action);
         let (mut path, mut cap) = (Vec::new(), 0.0);
         let lasts = |seconds: f64| running.map_or(seconds, |running| running.seconds_left);
@@ -216,7 +227,6 @@ impl<'a> World<'a> {
 
     /// To the next event. Whether there is one.
     fn advance(&mut self) -> bool {
-        self.share_links();
         let ends = self.flows.iter().map(|flow| match flow.kind {
             Kind::Wait { until } => until - self.now,
             Kind::Rest { left } | Kind::Round { left, .. } | Kind::Stop { left, .. } if left <= CRUMB => 0.0,
@@ -283,6 +293,7 @@ impl<'a> World<'a> {
 
     fn end(&mut self, id: StepId) {
         let action = self.plan.steps[id].action;
+        self.changed = true;
         self.times[id] = self.started[id].map(|start| Times { start, end: self.now });
         if let Action::Boot { host } = action {
             self.on[host as usize] = true;
@@ -460,6 +471,9 @@ fn among_others(job: &Job) -> impl Iterator<Item = (&'static str, GroupId)> {
 
 /// The hard rules that do not hold where guests run. Those that are together are so at the ends only.
 fn rules(job: &Job, at: &[HostId]) -> BTreeSet<(&'static str, GroupId)> {
+    if job.problem.groups.is_empty() {
+        return BTreeSet::new();
+    }
     let breaches = judge(&job.problem, at).hard.into_iter().filter_map(|breach| match breach {
         Breach::Apart { group, .. } => Some(("apart", group)),
         Breach::Spread { group, .. } => Some(("spread", group)),
