@@ -17,7 +17,7 @@ pub(super) type TaskId = usize;
 pub(super) struct Context<'a> {
     pub job: &'a Job,
     pub tasks: Vec<Task>,
-    /// Whether each host has room for all who are to be there in the end.
+    /// Whether each host has room for all who are to be there in the end, and all who cannot leave it.
     pub holds_goal: Vec<bool>,
     /// With what is under way.
     start: Flight<'a>,
@@ -32,10 +32,13 @@ impl<'a> Context<'a> {
             }
         }
         let ends = (0..).zip(from.iter().zip(&job.goal)).filter(|(_, (from, to))| from != to);
-        let tasks = ends.map(|(guest, (from, to))| Task::new(job, guest, *from, *to)).collect();
+        let tasks: Vec<Task> = ends.map(|(guest, (from, to))| Task::new(job, guest, *from, *to)).collect();
         let mut used = vec![vec![0; job.problem.resources.len()]; job.problem.hosts.len()];
-        for (guest, host) in job.problem.guests.iter().zip(&job.goal).filter(|(_, host)| **host != NOWHERE) {
-            used[*host as usize].iter_mut().zip(&guest.demand).for_each(|(used, demand)| *used += demand);
+        let ends = (0..).zip(&job.goal).map(|(guest, host)| (guest, *host));
+        let stuck = tasks.iter().filter(|task: &&Task| !task.is_possible()).map(|task| (task.guest, task.from));
+        for (guest, host) in ends.chain(stuck).filter(|(_, host)| *host != NOWHERE) {
+            let demand = &job.problem.guests[guest as usize].demand;
+            used[host as usize].iter_mut().zip(demand).for_each(|(used, demand)| *used += demand);
         }
         let fits = |(host, used): (&Host, &Vec<i64>)| used.iter().zip(&host.capacity).all(|(used, most)| used <= most);
         let holds_goal = job.problem.hosts.iter().zip(&used).map(fits).collect();
