@@ -8,7 +8,7 @@ use crate::problem::Strength;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score {
     /// Hard rules: [`Score::BREACH`] for each breach, [`Score::UNPLACED`] for each guest that is nowhere, and of an overload
-    /// how many thousandths of the capacity it is.
+    /// how many millionths of the capacity it is.
     pub broken: i64,
     /// What load, balance, moves, preferences and soft rules cost.
     pub cost: i64,
@@ -16,9 +16,9 @@ pub struct Score {
 
 impl Score {
     /// Of one breach of a rule.
-    pub const BREACH: i64 = 1000;
+    pub const BREACH: i64 = 1_000_000;
     /// Of a guest that is nowhere: worse than whatever placing it could break.
-    pub const UNPLACED: i64 = 1_000_000;
+    pub const UNPLACED: i64 = 1_000_000_000;
 
     /// Of what only costs.
     pub const fn cost(cost: i64) -> Score {
@@ -73,13 +73,12 @@ impl AddAssign for Score {
     }
 }
 
-/// How many thousandths of a capacity it is what is used beyond it, at least 1 if any.
+/// How many millionths of a capacity it is what is used beyond it, at least 1 if any.
 #[inline]
 pub(crate) fn overload(over: i64, capacity: i64) -> i64 {
     if over <= 0 {
         return 0;
     }
-    // Amounts are within 53 bits (Problem::check), so that this is within 63.
-    let capacity = capacity.max(1);
-    over.saturating_mul(1000).saturating_add(capacity - 1) / capacity
+    // Rounded the same wherever it is told, so that books and judge agree.
+    ((over as f64 / capacity.max(1) as f64 * 1e6).ceil() as i64).min(1 << 40)
 }

@@ -6,6 +6,8 @@ use super::{HostMoves, NOWHERE, Problem, Strength};
 
 /// Sums of amounts and of costs stay below this, within which floating point numbers are exact.
 const MOST: i128 = 1 << 53;
+/// What [`State`](crate::state::State) may keep of where groups are, in bytes: 50,000 groups on 100,000 hosts fit.
+const BOOKS_MAX: u128 = 1 << 30;
 
 /// Why it is none. Places are counted from 0.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -46,6 +48,21 @@ pub enum Flaw {
         /// Of what.
         what: &'static str,
     },
+    /// To know where groups are would take too much memory.
+    #[error(
+        "{groups} groups on {hosts} hosts in {areas} areas of all levels take {bytes} bytes of books, where {BOOKS_MAX} are allowed: \
+         take fewer groups or areas"
+    )]
+    TooMany {
+        /// How many groups.
+        groups: usize,
+        /// How many hosts.
+        hosts: usize,
+        /// How many areas of all levels.
+        areas: u64,
+        /// What a bit for each host and a count for each area take, for each group.
+        bytes: u128,
+    },
     /// A guest is twice in a group.
     #[error("guest {guest} is in a group twice")]
     Twice {
@@ -77,6 +94,7 @@ impl Problem {
     pub fn check(&self) -> Result<(), Flaw> {
         self.check_hosts()?;
         self.check_groups()?;
+        self.check_books()?;
         self.check_guests()?;
         self.check_sums()
     }
@@ -136,6 +154,14 @@ impl Problem {
         Ok(())
     }
 
+    /// A bit for each group and host, and a count for each group and area.
+    fn check_books(&self) -> Result<(), Flaw> {
+        let (groups, hosts) = (self.groups.len(), self.hosts.len());
+        let areas = self.levels.iter().copied().map(u64::from).sum();
+        let bytes = groups as u128 * (hosts as u128 / 8 + 4 * u128::from(areas));
+        if bytes <= BOOKS_MAX { Ok(()) } else { Err(Flaw::TooMany { groups, hosts, areas, bytes }) }
+    }
+
     fn check_guests(&self) -> Result<(), Flaw> {
         length(|| "where guests are".into(), self.initial.len(), self.guests.len())?;
         for (n, (guest, initial)) in self.guests.iter().zip(&self.initial).enumerate() {
@@ -180,6 +206,8 @@ impl Problem {
         }
         for balance in &self.balances {
             let free = product(&[total[balance.first], balance.target.into()]).saturating_add(total[balance.second]);
+            // It is counted, though it may weigh nothing.
+            limit("a balance", free)?;
             cost = cost.saturating_add(product(&[free, balance.weight.into()]));
         }
         let guests = self.guests.len() as i128;
@@ -221,6 +249,7 @@ mod tests {
     use super::*;
     use crate::cases;
     use crate::dice::Dice;
+    use crate::problem::{Balance, Group};
 
     proptest! {
         #[test]
@@ -259,5 +288,20 @@ mod tests {
         );
         let dear = |p: &mut Problem| (p.guests[0].move_cost, p.weights.guest_move) = (i64::MAX, i64::MAX);
         assert_eq!(flaw(dear), "the cost can come to more than 2^53: take larger units or smaller weights");
+        let balance = Balance { first: 0, second: 0, target: i64::MAX, weight: 0 };
+        assert_eq!(
+            flaw(|p| p.balances = vec![balance]),
+            "a balance can come to more than 2^53: take larger units or smaller weights"
+        );
+    }
+
+    #[test]
+    fn what_takes_absurd_memory_is_told() {
+        let told = flaw(|p| {
+            p.levels[0] = u32::MAX;
+            p.groups.push(Group::default());
+        });
+        assert!(told.contains(" groups on "), "{told}");
+        assert!(told.ends_with("where 1073741824 are allowed: take fewer groups or areas"), "{told}");
     }
 }

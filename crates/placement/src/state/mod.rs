@@ -9,8 +9,24 @@ use hosts::{Exchange, Hosts};
 use moves::Moves;
 use rules::Rules;
 
-use crate::problem::{GuestId, HostId, NOWHERE, Problem};
+use crate::problem::{GroupId, Guest, GuestId, HostId, NOWHERE, Problem, Strength};
 use crate::score::Score;
+
+/// What is accepted.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit<'a> {
+    /// What each unit of [`Score::broken`] of a host costs, for each host.
+    pub prices: &'a [f64],
+    /// By how much a change may make it worse.
+    pub most: f64,
+}
+
+impl Limit<'_> {
+    #[inline]
+    fn price(self, host: HostId, score: Score) -> f64 {
+        score.cost as f64 + self.prices[host as usize] * score.broken as f64
+    }
+}
 
 /// An assignment with its books.
 pub struct State<'a> {
@@ -22,7 +38,23 @@ pub struct State<'a> {
     hosts: Hosts<'a>,
     rules: Rules,
     moves: Moves,
+    /// What a move of each guest can save at most, besides what its host costs.
+    saves_max: Vec<f64>,
     score: Score,
+}
+
+/// What rules and moves of groups can cost less at most if a guest moves: one breach of each soft rule, one of a group.
+pub(crate) fn saves_max(problem: &Problem, guest: &Guest) -> f64 {
+    let soft = |strength: Strength| match strength {
+        Strength::Hard => 0,
+        Strength::Soft(weight) => weight,
+    };
+    let of_group = |group: &GroupId| {
+        let group = &problem.groups[*group as usize];
+        let spread = group.spread.map(|spread| spread.strength);
+        [group.apart, group.together, spread].into_iter().flatten().map(soft).sum::<i64>()
+    };
+    (guest.groups.iter().map(of_group).sum::<i64>() + problem.weights.group_move) as f64
 }
 
 impl<'a> State<'a> {
@@ -39,6 +71,7 @@ impl<'a> State<'a> {
             slot: vec![0; problem.guests.len()],
             hosts: Hosts::new(problem),
             moves: Moves::new(problem, &rules),
+            saves_max: problem.guests.iter().map(|guest| saves_max(problem, guest)).collect(),
             rules,
             score: Score::broken(problem.guests.len() as i64 * Score::UNPLACED),
         };
@@ -122,58 +155,65 @@ impl<'a> State<'a> {
         score
     }
 
-    /// The same if it is no worse than `most`, where each thousandth of overload costs so much, and breaks no rule more.
+    /// What is worse, overload being priced, if a guest were on another host; None if that is beyond the limit or breaks a rule
+    /// more. For guests that are somewhere.
     #[inline]
-    pub fn shift_score_within(&self, guest: GuestId, to: HostId, overload: f64, most: f64) -> Option<Score> {
+    pub fn shift_within(&self, guest: GuestId, to: HostId, limit: Limit) -> Option<f64> {
         let from = self.at[guest as usize];
         if from == to || from == NOWHERE || to == NOWHERE {
             return None;
         }
-        let price = |score: Score| score.cost as f64 + overload * score.broken as f64;
         let own = self.own_score(guest, from, to);
         if own.broken > 0 {
             return None;
         }
-        // No more can be saved where it leaves than all that this host costs.
-        let mut score = Score::cost(own.cost) + self.exchange_score(to, Exchange { comes: Some(guest), goes: None });
-        if price(score) - price(self.hosts.score(from)) > most {
+        let comes = self.exchange_score(to, Exchange { comes: Some(guest), goes: None });
+        let worse = own.cost as f64 + limit.price(to, comes);
+        // No more can be saved where it leaves than all that this host costs, and what its rules do.
+        if worse - limit.price(from, self.hosts.score(from)) - self.saves_max[guest as usize] > limit.most {
             return None;
         }
         let rules = self.rules.shift_score(self.problem, &self.at, guest, from, to);
         if rules.broken > 0 {
             return None;
         }
-        score += Score::cost(rules.cost) + self.exchange_score(from, Exchange { comes: None, goes: Some(guest) });
+        let goes = self.exchange_score(from, Exchange { comes: None, goes: Some(guest) });
+        let mut worse = worse + rules.cost as f64 + limit.price(from, goes);
         if self.problem.weights.group_move != 0 {
             let growth = self.moves.growth(self.problem, &self.rules, &[(guest, self.moves_more(guest, to))]);
-            score.cost += self.problem.weights.group_move * growth;
+            worse += (self.problem.weights.group_move * growth) as f64;
         }
-        (price(score) <= most).then_some(score)
+        (worse <= limit.most).then_some(worse)
     }
 
     /// The same for two that change places.
     #[inline]
-    pub fn swap_score_within(&self, a: GuestId, b: GuestId, overload: f64, most: f64) -> Option<Score> {
+    pub fn swap_within(&self, a: GuestId, b: GuestId, limit: Limit) -> Option<f64> {
         let (on_a, on_b) = (self.at[a as usize], self.at[b as usize]);
         if on_a == on_b || on_a == NOWHERE || on_b == NOWHERE {
             return None;
         }
-        let price = |score: Score| score.cost as f64 + overload * score.broken as f64;
         let own = self.own_score(a, on_a, on_b) + self.own_score(b, on_b, on_a);
-        let mut score = Score::cost(own.cost) + self.exchange_score(on_b, Exchange { comes: Some(a), goes: Some(b) });
-        if own.broken > 0 || price(score) - price(self.hosts.score(on_a)) > most {
+        if own.broken > 0 {
+            return None;
+        }
+        let comes = self.exchange_score(on_b, Exchange { comes: Some(a), goes: Some(b) });
+        let worse = own.cost as f64 + limit.price(on_b, comes);
+        let saves_max = self.saves_max[a as usize] + self.saves_max[b as usize];
+        if worse - limit.price(on_a, self.hosts.score(on_a)) - saves_max > limit.most {
             return None;
         }
         let rules = self.rules.swap_score(self.problem, &self.at, (a, on_a), (b, on_b))?;
         if rules.broken > 0 {
             return None;
         }
-        score += Score::cost(rules.cost) + self.exchange_score(on_a, Exchange { comes: Some(b), goes: Some(a) });
+        let goes = self.exchange_score(on_a, Exchange { comes: Some(b), goes: Some(a) });
+        let mut worse = worse + rules.cost as f64 + limit.price(on_a, goes);
         if self.problem.weights.group_move != 0 {
             let changes = [(a, self.moves_more(a, on_b)), (b, self.moves_more(b, on_a))];
-            score.cost += self.problem.weights.group_move * self.moves.growth(self.problem, &self.rules, &changes);
+            worse += (self.problem.weights.group_move * self.moves.growth(self.problem, &self.rules, &changes)) as f64;
         }
-        (price(score) <= most).then_some(score)
+        (worse <= limit.most).then_some(worse)
     }
 
     /// The same if two guests changed places. None where their groups need each other, and where either is nowhere.
@@ -326,6 +366,36 @@ mod tests {
                 };
                 prop_assert_eq!(told, state.score() - before);
                 prop_assert_eq!(state.score(), judge(&problem, state.assignment()).score());
+            }
+        }
+
+        /// What is within a limit is what it costs with a price on overload, and what is beyond is more, or breaks a rule more.
+        #[test]
+        fn limits_are_kept(seed: u64) {
+            let dice = &mut Dice::new(seed);
+            let problem = cases::problem(dice, 6, 20);
+            let state = State::new(&problem, &problem.initial);
+            let prices: Vec<f64> = problem.hosts.iter().map(|_| dice.below(5) as f64 / 1e4).collect();
+            let limit = Limit { prices: &prices, most: dice.below(400) as f64 - 200.0 };
+            let of_hosts = |state: &State, price: &dyn Fn(HostId) -> f64| -> f64 {
+                (0..problem.hosts.len() as HostId).map(|host| price(host) * state.host_score(host).broken as f64).sum()
+            };
+            let priced = |state: &State| state.score().cost as f64 + of_hosts(state, &|host| prices[host as usize]);
+            let owns = |guest: GuestId, host: HostId| i64::from(problem.may_own(guest, host));
+            for a in (0..problem.guests.len() as GuestId).filter(|guest| state.host_of(*guest) != NOWHERE) {
+                for to in (0..problem.hosts.len() as HostId).filter(|to| *to != state.host_of(a)) {
+                    let mut after = State::new(&problem, &problem.initial);
+                    after.shift(a, to);
+                    let worse = priced(&after) - priced(&state);
+                    let owners = Score::BREACH * (owns(a, state.host_of(a)) - owns(a, to));
+                    let by_hosts = of_hosts(&after, &|_| 1.0) - of_hosts(&state, &|_| 1.0);
+                    let rules = after.score().broken - state.score().broken - owners - by_hosts as i64;
+                    let breaks = owners > 0 || rules > 0;
+                    match state.shift_within(a, to, limit) {
+                        Some(told) => prop_assert!((told - worse).abs() < 1e-3 && worse <= limit.most + 1e-3),
+                        None => prop_assert!(breaks || worse > limit.most - 1e-3, "{} to {}: {}", a, to, worse),
+                    }
+                }
             }
         }
 

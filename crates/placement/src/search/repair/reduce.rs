@@ -1,0 +1,110 @@
+//! Who has to be taken out.
+
+use super::Repair;
+use crate::problem::{GroupId, GuestId, HostId, NOWHERE};
+use crate::verdict::{Breach, judge};
+
+/// How large a group may be to be taken out as a whole.
+const GROUP_MAX: usize = 16;
+
+impl Repair<'_> {
+    /// Takes out who breaks something, as few as can be, until nothing is broken that they could not mend.
+    pub(super) fn reduce(&mut self) {
+        for breach in judge(self.partial.problem(), self.partial.state.assignment()).hard {
+            match breach {
+                Breach::Unplaced { guest } | Breach::NotOwner { guest, .. } => self.take_out_guest(guest),
+                Breach::Together { group, .. } => self.take_out_guest(self.partial.members(group)[0]),
+                Breach::Overload { host, .. } | Breach::Apart { host, .. } => self.relieve(host),
+                Breach::Spread { group, areas, areas_min } => self.spread(group, (areas_min - areas) as usize),
+                Breach::Need { group, of, level, area } => self.need(group, of, level, area),
+                Breach::Among { group, .. } => self.among(group),
+            }
+        }
+    }
+
+    fn take_out_guest(&mut self, guest: GuestId) {
+        self.take_out(self.partial.unit_of(guest));
+    }
+
+    /// Of an overload those leave that end it, by the fewest; of those apart all but one.
+    fn relieve(&mut self, host: HostId) {
+        while let Some((unit, _)) = self.victim(host, None) {
+            self.take_out(unit);
+        }
+    }
+
+    /// Takes out so many as could be in more areas: who is not alone in its own.
+    fn spread(&mut self, group: GroupId, missing: usize) {
+        let Some(spread) = self.partial.problem().groups[group as usize].spread else { return };
+        for _ in 0..missing {
+            let area = |guest: &GuestId| {
+                let host = self.partial.state.host_of(*guest);
+                self.partial.problem().hosts.get(host as usize).map(|host| host.areas[spread.level])
+            };
+            let members = self.partial.members(group);
+            let areas: Vec<Option<u32>> = members.iter().map(area).collect();
+            let is_double =
+                |at: &usize| areas[*at].is_some() && areas.iter().filter(|other| **other == areas[*at]).count() > 1;
+            let size = |at: &usize| {
+                let unit = self.partial.unit_of(members[*at]);
+                (self.fails[unit as usize], self.partial.size[unit as usize])
+            };
+            let Some(at) = (0..members.len()).filter(is_double).min_by_key(size) else { return };
+            self.take_out_guest(members[at]);
+        }
+    }
+
+    /// Takes out a group's members in an area without those whom they need; or one of these, who may come there.
+    fn need(&mut self, group: GroupId, of: GroupId, level: usize, area: u32) {
+        let hosts = &self.partial.problem().hosts;
+        let is_there = |guest: &&GuestId| {
+            let host = self.partial.state.host_of(**guest);
+            host != NOWHERE && hosts[host as usize].areas[level] == area
+        };
+        let there: Vec<GuestId> = self.partial.members(group).iter().filter(is_there).copied().collect();
+        let others: Vec<GuestId> = self.partial.members(of).to_vec();
+        if others.len() > 1 && (there.len() > 1) != self.dice.chance(0.2) {
+            let other = *self.dice.pick(&others);
+            self.take_out_guest(other);
+        } else {
+            there.into_iter().for_each(|guest| self.take_out_guest(guest));
+        }
+    }
+
+    /// Takes out who is outside of the set where most are; or, now and then, of another.
+    fn among(&mut self, group: GroupId) {
+        let among = &self.partial.problem().groups[group as usize].among;
+        let host = |guest: &GuestId| self.partial.state.host_of(*guest);
+        let inside =
+            |set: &usize| self.partial.members(group).iter().filter(|guest| among[*set].contains(host(guest))).count();
+        let most = (0..among.len()).max_by_key(inside).unwrap_or(0);
+        let set = if self.dice.chance(0.2) { self.dice.below(among.len()) } else { most };
+        let is_outside = |guest: &&GuestId| host(guest) != NOWHERE && !among[set].contains(host(guest));
+        let outside: Vec<GuestId> = self.partial.members(group).iter().filter(is_outside).copied().collect();
+        outside.into_iter().for_each(|guest| self.take_out_guest(guest));
+    }
+
+    /// Takes out the others of one of a unit's groups: where they are may be what is in its way.
+    pub(super) fn take_out_a_group(&mut self, unit: super::UnitId) {
+        let guests = &self.partial.units[unit as usize];
+        let problem = self.partial.problem();
+        let groups: Vec<GroupId> =
+            guests.iter().flat_map(|guest| &problem.guests[*guest as usize].groups).copied().collect();
+        if groups.is_empty() {
+            return;
+        }
+        let group = *self.dice.pick(&groups);
+        // Or of one that it needs.
+        let needs = &problem.groups[group as usize].needs;
+        let group = if !needs.is_empty() && self.dice.chance(0.5) { self.dice.pick(needs).of } else { group };
+        let members = self.partial.members(group).to_vec();
+        if members.len() > GROUP_MAX {
+            return;
+        }
+        for guest in members {
+            if self.partial.unit_of(guest) != unit && self.partial.state.host_of(guest) != NOWHERE {
+                self.take_out_guest(guest);
+            }
+        }
+    }
+}
