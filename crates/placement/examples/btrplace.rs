@@ -5,10 +5,14 @@ use std::time::Instant;
 
 use skein_placement::bound::moves_min;
 use skein_placement::formats::btrplace;
+use skein_placement::schedule::plan;
+use skein_placement::schedule::simulate::{Start, simulate};
+use skein_placement::search::Repair;
 use skein_placement::state::State;
 use skein_placement::verdict::{Breach, judge};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let began = Instant::now();
     let text = match std::env::args().nth(1) {
         Some(file) => std::fs::read_to_string(file)?,
         None => std::io::read_to_string(std::io::stdin())?,
@@ -41,6 +45,37 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let start = Instant::now();
     let state = State::new(problem, &problem.initial);
     println!("books in {:.3} s: {:?}", start.elapsed().as_secs_f64(), state.score());
+    let start = Instant::now();
+    let mut repair = Repair::new(problem, &problem.initial, 1);
+    while !repair.is_mended() && repair.run(1000) {}
+    println!("mended in {:.3} s", start.elapsed().as_secs_f64());
+    while start.elapsed().as_secs_f64() < 2.0 && repair.run(1000) {}
+    let verdict = judge(problem, repair.assignment());
+    let took = start.elapsed().as_secs_f64();
+    println!("{took:.3} s: {} moves, {} hard rules broken", verdict.moves, verdict.hard.len());
+    let start = Instant::now();
+    let job = instance.job(repair.assignment());
+    let plan = plan(&job, 1, 0)?;
+    let written = btrplace::write_plan(&instance, &btrplace::moves(&plan));
+    println!(
+        "planned in {:.3} s: {} steps, {} s, {} left, {} bytes",
+        start.elapsed().as_secs_f64(),
+        plan.steps.len(),
+        plan.makespan(),
+        plan.left.len(),
+        written.len(),
+    );
+    let end = btrplace::read_plan(&written, &instance)?;
+    println!("what was written leaves {} hard rules broken", judge(problem, &end).hard.len());
+    println!("{:.3} s in all, but for the simulation", began.elapsed().as_secs_f64());
+    let start = Instant::now();
+    let outcome = simulate(&job, &plan, Start::Free);
+    println!(
+        "simulated in {:.3} s: {} violations, {} s",
+        start.elapsed().as_secs_f64(),
+        outcome.violations.len(),
+        outcome.makespan,
+    );
     println!("{} MiB in all, at most", memory_mib());
     Ok(())
 }

@@ -6,11 +6,13 @@
 //! | [`verdict`] | what an assignment breaks and costs, from scratch |
 //! | [`state`] | the same for one change more, in time that does not grow with the cluster |
 //! | [`bound`] | how few moves could do |
+//! | [`search`] | which assignment to take |
 //! | [`schedule`] | in which order guests get to where they are to be |
 //! | [`formats`] | what files of others say |
 //! | [`cluster`] | what Skein's own file says, in numbers and back, and what is broken, in the user's words |
 //! | [`fleet`] | nothing: clusters that look real, from a seed, to try things on |
 //! | [`explain`] | why a guest cannot be somewhere, what would help, and why it was moved |
+//! | [`policy`] | what to do as the load goes: which guests to move, which hosts may sleep |
 //!
 //! Absent on purpose: files, clocks, threads, randomness but from a seed. The same problem, seed and budget give the same answer.
 
@@ -25,8 +27,10 @@ pub mod dice;
 pub mod explain;
 pub mod fleet;
 pub mod formats;
+pub mod policy;
 pub mod problem;
 pub mod schedule;
 pub mod score;
+pub mod search;
 pub mod state;
 pub mod verdict;

@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-pub use plan::{read_plan, write_plan};
+pub use plan::{moves, read_plan, write_plan};
 
 use crate::problem::{Flaw, Group, Guest, GuestId, Host, HostId, HostMoves, NOWHERE, Problem, Resource, Weights};
 use file::{Constraint, File, Seconds, View, parse, parse_part};

@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::file::parse;
 use super::{FileError, Instance, Move};
 use crate::problem::{GuestId, HostId, NOWHERE};
+use crate::schedule::{self, Job, Limits, Network, Port, Power, Traffic};
+
+/// Bytes a second of a port, and bytes of memory for each second that a migration takes: any number, as there is no network.
+const RATE: f64 = 1e6;
 
 /// Something that is done, from a second to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -128,6 +132,16 @@ pub fn write_plan(instance: &Instance, moves: &[Move]) -> String {
     serde_json::to_string(&Plan { actions }).expect("numbers and texts can be written")
 }
 
+/// The moves of a plan for a [job](Instance::job) of an instance. Times there are whole seconds.
+pub fn moves(plan: &schedule::Plan) -> Vec<Move> {
+    let of = |step: &schedule::Step| {
+        let (start, end) = (step.start.round() as u32, step.end.round() as u32);
+        let to = step.action.ends().1;
+        step.action.guest().filter(|_| to != NOWHERE).map(|guest| Move { guest, to, start, end })
+    };
+    plan.steps.iter().filter_map(of).collect()
+}
+
 /// Where a plan of an instance leaves each guest.
 ///
 /// # Errors
@@ -155,6 +169,29 @@ pub fn read_plan(text: &str, instance: &Instance) -> Result<Vec<HostId>, FileErr
 }
 
 impl Instance {
+    /// What has to be done for all guests to be where they are to be: a host for each. Each move takes as long as the
+    /// instance says; for that a node sends one guest at a time, and receives one. Guests have all that `preserve` wants for them
+    /// from the start, and rules hold on the way whether they are continuous or not: what this allows BtrPlace does, too.
+    pub fn job(&self, goal: &[HostId]) -> Job {
+        let seconds: Vec<f64> = self.seconds.iter().map(|seconds| f64::from(*seconds)).collect();
+        let traffic = |seconds: &f64| Traffic { memory_bytes: seconds * RATE, ..Traffic::default() };
+        let hosts = self.problem.hosts.len();
+        Job {
+            problem: self.problem.clone(),
+            goal: goal.to_vec(),
+            traffic: seconds.iter().map(traffic).collect(),
+            stop_seconds: vec![0.0; seconds.len()],
+            start_seconds: seconds,
+            network: Network {
+                ports: vec![Port { outward: RATE, inward: RATE, switch: None }; hosts],
+                switches: Vec::new(),
+            },
+            limits: vec![Limits { incoming: 1, outgoing: 1, total: 2 }; hosts],
+            power: vec![Power::ALWAYS; hosts],
+            running: Vec::new(),
+        }
+    }
+
     /// How a guest comes to a host.
     fn enter(&self, guest: GuestId, from: HostId, to: HostId) -> What {
         let (vm, to) = (self.vms[guest as usize], self.nodes[to as usize]);

@@ -234,6 +234,19 @@ fn a_plan_does_all_that_the_constraints_want() {
 }
 
 #[test]
+fn moves_are_planned_in_time() {
+    use crate::schedule::simulate::{Start, simulate};
+    // VM 0 fits on node 1 once VM 2 has left it.
+    let constraints = r#"{"id":"resourceCapacity","nodes":[1],"rc":"memory","amount":4},{"id":"running","vm":4}"#;
+    let instance = with(constraints);
+    let job = instance.job(&[1, 0, 2, 1, 2]);
+    let plan = crate::schedule::plan(&job, 1, 10).unwrap();
+    assert_eq!(simulate(&job, &plan, Start::Free).violations, []);
+    let step = |guest, to, start, end| Move { guest, to, start, end };
+    assert_eq!(moves(&plan), [step(4, 2, 0, 4), step(2, 2, 0, 1), step(0, 1, 1, 8)]);
+}
+
+#[test]
 fn a_plan_of_something_else_is_told() {
     let instance = with(STATES);
     let wrong = |plan: &str| read_plan(plan, &instance).unwrap_err().to_string();

@@ -1,0 +1,181 @@
+//! What a guest will use of a resource, from samples of what it used.
+//!
+//! A guest's use is taken as a first-order autoregressive series: it has a mean, a variance, and a correlation from one sample to
+//! the next, each with exponentially fading weights (in the beginning plain averages). How far a sample away from the mean lasts is the
+//! guest's own: with spikes the correlation is near 0, with plateaus near 1. So a spike is not chased. What both of the last two samples
+//! show is no spike: it counts in full, whatever was before.
+
+use thiserror::Error;
+
+/// Mean and variance of what is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Expected {
+    /// In the resource's unit.
+    pub mean: f64,
+    /// In its square.
+    pub variance: f64,
+}
+
+/// What was used, and will be.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outlook {
+    /// The last sample, and the one before.
+    pub recent: [f64; 2],
+    /// In the next interval.
+    pub soon: Expected,
+    /// Over the hours after it.
+    pub later: Expected,
+}
+
+impl Outlook {
+    /// Always the same: what is reserved, or not measured.
+    pub fn fixed(amount: f64) -> Outlook {
+        let expected = Expected { mean: amount, variance: 0.0 };
+        Outlook { recent: [amount; 2], soon: expected, later: expected }
+    }
+
+    /// Whether all of it is finite, and 0 or more.
+    pub(super) fn is_amount(&self) -> bool {
+        let [last, before] = self.recent;
+        let numbers = [last, before, self.soon.mean, self.soon.variance, self.later.mean, self.later.variance];
+        numbers.iter().all(|n| n.is_finite() && *n >= 0.0)
+    }
+}
+
+/// A sample that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
+#[error("a sample is {0}: what is used is a finite number of 0 or more, up to 2^53")]
+pub struct BadSample(f64);
+
+/// Samples count with weights that fade by 1 / so much with each that follows: three hours, of samples every five minutes.
+pub const MEMORY: f64 = 36.0;
+
+/// A forecast of one guest's use of one resource: a few numbers, however many samples.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Forecast {
+    samples: u32,
+    mean: f64,
+    variance: f64,
+    /// Of a sample with the one before.
+    covariance: f64,
+    /// The last, and the one before.
+    recent: [f64; 2],
+}
+
+impl Forecast {
+    /// Nothing is known yet, but what such guests use. It counts as much as one sample.
+    pub fn new(like: Expected) -> Forecast {
+        Forecast { samples: 1, mean: like.mean, variance: like.variance, ..Forecast::default() }
+    }
+
+    /// The next sample; none if it is missing, which is as if nothing had changed.
+    ///
+    /// # Errors
+    /// It is no amount. The forecast stays as it was.
+    pub fn sample(&mut self, used: Option<f64>) -> Result<(), BadSample> {
+        let Some(used) = used else { return Ok(()) };
+        if !(0.0..=(1u64 << 53) as f64).contains(&used) {
+            return Err(BadSample(used));
+        }
+        self.samples = self.samples.saturating_add(1);
+        let weight = 1.0 / f64::from(self.samples).min(MEMORY);
+        let before = if self.samples == 2 { 0.0 } else { self.recent[0] - self.mean };
+        let off = used - self.mean;
+        self.mean += weight * off;
+        self.variance += weight * (off * (used - self.mean) - self.variance);
+        self.covariance += weight * (before * off - self.covariance);
+        self.recent = [used, self.recent[0]];
+        Ok(())
+    }
+
+    /// What was used, and will be.
+    pub fn outlook(&self) -> Outlook {
+        let correlation = if self.variance > 0.0 { (self.covariance / self.variance).clamp(0.0, 1.0) } else { 0.0 };
+        let [last, before] = self.recent;
+        let soon = (self.mean + correlation * (last - self.mean)).max(last.min(before));
+        Outlook {
+            recent: self.recent,
+            soon: Expected { mean: soon, variance: self.variance * (1.0 - correlation * correlation) },
+            later: Expected { mean: self.mean, variance: self.variance },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn after(samples: impl IntoIterator<Item = f64>) -> Forecast {
+        let mut forecast = Forecast::new(Expected { mean: 10.0, variance: 4.0 });
+        samples.into_iter().for_each(|used| forecast.sample(Some(used)).unwrap());
+        forecast
+    }
+
+    #[test]
+    fn who_is_new_is_like_the_others() {
+        let outlook = after([]).outlook();
+        assert_eq!((outlook.soon.mean, outlook.later), (10.0, Expected { mean: 10.0, variance: 4.0 }));
+        assert_eq!(after([30.0]).outlook().later.mean, 20.0, "the first sample counts as much as that");
+    }
+
+    #[test]
+    fn a_spike_is_not_chased_and_a_lasting_rise_is_seen_with_the_second_sample() {
+        let calm = || (0..50).map(|n| 20.0 + f64::from(n % 3));
+        let spike = after(calm().chain([90.0])).outlook();
+        assert!(spike.soon.mean < 25.0 && spike.later.mean < 25.0, "{spike:?}");
+        let rise = after(calm().chain([90.0, 85.0])).outlook();
+        assert_eq!(rise.soon.mean, 85.0);
+        assert!(rise.later.mean < 30.0, "over hours it may go as it came: {rise:?}");
+        let over = after(calm().chain([90.0, 21.0])).outlook();
+        assert!(over.soon.mean < 25.0, "{over:?}");
+    }
+
+    #[test]
+    fn spikes_leave_variance_and_plateaus_correlation() {
+        let spiky = after((0..300).map(|n| if n % 10 == 0 { 80.0 } else { 10.0 })).outlook();
+        assert!((15.0..20.0).contains(&spiky.later.mean) && spiky.later.variance > 200.0, "{spiky:?}");
+        let last = after((0..=300).map(|n| if n % 10 == 0 { 80.0 } else { 10.0 })).outlook();
+        assert!(last.soon.mean < 25.0, "after a spike comes none: {last:?}");
+        let plateaus = after((0..318).map(|n| if n / 20 % 2 == 0 { 10.0 } else { 60.0 })).outlook();
+        assert!(plateaus.soon.mean >= 60.0 && plateaus.soon.variance < plateaus.later.variance / 2.0, "{plateaus:?}");
+    }
+
+    #[test]
+    fn what_is_missing_changes_nothing_and_what_is_no_amount_is_refused() {
+        let mut forecast = after([5.0, 7.0]);
+        let before = forecast.clone();
+        forecast.sample(None).unwrap();
+        for bad in [f64::NAN, f64::INFINITY, -1.0, 1e300] {
+            let told = forecast.sample(Some(bad)).expect_err("it is none").to_string();
+            assert!(told.starts_with("a sample is "), "{told}");
+        }
+        assert_eq!(forecast, before);
+    }
+
+    proptest! {
+        /// Means are within what there was, and nothing is below 0, or no number.
+        #[test]
+        fn it_is_bounded(samples in prop::collection::vec(0.0..1000.0f64, 1..200)) {
+            let outlook = after(samples.iter().copied()).outlook();
+            let most = samples.iter().copied().fold(10.0, f64::max);
+            let least = samples.iter().copied().fold(10.0, f64::min);
+            for of in [outlook.soon, outlook.later] {
+                prop_assert!((0.0..=1e7).contains(&of.variance), "{:?}", of);
+                prop_assert!(of.mean >= least - 1e-9 && of.mean <= most + 1e-9, "{:?}", of);
+            }
+        }
+
+        /// More in any sample means no less for later; and never less for soon than both of the last two.
+        #[test]
+        fn it_is_monotone(samples in prop::collection::vec(0.0..1000.0f64, 2..100), at: prop::sample::Index, more in 0.0..100.0f64) {
+            let mut higher = samples.clone();
+            higher[at.index(samples.len())] += more;
+            let (low, high) = (after(samples.iter().copied()).outlook(), after(higher).outlook());
+            prop_assert!(high.later.mean >= low.later.mean - 1e-9);
+            let [last, before] = low.recent;
+            prop_assert!(low.soon.mean >= last.min(before));
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! A recorded day, played to a policy: it sees what was used until now, and moves guests; what comes of it is measured.
+//!
+//! The world is CloudSim's PlanetLab example (Beloglazov, Buyya: "Optimal online deterministic algorithms and adaptive heuristics",
+//! CCPE 24, 2012), tightened: guests are of its four flavours, but drawn by a seed, and hosts, instead of 800 that are mostly
+//! idle, are as few as told, and as large as makes them as busy as told, but not smaller than the largest flavour. A guest that moves
+//! uses 10 % more of CPU on both hosts while it does, and does so over half of a link of 1 Gbit/s, as there; a host takes part in
+//! one move at a time.
+
+mod baseline;
+mod foresight;
+mod run;
+
+pub use run::{Replay, Report};
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::dice::Dice;
+use crate::formats::planetlab::{SAMPLES, Trace};
+use crate::policy::dynamic::BadRound;
+use crate::problem::{Guest, GuestId, Host, HostId, HostMoves, Problem, Resource, Weights};
+use crate::schedule::{Traffic, forecast};
+
+/// Index of CPU among the resources, in hundredths of MIPS.
+const CPU: usize = 0;
+/// Index of memory, in MB.
+const MEMORY: usize = 1;
+
+/// MIPS and MB of each of CloudSim's flavours (examples/power/Constants.java: VM_MIPS, VM_RAM).
+const FLAVOURS: [(i64, i64); 4] = [(2500, 870), (2000, 1740), (1000, 1740), (500, 613)];
+/// Bytes a second of a move: half of a link of 1 Gbit/s.
+const LINK: f64 = 62.5e6;
+/// Of it, what a guest dirties that is fully busy: a fifth.
+const DIRTY_AT_FULL: f64 = LINK / 5.0;
+/// How long a guest may stand still.
+const DOWNTIME_S: f64 = 0.3;
+/// What part of a host's CPU is used at most before it is short: CloudSim's threshold.
+const SAFE: f64 = 0.8;
+
+/// What decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Nothing: nobody moves.
+    Still,
+    /// [`dynamic`](crate::policy::dynamic) with a [`Forecast`](crate::policy::forecast::Forecast) of each guest's CPU.
+    Ours,
+    /// Each round one guest from the most to the least loaded host; a round for each sample.
+    Greedy,
+    /// The same with ten rounds for each sample.
+    GreedyOften,
+    /// Whoever is above 80 % of its CPU gives guests away until it is not.
+    Thresholds,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 5] = [Kind::Still, Kind::Thresholds, Kind::Greedy, Kind::GreedyOften, Kind::Ours];
+
+    fn policy(self) -> Box<dyn Policy> {
+        match self {
+            Kind::Still => Box::new(baseline::Still),
+            Kind::Ours => Box::new(foresight::Foresight::default()),
+            Kind::Greedy => Box::new(baseline::MostToLeast { rounds: 1 }),
+            Kind::GreedyOften => Box::new(baseline::MostToLeast { rounds: 10 }),
+            Kind::Thresholds => Box::new(baseline::Threshold),
+        }
+    }
+}
+
+/// How large the world is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Setup {
+    /// How many hosts there are.
+    pub hosts: usize,
+    /// What part of all CPU is used, on the average of the day, unless hosts had to be smaller than a guest for it.
+    pub cpu_used: f64,
+    /// What part of all memory is.
+    pub memory_used: f64,
+    /// Draws the guests' flavours.
+    pub seed: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup { hosts: 100, cpu_used: 0.6, memory_used: 0.75, seed: 1 }
+    }
+}
+
+/// A world that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum BadSetup {
+    /// No hosts, or more than there are guests.
+    #[error("there have to be 1 to as many hosts as guests")]
+    Hosts,
+    /// A part that is none.
+    #[error("the used part of CPU and of memory has to be above 0, up to 1")]
+    Used,
+    /// Nothing is used all day.
+    #[error("no guest uses any CPU")]
+    Idle,
+    /// Guests do not fit.
+    #[error("guests do not fit into the hosts' memory: take a lower part of it")]
+    Memory,
+}
+
+/// Hosts, and guests with what they will use.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// As it is before anything is measured: the guests' demands are their sizes.
+    problem: Problem,
+    traces: Vec<Trace>,
+    mips: Vec<i64>,
+}
+
+/// What a policy gets to see before a step.
+struct Seen<'a> {
+    /// The hosts and guests, with where each is as [`Problem::initial`].
+    problem: &'a Problem,
+    now_s: u64,
+    /// What each guest used of CPU in the step before.
+    used: &'a [i64],
+    /// How long each takes to move.
+    sends_s: &'a [f64],
+}
+
+/// Decides which guests move.
+trait Policy {
+    /// Guests and where they go, in this order.
+    fn decide(&mut self, seen: &Seen) -> Result<Vec<(GuestId, HostId)>, BadRound>;
+}
+
+impl World {
+    /// Hosts and guests for a day's traces.
+    ///
+    /// # Errors
+    /// There is none such.
+    pub fn new(traces: &[Trace], setup: &Setup) -> Result<World, BadSetup> {
+        let is_part = |part: f64| part > 0.0 && part <= 1.0;
+        if setup.hosts == 0 || setup.hosts > traces.len() {
+            return Err(BadSetup::Hosts);
+        }
+        if !is_part(setup.cpu_used) || !is_part(setup.memory_used) {
+            return Err(BadSetup::Used);
+        }
+        let dice = &mut Dice::new(setup.seed);
+        let flavours: Vec<(i64, i64)> = traces.iter().map(|_| *dice.pick(&FLAVOURS)).collect();
+        let day = |trace: &Trace| trace.iter().map(|percent| i64::from(*percent)).sum::<i64>();
+        let cpu: i64 = traces.iter().zip(&flavours).map(|(trace, (mips, _))| mips * day(trace)).sum();
+        let memory: i64 = flavours.iter().map(|(_, memory)| memory).sum();
+        let each = |all: f64, used: f64| (all / setup.hosts as f64 / used).ceil() as i64;
+        let largest = FLAVOURS.map(|(mips, _)| mips * 100).into_iter().max().unwrap_or(0);
+        let capacity = vec![
+            each(cpu as f64 / SAMPLES as f64, setup.cpu_used).max(largest),
+            each(memory as f64, setup.memory_used),
+        ];
+        if cpu == 0 {
+            return Err(BadSetup::Idle);
+        }
+        let guest = |(mips, memory): &(i64, i64)| Guest {
+            demand: vec![mips * 100, *memory],
+            groups: Vec::new(),
+            move_cost: 1,
+            owners: None,
+            preference: None,
+        };
+        let safe = vec![(capacity[CPU] as f64 * SAFE) as i64, capacity[MEMORY]];
+        let host = Host { areas: Vec::new(), capacity, safe };
+        let problem = Problem {
+            resources: vec![
+                Resource { transient: false, load_weight: 0 },
+                Resource { transient: true, load_weight: 0 },
+            ],
+            levels: Vec::new(),
+            hosts: vec![host; setup.hosts],
+            groups: Vec::new(),
+            initial: spread(&flavours, setup.hosts),
+            guests: flavours.iter().map(guest).collect(),
+            balances: Vec::new(),
+            weights: Weights::default(),
+            host_moves: HostMoves::Uniform(0),
+            owners: Vec::new(),
+            preferences: Vec::new(),
+        };
+        let mut used = vec![0; setup.hosts];
+        problem.initial.iter().zip(&flavours).for_each(|(host, (_, memory))| used[*host as usize] += memory);
+        if used.iter().any(|used| *used > problem.hosts[0].capacity[MEMORY]) {
+            return Err(BadSetup::Memory);
+        }
+        Ok(World { problem, traces: traces.to_vec(), mips: flavours.iter().map(|(mips, _)| *mips).collect() })
+    }
+
+    /// What a guest uses in a step.
+    fn used(&self, guest: usize, step: usize) -> i64 {
+        self.mips[guest] * i64::from(self.traces[guest][step])
+    }
+
+    /// How long it takes to move in a step.
+    fn sends_s(&self, guest: usize, step: usize) -> f64 {
+        let traffic = Traffic {
+            memory_bytes: self.problem.guests[guest].demand[MEMORY] as f64 * 1e6,
+            dirty_rate: DIRTY_AT_FULL * f64::from(self.traces[guest][step]) / 100.0,
+            downtime_seconds: DOWNTIME_S,
+            ..Traffic::default()
+        };
+        forecast(&traffic, LINK).map_or(f64::INFINITY, |forecast| forecast.seconds)
+    }
+}
+
+/// Where guests begin: the largest first, each where the least is by size, as nothing has been measured yet.
+fn spread(flavours: &[(i64, i64)], hosts: usize) -> Vec<HostId> {
+    let total = |of: fn(&(i64, i64)) -> i64| flavours.iter().map(of).sum::<i64>() as f64;
+    let (cpu, memory) = (total(|flavour| flavour.0), total(|flavour| flavour.1));
+    let mut order: Vec<usize> = (0..flavours.len()).collect();
+    order.sort_by_key(|guest| std::cmp::Reverse(flavours[*guest]));
+    let mut used = vec![(0i64, 0i64); hosts];
+    let mut initial = vec![0; flavours.len()];
+    for guest in order {
+        let full = |host: &usize| (used[*host].0 as f64 / cpu).max(used[*host].1 as f64 / memory);
+        let least = (0..hosts).min_by(|a, b| full(a).total_cmp(&full(b))).unwrap_or(0);
+        initial[guest] = least as HostId;
+        used[least] = (used[least].0 + flavours[guest].0, used[least].1 + flavours[guest].1);
+    }
+    initial
+}
