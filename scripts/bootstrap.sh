@@ -54,6 +54,10 @@ fi
 if [ "$goal" = test ]; then
   # Hosts with a systemd of their own, from this machine's files: a megabyte or two.
   needs systemd-nspawn systemd-container
+  # HiGHS, which proves what placements the tests compare with, is built from source, its bindings are made with libclang.
+  needs c++ g++
+  needs cmake cmake
+  ldconfig -p | grep -E 'libclang(-[0-9]+)?\.so' >/dev/null || lacks libclang1
 fi
 
 rust() { find_rust && { [ "$goal" != test ] || { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; }; }

@@ -71,7 +71,7 @@ tier_of() {
   case $1 in
     # The files only; `make fmt` does the rest.
     fmt) tier fmt 60 cargo fmt --all -- --check -l ;;
-    clippy) tier clippy 1200 cargo clippy --locked --workspace --all-targets --features skein/fault-points -- -D warnings ;;
+    clippy) tier clippy 1200 cargo clippy --locked --workspace --all-targets --features skein/fault-points,skein/exact -- -D warnings ;;
     doc) RUSTDOCFLAGS="-D warnings" tier doc 600 cargo doc --locked --workspace --no-deps --document-private-items ;;
     unit)
       tier unit 1200 cargo test --locked --workspace --no-fail-fast --lib --bins "${quick[@]}"

@@ -1,0 +1,314 @@
+//! The best placement of a small cluster, and the proof that it is: the oracle by which the search is measured.
+//!
+//! | what | does |
+//! |---|---|
+//! | [`prove`] | asks HiGHS about one [`Problem`]; what it answers is judged by [`verdict::judge`], never believed |
+//! | [`cases`] | makes small, tight clusters from a seed |
+//! | [`compare`] | tells how a heuristic does beside the proven best, over many of them |
+//!
+//! It is in no program unless its feature `exact` is asked for: HiGHS is C++, takes minutes to build, and looks at the clock. It
+//! runs with one thread and a fixed seed, so that an answer is the same each time unless time was up.
+
+#![forbid(unsafe_code)]
+
+pub mod cases;
+pub mod compare;
+mod mip;
+
+use std::time::Duration;
+
+use skein_placement::problem::{Flaw, HostId, NOWHERE, Problem};
+use skein_placement::score::Score;
+use skein_placement::verdict::{self, Breach};
+use thiserror::Error;
+
+/// What is known in the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// The best that is known, a host for each guest: what HiGHS found, or the start where that is as good.
+    pub assignment: Vec<HostId>,
+    /// How good it is, from [`verdict::judge`].
+    pub score: Score,
+    /// What any assignment that keeps all hard rules costs at least: HiGHS's bound, less what floating point may have added,
+    /// rounded up to a whole number. None if it is proven that no assignment does.
+    pub bound: Option<i64>,
+}
+
+impl Proof {
+    /// Whether it is proven that none is better. Where hard rules cannot be kept nothing is proven of how many are broken.
+    pub fn is_optimal(&self) -> bool {
+        self.bound.is_some_and(|bound| self.score == Score::cost(bound))
+    }
+
+    /// Whether it is proven that no assignment keeps all hard rules.
+    pub fn is_infeasible(&self) -> bool {
+        self.bound.is_none()
+    }
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ExactError {
+    /// The problem is none.
+    #[error("the problem is flawed")]
+    Flaw(#[from] Flaw),
+    /// The start is no assignment of the problem.
+    #[error("the start has {has} guests on hosts of {hosts}, where {wants} guests are on them or nowhere")]
+    Start {
+        /// For how many guests it has a host that there is, or none.
+        has: usize,
+        /// How many hosts there are.
+        hosts: usize,
+        /// How many guests there are.
+        wants: usize,
+    },
+    /// It is not for an exact solver.
+    #[error(
+        "a model of some {factors} factors, where {most} are allowed, is too large to be proven: \
+         like this, {hosts} hosts with {guests} guests would do"
+    )]
+    TooLarge {
+        /// What guests that differ, hosts, resources and rules make.
+        factors: usize,
+        /// How many there may be.
+        most: usize,
+        /// A number of hosts that would do, if all is as it is here, only less.
+        hosts: usize,
+        /// A number of guests on these.
+        guests: usize,
+    },
+    /// HiGHS gave up, which is a defect of the model made for it.
+    #[error("HiGHS ended with '{status}'")]
+    Solver {
+        /// In its words.
+        status: String,
+    },
+    /// Amounts are so far apart that HiGHS's tolerances do not tell them.
+    #[error("HiGHS's answer breaks {} hard rules, at first {:?}: take larger units", hard.len(), hard.first())]
+    Broken {
+        /// What the judge found.
+        hard: Vec<Breach>,
+    },
+    /// Amounts or costs are so far apart that HiGHS's tolerances do not tell them.
+    #[error(
+        "HiGHS says that {}, but something valid costs {cost}: take larger units or smaller weights",
+        bound.map_or("nothing is valid".to_owned(), |bound| format!("what is valid costs {bound} at least"))
+    )]
+    Refuted {
+        /// What it says.
+        bound: Option<i64>,
+        /// What the judge found.
+        cost: i64,
+    },
+}
+
+/// Finds an assignment that keeps all hard rules and costs least, and proves it, as far as it gets in so much time. HiGHS looks
+/// at the clock between steps, which take long in models of hundreds of thousands of factors: there it can be late by half.
+///
+/// # Errors
+/// The problem is none, or the start is none of its; it is too large, or floating point numbers do not do for it.
+pub fn prove(problem: &Problem, start: &[HostId], time: Duration) -> Result<Proof, ExactError> {
+    problem.check()?;
+    let hosts = problem.hosts.len();
+    let has = start.iter().filter(|host| **host == NOWHERE || (**host as usize) < hosts).count();
+    if has != start.len() || has != problem.guests.len() {
+        return Err(ExactError::Start { has, hosts, wants: problem.guests.len() });
+    }
+    let begin = verdict::judge(problem, start);
+    let answer = mip::solve(problem, begin.is_valid().then_some(start), time)?;
+    let mut proof = Proof { assignment: start.to_vec(), score: begin.score(), bound: answer.bound };
+    if let Some(assignment) = answer.assignment {
+        let verdict = verdict::judge(problem, &assignment);
+        if !verdict.is_valid() {
+            return Err(ExactError::Broken { hard: verdict.hard });
+        }
+        if verdict.score() < proof.score {
+            proof = Proof { assignment, score: verdict.score(), ..proof };
+        }
+    }
+    let Score { broken, cost } = proof.score;
+    if broken == 0 && answer.bound.is_none_or(|bound| bound > cost) {
+        return Err(ExactError::Refuted { bound: answer.bound, cost });
+    }
+    Ok(proof)
+}
+
+#[cfg(test)]
+mod tests {
+    use skein_placement::bits::Bits;
+    use skein_placement::dice::Dice;
+    use skein_placement::problem::{Guest, Host, HostMoves, Resource, Strength, Weights};
+    use skein_placement::verdict::judge;
+
+    use super::*;
+    use crate::cases::case;
+
+    /// None takes seconds, but on a machine with much else to do.
+    const TIME: Duration = Duration::from_secs(600);
+
+    /// The least cost of a valid assignment, by trying them all.
+    fn least(problem: &Problem) -> Option<i64> {
+        let hosts = problem.hosts.len();
+        let mut assignment = vec![0; problem.guests.len()];
+        let mut least: Option<i64> = None;
+        for n in 0..hosts.pow(problem.guests.len() as u32) {
+            let mut rest = n;
+            for host in &mut assignment {
+                *host = (rest % hosts) as HostId;
+                rest /= hosts;
+            }
+            let verdict = judge(problem, &assignment);
+            if verdict.is_valid() {
+                let cost = verdict.cost.total();
+                least = Some(least.map_or(cost, |least| least.min(cost)));
+            }
+        }
+        least
+    }
+
+    fn prove_from_initial(problem: &Problem) -> Result<Proof, ExactError> {
+        prove(problem, &problem.initial, TIME)
+    }
+
+    fn proven(problem: &Problem) -> Option<i64> {
+        let proof = prove_from_initial(problem).unwrap();
+        assert!(proof.is_optimal() || proof.is_infeasible(), "{proof:?}");
+        proof.bound
+    }
+
+    #[test]
+    fn nothing_is_cheaper_than_what_is_proven() {
+        let (mut feasible, mut infeasible) = (0, 0);
+        for seed in 0..200 {
+            let (hosts, guests) = if seed % 10 == 0 { (5, 5) } else { (3, 6) };
+            let problem = cases::cluster(&mut Dice::new(seed), hosts, guests);
+            let least = least(&problem);
+            assert_eq!(proven(&problem), least, "seed {seed}");
+            *if least.is_some() { &mut feasible } else { &mut infeasible } += 1;
+        }
+        assert!(feasible > 130 && infeasible > 5, "{feasible} feasible, {infeasible} not");
+    }
+
+    #[test]
+    fn an_answer_is_the_same_each_time() {
+        for seed in 0..10 {
+            assert_eq!(prove_from_initial(&case(seed)), prove_from_initial(&case(seed)));
+        }
+    }
+
+    /// Hosts of 10 each, guests of 1 that are nowhere yet, no rules. No two guests are alike.
+    fn bare(hosts: usize, guests: usize) -> Problem {
+        let guest = Guest { demand: vec![1], groups: Vec::new(), move_cost: 0, owners: None, preference: None };
+        Problem {
+            resources: vec![Resource { transient: false, load_weight: 1 }],
+            levels: Vec::new(),
+            hosts: vec![Host { areas: Vec::new(), capacity: vec![10], safe: vec![10] }; hosts],
+            groups: Vec::new(),
+            guests: (0..guests).map(|n| Guest { move_cost: n as i64, ..guest.clone() }).collect(),
+            balances: Vec::new(),
+            weights: Weights::default(),
+            host_moves: HostMoves::Uniform(1),
+            owners: vec![Bits::default()],
+            preferences: Vec::new(),
+            initial: vec![NOWHERE; guests],
+        }
+    }
+
+    #[test]
+    fn what_has_nowhere_to_go_is_infeasible() {
+        assert_eq!(proven(&bare(1, 10)), Some(0));
+        assert_eq!(proven(&bare(1, 11)), None);
+        assert_eq!(proven(&bare(0, 1)), None);
+        let mut owned = bare(1, 1);
+        owned.guests[0].owners = Some(0);
+        assert_eq!(proven(&owned), None, "nobody owns it");
+    }
+
+    #[test]
+    fn nobody_has_to_go_anywhere() {
+        assert_eq!(proven(&bare(3, 0)), Some(0));
+        assert_eq!(proven(&bare(0, 0)), Some(0));
+    }
+
+    #[test]
+    fn amounts_in_bytes_are_as_good_as_small_ones() {
+        for seed in 0..40 {
+            let mut problem = cases::cluster(&mut Dice::new(seed), 3, 6);
+            let bytes = |amounts: &mut Vec<i64>| amounts.iter_mut().for_each(|amount| *amount <<= 30);
+            problem.hosts.iter_mut().for_each(|host| bytes(&mut host.capacity));
+            problem.guests.iter_mut().for_each(|guest| bytes(&mut guest.demand));
+            // A byte more than what just fits does not.
+            problem.guests[0].demand[0] += 1;
+            problem.resources.iter_mut().for_each(|resource| resource.load_weight = 0);
+            problem.balances.clear();
+            assert_eq!(proven(&problem), least(&problem), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn large_costs_are_as_good_as_small_ones() {
+        for seed in 0..40 {
+            let mut problem = cases::cluster(&mut Dice::new(seed), 3, 6);
+            let large = |amounts: &mut Vec<i64>| amounts.iter_mut().for_each(|amount| *amount <<= 20);
+            problem.hosts.iter_mut().for_each(|host| [&mut host.capacity, &mut host.safe].into_iter().for_each(large));
+            problem.guests.iter_mut().for_each(|guest| large(&mut guest.demand));
+            problem.guests[0].demand[0] += 1;
+            let (proof, least) = (prove_from_initial(&problem).unwrap(), least(&problem));
+            // Costs of a thousand million are not always proven to the last unit.
+            assert!(
+                proof.bound <= least && proof.is_infeasible() == least.is_none(),
+                "seed {seed}: {least:?} {proof:?}"
+            );
+            assert!(
+                least.is_none_or(|least| proof.score.broken == 0 && proof.score.cost - least <= least / 1_000_000),
+                "seed {seed}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_problem_is_told() {
+        let mut problem = case(0);
+        problem.guests[0].groups = vec![99];
+        assert!(matches!(prove_from_initial(&problem), Err(ExactError::Flaw(_))));
+    }
+
+    #[test]
+    fn what_is_no_start_is_told() {
+        let problem = bare(3, 2);
+        let told = |start: &[HostId]| prove(&problem, start, TIME).unwrap_err();
+        assert_eq!(told(&[0]), ExactError::Start { has: 1, hosts: 3, wants: 2 });
+        assert_eq!(told(&[0, 3]), ExactError::Start { has: 1, hosts: 3, wants: 2 });
+        assert_eq!(told(&[0, 1, 2]), ExactError::Start { has: 3, hosts: 3, wants: 2 });
+    }
+
+    #[test]
+    fn what_is_large_is_told_and_what_would_do_does() {
+        let told = prove_from_initial(&bare(1 << 13, 1 << 10)).unwrap_err();
+        let most = mip::FACTORS_MAX;
+        let ExactError::TooLarge { factors, hosts, guests, .. } = told else { panic!("{told}") };
+        assert_eq!(factors, 3 << 23);
+        assert!(3 * hosts * guests <= most && 3 * (hosts + 8) * (guests + 1) > most, "{hosts} hosts, {guests} guests");
+    }
+
+    #[test]
+    fn a_start_is_kept_if_nothing_is_better() {
+        for seed in 0..20 {
+            let best = prove_from_initial(&case(seed)).unwrap();
+            let again = prove(&case(seed), &best.assignment, Duration::ZERO).unwrap();
+            assert_eq!((&again.assignment, again.score), (&best.assignment, best.score), "seed {seed}");
+            assert_eq!(prove(&case(seed), &best.assignment, TIME).unwrap(), best, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn without_time_there_is_a_bound_if_nothing_else() {
+        for seed in 0..20 {
+            let mut problem = case(seed);
+            problem.groups.iter_mut().for_each(|group| group.apart = Some(Strength::Soft(1)));
+            if let Some(bound) = prove(&problem, &problem.initial, Duration::ZERO).unwrap().bound {
+                assert!(proven(&problem).is_none_or(|cost| bound <= cost), "seed {seed}");
+            }
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! A problem as a mixed-integer program, exactly as [`skein_placement::verdict`] reads it.
+//!
+//! Guests that are alike in all that matters are one kind, of which so many are on each host: what rules, load and moves
+//! are about are counts. All that is not such a count is what a cost or a rule needs to be linear.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use highs::{Col, HighsModelStatus, HighsSolutionStatus, RowProblem, Sense};
+use skein_placement::problem::{Group, GroupId, Guest, GuestId, HostId, NOWHERE, Need, Problem, Spread, Strength};
+
+use crate::ExactError;
+
+/// Factors that are not 0: some gigabytes, and more than HiGHS gets through in an hour.
+pub(crate) const FACTORS_MAX: usize = 1 << 24;
+/// Rows are scaled so that factors stay below this: HiGHS's tolerances are absolute.
+const FACTOR_MAX: i64 = 1 << 20;
+/// How far a bound may be wrong, and how far for each unit of it: HiGHS's dual tolerance is 1e-7, and sums of doubles of
+/// many terms are good for some 12 digits. Both stay below 1, a cost's unit, up to costs of 10^10.
+const BOUND_ERROR: (f64, f64) = (1e-4, 1e-11);
+
+/// What HiGHS says.
+pub(crate) struct Answer {
+    /// What it found, if anything.
+    pub(crate) assignment: Option<Vec<HostId>>,
+    /// What anything costs at least; None if there is nothing.
+    pub(crate) bound: Option<i64>,
+}
+
+/// Index of a column.
+type Var = usize;
+/// Factors of columns.
+type Terms = BTreeMap<Var, i64>;
+
+/// Guests that are alike: what one may be, costs and uses, each does.
+struct Kind<'a> {
+    of: &'a Guest,
+    initial: HostId,
+    members: Vec<GuestId>,
+    /// The count on each host, where it may be.
+    on: BTreeMap<HostId, Var>,
+}
+
+impl Kind<'_> {
+    fn count(&self) -> i64 {
+        self.members.len() as i64
+    }
+}
+
+struct Mip<'a> {
+    problem: &'a Problem,
+    kinds: Vec<Kind<'a>>,
+    /// The kinds in each group.
+    groups: Vec<Vec<usize>>,
+    rows: RowProblem,
+    cols: Vec<Col>,
+}
+
+/// Solves it; a start has to be valid.
+pub(crate) fn solve(problem: &Problem, start: Option<&[HostId]>, time: Duration) -> Result<Answer, ExactError> {
+    let kinds = kinds(problem);
+    fits(problem, factors(problem, &kinds))?;
+    let mut groups = vec![Vec::new(); problem.groups.len()];
+    for (k, kind) in kinds.iter().enumerate() {
+        kind.of.groups.iter().for_each(|group| groups[*group as usize].push(k));
+    }
+    let mut mip = Mip { problem, kinds, groups, rows: RowProblem::new(), cols: Vec::new() };
+    mip.guests();
+    mip.hosts();
+    mip.group_moves();
+    for id in 0..problem.groups.len() as GroupId {
+        mip.group(id);
+    }
+    mip.run(start, time)
+}
+
+/// Whether so many factors are few enough. They grow with hosts and with guests.
+fn fits(problem: &Problem, factors: usize) -> Result<(), ExactError> {
+    if factors <= FACTORS_MAX {
+        return Ok(());
+    }
+    let part = (FACTORS_MAX as f64 / factors as f64).sqrt();
+    let of = |count: usize| (count as f64 * part) as usize;
+    let (hosts, guests) = (of(problem.hosts.len()), of(problem.guests.len()));
+    Err(ExactError::TooLarge { factors, most: FACTORS_MAX, hosts, guests })
+}
+
+/// Guests by what they are like.
+fn kinds(problem: &Problem) -> Vec<Kind<'_>> {
+    let mut alike: BTreeMap<_, Vec<GuestId>> = BTreeMap::new();
+    for (id, (guest, initial)) in (0..).zip(problem.guests.iter().zip(&problem.initial)) {
+        let mut groups = guest.groups.clone();
+        groups.sort_unstable();
+        let what = (*initial, groups, &guest.demand, guest.move_cost, guest.owners, guest.preference);
+        alike.entry(what).or_default().push(id);
+    }
+    let kind = |members: Vec<GuestId>| {
+        let first = members[0] as usize;
+        Kind { of: &problem.guests[first], initial: problem.initial[first], members, on: BTreeMap::new() }
+    };
+    alike.into_values().map(kind).collect()
+}
+
+/// How many there will be, and not many more: what each kind takes part in, on each host.
+fn factors(problem: &Problem, kinds: &[Kind<'_>]) -> usize {
+    let rules = |group: &Group| {
+        usize::from(group.apart.is_some())
+            + 3 * usize::from(group.together.is_some())
+            + 2 * usize::from(group.spread.is_some())
+            + 3 * group.needs.len()
+            + (1 + group.among.len()) * usize::from(!group.among.is_empty())
+            + usize::from(group.counts_moves)
+    };
+    let rows = |kind: &Kind| {
+        let groups: usize = kind.of.groups.iter().map(|group| rules(&problem.groups[*group as usize])).sum();
+        1 + 2 * problem.resources.len() + problem.balances.len() + groups
+    };
+    kinds.iter().map(rows).fold(0, usize::saturating_add).saturating_mul(problem.hosts.len())
+}
+
+/// The least power of two that makes all of these small enough.
+fn unit(terms: &Terms) -> f64 {
+    let most = terms.values().copied().map(i64::abs).max().unwrap_or(0);
+    ((most / FACTOR_MAX + 1) as u64).next_power_of_two() as f64
+}
+
+impl Mip<'_> {
+    /// A column: a whole number.
+    fn count(&mut self, most: i64, cost: i64) -> Var {
+        self.cols.push(self.rows.add_integer_column(cost as f64, 0.0..=most as f64));
+        self.cols.len() - 1
+    }
+
+    fn row(&mut self, most: f64, terms: &Terms, unit: f64) {
+        let factors = terms.iter().map(|(var, factor)| (self.cols[*var], *factor as f64 / unit));
+        self.rows.add_row(..=most / unit, factors.collect::<Vec<_>>());
+    }
+
+    /// What these make is at most so much.
+    fn at_most(&mut self, terms: &Terms, most: i64) {
+        let unit = unit(terms);
+        // What these make is whole. Where it is scaled, half a unit more lets nothing in, and what just fits does.
+        let more = if unit > 1.0 { 0.5 } else { 0.0 };
+        self.row(most as f64 + more, terms, unit);
+    }
+
+    /// Whatever these make beyond so much costs.
+    fn beyond(&mut self, terms: &Terms, most: i64, weight: i64) {
+        if weight == 0 {
+            return;
+        }
+        let unit = unit(terms);
+        self.cols.push(self.rows.add_column(weight as f64 * unit, 0.0..));
+        let mut terms = terms.clone();
+        terms.insert(self.cols.len() - 1, -(unit as i64));
+        self.row(most as f64, &terms, unit);
+    }
+
+    /// A rule: these make at most so much, or what is beyond costs.
+    fn rule(&mut self, strength: Strength, terms: &Terms, most: i64) {
+        match strength {
+            Strength::Hard => self.at_most(terms, most),
+            Strength::Soft(weight) => self.beyond(terms, most, weight),
+        }
+    }
+
+    /// Every guest is on one host where it may be.
+    fn guests(&mut self) {
+        for k in 0..self.kinds.len() {
+            let (guest, count) = (self.kinds[k].members[0], self.kinds[k].count());
+            for host in 0..self.problem.hosts.len() as HostId {
+                if self.problem.may_own(guest, host) {
+                    let cost = self.problem.move_cost(guest, host) + self.problem.preference(guest, host);
+                    let var = self.count(count, cost);
+                    self.kinds[k].on.insert(host, var);
+                }
+            }
+            let all: Vec<_> = self.kinds[k].on.values().map(|var| (self.cols[*var], 1.0)).collect();
+            self.rows.add_row(count as f64..=count as f64, all);
+        }
+    }
+
+    /// What is used on each host, times a factor by resource.
+    fn used(&self, host: HostId, factor: impl Fn(usize) -> i64) -> Terms {
+        let resources = 0..self.problem.resources.len();
+        let used = |kind: &Kind| -> i64 { resources.clone().map(|r| factor(r) * kind.of.demand[r]).sum() };
+        let on = self.kinds.iter().filter_map(|kind| Some((*kind.on.get(&host)?, used(kind))));
+        on.filter(|(_, used)| *used != 0).collect()
+    }
+
+    fn hosts(&mut self) {
+        let problem = self.problem;
+        for (host, of) in (0..).zip(&problem.hosts) {
+            for (r, resource) in problem.resources.iter().enumerate() {
+                let used = self.used(host, |other| i64::from(other == r));
+                self.beyond(&used, of.safe[r], resource.load_weight);
+                self.capacity(host, r, used);
+            }
+            // target * (capacity1 - used1) - (capacity2 - used2), above 0
+            for balance in problem.balances.iter().filter(|balance| balance.weight > 0) {
+                let factor = |r| i64::from(r == balance.second) - balance.target * i64::from(r == balance.first);
+                let most = of.capacity[balance.second] - balance.target * of.capacity[balance.first];
+                self.beyond(&self.used(host, factor), most, balance.weight);
+            }
+        }
+    }
+
+    /// Who leaves a host uses what is transient there still: what was there is there, whatever comes is more.
+    fn capacity(&mut self, host: HostId, r: usize, mut used: Terms) {
+        let mut free = self.problem.hosts[host as usize].capacity[r];
+        if self.problem.resources[r].transient {
+            for kind in self.kinds.iter().filter(|kind| kind.initial == host) {
+                if let Some(stay) = kind.on.get(&host) {
+                    used.remove(stay);
+                }
+                free -= kind.of.demand[r] * kind.count();
+            }
+        }
+        self.at_most(&used, free);
+    }
+
+    /// Those of each group that moved are no more than the most.
+    fn group_moves(&mut self) {
+        let problem = self.problem;
+        let weight = problem.weights.group_move;
+        if weight == 0 {
+            return;
+        }
+        let most = self.count(problem.guests.len() as i64, weight);
+        let counted = (0..).zip(&problem.groups).filter(|(_, group)| group.counts_moves);
+        for (id, _) in counted {
+            let mut terms = Terms::from([(most, -1)]);
+            let mut were = 0;
+            for kind in self.members(id).filter(|kind| kind.initial != NOWHERE) {
+                were += kind.count();
+                terms.extend(kind.on.get(&kind.initial).map(|stay| (*stay, -1)));
+            }
+            self.at_most(&terms, -were);
+        }
+    }
+
+    fn members(&self, id: GroupId) -> impl Iterator<Item = &Kind<'_>> {
+        self.groups[id as usize].iter().map(|k| &self.kinds[*k])
+    }
+
+    /// How many of a group are on a host.
+    fn on(&self, id: GroupId, host: HostId) -> Terms {
+        self.members(id).filter_map(|kind| Some((*kind.on.get(&host)?, 1))).collect()
+    }
+
+    /// How many of these are in each area of a level.
+    fn by_area<'k>(&self, kinds: impl Iterator<Item = &'k Kind<'k>>, level: usize) -> BTreeMap<u32, Terms> {
+        let mut by_area: BTreeMap<u32, Terms> = BTreeMap::new();
+        for (host, var) in kinds.flat_map(|kind| &kind.on) {
+            by_area.entry(self.problem.hosts[*host as usize].areas[level]).or_default().insert(*var, 1);
+        }
+        by_area
+    }
+
+    fn group(&mut self, id: GroupId) {
+        let problem = self.problem;
+        let group = &problem.groups[id as usize];
+        if self.members(id).next().is_none() {
+            return;
+        }
+        if let Some(strength) = group.apart {
+            for host in 0..problem.hosts.len() as HostId {
+                self.rule(strength, &self.on(id, host), 1);
+            }
+        }
+        if let Some(strength) = group.together {
+            self.together(id, strength);
+        }
+        if let Some(spread) = &group.spread {
+            self.spread(id, spread);
+        }
+        for need in &group.needs {
+            self.need(id, need);
+        }
+        if !group.among.is_empty() {
+            self.among(id, group);
+        }
+    }
+
+    /// For each host whether the group is there, at least; of which there is one.
+    fn together(&mut self, id: GroupId, strength: Strength) {
+        let mut hosts = Terms::new();
+        for host in 0..self.problem.hosts.len() as HostId {
+            let there = self.count(1, 0);
+            hosts.insert(there, 1);
+            self.only_if(id, host, &[there]);
+        }
+        self.rule(strength, &hosts, 1);
+    }
+
+    /// Members are on a host only if one of these columns is 1.
+    fn only_if(&mut self, id: GroupId, host: HostId, any: &[Var]) {
+        let row = |kind: &Kind| -> Option<Terms> {
+            let any = any.iter().map(|var| (*var, -kind.count()));
+            Some(any.chain([(*kind.on.get(&host)?, 1)]).collect())
+        };
+        let rows: Vec<Terms> = self.members(id).filter_map(row).collect();
+        rows.iter().for_each(|terms| self.at_most(terms, 0));
+    }
+
+    /// There are enough areas where the group is.
+    fn spread(&mut self, id: GroupId, spread: &Spread) {
+        let there = self.there(id, spread.level).into_values().map(|var| (var, -1)).collect();
+        self.rule(spread.strength, &there, -i64::from(spread.areas_min));
+    }
+
+    /// For each area where the group can be a column that can be 1 only if it is there.
+    fn there(&mut self, id: GroupId, level: usize) -> BTreeMap<u32, Var> {
+        let mut there = BTreeMap::new();
+        for (area, mut terms) in self.by_area(self.members(id), level) {
+            terms.values_mut().for_each(|factor| *factor = -1);
+            let var = self.count(1, 0);
+            terms.insert(var, 1);
+            self.at_most(&terms, 0);
+            there.insert(area, var);
+        }
+        there
+    }
+
+    /// Members are in an area only if what they need is.
+    fn need(&mut self, id: GroupId, need: &Need) {
+        let there = self.there(need.of, need.level);
+        let mut rows = Vec::new();
+        for kind in self.members(id) {
+            for (area, mut terms) in self.by_area(std::iter::once(kind), need.level) {
+                terms.extend(there.get(&area).map(|var| (*var, -kind.count())));
+                rows.push(terms);
+            }
+        }
+        rows.iter().for_each(|terms| self.at_most(terms, 0));
+    }
+
+    /// One of the sets is chosen, and all are in it.
+    fn among(&mut self, id: GroupId, group: &Group) {
+        let sets: Vec<_> = group.among.iter().map(|set| (set, self.count(1, 0))).collect();
+        self.at_most(&sets.iter().map(|(_, chosen)| (*chosen, 1)).collect(), 1);
+        for host in 0..self.problem.hosts.len() as HostId {
+            let with: Vec<_> = sets.iter().filter(|(set, _)| set.contains(host)).map(|(_, chosen)| *chosen).collect();
+            self.only_if(id, host, &with);
+        }
+    }
+
+    fn run(mut self, start: Option<&[HostId]>, time: Duration) -> Result<Answer, ExactError> {
+        // HiGHS wants a column.
+        self.count(0, 0);
+        let failed = |status: &dyn std::fmt::Debug| ExactError::Solver { status: format!("{status:?}") };
+        let mut model = std::mem::take(&mut self.rows).try_optimise(Sense::Minimise).map_err(|e| failed(&e))?;
+        model.make_quiet();
+        model.set_option("threads", 1);
+        model.set_option("parallel", "off");
+        model.set_option("random_seed", 0);
+        model.set_option("time_limit", time.as_secs_f64());
+        model.set_option("mip_rel_gap", 0.0);
+        // Costs are whole numbers. (A mip_feasibility_tolerance of 1e-9 made HiGHS 1.16 call an assignment the best that was
+        // not; ERGO-Code/HiGHS#2033 advises against it.)
+        model.set_option("mip_abs_gap", 0.5);
+        if let Some(start) = start {
+            model.try_set_solution(Some(&self.values(start)), None, None, None).map_err(|e| failed(&e))?;
+        }
+        let solved = model.try_solve().map_err(|e| failed(&e))?;
+        let bound = match solved.status() {
+            // No cost is below 0, so that nothing is unbounded.
+            HighsModelStatus::Infeasible | HighsModelStatus::UnboundedOrInfeasible => None,
+            HighsModelStatus::Optimal | HighsModelStatus::ReachedTimeLimit => {
+                let bound = solved.double_info_value(c"mip_dual_bound").map_err(|e| failed(&e))?;
+                // Where it has none it says -inf; but no cost is below 0.
+                Some((bound - BOUND_ERROR.0 - BOUND_ERROR.1 * bound.abs()).max(0.0).ceil() as i64)
+            }
+            other => return Err(failed(&other)),
+        };
+        let found = bound.is_some() && solved.primal_solution_status() == HighsSolutionStatus::Feasible;
+        Ok(Answer { assignment: found.then(|| self.assignment(solved.get_solution().columns())), bound })
+    }
+
+    /// What columns are for an assignment. HiGHS finds out those that are left infinite (`kHighsUndefined`).
+    fn values(&self, assignment: &[HostId]) -> Vec<f64> {
+        let mut values = vec![f64::INFINITY; self.cols.len()];
+        for kind in &self.kinds {
+            kind.on.values().for_each(|var| values[*var] = 0.0);
+            let on = kind.members.iter().filter_map(|guest| kind.on.get(&assignment[*guest as usize]));
+            on.for_each(|var| values[*var] += 1.0);
+        }
+        values
+    }
+
+    /// Members of a kind one after the other, by host.
+    fn assignment(&self, values: &[f64]) -> Vec<HostId> {
+        let mut assignment = vec![NOWHERE; self.problem.guests.len()];
+        for kind in &self.kinds {
+            let hosts = kind.on.iter().flat_map(|(host, var)| {
+                std::iter::repeat_n(*host, values[*var].round().clamp(0.0, kind.count() as f64) as usize)
+            });
+            for (guest, host) in kind.members.iter().zip(hosts) {
+                assignment[*guest as usize] = host;
+            }
+        }
+        assignment
+    }
+}
