@@ -15,6 +15,7 @@ mod local;
 pub mod man;
 pub mod migrate;
 pub mod migration;
+pub mod placement;
 mod text;
 pub mod tunnel;
 pub mod vm;

@@ -1,0 +1,229 @@
+//! `skein placement bench`: cases on public data, beside what others reached.
+
+mod btrplace;
+mod fleet;
+mod planetlab;
+mod roadef;
+mod ucc15;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use serde::Serialize;
+use skein_placement::problem::Problem;
+
+use super::screen::Screen;
+use super::search::{self, Budget, Found, Goal, Options};
+use super::solve::all_threads;
+use super::{exit_code, files};
+use crate::commands::bench::on_interrupt;
+use crate::commands::text::print;
+
+/// Measure on public problems, beside what others reached
+///
+/// The directory has the data sets as they are published: roadef2012/ (with anchors.csv), btrplace/, ucc15/, planetlab/ (unpacked: a directory for each day). What is not there is skipped, and
+/// told. All of it takes about 80 minutes, with --quick some minutes. All CPUs search; nothing else should run.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  skein placement bench --list
+  skein placement bench --data ~/data --quick
+  skein placement bench --data ~/data roadef-b --seed 7 --json rows.json
+
+Exit codes:
+  0  every figure that was judged is met
+  1  an error; what it was is said
+  2  wrong arguments
+  3  a figure is missed")]
+pub struct Args {
+    /// Cases, all of them if none is named
+    #[arg(value_name = "CASE")]
+    cases: Vec<String>,
+    /// Where the data sets are
+    #[arg(long, value_name = "DIR", required_unless_present = "list")]
+    data: Option<PathBuf>,
+    /// Ten seconds where figures allow 300; judges nothing that depends on them
+    #[arg(long)]
+    quick: bool,
+    /// Of all searches and made-up clusters
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Write the rows here too, as a JSON array
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Only list the cases
+    #[arg(long)]
+    list: bool,
+}
+
+/// Something to measure.
+struct Case {
+    name: &'static str,
+    figure: &'static str,
+    run: fn(&mut Bench) -> anyhow::Result<()>,
+}
+
+/// All of them, in the order in which they run.
+const CASES: [Case; 7] = [
+    Case {
+        name: "roadef-a",
+        figure: "ROADEF set A, 300 s each: none worse than MS-ILS's average; aims at S41's",
+        run: roadef::set_a,
+    },
+    Case {
+        name: "roadef-b",
+        figure: "ROADEF b_1 and b_2 to b_5, 300 s each: sum of 100 x (cost - bound) / initial cost not worse than MS-ILS; aims at S41",
+        run: roadef::set_b,
+    },
+    Case {
+        name: "fleet",
+        figure: "1,000 hosts, 20,000 guests: one host failed or overloaded, repaired in 1 s; under 500 MB",
+        run: fleet::run,
+    },
+    Case { name: "fleet-replan", figure: "the same, planned anew in 5 s", run: fleet::replan },
+    Case {
+        name: "btrplace",
+        figure: "li6-c100, nr6-c100 (5,000 nodes, 30,000 VMs): nothing broken in 5 s; moves beside the least possible",
+        run: btrplace::run,
+    },
+    Case {
+        name: "ucc15",
+        figure: "random plans, energy, capping: mean makespan at most that of the plans in the files, simulated",
+        run: ucc15::run,
+    },
+    Case {
+        name: "planetlab",
+        figure: "a day, 100 hosts: no overload over 10 min that a move could end; no guest moved over 3 times; fewer moves and less overload than greedy and thresholds",
+        run: planetlab::run,
+    },
+];
+
+/// What was measured.
+#[derive(Serialize)]
+struct Row {
+    case: &'static str,
+    what: String,
+    measured: String,
+    /// What others reached, or what is possible.
+    beside: String,
+    /// None if it is not judged.
+    met: Option<bool>,
+}
+
+/// A bench under way.
+struct Bench {
+    data: PathBuf,
+    quick: bool,
+    seed: u64,
+    interrupt: Arc<AtomicBool>,
+    case: &'static str,
+    rows: Vec<Row>,
+}
+
+impl Bench {
+    /// Tells a row.
+    fn row(&mut self, what: &str, measured: String, beside: String, met: Option<bool>) -> anyhow::Result<()> {
+        let row = Row { case: self.case, what: what.to_owned(), measured, beside, met };
+        let judged = match row.met {
+            Some(true) => "met",
+            Some(false) => "MISSED",
+            None => "-",
+        };
+        let beside = if row.beside.is_empty() { String::new() } else { format!("   [{}]", row.beside) };
+        print(&format!("{:12}  {judged:6}  {:20}  {}{beside}\n", row.case, row.what, row.measured))?;
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// A data set's directory, unless it is missing.
+    fn directory(&mut self, name: &str) -> anyhow::Result<Option<PathBuf>> {
+        let dir = self.data.join(name);
+        if dir.is_dir() {
+            return Ok(Some(dir));
+        }
+        self.row(name, format!("skipped: there is no {}", dir.display()), String::new(), None)?;
+        Ok(None)
+    }
+
+    /// How long a search of 300 s is.
+    fn long(&self) -> Duration {
+        Duration::from_secs(if self.quick { 10 } else { 300 })
+    }
+
+    /// Whether what was found in [`Bench::long`] tells anything of a figure for 300 s.
+    fn judged(&self, met: bool) -> Option<bool> {
+        (!self.quick).then_some(met)
+    }
+
+    /// Solves on all CPUs.
+    fn solve(&self, what: &str, problem: &Problem, goal: Goal, time: Duration) -> anyhow::Result<Found> {
+        let options = Options { budget: Budget::Time(time), seed: self.seed, threads: all_threads(), goal };
+        let mut screen = Screen::new();
+        let found = search::solve(problem, &options, &self.interrupt, |progress| {
+            let (broken, cost) = (progress.score.broken as f64 / 1e6, progress.score.cost);
+            let seconds = progress.elapsed.as_secs_f64();
+            screen
+                .show(&format!("{what}: {seconds:.1} of {:.0} s  broken {broken:.2}  cost {cost}", time.as_secs_f64()));
+        });
+        self.go_on()?;
+        Ok(found)
+    }
+
+    /// An error once somebody has wanted it to end.
+    fn go_on(&self) -> anyhow::Result<()> {
+        if self.interrupt.load(Ordering::Relaxed) { bail!("interrupted") } else { Ok(()) }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let cases = select(&args.cases)?;
+    let Some(data) = args.data.filter(|_| !args.list) else {
+        let lines: String = cases.iter().map(|case| format!("{:12}  {}\n", case.name, case.figure)).collect();
+        print(&lines)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    ensure!(data.is_dir(), "there is no directory {}: --data names where the data sets are", data.display());
+    let json = files::output(args.json.as_deref(), &[])?;
+    let (quick, seed, interrupt) = (args.quick, args.seed, on_interrupt()?);
+    let mut bench = Bench { data, quick, seed, interrupt, case: "", rows: Vec::new() };
+    let done = cases.into_iter().try_for_each(|case| {
+        bench.case = case.name;
+        (case.run)(&mut bench)
+    });
+    if let Some(path) = json {
+        files::write(path, &(serde_json::to_string_pretty(&bench.rows)? + "\n"))?;
+    }
+    done?;
+    Ok(exit_code(bench.rows.iter().all(|row| row.met != Some(false))))
+}
+
+fn select(names: &[String]) -> anyhow::Result<Vec<&'static Case>> {
+    if names.is_empty() {
+        return Ok(CASES.iter().collect());
+    }
+    let find = |name: &String| {
+        let case = CASES.iter().find(|case| case.name == name);
+        case.with_context(|| format!("there is no case '{name}': `skein placement bench --list` lists them"))
+    };
+    names.iter().map(find).collect()
+}
+
+/// Files of a directory whose names begin so, by name.
+fn files_in(dir: &Path, prefix: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.with_context(|| format!("cannot read {}", dir.display()))?;
+        let is_it = entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix) && name.ends_with(".json"));
+        if is_it && entry.path().is_file() {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}

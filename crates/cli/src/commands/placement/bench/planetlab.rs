@@ -1,0 +1,48 @@
+//! PlanetLab's days on 100 hosts, by each policy.
+
+use skein_placement::policy::replay::{Kind, Report, Setup};
+
+use super::super::replay::{days, play};
+use super::Bench;
+
+/// Minutes of an overload that a move could end, and moves of one guest, at most.
+const LONGEST_MIN: u32 = 10;
+const GUEST_MOVES_MAX: u32 = 3;
+/// Ours, and those that have to move and overload more.
+const KINDS: [Kind; 3] = [Kind::Ours, Kind::Greedy, Kind::Thresholds];
+
+pub fn run(bench: &mut Bench) -> anyhow::Result<()> {
+    let Some(dir) = bench.directory("planetlab")? else { return Ok(()) };
+    let mut days = days(&dir)?;
+    if days == [dir] {
+        return bench.row("planetlab", "skipped: there are no days: unpack the archive".into(), String::new(), None);
+    }
+    days.truncate(if bench.quick { 1 } else { days.len() });
+    for day in days {
+        let setup = Setup { seed: bench.seed, ..Setup::default() };
+        let reports = play(&day, &setup, &KINDS, &bench.interrupt)?;
+        let (ours, others) = reports.split_first().expect("a report for each");
+        let is_less = |other: &Report| ours.moves < other.moves && ours.overload_min < other.overload_min;
+        let met =
+            ours.longest_min <= LONGEST_MIN && ours.guest_moves_max <= GUEST_MOVES_MAX && others.iter().all(is_less);
+        let beside = others.iter().map(|other| format!("{}: {}", name(other), told(other))).collect::<Vec<_>>();
+        let day = day.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        bench.row(&day, told(ours), beside.join("; "), Some(met))?;
+    }
+    Ok(())
+}
+
+fn name(report: &Report) -> &'static str {
+    match report.policy {
+        Kind::Greedy => "greedy",
+        Kind::Thresholds => "thresholds",
+        Kind::Ours | Kind::Still | Kind::GreedyOften => "ours",
+    }
+}
+
+fn told(report: &Report) -> String {
+    format!(
+        "{:.0} min overloaded, {} min longest, {} moves, {} of one guest",
+        report.overload_min, report.longest_min, report.moves, report.guest_moves_max
+    )
+}

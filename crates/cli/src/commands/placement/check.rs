@@ -1,0 +1,107 @@
+//! `skein placement check`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use anyhow::Context;
+use serde::Serialize;
+use skein_placement::cluster::{Check, Clash, Complaint, History, check};
+
+use super::cluster::Source;
+use super::words::Unit;
+use super::{EXIT_CODES, exit_code, files};
+use crate::commands::text::{clean, duration, moment, print, print_json};
+
+/// Say what is broken now and since when, and which rules can never hold together
+///
+/// Hard rules and overload are broken; soft rules and preferences are not as they should be, and cost. Rules that clash are told
+/// once more each time, as they have to be corrected by whoever wrote them.
+#[derive(clap::Args)]
+#[command(after_help = format!("\
+Examples:
+  skein placement check --cluster cluster.yaml
+  skein placement check --cluster cluster.yaml --history since.json    for cron: since when is kept in since.json
+  skein placement check --cluster cluster.yaml --json | jq '.complaints[] | select(.hard)'
+
+{EXIT_CODES}
+     (rules that clash count as broken)"))]
+pub struct Args {
+    /// The cluster: YAML or JSON, see docs/placement-file.md
+    #[arg(long, value_name = "FILE")]
+    cluster: PathBuf,
+    /// Since when what is broken has been: read if it is there, and written
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+    /// An object: complaints (the worst first; since in seconds since 1970), clashes, cost (microseconds)
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    check: &'a Check,
+    clashes: &'a [Clash],
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let source = Source::read(&args.cluster)?;
+    let history = files::output(args.history.as_deref(), &[&args.cluster])?;
+    let known = history.map_or(Ok(History::default()), read_history)?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?.as_secs();
+    let compiled = &source.compiled;
+    let (check, next) = check(compiled, &compiled.problem.initial, &known, now);
+    if let Some(path) = history {
+        files::write(path, &(serde_json::to_string_pretty(&next)? + "\n"))?;
+    }
+    if args.json {
+        print_json(&Report { check: &check, clashes: &compiled.clashes })?;
+    } else {
+        print(&clean(&(told(&check, history.map(|_| now)) + &source.clashes())))?;
+    }
+    Ok(exit_code(check.is_valid() && compiled.clashes.is_empty()))
+}
+
+fn read_history(path: &Path) -> anyhow::Result<History> {
+    if !path.exists() {
+        return Ok(History::default());
+    }
+    let text = files::read(path)?;
+    serde_json::from_str(&text).with_context(|| {
+        format!("{} is not what --history writes: remove it to begin anew, or name another file", path.display())
+    })
+}
+
+/// A line for each complaint; with since when if it is known what was before.
+pub fn told(check: &Check, now: Option<u64>) -> String {
+    if check.complaints.is_empty() {
+        return "nothing is broken\n".into();
+    }
+    let line = |complaint: &Complaint| {
+        let hard = if complaint.hard { "broken" } else { "not as it should be" };
+        let since = now.map_or_else(String::new, |now| since(complaint.since, now));
+        let rule = complaint.rule.as_ref().map_or_else(String::new, |rule| format!(" [{rule}]"));
+        format!("{hard}{since}: {}{rule}\n", complaint.what)
+    };
+    let lines: String = check.complaints.iter().map(line).collect();
+    format!("{lines}all of it costs {}\n", Unit::Seconds.text(check.cost))
+}
+
+fn since(since: u64, now: u64) -> String {
+    let at = i64::try_from(since).ok().and_then(|second| jiff::Timestamp::from_second(second).ok());
+    let at = at.map_or_else(|| since.to_string(), |at| moment(&at.to_string()));
+    format!(" since {at} UTC ({})", duration(now.saturating_sub(since).saturating_mul(1000)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told() {
+        assert_eq!(since(1_700_000_000, 1_700_000_065), " since 2023-11-14 22:13:20 UTC (65 s)");
+        assert_eq!(since(u64::MAX, 0), format!(" since {} UTC (0 ms)", u64::MAX));
+    }
+}

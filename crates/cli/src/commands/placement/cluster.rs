@@ -1,0 +1,114 @@
+//! Cluster files, and placements that `solve` writes for `schedule`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use skein_placement::cluster::file::Cluster;
+use skein_placement::cluster::{self, Compiled};
+use skein_placement::problem::{GuestId, HostId, NOWHERE};
+
+use super::files;
+use crate::commands::text::clean;
+
+/// A cluster file.
+pub struct Source {
+    pub path: PathBuf,
+    /// As it is written.
+    pub file: Cluster,
+    /// What it means.
+    pub compiled: Compiled,
+}
+
+impl Source {
+    pub fn read(path: &Path) -> anyhow::Result<Source> {
+        let text = files::read(path)?;
+        let name = || path.display().to_string();
+        let file = cluster::read(&text).with_context(name)?;
+        let compiled = cluster::compile(&file).with_context(name)?;
+        Ok(Source { path: path.to_owned(), file, compiled })
+    }
+
+    /// Which guest is called so.
+    pub fn guest(&self, name: &str) -> anyhow::Result<GuestId> {
+        let names = &self.compiled.names;
+        names.guest_named(name).with_context(|| {
+            format!("there is no guest '{}' in {}{}", clean(name), self.path.display(), meant(name, &names.guests))
+        })
+    }
+
+    fn host(&self, name: &str) -> anyhow::Result<HostId> {
+        let hosts = &self.compiled.names.hosts;
+        let at = hosts.iter().position(|host| host == name);
+        at.map(|at| at as HostId).with_context(|| {
+            format!("there is no host '{}' in {}{}", clean(name), self.path.display(), meant(name, hosts))
+        })
+    }
+
+    /// What rules can never hold together, in lines.
+    pub fn clashes(&self) -> String {
+        let line =
+            |clash: &cluster::Clash| format!("clash: {}: {}; {}\n", clash.rules.join(", "), clash.what, clash.todo);
+        self.compiled.clashes.iter().map(line).collect()
+    }
+}
+
+/// `; did you mean 'web1'?`, if there is one that is much like it.
+fn meant(name: &str, known: &[String]) -> String {
+    let likeness = |known: &&String| (strsim::jaro_winkler(known, name) * 1000.0) as u32;
+    // Of those that are as like the first one.
+    match known.iter().rev().max_by_key(likeness).filter(|close| likeness(close) > 700) {
+        Some(close) => format!("; did you mean '{}'?", clean(close)),
+        None => String::new(),
+    }
+}
+
+/// Who is where, by name.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Placement {
+    /// The host of each guest; null if it is on none.
+    placement: BTreeMap<String, Option<String>>,
+}
+
+impl Placement {
+    pub fn new(compiled: &Compiled, assignment: &[HostId]) -> Placement {
+        let names = &compiled.names;
+        let host = |at: HostId| (at != NOWHERE).then(|| names.host(at).to_owned());
+        Placement { placement: names.guests.iter().cloned().zip(assignment.iter().map(|at| host(*at))).collect() }
+    }
+
+    /// Where another file of the cluster has its guests.
+    pub fn of(other: &Source) -> Placement {
+        Placement::new(&other.compiled, &other.compiled.problem.initial)
+    }
+
+    pub fn read(path: &Path) -> anyhow::Result<Placement> {
+        let text = files::read(path)?;
+        serde_json::from_str(&text).with_context(|| {
+            format!("{} is not what `skein placement solve --cluster FILE --out` writes", path.display())
+        })
+    }
+
+    pub fn text(&self) -> anyhow::Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// A host for each guest of a cluster; `path` is where this is from.
+    pub fn assignment(&self, source: &Source, path: &Path) -> anyhow::Result<Vec<HostId>> {
+        let names = &source.compiled.names;
+        let from = || path.display().to_string();
+        let mut assignment = vec![None; names.guests.len()];
+        for (guest, host) in &self.placement {
+            let host = host.as_ref().map_or(Ok(NOWHERE), |host| source.host(host)).with_context(from)?;
+            assignment[source.guest(guest).with_context(from)? as usize] = Some(host);
+        }
+        match assignment.iter().position(Option::is_none) {
+            Some(missing) => {
+                bail!("{}: guest '{}' of {} is missing", from(), names.guests[missing], source.path.display())
+            }
+            None => Ok(assignment.into_iter().flatten().collect()),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Files: read whole within bounds, written whole or not at all.
+
+use std::fs::{File, Permissions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+
+/// No file of these formats is as large: that is a cluster of millions of guests.
+const BYTES_MAX: u64 = 1 << 29;
+/// With what gzip begins (RFC 1952, section 2.3.1).
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// A text file, unpacked if it is gzip's.
+pub fn read(path: &Path) -> anyhow::Result<String> {
+    let name = path.display();
+    let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
+    let mut file = BufReader::new(file);
+    let is_packed = file.fill_buf().with_context(|| format!("cannot read {name}"))?.starts_with(&GZIP);
+    let bytes = if is_packed { bounded(flate2::bufread::MultiGzDecoder::new(file)) } else { bounded(file) };
+    text(bytes.with_context(|| format!("cannot read {name}"))?).with_context(|| name.to_string())
+}
+
+fn bounded(from: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn text(bytes: Vec<u8>) -> anyhow::Result<String> {
+    ensure!(bytes.len() as u64 <= BYTES_MAX, "it is larger than {} MiB", BYTES_MAX >> 20);
+    match String::from_utf8(bytes) {
+        Ok(text) if text.trim_start().is_empty() => bail!("it is empty"),
+        Ok(text) => Ok(text),
+        Err(error) => {
+            let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            bail!("line {}: this is no text in UTF-8", 1 + good.iter().filter(|byte| **byte == b'\n').count())
+        }
+    }
+}
+
+/// Where output goes: refused if it is one of the inputs, which would be gone.
+pub fn output<'a>(out: Option<&'a Path>, inputs: &[&Path]) -> anyhow::Result<Option<&'a Path>> {
+    let Some(path) = out else { return Ok(None) };
+    let real = |path: &Path| path.canonicalize().ok();
+    let is_input = real(path).is_some_and(|out| inputs.iter().any(|input| real(input) == Some(out.clone())));
+    ensure!(!is_input, "{} is read: write to another file", path.display());
+    ensure!(!path.is_dir(), "{} is a directory: name a file", path.display());
+    let dir = directory(path);
+    ensure!(dir.is_dir(), "there is no directory {} for {}", dir.display(), path.display());
+    Ok(Some(path))
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Writes a file, whole or not at all.
+pub fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let whole = || -> std::io::Result<()> {
+        // What the user's umask leaves of it.
+        let mut builder = tempfile::Builder::new();
+        let mut part = builder.permissions(Permissions::from_mode(0o666)).tempfile_in(directory(path))?;
+        part.write_all(text.as_bytes())?;
+        part.as_file().sync_all()?;
+        part.persist(path).map_err(|error| error.error)?;
+        Ok(())
+    };
+    whole().with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn dir() -> tempfile::TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    fn file(dir: &tempfile::TempDir, bytes: &[u8]) -> PathBuf {
+        let path = dir.path().join("file");
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn error(path: &Path) -> String {
+        read(path).unwrap_err().chain().map(|error| error.to_string()).collect::<Vec<_>>().join(": ")
+    }
+
+    #[test]
+    fn packed_or_not_it_is_the_same() {
+        let dir = dir();
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packer.write_all("1 2\n".as_bytes()).unwrap();
+        let packed = packer.finish().unwrap();
+        assert_eq!(read(&file(&dir, &packed)).unwrap(), "1 2\n");
+        assert_eq!(read(&file(&dir, b"1 2\n")).unwrap(), "1 2\n");
+        assert!(error(&file(&dir, &packed[..packed.len() - 6])).contains("cannot read"), "cut off");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told() {
+        let dir = dir();
+        assert!(error(&file(&dir, b" \n")).ends_with("file: it is empty"));
+        assert!(error(&file(&dir, b"1\n2 \xff\n")).ends_with("file: line 2: this is no text in UTF-8"));
+        assert!(error(dir.path()).ends_with("Is a directory (os error 21)"));
+        assert!(error(&dir.path().join("none")).contains("No such file"));
+    }
+
+    #[test]
+    fn nothing_is_left_half() {
+        let dir = dir();
+        let path = dir.path().join("out");
+        write(&path, "old").unwrap();
+        write(&path, "new").unwrap();
+        assert_eq!(read(&path).unwrap(), "new");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o400, 0o400);
+        assert!(write(&dir.path().join("none/out"), "new").is_err());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn inputs_are_not_overwritten() {
+        let dir = dir();
+        let path = file(&dir, b"in");
+        assert!(output(Some(&path), &[&path]).is_err());
+        assert!(output(Some(&dir.path().join("./file")), &[&path]).is_err());
+        assert!(output(Some(dir.path()), &[&path]).is_err());
+        assert!(output(Some(&dir.path().join("none/out")), &[&path]).is_err());
+        assert!(output(Some(&dir.path().join("out")), &[&path]).unwrap().is_some());
+        assert!(output(None, &[&path]).unwrap().is_none());
+    }
+}

@@ -1,0 +1,124 @@
+//! `skein placement schedule`.
+
+mod job;
+mod told;
+pub mod ucc15;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use skein_placement::cluster::file::HostState;
+use skein_placement::schedule::plan;
+use skein_placement::schedule::simulate::{Start, simulate};
+
+use super::cluster::{Placement, Source};
+use super::{EXIT_CODES, exit_code, files};
+use crate::commands::text::{clean, print, print_json};
+
+/// Plan in which order guests move, and how many at once
+///
+/// Rules that hold before and after hold on the way, nothing is overloaded on the way, and guests that wait for each other in a circle are
+/// freed by one that steps aside. The plan is then carried out by a simulator with a model of its own; what it finds wrong is told.
+#[derive(clap::Args)]
+#[command(after_help = format!("\
+Examples:
+  skein placement solve --cluster cluster.yaml --out placement.json
+  skein placement schedule --cluster cluster.yaml --solution placement.json
+  skein placement schedule --cluster now.yaml --to tomorrow.yaml --out plan.json
+  skein placement schedule --format ucc15 random.1.json
+
+{EXIT_CODES}"))]
+#[command(group = clap::ArgGroup::new("input").required(true))]
+pub struct Args {
+    /// Where guests are: Skein's own file, YAML or JSON
+    #[arg(long, value_name = "FILE", group = "input", requires = "goal", conflicts_with = "file")]
+    cluster: Option<PathBuf>,
+    /// Where they are to be: another file of the same hosts and guests
+    #[arg(long, value_name = "FILE", requires = "cluster", group = "goal")]
+    to: Option<PathBuf>,
+    /// Where they are to be: what `solve --cluster FILE --out` wrote
+    #[arg(long, value_name = "FILE", requires = "cluster", group = "goal")]
+    solution: Option<PathBuf>,
+    /// The file is of this format
+    #[arg(long, value_enum, requires = "file", group = "input")]
+    format: Option<Format>,
+    /// A file with where guests are and another's plan
+    #[arg(value_name = "FILE", requires = "format")]
+    file: Option<PathBuf>,
+    /// Changes of the order that are tried
+    #[arg(long, value_name = "N", default_value_t = STEPS, value_parser = clap::value_parser!(u64).range(1..))]
+    steps: u64,
+    /// Another one finds something else
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Write the plan here: as --json prints it, or in the file's own format (ucc15)
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// An object: steps (waits: those before it, counted from 0), left, makespan_s, simulated (makespan_s, mean_completion_s, downtime_max_s, violations)
+    #[arg(long)]
+    json: bool,
+}
+
+/// The best of so many orders; more hardly helps.
+pub const STEPS: u64 = 3000;
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Format {
+    /// Plans of Kherbache et al., UCC 2015, as BtrPlace writes them
+    Ucc15,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let inputs: Vec<&Path> =
+        [&args.cluster, &args.to, &args.solution, &args.file].into_iter().flatten().map(PathBuf::as_path).collect();
+    let out = files::output(args.out.as_deref(), &inputs)?;
+    match (&args.cluster, &args.file) {
+        (Some(path), _) => of_cluster(&args, path, out),
+        (None, Some(path)) => ucc15::run(&args, path, out),
+        (None, None) => unreachable!("one of them is asked for"),
+    }
+}
+
+fn of_cluster(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let source = Source::read(path)?;
+    let mut states = source.compiled.names.states.clone();
+    let (placement, from) = match (&args.to, &args.solution) {
+        (Some(to), _) => {
+            let other = Source::read(to)?;
+            states = states_in(&source, &other)?;
+            (Placement::of(&other), to)
+        }
+        (None, Some(solution)) => (Placement::read(solution)?, solution),
+        (None, None) => unreachable!("one of them is asked for"),
+    };
+    let job = job::job(&source, placement.assignment(&source, from)?, &states)?;
+    let plan = plan(&job, args.seed, args.steps).with_context(|| format!("{} cannot be reached", from.display()))?;
+    let told = told::Told {
+        job: &job,
+        plan: &plan,
+        outcome: &simulate(&job, &plan, Start::Free),
+        names: &source.compiled.names,
+    };
+    if let Some(out) = out {
+        files::write(out, &(serde_json::to_string_pretty(&told.json())? + "\n"))?;
+    }
+    match args.json {
+        true => print_json(&told.json())?,
+        false => print(&clean(&told.text()))?,
+    }
+    Ok(exit_code(told.is_good()))
+}
+
+/// The state of each host in another file.
+fn states_in(source: &Source, other: &Source) -> anyhow::Result<Vec<HostState>> {
+    let (ours, theirs) = (&source.compiled.names, &other.compiled.names);
+    let state = |name: &String| {
+        let at = theirs.hosts.iter().position(|host| host == name);
+        at.map(|at| theirs.states[at]).with_context(|| {
+            format!("{}: host '{}' of {} is missing", other.path.display(), clean(name), source.path.display())
+        })
+    };
+    ours.hosts.iter().map(state).collect()
+}

@@ -1,0 +1,297 @@
+//! `skein placement solve`.
+
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde::Serialize;
+use serde_json::{Value, json};
+use skein_placement::bound::moves_min;
+use skein_placement::cluster::{Compiled, History, check};
+use skein_placement::explain::{Why, why_moved};
+use skein_placement::formats::{btrplace, roadef};
+use skein_placement::problem::{GuestId, HostId, Problem};
+use skein_placement::schedule::plan;
+use skein_placement::verdict::{Verdict, judge};
+
+use super::cluster::{Placement, Source};
+use super::screen::Screen;
+use super::search::{self, Budget, Found, Goal, Options, Progress};
+use super::words::{Judged, Unit, beside};
+use super::{EXIT_CODES, check as checked, exit_code, files};
+use crate::commands::bench::on_interrupt;
+use crate::commands::text::{clean, count, print, print_json};
+
+/// Moves that are told one by one, with why.
+const MOVES_TOLD: usize = 50;
+const SECONDS: u64 = 10;
+
+/// Find where guests should run: nothing broken first, then what costs least
+///
+/// First what is broken is mended with few moves, then it is searched for what costs less, moves included.
+/// Prints what the initial placement and the one that was found break and cost, as a judge says who counts from
+/// scratch.
+/// Ctrl-C ends the search early, with the best so far.
+#[derive(clap::Args)]
+#[command(after_help = format!("\
+Examples:
+  skein placement solve --cluster cluster.yaml --out placement.json
+  skein placement solve --format roadef model_a1_1.txt assignment_a1_1.txt --seconds 300 --seed 1 --out solution.txt
+  skein placement solve --format btrplace li6-c100.gz --steps 1000000 --threads 2
+
+{EXIT_CODES}"))]
+pub struct Args {
+    #[command(flatten)]
+    input: InputArgs,
+    #[command(flatten)]
+    options: SearchArgs,
+    /// Write what was found here: an assignment (roadef), a plan (btrplace), or a host for each guest for `schedule --solution` (--cluster)
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// An object: initial, found (valid, breaches, cost, moves), moves_min; of a cluster also moved (with why), complaints, clashes,
+    /// placement
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+#[command(group = clap::ArgGroup::new("input").required(true))]
+struct InputArgs {
+    /// Skein's own file, YAML or JSON: see docs/placement-file.md
+    #[arg(long, value_name = "FILE", group = "input", conflicts_with = "files")]
+    cluster: Option<PathBuf>,
+    /// The files are of this format
+    #[arg(long, value_enum, requires = "files", group = "input")]
+    format: Option<Format>,
+    /// MODEL and INITIAL of roadef, or the instance of btrplace; gzip's, too
+    #[arg(value_name = "FILE", requires = "format", num_args = 1..=2)]
+    files: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Format {
+    /// Google Machine Reassignment, as in the ROADEF/EURO challenge 2012
+    Roadef,
+    /// An instance of BtrPlace, JSON
+    Btrplace,
+}
+
+/// How long a search goes on, and with what.
+#[derive(clap::Args)]
+pub struct SearchArgs {
+    /// By the clock: another run finds something else [default: 10]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000), conflicts_with = "steps")]
+    seconds: Option<u64>,
+    /// By steps of each thread instead: the same answer for the same --seed and --threads
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// Another one finds something else
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Only mend what is broken, with the fewest moves; what costs less is looked for with as few moves only
+    #[arg(long)]
+    repair_only: bool,
+    /// Threads that search, each from its own seed, and tell each other what they find [default: one for each CPU]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+impl SearchArgs {
+    fn resolve(&self) -> Options {
+        let budget = match self.steps {
+            Some(steps) => Budget::Steps(steps),
+            None => Budget::Time(Duration::from_secs(self.seconds.unwrap_or(SECONDS))),
+        };
+        let goal = if self.repair_only { Goal::Repaired } else { Goal::Cheapest };
+        Options { budget, seed: self.seed, threads: self.threads.map_or_else(all_threads, usize::from), goal }
+    }
+}
+
+/// One for each CPU.
+pub fn all_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// What is to be solved.
+enum Input {
+    Roadef(Box<Problem>),
+    Btrplace(Box<btrplace::Instance>),
+    Cluster(Box<Source>),
+}
+
+impl Input {
+    fn read(args: &InputArgs) -> anyhow::Result<Input> {
+        match (&args.cluster, args.format, &args.files[..]) {
+            (Some(path), ..) => Ok(Input::Cluster(Source::read(path)?.into())),
+            (None, Some(Format::Roadef), [model, initial]) => Ok(Input::Roadef(read_roadef(model, initial)?.into())),
+            (None, Some(Format::Roadef), _) => bail!("--format roadef needs two files: MODEL INITIAL"),
+            (None, _, [file]) => Ok(Input::Btrplace(read_btrplace(file)?.into())),
+            _ => bail!("--format btrplace needs one file"),
+        }
+    }
+
+    fn problem(&self) -> &Problem {
+        match self {
+            Input::Roadef(problem) => problem,
+            Input::Btrplace(instance) => &instance.problem,
+            Input::Cluster(source) => &source.compiled.problem,
+        }
+    }
+
+    fn unit(&self) -> Unit {
+        match self {
+            Input::Roadef(_) | Input::Btrplace(_) => Unit::Plain,
+            Input::Cluster(_) => Unit::Seconds,
+        }
+    }
+
+    fn solution(&self, assignment: &[HostId]) -> anyhow::Result<String> {
+        match self {
+            Input::Roadef(_) => Ok(roadef::write_assignment(assignment)),
+            Input::Cluster(source) => Placement::new(&source.compiled, assignment).text(),
+            Input::Btrplace(instance) => btrplace_plan(instance, assignment).map(|(_, text)| text),
+        }
+    }
+}
+
+/// Reads the two files of an instance of the challenge.
+pub fn read_roadef(model: &Path, initial: &Path) -> anyhow::Result<Problem> {
+    let (model, initial) = (&model, &initial);
+    let name = |path: &Path| path.display().to_string();
+    let mut problem = roadef::read_model(&files::read(model)?).with_context(|| name(model))?;
+    problem.initial = roadef::read_assignment(&files::read(initial)?, &problem).with_context(|| name(initial))?;
+    problem.check().with_context(|| name(model))?;
+    Ok(problem)
+}
+
+/// Reads an instance of BtrPlace.
+pub fn read_btrplace(path: &Path) -> anyhow::Result<btrplace::Instance> {
+    btrplace::read(&files::read(path)?).with_context(|| path.display().to_string())
+}
+
+/// The way to an assignment, and how many guests do not get there.
+pub fn btrplace_plan(instance: &btrplace::Instance, assignment: &[HostId]) -> anyhow::Result<(usize, String)> {
+    // The order in which it comes: many thousands of moves leave no time for more.
+    let plan = plan(&instance.job(assignment), 1, 0).context("the moves cannot be planned")?;
+    Ok((plan.left.len(), btrplace::write_plan(instance, &btrplace::moves(&plan))))
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let inputs: Vec<&Path> = args.input.files.iter().chain(&args.input.cluster).map(PathBuf::as_path).collect();
+    let out = files::output(args.out.as_deref(), &inputs)?;
+    let input = Input::read(&args.input)?;
+    if out.is_some() {
+        // That it cannot be written is better known before the search than after.
+        input.solution(&input.problem().initial)?;
+    }
+    let (options, problem) = (args.options.resolve(), input.problem());
+    let found = searched(problem, &options, input.unit())?;
+    if let Some(path) = out {
+        files::write(path, &input.solution(&found.assignment)?)?;
+    }
+    let (initial, judged) = (judge(problem, &problem.initial), judge(problem, &found.assignment));
+    let result = Solved { input: &input, options, found: &found, initial, judged };
+    match args.json {
+        true => print_json(&result.json()?)?,
+        false => print(&clean(&result.text()))?,
+    }
+    Ok(exit_code(result.judged.is_valid()))
+}
+
+/// Searches, and shows how far it is.
+fn searched(problem: &Problem, options: &Options, unit: Unit) -> anyhow::Result<Found> {
+    let (interrupt, mut screen) = (on_interrupt()?, Screen::new());
+    let show = |progress: &Progress<'_>| {
+        let moves = progress.assignment.iter().zip(&problem.initial).filter(|(now, before)| now != before).count();
+        let broken = progress.score.broken as f64 / 1e6;
+        let cost = unit.text(progress.score.cost);
+        screen.show(&format!(
+            "{:.1} s  broken {broken:.2}  cost {cost}  moves {moves}  (Ctrl-C ends it with this)",
+            progress.elapsed.as_secs_f64()
+        ));
+    };
+    Ok(search::solve(problem, options, &interrupt, show))
+}
+
+/// What came of it.
+struct Solved<'a> {
+    input: &'a Input,
+    options: Options,
+    found: &'a Found,
+    initial: Verdict,
+    judged: Verdict,
+}
+
+impl Solved<'_> {
+    fn text(&self) -> String {
+        let mut text = beside(&self.initial, &self.judged, self.input.unit());
+        let least = moves_min(self.input.problem());
+        let how = if self.found.is_interrupted { "ended early" } else { "searched" };
+        text += &format!(
+            "{how}, {:.1} s on {}, seed {}; to break nothing takes {} and {} at least\n",
+            self.found.elapsed.as_secs_f64(),
+            count(self.options.threads, "thread"),
+            self.options.seed,
+            count(least.moves, "move"),
+            count(least.placements, "placement"),
+        );
+        if let Input::Cluster(source) = self.input {
+            text += &self.cluster_text(source);
+        }
+        text
+    }
+
+    fn cluster_text(&self, source: &Source) -> String {
+        let compiled = &source.compiled;
+        let guests = moved(compiled, &self.found.assignment);
+        let mut text = String::new();
+        for guest in guests.iter().take(MOVES_TOLD) {
+            text += &format!("move {}\n", self.why(compiled, *guest));
+        }
+        if guests.len() > MOVES_TOLD {
+            text += &format!("and {} more (--json has all)\n", count(guests.len() - MOVES_TOLD, "move"));
+        }
+        let (check, _) = check(compiled, &self.found.assignment, &History::default(), 0);
+        text + "then: " + &checked::told(&check, None) + &source.clashes()
+    }
+
+    fn why(&self, compiled: &Compiled, guest: GuestId) -> Why {
+        why_moved(compiled, &compiled.problem.initial, &self.found.assignment, guest)
+    }
+
+    fn json(&self) -> anyhow::Result<Value> {
+        let least = moves_min(self.input.problem());
+        let mut value = json!({
+            "initial": Judged::new(&self.initial),
+            "found": Judged::new(&self.judged),
+            "moves_min": { "moves": least.moves, "placements": least.placements },
+            "seconds": self.found.elapsed.as_secs_f64(),
+            "interrupted": self.found.is_interrupted,
+            "seed": self.options.seed,
+            "threads": self.options.threads,
+        });
+        if let Input::Cluster(source) = self.input {
+            let compiled = &source.compiled;
+            let guests = moved(compiled, &self.found.assignment);
+            let (check, _) = check(compiled, &self.found.assignment, &History::default(), 0);
+            value["moved"] = plain(&guests.iter().map(|guest| self.why(compiled, *guest)).collect::<Vec<_>>())?;
+            value["complaints"] = plain(&check.complaints)?;
+            value["clashes"] = plain(&compiled.clashes)?;
+            value["placement"] = plain(&Placement::new(compiled, &self.found.assignment))?["placement"].take();
+        }
+        Ok(value)
+    }
+}
+
+fn plain(value: &impl Serialize) -> anyhow::Result<Value> {
+    Ok(serde_json::to_value(value)?)
+}
+
+/// Who is somewhere else than before.
+fn moved(compiled: &Compiled, assignment: &[HostId]) -> Vec<GuestId> {
+    let both = assignment.iter().zip(&compiled.problem.initial);
+    (0..).zip(both).filter(|(_, (now, before))| now != before).map(|(guest, _)| guest).collect()
+}

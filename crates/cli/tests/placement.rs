@@ -1,0 +1,377 @@
+//! `skein placement`: the program itself on small files.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// `web1` and `web2` share a host, `db` and `batch` overload another.
+const CLUSTER: &str = "\
+resources:
+- {name: memory, unit: bytes}
+hosts:
+- {name: h1, capacity: {memory: 64 GiB}, areas: {rack: r1}}
+- {name: h2, capacity: {memory: 64 GiB}, areas: {rack: r2}}
+- {name: h3, capacity: {memory: 64 GiB}, areas: {rack: r2}}
+guests:
+- {name: web1, host: h1, size: {memory: 16 GiB}, tags: [web], dirty: 50 MB/s}
+- {name: web2, host: h1, size: {memory: 16 GiB}, tags: [web], dirty: 50 MB/s}
+- {name: batch, host: h2, size: {memory: 20 GiB}}
+- {name: big, host: h3, size: {memory: 40 GiB}, optimize: false}
+- {name: db, host: h2, size: {memory: 48 GiB}, owners: [h2, h3]}
+rules:
+- apart: {name: web-apart, of: {tag: web}, force: hard}
+";
+
+/// Two machines of which each has room for both processes; the first is above its safety capacity.
+const MODEL: &str = "1\n0 1\n2\n0 0 10 1 0 1\n0 0 10 10 1 0\n2\n0 0\n0 0\n2\n0 4 1\n1 4 1\n0\n1 1 1\n";
+const ASSIGNMENT: &str = "0 0\n";
+
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Ran {
+    #[track_caller]
+    fn exits(self, code: i32) -> Ran {
+        assert_eq!(self.code, code, "out: {}\nerr: {}", self.out, self.err);
+        self
+    }
+
+    #[track_caller]
+    fn says(self, part: &str) -> Ran {
+        assert!(self.out.contains(part), "no {part:?} in\nout: {}\nerr: {}", self.out, self.err);
+        self
+    }
+
+    #[track_caller]
+    fn complains(self, part: &str) -> Ran {
+        assert!(self.err.contains(part), "no {part:?} in\nerr: {}\nout: {}", self.err, self.out);
+        self
+    }
+
+    #[track_caller]
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap()
+    }
+}
+
+/// A directory with files.
+struct Desk(TempDir);
+
+impl Desk {
+    fn new() -> Desk {
+        let desk = Desk(tempfile::tempdir().unwrap());
+        desk.write("cluster.yaml", CLUSTER);
+        desk.write("model", MODEL);
+        desk.write("initial", ASSIGNMENT);
+        desk
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_skein"));
+        command.arg("placement").args(args).current_dir(self.0.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        let output = self.command(args).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let (out, err) = (text(output.stdout), text(output.stderr));
+        assert!(!err.contains("panicked"), "{args:?}: {err}");
+        Ran { code: output.status.code().unwrap_or(-1), out, err }
+    }
+}
+
+const SOLVE: [&str; 7] = ["solve", "--cluster", "cluster.yaml", "--steps", "20000", "--threads", "2"];
+
+#[test]
+fn a_cluster_is_checked_explained_solved_and_scheduled() {
+    let desk = Desk::new();
+    desk.run(&["check", "--cluster", "cluster.yaml"])
+        .exits(3)
+        .says("broken: memory of 'h2': 68 GiB used of 64 GiB, 4 GiB too much\n")
+        .says("broken: 'web1', 'web2' share 'h1' and are to be apart [rule 'web-apart']\n");
+    desk.run(&["explain", "--cluster", "cluster.yaml", "db"])
+        .exits(0)
+        .says("no: 'h1' is not among the possible owners of 'db'")
+        .says("what helps: move 'batch' from 'h2' to ");
+    let solved = desk.run(&[&SOLVE[..], &["--out", "placement.json"]].concat()).exits(0);
+    let solved = solved.says("valid                       no       yes\n").says("\nthen: nothing is broken\n");
+    assert!(solved.err.is_empty(), "{}", solved.err);
+    let placement: Value = serde_json::from_str(&desk.read("placement.json")).unwrap();
+    assert_eq!((&placement["placement"]["db"], &placement["placement"]["big"]), (&"h2".into(), &"h3".into()));
+    let told = desk.run(&["schedule", "--cluster", "cluster.yaml", "--solution", "placement.json"]).exits(0);
+    told.says("'batch' moves from 'h2' to ").says("\n2 steps: ").says(" simulated, ");
+}
+
+#[test]
+fn who_is_nowhere_is_brought_back_by_few_moves() {
+    let desk = Desk::new();
+    desk.write("cluster.yaml", CLUSTER.replace("- {name: db, host: h2,", "- {name: db,"));
+    let solved = desk.run(&[&SOLVE[..], &["--repair-only", "--out", "p.json"]].concat()).exits(0);
+    solved
+        .says("  guests on no host         1        0\n")
+        .says("moves                       0        2\n")
+        .says("move 'db' from nowhere to 'h2': ");
+    let args = ["schedule", "--cluster", "cluster.yaml", "--solution", "p.json"];
+    desk.run(&args).exits(0).says("  room        'db' starts on 'h2'\n");
+}
+
+#[test]
+fn programs_get_json() {
+    let desk = Desk::new();
+    let check = desk.run(&["check", "--cluster", "cluster.yaml", "--json"]).exits(3).json();
+    assert_eq!((&check["complaints"][0]["hosts"][0], &check["clashes"]), (&"h1".into(), &Value::Array(vec![])));
+    let explained = desk.run(&["explain", "--cluster", "cluster.yaml", "db", "--json"]).exits(0).json();
+    assert_eq!((&explained["guest"], &explained["hosts"][0]["accepts"]), (&"db".into(), &false.into()));
+    let solved = desk.run(&[&SOLVE[..], &["--json", "--out", "p.json"]].concat()).exits(0).json();
+    assert_eq!((&solved["initial"]["valid"], &solved["initial"]["breaches"]["overload"]), (&false.into(), &1.into()));
+    assert_eq!((&solved["found"]["valid"], &solved["placement"]["db"]), (&true.into(), &"h2".into()));
+    assert_eq!(solved["moves_min"], serde_json::json!({"moves": 2, "placements": 0}));
+    let moved = solved["moved"].as_array().unwrap().len();
+    let args = ["schedule", "--cluster", "cluster.yaml", "--solution", "p.json", "--json", "--out", "plan.json"];
+    let plan = desk.run(&args).exits(0).json();
+    assert_eq!(plan["steps"].as_array().unwrap().len(), moved);
+    assert_eq!(plan, serde_json::from_str::<Value>(&desk.read("plan.json")).unwrap());
+}
+
+#[test]
+fn steps_give_the_same_again() {
+    let desk = Desk::new();
+    let solve = |out: &str| desk.run(&[&SOLVE[..], &["--out", out]].concat()).exits(0).out;
+    let text = |out: &str| -> String {
+        solve(out).lines().filter(|line| !line.starts_with("searched")).map(|line| line.to_owned() + "\n").collect()
+    };
+    assert_eq!(text("a"), text("b"));
+    assert_eq!(desk.read("a"), desk.read("b"));
+}
+
+#[test]
+fn since_when_it_is_broken_is_kept() {
+    let desk = Desk::new();
+    let check = || desk.run(&["check", "--cluster", "cluster.yaml", "--history", "since.json"]);
+    check().exits(3).says(" UTC (");
+    let written = desk.read("since.json");
+    let old = written.lines().map(|line| match line.rsplit_once(": ") {
+        Some((key, _)) => format!("{key}: 1700000000{}\n", if line.ends_with(',') { "," } else { "" }),
+        None => line.to_owned() + "\n",
+    });
+    desk.write("since.json", old.collect::<String>());
+    check().exits(3).says("broken since 2023-11-14 22:13:20 UTC (");
+    desk.write("cluster.yaml", CLUSTER.replace("force: hard", "weight: 5"));
+    desk.write("since.json", "{}");
+    check().exits(3).says("not as it should be since ").says("memory of 'h2': 68 GiB used of 64 GiB, 4 GiB too much");
+    desk.write("since.json", "[]");
+    check().exits(1).complains("since.json is not what --history writes: remove it");
+    desk.run(&["check", "--cluster", "cluster.yaml", "--history", "cluster.yaml"]).exits(1).complains("is read");
+}
+
+#[test]
+fn rules_that_clash_are_told() {
+    let desk = Desk::new();
+    desk.write("cluster.yaml", format!("{CLUSTER}- together: {{name: web-together, of: {{tag: web}}, force: hard}}\n"));
+    let told = desk.run(&["check", "--cluster", "cluster.yaml"]).exits(3);
+    told.says("clash: ").says("rule 'web-together'");
+    let clashes = desk.run(&["check", "--cluster", "cluster.yaml", "--json"]).json()["clashes"].clone();
+    assert_eq!(clashes.as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn the_challenges_own_files_are_solved() {
+    let desk = Desk::new();
+    let args =
+        ["solve", "--format", "roadef", "model", "initial", "--steps", "5000", "--seed", "3", "--out", "solution"];
+    // Above what is safe are 8 - 1. Both move: 2 for themselves, 1 for their service, 2 for where to.
+    desk.run(&args).exits(0).says("cost                 7        5\n").says("moves                0        2\n");
+    assert_eq!(desk.read("solution"), "1 1\n");
+    desk.run(&["solve", "--format", "roadef", "model", "solution", "--out", "model"])
+        .exits(1)
+        .complains("model is read");
+}
+
+#[test]
+fn the_clock_is_kept_and_can_be_stopped() {
+    let desk = Desk::new();
+    let begin = Instant::now();
+    desk.run(&["solve", "--cluster", "cluster.yaml", "--seconds", "1"]).exits(0).says("searched, 1.0 s on ");
+    let args = ["solve", "--cluster", "cluster.yaml", "--seconds", "1000", "--out", "p.json"];
+    let child = desk.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("ended early, "), "{output:?}");
+    assert_eq!(output.status.code(), Some(0));
+    assert!(desk.read("p.json").contains("\"db\": \"h2\""));
+    assert!(begin.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn a_wrong_file_gets_its_place_and_reason() {
+    let desk = Desk::new();
+    let check = |text: &str| {
+        desk.write("bad.yaml", text);
+        desk.run(&["check", "--cluster", "bad.yaml"]).exits(1)
+    };
+    check(&CLUSTER.replace("owners: [h2, h3]", "owner: [h2]"))
+        .complains("skein: bad.yaml: line 12: there is no field 'owner'; did you mean 'owners'?\n");
+    check(&CLUSTER.replace("48 GiB", "48 lbs")).complains("bad.yaml: line 12: guest 'db': memory: ");
+    check("").complains("bad.yaml: it is empty");
+    check("hosts: [").complains("bad.yaml: line 1: ");
+    desk.run(&["check", "--cluster", "none.yaml"]).exits(1).complains("cannot read none.yaml: No such file");
+    desk.run(&["check", "--cluster", "."]).exits(1).complains("cannot read .: Is a directory");
+    desk.run(&["explain", "--cluster", "cluster.yaml", "web"])
+        .exits(1)
+        .complains("skein: there is no guest 'web' in cluster.yaml; did you mean 'web1'?\n");
+    desk.write("model.bad", MODEL.replace("10 10", "10 x"));
+    let roadef = |model: &str, initial: &str| desk.run(&["solve", "--format", "roadef", model, initial]).exits(1);
+    roadef("model.bad", "initial").complains("model.bad: line 5: a safety capacity is 'x', which is no whole number");
+    desk.write("initial.bad", "0 2\n");
+    roadef("model", "initial.bad").complains("initial.bad: line 1: ");
+    desk.write("packed", b"\x1f\x8b\x08");
+    roadef("packed", "initial").complains("cannot read packed: ");
+    desk.write("case.json", "{\"origin\": 1}");
+    desk.run(&["schedule", "--format", "ucc15", "case.json"]).exits(1).complains("case.json: line 1 column ");
+    desk.run(&["solve", "--format", "btrplace", "case.json"]).exits(1).complains("case.json: line 1: ");
+}
+
+#[test]
+fn placements_of_another_cluster_are_refused() {
+    let desk = Desk::new();
+    let schedule = |solution: &str| {
+        desk.write("p.json", solution);
+        desk.run(&["schedule", "--cluster", "cluster.yaml", "--solution", "p.json"]).exits(1)
+    };
+    schedule("{}").complains("p.json is not what `skein placement solve --cluster FILE --out` writes");
+    schedule(r#"{"placement": {"web3": "h1"}}"#).complains("there is no guest 'web3' in cluster.yaml; did you mean");
+    schedule(r#"{"placement": {"web1": "h11"}}"#).complains("p.json: there is no host 'h11' in cluster.yaml; did you");
+    schedule(r#"{"placement": {"web1": "h1"}}"#).complains("p.json: guest 'web2' of cluster.yaml is missing");
+    desk.write("to.yaml", CLUSTER.replace("h3", "h4"));
+    let to = ["schedule", "--cluster", "cluster.yaml", "--to", "to.yaml"];
+    desk.run(&to).exits(1).complains("to.yaml: host 'h3' of cluster.yaml is missing");
+    desk.write("to.yaml", CLUSTER.replace("batch, host: h2", "batch, host: h1"));
+    desk.run(&to).exits(0).says("'batch' moves from 'h2' to 'h1'");
+    desk.write("to.yaml", CLUSTER.replace("batch, host: h2", "batch, host: h3"));
+    desk.write("cluster.yaml", CLUSTER.replace("40 GiB", "50 GiB"));
+    desk.run(&to).exits(3).says("left undone: 'batch' stays on 'h2' and is to be on 'h3': ");
+}
+
+#[test]
+fn wrong_arguments_are_told() {
+    let desk = Desk::new();
+    desk.run(&["solve"]).exits(2).complains("--cluster <FILE>|--format <FORMAT>");
+    desk.run(&["solve", "--cluster", "a", "--format", "roadef", "b"]).exits(2);
+    desk.run(&["solve", "--cluster", "a", "b"]).exits(2);
+    desk.run(&["solve", "--format", "roadef", "model"]).exits(1).complains("two files: MODEL INITIAL");
+    desk.run(&["solve", "--cluster", "a", "--seconds", "1", "--steps", "1"]).exits(2);
+    desk.run(&["schedule", "--cluster", "cluster.yaml"]).exits(2).complains("--to <FILE>|--solution <FILE>");
+    desk.run(&["bench"]).exits(2).complains("--data");
+    desk.run(&["bench", "--data", "none"]).exits(1).complains("there is no directory none");
+    desk.run(&["bench", "--list", "none"]).exits(1).complains("there is no case 'none'");
+    desk.run(&["bench", "--list"]).exits(0).says("roadef-a");
+}
+
+#[test]
+fn data_that_is_missing_is_skipped() {
+    let desk = Desk::new();
+    let args = ["bench", "--data", ".", "roadef-a", "roadef-b", "btrplace", "ucc15", "--json", "rows.json"];
+    desk.run(&args).exits(0).says("skipped: there is no ./roadef2012");
+    assert_eq!(serde_json::from_str::<Value>(&desk.read("rows.json")).unwrap().as_array().map(Vec::len), Some(4));
+}
+
+#[test]
+fn there_are_manual_pages_and_completions() {
+    let desk = Desk::new();
+    let skein =
+        |args: &[&str]| Command::new(env!("CARGO_BIN_EXE_skein")).args(args).current_dir(desk.0.path()).output();
+    assert!(skein(&["man", "--out", "."]).unwrap().status.success());
+    assert!(desk.read("skein-placement-solve.1").contains("skein placement solve"));
+    let script = String::from_utf8(skein(&["completions", "bash"]).unwrap().stdout).unwrap();
+    assert!(script.contains("skein__subcmd__placement") && script.contains("--history"));
+}
+
+#[test]
+fn help_shows_how() {
+    let desk = Desk::new();
+    for command in ["solve", "check", "explain", "schedule", "bench"] {
+        desk.run(&[command, "--help"]).exits(0).says("Examples:\n  skein placement ");
+    }
+}
+
+#[test]
+fn the_documentations_walk_through_is_true() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/placement.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let block = |begin: &str| page.split(begin).nth(1).unwrap().split("```").next().unwrap().trim_start_matches('\n');
+    let desk = Desk::new();
+    desk.write("cluster.yaml", block("```yaml\n"));
+    let check = desk.run(&["check", "--cluster", "cluster.yaml"]).exits(3).out;
+    let told = block("$ skein placement check --cluster cluster.yaml --history since.json");
+    let since = " since 2026-11-24 03:27:05 UTC (65 s)";
+    assert_eq!(check, told.replace(since, ""));
+    let explained = desk.run(&["explain", "--cluster", "cluster.yaml", "db"]).exits(0).out;
+    assert_eq!(explained, block("$ skein placement explain --cluster cluster.yaml db"));
+    let solved = desk.run(&[&SOLVE[..], &["--out", "placement.json"]].concat()).exits(0);
+    let told = block("--seconds 2 --out placement.json");
+    let row = told.lines().find(|line| line.starts_with("cost")).unwrap();
+    solved.says(row).says("then: nothing is broken");
+    let args = ["schedule", "--cluster", "cluster.yaml", "--solution", "placement.json"];
+    desk.run(&args)
+        .exits(0)
+        .says("room        'db' moves from 'h3' to 'h2'\n3 steps: 58.4 s planned, 58.4 s simulated, ");
+}
+
+/// Some bytes of a file are others, or are missing.
+fn mutated(text: &'static str) -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec((0..text.len(), any::<u8>(), 0..4usize), 1..8).prop_map(move |changes| {
+        let mut bytes = text.as_bytes().to_vec();
+        for (at, byte, how) in changes {
+            let at = at.min(bytes.len().saturating_sub(1));
+            match how {
+                0 => bytes.truncate(at + 1),
+                1 if bytes.len() > 1 => drop(bytes.remove(at)),
+                2 => bytes.insert(at, byte),
+                _ => bytes[at] = b'0' + byte % 75,
+            }
+        }
+        bytes
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is in a file, it is solved, or what is wrong with it is said.
+    #[test]
+    fn no_file_makes_it_panic(cluster in mutated(CLUSTER), model in mutated(MODEL)) {
+        let desk = Desk::new();
+        desk.write("cluster.yaml", cluster);
+        desk.write("model", model);
+        for args in [
+            &["check", "--cluster", "cluster.yaml"][..],
+            &["solve", "--cluster", "cluster.yaml", "--steps", "100", "--threads", "1"],
+            &["solve", "--format", "roadef", "model", "initial", "--steps", "100", "--threads", "1"],
+        ] {
+            let ran = desk.run(args);
+            prop_assert!([0, 1, 3].contains(&ran.code), "{}: {}", ran.code, ran.err);
+            prop_assert_eq!(ran.code == 1, ran.err.starts_with("skein: "), "{}", ran.err);
+        }
+    }
+}
