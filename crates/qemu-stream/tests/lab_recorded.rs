@@ -445,9 +445,12 @@ fn streams_of_all_machine_types_are_understood() {
     for machine_type in names.iter().filter(|name| known.iter().any(|known| known == **name)) {
         let mut guest = boot(&spec(machine_type));
         for multifd in [None, Some(1), Some(4)] {
-            let recording = check(&mut guest, machine_type, &Tuning { multifd, ..tuning() });
-            let rounds = recording.main.barriers;
-            assert!(rounds > 3, "{rounds} barriers are no test of them");
+            // A guest that had little of a busy machine wrote little: then a slower one has the rounds.
+            let mut slower = [200 << 20, 100 << 20, 50 << 20, 25 << 20].into_iter();
+            let enough = slower.any(|max_bandwidth| {
+                check(&mut guest, machine_type, &Tuning { multifd, max_bandwidth, ..tuning() }).main.barriers > 3
+            });
+            assert!(enough, "so few barriers are no test of them");
         }
     }
 }
