@@ -2,7 +2,7 @@
 //!
 //! A round has two parts. What is **broken** is repaired whatever it costs: hard rules, and hosts whose guests have used, or will use on
 //! the average, more than there is. A host was overloaded only if its guests were too much in both of the last
-//! two samples: one alone is a spike. Then, once an interval, hosts that are **short**, with less free than the level `start`, are relieved as far
+//! two samples: one alone is a spike. Where nothing else mends it, neither a guest's cooldown nor the level `place` stands in the way. Then, once an interval, hosts that are **short**, with less free than the level `start`, are relieved as far
 //! as that pays.
 //!
 //! What it is worth that less of a load is in want is counted in seconds of one host wholly overloaded. Of a load with mean m and
@@ -38,7 +38,7 @@ pub struct Config {
     pub interval_s: u32,
     /// How long what is expected for later counts.
     pub horizon_s: u32,
-    /// How long a guest stays after a move.
+    /// How long a guest stays after a move, unless nobody else could end an overload.
     pub cooldown_s: u32,
     /// Most moves of a guest within a day.
     pub guest_moves_max: usize,
@@ -95,11 +95,19 @@ impl History {
         self.overloaded = round.overloaded.clone();
     }
 
+    /// Whether a guest has not moved as often in a day as it may.
     fn may_move(&self, config: &Config, guest: GuestId, now_s: u64) -> bool {
-        let Some(moves_s) = self.moves_s.get(guest as usize) else { return config.guest_moves_max > 0 };
-        let today = moves_s.iter().filter(|moved_s| moved_s.saturating_add(DAY_S) > now_s).count();
-        let cooled = moves_s.last().is_none_or(|moved_s| now_s >= moved_s.saturating_add(config.cooldown_s.into()));
-        today < config.guest_moves_max && cooled
+        let today = self.moves_s_of(guest).iter().filter(|moved_s| moved_s.saturating_add(DAY_S) > now_s).count();
+        today < config.guest_moves_max
+    }
+
+    fn is_cool(&self, config: &Config, guest: GuestId, now_s: u64) -> bool {
+        let last = self.moves_s_of(guest).last();
+        last.is_none_or(|moved_s| now_s >= moved_s.saturating_add(config.cooldown_s.into()))
+    }
+
+    fn moves_s_of(&self, guest: GuestId) -> &[u64] {
+        self.moves_s.get(guest as usize).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -274,6 +282,8 @@ struct Desk<'a> {
     /// Seconds of want of each host.
     wants_s: Vec<f64>,
     has_moved: Bits,
+    /// Nothing else mends what is broken: cooldowns and the level `place` do not count.
+    is_urgent: bool,
     moves: Vec<Move>,
 }
 
@@ -298,6 +308,7 @@ impl<'a> Desk<'a> {
             wants_s: Vec::new(),
             loads: vec![none; problem.hosts.len()],
             has_moved: Bits::default(),
+            is_urgent: false,
             moves: Vec::new(),
         };
         for guest in 0..problem.guests.len() as GuestId {
@@ -345,6 +356,9 @@ impl<'a> Desk<'a> {
 
     /// Whether a host can have such a load: `place` stays free of whatever is used more.
     fn may_place(&self, host: HostId, load: &Load) -> bool {
+        if self.is_urgent {
+            return true;
+        }
         let of = &self.view.problem.hosts[host as usize];
         let before = &self.loads[host as usize].used;
         self.columns.iter().zip(load.used.iter().zip(before)).all(|(column, (used, before))| {
@@ -439,7 +453,8 @@ impl<'a> Desk<'a> {
     fn leaves(&self, guest: GuestId) -> Option<Leaves> {
         let may_move = !self.view.pinned.contains(guest)
             && !self.has_moved.contains(guest)
-            && self.history.may_move(self.config, guest, self.view.now_s);
+            && self.history.may_move(self.config, guest, self.view.now_s)
+            && (self.is_urgent || self.history.is_cool(self.config, guest, self.view.now_s));
         let sends_s = match self.state.host_of(guest) {
             NOWHERE => 0.0,
             _ => self.view.sends_s[guest as usize],
@@ -447,11 +462,16 @@ impl<'a> Desk<'a> {
         (may_move && sends_s.is_finite()).then(|| Leaves { guest, sends_s, saves_s: self.leaving_s(guest) })
     }
 
-    /// Repairs what is broken, with what repairs most first; two change places only where no move repairs anything.
+    /// Repairs what is broken, with what repairs most first; two change places only where no move repairs anything, and only where
+    /// that does not either it is urgent.
     fn repair(&mut self) {
         while self.state.score().broken > 0 && self.moves.len() < self.config.round_moves_max {
             let (guests, mends) = (self.guilty(), |choice: &Choice| choice.broken < 0);
-            let choice = self.best_shift(&guests, mends).or_else(|| self.best_swap(&guests, mends));
+            let choice = self.best_shift(&guests, mends).or_else(|| self.best_swap(&guests, mends)).or_else(|| {
+                self.is_urgent = true;
+                self.best_shift(&guests, mends)
+            });
+            self.is_urgent = false;
             let Some(choice) = choice else { break };
             self.carry_out(choice, Why::Broken { less: -choice.broken });
         }
@@ -633,7 +653,13 @@ mod tests {
         problem.owners = vec![[0].into_iter().collect()];
         problem.guests[0].owners = Some(0);
         assert_eq!(went(&moves(&Config::default(), &problem, &[10.0, 10.0], SMALL_S)), [(0, 0)]);
-        assert_eq!(moves(&Config::default(), &problem, &[10.0, 75.0], SMALL_S), [], "the level `place` is kept");
+        let config = Config::default();
+        assert_eq!(
+            went(&moves(&config, &problem, &[10.0, 75.0], SMALL_S)),
+            [(0, 0)],
+            "`place` gives way to what is broken"
+        );
+        assert_eq!(moves(&config, &problem, &[10.0, 95.0], SMALL_S), [], "but not what there is");
     }
 
     /// A host at 60 of 100 whose second guest uses more from some sample on: the sample after which a guest moves.
@@ -661,6 +687,24 @@ mod tests {
     fn a_spike_moves_nobody_and_what_lasts_is_acted_on_with_the_second_sample() {
         assert_eq!(acts_after(&[95.0, 30.0, 30.0, 30.0]), None);
         assert_eq!(acts_after(&[90.0, 90.0, 90.0]), Some(2));
+    }
+
+    #[test]
+    fn an_overload_is_ended_by_who_has_just_moved_if_nobody_else_can() {
+        let problem = cluster(2, &[(0, 10), (0, 10), (1, 90)]);
+        let (outlooks, sends_s) = ([70.0, 50.0, 35.0], vec![SMALL_S; 3]);
+        let outlook = |(cpu, of): (f64, &Guest)| vec![Outlook::fixed(cpu), Outlook::fixed(of.demand[1] as f64)];
+        let outlooks: Vec<_> = outlooks.into_iter().zip(&problem.guests).map(outlook).collect();
+        let place_free = [vec![20, 0], vec![20, 0]];
+        let went_after = |moved: GuestId| {
+            let moved = Move { guest: moved, from: 1, to: 0, why: Why::Balance, saves_s: 0.0, sends_s: 0.0 };
+            let mut history = History::default();
+            history.record(0, &Round { moves: vec![moved], ..Round::default() });
+            let view = View { now_s: 600, ..view(&problem, &place_free, &outlooks, &sends_s) };
+            went(&decide(&Config::default(), &view, &history).unwrap().moves)
+        };
+        assert_eq!(went_after(2), [(1, 1)]);
+        assert_eq!(went_after(1), [(1, 1)], "the other does not fit");
     }
 
     #[test]
@@ -715,7 +759,7 @@ mod tests {
 
     proptest! {
         /// Over some rounds, whatever happens: no rule is broken more, no host is filled beyond `place`, who is pinned stays, nobody goes to
-        /// a closed host, nor moves too often or too soon; and the same question has the same answer.
+        /// a closed host, nor moves too often or too soon, but for what is broken; and the same question has the same answer.
         #[test]
         fn rounds_do_no_harm(seed: u64) {
             let dice = &mut Dice::new(seed);
@@ -737,12 +781,18 @@ mod tests {
                 history.record(now_s, &round);
                 prop_assert!(round.moves.len() <= config.round_moves_max);
                 let mut at = problem.initial.clone();
+                let mut mended = Bits::default();
                 for of in &round.moves {
+                    let is_mending = matches!(of.why, Why::Broken { .. });
+                    if is_mending {
+                        mended.insert(of.to);
+                    }
                     prop_assert!(!pinned.contains(of.guest) && !closed.contains(of.to));
                     prop_assert_eq!(at[of.guest as usize], of.from);
                     at[of.guest as usize] = of.to;
                     let moved_s: &mut Vec<u64> = &mut moved_s[of.guest as usize];
-                    prop_assert!(moved_s.last().is_none_or(|last| now_s >= last + u64::from(config.cooldown_s)));
+                    let is_cool = moved_s.last().is_none_or(|last| now_s >= last + u64::from(config.cooldown_s));
+                    prop_assert!(is_cool || is_mending);
                     moved_s.push(now_s);
                     prop_assert!(moved_s.len() <= config.guest_moves_max);
                 }
@@ -752,7 +802,7 @@ mod tests {
                 };
                 for (host, of) in (0..).zip(&problem.hosts) {
                     for (r, place) in place_free[host as usize].iter().enumerate() {
-                        let left = of.capacity[r] - place;
+                        let left = of.capacity[r] - if mended.contains(host) { 0 } else { *place };
                         for by in [|of: &Outlook| of.soon.mean, |of: &Outlook| of.later.mean] {
                             let used = |at: &[HostId]| used(at, host, &|of| by(&of[r]).ceil());
                             let (before, after) = (used(&problem.initial), used(&at));

@@ -42,7 +42,7 @@ fn name(report: &Report) -> &'static str {
 
 fn told(report: &Report) -> String {
     format!(
-        "{:.0} min overloaded, {} min longest, {} moves, {} of one guest",
-        report.overload_min, report.longest_min, report.moves, report.guest_moves_max
+        "{:.0} min overloaded, {} min longest in hindsight, {} by what was known, {} moves, {} of one guest",
+        report.overload_min, report.longest_min, report.left_alone_min, report.moves, report.guest_moves_max
     )
 }
