@@ -2,23 +2,26 @@
 
 use std::ops::{Add, AddAssign, Neg, Sub};
 
-use crate::problem::Strength;
+use crate::problem::{GuestId, HostId, NOWHERE, Problem, Strength};
 
 /// First how much is broken, then what it costs: less is better, and no saving pays for a broken rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score {
-    /// Hard rules: [`Score::BREACH`] for each breach, [`Score::UNPLACED`] for each guest that is nowhere, and of an overload
-    /// how many millionths of the capacity it is.
+    /// [`Score::BREACH`] for each breach of a hard rule, [`Score::UNPLACED`] for each guest that is nowhere, [`Score::FORBIDDEN`]
+    /// for each that goes where it may never be, and of an overload how many millionths of the capacity it is: neither is anything
+    /// overloaded for a rule to hold or for a guest to run, but for a thousandth at most, nor are owners disregarded.
     pub broken: i64,
     /// What load, balance, moves, preferences and soft rules cost.
     pub cost: i64,
 }
 
 impl Score {
-    /// Of one breach of a rule.
-    pub const BREACH: i64 = 1_000_000;
-    /// Of a guest that is nowhere: worse than whatever placing it could break.
-    pub const UNPLACED: i64 = 1_000_000_000;
+    /// Of one breach of a rule; of a guest, too, that stays where it may not be.
+    pub const BREACH: i64 = 1;
+    /// Of a guest that is nowhere: worse than the rules that placing it could break.
+    pub const UNPLACED: i64 = 1_000;
+    /// Of a guest on a host that is not among its owners, nor where it was: worse than to be nowhere.
+    pub const FORBIDDEN: i64 = 1_000_000_000;
 
     /// Of what only costs.
     pub const fn cost(cost: i64) -> Score {
@@ -70,6 +73,17 @@ impl AddAssign for Score {
     #[inline]
     fn add_assign(&mut self, other: Score) {
         *self = *self + other;
+    }
+}
+
+/// What it breaks that a guest is on a host, or nowhere, whoever else is where.
+#[inline]
+pub(crate) fn place_broken(problem: &Problem, guest: GuestId, host: HostId) -> i64 {
+    match host {
+        NOWHERE => Score::UNPLACED,
+        _ if problem.may_own(guest, host) => 0,
+        _ if problem.initial[guest as usize] == host => Score::BREACH,
+        _ => Score::FORBIDDEN,
     }
 }
 

@@ -11,8 +11,8 @@ use crate::score::{Score, overload};
 pub enum Breach {
     /// A guest is on no host.
     Unplaced { guest: GuestId },
-    /// A guest is on a host that is not among its owners.
-    NotOwner { guest: GuestId, host: HostId },
+    /// A guest is on a host that is not among its owners; or it stays there.
+    NotOwner { guest: GuestId, host: HostId, stays: bool },
     /// More is used than there is. `moving` of it are held by guests that left.
     Overload { host: HostId, resource: usize, used: i64, moving: i64, capacity: i64 },
     /// Members of a group that are apart share a host.
@@ -77,6 +77,7 @@ impl Verdict {
         let broken = self.hard.iter().map(|breach| match breach {
             Breach::Unplaced { .. } => Score::UNPLACED,
             Breach::Overload { used, capacity, .. } => overload(used - capacity, *capacity),
+            Breach::NotOwner { stays: false, .. } => Score::FORBIDDEN,
             other => Score::BREACH * other.count(),
         });
         Score { broken: broken.sum(), cost: self.cost.total() }
@@ -124,7 +125,7 @@ fn guests(problem: &Problem, assignment: &[HostId], verdict: &mut Verdict) {
             verdict.hard.push(Breach::Unplaced { guest });
         } else {
             if of.owners.is_some_and(|set| !problem.owners[set as usize].contains(now)) {
-                verdict.hard.push(Breach::NotOwner { guest, host: now });
+                verdict.hard.push(Breach::NotOwner { guest, host: now, stays: now == before });
             }
             verdict.cost.preferences += of.preference.map_or(0, |of| problem.preferences[of as usize][now as usize]);
         }

@@ -94,7 +94,7 @@ impl Told<'_> {
         let names = self.names;
         match *breach {
             Breach::Unplaced { guest } => vec![self.unplaced(guest)],
-            Breach::NotOwner { guest, host } => self.not_owner(guest, host),
+            Breach::NotOwner { guest, host, .. } => self.not_owner(guest, host),
             Breach::Overload { host, resource, used, moving, capacity } => {
                 let row = &names.rows[resource];
                 let mut what = format!(
@@ -157,7 +157,8 @@ impl Told<'_> {
             _ => (format!("'{name}' is on no host"), Vec::new()),
         };
         let mut complaint = self.complaint(format!("{name} is nowhere"), what, &[guest], &hosts);
-        complaint.gravity = Score::UNPLACED;
+        // That a guest does not run comes first, whatever placing it could break.
+        complaint.gravity = Score::FORBIDDEN;
         complaint
     }
 

@@ -24,7 +24,6 @@ use super::forecast::{Expected, Outlook};
 use super::view::{BadView, By, Column, View, columns, expected, shift_broken, swap_broken};
 use crate::bits::Bits;
 use crate::problem::{GuestId, HostId, NOWHERE, Problem};
-use crate::score::Score;
 use crate::state::{Limit, State};
 use crate::verdict::{Breach, judge};
 
@@ -46,6 +45,8 @@ pub struct Config {
     pub round_moves_max: usize,
 }
 
+/// Two moves are alike in what they break if that differs by less: an overload by a thousandth of a host.
+const ALIKE: i64 = 1000;
 /// A guest's moves are counted over so long.
 const DAY_S: u64 = 86_400;
 
@@ -417,9 +418,9 @@ impl<'a> Desk<'a> {
         choice.saves_s - self.config.price() * choice.sends_s
     }
 
-    /// The better of two: what breaks less, but for a thousandth of a host; then what gains more; then the first.
+    /// The better of two: what breaks less, but for [`ALIKE`]; then what gains more; then the first.
     fn better(&self, best: Option<Choice>, other: Choice) -> Option<Choice> {
-        let broken = |choice: &Choice| choice.broken.div_euclid(Score::BREACH / 1000);
+        let broken = |choice: &Choice| choice.broken.div_euclid(ALIKE);
         let is_better = best.is_none_or(|best| match broken(&other).cmp(&broken(&best)) {
             Ordering::Less => true,
             Ordering::Equal => self.gain_s(&other) > self.gain_s(&best),

@@ -10,7 +10,7 @@ use moves::Moves;
 use rules::Rules;
 
 use crate::problem::{GroupId, Guest, GuestId, HostId, NOWHERE, Problem, Strength};
-use crate::score::Score;
+use crate::score::{Score, place_broken};
 
 /// What is accepted.
 #[derive(Clone, Copy, Debug)]
@@ -309,11 +309,7 @@ impl<'a> State<'a> {
         if of.preference.is_some() {
             score.cost += problem.preference(guest, to) - problem.preference(guest, from);
         }
-        if of.owners.is_some() {
-            let breaches = i64::from(problem.may_own(guest, from)) - i64::from(problem.may_own(guest, to));
-            score.broken += Score::BREACH * breaches;
-        }
-        score.broken += Score::UNPLACED * (i64::from(to == NOWHERE) - i64::from(from == NOWHERE));
+        score.broken += place_broken(problem, guest, to) - place_broken(problem, guest, from);
         score
     }
 
@@ -381,13 +377,12 @@ mod tests {
                 (0..problem.hosts.len() as HostId).map(|host| price(host) * state.host_score(host).broken as f64).sum()
             };
             let priced = |state: &State| state.score().cost as f64 + of_hosts(state, &|host| prices[host as usize]);
-            let owns = |guest: GuestId, host: HostId| i64::from(problem.may_own(guest, host));
             for a in (0..problem.guests.len() as GuestId).filter(|guest| state.host_of(*guest) != NOWHERE) {
                 for to in (0..problem.hosts.len() as HostId).filter(|to| *to != state.host_of(a)) {
                     let mut after = State::new(&problem, &problem.initial);
                     after.shift(a, to);
                     let worse = priced(&after) - priced(&state);
-                    let owners = Score::BREACH * (owns(a, state.host_of(a)) - owns(a, to));
+                    let owners = place_broken(&problem, a, to) - place_broken(&problem, a, state.host_of(a));
                     let by_hosts = of_hosts(&after, &|_| 1.0) - of_hosts(&state, &|_| 1.0);
                     let rules = after.score().broken - state.score().broken - owners - by_hosts as i64;
                     let breaks = owners > 0 || rules > 0;

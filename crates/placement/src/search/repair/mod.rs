@@ -179,13 +179,16 @@ impl<'a> Repair<'a> {
         self.phase = Phase::Fill;
     }
 
-    /// Puts those somewhere for whom there is no place, whatever that breaks, and keeps what is best.
+    /// Puts those for whom there is no place where that breaks least, and keeps what is best. Who was nowhere may stay so; nobody is
+    /// stopped.
     fn end(&mut self) {
         for unit in std::mem::take(&mut self.hopeless) {
             for at in 0..self.partial.units[unit as usize].len() {
                 let guest = self.partial.units[unit as usize][at];
                 let hosts = 0..self.partial.problem().hosts.len() as HostId;
-                let least = hosts.min_by_key(|host| self.partial.state.shift_score(guest, *host));
+                let was = self.partial.problem().initial[guest as usize];
+                let places = (was == NOWHERE).then_some(NOWHERE).into_iter().chain(hosts);
+                let least = places.min_by_key(|place| self.partial.state.shift_score(guest, *place));
                 self.partial.state.shift(guest, least.expect("there are hosts"));
             }
         }
