@@ -71,7 +71,7 @@ fn grade(best: &Proof, cost: Option<i64>) -> Grade {
 const STEPS: u64 = 20_000;
 /// How often the clock would be looked at, and tries between.
 const SLICES: u32 = 20;
-const TRIES: u64 = 10_000;
+const TRIES: u64 = 20_000;
 
 /// What is found from some assignment on: it is repaired, and then searched for what costs less.
 pub fn searched(problem: &Problem, from: &[HostId], seed: u64) -> Vec<HostId> {

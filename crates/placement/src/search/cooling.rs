@@ -1,5 +1,6 @@
 //! How a budget is spent: annealing again and again by several schedules, of which those that do best get more of it (successive
-//! halving; Karnin, Koren, Somekh: "Almost optimal exploration in multi-armed bandits", ICML 2013).
+//! halving; Karnin, Koren, Somekh: "Almost optimal exploration in multi-armed bandits", ICML 2013). Small problems need no long
+//! cooling, and are better begun anew often.
 
 use crate::score::Score;
 
@@ -75,9 +76,16 @@ pub(super) struct Coolings {
     found: [Option<Score>; SCHEDULES.len()],
     /// The better half of them, after all were tried.
     better: [usize; 2],
+    /// All get the same, in turn.
+    is_small: bool,
 }
 
 impl Coolings {
+    /// None yet, for a small problem or not.
+    pub(super) fn new(is_small: bool) -> Coolings {
+        Coolings { is_small, ..Coolings::default() }
+    }
+
     /// The first or next one, from so much of the budget on.
     pub(super) fn next(&mut self, from: f64) -> Cooling {
         const TRIED: usize = SCHEDULES.len();
@@ -86,6 +94,7 @@ impl Coolings {
             self.better = [first, second];
         }
         let (by, part) = match self.begun {
+            n if self.is_small => (n % TRIED, EACH),
             n if n < TRIED => (n, EACH),
             n if n < TRIED + self.better.len() => (self.better[n - TRIED], BETTER),
             _ => (first, BEST),
@@ -115,7 +124,7 @@ mod tests {
     /// All are tried, the best two again, and the best has what is left.
     #[test]
     fn the_best_gets_most() {
-        let mut coolings = Coolings::default();
+        let mut coolings = Coolings::new(false);
         let (mut spent, mut parts) = (0.0, Vec::new());
         while spent < 0.999 {
             let cooling = coolings.next(spent);
@@ -127,5 +136,13 @@ mod tests {
             spent = cooling.until;
         }
         assert_eq!(parts, [(0, 4.0), (1, 4.0), (2, 4.0), (1, 12.0), (2, 12.0), (2, 64.0)]);
+    }
+
+    #[test]
+    fn small_ones_begin_anew_often() {
+        let mut coolings = Coolings::new(true);
+        let all: Vec<usize> = (0..25).map(|n| coolings.next(EACH * f64::from(n)).by).collect();
+        assert_eq!(all[..5], [0, 1, 2, 0, 1]);
+        assert!((coolings.next(EACH * 24.0).until - 1.0).abs() < 1e-9);
     }
 }

@@ -2,11 +2,13 @@
 
 mod anneal;
 mod cooling;
+mod nearby;
 mod repair;
 mod units;
 
 use anneal::Anneal;
 use cooling::{Cooling, Coolings};
+use nearby::Nearby;
 pub use repair::{Repair, repair};
 
 use crate::dice::Dice;
@@ -47,6 +49,8 @@ pub struct Search<'a> {
     lately: Score,
     first: Vec<HostId>,
     best: Found,
+    /// What is around the best, or what the last cooling came to.
+    nearby: Option<Nearby<'a>>,
     spent: f64,
 }
 
@@ -57,13 +61,15 @@ impl<'a> Search<'a> {
     /// The assignment is none of the problem.
     pub fn new(problem: &'a Problem, from: &[HostId], seed: u64) -> Search<'a> {
         let state = State::new(problem, from);
-        let (mut anneal, mut coolings) = (Anneal::new(problem), Coolings::default());
+        let nearby = Nearby::new(problem, from);
+        let (mut anneal, mut coolings) = (Anneal::new(problem), Coolings::new(nearby.is_some()));
         let cooling = coolings.next(0.0);
         anneal.heat(cooling.schedule());
         Search {
             lately: Score::broken(i64::MAX),
             first: from.to_vec(),
             best: Found { score: state.score(), at: from.to_vec() },
+            nearby,
             state,
             dice: Dice::new(seed),
             anneal,
@@ -87,7 +93,14 @@ impl<'a> Search<'a> {
             }
             left -= many;
             self.spent += by * many as f64;
-            self.best.take(&self.state);
+            let is_better = self.best.take(&self.state);
+            if let Some(nearby) = &mut self.nearby {
+                if is_better {
+                    nearby.restore(&self.best.at);
+                }
+                nearby.run(many, &mut self.dice);
+                self.best.take(nearby.state());
+            }
             self.lately = self.lately.min(self.state.score());
             if self.spent < self.cooling.until {
                 self.anneal.cool(self.cooling.progress(self.spent), &self.state);
@@ -101,6 +114,9 @@ impl<'a> Search<'a> {
     fn heat(&mut self) {
         self.coolings.ended(&self.cooling, self.lately);
         self.cooling = self.coolings.next(self.spent);
+        if let Some(nearby) = &mut self.nearby {
+            nearby.restore(self.state.assignment());
+        }
         self.state = State::new(self.state.problem(), &self.first);
         self.lately = Score::broken(i64::MAX);
         self.anneal.heat(self.cooling.schedule());
