@@ -56,8 +56,8 @@ struct Mip<'a> {
     cols: Vec<Col>,
 }
 
-/// Solves it; a start has to be valid.
-pub(crate) fn solve(problem: &Problem, start: Option<&[HostId]>, time: Duration) -> Result<Answer, ExactError> {
+/// Solves it.
+pub(crate) fn solve(problem: &Problem, time: Duration) -> Result<Answer, ExactError> {
     let kinds = kinds(problem);
     fits(problem, factors(problem, &kinds))?;
     let mut groups = vec![Vec::new(); problem.groups.len()];
@@ -71,7 +71,7 @@ pub(crate) fn solve(problem: &Problem, start: Option<&[HostId]>, time: Duration)
     for id in 0..problem.groups.len() as GroupId {
         mip.group(id);
     }
-    mip.run(start, time)
+    mip.run(time)
 }
 
 /// Whether so many factors are few enough. They grow with hosts and with guests.
@@ -345,7 +345,7 @@ impl Mip<'_> {
         }
     }
 
-    fn run(mut self, start: Option<&[HostId]>, time: Duration) -> Result<Answer, ExactError> {
+    fn run(mut self, time: Duration) -> Result<Answer, ExactError> {
         // HiGHS wants a column.
         self.count(0, 0);
         let failed = |status: &dyn std::fmt::Debug| ExactError::Solver { status: format!("{status:?}") };
@@ -359,9 +359,7 @@ impl Mip<'_> {
         // Costs are whole numbers. (A mip_feasibility_tolerance of 1e-9 made HiGHS 1.16 call an assignment the best that was
         // not; ERGO-Code/HiGHS#2033 advises against it.)
         model.set_option("mip_abs_gap", 0.5);
-        if let Some(start) = start {
-            model.try_set_solution(Some(&self.values(start)), None, None, None).map_err(|e| failed(&e))?;
-        }
+        // It is not told of a start: with one, HiGHS 1.16 called values that break the model's rows the best, or less than any is.
         let solved = model.try_solve().map_err(|e| failed(&e))?;
         let bound = match solved.status() {
             // No cost is below 0, so that nothing is unbounded.
@@ -375,17 +373,6 @@ impl Mip<'_> {
         };
         let found = bound.is_some() && solved.primal_solution_status() == HighsSolutionStatus::Feasible;
         Ok(Answer { assignment: found.then(|| self.assignment(solved.get_solution().columns())), bound })
-    }
-
-    /// What columns are for an assignment. HiGHS finds out those that are left infinite (`kHighsUndefined`).
-    fn values(&self, assignment: &[HostId]) -> Vec<f64> {
-        let mut values = vec![f64::INFINITY; self.cols.len()];
-        for kind in &self.kinds {
-            kind.on.values().for_each(|var| values[*var] = 0.0);
-            let on = kind.members.iter().filter_map(|guest| kind.on.get(&assignment[*guest as usize]));
-            on.for_each(|var| values[*var] += 1.0);
-        }
-        values
     }
 
     /// Members of a kind one after the other, by host.
