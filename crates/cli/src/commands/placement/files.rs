@@ -46,7 +46,9 @@ pub fn output<'a>(out: Option<&'a Path>, inputs: &[&Path]) -> anyhow::Result<Opt
     let real = |path: &Path| path.canonicalize().ok();
     let is_input = real(path).is_some_and(|out| inputs.iter().any(|input| real(input) == Some(out.clone())));
     ensure!(!is_input, "{} is read: write to another file", path.display());
-    ensure!(!path.is_dir(), "{} is a directory: name a file", path.display());
+    let names_dir = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
+    ensure!(!names_dir, "{} is a directory: name a file", path.display());
+    ensure!(path != Path::new("-"), "'-' is no file: name one, or /dev/stdout for the terminal");
     let dir = directory(path);
     ensure!(dir.is_dir(), "there is no directory {} for {}", dir.display(), path.display());
     Ok(Some(path))
@@ -56,18 +58,31 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Writes a file, whole or not at all.
+/// Writes a file, whole or not at all: a new one takes its place, with its mode. What is no file, a device or a pipe, is written to.
 pub fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let whole = || -> std::io::Result<()> {
+    let written = || -> std::io::Result<()> {
+        // Where links lead to: they stay what they are.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         // What the user's umask leaves of it.
+        let mut mode = Permissions::from_mode(0o666);
+        match std::fs::metadata(&path) {
+            Ok(there) if !there.is_file() => {
+                return File::options().write(true).open(&path)?.write_all(text.as_bytes());
+            }
+            Ok(there) => mode = there.permissions(),
+            Err(_) => {}
+        }
         let mut builder = tempfile::Builder::new();
-        let mut part = builder.permissions(Permissions::from_mode(0o666)).tempfile_in(directory(path))?;
+        let mut part = builder.permissions(mode.clone()).tempfile_in(directory(&path))?;
         part.write_all(text.as_bytes())?;
+        if path.exists() {
+            part.as_file().set_permissions(mode)?;
+        }
         part.as_file().sync_all()?;
-        part.persist(path).map_err(|error| error.error)?;
+        part.persist(&path).map_err(|error| error.error)?;
         Ok(())
     };
-    whole().with_context(|| format!("cannot write {}", path.display()))
+    written().with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]
@@ -123,12 +138,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_file_stays_what_it_is() {
+        let dir = dir();
+        let (path, link, pipe) = (file(&dir, b"old"), dir.path().join("link"), dir.path().join("pipe"));
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        write(&link, "new").unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(
+            (read(&path).unwrap().as_str(), path.metadata().unwrap().permissions().mode() & 0o777),
+            ("new", 0o600)
+        );
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || std::fs::read_to_string(pipe).unwrap()
+        });
+        write(&pipe, "piped").unwrap();
+        assert_eq!(reader.join().unwrap(), "piped");
+        assert!(!pipe.metadata().unwrap().is_file());
+    }
+
+    #[test]
     fn inputs_are_not_overwritten() {
         let dir = dir();
         let path = file(&dir, b"in");
         assert!(output(Some(&path), &[&path]).is_err());
         assert!(output(Some(&dir.path().join("./file")), &[&path]).is_err());
         assert!(output(Some(dir.path()), &[&path]).is_err());
+        assert!(output(Some(Path::new("none/")), &[&path]).is_err());
+        assert!(output(Some(Path::new("-")), &[&path]).is_err());
         assert!(output(Some(&dir.path().join("none/out")), &[&path]).is_err());
         assert!(output(Some(&dir.path().join("out")), &[&path]).unwrap().is_some());
         assert!(output(None, &[&path]).unwrap().is_none());
