@@ -196,7 +196,7 @@ pub fn read(text: &str) -> Result<Case, FileError> {
         crate::schedule::JobFlaw::Problem(flaw) => FileError::new("origin", flaw.to_string()),
         flaw => FileError::new("origin and actions", flaw.to_string()),
     })?;
-    let mut plan = Plan { steps, left: Vec::new() };
+    let mut plan = Plan { steps, ..Plan::default() };
     let after = waits(&job, &plan.steps, Waits::Hosts);
     plan.steps.iter_mut().zip(after).for_each(|(step, waits)| step.waits = waits);
     let numbers = |names: Names| names.0.into_keys().collect();

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::flight::{Flight, Guard, Task};
 use super::{Action, Job, Left, Obstacle, Step, Why};
-use crate::bits::Bits;
 use crate::problem::{GuestId, Host, HostId, NOWHERE};
 
 /// Seconds within which things count as at once.
@@ -19,18 +18,15 @@ pub(super) struct Context<'a> {
     pub tasks: Vec<Task>,
     /// Whether each host has room for all who are to be there in the end, and all who cannot leave it.
     pub holds_goal: Vec<bool>,
+    /// Whether guests step aside for others.
+    may_hop: bool,
     /// With what is under way.
     start: Flight<'a>,
 }
 
 impl<'a> Context<'a> {
-    pub fn new(job: &'a Job, guard: &'a Guard) -> Context<'a> {
-        let mut from = job.problem.initial.clone();
-        for running in &job.running {
-            if let Some(guest) = running.action.guest() {
-                from[guest as usize] = running.action.ends().1;
-            }
-        }
+    pub fn new(job: &'a Job, guard: &'a Guard, may_hop: bool) -> Context<'a> {
+        let from = job.begin();
         let ends = (0..).zip(from.iter().zip(&job.goal)).filter(|(_, (from, to))| from != to);
         let tasks: Vec<Task> = ends.map(|(guest, (from, to))| Task::new(job, guest, *from, *to)).collect();
         let mut used = vec![vec![0; job.problem.resources.len()]; job.problem.hosts.len()];
@@ -42,7 +38,7 @@ impl<'a> Context<'a> {
         }
         let fits = |(host, used): (&Host, &Vec<i64>)| used.iter().zip(&host.capacity).all(|(used, most)| used <= most);
         let holds_goal = job.problem.hosts.iter().zip(&used).map(fits).collect();
-        Context { job, tasks, holds_goal, start: Flight::new(job, guard) }
+        Context { job, tasks, holds_goal, may_hop, start: Flight::new(job, guard) }
     }
 }
 
@@ -61,7 +57,10 @@ pub(super) struct Priorities {
 pub(super) struct Draft {
     /// Without what they wait for.
     pub steps: Vec<Step>,
-    pub left: Vec<Left>,
+    /// Where each guest is in the end.
+    pub at: Vec<HostId>,
+    /// Hosts that are not switched off.
+    pub open: Vec<HostId>,
     /// How many guests are left, when all is done, and when each is on average: less is better, the first first.
     pub score: (usize, f64, f64),
 }
@@ -89,8 +88,8 @@ pub(super) struct Drafter<'a> {
     pub pending: Vec<TaskId>,
     /// Tasks of hops.
     extra: Vec<Task>,
-    /// Guests that stepped aside, which none does twice.
-    pub hopped: Bits,
+    /// How often guests stepped aside.
+    pub hops: BTreeMap<GuestId, u32>,
     /// Who waits aside until another task has started.
     pub aside: BTreeMap<TaskId, TaskId>,
     /// What kept each task from starting the last time.
@@ -114,7 +113,7 @@ pub(super) fn draft(context: &Context, priorities: &Priorities) -> Draft {
         underway: Vec::new(),
         pending: priorities.order.iter().copied().filter(|task| context.tasks[*task].is_possible()).collect(),
         extra: Vec::new(),
-        hopped: Bits::default(),
+        hops: BTreeMap::new(),
         aside: BTreeMap::new(),
         why: BTreeMap::new(),
         closing: closing.map(|(host, _)| host).collect(),
@@ -162,7 +161,7 @@ impl<'a> Drafter<'a> {
             self.start_all();
             if !self.underway.is_empty() {
                 self.advance();
-            } else if self.pending.is_empty() || !(self.hop() || self.release()) {
+            } else if self.pending.is_empty() || !(self.context.may_hop && self.hop() || self.release()) {
                 return;
             }
         }
@@ -253,22 +252,37 @@ impl<'a> Drafter<'a> {
     }
 
     fn finish(self) -> Draft {
-        let job = self.context.job;
-        let stays = |guest: GuestId| self.flight.settled(guest).unwrap_or(NOWHERE);
-        let is_left = |guest: GuestId| stays(guest) != job.goal[guest as usize];
-        let leaving: Vec<GuestId> = (0..job.goal.len() as GuestId).filter(|guest| is_left(*guest)).collect();
-        let mut left: Vec<Left> = Vec::new();
-        for &guest in &leaving {
-            let (from, to) = (stays(guest), job.goal[guest as usize]);
-            let task = Task::new(job, guest, from, to);
-            let obstacle = self.flight.rate(&task, u8::MAX).err().unwrap_or(Obstacle::Aside);
-            let behind =
-                leaving.iter().copied().filter(|other| *other != guest && stays(*other) == to && to != NOWHERE);
-            left.push(Left::Guest { guest, from, to, obstacle, behind: behind.collect() });
-        }
-        left.extend(self.closing.iter().map(|host| Left::Host { host: *host }));
+        let goal = &self.context.job.goal;
+        let at: Vec<HostId> =
+            (0..goal.len() as GuestId).map(|guest| self.flight.settled(guest).unwrap_or(NOWHERE)).collect();
+        let left = at.iter().zip(goal).filter(|(at, goal)| at != goal).count();
         let ends = self.steps.iter().map(|step| step.end);
         let (makespan, sum) = (ends.clone().fold(0.0, f64::max), ends.sum::<f64>());
-        Draft { score: (leaving.len(), makespan, sum / self.steps.len().max(1) as f64), steps: self.steps, left }
+        let score = (left, makespan, sum / self.steps.len().max(1) as f64);
+        Draft { steps: self.steps, at, open: self.closing, score }
     }
+}
+
+/// What a draft does not do, by what is in the way in the end.
+pub(super) fn left(job: &Job, guard: &Guard, draft: &Draft) -> Vec<Left> {
+    let at = |guest: GuestId| draft.at[guest as usize];
+    let leaving = (0..job.goal.len() as GuestId).filter(|guest| at(*guest) != job.goal[*guest as usize]);
+    let leaving: Vec<GuestId> = leaving.collect();
+    let hosts = draft.open.iter().map(|host| Left::Host { host: *host });
+    if leaving.is_empty() {
+        return hosts.collect();
+    }
+    let mut after = Job { running: Vec::new(), ..job.clone() };
+    after.problem.initial.clone_from(&draft.at);
+    for (host, power) in (0..).zip(&mut after.power) {
+        power.on = power.on_at_end || draft.open.contains(&host);
+    }
+    let flight = Flight::new(&after, guard);
+    let left = |guest: GuestId| {
+        let (from, to) = (at(guest), job.goal[guest as usize]);
+        let obstacle = flight.rate(&Task::new(job, guest, from, to), u8::MAX).err().unwrap_or(Obstacle::Aside);
+        let behind = leaving.iter().copied().filter(|other| *other != guest && at(*other) == to && to != NOWHERE);
+        Left::Guest { guest, from, to, obstacle, behind: behind.collect() }
+    };
+    leaving.iter().map(|guest| left(*guest)).chain(hosts).collect()
 }

@@ -86,7 +86,8 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub fn new(job: &Job) -> Guard {
+    /// Without what groups need that are given up.
+    pub fn new(job: &Job, given_up: &BTreeSet<GroupId>) -> Guard {
         let (groups, problem) = (&job.problem.groups, &job.problem);
         let mut broken = judge(problem, &problem.initial).hard;
         broken.extend(judge(problem, &job.goal).hard);
@@ -111,7 +112,8 @@ impl Guard {
                     if (*group, *of, *level) == (id, need.of, need.level))
                 })
             };
-            group.needs.iter().filter(holds).copied().collect()
+            let kept = group.needs.iter().filter(|_| !given_up.contains(&id));
+            kept.filter(holds).copied().collect()
         });
         let needs: Vec<Vec<Need>> = needs.collect();
         let mut needed_by = vec![Vec::new(); groups.len()];
@@ -124,6 +126,12 @@ impl Guard {
         });
         let among = among.collect();
         Guard { apart: apart.collect(), spread: spread.collect(), needs, needed_by, among, members }
+    }
+
+    /// The groups whose needs keep a group's guests from where they are to be, or could.
+    pub fn needing(&self, group: GroupId) -> impl Iterator<Item = GroupId> {
+        let itself = (!self.needs[group as usize].is_empty()).then_some(group);
+        itself.into_iter().chain(self.needed_by[group as usize].iter().copied())
     }
 }
 
@@ -313,7 +321,10 @@ impl<'a> Flight<'a> {
         }
         let holds_need = |group: GroupId, need: &Need| {
             let surely: BTreeSet<u32> = self.areas(need.of, need.level, moving).filter_map(surely).collect();
-            self.areas(group, need.level, moving).flat_map(|(a, b)| [a, b]).flatten().all(|area| surely.contains(&area))
+            // Who is in both has itself wherever it is.
+            let others = guard.members[group as usize].iter().zip(self.areas(group, need.level, moving));
+            let others = others.filter(|(member, _)| !self.is_in(**member, need.of));
+            others.flat_map(|(_, (a, b))| [a, b]).flatten().all(|area| surely.contains(&area))
         };
         if !guard.needs[id].iter().all(|need| holds_need(group, need)) {
             return false;
@@ -335,6 +346,10 @@ impl<'a> Flight<'a> {
                 sure.len() + usize::from(further) >= spread.areas_min as usize
             }
         }
+    }
+
+    fn is_in(&self, guest: GuestId, group: GroupId) -> bool {
+        self.job.problem.guests[guest as usize].groups.contains(&group)
     }
 
     fn places(&self, group: GroupId, moving: (GuestId, Place)) -> impl Iterator<Item = Place> {

@@ -6,6 +6,9 @@ use super::draft::{Drafter, TaskId};
 use super::flight::{Task, seconds};
 use crate::problem::{GuestId, HostId, NOWHERE};
 
+/// How often a guest steps aside at most.
+const HOPS_MAX: u32 = 3;
+
 /// Who goes where meanwhile, and how many seconds of traffic that is more.
 #[derive(Clone, Copy, Debug)]
 struct Hop {
@@ -19,7 +22,9 @@ impl Drafter<'_> {
     /// say. Whether there are any.
     pub(super) fn hop(&mut self) -> bool {
         let mut on = vec![Vec::new(); self.context.job.problem.hosts.len()];
-        for guest in (0..self.context.job.goal.len() as GuestId).filter(|guest| !self.hopped.contains(*guest)) {
+        for guest in (0..self.context.job.goal.len() as GuestId)
+            .filter(|guest| self.hops.get(guest).is_none_or(|hops| *hops < HOPS_MAX))
+        {
             if let Some(host) = self.flight.settled(guest).filter(|host| *host != NOWHERE) {
                 on[host as usize].push(guest);
             }
@@ -127,7 +132,7 @@ impl Drafter<'_> {
         let task = Task::new(job, hop.guest, from, hop.to);
         let Ok(rate) = self.flight.rate(&task, 4) else { return false };
         let aside = self.add(task);
-        self.hopped.insert(hop.guest);
+        *self.hops.entry(hop.guest).or_default() += 1;
         let planned = self.pending.iter().position(|id| self.task(*id).guest == hop.guest);
         let goal = job.goal[hop.guest as usize];
         let onward = self.add(Task::new(job, hop.guest, hop.to, goal));

@@ -217,6 +217,17 @@ impl Job {
         self.check_running()
     }
 
+    /// Where each guest is once what is under way has ended.
+    pub(super) fn begin(&self) -> Vec<HostId> {
+        let mut begin = self.problem.initial.clone();
+        for action in self.running.iter().map(|running| running.action) {
+            if let Some(guest) = action.guest() {
+                begin[guest as usize] = action.ends().1;
+            }
+        }
+        begin
+    }
+
     fn check_guests(&self) -> Result<(), JobFlaw> {
         let hosts = self.problem.hosts.len();
         for (guest, (&from, &to)) in self.problem.initial.iter().zip(&self.goal).enumerate() {

@@ -196,6 +196,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What it does not do.
     pub left: Vec<Left>,
+    /// Groups whose needs do not hold for a while on the way, though they do before and after: no order was found in which they do.
+    pub broken: Vec<GroupId>,
 }
 
 impl Plan {

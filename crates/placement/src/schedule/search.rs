@@ -1,11 +1,13 @@
 //! Which order of priorities is best: some that are known to be good, and what changes of the best of them lead to.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
-use super::draft::{Context, Draft, Priorities, TaskId, draft};
+use super::draft::{Context, Draft, Priorities, TaskId, draft, left};
 use super::flight::Guard;
-use super::{Job, Plan, Step, Waits, waits};
+use super::{Job, Left, Obstacle, Plan, Step, Waits, waits};
 use crate::dice::Dice;
+use crate::problem::GroupId;
 
 /// A change may be as bad as what was best so many changes before (late acceptance hill climbing: Burke and Bykov, "The
 /// late acceptance hill-climbing heuristic", EJOR 258, 2017).
@@ -16,8 +18,46 @@ const SHARES: [u8; 4] = [1, 2, 3, 4];
 const HOPS: [usize; 4] = [1, 2, 4, usize::MAX];
 
 pub(super) fn search(job: &Job, seed: u64, budget: u64) -> Plan {
-    let guard = Guard::new(job);
-    let context = Context::new(job, &guard);
+    let mut guard = Guard::new(job, &BTreeSet::new());
+    let mut best = self::best(job, &guard, true, seed, budget);
+    let mut broken = needs_in_the_way(&guard, &left(job, &guard, &best));
+    if !broken.is_empty() {
+        let looser = Guard::new(job, &broken);
+        let tried = self::best(job, &looser, true, seed, budget);
+        match tried.score.0 < best.score.0 {
+            true => (guard, best) = (looser, tried),
+            false => broken.clear(),
+        }
+    }
+    // Who stepped aside and has no way on stays where it was instead; at last nobody steps aside.
+    let begin = job.begin();
+    let mut sought = job.clone();
+    for may_hop in [true, true, false] {
+        let ends = (0..).zip(best.at.iter().zip(begin.iter().zip(&job.goal)));
+        let astray = ends.filter(|(_, (at, (begin, goal)))| at != begin && at != goal).map(|(guest, _)| guest);
+        let astray: Vec<usize> = astray.collect();
+        if astray.is_empty() {
+            break;
+        }
+        astray.iter().for_each(|guest| sought.goal[*guest] = begin[*guest]);
+        best = self::best(&sought, &guard, may_hop, seed, budget);
+    }
+    let left = left(job, &guard, &best);
+    finish(job, best, left, broken.into_iter().collect())
+}
+
+/// The groups whose needs keep guests from where they are to be.
+fn needs_in_the_way(guard: &Guard, left: &[Left]) -> BTreeSet<GroupId> {
+    let in_the_way = |left: &Left| match left {
+        Left::Guest { obstacle: Obstacle::Rule { group }, .. } => guard.needing(*group).collect(),
+        _ => Vec::new(),
+    };
+    left.iter().flat_map(in_the_way).collect()
+}
+
+/// The best order that is found.
+fn best(job: &Job, guard: &Guard, may_hop: bool, seed: u64, budget: u64) -> Draft {
+    let context = Context::new(job, guard, may_hop);
     let (mut at, mut best) = first(&context);
     let mut best_score = best.score;
     let mut score = best_score;
@@ -38,7 +78,7 @@ pub(super) fn search(job: &Job, seed: u64, budget: u64) -> Plan {
             late[slot] = score;
         }
     }
-    finish(job, best)
+    best
 }
 
 fn order(a: (usize, f64, f64), b: (usize, f64, f64)) -> Ordering {
@@ -99,10 +139,10 @@ fn change(at: &Priorities, dice: &mut Dice) -> Priorities {
 }
 
 /// By when they start, and with what they wait for.
-fn finish(job: &Job, best: Draft) -> Plan {
+fn finish(job: &Job, best: Draft, left: Vec<Left>, broken: Vec<GroupId>) -> Plan {
     let mut steps: Vec<Step> = best.steps;
     steps.sort_by(|a, b| a.start.total_cmp(&b.start));
     let waits = waits(job, &steps, Waits::Links);
     steps.iter_mut().zip(waits).for_each(|(step, waits)| step.waits = waits);
-    Plan { steps, left: best.left }
+    Plan { steps, left, broken }
 }

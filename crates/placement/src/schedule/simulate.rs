@@ -134,7 +134,7 @@ struct World<'a> {
     on: Vec<bool>,
     /// Used on each host at first.
     before: Vec<Vec<i64>>,
-    /// Rules that do not hold before or after.
+    /// Rules that do not hold before or after, or that the plan says it breaks.
     broken: BTreeSet<(&'static str, GroupId)>,
     /// Something started or ended since all was looked at.
     changed: bool,
@@ -165,6 +165,7 @@ impl<'a> World<'a> {
             violations: Vec::new(),
         };
         world.broken.extend(among_others(job));
+        world.broken.extend(plan.broken.iter().map(|group| ("need", *group)));
         world.before = world.used();
         world
     }

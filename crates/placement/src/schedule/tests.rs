@@ -187,7 +187,7 @@ fn flows_share_a_link_fairly() {
         why: None,
         under_way: false,
     };
-    let plan = Plan { steps: vec![step(0, 1), step(1, 2)], left: vec![] };
+    let plan = Plan { steps: vec![step(0, 1), step(1, 2)], ..Plan::default() };
     let outcome = simulate(&job, &plan, Start::Free);
     let ends: Vec<f64> = outcome.steps.iter().map(|times| times.expect("it ended").end).collect();
     // 1 GB at 25 MB/s and 4 GB at 100 MB/s.

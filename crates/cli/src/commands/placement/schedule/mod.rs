@@ -9,6 +9,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use skein_placement::cluster::file::HostState;
+use skein_placement::cluster::{Complaint, History, check};
+use skein_placement::problem::HostId;
 use skein_placement::schedule::plan;
 use skein_placement::schedule::simulate::{Start, simulate};
 
@@ -18,8 +20,9 @@ use crate::commands::text::{clean, print, print_json};
 
 /// Plan in which order guests move, and how many at once
 ///
-/// Rules that hold before and after hold on the way, nothing is overloaded on the way, and guests that wait for each other in a circle are
-/// freed by one that steps aside. The plan is then carried out by a simulator with a model of its own; what it finds wrong is told.
+/// Hard rules that hold before and after hold on the way (`together` does at the ends only, and it is told where `needs` cannot), nothing is
+/// overloaded on the way, and guests that wait for each other in a circle are freed by one that steps aside. The plan is then carried out by a
+/// simulator with a model of its own; what it finds wrong is told, and what is broken in the end.
 #[derive(clap::Args)]
 #[command(after_help = format!("\
 Examples:
@@ -55,7 +58,7 @@ pub struct Args {
     /// Write the plan here: as --json prints it, or in the file's own format (ucc15)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// An object: steps (waits: those before it, counted from 0), left, makespan_s, simulated (makespan_s, mean_completion_s, downtime_max_s, violations)
+    /// An object: steps (waits: those before it, counted from 0), left, broken_on_the_way, broken_then, makespan_s, simulated (makespan_s, mean_completion_s, downtime_max_s, violations)
     #[arg(long)]
     json: bool,
 }
@@ -84,23 +87,25 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn of_cluster(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<ExitCode> {
     let source = Source::read(path)?;
     let mut states = source.compiled.names.states.clone();
-    let (placement, from) = match (&args.to, &args.solution) {
+    let (goal, from, then) = match (&args.to, &args.solution) {
         (Some(to), _) => {
             let other = Source::read(to)?;
             states = states_in(&source, &other)?;
-            (Placement::of(&other), to)
+            let then = complaints(&other, &other.compiled.problem.initial);
+            (Placement::of(&other).assignment(&source, to)?, to, then)
         }
-        (None, Some(solution)) => (Placement::read(solution)?, solution),
+        (None, Some(solution)) => {
+            let goal = Placement::read(solution)?.assignment(&source, solution)?;
+            let then = complaints(&source, &goal);
+            (goal, solution, then)
+        }
         (None, None) => unreachable!("one of them is asked for"),
     };
-    let job = job::job(&source, placement.assignment(&source, from)?, &states)?;
-    let plan = plan(&job, args.seed, args.steps).with_context(|| format!("{} cannot be reached", from.display()))?;
-    let told = told::Told {
-        job: &job,
-        plan: &plan,
-        outcome: &simulate(&job, &plan, Start::Free),
-        names: &source.compiled.names,
-    };
+    let job = job::job(&source, goal, &states)?;
+    let names = &source.compiled.names;
+    let plan = plan(&job, args.seed, args.steps).map_err(|flaw| told::flaw(names, flaw));
+    let plan = plan.with_context(|| format!("{} cannot be reached", from.display()))?;
+    let told = told::Told { job: &job, plan: &plan, outcome: &simulate(&job, &plan, Start::Free), names, then: &then };
     if let Some(out) = out {
         files::write(out, &(serde_json::to_string_pretty(&told.json())? + "\n"))?;
     }
@@ -109,6 +114,12 @@ fn of_cluster(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<Ex
         false => print(&clean(&told.text()))?,
     }
     Ok(exit_code(told.is_good()))
+}
+
+/// The hard rules that are broken where guests are to be.
+fn complaints(source: &Source, goal: &[HostId]) -> Vec<Complaint> {
+    let (check, _) = check(&source.compiled, goal, &History::default(), 0);
+    check.complaints.into_iter().filter(|complaint| complaint.hard).collect()
 }
 
 /// The state of each host in another file.

@@ -1,10 +1,11 @@
 //! A plan, and what came of it, in the words of a cluster file.
 
+use anyhow::anyhow;
 use serde_json::{Value, json};
-use skein_placement::cluster::Names;
+use skein_placement::cluster::{Complaint, Names};
 use skein_placement::problem::GuestId;
 use skein_placement::schedule::simulate::{Outcome, Violation};
-use skein_placement::schedule::{Action, Job, Left, Obstacle, Plan, Step, StepId, Why};
+use skein_placement::schedule::{Action, Job, JobFlaw, Left, Obstacle, Plan, ROUNDS_MAX, Step, StepId, Why};
 
 use crate::commands::text::{count, table};
 
@@ -14,12 +15,25 @@ pub struct Told<'a> {
     pub plan: &'a Plan,
     pub outcome: &'a Outcome,
     pub names: &'a Names,
+    /// What is broken where guests are to be.
+    pub then: &'a [Complaint],
+}
+
+/// A job that is none, by the names of its guests and hosts.
+pub fn flaw(names: &Names, flaw: JobFlaw) -> anyhow::Error {
+    match flaw {
+        JobFlaw::Off { guest, host } => {
+            let (guest, host) = (names.guest(guest as GuestId), names.host(host));
+            anyhow!("'{guest}' is to be on '{host}', which is offline then: name another host, or none (null)")
+        }
+        other => other.into(),
+    }
 }
 
 impl Told<'_> {
     /// Whether everybody gets where they are to be, and nothing is wrong on the way.
     pub fn is_good(&self) -> bool {
-        self.plan.is_complete() && self.outcome.violations.is_empty()
+        self.plan.is_complete() && self.outcome.violations.is_empty() && self.then.is_empty()
     }
 
     pub fn text(&self) -> String {
@@ -50,6 +64,10 @@ impl Told<'_> {
             self.outcome.downtime_max * 1000.0,
         );
         self.plan.left.iter().for_each(|left| text += &format!("left undone: {}\n", self.left(left)));
+        for group in &self.plan.broken {
+            text += &format!("on the way {} does not hold for a while: no order keeps it\n", self.names.group(*group));
+        }
+        self.then.iter().for_each(|of| text += &format!("broken in the end: {}\n", of.what));
         for (at, violation) in &self.outcome.violations {
             text += &format!("wrong at {at:.1} s: {}\n", self.violation(violation));
         }
@@ -73,6 +91,9 @@ impl Told<'_> {
         json!({
             "steps": self.plan.steps.iter().map(step).collect::<Vec<_>>(),
             "left": self.plan.left.iter().map(|left| self.left(left)).collect::<Vec<_>>(),
+            "broken_on_the_way":
+                self.plan.broken.iter().map(|group| self.names.group(*group).to_string()).collect::<Vec<_>>(),
+            "broken_then": self.then.iter().map(|of| &of.what).collect::<Vec<_>>(),
             "makespan_s": self.plan.makespan(),
             "simulated": {
                 "makespan_s": self.outcome.makespan,
@@ -127,9 +148,11 @@ impl Told<'_> {
             Obstacle::Bandwidth { needs: Some(needs), has } => {
                 format!("it needs {}, the links have {}", rate(needs), rate(has))
             }
-            Obstacle::Bandwidth { needs: None, has } => format!("it writes faster than {} can send", rate(has)),
+            Obstacle::Bandwidth { needs: None, has } => {
+                format!("it writes so fast that {ROUNDS_MAX} rounds at {} leave too much to send", rate(has))
+            }
             Obstacle::Off { host } => format!("'{}' is off", self.names.host(host)),
-            Obstacle::Aside => "it stepped aside, in vain".into(),
+            Obstacle::Aside => "no order was found in which it gets there".into(),
         }
     }
 
