@@ -10,13 +10,17 @@ SHELL := /bin/bash
 DEMO ?= demo --html target/demo.html
 BENCH ?= bench run --quick --json target/bench.json --html target/bench.html
 
+# Whether skein has HiGHS in it, which takes minutes to build.
+EXACT ?=
+export EXACT
+
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 ENV := . scripts/env.sh;
 
 help: ## List the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-build: ## Build skein (target/release/skein) and the guest's program; installs a compiler if there is none
+build: ## Build skein (target/release/skein) and the guest's program; installs what it needs; EXACT=1: with HiGHS, which proves placements
 	@scripts/bootstrap.sh build
 	@scripts/build.sh
 

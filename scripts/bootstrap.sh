@@ -54,7 +54,9 @@ fi
 if [ "$goal" = test ]; then
   # Hosts with a systemd of their own, from this machine's files: a megabyte or two.
   needs systemd-nspawn systemd-container
-  # HiGHS, which proves what placements the tests compare with, is built from source, its bindings are made with libclang.
+fi
+if [ "$goal" = test ] || [ -n "${EXACT-}" ]; then
+  # HiGHS, which proves placements, for the tests or in skein itself, is built from source, its bindings are made with libclang.
   needs c++ g++
   needs cmake cmake
   ldconfig -p | grep -E 'libclang(-[0-9]+)?\.so' >/dev/null || lacks libclang1

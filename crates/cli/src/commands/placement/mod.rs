@@ -5,6 +5,7 @@ mod check;
 mod cluster;
 mod explain;
 mod files;
+mod prove;
 mod replay;
 mod schedule;
 mod screen;

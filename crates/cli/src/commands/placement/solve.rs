@@ -12,11 +12,13 @@ use skein_placement::bound::moves_min;
 use skein_placement::cluster::{Compiled, History, check};
 use skein_placement::explain::{Why, why_moved};
 use skein_placement::formats::{btrplace, roadef};
-use skein_placement::problem::{GuestId, HostId, Problem};
+use skein_placement::problem::{GuestId, HostId, NOWHERE, Problem};
 use skein_placement::schedule::plan;
+use skein_placement::score::Score;
 use skein_placement::verdict::{Verdict, judge};
 
 use super::cluster::{Placement, Source};
+use super::prove::{Proof, prove};
 use super::screen::Screen;
 use super::search::{self, Budget, Found, Goal, Options, Progress};
 use super::words::{Judged, Unit, beside};
@@ -39,6 +41,7 @@ const SECONDS: u64 = 10;
 Examples:
   skein placement solve --cluster cluster.yaml --out placement.json
   skein placement solve --format roadef model_a1_1.txt assignment_a1_1.txt --seconds 300 --seed 1 --out solution.txt
+  skein placement solve --cluster cluster.yaml --seconds 5 --prove 60
   skein placement solve --format btrplace li6-c100.gz --steps 1000000 --threads 2
 
 {EXIT_CODES}"))]
@@ -47,10 +50,13 @@ pub struct Args {
     input: InputArgs,
     #[command(flatten)]
     options: SearchArgs,
+    /// Then prove for so many seconds at most how little any placement costs; HiGHS does, for some hundreds of guests on tens of hosts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    prove: Option<u64>,
     /// Write what was found here: an assignment (roadef), a plan (btrplace), or a host for each guest for `schedule --solution` (--cluster)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// An object: initial, found (valid, breaches, cost, moves), moves_min; of a cluster also moved (with why), complaints, clashes,
+    /// An object: initial, found (valid, breaches, cost, moves), moves_min, proof; of a cluster also moved (with why), complaints, clashes,
     /// placement
     #[arg(long)]
     json: bool,
@@ -188,12 +194,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         input.solution(&input.problem().initial)?;
     }
     let (options, problem) = (args.options.resolve(), input.problem());
-    let found = searched(problem, &options, input.unit())?;
+    let mut found = searched(problem, &options, input.unit())?;
+    let proof = args.prove.map(|seconds| prove(problem, &found.assignment, Duration::from_secs(seconds)));
+    if let Some(Ok(Proof { assignment, .. })) = &proof {
+        found.assignment.clone_from(assignment);
+    }
     if let Some(path) = out {
         files::write(path, &input.solution(&found.assignment)?)?;
     }
     let (initial, judged) = (judge(problem, &problem.initial), judge(problem, &found.assignment));
-    let result = Solved { input: &input, options, found: &found, initial, judged };
+    let result = Solved { input: &input, options, found: &found, proof, initial, judged };
     match args.json {
         true => print_json(&result.json()?)?,
         false => print(&clean(&result.text()))?,
@@ -205,11 +215,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn searched(problem: &Problem, options: &Options, unit: Unit) -> anyhow::Result<Found> {
     let (interrupt, mut screen) = (on_interrupt()?, Screen::new());
     let show = |progress: &Progress<'_>| {
-        let moves = progress.assignment.iter().zip(&problem.initial).filter(|(now, before)| now != before).count();
-        let broken = progress.score.broken as f64 / 1e6;
+        let moves = progress.assignment.iter().zip(&problem.initial);
+        let moves = moves.filter(|(now, before)| **before != NOWHERE && now != before).count();
+        let is_valid = if progress.score.broken == 0 { "valid" } else { "not valid yet" };
         let cost = unit.text(progress.score.cost);
         screen.show(&format!(
-            "{:.1} s  broken {broken:.2}  cost {cost}  moves {moves}  (Ctrl-C ends it with this)",
+            "{:.1} s  {is_valid}  cost {cost}  moves {moves}  (Ctrl-C ends it with this)",
             progress.elapsed.as_secs_f64()
         ));
     };
@@ -221,6 +232,8 @@ struct Solved<'a> {
     input: &'a Input,
     options: Options,
     found: &'a Found,
+    /// If it was asked for.
+    proof: Option<anyhow::Result<Proof>>,
     initial: Verdict,
     judged: Verdict,
 }
@@ -230,18 +243,37 @@ impl Solved<'_> {
         let mut text = beside(&self.initial, &self.judged, self.input.unit());
         let least = moves_min(self.input.problem());
         let how = if self.found.is_interrupted { "ended early" } else { "searched" };
+        // A bound tells nothing of whether it can be done.
+        let can = if self.judged.is_valid() { "takes" } else { "would take, if it can be," };
         text += &format!(
-            "{how}, {:.1} s on {}, seed {}; to break nothing takes {} and {} at least\n",
+            "{how}, {:.1} s on {}, seed {}; to break nothing {can} {} and {} at least\n",
             self.found.elapsed.as_secs_f64(),
             count(self.options.threads, "thread"),
             self.options.seed,
             count(least.moves, "move"),
             count(least.placements, "placement"),
         );
+        if let Some(proof) = &self.proof {
+            text += &self.proven(proof);
+        }
         if let Input::Cluster(source) = self.input {
             text += &self.cluster_text(source);
         }
         text
+    }
+
+    fn proven(&self, proof: &anyhow::Result<Proof>) -> String {
+        let cost = |cost: i64| self.input.unit().text(cost);
+        match proof {
+            Err(error) => format!("nothing is proven: {error:#}\n"),
+            Ok(Proof { bound: None, .. }) => "proven: every placement breaks something\n".into(),
+            Ok(Proof { bound: Some(bound), .. }) if self.judged.score() == Score::cost(*bound) => {
+                "proven: no placement that breaks nothing costs less\n".into()
+            }
+            Ok(Proof { bound: Some(bound), .. }) => {
+                format!("proven: every placement that breaks nothing costs {} at least\n", cost(*bound))
+            }
+        }
     }
 
     fn cluster_text(&self, source: &Source) -> String {
@@ -273,6 +305,13 @@ impl Solved<'_> {
             "seed": self.options.seed,
             "threads": self.options.threads,
         });
+        match &self.proof {
+            Some(Ok(proof)) => {
+                value["proof"] = json!({ "is_feasible": proof.bound.is_some(), "cost_min": proof.bound })
+            }
+            Some(Err(error)) => value["proof"] = json!({ "error": format!("{error:#}") }),
+            None => {}
+        }
         if let Input::Cluster(source) = self.input {
             let compiled = &source.compiled;
             let guests = moved(compiled, &self.found.assignment);

@@ -1,6 +1,7 @@
 //! `skein placement bench`: cases on public data, beside what others reached.
 
 mod btrplace;
+mod exact;
 mod fleet;
 mod planetlab;
 mod roadef;
@@ -68,7 +69,7 @@ struct Case {
 }
 
 /// All of them, in the order in which they run.
-const CASES: [Case; 7] = [
+const CASES: [Case; 8] = [
     Case {
         name: "roadef-a",
         figure: "ROADEF set A, 300 s each: none worse than MS-ILS's average; aims at S41's",
@@ -99,6 +100,11 @@ const CASES: [Case; 7] = [
         name: "planetlab",
         figure: "a day, 100 hosts: no overload over 10 min that a move could end; no guest moved over 3 times; fewer moves and less overload than greedy and thresholds",
         run: planetlab::run,
+    },
+    Case {
+        name: "exact",
+        figure: "1,000 random small clusters beside HiGHS: never invalid, 90 % optimal, the rest within 2 %; ROADEF a1_1 proven",
+        run: exact::run,
     },
 ];
 
@@ -164,10 +170,9 @@ impl Bench {
         let options = Options { budget: Budget::Time(time), seed: self.seed, threads: all_threads(), goal };
         let mut screen = Screen::new();
         let found = search::solve(problem, &options, &self.interrupt, |progress| {
-            let (broken, cost) = (progress.score.broken as f64 / 1e6, progress.score.cost);
-            let seconds = progress.elapsed.as_secs_f64();
-            screen
-                .show(&format!("{what}: {seconds:.1} of {:.0} s  broken {broken:.2}  cost {cost}", time.as_secs_f64()));
+            let is_valid = if progress.score.broken == 0 { "valid" } else { "not valid yet" };
+            let (seconds, of, cost) = (progress.elapsed.as_secs_f64(), time.as_secs_f64(), progress.score.cost);
+            screen.show(&format!("{what}: {seconds:.1} of {of:.0} s  {is_valid}  cost {cost}"));
         });
         self.go_on()?;
         Ok(found)
