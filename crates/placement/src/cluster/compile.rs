@@ -494,10 +494,11 @@ impl<'a> Compiler<'a> {
                 self.group_rule(name, RuleKind::Spread, &spread.of, group)
             }
             Rule::Among(among) => {
-                let sets: Result<Vec<Vec<HostId>>, String> = among.on.iter().map(|hosts| self.on(hosts)).collect();
+                let sets: Result<Vec<Vec<HostId>>, String> =
+                    among.within.iter().map(|hosts| self.within(hosts)).collect();
                 let sets: Vec<Bits> = sets?.into_iter().map(|set| set.into_iter().collect()).collect();
                 if sets.is_empty() {
-                    return Err("'on' is empty: name at least one set of hosts".into());
+                    return Err("'within' is empty: name at least one set of hosts".into());
                 }
                 self.group_rule(name, RuleKind::Among, &among.of, Group { among: sets, ..Group::default() })
             }
@@ -511,18 +512,18 @@ impl<'a> Compiler<'a> {
                 Ok(())
             }
             Rule::Owners(owners) => {
-                let hosts = self.on(&owners.on)?.into_iter().collect();
+                let hosts = self.within(&owners.within)?.into_iter().collect();
                 let guests = self.who(name, &owners.of)?;
                 let rule = self.new_rule(name, RuleKind::Owners);
                 self.fence(rule, hosts, &guests);
                 Ok(())
             }
             Rule::Preferred(preferred) => {
-                let hosts = self.on(&preferred.on)?;
+                let hosts = self.within(&preferred.within)?;
                 let guests = self.who(name, &preferred.of)?;
                 let rule = self.new_rule(name, RuleKind::Preferred);
                 let weight = seconds("weights.preference", self.cluster.weights.preference)?;
-                let leaning = match &preferred.on {
+                let leaning = match &preferred.within {
                     Hosts::Hosts(_) => ranked(rule, &hosts, weight),
                     // A group has no order.
                     Hosts::Group(_) => {
@@ -547,7 +548,7 @@ impl<'a> Compiler<'a> {
     fn matching(&mut self, name: &str, of: &file::Match) -> Result<(), String> {
         let cluster = self.cluster;
         let hosts = match &of.group {
-            Some(group) => self.on(&Hosts::Group(group.clone()))?,
+            Some(group) => self.within(&Hosts::Group(group.clone()))?,
             None => (0..cluster.hosts.len() as HostId).collect(),
         };
         let concerned: Bits = hosts.iter().copied().collect();
@@ -682,7 +683,7 @@ impl<'a> Compiler<'a> {
         self.levels.get(name).copied().ok_or_else(|| unknown("level", name, self.levels.keys()))
     }
 
-    fn on(&self, hosts: &Hosts) -> Result<Vec<HostId>, String> {
+    fn within(&self, hosts: &Hosts) -> Result<Vec<HostId>, String> {
         match hosts {
             Hosts::Hosts(names) => self.hosts_named(names),
             Hosts::Group(name) => {

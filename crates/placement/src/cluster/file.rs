@@ -256,9 +256,9 @@ pub enum Rule {
     /// Over several areas of a level.
     Spread(Spread),
     /// Only on these hosts (possible owners, a tenant's subset). Hard, always.
-    Owners(On),
+    Owners(Within),
     /// Rather on these hosts, best first.
-    Preferred(On),
+    Preferred(Within),
     /// All within one of several sets of hosts. Hard.
     Among(Among),
     /// Near others. Hard.
@@ -304,13 +304,13 @@ pub struct Spread {
 /// Guests on hosts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct On {
+pub struct Within {
     /// Unique.
     pub name: Name,
     /// Who.
     pub of: Guests,
-    /// Where.
-    pub on: Hosts,
+    /// Where. (Not `on`: to many YAML readers that is `true`.)
+    pub within: Hosts,
 }
 
 /// Guests within one of several sets.
@@ -322,7 +322,7 @@ pub struct Among {
     /// Who.
     pub of: Guests,
     /// Where: any of these.
-    pub on: Vec<Hosts>,
+    pub within: Vec<Hosts>,
 }
 
 /// Guests that need others near.

@@ -172,9 +172,9 @@ fn what_is_broken_is_told_in_the_words_of_the_file() {
             "'a', 'b' need one of 'c' in rack 'r1', where none is",
         ),
         ("needs: {name: x, of: {tag: db}, near: {tag: web}}", "'c' need one of 'a', 'b' in host 'h3', where none is"),
-        ("owners: {name: x, of: {guests: [a]}, on: {group: tin}}", "rule 'x' does not let 'a' be on 'h1'"),
+        ("owners: {name: x, of: {guests: [a]}, within: {group: tin}}", "rule 'x' does not let 'a' be on 'h1'"),
         (
-            "among: {name: x, of: {guests: [a, c]}, on: [{group: gold}, {group: tin}]}",
+            "among: {name: x, of: {guests: [a, c]}, within: [{group: gold}, {group: tin}]}",
             "'a', 'c' are not all within one of the sets of hosts",
         ),
         (
@@ -185,7 +185,10 @@ fn what_is_broken_is_told_in_the_words_of_the_file() {
             "match: {name: x, property: os, relation: should-not, group: tin}",
             "the property 'os' of 'c' and of 'h3' goes against rule 'x'",
         ),
-        ("preferred: {name: x, of: {guests: [a]}, on: {hosts: [h2]}}", "rule 'x' would rather not have 'a' on 'h1'"),
+        (
+            "preferred: {name: x, of: {guests: [a]}, within: {hosts: [h2]}}",
+            "rule 'x' would rather not have 'a' on 'h1'",
+        ),
     ] {
         assert_eq!(sorted(of(rule)), always(&[what]), "{rule}");
     }
@@ -195,10 +198,10 @@ fn what_is_broken_is_told_in_the_words_of_the_file() {
         "together: {name: x, of: {guests: [a, b]}, force: hard}",
         "spread: {name: x, of: {guests: [a, c]}, level: rack, areas_min: 2}",
         "needs: {name: x, of: {guests: [a]}, near: {guests: [b]}}",
-        "owners: {name: x, of: {guests: [a]}, on: {hosts: [h1]}}",
-        "among: {name: x, of: {guests: [a, b]}, on: [{group: gold}, {group: tin}]}",
+        "owners: {name: x, of: {guests: [a]}, within: {hosts: [h1]}}",
+        "among: {name: x, of: {guests: [a, b]}, within: [{group: gold}, {group: tin}]}",
         "match: {name: x, property: os, relation: must, group: tin}",
-        "preferred: {name: x, of: {guests: [a]}, on: {hosts: [h1, h2]}}",
+        "preferred: {name: x, of: {guests: [a]}, within: {hosts: [h1, h2]}}",
     ] {
         assert_eq!(sorted(of(rule)), always(&[]), "{rule}");
     }
@@ -283,7 +286,7 @@ rules:
             "'a', 'b' have to be on one host and apart",
         ),
         (
-            "- owners: {name: x, of: {tag: w}, on: {group: tin}}",
+            "- owners: {name: x, of: {tag: w}, within: {group: tin}}",
             "the possible owners of 'c' + rule 'x'",
             "together they leave no host for 'c'",
         ),
@@ -298,7 +301,7 @@ rules:
             "5 guests ('a', 'b', 'c', 'd' and 1 more) are apart and may only be on 4 hosts ('h1', 'h2', 'h3', 'h4')",
         ),
         (
-            "- apart: {name: x, of: {tag: w}, force: hard}\n- owners: {name: y, of: {tag: w}, on: {group: gold}}",
+            "- apart: {name: x, of: {tag: w}, force: hard}\n- owners: {name: y, of: {tag: w}, within: {group: gold}}",
             "rule 'y'",
             "3 guests ('a', 'b', 'c') are apart and may only be on 2 hosts ('h1', 'h2')",
         ),
@@ -308,7 +311,7 @@ rules:
             "'a', 'b', 'c' are to be in 3 areas of level 'rack', and can be in 2 at most",
         ),
         (
-            "- spread: {name: x, of: {tag: w}, level: rack, areas_min: 2, force: hard}\n- owners: {name: y, of: {guests: [a, b]}, on: {group: gold}}",
+            "- spread: {name: x, of: {tag: w}, level: rack, areas_min: 2, force: hard}\n- owners: {name: y, of: {guests: [a, b]}, within: {group: gold}}",
             "rule 'y'",
             "'a', 'b', 'c' are to be in 2 areas of level 'rack', and can be in 1 at most",
         ),
@@ -323,12 +326,12 @@ rules:
             "of memory 'd', 'e' need 40 GiB, and the largest host that they may be on has 32 GiB",
         ),
         (
-            "- together: {name: x, of: {guests: [a, c]}, force: hard}\n- owners: {name: y, of: {guests: [a]}, on: {group: tin}}",
+            "- together: {name: x, of: {guests: [a, c]}, force: hard}\n- owners: {name: y, of: {guests: [a]}, within: {group: tin}}",
             "rule 'y'",
             "'a', 'c' have to be on one host, and no host is allowed to all of them",
         ),
         (
-            "- among: {name: x, of: {guests: [a, c]}, on: [{group: tin}, {hosts: [h3]}]}",
+            "- among: {name: x, of: {guests: [a, c]}, within: [{group: tin}, {hosts: [h3]}]}",
             "rule 'x'",
             "in none of its sets may all of its guests be: not 'c'",
         ),
@@ -343,7 +346,7 @@ rules:
             "'a' need on their host whom they are apart from ('b', 'c')",
         ),
         (
-            "- needs: {name: x, of: {guests: [a]}, near: {guests: [c]}, level: rack}\n- owners: {name: y, of: {guests: [a]}, on: {group: tin}}",
+            "- needs: {name: x, of: {guests: [a]}, near: {guests: [c]}, level: rack}\n- owners: {name: y, of: {guests: [a]}, within: {group: tin}}",
             "rule 'y'",
             "'a' can never be in the same area of level 'rack' as whom they need ('c')",
         ),
@@ -367,7 +370,7 @@ fn rules_that_can_hold_are_no_clash() {
         "- together: {name: x, of: {guests: [a, b, c, d]}, force: hard}",
         "- spread: {name: x, of: {guests: [a, b, c]}, level: host, areas_min: 3, force: hard}",
         "- needs: {name: x, of: {guests: [a]}, near: {guests: [b]}}\n- needs: {name: y, of: {guests: [b]}, near: {guests: [a]}}",
-        "- among: {name: x, of: {guests: [a, c]}, on: [{group: tin}, {group: gold}]}",
+        "- among: {name: x, of: {guests: [a, c]}, within: [{group: tin}, {group: gold}]}",
     ] {
         assert_eq!(clashes(&format!("{guests}{rules}")), Vec::<String>::new(), "{rules}");
     }
@@ -424,10 +427,18 @@ fn mistakes_are_told_with_their_line() {
             "line 12: rule 'x': there is no level 'room'",
         ),
         (
-            "owners: {name: x, of: {guests: [a]}, on: {group: golf}}",
+            "owners: {name: x, of: {guests: [a]}, within: {group: golf}}",
             "line 12: rule 'x': there is no host group 'golf'; did you mean 'gold'?",
         ),
-        ("among: {name: x, of: {guests: [a]}, on: []}", "line 12: rule 'x': 'on' is empty"),
+        ("among: {name: x, of: {guests: [a]}, within: []}", "line 12: rule 'x': 'within' is empty"),
+        (
+            "owners: {name: x, of: {guests: [a]}, on: {group: tin}}",
+            "line 12: there is no field 'on'; did you mean 'within'?",
+        ),
+        (
+            "among: {name: x, of: {guests: [a]}, true: [{group: tin}]}",
+            "line 12: there is no field 'true'; did you mean 'within'?",
+        ),
         ("aparts: {name: x, of: {guests: [a]}}", "line 12: there is no kind 'aparts'; did you mean 'apart'?"),
     ] {
         let error = rule(text);
@@ -460,7 +471,7 @@ rules:
 - spread: {name: r2, of: {tag: w}, level: rack, areas_min: 2, weight: 30}
 - needs: {name: r3, of: {guests: [a]}, near: {guests: [c]}, level: rack}
 - match: {name: r4, property: os, relation: must, group: gold}
-- among: {name: r5, of: {tenant: t}, on: [{group: gold}, {hosts: [h3]}]}
+- among: {name: r5, of: {tenant: t}, within: [{group: gold}, {hosts: [h3]}]}
 weights: {load: 3}
 ";
 

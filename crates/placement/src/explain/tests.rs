@@ -94,13 +94,16 @@ fn case(dice: &mut Dice) -> Case {
             }
             4 => {
                 let on = some(dice, hosts, 0.6);
-                let text = format!("owners: {{on: {{hosts: [{}]}}, ", of("h", &on));
+                let text = format!("owners: {{within: {{hosts: [{}]}}, ", of("h", &on));
                 (Rule::Owners(who.clone(), on), text)
             }
             5 => {
                 let sets = [some(dice, hosts, 0.5), some(dice, hosts, 0.5)];
-                let text =
-                    format!("among: {{on: [{{hosts: [{}]}}, {{hosts: [{}]}}], ", of("h", &sets[0]), of("h", &sets[1]));
+                let text = format!(
+                    "among: {{within: [{{hosts: [{}]}}, {{hosts: [{}]}}], ",
+                    of("h", &sets[0]),
+                    of("h", &sets[1])
+                );
                 (Rule::Among(who.clone(), sets), text)
             }
             _ => {
