@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
+use serde_saphyr::Spanned;
 
 /// A number and the unit behind it, if any: what both mean is told by the resource that it is of.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,6 +15,8 @@ pub struct Amount {
     pub number: f64,
     /// As it is written; empty without one.
     pub unit: String,
+    /// Of the file, from 1 on; 0 if it is not from one.
+    pub line: u64,
 }
 
 /// No amount is larger, in whatever unit: an exbibyte.
@@ -96,24 +99,44 @@ impl Unit {
         }
     }
 
-    /// Examples of what can be written, for messages.
+    /// Examples of what can be written, and which units there are, for messages.
     fn examples(&self) -> String {
         match self {
-            Unit::Bytes => "'16 GiB' or '500 MB'".into(),
-            Unit::Rate => "'200 MB/s' or '10 Gbit/s'".into(),
+            Unit::Bytes => "'16 GiB' or '500 MB' (B; kB, MB, GB, TB, PB; KiB, MiB, GiB, TiB, PiB)".into(),
+            Unit::Rate => "'200 MB/s' or '10 Gbit/s' (B/s, bit/s; kB/s, MiB/s, Mbit/s and so on)".into(),
             Unit::Cores => "'4 cores' or 0.5".into(),
             Unit::Other(name) if name.is_empty() => "a number without a unit".into(),
             Unit::Other(name) => format!("'5 {name}' or 5"),
         }
     }
 
+    /// What a small number without a unit may be meant as, where a grain is more than a plain unit.
+    fn meant(&self) -> Option<[&'static str; 2]> {
+        match self {
+            Unit::Bytes => Some(["GiB", "B"]),
+            Unit::Rate => Some(["MB/s", "B/s"]),
+            Unit::Cores | Unit::Other(_) => None,
+        }
+    }
+
     /// An amount in plain units.
     ///
     /// # Errors
-    /// Its unit is none of this one; the text says which would be.
+    /// Its unit is none of this one; the text says which would be. Or it has none and is less than a grain: a unit that was
+    /// forgotten.
     pub fn plain(&self, amount: &Amount) -> Result<f64, String> {
         let factor = self.factor(&amount.unit);
         let factor = factor.ok_or_else(|| format!("'{amount}' has no unit of it: write {}", self.examples()))?;
+        if let Some([likely, plain]) = self.meant()
+            && amount.unit.is_empty()
+            && 0.0 < amount.number
+            && amount.number < self.grain()
+        {
+            let number = amount.number;
+            return Err(format!(
+                "'{number}' has no unit: write '{number} {likely}', or '{number} {plain}' if it is so little"
+            ));
+        }
         let plain = amount.number * factor;
         if plain <= MOST { Ok(plain) } else { Err(format!("'{amount}' is more than there can be")) }
     }
@@ -183,7 +206,7 @@ impl Amount {
         if !(0.0..MOST).contains(&number) {
             return Err(format!("{number} is no amount: it is not within 0 to 2^60"));
         }
-        Ok(Amount { number, unit: unit.to_owned() })
+        Ok(Amount { number, unit: unit.to_owned(), line: 0 })
     }
 }
 
@@ -195,7 +218,13 @@ impl fmt::Display for Amount {
 
 impl<'de> Deserialize<'de> for Amount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Amount, D::Error> {
+        struct Written(Amount);
         struct Reader;
+        impl<'de> Deserialize<'de> for Written {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Written, D::Error> {
+                deserializer.deserialize_any(Reader).map(Written)
+            }
+        }
         impl Visitor<'_> for Reader {
             type Value = Amount;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -214,7 +243,8 @@ impl<'de> Deserialize<'de> for Amount {
                 Amount::parse(text).map_err(E::custom)
             }
         }
-        deserializer.deserialize_any(Reader)
+        let Spanned { value: Written(amount), referenced, .. } = Spanned::deserialize(deserializer)?;
+        Ok(Amount { line: referenced.line(), ..amount })
     }
 }
 
@@ -244,11 +274,28 @@ mod tests {
     #[test]
     fn what_is_no_amount_is_told() {
         assert!(used(Unit::Bytes, "16 G").unwrap_err().contains("write '16 GiB'"));
+        assert!(used(Unit::Bytes, "160G").unwrap_err().contains("GB, TB, PB; KiB, MiB, GiB"));
         assert!(used(Unit::Cores, "4 GiB").unwrap_err().contains("'4 cores'"));
         assert!(used(Unit::Bytes, "-1").unwrap_err().contains("no amount"));
         assert!(used(Unit::Bytes, "900000 PiB").unwrap_err().contains("more than there can be"));
         assert!(used(Unit::Bytes, "1.2.3").is_err());
         assert!(used(Unit::Bytes, "").is_err());
+    }
+
+    #[test]
+    fn a_unit_that_was_forgotten_is_told() {
+        for (unit, number, told) in [
+            (Unit::Bytes, "64", "'64' has no unit: write '64 GiB', or '64 B' if it is so little"),
+            (Unit::Bytes, "1048575", "'1048575' has no unit: write '1048575 GiB', or '1048575 B' if it is so little"),
+            (Unit::Rate, "10", "'10' has no unit: write '10 MB/s', or '10 B/s' if it is so little"),
+        ] {
+            assert_eq!(used(unit, number), Err(told.to_owned()));
+        }
+        assert_eq!(used(Unit::Bytes, "0"), Ok(0));
+        assert_eq!(used(Unit::Bytes, "64 B"), Ok(1));
+        assert_eq!(used(Unit::Bytes, "1048576"), Ok(1));
+        assert_eq!(used(Unit::Rate, "1000"), Ok(1));
+        assert_eq!(used(Unit::Cores, "0.5"), Ok(500));
     }
 
     proptest! {

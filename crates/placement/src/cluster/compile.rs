@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::amount::{Amount, Unit};
 use super::clash::{self, Clash};
-use super::file::{self, Amounts, Cluster, Force, Guests, HostState, Hosts, Matching, Name, Rule};
+use super::file::{self, Amounts, Cluster, Force, Guests, HostState, Hosts, Matching, Name, Number, Rule};
 use super::names::{Fence, Leaning, Level, Measure, Names, Row, RuleId, RuleKind, RuleName};
 use super::{ClusterError, HOST_LEVEL, unknown};
 use crate::bits::Bits;
@@ -54,9 +54,36 @@ pub fn compile(cluster: &Cluster) -> Result<Compiled, ClusterError> {
     Ok(Compiled { problem, names, clashes })
 }
 
-/// An error at a line, unless there is none.
-fn at<T>(name: &Name, result: Result<T, String>) -> Result<T, ClusterError> {
-    result.map_err(|what| ClusterError::File { line: name.referenced.line().max(1), what })
+/// What is wrong, and at which line; 0 where that of whatever it is in will do.
+struct Mistake {
+    line: u64,
+    what: String,
+}
+
+impl Mistake {
+    /// The same, and whose it is.
+    fn of(self, who: &str) -> Mistake {
+        Mistake { what: format!("{who}: {}", self.what), ..self }
+    }
+}
+
+impl From<String> for Mistake {
+    fn from(what: String) -> Mistake {
+        Mistake { line: 0, what }
+    }
+}
+
+/// An error at its own line, or else at that of a name, unless there is none.
+fn at<T, E: Into<Mistake>>(name: &Name, result: Result<T, E>) -> Result<T, ClusterError> {
+    result.map_err(|mistake| {
+        let Mistake { line, what } = mistake.into();
+        ClusterError::File { line: if line > 0 { line } else { name.referenced.line().max(1) }, what }
+    })
+}
+
+/// An error about an amount, at its line.
+fn at_amount<T>(amount: &Amount, result: Result<T, String>) -> Result<T, Mistake> {
+    result.map_err(|what| Mistake { line: amount.line, what })
 }
 
 /// Things by their names, each of which is there once.
@@ -71,10 +98,41 @@ fn index<'a>(what: &str, names: impl Iterator<Item = &'a Name>) -> Result<BTreeM
 }
 
 /// Seconds as a cost.
-fn seconds(name: &str, seconds: f64) -> Result<i64, String> {
+fn seconds(name: &str, number: &Number) -> Result<i64, Mistake> {
+    let (seconds, line) = (number.value, number.referenced.line());
     match (0.0..SECONDS_MAX).contains(&seconds) {
         true => Ok((seconds * SECOND).round() as i64),
-        false => Err(format!("{name} is {seconds}, which is not within 0 to {SECONDS_MAX} seconds")),
+        false => {
+            Err(Mistake { line, what: format!("{name} is {seconds}, which is not within 0 to {SECONDS_MAX} seconds") })
+        }
+    }
+}
+
+/// What the weights say, as costs.
+struct Costs {
+    load: i64,
+    balance: i64,
+    rule: i64,
+    preference: i64,
+    locality: i64,
+}
+
+impl Costs {
+    fn new(weights: &file::Weights) -> Result<Costs, ClusterError> {
+        let of = |name: &str, number: &Number| {
+            seconds(&format!("weights.{name}"), number)
+                .map_err(|Mistake { line, what }| ClusterError::File { line: line.max(1), what })
+        };
+        // These are factors of each move; they are told here, as they stand, and not of the first guest.
+        of("moves", &weights.moves)?;
+        of("each_move", &weights.each_move)?;
+        Ok(Costs {
+            load: of("load", &weights.load)?,
+            balance: of("balance", &weights.balance)?,
+            rule: of("rule", &weights.rule)?,
+            preference: of("preference", &weights.preference)?,
+            locality: of("locality", &weights.locality)?,
+        })
     }
 }
 
@@ -125,6 +183,7 @@ struct Compiler<'a> {
     sets: Labels<'a>,
     tenants: Labels<'a>,
     merged: Vec<Merged<'a>>,
+    costs: Costs,
     levels: BTreeMap<&'a str, usize>,
     problem: Problem,
     names: Names,
@@ -162,10 +221,11 @@ impl<'a> Compiler<'a> {
             preferences: Vec::new(),
             initial: Vec::new(),
         };
+        let costs = Costs::new(&cluster.weights)?;
         let names = Names {
             hosts: cluster.hosts.iter().map(|host| host.name.value.clone()).collect(),
             guests: cluster.guests.iter().map(|guest| guest.name.value.clone()).collect(),
-            rule_weight: weight("rule", cluster.weights.rule)?,
+            rule_weight: costs.rule,
             ..Names::default()
         };
         Ok(Compiler {
@@ -178,6 +238,7 @@ impl<'a> Compiler<'a> {
             sets: labels(&merged, |merged| merged.guest.availability_set.iter()),
             tenants: labels(&merged, |merged| merged.tenant().into_iter()),
             merged,
+            costs,
             levels: BTreeMap::new(),
             problem,
             names,
@@ -298,11 +359,15 @@ impl<'a> Compiler<'a> {
         let times = if measure == Measure::Reserved { resource.overcommit } else { 1.0 };
         let mut sum = 0.0;
         for (n, host) in cluster.hosts.iter().enumerate() {
-            let who = |what: String| format!("host '{}': {name}: {what}", host.name.value);
-            let plain = host.capacity.get(name).map_or(Ok(0.0), |amount| unit.plain(amount));
-            let total = at(&host.name, plain.map_err(who))? * times;
-            let levels = host.levels.get(name).unwrap_or(&resource.levels);
-            let [reserve, start, place] = at(&host.name, free(levels, unit, total, times).map_err(who))?;
+            let who = format!("host '{}': {name}", host.name.value);
+            let plain = host.capacity.get(name).map_or(Ok(0.0), |amount| at_amount(amount, unit.plain(amount)));
+            let total = at(&host.name, plain.map_err(|mistake| mistake.of(&who)))? * times;
+            let (levels, whose) = match host.levels.get(name) {
+                Some(levels) => (levels, who),
+                None => (&resource.levels, format!("resource '{name}', on '{}'", host.name.value)),
+            };
+            let free = free(levels, unit, total, times).map_err(|mistake| mistake.of(&whose));
+            let [reserve, start, place] = at(&host.name, free)?;
             let to = &mut self.problem.hosts[n];
             to.capacity.push(unit.there_is(total - reserve));
             to.safe.push(unit.there_is(total - start).min(unit.there_is(total - reserve)));
@@ -310,8 +375,7 @@ impl<'a> Compiler<'a> {
             sum += unit.there_is(total) as f64;
         }
         let mean = sum / cluster.hosts.len().max(1) as f64;
-        let load = weight("load", cluster.weights.load)?;
-        let load_weight = if costs { per_cent(load, mean) } else { 0 };
+        let load_weight = if costs { per_cent(self.costs.load, mean) } else { 0 };
         self.problem.resources.push(Resource { transient: resource.transient, load_weight });
         self.names.rows.push(Row { name: name.to_owned(), measure, unit: unit.clone() });
         Ok(())
@@ -335,18 +399,21 @@ impl<'a> Compiler<'a> {
             0.0 => Err("it is 0".to_owned()),
             other => Ok(other),
         });
-        let bandwidth = bandwidth.map_err(|what| ClusterError::File { line: 1, what: format!("bandwidth: {what}") })?;
+        let bandwidth = bandwidth.map_err(|what| ClusterError::File {
+            line: cluster.bandwidth.line.max(1),
+            what: format!("bandwidth: {what}"),
+        })?;
         self.names.fences_of = vec![Vec::new(); cluster.guests.len()];
         self.names.leanings_of = vec![Vec::new(); cluster.guests.len()];
         for (n, guest) in (0..).zip(&cluster.guests) {
             self.known_resources(&guest.name, "guest", [&guest.size, &guest.load])?;
-            let result = self.guest(n, bandwidth).map_err(|what| format!("guest '{}': {what}", guest.name.value));
-            at(&guest.name, result)?;
+            let who = format!("guest '{}'", guest.name.value);
+            at(&guest.name, self.guest(n, bandwidth).map_err(|mistake| mistake.of(&who)))?;
         }
         Ok(())
     }
 
-    fn guest(&mut self, n: GuestId, bandwidth: f64) -> Result<(), String> {
+    fn guest(&mut self, n: GuestId, bandwidth: f64) -> Result<(), Mistake> {
         let guest = &self.cluster.guests[n as usize];
         let recorded = guest.host.as_ref().map_or(Ok(NOWHERE), |host| self.host_named(host))?;
         let is_up = recorded != NOWHERE && self.names.states[recorded as usize] != HostState::Offline;
@@ -370,50 +437,56 @@ impl<'a> Compiler<'a> {
             let rule = self.new_rule(name, RuleKind::Stays);
             self.fence(rule, [recorded].into_iter().collect(), &[n]);
         }
-        let weights = &self.cluster.weights;
-        let preference = seconds("weights.preference", weights.preference)?;
-        let locality = seconds("weights.locality", weights.locality)?;
         if !guest.preferred.is_empty() {
             let hosts = self.hosts_named(&guest.preferred)?;
             let rule = self.new_rule(name, RuleKind::GuestPreferred);
-            self.lean(ranked(rule, &hosts, preference), &[n]);
+            self.lean(ranked(rule, &hosts, self.costs.preference), &[n]);
         }
         if !guest.near.is_empty() {
             let hosts = self.hosts_named(&guest.near)?;
             let rule = self.new_rule(name, RuleKind::Near);
             let costs = sorted(hosts.into_iter().map(|host| (host, 0)).collect());
-            self.lean(Leaning { rule, costs, otherwise: locality }, &[n]);
+            self.lean(Leaning { rule, costs, otherwise: self.costs.locality }, &[n]);
         }
         Ok(())
     }
 
     /// What a guest uses of each row. Who has no measured load is taken to use all that it has reserved.
-    fn demand(&self, n: GuestId) -> Result<Vec<i64>, String> {
+    fn demand(&self, n: GuestId) -> Result<Vec<i64>, Mistake> {
         let merged = &self.merged[n as usize];
+        let used = |row: &Row, amount: Option<&Amount>| {
+            let used = amount.map_or(Ok(0), |amount| at_amount(amount, row.unit.used(amount)));
+            used.map_err(|mistake| mistake.of(&row.name))
+        };
         let of = |row: &Row| match row.measure {
             Measure::Count => Ok(1),
-            Measure::Reserved => merged.size(&row.name).map_or(Ok(0), |amount| row.unit.used(amount)),
-            Measure::Measured => {
-                merged.load(&row.name).or(merged.size(&row.name)).map_or(Ok(0), |amount| row.unit.used(amount))
-            }
+            Measure::Reserved => used(row, merged.size(&row.name)),
+            Measure::Measured => used(row, merged.load(&row.name).or(merged.size(&row.name))),
         };
-        self.names.rows.iter().map(|row| of(row).map_err(|what| format!("{}: {what}", row.name))).collect()
+        self.names.rows.iter().map(of).collect()
     }
 
     /// Its memory once, and what is written meanwhile again and again (a geometric series), in time.
-    fn move_cost(&self, n: GuestId, bandwidth: f64) -> Result<i64, String> {
+    fn move_cost(&self, n: GuestId, bandwidth: f64) -> Result<i64, Mistake> {
         let merged = &self.merged[n as usize];
         let template = merged.template;
         let memory =
             merged.guest.memory.as_ref().or_else(|| template?.memory.as_ref()).or_else(|| merged.size("memory"));
-        let memory =
-            memory.map_or(Ok(0.0), |amount| Unit::Bytes.plain(amount)).map_err(|what| format!("memory: {what}"))?;
+        let plain = |name: &str, unit: Unit, amount: Option<&Amount>| {
+            let plain = amount.map_or(Ok(0.0), |amount| at_amount(amount, unit.plain(amount)));
+            plain.map_err(|mistake| mistake.of(name))
+        };
+        let memory = plain("memory", Unit::Bytes, memory)?;
         let dirty = merged.guest.dirty.as_ref().or_else(|| template?.dirty.as_ref());
-        let dirty =
-            dirty.map_or(Ok(0.0), |amount| Unit::Rate.plain(amount)).map_err(|what| format!("dirty: {what}"))?;
+        let dirty = plain("dirty", Unit::Rate, dirty)?;
         let share = (dirty / bandwidth).min(DIRTY_SHARE_MAX);
         let weights = &self.cluster.weights;
-        seconds("what a move costs", weights.each_move + weights.moves * memory / bandwidth / (1.0 - share))
+        let cost = weights.each_move.value + weights.moves.value * memory / bandwidth / (1.0 - share);
+        if cost >= SECONDS_MAX {
+            let what = format!("its move costs {cost:.0} seconds: correct 'bandwidth', its memory, or 'weights.moves'");
+            return Err(what.into());
+        }
+        Ok((cost * SECOND).round() as i64)
     }
 
     fn host_named(&self, name: &str) -> Result<HostId, String> {
@@ -426,13 +499,14 @@ impl<'a> Compiler<'a> {
 
     fn balances(&mut self) -> Result<(), ClusterError> {
         for balance in &self.cluster.balances {
-            let made = self.balance(balance);
+            let who = format!("balance for '{}'", balance.per.value);
+            let made = self.balance(balance).map_err(|mistake| mistake.of(&who));
             self.problem.balances.push(at(&balance.per, made)?);
         }
         Ok(())
     }
 
-    fn balance(&self, balance: &file::Balance) -> Result<Balance, String> {
+    fn balance(&self, balance: &file::Balance) -> Result<Balance, Mistake> {
         // What is measured, where something is: it is what hosts have left in truth.
         let row = |name: &str| {
             let found = self.names.rows.iter().rposition(|row| row.name == name && row.measure != Measure::Count);
@@ -440,16 +514,18 @@ impl<'a> Compiler<'a> {
         };
         let (first, second) = (row(&balance.per.value)?, row(&balance.of)?);
         let unit = |row: usize| &self.names.rows[row].unit;
-        let target = unit(second).used(&balance.free)? as f64 / (unit(first).used(&balance.each)?.max(1)) as f64;
+        let used = |row: usize, amount: &Amount| at_amount(amount, unit(row).used(amount));
+        let target = used(second, &balance.free)? as f64 / used(first, &balance.each)?.max(1) as f64;
         if target < 0.5 {
-            return Err(format!(
+            let what = format!(
                 "{} of {} for {} of {} is too little to be counted: write the balance the other way round",
                 balance.free, balance.of, balance.each, balance.per.value
-            ));
+            );
+            return Err(what.into());
         }
         let hosts = self.problem.hosts.len().max(1) as f64;
         let mean = self.problem.hosts.iter().map(|host| host.capacity[second] as f64).sum::<f64>() / hosts;
-        let weight = per_cent(seconds("weights.balance", self.cluster.weights.balance)?, mean);
+        let weight = per_cent(self.costs.balance, mean);
         Ok(Balance { first, second, target: target.round() as i64, weight })
     }
 
@@ -471,23 +547,23 @@ impl<'a> Compiler<'a> {
 
     fn rule(&mut self, rule: &Rule) -> Result<(), ClusterError> {
         let name = rule_name(rule);
-        let made = self.add_rule(rule, &name.value).map_err(|what| format!("rule '{}': {what}", name.value));
-        at(name, made)
+        let who = format!("rule '{}'", name.value);
+        at(name, self.add_rule(rule, &name.value).map_err(|mistake| mistake.of(&who)))
     }
 
-    fn add_rule(&mut self, rule: &Rule, name: &str) -> Result<(), String> {
+    fn add_rule(&mut self, rule: &Rule, name: &str) -> Result<(), Mistake> {
         match rule {
             Rule::Apart(apart) => {
-                let group = Group { apart: Some(self.strength(apart.force, apart.weight)?), ..Group::default() };
+                let group = Group { apart: Some(self.strength(apart.force, &apart.weight)?), ..Group::default() };
                 self.group_rule(name, RuleKind::Apart, &apart.of, group)
             }
             Rule::Together(together) => {
-                let strength = self.strength(together.force, together.weight)?;
+                let strength = self.strength(together.force, &together.weight)?;
                 let group = Group { together: Some(strength), ..Group::default() };
                 self.group_rule(name, RuleKind::Together, &together.of, group)
             }
             Rule::Spread(spread) => {
-                let strength = self.strength(spread.force, spread.weight)?;
+                let strength = self.strength(spread.force, &spread.weight)?;
                 let level = self.level(&spread.level)?;
                 let spread_over = Spread { level, areas_min: spread.areas_min, strength };
                 let group = Group { spread: Some(spread_over), ..Group::default() };
@@ -498,7 +574,7 @@ impl<'a> Compiler<'a> {
                     among.within.iter().map(|hosts| self.within(hosts)).collect();
                 let sets: Vec<Bits> = sets?.into_iter().map(|set| set.into_iter().collect()).collect();
                 if sets.is_empty() {
-                    return Err("'within' is empty: name at least one set of hosts".into());
+                    return Err("'within' is empty: name at least one set of hosts".to_owned().into());
                 }
                 self.group_rule(name, RuleKind::Among, &among.of, Group { among: sets, ..Group::default() })
             }
@@ -522,7 +598,7 @@ impl<'a> Compiler<'a> {
                 let hosts = self.within(&preferred.within)?;
                 let guests = self.who(name, &preferred.of)?;
                 let rule = self.new_rule(name, RuleKind::Preferred);
-                let weight = seconds("weights.preference", self.cluster.weights.preference)?;
+                let weight = self.costs.preference;
                 let leaning = match &preferred.within {
                     Hosts::Hosts(_) => ranked(rule, &hosts, weight),
                     // A group has no order.
@@ -537,7 +613,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn group_rule(&mut self, name: &str, kind: RuleKind, of: &Guests, group: Group) -> Result<(), String> {
+    fn group_rule(&mut self, name: &str, kind: RuleKind, of: &Guests, group: Group) -> Result<(), Mistake> {
         let guests = self.who(name, of)?;
         let rule = self.new_rule(name, kind);
         self.group(rule, group, guests);
@@ -545,7 +621,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// A rule on a property: each value that guests have gives a set of hosts.
-    fn matching(&mut self, name: &str, of: &file::Match) -> Result<(), String> {
+    fn matching(&mut self, name: &str, of: &file::Match) -> Result<(), Mistake> {
         let cluster = self.cluster;
         let hosts = match &of.group {
             Some(group) => self.within(&Hosts::Group(group.clone()))?,
@@ -571,7 +647,7 @@ impl<'a> Compiler<'a> {
             values.entry(value).or_default().push(n);
         }
         self.clashes.extend(clash::unset(&self.names, rule, &of.property, &unset, &guests_unset));
-        let weight = match of.weight {
+        let weight = match &of.weight {
             Some(weight) => seconds("its weight", weight)?,
             None => self.names.rule_weight,
         };
@@ -670,10 +746,12 @@ impl<'a> Compiler<'a> {
         guests.iter().for_each(|guest| self.names.leanings_of[*guest as usize].push(id));
     }
 
-    fn strength(&self, force: Force, weight: Option<f64>) -> Result<Strength, String> {
+    fn strength(&self, force: Force, weight: &Option<Number>) -> Result<Strength, Mistake> {
         match (force, weight) {
             (Force::Hard, None) => Ok(Strength::Hard),
-            (Force::Hard, Some(_)) => Err("it is hard, so that it has no weight: leave one of both out".into()),
+            (Force::Hard, Some(_)) => {
+                Err("it is hard, so that it has no weight: leave one of both out".to_owned().into())
+            }
             (Force::Soft, None) => Ok(Strength::Soft(self.names.rule_weight)),
             (Force::Soft, Some(weight)) => seconds("its weight", weight).map(Strength::Soft),
         }
@@ -751,10 +829,6 @@ fn rule_name(rule: &Rule) -> &Name {
     }
 }
 
-fn weight(name: &str, of: f64) -> Result<i64, ClusterError> {
-    seconds(&format!("weights.{name}"), of).map_err(|what| ClusterError::File { line: 1, what })
-}
-
 /// The weight of a grain, if each per cent of so many grains costs so much: at least 1, so that it counts.
 fn per_cent(cost: i64, grains: f64) -> i64 {
     if cost == 0 { 0 } else { ((cost as f64 * 100.0 / grains.max(1.0)).round() as i64).max(1) }
@@ -774,18 +848,20 @@ fn ranked(rule: RuleId, hosts: &[HostId], weight: i64) -> Leaning {
 }
 
 /// What is to be free of a capacity: reserve, start and place, in plain units. Amounts are of what there is, not of what it is overcommitted to.
-fn free(levels: &file::Levels, unit: &Unit, total: f64, times: f64) -> Result<[f64; 3], String> {
+fn free(levels: &file::Levels, unit: &Unit, total: f64, times: f64) -> Result<[f64; 3], Mistake> {
     let of = |amount: &Amount| match amount.unit.as_str() {
         "%" if amount.number <= 100.0 => Ok(total * amount.number / 100.0),
-        "%" => Err(format!("{amount} is more than there is")),
-        _ => unit.plain(amount).map(|plain| plain * times),
+        "%" => at_amount(amount, Err(format!("{amount} is more than there is"))),
+        _ => at_amount(amount, unit.plain(amount)).map(|plain| plain * times),
     };
     let level = |amount: &Option<Amount>, default: f64| amount.as_ref().map_or(Ok(default), of);
     let reserve = level(&levels.reserve, 0.0)?;
     let start = level(&levels.start, (total * 0.1).max(reserve))?;
     let place = level(&levels.place, (total * 0.2).max(start))?;
     if !(reserve <= start && start <= place) {
-        return Err("levels have to be in order: reserve <= start <= place".into());
+        let written = [&levels.place, &levels.start, &levels.reserve].into_iter().flatten().next();
+        let line = written.map_or(0, |amount| amount.line);
+        return Err(Mistake { line, what: "levels have to be in order: reserve <= start <= place".into() });
     }
     Ok([reserve, start, place])
 }

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_saphyr::Spanned;
+use serde_saphyr::{Location, Spanned};
 
 use super::amount::Amount;
 
 /// A name, and where in the file it stands.
 pub type Name = Spanned<String>;
+
+/// A number, and where in the file it stands.
+pub type Number = Spanned<f64>;
 
 /// Amounts by the resource's name.
 pub type Amounts = BTreeMap<String, Amount>;
@@ -42,7 +45,7 @@ pub struct Cluster {
 }
 
 fn bandwidth() -> Amount {
-    Amount { number: 10.0, unit: "Gbit/s".into() }
+    Amount { number: 10.0, unit: "Gbit/s".into(), line: 0 }
 }
 
 /// Something of which hosts have an amount and guests use one.
@@ -279,7 +282,7 @@ pub struct Together {
     #[serde(default)]
     pub force: Force,
     /// What a breach costs, in seconds of traffic, if it is soft. [`Weights::rule`] if it is left out.
-    pub weight: Option<f64>,
+    pub weight: Option<Number>,
 }
 
 /// Guests in several areas.
@@ -298,7 +301,7 @@ pub struct Spread {
     #[serde(default)]
     pub force: Force,
     /// As in [`Together`].
-    pub weight: Option<f64>,
+    pub weight: Option<Number>,
 }
 
 /// Guests on hosts.
@@ -357,7 +360,7 @@ pub struct Match {
     /// On hosts of this group only; on all if it is left out.
     pub group: Option<String>,
     /// As in [`Together`], of `should` and `should-not`.
-    pub weight: Option<f64>,
+    pub weight: Option<Number>,
 }
 
 /// For what is free of a resource, so much should be of another on the same host.
@@ -377,7 +380,7 @@ pub struct Balance {
 }
 
 fn one() -> Amount {
-    Amount { number: 1.0, unit: String::new() }
+    Amount { number: 1.0, unit: String::new(), line: 0 }
 }
 
 /// What is how bad, in seconds of traffic: a migration of so many seconds is worth what is saved by it.
@@ -385,23 +388,32 @@ fn one() -> Amount {
 #[serde(deny_unknown_fields, default)]
 pub struct Weights {
     /// Of each per cent of a mean host's capacity that is used beyond `start`.
-    pub load: f64,
+    pub load: Number,
     /// Of each per cent of a mean host's capacity that a balance lacks.
-    pub balance: f64,
+    pub balance: Number,
     /// Of each breach of a soft rule that says nothing else.
-    pub rule: f64,
+    pub rule: Number,
     /// Of each rank below the first of a guest's preferred hosts; of a host that is none of them, of one rank more.
-    pub preference: f64,
+    pub preference: Number,
     /// Of a guest on a host that is not near its data.
-    pub locality: f64,
+    pub locality: Number,
     /// Times the seconds of a migration.
-    pub moves: f64,
+    pub moves: Number,
     /// Of each migration, whatever it sends.
-    pub each_move: f64,
+    pub each_move: Number,
 }
 
 impl Default for Weights {
     fn default() -> Weights {
-        Weights { load: 10.0, balance: 1.0, rule: 600.0, preference: 60.0, locality: 60.0, moves: 1.0, each_move: 5.0 }
+        let of = |number: f64| Spanned::new(number, Location::UNKNOWN, Location::UNKNOWN);
+        Weights {
+            load: of(10.0),
+            balance: of(1.0),
+            rule: of(600.0),
+            preference: of(60.0),
+            locality: of(60.0),
+            moves: of(1.0),
+            each_move: of(5.0),
+        }
     }
 }

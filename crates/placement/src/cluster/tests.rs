@@ -53,7 +53,7 @@ fn a_file_without_guests_is_fine() {
 #[test]
 fn json_is_read_too() {
     let text = "{\"resources\": [{\"name\": \"memory\", \"unit\": \"bytes\"}],\n\t\"hosts\": [{\"name\": \"h1\", \"capacity\": {\"memory\": \"1 GiB\"}}],
-        \"rules\": [{\"apart\": {\"name\": \"x\", \"of\": {\"guests\": [\"a\"]}}}], \"guests\": [{\"name\": \"a\", \"size\": {\"memory\": 1}}]}";
+        \"rules\": [{\"apart\": {\"name\": \"x\", \"of\": {\"guests\": [\"a\"]}}}], \"guests\": [{\"name\": \"a\", \"size\": {\"memory\": \"1 B\"}}]}";
     let compiled = compile(&read(text).unwrap()).unwrap();
     assert_eq!(compiled.problem.guests[0].demand, [1]);
 }
@@ -386,7 +386,7 @@ fn mistakes_are_told_with_their_line() {
         (
             "memory: 32 GiB",
             "memory: 32 Gib",
-            "line 6: host 'h1': memory: '32 Gib' has no unit of it: write '16 GiB' or '500 MB'",
+            "line 6: host 'h1': memory: '32 Gib' has no unit of it: write '16 GiB' or '500 MB' (B; kB,",
         ),
         (
             "memory: 32 GiB",
@@ -397,7 +397,7 @@ fn mistakes_are_told_with_their_line() {
         (
             "unit: cores}",
             "unit: cores, levels: {reserve: 20 %, start: 10 %}}",
-            "line 6: host 'h1': cpu: levels have to be in order: reserve <= start <= place",
+            "line 3: resource 'cpu', on 'h1': levels have to be in order: reserve <= start <= place",
         ),
         ("unit: cores}", "unit: cores, overcommit: .nan}", "line 3: "),
         (
@@ -444,6 +444,41 @@ fn mistakes_are_told_with_their_line() {
         let error = rule(text);
         assert!(error.starts_with(told), "{text}: {error}");
     }
+}
+
+#[test]
+fn what_is_wrong_is_told_where_it_stands() {
+    let of = |rest: &str| mistake(&format!("{HOSTS}{rest}"));
+    for (rest, told) in [
+        ("\nguests: []\nbandwidth: 10 GiB", "line 12: bandwidth: '10 GiB' has no unit of it"),
+        ("bandwidth: 10", "line 10: bandwidth: '10' has no unit: write '10 MB/s', or '10 B/s'"),
+        ("bandwidth: 0", "line 10: bandwidth: it is 0"),
+        ("weights:\n  rule: 1\n  load: -10", "line 12: weights.load is -10, which is not within 0"),
+        ("weights:\n  each_move: 1\n  moves: -1", "line 12: weights.moves is -1, which is not within 0"),
+        ("guests:\n- name: a\n  size:\n    memory: 64", "line 13: guest 'a': memory: '64' has no unit: write '64 GiB'"),
+        ("guests:\n- name: a\n  dirty: 64", "line 12: guest 'a': dirty: '64' has no unit: write '64 MB/s'"),
+        (
+            "guests:\n- {name: a, memory: 900 GiB}\nbandwidth: 1 B/s",
+            "line 11: guest 'a': its move costs 966367641605 seconds: correct 'bandwidth'",
+        ),
+        (
+            "rules:\n- apart:\n    name: x\n    of: {guests: []}\n    weight: -1",
+            "line 14: rule 'x': its weight is -1, which is not within 0",
+        ),
+        (
+            "balances:\n- for: cpu\n  of: memory\n  free: 1 core",
+            "line 13: balance for 'cpu': '1 core' has no unit of it",
+        ),
+    ] {
+        let error = of(rest);
+        assert!(error.starts_with(told), "{rest}: {error}");
+    }
+    let levels = "levels:\n    memory:\n      start: 5 %\n      place: 1 %";
+    let own = HOSTS.replace(
+        "{name: h4, group: tin, capacity: {cpu: 8, memory: 32 GiB}, areas: {rack: r2}}",
+        &format!("name: h4\n  capacity: {{memory: 32 GiB}}\n  areas: {{rack: r2}}\n  {levels}"),
+    );
+    assert_eq!(mistake(&own), "line 15: host 'h4': memory: levels have to be in order: reserve <= start <= place");
 }
 
 /// What docs/placement-file.md shows is a file, and does what it says there.
