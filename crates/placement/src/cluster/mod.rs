@@ -15,6 +15,7 @@ mod check;
 mod clash;
 mod compile;
 pub mod file;
+mod mistake;
 mod names;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -62,17 +63,7 @@ pub fn read(text: &str) -> Result<Cluster, ClusterError> {
     };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let line = error.location().map_or(1, |location| location.line().max(1));
-        let what = match error.without_snippet() {
-            // What YAML 1.1 makes of `on` comes as `true`, if another program wrote the file.
-            serde_saphyr::Error::SerdeUnknownField { field, expected, .. }
-                if ["on", "true"].contains(&field.as_str()) && expected.contains(&"within") =>
-            {
-                format!("there is no field '{field}'; did you mean 'within'?")
-            }
-            serde_saphyr::Error::SerdeUnknownField { field, expected, .. } => unknown("field", field, expected),
-            serde_saphyr::Error::SerdeUnknownVariant { variant, expected, .. } => unknown("kind", variant, expected),
-            other => other.to_string(),
-        };
+        let what = mistake::words(error.without_snippet(), text);
         ClusterError::File { line, what }
     })
 }
