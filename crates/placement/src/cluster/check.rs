@@ -168,7 +168,16 @@ impl Told<'_> {
         let broken = fences.filter(|fence| !fence.hosts.contains(host)).map(|fence| fence.rule);
         let tell = |rule: u32| {
             let rule = &self.names.rules[rule as usize];
-            let what = self.names.fenced_out(rule, guest, host);
+            let what = match rule.kind {
+                // Each guest of such a host has a complaint of its own.
+                RuleKind::HostState => format!(
+                    "'{}' is on '{}', which is {}",
+                    self.names.guest(guest),
+                    self.names.host(host),
+                    self.names.state(host)
+                ),
+                _ => self.names.fenced_out(rule, guest, host),
+            };
             let key = format!("{rule}: {}", self.names.guest(guest));
             let mut complaint = self.complaint(key, what, &[guest], &[host]);
             complaint.rule = Some(rule.to_string());
@@ -238,12 +247,19 @@ impl Told<'_> {
 }
 
 impl Names {
+    /// Of a host that is not online: why it may have nobody.
+    fn state(&self, host: HostId) -> &'static str {
+        match self.states[host as usize] {
+            HostState::Offline => "offline",
+            _ => "in maintenance",
+        }
+    }
+
     /// Why a rule does not let a guest be on a host.
     pub(crate) fn fenced_out(&self, rule: &super::RuleName, guest: GuestId, host: HostId) -> String {
         let (who, on) = (self.guest(guest), self.host(host));
         match rule.kind {
-            RuleKind::HostState if self.states[host as usize] == HostState::Offline => format!("'{on}' is offline"),
-            RuleKind::HostState => format!("'{on}' is in maintenance"),
+            RuleKind::HostState => format!("'{on}' is {}", self.state(host)),
             RuleKind::GuestOwners => format!("'{on}' is not among {rule}"),
             RuleKind::Stays => format!("'{who}' stays where it is: {rule}"),
             RuleKind::Match => format!("the property '{}' of '{who}' and of '{on}' breaks {rule}", rule.property),

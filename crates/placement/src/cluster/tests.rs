@@ -215,7 +215,12 @@ fn hosts_that_are_not_online_are_left() {
     let guests =
         "guests: [{name: a, host: h1}, {name: b, host: h2, optimize: false}, {name: c, host: h3, optimize: false}]";
     let compiled = compile(&read(&format!("{text}{guests}")).unwrap()).unwrap();
-    assert_eq!(told(&compiled), ["'a' is nowhere: its host 'h1' is offline", "'h2' is in maintenance"]);
+    assert_eq!(
+        told(&compiled),
+        ["'a' is nowhere: its host 'h1' is offline", "'b' is on 'h2', which is in maintenance"]
+    );
+    let (check, _) = check(&compiled, &[0, 2, 2], &History::default(), 7);
+    assert_eq!(check.complaints[0].what, "'a' is on 'h1', which is offline");
     let owners = |guest: usize| {
         let set = compiled.problem.guests[guest].owners.unwrap();
         compiled.problem.owners[set as usize].iter().collect::<Vec<HostId>>()
