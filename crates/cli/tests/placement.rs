@@ -130,7 +130,7 @@ fn who_is_nowhere_is_brought_back_by_few_moves() {
     solved
         .says("  guests on no host         1        0\n")
         .says("moves                       0        2\n")
-        .says("move 'db' from nowhere to 'h2': ");
+        .says("\nplace 'db' on 'h2': it was on no host");
     let args = ["schedule", "--cluster", "cluster.yaml", "--solution", "p.json"];
     desk.run(&args).exits(0).says("  room        'db' starts on 'h2'\n");
 }

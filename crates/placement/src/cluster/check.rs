@@ -148,13 +148,10 @@ impl Told<'_> {
     }
 
     fn unplaced(&self, guest: GuestId) -> Complaint {
-        let was = self.names.recorded[guest as usize];
         let name = self.names.guest(guest);
-        let (what, hosts) = match self.names.states.get(was as usize) {
-            Some(HostState::Offline) => {
-                (format!("'{name}' is nowhere: its host '{}' is offline", self.names.host(was)), vec![was])
-            }
-            _ => (format!("'{name}' is on no host"), Vec::new()),
+        let (what, hosts) = match self.names.lost(guest) {
+            Some(was) => (format!("'{name}' is on no host: '{}' is offline", self.names.host(was)), vec![was]),
+            None => (format!("'{name}' is on no host"), Vec::new()),
         };
         let mut complaint = self.complaint(format!("{name} is nowhere"), what, &[guest], &hosts);
         // That a guest does not run comes first, whatever placing it could break.

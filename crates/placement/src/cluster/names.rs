@@ -194,6 +194,12 @@ impl Names {
         &self.guests[guest as usize]
     }
 
+    /// The host of a guest that is on none because that host is offline.
+    pub(crate) fn lost(&self, guest: GuestId) -> Option<HostId> {
+        let was = self.recorded[guest as usize];
+        (self.states.get(was as usize) == Some(&HostState::Offline)).then_some(was)
+    }
+
     /// The rule of a group.
     pub fn group(&self, group: GroupId) -> &RuleName {
         &self.rules[self.groups[group as usize] as usize]

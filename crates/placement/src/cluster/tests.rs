@@ -215,10 +215,7 @@ fn hosts_that_are_not_online_are_left() {
     let guests =
         "guests: [{name: a, host: h1}, {name: b, host: h2, optimize: false}, {name: c, host: h3, optimize: false}]";
     let compiled = compile(&read(&format!("{text}{guests}")).unwrap()).unwrap();
-    assert_eq!(
-        told(&compiled),
-        ["'a' is nowhere: its host 'h1' is offline", "'b' is on 'h2', which is in maintenance"]
-    );
+    assert_eq!(told(&compiled), ["'a' is on no host: 'h1' is offline", "'b' is on 'h2', which is in maintenance"]);
     let (check, _) = check(&compiled, &[0, 2, 2], &History::default(), 7);
     assert_eq!(check.complaints[0].what, "'a' is on 'h1', which is offline");
     let owners = |guest: usize| {

@@ -177,11 +177,16 @@ impl<'a> Placing<'a> {
                 continue;
             }
             let of = &problem.hosts[host as usize];
-            let above = (of.capacity[row] - free + needs - of.safe[row]).min(needs).max(0);
-            let amount = above * problem.resources[row].load_weight;
+            let beyond = of.capacity[row] - free + needs - of.safe[row];
+            let more = beyond.min(needs).max(0);
+            let amount = more * problem.resources[row].load_weight;
             if amount > 0 {
-                let what =
-                    format!("{name}: '{}' would be {} beyond its start level", names.host(host), name.text(above));
+                let by = if more < beyond { " more" } else { "" };
+                let mut what =
+                    format!("{name}: '{}' would be {}{by} beyond its start level", names.host(host), name.text(more));
+                if more < beyond {
+                    what += &format!(", {} in all", name.text(beyond));
+                }
                 reasons.push(Reason { cause: Cause::Capacity(row), is_hard: false, amount, what });
             }
         }

@@ -470,15 +470,74 @@ rules:
     let after = [0, 2, 1, 3];
     assert_eq!(
         why(&after, 1),
-        "'b' from 'h1' to 'h3': 'a' there already: rule 'two' keeps them apart; \
+        "move 'b' from 'h1' to 'h3': 'a' there already: rule 'two' keeps them apart; \
          memory: 'h1' would be 1.2 GiB beyond its start level (saves 23.9 s)"
     );
-    assert_eq!(why(&after, 3), "'d' from nowhere to 'h4': it was nowhere");
+    assert_eq!(why(&after, 3), "place 'd' on 'h4': it was on no host");
     // It goes where the other was, which goes where it was.
     let after = [0, 1, 2, 3];
     assert!(
-        why(&after, 2).starts_with("'c' from 'h2' to 'h3': makes room for others (memory: 'h2' would be"),
+        why(&after, 2).starts_with("move 'c' from 'h2' to 'h3': makes room for others (memory: 'h2' would be"),
         "{}",
         why(&after, 2)
     );
+}
+
+#[test]
+fn who_was_lost_or_goes_along_is_told_so() {
+    let text = "resources: [{name: memory, unit: bytes}]
+hosts:
+- {name: h1, capacity: {memory: 32 GiB}, state: offline}
+- {name: h2, capacity: {memory: 32 GiB}}
+- {name: h3, capacity: {memory: 32 GiB}}
+guests:
+- {name: mon, host: h1, size: {memory: 1 GiB}}
+- {name: a, host: h2, size: {memory: 1 GiB}}
+- {name: b, host: h2, size: {memory: 1 GiB}, owners: [h3]}
+rules:
+- together: {name: both, of: {guests: [a, b]}, force: hard}";
+    let compiled = cluster::compile(&cluster::read(text).unwrap()).unwrap();
+    let before = &compiled.problem.initial;
+    let why = |guest: GuestId| why_moved(&compiled, before, &[1, 2, 2], guest);
+    assert_eq!(why(0).to_string(), "place 'mon' on 'h2': its host 'h1' is offline");
+    assert_eq!(
+        why(1).to_string(),
+        "move 'a' from 'h2' to 'h3': goes along ('b' elsewhere: rule 'both' keeps them together)"
+    );
+    assert!(why(1).makes_room.is_empty());
+    assert!(explain(&compiled, before, 0).to_string().starts_with("'mon' is on no host: 'h1' is offline\n"));
+    assert!(explain(&compiled, before, 1).to_string().starts_with("'a' is on 'h2'\n"));
+}
+
+#[test]
+fn beyond_the_start_level_is_what_is_added_and_in_all() {
+    // Of 100 MiB, 10 are to stay free: 95 are used by others, and 4 more come.
+    let text = |used: u32| {
+        format!(
+            "resources: [{{name: memory, unit: bytes}}]
+hosts: [{{name: h1, capacity: {{memory: 100 MiB}}}}]
+guests:
+- {{name: a, host: h1, size: {{memory: {used} MiB}}}}
+- {{name: b, size: {{memory: 4 MiB}}}}"
+        )
+    };
+    let told = |used: u32| {
+        let compiled = cluster::compile(&cluster::read(&text(used)).unwrap()).unwrap();
+        explain(&compiled, &compiled.problem.initial, 1).hosts[0].objections.first().map(|told| told.what.clone())
+    };
+    assert_eq!(told(95).unwrap(), "memory: 'h1' would be 4 MiB more beyond its start level, 9 MiB in all");
+    assert_eq!(told(88).unwrap(), "memory: 'h1' would be 2 MiB beyond its start level");
+    assert_eq!(told(90).unwrap(), "memory: 'h1' would be 4 MiB beyond its start level");
+    assert_eq!(told(86), None);
+}
+
+#[test]
+fn a_guest_that_stays_may_be_let_go() {
+    let told = explained(
+        "guests:
+- {name: ml, host: h1, size: {memory: 20 GiB}, optimize: false}
+- {name: db, host: h1, size: {memory: 20 GiB}, optimize: false}",
+        "ml",
+    );
+    assert!(told.contains("set 'optimize: true' of 'ml'; it fits on 'h2' then"), "{told}");
 }

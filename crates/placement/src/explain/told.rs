@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{Cause, Placing, Reason, Relaxation, Step, conflict, relax};
 use crate::cluster::file::HostState;
 use crate::cluster::{Compiled, RuleKind};
-use crate::problem::{GuestId, HostId};
+use crate::problem::{GuestId, HostId, NOWHERE};
 
 /// What speaks against a host, in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -78,6 +78,8 @@ pub struct Explanation {
     pub guest: String,
     /// Where it is.
     pub on: Option<String>,
+    /// Its host, if it is on none because that host is offline.
+    pub lost: Option<String>,
     /// Each host.
     pub hosts: Vec<HostObjections>,
     /// None if a host accepts it.
@@ -109,6 +111,10 @@ pub fn explain(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Ex
     Explanation {
         guest: names.guest(guest).to_owned(),
         on: names.hosts.get(assignment[guest as usize] as usize).cloned(),
+        lost: match assignment[guest as usize] {
+            NOWHERE => names.lost(guest).map(|host| names.host(host).to_owned()),
+            _ => None,
+        },
         hosts: (0..)
             .zip(&against)
             .map(|(host, reasons)| HostObjections {
@@ -164,6 +170,7 @@ fn step_text(compiled: &Compiled, step: &Step) -> String {
             RuleKind::Match => {
                 format!("set the property '{}' so that {} allows '{}'", rule(id).property, rule(id), names.host(host))
             }
+            RuleKind::Stays => format!("set 'optimize: true' of '{}'", rule(id).name),
             _ => format!("let {} allow '{}'", rule(id), names.host(host)),
         },
         Step::Open(host) => match names.states[host as usize] {
@@ -217,9 +224,10 @@ fn fragmented(
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.on {
-            Some(host) => writeln!(f, "'{}' is on '{host}'", self.guest)?,
-            None => writeln!(f, "'{}' is on no host", self.guest)?,
+        match (&self.on, &self.lost) {
+            (Some(host), _) => writeln!(f, "'{}' is on '{host}'", self.guest)?,
+            (None, Some(lost)) => writeln!(f, "'{}' is on no host: '{lost}' is offline", self.guest)?,
+            (None, None) => writeln!(f, "'{}' is on no host", self.guest)?,
         }
         for host in &self.hosts {
             writeln!(f, "{}: {}", host.host, if host.accepts { "yes" } else { "no" })?;

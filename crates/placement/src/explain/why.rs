@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::Placing;
 use super::told::{Objection, objection};
-use crate::cluster::Compiled;
+use super::{Cause, Placing, Reason};
+use crate::cluster::{Compiled, RuleKind};
 use crate::problem::{GuestId, HostId, NOWHERE};
 use crate::state::State;
 
@@ -17,12 +17,16 @@ pub struct Why {
     pub guest: String,
     /// Where it was; none if it was nowhere.
     pub from: Option<String>,
+    /// Its host, if it was nowhere because that host is offline.
+    pub lost: Option<String>,
     /// Where it goes; none if it goes nowhere.
     pub to: Option<String>,
     /// What spoke against where it was, with all where they were.
     pub ends: Vec<Objection>,
     /// What would, with all others where they go: it makes room for them.
     pub makes_room: Vec<Objection>,
+    /// The same, of rules that keep it with others.
+    pub goes_along: Vec<Objection>,
     /// How much less is broken for it, with all others where they go ([`Score::broken`](crate::score::Score::broken)).
     pub broken_saved: i64,
     /// What it saves, its own cost taken off, in microseconds of traffic, with all others where they go.
@@ -37,21 +41,31 @@ pub fn why_moved(compiled: &Compiled, before: &[HostId], after: &[HostId], guest
         NOWHERE => Vec::new(),
         host => Placing::new(compiled, assignment, guest).against(host),
     };
-    let told = |reasons: &[super::Reason]| -> Vec<Objection> {
-        reasons.iter().map(|reason| objection(compiled, reason)).collect()
-    };
+    let told =
+        |reasons: &[Reason]| -> Vec<Objection> { reasons.iter().map(|reason| objection(compiled, reason)).collect() };
     let (ends, would_be) = (against(before), against(after));
-    let is_new = |reason: &&super::Reason| {
-        !ends.iter().any(|other| other.cause == reason.cause && other.is_hard == reason.is_hard)
+    let is_new =
+        |reason: &&Reason| !ends.iter().any(|other| other.cause == reason.cause && other.is_hard == reason.is_hard);
+    let keeps_with = |reason: &Reason| match reason.cause {
+        Cause::Rule(rule) => {
+            matches!(names.rules[rule as usize].kind, RuleKind::Together | RuleKind::Needs | RuleKind::Among)
+        }
+        Cause::Capacity(_) => false,
     };
-    let makes_room: Vec<super::Reason> = would_be.iter().filter(is_new).cloned().collect();
+    let (goes_along, makes_room): (Vec<Reason>, Vec<Reason>) =
+        would_be.iter().filter(is_new).cloned().partition(keeps_with);
     let back = State::new(&compiled.problem, after).shift_score(guest, from);
     Why {
         guest: names.guest(guest).to_owned(),
         from: names.hosts.get(from as usize).cloned(),
+        lost: match from {
+            NOWHERE => names.lost(guest).map(|host| names.host(host).to_owned()),
+            _ => None,
+        },
         to: names.hosts.get(to as usize).cloned(),
         ends: told(&ends),
         makes_room: told(&makes_room),
+        goes_along: told(&goes_along),
         broken_saved: back.broken,
         cost_saved: back.cost,
     }
@@ -59,13 +73,22 @@ pub fn why_moved(compiled: &Compiled, before: &[HostId], after: &[HostId], guest
 
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |host: &Option<String>| host.as_ref().map_or("nowhere".to_owned(), |host| format!("'{host}'"));
-        write!(f, "'{}' from {} to {}: ", self.guest, name(&self.from), name(&self.to))?;
+        let guest = &self.guest;
+        match (&self.from, &self.to) {
+            (Some(from), Some(to)) => write!(f, "move '{guest}' from '{from}' to '{to}': ")?,
+            (Some(from), None) => write!(f, "take '{guest}' off '{from}': ")?,
+            (None, Some(to)) => write!(f, "place '{guest}' on '{to}': ")?,
+            (None, None) => write!(f, "leave '{guest}' on no host: ")?,
+        }
         let mut reasons: Vec<String> = self.ends.iter().map(|objection| objection.what.clone()).collect();
         if self.from.is_none() {
-            reasons.push("it was nowhere".into());
+            reasons.push(match &self.lost {
+                Some(host) => format!("its host '{host}' is offline"),
+                None => "it was on no host".into(),
+            });
         }
         reasons.extend(self.makes_room.iter().map(|objection| format!("makes room for others ({})", objection.what)));
+        reasons.extend(self.goes_along.iter().map(|objection| format!("goes along ({})", objection.what)));
         if reasons.is_empty() {
             reasons.push(match self.broken_saved {
                 0 => "the balance is better".into(),

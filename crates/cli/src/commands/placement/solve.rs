@@ -281,7 +281,7 @@ impl Solved<'_> {
         let guests = moved(compiled, &self.found.assignment);
         let mut text = String::new();
         for guest in guests.iter().take(MOVES_TOLD) {
-            text += &format!("move {}\n", self.why(compiled, *guest));
+            text += &format!("{}\n", self.why(compiled, *guest));
         }
         if guests.len() > MOVES_TOLD {
             text += &format!("and {} more (--json has all)\n", count(guests.len() - MOVES_TOLD, "move"));
