@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::names::{Names, RuleKind};
+use super::names::{Names, RuleKind, agree};
 use super::{Compiled, file::HostState};
 use crate::problem::{GuestId, HostId, NOWHERE, Problem};
 use crate::score::Score;
@@ -127,8 +127,11 @@ impl Told<'_> {
                 let guests = self.members_on(group, |_| true);
                 let level = self.problem.groups[group as usize].spread.map_or(0, |spread| spread.level);
                 let level = &names.levels[level].name;
-                let what =
-                    format!("{} are in {areas} of at least {areas_min} areas of level '{level}'", names.list(&guests));
+                let are = agree(&guests, "is", "are");
+                let what = format!(
+                    "{} {are} in {areas} of at least {areas_min} areas of level '{level}'",
+                    names.list(&guests)
+                );
                 vec![self.of_group(breach, group, hard, "", what, &guests)]
             }
             Breach::Need { group, of, level, area } => {
@@ -136,7 +139,11 @@ impl Told<'_> {
                 let guests = self.members_on(group, is_there);
                 let needed = names.list(&names.members[of as usize]);
                 let area = names.area(level, area);
-                let what = format!("{} need one of {needed} in {area}, where none is", names.list(&guests));
+                let what = format!(
+                    "{} {} one of {needed} in {area}, where none is",
+                    names.list(&guests),
+                    agree(&guests, "needs", "need")
+                );
                 vec![self.of_group(breach, group, hard, &format!(" in {area}"), what, &guests)]
             }
             Breach::Among { group, .. } => {

@@ -3,12 +3,13 @@
 //! What is found is a clash for certain; not every clash is found, since that is as hard as placing all guests. Hosts that
 //! are offline or in maintenance count as there: they come back, and rules stay.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::Serialize;
 
 use super::HOST_LEVEL;
-use super::names::{Names, RuleId, RuleKind, listed};
+use super::names::{Names, RuleId, RuleKind, agree, listed};
 use crate::bits::Bits;
 use crate::explain::conflict;
 use crate::problem::{GroupId, GuestId, HostId, Problem, Strength};
@@ -16,7 +17,7 @@ use crate::problem::{GroupId, GuestId, HostId, Problem, Strength};
 /// Rules that can never hold together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Clash {
-    /// Which.
+    /// Which: without any of them these guests would not clash like this. None if the guests and hosts alone do.
     pub rules: Vec<String>,
     /// Who they are about.
     pub guests: Vec<String>,
@@ -81,6 +82,11 @@ pub(super) fn find(problem: &Problem, names: &Names) -> Vec<Clash> {
     finder.found
 }
 
+/// Steps that are taken for a clash to find out which rules it needs: about a second. Rules that are not tried for it are told.
+const STEPS_MAX: usize = 50_000_000;
+
+type Rules = BTreeSet<RuleId>;
+
 struct Finder<'a> {
     problem: &'a Problem,
     names: &'a Names,
@@ -116,8 +122,30 @@ impl<'a> Finder<'a> {
         &self.allowed[self.allowed_of[guest as usize] as usize]
     }
 
+    /// Where a guest may be by some rules alone.
+    fn allowed_by(&self, guest: GuestId, rules: &Rules) -> Bits {
+        let fences = self.names.fences_of[guest as usize].iter().map(|fence| &self.names.fences[*fence as usize]);
+        let fences: Vec<&Bits> = fences.filter(|fence| rules.contains(&fence.rule)).map(|fence| &fence.hosts).collect();
+        let hosts = 0..self.problem.hosts.len() as HostId;
+        hosts.filter(|host| fences.iter().all(|fence| fence.contains(*host))).collect()
+    }
+
+    /// Without the rules that a clash does not need: each is left out for as long as it is there all the same.
+    fn needed(&self, mut rules: Rules, guests: &[GuestId], clashes: impl Fn(&Rules) -> bool) -> Rules {
+        let tries = STEPS_MAX / (guests.len() * self.problem.hosts.len()).max(1);
+        // What guests say of themselves comes first, so that rules which are about many are tried first.
+        let tried: Vec<RuleId> = rules.iter().rev().take(tries).copied().collect();
+        for rule in tried {
+            rules.remove(&rule);
+            if !clashes(&rules) {
+                rules.insert(rule);
+            }
+        }
+        rules
+    }
+
     /// Lasting rules that fence any of these guests in.
-    fn fencing(&self, guests: &[GuestId]) -> BTreeSet<RuleId> {
+    fn fencing(&self, guests: &[GuestId]) -> Rules {
         let fences = guests.iter().flat_map(|guest| &self.names.fences_of[*guest as usize]);
         let rules = fences.map(|fence| self.names.fences[*fence as usize].rule);
         rules.filter(|rule| self.names.rules[*rule as usize].kind != RuleKind::HostState).collect()
@@ -132,7 +160,7 @@ impl<'a> Finder<'a> {
     }
 
     fn tell(&mut self, rules: impl IntoIterator<Item = RuleId>, guests: &[GuestId], what: String, todo: &str) {
-        let rules: BTreeSet<RuleId> = rules.into_iter().collect();
+        let rules: Rules = rules.into_iter().collect();
         self.found.push(Clash {
             rules: rules.into_iter().map(|rule| self.names.rules[rule as usize].to_string()).collect(),
             guests: guests.iter().map(|guest| self.names.guest(*guest).to_owned()).collect(),
@@ -164,7 +192,7 @@ impl<'a> Finder<'a> {
     }
 
     /// Lasting rules that do not let a guest be on a host.
-    fn fenced_out(&self, guest: GuestId, host: HostId) -> BTreeSet<RuleId> {
+    fn fenced_out(&self, guest: GuestId, host: HostId) -> Rules {
         let fences = self.names.fences_of[guest as usize].iter().map(|of| &self.names.fences[*of as usize]);
         let against = fences.filter(|fence| !fence.hosts.contains(host)).map(|fence| fence.rule);
         against.filter(|rule| self.names.rules[*rule as usize].kind != RuleKind::HostState).collect()
@@ -183,55 +211,91 @@ impl<'a> Finder<'a> {
             }
             let common = |host: &HostId| guests.iter().all(|guest| self.allowed(*guest).contains(*host));
             let hosts: Vec<HostId> = (0..self.problem.hosts.len() as HostId).filter(common).collect();
-            let bonds = self.bonds.rules(&guests).into_iter().map(|group| self.rule_of(group));
-            let mut rules: BTreeSet<RuleId> = bonds.collect();
             if hosts.is_empty() {
-                rules.extend(self.fencing(&guests));
+                let (rules, guests, _) = self.reduced(&guests, |_, hosts| hosts.is_empty());
                 let what = format!(
                     "{} have to be on one host, and no host is allowed to all of them",
                     self.names.list(&guests)
                 );
                 self.tell(rules, &guests, what, "let them share a host, or no longer require that they do");
-            } else if let Some(short) = self.too_large(&guests, &hosts) {
-                rules.extend(self.fencing(&guests));
-                self.tell(rules, &guests, short, "add a larger host, or make the guests smaller or fewer");
+            } else if self.is_too_large(&guests, &hosts) {
+                let (rules, guests, hosts) =
+                    self.reduced(&guests, |guests, hosts| !hosts.is_empty() && self.is_too_large(guests, hosts));
+                let what = self.too_large(&guests, &hosts);
+                self.tell(rules, &guests, what, "add a larger host, or make the guests smaller or fewer");
             }
         }
+    }
+
+    /// Of guests that have to be on one host and do not fit on any: the rules that this needs, whom they bind, and the hosts
+    /// that they leave.
+    fn reduced(
+        &self,
+        guests: &[GuestId],
+        is_unfit: impl Fn(&[GuestId], &[HostId]) -> bool,
+    ) -> (Rules, Vec<GuestId>, Vec<HostId>) {
+        let part = |rules: &Rules| {
+            self.bonds.parts(guests, |group| rules.contains(&self.rule_of(group))).into_iter().find_map(|part| {
+                let allowed: Vec<Bits> = part.iter().map(|guest| self.allowed_by(*guest, rules)).collect();
+                let common = |host: &HostId| allowed.iter().all(|of| of.contains(*host));
+                let hosts: Vec<HostId> = (0..self.problem.hosts.len() as HostId).filter(common).collect();
+                is_unfit(&part, &hosts).then_some((part, hosts))
+            })
+        };
+        let bonds = self.bonds.rules(guests).into_iter().map(|group| self.rule_of(group));
+        let rules = bonds.chain(self.fencing(guests)).collect();
+        let rules = self.needed(rules, guests, |rules| part(rules).is_some());
+        let (guests, hosts) = part(&rules).unwrap_or_default();
+        (rules, guests, hosts)
     }
 
     fn apart_though_bound(&mut self, group: GroupId) {
         let mut first: BTreeMap<u32, GuestId> = BTreeMap::new();
         for guest in self.members(group) {
             let Some(other) = first.insert(self.bonds.class[*guest as usize], *guest) else { continue };
-            let mut rules: BTreeSet<RuleId> =
-                self.bonds.path(other, *guest).into_iter().map(|group| self.rule_of(group)).collect();
+            let path: Rules = self.bonds.path(other, *guest).into_iter().map(|group| self.rule_of(group)).collect();
+            let is_bound = |rules: &Rules| {
+                let parts = self.bonds.parts(&[other, *guest], |group| rules.contains(&self.rule_of(group)));
+                parts.len() == 1
+            };
+            let mut rules = self.needed(path, &[other, *guest], is_bound);
             rules.insert(self.rule_of(group));
             let what = format!("{} have to be on one host and apart", self.names.list(&[other, *guest]));
             self.tell(rules, &[other, *guest], what, "remove one of these rules, or make one soft");
         }
     }
 
-    /// What no host has that these guests need together.
-    fn too_large(&self, guests: &[GuestId], hosts: &[HostId]) -> Option<String> {
-        let rows = self.problem.resources.len();
-        let need: Vec<i64> = (0..rows)
-            .map(|row| guests.iter().map(|guest| self.problem.guests[*guest as usize].demand[row]).sum())
-            .collect();
-        let capacity = |host: HostId| &self.problem.hosts[host as usize].capacity;
-        if hosts.iter().any(|host| need.iter().zip(capacity(*host)).all(|(need, has)| need <= has)) {
-            return None;
-        }
+    /// What guests need together, of each row.
+    fn need_of(&self, guests: &[GuestId]) -> Vec<i64> {
+        let of = |row: usize| guests.iter().map(|guest| self.problem.guests[*guest as usize].demand[row]).sum();
+        (0..self.problem.resources.len()).map(of).collect()
+    }
+
+    /// Whether none of some hosts has what these guests need together.
+    fn is_too_large(&self, guests: &[GuestId], hosts: &[HostId]) -> bool {
+        let need = self.need_of(guests);
+        let capacity = |host: &HostId| &self.problem.hosts[*host as usize].capacity;
+        !hosts.iter().any(|host| need.iter().zip(capacity(host)).all(|(need, has)| need <= has))
+    }
+
+    /// What none of these hosts has.
+    fn too_large(&self, guests: &[GuestId], hosts: &[HostId]) -> String {
+        let need = self.need_of(guests);
         let who = self.names.list(guests);
-        let most = |row: usize| hosts.iter().map(|host| capacity(*host)[row]).max().unwrap_or(0);
-        let told = (0..rows).find(|row| need[*row] > most(*row)).map(|row| {
-            let of = &self.names.rows[row];
-            format!(
-                "of {of} {who} need {}, and the largest host that they may be on has {}",
-                of.text(need[row]),
-                of.text(most(row))
-            )
-        });
-        Some(told.unwrap_or_else(|| format!("no host that {who} may be on has enough of everything")))
+        let capacity = |host: &HostId, row: usize| self.problem.hosts[*host as usize].capacity[row];
+        let most = |row: usize| hosts.iter().map(|host| capacity(host, row)).max().unwrap_or(0);
+        let (needs, they) = (agree(guests, "needs", "need"), agree(guests, "it", "they"));
+        match (0..need.len()).find(|row| need[*row] > most(*row)) {
+            Some(row) => {
+                let of = &self.names.rows[row];
+                format!(
+                    "of {of} {who} {needs} {}, and the largest host that {they} may be on has {}",
+                    of.text(need[row]),
+                    of.text(most(row))
+                )
+            }
+            None => format!("no host that {who} may be on has enough of everything"),
+        }
     }
 
     /// More members than there are hosts for them: by Hall's theorem some of them have fewer hosts than they are.
@@ -246,14 +310,20 @@ impl<'a> Finder<'a> {
             if guests.iter().any(|guest| self.allowed(*guest).is_empty()) {
                 return;
             }
-            let mut rules = self.fencing(&guests);
+            // Whoever else may be on no other hosts is of the crowd, too, or would be the next clash.
+            let right: Bits = right.into_iter().collect();
+            let is_in = |allowed: &Bits| !allowed.is_empty() && allowed.iter().all(|host| right.contains(host));
+            let guests: Vec<GuestId> = members.iter().filter(|guest| is_in(self.allowed(**guest))).copied().collect();
+            let mut rules = self.needed(self.fencing(&guests), &guests, |rules| {
+                guests.iter().all(|guest| is_in(&self.allowed_by(*guest, rules)))
+            });
             rules.insert(self.rule_of(group));
-            let named = listed(right.iter().map(|host| self.names.host(*host)));
             let what = format!(
-                "{} guests ({}) are apart and may only be on {} hosts ({named})",
+                "{} guests ({}) are apart and may only be on {} ({})",
                 guests.len(),
                 self.names.list(&guests),
-                right.len()
+                if right.len() == 1 { "1 host".into() } else { format!("{} hosts", right.len()) },
+                listed(right.iter().map(|host| self.names.host(host)))
             );
             self.tell(
                 rules,
@@ -270,28 +340,37 @@ impl<'a> Finder<'a> {
         if members.is_empty() {
             return;
         }
-        // Who has to be on one host is in one area.
-        let mut units: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
-        for guest in members {
-            let areas: BTreeSet<u32> =
-                self.allowed(*guest).iter().map(|host| self.problem.hosts[host as usize].areas[level]).collect();
-            let unit = units.entry(self.bonds.class[*guest as usize]).or_insert_with(|| areas.clone());
-            unit.retain(|area| areas.contains(area));
-        }
-        let units: Vec<Vec<HostId>> = units.into_values().map(|areas| areas.into_iter().collect()).collect();
-        let matching =
-            Matching::most(units.len(), self.problem.levels[level] as usize, areas_min, |n| units[n].clone());
-        if matching < areas_min {
-            let mut rules = self.fencing(members);
-            rules.extend(self.bonds.rules(members).into_iter().map(|group| self.rule_of(group)));
+        let all = self.fencing(members).into_iter();
+        let all: Rules = all.chain(self.bonds.rules(members).into_iter().map(|group| self.rule_of(group))).collect();
+        if self.reached(members, level, areas_min, &all) < areas_min {
+            let mut rules =
+                self.needed(all, members, |rules| self.reached(members, level, areas_min, rules) < areas_min);
+            let reached = self.reached(members, level, areas_min, &rules);
             rules.insert(self.rule_of(group));
-            let level = &self.names.levels[level].name;
             let what = format!(
-                "{} are to be in {areas_min} areas of level '{level}', and can be in {matching} at most",
-                self.names.list(members)
+                "{} {} to be in {areas_min} areas of level '{}', and can be in {reached} at most",
+                self.names.list(members),
+                agree(members, "is", "are"),
+                self.names.levels[level].name
             );
             self.tell(rules, members, what, "ask for fewer areas, allow hosts in more of them, or make the rule soft");
         }
+    }
+
+    /// In how many areas guests can be at once by some rules, counted up to `enough`.
+    fn reached(&self, guests: &[GuestId], level: usize, enough: usize, rules: &Rules) -> usize {
+        let areas_of = |guest: &GuestId| -> BTreeSet<u32> {
+            self.allowed_by(*guest, rules).iter().map(|host| self.problem.hosts[host as usize].areas[level]).collect()
+        };
+        // Who has to be on one host is in one area.
+        let parts = self.bonds.parts(guests, |group| rules.contains(&self.rule_of(group)));
+        let common = |part: &Vec<GuestId>| -> Vec<u32> {
+            let mut areas = areas_of(&part[0]);
+            part[1..].iter().map(areas_of).for_each(|others| areas.retain(|area| others.contains(area)));
+            areas.into_iter().collect()
+        };
+        let units: Vec<Vec<u32>> = parts.iter().map(common).collect();
+        Matching::most(units.len(), self.problem.levels[level] as usize, enough, |n| units[n].clone())
     }
 
     /// No set in which every member may be.
@@ -301,9 +380,15 @@ impl<'a> Finder<'a> {
         if sets.is_empty() || sets.iter().any(|set| members.iter().all(|guest| takes(set, guest))) {
             return;
         }
-        let out: Vec<GuestId> =
-            members.iter().filter(|guest| !sets.iter().all(|set| takes(set, guest))).copied().collect();
-        let mut rules = self.fencing(&out);
+        let takes = |set: &Bits, guest: &GuestId, rules: &Rules| {
+            let allowed = self.allowed_by(*guest, rules);
+            set.iter().any(|host| allowed.contains(host))
+        };
+        let mut rules = self.needed(self.fencing(members), members, |rules| {
+            sets.iter().all(|set| members.iter().any(|guest| !takes(set, guest, rules)))
+        });
+        let is_out = |guest: &&GuestId| sets.iter().any(|set| !takes(set, guest, &rules));
+        let out: Vec<GuestId> = members.iter().filter(is_out).copied().collect();
         rules.insert(self.rule_of(group));
         let what = format!("in none of its sets may all of its guests be: not {}", self.names.list(&out));
         self.tell(rules, &out, what, "name sets that their other rules allow");
@@ -317,13 +402,20 @@ impl<'a> Finder<'a> {
         let reaches = |guest: &GuestId| self.allowed(*guest).iter().any(|host| near.contains(&area(host)));
         let out: Vec<GuestId> = self.members(group).iter().filter(|guest| !reaches(guest)).copied().collect();
         if !out.is_empty() {
-            let mut rules = self.fencing(&out);
-            rules.extend(self.fencing(needed));
+            let fencing: Rules = self.fencing(&out).into_iter().chain(self.fencing(needed)).collect();
+            let both = [&out[..], needed].concat();
+            let mut rules = self.needed(fencing, &both, |rules| {
+                let areas =
+                    |guest: &GuestId| self.allowed_by(*guest, rules).iter().map(area).collect::<BTreeSet<u32>>();
+                let near: BTreeSet<u32> = needed.iter().flat_map(areas).collect();
+                out.iter().all(|guest| areas(guest).is_disjoint(&near))
+            });
             rules.insert(self.rule_of(group));
             let what = format!(
-                "{} can never be in the same area of level '{}' as whom they need ({})",
+                "{} can never be in the same area of level '{}' as whom {} ({})",
                 self.names.list(&out),
                 self.names.levels[level].name,
+                agree(&out, "it needs", "they need"),
                 self.names.list(needed)
             );
             self.tell(rules, &out, what, "allow them hosts near each other");
@@ -348,8 +440,9 @@ impl<'a> Finder<'a> {
                 .collect();
             if !out.is_empty() {
                 let what = format!(
-                    "{} need on their host whom they are apart from ({})",
+                    "{} {} apart from ({})",
                     self.names.list(&out),
+                    agree(&out, "needs on its host whom it is", "need on their host whom they are"),
                     self.names.list(needed)
                 );
                 self.tell(
@@ -401,6 +494,24 @@ impl Bonds {
             }
         }
         Bonds { edges, class }
+    }
+
+    /// Guests, those together that some groups bind, be it through others.
+    fn parts(&self, guests: &[GuestId], binds: impl Fn(GroupId) -> bool) -> Vec<Vec<GuestId>> {
+        let mut part_of: BTreeMap<GuestId, GuestId> = BTreeMap::new();
+        let mut parts: BTreeMap<GuestId, Vec<GuestId>> = BTreeMap::new();
+        for guest in guests {
+            let mut open = vec![*guest];
+            while let Some(at) = open.pop() {
+                if let Entry::Vacant(free) = part_of.entry(at) {
+                    free.insert(*guest);
+                    let bound = self.edges[at as usize].iter().filter(|(_, group)| binds(*group));
+                    open.extend(bound.map(|(other, _)| *other));
+                }
+            }
+            parts.entry(part_of[guest]).or_default().push(*guest);
+        }
+        parts.into_values().collect()
     }
 
     /// Guests of one class each.

@@ -233,3 +233,8 @@ pub(crate) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
         _ => told.join(", "),
     }
 }
+
+/// The form of a word that fits so many guests.
+pub(crate) fn agree<'a>(guests: &[GuestId], one: &'a str, several: &'a str) -> &'a str {
+    if guests.len() == 1 { one } else { several }
+}

@@ -171,7 +171,7 @@ fn what_is_broken_is_told_in_the_words_of_the_file() {
             "needs: {name: x, of: {tag: web}, near: {tag: db}, level: rack}",
             "'a', 'b' need one of 'c' in rack 'r1', where none is",
         ),
-        ("needs: {name: x, of: {tag: db}, near: {tag: web}}", "'c' need one of 'a', 'b' in host 'h3', where none is"),
+        ("needs: {name: x, of: {tag: db}, near: {tag: web}}", "'c' needs one of 'a', 'b' in host 'h3', where none is"),
         ("owners: {name: x, of: {guests: [a]}, within: {group: tin}}", "rule 'x' does not let 'a' be on 'h1'"),
         (
             "among: {name: x, of: {guests: [a, c]}, within: [{group: gold}, {group: tin}]}",
@@ -299,7 +299,7 @@ rules:
         ),
         (
             "- apart: {name: x, of: {guests: [a, b, c, d, e]}, force: hard}",
-            "the possible owners of 'c' + rule 'x'",
+            "rule 'x'",
             "5 guests ('a', 'b', 'c', 'd' and 1 more) are apart and may only be on 4 hosts ('h1', 'h2', 'h3', 'h4')",
         ),
         (
@@ -345,12 +345,12 @@ rules:
         (
             "- needs: {name: x, of: {guests: [a]}, near: {guests: [b, c]}}\n- apart: {name: y, of: {tag: w}, force: hard}",
             "rule 'x' + rule 'y'",
-            "'a' need on their host whom they are apart from ('b', 'c')",
+            "'a' needs on its host whom it is apart from ('b', 'c')",
         ),
         (
             "- needs: {name: x, of: {guests: [a]}, near: {guests: [c]}, level: rack}\n- owners: {name: y, of: {guests: [a]}, within: {group: tin}}",
             "rule 'y'",
-            "'a' can never be in the same area of level 'rack' as whom they need ('c')",
+            "'a' can never be in the same area of level 'rack' as whom it needs ('c')",
         ),
         (
             "- apart: {name: x, of: {tag: ww}}",
@@ -360,6 +360,58 @@ rules:
     ] {
         let found = clashes(&format!("{guests}{rules}"));
         assert!(found.iter().any(|clash| clash.contains(rule) && clash.contains(what)), "{rules}\n{found:#?}");
+    }
+}
+
+#[test]
+fn only_rules_that_a_clash_needs_are_named() {
+    let guests = "guests:
+- {name: a, owners: [h1], properties: {os: a}}
+- {name: b, owners: [h1], properties: {os: a}}
+- {name: c, owners: [h1], properties: {os: a}}
+- {name: d, properties: {os: a}}
+- {name: e, owners: [h2], properties: {os: b}}
+- {name: big, size: {memory: 1600 GiB}, properties: {os: a}}
+rules:
+- match: {name: os-must, property: os, relation: must, group: tin}
+";
+    let owners = |name: &str| format!("the possible owners of '{name}'");
+    let without_h4 = |clash: &String| !clash.contains("'os' is not set");
+    let of =
+        |rules: &str| -> Vec<String> { clashes(&format!("{guests}{rules}")).into_iter().filter(without_h4).collect() };
+    let big = ": of memory 'big' needs 1.56 TiB, and the largest host that it may be on has 32 GiB";
+    assert_eq!(of(""), [big]);
+    let (a, b, c, e) = (owners("a"), owners("b"), owners("c"), owners("e"));
+    for (rules, told) in [
+        (
+            "- spread: {name: x, of: {guests: [d, e]}, level: rack, areas_min: 5, force: hard}",
+            "rule 'x': 'd', 'e' are to be in 5 areas of level 'rack', and can be in 2 at most".to_owned(),
+        ),
+        (
+            "- apart: {name: x, of: {guests: [a, b, c, d]}, force: hard}",
+            format!("{a} + {b} + {c} + rule 'x': 3 guests ('a', 'b', 'c') are apart and may only be on 1 host ('h1')"),
+        ),
+        (
+            "- apart: {name: x, of: {guests: [a, d]}, force: hard}\n- together: {name: y, of: {guests: [a, d]}, force: hard}",
+            "rule 'x' + rule 'y': 'a', 'd' have to be on one host and apart".to_owned(),
+        ),
+        (
+            "- together: {name: x, of: {guests: [a, b, d, e]}, force: hard}",
+            format!(
+                "{a} + {e} + rule 'x': 'a', 'b', 'd', 'e' have to be on one host, and no host is allowed to all of them"
+            ),
+        ),
+        (
+            "- among: {name: x, of: {guests: [a, d, e]}, within: [{hosts: [h1]}, {hosts: [h2]}]}",
+            format!("{a} + {e} + rule 'x': in none of its sets may all of its guests be: not 'a', 'e'"),
+        ),
+        (
+            "- needs: {name: x, of: {guests: [a]}, near: {guests: [e]}}\n- owners: {name: y, of: {guests: [a]}, within: {group: gold}}",
+            format!("{a} + {e} + rule 'x': 'a' can never be in the same area of level 'host' as whom it needs ('e')"),
+        ),
+    ] {
+        let found = of(rules);
+        assert!(found.contains(&told), "{told}\n{found:#?}");
     }
 }
 

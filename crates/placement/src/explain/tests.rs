@@ -258,6 +258,20 @@ proptest! {
         }
     }
 
+    /// The rules of a clash clash without all others.
+    #[test]
+    fn a_clash_needs_no_other_rules(seed: u64) {
+        let case = case(&mut Dice::new(seed));
+        for clash in compiled(&case).clashes {
+            let is_named = |line: &&str| clash.rules.iter().any(|rule| line.contains(&rule.replace("rule '", "name: ").replace('\'', "")));
+            let (rest, rules) = case.text.split_once("rules:\n").unwrap_or((&case.text, ""));
+            let kept: Vec<&str> = rules.lines().filter(is_named).collect();
+            let rules = if kept.is_empty() { String::new() } else { format!("rules:\n{}", kept.join("\n")) };
+            let alone = cluster::compile(&cluster::read(&format!("{rest}{rules}")).unwrap()).unwrap().clashes;
+            prop_assert!(alone.iter().any(|other| other.todo == clash.todo), "{:?} {:?}\n{}", clash, alone, case.text);
+        }
+    }
+
     /// Without its cause a reason is gone, and no other is; without all of them the host accepts.
     #[test]
     fn reasons_are_true_and_complete(seed: u64) {

@@ -48,8 +48,10 @@ impl Source {
 
     /// What rules can never hold together, in lines.
     pub fn clashes(&self) -> String {
-        let line =
-            |clash: &cluster::Clash| format!("clash: {}: {}; {}\n", clash.rules.join(", "), clash.what, clash.todo);
+        let line = |clash: &cluster::Clash| {
+            let rules = if clash.rules.is_empty() { String::new() } else { clash.rules.join(", ") + ": " };
+            format!("clash: {rules}{}; {}\n", clash.what, clash.todo)
+        };
         self.compiled.clashes.iter().map(line).collect()
     }
 }
