@@ -310,32 +310,55 @@ fn there_are_manual_pages_and_completions() {
 #[test]
 fn help_shows_how() {
     let desk = Desk::new();
-    for command in ["solve", "check", "explain", "schedule", "bench"] {
+    for command in ["solve", "check", "explain", "schedule", "replay", "bench"] {
         desk.run(&[command, "--help"]).exits(0).says("Examples:\n  skein placement ");
+        assert!(page("placement.md").contains(&format!("\n    skein placement {command} ")), "{command}");
     }
+}
+
+/// A page of the documentation.
+fn page(name: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)).unwrap()
+}
+
+/// What stands in a page between a line and the end of its block.
+fn block<'a>(page: &'a str, begin: &str) -> &'a str {
+    page.split(begin).nth(1).unwrap().split("```").next().unwrap().trim_start_matches('\n')
 }
 
 #[test]
 fn the_documentations_walk_through_is_true() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/placement.md");
-    let page = std::fs::read_to_string(page).unwrap();
-    let block = |begin: &str| page.split(begin).nth(1).unwrap().split("```").next().unwrap().trim_start_matches('\n');
+    let page = page("placement.md");
     let desk = Desk::new();
-    desk.write("cluster.yaml", block("```yaml\n"));
+    desk.write("cluster.yaml", block(&page, "```yaml\n"));
     let check = desk.run(&["check", "--cluster", "cluster.yaml"]).exits(3).out;
-    let told = block("$ skein placement check --cluster cluster.yaml --history since.json");
+    let told = block(&page, "$ skein placement check --cluster cluster.yaml --history since.json");
     let since = " since 2026-11-24 03:27:05 UTC (65 s)";
     assert_eq!(check, told.replace(since, ""));
     let explained = desk.run(&["explain", "--cluster", "cluster.yaml", "db"]).exits(0).out;
-    assert_eq!(explained, block("$ skein placement explain --cluster cluster.yaml db"));
+    assert_eq!(explained, block(&page, "$ skein placement explain --cluster cluster.yaml db"));
     let solved = desk.run(&[&SOLVE[..], &["--out", "placement.json"]].concat()).exits(0);
-    let told = block("--seconds 2 --out placement.json");
+    let told = block(&page, "--seconds 2 --out placement.json");
     let row = told.lines().find(|line| line.starts_with("cost")).unwrap();
     solved.says(row).says("then: nothing is broken");
     let args = ["schedule", "--cluster", "cluster.yaml", "--solution", "placement.json"];
     desk.run(&args)
         .exits(0)
         .says("room        'db' moves from 'h3' to 'h2'\n3 steps: 58.4 s planned, 58.4 s simulated, ");
+}
+
+#[test]
+fn the_references_example_is_told_solved_and_scheduled() {
+    let page = page("placement-file.md");
+    let desk = Desk::new();
+    desk.write("cluster.yaml", block(&page, "```yaml\n"));
+    let check = desk.run(&["check", "--cluster", "cluster.yaml"]).exits(3).out;
+    assert_eq!(check, block(&page, "$ skein placement check --cluster cluster.yaml"));
+    let explained = desk.run(&["explain", "--cluster", "cluster.yaml", "db2"]).exits(0).out;
+    assert_eq!(explained, block(&page, "$ skein placement explain --cluster cluster.yaml db2"));
+    desk.run(&[&SOLVE[..], &["--out", "placement.json"]].concat()).exits(0).says("then: nothing is broken");
+    let told = desk.run(&["schedule", "--cluster", "cluster.yaml", "--solution", "placement.json"]).exits(0);
+    assert!(!told.out.contains("left undone"), "{}", told.out);
 }
 
 /// Some bytes of a file are others, or are missing.

@@ -1,7 +1,6 @@
 //! What is broken now, and since when.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -280,19 +279,5 @@ impl Names {
             RuleKind::Match => format!("the property '{}' of '{who}' and of '{on}' goes against {rule}", rule.property),
             _ => format!("{rule} would rather not have '{who}' on '{on}'"),
         }
-    }
-}
-
-impl fmt::Display for Check {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.complaints.is_empty() {
-            return writeln!(f, "nothing is broken");
-        }
-        for complaint in &self.complaints {
-            let hard = if complaint.hard { "broken" } else { "not as it should be" };
-            let rule = complaint.rule.as_ref().map_or_else(String::new, |rule| format!(" [{rule}]"));
-            writeln!(f, "{hard} since {}: {}{rule}", complaint.since, complaint.what)?;
-        }
-        Ok(())
     }
 }
