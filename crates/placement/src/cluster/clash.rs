@@ -298,22 +298,22 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// More members than there are hosts for them: by Hall's theorem some of them have fewer hosts than they are.
+    /// More members than there are hosts for them: by Hall's theorem some of them have fewer hosts than they are. Each crowd is told.
     fn apart(&mut self, group: GroupId) {
-        let members = self.members(group);
-        let hosts = |n: usize| self.allowed(members[n]).iter().collect::<Vec<HostId>>();
-        if (0..members.len()).all(|n| self.allowed(members[n]).len() >= members.len()) {
+        // Who may be nowhere is told of alone.
+        let members = self.members(group).iter().filter(|guest| !self.allowed(**guest).is_empty());
+        let mut members: Vec<GuestId> = members.copied().collect();
+        if members.iter().all(|guest| self.allowed(*guest).len() >= members.len()) {
             return;
         }
-        if let Err(Crowd { left, right }) = Matching::complete(members.len(), self.problem.hosts.len(), hosts) {
-            let guests: Vec<GuestId> = left.into_iter().map(|n| members[n]).collect();
-            if guests.iter().any(|guest| self.allowed(*guest).is_empty()) {
-                return;
-            }
-            // Whoever else may be on no other hosts is of the crowd, too, or would be the next clash.
+        loop {
+            let hosts = |n: usize| self.allowed(members[n]).iter().collect::<Vec<HostId>>();
+            let Err(right) = Matching::complete(members.len(), self.problem.hosts.len(), hosts) else { return };
             let right: Bits = right.into_iter().collect();
-            let is_in = |allowed: &Bits| !allowed.is_empty() && allowed.iter().all(|host| right.contains(host));
-            let guests: Vec<GuestId> = members.iter().filter(|guest| is_in(self.allowed(**guest))).copied().collect();
+            // Whoever else may be on no other hosts is of the crowd, too, or would be the next clash.
+            let is_in = |allowed: &Bits| allowed.iter().all(|host| right.contains(host));
+            let (guests, others): (Vec<GuestId>, Vec<GuestId>) =
+                members.iter().partition(|guest| is_in(self.allowed(**guest)));
             let mut rules = self.needed(self.fencing(&guests), &guests, |rules| {
                 guests.iter().all(|guest| is_in(&self.allowed_by(*guest, rules)))
             });
@@ -331,6 +331,7 @@ impl<'a> Finder<'a> {
                 what,
                 "allow more hosts or add some, have fewer guests in the rule, or make it soft",
             );
+            members = others;
         }
     }
 
@@ -548,12 +549,6 @@ impl Bonds {
     }
 }
 
-/// Those on the left of a matching that have fewer on the right than they are.
-struct Crowd {
-    left: Vec<usize>,
-    right: Vec<u32>,
-}
-
 /// Each on the left with one of its own on the right, by augmenting paths (Kuhn).
 struct Matching<F> {
     /// Who on the left each on the right is with.
@@ -563,7 +558,10 @@ struct Matching<F> {
 
 impl<F: Fn(usize) -> Vec<u32>> Matching<F> {
     /// A place for each on the left.
-    fn complete(left: usize, right: usize, choices: F) -> Result<(), Crowd> {
+    ///
+    /// # Errors
+    /// Places for which there are more on the left than they are.
+    fn complete(left: usize, right: usize, choices: F) -> Result<(), Vec<u32>> {
         let mut matching = Matching { with: vec![None; right], choices };
         (0..left).try_for_each(|n| matching.add(n))
     }
@@ -581,7 +579,10 @@ impl<F: Fn(usize) -> Vec<u32>> Matching<F> {
     }
 
     /// Finds a place for one more, breadth first: whoever is in the way looks for another.
-    fn add(&mut self, new: usize) -> Result<(), Crowd> {
+    ///
+    /// # Errors
+    /// There is none: all places that were looked at, which others have, who have no other.
+    fn add(&mut self, new: usize) -> Result<(), Vec<u32>> {
         let mut left = vec![new];
         let mut came: BTreeMap<u32, usize> = BTreeMap::new();
         let mut at = 0;
@@ -602,8 +603,7 @@ impl<F: Fn(usize) -> Vec<u32>> Matching<F> {
                 }
             }
         }
-        left.sort_unstable();
-        Err(Crowd { left, right: came.into_keys().collect() })
+        Err(came.into_keys().collect())
     }
 
     /// Everybody on the way to a free place goes one further.

@@ -371,17 +371,18 @@ fn only_rules_that_a_clash_needs_are_named() {
 - {name: c, owners: [h1], properties: {os: a}}
 - {name: d, properties: {os: a}}
 - {name: e, owners: [h2], properties: {os: b}}
+- {name: f, owners: [h2], properties: {os: b}}
 - {name: big, size: {memory: 1600 GiB}, properties: {os: a}}
 rules:
 - match: {name: os-must, property: os, relation: must, group: tin}
 ";
-    let owners = |name: &str| format!("the possible owners of '{name}'");
+    let owners = |name| format!("the possible owners of '{name}'");
     let without_h4 = |clash: &String| !clash.contains("'os' is not set");
     let of =
         |rules: &str| -> Vec<String> { clashes(&format!("{guests}{rules}")).into_iter().filter(without_h4).collect() };
     let big = ": of memory 'big' needs 1.56 TiB, and the largest host that it may be on has 32 GiB";
     assert_eq!(of(""), [big]);
-    let (a, b, c, e) = (owners("a"), owners("b"), owners("c"), owners("e"));
+    let [a, b, c, e, f] = ["a", "b", "c", "e", "f"].map(owners);
     for (rules, told) in [
         (
             "- spread: {name: x, of: {guests: [d, e]}, level: rack, areas_min: 5, force: hard}",
@@ -390,6 +391,11 @@ rules:
         (
             "- apart: {name: x, of: {guests: [a, b, c, d]}, force: hard}",
             format!("{a} + {b} + {c} + rule 'x': 3 guests ('a', 'b', 'c') are apart and may only be on 1 host ('h1')"),
+        ),
+        (
+            // The other crowd is told as well.
+            "- apart: {name: x, of: {guests: [a, b, e, f]}, force: hard}",
+            format!("{e} + {f} + rule 'x': 2 guests ('e', 'f') are apart and may only be on 1 host ('h2')"),
         ),
         (
             "- apart: {name: x, of: {guests: [a, d]}, force: hard}\n- together: {name: y, of: {guests: [a, d]}, force: hard}",
