@@ -33,7 +33,7 @@ pub struct Args {
     /// Since when what is broken has been: read if it is there, and written
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
-    /// An object: complaints (the worst first; since in seconds since 1970), clashes, cost (microseconds)
+    /// An object: complaints (the worst first by gravity, see docs/placement.md; since in seconds since 1970), clashes, cost (microseconds)
     #[arg(long)]
     json: bool,
 }

@@ -23,7 +23,7 @@ pub struct Args {
     cluster: PathBuf,
     /// Its name in the file
     guest: String,
-    /// An object: guest, on, hosts, conflict, relaxations, fragmented
+    /// An object: guest, on, lost (its host that is offline), hosts, conflict, relaxations, fragmented; costs in microseconds
     #[arg(long)]
     json: bool,
 }
