@@ -265,6 +265,7 @@ impl Names {
             RuleKind::HostState => format!("'{on}' is {}", self.state(host)),
             RuleKind::GuestOwners => format!("'{on}' is not among {rule}"),
             RuleKind::Stays => format!("'{who}' stays where it is: {rule}"),
+            RuleKind::Writes => format!("'{who}' stays where it is: it writes faster than it can be sent"),
             RuleKind::Match => format!("the property '{}' of '{who}' and of '{on}' breaks {rule}", rule.property),
             _ => format!("{rule} does not let '{who}' be on '{on}'"),
         }

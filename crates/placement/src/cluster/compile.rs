@@ -12,6 +12,7 @@ use crate::problem::{
     Balance, Group, GroupId, Guest, GuestId, Host, HostId, HostMoves, NOWHERE, Need, Problem, Resource, Spread,
     Strength, Weights,
 };
+use crate::schedule::{Traffic, forecast};
 
 /// What a file says.
 #[derive(Clone, Debug)]
@@ -20,6 +21,10 @@ pub struct Compiled {
     pub problem: Problem,
     /// What they are called.
     pub names: Names,
+    /// What there is to send of each guest, if it moves.
+    pub traffic: Vec<Traffic>,
+    /// Of one migration, in bytes a second.
+    pub bandwidth: f64,
     /// Rules that can never hold together, and rules about nobody. They are in the problem all the same.
     pub clashes: Vec<Clash>,
 }
@@ -29,6 +34,9 @@ const SECOND: f64 = 1e6;
 
 /// No number of seconds in the file is larger: thirty years.
 const SECONDS_MAX: f64 = 1e9;
+
+/// How long guests may stand still: what `skein migrate` aims at unless it is told otherwise.
+const DOWNTIME_S: f64 = 0.3;
 
 /// Whoever writes its memory nearly as fast as it is sent is throttled in the end: no guest is sent more than ten times.
 const DIRTY_SHARE_MAX: f64 = 0.9;
@@ -49,9 +57,9 @@ pub fn compile(cluster: &Cluster) -> Result<Compiled, ClusterError> {
     compiler.host_states();
     compiler.close();
     compiler.problem.check()?;
-    let Compiler { problem, names, mut clashes, .. } = compiler;
+    let Compiler { problem, names, traffic, bandwidth, mut clashes, .. } = compiler;
     clashes.extend(clash::find(&problem, &names));
-    Ok(Compiled { problem, names, clashes })
+    Ok(Compiled { problem, names, traffic, bandwidth, clashes })
 }
 
 /// What is wrong, and at which line; 0 where that of whatever it is in will do.
@@ -188,6 +196,8 @@ struct Compiler<'a> {
     problem: Problem,
     names: Names,
     clashes: Vec<Clash>,
+    traffic: Vec<Traffic>,
+    bandwidth: f64,
 }
 
 impl<'a> Compiler<'a> {
@@ -242,6 +252,8 @@ impl<'a> Compiler<'a> {
             levels: BTreeMap::new(),
             problem,
             names,
+            traffic: Vec::new(),
+            bandwidth: 0.0,
             clashes: Vec::new(),
         })
     }
@@ -311,7 +323,9 @@ impl<'a> Compiler<'a> {
             _ => false,
         });
         if uses_hosts {
-            self.levels.insert(HOST_LEVEL, self.levels.len());
+            // Where hosts have an area of that name it is there already, and refused later.
+            let next = self.levels.len();
+            self.levels.entry(HOST_LEVEL).or_insert(next);
         }
         self.names.levels = vec![Level { name: String::new(), areas: Vec::new() }; self.levels.len()];
         for (name, at) in &self.levels {
@@ -399,7 +413,7 @@ impl<'a> Compiler<'a> {
             0.0 => Err("it is 0".to_owned()),
             other => Ok(other),
         });
-        let bandwidth = bandwidth.map_err(|what| ClusterError::File {
+        self.bandwidth = bandwidth.map_err(|what| ClusterError::File {
             line: cluster.bandwidth.line.max(1),
             what: format!("bandwidth: {what}"),
         })?;
@@ -408,19 +422,20 @@ impl<'a> Compiler<'a> {
         for (n, guest) in (0..).zip(&cluster.guests) {
             self.known_resources(&guest.name, "guest", [&guest.size, &guest.load])?;
             let who = format!("guest '{}'", guest.name.value);
-            at(&guest.name, self.guest(n, bandwidth).map_err(|mistake| mistake.of(&who)))?;
+            at(&guest.name, self.guest(n).map_err(|mistake| mistake.of(&who)))?;
         }
         Ok(())
     }
 
-    fn guest(&mut self, n: GuestId, bandwidth: f64) -> Result<(), Mistake> {
+    fn guest(&mut self, n: GuestId) -> Result<(), Mistake> {
         let guest = &self.cluster.guests[n as usize];
         let recorded = guest.host.as_ref().map_or(Ok(NOWHERE), |host| self.host_named(host))?;
         let is_up = recorded != NOWHERE && self.names.states[recorded as usize] != HostState::Offline;
+        let traffic = self.traffic(n)?;
         let made = Guest {
             demand: self.demand(n)?,
             groups: Vec::new(),
-            move_cost: self.move_cost(n, bandwidth)?,
+            move_cost: self.move_cost(&traffic)?,
             owners: None,
             preference: None,
         };
@@ -433,6 +448,11 @@ impl<'a> Compiler<'a> {
             let rule = self.new_rule(name, RuleKind::GuestOwners);
             self.fence(rule, hosts, &[n]);
         }
+        if is_up && forecast(&traffic, self.bandwidth).is_none() {
+            let rule = self.new_rule(name, RuleKind::Writes);
+            self.fence(rule, [recorded].into_iter().collect(), &[n]);
+        }
+        self.traffic.push(traffic);
         if !guest.optimize && is_up && self.names.states[recorded as usize] == HostState::Online {
             let rule = self.new_rule(name, RuleKind::Stays);
             self.fence(rule, [recorded].into_iter().collect(), &[n]);
@@ -466,8 +486,8 @@ impl<'a> Compiler<'a> {
         self.names.rows.iter().map(of).collect()
     }
 
-    /// Its memory once, and what is written meanwhile again and again (a geometric series), in time.
-    fn move_cost(&self, n: GuestId, bandwidth: f64) -> Result<i64, Mistake> {
+    /// What there is to send of a guest.
+    fn traffic(&self, n: GuestId) -> Result<Traffic, Mistake> {
         let merged = &self.merged[n as usize];
         let template = merged.template;
         let memory =
@@ -478,8 +498,14 @@ impl<'a> Compiler<'a> {
         };
         let memory = plain("memory", Unit::Bytes, memory)?;
         let dirty = merged.guest.dirty.as_ref().or_else(|| template?.dirty.as_ref());
-        let dirty = plain("dirty", Unit::Rate, dirty)?;
-        let share = (dirty / bandwidth).min(DIRTY_SHARE_MAX);
+        let dirty_rate = plain("dirty", Unit::Rate, dirty)?;
+        Ok(Traffic { memory_bytes: memory, dirty_rate, downtime_seconds: DOWNTIME_S, ..Traffic::default() })
+    }
+
+    /// Its memory once, and what is written meanwhile again and again (a geometric series), in time.
+    fn move_cost(&self, traffic: &Traffic) -> Result<i64, Mistake> {
+        let (memory, bandwidth) = (traffic.memory_bytes, self.bandwidth);
+        let share = (traffic.dirty_rate / bandwidth).min(DIRTY_SHARE_MAX);
         let weights = &self.cluster.weights;
         let cost = weights.each_move.value + weights.moves.value * memory / bandwidth / (1.0 - share);
         if cost >= SECONDS_MAX {

@@ -33,6 +33,8 @@ pub enum RuleKind {
     Near,
     /// A guest with `optimize: false`.
     Stays,
+    /// A guest that writes more than can be sent.
+    Writes,
     /// Guests with the same `availability_set`.
     AvailabilitySet,
     /// Hosts that are not online.
@@ -58,6 +60,7 @@ impl fmt::Display for RuleName {
             RuleKind::GuestPreferred => write!(f, "the preferred owners of '{name}'"),
             RuleKind::Near => write!(f, "the data of '{name}'"),
             RuleKind::Stays => write!(f, "'optimize: false' of '{name}'"),
+            RuleKind::Writes => write!(f, "how fast '{name}' writes"),
             RuleKind::AvailabilitySet => write!(f, "availability set '{name}'"),
             RuleKind::HostState => f.write_str("the state of hosts"),
             _ => write!(f, "rule '{name}'"),

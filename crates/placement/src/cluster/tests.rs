@@ -124,6 +124,22 @@ fn a_move_costs_by_what_is_sent() {
 }
 
 #[test]
+fn who_writes_faster_than_it_can_be_sent_stays() {
+    let compiled = made(
+        "bandwidth: 1 Gbit/s
+guests:
+- {name: calm, host: h1, size: {memory: 8 GiB}, dirty: 60 MB/s}
+- {name: hot, host: h1, size: {memory: 8 GiB}, dirty: 130 MB/s}
+- {name: down, size: {memory: 8 GiB}, dirty: 130 MB/s}",
+    );
+    assert_eq!((compiled.bandwidth, compiled.traffic[1].dirty_rate), (125e6, 130e6));
+    let may_be_on: Vec<Vec<bool>> =
+        (0..3).map(|guest| (0..4).map(|host| compiled.problem.may_own(guest, host)).collect()).collect();
+    assert_eq!(may_be_on, [[true; 4].to_vec(), [true, false, false, false].to_vec(), [true; 4].to_vec()]);
+    assert_eq!(told(&compiled), ["'down' is on no host"], "where it may be started is open");
+}
+
+#[test]
 fn a_balance_is_counted_in_grains() {
     let compiled = made("guests: [{name: a, size: {memory: 1 GiB}}]\nbalances:\n- {for: cpu, of: memory, free: 4 GiB}");
     let balance = compiled.problem.balances[0];
@@ -504,6 +520,13 @@ fn mistakes_are_told_with_their_line() {
         let error = rule(text);
         assert!(error.starts_with(told), "{text}: {error}");
     }
+}
+
+#[test]
+fn no_level_is_called_host() {
+    let file = HOSTS.replace("areas: {rack: r1}", "areas: {host: x}").replace("areas: {rack: r2}", "areas: {host: y}");
+    let rule = "rules:\n- spread: {name: s, of: {guests: []}, level: host, areas_min: 2}";
+    assert!(mistake(&format!("{file}{rule}")).ends_with("the level 'host' is each host by itself: rename it"));
 }
 
 #[test]

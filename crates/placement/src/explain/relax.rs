@@ -111,7 +111,9 @@ fn dropping(compiled: &Compiled, host: HostId, reasons: &[Reason]) -> Relaxation
         Cause::Capacity(row) => Step::Add(host, row, reason.amount),
         Cause::Rule(rule) => match names.rules[rule as usize].kind {
             RuleKind::HostState => Step::Open(host),
-            RuleKind::GuestOwners | RuleKind::Owners | RuleKind::Stays | RuleKind::Match => Step::Widen(rule, host),
+            RuleKind::GuestOwners | RuleKind::Owners | RuleKind::Stays | RuleKind::Writes | RuleKind::Match => {
+                Step::Widen(rule, host)
+            }
             _ => Step::Lift(rule),
         },
     };
@@ -136,6 +138,7 @@ fn price(compiled: &Compiled, step: &Step) -> i64 {
         Step::Lift(_) => 1,
         Step::Widen(rule, _) => match names.rules[*rule as usize].kind {
             RuleKind::GuestOwners | RuleKind::Owners => OWNERS,
+            RuleKind::Writes => MAINTENANCE,
             _ => 1,
         },
         Step::Open(host) => match names.states[*host as usize] {

@@ -170,6 +170,7 @@ fn step_text(compiled: &Compiled, step: &Step) -> String {
             RuleKind::Match => {
                 format!("set the property '{}' so that {} allows '{}'", rule(id).property, rule(id), names.host(host))
             }
+            RuleKind::Writes => format!("raise 'bandwidth', or have '{}' write less", rule(id).name),
             RuleKind::Stays => format!("set 'optimize: true' of '{}'", rule(id).name),
             _ => format!("let {} allow '{}'", rule(id), names.host(host)),
         },

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
-use skein_placement::cluster::file::Cluster;
 use skein_placement::cluster::{self, Compiled};
 use skein_placement::problem::{GuestId, HostId, NOWHERE};
 
@@ -15,8 +14,6 @@ use crate::commands::text::clean;
 /// A cluster file.
 pub struct Source {
     pub path: PathBuf,
-    /// As it is written.
-    pub file: Cluster,
     /// What it means.
     pub compiled: Compiled,
 }
@@ -27,7 +24,7 @@ impl Source {
         let name = || path.display().to_string();
         let file = cluster::read(&text).with_context(name)?;
         let compiled = cluster::compile(&file).with_context(name)?;
-        Ok(Source { path: path.to_owned(), file, compiled })
+        Ok(Source { path: path.to_owned(), compiled })
     }
 
     /// Which guest is called so.

@@ -101,7 +101,7 @@ fn of_cluster(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<Ex
         }
         (None, None) => unreachable!("one of them is asked for"),
     };
-    let job = job::job(&source, goal, &states)?;
+    let job = job::job(&source.compiled, goal, &states);
     let names = &source.compiled.names;
     let plan = plan(&job, args.seed, args.steps).map_err(|flaw| told::flaw(names, flaw));
     let plan = plan.with_context(|| format!("{} cannot be reached", from.display()))?;
