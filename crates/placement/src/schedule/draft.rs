@@ -40,6 +40,18 @@ impl<'a> Context<'a> {
         let holds_goal = job.problem.hosts.iter().zip(&used).map(fits).collect();
         Context { job, tasks, holds_goal, may_hop, start: Flight::new(job, guard) }
     }
+
+    /// With everybody somewhere, and nobody on the way.
+    pub fn flight(&self, at: &[HostId]) -> Flight<'a> {
+        let mut flight = self.start.clone();
+        (0..).zip(at).for_each(|(guest, host)| flight.settle(guest, *host));
+        flight
+    }
+
+    /// How many cannot get to where they are to be, whatever others do.
+    pub fn stuck(&self) -> usize {
+        self.tasks.iter().filter(|task| !task.is_possible()).count()
+    }
 }
 
 /// In which order tasks start, and how small a part of its bottleneck each makes do with: one of so many.
@@ -63,6 +75,16 @@ pub(super) struct Draft {
     pub open: Vec<HostId>,
     /// How many guests are left, when all is done, and when each is on average: less is better, the first first.
     pub score: (usize, f64, f64),
+}
+
+impl Draft {
+    pub fn new(job: &Job, steps: Vec<Step>, at: Vec<HostId>, open: Vec<HostId>) -> Draft {
+        let left = at.iter().zip(&job.goal).filter(|(at, goal)| at != goal).count();
+        let ends = steps.iter().map(|step| step.end);
+        let (makespan, sum) = (ends.clone().fold(0.0, f64::max), ends.sum::<f64>());
+        let score = (left, makespan, sum / steps.len().max(1) as f64);
+        Draft { steps, at, open, score }
+    }
 }
 
 /// A step that ends.
@@ -252,14 +274,9 @@ impl<'a> Drafter<'a> {
     }
 
     fn finish(self) -> Draft {
-        let goal = &self.context.job.goal;
-        let at: Vec<HostId> =
-            (0..goal.len() as GuestId).map(|guest| self.flight.settled(guest).unwrap_or(NOWHERE)).collect();
-        let left = at.iter().zip(goal).filter(|(at, goal)| at != goal).count();
-        let ends = self.steps.iter().map(|step| step.end);
-        let (makespan, sum) = (ends.clone().fold(0.0, f64::max), ends.sum::<f64>());
-        let score = (left, makespan, sum / self.steps.len().max(1) as f64);
-        Draft { steps: self.steps, at, open: self.closing, score }
+        let guests = 0..self.context.job.goal.len() as GuestId;
+        let at = guests.map(|guest| self.flight.settled(guest).unwrap_or(NOWHERE)).collect();
+        Draft::new(self.context.job, self.steps, at, self.closing)
     }
 }
 

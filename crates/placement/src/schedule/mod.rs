@@ -16,6 +16,7 @@
 //! | `flight` | who is where at a moment, and what may start then |
 //! | `draft` | a plan for an order of priorities: list scheduling |
 //! | `hop` | who steps aside when all wait for each other |
+//! | `detour` | a way by trying all, where few guests have hardly any room |
 //! | `search` | which order of priorities is best |
 //! | `plan` | what comes out, and what waits for what |
 //! | `progress` | carrying it out |
@@ -23,6 +24,7 @@
 
 #[cfg(test)]
 mod cases;
+mod detour;
 mod draft;
 mod flight;
 mod hop;

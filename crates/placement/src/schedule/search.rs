@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
+use super::detour::detour;
 use super::draft::{Context, Draft, Priorities, TaskId, draft, left};
 use super::flight::Guard;
 use super::{Job, Left, Obstacle, Plan, Step, Waits, waits};
@@ -78,7 +79,8 @@ fn best(job: &Job, guard: &Guard, may_hop: bool, seed: u64, budget: u64) -> Draf
             late[slot] = score;
         }
     }
-    best
+    let is_complete = best.score.0 == context.stuck();
+    if may_hop && !is_complete { detour(&context).unwrap_or(best) } else { best }
 }
 
 fn order(a: (usize, f64, f64), b: (usize, f64, f64)) -> Ordering {

@@ -1,11 +1,13 @@
 //! Plans as a whole, against the simulator.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::simulate::{Outcome, Start, simulate};
 use super::*;
 use crate::dice::Dice;
-use crate::problem::{GuestId, HostId, NOWHERE, Strength};
+use crate::problem::{Group, GuestId, HostId, NOWHERE, Need, Strength};
 
 const BUDGET: u64 = 30;
 
@@ -194,6 +196,76 @@ fn flows_share_a_link_fairly() {
     assert!(ends.iter().all(|end| (end - 40.0).abs() < 1e-3), "{ends:?}");
 }
 
+#[test]
+fn hardly_any_room_is_enough() {
+    // Two have to step aside, one of them twice, who is where it is to be.
+    let job = cases::job(&[8, 5, 5], &[(2, 2, 1), (4, 1, 2), (1, 0, 0), (4, 0, 0), (3, 2, 1)]);
+    let plan = planned(&job);
+    assert!(plan.is_complete(), "{plan}");
+    assert_eq!(moves(&plan).len(), 7);
+    sound(&job, &plan);
+}
+
+/// Guests of 1 on three hosts, of which the second needs the first where it is.
+fn needing(guests: &[(HostId, HostId)], members: [&[GuestId]; 2]) -> Job {
+    let guests: Vec<(i64, HostId, HostId)> = guests.iter().map(|(from, to)| (1, *from, *to)).collect();
+    let mut job = cases::job(&[4, 4, 4], &guests);
+    (0..).zip(&mut job.problem.hosts).for_each(|(area, host)| host.areas = vec![area]);
+    let need = Need { level: 0, of: 1 };
+    job.problem.groups = vec![Group { needs: vec![need], ..Group::default() }, Group::default()];
+    for (group, members) in (0..).zip(members) {
+        members.iter().for_each(|guest| job.problem.guests[*guest as usize].groups.push(group));
+    }
+    job
+}
+
+#[test]
+fn who_is_in_what_it_needs_has_itself_wherever_it_is() {
+    let job = needing(&[(0, 1)], [&[0], &[0]]);
+    let plan = planned(&job);
+    assert!(plan.is_complete() && plan.broken.is_empty(), "{plan}");
+    sound(&job, &plan);
+}
+
+#[test]
+fn two_that_cannot_go_one_after_the_other_break_their_need_and_that_is_told() {
+    let job = needing(&[(0, 1), (0, 1)], [&[1], &[0]]);
+    let plan = planned(&job);
+    assert!(plan.is_complete(), "{plan}");
+    assert_eq!(plan.broken, [0]);
+    sound(&job, &plan);
+    // Another of those that are needed stays: one after the other it is.
+    let job = needing(&[(0, 1), (0, 1), (0, 0), (1, 1)], [&[1], &[0, 2, 3]]);
+    let plan = planned(&job);
+    assert!(plan.is_complete() && plan.broken.is_empty(), "{plan}");
+    sound(&job, &plan);
+}
+
+/// Whether guests of a job without rules get there one after the other.
+fn is_possible(job: &Job) -> bool {
+    let (problem, mut open, mut known) = (&job.problem, vec![job.problem.initial.clone()], BTreeSet::new());
+    while let Some(at) = open.pop() {
+        if at == job.goal {
+            return true;
+        }
+        if !known.insert(at.clone()) {
+            continue;
+        }
+        for (guest, of) in problem.guests.iter().enumerate() {
+            for to in (0..problem.hosts.len() as HostId).filter(|to| *to != at[guest]) {
+                let there = problem.guests.iter().zip(&at).filter(|(_, host)| **host == to);
+                let used: i64 = there.map(|(other, _)| other.demand[0]).sum();
+                if used + of.demand[0] <= problem.hosts[to as usize].capacity[0] {
+                    let mut next = at.clone();
+                    next[guest] = to;
+                    open.push(next);
+                }
+            }
+        }
+    }
+    false
+}
+
 /// Carries a plan out in an order that dice decide; what is under way after so many events, with what is left of the job.
 fn carry_out(job: &Job, plan: &Plan, dice: &mut Dice, events: usize) -> Job {
     let mut progress = Progress::new(plan);
@@ -226,6 +298,29 @@ proptest! {
         prop_assert!(outcome.makespan <= plan.makespan() * (1.0 + 1e-6) + 1e-3, "{} {}", outcome.makespan, plan);
         prop_assert_eq!(&super::plan(&job, seed, BUDGET).unwrap(), &plan);
         prop_assert_eq!(simulate(&job, &plan, Start::AsPlanned).violations, []);
+        let stays = |left: &Left| matches!(left, Left::Guest { guest, from, .. } if *from != job.problem.initial[*guest as usize]);
+        prop_assert!(!plan.left.iter().any(stays), "somebody is left on the way\n{}", plan);
+    }
+
+    /// On three hosts with hardly any room all get there, one after the other if need be, if that is possible at all.
+    #[test]
+    fn what_is_possible_is_planned(seed: u64) {
+        let dice = &mut Dice::new(seed);
+        let mut room = [[(); 3]; 2].map(|ends| ends.map(|()| 4 + dice.below(5) as i64));
+        room[1] = room[0];
+        let capacities = room[0];
+        let mut guests = Vec::new();
+        for _ in 0..6 {
+            let (used, from, to) = (1 + dice.below(4) as i64, dice.below(3), dice.below(3));
+            if room[0][from] >= used && room[1][to] >= used {
+                (room[0][from], room[1][to]) = (room[0][from] - used, room[1][to] - used);
+                guests.push((used, from as HostId, to as HostId));
+            }
+        }
+        let job = cases::job(&capacities, &guests);
+        let plan = plan(&job, seed, BUDGET).unwrap();
+        prop_assert_eq!(plan.is_complete(), is_possible(&job), "{:?} {:?}\n{}", capacities, guests, plan);
+        prop_assert_eq!(simulate(&job, &plan, Start::Free).violations, []);
     }
 
     /// However a plan goes, and wherever it is stopped, a new one gets all where they are to be.
