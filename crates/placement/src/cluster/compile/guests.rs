@@ -1,0 +1,122 @@
+//! Guests: what they use, where they may be by themselves, and what it takes to move them.
+
+use super::super::ClusterError;
+use super::super::amount::{Amount, Unit};
+use super::super::file::HostState;
+use super::super::names::{Leaning, Measure, Row, RuleKind};
+use super::{Compiler, DIRTY_SHARE_MAX, DOWNTIME_S, Mistake, SECOND, SECONDS_MAX, at, at_amount, ranked, sorted};
+use crate::problem::{Guest, GuestId, NOWHERE};
+use crate::schedule::{Traffic, forecast};
+
+impl<'a> Compiler<'a> {
+    pub(super) fn guests(&mut self) -> Result<(), ClusterError> {
+        let cluster = self.cluster;
+        for template in &cluster.templates {
+            self.known_resources(&template.name, "template", [&template.size, &template.load])?;
+        }
+        let bandwidth = Unit::Rate.plain(&cluster.bandwidth).and_then(|plain| match plain {
+            0.0 => Err("it is 0".to_owned()),
+            other => Ok(other),
+        });
+        self.bandwidth = bandwidth.map_err(|what| ClusterError::File {
+            line: cluster.bandwidth.line.max(1),
+            what: format!("bandwidth: {what}"),
+        })?;
+        self.names.fences_of = vec![Vec::new(); cluster.guests.len()];
+        self.names.leanings_of = vec![Vec::new(); cluster.guests.len()];
+        for (n, guest) in (0..).zip(&cluster.guests) {
+            self.known_resources(&guest.name, "guest", [&guest.size, &guest.load])?;
+            let who = format!("guest '{}'", guest.name.value);
+            at(&guest.name, self.guest(n).map_err(|mistake| mistake.of(&who)))?;
+        }
+        Ok(())
+    }
+
+    fn guest(&mut self, n: GuestId) -> Result<(), Mistake> {
+        let guest = &self.cluster.guests[n as usize];
+        let recorded = guest.host.as_ref().map_or(Ok(NOWHERE), |host| self.host_named(host))?;
+        let is_up = recorded != NOWHERE && self.names.states[recorded as usize] != HostState::Offline;
+        let traffic = self.traffic(n)?;
+        let made = Guest {
+            demand: self.demand(n)?,
+            groups: Vec::new(),
+            move_cost: self.move_cost(&traffic)?,
+            owners: None,
+            preference: None,
+        };
+        self.problem.guests.push(made);
+        self.problem.initial.push(if is_up { recorded } else { NOWHERE });
+        self.names.recorded.push(recorded);
+        let name = &guest.name.value;
+        if let Some(owners) = &guest.owners {
+            let hosts = self.hosts_named(owners)?.into_iter().collect();
+            let rule = self.new_rule(name, RuleKind::GuestOwners);
+            self.fence(rule, hosts, &[n]);
+        }
+        if is_up && forecast(&traffic, self.bandwidth).is_none() {
+            let rule = self.new_rule(name, RuleKind::Writes);
+            self.fence(rule, [recorded].into_iter().collect(), &[n]);
+        }
+        self.traffic.push(traffic);
+        if !guest.optimize && is_up && self.names.states[recorded as usize] == HostState::Online {
+            let rule = self.new_rule(name, RuleKind::Stays);
+            self.fence(rule, [recorded].into_iter().collect(), &[n]);
+        }
+        if !guest.preferred.is_empty() {
+            let hosts = self.hosts_named(&guest.preferred)?;
+            let rule = self.new_rule(name, RuleKind::GuestPreferred);
+            self.lean(ranked(rule, &hosts, self.costs.preference), &[n]);
+        }
+        if !guest.near.is_empty() {
+            let hosts = self.hosts_named(&guest.near)?;
+            let rule = self.new_rule(name, RuleKind::Near);
+            let costs = sorted(hosts.into_iter().map(|host| (host, 0)).collect());
+            self.lean(Leaning { rule, costs, otherwise: self.costs.locality }, &[n]);
+        }
+        Ok(())
+    }
+
+    /// What a guest uses of each row. Who has no measured load is taken to use all that it has reserved.
+    fn demand(&self, n: GuestId) -> Result<Vec<i64>, Mistake> {
+        let merged = &self.merged[n as usize];
+        let used = |row: &Row, amount: Option<&Amount>| {
+            let used = amount.map_or(Ok(0), |amount| at_amount(amount, row.unit.used(amount)));
+            used.map_err(|mistake| mistake.of(&row.name))
+        };
+        let of = |row: &Row| match row.measure {
+            Measure::Count => Ok(1),
+            Measure::Reserved => used(row, merged.size(&row.name)),
+            Measure::Measured => used(row, merged.load(&row.name).or(merged.size(&row.name))),
+        };
+        self.names.rows.iter().map(of).collect()
+    }
+
+    /// What there is to send of a guest.
+    fn traffic(&self, n: GuestId) -> Result<Traffic, Mistake> {
+        let merged = &self.merged[n as usize];
+        let template = merged.template;
+        let memory =
+            merged.guest.memory.as_ref().or_else(|| template?.memory.as_ref()).or_else(|| merged.size("memory"));
+        let plain = |name: &str, unit: Unit, amount: Option<&Amount>| {
+            let plain = amount.map_or(Ok(0.0), |amount| at_amount(amount, unit.plain(amount)));
+            plain.map_err(|mistake| mistake.of(name))
+        };
+        let memory = plain("memory", Unit::Bytes, memory)?;
+        let dirty = merged.guest.dirty.as_ref().or_else(|| template?.dirty.as_ref());
+        let dirty_rate = plain("dirty", Unit::Rate, dirty)?;
+        Ok(Traffic { memory_bytes: memory, dirty_rate, downtime_seconds: DOWNTIME_S, ..Traffic::default() })
+    }
+
+    /// Its memory once, and what is written meanwhile again and again (a geometric series), in time.
+    fn move_cost(&self, traffic: &Traffic) -> Result<i64, Mistake> {
+        let (memory, bandwidth) = (traffic.memory_bytes, self.bandwidth);
+        let share = (traffic.dirty_rate / bandwidth).min(DIRTY_SHARE_MAX);
+        let weights = &self.cluster.weights;
+        let cost = weights.each_move.value + weights.moves.value * memory / bandwidth / (1.0 - share);
+        if cost >= SECONDS_MAX {
+            let what = format!("its move costs {cost:.0} seconds: correct 'bandwidth', its memory, or 'weights.moves'");
+            return Err(what.into());
+        }
+        Ok((cost * SECOND).round() as i64)
+    }
+}

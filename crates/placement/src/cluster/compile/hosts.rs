@@ -1,0 +1,166 @@
+//! Hosts: what there is of each resource, and the areas where they are.
+
+use super::super::amount::{Amount, Unit};
+use super::super::file::{self, Rule};
+use super::super::names::{Level, Measure, Row};
+use super::super::{ClusterError, HOST_LEVEL, unknown};
+use super::{Compiler, Mistake, at, at_amount, per_cent};
+use crate::problem::{Host, Resource};
+
+impl<'a> Compiler<'a> {
+    /// Rows, areas and hosts.
+    pub(super) fn hosts(&mut self) -> Result<(), ClusterError> {
+        let cluster = self.cluster;
+        self.find_levels();
+        let guests_max = cluster.hosts.iter().any(|host| host.guests_max.is_some());
+        for host in &cluster.hosts {
+            self.known_resources(&host.name, "host", [&host.capacity])?;
+            let levels = host.levels.keys().find(|name| !self.resources.contains_key(name.as_str()));
+            if let Some(name) = levels {
+                let what = unknown("resource", name, self.resources.keys());
+                return at(&host.name, Err(format!("host '{}': {what}", host.name.value)));
+            }
+            let areas = at(&host.name, self.areas(host))?;
+            self.problem.hosts.push(Host { areas, capacity: Vec::new(), safe: Vec::new() });
+        }
+        self.names.states = cluster.hosts.iter().map(|host| host.state).collect();
+        self.names.host_groups = cluster.hosts.iter().map(|host| host.group.clone()).collect();
+        self.names.storage = (0..).zip(&cluster.hosts).filter(|(_, host)| host.storage).map(|(n, _)| n).collect();
+        self.names.place_free = vec![Vec::new(); cluster.hosts.len()];
+        for (of, resource) in cluster.resources.iter().enumerate() {
+            let name = resource.name.value.as_str();
+            if !(1.0..=1000.0).contains(&resource.overcommit) {
+                let what = format!("resource '{name}': overcommit is {}, not within 1 to 1000", resource.overcommit);
+                return at(&resource.name, Err(what));
+            }
+            let is_measured = self.merged.iter().any(|guest| guest.load(name).is_some());
+            let is_reserved = self.merged.iter().any(|guest| guest.size(name).is_some());
+            if is_reserved || !is_measured {
+                self.row(of, Measure::Reserved, !is_measured)?;
+            }
+            if is_measured {
+                self.row(of, Measure::Measured, true)?;
+            }
+        }
+        if guests_max {
+            self.names.rows.push(Row {
+                name: "guests".into(),
+                measure: Measure::Count,
+                unit: Unit::Other(String::new()),
+            });
+            self.problem.resources.push(Resource { transient: false, load_weight: 0 });
+            for ((host, of), place) in self.problem.hosts.iter_mut().zip(&cluster.hosts).zip(&mut self.names.place_free)
+            {
+                let most = i64::from(of.guests_max.unwrap_or(cluster.guests.len() as u32));
+                host.capacity.push(most);
+                host.safe.push(most);
+                place.push(0);
+            }
+        }
+        Ok(())
+    }
+
+    fn find_levels(&mut self) {
+        for host in &self.cluster.hosts {
+            for level in host.areas.keys() {
+                let next = self.levels.len();
+                self.levels.entry(level).or_insert(next);
+            }
+        }
+        let uses_hosts = self.cluster.rules.iter().any(|rule| match rule {
+            Rule::Spread(spread) => spread.level == HOST_LEVEL,
+            Rule::Needs(needs) => needs.level == HOST_LEVEL,
+            _ => false,
+        });
+        if uses_hosts {
+            // Where hosts have an area of that name it is there already, and refused later.
+            let next = self.levels.len();
+            self.levels.entry(HOST_LEVEL).or_insert(next);
+        }
+        self.names.levels = vec![Level { name: String::new(), areas: Vec::new() }; self.levels.len()];
+        for (name, at) in &self.levels {
+            self.names.levels[*at].name = (*name).to_owned();
+        }
+        self.problem.levels = vec![0; self.levels.len()];
+    }
+
+    /// A host's area at each level, new ones numbered.
+    fn areas(&mut self, host: &file::Host) -> Result<Vec<u32>, String> {
+        let mut areas = Vec::new();
+        for (at, level) in self.names.levels.iter_mut().enumerate() {
+            let name = match host.areas.get(&level.name) {
+                Some(_) if level.name == HOST_LEVEL => {
+                    return Err(format!(
+                        "host '{}': the level '{HOST_LEVEL}' is each host by itself: rename it",
+                        host.name.value
+                    ));
+                }
+                Some(area) => area,
+                None if level.name == HOST_LEVEL => &host.name.value,
+                None => {
+                    return Err(format!(
+                        "host '{}': its {} is missing in 'areas', which other hosts have",
+                        host.name.value, level.name
+                    ));
+                }
+            };
+            // A host is an area of its own, so that there is nothing to look for.
+            let known = if level.name == HOST_LEVEL { None } else { level.areas.iter().position(|area| area == name) };
+            areas.push(known.unwrap_or(level.areas.len()) as u32);
+            if known.is_none() {
+                level.areas.push(name.clone());
+            }
+            self.problem.levels[at] = level.areas.len() as u32;
+        }
+        Ok(areas)
+    }
+
+    /// A row of a resource: of each host what there is, what is free of cost, and what has to stay free.
+    fn row(&mut self, of: usize, measure: Measure, costs: bool) -> Result<(), ClusterError> {
+        let cluster = self.cluster;
+        let (resource, unit) = (&cluster.resources[of], &self.units[of]);
+        let name = resource.name.value.as_str();
+        let times = if measure == Measure::Reserved { resource.overcommit } else { 1.0 };
+        let mut sum = 0.0;
+        for (n, host) in cluster.hosts.iter().enumerate() {
+            let who = format!("host '{}': {name}", host.name.value);
+            let plain = host.capacity.get(name).map_or(Ok(0.0), |amount| at_amount(amount, unit.plain(amount)));
+            let total = at(&host.name, plain.map_err(|mistake| mistake.of(&who)))? * times;
+            let (levels, whose) = match host.levels.get(name) {
+                Some(levels) => (levels, who),
+                None => (&resource.levels, format!("resource '{name}', on '{}'", host.name.value)),
+            };
+            let free = free(levels, unit, total, times).map_err(|mistake| mistake.of(&whose));
+            let [reserve, start, place] = at(&host.name, free)?;
+            let to = &mut self.problem.hosts[n];
+            to.capacity.push(unit.there_is(total - reserve));
+            to.safe.push(unit.there_is(total - start).min(unit.there_is(total - reserve)));
+            self.names.place_free[n].push(unit.there_is(place - reserve));
+            sum += unit.there_is(total) as f64;
+        }
+        let mean = sum / cluster.hosts.len().max(1) as f64;
+        let load_weight = if costs { per_cent(self.costs.load, mean) } else { 0 };
+        self.problem.resources.push(Resource { transient: resource.transient, load_weight });
+        self.names.rows.push(Row { name: name.to_owned(), measure, unit: unit.clone() });
+        Ok(())
+    }
+}
+
+/// What is to be free of a capacity: reserve, start and place, in plain units. Amounts are of what there is, not of what it is overcommitted to.
+fn free(levels: &file::Levels, unit: &Unit, total: f64, times: f64) -> Result<[f64; 3], Mistake> {
+    let of = |amount: &Amount| match amount.unit.as_str() {
+        "%" if amount.number <= 100.0 => Ok(total * amount.number / 100.0),
+        "%" => at_amount(amount, Err(format!("{amount} is more than there is"))),
+        _ => at_amount(amount, unit.plain(amount)).map(|plain| plain * times),
+    };
+    let level = |amount: &Option<Amount>, default: f64| amount.as_ref().map_or(Ok(default), of);
+    let reserve = level(&levels.reserve, 0.0)?;
+    let start = level(&levels.start, (total * 0.1).max(reserve))?;
+    let place = level(&levels.place, (total * 0.2).max(start))?;
+    if !(reserve <= start && start <= place) {
+        let written = [&levels.place, &levels.start, &levels.reserve].into_iter().flatten().next();
+        let line = written.map_or(0, |amount| amount.line);
+        return Err(Mistake { line, what: "levels have to be in order: reserve <= start <= place".into() });
+    }
+    Ok([reserve, start, place])
+}

@@ -1,0 +1,411 @@
+//! A file as a problem: `hosts`, `guests` and `rules` each add their part, and what they have in common is here.
+
+mod guests;
+mod hosts;
+mod rules;
+
+use std::collections::BTreeMap;
+
+use super::amount::{Amount, Unit};
+use super::clash::{self, Clash};
+use super::file::{self, Amounts, Cluster, HostState, Name, Number};
+use super::names::{Fence, Leaning, Measure, Names, RuleId, RuleKind, RuleName};
+use super::{ClusterError, unknown};
+use crate::bits::Bits;
+use crate::problem::{Balance, Group, GroupId, GuestId, HostId, HostMoves, Problem, Weights};
+use crate::schedule::Traffic;
+use rules::rule_name;
+
+/// What a file says.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// In numbers. Costs are microseconds of migration traffic.
+    pub problem: Problem,
+    /// What they are called.
+    pub names: Names,
+    /// What there is to send of each guest, if it moves.
+    pub traffic: Vec<Traffic>,
+    /// Of one migration, in bytes a second.
+    pub bandwidth: f64,
+    /// Rules that can never hold together, and rules about nobody. They are in the problem all the same.
+    pub clashes: Vec<Clash>,
+}
+
+/// The cost of a second of traffic.
+const SECOND: f64 = 1e6;
+
+/// No number of seconds in the file is larger: thirty years.
+const SECONDS_MAX: f64 = 1e9;
+
+/// How long guests may stand still: what `skein migrate` aims at unless it is told otherwise.
+const DOWNTIME_S: f64 = 0.3;
+
+/// Whoever writes its memory nearly as fast as it is sent is throttled in the end: no guest is sent more than ten times.
+const DIRTY_SHARE_MAX: f64 = 0.9;
+
+/// Reads a file's meaning.
+///
+/// # Errors
+/// A name that there is not or is there twice, an amount of another unit, levels out of order, or numbers that are too large.
+pub fn compile(cluster: &Cluster) -> Result<Compiled, ClusterError> {
+    let mut compiler = Compiler::new(cluster)?;
+    compiler.hosts()?;
+    compiler.guests()?;
+    compiler.balances()?;
+    compiler.availability_sets();
+    for rule in &cluster.rules {
+        compiler.rule(rule)?;
+    }
+    compiler.host_states();
+    compiler.close();
+    compiler.problem.check()?;
+    let Compiler { problem, names, traffic, bandwidth, mut clashes, .. } = compiler;
+    clashes.extend(clash::find(&problem, &names));
+    Ok(Compiled { problem, names, traffic, bandwidth, clashes })
+}
+
+/// What is wrong, and at which line; 0 where that of whatever it is in will do.
+struct Mistake {
+    line: u64,
+    what: String,
+}
+
+impl Mistake {
+    /// The same, and whose it is.
+    fn of(self, who: &str) -> Mistake {
+        Mistake { what: format!("{who}: {}", self.what), ..self }
+    }
+}
+
+impl From<String> for Mistake {
+    fn from(what: String) -> Mistake {
+        Mistake { line: 0, what }
+    }
+}
+
+/// An error at its own line, or else at that of a name, unless there is none.
+fn at<T, E: Into<Mistake>>(name: &Name, result: Result<T, E>) -> Result<T, ClusterError> {
+    result.map_err(|mistake| {
+        let Mistake { line, what } = mistake.into();
+        ClusterError::File { line: if line > 0 { line } else { name.referenced.line().max(1) }, what }
+    })
+}
+
+/// An error about an amount, at its line.
+fn at_amount<T>(amount: &Amount, result: Result<T, String>) -> Result<T, Mistake> {
+    result.map_err(|what| Mistake { line: amount.line, what })
+}
+
+/// Things by their names, each of which is there once.
+fn index<'a>(what: &str, names: impl Iterator<Item = &'a Name>) -> Result<BTreeMap<&'a str, u32>, ClusterError> {
+    let mut all = BTreeMap::new();
+    for (n, name) in (0..).zip(names) {
+        if all.insert(name.value.as_str(), n).is_some() {
+            return at(name, Err(format!("there are two {what}s '{}': rename one", name.value)));
+        }
+    }
+    Ok(all)
+}
+
+/// Seconds as a cost.
+fn seconds(name: &str, number: &Number) -> Result<i64, Mistake> {
+    let (seconds, line) = (number.value, number.referenced.line());
+    match (0.0..SECONDS_MAX).contains(&seconds) {
+        true => Ok((seconds * SECOND).round() as i64),
+        false => {
+            Err(Mistake { line, what: format!("{name} is {seconds}, which is not within 0 to {SECONDS_MAX} seconds") })
+        }
+    }
+}
+
+/// What the weights say, as costs.
+struct Costs {
+    load: i64,
+    balance: i64,
+    rule: i64,
+    preference: i64,
+    locality: i64,
+}
+
+impl Costs {
+    fn new(weights: &file::Weights) -> Result<Costs, ClusterError> {
+        let of = |name: &str, number: &Number| {
+            seconds(&format!("weights.{name}"), number)
+                .map_err(|Mistake { line, what }| ClusterError::File { line: line.max(1), what })
+        };
+        // These are factors of each move; they are told here, as they stand, and not of the first guest.
+        of("moves", &weights.moves)?;
+        of("each_move", &weights.each_move)?;
+        Ok(Costs {
+            load: of("load", &weights.load)?,
+            balance: of("balance", &weights.balance)?,
+            rule: of("rule", &weights.rule)?,
+            preference: of("preference", &weights.preference)?,
+            locality: of("locality", &weights.locality)?,
+        })
+    }
+}
+
+/// A guest with what its template says.
+struct Merged<'a> {
+    guest: &'a file::Guest,
+    template: Option<&'a file::Template>,
+}
+
+impl<'a> Merged<'a> {
+    fn amount(
+        &self,
+        of: fn(&file::Guest) -> &Amounts,
+        or: fn(&file::Template) -> &Amounts,
+        name: &str,
+    ) -> Option<&'a Amount> {
+        of(self.guest).get(name).or_else(|| or(self.template?).get(name))
+    }
+
+    fn size(&self, name: &str) -> Option<&'a Amount> {
+        self.amount(|guest| &guest.size, |template| &template.size, name)
+    }
+
+    fn load(&self, name: &str) -> Option<&'a Amount> {
+        self.amount(|guest| &guest.load, |template| &template.load, name)
+    }
+
+    fn property(&self, key: &str) -> Option<&'a String> {
+        self.guest.properties.get(key).or_else(|| self.template?.properties.get(key))
+    }
+
+    fn tags(&self) -> impl Iterator<Item = &'a String> + use<'a> {
+        self.guest.tags.iter().chain(self.template.into_iter().flat_map(|template| &template.tags))
+    }
+
+    fn tenant(&self) -> Option<&'a String> {
+        self.guest.tenant.as_ref().or(self.template.and_then(|template| template.tenant.as_ref()))
+    }
+}
+
+struct Compiler<'a> {
+    cluster: &'a Cluster,
+    hosts: BTreeMap<&'a str, HostId>,
+    guests: BTreeMap<&'a str, GuestId>,
+    resources: BTreeMap<&'a str, u32>,
+    units: Vec<Unit>,
+    tags: Labels<'a>,
+    sets: Labels<'a>,
+    tenants: Labels<'a>,
+    merged: Vec<Merged<'a>>,
+    costs: Costs,
+    levels: BTreeMap<&'a str, usize>,
+    problem: Problem,
+    names: Names,
+    clashes: Vec<Clash>,
+    traffic: Vec<Traffic>,
+    bandwidth: f64,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(cluster: &'a Cluster) -> Result<Compiler<'a>, ClusterError> {
+        let templates = index("template", cluster.templates.iter().map(|template| &template.name))?;
+        let mut merged = Vec::new();
+        for guest in &cluster.guests {
+            let template = match &guest.template {
+                None => None,
+                Some(name) => {
+                    let known = templates.get(name.as_str()).ok_or_else(|| {
+                        format!("guest '{}': {}", guest.name.value, unknown("template", name, templates.keys()))
+                    });
+                    Some(&cluster.templates[*at(&guest.name, known)? as usize])
+                }
+            };
+            merged.push(Merged { guest, template });
+        }
+        let rules = cluster.rules.iter().map(rule_name);
+        index("rule", rules)?;
+        let problem = Problem {
+            resources: Vec::new(),
+            levels: Vec::new(),
+            hosts: Vec::new(),
+            groups: Vec::new(),
+            guests: Vec::new(),
+            balances: Vec::new(),
+            weights: Weights { guest_move: 1, ..Weights::default() },
+            host_moves: HostMoves::Uniform(0),
+            owners: Vec::new(),
+            preferences: Vec::new(),
+            initial: Vec::new(),
+        };
+        let costs = Costs::new(&cluster.weights)?;
+        let names = Names {
+            hosts: cluster.hosts.iter().map(|host| host.name.value.clone()).collect(),
+            guests: cluster.guests.iter().map(|guest| guest.name.value.clone()).collect(),
+            rule_weight: costs.rule,
+            ..Names::default()
+        };
+        Ok(Compiler {
+            cluster,
+            hosts: index("host", cluster.hosts.iter().map(|host| &host.name))?,
+            guests: index("guest", cluster.guests.iter().map(|guest| &guest.name))?,
+            resources: index("resource", cluster.resources.iter().map(|resource| &resource.name))?,
+            units: cluster.resources.iter().map(|resource| Unit::named(&resource.unit)).collect(),
+            tags: labels(&merged, Merged::tags),
+            sets: labels(&merged, |merged| merged.guest.availability_set.iter()),
+            tenants: labels(&merged, |merged| merged.tenant().into_iter()),
+            merged,
+            costs,
+            levels: BTreeMap::new(),
+            problem,
+            names,
+            traffic: Vec::new(),
+            bandwidth: 0.0,
+            clashes: Vec::new(),
+        })
+    }
+
+    fn known_resources<const N: usize>(&self, name: &Name, what: &str, of: [&Amounts; N]) -> Result<(), ClusterError> {
+        match of.iter().flat_map(|amounts| amounts.keys()).find(|key| !self.resources.contains_key(key.as_str())) {
+            None => Ok(()),
+            Some(key) => {
+                at(name, Err(format!("{what} '{}': {}", name.value, unknown("resource", key, self.resources.keys()))))
+            }
+        }
+    }
+
+    fn host_named(&self, name: &str) -> Result<HostId, String> {
+        self.hosts.get(name).copied().ok_or_else(|| unknown("host", name, self.hosts.keys()))
+    }
+
+    fn hosts_named(&self, names: &[String]) -> Result<Vec<HostId>, String> {
+        names.iter().map(|name| self.host_named(name)).collect()
+    }
+
+    fn balances(&mut self) -> Result<(), ClusterError> {
+        for balance in &self.cluster.balances {
+            let who = format!("balance for '{}'", balance.per.value);
+            let made = self.balance(balance).map_err(|mistake| mistake.of(&who));
+            self.problem.balances.push(at(&balance.per, made)?);
+        }
+        Ok(())
+    }
+
+    fn balance(&self, balance: &file::Balance) -> Result<Balance, Mistake> {
+        // What is measured, where something is: it is what hosts have left in truth.
+        let row = |name: &str| {
+            let found = self.names.rows.iter().rposition(|row| row.name == name && row.measure != Measure::Count);
+            found.ok_or_else(|| unknown("resource", name, self.resources.keys()))
+        };
+        let (first, second) = (row(&balance.per.value)?, row(&balance.of)?);
+        let unit = |row: usize| &self.names.rows[row].unit;
+        let used = |row: usize, amount: &Amount| at_amount(amount, unit(row).used(amount));
+        let target = used(second, &balance.free)? as f64 / used(first, &balance.each)?.max(1) as f64;
+        if target < 0.5 {
+            let what = format!(
+                "{} of {} for {} of {} is too little to be counted: write the balance the other way round",
+                balance.free, balance.of, balance.each, balance.per.value
+            );
+            return Err(what.into());
+        }
+        let hosts = self.problem.hosts.len().max(1) as f64;
+        let mean = self.problem.hosts.iter().map(|host| host.capacity[second] as f64).sum::<f64>() / hosts;
+        let weight = per_cent(self.costs.balance, mean);
+        Ok(Balance { first, second, target: target.round() as i64, weight })
+    }
+
+    /// Nobody is to be where hosts are not online.
+    fn host_states(&mut self) {
+        let online = |state: &HostState| *state == HostState::Online;
+        if self.names.states.iter().all(online) {
+            return;
+        }
+        let hosts = (0..).zip(&self.names.states).filter(|(_, state)| online(state)).map(|(host, _)| host).collect();
+        let rule = self.new_rule("", RuleKind::HostState);
+        let all: Vec<GuestId> = (0..self.problem.guests.len() as GuestId).collect();
+        self.fence(rule, hosts, &all);
+    }
+
+    /// What all fences of a guest have in common, and the sum of all its leanings: each combination once.
+    fn close(&mut self) {
+        let hosts = self.problem.hosts.len() as HostId;
+        let mut owners: BTreeMap<&[u32], u32> = BTreeMap::new();
+        let mut preferences: BTreeMap<&[u32], u32> = BTreeMap::new();
+        for ((guest, fences), leanings) in
+            self.problem.guests.iter_mut().zip(&self.names.fences_of).zip(&self.names.leanings_of)
+        {
+            guest.groups.sort_unstable();
+            if !fences.is_empty() {
+                guest.owners = Some(*owners.entry(fences).or_insert_with(|| {
+                    let inside =
+                        |host: &HostId| fences.iter().all(|of| self.names.fences[*of as usize].hosts.contains(*host));
+                    self.problem.owners.push((0..hosts).filter(inside).collect());
+                    self.problem.owners.len() as u32 - 1
+                }));
+            }
+            if !leanings.is_empty() {
+                guest.preference = Some(*preferences.entry(leanings).or_insert_with(|| {
+                    let cost =
+                        |host: HostId| leanings.iter().map(|of| self.names.leanings[*of as usize].cost(host)).sum();
+                    self.problem.preferences.push((0..hosts).map(cost).collect());
+                    self.problem.preferences.len() as u32 - 1
+                }));
+            }
+        }
+    }
+
+    fn new_rule(&mut self, name: &str, kind: RuleKind) -> RuleId {
+        self.names.rules.push(RuleName { name: name.to_owned(), kind, property: String::new() });
+        self.names.rules.len() as RuleId - 1
+    }
+
+    fn group(&mut self, rule: RuleId, group: Group, guests: Vec<GuestId>) -> GroupId {
+        let id = self.problem.groups.len() as GroupId;
+        self.problem.groups.push(group);
+        self.names.groups.push(rule);
+        guests.iter().for_each(|guest| self.problem.guests[*guest as usize].groups.push(id));
+        self.names.members.push(guests);
+        id
+    }
+
+    fn fence(&mut self, rule: RuleId, hosts: Bits, guests: &[GuestId]) {
+        let id = self.names.fences.len() as u32;
+        self.names.fences.push(Fence { rule, hosts });
+        guests.iter().for_each(|guest| self.names.fences_of[*guest as usize].push(id));
+    }
+
+    fn lean(&mut self, leaning: Leaning, guests: &[GuestId]) {
+        let id = self.names.leanings.len() as u32;
+        self.names.leanings.push(leaning);
+        guests.iter().for_each(|guest| self.names.leanings_of[*guest as usize].push(id));
+    }
+}
+
+/// Guests by what they are labelled with, each once.
+type Labels<'a> = BTreeMap<&'a str, Vec<GuestId>>;
+
+fn labels<'a, I: Iterator<Item = &'a String>>(merged: &[Merged<'a>], of: impl Fn(&Merged<'a>) -> I) -> Labels<'a> {
+    let mut all = Labels::new();
+    for (n, guest) in (0..).zip(merged) {
+        for label in of(guest) {
+            let guests = all.entry(label).or_default();
+            if guests.last() != Some(&n) {
+                guests.push(n);
+            }
+        }
+    }
+    all
+}
+
+/// The weight of a grain, if each per cent of so many grains costs so much: at least 1, so that it counts.
+fn per_cent(cost: i64, grains: f64) -> i64 {
+    if cost == 0 { 0 } else { ((cost as f64 * 100.0 / grains.max(1.0)).round() as i64).max(1) }
+}
+
+fn sorted(mut costs: Vec<(HostId, i64)>) -> Vec<(HostId, i64)> {
+    costs.sort_unstable();
+    // A host that is named twice has its better rank.
+    costs.dedup_by_key(|(host, _)| *host);
+    costs
+}
+
+/// The first costs nothing, each further one `weight` more; a host that is not named comes after the last.
+fn ranked(rule: RuleId, hosts: &[HostId], weight: i64) -> Leaning {
+    let costs = sorted((0..).zip(hosts).map(|(rank, host)| (*host, weight.saturating_mul(rank))).collect());
+    Leaning { rule, costs, otherwise: weight.saturating_mul(hosts.len() as i64) }
+}

@@ -1,0 +1,230 @@
+//! Rules: about groups of guests, and about guests and hosts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::clash::{self, Clash};
+use super::super::file::{self, Force, Guests, Hosts, Matching, Name, Number, Rule};
+use super::super::names::{Leaning, RuleKind};
+use super::super::{ClusterError, unknown};
+use super::{Compiler, Mistake, at, ranked, seconds};
+use crate::bits::Bits;
+use crate::problem::{Group, GuestId, HostId, NOWHERE, Need, Spread, Strength};
+
+impl<'a> Compiler<'a> {
+    /// Who is of the same set is apart, if no rule says so with a force of its own.
+    pub(super) fn availability_sets(&mut self) {
+        let told = self.cluster.rules.iter().filter_map(|rule| match rule {
+            Rule::Apart(file::Together { of: Guests::Set(set), .. }) => Some(set.as_str()),
+            _ => None,
+        });
+        let told: BTreeSet<&str> = told.collect();
+        for (set, guests) in self.sets.clone() {
+            if !told.contains(set) {
+                let rule = self.new_rule(set, RuleKind::AvailabilitySet);
+                let apart = Some(Strength::Soft(self.names.rule_weight));
+                self.group(rule, Group { apart, ..Group::default() }, guests);
+            }
+        }
+    }
+
+    pub(super) fn rule(&mut self, rule: &Rule) -> Result<(), ClusterError> {
+        let name = rule_name(rule);
+        let who = format!("rule '{}'", name.value);
+        at(name, self.add_rule(rule, &name.value).map_err(|mistake| mistake.of(&who)))
+    }
+
+    fn add_rule(&mut self, rule: &Rule, name: &str) -> Result<(), Mistake> {
+        match rule {
+            Rule::Apart(apart) => {
+                let group = Group { apart: Some(self.strength(apart.force, &apart.weight)?), ..Group::default() };
+                self.group_rule(name, RuleKind::Apart, &apart.of, group)
+            }
+            Rule::Together(together) => {
+                let strength = self.strength(together.force, &together.weight)?;
+                let group = Group { together: Some(strength), ..Group::default() };
+                self.group_rule(name, RuleKind::Together, &together.of, group)
+            }
+            Rule::Spread(spread) => {
+                let strength = self.strength(spread.force, &spread.weight)?;
+                let level = self.level(&spread.level)?;
+                let spread_over = Spread { level, areas_min: spread.areas_min, strength };
+                let group = Group { spread: Some(spread_over), ..Group::default() };
+                self.group_rule(name, RuleKind::Spread, &spread.of, group)
+            }
+            Rule::Among(among) => {
+                let sets: Result<Vec<Vec<HostId>>, String> =
+                    among.within.iter().map(|hosts| self.within(hosts)).collect();
+                let sets: Vec<Bits> = sets?.into_iter().map(|set| set.into_iter().collect()).collect();
+                if sets.is_empty() {
+                    return Err("'within' is empty: name at least one set of hosts".to_owned().into());
+                }
+                self.group_rule(name, RuleKind::Among, &among.of, Group { among: sets, ..Group::default() })
+            }
+            Rule::Needs(needs) => {
+                let level = self.level(&needs.level)?;
+                let near = self.who(name, &needs.near)?;
+                let rule = self.new_rule(name, RuleKind::Needs);
+                let of = self.group(rule, Group::default(), near);
+                let guests = self.who(name, &needs.of)?;
+                self.group(rule, Group { needs: vec![Need { level, of }], ..Group::default() }, guests);
+                Ok(())
+            }
+            Rule::Owners(owners) => {
+                let hosts = self.within(&owners.within)?.into_iter().collect();
+                let guests = self.who(name, &owners.of)?;
+                let rule = self.new_rule(name, RuleKind::Owners);
+                self.fence(rule, hosts, &guests);
+                Ok(())
+            }
+            Rule::Preferred(preferred) => {
+                let hosts = self.within(&preferred.within)?;
+                let guests = self.who(name, &preferred.of)?;
+                let rule = self.new_rule(name, RuleKind::Preferred);
+                let weight = self.costs.preference;
+                let leaning = match &preferred.within {
+                    Hosts::Hosts(_) => ranked(rule, &hosts, weight),
+                    // A group has no order.
+                    Hosts::Group(_) => {
+                        Leaning { rule, costs: hosts.iter().map(|host| (*host, 0)).collect(), otherwise: weight }
+                    }
+                };
+                self.lean(leaning, &guests);
+                Ok(())
+            }
+            Rule::Match(rule) => self.matching(name, rule),
+        }
+    }
+
+    fn group_rule(&mut self, name: &str, kind: RuleKind, of: &Guests, group: Group) -> Result<(), Mistake> {
+        let guests = self.who(name, of)?;
+        let rule = self.new_rule(name, kind);
+        self.group(rule, group, guests);
+        Ok(())
+    }
+
+    /// A rule on a property: each value that guests have gives a set of hosts.
+    fn matching(&mut self, name: &str, of: &file::Match) -> Result<(), Mistake> {
+        let cluster = self.cluster;
+        let hosts = match &of.group {
+            Some(group) => self.within(&Hosts::Group(group.clone()))?,
+            None => (0..cluster.hosts.len() as HostId).collect(),
+        };
+        let concerned: Bits = hosts.iter().copied().collect();
+        let rule = self.new_rule(name, RuleKind::Match);
+        self.names.rules[rule as usize].property.clone_from(&of.property);
+        let unset: Vec<&str> = hosts
+            .iter()
+            .map(|host| &cluster.hosts[*host as usize])
+            .filter(|host| !host.properties.contains_key(&of.property))
+            .map(|host| host.name.value.as_str())
+            .collect();
+        let mut guests_unset = Vec::new();
+        let mut values: BTreeMap<Option<&str>, Vec<GuestId>> = BTreeMap::new();
+        for (n, merged) in (0..).zip(&self.merged) {
+            let value = merged.property(&of.property).map(String::as_str);
+            let recorded = self.names.recorded[n as usize];
+            if value.is_none() && recorded != NOWHERE && concerned.contains(recorded) {
+                guests_unset.push(n);
+            }
+            values.entry(value).or_default().push(n);
+        }
+        self.clashes.extend(clash::unset(&self.names, rule, &of.property, &unset, &guests_unset));
+        let weight = match &of.weight {
+            Some(weight) => seconds("its weight", weight)?,
+            None => self.names.rule_weight,
+        };
+        for (value, guests) in values {
+            let matches = |host: HostId| {
+                value.is_some()
+                    && cluster.hosts[host as usize].properties.get(&of.property).map(String::as_str) == value
+            };
+            let is_wanted = |host: HostId| match of.relation {
+                Matching::Must | Matching::Should => matches(host),
+                Matching::MustNot | Matching::ShouldNot => !matches(host),
+            };
+            let bad: Vec<HostId> = hosts.iter().copied().filter(|host| !is_wanted(*host)).collect();
+            match of.relation {
+                _ if bad.is_empty() => {}
+                Matching::Must | Matching::MustNot => {
+                    let bad: Bits = bad.into_iter().collect();
+                    self.fence(
+                        rule,
+                        (0..cluster.hosts.len() as HostId).filter(|host| !bad.contains(*host)).collect(),
+                        &guests,
+                    );
+                }
+                Matching::Should | Matching::ShouldNot => {
+                    let costs = bad.into_iter().map(|host| (host, weight)).collect();
+                    self.lean(Leaning { rule, costs, otherwise: 0 }, &guests);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn strength(&self, force: Force, weight: &Option<Number>) -> Result<Strength, Mistake> {
+        match (force, weight) {
+            (Force::Hard, None) => Ok(Strength::Hard),
+            (Force::Hard, Some(_)) => {
+                Err("it is hard, so that it has no weight: leave one of both out".to_owned().into())
+            }
+            (Force::Soft, None) => Ok(Strength::Soft(self.names.rule_weight)),
+            (Force::Soft, Some(weight)) => seconds("its weight", weight).map(Strength::Soft),
+        }
+    }
+
+    fn level(&self, name: &str) -> Result<usize, String> {
+        self.levels.get(name).copied().ok_or_else(|| unknown("level", name, self.levels.keys()))
+    }
+
+    fn within(&self, hosts: &Hosts) -> Result<Vec<HostId>, String> {
+        match hosts {
+            Hosts::Hosts(names) => self.hosts_named(names),
+            Hosts::Group(name) => {
+                let of = |group: &Option<String>| group.as_ref() == Some(name);
+                let hosts: Vec<HostId> =
+                    (0..).zip(&self.names.host_groups).filter(|(_, group)| of(group)).map(|(host, _)| host).collect();
+                if hosts.is_empty() {
+                    return Err(unknown("host group", name, self.names.host_groups.iter().flatten()));
+                }
+                Ok(hosts)
+            }
+        }
+    }
+
+    /// Who a rule is about, each once. That it is nobody is told: it may be a slip, but guests come and go.
+    fn who(&mut self, rule: &str, guests: &Guests) -> Result<Vec<GuestId>, String> {
+        let (what, name, labels) = match guests {
+            Guests::Guests(names) => {
+                let find = |name: &String| {
+                    let known = self.guests.get(name.as_str()).copied();
+                    known.ok_or_else(|| unknown("guest", name, self.guests.keys()))
+                };
+                let mut found = names.iter().map(find).collect::<Result<Vec<GuestId>, String>>()?;
+                found.sort_unstable();
+                found.dedup();
+                return Ok(found);
+            }
+            Guests::Tag(name) => ("tag", name, &self.tags),
+            Guests::Set(name) => ("availability set", name, &self.sets),
+            Guests::Tenant(name) => ("tenant", name, &self.tenants),
+        };
+        let found = labels.get(name.as_str()).cloned().unwrap_or_default();
+        if found.is_empty() {
+            let clash = Clash::nobody(rule, unknown(what, name, labels.keys()));
+            self.clashes.push(clash);
+        }
+        Ok(found)
+    }
+}
+
+pub(super) fn rule_name(rule: &Rule) -> &Name {
+    match rule {
+        Rule::Apart(of) | Rule::Together(of) => &of.name,
+        Rule::Spread(of) => &of.name,
+        Rule::Owners(of) | Rule::Preferred(of) => &of.name,
+        Rule::Among(of) => &of.name,
+        Rule::Needs(of) => &of.name,
+        Rule::Match(of) => &of.name,
+    }
+}
