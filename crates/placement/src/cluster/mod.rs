@@ -23,6 +23,7 @@ pub(crate) mod tests;
 pub use check::{Check, Complaint, History, check};
 pub use clash::Clash;
 pub use compile::{Compiled, compile};
+pub(crate) use names::agree;
 pub use names::{Fence, Leaning, Level, Measure, Names, Row, RuleId, RuleKind, RuleName};
 
 use file::Cluster;

@@ -17,7 +17,12 @@ pub enum Step {
     /// A rule lets the guest be on one host more.
     Widen(RuleId, HostId),
     /// A host gets online.
-    Open(HostId),
+    Open {
+        /// Which.
+        host: HostId,
+        /// Others who are on it then.
+        back: Vec<GuestId>,
+    },
     /// A host gets so much more of a resource.
     Add(HostId, usize, i64),
     /// Another guest goes elsewhere before.
@@ -89,7 +94,15 @@ pub fn relax(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Rela
         if reasons.is_empty() {
             return Relaxations { all: Vec::new(), is_cut_short: false };
         }
-        let relaxation = dropping(compiled, host, &reasons);
+        let back = lost(compiled, assignment, guest, host);
+        if !back.is_empty() {
+            // What speaks against the host once it is online: they take their room again.
+            let mut at = assignment.to_vec();
+            back.iter().for_each(|other| at[*other as usize] = host);
+            reasons = Placing::new(compiled, &at, guest).against(host);
+            reasons.retain(|reason| reason.is_hard);
+        }
+        let relaxation = dropping(compiled, host, &reasons, &back);
         let causes = reasons.iter().map(|reason| reason.cause).collect();
         let known = best.entry(causes).or_insert_with(|| relaxation.clone());
         if relaxation.cost < known.cost {
@@ -104,13 +117,23 @@ pub fn relax(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Rela
     Relaxations { all, is_cut_short: mover.tries_left == 0 }
 }
 
+/// Others that are on no host because this one is offline.
+fn lost(compiled: &Compiled, assignment: &[HostId], guest: GuestId, host: HostId) -> Vec<GuestId> {
+    if compiled.names.states[host as usize] != HostState::Offline {
+        return Vec::new();
+    }
+    let recorded = (0..).zip(assignment).zip(&compiled.names.recorded);
+    let lost = recorded.filter(|((other, now), was)| **now == NOWHERE && **was == host && *other != guest);
+    lost.map(|((other, _), _)| other).collect()
+}
+
 /// All that speaks against a host, gone.
-fn dropping(compiled: &Compiled, host: HostId, reasons: &[Reason]) -> Relaxation {
+fn dropping(compiled: &Compiled, host: HostId, reasons: &[Reason], back: &[GuestId]) -> Relaxation {
     let names = &compiled.names;
     let step = |reason: &Reason| match reason.cause {
         Cause::Capacity(row) => Step::Add(host, row, reason.amount),
         Cause::Rule(rule) => match names.rules[rule as usize].kind {
-            RuleKind::HostState => Step::Open(host),
+            RuleKind::HostState => Step::Open { host, back: back.to_vec() },
             RuleKind::GuestOwners | RuleKind::Owners | RuleKind::Stays | RuleKind::Writes | RuleKind::Match => {
                 Step::Widen(rule, host)
             }
@@ -141,7 +164,7 @@ fn price(compiled: &Compiled, step: &Step) -> i64 {
             RuleKind::Writes => MAINTENANCE,
             _ => 1,
         },
-        Step::Open(host) => match names.states[*host as usize] {
+        Step::Open { host, .. } => match names.states[*host as usize] {
             HostState::Offline => OFFLINE,
             _ => MAINTENANCE,
         },

@@ -204,7 +204,7 @@ fn relaxed(compiled: &Compiled, at: &mut [HostId], relaxation: &Relaxation, gues
                     }
                 }
             }
-            Step::Open(host) => {
+            Step::Open { host, .. } => {
                 let names = &mut relaxed.names;
                 let state = names.rules.iter().position(|rule| rule.kind == RuleKind::HostState).unwrap() as RuleId;
                 names.fences.iter_mut().filter(|fence| fence.rule == state).for_each(|fence| fence.hosts.insert(host));
@@ -554,4 +554,31 @@ fn a_guest_that_stays_may_be_let_go() {
         "ml",
     );
     assert!(told.contains("set 'optimize: true' of 'ml'; it fits on 'h2' then"), "{told}");
+}
+
+#[test]
+fn who_comes_back_with_a_host_takes_room() {
+    let cluster = |memory: u32, state: &str| {
+        let text = format!(
+            "resources: [{{name: memory, unit: bytes}}]
+hosts: [{{name: h1, capacity: {{memory: {memory} GiB}}, state: {state}}}]
+guests:
+- {{name: a, host: h1, size: {{memory: 8 GiB}}}}
+- {{name: b, size: {{memory: 6 GiB}}}}"
+        );
+        cluster::compile(&cluster::read(&text).unwrap()).unwrap()
+    };
+    let told = |memory: u32, state: &str| {
+        let compiled = cluster(memory, state);
+        explain(&compiled, &compiled.problem.initial, 1)
+    };
+    let helps = |memory: u32| told(memory, "offline").relaxations[0].to_string();
+    let back = "bring 'h1' online ('a' comes back with it)";
+    assert_eq!(helps(10), format!("{back}, add 4 GiB of memory to 'h1'; it fits on 'h1' then"));
+    assert_eq!(helps(14), format!("{back}; it fits on 'h1' then"));
+    // Who does that has a host that accepts it.
+    assert!(told(14, "online").hosts[0].accepts && !told(13, "online").hosts[0].accepts);
+    let compiled = cluster(10, "offline");
+    let a = explain(&compiled, &compiled.problem.initial, 0);
+    assert_eq!(a.relaxations[0].to_string(), "bring 'h1' online; it fits on 'h1' then");
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Cause, Placing, Reason, Relaxation, Step, conflict, relax};
 use crate::cluster::file::HostState;
-use crate::cluster::{Compiled, RuleKind};
+use crate::cluster::{Compiled, RuleKind, agree};
 use crate::problem::{GuestId, HostId, NOWHERE};
 
 /// What speaks against a host, in words.
@@ -174,7 +174,11 @@ fn step_text(compiled: &Compiled, step: &Step) -> String {
             RuleKind::Stays => format!("set 'optimize: true' of '{}'", rule(id).name),
             _ => format!("let {} allow '{}'", rule(id), names.host(host)),
         },
-        Step::Open(host) => match names.states[host as usize] {
+        Step::Open { host, ref back } => match names.states[host as usize] {
+            HostState::Offline if !back.is_empty() => {
+                let come = agree(back, "comes", "come");
+                format!("bring '{}' online ({} {come} back with it)", names.host(host), names.list(back))
+            }
             HostState::Offline => format!("bring '{}' online", names.host(host)),
             _ => format!("end the maintenance of '{}'", names.host(host)),
         },
