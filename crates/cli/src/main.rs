@@ -70,8 +70,9 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            // The chain once, here: no Display repeats its source.
-            eprintln!("skein: {}", error.chain().map(|e| e.to_string()).collect::<Vec<_>>().join(": "));
+            // The chain once, here: no Display repeats its source. It may repeat what stands in a file.
+            let chain = error.chain().map(|e| e.to_string()).collect::<Vec<_>>().join(": ");
+            eprintln!("skein: {}", commands::text::clean(&chain));
             ExitCode::FAILURE
         }
     }

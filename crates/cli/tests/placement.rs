@@ -233,6 +233,13 @@ fn a_wrong_file_gets_its_place_and_reason() {
     check(&CLUSTER.replace("owners: [h2, h3]", "owner: [h2]"))
         .complains("skein: bad.yaml: line 12: there is no field 'owner'; did you mean 'owners'?\n");
     check(&CLUSTER.replace("48 GiB", "48 lbs")).complains("bad.yaml: line 12: guest 'db': memory: ");
+    check(&CLUSTER.replace("name: web1,", r#"name: "a\nnothing is broken\n","#))
+        .complains(r"skein: bad.yaml: line 8: guest 'a\nnothing is broken\n': the name 'a\nn")
+        .complains(" has a control character: remove it\n");
+    check(&CLUSTER.replace("owners:", r#""\e[2J":"#)).complains("there is no field '\u{fffd}[2J'");
+    desk.write("p.json", r#"{"placement": {"a\nb": null}}"#);
+    let args = ["schedule", "--cluster", "cluster.yaml", "--solution", "p.json"];
+    desk.run(&args).exits(1).complains("skein: p.json: there is no guest 'a; b' in cluster.yaml");
     check("").complains("bad.yaml: it is empty");
     check("hosts: [").complains("bad.yaml: line 1: ");
     desk.run(&["check", "--cluster", "none.yaml"]).exits(1).complains("cannot read none.yaml: No such file");

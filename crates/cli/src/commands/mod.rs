@@ -16,6 +16,6 @@ pub mod man;
 pub mod migrate;
 pub mod migration;
 pub mod placement;
-mod text;
+pub mod text;
 pub mod tunnel;
 pub mod vm;

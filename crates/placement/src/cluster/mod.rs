@@ -17,6 +17,7 @@ mod compile;
 pub mod file;
 mod mistake;
 mod names;
+mod printable;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -56,17 +57,20 @@ const NODES_MAX: usize = 20_000_000;
 /// Reads a file, YAML or JSON (which is YAML, too).
 ///
 /// # Errors
-/// It is none, with the line and the reason. A field that there is not is told with the one that may be meant.
+/// It is none, with the line and the reason. A field that there is not is told with the one that may be meant. Or a name has
+/// control characters.
 pub fn read(text: &str) -> Result<Cluster, ClusterError> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_nodes: NODES_MAX, max_events: 2 * NODES_MAX, max_total_scalar_bytes: 1 << 30 },
         with_snippet: false,
     };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+    let cluster = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let line = error.location().map_or(1, |location| location.line().max(1));
         let what = mistake::words(error.without_snippet(), text);
         ClusterError::File { line, what }
-    })
+    })?;
+    printable::check(&cluster)?;
+    Ok(cluster)
 }
 
 /// That there is no such thing, and which may be meant.

@@ -9,7 +9,7 @@ use skein_placement::cluster::{self, Compiled};
 use skein_placement::problem::{GuestId, HostId, NOWHERE};
 
 use super::files;
-use crate::commands::text::clean;
+use crate::commands::text::clean_line;
 
 /// A cluster file.
 pub struct Source {
@@ -31,7 +31,7 @@ impl Source {
     pub fn guest(&self, name: &str) -> anyhow::Result<GuestId> {
         let names = &self.compiled.names;
         names.guest_named(name).with_context(|| {
-            format!("there is no guest '{}' in {}{}", clean(name), self.path.display(), meant(name, &names.guests))
+            format!("there is no guest '{}' in {}{}", clean_line(name), self.path.display(), meant(name, &names.guests))
         })
     }
 
@@ -39,7 +39,7 @@ impl Source {
         let hosts = &self.compiled.names.hosts;
         let at = hosts.iter().position(|host| host == name);
         at.map(|at| at as HostId).with_context(|| {
-            format!("there is no host '{}' in {}{}", clean(name), self.path.display(), meant(name, hosts))
+            format!("there is no host '{}' in {}{}", clean_line(name), self.path.display(), meant(name, hosts))
         })
     }
 
@@ -58,7 +58,7 @@ fn meant(name: &str, known: &[String]) -> String {
     let likeness = |known: &&String| (strsim::jaro_winkler(known, name) * 1000.0) as u32;
     // Of those that are as like the first one.
     match known.iter().rev().max_by_key(likeness).filter(|close| likeness(close) > 700) {
-        Some(close) => format!("; did you mean '{}'?", clean(close)),
+        Some(close) => format!("; did you mean '{close}'?"),
         None => String::new(),
     }
 }

@@ -1,0 +1,129 @@
+//! Names are told in lines, as they are written: one that could end a line could say anything in the next.
+
+use std::collections::BTreeMap;
+
+use super::ClusterError;
+use super::file::{Cluster, Guests, Hosts, Name, Rule};
+
+/// That no name in a file has control characters.
+pub(super) fn check(cluster: &Cluster) -> Result<(), ClusterError> {
+    for resource in &cluster.resources {
+        of("resource", &resource.name, [&resource.unit])?;
+    }
+    for host in &cluster.hosts {
+        let levels = host.levels.keys().chain(&host.group);
+        of("host", &host.name, host.capacity.keys().chain(levels))?;
+        of("host", &host.name, pairs(&host.areas).chain(pairs(&host.properties)))?;
+    }
+    for template in &cluster.templates {
+        let labels = template.tags.iter().chain(&template.tenant);
+        of("template", &template.name, pairs(&template.properties).chain(labels))?;
+        of("template", &template.name, template.size.keys().chain(template.load.keys()))?;
+    }
+    for guest in &cluster.guests {
+        let labels = guest.tags.iter().chain(&guest.tenant).chain(&guest.availability_set).chain(&guest.template);
+        let hosts = guest.owners.iter().flatten().chain(&guest.host).chain(&guest.preferred).chain(&guest.near);
+        of("guest", &guest.name, pairs(&guest.properties).chain(labels).chain(hosts))?;
+        of("guest", &guest.name, guest.size.keys().chain(guest.load.keys()))?;
+    }
+    for rule in &cluster.rules {
+        let (name, others) = in_rule(rule);
+        of("rule", name, others)?;
+    }
+    for balance in &cluster.balances {
+        of("balance", &balance.per, [&balance.of])?;
+    }
+    Ok(())
+}
+
+/// A thing's own name, and others that it has.
+fn of<'a>(what: &str, name: &'a Name, others: impl IntoIterator<Item = &'a String>) -> Result<(), ClusterError> {
+    match std::iter::once(&name.value).chain(others).find(|name| name.contains(char::is_control)) {
+        None => Ok(()),
+        Some(bad) => Err(ClusterError::File {
+            line: name.referenced.line().max(1),
+            what: format!(
+                "{what} '{}': the name '{}' has a control character: remove it",
+                name.value.escape_debug(),
+                bad.escape_debug()
+            ),
+        }),
+    }
+}
+
+fn pairs(pairs: &BTreeMap<String, String>) -> impl Iterator<Item = &String> {
+    pairs.iter().flat_map(|(key, value)| [key, value])
+}
+
+/// A rule's own name, and those that it refers to.
+fn in_rule(rule: &Rule) -> (&Name, Vec<&String>) {
+    match rule {
+        Rule::Apart(rule) | Rule::Together(rule) => (&rule.name, guests(&rule.of).collect()),
+        Rule::Spread(rule) => (&rule.name, guests(&rule.of).chain([&rule.level]).collect()),
+        Rule::Owners(rule) | Rule::Preferred(rule) => {
+            (&rule.name, guests(&rule.of).chain(hosts(&rule.within)).collect())
+        }
+        Rule::Among(rule) => (&rule.name, guests(&rule.of).chain(rule.within.iter().flat_map(hosts)).collect()),
+        Rule::Needs(rule) => (&rule.name, guests(&rule.of).chain(guests(&rule.near)).chain([&rule.level]).collect()),
+        Rule::Match(rule) => (&rule.name, rule.group.iter().chain([&rule.property]).collect()),
+    }
+}
+
+fn guests(guests: &Guests) -> std::slice::Iter<'_, String> {
+    match guests {
+        Guests::Guests(names) => names.iter(),
+        Guests::Tag(name) | Guests::Set(name) | Guests::Tenant(name) => std::slice::from_ref(name).iter(),
+    }
+}
+
+fn hosts(hosts: &Hosts) -> std::slice::Iter<'_, String> {
+    match hosts {
+        Hosts::Hosts(names) => names.iter(),
+        Hosts::Group(name) => std::slice::from_ref(name).iter(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read;
+
+    /// A file with a name of each kind, `NAME` in one place.
+    const FILE: &str = r#"
+resources: [{name: RZ, unit: UU}]
+hosts:
+- {name: HH, group: HG, capacity: {HC: 1}, areas: {HL: HA}, properties: {HP: HV}, levels: {HR: {}}}
+templates:
+- {name: TZ, size: {TS: 1}, load: {TL: 1}, properties: {TP: TV}, tags: [TT], tenant: TN}
+guests:
+- {name: GG, host: GH, template: GT, size: {GS: 1}, load: {GL: 1}, properties: {GP: GV}, tags: [GA], tenant: GN,
+   availability_set: GX, owners: [GO], preferred: [GR], near: [GE]}
+rules:
+- apart: {name: RA, of: {tag: RB}}
+- together: {name: RC, of: {set: RD}}
+- spread: {name: RE, of: {tenant: RF}, level: RG, areas_min: 2}
+- owners: {name: RH, of: {guests: [RI]}, within: {group: RJ}}
+- preferred: {name: RK, of: {guests: [RL]}, within: {hosts: [RM]}}
+- among: {name: RN, of: {guests: [RO]}, within: [{hosts: [RP]}, {group: RQ}]}
+- needs: {name: RR, of: {guests: [RS]}, near: {guests: [RT]}, level: RU}
+- match: {name: RV, property: RW, relation: must, group: RX}
+balances:
+- {for: BF, of: BO, free: 1}
+"#;
+
+    #[test]
+    fn no_name_ends_a_line_or_drives_a_terminal() {
+        assert!(read(FILE).is_ok());
+        let is_name = |word: &&str| word.len() == 2 && word.chars().all(char::is_uppercase);
+        let names: Vec<&str> = FILE.split(|c: char| !c.is_alphabetic()).filter(is_name).collect();
+        assert_eq!(names.len(), 56);
+        for name in names {
+            for (bad, shown) in [(r"a\nb", r"a\nb"), (r"a\eb", r"a\u{1b}b")] {
+                let error = read(&FILE.replace(name, &format!("\"{bad}\""))).unwrap_err().to_string();
+                assert!(error.starts_with("line "), "{error}");
+                assert!(error.ends_with(&format!("the name '{shown}' has a control character: remove it")), "{error}");
+            }
+        }
+        let error = read(&FILE.replace("GA", "\"\\n\"")).unwrap_err().to_string();
+        assert_eq!(error, r"line 8: guest 'GG': the name '\n' has a control character: remove it");
+    }
+}
