@@ -195,6 +195,16 @@ fn rules_that_clash_are_told() {
 }
 
 #[test]
+fn what_cannot_be_is_told_so() {
+    let desk = Desk::new();
+    let spread = "- spread: {name: racks, of: {tag: web}, level: rack, areas_min: 4294967295, force: hard}\n";
+    desk.write("cluster.yaml", format!("{CLUSTER}{spread}"));
+    desk.run(&SOLVE).exits(3).says("seed 1; something is always broken: a rule asks for more areas than there are");
+    let solved = desk.run(&[&SOLVE[..], &["--json"]].concat()).exits(3).json();
+    assert_eq!(solved["moves_min"], Value::Null);
+}
+
+#[test]
 fn the_challenges_own_files_are_solved() {
     let desk = Desk::new();
     let args =

@@ -12,6 +12,9 @@ pub struct Least {
     pub moves: usize,
     /// Guests that are nowhere, and have to be placed.
     pub placements: usize,
+    /// There is no such assignment: a rule asks for more areas than there are, or than it has guests. The others count nothing of that
+    /// rule then. False tells nothing.
+    pub is_impossible: bool,
 }
 
 /// A lower bound on the moves of a problem, as [`Verdict::moves`](crate::verdict::Verdict::moves) counts them.
@@ -34,10 +37,13 @@ pub fn moves_min(problem: &Problem) -> Least {
     let hosts = |counted: &Bits| -> usize {
         (0..).zip(&guests_on).map(|(host, guests)| leaving_min(problem, host, guests, counted)).sum()
     };
-    let (of_groups, counted) = groups_min(problem);
+    let members = members(problem);
+    let is_impossible = members.iter().any(|(group, members)| areas_wanted(problem, *group, members).is_none());
+    let (of_groups, counted) = groups_min(problem, &members);
     Least {
         moves: hosts(&Bits::default()).max(of_groups + hosts(&counted)),
         placements: problem.initial.iter().filter(|host| **host == NOWHERE).count(),
+        is_impossible,
     }
 }
 
@@ -100,14 +106,27 @@ fn apart_min(problem: &Problem, guests: &[GuestId]) -> usize {
     members.values().map(|members| members - 1).sum()
 }
 
-/// How many members of groups have to move, and all members of those groups.
-fn groups_min(problem: &Problem) -> (usize, Bits) {
+/// Who is in each group that has anybody.
+fn members(problem: &Problem) -> BTreeMap<GroupId, Vec<GuestId>> {
     let mut members: BTreeMap<GroupId, Vec<GuestId>> = BTreeMap::new();
     for (guest, of) in (0..).zip(&problem.guests) {
         of.groups.iter().for_each(|group| members.entry(*group).or_default().push(guest));
     }
+    members
+}
+
+/// In how many areas members have to be; none if they cannot, each being in one.
+fn areas_wanted(problem: &Problem, group: GroupId, members: &[GuestId]) -> Option<usize> {
+    let spread = problem.groups[group as usize].spread.filter(|spread| spread.strength == Strength::Hard);
+    let Some(spread) = spread else { return Some(0) };
+    let most = members.len().min(problem.levels[spread.level] as usize);
+    Some(spread.areas_min as usize).filter(|wanted| *wanted <= most)
+}
+
+/// How many members of groups have to move, and all members of those groups.
+fn groups_min(problem: &Problem, members: &BTreeMap<GroupId, Vec<GuestId>>) -> (usize, Bits) {
     let (mut moves, mut counted) = (0, Bits::default());
-    for (group, members) in &members {
+    for (group, members) in members {
         let least = group_min(problem, *group, members, &counted);
         if least > 0 {
             moves += least;
@@ -128,10 +147,10 @@ fn group_min(problem: &Problem, group: GroupId, members: &[GuestId], counted: &B
         on.iter().for_each(|host| *each.entry(*host).or_default() += 1);
         least = on.len() - each.into_values().max().unwrap_or(0);
     }
-    if let Some(spread) = of.spread.filter(|spread| spread.strength == Strength::Hard) {
+    if let (Some(spread), Some(wanted)) = (of.spread, areas_wanted(problem, group, members)) {
         let areas: BTreeSet<u32> = on.iter().map(|host| problem.hosts[*host as usize].areas[spread.level]).collect();
         let reached = areas.len() + members.len() - on.len();
-        least = least.max((spread.areas_min as usize).saturating_sub(reached));
+        least = least.max(wanted.saturating_sub(reached));
     }
     let inside = of.among.iter().map(|set| on.iter().filter(|host| set.contains(**host)).count());
     inside.max().map_or(least, |most| least.max(on.len() - most))
@@ -177,8 +196,10 @@ mod tests {
         fn no_valid_assignment_does_with_less(seed: u64) {
             let problem = small(seed);
             if let Some(best) = moves_of_best(&problem) {
-                prop_assert!(moves_min(&problem).moves <= best, "{:?} of {}", moves_min(&problem), best);
+                let least = moves_min(&problem);
+                prop_assert!(least.moves <= best && !least.is_impossible, "{:?} of {}", least, best);
             }
+            prop_assert!(moves_min(&problem).moves <= problem.guests.len());
         }
     }
 
@@ -226,7 +247,7 @@ mod tests {
     #[test]
     fn overloads_end_when_the_largest_leave() {
         let problem = hosts(&[(6, 0), (5, 0), (4, 0), (3, 0), (9, 1), (2, NOWHERE)]);
-        assert_eq!(moves_min(&problem), Least { moves: 2, placements: 1 });
+        assert_eq!(moves_min(&problem), Least { moves: 2, placements: 1, is_impossible: false });
         let mut problem = hosts(&[(6, 0), (5, 0), (4, 0), (3, 0)]);
         problem.resources[0].transient = true;
         assert_eq!(moves_min(&problem).moves, 0, "who leaves still holds it");
@@ -257,5 +278,19 @@ mod tests {
         let spread = Some(Spread { level: 0, areas_min: 3, strength: Strength::Hard });
         group(&mut problem, Group { spread, ..Group::default() }, 0..4);
         assert_eq!(moves_min(&problem).moves, 1, "who is nowhere yet comes to an area of its own");
+    }
+    #[test]
+    fn what_cannot_be_takes_no_moves() {
+        let of = |areas_min: u32, members: usize| {
+            let mut problem = hosts(&[(1, 0), (1, 0), (1, 0), (1, 1), (1, 1)]);
+            let spread = Some(Spread { level: 0, areas_min, strength: Strength::Hard });
+            group(&mut problem, Group { spread, ..Group::default() }, 0..members);
+            let least = moves_min(&problem);
+            (least.is_impossible, least.moves)
+        };
+        assert_eq!(of(4, 5), (false, 2));
+        assert_eq!(of(5, 5), (true, 0), "there are four areas");
+        assert_eq!(of(3, 2), (true, 0), "two guests are in two areas at most");
+        assert_eq!(of(u32::MAX, 5), (true, 0));
     }
 }

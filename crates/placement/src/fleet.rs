@@ -323,7 +323,7 @@ mod tests {
         let mut problem = fleet(100, 2000, 2);
         let guests = problem.initial.iter().filter(|host| **host == 5).count();
         fail(&mut problem, 5);
-        assert_eq!(moves_min(&problem), Least { moves: 0, placements: guests });
+        assert_eq!(moves_min(&problem), Least { moves: 0, placements: guests, is_impossible: false });
         assert!(guests > 5);
         let mut back = problem.clone();
         back.initial.iter_mut().filter(|host| **host == NOWHERE).for_each(|host| *host = 5);

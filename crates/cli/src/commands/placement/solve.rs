@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
-use skein_placement::bound::moves_min;
+use skein_placement::bound::{Least, moves_min};
 use skein_placement::cluster::{Compiled, History, check};
 use skein_placement::explain::{Why, why_moved};
 use skein_placement::formats::{btrplace, roadef};
@@ -56,8 +56,8 @@ pub struct Args {
     /// Write what was found here: an assignment (roadef), a plan (btrplace), or a host for each guest for `schedule --solution` (--cluster)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// An object: initial, found (valid, breaches, cost, moves), moves_min, proof; of a cluster also moved (with why), complaints, clashes,
-    /// placement
+    /// An object: initial, found (valid, breaches, cost, moves), moves_min (null: something is always broken), proof; of a cluster also moved
+    /// (with why), complaints, clashes, placement, and costs are microseconds
     #[arg(long)]
     json: bool,
 }
@@ -243,15 +243,12 @@ impl Solved<'_> {
         let mut text = beside(&self.initial, &self.judged, self.input.unit());
         let least = moves_min(self.input.problem());
         let how = if self.found.is_interrupted { "ended early" } else { "searched" };
-        // A bound tells nothing of whether it can be done.
-        let can = if self.judged.is_valid() { "takes" } else { "would take, if it can be," };
         text += &format!(
-            "{how}, {:.1} s on {}, seed {}; to break nothing {can} {} and {} at least\n",
+            "{how}, {:.1} s on {}, seed {}; {}\n",
             self.found.elapsed.as_secs_f64(),
             count(self.options.threads, "thread"),
             self.options.seed,
-            count(least.moves, "move"),
-            count(least.placements, "placement"),
+            self.least(&least),
         );
         if let Some(proof) = &self.proof {
             text += &self.proven(proof);
@@ -260,6 +257,17 @@ impl Solved<'_> {
             text += &self.cluster_text(source);
         }
         text
+    }
+
+    fn least(&self, least: &Least) -> String {
+        if least.is_impossible {
+            return "something is always broken: a rule asks for more areas than there are, or than it has guests"
+                .into();
+        }
+        // A bound tells nothing of whether it can be done.
+        let can = if self.judged.is_valid() { "takes" } else { "would take, if it can be," };
+        let (moves, placements) = (count(least.moves, "move"), count(least.placements, "placement"));
+        format!("to break nothing {can} {moves} and {placements} at least")
     }
 
     fn proven(&self, proof: &anyhow::Result<Proof>) -> String {
@@ -296,10 +304,11 @@ impl Solved<'_> {
 
     fn json(&self) -> anyhow::Result<Value> {
         let least = moves_min(self.input.problem());
+        let moves_min = (!least.is_impossible).then(|| json!({ "moves": least.moves, "placements": least.placements }));
         let mut value = json!({
             "initial": Judged::new(&self.initial),
             "found": Judged::new(&self.judged),
-            "moves_min": { "moves": least.moves, "placements": least.placements },
+            "moves_min": moves_min,
             "seconds": self.found.elapsed.as_secs_f64(),
             "interrupted": self.found.is_interrupted,
             "seed": self.options.seed,
