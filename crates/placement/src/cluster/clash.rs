@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use serde::Serialize;
 
 use super::HOST_LEVEL;
-use super::names::{Names, RuleId, RuleKind, agree, listed};
+use super::names::{Fence, Names, RuleId, RuleKind, agree, listed};
 use crate::bits::Bits;
 use crate::explain::conflict;
 use crate::problem::{GroupId, GuestId, HostId, Problem, Strength};
@@ -90,6 +90,9 @@ type Rules = BTreeSet<RuleId>;
 struct Finder<'a> {
     problem: &'a Problem,
     names: &'a Names,
+    /// Limits that last, and those of each guest.
+    fences: Vec<Fence>,
+    fences_of: Vec<Vec<u32>>,
     /// Sets of hosts that rules let guests be on, and the number of that of each.
     allowed: Vec<Bits>,
     allowed_of: Vec<u32>,
@@ -99,33 +102,34 @@ struct Finder<'a> {
 
 impl<'a> Finder<'a> {
     fn new(problem: &'a Problem, names: &'a Names) -> Finder<'a> {
-        let mut sets: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
+        let (fences, fences_of) = lasting_fences(problem, names);
+        let mut sets: BTreeMap<&[u32], u32> = BTreeMap::new();
         let mut allowed = Vec::new();
         let hosts = problem.hosts.len() as HostId;
         let mut allowed_of = Vec::new();
-        for fences in &names.fences_of {
-            let lasting = |fence: &&u32| {
-                let rule = names.fences[**fence as usize].rule;
-                names.rules[rule as usize].kind != RuleKind::HostState
-            };
-            let fences: Vec<u32> = fences.iter().filter(lasting).copied().collect();
-            let inside = |host: &HostId| fences.iter().all(|of| names.fences[*of as usize].hosts.contains(*host));
-            allowed_of.push(*sets.entry(fences.clone()).or_insert_with(|| {
+        for of in &fences_of {
+            let inside = |host: &HostId| of.iter().all(|fence| fences[*fence as usize].hosts.contains(*host));
+            allowed_of.push(*sets.entry(of).or_insert_with(|| {
                 allowed.push((0..hosts).filter(inside).collect());
                 allowed.len() as u32 - 1
             }));
         }
-        Finder { problem, names, allowed, allowed_of, bonds: Bonds::new(problem, names), found: Vec::new() }
+        let bonds = Bonds::new(problem, names);
+        Finder { problem, names, fences, fences_of, allowed, allowed_of, bonds, found: Vec::new() }
     }
 
     fn allowed(&self, guest: GuestId) -> &Bits {
         &self.allowed[self.allowed_of[guest as usize] as usize]
     }
 
+    fn fences(&self, guest: GuestId) -> impl Iterator<Item = &Fence> {
+        self.fences_of[guest as usize].iter().map(|fence| &self.fences[*fence as usize])
+    }
+
     /// Where a guest may be by some rules alone.
     fn allowed_by(&self, guest: GuestId, rules: &Rules) -> Bits {
-        let fences = self.names.fences_of[guest as usize].iter().map(|fence| &self.names.fences[*fence as usize]);
-        let fences: Vec<&Bits> = fences.filter(|fence| rules.contains(&fence.rule)).map(|fence| &fence.hosts).collect();
+        let fences = self.fences(guest).filter(|fence| rules.contains(&fence.rule));
+        let fences: Vec<&Bits> = fences.map(|fence| &fence.hosts).collect();
         let hosts = 0..self.problem.hosts.len() as HostId;
         hosts.filter(|host| fences.iter().all(|fence| fence.contains(*host))).collect()
     }
@@ -144,11 +148,9 @@ impl<'a> Finder<'a> {
         rules
     }
 
-    /// Lasting rules that fence any of these guests in.
+    /// Rules that fence any of these guests in.
     fn fencing(&self, guests: &[GuestId]) -> Rules {
-        let fences = guests.iter().flat_map(|guest| &self.names.fences_of[*guest as usize]);
-        let rules = fences.map(|fence| self.names.fences[*fence as usize].rule);
-        rules.filter(|rule| self.names.rules[*rule as usize].kind != RuleKind::HostState).collect()
+        guests.iter().flat_map(|guest| self.fences(*guest)).map(|fence| fence.rule).collect()
     }
 
     fn rule_of(&self, group: GroupId) -> RuleId {
@@ -191,11 +193,9 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Lasting rules that do not let a guest be on a host.
+    /// Rules that do not let a guest be on a host.
     fn fenced_out(&self, guest: GuestId, host: HostId) -> Rules {
-        let fences = self.names.fences_of[guest as usize].iter().map(|of| &self.names.fences[*of as usize]);
-        let against = fences.filter(|fence| !fence.hosts.contains(host)).map(|fence| fence.rule);
-        against.filter(|rule| self.names.rules[*rule as usize].kind != RuleKind::HostState).collect()
+        self.fences(guest).filter(|fence| !fence.hosts.contains(host)).map(|fence| fence.rule).collect()
     }
 
     /// Guests that have to be on one host: none may be apart, and a host has to be allowed to all and take them.
@@ -376,7 +376,9 @@ impl<'a> Finder<'a> {
 
     /// No set in which every member may be.
     fn among(&mut self, group: GroupId, sets: &[Bits]) {
-        let members = self.members(group);
+        // Who may be nowhere is told of alone.
+        let members = self.members(group).iter().filter(|guest| !self.allowed(**guest).is_empty());
+        let members: &[GuestId] = &members.copied().collect::<Vec<_>>();
         let takes = |set: &Bits, guest: &GuestId| set.iter().any(|host| self.allowed(*guest).contains(host));
         if sets.is_empty() || sets.iter().any(|set| members.iter().all(|guest| takes(set, guest))) {
             return;
@@ -455,6 +457,23 @@ impl<'a> Finder<'a> {
             }
         }
     }
+}
+
+/// All fences but that around hosts that are online, and those of each guest. Whoever is among sets of hosts is within all of them taken
+/// together, whichever the others choose: that is a fence, too.
+fn lasting_fences(problem: &Problem, names: &Names) -> (Vec<Fence>, Vec<Vec<u32>>) {
+    let mut fences = names.fences.clone();
+    let mut fences_of = names.fences_of.clone();
+    let lasts = |fence: &u32| {
+        let rule = names.fences[*fence as usize].rule;
+        names.rules[rule as usize].kind != RuleKind::HostState
+    };
+    fences_of.iter_mut().for_each(|of| of.retain(lasts));
+    for (group, of) in problem.groups.iter().enumerate().filter(|(_, of)| !of.among.is_empty()) {
+        names.members[group].iter().for_each(|guest| fences_of[*guest as usize].push(fences.len() as u32));
+        fences.push(Fence { rule: names.groups[group], hosts: of.among.iter().flat_map(Bits::iter).collect() });
+    }
+    (fences, fences_of)
 }
 
 /// Who has to be on one host with whom, and by which group: hard together, or a need on the same host of one guest alone.

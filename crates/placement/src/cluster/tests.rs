@@ -350,8 +350,23 @@ rules:
         ),
         (
             "- among: {name: x, of: {guests: [a, c]}, within: [{group: tin}, {hosts: [h3]}]}",
-            "rule 'x'",
-            "in none of its sets may all of its guests be: not 'c'",
+            "the possible owners of 'c' + rule 'x'",
+            "together they leave no host for 'c'",
+        ),
+        (
+            "- among: {name: x, of: {guests: [a]}, within: [{hosts: [h1]}]}\n- among: {name: y, of: {guests: [a]}, within: [{group: tin}, {hosts: [h2]}]}",
+            "rule 'x' + rule 'y'",
+            "together they leave no host for 'a'",
+        ),
+        (
+            "- among: {name: x, of: {guests: [a, b]}, within: [{hosts: [h1]}]}\n- apart: {name: y, of: {guests: [a, b]}, force: hard}",
+            "rule 'x' + rule 'y'",
+            "2 guests ('a', 'b') are apart and may only be on 1 host ('h1')",
+        ),
+        (
+            "- among: {name: x, of: {guests: [a, b]}, within: [{hosts: [h1]}, {hosts: [h1, h2]}]}\n- spread: {name: y, of: {guests: [a, b]}, level: rack, areas_min: 2, force: hard}",
+            "rule 'x' + rule 'y'",
+            "'a', 'b' are to be in 2 areas of level 'rack', and can be in 1 at most",
         ),
         (
             "- needs: {name: x, of: {guests: [a]}, near: {guests: [b]}}\n- needs: {name: y, of: {guests: [b]}, near: {guests: [d]}}\n- apart: {name: z, of: {guests: [a, d]}, force: hard}",
@@ -447,6 +462,7 @@ fn rules_that_can_hold_are_no_clash() {
         "- spread: {name: x, of: {guests: [a, b, c]}, level: host, areas_min: 3, force: hard}",
         "- needs: {name: x, of: {guests: [a]}, near: {guests: [b]}}\n- needs: {name: y, of: {guests: [b]}, near: {guests: [a]}}",
         "- among: {name: x, of: {guests: [a, c]}, within: [{group: tin}, {group: gold}]}",
+        "- among: {name: x, of: {guests: [a, b]}, within: [{hosts: [h1, h2]}]}\n- apart: {name: y, of: {guests: [a, b]}, force: hard}",
     ] {
         assert_eq!(clashes(&format!("{guests}{rules}")), Vec::<String>::new(), "{rules}");
     }

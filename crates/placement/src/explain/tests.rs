@@ -21,7 +21,7 @@ enum Rule {
     Spread(Vec<usize>, usize),
     Needs(Vec<usize>, Vec<usize>, bool),
     Owners(Vec<usize>, Vec<usize>),
-    Among(Vec<usize>, [Vec<usize>; 2]),
+    Among(Vec<usize>, Vec<Vec<usize>>),
     /// Whether they have to match, or must not.
     Match(bool),
 }
@@ -98,12 +98,9 @@ fn case(dice: &mut Dice) -> Case {
                 (Rule::Owners(who.clone(), on), text)
             }
             5 => {
-                let sets = [some(dice, hosts, 0.5), some(dice, hosts, 0.5)];
-                let text = format!(
-                    "among: {{within: [{{hosts: [{}]}}, {{hosts: [{}]}}], ",
-                    of("h", &sets[0]),
-                    of("h", &sets[1])
-                );
+                let sets: Vec<Vec<usize>> = (0..1 + dice.below(2)).map(|_| some(dice, hosts, 0.5)).collect();
+                let within: Vec<String> = sets.iter().map(|set| format!("{{hosts: [{}]}}", of("h", set))).collect();
+                let text = format!("among: {{within: [{}], ", within.join(", "));
                 (Rule::Among(who.clone(), sets), text)
             }
             _ => {
