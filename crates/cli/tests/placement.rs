@@ -192,6 +192,14 @@ fn rules_that_clash_are_told() {
     told.says("clash: ").says("rule 'web-together'");
     let clashes = desk.run(&["check", "--cluster", "cluster.yaml", "--json"]).json()["clashes"].clone();
     assert_eq!(clashes.as_array().map(Vec::len), Some(1));
+    // A soft rule counts if it says nothing as it stands.
+    let cluster = CLUSTER.replace("web2, host: h1", "web2, host: h2").replace("batch, host: h2", "batch, host: h1");
+    let check = |rule: &str| {
+        desk.write("cluster.yaml", format!("{cluster}{rule}"));
+        desk.run(&["check", "--cluster", "cluster.yaml"])
+    };
+    check("").exits(0).says("nothing is broken\n");
+    check("- match: {name: disks, property: disk, relation: should}\n").exits(3).says("the property 'disk' is not set");
 }
 
 #[test]

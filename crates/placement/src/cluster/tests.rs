@@ -468,6 +468,21 @@ fn rules_that_can_hold_are_no_clash() {
     }
 }
 
+/// Whoever wrote a rule so meant something else, be it soft.
+#[test]
+fn what_a_soft_rule_lacks_is_told() {
+    for relation in ["must", "must-not", "should", "should-not"] {
+        assert_eq!(
+            clashes(&format!("rules: [{{match: {{name: x, property: os, relation: {relation}}}}}]")),
+            ["rule 'x': the property 'os' is not set of hosts 'h4', so that it matches nothing there"]
+        );
+    }
+    assert_eq!(
+        clashes("rules: [{apart: {name: x, of: {tag: w}}}]"),
+        ["rule 'x': it is about no guest: there is no tag 'w', and no other either"]
+    );
+}
+
 #[test]
 fn mistakes_are_told_with_their_line() {
     let of =

@@ -15,8 +15,8 @@ use crate::commands::text::{clean, duration, moment, print, print_json};
 
 /// Say what is broken now and since when, and which rules can never hold together
 ///
-/// Hard rules and overload are broken; soft rules and preferences are not as they should be, and cost. Rules that clash are told
-/// once more each time, as they have to be corrected by whoever wrote them.
+/// Hard rules and overload are broken; soft rules and preferences are not as they should be, and cost. Rules that clash, are about nobody
+/// or compare a property that is not set are told once more each time, as they have to be corrected by whoever wrote them.
 #[derive(clap::Args)]
 #[command(after_help = format!("\
 Examples:
@@ -25,7 +25,7 @@ Examples:
   skein placement check --cluster cluster.yaml --json | jq '.complaints[] | select(.hard)'
 
 {EXIT_CODES}
-     (rules that clash count as broken)"))]
+     (rules that clash count as broken; so do rules, soft ones too, about nobody or about a property that is not set)"))]
 pub struct Args {
     /// The cluster: YAML or JSON, see docs/placement-file.md
     #[arg(long, value_name = "FILE")]
