@@ -169,18 +169,19 @@ fn since_when_it_is_broken_is_kept() {
     let desk = Desk::new();
     let check = || desk.run(&["check", "--cluster", "cluster.yaml", "--history", "since.json"]);
     check().exits(3).says(" UTC (");
-    let written = desk.read("since.json");
-    let old = written.lines().map(|line| match line.rsplit_once(": ") {
-        Some((key, _)) => format!("{key}: 1700000000{}\n", if line.ends_with(',') { "," } else { "" }),
-        None => line.to_owned() + "\n",
-    });
-    desk.write("since.json", old.collect::<String>());
+    let mut written: Value = serde_json::from_str(&desk.read("since.json")).unwrap();
+    written["since"].as_object_mut().unwrap().values_mut().for_each(|since| *since = 1_700_000_000.into());
+    desk.write("since.json", written.to_string());
     check().exits(3).says("broken since 2023-11-14 22:13:20 UTC (");
     desk.write("cluster.yaml", CLUSTER.replace("force: hard", "weight: 5"));
-    desk.write("since.json", "{}");
+    // What `mktemp` makes.
+    desk.write("since.json", "");
     check().exits(3).says("not as it should be since ").says("memory of 'h2': 68 GiB used of 64 GiB, 4 GiB too much");
-    desk.write("since.json", "[]");
-    check().exits(1).complains("since.json is not what --history writes: remove it");
+    for other in ["[]", "{}", r#"{"stars": 5}"#] {
+        desk.write("since.json", other);
+        check().exits(1).complains("since.json is not what --history writes: remove it");
+        assert_eq!(desk.read("since.json"), other);
+    }
     desk.run(&["check", "--cluster", "cluster.yaml", "--history", "cluster.yaml"]).exits(1).complains("is read");
 }
 
@@ -287,6 +288,8 @@ fn placements_of_another_cluster_are_refused() {
     schedule("{}").complains("p.json is not what `skein placement solve --cluster FILE --out` writes");
     schedule(r#"{"placement": {"web3": "h1"}}"#).complains("there is no guest 'web3' in cluster.yaml; did you mean");
     schedule(r#"{"placement": {"web1": "h11"}}"#).complains("p.json: there is no host 'h11' in cluster.yaml; did you");
+    schedule(r#"{"placement": {"web1": "h1", "web1": "h2"}}"#)
+        .complains(": 'web1' is there twice: remove one at line 1");
     schedule(r#"{"placement": {"web1": "h1"}}"#).complains("p.json: guest 'web2' of cluster.yaml is missing");
     desk.write("to.yaml", CLUSTER.replace("h3", "h4"));
     let to = ["schedule", "--cluster", "cluster.yaml", "--to", "to.yaml"];

@@ -13,8 +13,11 @@ use crate::verdict::{Breach, judge};
 /// Since when what is broken has been: complaints by their [`Complaint::key`], with the time that the first
 /// [`check`] had which found them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct History(BTreeMap<String, u64>);
+#[serde(deny_unknown_fields)]
+pub struct History {
+    /// Named in JSON, so that no other file of numbers is taken for one.
+    since: BTreeMap<String, u64>,
+}
 
 /// Something that is broken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -61,11 +64,11 @@ pub fn check(compiled: &Compiled, assignment: &[HostId], history: &History, now:
     complaints.extend(verdict.soft.iter().flat_map(|breach| told.complaints(breach, false)));
     complaints.extend(told.preferences());
     for complaint in &mut complaints {
-        complaint.since = history.0.get(&complaint.key).copied().unwrap_or(now).min(now);
+        complaint.since = history.since.get(&complaint.key).copied().unwrap_or(now).min(now);
     }
-    let next = complaints.iter().map(|complaint| (complaint.key.clone(), complaint.since)).collect();
+    let since = complaints.iter().map(|complaint| (complaint.key.clone(), complaint.since)).collect();
     complaints.sort_by(|a, b| (b.hard, b.gravity, &a.key).cmp(&(a.hard, a.gravity, &b.key)));
-    (Check { complaints, cost: verdict.cost.total() }, History(next))
+    (Check { complaints, cost: verdict.cost.total() }, History { since })
 }
 
 /// Breaches in the user's words.

@@ -65,7 +65,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn read_history(path: &Path) -> anyhow::Result<History> {
-    if !path.exists() {
+    // One that is empty was made by `mktemp` or `touch`.
+    if !path.exists() || std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0) {
         return Ok(History::default());
     }
     let text = files::read(path)?;

@@ -1,9 +1,11 @@
 //! Cluster files, and placements that `solve` writes for `schedule`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use skein_placement::cluster::{self, Compiled};
 use skein_placement::problem::{GuestId, HostId, NOWHERE};
@@ -68,7 +70,34 @@ fn meant(name: &str, known: &[String]) -> String {
 #[serde(deny_unknown_fields)]
 pub struct Placement {
     /// The host of each guest; null if it is on none.
+    #[serde(deserialize_with = "each_once")]
     placement: BTreeMap<String, Option<String>>,
+}
+
+/// A host for each guest. Of two, who is to say which is meant?
+fn each_once<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Option<String>>, D::Error> {
+    struct EachOnce;
+
+    impl<'de> Visitor<'de> for EachOnce {
+        type Value = BTreeMap<String, Option<String>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a host for each guest")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut hosts = BTreeMap::new();
+            while let Some((guest, host)) = map.next_entry::<String, _>()? {
+                if hosts.insert(guest.clone(), host).is_some() {
+                    let guest = clean_line(&guest);
+                    return Err(A::Error::custom(format_args!("'{guest}' is there twice: remove one")));
+                }
+            }
+            Ok(hosts)
+        }
+    }
+
+    from.deserialize_map(EachOnce)
 }
 
 impl Placement {
