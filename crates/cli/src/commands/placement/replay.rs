@@ -136,7 +136,15 @@ pub fn days(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
 fn read_day(dir: &Path) -> anyhow::Result<Vec<Trace>> {
     let paths = entries(dir)?;
     ensure!(paths.len() <= TRACES_MAX, "{} has more than {TRACES_MAX} files", dir.display());
-    let read = |path: &PathBuf| read_trace(&files::read(path)?).with_context(|| path.display().to_string());
+    let read = |path: &PathBuf| {
+        // Nobody may ever write to a pipe, and Ctrl-C is only looked at between steps.
+        ensure!(
+            path.is_file(),
+            "{} is no regular file: a day has one for each machine, and nothing else",
+            path.display()
+        );
+        read_trace(&files::read(path)?).with_context(|| path.display().to_string())
+    };
     paths.iter().map(read).collect()
 }
 
@@ -173,4 +181,19 @@ fn told(rows: &[Row]) -> String {
     let rows: Vec<_> = rows.iter().map(row).collect();
     table(heads, &rows)
         + "overloaded: minutes, of all hosts; longest: in which one move could have ended it, in hindsight\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_waited_for_at_a_pipe() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("machine"), "5\n".repeat(SAMPLES)).unwrap();
+        assert_eq!(read_day(dir.path()).unwrap().len(), 1);
+        nix::unistd::mkfifo(&dir.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = read_day(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("pipe is no regular file: a day has one for each machine"), "{error}");
+    }
 }
