@@ -342,6 +342,7 @@ fn help_shows_how() {
         desk.run(&[command, "--help"]).exits(0).says("Examples:\n  skein placement ");
         assert!(page("placement.md").contains(&format!("\n    skein placement {command} ")), "{command}");
     }
+    desk.run(&["solve", "--help"]).exits(0).says("moves_min (null: something is").says("microseconds");
 }
 
 /// A page of the documentation.

@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// An object: initial, found (valid, breaches, cost, moves), moves_min (null: something is always broken), proof; of a cluster also moved
-    /// (with why), complaints, clashes, placement, and costs are microseconds
+    /// (with why), complaints, clashes, placement; costs of a cluster are microseconds
     #[arg(long)]
     json: bool,
 }
