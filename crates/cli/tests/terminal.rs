@@ -299,13 +299,13 @@ fn a_doubt_is_resolved_by_the_other_hosts_name() {
 #[test]
 fn a_search_shows_how_far_it_is() {
     let dir = tempfile::tempdir().unwrap();
-    let cluster = "resources: [{name: memory}]\nhosts: [{name: a, capacity: {memory: 9}}, {name: b, capacity: {memory: 9}}]\n\
-                   guests: [{name: v, host: a, size: {memory: 5}}, {name: w, host: a, size: {memory: 5}}]\n";
+    let cluster = "resources: [{name: memory, unit: bytes}]\nhosts: [{name: a, capacity: {memory: 9 GiB}}, {name: b, capacity: {memory: 9 GiB}}]\n\
+                   guests: [{name: v, host: a, size: {memory: 5 GiB}}, {name: w, host: a, size: {memory: 5 GiB}}]\n";
     std::fs::write(dir.path().join("cluster.yaml"), cluster).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_skein"));
     command.args(["placement", "solve", "--cluster", "cluster.yaml", "--seconds", "1"]).current_dir(dir.path());
     let mut terminal = Terminal::run(command);
-    terminal.shows("  broken 0.00  cost ");
+    terminal.shows("  valid  cost ");
     terminal.shows("  moves 1  (Ctrl-C ends it with this)");
     terminal.shows("then: nothing is broken");
     terminal.exits(0);
