@@ -195,7 +195,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let (options, problem) = (args.options.resolve(), input.problem());
     let mut found = searched(problem, &options, input.unit())?;
-    let proof = args.prove.map(|seconds| prove(problem, &found.assignment, Duration::from_secs(seconds)));
+    let seconds = args.prove.filter(|_| !found.is_interrupted);
+    let proof = seconds.map(|seconds| prove(problem, &found.assignment, Duration::from_secs(seconds)));
     if let Some(Ok(Proof { assignment, .. })) = &proof {
         found.assignment.clone_from(assignment);
     }

@@ -37,7 +37,8 @@ pub struct Args {
     /// Where guests are: Skein's own file, YAML or JSON
     #[arg(long, value_name = "FILE", group = "input", requires = "goal", conflicts_with = "file")]
     cluster: Option<PathBuf>,
-    /// Where they are to be: another file of the same hosts and guests
+    /// Where they are to be: another file of the same hosts and guests, of which only that is taken, and which hosts are on. Its rules
+    /// are judged in the end, amounts and bandwidth are of --cluster
     #[arg(long, value_name = "FILE", requires = "cluster", group = "goal")]
     to: Option<PathBuf>,
     /// Where they are to be: what `solve --cluster FILE --out` wrote
