@@ -11,9 +11,10 @@ use super::flight::Task;
 use super::{Action, Job, Step};
 use crate::problem::{GuestId, HostId, NOWHERE};
 
-/// Moves that are looked at, and placements that are kept: some tenths of a second's work.
+/// Moves that are looked at, some tenths of a second's work; of one placement a tenth of them.
 const LOOKS_MAX: usize = 200_000;
-const KNOWN_MAX: usize = 20_000;
+/// Guests of all placements that are kept: 16 MB.
+const KNOWN_MAX: usize = 4_000_000;
 /// Seconds are compared in whole microseconds. Each move counts one more, so that none is made for nothing.
 const MICROSECOND: f64 = 1e-6;
 /// So that no sum of them is too large: a year.
@@ -31,7 +32,8 @@ struct Known {
 pub(super) fn detour(context: &Context) -> Option<Draft> {
     let job = context.job;
     let has_power = |power: &super::Power| power.on && power.on_at_end;
-    if !job.running.is_empty() || !job.power.iter().all(has_power) {
+    let is_small = job.goal.len() * job.problem.hosts.len() <= LOOKS_MAX / 10;
+    if !is_small || !job.running.is_empty() || !job.power.iter().all(has_power) {
         return None;
     }
     let mut goal = job.goal.clone();
@@ -73,7 +75,7 @@ pub(super) fn detour(context: &Context) -> Option<Draft> {
                 open.push(Reverse((cost + costs.rest(&known[next].at, &goal), next)));
             }
         }
-        if looks > LOOKS_MAX || known.len() > KNOWN_MAX {
+        if looks > LOOKS_MAX || known.len() * goal.len() > KNOWN_MAX {
             return None;
         }
     }
