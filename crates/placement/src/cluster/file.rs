@@ -270,6 +270,20 @@ pub enum Rule {
     Match(Match),
 }
 
+impl Rule {
+    /// What it is called.
+    pub fn name(&self) -> &Name {
+        match self {
+            Rule::Apart(of) | Rule::Together(of) => &of.name,
+            Rule::Spread(of) => &of.name,
+            Rule::Owners(of) | Rule::Preferred(of) => &of.name,
+            Rule::Among(of) => &of.name,
+            Rule::Needs(of) => &of.name,
+            Rule::Match(of) => &of.name,
+        }
+    }
+}
+
 /// Guests that are apart, or together.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -27,8 +27,7 @@ pub(super) fn check(cluster: &Cluster) -> Result<(), ClusterError> {
         of("guest", &guest.name, guest.size.keys().chain(guest.load.keys()))?;
     }
     for rule in &cluster.rules {
-        let (name, others) = in_rule(rule);
-        of("rule", name, others)?;
+        of("rule", rule.name(), in_rule(rule))?;
     }
     for balance in &cluster.balances {
         of("balance", &balance.per, [&balance.of])?;
@@ -55,17 +54,15 @@ fn pairs(pairs: &BTreeMap<String, String>) -> impl Iterator<Item = &String> {
     pairs.iter().flat_map(|(key, value)| [key, value])
 }
 
-/// A rule's own name, and those that it refers to.
-fn in_rule(rule: &Rule) -> (&Name, Vec<&String>) {
+/// The names that a rule refers to.
+fn in_rule(rule: &Rule) -> Vec<&String> {
     match rule {
-        Rule::Apart(rule) | Rule::Together(rule) => (&rule.name, guests(&rule.of).collect()),
-        Rule::Spread(rule) => (&rule.name, guests(&rule.of).chain([&rule.level]).collect()),
-        Rule::Owners(rule) | Rule::Preferred(rule) => {
-            (&rule.name, guests(&rule.of).chain(hosts(&rule.within)).collect())
-        }
-        Rule::Among(rule) => (&rule.name, guests(&rule.of).chain(rule.within.iter().flat_map(hosts)).collect()),
-        Rule::Needs(rule) => (&rule.name, guests(&rule.of).chain(guests(&rule.near)).chain([&rule.level]).collect()),
-        Rule::Match(rule) => (&rule.name, rule.group.iter().chain([&rule.property]).collect()),
+        Rule::Apart(rule) | Rule::Together(rule) => guests(&rule.of).collect(),
+        Rule::Spread(rule) => guests(&rule.of).chain([&rule.level]).collect(),
+        Rule::Owners(rule) | Rule::Preferred(rule) => guests(&rule.of).chain(hosts(&rule.within)).collect(),
+        Rule::Among(rule) => guests(&rule.of).chain(rule.within.iter().flat_map(hosts)).collect(),
+        Rule::Needs(rule) => guests(&rule.of).chain(guests(&rule.near)).chain([&rule.level]).collect(),
+        Rule::Match(rule) => rule.group.iter().chain([&rule.property]).collect(),
     }
 }
 

@@ -14,7 +14,6 @@ use super::{ClusterError, unknown};
 use crate::bits::Bits;
 use crate::problem::{Balance, Group, GroupId, GuestId, HostId, HostMoves, Problem, Weights};
 use crate::schedule::Traffic;
-use rules::rule_name;
 
 /// What a file says.
 #[derive(Clone, Debug)]
@@ -218,7 +217,7 @@ impl<'a> Compiler<'a> {
             };
             merged.push(Merged { guest, template });
         }
-        let rules = cluster.rules.iter().map(rule_name);
+        let rules = cluster.rules.iter().map(file::Rule::name);
         index("rule", rules)?;
         let problem = Problem {
             resources: Vec::new(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::clash::{self, Clash};
-use super::super::file::{self, Force, Guests, Hosts, Matching, Name, Number, Rule};
+use super::super::file::{self, Force, Guests, Hosts, Matching, Number, Rule};
 use super::super::names::{Leaning, RuleKind};
 use super::super::{ClusterError, unknown};
 use super::{Compiler, Mistake, at, ranked, seconds};
@@ -28,7 +28,7 @@ impl<'a> Compiler<'a> {
     }
 
     pub(super) fn rule(&mut self, rule: &Rule) -> Result<(), ClusterError> {
-        let name = rule_name(rule);
+        let name = rule.name();
         let who = format!("rule '{}'", name.value);
         at(name, self.add_rule(rule, &name.value).map_err(|mistake| mistake.of(&who)))
     }
@@ -215,16 +215,5 @@ impl<'a> Compiler<'a> {
             self.clashes.push(clash);
         }
         Ok(found)
-    }
-}
-
-pub(super) fn rule_name(rule: &Rule) -> &Name {
-    match rule {
-        Rule::Apart(of) | Rule::Together(of) => &of.name,
-        Rule::Spread(of) => &of.name,
-        Rule::Owners(of) | Rule::Preferred(of) => &of.name,
-        Rule::Among(of) => &of.name,
-        Rule::Needs(of) => &of.name,
-        Rule::Match(of) => &of.name,
     }
 }
