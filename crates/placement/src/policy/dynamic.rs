@@ -115,7 +115,7 @@ impl History {
 /// Why a guest moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// So much is broken less, as [`Score::broken`] counts.
+    /// So much is broken less, as [`Score::broken`](crate::score::Score::broken) counts.
     Broken {
         /// By how much.
         less: i64,
