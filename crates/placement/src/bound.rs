@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::bits::Bits;
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Problem, Strength};
+use crate::verdict::members;
 
 /// What any assignment that breaks no hard rule has at least to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub fn moves_min(problem: &Problem) -> Least {
         (0..).zip(&guests_on).map(|(host, guests)| leaving_min(problem, host, guests, counted)).sum()
     };
     let members = members(problem);
-    let is_impossible = members.iter().any(|(group, members)| areas_wanted(problem, *group, members).is_none());
+    let is_impossible = inhabited(&members).any(|(group, members)| areas_wanted(problem, group, members).is_none());
     let (of_groups, counted) = groups_min(problem, &members);
     Least {
         moves: hosts(&Bits::default()).max(of_groups + hosts(&counted)),
@@ -106,13 +107,9 @@ fn apart_min(problem: &Problem, guests: &[GuestId]) -> usize {
     members.values().map(|members| members - 1).sum()
 }
 
-/// Who is in each group that has anybody.
-fn members(problem: &Problem) -> BTreeMap<GroupId, Vec<GuestId>> {
-    let mut members: BTreeMap<GroupId, Vec<GuestId>> = BTreeMap::new();
-    for (guest, of) in (0..).zip(&problem.guests) {
-        of.groups.iter().for_each(|group| members.entry(*group).or_default().push(guest));
-    }
-    members
+/// Groups that have anybody: the others break nothing.
+fn inhabited(members: &[Vec<GuestId>]) -> impl Iterator<Item = (GroupId, &Vec<GuestId>)> {
+    (0..).zip(members).filter(|(_, members)| !members.is_empty())
 }
 
 /// In how many areas members have to be; none if they cannot, each being in one.
@@ -124,10 +121,10 @@ fn areas_wanted(problem: &Problem, group: GroupId, members: &[GuestId]) -> Optio
 }
 
 /// How many members of groups have to move, and all members of those groups.
-fn groups_min(problem: &Problem, members: &BTreeMap<GroupId, Vec<GuestId>>) -> (usize, Bits) {
+fn groups_min(problem: &Problem, members: &[Vec<GuestId>]) -> (usize, Bits) {
     let (mut moves, mut counted) = (0, Bits::default());
-    for (group, members) in members {
-        let least = group_min(problem, *group, members, &counted);
+    for (group, members) in inhabited(members) {
+        let least = group_min(problem, group, members, &counted);
         if least > 0 {
             moves += least;
             members.iter().for_each(|guest| counted.insert(*guest));
@@ -279,6 +276,7 @@ mod tests {
         group(&mut problem, Group { spread, ..Group::default() }, 0..4);
         assert_eq!(moves_min(&problem).moves, 1, "who is nowhere yet comes to an area of its own");
     }
+
     #[test]
     fn what_cannot_be_takes_no_moves() {
         let of = |areas_min: u32, members: usize| {

@@ -45,4 +45,15 @@ impl Dice {
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len())]
     }
+
+    /// Has any so many of them first, in any order (Fisher, Yates).
+    ///
+    /// # Panics
+    /// There are fewer.
+    pub fn shuffle<T>(&mut self, all: &mut [T], many: usize) {
+        for at in 0..many {
+            let other = at + self.below(all.len() - at);
+            all.swap(at, other);
+        }
+    }
 }

@@ -109,7 +109,7 @@ impl Breach {
 
 /// Judges an assignment: a host for each guest, or [`NOWHERE`].
 pub fn judge(problem: &Problem, assignment: &[HostId]) -> Verdict {
-    let mut verdict = Verdict::default();
+    let mut verdict = Verdict { moves: moves(problem, assignment), ..Verdict::default() };
     guests(problem, assignment, &mut verdict);
     hosts(problem, assignment, &mut verdict);
     groups(problem, assignment, &mut verdict);
@@ -130,7 +130,6 @@ fn guests(problem: &Problem, assignment: &[HostId], verdict: &mut Verdict) {
             verdict.cost.preferences += of.preference.map_or(0, |of| problem.preferences[of as usize][now as usize]);
         }
         if before != NOWHERE && now != before {
-            verdict.moves += 1;
             if now != NOWHERE {
                 verdict.cost.guest_moves += weights.guest_move * of.move_cost;
                 verdict.cost.host_moves += weights.host_move * problem.host_move_cost(before, now);
@@ -179,6 +178,11 @@ fn groups(problem: &Problem, assignment: &[HostId], verdict: &mut Verdict) {
             verdict.add(strength, breach);
         }
     }
+}
+
+/// How many guests are not where they were.
+pub fn moves(problem: &Problem, assignment: &[HostId]) -> usize {
+    problem.initial.iter().zip(assignment).filter(|(before, now)| **before != NOWHERE && before != now).count()
 }
 
 /// Who is in each group.

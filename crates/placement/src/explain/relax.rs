@@ -119,12 +119,8 @@ pub fn relax(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Rela
 
 /// Others that are on no host because this one is offline.
 fn lost(compiled: &Compiled, assignment: &[HostId], guest: GuestId, host: HostId) -> Vec<GuestId> {
-    if compiled.names.states[host as usize] != HostState::Offline {
-        return Vec::new();
-    }
-    let recorded = (0..).zip(assignment).zip(&compiled.names.recorded);
-    let lost = recorded.filter(|((other, now), was)| **now == NOWHERE && **was == host && *other != guest);
-    lost.map(|((other, _), _)| other).collect()
+    let others = (0..).zip(assignment).filter(|(other, now)| **now == NOWHERE && *other != guest);
+    others.map(|(other, _)| other).filter(|other| compiled.names.lost(*other) == Some(host)).collect()
 }
 
 /// All that speaks against a host, gone.

@@ -111,10 +111,7 @@ pub fn explain(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Ex
     Explanation {
         guest: names.guest(guest).to_owned(),
         on: names.hosts.get(assignment[guest as usize] as usize).cloned(),
-        lost: match assignment[guest as usize] {
-            NOWHERE => names.lost(guest).map(|host| names.host(host).to_owned()),
-            _ => None,
-        },
+        lost: lost(compiled, assignment, guest),
         hosts: (0..)
             .zip(&against)
             .map(|(host, reasons)| HostObjections {
@@ -148,6 +145,13 @@ fn cause_text(compiled: &Compiled, cause: Cause) -> String {
         Cause::Rule(rule) => compiled.names.rules[rule as usize].to_string(),
         Cause::Capacity(row) => compiled.names.rows[row].to_string(),
     }
+}
+
+/// The host of a guest that is on none because that host is offline.
+pub(super) fn lost(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Option<String> {
+    let names = &compiled.names;
+    let is_nowhere = assignment[guest as usize] == NOWHERE;
+    names.lost(guest).filter(|_| is_nowhere).map(|host| names.host(host).to_owned())
 }
 
 fn told(compiled: &Compiled, relaxation: &Relaxation) -> RelaxationTold {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::told::{Objection, objection};
+use super::told::{Objection, lost, objection};
 use super::{Cause, Placing, Reason};
 use crate::cluster::{Compiled, RuleKind};
 use crate::problem::{GuestId, HostId, NOWHERE};
@@ -58,10 +58,7 @@ pub fn why_moved(compiled: &Compiled, before: &[HostId], after: &[HostId], guest
     Why {
         guest: names.guest(guest).to_owned(),
         from: names.hosts.get(from as usize).cloned(),
-        lost: match from {
-            NOWHERE => names.lost(guest).map(|host| names.host(host).to_owned()),
-            _ => None,
-        },
+        lost: lost(compiled, before, guest),
         to: names.hosts.get(to as usize).cloned(),
         ends: told(&ends),
         makes_room: told(&makes_room),

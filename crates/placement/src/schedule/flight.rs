@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::job::RATE_LEAST;
 use super::{Action, Channel, Job, Obstacle, forecast, rate_min};
 use crate::problem::{Group, GroupId, GuestId, HostId, NOWHERE, Need, Strength};
-use crate::verdict::{Breach, judge};
+use crate::verdict::{Breach, judge, members};
 
 /// Rates that differ by less are the same: sums of others are not exact.
 const ROUGHLY: f64 = 1e-9;
@@ -92,10 +92,7 @@ impl Guard {
         let mut broken = judge(problem, &problem.initial).hard;
         broken.extend(judge(problem, &job.goal).hard);
         let holds = |is: &dyn Fn(&Breach) -> bool| !broken.iter().any(is);
-        let mut members = vec![Vec::new(); groups.len()];
-        for (guest, of) in (0..).zip(&problem.guests) {
-            of.groups.iter().for_each(|group| members[*group as usize].push(guest));
-        }
+        let members = members(problem);
         let numbered = || (0..).zip(groups);
         let is_hard = |strength: Strength| strength == Strength::Hard;
         let apart = numbered().map(|(id, group): (GroupId, &Group)| {

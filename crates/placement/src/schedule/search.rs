@@ -32,7 +32,7 @@ pub(super) fn search(job: &Job, seed: u64, budget: u64) -> Plan {
     }
     // Who stepped aside and has no way on stays where it was instead; at last nobody steps aside.
     let begin = job.begin();
-    let mut sought = job.clone();
+    let mut goal = job.goal.clone();
     for may_hop in [true, true, false] {
         let ends = (0..).zip(best.at.iter().zip(begin.iter().zip(&job.goal)));
         let astray = ends.filter(|(_, (at, (begin, goal)))| at != begin && at != goal).map(|(guest, _)| guest);
@@ -40,8 +40,8 @@ pub(super) fn search(job: &Job, seed: u64, budget: u64) -> Plan {
         if astray.is_empty() {
             break;
         }
-        astray.iter().for_each(|guest| sought.goal[*guest] = begin[*guest]);
-        best = self::best(&sought, &guard, may_hop, seed, budget);
+        astray.iter().for_each(|guest| goal[*guest] = begin[*guest]);
+        best = self::best(&Job { goal: goal.clone(), ..job.clone() }, &guard, may_hop, seed, budget);
     }
     let left = left(job, &guard, &best);
     finish(job, best, left, broken.into_iter().collect())

@@ -97,7 +97,7 @@ impl<'a> Nearby<'a> {
     /// Some hosts, and who is taken from them: all, or as many as could be put back in few enough ways.
     fn choose(&mut self, dice: &mut Dice) {
         self.among = 2 + dice.below(self.hosts.len() - 1);
-        shuffle(&mut self.hosts, self.among, dice);
+        dice.shuffle(&mut self.hosts, self.among);
         let hosts = &self.hosts[..self.among];
         let is_there = |unit: &UnitId| {
             let host = self.state.host_of(self.units[*unit as usize][0]);
@@ -105,7 +105,7 @@ impl<'a> Nearby<'a> {
         };
         self.taken = (0..self.units.len() as UnitId).filter(is_there).collect();
         let many = (WAYS_MAX.ilog(self.among) as usize).min(self.taken.len());
-        shuffle(&mut self.taken, many, dice);
+        dice.shuffle(&mut self.taken, many);
         self.taken.truncate(many);
     }
 
@@ -139,13 +139,5 @@ impl<'a> Nearby<'a> {
 
     fn shift(&mut self, nth: usize, to: HostId) {
         self.units[self.taken[nth] as usize].iter().for_each(|guest| self.state.shift(*guest, to));
-    }
-}
-
-/// Has any so many first, in any order (Fisher, Yates).
-fn shuffle<T>(all: &mut [T], many: usize, dice: &mut Dice) {
-    for at in 0..many {
-        let other = at + dice.below(all.len() - at);
-        all.swap(at, other);
     }
 }

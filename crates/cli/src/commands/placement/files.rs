@@ -63,19 +63,16 @@ pub fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let written = || -> std::io::Result<()> {
         // Where links lead to: they stay what they are.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        // What the user's umask leaves of it.
-        let mut mode = Permissions::from_mode(0o666);
-        match std::fs::metadata(&path) {
-            Ok(there) if !there.is_file() => {
-                return File::options().write(true).open(&path)?.write_all(text.as_bytes());
-            }
-            Ok(there) => mode = there.permissions(),
-            Err(_) => {}
+        let there = std::fs::metadata(&path).ok();
+        if there.as_ref().is_some_and(|there| !there.is_file()) {
+            return File::options().write(true).open(&path)?.write_all(text.as_bytes());
         }
-        let mut builder = tempfile::Builder::new();
-        let mut part = builder.permissions(mode.clone()).tempfile_in(directory(&path))?;
+        // A new one has what the user's umask leaves.
+        let mode = there.map(|there| there.permissions());
+        let first = mode.clone().unwrap_or(Permissions::from_mode(0o666));
+        let mut part = tempfile::Builder::new().permissions(first).tempfile_in(directory(&path))?;
         part.write_all(text.as_bytes())?;
-        if path.exists() {
+        if let Some(mode) = mode {
             part.as_file().set_permissions(mode)?;
         }
         part.as_file().sync_all()?;

@@ -19,8 +19,12 @@ pub fn prove(problem: &Problem, known: &[HostId], time: Duration) -> anyhow::Res
     Ok(Proof { assignment, bound })
 }
 
+/// Why it cannot be proven.
+#[cfg(not(feature = "exact"))]
+pub const WITHOUT: &str = "this skein is built without HiGHS: `make build EXACT=1` builds one with it";
+
 /// Says that it cannot.
 #[cfg(not(feature = "exact"))]
 pub fn prove(_: &Problem, _: &[HostId], _: Duration) -> anyhow::Result<Proof> {
-    anyhow::bail!("this skein is built without HiGHS: `make build EXACT=1` builds one with it")
+    anyhow::bail!(WITHOUT)
 }

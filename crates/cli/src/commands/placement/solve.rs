@@ -12,10 +12,10 @@ use skein_placement::bound::{Least, moves_min};
 use skein_placement::cluster::{Compiled, History, check};
 use skein_placement::explain::{Why, why_moved};
 use skein_placement::formats::{btrplace, roadef};
-use skein_placement::problem::{GuestId, HostId, NOWHERE, Problem};
+use skein_placement::problem::{GuestId, HostId, Problem};
 use skein_placement::schedule::plan;
 use skein_placement::score::Score;
-use skein_placement::verdict::{Verdict, judge};
+use skein_placement::verdict::{Verdict, judge, moves};
 
 use super::cluster::{Placement, Source};
 use super::prove::{Proof, prove};
@@ -216,8 +216,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn searched(problem: &Problem, options: &Options, unit: Unit) -> anyhow::Result<Found> {
     let (interrupt, mut screen) = (on_interrupt()?, Screen::new());
     let show = |progress: &Progress<'_>| {
-        let moves = progress.assignment.iter().zip(&problem.initial);
-        let moves = moves.filter(|(now, before)| **before != NOWHERE && now != before).count();
+        let moves = moves(problem, progress.assignment);
         let is_valid = if progress.score.broken == 0 { "valid" } else { "not valid yet" };
         let cost = unit.text(progress.score.cost);
         screen.show(&format!(

@@ -4,9 +4,15 @@ use super::super::ClusterError;
 use super::super::amount::{Amount, Unit};
 use super::super::file::HostState;
 use super::super::names::{Leaning, Measure, Row, RuleKind};
-use super::{Compiler, DIRTY_SHARE_MAX, DOWNTIME_S, Mistake, SECOND, SECONDS_MAX, at, at_amount, ranked, sorted};
+use super::{Compiler, Mistake, SECOND, SECONDS_MAX, at, at_amount, ranked, sorted};
 use crate::problem::{Guest, GuestId, NOWHERE};
 use crate::schedule::{Traffic, forecast};
+
+/// How long guests may stand still: what `skein migrate` aims at unless it is told otherwise.
+const DOWNTIME_S: f64 = 0.3;
+
+/// Whoever writes its memory nearly as fast as it is sent is throttled in the end: no guest is sent more than ten times.
+const DIRTY_SHARE_MAX: f64 = 0.9;
 
 impl<'a> Compiler<'a> {
     pub(super) fn guests(&mut self) -> Result<(), ClusterError> {

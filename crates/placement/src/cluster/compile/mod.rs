@@ -36,12 +36,6 @@ const SECOND: f64 = 1e6;
 /// No number of seconds in the file is larger: thirty years.
 const SECONDS_MAX: f64 = 1e9;
 
-/// How long guests may stand still: what `skein migrate` aims at unless it is told otherwise.
-const DOWNTIME_S: f64 = 0.3;
-
-/// Whoever writes its memory nearly as fast as it is sent is throttled in the end: no guest is sent more than ten times.
-const DIRTY_SHARE_MAX: f64 = 0.9;
-
 /// Reads a file's meaning.
 ///
 /// # Errors

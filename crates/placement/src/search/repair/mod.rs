@@ -23,6 +23,7 @@ use super::units::UnitId;
 use crate::dice::Dice;
 use crate::problem::{GuestId, HostId, NOWHERE, Problem};
 use crate::score::Score;
+use crate::verdict::moves;
 
 /// Rounds in vain after which no more is mended.
 const ROUNDS_MAX: u32 = 30;
@@ -288,11 +289,9 @@ impl<'a> Repair<'a> {
     fn clearing_for(&mut self, unit: UnitId) -> Option<(HostId, Vec<UnitId>)> {
         let mut hosts: Vec<HostId> = (0..self.partial.problem().hosts.len() as HostId).collect();
         hosts.retain(|host| self.partial.may_own(unit, *host));
-        for at in 0..CLEARED.min(hosts.len()) {
-            let other = at + self.dice.below(hosts.len() - at);
-            hosts.swap(at, other);
-        }
-        hosts.truncate(CLEARED);
+        let cleared = CLEARED.min(hosts.len());
+        self.dice.shuffle(&mut hosts, cleared);
+        hosts.truncate(cleared);
         hosts.extend(self.homes(unit));
         let mut best: Option<(u64, HostId, Vec<UnitId>)> = None;
         for host in hosts {
@@ -357,7 +356,5 @@ impl<'a> Repair<'a> {
 
 fn rank(partial: &Partial) -> Rank {
     let Score { broken, cost } = partial.state.score();
-    let ends = partial.problem().initial.iter().zip(partial.state.assignment());
-    let moves = ends.filter(|(before, now)| **before != NOWHERE && before != now).count();
-    Rank { broken, moves, cost }
+    Rank { broken, moves: moves(partial.problem(), partial.state.assignment()), cost }
 }

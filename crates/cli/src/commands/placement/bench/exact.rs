@@ -43,6 +43,6 @@ pub fn run(bench: &mut Bench) -> anyhow::Result<()> {
 
 #[cfg(not(feature = "exact"))]
 pub fn run(bench: &mut Bench) -> anyhow::Result<()> {
-    let skipped = "skipped: this skein is built without HiGHS: `make build EXACT=1` builds one with it";
-    bench.row("small clusters", skipped.into(), String::new(), None)
+    let skipped = format!("skipped: {}", super::super::prove::WITHOUT);
+    bench.row("small clusters", skipped, String::new(), None)
 }
