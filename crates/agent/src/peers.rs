@@ -278,15 +278,21 @@ impl Peers {
             let stop = |state: &State| state.hosts.get(host).is_none_or(|host| host.failures >= failures + ATTEMPTS);
             let Some(link) = shared.wait_for(deadline, best, stop) else { return Err(hold.unreachable()) };
             let Some((number, answer)) = link.ask(question) else { continue };
-            match answer.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(reason)) => return Err(AskError::Refused { host: host.to_owned(), reason }),
-                Err(RecvTimeoutError::Timeout) => {
-                    link.forget(number);
-                    return Err(AskError::NoAnswer(host.to_owned()));
+            loop {
+                let left = deadline.saturating_duration_since(Instant::now());
+                match answer.recv_timeout(left.min(LOOK_PERIOD)) {
+                    Ok(Ok(answer)) => return Ok(answer),
+                    Ok(Err(reason)) => return Err(AskError::Refused { host: host.to_owned(), reason }),
+                    Err(RecvTimeoutError::Timeout) if left.is_zero() => {
+                        link.forget(number);
+                        return Err(AskError::NoAnswer(host.to_owned()));
+                    }
+                    Err(RecvTimeoutError::Timeout)
+                        if best(&shared.lock()).is_some_and(|best| Arc::ptr_eq(&best, &link)) => {}
+                    // The control stream broke, or has no path: over the next one. The session of an agent that was
+                    // killed outlives it.
+                    Err(_) => break link.forget(number),
                 }
-                // The control stream broke: over the next one.
-                Err(RecvTimeoutError::Disconnected) => {}
             }
         }
     }
