@@ -87,6 +87,9 @@ pub(crate) fn place_broken(problem: &Problem, guest: GuestId, host: HostId) -> i
     }
 }
 
+/// More millionths than these one resource of a host does not count.
+pub(crate) const OVERLOAD_MAX: f64 = (1u64 << 40) as f64;
+
 /// How many millionths of a capacity it is what is used beyond it, at least 1 if any.
 #[inline]
 pub(crate) fn overload(over: i64, capacity: i64) -> i64 {
@@ -94,5 +97,14 @@ pub(crate) fn overload(over: i64, capacity: i64) -> i64 {
         return 0;
     }
     // Rounded the same wherever it is told, so that books and judge agree.
-    ((over as f64 / capacity.max(1) as f64 * 1e6).ceil() as i64).min(1 << 40)
+    let millionths = millionths(over, capacity);
+    // `ceil` is a call where the processor is not known to have it.
+    let below = millionths as i64;
+    (below + i64::from((below as f64) < millionths)).min(OVERLOAD_MAX as i64)
+}
+
+/// The same before it is rounded.
+#[inline]
+pub(crate) fn millionths(over: i64, capacity: i64) -> f64 {
+    over as f64 / capacity.max(1) as f64 * 1e6
 }

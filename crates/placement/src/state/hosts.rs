@@ -1,7 +1,7 @@
 //! The books of hosts: what is used of each, and what that breaks and costs.
 
 use crate::problem::{Balance, GuestId, HostId, Problem};
-use crate::score::{Score, overload};
+use crate::score::{OVERLOAD_MAX, Score, millionths, overload};
 
 /// Resources are handled four at a time, as floating point numbers, whose arithmetic is exact here: [`Problem::check`]
 /// keeps all sums within 53 bits. Resources that there are not have no demand and all the room.
@@ -18,7 +18,16 @@ const USED: usize = 0;
 /// Capacity, but for what guests hold that left.
 const ROOM: usize = 1;
 const SAFE: usize = 2;
-const ROWS: usize = 3;
+/// What a unit of overload breaks, but for rounding up.
+const BREAKS: usize = 3;
+const ROWS: usize = 4;
+
+/// Values of resources, and what stands for those that there are not.
+fn of_lanes(values: &mut dyn Iterator<Item = f64>, blocks: usize, rest: f64) -> Vec<Lanes> {
+    let mut all = vec![Lanes([rest; LANES]); blocks];
+    values.enumerate().for_each(|(r, value)| all[r / LANES].0[r % LANES] = value);
+    all
+}
 
 /// Who comes to a host, and who goes.
 #[derive(Clone, Copy, Default)]
@@ -45,16 +54,14 @@ impl<'a> Hosts<'a> {
     /// Nobody is on any.
     pub(super) fn new(problem: &'a Problem) -> Hosts<'a> {
         let blocks = problem.resources.len().div_ceil(LANES);
-        let lanes = |values: &mut dyn Iterator<Item = i64>, rest: f64| -> Vec<Lanes> {
-            let mut all = vec![Lanes([rest; LANES]); blocks];
-            values.enumerate().for_each(|(r, value)| all[r / LANES].0[r % LANES] = value as f64);
-            all
-        };
+        let lanes =
+            |values: &mut dyn Iterator<Item = i64>, rest: f64| of_lanes(&mut values.map(|v| v as f64), blocks, rest);
         let mut rows = Vec::with_capacity(problem.hosts.len() * ROWS * blocks);
         for host in &problem.hosts {
             rows.extend(std::iter::repeat_n(NONE, blocks));
             rows.extend(lanes(&mut host.capacity.iter().copied(), f64::MAX));
             rows.extend(lanes(&mut host.safe.iter().copied(), f64::MAX));
+            rows.extend(of_lanes(&mut host.capacity.iter().map(|of| millionths(1, *of)), blocks, 0.0));
         }
         let resources = &problem.resources;
         let mut hosts = Hosts {
@@ -80,7 +87,14 @@ impl<'a> Hosts<'a> {
     /// The same if a guest came, and another went.
     #[inline]
     pub(super) fn score_if(&self, host: HostId, exchange: Exchange) -> Score {
+        self.score_within(host, exchange, 0.0, f64::INFINITY).expect("nothing is beyond infinity")
+    }
+
+    /// The same; None as soon as it is known that it is more than `most`, where each unit of what is broken costs `price`.
+    #[inline]
+    pub(super) fn score_within(&self, host: HostId, exchange: Exchange, price: f64, most: f64) -> Option<Score> {
         let (used, room, safe) = (self.row(host, USED), self.row(host, ROOM), self.row(host, SAFE));
+        let breaks = self.row(host, BREAKS);
         let comes = exchange.comes.map(|guest| self.demand(guest));
         let goes = exchange.goes.map(|guest| self.demand(guest));
         // Of what is transient, who comes back counts here already, and who goes from where it was still does.
@@ -89,8 +103,9 @@ impl<'a> Hosts<'a> {
         let stays = goes.filter(|_| exchange.goes.as_ref().is_some_and(was_here));
         let is_held = back.is_some() || stays.is_some();
         let of = |guest: Option<&[Lanes]>, block: usize| guest.map_or(NONE, |demand| demand[block]).0;
+        let capacity = &self.problem.hosts[host as usize].capacity;
         let mut cost = NONE.0;
-        let mut is_over = false;
+        let mut broken = 0;
         for block in 0..self.blocks {
             let (comes, goes) = (of(comes, block), of(goes, block));
             let mut room = room[block].0;
@@ -100,11 +115,28 @@ impl<'a> Hosts<'a> {
                     room[lane] -= self.transient[block].0[lane] * (stays[lane] - back[lane]);
                 }
             }
+            let mut over = NONE.0;
+            let mut is_over = false;
             for lane in 0..LANES {
                 let now = used[block].0[lane] + comes[lane] - goes[lane];
                 let above = now - safe[block].0[lane];
                 cost[lane] += self.load_weight[block].0[lane] * if above > 0.0 { above } else { 0.0 };
-                is_over |= now > room[lane];
+                over[lane] = now - room[lane];
+                is_over |= over[lane] > 0.0;
+            }
+            if is_over {
+                // Without a division most are found to be beyond it.
+                let breaks = over.iter().zip(&breaks[block].0).map(|(over, by)| (over.max(0.0) * by).min(OVERLOAD_MAX));
+                let at_least: f64 = breaks.sum();
+                if cost.iter().sum::<f64>() + price * (broken as f64 + at_least) > most {
+                    return None;
+                }
+                let capacity = &capacity[block * LANES..];
+                broken += over.iter().zip(capacity).map(|(over, of)| overload(*over as i64, *of)).sum::<i64>();
+            }
+            // Neither shrinks with the resources to come.
+            if cost.iter().sum::<f64>() + price * broken as f64 > most {
+                return None;
             }
         }
         let mut cost: f64 = cost.into_iter().sum();
@@ -115,22 +147,7 @@ impl<'a> Hosts<'a> {
         for balance in &self.problem.balances {
             cost += self.missing(host, balance, now(balance.first), now(balance.second));
         }
-        let mut score = Score::cost(cost as i64);
-        if is_over {
-            let held = |r: usize| {
-                let (block, lane) = (r / LANES, r % LANES);
-                self.transient[block].0[lane] * (of(stays, block)[lane] - of(back, block)[lane])
-            };
-            let capacity = &self.problem.hosts[host as usize].capacity;
-            score.broken = (0..)
-                .zip(capacity)
-                .map(|(r, capacity)| {
-                    let free = room[r / LANES].0[r % LANES] - held(r) - now(r);
-                    overload(-(free as i64), *capacity)
-                })
-                .sum();
-        }
-        score
+        Some(Score { broken, cost: cost as i64 })
     }
 
     /// What it costs that too little of a balance's second resource is free.

@@ -167,18 +167,17 @@ impl<'a> State<'a> {
         if own.broken > 0 {
             return None;
         }
-        let comes = self.exchange_score(to, Exchange { comes: Some(guest), goes: None });
-        let worse = own.cost as f64 + limit.price(to, comes);
         // No more can be saved where it leaves than all that this host costs, and what its rules do.
-        if worse - limit.price(from, self.hosts.score(from)) - self.saves_max[guest as usize] > limit.most {
-            return None;
-        }
+        let most = limit.most + self.saves_max[guest as usize];
+        let mut worse = own.cost as f64;
+        let of_host = limit.price(from, self.hosts.score(from));
+        worse += self.worse(to, Exchange { comes: Some(guest), goes: None }, limit, most + of_host - worse)?;
         let rules = self.rules.shift_score(self.problem, &self.at, guest, from, to);
         if rules.broken > 0 {
             return None;
         }
-        let goes = self.exchange_score(from, Exchange { comes: None, goes: Some(guest) });
-        let mut worse = worse + rules.cost as f64 + limit.price(from, goes);
+        worse += rules.cost as f64;
+        worse += self.worse(from, Exchange { comes: None, goes: Some(guest) }, limit, most - worse)?;
         if self.problem.weights.group_move != 0 {
             let growth = self.moves.growth(self.problem, &self.rules, &[(guest, self.moves_more(guest, to))]);
             worse += (self.problem.weights.group_move * growth) as f64;
@@ -197,18 +196,16 @@ impl<'a> State<'a> {
         if own.broken > 0 {
             return None;
         }
-        let comes = self.exchange_score(on_b, Exchange { comes: Some(a), goes: Some(b) });
-        let worse = own.cost as f64 + limit.price(on_b, comes);
-        let saves_max = self.saves_max[a as usize] + self.saves_max[b as usize];
-        if worse - limit.price(on_a, self.hosts.score(on_a)) - saves_max > limit.most {
-            return None;
-        }
+        let most = limit.most + self.saves_max[a as usize] + self.saves_max[b as usize];
+        let mut worse = own.cost as f64;
+        let of_host = limit.price(on_a, self.hosts.score(on_a));
+        worse += self.worse(on_b, Exchange { comes: Some(a), goes: Some(b) }, limit, most + of_host - worse)?;
         let rules = self.rules.swap_score(self.problem, &self.at, (a, on_a), (b, on_b))?;
         if rules.broken > 0 {
             return None;
         }
-        let goes = self.exchange_score(on_a, Exchange { comes: Some(b), goes: Some(a) });
-        let mut worse = worse + rules.cost as f64 + limit.price(on_a, goes);
+        worse += rules.cost as f64;
+        worse += self.worse(on_a, Exchange { comes: Some(b), goes: Some(a) }, limit, most - worse)?;
         if self.problem.weights.group_move != 0 {
             let changes = [(a, self.moves_more(a, on_b)), (b, self.moves_more(b, on_a))];
             worse += (self.problem.weights.group_move * self.moves.growth(self.problem, &self.rules, &changes)) as f64;
@@ -298,6 +295,15 @@ impl<'a> State<'a> {
     #[inline]
     fn exchange_score(&self, host: HostId, exchange: Exchange) -> Score {
         self.hosts.score_if(host, exchange) - self.hosts.score(host)
+    }
+
+    /// By how much a host by itself is worse, overload being priced; None if that is more than `most`.
+    #[inline]
+    fn worse(&self, host: HostId, exchange: Exchange, limit: Limit, most: f64) -> Option<f64> {
+        let (price, now) = (limit.prices[host as usize], limit.price(host, self.hosts.score(host)));
+        let then = self.hosts.score_within(host, exchange, price, most + now)?;
+        let worse = limit.price(host, then) - now;
+        (worse <= most).then_some(worse)
     }
 
     /// What a move changes that is the guest's alone.
