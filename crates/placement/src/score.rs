@@ -97,14 +97,28 @@ pub(crate) fn overload(over: i64, capacity: i64) -> i64 {
         return 0;
     }
     // Rounded the same wherever it is told, so that books and judge agree.
-    let millionths = millionths(over, capacity);
+    let millionths = millionths(over, capacity).min(OVERLOAD_MAX);
     // `ceil` is a call where the processor is not known to have it.
     let below = millionths as i64;
-    (below + i64::from((below as f64) < millionths)).min(OVERLOAD_MAX as i64)
+    below + i64::from((below as f64) < millionths)
 }
 
 /// The same before it is rounded.
 #[inline]
 pub(crate) fn millionths(over: i64, capacity: i64) -> f64 {
     over as f64 / capacity.max(1) as f64 * 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overload_is_rounded_up_and_has_a_bound() {
+        let capacities = [0, 1, 3, 1_000_000, i64::MAX];
+        assert_eq!(capacities.map(|capacity| overload(0, capacity)), [0; 5]);
+        assert_eq!(capacities.map(|capacity| overload(1, capacity)), [1_000_000, 1_000_000, 333_334, 1, 1]);
+        assert_eq!(overload((1 << 53) - 1, 0), 1 << 40);
+        assert_eq!(overload((1 << 53) - 1, 1 << 52), 2_000_000);
+    }
 }

@@ -36,6 +36,8 @@ const SCHEDULES: [Schedule; 5] = [
 /// Parts of the budget: of a cooling by each; of one by each of the best two; and of those by the best, until it is spent.
 const EACH: f64 = 0.03;
 const BETTER: f64 = 0.12;
+/// Of a cooling of a small problem: seven by each.
+const SMALL: f64 = 1.0 / (7 * SCHEDULES.len()) as f64;
 const BEST: f64 = 1.0 - SCHEDULES.len() as f64 * EACH - 2.0 * BETTER;
 
 impl Schedule {
@@ -98,7 +100,7 @@ impl Coolings {
             self.better = [first, second];
         }
         let (by, part) = match self.begun {
-            n if self.is_small => (n % TRIED, EACH),
+            n if self.is_small => (n % TRIED, SMALL),
             n if n < TRIED => (n, EACH),
             n if n < TRIED + self.better.len() => (self.better[n - TRIED], BETTER),
             _ => (first, BEST),
@@ -146,8 +148,8 @@ mod tests {
     #[test]
     fn small_ones_begin_anew_often() {
         let mut coolings = Coolings::new(true);
-        let all: Vec<usize> = (0..7).map(|n| coolings.next(EACH * f64::from(n)).by).collect();
-        assert_eq!(all, [0, 1, 2, 3, 4, 0, 1]);
-        assert!((coolings.next(EACH * 7.0).until - EACH * 8.0).abs() < 1e-9);
+        let all: Vec<Cooling> = (0..35).map(|n| coolings.next(SMALL * f64::from(n))).collect();
+        assert!(all.iter().map(|cooling| cooling.by).eq((0..35).map(|n| n % SCHEDULES.len())));
+        assert!((all[34].until - 1.0).abs() < 1e-9);
     }
 }

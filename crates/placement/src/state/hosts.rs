@@ -18,12 +18,12 @@ const USED: usize = 0;
 /// Capacity, but for what guests hold that left.
 const ROOM: usize = 1;
 const SAFE: usize = 2;
-/// What a unit of overload breaks, but for rounding up.
+/// What a unit of overload breaks, before it is rounded up.
 const BREAKS: usize = 3;
 const ROWS: usize = 4;
 
 /// Values of resources, and what stands for those that there are not.
-fn of_lanes(values: &mut dyn Iterator<Item = f64>, blocks: usize, rest: f64) -> Vec<Lanes> {
+fn of_lanes(values: impl Iterator<Item = f64>, blocks: usize, rest: f64) -> Vec<Lanes> {
     let mut all = vec![Lanes([rest; LANES]); blocks];
     values.enumerate().for_each(|(r, value)| all[r / LANES].0[r % LANES] = value);
     all
@@ -54,23 +54,24 @@ impl<'a> Hosts<'a> {
     /// Nobody is on any.
     pub(super) fn new(problem: &'a Problem) -> Hosts<'a> {
         let blocks = problem.resources.len().div_ceil(LANES);
-        let lanes =
-            |values: &mut dyn Iterator<Item = i64>, rest: f64| of_lanes(&mut values.map(|v| v as f64), blocks, rest);
+        let lanes = |values: &[i64], rest| of_lanes(values.iter().map(|value| *value as f64), blocks, rest);
         let mut rows = Vec::with_capacity(problem.hosts.len() * ROWS * blocks);
         for host in &problem.hosts {
             rows.extend(std::iter::repeat_n(NONE, blocks));
-            rows.extend(lanes(&mut host.capacity.iter().copied(), f64::MAX));
-            rows.extend(lanes(&mut host.safe.iter().copied(), f64::MAX));
-            rows.extend(of_lanes(&mut host.capacity.iter().map(|of| millionths(1, *of)), blocks, 0.0));
+            rows.extend(lanes(&host.capacity, f64::MAX));
+            rows.extend(lanes(&host.safe, f64::MAX));
+            // Rather a little less than rounding makes it.
+            let breaks = host.capacity.iter().map(|of| millionths(1, *of) * (1.0 - 1e-12));
+            rows.extend(of_lanes(breaks, blocks, 0.0));
         }
         let resources = &problem.resources;
         let mut hosts = Hosts {
             problem,
             blocks,
-            demand: problem.guests.iter().flat_map(|guest| lanes(&mut guest.demand.iter().copied(), 0.0)).collect(),
+            demand: problem.guests.iter().flat_map(|guest| lanes(&guest.demand, 0.0)).collect(),
             rows,
-            load_weight: lanes(&mut resources.iter().map(|resource| resource.load_weight), 0.0),
-            transient: lanes(&mut resources.iter().map(|resource| i64::from(resource.transient)), 0.0),
+            load_weight: of_lanes(resources.iter().map(|resource| resource.load_weight as f64), blocks, 0.0),
+            transient: of_lanes(resources.iter().map(|resource| f64::from(u8::from(resource.transient))), blocks, 0.0),
             score: Vec::new(),
         };
         hosts.score =
@@ -90,7 +91,8 @@ impl<'a> Hosts<'a> {
         self.score_within(host, exchange, 0.0, f64::INFINITY).expect("nothing is beyond infinity")
     }
 
-    /// The same; None as soon as it is known that it is more than `most`, where each unit of what is broken costs `price`.
+    /// The same; None if it is known before balances are looked at that it is more than `most`, where each unit of what is broken
+    /// costs `price`.
     #[inline]
     pub(super) fn score_within(&self, host: HostId, exchange: Exchange, price: f64, most: f64) -> Option<Score> {
         let (used, room, safe) = (self.row(host, USED), self.row(host, ROOM), self.row(host, SAFE));

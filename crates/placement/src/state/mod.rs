@@ -15,7 +15,7 @@ use crate::score::{Score, place_broken};
 /// What is accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit<'a> {
-    /// What each unit of [`Score::broken`] of a host costs, for each host.
+    /// What each unit of [`Score::broken`] of a host costs, for each host; nothing below 0.
     pub prices: &'a [f64],
     /// By how much a change may make it worse.
     pub most: f64,
@@ -300,9 +300,9 @@ impl<'a> State<'a> {
     /// By how much a host by itself is worse, overload being priced; None if that is more than `most`.
     #[inline]
     fn worse(&self, host: HostId, exchange: Exchange, limit: Limit, most: f64) -> Option<f64> {
-        let (price, now) = (limit.prices[host as usize], limit.price(host, self.hosts.score(host)));
-        let then = self.hosts.score_within(host, exchange, price, most + now)?;
-        let worse = limit.price(host, then) - now;
+        let (price, now) = (limit.prices[host as usize], self.hosts.score(host));
+        let then = self.hosts.score_within(host, exchange, price, most + limit.price(host, now))?;
+        let worse = limit.price(host, then - now);
         (worse <= most).then_some(worse)
     }
 
@@ -383,19 +383,31 @@ mod tests {
                 (0..problem.hosts.len() as HostId).map(|host| price(host) * state.host_score(host).broken as f64).sum()
             };
             let priced = |state: &State| state.score().cost as f64 + of_hosts(state, &|host| prices[host as usize]);
-            for a in (0..problem.guests.len() as GuestId).filter(|guest| state.host_of(*guest) != NOWHERE) {
+            let placed = || (0..problem.guests.len() as GuestId).filter(|guest| state.host_of(*guest) != NOWHERE);
+            // What is broken but by hosts, whose overload has a price.
+            let by_rules = |state: &State| state.score().broken - of_hosts(state, &|_| 1.0) as i64;
+            let owners = |a, to| place_broken(&problem, a, to) - place_broken(&problem, a, state.host_of(a));
+            let check = |told: Option<f64>, after: State, owners: i64| {
+                let worse = priced(&after) - priced(&state);
+                let breaks = owners > 0 || by_rules(&after) - by_rules(&state) - owners > 0;
+                match told {
+                    Some(told) => prop_assert!((told - worse).abs() < 1e-3 && worse <= limit.most + 1e-3),
+                    None => prop_assert!(breaks || worse > limit.most - 1e-3, "{worse}"),
+                }
+                Ok(())
+            };
+            for a in placed() {
                 for to in (0..problem.hosts.len() as HostId).filter(|to| *to != state.host_of(a)) {
                     let mut after = State::new(&problem, &problem.initial);
                     after.shift(a, to);
-                    let worse = priced(&after) - priced(&state);
-                    let owners = place_broken(&problem, a, to) - place_broken(&problem, a, state.host_of(a));
-                    let by_hosts = of_hosts(&after, &|_| 1.0) - of_hosts(&state, &|_| 1.0);
-                    let rules = after.score().broken - state.score().broken - owners - by_hosts as i64;
-                    let breaks = owners > 0 || rules > 0;
-                    match state.shift_within(a, to, limit) {
-                        Some(told) => prop_assert!((told - worse).abs() < 1e-3 && worse <= limit.most + 1e-3),
-                        None => prop_assert!(breaks || worse > limit.most - 1e-3, "{} to {}: {}", a, to, worse),
-                    }
+                    check(state.shift_within(a, to, limit), after, owners(a, to))?;
+                }
+                for b in placed().filter(|b| state.swap_score(a, *b).is_some()) {
+                    let mut after = State::new(&problem, &problem.initial);
+                    after.swap(a, b);
+                    let owners = [owners(a, state.host_of(b)), owners(b, state.host_of(a))];
+                    // That one may not go there is not made up for by the other.
+                    check(state.swap_within(a, b, limit), after, owners.iter().sum())?;
                 }
             }
         }
