@@ -32,7 +32,7 @@ const STEP_TIME: Duration = Duration::from_secs(20);
 /// It may be a step that comes after the outcome is certain.
 const SOON: Duration = Duration::from_secs(1);
 /// Migrations at once, each with hosts of its own: most of a case is waiting.
-const WORKERS: usize = 3;
+const WORKERS: usize = 2;
 /// After an action its message is on its way, and its order with QEMU.
 const AFTER: Duration = Duration::from_millis(20);
 /// Until an agent that was killed is started again.

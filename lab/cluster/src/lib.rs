@@ -452,22 +452,27 @@ impl Cluster {
     /// Talks to the workload of a working guest, in the QEMU where it runs.
     #[track_caller]
     pub fn talk<T>(&self, vm: &str, talk: impl FnOnce(&mut Agent) -> Result<T, skein_lab_guest::Error>) -> T {
-        let seen = self.witness.seen(vm).into_iter().rfind(|seen| seen.runs());
-        let seen: Arc<_> = seen.unwrap_or_else(|| panic!("{vm} does not run"));
+        self.try_talk(vm, talk).unwrap_or_else(|error| panic!("{vm}: {error}"))
+    }
+
+    fn try_talk<T>(
+        &self,
+        vm: &str,
+        talk: impl FnOnce(&mut Agent) -> Result<T, skein_lab_guest::Error>,
+    ) -> Result<T, String> {
+        let seen = self.witness.seen(vm).into_iter().rfind(|seen| seen.runs()).ok_or("it does not run")?;
         let mut control = seen.control.lock();
-        let agent = control.as_mut().unwrap_or_else(|| panic!("{vm} has no workload"));
-        talk(agent).unwrap_or_else(|error| panic!("{vm} on {}: {error}", seen.host))
+        let agent = control.as_mut().ok_or("it has no workload")?;
+        talk(agent).map_err(|error| format!("on {}: {error}", seen.host))
     }
 
     /// Waits until a working guest works.
     #[track_caller]
     pub fn wait_working(&self, vm: &str) {
         self.wait(GUEST_TIME, &format!("{vm} runs"), || !self.where_runs(vm).is_empty());
-        let end = Instant::now() + GUEST_TIME;
-        while !self.talk(vm, |agent| agent.status().map(|status| status.ready)) {
-            assert!(Instant::now() < end, "{vm} does not come to work");
-            thread::sleep(Duration::from_millis(50));
-        }
+        // A QEMU that was just killed may still seem to run.
+        let is_ready = || self.try_talk(vm, |agent| agent.status().map(|status| status.ready)) == Ok(true);
+        self.wait(GUEST_TIME, &format!("{vm} comes to work"), is_ready);
     }
 
     /// Has a working guest compare all its memory with what it should be.
