@@ -21,24 +21,18 @@ pub(super) struct Schedule {
 }
 
 /// Which is best depends on how much of a problem has to change.
-const SCHEDULES: [Schedule; 5] = [
+const SCHEDULES: [Schedule; 3] = [
     // Few guests move in the end.
     Schedule { hot: 0.06, cold: 1e-7, away: 1.0, away_cold: 1e-7, home: 0.3, price: 2.0 },
     // Many do, but what they hold on both hosts has to be saved.
     Schedule { hot: 0.12, cold: 3e-4, away: 0.1, away_cold: 1e-5, home: 0.3, price: 2.0 },
     // Whoever has to, and little is overloaded on the way.
     Schedule { hot: 0.06, cold: 1e-4, away: 0.0, away_cold: 1.0, home: 0.1, price: 10.0 },
-    // Many do, and little is overloaded on the way.
-    Schedule { hot: 0.12, cold: 1e-4, away: 0.1, away_cold: 1e-4, home: 0.3, price: 10.0 },
-    // Many could, but in the end what moves cost is what is left to be saved.
-    Schedule { hot: 0.12, cold: 1e-8, away: 0.01, away_cold: 1e-8, home: 0.3, price: 10.0 },
 ];
 /// Parts of the budget: of a cooling by each; of one by each of the best two; and of those by the best, until it is spent.
-const EACH: f64 = 0.03;
+const EACH: f64 = 0.04;
 const BETTER: f64 = 0.12;
-/// Of a cooling of a small problem: seven by each.
-const SMALL: f64 = 1.0 / (7 * SCHEDULES.len()) as f64;
-const BEST: f64 = 1.0 - SCHEDULES.len() as f64 * EACH - 2.0 * BETTER;
+const BEST: f64 = 1.0 - 3.0 * EACH - 2.0 * BETTER;
 
 impl Schedule {
     /// By how far the cooling is, 0 to 1.
@@ -80,7 +74,7 @@ pub(super) struct Coolings {
     begun: usize,
     /// The best that came of each schedule.
     found: [Option<Score>; SCHEDULES.len()],
-    /// The best two of them, after all were tried.
+    /// The better half of them, after all were tried.
     better: [usize; 2],
     /// All get the same, in turn.
     is_small: bool,
@@ -95,12 +89,12 @@ impl Coolings {
     /// The first or next one, from so much of the budget on.
     pub(super) fn next(&mut self, from: f64) -> Cooling {
         const TRIED: usize = SCHEDULES.len();
-        let [first, second, ..] = self.ranked();
+        let [first, second, _] = self.ranked();
         if self.begun == TRIED {
             self.better = [first, second];
         }
         let (by, part) = match self.begun {
-            n if self.is_small => (n % TRIED, SMALL),
+            n if self.is_small => (n % TRIED, EACH),
             n if n < TRIED => (n, EACH),
             n if n < TRIED + self.better.len() => (self.better[n - TRIED], BETTER),
             _ => (first, BEST),
@@ -136,20 +130,19 @@ mod tests {
             let cooling = coolings.next(spent);
             assert!((cooling.progress(cooling.from), cooling.progress(2.0)) == (0.0, 1.0));
             // The second is the best of the short ones, but the last of the longer.
-            let costs = if parts.len() < SCHEDULES.len() { [30, 10, 20, 40, 50] } else { [30, 10, 5, 40, 50] };
+            let costs = if parts.len() < SCHEDULES.len() { [30, 10, 20] } else { [30, 10, 5] };
             coolings.ended(&cooling, Score::cost(costs[cooling.by]));
             parts.push((cooling.by, ((cooling.until - spent) * 100.0).round()));
             spent = cooling.until;
         }
-        let tried = (0..SCHEDULES.len()).map(|by| (by, 3.0));
-        assert!(parts.iter().copied().eq(tried.chain([(1, 12.0), (2, 12.0), (2, 61.0)])), "{parts:?}");
+        assert_eq!(parts, [(0, 4.0), (1, 4.0), (2, 4.0), (1, 12.0), (2, 12.0), (2, 64.0)]);
     }
 
     #[test]
     fn small_ones_begin_anew_often() {
         let mut coolings = Coolings::new(true);
-        let all: Vec<Cooling> = (0..35).map(|n| coolings.next(SMALL * f64::from(n))).collect();
-        assert!(all.iter().map(|cooling| cooling.by).eq((0..35).map(|n| n % SCHEDULES.len())));
-        assert!((all[34].until - 1.0).abs() < 1e-9);
+        let all: Vec<usize> = (0..25).map(|n| coolings.next(EACH * f64::from(n)).by).collect();
+        assert_eq!(all[..5], [0, 1, 2, 0, 1]);
+        assert!((coolings.next(EACH * 24.0).until - 1.0).abs() < 1e-9);
     }
 }
