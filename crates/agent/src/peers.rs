@@ -170,8 +170,8 @@ impl Host {
         usable.max_by_key(|known| (known.silent_since.is_none(), known.link.number)).map(|known| &known.link)
     }
 
-    /// Whether a control stream has no path, and another has.
-    fn has_replaced(&self, link: &Arc<Link>) -> bool {
+    /// Whether a control stream has no path, and another is better.
+    fn is_replaced(&self, link: &Arc<Link>) -> bool {
         let is_silent = |known: &Known| Arc::ptr_eq(&known.link, link) && known.silent_since.is_some();
         self.links.iter().any(is_silent) && self.best().is_some_and(|best| !Arc::ptr_eq(best, link))
     }
@@ -294,9 +294,9 @@ impl Peers {
                         return Err(AskError::NoAnswer(host.to_owned()));
                     }
                     Err(RecvTimeoutError::Timeout)
-                        if !shared.lock().hosts.get(host).is_some_and(|host| host.has_replaced(&link)) => {}
-                    // The control stream broke, or has no path and another has: over that one. The session of an
-                    // agent that was killed outlives it.
+                        if !shared.lock().hosts.get(host).is_some_and(|host| host.is_replaced(&link)) => {}
+                    // The control stream broke, or has no path and another is better: over that one. The session
+                    // of an agent that was killed outlives it.
                     Err(_) => break link.forget(number),
                 }
             }

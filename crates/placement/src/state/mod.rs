@@ -406,7 +406,6 @@ mod tests {
                     let mut after = State::new(&problem, &problem.initial);
                     after.swap(a, b);
                     let owners = [owners(a, state.host_of(b)), owners(b, state.host_of(a))];
-                    // That one may not go there is not made up for by the other.
                     check(state.swap_within(a, b, limit), after, owners.iter().sum())?;
                 }
             }
