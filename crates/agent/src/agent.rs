@@ -176,6 +176,13 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
                     let facts = host_facts(&name, &own_vms, &inquiry, qemu.or_else(|| default.clone()), &files);
                     Ok(Answer::HostFacts(Box::new(facts)))
                 }
+                Question::Composition { migration } => {
+                    let vm =
+                        own_vms.of_migration(migration).ok_or("that migration takes no guest of this host away")?;
+                    vm.tell_composition()
+                        .map(|told| Answer::Composition(Box::new(told)))
+                        .map_err(|error| crate::told(&error))
+                }
             };
             Ok::<_, AgentError>(Peers::start(peers, identity, Arc::new(answer), events)?)
         },

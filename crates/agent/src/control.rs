@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use skein_api::{LineError, read_line_within};
-use skein_handover::Message;
+use skein_handover::{Message, MigrationId};
+use skein_machine::Composition;
 use skein_machine::facts::HostFacts;
 use skein_transfer::Live;
 use thiserror::Error;
@@ -72,6 +73,11 @@ pub enum Question {
         /// The guest's files.
         files: Vec<PathBuf>,
     },
+    /// What the guest that this migration takes away is composed of now. Its source compares with the same until the guest is stopped.
+    Composition {
+        /// The migration.
+        migration: MigrationId,
+    },
 }
 
 /// What is told.
@@ -80,6 +86,8 @@ pub enum Question {
 pub enum Answer {
     /// To [`Question::HostFacts`].
     HostFacts(Box<HostFacts>),
+    /// To [`Question::Composition`].
+    Composition(Box<Composition>),
 }
 
 /// A line that cannot be said.

@@ -33,6 +33,7 @@ use skein_machine::{
 };
 use tracing::warn;
 
+use crate::composition;
 use crate::launch::{Launch, ODD_BYTES};
 use crate::vms::{Vm, VmError, Vms};
 
@@ -87,7 +88,7 @@ pub(crate) fn host(question: HostQuestion) -> HostFacts {
     let kvm = kvm(vms);
     HostFacts {
         name: name.to_owned(),
-        boot_id: Some(text("/proc/sys/kernel/random/boot_id").trim().to_owned()).filter(|id| !id.is_empty()),
+        boot_id: boot_id(),
         ram_bytes: kilobytes(&meminfo, "MemTotal").unwrap_or(0),
         ram_available_bytes: kilobytes(&meminfo, "MemAvailable").unwrap_or(0),
         kept_ram_bytes,
@@ -108,6 +109,11 @@ pub(crate) fn host(question: HostQuestion) -> HostFacts {
         nics: nics.iter().filter(|n| !n.loopback && !is_kind(n, "tun")).map(nic).collect(),
         files: files.wait(),
     }
+}
+
+/// Which boot of which kernel this is.
+pub(crate) fn boot_id() -> Option<String> {
+    Some(text("/proc/sys/kernel/random/boot_id").trim().to_owned()).filter(|id| !id.is_empty())
 }
 
 fn nic(nic: &skein_host::Nic) -> NicFacts {
@@ -342,6 +348,11 @@ fn looks(paths: &[PathBuf]) -> Looks {
     Looks { files: files.collect(), end: Instant::now() + FILES_TIME }
 }
 
+/// Of these files those that exist, and whose file system answers in time.
+pub(crate) fn looked_at(paths: &[PathBuf]) -> Vec<FileFacts> {
+    looks(paths).wait()
+}
+
 impl Looks {
     /// Those that exist, and whose file system answers.
     fn wait(self) -> Vec<FileFacts> {
@@ -479,6 +490,8 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
     // Asked in this order: at the end of a migration of ours the guest stands still.
     let migration = vm.moved_by();
     let run_state = monitor.run_state().map_err(qmp)?;
+    let composition = vm.composition()?;
+    let hot_plugged = composition::hot_plugged(monitor).map_err(qmp)?;
     let passed_through = guest.devices.iter().filter(|device| device.is_passed_through() || device.kind == "usb-host");
     Ok(GuestFacts {
         name: vm.name.clone(),
@@ -496,6 +509,8 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         passed_through: passed_through.map(|device| device.id.clone()).collect(),
         disks,
         nics,
+        composition,
+        hot_plugged,
         // As QEMU calls it.
         run_state: json!(run_state).as_str().unwrap_or_default().to_owned(),
         migration: migration.map(|id| id.to_string()),
@@ -548,7 +563,7 @@ fn disks(nodes: &[BlockNode]) -> Vec<GuestDisk> {
 
 /// The path in what QEMU calls a filename: `/a`, `file:/a`, or `json:{"driver": "raw", "file": {"filename": "/a"}}`
 /// where a path does not say it all. None: it is not on this host (`nbd://...`).
-fn image(filename: &str) -> Option<PathBuf> {
+pub(crate) fn image(filename: &str) -> Option<PathBuf> {
     if let Some(options) = filename.strip_prefix("json:") {
         let options: Value = serde_json::from_str(options).ok()?;
         let said =

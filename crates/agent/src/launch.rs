@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use skein_hypervisor::{Config, Disk, DiskCache, DiskFormat, HugePages, Incoming, Nic, NicBackend, Serial};
+use skein_machine::command_line;
+use skein_machine::composition::{Composition, Drive};
 use skein_machine::definition::{self, Accel, Attachment, Definition};
 
 /// What a VM's QEMU is started from, the same at source and target.
@@ -108,6 +110,51 @@ impl CommandLine {
 }
 
 impl Launch {
+    /// The same with the images that the guest has open now in place of those that it was started with, where that is exact; and the
+    /// names of images that were put in so (`` for a drive that is empty now). `launched`: as [`Vm::launched`](crate::vms::Vm::launched).
+    pub(crate) fn with_images_of(&self, now: &Composition, launched: Option<&Composition>) -> (Launch, Vec<String>) {
+        let mut given = Vec::new();
+        let launch = match self {
+            Launch::Definition(defined) => {
+                let mut defined = defined.clone();
+                for drive in launched.map_or(&[][..], |launched| &launched.drives) {
+                    let medium = |drive: &Drive| drive.medium.as_ref().map(|medium| medium.filename().to_owned());
+                    let (Some(old), Some(now)) =
+                        (medium(drive), now.drives.iter().find(|now| now.device == drive.device))
+                    else {
+                        continue;
+                    };
+                    let new = now.medium.as_ref().and_then(|medium| medium.chain.first());
+                    let Some(new) = new.filter(|new| new.filename != old && new.filename.starts_with('/')) else {
+                        continue;
+                    };
+                    let format = match new.format.as_str() {
+                        "raw" => definition::DiskFormat::Raw,
+                        "qcow2" => definition::DiskFormat::Qcow2,
+                        _ => continue,
+                    };
+                    let disk = defined.definition.disks.iter_mut().find(|disk| disk.path == Path::new(&old));
+                    if let Some(disk) = disk {
+                        (disk.path, disk.format) = (new.filename.clone().into(), format);
+                        given.push(new.filename.clone());
+                    }
+                }
+                Launch::Definition(defined)
+            }
+            Launch::CommandLine(line) => {
+                let mut line = line.clone();
+                for drive in &now.drives {
+                    if let Some((args, image)) = with_image(&line.args, drive, now) {
+                        line.args = args;
+                        given.push(image);
+                    }
+                }
+                Launch::CommandLine(line)
+            }
+        };
+        (launch, given)
+    }
+
     /// The VM's definition, if it has one.
     pub fn definition(&self) -> Option<&Definition> {
         match self {
@@ -115,6 +162,27 @@ impl Launch {
             Launch::CommandLine(_) => None,
         }
     }
+}
+
+/// The command line with what a drive has now, if it names another image for it and that can be told for certain.
+fn with_image(args: &[String], drive: &Drive, now: &Composition) -> Option<(Vec<String>, String)> {
+    let named = command_line::drive_files(args);
+    let by_name = command_line::drive_file(args, &drive.name);
+    let Some(medium) = &drive.medium else {
+        // It was ejected.
+        let old = by_name.filter(|old| drive.removable && !now.filenames().contains(old.as_str()))?;
+        return Some((command_line::with_drive(args, &drive.name, &old, None)?, String::new()));
+    };
+    let new = medium.chain.first()?;
+    let is_named = named.contains(&new.filename);
+    if is_named || !new.filename.starts_with('/') || !matches!(new.format.as_str(), "raw" | "qcow2") {
+        return None;
+    }
+    // After a snapshot what was named is below what is open.
+    let below = || medium.chain.iter().map(|image| &image.filename).find(|filename| named.contains(*filename)).cloned();
+    let old = by_name.or_else(below)?;
+    let args = command_line::with_drive(args, &drive.name, &old, Some((&new.filename, &new.format)))?;
+    Some((args, new.filename.clone()))
 }
 
 /// The tap of a NIC that is plugged into a bridge: at most 15 bytes, the same for one VM whenever it starts.

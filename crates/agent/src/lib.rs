@@ -11,6 +11,7 @@
 
 mod agent;
 mod allow;
+mod composition;
 mod control;
 mod dirs;
 mod facts;

@@ -15,10 +15,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_handover::Message;
+use skein_handover::{Message, MigrationId};
 use skein_identity::Identity;
 use skein_link::ListenError;
-use skein_machine::{Hosts, printable};
+use skein_machine::facts::HostFacts;
+use skein_machine::{Composition, Hosts, printable};
 use skein_transfer::pages;
 use skein_transfer::{
     Acceptor, AcceptorSettings, Content, Dialer, DialerSettings, Incoming, Live, ResetCode, Snapshot,
@@ -91,6 +92,8 @@ pub enum AskError {
     NoAnswer(String),
     #[error("the agent of {host} answers: {reason}")]
     Refused { host: String, reason: String },
+    #[error("the agent of {0} answers something else than it was asked")]
+    Unasked(String),
     #[error("too many questions are under way: try again in a moment")]
     Busy,
     #[error("this agent stops")]
@@ -300,6 +303,33 @@ impl Peers {
                     Err(_) => break link.forget(number),
                 }
             }
+        }
+    }
+
+    /// Asks a host what it is and has; see [`Peers::ask`].
+    pub(crate) fn ask_facts(
+        &self,
+        host: &str,
+        qemu: Option<PathBuf>,
+        files: Vec<PathBuf>,
+        deadline: Instant,
+    ) -> Result<HostFacts, AskError> {
+        match self.ask(host, &Question::HostFacts { qemu, files }, deadline)? {
+            Answer::HostFacts(facts) => Ok(*facts),
+            Answer::Composition(_) => Err(AskError::Unasked(host.to_owned())),
+        }
+    }
+
+    /// Asks the source of a migration what its guest is composed of; see [`Peers::ask`].
+    pub(crate) fn ask_composition(
+        &self,
+        host: &str,
+        migration: MigrationId,
+        deadline: Instant,
+    ) -> Result<Composition, AskError> {
+        match self.ask(host, &Question::Composition { migration }, deadline)? {
+            Answer::Composition(composition) => Ok(*composition),
+            Answer::HostFacts(_) => Err(AskError::Unasked(host.to_owned())),
         }
     }
 

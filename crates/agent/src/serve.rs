@@ -22,11 +22,10 @@ use skein_machine::definition::Definition;
 use skein_machine::facts::{HostFacts, PathFacts};
 use skein_machine::forecast::{Fixed, forecast};
 use skein_machine::printable;
-use skein_machine::{Hosts, Transport};
+use skein_machine::{Hosts, Start, Transport};
 use skein_transfer::PathSnapshot;
 use tracing::{info, warn};
 
-use crate::control::{Answer, Question};
 use crate::facts;
 use crate::launch::Launch;
 use crate::migrations::{Capacity, Migrations, Offer};
@@ -341,7 +340,7 @@ impl Desk {
     }
 
     fn offer(&self, vm: &Vm, options: &MigrateOptions) -> Answered<Offer> {
-        let launch = vm.launch();
+        let (launch, _) = vm.launch().with_images_of(&vm.composition()?, vm.launched().as_ref());
         let settings = launch.definition().map(|definition| definition.migration.clone()).unwrap_or_default();
         let cores = thread::available_parallelism().map_or(2, |cores| cores.get());
         // More channels than cores only wait for each other; one would do worse than none.
@@ -378,7 +377,8 @@ impl Desk {
         let transport = self.transport(options)?;
         let vm = self.vms.get(name)?;
         let guest = facts::guest(&vm)?;
-        let launch = vm.launch();
+        let launched = vm.launched();
+        let (launch, given) = vm.launch().with_images_of(&guest.composition, launched.as_ref());
         let definition = launch.definition();
         let qemu = match &launch {
             Launch::Definition(defined) => defined.definition.qemu.binary.clone(),
@@ -397,16 +397,21 @@ impl Desk {
         let (target, paths) = if is_here {
             (source.clone(), Vec::new())
         } else {
-            let question = Question::HostFacts { qemu, files };
-            let asked = self.migrations.peers().ask(to, &question, Instant::now() + ASK_TIME);
-            let Answer::HostFacts(target) = asked.map_err(|error| {
+            let asked = self.migrations.peers().ask_facts(to, qemu, files, Instant::now() + ASK_TIME);
+            let target = asked.map_err(|error| {
                 let words = told(&error);
                 let cure = unreached(to, &words);
                 Box::new(refusal(words, cure))
             })?;
-            (*target, self.paths(to, &source))
+            (target, self.paths(to, &source))
         };
-        let problems = skein_machine::check::check(&guest, definition, &source, &target, &paths);
+        let start = match &launch {
+            Launch::Definition(defined) => {
+                Start::Definition { definition: &defined.definition, launched: launched.as_ref(), given: &given }
+            }
+            Launch::CommandLine(line) => Start::CommandLine(&line.args),
+        };
+        let problems = skein_machine::check::check(&guest, start, &source, &target, &paths);
         drop(hold);
         // Two agents may each have a session with the other: their paths share NICs.
         let mut rates: BTreeMap<&str, u64> = BTreeMap::new();
@@ -538,9 +543,8 @@ impl Desk {
             return;
         }
         let peers = self.migrations.peers();
-        let question = Question::HostFacts { qemu: None, files: Vec::new() };
-        match peers.ask(&host.name, &question, Instant::now() + time) {
-            Ok(Answer::HostFacts(facts)) => (host.reachable, host.facts) = (Some(true), Some(*facts)),
+        match peers.ask_facts(&host.name, None, Vec::new(), Instant::now() + time) {
+            Ok(facts) => (host.reachable, host.facts) = (Some(true), Some(facts)),
             // One that is in contact may be slow.
             Err(error) => (host.reachable, host.note) = (Some(peers.contact(&host.name)), told(&error)),
         }

@@ -92,6 +92,8 @@ pub enum Why {
     ContactLost,
     /// The source's QEMU says that the migration failed.
     MigrationFailed,
+    /// The guest was stopped, or became another than the target's QEMU was started for, while it was copied.
+    GuestChanged,
     /// The target called it off; its agent says why.
     TargetRefused,
     /// This end's QEMU ended.

@@ -57,8 +57,11 @@ pub enum SourceGuest {
     Device,
     /// All is copied; QEMU does not resume by itself any more.
     Completed,
-    /// The guest is stopped, no migration is under way.
+    /// The guest is stopped by a migration that is over.
     Stopped,
+    /// The guest stands still, by itself or by somebody's will, and no migration is under way. What made it stand still is not this
+    /// machine's to undo: it stays as it is.
+    Halted,
     /// The process has ended.
     Gone,
 }
@@ -72,6 +75,8 @@ pub enum SourceInput {
     Guest(SourceGuest),
     /// The QEMU says that the migration failed or was cancelled.
     MigrationFailed,
+    /// The guest was stopped, or is another than the target's QEMU was started for.
+    GuestChanged,
     /// This record is on disk.
     Written(SourceRecord),
     /// This record may or may not be on disk.
@@ -196,6 +201,7 @@ impl Source {
                 self.completed |= guest == SourceGuest::Completed;
             }
             SourceInput::MigrationFailed => self.keep(Why::MigrationFailed),
+            SourceInput::GuestChanged => self.keep(Why::GuestChanged),
             SourceInput::Written(record) => {
                 self.written = self.written.max(Some(record));
                 self.granted |= record == SourceRecord::Grant;
@@ -241,6 +247,7 @@ impl Source {
             (SourcePhase::Release, _) => Some(Outcome::Moved),
             (SourcePhase::Keep, _) if self.followed => Some(Outcome::Kept),
             (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Running) => Some(Outcome::Kept),
+            (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Halted) if self.may_resume() => Some(Outcome::Kept),
             (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Gone) if !self.may_run_there() => Some(Outcome::Ended),
             _ => None,
         });
@@ -348,7 +355,7 @@ impl Source {
 
     /// The guest is gone here, or stopped and nothing resumes it: once `Keep` is on disk that may be under way.
     fn is_left_here(&self) -> bool {
-        let is_stopped = matches!(self.guest, SourceGuest::Completed | SourceGuest::Stopped);
+        let is_stopped = matches!(self.guest, SourceGuest::Completed | SourceGuest::Stopped | SourceGuest::Halted);
         let is_left = self.guest == SourceGuest::Gone || (is_stopped && !self.is_written(SourceRecord::Keep));
         is_left && self.over.is_none()
     }
@@ -374,6 +381,9 @@ impl Source {
         if begun && self.guest == SourceGuest::Gone {
             self.keep(Why::QemuEnded);
         }
+        if begun && self.guest == SourceGuest::Halted {
+            self.keep(Why::GuestChanged);
+        }
         if self.phase == SourcePhase::Switchover && !self.contact {
             self.keep(Why::ContactLost);
         }
@@ -396,18 +406,21 @@ impl Source {
     /// The target's QEMU goes first, then the guest here goes on. A target that was never granted anything may be left
     /// behind when it cannot be reached: it never runs the guest. After a grant that was not sent, or not to a host that is
     /// on, it is this end's disk that says that it never will be.
-    fn order_to_keep(&self) -> Option<SourceOrder> {
-        let may_resume = match self.granted {
+    fn may_resume(&self) -> bool {
+        match self.granted {
             true => self.is_called_off_there() || self.is_written(SourceRecord::Keep),
             false => self.is_called_off_there() || self.waited || !self.contact,
-        };
+        }
+    }
+
+    fn order_to_keep(&self) -> Option<SourceOrder> {
         match self.guest {
             // What QEMU does now is another migration's.
             _ if self.over.is_some() => None,
             SourceGuest::Migrating | SourceGuest::PreSwitchover | SourceGuest::Device => {
                 Some(SourceOrder::CancelMigration)
             }
-            SourceGuest::Completed | SourceGuest::Stopped if may_resume => Some(SourceOrder::Resume),
+            SourceGuest::Completed | SourceGuest::Stopped if self.may_resume() => Some(SourceOrder::Resume),
             _ => None,
         }
     }
@@ -477,6 +490,25 @@ mod tests {
         ];
         let source = fed(granted(), &rest);
         assert_eq!((source.phase(), source.outcome()), (SourcePhase::Done, Some(Outcome::Moved)));
+    }
+
+    #[test]
+    fn a_guest_that_somebody_stopped_stays_stopped() {
+        let begun = [Guest(Running), Written(SourceRecord::Begin), told(Report::Ready), Guest(Migrating)];
+        let changed = source(&[&begun[..], &[SourceInput::GuestChanged]].concat());
+        assert_eq!((changed.phase(), changed.why()), (SourcePhase::Keep, Some(Why::GuestChanged)));
+        assert_eq!(changed.wants().order, Some(SourceOrder::CancelMigration));
+        let halted = fed(changed, &[Guest(Halted), Written(SourceRecord::Keep)]);
+        assert_eq!(
+            (halted.wants().order, halted.outcome()),
+            (None, None),
+            "the target may still be told that it is off"
+        );
+        let over = fed(halted, &[told(Report::Refused)]);
+        assert_eq!((over.wants().order, over.outcome()), (None, Some(Outcome::Kept)));
+        // Seen by how it is only, before anything was copied.
+        let prepared = source(&[&begun[..2], &[Guest(Halted)]].concat());
+        assert_eq!((prepared.phase(), prepared.why()), (SourcePhase::Keep, Some(Why::GuestChanged)));
     }
 
     #[test]

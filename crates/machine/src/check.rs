@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::claim::{claim, printable};
+use crate::composition::{Composition, SameFile, composition_problems, launch_problems, same_file};
 use crate::definition::{Accel, Attachment, Definition};
 use crate::facts::{
     AccelFacts, FileFacts, FileSystem, GuestFacts, HostFacts, PathFacts, Places, Presence, QemuFacts, Version,
@@ -69,6 +70,9 @@ pub enum ProblemKind {
     Ram,
     Hugepages,
     DefinitionDiffers,
+    Composition,
+    DiskChanged,
+    Tuning,
     /// Of a newer version of Skein.
     #[serde(other)]
     Other,
@@ -89,6 +93,14 @@ pub struct Problem {
     pub cure: String,
 }
 
+impl Problem {
+    /// A problem whose words are short and printable, whoever they came from.
+    pub(crate) fn new(kind: ProblemKind, severity: Severity, what: String, cure: impl Into<String>) -> Problem {
+        let (what, cure) = (printable(what, SENTENCE_BYTES_MAX), printable(cure.into(), SENTENCE_BYTES_MAX));
+        Problem { kind, severity, what, cure }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let severity = match self.severity {
@@ -106,11 +118,36 @@ pub fn overhead_bytes(ram_bytes: u64, cpus: u32) -> u64 {
     (ram_bytes / 256).saturating_add(8 * MIB * u64::from(cpus)).saturating_add(128 * MIB)
 }
 
+/// What the target's QEMU will be started from.
+#[derive(Debug, Clone, Copy)]
+pub enum Start<'a> {
+    /// A definition.
+    Definition {
+        /// As it is given to the target.
+        definition: &'a Definition,
+        /// How the guest's QEMU was composed when it had just been started; none: nobody looked.
+        launched: Option<&'a Composition>,
+        /// Images that the definition has got from what the guest has open now.
+        given: &'a [String],
+    },
+    /// The arguments of a QEMU that somebody else started, as they are given to the target.
+    CommandLine(&'a [String]),
+}
+
+impl<'a> Start<'a> {
+    fn definition(self) -> Option<&'a Definition> {
+        match self {
+            Start::Definition { definition, .. } => Some(definition),
+            Start::CommandLine(_) => None,
+        }
+    }
+}
+
 /// All that stands against moving `guest` from `source` to `target`; those that block come first. Empty: nothing does.
-/// `paths` are those between the two that work; without a definition the guest was adopted.
+/// `paths` are those between the two that work.
 pub fn check(
     guest: &GuestFacts,
-    definition: Option<&Definition>,
+    start: Start<'_>,
     source: &HostFacts,
     target: &HostFacts,
     paths: &[PathFacts],
@@ -136,11 +173,12 @@ pub fn check(
         }
     }
     check.blockers();
-    check.files(definition);
+    check.files(start.definition());
     check.disks();
     check.networks();
     check.room();
-    if let Some(definition) = definition {
+    check.composition(start);
+    if let Some(definition) = start.definition() {
         check.definition(definition);
     }
     check.problems.sort_by_key(|problem| problem.severity);
@@ -166,8 +204,7 @@ enum Same {
 
 impl Check<'_> {
     fn add(&mut self, kind: ProblemKind, severity: Severity, what: String, cure: impl Into<String>) {
-        let (what, cure) = (printable(what, SENTENCE_BYTES_MAX), printable(cure.into(), SENTENCE_BYTES_MAX));
-        self.problems.push(Problem { kind, severity, what, cure });
+        self.problems.push(Problem::new(kind, severity, what, cure));
     }
 
     fn blocks(&mut self, kind: ProblemKind, what: String, cure: impl Into<String>) {
@@ -452,32 +489,20 @@ impl Check<'_> {
         }
     }
 
-    /// Device and inode identify a file within one kernel; between two, a network file system's inode does, and for a
-    /// block device its worldwide name. Hosts installed from one image have equal inodes on their local file systems.
     fn same(&self, path: &Path, there: &FileFacts) -> Same {
         let (source, target) = (self.source, self.target);
-        let local = |host: &HostFacts, file: &FileFacts| {
-            (file.file_system == FileSystem::Local).then(|| format!("({}) of {}", file.file_system_name, host.name))
-        };
+        let local =
+            |host: &HostFacts, file: &FileFacts| Same::Local(format!("({}) of {}", file.file_system_name, host.name));
         let Some(here) = source.file(path) else {
             let not_seen = Same::Unknown(format!("{} does not see it", source.name));
-            return local(target, there).map_or(not_seen, Same::Local);
+            return if there.file_system == FileSystem::Local { local(target, there) } else { not_seen };
         };
-        if source.boot_id.is_some() && source.boot_id == target.boot_id {
-            return if (here.device, here.inode) == (there.device, there.inode) { Same::Yes } else { Same::No };
-        }
-        if let (Some(here), Some(there)) = (&here.wwid, &there.wwid) {
-            return if here == there { Same::Yes } else { Same::No };
-        }
-        if let Some(whose) = local(source, here).or_else(|| local(target, there)) {
-            return Same::Local(whose);
-        }
-        match (here.file_system, there.file_system) {
-            _ if here.inode != there.inode => Same::No,
-            (FileSystem::Network, FileSystem::Network) => Same::Yes,
-            _ => {
-                Same::Unknown(format!("{} and {} may be shared or not", here.file_system_name, there.file_system_name))
-            }
+        match same_file((source.boot_id.as_deref(), target.boot_id.as_deref()), here, there) {
+            SameFile::Yes => Same::Yes,
+            SameFile::No => Same::No,
+            SameFile::LocalToFirst => local(source, here),
+            SameFile::LocalToSecond => local(target, there),
+            SameFile::Unknown(why) => Same::Unknown(why),
         }
     }
 
@@ -543,6 +568,19 @@ impl Check<'_> {
         }
     }
 
+    /// The target starts its QEMU anew: what the guest's has got or lost since it was started, the target's would lack or have.
+    fn composition(&mut self, start: Start<'_>) {
+        let (name, now) = (&self.guest.name, &self.guest.composition);
+        self.problems.extend(match start {
+            Start::Definition { launched: Some(launched), given, .. } => {
+                composition_problems(name, launched, now, given)
+            }
+            // Of an agent that did not look yet. The target compares.
+            Start::Definition { launched: None, .. } => composition_problems(name, now, now, &[]),
+            Start::CommandLine(args) => launch_problems(name, args, now, &self.guest.hot_plugged),
+        });
+    }
+
     /// The target starts its QEMU from the definition: one that was changed since the guest started makes another machine.
     fn definition(&mut self, definition: &Definition) {
         let guest = self.guest;
@@ -570,7 +608,7 @@ impl Check<'_> {
 }
 
 /// Why a guest stands still in one of QEMU's run states (RunState of its qapi/run-state.json), and what to do. None: it runs.
-fn standstill(run_state: &str) -> Option<(&'static str, &'static str)> {
+pub fn standstill(run_state: &str) -> Option<(&'static str, &'static str)> {
     let resume = "resume it (`skein vm resume`) or shut it down (`skein vm stop --force`), and repeat";
     let reset = "reset it (QMP `system_reset`, then `cont`) or shut it down (`skein vm stop --force`), and repeat";
     let wait = "wait until it runs, and repeat";
@@ -613,14 +651,19 @@ fn list(names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::claim::CLAIM_BYTES_MAX;
+    use crate::composition::{Drive, Medium};
     use crate::facts::{CpuModel, GuestDisk, GuestNic, Hugepages, MachineType, NicFacts, VmFacts};
     use crate::units::GIB;
 
     struct World {
         guest: GuestFacts,
         definition: Option<Definition>,
+        args: Vec<String>,
+        launched: Composition,
         source: HostFacts,
         target: HostFacts,
         paths: Vec<PathFacts>,
@@ -709,6 +752,8 @@ mod tests {
                     nic(Some(Attachment::Tap("tap7".into()))),
                     nic(None),
                 ],
+                composition: Composition::default(),
+                hot_plugged: Vec::new(),
                 run_state: "running".into(),
                 migration: None,
                 holds_migration: false,
@@ -716,6 +761,8 @@ mod tests {
             definition: Some(Definition::parse(text, "web1.toml").unwrap()),
             source: host("hosta"),
             target: host("hostb"),
+            args: Vec::new(),
+            launched: Composition::default(),
             paths: vec![PathFacts { local: "eth0".into(), remote: "eth0".into(), bits_per_s: Some(1_000_000_000) }],
         }
     }
@@ -727,11 +774,20 @@ mod tests {
     /// One change to a world in which nothing stands against the migration.
     type Change = fn(&mut World);
 
+    fn drive(device: &str) -> Drive {
+        let medium = Medium { chain: Vec::new(), read_only: true, tuning: BTreeMap::new(), bitmaps: BTreeSet::new() };
+        Drive { device: device.into(), name: String::new(), removable: true, medium: Some(medium) }
+    }
+
     fn problems(change: Change) -> Vec<Problem> {
         let mut world = world();
         change(&mut world);
-        let World { guest, definition, source, target, paths } = &world;
-        check(guest, definition.as_ref(), source, target, paths)
+        let World { guest, definition, args, launched, source, target, paths } = &world;
+        let start = match definition {
+            Some(definition) => Start::Definition { definition, launched: Some(launched), given: &[] },
+            None => Start::CommandLine(args),
+        };
+        check(guest, start, source, target, paths)
     }
 
     use ProblemKind as K;
@@ -1018,6 +1074,33 @@ mod tests {
             &["memory 4 GiB", "1 GiB"],
         ),
         (|w| w.definition.as_mut().unwrap().cpus = 3, K::DefinitionDiffers, Blocks, &["cpus 2", "says 3"]),
+        (
+            |w| drop(w.guest.composition.peripherals.insert("late".into(), "virtio-rng-pci".into())),
+            K::Composition,
+            Blocks,
+            &["the device virtio-rng-pci \"late\" was added", "unplug it"],
+        ),
+        (
+            |w| {
+                w.definition = None;
+                w.guest.hot_plugged.push("virtio-blk-pci \"late\"".into());
+            },
+            K::Composition,
+            Blocks,
+            &["virtio-blk-pci \"late\" was plugged into web1"],
+        ),
+        (|w| w.launched.drives.push(drive("cd0")), K::DiskChanged, Blocks, &["cd0", "was removed"]),
+        (
+            |w| {
+                w.launched.drives.push(drive("cd0"));
+                w.guest.composition.drives.push(drive("cd0"));
+                let medium = w.guest.composition.drives[0].medium.as_mut().unwrap();
+                medium.tuning.insert("iops".into(), "5".into());
+            },
+            K::Tuning,
+            Warns,
+            &["iops of the drive", "set it again"],
+        ),
         (
             |w| w.definition.as_mut().unwrap().machine = "q35".into(),
             K::DefinitionDiffers,

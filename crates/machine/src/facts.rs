@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::claim::{Claim, claim};
+use crate::composition::Composition;
 use crate::definition::{Accel, Attachment, DiskFormat};
 
 /// QEMU's version.
@@ -295,6 +296,12 @@ pub struct GuestFacts {
     pub disks: Vec<GuestDisk>,
     /// Its NICs.
     pub nics: Vec<GuestNic>,
+    /// All that its QEMU reports it to be.
+    #[serde(default)]
+    pub composition: Composition,
+    /// Devices that were plugged in while it ran: `virtio-blk-pci "late"`.
+    #[serde(default, deserialize_with = "claim")]
+    pub hot_plugged: Vec<String>,
     /// QEMU's run state: `running`, `paused`, `io-error`...
     #[serde(deserialize_with = "claim")]
     pub run_state: String,

@@ -5,6 +5,8 @@
 //! | [`definition`] | a VM as a TOML file |
 //! | [`hosts`] | the other hosts, as a TOML file |
 //! | [`facts`] | what was seen of a host, a guest and the paths between two hosts |
+//! | [`composition`] | what a guest is composed of by its QEMU's word, and what two compositions do not have in common |
+//! | [`command_line`] | what a QEMU's command line asks for |
 //! | [`check`](mod@check) | everything that stands against a migration, each with its cure |
 //! | [`forecast`](mod@forecast) | how long it takes, and whether it ends |
 //! | [`convergence`] | the same while it is under way, and what would make it end |
@@ -16,6 +18,8 @@
 
 pub mod check;
 mod claim;
+pub mod command_line;
+pub mod composition;
 pub mod convergence;
 pub mod definition;
 pub mod facts;
@@ -25,8 +29,9 @@ mod reader;
 pub mod transport;
 pub mod units;
 
-pub use check::{Problem, ProblemKind, Severity, check};
+pub use check::{Problem, ProblemKind, Severity, Start, check};
 pub use claim::printable;
+pub use composition::Composition;
 pub use convergence::Convergence;
 pub use definition::{Accel, Attachment, Cache, Definition, Disk, DiskFormat, MacAddress, Migration, Nic, Qemu};
 pub use facts::{

@@ -7,6 +7,7 @@
 //!  workers ▶└───────────────┘ ─▶ worker of each     orders to QEMU ─▶ how it is, back to the owner
 //! ```
 
+mod guest_watch;
 mod log;
 mod source;
 mod target;

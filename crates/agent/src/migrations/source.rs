@@ -9,7 +9,8 @@ use skein_api::{Copy, LogEntry, PageCounts, Pages};
 use skein_handover::{Input, MigrationId, SourceGuest, SourceInput, SourceOrder, SourcePhase, Stage, Summary};
 use skein_hypervisor::facts::{Accel, accel};
 use skein_hypervisor::{
-    MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RamInfo, RunState, SAMPLE_PAGES, Tuning, Version,
+    Event, MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RamInfo, RunState, SAMPLE_PAGES, Tuning,
+    Version,
 };
 use skein_machine::Transport;
 use skein_machine::convergence::{Convergence, Help, Look, Watch};
@@ -17,6 +18,7 @@ use skein_machine::units::{GIB, about_bytes, exact_time};
 use skein_transfer::pages::{Misses, Source, SourceSettings};
 use tracing::{info, warn};
 
+use super::guest_watch::GuestWatch;
 use super::{Context, Job, Offer, source_order};
 use crate::ram;
 use crate::tap::Tap;
@@ -111,6 +113,10 @@ pub(super) struct Worker {
     sampler: Sampler,
     /// The most that the guest was throttled by so far, and since when.
     throttled: Option<(u8, Instant)>,
+    /// What happens to the guest meanwhile.
+    guest: Option<GuestWatch>,
+    /// The guest changed, and that was told.
+    has_changed: bool,
     /// Why it will not converge.
     lacking: Option<String>,
     /// Why it would not, at some time.
@@ -213,6 +219,8 @@ impl Worker {
             watch,
             sampler: Sampler::default(),
             throttled: None,
+            guest: None,
+            has_changed: false,
             lacking: None,
             lacked: None,
             is_called_off: false,
@@ -313,7 +321,7 @@ impl Worker {
     /// It is called off: because it takes too long perhaps, then says whether it converged; or because its pages were found not to be
     /// right here, which the target may have been the first to act on.
     fn explain(&mut self) {
-        if std::mem::replace(&mut self.is_called_off, true) || self.lacking.is_some() {
+        if std::mem::replace(&mut self.is_called_off, true) || self.lacking.is_some() || self.has_changed {
             return;
         }
         let never = match self.converges {
@@ -340,6 +348,7 @@ impl Worker {
         self.tuned = true;
         self.listen(monitor);
         let vm = self.vm.as_ref().ok_or("it is gone")?;
+        self.guest = Some(GuestWatch::begin(monitor, vm.told_composition())?);
         self.context.vms.leaves(vm, self.id).map_err(|error| crate::told(&error))?;
         let path = self.context.dirs.tap(self.id);
         let packers = self.context.packers.clone().filter(|_| offer.transport.compresses());
@@ -436,14 +445,80 @@ impl Worker {
                 Some(MigrationStatus::PreSwitchover) => {
                     self.context.view.stopped(self.id);
                     self.lack(None);
-                    self.tell(SourceGuest::PreSwitchover);
+                    self.tell_stopped();
                 }
                 Some(MigrationStatus::Device) => self.tell(SourceGuest::Device),
                 Some(_) => self.look(),
-                None if event.name == "STOP" => self.context.view.stopped(self.id),
-                None => {}
+                None => self.heed_guest(event),
             },
         }
+    }
+
+    /// An event of the guest, not of its migration.
+    fn heed_guest(&mut self, event: &Event) {
+        if event.name == "STOP" {
+            self.context.view.stopped(self.id);
+        }
+        let note = self.guest.as_mut().and_then(|guest| guest.hear(event));
+        note.into_iter().for_each(|note| self.note(note));
+        if ["STOP", "SUSPEND", "GUEST_PANICKED"].contains(&event.name.as_str()) || GuestWatch::concerns(event) {
+            self.look_at_guest(true);
+        }
+    }
+
+    /// Calls the migration off if the guest was stopped, or is another than the target was told.
+    fn look_at_guest(&mut self, now: bool) {
+        let Some(running) = self.running().filter(|_| self.migrating && !self.has_changed && !self.is_called_off)
+        else {
+            return;
+        };
+        let Some(guest) = &mut self.guest else { return };
+        let monitor = running.monitor.with_patience(ANSWER_TIME);
+        let Ok(state) = monitor.run_state() else { return };
+        if matches!(state, RunState::FinishMigrate | RunState::PostMigrate) {
+            return;
+        }
+        let stopped = guest.stopped(&state, monitor.version());
+        if let Some(why) = stopped.or_else(|| guest.look(&monitor, now)) {
+            self.changed(&why);
+        }
+    }
+
+    /// The guest stands still for the switchover: it goes on only if it is as the target was told.
+    fn tell_stopped(&mut self) {
+        let Some(running) = self.running() else { return };
+        let monitor = running.monitor.with_patience(ANSWER_TIME);
+        let Some(guest) = self.guest.as_mut().filter(|_| self.told != Some(SourceGuest::PreSwitchover)) else {
+            return self.tell(SourceGuest::PreSwitchover);
+        };
+        if self.has_changed {
+            return;
+        }
+        match guest.glance(&monitor) {
+            Ok(()) => self.tell(SourceGuest::PreSwitchover),
+            Err(why) => self.changed(&why),
+        }
+    }
+
+    fn changed(&mut self, why: &str) {
+        self.has_changed = true;
+        warn!(id = %self.id, "called off: {why}");
+        let changed = Input::Source(self.id, SourceInput::GuestChanged);
+        self.context.tell(vec![Input::Detail(self.id, why.to_owned()), changed]);
+    }
+
+    /// Its QEMU ended: what is known of why.
+    fn tell_gone(&mut self) {
+        if self.told != Some(SourceGuest::Gone) && self.migrating {
+            let words = self.vm.as_ref().and_then(|vm| vm.last_words());
+            let words = words.map(|words| format!("its QEMU said: {words}"));
+            let why: Vec<String> = self.guest.iter().filter_map(GuestWatch::ended).chain(words).collect();
+            if !why.is_empty() && !self.is_called_off {
+                self.note(why.join("; "));
+                self.context.tell(vec![Input::Detail(self.id, why.join("; "))]);
+            }
+        }
+        self.tell(SourceGuest::Gone);
     }
 
     fn tell(&mut self, guest: SourceGuest) {
@@ -458,12 +533,13 @@ impl Worker {
         self.heed_tap();
         let Some(running) = self.running() else {
             if self.vm.as_ref().is_none_or(|vm| vm.process().is_none()) {
-                self.tell(SourceGuest::Gone);
+                self.tell_gone();
             }
             return;
         };
         let monitor = running.monitor.with_patience(ANSWER_TIME);
         self.listen(&running.monitor);
+        self.look_at_guest(false);
         self.heed_outage(&monitor);
         let asked =
             || -> Result<_, QmpError> { Ok((monitor.run_state()?, monitor.migration()?, monitor.run_state()?)) };
@@ -493,8 +569,10 @@ impl Worker {
         if self.tuned && !self.migrating && is_over && after == RunState::Running {
             self.forget_tuning(&monitor);
         }
-        if let Some(guest) = guest(&after, status) {
-            self.tell(guest);
+        match guest(&after, status) {
+            Some(SourceGuest::PreSwitchover) => self.tell_stopped(),
+            Some(guest) => self.tell(guest),
+            None => {}
         }
     }
 
@@ -579,7 +657,7 @@ impl Worker {
         self.forget_tuning(monitor);
         // It ended with the migration.
         self.note_throttle(0);
-        let guest = if state == RunState::Running { SourceGuest::Running } else { SourceGuest::Stopped };
+        let guest = without_migration(&state);
         self.told = Some(guest);
         let mut inputs = Vec::new();
         if let (Some(vm), Some(why)) = (&self.vm, self.pages.as_ref().and_then(|pages| pages.unplaceable())) {
@@ -895,7 +973,16 @@ fn guest(state: &RunState, status: MigrationStatus) -> Option<SourceGuest> {
         (RunState::PostMigrate, Status::Completed) => Some(SourceGuest::Completed),
         (RunState::PostMigrate, _) => Some(SourceGuest::Stopped),
         _ if is_under_way => Some(SourceGuest::Migrating),
-        (RunState::Running, _) => Some(SourceGuest::Running),
-        _ => Some(SourceGuest::Stopped),
+        _ => Some(without_migration(state)),
+    }
+}
+
+/// What QEMU's run state says of a guest that is in no migration, or whose migration has failed.
+fn without_migration(state: &RunState) -> SourceGuest {
+    match state {
+        // One that sleeps is as good as one that runs: its QEMU wakes it.
+        RunState::Running | RunState::Suspended => SourceGuest::Running,
+        RunState::FinishMigrate | RunState::PostMigrate => SourceGuest::Stopped,
+        _ => SourceGuest::Halted,
     }
 }

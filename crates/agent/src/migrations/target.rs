@@ -3,19 +3,29 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use serde_json::Value;
+use skein_api::LogEntry;
 use skein_handover::{Input, MigrationId, Order, Summary, TargetGuest, TargetInput, TargetOrder};
 use skein_hypervisor::{Announcement, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState};
+use skein_machine::composition::{Part, differences};
 use skein_transfer::pages::Target;
 use tracing::{info, warn};
 
 use super::source::tuning;
 use super::{Context, Job, Offer};
+use crate::composition;
 use crate::ram;
 use crate::vms::{Running, Vm, wait_until};
 
 const LOOK: Duration = Duration::from_millis(200);
+/// How long the source may take to say what its guest is composed of.
+const ASK_TIME: Duration = Duration::from_secs(10);
+/// A QEMU that could not take a guest says why, and ends, by then.
+const WORDS_TIME: Duration = Duration::from_millis(500);
+/// Most differences that are told.
+const TOLD_MAX: usize = 4;
 /// A QEMU that does not answer by then is asked again later: there may be orders to obey.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// A process whose QMP connection ended is gone by then.
@@ -35,6 +45,10 @@ pub(super) struct Worker {
     /// All that this QEMU ever said was heard, and it never said that the guest runs.
     unrun: Arc<AtomicBool>,
     told: Option<TargetGuest>,
+    /// Its QEMU was told to end.
+    is_killed: bool,
+    /// What its QEMU had when it was compared with the guest.
+    glance: Option<Vec<Value>>,
     /// QEMU would not run the guest, and that was told: it must not run it on a second thought.
     cannot_run: bool,
 }
@@ -54,6 +68,8 @@ impl Worker {
             heard: None,
             unrun: Arc::new(AtomicBool::new(false)),
             told: None,
+            is_killed: false,
+            glance: None,
             cannot_run: false,
         }
     }
@@ -107,6 +123,7 @@ impl Worker {
         let Running { monitor, .. } = vm.running().ok_or("its QEMU ended at once")?;
         self.unrun.store(true, Ordering::SeqCst);
         self.listen(&monitor);
+        self.compare(&vm, &monitor)?;
         let path = self.context.dirs.landing(self.id);
         let _ = std::fs::remove_file(&path);
         let wait = || -> Result<(), QmpError> {
@@ -122,6 +139,36 @@ impl Worker {
         skein_host::prompt();
         self.look();
         Ok(())
+    }
+
+    /// Compares what its QEMU is composed of with the guest, as its source sees it now: the guest must not run in another.
+    fn compare(&mut self, vm: &Vm, monitor: &Monitor) -> Result<(), String> {
+        let asked = self.context.peers.ask_composition(&self.peer, self.id, Instant::now() + ASK_TIME);
+        let guest =
+            asked.map_err(|error| format!("what the guest is composed of is not known: {}", crate::told(&error)))?;
+        let own = vm.composition().map_err(|error| crate::told(&error))?;
+        let host = self.context.peers.host();
+        let differences = differences(&guest, &own);
+        let (minor, grave): (Vec<_>, Vec<_>) =
+            differences.iter().partition(|difference| difference.part == Part::Tuning);
+        for difference in minor {
+            let text = format!("not moved: {}", difference.as_mismatch(&self.name, host));
+            self.context.view.log(self.id, LogEntry::Note { text });
+        }
+        let told: Vec<String> = grave.iter().take(TOLD_MAX).map(|d| d.as_mismatch(&self.name, host)).collect();
+        if !told.is_empty() {
+            let more =
+                if grave.len() > TOLD_MAX { format!(", and {} more", grave.len() - TOLD_MAX) } else { String::new() };
+            return Err(format!("its QEMU is not as the guest's: {}{more}", told.join(", ")));
+        }
+        vm.set_launched(&own);
+        self.glance = Some(composition::glance(monitor).map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    /// Whether its QEMU still has what was compared. One of which that is not known was compared by an agent before this one.
+    fn is_as_compared(&self, monitor: &Monitor) -> bool {
+        self.glance.as_ref().is_none_or(|glance| composition::glance(monitor).is_ok_and(|now| now == *glance))
     }
 
     fn cont(&mut self) {
@@ -152,6 +199,7 @@ impl Worker {
 
     /// The owner kills the process; here is what comes after that.
     fn kill(&mut self) {
+        self.is_killed = true;
         self.context.peers.landings().close(self.id);
         let _ = std::fs::remove_file(self.context.dirs.landing(self.id));
         if let Some(vm) = self.vm.clone() {
@@ -224,10 +272,33 @@ impl Worker {
         }
     }
 
+    /// QEMU could not take the guest. It ends then, and its last words say why.
+    fn failed(&mut self) {
+        let Some(vm) = self.vm.clone() else { return self.tell(TargetGuest::Failed) };
+        wait_until(WORDS_TIME, || vm.process().is_none());
+        self.tell_words();
+        self.tell(TargetGuest::Failed);
+    }
+
+    /// Keeps and tells what QEMU said as it ended, of a guest that has not come to run here.
+    fn tell_words(&mut self) {
+        let is_known = matches!(
+            self.told,
+            Some(TargetGuest::Running | TargetGuest::Failed | TargetGuest::Gone | TargetGuest::GoneUnrun)
+        );
+        let words = self.vm.as_ref().filter(|_| !is_known && !self.is_killed).and_then(|vm| vm.last_words());
+        if let Some(words) = words {
+            let text = format!("QEMU of {} said as it ended: {words}", self.context.peers.host());
+            self.context.view.log(self.id, LogEntry::Note { text: text.clone() });
+            self.context.tell(vec![Input::Detail(self.id, text)]);
+        }
+    }
+
     /// Asks QEMU how it is, and says so.
     fn look(&mut self) {
         let Some(running) = self.running() else {
             if self.vm.as_ref().is_some_and(|vm| vm.process().is_none()) || self.is_left_over() {
+                self.tell_words();
                 self.tell(self.gone());
             }
             return;
@@ -237,8 +308,24 @@ impl Worker {
         let asked = || -> Result<_, QmpError> { Ok((monitor.run_state()?, monitor.migration()?.status)) };
         match asked() {
             Ok((RunState::Running, _)) => self.tell(TargetGuest::Running),
-            Ok((_, MigrationStatus::Failed | MigrationStatus::Cancelled)) => self.tell(TargetGuest::Failed),
-            Ok((RunState::Paused, MigrationStatus::Completed)) => self.tell(TargetGuest::Loaded),
+            Ok((_, MigrationStatus::Failed | MigrationStatus::Cancelled)) => self.failed(),
+            Ok((RunState::Paused, MigrationStatus::Completed)) if self.told == Some(TargetGuest::Loaded) => {}
+            Ok((RunState::Paused, MigrationStatus::Completed)) if self.is_as_compared(&monitor) => {
+                self.tell(TargetGuest::Loaded);
+            }
+            Ok((RunState::Paused, MigrationStatus::Completed)) => {
+                let why = "its QEMU has other drives or devices than when the guest was compared with it";
+                self.context.tell(vec![Input::Detail(self.id, why.into())]);
+                self.tell(TargetGuest::Failed);
+            }
+            // It was told to run, and sleeps.
+            Ok((RunState::Suspended, _)) if !self.unrun.load(Ordering::SeqCst) => self.tell(TargetGuest::Running),
+            // A QEMU before 9.0 could wake a guest that sleeps before it may run here.
+            Ok((RunState::Suspended, MigrationStatus::Completed)) => {
+                let why = format!("the guest sleeps, and QEMU {} could wake it at both ends", monitor.version());
+                self.context.tell(vec![Input::Detail(self.id, why)]);
+                self.tell(TargetGuest::Failed);
+            }
             Ok((RunState::InMigrate, _)) => self.tell(TargetGuest::Waiting),
             // On the way from one to the other.
             Ok(_) => {}

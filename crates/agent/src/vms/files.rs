@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use skein_handover::MigrationId;
 use skein_hypervisor::ProcessId;
+use skein_machine::Composition;
 use tracing::warn;
 
 use crate::dirs::replace;
@@ -18,6 +19,9 @@ pub(super) struct Kept {
     pub(super) launch: Launch,
     /// The QMP socket of one that somebody else started.
     pub(super) adopted: Option<PathBuf>,
+    /// How its QEMU was composed when it had just been started.
+    #[serde(default)]
+    pub(super) launched: Option<Composition>,
 }
 
 /// What is kept of a process while it runs.

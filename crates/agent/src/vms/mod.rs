@@ -20,14 +20,16 @@ use parking_lot::Mutex;
 use skein_api::VmState;
 use skein_handover::MigrationId;
 use skein_hypervisor::{
-    Monitor, Process, ProcessId, QmpError, RunState, connect_started, spawn_command_detached, spawn_detached,
+    Log, Monitor, Process, ProcessId, QmpError, RunState, connect_started, spawn_command_detached, spawn_detached,
     version_of,
 };
+use skein_machine::Composition;
 use skein_machine::definition::{Accel, Definition, is_name};
 use thiserror::Error;
 use tracing::{info, warn};
 
 use self::files::{Kept, KeptProcess, read, write};
+use crate::composition::{self, CompositionError};
 use crate::dirs::Dirs;
 use crate::launch::{CommandLine, Defined, Launch, config};
 use crate::told;
@@ -89,6 +91,12 @@ pub enum VmError {
         #[source]
         source: QmpError,
     },
+    #[error("what '{name}' is composed of is not known")]
+    Composition {
+        name: String,
+        #[source]
+        source: Box<CompositionError>,
+    },
     #[error("{what}")]
     Io {
         what: String,
@@ -120,6 +128,9 @@ impl VmError {
             VmError::BadName(_) => "names are of a-z 0-9 . _ -, at most 63, and begin with a letter or a digit",
             VmError::Qemu { .. } => "see what QEMU said, mend the VM's definition or this host, and repeat",
             VmError::Qmp { .. } => "another program may have its QMP socket open: QEMU serves one at a time",
+            VmError::Composition { .. } => {
+                "a guest of which that is not known cannot be moved: repeat it, and report QEMU's version if it stays so"
+            }
             VmError::StillOn { .. } => {
                 "its guest may not heed the power button: `skein vm stop --force` pulls the plug"
             }
@@ -146,6 +157,10 @@ struct State {
     over: bool,
     incoming: bool,
     in_doubt: bool,
+    /// What the target of its migration was told that it is composed of.
+    told: Option<Composition>,
+    /// Where its QEMU's words are, if it was started by this agent.
+    log: Option<Log>,
     /// Why its pages cannot be written straight into a target's RAM, as a migration of its QEMU has shown.
     indirect: Option<String>,
     /// A process is about to be started, or what one left to be removed: nobody else may do either.
@@ -207,6 +222,40 @@ impl Vm {
     pub(crate) fn set_migration(&self, migration: Option<MigrationId>, in_doubt: bool, over: bool) {
         let mut state = self.state.lock();
         (state.migration, state.in_doubt, state.over) = (migration, in_doubt, over);
+    }
+
+    /// What its guest is composed of, with the files that its QEMU has open.
+    pub(crate) fn composition(&self) -> Result<Composition, VmError> {
+        let running = self.running().ok_or_else(|| VmError::NotRunning(self.name.clone()))?;
+        composition::with_files(&running.monitor, running.process.id().pid)
+            .map_err(|source| VmError::Composition { name: self.name.clone(), source: Box::new(source) })
+    }
+
+    /// The same for the target of its migration: what it is held to until it is stopped.
+    pub(crate) fn tell_composition(&self) -> Result<Composition, VmError> {
+        let composition = self.composition()?;
+        self.state.lock().told = Some(composition.clone());
+        Ok(composition)
+    }
+
+    /// See [`Vm::tell_composition`].
+    pub(crate) fn told_composition(&self) -> Option<Composition> {
+        self.state.lock().told.clone()
+    }
+
+    /// How its QEMU was composed when it had just been started; none: nobody looked.
+    pub(crate) fn launched(&self) -> Option<Composition> {
+        self.kept.lock().launched.clone()
+    }
+
+    /// Its QEMU has just been started, and is composed so.
+    pub(crate) fn set_launched(&self, composition: &Composition) {
+        self.kept.lock().launched = Some(composition.as_launched());
+    }
+
+    /// The last words of the QEMU that it has or had here, if it was started here.
+    pub(crate) fn last_words(&self) -> Option<String> {
+        self.state.lock().log.as_ref().map(Log::tail).filter(|words| !words.is_empty())
     }
 
     /// Why its migrations are to go through the target's QEMU; none: they need not.
@@ -327,7 +376,7 @@ impl Vms {
             let (process, _) = process.as_ref()?;
             let line = CommandLine::of(process.id().pid).ok()?;
             warn!(vm = name, "its definition is lost: it is taken from the command line of its QEMU");
-            Some(Kept { launch: Launch::CommandLine(line), adopted: None })
+            Some(Kept { launch: Launch::CommandLine(line), adopted: None, launched: None })
         });
         let Some(kept) = kept else {
             // Of a guest that was to come here and did not.
@@ -415,7 +464,7 @@ impl Vms {
     }
 
     fn boot(self: &Arc<Self>, name: &str, launch: Launch) -> Result<Arc<Vm>, VmError> {
-        let vm = self.new_vm(name, Kept { launch, adopted: None });
+        let vm = self.new_vm(name, Kept { launch, adopted: None, launched: None });
         let old = self.place(&vm)?;
         let booted = self.spawn(&vm, None).and_then(|running| {
             self.settle_start(&vm, &running.monitor).inspect_err(|_| drop(running.process.kill(KILL_TIME)))?;
@@ -456,6 +505,10 @@ impl Vms {
     /// From its first start on a guest keeps its machine, whatever QEMU's alias stands for later; and it is remembered.
     fn settle_start(&self, vm: &Vm, monitor: &Monitor) -> Result<(), VmError> {
         let machines = monitor.query("query-machines").unwrap_or_default();
+        match composition::of(monitor) {
+            Ok(composition) => vm.set_launched(&composition),
+            Err(error) => warn!(vm = vm.name, "it cannot be moved: {}", told(&error)),
+        }
         let mut kept = vm.kept.lock();
         if let Launch::Definition(defined) = &mut kept.launch {
             let definition = &mut defined.definition;
@@ -500,7 +553,7 @@ impl Vms {
         if let Some(own) = self.of_migration(id).filter(|own| own.name == name && own.running().is_some()) {
             return Ok(own);
         }
-        let vm = self.new_vm(name, Kept { launch, adopted: None });
+        let vm = self.new_vm(name, Kept { launch, adopted: None, launched: None });
         vm.set_migration(Some(id), false, false);
         vm.state.lock().incoming = true;
         // What it was when it last ran here is of the past.
@@ -612,7 +665,7 @@ impl Vms {
             return Err(VmError::NoGuest(name));
         }
         let line = CommandLine::of(process.id().pid).map_err(io_error("its command line"))?;
-        let kept = Kept { launch: Launch::CommandLine(line), adopted: Some(qmp.to_owned()) };
+        let kept = Kept { launch: Launch::CommandLine(line), adopted: Some(qmp.to_owned()), launched: None };
         let vm = {
             let mut vms = self.vms.lock();
             if vms.contains_key(&name) {
@@ -753,6 +806,7 @@ impl Vms {
             }
         };
         let (process, log) = started.map_err(of_qemu)?;
+        vm.state.lock().log = Some(log.clone());
         let process = Arc::new(process);
         // Before anything is asked of it, so that another agent would find it.
         let remembered = self.keep_process(vm, process.id(), incoming, None);
@@ -834,7 +888,9 @@ impl Vms {
         let is_it = |other: &Process| other.id() == process.id();
         if state.running.as_ref().is_some_and(|running| is_it(&running.process)) {
             state.running = None;
-            state.note = "its QEMU has ended".into();
+            let words = state.log.as_ref().map(Log::tail).unwrap_or_default();
+            let said = if words.is_empty() { String::new() } else { format!("; it said: {words}") };
+            state.note = format!("its QEMU has ended{said}");
         } else if state.silent.as_deref().is_some_and(is_it) {
             state.silent = None;
         } else {

@@ -126,6 +126,7 @@ pub fn why(why: Why) -> &'static str {
         Why::Deadline => "its deadline ran out, or a step took longer than it may",
         Why::ContactLost => "the other host could not be reached",
         Why::MigrationFailed => "it could not be copied",
+        Why::GuestChanged => "the guest changed while it was copied",
         Why::TargetRefused => "the target called it off",
         Why::QemuEnded => "QEMU ended",
         Why::CannotRun => "QEMU would not run the guest",

@@ -33,7 +33,7 @@ fn at_rest(world: &World, disturbed: bool, said: Option<Outcome>) -> Result<(), 
         // Where the guest runs is the next migration's to say.
         return Ok(());
     }
-    if world.running() != 1 && !(world.running() == 0 && world.was_killed()) {
+    if world.running() != 1 && !(world.running() == 0 && (world.was_killed() || world.is_halted())) {
         return Err(format!("the guest runs at {} ends: {world}", world.running()));
     }
     let moved = world.target_runs() && said.is_none_or(|said| said == Outcome::Moved);
@@ -102,6 +102,7 @@ fn round(world: &mut World) -> bool {
 fn look(world: &mut World) {
     world.go(Step::SourceGuest);
     world.go(Step::MigrationFailed);
+    world.go(Step::GuestChanged);
     let (guest, better) = world.target_guest();
     world.go(Step::TargetGuest(better.unwrap_or(guest)));
 }

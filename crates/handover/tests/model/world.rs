@@ -90,6 +90,9 @@ enum SourceQemu {
     Resumed,
     /// After one that was cancelled: it does not.
     Stopped,
+    /// Somebody stopped the guest while it was copied, and without a migration.
+    HaltedMigrating,
+    Halted,
     Gone,
 }
 
@@ -187,6 +190,10 @@ pub enum Step {
     TargetOrder(TargetOrder),
     /// `cont`, which QEMU refuses.
     CannotRun,
+    /// Somebody stops the guest, or it stops by itself.
+    Halts,
+    /// The source's agent has seen that.
+    GuestChanged,
     /// QEMU goes on: to pre-switchover, or to completed.
     MigrationGoesOn,
     MigrationFails,
@@ -310,6 +317,11 @@ impl World {
         self.source == Agent::Idle
     }
 
+    /// The guest stands still at the source, and not for a migration.
+    pub fn is_halted(&self) -> bool {
+        self.source_qemu == SourceQemu::Halted
+    }
+
     pub fn was_disturbed(&self) -> bool {
         self.disturbed
     }
@@ -397,13 +409,14 @@ impl World {
 
     fn is_migrating(&self) -> bool {
         use SourceQemu as Qemu;
-        matches!(self.source_qemu, Qemu::Migrating | Qemu::PreSwitchover | Qemu::Device)
+        matches!(self.source_qemu, Qemu::Migrating | Qemu::HaltedMigrating | Qemu::PreSwitchover | Qemu::Device)
     }
 
     fn source_guest(&self) -> SourceGuest {
         match self.source_qemu {
             SourceQemu::Running | SourceQemu::Resumed => SourceGuest::Running,
-            SourceQemu::Migrating => SourceGuest::Migrating,
+            SourceQemu::Migrating | SourceQemu::HaltedMigrating => SourceGuest::Migrating,
+            SourceQemu::Halted => SourceGuest::Halted,
             SourceQemu::PreSwitchover => SourceGuest::PreSwitchover,
             SourceQemu::Device => SourceGuest::Device,
             SourceQemu::Completed => SourceGuest::Completed,
@@ -444,7 +457,7 @@ impl World {
             let wants = source.wants();
             let sent = REPORTS.into_iter().filter(|report| self.reports & (1 << *report as u16) != 0);
             steps.extend(sent.map(Step::Report));
-            steps.extend([Step::SourceGuest, Step::MigrationFailed]);
+            steps.extend([Step::SourceGuest, Step::MigrationFailed, Step::GuestChanged]);
             if fine {
                 steps.extend([Step::Contact(S, true), Step::Contact(S, false)]);
             }
@@ -498,6 +511,7 @@ impl World {
             steps.extend((budget.crashes[1] > 0).then_some(Step::Crash(T)));
         }
         steps.push(Step::NextMigration);
+        steps.extend((budget.failures[0] > 0).then_some(Step::Halts));
         steps.extend([Step::MigrationGoesOn, Step::MigrationFails, Step::Loaded, Step::IncomingFails]);
         for (end, on) in [(S, self.source_on), (T, self.target_on)] {
             let i = end as usize;
@@ -547,7 +561,8 @@ impl World {
                     matches!(self.target_qemu, TargetQemu::Waiting | TargetQemu::Loaded | TargetQemu::Failed);
             }
             Step::MigrationFailed => {
-                matches!(self.source_qemu, SourceQemu::Resumed | SourceQemu::Stopped).then_some(())?;
+                let is_over = [SourceQemu::Resumed, SourceQemu::Stopped, SourceQemu::Halted];
+                is_over.contains(&self.source_qemu).then_some(())?;
                 self.tell_source(SourceInput::MigrationFailed)?;
             }
             Step::Elapsed(end, wait) => {
@@ -631,7 +646,7 @@ impl World {
             Step::CancelStops => {
                 self.source_orders = None;
                 if self.is_migrating() {
-                    self.source_qemu = SourceQemu::Stopped;
+                    self.source_qemu = self.after_migration(SourceQemu::Stopped);
                     self.stream_broken = true;
                 }
             }
@@ -649,8 +664,23 @@ impl World {
                 self.tell_target(TargetInput::Continuing)?;
                 self.tell_target(TargetInput::CannotRun)?;
             }
+            Step::Halts => {
+                let halted = match self.source_qemu {
+                    SourceQemu::Running | SourceQemu::Resumed => SourceQemu::Halted,
+                    SourceQemu::Migrating => SourceQemu::HaltedMigrating,
+                    _ => return None,
+                };
+                self.spend(|budget| &mut budget.failures[0])?;
+                self.source_qemu = halted;
+            }
+            Step::GuestChanged => {
+                matches!(self.source_qemu, SourceQemu::Halted | SourceQemu::HaltedMigrating).then_some(())?;
+                self.tell_source(SourceInput::GuestChanged)?;
+            }
             Step::MigrationGoesOn => match self.source_qemu {
-                SourceQemu::Migrating if !self.stream_broken => self.source_qemu = SourceQemu::PreSwitchover,
+                SourceQemu::Migrating | SourceQemu::HaltedMigrating if !self.stream_broken => {
+                    self.source_qemu = SourceQemu::PreSwitchover
+                }
                 SourceQemu::Device => self.source_qemu = SourceQemu::Completed,
                 _ => return None,
             },
@@ -659,7 +689,7 @@ impl World {
                 if self.stream_is_whole() {
                     self.spend(|budget| &mut budget.failures[0])?;
                 }
-                self.source_qemu = SourceQemu::Resumed;
+                self.source_qemu = self.after_migration(SourceQemu::Resumed);
                 self.stream_broken = true;
                 self.source_resumed();
             }
@@ -757,8 +787,8 @@ impl World {
                 self.source_qemu = Qemu::Device;
                 self.all_sent = true;
             }
-            (SourceOrder::CancelMigration, Qemu::Migrating | Qemu::PreSwitchover | Qemu::Device) => {
-                self.source_qemu = Qemu::Resumed;
+            (SourceOrder::CancelMigration, _) if self.is_migrating() => {
+                self.source_qemu = self.after_migration(Qemu::Resumed);
                 self.stream_broken = true;
                 self.source_resumed();
             }
@@ -772,7 +802,15 @@ impl World {
         }
     }
 
+    /// A guest that stood still before its migration is stopped stays so.
+    fn after_migration(&self, otherwise: SourceQemu) -> SourceQemu {
+        if self.source_qemu == SourceQemu::HaltedMigrating { SourceQemu::Halted } else { otherwise }
+    }
+
     fn source_resumed(&mut self) {
+        if self.source_qemu == SourceQemu::Halted {
+            return;
+        }
         self.image_stale |= self.all_sent;
         self.rolled_back |= self.target_ran && !self.proved[0];
         self.broke_word |= self.said_moved && !self.proved[0];

@@ -1,0 +1,148 @@
+//! Asks a QEMU what its guest is composed of, and looks at the files that its process has open.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use skein_hypervisor::{Monitor, QmpError};
+use skein_machine::Version;
+use skein_machine::composition::{Answers, Composition, Malformed, OpenFile};
+use thiserror::Error;
+
+use crate::facts;
+
+/// Most files that are looked at: a guest's disks with their backing files. More make the comparison fail, as they must not be
+/// taken for the same.
+const FILES_MAX: usize = 256;
+
+/// Why it is not known what a guest is composed of.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum CompositionError {
+    #[error("QMP")]
+    Qmp(#[from] QmpError),
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    #[error("it has {0} files open, and {FILES_MAX} can be compared")]
+    TooManyFiles(usize),
+}
+
+/// What the guest of this QEMU is composed of, its files aside. Takes some fifteen commands, a few milliseconds; the guest runs on.
+pub(crate) fn of(monitor: &Monitor) -> Result<Composition, CompositionError> {
+    let list = |path: &str| monitor.execute("qom-list", json!({ "path": path }));
+    let show = |command: &str| monitor.execute("human-monitor-command", json!({ "command-line": command }));
+    let skein_hypervisor::Version { major, minor, micro, .. } = *monitor.version();
+    let answers = Answers {
+        version: Some(Version { major, minor, micro }),
+        machine: monitor.execute("qom-get", json!({ "path": "/machine", "property": "type" }))?,
+        qtree: show("info qtree")?,
+        network: show("info network")?,
+        block: monitor.query("query-block")?,
+        jobs: monitor.query("query-jobs")?,
+        exports: monitor.query("query-block-exports")?,
+        memdev: monitor.query("query-memdev")?,
+        memory_devices: monitor.query("query-memory-devices")?,
+        vcpus: optional(monitor.query("query-hotpluggable-cpus"))?,
+        tpms: optional(monitor.query("query-tpm"))?,
+        peripherals: [list("/machine/peripheral")?, list("/machine/peripheral-anon")?],
+        objects: list("/objects")?,
+    };
+    Ok(answers.composition()?)
+}
+
+/// Machine types without pluggable CPUs and QEMUs built without TPM refuse the question: there is nothing of the kind.
+fn optional(answer: Result<Value, QmpError>) -> Result<Value, QmpError> {
+    match answer {
+        Err(QmpError::Refused { .. }) => Ok(json!([])),
+        other => other,
+    }
+}
+
+/// The same with its files, as the process `pid` has them open.
+pub(crate) fn with_files(monitor: &Monitor, pid: u32) -> Result<Composition, CompositionError> {
+    let mut composition = of(monitor)?;
+    composition.boot_id = facts::boot_id();
+    composition.files = files(&composition, pid)?;
+    Ok(composition)
+}
+
+/// What changes the guest's drives or devices shows here first: a part of a composition that is read in a millisecond, for a guest that
+/// stands still.
+pub(crate) fn glance(monitor: &Monitor) -> Result<Vec<Value>, QmpError> {
+    let list = |path: &str| monitor.execute("qom-list", json!({ "path": path }));
+    // Of drives what is in them: their counters change.
+    let nodes = monitor.execute("query-named-block-nodes", json!({ "flat": true }))?;
+    let node = |node: &Value| json!([node["node-name"], node["drv"], node["file"], node["ro"]]);
+    let nodes: Vec<Value> = nodes.as_array().into_iter().flatten().map(node).collect();
+    Ok(vec![
+        nodes.into(),
+        monitor.query("query-jobs")?,
+        list("/machine/peripheral")?,
+        list("/machine/peripheral-anon")?,
+    ])
+}
+
+/// Devices that were plugged in while the guest ran: `virtio-blk-pci "late"`.
+pub(crate) fn hot_plugged(monitor: &Monitor) -> Result<Vec<String>, QmpError> {
+    let mut plugged = Vec::new();
+    for parent in ["/machine/peripheral", "/machine/peripheral-anon"] {
+        let children = monitor.execute("qom-list", json!({ "path": parent }))?;
+        for child in children.as_array().into_iter().flatten() {
+            let (Some(id), Some(kind)) = (child["name"].as_str(), child["type"].as_str()) else { continue };
+            let Some(kind) = kind.strip_prefix("child<").and_then(|kind| kind.strip_suffix('>')) else { continue };
+            let path = format!("{parent}/{id}");
+            let is_late = monitor.execute("qom-get", json!({ "path": path, "property": "hotplugged" }))?;
+            if is_late == true {
+                plugged.push(format!("{kind} \"{id}\""));
+            }
+        }
+    }
+    Ok(plugged)
+}
+
+fn files(composition: &Composition, pid: u32) -> Result<Vec<OpenFile>, CompositionError> {
+    let names: Vec<&str> = composition.filenames().into_iter().filter(|name| path_of(name, pid).is_some()).collect();
+    if names.len() > FILES_MAX {
+        return Err(CompositionError::TooManyFiles(names.len()));
+    }
+    let open = open_files(pid);
+    let paths: Vec<PathBuf> = names.iter().filter_map(|name| path_of(name, pid)).collect();
+    let looked = facts::looked_at(&paths);
+    let file = |(name, path): (&str, &PathBuf)| {
+        let facts = looked.iter().find(|facts| facts.path == *path).cloned();
+        let is_open = facts.as_ref().is_some_and(|facts| open.contains(&(facts.device, facts.inode)));
+        let facts = facts.map(|facts| skein_machine::FileFacts { path: name.into(), ..facts });
+        OpenFile { filename: name.to_owned(), facts, is_open }
+    };
+    Ok(names.into_iter().zip(&paths).map(file).collect())
+}
+
+/// Where a file of QEMU is as this process sees it: QEMU's may have another root, and another directory to begin from.
+fn path_of(filename: &str, pid: u32) -> Option<PathBuf> {
+    let path = facts::image(filename)?;
+    Some(match path.strip_prefix("/") {
+        Ok(from_root) if from_root.starts_with("dev/fdset") => return None,
+        Ok(from_root) => Path::new(&format!("/proc/{pid}/root")).join(from_root),
+        Err(_) => Path::new(&format!("/proc/{pid}/cwd")).join(path),
+    })
+}
+
+/// Device and inode of each regular file that a process has open, or device number and 0 of a block device, as
+/// [`FileFacts`](skein_machine::FileFacts) have them.
+fn open_files(pid: u32) -> BTreeSet<(u64, u64)> {
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let identity = |fd: fs::DirEntry| {
+        // The link leads to the open file itself, whatever has its name by now. No server is asked for sockets and pipes.
+        let name = fs::read_link(fd.path()).ok()?;
+        let found = name.is_absolute().then(|| fs::metadata(fd.path()).ok())??;
+        let kind = found.file_type();
+        match (kind.is_file(), kind.is_block_device()) {
+            (true, _) => Some((found.dev(), found.ino())),
+            (_, true) => Some((found.rdev(), 0)),
+            _ => None,
+        }
+    };
+    fds.filter_map(identity).collect()
+}

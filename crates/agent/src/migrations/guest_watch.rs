@@ -1,0 +1,243 @@
+//! What happens to a guest while it is copied.
+//!
+//! | seen | by | what follows |
+//! |---|---|---|
+//! | paused, disk error, no space, panicked, stopped by its watchdog, shut down and kept (`-no-shutdown`) | run state; events say why | called off; the guest stays as it is |
+//! | a device, medium, block job, vCPU, memory device... came or went | its composition | called off; the guest runs on |
+//! | its QEMU ended: shut down, killed | events, the process | the migration ends with the guest |
+//! | reset | event | goes on |
+//! | suspended | run state | goes on from QEMU 9.0 on, asleep; called off before |
+//!
+//! The composition is compared with what the target was told and has compared its own QEMU with. A look at all of it takes milliseconds;
+//! one at what changes it takes less, and is taken once more when the guest stands still.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use skein_hypervisor::{Event, Monitor, RunState, Version};
+use skein_machine::check::standstill;
+use skein_machine::composition::{Composition, Part, differences};
+use tracing::info;
+
+use crate::composition;
+
+/// How often the composition is looked at: what changed is told within a second.
+const PERIOD: Duration = Duration::from_millis(400);
+/// Most differences that are told.
+const TOLD_MAX: usize = 4;
+/// From this QEMU on a guest that sleeps is moved as one that sleeps ("cpus: vm_was_suspended"). Before, the QEMU of either end could wake it
+/// by itself.
+const KEEPS_SLEEP: (u32, u32) = (9, 0);
+
+/// Watches a guest from the beginning of its copy on.
+pub(super) struct GuestWatch {
+    /// What the target was told.
+    told: Composition,
+    glance: Vec<Value>,
+    looked_at: Instant,
+    /// What an event last said of why the guest stands still, or its QEMU ends.
+    reason: Option<String>,
+}
+
+impl GuestWatch {
+    /// `told`: what the target was told that the guest is composed of.
+    ///
+    /// # Errors
+    /// If the target was told nothing, or the guest is not composed so any more; with the reason.
+    pub(super) fn begin(monitor: &Monitor, told: Option<Composition>) -> Result<GuestWatch, String> {
+        let told =
+            told.ok_or("the target has not asked what the guest is composed of: is its agent older than this one?")?;
+        let told = Composition { files: Vec::new(), boot_id: None, ..told };
+        let glance = composition::glance(monitor).map_err(|error| error.to_string())?;
+        let mut watch = GuestWatch { told, glance, looked_at: Instant::now(), reason: None };
+        match watch.compare(monitor) {
+            Some(why) => Err(why),
+            None => Ok(watch),
+        }
+    }
+
+    /// What an event tells of the guest that is worth a line in the log; what stops the guest or ends its QEMU is remembered.
+    pub(super) fn hear(&mut self, event: &Event) -> Option<String> {
+        match event.name.as_str() {
+            "RESET" => return Some("the guest was reset; the copy goes on".into()),
+            "SUSPEND" => return Some("the guest went to sleep".into()),
+            "WAKEUP" => return Some("the guest woke up".into()),
+            _ => self.reason = reason(event).or_else(|| self.reason.take()),
+        }
+        None
+    }
+
+    /// Whether this event may say that the composition changed.
+    pub(super) fn concerns(event: &Event) -> bool {
+        let names = ["DEVICE_", "BLOCK_JOB_", "JOB_STATUS_CHANGE", "MEMORY_DEVICE", "UNPLUG", "BLOCK_EXPORT"];
+        names.iter().any(|name| event.name.contains(name))
+    }
+
+    /// Why the guest, which QEMU says is in this state, must not go on being copied. None: it may.
+    pub(super) fn stopped(&self, state: &RunState, version: &Version) -> Option<String> {
+        let word = serde_json::to_value(state).ok()?.as_str()?.to_owned();
+        match state {
+            RunState::Running | RunState::FinishMigrate | RunState::PostMigrate => None,
+            RunState::Suspended if (version.major, version.minor) >= KEEPS_SLEEP => None,
+            RunState::Suspended => Some(format!("it went to sleep, and QEMU {version} could wake it at both ends")),
+            _ => {
+                let why = standstill(&word).map_or("somebody or something stopped it", |(why, _)| why);
+                Some(self.reason.clone().unwrap_or_else(|| format!("{why} (QEMU's run state is {word})")))
+            }
+        }
+    }
+
+    /// Why its QEMU ended, as far as an event said.
+    pub(super) fn ended(&self) -> Option<String> {
+        self.reason.clone()
+    }
+
+    /// What changed of the guest, at most every [`PERIOD`] unless `now`.
+    pub(super) fn look(&mut self, monitor: &Monitor, now: bool) -> Option<String> {
+        if !now && self.looked_at.elapsed() < PERIOD {
+            return None;
+        }
+        self.looked_at = Instant::now();
+        self.compare(monitor)
+    }
+
+    fn compare(&mut self, monitor: &Monitor) -> Option<String> {
+        match composition::of(monitor) {
+            Ok(now) => changes(&self.told, &now),
+            // The next look may be answered; the one at the end must be.
+            Err(error) => {
+                info!("what the guest is composed of is not known now: {error}");
+                None
+            }
+        }
+    }
+
+    /// Whether the guest, which stands still, is still as the target was told. Takes a millisecond.
+    ///
+    /// # Errors
+    /// What changed, or that it is not known.
+    pub(super) fn glance(&mut self, monitor: &Monitor) -> Result<(), String> {
+        let now =
+            composition::glance(monitor).map_err(|error| format!("what it is composed of is not known: {error}"))?;
+        if now == self.glance {
+            return Ok(());
+        }
+        // What it is is worth the time: the guest goes on here.
+        let told = self.compare(monitor);
+        Err(told.unwrap_or_else(|| "its drives or devices are not what they were".into()))
+    }
+}
+
+/// What of a composition is not as the target was told, in words. None: all is, or only what the target does not need.
+fn changes(told: &Composition, now: &Composition) -> Option<String> {
+    let differences = differences(told, now);
+    let counted = differences.iter().filter(|difference| difference.part != Part::Tuning);
+    let all: Vec<String> = counted.map(ToString::to_string).collect();
+    let more = all.len().saturating_sub(TOLD_MAX);
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    (!all.is_empty()).then(|| format!("{}{more}", all.iter().take(TOLD_MAX).cloned().collect::<Vec<_>>().join(", ")))
+}
+
+/// Why a guest stands still or ends, by an event (QEMU's qapi/run-state.json, qapi/block-core.json).
+fn reason(event: &Event) -> Option<String> {
+    let data = &event.data;
+    let text = |key: &str| data[key].as_str().filter(|text| !text.is_empty());
+    Some(match event.name.as_str() {
+        "BLOCK_IO_ERROR" if data["action"] == "stop" => {
+            let drive = text("device").or(text("qom-path")).or(text("node-name")).unwrap_or("a drive");
+            match data["nospace"].as_bool() {
+                Some(true) => format!("its drive {drive} has no space left"),
+                _ => format!(
+                    "its drive {drive} failed to {} ({})",
+                    text("operation").unwrap_or("work"),
+                    text("reason").unwrap_or("QEMU says no more")
+                ),
+            }
+        }
+        "GUEST_PANICKED" => "its kernel panicked".into(),
+        "WATCHDOG" => format!("its watchdog fired (action {})", text("action").unwrap_or("unknown")),
+        "SHUTDOWN" => match text("reason").unwrap_or("unknown") {
+            "guest-shutdown" => "the guest shut down".into(),
+            "guest-panic" => "its kernel panicked".into(),
+            "guest-reset" => "the guest restarted, and its QEMU ends then".into(),
+            "host-qmp-quit" => "somebody ended its QEMU (QMP quit)".into(),
+            "host-signal" => "its QEMU was ended by a signal".into(),
+            other => format!("it was shut down ({other})"),
+        },
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(name: &str, data: Value) -> Event {
+        serde_json::from_value(json!({ "event": name, "data": data, "timestamp": {"seconds": 1, "microseconds": 2} }))
+            .unwrap()
+    }
+
+    fn watch() -> GuestWatch {
+        let told = Composition { machine: "pc-q35-10.0".into(), ..Composition::default() };
+        GuestWatch { told, glance: Vec::new(), looked_at: Instant::now(), reason: None }
+    }
+
+    fn version(major: u32, minor: u32) -> Version {
+        Version { major, minor, micro: 0, package: String::new() }
+    }
+
+    #[test]
+    fn what_stops_a_guest_is_told_with_its_reason() {
+        let mut watch = watch();
+        let new = version(10, 0);
+        assert_eq!(watch.stopped(&RunState::Running, &new), None);
+        assert_eq!(watch.stopped(&RunState::FinishMigrate, &new), None);
+        assert!(watch.stopped(&RunState::Paused, &new).unwrap().contains("somebody paused it"));
+        assert!(watch.stopped(&RunState::Other("debug".into()), &new).unwrap().contains("run state is debug"));
+        watch.hear(&event("BLOCK_IO_ERROR", json!({"device": "d0", "action": "report", "nospace": true})));
+        assert!(
+            watch.stopped(&RunState::IoError, &new).unwrap().contains("one of its disks fails"),
+            "the guest was told, and ran on"
+        );
+        watch.hear(&event(
+            "BLOCK_IO_ERROR",
+            json!({"device": "d0", "action": "stop", "nospace": true, "operation": "write"}),
+        ));
+        assert_eq!(watch.stopped(&RunState::IoError, &new).unwrap(), "its drive d0 has no space left");
+        watch.hear(&event(
+            "BLOCK_IO_ERROR",
+            json!({"device": "", "node-name": "n", "action": "stop", "operation": "read", "reason": "EIO"}),
+        ));
+        assert_eq!(watch.stopped(&RunState::IoError, &new).unwrap(), "its drive n failed to read (EIO)");
+        watch.hear(&event("GUEST_PANICKED", json!({"action": "pause"})));
+        assert_eq!(watch.stopped(&RunState::GuestPanicked, &new).unwrap(), "its kernel panicked");
+        watch.hear(&event("SHUTDOWN", json!({"guest": true, "reason": "guest-shutdown"})));
+        assert_eq!(watch.ended().unwrap(), "the guest shut down");
+    }
+
+    #[test]
+    fn what_goes_on_is_a_note() {
+        let mut watch = watch();
+        assert!(watch.hear(&event("RESET", json!({"guest": true}))).unwrap().contains("goes on"));
+        assert!(watch.hear(&event("SUSPEND", json!({}))).is_some());
+        assert_eq!(watch.stopped(&RunState::Suspended, &version(9, 0)), None);
+        assert!(watch.stopped(&RunState::Suspended, &version(8, 2)).unwrap().contains("8.2"));
+        assert_eq!(watch.ended(), None);
+        assert!(
+            GuestWatch::concerns(&event("DEVICE_TRAY_MOVED", json!({})))
+                && !GuestWatch::concerns(&event("STOP", json!({})))
+        );
+    }
+
+    #[test]
+    fn what_changed_is_told_and_not_without_end() {
+        let told = watch().told;
+        let mut now = told.clone();
+        assert_eq!(changes(&told, &now), None);
+        now.activities = (0..9).map(|number| format!("block job {number}")).collect();
+        let words = changes(&told, &now).unwrap();
+        assert!(words.starts_with("the block job 0 was begun, ") && words.ends_with("and 5 more"), "{words}");
+    }
+}

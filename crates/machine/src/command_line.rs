@@ -1,0 +1,241 @@
+//! What a QEMU's command line asks for, as far as a migration has to know.
+//!
+//! QEMU takes `-x` and `--x`, values as `key=value,key=value` with doubled commas for single ones, the first key left out for some, or as
+//! JSON (util/keyval.c, util/qemu-option.c; JSON for `-device`, `-blockdev`, `-netdev`, `-object`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+/// Options with a file of the block layer, and no more, as their value.
+const SHORT_DRIVES: [&str; 11] =
+    ["hda", "hdb", "hdc", "hdd", "cdrom", "fda", "fdb", "pflash", "sd", "mtdblock", "drive"];
+/// Keys whose value is a file descriptor that QEMU was born with.
+const DESCRIPTORS: [&str; 4] = ["fd", "fds", "vhostfd", "vhostfds"];
+
+/// An option with its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandOption<'a> {
+    /// Without dashes: `device`.
+    pub name: &'a str,
+    /// The word after it; empty if none follows.
+    pub value: &'a str,
+    /// The value's place among the arguments.
+    pub at: usize,
+}
+
+/// All options of a command line. A word that begins with a dash is one; the word after it, if it has no dash or the option is always
+/// followed by a value, its value.
+pub fn options(args: &[String]) -> Vec<CommandOption<'_>> {
+    let mut options = Vec::new();
+    for (at, word) in args.iter().enumerate() {
+        let Some(name) = word.strip_prefix('-').map(|word| word.strip_prefix('-').unwrap_or(word)) else { continue };
+        let value = args.get(at + 1).map(String::as_str).filter(|value| !value.starts_with('-')).unwrap_or_default();
+        options.push(CommandOption { name, value, at: at + 1 });
+    }
+    options
+}
+
+/// The keys of an option's value, those of JSON with dots (`file.filename`). A first word without `=` has the key ``.
+pub fn keys(value: &str) -> BTreeMap<String, String> {
+    if value.trim_start().starts_with('{') {
+        let mut keys = BTreeMap::new();
+        if let Ok(json) = serde_json::from_str::<Value>(value) {
+            flatten("", &json, &mut keys);
+        }
+        return keys;
+    }
+    let parts = split(value);
+    let key = |(number, part): (usize, &String)| match part.split_once('=') {
+        Some((key, value)) => (key.to_owned(), value.to_owned()),
+        None if number == 0 => (String::new(), part.clone()),
+        None => (part.clone(), "on".to_owned()),
+    };
+    parts.iter().enumerate().map(key).collect()
+}
+
+fn flatten(prefix: &str, json: &Value, keys: &mut BTreeMap<String, String>) {
+    match json {
+        Value::Object(object) => {
+            for (key, value) in object {
+                let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                flatten(&key, value, keys);
+            }
+        }
+        Value::String(text) => drop(keys.insert(prefix.to_owned(), text.clone())),
+        other => drop(keys.insert(prefix.to_owned(), other.to_string())),
+    }
+}
+
+/// Splits at single commas, and makes single ones of doubled.
+fn split(value: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut letters = value.chars().peekable();
+    while let Some(letter) = letters.next() {
+        if letter != ',' {
+            parts.last_mut().expect("there is one").push(letter);
+        } else if letters.next_if_eq(&',').is_some() {
+            parts.last_mut().expect("there is one").push(',');
+        } else {
+            parts.push(String::new());
+        }
+    }
+    parts
+}
+
+/// Puts parts together again.
+fn join(parts: &[String]) -> String {
+    parts.iter().map(|part| part.replace(',', ",,")).collect::<Vec<_>>().join(",")
+}
+
+/// The files that drives and block nodes of the command line name.
+pub fn drive_files(args: &[String]) -> BTreeSet<String> {
+    let file = |option: &CommandOption| -> Vec<String> {
+        let keys = keys(option.value);
+        match option.name {
+            "drive" | "blockdev" => {
+                let names = |key: &&String| {
+                    let last = key.rsplit('.').next().unwrap_or_default();
+                    last == "filename" || *key == "file"
+                };
+                keys.keys().filter(names).map(|key| keys[key].clone()).collect()
+            }
+            name if SHORT_DRIVES.contains(&name) => vec![option.value.replace(",,", ",")],
+            _ => Vec::new(),
+        }
+    };
+    options(args).iter().flat_map(file).filter(|file| !file.is_empty()).collect()
+}
+
+/// The ids that `-device` gives, with the kinds of those devices.
+pub fn devices(args: &[String]) -> BTreeMap<String, String> {
+    let device = |option: &CommandOption| {
+        let keys = keys(option.value);
+        let kind = keys.get("driver").or_else(|| keys.get(""))?;
+        Some((keys.get("id")?.clone(), kind.clone()))
+    };
+    options(args).iter().filter(|option| option.name == "device").filter_map(device).collect()
+}
+
+/// What a command line takes from the process that started QEMU and no other QEMU can have again: file descriptors.
+pub fn descriptors(args: &[String]) -> Vec<String> {
+    let takes = |option: &CommandOption| {
+        let keys = keys(option.value);
+        let names = |key: &String| DESCRIPTORS.contains(&key.rsplit('.').next().unwrap_or_default());
+        let passed = keys.values().any(|value| value.contains("/dev/fdset/") || value.starts_with("/dev/fd/"));
+        let takes = option.name == "add-fd" || keys.keys().any(names) || passed;
+        takes.then(|| format!("-{} {}", option.name, option.value))
+    };
+    options(args).iter().filter_map(takes).collect()
+}
+
+/// Files that say more of the machine (`-readconfig`), which the target reads anew.
+pub fn config_files(args: &[String]) -> Vec<String> {
+    let options = options(args);
+    let files = options.iter().filter(|option| option.name == "readconfig").map(|option| option.value.to_owned());
+    files.filter(|file| !file.is_empty()).collect()
+}
+
+/// Whether what the guest writes is thrown away at QEMU's end.
+pub fn is_temporary(args: &[String]) -> bool {
+    options(args).iter().any(|option| {
+        option.name == "snapshot"
+            || matches!(option.name, "drive") && keys(option.value).get("snapshot").is_some_and(|on| on == "on")
+    })
+}
+
+/// The file of the `-drive` with this id.
+pub fn drive_file(args: &[String], id: &str) -> Option<String> {
+    let drives = options(args).into_iter().filter(|option| option.name == "drive").map(|option| keys(option.value));
+    let mut files =
+        drives.filter(|keys| keys.get("id").is_some_and(|own| own == id)).filter_map(|keys| keys.get("file").cloned());
+    files.next()
+}
+
+/// The same command line with another image, or none, in the `-drive` that has the file `old`, and the id `name` if it gives one.
+///
+/// None: there is no such `-drive`, or more than one, so what to change is not certain.
+pub fn with_drive(args: &[String], name: &str, old: &str, new: Option<(&str, &str)>) -> Option<Vec<String>> {
+    let is_it = |option: &&CommandOption| {
+        let keys = keys(option.value);
+        let has_file = keys.get("file").is_some_and(|file| file == old) && !option.value.starts_with('{');
+        option.name == "drive" && has_file && keys.get("id").is_none_or(|id| id == name)
+    };
+    let options = options(args);
+    let mut found = options.iter().filter(is_it);
+    let (option, None) = (found.next()?, found.next()) else { return None };
+    let mut parts = split(option.value);
+    parts.retain(|part| !part.starts_with("file=") && !part.starts_with("format="));
+    if let Some((file, format)) = new {
+        parts.insert(0, format!("file={file}"));
+        parts.push(format!("format={format}"));
+    }
+    if parts.is_empty() {
+        return None;
+    }
+    let mut args = args.to_vec();
+    args[option.at] = join(&parts);
+    Some(args)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn args(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn libvirts_words_and_others_are_read() {
+        let line = args(
+            "-name guest=a -drive file=/s/a,,b.qcow2,if=virtio,id=d0 --cdrom /s/cd.iso \
+             -blockdev {\"driver\":\"file\",\"filename\":\"/s/x.qcow2\",\"node-name\":\"s1\"} \
+             -blockdev driver=qcow2,file.driver=file,file.filename=/s/y.qcow2,node-name=n -device virtio-blk-pci,drive=n,id=v1 \
+             -device {\"driver\":\"virtio-net-pci\",\"netdev\":\"h0\",\"id\":\"net0\"} -netdev {\"type\":\"tap\",\"fds\":\"23:24\",\"id\":\"h0\"} \
+             -readconfig /s/more.cfg -device virtio-rng-pci",
+        );
+        let files: Vec<String> = drive_files(&line).into_iter().collect();
+        assert_eq!(files, ["/s/a,b.qcow2", "/s/cd.iso", "/s/x.qcow2", "/s/y.qcow2"]);
+        assert_eq!(
+            devices(&line).into_iter().map(|(id, kind)| id + "=" + &kind).collect::<Vec<_>>(),
+            ["net0=virtio-net-pci", "v1=virtio-blk-pci"]
+        );
+        assert_eq!(descriptors(&line), ["-netdev {\"type\":\"tap\",\"fds\":\"23:24\",\"id\":\"h0\"}"]);
+        assert_eq!(descriptors(&args("-add-fd fd=3,set=2 -drive file=/dev/fdset/2 -m 64")).len(), 2);
+        assert_eq!(config_files(&line), ["/s/more.cfg"]);
+        assert!(
+            !is_temporary(&line)
+                && is_temporary(&args("-snapshot"))
+                && is_temporary(&args("-drive file=a,snapshot=on"))
+        );
+    }
+
+    #[test]
+    fn a_drive_gets_another_image() {
+        let line = args("-m 64 -drive file=/s/a,,b,if=virtio,format=raw,id=d0 -cdrom /x");
+        let new = with_drive(&line, "d0", "/s/a,b", Some(("/s/n,w", "qcow2"))).unwrap();
+        assert_eq!(new.join(" "), "-m 64 -drive file=/s/n,,w,if=virtio,id=d0,format=qcow2 -cdrom /x");
+        let empty = with_drive(&line, "d0", "/s/a,b", None).unwrap();
+        assert_eq!(empty.join(" "), "-m 64 -drive if=virtio,id=d0 -cdrom /x");
+        assert_eq!(with_drive(&line, "d1", "/s/a,b", None), None, "another drive's");
+        assert_eq!(with_drive(&line, "d0", "/s/c", None), None);
+        let twice = args("-drive file=/s/a -drive file=/s/a");
+        assert_eq!(with_drive(&twice, "", "/s/a", None), None, "which of the two?");
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_is_too_odd(value in "[-{}a-z=,.\":\\[\\]]{0,40}") {
+            let line = ["-drive".to_owned(), value.clone(), "-device".into(), value.clone(), "-blockdev".into(), value];
+            let _ = (drive_files(&line), devices(&line), descriptors(&line), with_drive(&line, "", "a", None));
+        }
+
+        #[test]
+        fn what_is_split_is_joined_again(parts in proptest::collection::vec("[a-z=][a-z=,]{0,7}", 1..5)) {
+            prop_assert_eq!(split(&join(&parts)), parts);
+        }
+    }
+}

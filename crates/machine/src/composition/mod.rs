@@ -1,0 +1,163 @@
+//! What a guest is composed of, as its QEMU reports it.
+//!
+//! A command line says what a QEMU was started with. Snapshots, pivoted mirrors, changed media, plugged and unplugged devices make
+//! that untrue while the guest runs. A [`Composition`] is read from the QEMU itself, at the source and at the target alike, and
+//! [`differences`] compares the two: a guest runs at the target only in a QEMU that is composed as its own was.
+//!
+//! | part | QEMU's answer | compared by |
+//! |---|---|---|
+//! | devices with their properties | `info qtree` ([`qtree`]) | bus, driver, id, address; properties |
+//! | devices without a bus (CPUs, DIMMs, TPMs) | `qom-list` of `/machine/peripheral`, `peripheral-anon` | id and type |
+//! | drives: media and their backing chains | `query-block` | device; format, file, size, access of each image |
+//! | vCPUs, memory devices, RAM | `query-hotpluggable-cpus`, `query-memory-devices`, `query-memdev` | place; all fields; id and size |
+//! | network backends | `info network` | name and type |
+//! | TPMs, objects | `query-tpm`, `qom-list` of `/objects` | id and type |
+//! | block jobs, exports | `query-jobs`, `query-block-exports` | stay with the source's QEMU: there must be none |
+//!
+//! Pure: [`Answers`] are QEMU's words, who asks for them is the agent's matter.
+
+mod compare;
+mod problems;
+pub mod qtree;
+mod read;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+pub use compare::{Change, Difference, Part, SameFile, differences, same_file};
+pub(crate) use problems::{composition_problems, launch_problems};
+pub use read::{Answers, Malformed};
+
+use crate::facts::{FileFacts, Version};
+
+/// What a guest is composed of. See the [module](self).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Composition {
+    /// The QEMU's version: devices have more properties in a newer one.
+    pub qemu: Option<Version>,
+    /// The machine type without alias: `pc-q35-10.0`.
+    pub machine: String,
+    /// Devices on buses, as a tree.
+    pub devices: Vec<Device>,
+    /// Devices that the command line or somebody since asked for, also those without a bus: QOM name and type.
+    pub peripherals: BTreeMap<String, String>,
+    /// vCPUs that are plugged, by their places: `socket-id 0, core-id 1, thread-id 0`.
+    pub vcpus: BTreeSet<String>,
+    /// RAM by its backends.
+    pub ram: Vec<RamBackend>,
+    /// Memory devices (`pc-dimm`, `nvdimm`, `virtio-mem`...), each as a sentence of its fields.
+    pub memory_devices: BTreeSet<String>,
+    /// Drives that a device of the guest has.
+    pub drives: Vec<Drive>,
+    /// Network backends, and NICs: name and type.
+    pub network: BTreeMap<String, String>,
+    /// TPM backends: id, and type with model.
+    pub tpms: BTreeMap<String, String>,
+    /// User-creatable objects: id and type.
+    pub objects: BTreeMap<String, String>,
+    /// Block jobs and exports of block nodes, each in words.
+    pub activities: BTreeSet<String>,
+    /// The files below the drives, as this host sees them. Empty where nobody looked.
+    pub files: Vec<OpenFile>,
+    /// Whose files these are: `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: Option<String>,
+}
+
+/// A device on a bus.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Device {
+    /// The bus: `pcie.0`.
+    pub bus: String,
+    /// QEMU's name of its kind: `virtio-blk-pci`.
+    pub driver: String,
+    /// Its id; empty if it was given none.
+    pub id: String,
+    /// Its properties, as `info qtree` prints them.
+    pub properties: BTreeMap<String, String>,
+    /// What its own buses hold.
+    pub children: Vec<Device>,
+}
+
+/// A part of the guest's RAM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RamBackend {
+    /// Its object's id; empty if it has none.
+    pub id: String,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// A drive of a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drive {
+    /// The device: its id or QOM path.
+    pub device: String,
+    /// The name of the drive (`-drive id=`); empty where a node stands in its place.
+    pub name: String,
+    /// Whether its medium may be changed while the guest runs.
+    pub removable: bool,
+    /// What is in it; none: it is empty.
+    pub medium: Option<Medium>,
+}
+
+/// What is in a drive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Medium {
+    /// The image that the guest sees first, then the one that it is an overlay of, and so on.
+    pub chain: Vec<Image>,
+    /// Whether the guest may only read.
+    pub read_only: bool,
+    /// Limits and cache modes, which QEMU does not move: name and value.
+    pub tuning: BTreeMap<String, String>,
+    /// Dirty bitmaps that only this QEMU has.
+    pub bitmaps: BTreeSet<String>,
+}
+
+impl Medium {
+    /// The name of the image that the guest sees first.
+    pub fn filename(&self) -> &str {
+        self.chain.first().map_or("", |image| &image.filename)
+    }
+}
+
+/// An image of a chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// QEMU's driver: `qcow2`, `raw`.
+    pub format: String,
+    /// As QEMU calls it: a path, relative perhaps, or a description (`json:`, `nbd://`).
+    pub filename: String,
+    /// Bytes that the guest sees.
+    pub virtual_bytes: u64,
+}
+
+/// A file below a drive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenFile {
+    /// As QEMU calls it.
+    pub filename: String,
+    /// What is at that path, as QEMU's process sees it; none: nothing is, or its file system does not answer.
+    pub facts: Option<FileFacts>,
+    /// Whether that is what the process has open.
+    pub is_open: bool,
+}
+
+impl Composition {
+    /// The file that QEMU calls so.
+    pub fn file(&self, filename: &str) -> Option<&OpenFile> {
+        self.files.iter().find(|file| file.filename == filename)
+    }
+
+    /// The names of all images in all drives, each once.
+    pub fn filenames(&self) -> BTreeSet<&str> {
+        let media = self.drives.iter().filter_map(|drive| drive.medium.as_ref());
+        media.flat_map(|medium| &medium.chain).map(|image| image.filename.as_str()).collect()
+    }
+
+    /// The same without what only a source's QEMU does, and without what was seen of its files: what its command line makes again.
+    pub fn as_launched(&self) -> Composition {
+        Composition { activities: BTreeSet::new(), files: Vec::new(), boot_id: None, ..self.clone() }
+    }
+}
