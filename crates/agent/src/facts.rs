@@ -25,11 +25,11 @@ use nix::sys::statfs::statfs;
 use nix::unistd::{AccessFlags, eaccess};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use skein_hypervisor::facts::{self as qemu, BlockNode, Guest, MemoryDevice, Program};
+use skein_hypervisor::facts::{self as qemu, Guest, MemoryDevice, Program};
 use skein_hypervisor::{Config, Monitor, SAMPLE_PAGES};
 use skein_machine::{
-    Accel, AccelFacts, Attachment, CpuModel, DiskFormat, FileFacts, FileSystem, GuestDisk, GuestFacts, GuestNic,
-    HostFacts, Hugepages, MachineType, NicFacts, Places, Presence, QemuFacts, Version, VmFacts,
+    Accel, AccelFacts, Attachment, Composition, CpuModel, DiskFormat, FileFacts, FileSystem, GuestDisk, GuestFacts,
+    GuestNic, HostFacts, Hugepages, MachineType, NicFacts, Places, Presence, QemuFacts, Version, VmFacts,
 };
 use tracing::warn;
 
@@ -471,7 +471,8 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
     let qmp = |source| VmError::Qmp { name: vm.name.clone(), source };
     let guest = Guest::of(monitor).map_err(qmp)?;
     let accel = accel(guest.accel);
-    let mut disks = disks(&guest.block_nodes);
+    let composition = vm.composition()?;
+    let mut disks = disks(&composition);
     let mut ram_bytes = guest.memory_bytes;
     let (cpu, nics) = match vm.launch() {
         Launch::Definition(defined) => {
@@ -490,7 +491,6 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
     // Asked in this order: at the end of a migration of ours the guest stands still.
     let migration = vm.moved_by();
     let run_state = monitor.run_state().map_err(qmp)?;
-    let composition = vm.composition()?;
     let hot_plugged = composition::hot_plugged(monitor).map_err(qmp)?;
     let passed_through = guest.devices.iter().filter(|device| device.is_passed_through() || device.kind == "usb-host");
     Ok(GuestFacts {
@@ -538,25 +538,22 @@ fn page_bytes(monitor: &Monitor, memory: &MemoryDevice) -> Option<u64> {
     }
 }
 
-/// QEMU's block drivers that open a file or a block device of the host.
-const FILE_DRIVERS: [&str; 4] = ["file", "host_device", "host_cdrom", "io_uring"];
-
-/// The images that a QEMU has open, oldest first, with those that they are overlays of: the target opens them too.
-fn disks(nodes: &[BlockNode]) -> Vec<GuestDisk> {
+/// The images in the guest's drives, with those that they are overlays of: the target opens them too.
+fn disks(composition: &Composition) -> Vec<GuestDisk> {
     let mut disks: Vec<GuestDisk> = Vec::new();
-    // QEMU tells the newest first.
-    for node in nodes.iter().rev().filter(|node| FILE_DRIVERS.contains(&node.driver.as_str())) {
-        let Some(path) = image(&node.filename) else { continue };
-        if disks.iter().any(|disk| disk.path == path) {
-            continue;
+    let media = composition.drives.iter().filter_map(|drive| drive.medium.as_ref());
+    for (medium, depth, image) in
+        media.flat_map(|medium| medium.chain.iter().enumerate().map(move |(d, i)| (medium, d, i)))
+    {
+        let Some(path) = self::image(&image.filename) else { continue };
+        let readonly = medium.read_only || depth > 0;
+        match disks.iter_mut().find(|disk| disk.path == path) {
+            Some(disk) => disk.readonly &= readonly,
+            None => {
+                let format = if image.format.ends_with("qcow2") { DiskFormat::Qcow2 } else { DiskFormat::Raw };
+                disks.push(GuestDisk { path, format, readonly });
+            }
         }
-        let same: Vec<&BlockNode> = nodes.iter().filter(|node| image(&node.filename).as_ref() == Some(&path)).collect();
-        let format = same.iter().any(|node| node.driver == "qcow2").then_some(DiskFormat::Qcow2);
-        disks.push(GuestDisk {
-            format: format.unwrap_or(DiskFormat::Raw),
-            readonly: same.iter().all(|node| node.read_only),
-            path,
-        });
     }
     disks
 }
@@ -631,6 +628,8 @@ pub(crate) fn dirty_bytes_per_s(vm: &Vm, measure: Duration) -> Option<u64> {
 mod tests {
     use proptest::prelude::*;
     use skein_machine::units::MIB;
+
+    use skein_machine::composition::{Drive, Image, Medium};
 
     use super::*;
     use crate::dirs::Dirs;
@@ -772,31 +771,37 @@ mod tests {
         assert!(begun.elapsed() < Duration::from_secs(1));
     }
 
-    /// As in an answer of 10.0 to query-named-block-nodes: the newest first.
-    fn node(driver: &str, file: &str, read_only: bool) -> BlockNode {
-        let (name, filename) = ("#block1".into(), file.into());
-        BlockNode { name, driver: driver.into(), filename, backing_file: None, read_only }
+    fn drive(read_only: bool, chain: &[(&str, &str)]) -> Drive {
+        let image = |(format, filename): &(&str, &str)| Image {
+            format: (*format).into(),
+            filename: (*filename).into(),
+            virtual_bytes: 1,
+        };
+        let chain = chain.iter().map(image).collect();
+        let medium = Medium { chain, read_only, tuning: Default::default(), bitmaps: BTreeSet::new() };
+        Drive { device: "d".into(), name: String::new(), removable: false, medium: Some(medium) }
     }
 
     #[test]
     fn disks_of_a_guest() {
-        let nodes = [
-            node("nbd", "nbd://10.0.0.1/a", false),
-            node("raw", "/srv/base.raw", true),
-            node("file", "/srv/base.raw", true),
-            node("qcow2", r#"json:{"driver": "qcow2", "file": {"driver": "file", "filename": "/srv/a, b"}}"#, false),
-            node("file", "/srv/a, b", false),
-            node("raw", "/dev/vg0/web1", false),
-            node("host_device", "/dev/vg0/web1", false),
-            node("file", "json:{", false),
+        let json = r#"json:{"driver": "qcow2", "file": {"driver": "file", "filename": "/srv/a, b"}}"#;
+        let drives = vec![
+            drive(false, &[("raw", "nbd://10.0.0.1/a")]),
+            drive(false, &[("raw", "/dev/vg0/web1")]),
+            drive(false, &[("qcow2", json), ("raw", "/srv/base.raw")]),
+            drive(false, &[("throttle on qcow2", "/srv/c"), ("raw", "/srv/base.raw")]),
+            drive(true, &[("raw", "/srv/cd.iso")]),
+            drive(false, &[("raw", "json:{")]),
         ];
         let disk = |path: &str, format, readonly| GuestDisk { path: path.into(), format, readonly };
         let expect = [
             disk("/dev/vg0/web1", DiskFormat::Raw, false),
             disk("/srv/a, b", DiskFormat::Qcow2, false),
             disk("/srv/base.raw", DiskFormat::Raw, true),
+            disk("/srv/c", DiskFormat::Qcow2, false),
+            disk("/srv/cd.iso", DiskFormat::Raw, true),
         ];
-        assert_eq!(disks(&nodes), expect);
+        assert_eq!(disks(&Composition { drives, ..Composition::default() }), expect);
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn questions_are_answered_or_it_is_said_why_not() {
     let world = World::new();
     let (a, b) = world.pair();
     let ask = |host: &str, file: &str| a.peers.ask(host, &question(file), Instant::now() + 5 * SECOND);
-    let Answer::HostFacts(found) = ask("b", "br7").unwrap();
+    let Answer::HostFacts(found) = ask("b", "br7").unwrap() else { panic!("another answer than was asked for") };
     assert_eq!((found.name.as_str(), found.bridges.contains("br7")), ("b", true));
     let error = ask("b", "no").unwrap_err();
     assert!(matches!(error, AskError::Refused { .. }) && error.to_string().contains("not to a"), "{error}");

@@ -430,9 +430,10 @@ impl Manager {
             }
             Input::Message(peer, Message::Report { id, report, why, detail }) => {
                 let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.peer == peer) else { return };
+                let has_own_reason = entry.has_own_reason();
                 let Machine::Source(source) = &mut entry.machine else { return };
                 // A target that was told to give up has nothing to say about why.
-                if why.is_some() && !detail.is_empty() {
+                if why.is_some() && !detail.is_empty() && !has_own_reason {
                     entry.detail.clone_from(&detail);
                 }
                 if entry.told.report < Some(report) {
@@ -744,6 +745,15 @@ impl Entry {
                 (write, wants.order.map(Order::Target), message, wants.wait)
             }
         }
+    }
+
+    /// Whether this end called it off for a reason of its own: what the other end says after that follows from it.
+    fn has_own_reason(&self) -> bool {
+        let why = match &self.machine {
+            Machine::Source(source) => source.why(),
+            _ => None,
+        };
+        matches!(why, Some(Why::Cancelled | Why::Deadline | Why::GuestChanged))
     }
 
     fn report(&self, id: MigrationId, report: Report, why: Option<Why>) -> Message {

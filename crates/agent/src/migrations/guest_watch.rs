@@ -175,8 +175,7 @@ mod tests {
     use super::*;
 
     fn event(name: &str, data: Value) -> Event {
-        serde_json::from_value(json!({ "event": name, "data": data, "timestamp": {"seconds": 1, "microseconds": 2} }))
-            .unwrap()
+        Event { name: name.into(), data, time: Duration::ZERO }
     }
 
     fn watch() -> GuestWatch {
@@ -185,7 +184,7 @@ mod tests {
     }
 
     fn version(major: u32, minor: u32) -> Version {
-        Version { major, minor, micro: 0, package: String::new() }
+        Version { major, minor, micro: 0 }
     }
 
     #[test]

@@ -48,6 +48,7 @@ pub fn start(dir: &Path, identity: &Identity, port: u16) -> Node {
         Question::HostFacts { files, .. } if files == [Path::new("panic")] => panic!("as it was asked to"),
         Question::HostFacts { files, .. } if files == [Path::new("no")] => Err(format!("not to {peer}")),
         Question::HostFacts { files, .. } => Ok(Answer::HostFacts(Box::new(facts(&name, files)))),
+        Question::Composition { .. } => Ok(Answer::Composition(Box::default())),
     };
     let (sender, events) = sync_channel(64);
     let deadline = Instant::now() + 5 * SECOND;

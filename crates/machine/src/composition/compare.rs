@@ -6,9 +6,10 @@ use std::fmt;
 use super::{Composition, Device, Drive, Image, Medium, OpenFile};
 use crate::facts::{FileFacts, FileSystem, Version};
 
-/// Properties that say nothing of what a device is: `drive` names a node, which each QEMU numbers anew if it has no name of its own; `MCFG`
-/// is where the guest has put PCI Express' configuration (hw/pci-host/q35.c), which moves with its state.
-const OF_A_PROCESS: [&str; 2] = ["drive", "MCFG"];
+/// Properties that say nothing of what a device is: `drive` names a node, which each QEMU numbers anew if it has no name of its own;
+/// `MCFG` is where the guest has put PCI Express' configuration (hw/pci-host/q35.c), which moves with its state; a disk's geometry follows
+/// from its size when QEMU opened it (hw/block/block.c), which may have grown since.
+const OF_A_PROCESS: [&str; 8] = ["drive", "MCFG", "cyls", "heads", "secs", "lcyls", "lheads", "lsecs"];
 /// Properties that a guest knows a device by. Between QEMUs of different versions the others' defaults may differ, which
 /// the machine type makes up for.
 const IDENTITY: [&str; 22] = [

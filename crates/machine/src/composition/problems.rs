@@ -15,7 +15,8 @@ pub(crate) fn composition_problems(
     let launched = launched.as_launched();
     let as_launched = now.as_launched();
     let differences = differences(&launched, &as_launched);
-    let differences = differences.into_iter().filter(|difference| !is_given(difference, now, given));
+    let differences =
+        differences.into_iter().filter(|difference| !is_given(difference, now, given) && !is_size(difference));
     let mut problems: Vec<Problem> = differences.map(|difference| problem(guest, &difference)).collect();
     problems.extend(own_problems(guest, now));
     problems
@@ -118,6 +119,11 @@ fn own_problems(guest: &str, now: &Composition) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// Whether this is the size of an image, which whoever opens the image finds there.
+fn is_size(difference: &Difference) -> bool {
+    matches!(&difference.change, Change::Differs { what, .. } if difference.part == Part::Drive && what == "the size in bytes")
 }
 
 fn is_relative(filename: &str) -> bool {

@@ -224,7 +224,8 @@ fn medium(inserted: &Value) -> Read<Medium> {
         .filter_map(|key| Some(((*key).to_owned(), setting(&inserted[*key])?)))
         .filter(|(_, value)| value != "0" && value != "off")
         .collect();
-    tuning.insert("cache".into(), fields(&inserted["cache"], &[]));
+    // Whether writes are cached the guest may say itself.
+    tuning.insert("cache".into(), fields(&inserted["cache"], &["writeback"]));
     if let Some(group) = inserted["group"].as_str() {
         tuning.insert("throttle group".into(), group.to_owned());
     }

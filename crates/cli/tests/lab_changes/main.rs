@@ -1,0 +1,240 @@
+//! Guests that change before they are moved and while they are: each ends where it has to, with the very drives that it had, for the
+//! reason that is so. A witness outside of the agents, at a monitor of its own, compares what is open and what the guest reads. Needs
+//! root. `SKEIN_CHANGES=500 SKEIN_SEED=7` tries so many migrations drawn from a seed.
+// Timeout: 900 s
+// QEMU: 7.2 10
+
+mod change;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use change::{CD, CHANGES, Change, DISK, End, LATE, OTHER_CD, disk_io, open};
+use skein_api::{MigrateOptions, Migration, Reply, Request, VmState};
+use skein_handover::{Outcome, SourcePhase, Stage, Why};
+use skein_lab_cluster::{Cluster, Seen, Settings, until};
+
+/// The copy takes some seconds, so that there is a while.
+const RATE_MBIT: u32 = 40;
+const NOISE_BYTES: usize = 8 << 20;
+const DEADLINE: Duration = Duration::from_secs(60);
+/// What stops or changes a guest is told within this. The second, and what a busy machine takes.
+const NOTICE: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Before,
+    Meanwhile,
+}
+
+struct World {
+    cluster: Cluster,
+    number: u32,
+}
+
+impl World {
+    fn new() -> World {
+        let settings = Settings { rates: vec![Some(RATE_MBIT)], ..Settings::new(env!("CARGO_BIN_EXE_skein").into()) };
+        World { cluster: Cluster::up(settings), number: 0 }
+    }
+
+    /// A new guest with new images, on a.
+    fn guest(&mut self) -> (String, std::path::PathBuf) {
+        self.number += 1;
+        let name = format!("g{}", self.number);
+        let dir = self.cluster.dir().join(&name);
+        fs::create_dir_all(&dir).unwrap();
+        image(&["create", "-q", "-f", "qcow2", &dir.join(DISK).display().to_string(), "64M"]);
+        for (name, bytes) in [(CD, 1 << 20), (OTHER_CD, 1 << 20), (LATE, 4 << 20)] {
+            fs::write(dir.join(name), vec![7; bytes]).unwrap();
+        }
+        let noise: Vec<u8> = (0..NOISE_BYTES as u64 / 8)
+            .flat_map(|n| scrambled(n ^ u64::from(self.number) << 40).to_le_bytes())
+            .collect();
+        fs::write(dir.join("noise"), noise).unwrap();
+        let shown = dir.display();
+        let args = [
+            format!("'-device', 'loader,file={shown}/noise,addr=0x1000000,force-raw=on'"),
+            "'-device', 'virtio-scsi-pci,id=scsi0', '-device', 'virtio-balloon-pci,id=balloon0'".into(),
+            format!("'-drive', 'if=none,id=cd0,file={shown}/{CD},format=raw,media=cdrom,readonly=on'"),
+            "'-device', 'scsi-cd,bus=scsi0.0,drive=cd0,id=cdrom', ".into(),
+        ];
+        let definition = self.cluster.bare(&name).replace("args = [", &format!("args = [{}", args.join(", ")));
+        let disk = format!("[[disk]]\npath = '{shown}/{DISK}'\nformat = 'qcow2'\ncache = 'writeback'\n[qemu]\n");
+        self.cluster.start_vm("a", &definition.replace("[qemu]\n", &disk));
+        assert!(until(DEADLINE, || self.cluster.where_runs(&name) == ["a"]), "{name} runs");
+        (name, dir)
+    }
+
+    fn seen(&self, name: &str, host: &str) -> Arc<Seen> {
+        let seen =
+            || self.cluster.witness().seen(name).into_iter().rfind(|seen| seen.host() == host && !seen.is_over());
+        assert!(until(DEADLINE, || seen().is_some()), "{name} has a QEMU on {host}");
+        seen().unwrap()
+    }
+
+    fn stop(&self, name: &str, host: &str) {
+        self.cluster.asked(host, &Request::VmStop { name: name.into(), timeout_s: 0, force: true });
+        self.cluster.asked(host, &Request::VmForget { name: name.into() });
+    }
+
+    /// The guest is there, with the drives and the bytes that it should have.
+    fn as_it_should_be(&self, name: &str, host: &str, change: Change, byte: u8) {
+        let seen = self.seen(name, host);
+        let told = open(seen.monitor());
+        assert_eq!(told, (change.image().to_owned(), change.cd().map(str::to_owned)), "{change:?}: on {host}");
+        disk_io(seen.monitor(), &format!("read -P {byte:#x} 0 64k"));
+        let pid = seen.process().pid;
+        let fds = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+        let names: Vec<String> =
+            fds.filter_map(|fd| Some(fs::read_link(fd.path()).ok()?.display().to_string())).collect();
+        let dir = self.cluster.dir().join(name);
+        assert!(names.contains(&dir.join(change.image()).display().to_string()), "{names:?}");
+    }
+
+    /// One migration, and how it ended.
+    fn round(&mut self, change: Change, when: When) -> End {
+        let (name, dir) = self.guest();
+        let byte = (self.number % 255) as u8 + 1;
+        let source = self.seen(&name, "a");
+        disk_io(source.monitor(), &format!("write -P {byte:#x} 0 64k"));
+        let end = match when {
+            When::Before => {
+                change.happen(source.monitor(), &dir);
+                self.migrate_changed(&name)
+            }
+            When::Meanwhile => {
+                let begun = self.cluster.begin(&name, "a", "b", MigrateOptions::default());
+                self.wait_copying(&begun);
+                change.happen(source.monitor(), &dir);
+                let happened = Instant::now();
+                let over = self.cluster.watched("a", begun.id);
+                self.judge(&name, change, &over, happened)
+            }
+        };
+        let host = if end == End::Moved { "b" } else { "a" };
+        self.as_it_should_be(&name, host, change, byte);
+        match end {
+            End::CalledOffHalted => assert_eq!(self.cluster.vm("a", &name).state, VmState::Paused),
+            End::Blocked if change == Change::Paused => {}
+            _ => assert_eq!(self.cluster.where_runs(&name), [host], "{change:?} {when:?}"),
+        }
+        self.stop(&name, host);
+        self.cluster.wait_clean(DEADLINE);
+        let _ = fs::remove_dir_all(dir);
+        end
+    }
+
+    fn migrate_changed(&self, name: &str) -> End {
+        let check = self.cluster.check_move(name, "a", "b");
+        check.problems.iter().for_each(|problem| println!("  {problem}"));
+        if check.blocks() {
+            // Also where nobody asks for a check first.
+            let request =
+                Request::Migrate { vm: name.into(), to: "b".into(), options: MigrateOptions::default(), detach: false };
+            assert!(matches!(self.cluster.asked("a", &request), Reply::Check(check) if check.blocks()));
+            return End::Blocked;
+        }
+        self.cluster.moved(name, "a", "b");
+        End::Moved
+    }
+
+    fn wait_copying(&self, begun: &Migration) {
+        let is_copying = || {
+            let now = self.cluster.migration("a", begun.id);
+            assert!(now.outcome.is_none(), "{now:?}");
+            now.stage == Some(Stage::Source(SourcePhase::Precopy))
+                && now.copy.is_some_and(|copy| copy.transferred_bytes > 100_000)
+        };
+        assert!(until(DEADLINE, is_copying), "the copy begins");
+    }
+
+    fn judge(&self, name: &str, change: Change, over: &Migration, happened: Instant) -> End {
+        if over.outcome == Some(Outcome::Moved) {
+            return End::Moved;
+        }
+        assert_eq!((over.outcome, over.why), (Some(Outcome::Kept), Some(Why::GuestChanged)), "{change:?}: {over:?}");
+        assert!(over.detail.contains(change.reason()), "{change:?}: {}", over.detail);
+        assert!(happened.elapsed() < NOTICE, "{change:?}: told after {:?}", happened.elapsed());
+        match self.cluster.vm("a", name).state {
+            VmState::Paused => End::CalledOffHalted,
+            _ => End::CalledOff,
+        }
+    }
+}
+
+fn image(args: &[&str]) {
+    let done = Command::new("qemu-img").args(args).status().expect("qemu-img is there");
+    assert!(done.success(), "qemu-img {args:?}");
+}
+
+fn scrambled(n: u64) -> u64 {
+    let z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z ^ (z >> 27)
+}
+
+/// Each kind of change, before and meanwhile; or so many drawn from a seed.
+#[test]
+fn a_guest_that_changes_ends_where_it_has_to_with_what_it_has() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let can = |(change, when): &(Change, When)| *when == When::Before || change.may_come_meanwhile();
+    let all: Vec<(Change, When)> = match number("SKEIN_CHANGES") {
+        None => CHANGES
+            .into_iter()
+            .flat_map(|change| [(change, When::Before), (change, When::Meanwhile)])
+            .filter(can)
+            .collect(),
+        Some(count) => {
+            let seed = number("SKEIN_SEED").unwrap_or(1);
+            println!("{count} migrations, seed {seed}");
+            let draw = |n: u64| scrambled(scrambled(seed) ^ n) as usize;
+            let pick = |n: u64| {
+                let when = if draw(2 * n + 1) >> 8 & 1 == 0 { When::Before } else { When::Meanwhile };
+                (CHANGES[(draw(2 * n) >> 8) % CHANGES.len()], when)
+            };
+            (0..).map(pick).filter(can).take(count as usize).collect()
+        }
+    };
+    let mut world = World::new();
+    let mut ends: BTreeMap<String, u32> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for (change, when) in all {
+        let since = Instant::now();
+        let end = world.round(change, when);
+        let expected = if when == When::Before { change.before() } else { change.meanwhile() };
+        if end != expected {
+            wrong.push(format!("{change:?} {when:?}: {end:?}, not {expected:?}"));
+        }
+        println!("{change:?} {when:?}: {end:?}, {:.1} s", since.elapsed().as_secs_f64());
+        *ends.entry(format!("{end:?}")).or_default() += 1;
+    }
+    println!("{ends:?}");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    world.cluster.check();
+}
+
+/// What was moved is moved back: the target knows its guest as well as the source did.
+#[test]
+fn a_guest_with_another_image_comes_back() {
+    let mut world = World::new();
+    let (name, dir) = world.guest();
+    disk_io(world.seen(&name, "a").monitor(), "write -P 0x11 0 64k");
+    Change::Snapshot.happen(world.seen(&name, "a").monitor(), &dir);
+    world.cluster.moved(&name, "a", "b");
+    world.as_it_should_be(&name, "b", Change::Snapshot, 0x11);
+    disk_io(world.seen(&name, "b").monitor(), "write -P 0x22 0 64k");
+    assert!(
+        world.cluster.vm("b", &name).definition.unwrap().contains("overlay.qcow2"),
+        "its definition names what it has"
+    );
+    world.cluster.moved(&name, "b", "a");
+    world.as_it_should_be(&name, "a", Change::Snapshot, 0x22);
+    assert!(Path::new(&dir).exists());
+    world.stop(&name, "a");
+    world.cluster.check();
+}
