@@ -148,6 +148,33 @@ impl Told<'_> {
                 );
                 vec![self.of_group(breach, group, hard, &format!(" in {area}"), what, &guests)]
             }
+            Breach::Uneven { group, least, most, .. } => {
+                let guests = self.members_on(group, |_| true);
+                let even = self.problem.groups[group as usize].even.as_ref();
+                let (level, skew) = even.map_or((0, 0), |even| (even.level, even.skew_max));
+                let level = &names.levels[level].name;
+                let what = format!(
+                    "of {} up to {most} are in one area of level '{level}' and {least} in another, which is more \
+                     than {skew} apart",
+                    names.list(&guests)
+                );
+                vec![self.of_group(breach, group, hard, " evenly", what, &guests)]
+            }
+            Breach::Avoid { group, of, level, area, .. } => {
+                let is_there = |on: HostId| on != NOWHERE && self.problem.hosts[on as usize].areas[level] == area;
+                let (guests, others) = (self.members_on(group, is_there), self.members_on(of, is_there));
+                let place = names.place(level, area);
+                let what = format!(
+                    "{} {} {place} with {} and {} to be apart from {}",
+                    names.list(&guests),
+                    agree(&guests, "shares", "share"),
+                    names.list(&others),
+                    agree(&guests, "is", "are"),
+                    agree(&others, "it", "them"),
+                );
+                let both = [guests, others].concat();
+                vec![self.of_group(breach, group, hard, &format!(" in {place}"), what, &both)]
+            }
             Breach::Among { group, .. } => {
                 let guests = self.members_on(group, |on| on != NOWHERE);
                 let what = format!("{} are not all within one of the sets of hosts", names.list(&guests));
@@ -211,6 +238,15 @@ impl Told<'_> {
         let strength = match breach {
             Breach::Apart { .. } => of.apart,
             Breach::Together { .. } => of.together,
+            Breach::Uneven { .. } => of.even.as_ref().map(|even| even.strength),
+            Breach::Need { of: other, level, .. } => {
+                let need = of.needs.iter().find(|need| (need.of, need.level) == (*other, *level));
+                need.map(|need| need.strength)
+            }
+            Breach::Avoid { of: other, level, .. } => {
+                let avoid = of.avoids.iter().find(|avoid| (avoid.of, avoid.level) == (*other, *level));
+                avoid.map(|avoid| avoid.strength)
+            }
             _ => of.spread.map(|spread| spread.strength),
         };
         complaint.hard = hard;

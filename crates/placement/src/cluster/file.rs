@@ -252,11 +252,11 @@ pub enum Matching {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
-    /// No two on one host (anti-affinity).
-    Apart(Together),
+    /// No two on one host (anti-affinity), or none near others.
+    Apart(Apart),
     /// All on one host (affinity).
     Together(Together),
-    /// Over several areas of a level.
+    /// Over several areas of a level, or evenly over them.
     Spread(Spread),
     /// Only on these hosts (possible owners, a tenant's subset). Hard, always.
     Owners(Within),
@@ -264,7 +264,7 @@ pub enum Rule {
     Preferred(Within),
     /// All within one of several sets of hosts. Hard.
     Among(Among),
-    /// Near others. Hard.
+    /// Near others.
     Needs(Needs),
     /// By a property.
     Match(Match),
@@ -274,7 +274,8 @@ impl Rule {
     /// What it is called.
     pub fn name(&self) -> &Name {
         match self {
-            Rule::Apart(of) | Rule::Together(of) => &of.name,
+            Rule::Apart(of) => &of.name,
+            Rule::Together(of) => &of.name,
             Rule::Spread(of) => &of.name,
             Rule::Owners(of) | Rule::Preferred(of) => &of.name,
             Rule::Among(of) => &of.name,
@@ -284,7 +285,26 @@ impl Rule {
     }
 }
 
-/// Guests that are apart, or together.
+/// Guests that are apart: from each other, or from others.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Apart {
+    /// Unique.
+    pub name: Name,
+    /// Who.
+    pub of: Guests,
+    /// From whom: none of these is where one of `of` is. From each other if it is left out.
+    pub from: Option<Guests>,
+    /// With `from`, in no area of this level. `host` if it is left out.
+    pub level: Option<String>,
+    /// As in [`Together`].
+    #[serde(default)]
+    pub force: Force,
+    /// As in [`Together`].
+    pub weight: Option<Number>,
+}
+
+/// Guests that are together.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Together {
@@ -310,7 +330,9 @@ pub struct Spread {
     /// Of which areas: a key of the hosts' `areas`, or `host`.
     pub level: String,
     /// In at least so many.
-    pub areas_min: u32,
+    pub areas_min: Option<u32>,
+    /// No area has more than so many more of them than another that can have any.
+    pub skew_max: Option<u32>,
     /// Soft if it is left out.
     #[serde(default)]
     pub force: Force,
@@ -355,6 +377,15 @@ pub struct Needs {
     /// In the same area of this level. `host` if it is left out.
     #[serde(default = "host")]
     pub level: String,
+    /// Hard if it is left out.
+    #[serde(default = "hard")]
+    pub force: Force,
+    /// As in [`Together`].
+    pub weight: Option<Number>,
+}
+
+fn hard() -> Force {
+    Force::Hard
 }
 
 fn host() -> String {

@@ -211,7 +211,7 @@ fn needing(guests: &[(HostId, HostId)], members: [&[GuestId]; 2]) -> Job {
     let guests: Vec<(i64, HostId, HostId)> = guests.iter().map(|(from, to)| (1, *from, *to)).collect();
     let mut job = cases::job(&[4, 4, 4], &guests);
     (0..).zip(&mut job.problem.hosts).for_each(|(area, host)| host.areas = vec![area]);
-    let need = Need { level: 0, of: 1 };
+    let need = Need { level: 0, of: 1, strength: Strength::Hard };
     job.problem.groups = vec![Group { needs: vec![need], ..Group::default() }, Group::default()];
     for (group, members) in (0..).zip(members) {
         members.iter().for_each(|guest| job.problem.guests[*guest as usize].groups.push(group));

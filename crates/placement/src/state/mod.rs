@@ -9,7 +9,7 @@ use hosts::{Exchange, Hosts};
 use moves::Moves;
 use rules::Rules;
 
-use crate::problem::{GroupId, Guest, GuestId, HostId, NOWHERE, Problem, Strength};
+use crate::problem::{GuestId, HostId, NOWHERE, Problem, Strength};
 use crate::score::{Score, place_broken};
 
 /// What is accepted.
@@ -43,18 +43,28 @@ pub struct State<'a> {
     score: Score,
 }
 
-/// What rules and moves of groups can cost less at most if a guest moves: one breach of each soft rule, one of a group.
-pub(crate) fn saves_max(problem: &Problem, guest: &Guest) -> f64 {
+/// What rules and moves of groups can cost less at most if a guest moves: one breach of each soft rule, one of a group. Of an even
+/// spread it is one in each area, where the guest was missing most.
+pub(crate) fn saves_max(problem: &Problem) -> Vec<f64> {
     let soft = |strength: Strength| match strength {
         Strength::Hard => 0,
         Strength::Soft(weight) => weight,
     };
-    let of_group = |group: &GroupId| {
-        let group = &problem.groups[*group as usize];
+    let mut of_groups = vec![0i64; problem.groups.len()];
+    for (id, group) in problem.groups.iter().enumerate() {
         let spread = group.spread.map(|spread| spread.strength);
-        [group.apart, group.together, spread].into_iter().flatten().map(soft).sum::<i64>()
-    };
-    (guest.groups.iter().map(of_group).sum::<i64>() + problem.weights.group_move) as f64
+        of_groups[id] += [group.apart, group.together, spread].into_iter().flatten().map(soft).sum::<i64>();
+        if let Some(even) = &group.even {
+            of_groups[id] += (even.areas.len() as i64 + 1).saturating_mul(soft(even.strength));
+        }
+        let needs = group.needs.iter().map(|need| (need.of, need.strength));
+        for (of, strength) in needs.chain(group.avoids.iter().map(|avoid| (avoid.of, avoid.strength))) {
+            of_groups[id] += soft(strength);
+            of_groups[of as usize] += soft(strength);
+        }
+    }
+    let of_guest = |groups: &Vec<u32>| groups.iter().map(|group| of_groups[*group as usize]).sum::<i64>();
+    problem.guests.iter().map(|guest| (of_guest(&guest.groups) + problem.weights.group_move) as f64).collect()
 }
 
 impl<'a> State<'a> {
@@ -71,7 +81,7 @@ impl<'a> State<'a> {
             slot: vec![0; problem.guests.len()],
             hosts: Hosts::new(problem),
             moves: Moves::new(problem, &rules),
-            saves_max: problem.guests.iter().map(|guest| saves_max(problem, guest)).collect(),
+            saves_max: saves_max(problem),
             rules,
             score: Score::broken(problem.guests.len() as i64 * Score::UNPLACED),
         };

@@ -51,6 +51,7 @@ pub fn compile(cluster: &Cluster) -> Result<Compiled, ClusterError> {
     }
     compiler.host_states();
     compiler.close();
+    compiler.even_areas();
     compiler.problem.check()?;
     let Compiler { problem, names, traffic, bandwidth, mut clashes, .. } = compiler;
     clashes.extend(clash::find(&problem, &names));
