@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::names::{Names, RuleKind, agree};
+use super::survival::{self, Survived};
 use super::{Compiled, file::HostState};
 use crate::problem::{GuestId, HostId, NOWHERE, Problem};
 use crate::score::Score;
@@ -45,8 +46,11 @@ pub struct Complaint {
 pub struct Check {
     /// Hard before soft.
     pub complaints: Vec<Complaint>,
-    /// What all of it costs, with load and balance, in microseconds of traffic.
+    /// What all of it costs, with load and balance, in microseconds of traffic; but for failures that are not survived.
     pub cost: i64,
+    /// What came of failing hosts, if the file asks for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub survived: Option<Survived>,
 }
 
 impl Check {
@@ -63,12 +67,16 @@ pub fn check(compiled: &Compiled, assignment: &[HostId], history: &History, now:
     let mut complaints: Vec<Complaint> = verdict.hard.iter().flat_map(|breach| told.complaints(breach, true)).collect();
     complaints.extend(verdict.soft.iter().flat_map(|breach| told.complaints(breach, false)));
     complaints.extend(told.preferences());
+    let survived = survival::look(compiled, assignment).map(|(survived, failures)| {
+        complaints.extend(failures);
+        survived
+    });
     for complaint in &mut complaints {
         complaint.since = history.since.get(&complaint.key).copied().unwrap_or(now).min(now);
     }
     let since = complaints.iter().map(|complaint| (complaint.key.clone(), complaint.since)).collect();
     complaints.sort_by(|a, b| (b.hard, b.gravity, &a.key).cmp(&(a.hard, a.gravity, &b.key)));
-    (Check { complaints, cost: verdict.cost.total() }, History { since })
+    (Check { complaints, cost: verdict.cost.total(), survived }, History { since })
 }
 
 /// Breaches in the user's words.

@@ -33,6 +33,8 @@ pub struct Cluster {
     /// About guests together, and about guests and hosts.
     #[serde(default)]
     pub rules: Vec<Rule>,
+    /// How many hosts may fail at once so that their guests find room on the others.
+    pub survive: Option<Survive>,
     /// What should be free beside what is free.
     #[serde(default)]
     pub balances: Vec<Balance>,
@@ -405,6 +407,19 @@ pub struct Match {
     /// On hosts of this group only; on all if it is left out.
     pub group: Option<String>,
     /// As in [`Together`], of `should` and `should-not`.
+    pub weight: Option<Number>,
+}
+
+/// So many hosts may fail at once: their guests find room on the others, where everybody else stays, and no rule is broken more.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Survive {
+    /// How many.
+    pub failures: Spanned<u32>,
+    /// Hard if it is left out.
+    #[serde(default = "hard")]
+    pub force: Force,
+    /// As in [`Together`], of each set of hosts that must not fail.
     pub weight: Option<Number>,
 }
 

@@ -57,9 +57,7 @@ fn pairs(pairs: &BTreeMap<String, String>) -> impl Iterator<Item = &String> {
 /// The names that a rule refers to.
 fn in_rule(rule: &Rule) -> Vec<&String> {
     match rule {
-        Rule::Apart(rule) => {
-            guests(&rule.of).chain(rule.from.iter().flat_map(guests)).chain(&rule.level).collect()
-        }
+        Rule::Apart(rule) => guests(&rule.of).chain(rule.from.iter().flat_map(guests)).chain(&rule.level).collect(),
         Rule::Together(rule) => guests(&rule.of).collect(),
         Rule::Spread(rule) => guests(&rule.of).chain([&rule.level]).collect(),
         Rule::Owners(rule) | Rule::Preferred(rule) => guests(&rule.of).chain(hosts(&rule.within)).collect(),

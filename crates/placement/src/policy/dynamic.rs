@@ -490,7 +490,9 @@ impl<'a> Desk<'a> {
                 | Breach::Spread { group, .. }
                 | Breach::Uneven { group, .. }
                 | Breach::Among { group, .. } => groups.insert(group),
-                Breach::Need { group, of, .. } | Breach::Avoid { group, of, .. } => [group, of].into_iter().for_each(|group| groups.insert(group)),
+                Breach::Need { group, of, .. } | Breach::Avoid { group, of, .. } => {
+                    [group, of].into_iter().for_each(|group| groups.insert(group))
+                }
             }
         }
         let is_guilty = |guest: &GuestId| {

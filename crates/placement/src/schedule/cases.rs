@@ -126,9 +126,12 @@ fn rules(job: &mut Job, dice: &mut Dice) {
     for guest in &mut job.problem.guests {
         guest.groups = (0..groups as u32).filter(|_| dice.chance(0.4)).collect();
         // Nobody is in two that are apart.
-        let avoids = |one: u32, other: u32| job.problem.groups[one as usize].avoids.iter().any(|avoid| avoid.of == other);
+        let avoids =
+            |one: u32, other: u32| job.problem.groups[one as usize].avoids.iter().any(|avoid| avoid.of == other);
         let all = guest.groups.clone();
-        guest.groups.retain(|one| all.iter().all(|other| !avoids(*one, *other) && (other == one || !avoids(*other, *one))));
+        guest
+            .groups
+            .retain(|one| all.iter().all(|other| !avoids(*one, *other) && (other == one || !avoids(*other, *one))));
         guest.owners = dice.chance(0.3).then_some(0);
     }
 }

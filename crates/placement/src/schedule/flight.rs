@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::job::RATE_LEAST;
 use super::{Action, Channel, Job, Obstacle, forecast, rate_min};
-use crate::problem::{Group, GroupId, GuestId, HostId, NOWHERE, Need, Strength};
-use crate::verdict::{Breach, judge, members};
+use crate::problem::{Avoid, Group, GroupId, GuestId, HostId, NOWHERE, Need, Problem, Strength};
+use crate::verdict::{Breach, judge, judge_group, members};
 
 /// Rates that differ by less are the same: sums of others are not exact.
 const ROUGHLY: f64 = 1e-9;
@@ -75,6 +75,9 @@ pub(super) fn seconds(job: &Job, guest: GuestId, from: HostId, to: HostId) -> f6
 }
 
 /// The hard rules that hold before and after, and therefore on the way.
+///
+/// Where rules are exchanged, guests with hard rules move one at a time, and only so that no more of these rules are broken than
+/// before the first step.
 pub(super) struct Guard {
     members: Vec<Vec<GuestId>>,
     apart: Vec<bool>,
@@ -83,23 +86,62 @@ pub(super) struct Guard {
     /// Who needs each group.
     needed_by: Vec<Vec<GroupId>>,
     among: Vec<bool>,
+    avoids: Vec<Vec<Avoid>>,
+    /// Who avoids each group.
+    avoided_by: Vec<Vec<GroupId>>,
+    /// How often hard rules may be broken at a moment; none where they are kept one by one.
+    broken_max: Option<i64>,
+    /// Guests with hard rules about them and others.
+    ruled: Vec<bool>,
+}
+
+/// Rules that do not hold on the way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Loose {
+    /// Groups whose needs are given up.
+    pub needs: BTreeSet<GroupId>,
+    /// Groups all of whose rules may be broken for a while.
+    pub exchanged: BTreeSet<GroupId>,
+    /// How often hard rules may be broken at a moment then.
+    pub broken_max: i64,
+}
+
+/// How often the hard rules are broken that are to hold on the way.
+pub(super) fn broken(problem: &Problem, at: &[HostId]) -> i64 {
+    judge(problem, at).hard.iter().filter(|breach| lasts(breach)).map(Breach::count).sum()
+}
+
+/// Whether it is of a rule that is to hold on the way: those that are together are so at the ends only, and so are those spread evenly.
+fn lasts(breach: &Breach) -> bool {
+    matches!(
+        breach,
+        Breach::Apart { .. }
+            | Breach::Spread { .. }
+            | Breach::Need { .. }
+            | Breach::Among { .. }
+            | Breach::Avoid { .. }
+    )
 }
 
 impl Guard {
-    /// Without what groups need that are given up.
-    pub fn new(job: &Job, given_up: &BTreeSet<GroupId>) -> Guard {
+    /// Without the rules that do not hold on the way.
+    pub fn new(job: &Job, loose: &Loose) -> Guard {
         let (groups, problem) = (&job.problem.groups, &job.problem);
         let mut broken = judge(problem, &problem.initial).hard;
         broken.extend(judge(problem, &job.goal).hard);
         let holds = |is: &dyn Fn(&Breach) -> bool| !broken.iter().any(is);
+        let is_kept = |id: GroupId| !loose.exchanged.contains(&id);
         let members = members(problem);
         let numbered = || (0..).zip(groups);
         let is_hard = |strength: Strength| strength == Strength::Hard;
         let apart = numbered().map(|(id, group): (GroupId, &Group)| {
-            group.apart.is_some_and(is_hard) && holds(&|b| matches!(b, Breach::Apart { group, .. } if *group == id))
+            is_kept(id)
+                && group.apart.is_some_and(is_hard)
+                && holds(&|b| matches!(b, Breach::Apart { group, .. } if *group == id))
         });
         let spread = numbered().map(|(id, group): (GroupId, &Group)| {
-            group.spread.is_some_and(|spread| is_hard(spread.strength))
+            is_kept(id)
+                && group.spread.is_some_and(|spread| is_hard(spread.strength))
                 && holds(&|b| matches!(b, Breach::Spread { group, .. } if *group == id))
         });
         let needs = numbered().map(|(id, group): (GroupId, &Group)| -> Vec<Need> {
@@ -109,20 +151,57 @@ impl Guard {
                     if (*group, *of, *level) == (id, need.of, need.level))
                 })
             };
-            let kept = group.needs.iter().filter(|_| !given_up.contains(&id));
-            kept.filter(holds).copied().collect()
+            let kept = group.needs.iter().filter(|_| !loose.needs.contains(&id) && is_kept(id));
+            kept.filter(|need| is_hard(need.strength)).filter(holds).copied().collect()
         });
         let needs: Vec<Vec<Need>> = needs.collect();
         let mut needed_by = vec![Vec::new(); groups.len()];
         for (id, needs) in (0..).zip(&needs) {
             needs.iter().for_each(|need| needed_by[need.of as usize].push(id));
         }
-        let among = groups.iter().zip(&members).map(|(group, members): (_, &Vec<GuestId>)| {
+        let avoids = numbered().map(|(id, group): (GroupId, &Group)| -> Vec<Avoid> {
+            let holds = |avoid: &&Avoid| {
+                holds(&|b| {
+                    matches!(b, Breach::Avoid { group, of, level, .. }
+                    if (*group, *of, *level) == (id, avoid.of, avoid.level))
+                })
+            };
+            let kept = group.avoids.iter().filter(|_| is_kept(id));
+            kept.filter(|avoid| is_hard(avoid.strength)).filter(holds).copied().collect()
+        });
+        let avoids: Vec<Vec<Avoid>> = avoids.collect();
+        let mut avoided_by = vec![Vec::new(); groups.len()];
+        for (id, avoids) in (0..).zip(&avoids) {
+            avoids.iter().for_each(|avoid| avoided_by[avoid.of as usize].push(id));
+        }
+        let among = numbered().zip(&members).map(|((id, group), members): ((GroupId, _), &Vec<GuestId>)| {
+            if !is_kept(id) {
+                return false;
+            }
+            let group: &Group = group;
             let hosts = || members.iter().flat_map(|g| [problem.initial[*g as usize], job.goal[*g as usize]]);
             group.among.iter().any(|set| hosts().all(|host| host == NOWHERE || set.contains(host)))
         });
         let among = among.collect();
-        Guard { apart: apart.collect(), spread: spread.collect(), needs, needed_by, among, members }
+        let ruled = ruled(problem);
+        Guard {
+            apart: apart.collect(),
+            spread: spread.collect(),
+            needs,
+            needed_by,
+            among,
+            avoids,
+            avoided_by,
+            broken_max: (!loose.exchanged.is_empty()).then_some(loose.broken_max),
+            ruled,
+            members,
+        }
+    }
+
+    /// The groups whose rules keep a group's guests from where they are to be, or could.
+    pub fn concerning(&self, group: GroupId) -> impl Iterator<Item = GroupId> {
+        let others = [&self.needed_by, &self.avoided_by].into_iter().flat_map(move |by| &by[group as usize]);
+        std::iter::once(group).chain(others.copied())
     }
 
     /// The groups whose needs keep a group's guests from where they are to be, or could.
@@ -130,6 +209,27 @@ impl Guard {
         let itself = (!self.needs[group as usize].is_empty()).then_some(group);
         itself.into_iter().chain(self.needed_by[group as usize].iter().copied())
     }
+}
+
+/// Guests with hard rules about them and others that are to hold on the way.
+pub(super) fn ruled(problem: &Problem) -> Vec<bool> {
+    let members = members(problem);
+    let mut ruled = vec![false; problem.guests.len()];
+    for (id, group) in problem.groups.iter().enumerate().filter(|(_, group)| has_hard(group)) {
+        let others = group.needs.iter().map(|need| need.of).chain(group.avoids.iter().map(|avoid| avoid.of));
+        let concerned = others.map(|of| of as usize).chain([id]);
+        concerned.flat_map(|id| &members[id]).for_each(|guest| ruled[*guest as usize] = true);
+    }
+    ruled
+}
+
+/// Whether a group has a hard rule that is to hold on the way.
+pub(super) fn has_hard(group: &Group) -> bool {
+    let spread = group.spread.map(|spread| spread.strength);
+    let needs = group.needs.iter().map(|need| need.strength);
+    let avoids = group.avoids.iter().map(|avoid| avoid.strength);
+    let mut all = [group.apart, spread].into_iter().flatten().chain(needs).chain(avoids);
+    !group.among.is_empty() || all.any(|strength| strength == Strength::Hard)
 }
 
 /// Where a guest is: on both while they differ.
@@ -151,6 +251,11 @@ pub(super) struct Flight<'a> {
     /// Rates on each channel, and how many.
     load: Vec<(f64, u32)>,
     on: Vec<bool>,
+    /// Where rules are exchanged: where each guest runs, how often hard rules are broken, and how many guests with hard rules are on
+    /// their way.
+    runs: Vec<HostId>,
+    broken: i64,
+    ruled: u32,
 }
 
 impl<'a> Flight<'a> {
@@ -168,9 +273,16 @@ impl<'a> Flight<'a> {
             outgoing: vec![0; hosts],
             load: vec![(0.0, 0); job.network.channels()],
             on: job.power.iter().map(|power| power.on).collect(),
+            runs: Vec::new(),
+            broken: 0,
+            ruled: 0,
         };
         for (guest, host) in (0..).zip(&job.problem.initial) {
             flight.settle(guest, *host);
+        }
+        if guard.broken_max.is_some() {
+            flight.runs.clone_from(&job.problem.initial);
+            flight.broken = broken(&job.problem, &flight.runs);
         }
         for running in &job.running {
             if let Action::Shutdown { host } = running.action {
@@ -246,14 +358,67 @@ impl<'a> Flight<'a> {
         let groups = &self.job.problem.guests[guest as usize].groups;
         match groups.iter().copied().find(|group| !self.holds(*group, guest, (from, to))) {
             Some(group) => Err(Obstacle::Rule { group }),
-            None => Ok(()),
+            None => self.exchange(guest, to),
         }
+    }
+
+    /// Whether no more is broken than may be once a guest has arrived, if rules are exchanged.
+    fn exchange(&self, guest: GuestId, to: HostId) -> Result<(), Obstacle> {
+        let Some(most) = self.guard.broken_max.filter(|_| self.guard.ruled[guest as usize]) else { return Ok(()) };
+        let groups = self.groups_about(guest);
+        let Some(group) = groups.first().copied() else { return Ok(()) };
+        if self.ruled > 0 {
+            return Err(Obstacle::Rule { group });
+        }
+        let mut runs = self.runs.clone();
+        let before = self.broken_of(&groups, &runs);
+        runs[guest as usize] = to;
+        match self.broken + self.broken_of(&groups, &runs) - before {
+            then if then > most => Err(Obstacle::Rule { group }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Groups with hard rules about a guest, its own first.
+    fn groups_about(&self, guest: GuestId) -> Vec<GroupId> {
+        let of = &self.job.problem.guests[guest as usize].groups;
+        let groups = &self.job.problem.groups;
+        let concerns = |group: &GroupId| {
+            let group = &groups[*group as usize];
+            let mut others = group.needs.iter().map(|need| need.of).chain(group.avoids.iter().map(|avoid| avoid.of));
+            others.any(|other| of.contains(&other))
+        };
+        let others = (0..groups.len() as GroupId).filter(|group| !of.contains(group) && concerns(group));
+        of.iter().copied().chain(others).filter(|group| has_hard(&groups[*group as usize])).collect()
+    }
+
+    /// How often hard rules of groups are broken.
+    fn broken_of(&self, groups: &[GroupId], runs: &[HostId]) -> i64 {
+        let of = |group: &GroupId| judge_group(&self.job.problem, &self.guard.members, runs, *group);
+        let hard = groups.iter().flat_map(of).filter(|(strength, _)| *strength == Strength::Hard);
+        hard.filter(|(_, breach)| lasts(breach)).map(|(_, breach)| breach.count()).sum()
+    }
+
+    /// Counts a guest where it runs now, if rules are exchanged.
+    fn runs_on(&mut self, guest: GuestId, host: HostId) {
+        if self.runs.is_empty() || self.runs[guest as usize] == host {
+            return;
+        }
+        let groups = self.groups_about(guest);
+        self.broken -= self.broken_of(&groups, &self.runs);
+        self.runs[guest as usize] = host;
+        self.broken += self.broken_of(&groups, &self.runs);
+    }
+
+    fn is_ruled(&self, guest: GuestId) -> u32 {
+        u32::from(self.guard.broken_max.is_some() && self.guard.ruled[guest as usize])
     }
 
     /// Has a guest set out, which uses the links so much.
     pub fn start(&mut self, task: &Task, rate: f64) {
         self.occupy(task.guest, task.to, 1);
         self.at[task.guest as usize] = (task.from, task.to);
+        self.ruled += self.is_ruled(task.guest);
         self.travel(task, rate, 1);
     }
 
@@ -261,6 +426,8 @@ impl<'a> Flight<'a> {
     pub fn arrive(&mut self, task: &Task, rate: f64) {
         self.occupy(task.guest, task.from, -1);
         self.at[task.guest as usize] = (task.to, task.to);
+        self.ruled -= self.is_ruled(task.guest);
+        self.runs_on(task.guest, task.to);
         self.travel(task, rate, -1);
     }
 
@@ -269,6 +436,7 @@ impl<'a> Flight<'a> {
         self.occupy(guest, self.at[guest as usize].0, -1);
         self.occupy(guest, host, 1);
         self.at[guest as usize] = (host, host);
+        self.runs_on(guest, host);
     }
 
     fn occupy(&mut self, guest: GuestId, host: HostId, sign: i32) {
@@ -331,6 +499,9 @@ impl<'a> Flight<'a> {
         if !needed.filter(|(_, need)| need.of == group).all(|(by, need)| holds_need(by, need)) {
             return false;
         }
+        if !self.keeps_apart(group, guest, to) {
+            return false;
+        }
         match of.spread.filter(|_| guard.spread[id]) {
             None => true,
             Some(spread) => {
@@ -343,6 +514,22 @@ impl<'a> Flight<'a> {
                 sure.len() + usize::from(further) >= spread.areas_min as usize
             }
         }
+    }
+
+    /// Whether nobody is where a guest goes, or on the way there, from whom it is apart by a group's rules.
+    fn keeps_apart(&self, group: GroupId, guest: GuestId, to: HostId) -> bool {
+        let Some(host) = self.job.problem.hosts.get(to as usize) else { return true };
+        let ours = self.guard.avoids[group as usize].iter().map(|avoid| (avoid.of, avoid.level));
+        let theirs = self.guard.avoided_by[group as usize].iter().flat_map(|by| {
+            let avoids = self.guard.avoids[*by as usize].iter().filter(|avoid| avoid.of == group);
+            avoids.map(|avoid| (*by, avoid.level))
+        });
+        let moving = (guest, (to, to));
+        let mut others = ours.chain(theirs);
+        others.all(|(other, level)| {
+            let area = Some(host.areas[level]);
+            self.areas(other, level, moving).all(|(from, to)| from != area && to != area)
+        })
     }
 
     fn is_in(&self, guest: GuestId, group: GroupId) -> bool {

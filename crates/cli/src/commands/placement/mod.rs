@@ -11,6 +11,7 @@ mod schedule;
 mod screen;
 mod search;
 mod solve;
+mod surviving;
 mod words;
 
 use std::process::ExitCode;

@@ -9,6 +9,7 @@ use super::super::{ClusterError, HOST_LEVEL, unknown};
 use super::{Compiler, Mistake, at, ranked, seconds};
 use crate::bits::Bits;
 use crate::problem::{Avoid, Even, Group, GuestId, HostId, NOWHERE, Need, Spread, Strength};
+use crate::survive::Survive;
 
 impl<'a> Compiler<'a> {
     /// Who is of the same set is apart, if no rule says so with a force of its own.
@@ -148,6 +149,18 @@ impl<'a> Compiler<'a> {
         let rule = self.new_rule(name, kind);
         self.group(rule, group, guests);
         Ok(())
+    }
+
+    /// How many hosts may fail, of which some are left.
+    pub(super) fn survive(&self, survive: &file::Survive) -> Result<Survive, ClusterError> {
+        let line = survive.failures.referenced.line().max(1);
+        let told = |what: String| ClusterError::File { line, what: format!("survive: {what}") };
+        let (failures, hosts) = (survive.failures.value, self.cluster.hosts.len());
+        if failures == 0 || failures as usize >= hosts {
+            return Err(told(format!("failures is {failures}: write 1 or more, and fewer than the {hosts} hosts")));
+        }
+        let strength = self.strength(survive.force, &survive.weight).map_err(|mistake| told(mistake.what))?;
+        Ok(Survive { failures, strength })
     }
 
     /// A rule on a property: each value that guests have gives a set of hosts.
