@@ -25,8 +25,8 @@ pub enum Breach {
     Uneven { group: GroupId, least: u32, most: u32, over: u32 },
     /// What a group needs is not where it is.
     Need { group: GroupId, of: GroupId, level: usize, area: u32 },
-    /// Members of two groups that are apart share an area: so many of that group which has fewer there.
-    Avoid { group: GroupId, of: GroupId, level: usize, area: u32, fewer: u32 },
+    /// Members of two groups that are apart share an area: so many of both.
+    Avoid { group: GroupId, of: GroupId, level: usize, area: u32, members: u32 },
     /// Members of a group are outside the set of hosts where most of it is.
     Among { group: GroupId, outside: u32 },
 }
@@ -107,7 +107,7 @@ impl Breach {
             Breach::Spread { areas, areas_min, .. } => areas_min - areas,
             Breach::Among { outside, .. } => *outside,
             Breach::Uneven { over, .. } => *over,
-            Breach::Avoid { fewer, .. } => *fewer,
+            Breach::Avoid { members, .. } => members - 1,
             Breach::Unplaced { .. } | Breach::NotOwner { .. } | Breach::Overload { .. } | Breach::Need { .. } => 1,
         })
     }
@@ -252,8 +252,8 @@ pub fn judge_group(
         let others = in_areas(avoid.of, avoid.level);
         for (area, members) in in_areas(id, avoid.level) {
             if let Some(others) = others.get(&area) {
-                let fewer = members.min(*others);
-                let breach = Breach::Avoid { group: id, of: avoid.of, level: avoid.level, area, fewer };
+                let members = members + others;
+                let breach = Breach::Avoid { group: id, of: avoid.of, level: avoid.level, area, members };
                 breaches.push((avoid.strength, breach));
             }
         }

@@ -254,12 +254,18 @@ impl Problem {
         cost = of_moves.into_iter().fold(cost, i128::saturating_add);
         let mut members = vec![0i128; self.groups.len()];
         self.guests.iter().flat_map(|guest| &guest.groups).for_each(|group| members[*group as usize] += 1);
+        let sizes = members.clone();
         for (group, members) in self.groups.iter().zip(members) {
             let even = group.even.as_ref().map(|even| even.strength);
             let needs = group.needs.iter().map(|need| need.strength);
-            let avoids = group.avoids.iter().map(|avoid| avoid.strength);
+            for avoid in &group.avoids {
+                if let Strength::Soft(weight) = avoid.strength {
+                    let both = members + sizes[avoid.of as usize];
+                    cost = cost.saturating_add(product(&[both, weight.into()]));
+                }
+            }
             let alone = [group.apart, group.together, group.spread.map(|spread| spread.strength), even];
-            for strength in alone.into_iter().flatten().chain(needs).chain(avoids) {
+            for strength in alone.into_iter().flatten().chain(needs) {
                 if let Strength::Soft(weight) = strength {
                     let areas = group.spread.map_or(0, |spread| spread.areas_min.into());
                     cost = cost.saturating_add(product(&[members.max(areas), weight.into()]));

@@ -91,7 +91,7 @@ pub struct Avoid {
     pub level: usize,
     /// The other group.
     pub of: GroupId,
-    /// Of an area as many are breaches as have to leave: those of the group that has fewer there.
+    /// In an area with both, each of either that is there but for one is a breach.
     pub strength: Strength,
 }
 

@@ -44,23 +44,28 @@ pub struct State<'a> {
 }
 
 /// What rules and moves of groups can cost less at most if a guest moves: one breach of each soft rule, one of a group. Of an even
-/// spread it is one in each area, where the guest was missing most.
+/// spread it is one in each area, where the guest was missing most; of groups that are apart all of the others, if it was alone among them.
 pub(crate) fn saves_max(problem: &Problem) -> Vec<f64> {
     let soft = |strength: Strength| match strength {
         Strength::Hard => 0,
         Strength::Soft(weight) => weight,
     };
-    let mut of_groups = vec![0i64; problem.groups.len()];
+    let (mut of_groups, mut members) = (vec![0i64; problem.groups.len()], vec![0i64; problem.groups.len()]);
+    problem.guests.iter().flat_map(|guest| &guest.groups).for_each(|group| members[*group as usize] += 1);
     for (id, group) in problem.groups.iter().enumerate() {
         let spread = group.spread.map(|spread| spread.strength);
         of_groups[id] += [group.apart, group.together, spread].into_iter().flatten().map(soft).sum::<i64>();
         if let Some(even) = &group.even {
             of_groups[id] += (even.areas.len() as i64 + 1).saturating_mul(soft(even.strength));
         }
-        let needs = group.needs.iter().map(|need| (need.of, need.strength));
-        for (of, strength) in needs.chain(group.avoids.iter().map(|avoid| (avoid.of, avoid.strength))) {
-            of_groups[id] += soft(strength);
-            of_groups[of as usize] += soft(strength);
+        for need in &group.needs {
+            of_groups[id] += soft(need.strength);
+            of_groups[need.of as usize] += soft(need.strength);
+        }
+        for avoid in &group.avoids {
+            let other = avoid.of as usize;
+            of_groups[id] = of_groups[id].saturating_add(soft(avoid.strength).saturating_mul(members[other]));
+            of_groups[other] = of_groups[other].saturating_add(soft(avoid.strength).saturating_mul(members[id]));
         }
     }
     let of_guest = |groups: &Vec<u32>| groups.iter().map(|group| of_groups[*group as usize]).sum::<i64>();

@@ -212,7 +212,7 @@ impl Rules {
             let Some(area) = area.filter(|area| touched.clone().take(n).all(|other| other != Some(*area))) else {
                 continue;
             };
-            let fewer = |is_then: bool| {
+            let over = |is_then: bool| {
                 let count = |group: GroupId| {
                     let more = |(of, from, to): &(Option<GroupId>, Option<u32>, Option<u32>)| match *of == Some(group) {
                         true => i64::from(*to == Some(area)) - i64::from(*from == Some(area)),
@@ -221,9 +221,12 @@ impl Rules {
                     let more = if is_then { ends.iter().map(more).sum() } else { 0 };
                     i64::from(self.in_area(group, pair.level, area)) + more
                 };
-                count(pair.groups[0]).min(count(pair.groups[1]))
+                match pair.groups.map(count) {
+                    [0, _] | [_, 0] => 0,
+                    [one, other] => one + other - 1,
+                }
             };
-            breaches += fewer(true) - fewer(false);
+            breaches += over(true) - over(false);
         }
         pair.strength.score(breaches)
     }

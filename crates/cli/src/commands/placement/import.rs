@@ -61,8 +61,7 @@ enum Format {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let others = [&args.ha_rules, &args.ha_groups, &args.ha_resources];
-    let inputs: Vec<&Path> =
-        others.into_iter().flatten().chain([&args.file]).map(PathBuf::as_path).collect();
+    let inputs: Vec<&Path> = others.into_iter().flatten().chain([&args.file]).map(PathBuf::as_path).collect();
     let out = files::output(args.out.as_deref(), &inputs)?;
     let imported = import(&args)?;
     if let Some(out) = out {
