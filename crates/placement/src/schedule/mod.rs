@@ -15,6 +15,7 @@
 //! | `job` | what is to be done, and whether it can be read |
 //! | `network` | what migrations cross |
 //! | `precopy` | how long a migration takes at a rate |
+//! | `guard` | which rules hold on the way |
 //! | `flight` | who is where at a moment, and what may start then |
 //! | `draft` | a plan for an order of priorities: list scheduling |
 //! | `hop` | who steps aside when all wait for each other |
@@ -29,6 +30,7 @@ mod cases;
 mod detour;
 mod draft;
 mod flight;
+mod guard;
 mod hop;
 mod job;
 mod network;

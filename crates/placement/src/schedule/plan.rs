@@ -239,7 +239,7 @@ pub fn waits(job: &Job, steps: &[Step], at: Waits) -> Vec<Vec<StepId>> {
 pub(super) fn waits_one_by_one(job: &Job, steps: &[Step]) -> Vec<Vec<StepId>> {
     let ordered = ordered_groups(job);
     let mut shared: Vec<BTreeSet<Shared>> = steps.iter().map(|step| shares(job, &ordered, step)).collect();
-    let ruled = super::flight::ruled(&job.problem);
+    let ruled = super::guard::ruled(&job.problem);
     for (step, shared) in steps.iter().zip(&mut shared) {
         if step.action.guest().is_some_and(|guest| ruled[guest as usize]) {
             shared.insert(Shared::Rules);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::detour::detour;
 use super::draft::{Context, Draft, Priorities, TaskId, draft, left};
-use super::flight::{Guard, Loose, broken};
+use super::guard::{Guard, Loose, broken};
 use super::plan::waits_one_by_one;
 use super::{Job, Left, Obstacle, Plan, Step, Waits, waits};
 use crate::dice::Dice;

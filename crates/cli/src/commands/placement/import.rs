@@ -17,10 +17,10 @@ use crate::commands::text::{clean, clean_line, print, print_json};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  pvesh get /cluster/resources --output-format json > resources.json
   skein placement import --format proxmox resources.json --ha-rules /etc/pve/ha/rules.cfg --out cluster.yaml
   skein placement import --format proxmox resources.json --ha-groups groups.cfg --ha-resources resources.cfg
   skein placement import --format hbal cluster.data | tee cluster.yaml
+  (resources.json: pvesh get /cluster/resources --output-format json)
 
 Exit codes:
   0  a cluster file was made
