@@ -510,7 +510,7 @@ impl<'a> Finder<'a> {
             let inside: usize = confined.iter().filter(|(of, _)| of.is_subset(areas)).map(|(_, many)| many).sum();
             let most = inside.div_ceil(areas.len());
             let (others, rest) = (guests.len() - inside, all.len() - areas.len());
-            let least = if rest == 0 { guests.len() / all.len() } else { others / rest };
+            let least = others.checked_div(rest).unwrap_or(guests.len() / all.len());
             most.saturating_sub(least) as u32
         };
         confined.keys().chain([&all]).filter(|areas| !areas.is_empty()).map(skew).max().unwrap_or(0)
