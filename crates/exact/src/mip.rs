@@ -363,7 +363,7 @@ impl Mip<'_> {
                 self.at_most(&terms, most);
             }
             let mut both: Terms = ours.into_iter().chain(theirs).collect();
-            none.iter().for_each(|var| drop(both.insert(*var, -most[0] - most[1])));
+            both.extend(none.iter().map(|var| (*var, -most[0] - most[1])));
             self.rule(avoid.strength, &both, 1);
         }
     }
