@@ -338,7 +338,7 @@ fn there_are_manual_pages_and_completions() {
 #[test]
 fn help_shows_how() {
     let desk = Desk::new();
-    for command in ["solve", "check", "explain", "schedule", "replay", "bench"] {
+    for command in ["solve", "check", "explain", "schedule", "replay", "bench", "import"] {
         desk.run(&[command, "--help"]).exits(0).says("Examples:\n  skein placement ");
         assert!(page("placement.md").contains(&format!("\n    skein placement {command} ")), "{command}");
     }
@@ -388,6 +388,84 @@ fn the_references_example_is_told_solved_and_scheduled() {
     desk.run(&[&SOLVE[..], &["--out", "placement.json"]].concat()).exits(0).says("then: nothing is broken");
     let told = desk.run(&["schedule", "--cluster", "cluster.yaml", "--solution", "placement.json"]).exits(0);
     assert!(!told.out.contains("left undone"), "{}", told.out);
+}
+
+#[test]
+fn the_references_groups_are_told_solved_and_scheduled() {
+    let page = page("placement-file.md");
+    let desk = Desk::new();
+    desk.write("groups.yaml", block(&page, "```yaml\n# groups.yaml\n"));
+    let check = desk.run(&["check", "--cluster", "groups.yaml"]).exits(3).out;
+    assert_eq!(check, block(&page, "$ skein placement check --cluster groups.yaml"));
+    let solve = ["solve", "--cluster", "groups.yaml", "--steps", "20000", "--threads", "1", "--out", "placement.json"];
+    desk.run(&solve).exits(0).says("then: any host may fail: guests find room in 4 of 4 cases\nnothing is broken\n");
+    let told = desk.run(&["schedule", "--cluster", "groups.yaml", "--solution", "placement.json"]).exits(0);
+    told.says("2 steps: ");
+    let solved = desk.run(&[&solve[..7], &["--json"]].concat()).exits(0).json();
+    assert_eq!((&solved["survived"]["survived"], &solved["survived"]["impossible"]), (&4.into(), &Value::Null));
+    // Of 160 GiB that are used 128 are left where two hosts fail.
+    let more = desk.read("groups.yaml").replace("44 GiB", "60 GiB").replace("failures: 1", "failures: 2");
+    desk.write("groups.yaml", more.replace("30 GiB", "52 GiB"));
+    let told = desk.run(&["check", "--cluster", "groups.yaml"]).exits(3);
+    told.says("; no placement survives all: 160 GiB of memory are used by all, and 128 GiB are left then at worst\n");
+    desk.write("groups.yaml", more.replace("failures: 2", "failures: 4"));
+    desk.run(&["check", "--cluster", "groups.yaml"]).exits(1).complains("survive: failures is 4: write 1 or more, and");
+}
+
+/// Two kinds of guests that are to be apart, a rule for each pair, and share both hosts.
+#[test]
+fn rules_are_exchanged_on_the_way_and_that_is_told() {
+    let desk = Desk::new();
+    let guest = |name: &str, host: &str| format!("- {{name: {name}, host: {host}, size: {{memory: 4 GiB}}}}\n");
+    let guests = [("x1", "a"), ("y1", "a"), ("x2", "b"), ("y2", "b")].map(|(name, host)| guest(name, host)).concat();
+    let pairs = [("x1", "y1"), ("x1", "y2"), ("x2", "y1"), ("x2", "y2")];
+    let rule = |(x, y): (&str, &str)| format!("- apart: {{name: {x}-{y}, of: {{guests: [{x}, {y}]}}, force: hard}}\n");
+    let hosts = "resources: [{name: memory, unit: bytes}]\nhosts:\n- {name: a, capacity: {memory: 64 GiB}}\n\
+                 - {name: b, capacity: {memory: 64 GiB}}\n";
+    desk.write("crossed.yaml", format!("{hosts}guests:\n{guests}rules:\n{}", pairs.map(rule).concat()));
+    let placement = r#"{"placement": {"x1": "a", "x2": "a", "y1": "b", "y2": "b"}}"#;
+    desk.write("placement.json", placement);
+    let args = ["schedule", "--cluster", "crossed.yaml", "--solution", "placement.json"];
+    let told = desk.run(&args).exits(0).out;
+    let page = page("placement.md");
+    assert_eq!(told, block(&page, "$ skein placement schedule --cluster crossed.yaml --solution placement.json"));
+    let json = desk.run(&[&args[..], &["--json"]].concat()).exits(0).json();
+    assert_eq!(json["broken_on_the_way"][0]["rule"], "rule 'x2-y1'");
+    // Where nothing is broken before, nothing may be on the way.
+    desk.write("crossed.yaml", format!("{hosts}guests:\n{guests}rules:\n{}{}", rule(pairs[1]), rule(pairs[2])));
+    let told = desk.run(&args).exits(3).says("left undone: ").says("would not hold on the way");
+    told.says("what helps: make rule 'x2-y1' soft until all are where they are to be");
+}
+
+#[test]
+fn what_others_have_is_imported() {
+    let desk = Desk::new();
+    let node = |name: &str| {
+        format!(r#"{{"type": "node", "node": "{name}", "status": "online", "maxcpu": 8, "maxmem": 34359738368}}"#)
+    };
+    let vm = |vmid: u32, tags: &str| {
+        format!(
+            r#"{{"type": "qemu", "vmid": {vmid}, "name": "vm{vmid}", "node": "n1", "status": "running", "maxcpu": 4,
+            "cpu": 0.5, "maxmem": 8589934592, "tags": "{tags}"}}"#
+        )
+    };
+    let all = [node("n1"), node("n2"), vm(100, "plb_anti_affinity_a"), vm(101, "plb_anti_affinity_a;plb_other")];
+    desk.write("resources.json", format!("[{}]", all.join(",")));
+    desk.write("rules.cfg", "resource-affinity: apart\n\taffinity negative\n\tresources vm:100,vm:101\n");
+    let import = ["import", "--format", "proxmox", "resources.json"];
+    let told = desk.run(&[&import[..], &["--ha-rules", "rules.cfg", "--out", "imported.yaml"]].concat()).exits(0);
+    assert_eq!(told.out, "");
+    told.complains("skein: the tag 'plb_other' of 'vm101' has no counterpart\n");
+    desk.run(&["check", "--cluster", "imported.yaml"]).exits(3).says("'vm100', 'vm101' share 'n1'");
+    let solve = ["solve", "--cluster", "imported.yaml", "--steps", "2000", "--threads", "1"];
+    desk.run(&solve).exits(0).says("then: nothing is broken");
+    let json = desk.run(&[&import[..], &["--json"]].concat()).exits(0).json();
+    assert!(json["cluster"].as_str().is_some_and(|text| text.starts_with("resources:\n")));
+    assert!(json["without_counterpart"].as_array().is_some_and(|words| words.len() >= 2));
+    desk.write("rules.cfg", "nothing\n");
+    desk.run(&[&import[..], &["--ha-rules", "rules.cfg"]].concat()).exits(1).complains("skein: rules.cfg: line 1: ");
+    desk.run(&["import", "--format", "hbal", "resources.json"]).exits(1).complains("resources.json: line ");
+    desk.run(&[&import[..], &["--out", "resources.json"]].concat()).exits(1).complains("is read");
 }
 
 /// Some bytes of a file are others, or are missing.

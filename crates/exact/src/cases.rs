@@ -6,7 +6,8 @@
 use skein_placement::bits::Bits;
 use skein_placement::dice::Dice;
 use skein_placement::problem::{
-    Balance, Group, Guest, Host, HostId, HostMoves, NOWHERE, Need, Problem, Resource, Spread, Strength, Weights,
+    Avoid, Balance, Even, Group, Guest, Host, HostId, HostMoves, NOWHERE, Need, Problem, Resource, Spread, Strength,
+    Weights,
 };
 use skein_placement::verdict::{Breach, judge};
 
@@ -63,6 +64,31 @@ pub fn cluster(dice: &mut Dice, hosts_max: usize, guests_max: usize) -> Problem 
             _ => *host,
         };
     }
+    problem
+}
+
+/// The same, with groups that are apart from others or spread evenly, too, and needs that may be soft.
+pub fn cluster_with_pairs(dice: &mut Dice, hosts_max: usize, guests_max: usize) -> Problem {
+    let mut problem = cluster(dice, hosts_max, guests_max);
+    let groups = problem.groups.len();
+    let mut added = Vec::new();
+    for _ in 0..groups {
+        let level = dice.below(2);
+        let even = Even {
+            level,
+            areas: (0..problem.levels[level]).filter(|_| dice.chance(0.9)).collect(),
+            skew_max: dice.below(3) as u32,
+            strength: strength(dice),
+        };
+        let avoid = Avoid { level: dice.below(2), of: dice.below(groups) as u32, strength: strength(dice) };
+        added.push((dice.chance(0.4).then_some(even), dice.chance(0.5).then_some(avoid), strength(dice)));
+    }
+    for (group, (even, avoid, need)) in problem.groups.iter_mut().zip(added) {
+        group.even = even;
+        group.avoids.extend(avoid);
+        group.needs.iter_mut().for_each(|of| of.strength = need);
+    }
+    part(&mut problem);
     problem
 }
 
@@ -147,7 +173,7 @@ fn group(dice: &mut Dice, problem: &mut Problem, id: usize, groups: usize) {
         }
     }
     let spread = Spread { level: dice.below(2), areas_min: 1 + dice.below(3) as u32, strength: strength(dice) };
-    let need = Need { level: dice.below(2), of: dice.below(groups) as u32 };
+    let need = Need { level: dice.below(2), of: dice.below(groups) as u32, strength: Strength::Hard };
     problem.groups.push(Group {
         apart: (!together && dice.chance(0.5)).then(|| strength(dice)),
         together: together.then(|| strength(dice)),
@@ -155,7 +181,22 @@ fn group(dice: &mut Dice, problem: &mut Problem, id: usize, groups: usize) {
         needs: if dice.chance(0.2) { vec![need] } else { Vec::new() },
         among: if dice.chance(0.2) { vec![set(dice, hosts), set(dice, hosts)] } else { Vec::new() },
         counts_moves: dice.chance(0.7),
+        ..Group::default()
     });
+}
+
+/// Nobody is in two groups that are apart.
+fn part(problem: &mut Problem) {
+    let avoids = |one: u32, other: u32| problem.groups[one as usize].avoids.iter().any(|avoid| avoid.of == other);
+    for guest in &mut problem.guests {
+        let mut kept: Vec<u32> = Vec::new();
+        for group in &guest.groups {
+            if !avoids(*group, *group) && kept.iter().all(|other| !avoids(*group, *other) && !avoids(*other, *group)) {
+                kept.push(*group);
+            }
+        }
+        guest.groups = kept;
+    }
 }
 
 /// Makes most hard rules hold where all stay.
@@ -172,7 +213,13 @@ fn relax(dice: &mut Dice, problem: &mut Problem) {
             Breach::Spread { group, .. } => {
                 problem.groups[group as usize].spread.iter_mut().for_each(|spread| spread.strength = weight);
             }
+            Breach::Uneven { group, .. } => {
+                problem.groups[group as usize].even.iter_mut().for_each(|even| even.strength = weight);
+            }
             Breach::Need { group, .. } => problem.groups[group as usize].needs.clear(),
+            Breach::Avoid { group, .. } => {
+                problem.groups[group as usize].avoids.iter_mut().for_each(|avoid| avoid.strength = weight);
+            }
             Breach::Among { group, .. } => problem.groups[group as usize].among.clear(),
             // It has room for each.
             Breach::Unplaced { .. } | Breach::Overload { .. } => {}

@@ -189,6 +189,19 @@ mod tests {
         assert!(feasible > 130 && infeasible > 5, "{feasible} feasible, {infeasible} not");
     }
 
+    #[test]
+    fn nothing_is_cheaper_with_groups_that_are_apart_or_even() {
+        let (mut feasible, mut infeasible) = (0, 0);
+        for seed in 0..200 {
+            let problem = cases::cluster_with_pairs(&mut Dice::new(seed), 3, 6);
+            assert_eq!(problem.check(), Ok(()));
+            let least = least(&problem);
+            assert_eq!(proven(&problem), least, "seed {seed}");
+            *if least.is_some() { &mut feasible } else { &mut infeasible } += 1;
+        }
+        assert!(feasible > 60 && infeasible > 5, "{feasible} feasible, {infeasible} not");
+    }
+
     /// HiGHS called them proven with values that were not, or too low a bound, when it was told of a start.
     #[test]
     fn a_start_leads_to_no_wrong_bound() {

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use highs::{Col, HighsModelStatus, HighsSolutionStatus, RowProblem, Sense};
-use skein_placement::problem::{Group, GroupId, Guest, GuestId, HostId, NOWHERE, Need, Problem, Spread, Strength};
+use skein_placement::problem::{
+    Avoid, Even, Group, GroupId, Guest, GuestId, HostId, NOWHERE, Need, Problem, Spread, Strength,
+};
 
 use crate::ExactError;
 
@@ -107,7 +109,9 @@ fn factors(problem: &Problem, kinds: &[Kind<'_>]) -> usize {
         usize::from(group.apart.is_some())
             + 3 * usize::from(group.together.is_some())
             + 2 * usize::from(group.spread.is_some())
+            + 2 * usize::from(group.even.is_some())
             + 3 * group.needs.len()
+            + 3 * group.avoids.len()
             + (1 + group.among.len()) * usize::from(!group.among.is_empty())
             + usize::from(group.counts_moves)
     };
@@ -274,8 +278,14 @@ impl Mip<'_> {
         if let Some(spread) = &group.spread {
             self.spread(id, spread);
         }
+        if let Some(even) = &group.even {
+            self.even(id, even);
+        }
         for need in &group.needs {
             self.need(id, need);
+        }
+        for avoid in &group.avoids {
+            self.avoid(id, avoid);
         }
         if !group.among.is_empty() {
             self.among(id, group);
@@ -322,13 +332,57 @@ impl Mip<'_> {
         there
     }
 
-    /// Members are in an area only if what they need is.
+    /// No area has more members than the fewest and the skew, or what is beyond costs: the fewest are as many as these have.
+    fn even(&mut self, id: GroupId, even: &Even) {
+        let mut by_area = self.by_area(self.members(id), even.level);
+        let members: i64 = self.members(id).map(Kind::count).sum();
+        let fewest = self.count(members, 0);
+        for area in even.areas.iter() {
+            let mut terms = by_area.remove(&area).unwrap_or_default();
+            let mut least: Terms = terms.keys().map(|var| (*var, -1)).collect();
+            least.insert(fewest, 1);
+            self.at_most(&least, 0);
+            terms.insert(fewest, -1);
+            self.rule(even.strength, &terms, even.skew_max.into());
+        }
+    }
+
+    /// Of two groups one is not in an area, or each of both that is there but for one is a breach.
+    fn avoid(&mut self, id: GroupId, avoid: &Avoid) {
+        let groups = [id, avoid.of];
+        let most = groups.map(|group| self.members(group).map(Kind::count).sum::<i64>());
+        let [ours, mut theirs] = groups.map(|group| self.by_area(self.members(group), avoid.level));
+        for (area, ours) in ours {
+            let Some(theirs) = theirs.remove(&area) else { continue };
+            // One of these can be 1 where its group is not.
+            let none = [self.count(1, 0), self.count(1, 0)];
+            self.at_most(&none.iter().map(|var| (*var, 1)).collect(), 1);
+            for ((terms, most), none) in [&ours, &theirs].into_iter().zip(most).zip(none) {
+                let mut terms = terms.clone();
+                terms.insert(none, most);
+                self.at_most(&terms, most);
+            }
+            let mut both: Terms = ours.into_iter().chain(theirs).collect();
+            both.extend(none.iter().map(|var| (*var, -most[0] - most[1])));
+            self.rule(avoid.strength, &both, 1);
+        }
+    }
+
+    /// Members are in an area only if what they need is, or that it is not costs.
     fn need(&mut self, id: GroupId, need: &Need) {
         let there = self.there(need.of, need.level);
+        let mut lacks: BTreeMap<u32, Var> = BTreeMap::new();
+        if let Strength::Soft(weight) = need.strength {
+            for area in self.by_area(self.members(id), need.level).into_keys() {
+                let var = self.count(1, weight);
+                lacks.insert(area, var);
+            }
+        }
         let mut rows = Vec::new();
         for kind in self.members(id) {
             for (area, mut terms) in self.by_area(std::iter::once(kind), need.level) {
-                terms.extend(there.get(&area).map(|var| (*var, -kind.count())));
+                let may = [there.get(&area), lacks.get(&area)].into_iter().flatten();
+                terms.extend(may.map(|var| (*var, -kind.count())));
                 rows.push(terms);
             }
         }

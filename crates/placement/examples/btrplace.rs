@@ -88,7 +88,9 @@ fn kind(breach: &Breach) -> &'static str {
         Breach::Apart { .. } => "apart",
         Breach::Together { .. } => "together",
         Breach::Spread { .. } => "spread",
+        Breach::Uneven { .. } => "uneven",
         Breach::Need { .. } => "need",
+        Breach::Avoid { .. } => "avoid",
         Breach::Among { .. } => "among",
     }
 }

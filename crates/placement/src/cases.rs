@@ -3,7 +3,8 @@
 use crate::bits::Bits;
 use crate::dice::Dice;
 use crate::problem::{
-    Balance, Group, Guest, Host, HostId, HostMoves, NOWHERE, Need, Problem, Resource, Spread, Strength, Weights,
+    Avoid, Balance, Even, Group, Guest, Host, HostId, HostMoves, NOWHERE, Need, Problem, Resource, Spread, Strength,
+    Weights,
 };
 
 /// Levels of areas in each.
@@ -68,8 +69,16 @@ pub(crate) fn problem(dice: &mut Dice, hosts_max: usize, guests_max: usize) -> P
             apart: dice.chance(0.5).then(|| strength(dice)),
             together: dice.chance(0.2).then(|| strength(dice)),
             spread,
+            even: dice.chance(0.3).then(|| {
+                let level = dice.below(LEVELS);
+                let areas = (0..problem.levels[level]).filter(|_| dice.chance(0.8)).collect();
+                Even { level, areas, skew_max: dice.below(3) as u32, strength: strength(dice) }
+            }),
             needs: (0..dice.below(3))
-                .map(|_| Need { level: dice.below(LEVELS), of: dice.below(groups) as u32 })
+                .map(|_| Need { level: dice.below(LEVELS), of: dice.below(groups) as u32, strength: strength(dice) })
+                .collect(),
+            avoids: (0..dice.below(2))
+                .map(|_| Avoid { level: dice.below(LEVELS), of: dice.below(groups) as u32, strength: strength(dice) })
                 .collect(),
             among: (0..if dice.chance(0.2) { 2 } else { 0 }).map(|_| set(dice)).collect(),
             counts_moves: dice.chance(0.7),
@@ -80,6 +89,10 @@ pub(crate) fn problem(dice: &mut Dice, hosts_max: usize, guests_max: usize) -> P
         let mut of: Vec<u32> = (0..dice.below(3).min(groups)).map(|_| dice.below(groups) as u32).collect();
         of.sort_unstable();
         of.dedup();
+        // Nobody is in two that are apart.
+        let avoids = |one: u32, other: u32| problem.groups[one as usize].avoids.iter().any(|avoid| avoid.of == other);
+        let all = of.clone();
+        of.retain(|one| all.iter().all(|other| !avoids(*one, *other) && (other == one || !avoids(*other, *one))));
         problem.guests.push(Guest {
             demand: numbers(dice, 40),
             groups: of,

@@ -7,6 +7,7 @@
 //! | [`state`] | the same for one change more, in time that does not grow with the cluster |
 //! | [`bound`] | how few moves could do |
 //! | [`search`] | which assignment to take |
+//! | [`survive`] | whether guests find room if hosts fail |
 //! | [`schedule`] | in which order guests get to where they are to be |
 //! | [`formats`] | what files of others say |
 //! | [`cluster`] | what Skein's own file says, in numbers and back, and what is broken, in the user's words |
@@ -33,4 +34,5 @@ pub mod schedule;
 pub mod score;
 pub mod search;
 pub mod state;
+pub mod survive;
 pub mod verdict;

@@ -21,8 +21,12 @@ pub enum Breach {
     Together { group: GroupId, hosts: u32 },
     /// A group is in too few areas.
     Spread { group: GroupId, areas: u32, areas_min: u32 },
+    /// Of a group one area has so many members more than another as are too many; so many are `over` in all such areas.
+    Uneven { group: GroupId, least: u32, most: u32, over: u32 },
     /// What a group needs is not where it is.
     Need { group: GroupId, of: GroupId, level: usize, area: u32 },
+    /// Members of two groups that are apart share an area: so many of both.
+    Avoid { group: GroupId, of: GroupId, level: usize, area: u32, members: u32 },
     /// Members of a group are outside the set of hosts where most of it is.
     Among { group: GroupId, outside: u32 },
 }
@@ -102,6 +106,8 @@ impl Breach {
             Breach::Together { hosts, .. } => hosts - 1,
             Breach::Spread { areas, areas_min, .. } => areas_min - areas,
             Breach::Among { outside, .. } => *outside,
+            Breach::Uneven { over, .. } => *over,
+            Breach::Avoid { members, .. } => members - 1,
             Breach::Unplaced { .. } | Breach::NotOwner { .. } | Breach::Overload { .. } | Breach::Need { .. } => 1,
         })
     }
@@ -205,9 +211,14 @@ pub fn judge_group(
         let hosts = members[group as usize].iter().map(|guest| assignment[*guest as usize]);
         hosts.filter(|host| *host != NOWHERE).collect()
     };
-    let areas = |group: GroupId, level: usize| -> BTreeSet<u32> {
-        hosts_of(group).into_iter().map(|host| problem.hosts[host as usize].areas[level]).collect()
+    let in_areas = |group: GroupId, level: usize| -> BTreeMap<u32, u32> {
+        let mut members = BTreeMap::new();
+        for host in hosts_of(group) {
+            *members.entry(problem.hosts[host as usize].areas[level]).or_default() += 1;
+        }
+        members
     };
+    let areas = |group: GroupId, level: usize| -> BTreeSet<u32> { in_areas(group, level).into_keys().collect() };
     let mut breaches = Vec::new();
     if members[id as usize].is_empty() {
         return breaches;
@@ -234,7 +245,26 @@ pub fn judge_group(
     for need in &group.needs {
         for area in areas(id, need.level).difference(&areas(need.of, need.level)) {
             let breach = Breach::Need { group: id, of: need.of, level: need.level, area: *area };
-            breaches.push((Strength::Hard, breach));
+            breaches.push((need.strength, breach));
+        }
+    }
+    for avoid in &group.avoids {
+        let others = in_areas(avoid.of, avoid.level);
+        for (area, members) in in_areas(id, avoid.level) {
+            if let Some(others) = others.get(&area) {
+                let members = members + others;
+                let breach = Breach::Avoid { group: id, of: avoid.of, level: avoid.level, area, members };
+                breaches.push((avoid.strength, breach));
+            }
+        }
+    }
+    if let Some(even) = &group.even {
+        let members = in_areas(id, even.level);
+        let counts: Vec<u32> = even.areas.iter().map(|area| members.get(&area).copied().unwrap_or(0)).collect();
+        let (least, most) = (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
+        let over = counts.iter().map(|count| count.saturating_sub(least.saturating_add(even.skew_max))).sum();
+        if over > 0 {
+            breaches.push((even.strength, Breach::Uneven { group: id, least, most, over }));
         }
     }
     let inside = group.among.iter().map(|set| on.iter().filter(|host| set.contains(**host)).count());

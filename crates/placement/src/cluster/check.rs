@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::names::{Names, RuleKind, agree};
+use super::survival::{self, Survived};
 use super::{Compiled, file::HostState};
 use crate::problem::{GuestId, HostId, NOWHERE, Problem};
 use crate::score::Score;
@@ -45,8 +46,11 @@ pub struct Complaint {
 pub struct Check {
     /// Hard before soft.
     pub complaints: Vec<Complaint>,
-    /// What all of it costs, with load and balance, in microseconds of traffic.
+    /// What all of it costs, with load and balance, in microseconds of traffic; but for failures that are not survived.
     pub cost: i64,
+    /// What came of failing hosts, if the file asks for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub survived: Option<Survived>,
 }
 
 impl Check {
@@ -63,12 +67,16 @@ pub fn check(compiled: &Compiled, assignment: &[HostId], history: &History, now:
     let mut complaints: Vec<Complaint> = verdict.hard.iter().flat_map(|breach| told.complaints(breach, true)).collect();
     complaints.extend(verdict.soft.iter().flat_map(|breach| told.complaints(breach, false)));
     complaints.extend(told.preferences());
+    let survived = survival::look(compiled, assignment).map(|(survived, failures)| {
+        complaints.extend(failures);
+        survived
+    });
     for complaint in &mut complaints {
         complaint.since = history.since.get(&complaint.key).copied().unwrap_or(now).min(now);
     }
     let since = complaints.iter().map(|complaint| (complaint.key.clone(), complaint.since)).collect();
     complaints.sort_by(|a, b| (b.hard, b.gravity, &a.key).cmp(&(a.hard, a.gravity, &b.key)));
-    (Check { complaints, cost: verdict.cost.total() }, History { since })
+    (Check { complaints, cost: verdict.cost.total(), survived }, History { since })
 }
 
 /// Breaches in the user's words.
@@ -148,6 +156,33 @@ impl Told<'_> {
                 );
                 vec![self.of_group(breach, group, hard, &format!(" in {area}"), what, &guests)]
             }
+            Breach::Uneven { group, least, most, .. } => {
+                let guests = self.members_on(group, |_| true);
+                let even = self.problem.groups[group as usize].even.as_ref();
+                let (level, skew) = even.map_or((0, 0), |even| (even.level, even.skew_max));
+                let level = &names.levels[level].name;
+                let what = format!(
+                    "of {} up to {most} are in one area of level '{level}' and {least} in another, which is more \
+                     than {skew} apart",
+                    names.list(&guests)
+                );
+                vec![self.of_group(breach, group, hard, " evenly", what, &guests)]
+            }
+            Breach::Avoid { group, of, level, area, .. } => {
+                let is_there = |on: HostId| on != NOWHERE && self.problem.hosts[on as usize].areas[level] == area;
+                let (guests, others) = (self.members_on(group, is_there), self.members_on(of, is_there));
+                let place = names.place(level, area);
+                let what = format!(
+                    "{} {} {place} with {} and {} to be apart from {}",
+                    names.list(&guests),
+                    agree(&guests, "shares", "share"),
+                    names.list(&others),
+                    agree(&guests, "is", "are"),
+                    agree(&others, "it", "them"),
+                );
+                let both = [guests, others].concat();
+                vec![self.of_group(breach, group, hard, &format!(" in {place}"), what, &both)]
+            }
             Breach::Among { group, .. } => {
                 let guests = self.members_on(group, |on| on != NOWHERE);
                 let what = format!("{} are not all within one of the sets of hosts", names.list(&guests));
@@ -211,6 +246,15 @@ impl Told<'_> {
         let strength = match breach {
             Breach::Apart { .. } => of.apart,
             Breach::Together { .. } => of.together,
+            Breach::Uneven { .. } => of.even.as_ref().map(|even| even.strength),
+            Breach::Need { of: other, level, .. } => {
+                let need = of.needs.iter().find(|need| (need.of, need.level) == (*other, *level));
+                need.map(|need| need.strength)
+            }
+            Breach::Avoid { of: other, level, .. } => {
+                let avoid = of.avoids.iter().find(|avoid| (avoid.of, avoid.level) == (*other, *level));
+                avoid.map(|avoid| avoid.strength)
+            }
             _ => of.spread.map(|spread| spread.strength),
         };
         complaint.hard = hard;

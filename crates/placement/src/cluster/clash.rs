@@ -75,8 +75,14 @@ pub(super) fn find(problem: &Problem, names: &Names) -> Vec<Clash> {
             finder.spread(group, spread.level, spread.areas_min as usize);
         }
         finder.among(group, &of.among);
-        for need in &of.needs {
+        for need in of.needs.iter().filter(|need| need.strength == Strength::Hard) {
             finder.need(group, need.of, need.level);
+        }
+        for avoid in of.avoids.iter().filter(|avoid| avoid.strength == Strength::Hard) {
+            finder.avoid(group, avoid.of, avoid.level);
+        }
+        if let Some(even) = of.even.as_ref().filter(|even| even.strength == Strength::Hard) {
+            finder.even(group, even.level, even.skew_max);
         }
     }
     finder.found
@@ -428,6 +434,88 @@ impl<'a> Finder<'a> {
         }
     }
 
+    /// Members of two groups that are apart and have to be on one host, or in one area.
+    fn avoid(&mut self, group: GroupId, of: GroupId, level: usize) {
+        let (ours, theirs) = (self.members(group), self.members(of));
+        let classes: BTreeMap<u32, GuestId> =
+            theirs.iter().map(|guest| (self.bonds.class[*guest as usize], *guest)).collect();
+        let bound = ours.iter().find_map(|one| Some((*one, *classes.get(&self.bonds.class[*one as usize])?)));
+        if let Some((one, other)) = bound {
+            let path: Rules = self.bonds.path(one, other).into_iter().map(|group| self.rule_of(group)).collect();
+            let mut rules = self.needed(path, &[one, other], |rules| {
+                self.bonds.parts(&[one, other], |group| rules.contains(&self.rule_of(group))).len() == 1
+            });
+            rules.insert(self.rule_of(group));
+            let what = format!("{} have to be on one host and apart", self.names.list(&[one, other]));
+            self.tell(rules, &[one, other], what, "remove one of these rules, or make one soft");
+        }
+        let areas = |allowed: &Bits| -> BTreeSet<u32> {
+            allowed.iter().map(|host| self.problem.hosts[host as usize].areas[level]).collect()
+        };
+        let only = |allowed: &Bits| -> Option<u32> {
+            let areas = areas(allowed);
+            areas.first().copied().filter(|_| areas.len() == 1)
+        };
+        let there: BTreeMap<u32, GuestId> =
+            theirs.iter().filter_map(|guest| Some((only(self.allowed(*guest))?, *guest))).collect();
+        let met = ours.iter().find_map(|one| {
+            let area = only(self.allowed(*one))?;
+            Some((*one, *there.get(&area)?, area))
+        });
+        if let Some((one, other, area)) = met {
+            let both = [one, other];
+            let mut rules = self.needed(self.fencing(&both), &both, |rules| {
+                both.iter().all(|guest| only(&self.allowed_by(*guest, rules)) == Some(area))
+            });
+            rules.insert(self.rule_of(group));
+            let place = self.names.place(level, area);
+            let what = format!("{} may only be in {place}, and are apart there", self.names.list(&both));
+            self.tell(rules, &both, what, "allow one of them hosts elsewhere, or make the rule soft");
+        }
+    }
+
+    /// Members that cannot be spread so evenly, by how many they are and where they may be.
+    fn even(&mut self, group: GroupId, level: usize, skew_max: u32) {
+        let members = self.members(group).iter().filter(|guest| !self.allowed(**guest).is_empty());
+        let members: &[GuestId] = &members.copied().collect::<Vec<_>>();
+        if members.is_empty() {
+            return;
+        }
+        let skew = |rules: &Rules| self.skew_min(members, level, |guest| self.allowed_by(guest, rules));
+        if self.skew_min(members, level, |guest| self.allowed(guest).clone()) <= skew_max {
+            return;
+        }
+        let mut rules = self.needed(self.fencing(members), members, |rules| skew(rules) > skew_max);
+        let least = skew(&rules);
+        rules.insert(self.rule_of(group));
+        let what = format!(
+            "{} can never be spread over the areas of level '{}' with less than a skew of {least}",
+            self.names.list(members),
+            self.names.levels[level].name
+        );
+        self.tell(rules, members, what, "allow a larger skew, allow them the same hosts, or make the rule soft");
+    }
+
+    /// How uneven guests are at least: those that may be in some areas only are at least so many in one of them, and the others
+    /// leave the rest with at most so many. It may be more.
+    fn skew_min(&self, guests: &[GuestId], level: usize, allowed: impl Fn(GuestId) -> Bits) -> u32 {
+        let mut confined: BTreeMap<BTreeSet<u32>, usize> = BTreeMap::new();
+        for guest in guests {
+            let hosts = allowed(*guest);
+            let areas = hosts.iter().map(|host| self.problem.hosts[host as usize].areas[level]).collect();
+            *confined.entry(areas).or_default() += 1;
+        }
+        let all: BTreeSet<u32> = confined.keys().flatten().copied().collect();
+        let skew = |areas: &BTreeSet<u32>| {
+            let inside: usize = confined.iter().filter(|(of, _)| of.is_subset(areas)).map(|(_, many)| many).sum();
+            let most = inside.div_ceil(areas.len());
+            let (others, rest) = (guests.len() - inside, all.len() - areas.len());
+            let least = others.checked_div(rest).unwrap_or(guests.len() / all.len());
+            most.saturating_sub(least) as u32
+        };
+        confined.keys().chain([&all]).filter(|areas| !areas.is_empty()).map(skew).max().unwrap_or(0)
+    }
+
     /// Members that are apart from all whom they need on their host.
     fn needed_though_apart(&mut self, group: GroupId, needed: &[GuestId]) {
         for (apart, of) in (0..).zip(&self.problem.groups) {
@@ -495,7 +583,7 @@ impl Bonds {
             if group.together == Some(Strength::Hard) {
                 members.iter().skip(1).for_each(|guest| bind(members[0], *guest, id));
             }
-            for need in &group.needs {
+            for need in group.needs.iter().filter(|need| need.strength == Strength::Hard) {
                 if names.levels[need.level].name == HOST_LEVEL
                     && let [one] = names.members[need.of as usize][..]
                 {

@@ -33,6 +33,8 @@ pub struct Cluster {
     /// About guests together, and about guests and hosts.
     #[serde(default)]
     pub rules: Vec<Rule>,
+    /// How many hosts may fail at once so that their guests find room on the others.
+    pub survive: Option<Survive>,
     /// What should be free beside what is free.
     #[serde(default)]
     pub balances: Vec<Balance>,
@@ -252,11 +254,11 @@ pub enum Matching {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
-    /// No two on one host (anti-affinity).
-    Apart(Together),
+    /// No two on one host (anti-affinity), or none near others.
+    Apart(Apart),
     /// All on one host (affinity).
     Together(Together),
-    /// Over several areas of a level.
+    /// Over several areas of a level, or evenly over them.
     Spread(Spread),
     /// Only on these hosts (possible owners, a tenant's subset). Hard, always.
     Owners(Within),
@@ -264,7 +266,7 @@ pub enum Rule {
     Preferred(Within),
     /// All within one of several sets of hosts. Hard.
     Among(Among),
-    /// Near others. Hard.
+    /// Near others.
     Needs(Needs),
     /// By a property.
     Match(Match),
@@ -274,7 +276,8 @@ impl Rule {
     /// What it is called.
     pub fn name(&self) -> &Name {
         match self {
-            Rule::Apart(of) | Rule::Together(of) => &of.name,
+            Rule::Apart(of) => &of.name,
+            Rule::Together(of) => &of.name,
             Rule::Spread(of) => &of.name,
             Rule::Owners(of) | Rule::Preferred(of) => &of.name,
             Rule::Among(of) => &of.name,
@@ -284,7 +287,26 @@ impl Rule {
     }
 }
 
-/// Guests that are apart, or together.
+/// Guests that are apart: from each other, or from others.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Apart {
+    /// Unique.
+    pub name: Name,
+    /// Who.
+    pub of: Guests,
+    /// From whom: none of these is where one of `of` is. From each other if it is left out.
+    pub from: Option<Guests>,
+    /// With `from`, in no area of this level. `host` if it is left out.
+    pub level: Option<String>,
+    /// As in [`Together`].
+    #[serde(default)]
+    pub force: Force,
+    /// As in [`Together`].
+    pub weight: Option<Number>,
+}
+
+/// Guests that are together.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Together {
@@ -310,7 +332,9 @@ pub struct Spread {
     /// Of which areas: a key of the hosts' `areas`, or `host`.
     pub level: String,
     /// In at least so many.
-    pub areas_min: u32,
+    pub areas_min: Option<u32>,
+    /// No area has more than so many more of them than another that can have any.
+    pub skew_max: Option<u32>,
     /// Soft if it is left out.
     #[serde(default)]
     pub force: Force,
@@ -355,6 +379,15 @@ pub struct Needs {
     /// In the same area of this level. `host` if it is left out.
     #[serde(default = "host")]
     pub level: String,
+    /// Hard if it is left out.
+    #[serde(default = "hard")]
+    pub force: Force,
+    /// As in [`Together`].
+    pub weight: Option<Number>,
+}
+
+fn hard() -> Force {
+    Force::Hard
 }
 
 fn host() -> String {
@@ -374,6 +407,19 @@ pub struct Match {
     /// On hosts of this group only; on all if it is left out.
     pub group: Option<String>,
     /// As in [`Together`], of `should` and `should-not`.
+    pub weight: Option<Number>,
+}
+
+/// So many hosts may fail at once: their guests find room on the others, where everybody else stays, and no rule is broken more.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Survive {
+    /// How many.
+    pub failures: Spanned<u32>,
+    /// Hard if it is left out.
+    #[serde(default = "hard")]
+    pub force: Force,
+    /// As in [`Together`], of each set of hosts that must not fail.
     pub weight: Option<Number>,
 }
 

@@ -67,13 +67,12 @@ fn unknown_field(field: &str, expected: &[&str]) -> String {
             format!("there is no field '{field}'; did you mean 'within'?")
         }
         "force" if is_rule => {
-            "there is no field 'force': owners, among and needs are always hard, preferred is always soft, \
-             and match has a relation"
+            "there is no field 'force': owners and among are always hard, preferred is always soft, and match has \
+             a relation"
                 .into()
         }
         "weight" if is_rule => {
-            "there is no field 'weight': owners, among and needs are always hard, and preferred costs by \
-             weights.preference"
+            "there is no field 'weight': owners and among are always hard, and preferred costs by weights.preference"
                 .into()
         }
         _ => {
@@ -86,7 +85,7 @@ fn unknown_field(field: &str, expected: &[&str]) -> String {
 /// What can stand behind the name of a field.
 fn form(field: &str) -> Option<&'static str> {
     match field {
-        "of" | "near" => Some(GUESTS),
+        "of" | "near" | "from" => Some(GUESTS),
         "within" => Some(HOSTS),
         "force" => Some("soft or hard"),
         "relation" => Some("must, should, must-not or should-not"),
@@ -170,7 +169,7 @@ mod tests {
             ("of: {tag: a}, force: must", "there is no kind 'must': write soft or hard".into()),
             ("of: {tag: a}, force: [hard]", "'force' has to be one of these: soft or hard".into()),
             ("of: {tag: a}, weight: lots", "'weight' has to be a number".into()),
-            ("of: {tag: a}, x: y", "there is no field 'x': there are name, of, force, weight".into()),
+            ("of: {tag: a}, x: y", "there is no field 'x': there are name, of, from, level, force, weight".into()),
             ("force: hard", "the field 'of' is missing".into()),
         ] {
             assert_eq!(apart(rest), format!("line 6: {what}"), "{rest}");
@@ -183,9 +182,9 @@ mod tests {
         ] {
             assert_eq!(of(kind, rest), format!("line 6: {what}"), "{kind} {rest}");
         }
-        for kind in ["owners", "among", "needs"] {
+        for kind in ["owners", "among"] {
             let told = of(kind, "force: hard");
-            assert!(told.contains("no field 'force': owners, among and needs are always hard, preferred is"), "{told}");
+            assert!(told.contains("no field 'force': owners and among are always hard, preferred is"), "{told}");
         }
         assert!(told("", "{name: x}").ends_with(
             "there is no kind 'name': write apart, together, spread, owners, preferred, among, needs, match"

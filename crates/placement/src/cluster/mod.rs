@@ -18,6 +18,7 @@ pub mod file;
 mod mistake;
 mod names;
 mod printable;
+mod survival;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -26,6 +27,7 @@ pub use clash::Clash;
 pub use compile::{Compiled, compile};
 pub(crate) use names::agree;
 pub use names::{Fence, Leaning, Level, Measure, Names, Row, RuleId, RuleKind, RuleName};
+pub use survival::{Survived, failing};
 
 use file::Cluster;
 use thiserror::Error;

@@ -214,6 +214,14 @@ impl Names {
         format!("{} '{}'", level.name, level.areas[area as usize])
     }
 
+    /// The same; of hosts, which are areas by themselves, only the name.
+    pub(crate) fn place(&self, level: usize, area: u32) -> String {
+        match self.levels[level].name == super::HOST_LEVEL {
+            true => format!("'{}'", self.levels[level].areas[area as usize]),
+            false => self.area(level, area),
+        }
+    }
+
     /// Names of several guests, the rest of them counted.
     pub fn list(&self, guests: &[GuestId]) -> String {
         listed(guests.iter().map(|guest| self.guest(*guest)))

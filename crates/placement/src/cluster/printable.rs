@@ -57,7 +57,8 @@ fn pairs(pairs: &BTreeMap<String, String>) -> impl Iterator<Item = &String> {
 /// The names that a rule refers to.
 fn in_rule(rule: &Rule) -> Vec<&String> {
     match rule {
-        Rule::Apart(rule) | Rule::Together(rule) => guests(&rule.of).collect(),
+        Rule::Apart(rule) => guests(&rule.of).chain(rule.from.iter().flat_map(guests)).chain(&rule.level).collect(),
+        Rule::Together(rule) => guests(&rule.of).collect(),
         Rule::Spread(rule) => guests(&rule.of).chain([&rule.level]).collect(),
         Rule::Owners(rule) | Rule::Preferred(rule) => guests(&rule.of).chain(hosts(&rule.within)).collect(),
         Rule::Among(rule) => guests(&rule.of).chain(rule.within.iter().flat_map(hosts)).collect(),
@@ -95,7 +96,7 @@ guests:
 - {name: GG, host: GH, template: GT, size: {GS: 1}, load: {GL: 1}, properties: {GP: GV}, tags: [GA], tenant: GN,
    availability_set: GX, owners: [GO], preferred: [GR], near: [GE]}
 rules:
-- apart: {name: RA, of: {tag: RB}}
+- apart: {name: RA, of: {tag: RB}, from: {tag: XY}, level: XZ}
 - together: {name: RC, of: {set: RD}}
 - spread: {name: RE, of: {tenant: RF}, level: RG, areas_min: 2}
 - owners: {name: RH, of: {guests: [RI]}, within: {group: RJ}}
@@ -112,7 +113,7 @@ balances:
         assert!(read(FILE).is_ok());
         let is_name = |word: &&str| word.len() == 2 && word.chars().all(char::is_uppercase);
         let names: Vec<&str> = FILE.split(|c: char| !c.is_alphabetic()).filter(is_name).collect();
-        assert_eq!(names.len(), 56);
+        assert_eq!(names.len(), 58);
         for name in names {
             for (bad, shown) in [(r"a\nb", r"a\nb"), (r"a\eb", r"a\u{1b}b")] {
                 let error = read(&FILE.replace(name, &format!("\"{bad}\""))).unwrap_err().to_string();

@@ -640,3 +640,121 @@ proptest! {
         }
     }
 }
+
+/// Guests of two kinds, without rules.
+const TWO_KINDS: &str = "guests:
+- {name: a1, host: h1, size: {cpu: 1}, tags: [a]}
+- {name: a2, host: h2, size: {cpu: 1}, tags: [a]}
+- {name: b1, host: h1, size: {cpu: 1}, tags: [b]}
+- {name: b2, host: h3, size: {cpu: 1}, tags: [b]}
+";
+
+fn of_two_kinds(rest: &str) -> String {
+    format!("{TWO_KINDS}{rest}")
+}
+
+#[test]
+fn groups_are_apart_on_hosts_and_in_areas() {
+    let rule = |rest: &str| {
+        told(&made(&of_two_kinds(&format!("rules:\n- apart: {{name: r, of: {{tag: a}}, from: {{tag: b}}{rest}}}\n"))))
+    };
+    assert_eq!(rule(", force: hard"), ["'a1' shares 'h1' with 'b1' and is to be apart from it"]);
+    assert_eq!(rule(", level: rack"), ["'a1', 'a2' share rack 'r1' with 'b1' and are to be apart from it"]);
+    let compiled =
+        made(&of_two_kinds("rules:\n- apart: {name: r, of: {tag: a}, from: {tag: b}, weight: 7, level: rack}\n"));
+    // Two of one and one of the other: two are too many.
+    assert_eq!(judge(&compiled.problem, &compiled.problem.initial).cost.rules, 14_000_000);
+}
+
+#[test]
+fn a_soft_need_costs() {
+    let compiled =
+        made(&of_two_kinds("rules:\n- needs: {name: r, of: {tag: a}, near: {tag: b}, force: soft, weight: 3}\n"));
+    let verdict = judge(&compiled.problem, &compiled.problem.initial);
+    assert_eq!((verdict.hard.len(), verdict.cost.rules), (0, 3_000_000));
+    let (check, _) = check(&compiled, &compiled.problem.initial, &History::default(), 0);
+    assert_eq!((check.complaints[0].hard, check.complaints[0].gravity), (false, 3_000_000));
+}
+
+#[test]
+fn guests_are_spread_evenly_where_they_may_be() {
+    let rule = |guests: &str, skew: u32| {
+        let rule =
+            format!("rules:\n- spread: {{name: r, of: {{tag: a}}, level: rack, skew_max: {skew}, force: hard}}\n");
+        told(&made(&format!("{}{rule}", TWO_KINDS.replace("tags: [a]", guests))))
+    };
+    let uneven = "of 'a1', 'a2' up to 2 are in one area of level 'rack' and 0 in another, which is more than 1 apart";
+    assert_eq!(rule("tags: [a]", 1), [uneven]);
+    assert_eq!(rule("tags: [a]", 2), [""; 0]);
+    // Of areas where none of them may be none counts.
+    assert_eq!(rule("tags: [a], owners: [h1, h2]", 0), [""; 0]);
+}
+
+#[test]
+fn what_new_rules_cannot_mean_is_told() {
+    let rule = |rule: &str| mistake(&format!("{HOSTS}{}", of_two_kinds(&format!("rules:\n- {rule}\n"))));
+    for (text, what) in [
+        (
+            "apart: {name: r, of: {tag: a}, from: {guests: [a1, b1]}}",
+            "'a1' is in 'of' and in 'from': take it out of one",
+        ),
+        ("apart: {name: r, of: {tag: a}, level: rack}", "there is a level without 'from'"),
+        (
+            "apart: {name: r, of: {tag: a}, from: {tag: b}, level: rock}",
+            "there is no level 'rock'; did you mean 'rack'?",
+        ),
+        ("spread: {name: r, of: {tag: a}, level: rack}", "say over how many areas: areas_min, or how evenly: skew_max"),
+        ("needs: {name: r, of: {tag: a}, near: {tag: b}, weight: 3}", "it is hard, so that it has no weight"),
+    ] {
+        let told = rule(text);
+        assert!(told.contains(what), "{told}");
+    }
+    for failures in ["0", "4"] {
+        let told = mistake(&format!("{HOSTS}survive: {{failures: {failures}}}\n"));
+        assert!(told.contains(&format!("survive: failures is {failures}: write 1 or more")), "{told}");
+    }
+}
+
+#[test]
+fn groups_that_can_never_be_apart_or_even_clash() {
+    let rules = |rules: &[&str]| {
+        let lines: String = rules.iter().map(|rule| format!("- {rule}\n")).collect();
+        clashes(&of_two_kinds(&format!("rules:\n{lines}")))
+    };
+    let apart = "apart: {name: r, of: {tag: a}, from: {tag: b}, force: hard}";
+    assert_eq!(
+        rules(&[apart, "together: {name: t, of: {guests: [a1, b2]}, force: hard}"]),
+        ["rule 'r' + rule 't': 'a1', 'b2' have to be on one host and apart"]
+    );
+    let owners = "owners: {name: o, of: {guests: [a1, b1]}, within: {hosts: [h2]}}";
+    assert_eq!(rules(&[apart, owners]), ["rule 'r' + rule 'o': 'a1', 'b1' may only be in 'h2', and are apart there"]);
+    assert_eq!(rules(&["apart: {name: r, of: {tag: a}, from: {tag: b}}", owners]), [""; 0], "a soft one does not");
+    let even = "spread: {name: e, of: {guests: [a1, a2, b1]}, level: rack, skew_max: 0, force: hard}";
+    assert_eq!(
+        rules(&[even]),
+        ["rule 'e': 'a1', 'a2', 'b1' can never be spread over the areas of level 'rack' with less than a skew of 1"]
+    );
+}
+
+#[test]
+fn failures_are_told() {
+    let guests = "guests:
+- {name: large, host: h1, size: {cpu: 6}}
+- {name: other, host: h2, size: {cpu: 4}}
+- {name: third, host: h3, size: {cpu: 4}}
+- {name: last, host: h4, size: {cpu: 4}}
+";
+    let compiled = made(&format!("{guests}survive: {{failures: 1}}\n"));
+    let (found, _) = check(&compiled, &compiled.problem.initial, &History::default(), 0);
+    let failures: Vec<(&str, &str)> = found.complaints.iter().map(|of| (of.key.as_str(), of.what.as_str())).collect();
+    assert_eq!(
+        failures,
+        [("survive: h1", "if 'h1' fails, no other host has room for 'large', or its rules allow none")]
+    );
+    assert!(!found.is_valid());
+    let survived = found.survived.unwrap();
+    assert_eq!((survived.sets, survived.tried, survived.survived, survived.impossible), (4, 4, 3, None));
+    let soft = made(&format!("{guests}survive: {{failures: 1, force: soft, weight: 9}}\n"));
+    let (found, _) = check(&soft, &soft.problem.initial, &History::default(), 0);
+    assert_eq!((found.is_valid(), found.complaints[0].gravity), (true, 9_000_000));
+}

@@ -16,10 +16,10 @@ pub use relax::{Relaxation, Relaxations, Step, relax};
 pub use told::{Explanation, Fragmented, explain};
 pub use why::{Why, why_moved};
 
-use crate::cluster::{Compiled, RuleId};
+use crate::cluster::{Compiled, HOST_LEVEL, RuleId};
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE};
 use crate::score::Score;
-use crate::verdict::{judge_group, members};
+use crate::verdict::{Breach, judge_group, members};
 
 /// What speaks against hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +52,7 @@ pub struct Placing<'a> {
     /// By host and resource, with what is held by those that left.
     used: Vec<Vec<i64>>,
     members: &'a [Vec<GuestId>],
-    /// Groups that the guest is in, or that need one which it is in, and what each breaks at best.
+    /// Groups that the guest is in, or with rules about one which it is in, and what each breaks at best.
     groups: Vec<(GroupId, Score)>,
 }
 
@@ -77,9 +77,11 @@ impl<'a> Placing<'a> {
         debug_assert_eq!(members, self::members(problem));
         let mut placing = Placing { compiled, guest, at, used, members, groups: Vec::new() };
         let of = &problem.guests[guest as usize].groups;
-        let concerned = (0..)
-            .zip(&problem.groups)
-            .filter(|(id, group)| of.contains(id) || group.needs.iter().any(|need| of.contains(&need.of)));
+        let concerned = (0..).zip(&problem.groups).filter(|(id, group)| {
+            let needs = group.needs.iter().map(|need| need.of);
+            let mut others = needs.chain(group.avoids.iter().map(|avoid| avoid.of));
+            of.contains(id) || others.any(|other| of.contains(&other))
+        });
         let groups: Vec<GroupId> = concerned.map(|(id, _)| id).collect();
         for group in groups {
             let anywhere = (0..problem.hosts.len() as HostId).chain([NOWHERE]);
@@ -193,6 +195,14 @@ impl<'a> Placing<'a> {
         reasons
     }
 
+    /// Whether a group is more uneven with the guest on a host than it may be.
+    fn is_uneven(&self, group: GroupId, host: HostId) -> bool {
+        let mut at = self.at.clone();
+        at[self.guest as usize] = host;
+        let breaches = judge_group(&self.compiled.problem, self.members, &at, group);
+        breaches.iter().any(|(_, breach)| matches!(breach, Breach::Uneven { .. }))
+    }
+
     /// How a group's rule is broken with the guest on a host.
     fn of_group(&self, group: GroupId, host: HostId) -> String {
         let (problem, names) = (&self.compiled.problem, &self.compiled.names);
@@ -209,8 +219,31 @@ impl<'a> Placing<'a> {
         if of.apart.is_some() {
             return format!("{} there already: {rule} keeps them apart", others(&|at| at == host));
         }
+        if let Some(avoid) = of.avoids.first() {
+            let here = area(avoid.level, host);
+            let is_in = problem.guests[self.guest as usize].groups.contains(&group);
+            let others = self.members[if is_in { avoid.of } else { group } as usize].iter();
+            let there = others.filter(|guest| {
+                let at = self.at[**guest as usize];
+                at != NOWHERE && area(avoid.level, at) == here
+            });
+            let there = names.list(&there.copied().collect::<Vec<_>>());
+            let place = match names.levels[avoid.level].name == HOST_LEVEL {
+                true => "there".to_owned(),
+                false => format!("in {}", names.area(avoid.level, here)),
+            };
+            return format!("{there} {place} already: {rule} keeps them apart");
+        }
         if of.together.is_some() {
             return format!("{} elsewhere: {rule} keeps them together", others(&|at| at != host));
+        }
+        if let Some(even) = &of.even
+            && self.is_uneven(group, host)
+        {
+            let here = area(even.level, host);
+            let there = others(&|at| area(even.level, at) == here);
+            let place = names.place(even.level, here);
+            return format!("{there} in {place} already: {rule} allows a skew of {}", even.skew_max);
         }
         if let Some(spread) = of.spread {
             let here = area(spread.level, host);

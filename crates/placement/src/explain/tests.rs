@@ -22,6 +22,9 @@ enum Rule {
     Needs(Vec<usize>, Vec<usize>, bool),
     Owners(Vec<usize>, Vec<usize>),
     Among(Vec<usize>, Vec<Vec<usize>>),
+    /// Whom they are apart from, and whether in racks.
+    From(Vec<usize>, Vec<usize>, bool),
+    Even(Vec<usize>, usize),
     /// Whether they have to match, or must not.
     Match(bool),
 }
@@ -76,7 +79,7 @@ fn case(dice: &mut Dice) -> Case {
         let of = |kind: &str, list: &[usize]| -> String {
             list.iter().map(|n| format!("{kind}{n}")).collect::<Vec<_>>().join(", ")
         };
-        let (rule, text) = match dice.below(7) {
+        let (rule, text) = match dice.below(9) {
             0 => (Rule::Apart(who.clone()), "apart: {force: hard, ".to_owned()),
             1 => (Rule::Together(who.clone()), "together: {force: hard, ".to_owned()),
             2 => {
@@ -102,6 +105,21 @@ fn case(dice: &mut Dice) -> Case {
                 let within: Vec<String> = sets.iter().map(|set| format!("{{hosts: [{}]}}", of("h", set))).collect();
                 let text = format!("among: {{within: [{}], ", within.join(", "));
                 (Rule::Among(who.clone(), sets), text)
+            }
+            6 => {
+                let (mut from, is_rack) = (some(dice, guests, 0.3), dice.chance(0.5));
+                from.retain(|guest| !who.contains(guest));
+                let text = format!(
+                    "apart: {{force: hard, from: {{guests: [{}]}}, level: {}, ",
+                    of("g", &from),
+                    if is_rack { "rack" } else { "host" }
+                );
+                (Rule::From(who.clone(), from, is_rack), text)
+            }
+            7 => {
+                let skew = dice.below(3);
+                let text = format!("spread: {{force: hard, level: rack, skew_max: {skew}, ");
+                (Rule::Even(who.clone(), skew), text)
             }
             _ => {
                 let must = dice.chance(0.5);
@@ -139,6 +157,18 @@ impl Case {
                 Rule::Among(who, sets) => {
                     sets.iter().any(|set| who.iter().filter_map(on).all(|host| set.contains(&host)))
                 }
+                Rule::From(who, others, is_rack) => who.iter().all(|a| match is_rack {
+                    true => rack(a).is_none() || others.iter().all(|b| rack(a) != rack(b)),
+                    false => on(a).is_none() || others.iter().all(|b| on(a) != on(b)),
+                }),
+                Rule::Even(who, skew) => {
+                    let open = |host: &usize| who.iter().any(|guest| self.may_be(*guest, *host));
+                    let racks: BTreeSet<usize> =
+                        (0..self.racks.len()).filter(open).map(|host| self.racks[host]).collect();
+                    let there = |of: &usize| who.iter().filter(|guest| rack(guest) == Some(*of)).count();
+                    let (most, least) = (racks.iter().map(there).max(), racks.iter().map(there).min());
+                    most.unwrap_or(0) - least.unwrap_or(0) <= *skew
+                }
                 Rule::Match(must) => (0..at.len())
                     .all(|guest| on(&guest).is_none_or(|host| (self.guest_os[guest] == self.host_os[host]) == *must)),
             };
@@ -154,6 +184,15 @@ impl Case {
         }
         broken.extend((0..at.len()).filter(|guest| on(guest).is_none()).map(|guest| format!("g{guest}")));
         broken
+    }
+
+    /// Whether rules about guests and hosts let a guest be on a host.
+    fn may_be(&self, guest: usize, host: usize) -> bool {
+        self.rules.iter().all(|rule| match rule {
+            Rule::Owners(who, hosts) => !who.contains(&guest) || hosts.contains(&host),
+            Rule::Match(must) => (self.guest_os[guest] == self.host_os[host]) == *must,
+            _ => true,
+        })
     }
 }
 
@@ -196,7 +235,9 @@ fn relaxed(compiled: &Compiled, at: &mut [HostId], relaxation: &Relaxation, gues
                         group.apart.iter_mut().for_each(soft);
                         group.together.iter_mut().for_each(soft);
                         group.spread.iter_mut().for_each(|spread| soft(&mut spread.strength));
-                        group.needs.clear();
+                        group.even.iter_mut().for_each(|even| soft(&mut even.strength));
+                        group.needs.iter_mut().for_each(|need| soft(&mut need.strength));
+                        group.avoids.iter_mut().for_each(|avoid| soft(&mut avoid.strength));
                         group.among.clear();
                     }
                 }
@@ -349,7 +390,7 @@ proptest! {
 #[test]
 fn random_clusters_have_something_to_tell() {
     let (mut accepted, mut conflicts, mut large, mut moves, mut clashes) = (0, 0, 0, 0, 0);
-    for seed in 0..200 {
+    for seed in 0..300 {
         let compiled = compiled(&case(&mut Dice::new(seed)));
         clashes += usize::from(!compiled.clashes.is_empty());
         for guest in 0..compiled.problem.guests.len() as GuestId {

@@ -167,7 +167,7 @@ fn step_text(compiled: &Compiled, step: &Step) -> String {
     let rule = |rule: u32| &names.rules[rule as usize];
     match *step {
         Step::Lift(id) => match rule(id).kind {
-            RuleKind::Among | RuleKind::Needs => format!("remove {}", rule(id)),
+            RuleKind::Among => format!("remove {}", rule(id)),
             _ => format!("make {} soft", rule(id)),
         },
         Step::Widen(id, host) => match rule(id).kind {

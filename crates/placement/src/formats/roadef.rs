@@ -112,7 +112,10 @@ pub fn read_model(text: &str) -> Result<Problem, FileError> {
         groups.push(Group {
             apart: Some(Strength::Hard),
             spread: (areas_min > 0).then_some(Spread { level: LOCATION, areas_min, strength: Strength::Hard }),
-            needs: needs.into_iter().map(|of| Need { level: NEIGHBOURHOOD, of: of as u32 }).collect(),
+            needs: needs
+                .into_iter()
+                .map(|of| Need { level: NEIGHBOURHOOD, of: of as u32, strength: Strength::Hard })
+                .collect(),
             counts_moves: true,
             ..Group::default()
         });

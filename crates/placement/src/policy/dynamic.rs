@@ -488,8 +488,11 @@ impl<'a> Desk<'a> {
                 Breach::Apart { group, .. }
                 | Breach::Together { group, .. }
                 | Breach::Spread { group, .. }
+                | Breach::Uneven { group, .. }
                 | Breach::Among { group, .. } => groups.insert(group),
-                Breach::Need { group, of, .. } => [group, of].into_iter().for_each(|group| groups.insert(group)),
+                Breach::Need { group, of, .. } | Breach::Avoid { group, of, .. } => {
+                    [group, of].into_iter().for_each(|group| groups.insert(group))
+                }
             }
         }
         let is_guilty = |guest: &GuestId| {

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{HostMoves, NOWHERE, Problem, Strength};
+use super::{GroupId, HostMoves, NOWHERE, Problem, Strength};
 
 /// Sums of amounts and of costs stay below this, within which floating point numbers are exact.
 const MOST: i128 = 1 << 53;
@@ -62,6 +62,16 @@ pub enum Flaw {
         areas: u64,
         /// What a bit for each host and a count for each area take, for each group.
         bytes: u128,
+    },
+    /// A guest is in two groups that are apart.
+    #[error("guest {guest} is in group {group} and in group {of}, which are apart")]
+    Both {
+        /// Who.
+        guest: usize,
+        /// In which.
+        group: usize,
+        /// And in which.
+        of: GroupId,
     },
     /// A guest is twice in a group.
     #[error("guest {guest} is in a group twice")]
@@ -136,9 +146,19 @@ impl Problem {
                 strength(n, Some(spread.strength))?;
                 refers(|| format!("the spread of group {n}"), spread.level, "levels", self.levels.len())?;
             }
-            for need in &group.needs {
-                refers(|| format!("a need of group {n}"), need.level, "levels", self.levels.len())?;
-                refers(|| format!("a need of group {n}"), need.of as usize, "groups", self.groups.len())?;
+            if let Some(even) = &group.even {
+                let what = || format!("the skew of group {n}");
+                strength(n, Some(even.strength))?;
+                refers(what, even.level, "levels", self.levels.len())?;
+                let areas = self.levels[even.level] as usize;
+                even.areas.iter().try_for_each(|area| refers(what, area as usize, "areas", areas))?;
+            }
+            let needs = group.needs.iter().map(|need| ("a need", need.level, need.of, need.strength));
+            let avoids = group.avoids.iter().map(|avoid| ("an avoidance", avoid.level, avoid.of, avoid.strength));
+            for (what, level, of, force) in needs.chain(avoids) {
+                strength(n, Some(force))?;
+                refers(|| format!("{what} of group {n}"), level, "levels", self.levels.len())?;
+                refers(|| format!("{what} of group {n}"), of as usize, "groups", self.groups.len())?;
             }
             for host in group.among.iter().flat_map(|set| set.iter()) {
                 refers(|| format!("a set of group {n}"), host as usize, "hosts", hosts)?;
@@ -175,6 +195,12 @@ impl Problem {
             groups.sort_unstable();
             if groups.windows(2).any(|two| two[0] == two[1]) {
                 return Err(Flaw::Twice { guest: n });
+            }
+            for group in &guest.groups {
+                let avoids = &self.groups[*group as usize].avoids;
+                if let Some(avoid) = avoids.iter().find(|avoid| groups.binary_search(&avoid.of).is_ok()) {
+                    return Err(Flaw::Both { guest: n, group: *group as usize, of: avoid.of });
+                }
             }
             if let Some(owners) = guest.owners {
                 refers(who, owners as usize, "sets of owners", self.owners.len())?;
@@ -228,10 +254,18 @@ impl Problem {
         cost = of_moves.into_iter().fold(cost, i128::saturating_add);
         let mut members = vec![0i128; self.groups.len()];
         self.guests.iter().flat_map(|guest| &guest.groups).for_each(|group| members[*group as usize] += 1);
+        let sizes = members.clone();
         for (group, members) in self.groups.iter().zip(members) {
-            for strength in
-                [group.apart, group.together, group.spread.map(|spread| spread.strength)].into_iter().flatten()
-            {
+            let even = group.even.as_ref().map(|even| even.strength);
+            let needs = group.needs.iter().map(|need| need.strength);
+            for avoid in &group.avoids {
+                if let Strength::Soft(weight) = avoid.strength {
+                    let both = members + sizes[avoid.of as usize];
+                    cost = cost.saturating_add(product(&[both, weight.into()]));
+                }
+            }
+            let alone = [group.apart, group.together, group.spread.map(|spread| spread.strength), even];
+            for strength in alone.into_iter().flatten().chain(needs) {
                 if let Strength::Soft(weight) = strength {
                     let areas = group.spread.map_or(0, |spread| spread.areas_min.into());
                     cost = cost.saturating_add(product(&[members.max(areas), weight.into()]));

@@ -59,6 +59,20 @@ pub struct Spread {
     pub strength: Strength,
 }
 
+/// Members are spread evenly: no area has more than so many members more than the area with the fewest (Kubernetes calls that
+/// the skew of a topology spread constraint).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Even {
+    /// Index in [`Problem::levels`].
+    pub level: usize,
+    /// The areas that count: where members can be.
+    pub areas: Bits,
+    /// The largest difference.
+    pub skew_max: u32,
+    /// Each member beyond that is a breach.
+    pub strength: Strength,
+}
+
 /// Where a member is, one of another group is in the same area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
@@ -66,6 +80,19 @@ pub struct Need {
     pub level: usize,
     /// The other group.
     pub of: GroupId,
+    /// Each area without them is a breach.
+    pub strength: Strength,
+}
+
+/// Where a member is, none of another group is in the same area. No guest is in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avoid {
+    /// Index in [`Problem::levels`].
+    pub level: usize,
+    /// The other group.
+    pub of: GroupId,
+    /// In an area with both, each of either that is there but for one is a breach.
+    pub strength: Strength,
 }
 
 /// Guests about which there are rules together. A guest can be in several.
@@ -77,8 +104,12 @@ pub struct Group {
     pub together: Option<Strength>,
     /// In several areas.
     pub spread: Option<Spread>,
-    /// Near others. Hard: each area without them is a breach.
+    /// The same number in each of several areas, nearly.
+    pub even: Option<Even>,
+    /// Near others.
     pub needs: Vec<Need>,
+    /// Not near others.
+    pub avoids: Vec<Avoid>,
     /// All on hosts of one of these sets, whichever; anywhere if there is none. Hard: each that is outside is a breach.
     pub among: Vec<Bits>,
     /// How many of it move counts in [`Weights::group_move`].

@@ -4,7 +4,7 @@ use super::{Job, Limits, Network, Port, Power, Switch, Traffic};
 use crate::bits::Bits;
 use crate::dice::Dice;
 use crate::problem::{
-    Group, Guest, Host, HostId, HostMoves, NOWHERE, Need, Problem, Resource, Spread, Strength, Weights,
+    Avoid, Group, Guest, Host, HostId, HostMoves, NOWHERE, Need, Problem, Resource, Spread, Strength, Weights,
 };
 
 /// Bytes a second of a port: 1 Gb/s.
@@ -116,13 +116,22 @@ fn rules(job: &mut Job, dice: &mut Dice) {
             apart: dice.chance(0.5).then_some(strength),
             together: dice.chance(0.1).then_some(strength),
             spread: dice.chance(0.4).then_some(spread),
-            needs: (0..dice.below(2)).map(|_| Need { level: 0, of: dice.below(groups) as u32 }).collect(),
+            even: None,
+            needs: (0..dice.below(2)).map(|_| Need { level: 0, of: dice.below(groups) as u32, strength }).collect(),
+            avoids: (0..dice.below(2)).map(|_| Avoid { level: 0, of: dice.below(groups) as u32, strength }).collect(),
             among: (0..dice.below(3)).map(|_| set(dice)).collect(),
             counts_moves: false,
         });
     }
     for guest in &mut job.problem.guests {
         guest.groups = (0..groups as u32).filter(|_| dice.chance(0.4)).collect();
+        // Nobody is in two that are apart.
+        let avoids =
+            |one: u32, other: u32| job.problem.groups[one as usize].avoids.iter().any(|avoid| avoid.of == other);
+        let all = guest.groups.clone();
+        guest
+            .groups
+            .retain(|one| all.iter().all(|other| !avoids(*one, *other) && (other == one || !avoids(*other, *one))));
         guest.owners = dice.chance(0.3).then_some(0);
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::flight::{Flight, Guard, Task};
+use super::flight::{Flight, Task};
+use super::guard::Guard;
 use super::{Action, Job, Left, Obstacle, Step, Why};
 use crate::problem::{GuestId, Host, HostId, NOWHERE};
 

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::guard::{Guard, broken, has_hard, lasts};
 use super::job::RATE_LEAST;
 use super::{Action, Channel, Job, Obstacle, forecast, rate_min};
-use crate::problem::{Group, GroupId, GuestId, HostId, NOWHERE, Need, Strength};
-use crate::verdict::{Breach, judge, members};
+use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Need, Strength};
+use crate::verdict::judge_group;
 
 /// Rates that differ by less are the same: sums of others are not exact.
 const ROUGHLY: f64 = 1e-9;
@@ -74,64 +75,6 @@ pub(super) fn seconds(job: &Job, guest: GuestId, from: HostId, to: HostId) -> f6
     }
 }
 
-/// The hard rules that hold before and after, and therefore on the way.
-pub(super) struct Guard {
-    members: Vec<Vec<GuestId>>,
-    apart: Vec<bool>,
-    spread: Vec<bool>,
-    needs: Vec<Vec<Need>>,
-    /// Who needs each group.
-    needed_by: Vec<Vec<GroupId>>,
-    among: Vec<bool>,
-}
-
-impl Guard {
-    /// Without what groups need that are given up.
-    pub fn new(job: &Job, given_up: &BTreeSet<GroupId>) -> Guard {
-        let (groups, problem) = (&job.problem.groups, &job.problem);
-        let mut broken = judge(problem, &problem.initial).hard;
-        broken.extend(judge(problem, &job.goal).hard);
-        let holds = |is: &dyn Fn(&Breach) -> bool| !broken.iter().any(is);
-        let members = members(problem);
-        let numbered = || (0..).zip(groups);
-        let is_hard = |strength: Strength| strength == Strength::Hard;
-        let apart = numbered().map(|(id, group): (GroupId, &Group)| {
-            group.apart.is_some_and(is_hard) && holds(&|b| matches!(b, Breach::Apart { group, .. } if *group == id))
-        });
-        let spread = numbered().map(|(id, group): (GroupId, &Group)| {
-            group.spread.is_some_and(|spread| is_hard(spread.strength))
-                && holds(&|b| matches!(b, Breach::Spread { group, .. } if *group == id))
-        });
-        let needs = numbered().map(|(id, group): (GroupId, &Group)| -> Vec<Need> {
-            let holds = |need: &&Need| {
-                holds(&|b| {
-                    matches!(b, Breach::Need { group, of, level, .. }
-                    if (*group, *of, *level) == (id, need.of, need.level))
-                })
-            };
-            let kept = group.needs.iter().filter(|_| !given_up.contains(&id));
-            kept.filter(holds).copied().collect()
-        });
-        let needs: Vec<Vec<Need>> = needs.collect();
-        let mut needed_by = vec![Vec::new(); groups.len()];
-        for (id, needs) in (0..).zip(&needs) {
-            needs.iter().for_each(|need| needed_by[need.of as usize].push(id));
-        }
-        let among = groups.iter().zip(&members).map(|(group, members): (_, &Vec<GuestId>)| {
-            let hosts = || members.iter().flat_map(|g| [problem.initial[*g as usize], job.goal[*g as usize]]);
-            group.among.iter().any(|set| hosts().all(|host| host == NOWHERE || set.contains(host)))
-        });
-        let among = among.collect();
-        Guard { apart: apart.collect(), spread: spread.collect(), needs, needed_by, among, members }
-    }
-
-    /// The groups whose needs keep a group's guests from where they are to be, or could.
-    pub fn needing(&self, group: GroupId) -> impl Iterator<Item = GroupId> {
-        let itself = (!self.needs[group as usize].is_empty()).then_some(group);
-        itself.into_iter().chain(self.needed_by[group as usize].iter().copied())
-    }
-}
-
 /// Where a guest is: on both while they differ.
 type Place = (HostId, HostId);
 
@@ -151,6 +94,11 @@ pub(super) struct Flight<'a> {
     /// Rates on each channel, and how many.
     load: Vec<(f64, u32)>,
     on: Vec<bool>,
+    /// Where rules are exchanged: where each guest runs, how often hard rules are broken, and how many guests with hard rules are on
+    /// their way.
+    runs: Vec<HostId>,
+    broken: i64,
+    ruled: u32,
 }
 
 impl<'a> Flight<'a> {
@@ -168,9 +116,16 @@ impl<'a> Flight<'a> {
             outgoing: vec![0; hosts],
             load: vec![(0.0, 0); job.network.channels()],
             on: job.power.iter().map(|power| power.on).collect(),
+            runs: Vec::new(),
+            broken: 0,
+            ruled: 0,
         };
         for (guest, host) in (0..).zip(&job.problem.initial) {
             flight.settle(guest, *host);
+        }
+        if guard.broken_max.is_some() {
+            flight.runs.clone_from(&job.problem.initial);
+            flight.broken = broken(&job.problem, &flight.runs);
         }
         for running in &job.running {
             if let Action::Shutdown { host } = running.action {
@@ -246,14 +201,67 @@ impl<'a> Flight<'a> {
         let groups = &self.job.problem.guests[guest as usize].groups;
         match groups.iter().copied().find(|group| !self.holds(*group, guest, (from, to))) {
             Some(group) => Err(Obstacle::Rule { group }),
-            None => Ok(()),
+            None => self.exchange(guest, to),
         }
+    }
+
+    /// Whether no more is broken than may be once a guest has arrived, if rules are exchanged.
+    fn exchange(&self, guest: GuestId, to: HostId) -> Result<(), Obstacle> {
+        let Some(most) = self.guard.broken_max.filter(|_| self.guard.ruled[guest as usize]) else { return Ok(()) };
+        let groups = self.groups_about(guest);
+        let Some(group) = groups.first().copied() else { return Ok(()) };
+        if self.ruled > 0 {
+            return Err(Obstacle::Rule { group });
+        }
+        let mut runs = self.runs.clone();
+        let before = self.broken_of(&groups, &runs);
+        runs[guest as usize] = to;
+        match self.broken + self.broken_of(&groups, &runs) - before {
+            then if then > most => Err(Obstacle::Rule { group }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Groups with hard rules about a guest, its own first.
+    fn groups_about(&self, guest: GuestId) -> Vec<GroupId> {
+        let of = &self.job.problem.guests[guest as usize].groups;
+        let groups = &self.job.problem.groups;
+        let concerns = |group: &GroupId| {
+            let group = &groups[*group as usize];
+            let mut others = group.needs.iter().map(|need| need.of).chain(group.avoids.iter().map(|avoid| avoid.of));
+            others.any(|other| of.contains(&other))
+        };
+        let others = (0..groups.len() as GroupId).filter(|group| !of.contains(group) && concerns(group));
+        of.iter().copied().chain(others).filter(|group| has_hard(&groups[*group as usize])).collect()
+    }
+
+    /// How often hard rules of groups are broken.
+    fn broken_of(&self, groups: &[GroupId], runs: &[HostId]) -> i64 {
+        let of = |group: &GroupId| judge_group(&self.job.problem, &self.guard.members, runs, *group);
+        let hard = groups.iter().flat_map(of).filter(|(strength, _)| *strength == Strength::Hard);
+        hard.filter(|(_, breach)| lasts(breach)).map(|(_, breach)| breach.count()).sum()
+    }
+
+    /// Counts a guest where it runs now, if rules are exchanged.
+    fn runs_on(&mut self, guest: GuestId, host: HostId) {
+        if self.runs.is_empty() || self.runs[guest as usize] == host {
+            return;
+        }
+        let groups = self.groups_about(guest);
+        self.broken -= self.broken_of(&groups, &self.runs);
+        self.runs[guest as usize] = host;
+        self.broken += self.broken_of(&groups, &self.runs);
+    }
+
+    fn is_ruled(&self, guest: GuestId) -> u32 {
+        u32::from(self.guard.broken_max.is_some() && self.guard.ruled[guest as usize])
     }
 
     /// Has a guest set out, which uses the links so much.
     pub fn start(&mut self, task: &Task, rate: f64) {
         self.occupy(task.guest, task.to, 1);
         self.at[task.guest as usize] = (task.from, task.to);
+        self.ruled += self.is_ruled(task.guest);
         self.travel(task, rate, 1);
     }
 
@@ -261,6 +269,8 @@ impl<'a> Flight<'a> {
     pub fn arrive(&mut self, task: &Task, rate: f64) {
         self.occupy(task.guest, task.from, -1);
         self.at[task.guest as usize] = (task.to, task.to);
+        self.ruled -= self.is_ruled(task.guest);
+        self.runs_on(task.guest, task.to);
         self.travel(task, rate, -1);
     }
 
@@ -269,6 +279,7 @@ impl<'a> Flight<'a> {
         self.occupy(guest, self.at[guest as usize].0, -1);
         self.occupy(guest, host, 1);
         self.at[guest as usize] = (host, host);
+        self.runs_on(guest, host);
     }
 
     fn occupy(&mut self, guest: GuestId, host: HostId, sign: i32) {
@@ -331,6 +342,9 @@ impl<'a> Flight<'a> {
         if !needed.filter(|(_, need)| need.of == group).all(|(by, need)| holds_need(by, need)) {
             return false;
         }
+        if !self.keeps_apart(group, guest, to) {
+            return false;
+        }
         match of.spread.filter(|_| guard.spread[id]) {
             None => true,
             Some(spread) => {
@@ -343,6 +357,22 @@ impl<'a> Flight<'a> {
                 sure.len() + usize::from(further) >= spread.areas_min as usize
             }
         }
+    }
+
+    /// Whether nobody is where a guest goes, or on the way there, from whom it is apart by a group's rules.
+    fn keeps_apart(&self, group: GroupId, guest: GuestId, to: HostId) -> bool {
+        let Some(host) = self.job.problem.hosts.get(to as usize) else { return true };
+        let ours = self.guard.avoids[group as usize].iter().map(|avoid| (avoid.of, avoid.level));
+        let theirs = self.guard.avoided_by[group as usize].iter().flat_map(|by| {
+            let avoids = self.guard.avoids[*by as usize].iter().filter(|avoid| avoid.of == group);
+            avoids.map(|avoid| (*by, avoid.level))
+        });
+        let moving = (guest, (to, to));
+        let mut others = ours.chain(theirs);
+        others.all(|(other, level)| {
+            let area = Some(host.areas[level]);
+            self.areas(other, level, moving).all(|(from, to)| from != area && to != area)
+        })
     }
 
     fn is_in(&self, guest: GuestId, group: GroupId) -> bool {

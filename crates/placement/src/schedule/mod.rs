@@ -5,14 +5,17 @@
 //! judge of plans that shares neither the planner's model of a migration nor its books.
 //!
 //! A guest on its way uses all of its resources on both hosts until it has arrived. Rules that hold before and after
-//! hold on the way, too: members that are apart do not even meet on the way. Groups that are together, or among sets of
-//! which no one has both where they were and where they will be, are so at the ends only.
+//! hold on the way, too: members that are apart do not even meet on the way. Groups that are together or spread evenly, or
+//! among sets of which no one has both where they were and where they will be, are so at the ends only. Where no such order is found,
+//! needs are given up for a while, and then other rules are exchanged: guests with rules move one at a time, and at no moment are
+//! more hard rules broken than before the first step.
 //!
 //! | module | what |
 //! |---|---|
 //! | `job` | what is to be done, and whether it can be read |
 //! | `network` | what migrations cross |
 //! | `precopy` | how long a migration takes at a rate |
+//! | `guard` | which rules hold on the way |
 //! | `flight` | who is where at a moment, and what may start then |
 //! | `draft` | a plan for an order of priorities: list scheduling |
 //! | `hop` | who steps aside when all wait for each other |
@@ -27,6 +30,7 @@ mod cases;
 mod detour;
 mod draft;
 mod flight;
+mod guard;
 mod hop;
 mod job;
 mod network;

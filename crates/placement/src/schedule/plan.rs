@@ -198,6 +198,11 @@ pub struct Plan {
     pub left: Vec<Left>,
     /// Groups whose needs do not hold for a while on the way, though they do before and after: no order was found in which they do.
     pub broken: Vec<GroupId>,
+    /// Groups whose rules may not hold for a while on the way, though they do before and after: no order was found in which they
+    /// do. At no moment are more hard rules broken than before the first step.
+    pub exchanged: Vec<GroupId>,
+    /// If something is left: more could be done if the rules of these groups were broken for a while, more of them than now.
+    pub helps: Vec<GroupId>,
 }
 
 impl Plan {
@@ -227,7 +232,23 @@ pub enum Waits {
 /// Whatever ended before that by the plan is done, so that what is used on a host or a channel is no more than it was then.
 pub fn waits(job: &Job, steps: &[Step], at: Waits) -> Vec<Vec<StepId>> {
     let ordered = ordered_groups(job);
-    let shared: Vec<BTreeSet<Shared>> = steps.iter().map(|step| shares(job, &ordered, step)).collect();
+    waits_for(job, steps, at, steps.iter().map(|step| shares(job, &ordered, step)).collect())
+}
+
+/// The same with links, where guests with hard rules move one at a time.
+pub(super) fn waits_one_by_one(job: &Job, steps: &[Step]) -> Vec<Vec<StepId>> {
+    let ordered = ordered_groups(job);
+    let mut shared: Vec<BTreeSet<Shared>> = steps.iter().map(|step| shares(job, &ordered, step)).collect();
+    let ruled = super::guard::ruled(&job.problem);
+    for (step, shared) in steps.iter().zip(&mut shared) {
+        if step.action.guest().is_some_and(|guest| ruled[guest as usize]) {
+            shared.insert(Shared::Rules);
+        }
+    }
+    waits_for(job, steps, Waits::Links, shared)
+}
+
+fn waits_for(job: &Job, steps: &[Step], at: Waits, shared: Vec<BTreeSet<Shared>>) -> Vec<Vec<StepId>> {
     let shared = without_idle_channels(job, steps, shared, at);
     let mut order: Vec<StepId> = (0..steps.len()).collect();
     order.sort_by(|a, b| steps[*a].start.total_cmp(&steps[*b].start).then(a.cmp(b)));
@@ -257,6 +278,7 @@ enum Shared {
     Host(HostId),
     Channel(Channel),
     Group(GroupId),
+    Rules,
 }
 
 /// The groups with rules about more than one host.
@@ -267,6 +289,11 @@ fn ordered_groups(job: &Job) -> Vec<bool> {
         .map(|group| group.spread.is_some() || !group.needs.is_empty() || !group.among.is_empty())
         .collect();
     groups.iter().flat_map(|group| &group.needs).for_each(|need| ordered[need.of as usize] = true);
+    for (id, group) in groups.iter().enumerate() {
+        for avoid in &group.avoids {
+            (ordered[id], ordered[avoid.of as usize]) = (true, true);
+        }
+    }
     ordered
 }
 
@@ -279,7 +306,9 @@ fn shares(job: &Job, ordered: &[bool], step: &Step) -> BTreeSet<Shared> {
         let groups = job.problem.guests[guest as usize].groups.iter().filter(|group| ordered[**group as usize]);
         for &group in groups {
             shared.insert(Shared::Group(group));
-            shared.extend(job.problem.groups[group as usize].needs.iter().map(|need| Shared::Group(need.of)));
+            let of = &job.problem.groups[group as usize];
+            shared.extend(of.needs.iter().map(|need| Shared::Group(need.of)));
+            shared.extend(of.avoids.iter().map(|avoid| Shared::Group(avoid.of)));
         }
     }
     shared

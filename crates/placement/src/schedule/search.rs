@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use super::detour::detour;
 use super::draft::{Context, Draft, Priorities, TaskId, draft, left};
-use super::flight::Guard;
+use super::guard::{Guard, Loose, broken};
+use super::plan::waits_one_by_one;
 use super::{Job, Left, Obstacle, Plan, Step, Waits, waits};
 use crate::dice::Dice;
 use crate::problem::GroupId;
@@ -19,17 +20,26 @@ const SHARES: [u8; 4] = [1, 2, 3, 4];
 const HOPS: [usize; 4] = [1, 2, 4, usize::MAX];
 
 pub(super) fn search(job: &Job, seed: u64, budget: u64) -> Plan {
-    let mut guard = Guard::new(job, &BTreeSet::new());
-    let mut best = self::best(job, &guard, true, seed, budget);
-    let mut broken = needs_in_the_way(&guard, &left(job, &guard, &best));
-    if !broken.is_empty() {
-        let looser = Guard::new(job, &broken);
-        let tried = self::best(job, &looser, true, seed, budget);
-        match tried.score.0 < best.score.0 {
-            true => (guard, best) = (looser, tried),
-            false => broken.clear(),
+    let mut way = Way::new(job, Loose::default(), seed, budget);
+    let needs = needs_in_the_way(&way.guard, &way.left(job));
+    if !needs.is_empty() {
+        way.take(Way::new(job, Loose { needs, ..Loose::default() }, seed, budget));
+    }
+    let mut helps = Vec::new();
+    if way.is_stopped_by_rules(job) {
+        // No more at any moment than now, whatever is under way.
+        let broken_max = broken(&job.problem, &job.problem.initial).max(broken(&job.problem, &job.begin()));
+        if broken_max > 0 {
+            way.take(way.exchanging(job, broken_max, seed, budget));
+        }
+        if way.is_stopped_by_rules(job) {
+            let freed = way.exchanging(job, i64::MAX, seed, budget);
+            if freed.draft.score.0 < way.draft.score.0 {
+                helps.extend(freed.loose.exchanged);
+            }
         }
     }
+    let Way { loose, guard, draft: mut best } = way;
     // Who stepped aside and has no way on stays where it was instead; at last nobody steps aside.
     let begin = job.begin();
     let mut goal = job.goal.clone();
@@ -44,7 +54,66 @@ pub(super) fn search(job: &Job, seed: u64, budget: u64) -> Plan {
         best = self::best(&Job { goal: goal.clone(), ..job.clone() }, &guard, may_hop, seed, budget);
     }
     let left = left(job, &guard, &best);
-    finish(job, best, left, broken.into_iter().collect())
+    finish(job, best, left, loose, helps)
+}
+
+/// Rounds in which more rules are found to be in the way.
+const EXCHANGES_MAX: usize = 4;
+
+/// What comes of keeping some rules on the way, and others not.
+struct Way {
+    loose: Loose,
+    guard: Guard,
+    draft: Draft,
+}
+
+impl Way {
+    fn new(job: &Job, loose: Loose, seed: u64, budget: u64) -> Way {
+        let guard = Guard::new(job, &loose);
+        let draft = best(job, &guard, true, seed, budget);
+        Way { loose, guard, draft }
+    }
+
+    /// Another instead, if it gets more guests where they are to be.
+    fn take(&mut self, other: Way) {
+        if other.draft.score.0 < self.draft.score.0 {
+            *self = other;
+        }
+    }
+
+    fn left(&self, job: &Job) -> Vec<Left> {
+        left(job, &self.guard, &self.draft)
+    }
+
+    fn is_stopped_by_rules(&self, job: &Job) -> bool {
+        !rules_in_the_way(&self.guard, &self.left(job)).is_empty()
+    }
+
+    /// The same with the rules that are in the way broken for a while, but no more at once than may be; and then those that are in
+    /// the way of that.
+    fn exchanging(&self, job: &Job, broken_max: i64, seed: u64, budget: u64) -> Way {
+        let mut exchanged = rules_in_the_way(&self.guard, &self.left(job));
+        let mut round = 1;
+        loop {
+            let loose = Loose { exchanged: exchanged.clone(), broken_max, ..self.loose.clone() };
+            let way = Way::new(job, loose, seed, budget);
+            let more = rules_in_the_way(&way.guard, &way.left(job));
+            if more.is_subset(&exchanged) || round == EXCHANGES_MAX {
+                return way;
+            }
+            exchanged.extend(more);
+            round += 1;
+        }
+    }
+}
+
+/// The groups whose rules keep guests from where they are to be.
+fn rules_in_the_way(guard: &Guard, left: &[Left]) -> BTreeSet<GroupId> {
+    let in_the_way = |left: &Left| match left {
+        Left::Guest { obstacle: Obstacle::Rule { group }, .. } => guard.concerning(*group).collect(),
+        _ => Vec::new(),
+    };
+    left.iter().flat_map(in_the_way).collect()
 }
 
 /// The groups whose needs keep guests from where they are to be.
@@ -141,10 +210,12 @@ fn change(at: &Priorities, dice: &mut Dice) -> Priorities {
 }
 
 /// By when they start, and with what they wait for.
-fn finish(job: &Job, best: Draft, left: Vec<Left>, broken: Vec<GroupId>) -> Plan {
+fn finish(job: &Job, best: Draft, left: Vec<Left>, loose: Loose, helps: Vec<GroupId>) -> Plan {
     let mut steps: Vec<Step> = best.steps;
     steps.sort_by(|a, b| a.start.total_cmp(&b.start));
-    let waits = waits(job, &steps, Waits::Links);
+    let is_exchanged = !loose.exchanged.is_empty();
+    let waits = if is_exchanged { waits_one_by_one(job, &steps) } else { waits(job, &steps, Waits::Links) };
     steps.iter_mut().zip(waits).for_each(|(step, waits)| step.waits = waits);
-    Plan { steps, left, broken }
+    let exchanged = loose.exchanged.into_iter().collect();
+    Plan { steps, left, broken: loose.needs.into_iter().collect(), exchanged, helps }
 }

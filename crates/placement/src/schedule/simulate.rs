@@ -7,7 +7,7 @@
 //! its planned rate. After each event all is looked at anew: room on each host, members that meet, hosts that are off,
 //! limits, and, by [`judge`], the rules for where guests run at that moment.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Action, Channel, Job, Plan, ROUNDS_MAX, StepId, Traffic};
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Strength};
@@ -41,6 +41,8 @@ pub enum Violation {
     Owner { guest: GuestId, host: HostId },
     /// A rule does not hold that holds before and after.
     Rule { breach: &'static str, group: GroupId },
+    /// More hard rules are broken than before the first step, by a plan that exchanges some.
+    Worse { broken: i64, before: i64 },
     /// More migrations at once than a host may have.
     Limit { host: HostId },
     /// A guest uses a host that is off, or is booting, or is being shut down.
@@ -53,6 +55,17 @@ pub enum Violation {
     NotArrived { guest: GuestId },
     /// In the end a host is not as it should be.
     Power { host: HostId },
+}
+
+/// A rule that holds before and after and did not for a while.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lapse {
+    /// Whose.
+    pub group: GroupId,
+    /// From when on, in seconds.
+    pub start: f64,
+    /// Until when.
+    pub end: f64,
 }
 
 /// When a step was.
@@ -75,6 +88,9 @@ pub struct Outcome {
     pub mean_completion: f64,
     /// The longest that a guest stood still.
     pub downtime_max: f64,
+    /// What the plan says that it breaks for a while, as far as it did. Those that are together or spread evenly are not looked at on
+    /// the way.
+    pub lapses: Vec<Lapse>,
     /// With when each came about first.
     pub violations: Vec<(f64, Violation)>,
 }
@@ -136,6 +152,13 @@ struct World<'a> {
     before: Vec<Vec<i64>>,
     /// Rules that do not hold before or after, or that the plan says it breaks.
     broken: BTreeSet<(&'static str, GroupId)>,
+    /// The same without the plan's own.
+    broken_at_ends: BTreeSet<(&'static str, GroupId)>,
+    /// How often hard rules may be broken, where the plan exchanges some.
+    broken_max: Option<i64>,
+    /// Groups of which a rule does not hold now that does before and after, and since when.
+    lapsing: BTreeMap<GroupId, f64>,
+    lapses: Vec<Lapse>,
     /// Something started or ended since all was looked at.
     changed: bool,
     downtime_max: f64,
@@ -158,14 +181,27 @@ impl<'a> World<'a> {
             target: vec![NOWHERE; guests],
             on: job.power.iter().map(|power| power.on).collect(),
             before: Vec::new(),
-            broken: rules(job, &job.problem.initial).union(&rules(job, &job.goal)).copied().collect(),
+            broken: BTreeSet::new(),
+            broken_at_ends: rules(job, &job.problem.initial).union(&rules(job, &job.goal)).copied().collect(),
+            broken_max: None,
+            lapsing: BTreeMap::new(),
+            lapses: Vec::new(),
             changed: false,
             downtime_max: 0.0,
             seen: BTreeSet::new(),
             violations: Vec::new(),
         };
-        world.broken.extend(among_others(job));
+        world.broken_at_ends.extend(among_others(job));
+        world.broken.clone_from(&world.broken_at_ends);
         world.broken.extend(plan.broken.iter().map(|group| ("need", *group)));
+        let kinds = ["apart", "spread", "need", "among", "avoid"];
+        world.broken.extend(plan.exchanged.iter().flat_map(|group| kinds.map(|kind| (kind, *group))));
+        if !plan.exchanged.is_empty() {
+            let begun = job.running.iter().filter_map(|of| Some((of.action.guest()?, of.action.ends().1)));
+            let mut begin = job.problem.initial.clone();
+            begun.for_each(|(guest, to)| begin[guest as usize] = to);
+            world.broken_max = Some(broken(job, &job.problem.initial).max(broken(job, &begin)));
+        }
         world.before = world.used();
         world
     }
@@ -362,7 +398,21 @@ impl<'a> World<'a> {
         self.look_at_room(&mut wrong);
         self.look_at_guests(&mut wrong);
         self.look_at_limits(&mut wrong);
+        self.look_at_meetings(&mut wrong);
         let now_broken = rules(self.job, &self.at);
+        if let Some(before) = self.broken_max {
+            let broken = broken(self.job, &self.at);
+            wrong.extend((broken > before).then_some(Violation::Worse { broken, before }));
+        }
+        let lapsed: BTreeSet<GroupId> = now_broken.difference(&self.broken_at_ends).map(|(_, group)| *group).collect();
+        for group in &lapsed {
+            self.lapsing.entry(*group).or_insert(self.now);
+        }
+        let over: Vec<GroupId> = self.lapsing.keys().copied().filter(|group| !lapsed.contains(group)).collect();
+        for group in over {
+            let start = self.lapsing.remove(&group).unwrap_or(self.now);
+            self.lapses.push(Lapse { group, start, end: self.now });
+        }
         wrong.extend(
             now_broken.difference(&self.broken).map(|(breach, group)| Violation::Rule { breach, group: *group }),
         );
@@ -398,6 +448,24 @@ impl<'a> World<'a> {
                     if apart && !met.insert((group, host)) && !self.broken.contains(&("apart", group)) {
                         wrong.push(Violation::Apart { group, host });
                     }
+                }
+            }
+        }
+    }
+
+    /// Groups that are apart do not even meet on the way.
+    fn look_at_meetings(&self, wrong: &mut Vec<Violation>) {
+        let problem = &self.job.problem;
+        let areas = |group: GroupId, level: usize| -> BTreeSet<u32> {
+            let of = problem.guests.iter().zip(self.at.iter().zip(&self.target));
+            let members = of.filter(|(guest, _)| guest.groups.contains(&group));
+            let hosts = members.flat_map(|(_, (at, target))| [*at, *target]).filter(|host| *host != NOWHERE);
+            hosts.map(|host| problem.hosts[host as usize].areas[level]).collect()
+        };
+        for (group, of) in (0..).zip(&problem.groups).filter(|(id, _)| !self.broken.contains(&("avoid", *id))) {
+            for avoid in of.avoids.iter().filter(|avoid| avoid.strength == Strength::Hard) {
+                if !areas(group, avoid.level).is_disjoint(&areas(avoid.of, avoid.level)) {
+                    wrong.push(Violation::Rule { breach: "avoid", group });
                 }
             }
         }
@@ -447,6 +515,7 @@ impl<'a> World<'a> {
             mean_completion: migrations.sum::<f64>() / count,
             steps: self.times,
             downtime_max: self.downtime_max,
+            lapses: self.lapses,
             violations: self.violations,
         }
     }
@@ -470,7 +539,17 @@ fn among_others(job: &Job) -> impl Iterator<Item = (&'static str, GroupId)> {
     groups.map(|(id, _)| ("among", id))
 }
 
-/// The hard rules that do not hold where guests run. Those that are together are so at the ends only.
+/// How often hard rules are broken where guests run.
+fn broken(job: &Job, at: &[HostId]) -> i64 {
+    let hard = judge(&job.problem, at).hard;
+    let is_at_ends_only = |breach: &Breach| matches!(breach, Breach::Together { .. } | Breach::Uneven { .. });
+    let is_rule = |breach: &Breach| {
+        !matches!(breach, Breach::Unplaced { .. } | Breach::NotOwner { .. } | Breach::Overload { .. })
+    };
+    hard.iter().filter(|breach| is_rule(breach) && !is_at_ends_only(breach)).map(Breach::count).sum()
+}
+
+/// The hard rules that do not hold where guests run. Those that are together or spread evenly are so at the ends only.
 fn rules(job: &Job, at: &[HostId]) -> BTreeSet<(&'static str, GroupId)> {
     if job.problem.groups.is_empty() {
         return BTreeSet::new();
@@ -480,6 +559,7 @@ fn rules(job: &Job, at: &[HostId]) -> BTreeSet<(&'static str, GroupId)> {
         Breach::Spread { group, .. } => Some(("spread", group)),
         Breach::Need { group, .. } => Some(("need", group)),
         Breach::Among { group, .. } => Some(("among", group)),
+        Breach::Avoid { group, .. } => Some(("avoid", group)),
         _ => None,
     });
     breaches.collect()

@@ -211,7 +211,7 @@ fn needing(guests: &[(HostId, HostId)], members: [&[GuestId]; 2]) -> Job {
     let guests: Vec<(i64, HostId, HostId)> = guests.iter().map(|(from, to)| (1, *from, *to)).collect();
     let mut job = cases::job(&[4, 4, 4], &guests);
     (0..).zip(&mut job.problem.hosts).for_each(|(area, host)| host.areas = vec![area]);
-    let need = Need { level: 0, of: 1 };
+    let need = Need { level: 0, of: 1, strength: Strength::Hard };
     job.problem.groups = vec![Group { needs: vec![need], ..Group::default() }, Group::default()];
     for (group, members) in (0..).zip(members) {
         members.iter().for_each(|guest| job.problem.guests[*guest as usize].groups.push(group));
@@ -371,4 +371,74 @@ proptest! {
             simulate(&job, &plan, Start::Free);
         }
     }
+}
+
+/// Two hosts, and on each a guest of two kinds that are to be apart: a rule for each pair.
+fn crossed(exchange: bool) -> Job {
+    let mut job = cases::job(&[9, 9], &[(1, 0, 0), (1, 0, 1), (1, 1, 0), (1, 1, 1)]);
+    let pairs: &[[usize; 2]] = if exchange { &[[0, 1], [0, 3], [2, 1], [2, 3]] } else { &[[0, 3], [2, 1]] };
+    for (id, pair) in (0..).zip(pairs) {
+        job.problem.groups.push(Group { apart: Some(Strength::Hard), ..Group::default() });
+        pair.iter().for_each(|guest| job.problem.guests[*guest].groups.push(id));
+    }
+    job
+}
+
+#[test]
+fn rules_are_exchanged_where_no_more_are_broken_than_now() {
+    let job = crossed(true);
+    let plan = planned(&job);
+    assert!(plan.is_complete(), "{plan}");
+    assert_eq!((plan.steps.len(), &plan.helps[..]), (2, &[][..]));
+    // One after the other, though the hosts could take both at once.
+    assert_eq!(plan.steps[1].waits, [0]);
+    let outcome = simulate(&job, &plan, Start::Free);
+    assert_eq!(outcome.violations, []);
+    let lapse = &outcome.lapses[..];
+    assert!(matches!(lapse, [of] if of.start > 0.0 && of.end > of.start), "{lapse:?}");
+    // The judge does not take the plan's word: both at once is worse than before.
+    let mut at_once = plan;
+    at_once.exchanged.clear();
+    let told: Vec<_> = simulate(&job, &at_once, Start::Free).violations.into_iter().map(|of| of.1).collect();
+    assert!(matches!(told[..], [simulate::Violation::Apart { .. }, ..]), "{told:?}");
+}
+
+#[test]
+fn what_was_whole_is_not_exchanged_and_what_would_help_is_told() {
+    let job = crossed(false);
+    let plan = planned(&job);
+    // Nothing is broken now, and one would be meanwhile.
+    assert_eq!((plan.steps.len(), plan.left.len()), (0, 2), "{plan}");
+    assert!(!plan.helps.is_empty());
+}
+
+#[test]
+fn a_plan_that_breaks_more_than_before_is_found_out() {
+    let mut job = crossed(true);
+    let plan = planned(&job);
+    // As if one pair less were broken now.
+    job.problem.groups[0].apart = None;
+    let told: Vec<_> = simulate(&job, &plan, Start::Free).violations.into_iter().map(|of| of.1).collect();
+    let worse = [simulate::Violation::Worse { broken: 2, before: 1 }];
+    let is_better_way = planned(&job).is_complete();
+    assert!(told == worse || told.is_empty() && is_better_way, "{told:?}");
+}
+
+#[test]
+fn groups_apart_do_not_meet_on_the_way() {
+    let mut job = cases::job(&[9, 9, 9], &[(2, 0, 1), (2, 1, 2)]);
+    job.problem.levels = vec![3];
+    (0..).zip(&mut job.problem.hosts).for_each(|(area, host)| host.areas = vec![area]);
+    let avoid = crate::problem::Avoid { level: 0, of: 1, strength: Strength::Hard };
+    job.problem.groups = vec![Group { avoids: vec![avoid], ..Group::default() }, Group::default()];
+    (0..).zip(&mut job.problem.guests).for_each(|(group, guest)| guest.groups = vec![group]);
+    let plan = planned(&job);
+    assert_eq!(moves(&plan), [(1, 1, 2), (0, 0, 1)]);
+    assert_eq!((plan.steps[1].why, &plan.steps[1].waits[..]), (Some(Why::Rule), &[0][..]));
+    sound(&job, &plan);
+    // At once they would meet.
+    let mut at_once = plan;
+    at_once.steps.iter_mut().for_each(|step| step.waits.clear());
+    let told = simulate(&job, &at_once, Start::Free).violations;
+    assert!(told.iter().any(|(_, of)| *of == simulate::Violation::Rule { breach: "avoid", group: 0 }), "{told:?}");
 }

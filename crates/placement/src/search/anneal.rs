@@ -51,12 +51,14 @@ pub(super) struct Anneal {
 
 impl Anneal {
     pub(super) fn new(problem: &Problem) -> Anneal {
+        let saves_max = saves_max(problem);
+        let rest: Vec<f64> =
+            problem.guests.iter().zip(saves_max).map(|(guest, saves)| rest(problem, guest, saves)).collect();
         let mut sizes: Vec<(f64, GuestId)> =
-            problem.guests.iter().map(|guest| load(problem, guest) + rest(problem, guest)).zip(0..).collect();
+            problem.guests.iter().zip(&rest).map(|(guest, rest)| load(problem, guest) + rest).zip(0..).collect();
         sizes.sort_by(|a, b| b.0.total_cmp(&a.0));
         let (units, unit_of) = units(problem, &members(problem));
-        let rest =
-            problem.guests.iter().map(|guest| rest(problem, guest)).sum::<f64>() / problem.hosts.len().max(1) as f64;
+        let rest = rest.iter().sum::<f64>() / problem.hosts.len().max(1) as f64;
         let unit_price = (host_costs(problem).fold(0.0, f64::max) + rest).max(1.0) / 1e6;
         Anneal {
             schedule: Schedule::default(),
@@ -187,10 +189,10 @@ fn load(problem: &Problem, guest: &Guest) -> f64 {
 }
 
 /// What it could cost besides: where it is liked least, by its rules, and that it moved.
-fn rest(problem: &Problem, guest: &Guest) -> f64 {
+fn rest(problem: &Problem, guest: &Guest, saves_max: f64) -> f64 {
     let preference = guest.preference.and_then(|of| problem.preferences[of as usize].iter().max());
     let moves = problem.weights.guest_move as f64 * guest.move_cost as f64;
-    preference.map_or(0.0, |most| *most as f64) + saves_max(problem, guest) + moves
+    preference.map_or(0.0, |most| *most as f64) + saves_max + moves
 }
 
 /// What all of a mean host would cost above what is safe, for each resource.

@@ -9,7 +9,7 @@ use hosts::{Exchange, Hosts};
 use moves::Moves;
 use rules::Rules;
 
-use crate::problem::{GroupId, Guest, GuestId, HostId, NOWHERE, Problem, Strength};
+use crate::problem::{GuestId, HostId, NOWHERE, Problem, Strength};
 use crate::score::{Score, place_broken};
 
 /// What is accepted.
@@ -43,18 +43,33 @@ pub struct State<'a> {
     score: Score,
 }
 
-/// What rules and moves of groups can cost less at most if a guest moves: one breach of each soft rule, one of a group.
-pub(crate) fn saves_max(problem: &Problem, guest: &Guest) -> f64 {
+/// What rules and moves of groups can cost less at most if a guest moves: one breach of each soft rule, one of a group. Of an even
+/// spread it is one in each area, where the guest was missing most; of groups that are apart all of the others, if it was alone among them.
+pub(crate) fn saves_max(problem: &Problem) -> Vec<f64> {
     let soft = |strength: Strength| match strength {
         Strength::Hard => 0,
         Strength::Soft(weight) => weight,
     };
-    let of_group = |group: &GroupId| {
-        let group = &problem.groups[*group as usize];
+    let (mut of_groups, mut members) = (vec![0i64; problem.groups.len()], vec![0i64; problem.groups.len()]);
+    problem.guests.iter().flat_map(|guest| &guest.groups).for_each(|group| members[*group as usize] += 1);
+    for (id, group) in problem.groups.iter().enumerate() {
         let spread = group.spread.map(|spread| spread.strength);
-        [group.apart, group.together, spread].into_iter().flatten().map(soft).sum::<i64>()
-    };
-    (guest.groups.iter().map(of_group).sum::<i64>() + problem.weights.group_move) as f64
+        of_groups[id] += [group.apart, group.together, spread].into_iter().flatten().map(soft).sum::<i64>();
+        if let Some(even) = &group.even {
+            of_groups[id] += (even.areas.len() as i64 + 1).saturating_mul(soft(even.strength));
+        }
+        for need in &group.needs {
+            of_groups[id] += soft(need.strength);
+            of_groups[need.of as usize] += soft(need.strength);
+        }
+        for avoid in &group.avoids {
+            let other = avoid.of as usize;
+            of_groups[id] = of_groups[id].saturating_add(soft(avoid.strength).saturating_mul(members[other]));
+            of_groups[other] = of_groups[other].saturating_add(soft(avoid.strength).saturating_mul(members[id]));
+        }
+    }
+    let of_guest = |groups: &Vec<u32>| groups.iter().map(|group| of_groups[*group as usize]).sum::<i64>();
+    problem.guests.iter().map(|guest| (of_guest(&guest.groups) + problem.weights.group_move) as f64).collect()
 }
 
 impl<'a> State<'a> {
@@ -71,7 +86,7 @@ impl<'a> State<'a> {
             slot: vec![0; problem.guests.len()],
             hosts: Hosts::new(problem),
             moves: Moves::new(problem, &rules),
-            saves_max: problem.guests.iter().map(|guest| saves_max(problem, guest)).collect(),
+            saves_max: saves_max(problem),
             rules,
             score: Score::broken(problem.guests.len() as i64 * Score::UNPLACED),
         };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Problem};
+use crate::problem::{Even, GroupId, GuestId, HostId, NOWHERE, Problem, Strength};
 use crate::score::Score;
 
 /// Who is in which group, and where each group is.
@@ -26,7 +26,21 @@ pub(super) struct Rules {
     pub(super) spread: Vec<u32>,
     /// Hosts on which a group has members.
     hosts: Vec<u32>,
-    needed_by: Vec<Vec<(usize, GroupId)>>,
+    needed_by: Vec<Vec<(usize, GroupId, Strength)>>,
+    /// Groups that are apart.
+    avoids: Vec<Pair>,
+    /// Those of each group, on either side.
+    avoids_of: Vec<Vec<u32>>,
+    /// Of a group with an even spread, how many areas have so many members.
+    areas_with: Vec<Vec<u32>>,
+}
+
+/// Two groups that are apart in the areas of a level.
+#[derive(Clone, Copy)]
+struct Pair {
+    groups: [GroupId; 2],
+    level: usize,
+    strength: Strength,
 }
 
 impl Rules {
@@ -43,8 +57,22 @@ impl Rules {
         }
         for (id, group) in (0..).zip(&problem.groups) {
             let others = group.needs.iter().filter(|need| need.of != id);
-            others.for_each(|need| needed_by[need.of as usize].push((need.level, id)));
+            others.for_each(|need| needed_by[need.of as usize].push((need.level, id, need.strength)));
         }
+        let (mut avoids, mut avoids_of) = (Vec::new(), vec![Vec::new(); count]);
+        for (id, group) in (0..).zip(&problem.groups) {
+            for avoid in &group.avoids {
+                [id, avoid.of].into_iter().for_each(|group| avoids_of[group as usize].push(avoids.len() as u32));
+                avoids.push(Pair { groups: [id, avoid.of], level: avoid.level, strength: avoid.strength });
+            }
+        }
+        let areas_with = problem.groups.iter().zip(&members).map(|(group, members): (_, &Vec<GuestId>)| {
+            let Some(even) = &group.even else { return Vec::new() };
+            let mut areas_with = vec![0; members.len() + 1];
+            areas_with[0] = even.areas.len() as u32;
+            areas_with
+        });
+        let areas_with = areas_with.collect();
         let mut level = Vec::new();
         let mut stride = 0;
         for areas in &problem.levels {
@@ -65,6 +93,9 @@ impl Rules {
             spread: vec![0; count],
             hosts: vec![0; count],
             needed_by,
+            avoids,
+            avoids_of,
+            areas_with,
         }
     }
 
@@ -112,6 +143,11 @@ impl Rules {
                 if *count == 1 && of.spread.is_some_and(|spread| spread.level == level) {
                     self.spread[group as usize] += 1;
                 }
+                if counts(&of.even, level, *area) {
+                    let areas_with = &mut self.areas_with[group as usize];
+                    areas_with[*count as usize - 1] -= 1;
+                    areas_with[*count as usize] += 1;
+                }
             }
         }
     }
@@ -135,6 +171,11 @@ impl Rules {
                 if *count == 0 && of.spread.is_some_and(|spread| spread.level == level) {
                     self.spread[group as usize] -= 1;
                 }
+                if counts(&of.even, level, *area) {
+                    let areas_with = &mut self.areas_with[group as usize];
+                    areas_with[*count as usize + 1] -= 1;
+                    areas_with[*count as usize] += 1;
+                }
             }
         }
     }
@@ -152,8 +193,60 @@ impl Rules {
         let mut score = Score::default();
         for group in self.of(guest) {
             score += self.group_score(problem, at, guest, *group, from, to);
+            for avoid in &self.avoids_of[*group as usize] {
+                // The guest is in one of the two.
+                let pair = &self.avoids[*avoid as usize];
+                score += self.pair_score(problem, pair, [(Some(*group), from, to), (None, NOWHERE, NOWHERE)]);
+            }
         }
         score
+    }
+
+    /// What changes of two groups that are apart if one or two guests move, each of which is in one of the groups, or none.
+    fn pair_score(&self, problem: &Problem, pair: &Pair, moves: [(Option<GroupId>, HostId, HostId); 2]) -> Score {
+        let area = |host: HostId| (host != NOWHERE).then(|| problem.hosts[host as usize].areas[pair.level]);
+        let ends = moves.map(|(group, from, to)| (group, area(from), area(to)));
+        let touched = ends.iter().flat_map(|(_, from, to)| [*from, *to]);
+        let mut breaches = 0;
+        for (n, area) in touched.clone().enumerate() {
+            let Some(area) = area.filter(|area| touched.clone().take(n).all(|other| other != Some(*area))) else {
+                continue;
+            };
+            let over = |is_then: bool| {
+                let count = |group: GroupId| {
+                    let more = |(of, from, to): &(Option<GroupId>, Option<u32>, Option<u32>)| match *of == Some(group) {
+                        true => i64::from(*to == Some(area)) - i64::from(*from == Some(area)),
+                        false => 0,
+                    };
+                    let more = if is_then { ends.iter().map(more).sum() } else { 0 };
+                    i64::from(self.in_area(group, pair.level, area)) + more
+                };
+                match pair.groups.map(count) {
+                    [0, _] | [_, 0] => 0,
+                    [one, other] => one + other - 1,
+                }
+            };
+            breaches += over(true) - over(false);
+        }
+        pair.strength.score(breaches)
+    }
+
+    /// How many members of a group are beyond the skew that is allowed, if members moved between areas that count.
+    fn uneven(&self, group: GroupId, even: &Even, from: Option<u32>, to: Option<u32>) -> i64 {
+        let counted = |area: Option<u32>| area.filter(|area| even.areas.contains(*area));
+        let (from, to) = (counted(from), counted(to));
+        let members = |area: Option<u32>| area.map(|area| self.in_area(group, even.level, area) as usize);
+        let (from, to) = (members(from), members(to));
+        let (mut least, mut over) = (None, 0);
+        for (count, areas) in self.areas_with[group as usize].iter().enumerate() {
+            let is = |of: Option<usize>| i64::from(of == Some(count));
+            let areas = i64::from(*areas) - is(from) + is(from.map(|from| from - 1)) - is(to) + is(to.map(|to| to + 1));
+            if areas > 0 {
+                let least = *least.get_or_insert(count);
+                over += areas * (count as i64 - least as i64 - i64::from(even.skew_max)).max(0);
+            }
+        }
+        over
     }
 
     /// What changes of one of them.
@@ -194,17 +287,24 @@ impl Rules {
             let (from, to) = (area(from, need.level), area(to, need.level));
             if from != to {
                 let lacks = |area: u32| self.in_area(need.of, need.level, area) == 0;
-                score.broken += Score::BREACH * i64::from(first(need.level, to).is_some_and(lacks));
-                score.broken -= Score::BREACH * i64::from(last(need.level, from).is_some_and(lacks));
+                let more = i64::from(first(need.level, to).is_some_and(lacks));
+                score += need.strength.score(more - i64::from(last(need.level, from).is_some_and(lacks)));
             }
         }
-        for (level, by) in &self.needed_by[group as usize] {
+        for (level, by, strength) in &self.needed_by[group as usize] {
             let (from, to) = (area(from, *level), area(to, *level));
             if from != to {
                 let has = |area: u32| self.in_area(*by, *level, area);
                 let goes = u32::from(is_in(*by));
-                score.broken += Score::BREACH * i64::from(last(*level, from).is_some_and(|area| has(area) > goes));
-                score.broken -= Score::BREACH * i64::from(first(*level, to).is_some_and(|area| has(area) > 0));
+                let more = i64::from(last(*level, from).is_some_and(|area| has(area) > goes));
+                score += strength.score(more - i64::from(first(*level, to).is_some_and(|area| has(area) > 0)));
+            }
+        }
+        if let Some(even) = &of.even {
+            let (from, to) = (area(from, even.level), area(to, even.level));
+            if from != to {
+                let more = self.uneven(group, even, from, to) - self.uneven(group, even, None, None);
+                score += even.strength.score(more);
             }
         }
         if let Some(strength) = of.together {
@@ -272,6 +372,27 @@ impl Rules {
                 score += self.group_score(problem, at, guest, *group, from, to);
             }
         }
-        Some(score)
+        Some(score + self.pairs_swapped(problem, (a, on_a), (b, on_b)))
     }
+
+    /// What two that change places change of groups that are apart, each of which counts once.
+    fn pairs_swapped(&self, problem: &Problem, (a, on_a): (GuestId, HostId), (b, on_b): (GuestId, HostId)) -> Score {
+        let mut score = Score::default();
+        if self.avoids.is_empty() {
+            return score;
+        }
+        let avoids = |guest: GuestId| self.of(guest).iter().flat_map(|group| &self.avoids_of[*group as usize]);
+        let of_b = avoids(b).filter(|avoid| avoids(a).all(|other| other != *avoid));
+        for avoid in avoids(a).chain(of_b) {
+            let pair = &self.avoids[*avoid as usize];
+            let of = |guest: GuestId| pair.groups.into_iter().find(|group| self.of(guest).contains(group));
+            score += self.pair_score(problem, pair, [(of(a), on_a, on_b), (of(b), on_b, on_a)]);
+        }
+        score
+    }
+}
+
+/// Whether an area counts for an even spread.
+fn counts(even: &Option<Even>, level: usize, area: u32) -> bool {
+    even.as_ref().is_some_and(|even| even.level == level && even.areas.contains(area))
 }

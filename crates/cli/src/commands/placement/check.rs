@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use serde::Serialize;
-use skein_placement::cluster::{Check, Clash, Complaint, History, check};
+use skein_placement::cluster::{Check, Clash, Complaint, History, Survived, check};
 
 use super::cluster::Source;
 use super::words::Unit;
@@ -33,7 +33,8 @@ pub struct Args {
     /// Since when what is broken has been: read if it is there, and written
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
-    /// An object: complaints (the worst first by gravity, see docs/placement.md; since in seconds since 1970), clashes, cost (microseconds)
+    /// An object: complaints (the worst first by gravity, see docs/placement.md; since in seconds since 1970), clashes, cost (microseconds),
+    /// survived (of `survive`: failures, sets, tried, survived)
     #[arg(long)]
     json: bool,
 }
@@ -77,8 +78,9 @@ fn read_history(path: &Path) -> anyhow::Result<History> {
 
 /// A line for each complaint; with since when if it is known what was before.
 pub fn told(check: &Check, now: Option<u64>) -> String {
+    let survived = check.survived.as_ref().map_or_else(String::new, survived);
     if check.complaints.is_empty() {
-        return "nothing is broken\n".into();
+        return survived + "nothing is broken\n";
     }
     let line = |complaint: &Complaint| {
         let hard = if complaint.hard { "broken" } else { "not as it should be" };
@@ -87,7 +89,19 @@ pub fn told(check: &Check, now: Option<u64>) -> String {
         format!("{hard}{since}: {}{rule}\n", complaint.what)
     };
     let lines: String = check.complaints.iter().map(line).collect();
-    format!("{lines}all of it costs {}\n", Unit::Seconds.text(check.cost))
+    format!("{survived}{lines}all of it costs {}\n", Unit::Seconds.text(check.cost))
+}
+
+/// What comes of failing hosts.
+fn survived(told: &Survived) -> String {
+    let Survived { failures, sets, tried, survived, impossible } = told;
+    let hosts = if *failures == 1 { "any host".into() } else { format!("any {failures} hosts at once") };
+    let rest = match sets - tried {
+        0 => String::new(),
+        rest => format!("; {rest} more were not tried, of hosts that are less full"),
+    };
+    let never = impossible.as_ref().map_or_else(String::new, |why| format!("; no placement survives all: {why}"));
+    format!("{hosts} may fail: guests find room in {survived} of {tried} cases{rest}{never}\n")
 }
 
 fn since(since: u64, now: u64) -> String {

@@ -5,12 +5,14 @@ mod check;
 mod cluster;
 mod explain;
 mod files;
+mod import;
 mod prove;
 mod replay;
 mod schedule;
 mod screen;
 mod search;
 mod solve;
+mod surviving;
 mod words;
 
 use std::process::ExitCode;
@@ -43,6 +45,7 @@ enum Command {
     Schedule(schedule::Args),
     Replay(replay::Args),
     Bench(bench::Args),
+    Import(import::Args),
 }
 
 /// Runs the command.
@@ -54,6 +57,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Schedule(args) => schedule::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Import(args) => import::run(args),
     }
 }
 

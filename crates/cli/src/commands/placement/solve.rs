@@ -21,6 +21,7 @@ use super::cluster::{Placement, Source};
 use super::prove::{Proof, prove};
 use super::screen::Screen;
 use super::search::{self, Budget, Found, Goal, Options, Progress};
+use super::surviving;
 use super::words::{Judged, Unit, beside};
 use super::{EXIT_CODES, check as checked, exit_code, files};
 use crate::commands::bench::on_interrupt;
@@ -57,7 +58,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// An object: initial, found (valid, breaches, cost, moves), moves_min (null: something is always broken), proof; of a cluster also moved
-    /// (with why), complaints, clashes, placement; costs of a cluster are microseconds
+    /// (with why), complaints, survived, clashes, placement; costs of a cluster are microseconds
     #[arg(long)]
     json: bool,
 }
@@ -194,7 +195,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         input.solution(&input.problem().initial)?;
     }
     let (options, problem) = (args.options.resolve(), input.problem());
-    let mut found = searched(problem, &options, input.unit())?;
+    let search = |problem: &Problem, options: &Options| searched(problem, options, input.unit());
+    let mut found = match &input {
+        Input::Cluster(source) => surviving::solve(&source.compiled, &options, search)?,
+        _ => search(problem, &options)?,
+    };
     let seconds = args.prove.filter(|_| !found.is_interrupted);
     let proof = seconds.map(|seconds| prove(problem, &found.assignment, Duration::from_secs(seconds)));
     if let Some(Ok(Proof { assignment, .. })) = &proof {
@@ -209,7 +214,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         true => print_json(&result.json()?)?,
         false => print(&clean(&result.text()))?,
     }
-    Ok(exit_code(result.judged.is_valid()))
+    Ok(exit_code(result.is_good()))
 }
 
 /// Searches, and shows how far it is.
@@ -239,6 +244,17 @@ struct Solved<'a> {
 }
 
 impl Solved<'_> {
+    /// Whether nothing hard is broken, failures of hosts that are to be survived among them.
+    fn is_good(&self) -> bool {
+        let survives = match self.input {
+            Input::Cluster(source) if source.compiled.survive.is_some() => {
+                check(&source.compiled, &self.found.assignment, &History::default(), 0).0.is_valid()
+            }
+            _ => true,
+        };
+        self.judged.is_valid() && survives
+    }
+
     fn text(&self) -> String {
         let mut text = beside(&self.initial, &self.judged, self.input.unit());
         let least = moves_min(self.input.problem());
@@ -327,6 +343,7 @@ impl Solved<'_> {
             let (check, _) = check(compiled, &self.found.assignment, &History::default(), 0);
             value["moved"] = plain(&guests.iter().map(|guest| self.why(compiled, *guest)).collect::<Vec<_>>())?;
             value["complaints"] = plain(&check.complaints)?;
+            value["survived"] = plain(&check.survived)?;
             value["clashes"] = plain(&compiled.clashes)?;
             value["placement"] = plain(&Placement::new(compiled, &self.found.assignment))?["placement"].take();
         }

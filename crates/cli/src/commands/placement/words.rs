@@ -26,7 +26,7 @@ impl Unit {
 }
 
 /// Kinds of breaches, as JSON and as people call them.
-const KINDS: [(&str, &str); 8] = [
+const KINDS: [(&str, &str); 10] = [
     ("unplaced", "guests on no host"),
     ("not_owner", "guests where they may not be"),
     ("overload", "overloads"),
@@ -35,6 +35,8 @@ const KINDS: [(&str, &str); 8] = [
     ("spread", "areas too few"),
     ("need", "areas without what is needed"),
     ("among", "guests outside their hosts"),
+    ("uneven", "guests spread unevenly"),
+    ("avoid", "guests where others keep apart"),
 ];
 
 fn kind(breach: &Breach) -> usize {
@@ -47,6 +49,8 @@ fn kind(breach: &Breach) -> usize {
         Breach::Spread { .. } => 5,
         Breach::Need { .. } => 6,
         Breach::Among { .. } => 7,
+        Breach::Uneven { .. } => 8,
+        Breach::Avoid { .. } => 9,
     }
 }
 

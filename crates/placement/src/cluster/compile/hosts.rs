@@ -70,6 +70,7 @@ impl<'a> Compiler<'a> {
         let uses_hosts = self.cluster.rules.iter().any(|rule| match rule {
             Rule::Spread(spread) => spread.level == HOST_LEVEL,
             Rule::Needs(needs) => needs.level == HOST_LEVEL,
+            Rule::Apart(apart) => apart.from.is_some() && apart.level.as_deref().is_none_or(|of| of == HOST_LEVEL),
             _ => false,
         });
         if uses_hosts {

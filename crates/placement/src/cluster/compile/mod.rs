@@ -14,6 +14,7 @@ use super::{ClusterError, unknown};
 use crate::bits::Bits;
 use crate::problem::{Balance, Group, GroupId, GuestId, HostId, HostMoves, Problem, Weights};
 use crate::schedule::Traffic;
+use crate::survive::Survive;
 
 /// What a file says.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub struct Compiled {
     pub traffic: Vec<Traffic>,
     /// Of one migration, in bytes a second.
     pub bandwidth: f64,
+    /// How many hosts may fail.
+    pub survive: Option<Survive>,
     /// Rules that can never hold together, and rules about nobody. They are in the problem all the same.
     pub clashes: Vec<Clash>,
 }
@@ -51,10 +54,12 @@ pub fn compile(cluster: &Cluster) -> Result<Compiled, ClusterError> {
     }
     compiler.host_states();
     compiler.close();
+    compiler.even_areas();
     compiler.problem.check()?;
+    let survive = cluster.survive.as_ref().map(|survive| compiler.survive(survive)).transpose()?;
     let Compiler { problem, names, traffic, bandwidth, mut clashes, .. } = compiler;
     clashes.extend(clash::find(&problem, &names));
-    Ok(Compiled { problem, names, traffic, bandwidth, clashes })
+    Ok(Compiled { problem, names, traffic, bandwidth, survive, clashes })
 }
 
 /// What is wrong, and at which line; 0 where that of whatever it is in will do.

@@ -5,16 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::clash::{self, Clash};
 use super::super::file::{self, Force, Guests, Hosts, Matching, Number, Rule};
 use super::super::names::{Leaning, RuleKind};
-use super::super::{ClusterError, unknown};
+use super::super::{ClusterError, HOST_LEVEL, unknown};
 use super::{Compiler, Mistake, at, ranked, seconds};
 use crate::bits::Bits;
-use crate::problem::{Group, GuestId, HostId, NOWHERE, Need, Spread, Strength};
+use crate::problem::{Avoid, Even, Group, GuestId, HostId, NOWHERE, Need, Spread, Strength};
+use crate::survive::Survive;
 
 impl<'a> Compiler<'a> {
     /// Who is of the same set is apart, if no rule says so with a force of its own.
     pub(super) fn availability_sets(&mut self) {
         let told = self.cluster.rules.iter().filter_map(|rule| match rule {
-            Rule::Apart(file::Together { of: Guests::Set(set), .. }) => Some(set.as_str()),
+            Rule::Apart(file::Apart { of: Guests::Set(set), from: None, .. }) => Some(set.as_str()),
             _ => None,
         });
         let told: BTreeSet<&str> = told.collect();
@@ -35,22 +36,13 @@ impl<'a> Compiler<'a> {
 
     fn add_rule(&mut self, rule: &Rule, name: &str) -> Result<(), Mistake> {
         match rule {
-            Rule::Apart(apart) => {
-                let group = Group { apart: Some(self.strength(apart.force, &apart.weight)?), ..Group::default() };
-                self.group_rule(name, RuleKind::Apart, &apart.of, group)
-            }
+            Rule::Apart(apart) => self.apart(name, apart),
             Rule::Together(together) => {
                 let strength = self.strength(together.force, &together.weight)?;
                 let group = Group { together: Some(strength), ..Group::default() };
                 self.group_rule(name, RuleKind::Together, &together.of, group)
             }
-            Rule::Spread(spread) => {
-                let strength = self.strength(spread.force, &spread.weight)?;
-                let level = self.level(&spread.level)?;
-                let spread_over = Spread { level, areas_min: spread.areas_min, strength };
-                let group = Group { spread: Some(spread_over), ..Group::default() };
-                self.group_rule(name, RuleKind::Spread, &spread.of, group)
-            }
+            Rule::Spread(spread) => self.spread(name, spread),
             Rule::Among(among) => {
                 let sets: Result<Vec<Vec<HostId>>, String> =
                     among.within.iter().map(|hosts| self.within(hosts)).collect();
@@ -61,12 +53,13 @@ impl<'a> Compiler<'a> {
                 self.group_rule(name, RuleKind::Among, &among.of, Group { among: sets, ..Group::default() })
             }
             Rule::Needs(needs) => {
+                let strength = self.strength(needs.force, &needs.weight)?;
                 let level = self.level(&needs.level)?;
                 let near = self.who(name, &needs.near)?;
                 let rule = self.new_rule(name, RuleKind::Needs);
                 let of = self.group(rule, Group::default(), near);
                 let guests = self.who(name, &needs.of)?;
-                self.group(rule, Group { needs: vec![Need { level, of }], ..Group::default() }, guests);
+                self.group(rule, Group { needs: vec![Need { level, of, strength }], ..Group::default() }, guests);
                 Ok(())
             }
             Rule::Owners(owners) => {
@@ -95,11 +88,79 @@ impl<'a> Compiler<'a> {
         }
     }
 
+    /// Guests apart from each other, or from others: these have a group of their own.
+    fn apart(&mut self, name: &str, apart: &file::Apart) -> Result<(), Mistake> {
+        let strength = self.strength(apart.force, &apart.weight)?;
+        let Some(from) = &apart.from else {
+            if apart.level.is_some() {
+                let what = "there is a level without 'from': name whom they are apart from, or use spread";
+                return Err(what.to_owned().into());
+            }
+            return self.group_rule(
+                name,
+                RuleKind::Apart,
+                &apart.of,
+                Group { apart: Some(strength), ..Group::default() },
+            );
+        };
+        let level = self.level(apart.level.as_deref().unwrap_or(HOST_LEVEL))?;
+        let (others, guests) = (self.who(name, from)?, self.who(name, &apart.of)?);
+        if let Some(both) = guests.iter().find(|guest| others.binary_search(guest).is_ok()) {
+            let who = self.names.guest(*both);
+            return Err(format!("'{who}' is in 'of' and in 'from': take it out of one of them").into());
+        }
+        let rule = self.new_rule(name, RuleKind::Apart);
+        let of = self.group(rule, Group::default(), others);
+        self.group(rule, Group { avoids: vec![Avoid { level, of, strength }], ..Group::default() }, guests);
+        Ok(())
+    }
+
+    fn spread(&mut self, name: &str, spread: &file::Spread) -> Result<(), Mistake> {
+        let strength = self.strength(spread.force, &spread.weight)?;
+        let level = self.level(&spread.level)?;
+        if spread.areas_min.is_none() && spread.skew_max.is_none() {
+            return Err("say over how many areas: areas_min, or how evenly: skew_max".to_owned().into());
+        }
+        let group = Group {
+            spread: spread.areas_min.map(|areas_min| Spread { level, areas_min, strength }),
+            // Which areas count is known once all fences are.
+            even: spread.skew_max.map(|skew_max| Even { level, areas: Bits::default(), skew_max, strength }),
+            ..Group::default()
+        };
+        self.group_rule(name, RuleKind::Spread, &spread.of, group)
+    }
+
+    /// Of an even spread those areas count where one of its guests may be.
+    pub(super) fn even_areas(&mut self) {
+        for (group, members) in self.problem.groups.iter_mut().zip(&self.names.members) {
+            let Some(even) = &mut group.even else { continue };
+            let owners: BTreeSet<Option<u32>> =
+                members.iter().map(|guest| self.problem.guests[*guest as usize].owners).collect();
+            let may_be = |host: HostId| {
+                owners.iter().any(|set| set.is_none_or(|set| self.problem.owners[set as usize].contains(host)))
+            };
+            let hosts = (0..).zip(&self.problem.hosts).filter(|(host, _)| may_be(*host));
+            even.areas = hosts.map(|(_, host)| host.areas[even.level]).collect();
+        }
+    }
+
     fn group_rule(&mut self, name: &str, kind: RuleKind, of: &Guests, group: Group) -> Result<(), Mistake> {
         let guests = self.who(name, of)?;
         let rule = self.new_rule(name, kind);
         self.group(rule, group, guests);
         Ok(())
+    }
+
+    /// How many hosts may fail, of which some are left.
+    pub(super) fn survive(&self, survive: &file::Survive) -> Result<Survive, ClusterError> {
+        let line = survive.failures.referenced.line().max(1);
+        let told = |what: String| ClusterError::File { line, what: format!("survive: {what}") };
+        let (failures, hosts) = (survive.failures.value, self.cluster.hosts.len());
+        if failures == 0 || failures as usize >= hosts {
+            return Err(told(format!("failures is {failures}: write 1 or more, and fewer than the {hosts} hosts")));
+        }
+        let strength = self.strength(survive.force, &survive.weight).map_err(|mistake| told(mistake.what))?;
+        Ok(Survive { failures, strength })
     }
 
     /// A rule on a property: each value that guests have gives a set of hosts.

@@ -1,6 +1,6 @@
 //! An assignment of which some guests are out, with its books. Guests that are together go as one: a unit.
 
-use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Problem, Strength};
+use crate::problem::{Even, GroupId, GuestId, HostId, NOWHERE, Problem, Strength};
 use crate::score::Score;
 use crate::search::units::{UnitId, units};
 use crate::state::State;
@@ -31,7 +31,8 @@ impl<'a> Partial<'a> {
         let is_hopeful = |group: &GroupId| {
             let of = &problem.groups[*group as usize];
             let spread = of.spread.is_some_and(|spread| spread.strength == Strength::Hard);
-            spread || !of.needs.is_empty() || !needed_by[*group as usize].is_empty()
+            let even = of.even.as_ref().is_some_and(|even| even.strength == Strength::Hard);
+            spread || even || !of.needs.is_empty() || !needed_by[*group as usize].is_empty()
         };
         let hopeful = |unit: &Vec<GuestId>| {
             unit.iter().any(|guest| problem.guests[*guest as usize].groups.iter().any(is_hopeful))
@@ -133,7 +134,12 @@ impl<'a> Partial<'a> {
             let missing = (spread.areas_min as usize).saturating_sub(self.areas(group, spread.level).len());
             hope += missing.min(self.out(group));
         }
-        for need in &of.needs {
+        if let Some(even) = of.even.as_ref().filter(|even| even.strength == Strength::Hard)
+            && self.out(group) > 0
+        {
+            hope += self.over(group, even);
+        }
+        for need in of.needs.iter().filter(|need| need.strength == Strength::Hard) {
             let out = self.out(need.of);
             if out > 0 {
                 let has = self.areas(need.of, need.level);
@@ -142,6 +148,20 @@ impl<'a> Partial<'a> {
             }
         }
         hope as i64
+    }
+
+    /// How many of a group are beyond the skew that is allowed.
+    fn over(&self, group: GroupId, even: &Even) -> usize {
+        let counts: Vec<u32> = even.areas.iter().map(|area| self.members_in(group, even.level, area)).collect();
+        let least = counts.iter().min().copied().unwrap_or(0);
+        counts.iter().map(|count| count.saturating_sub(least.saturating_add(even.skew_max)) as usize).sum()
+    }
+
+    /// How many of a group are in an area.
+    pub(super) fn members_in(&self, group: GroupId, level: usize, area: u32) -> u32 {
+        let host = |guest: &&GuestId| self.problem().hosts.get(self.state.host_of(**guest) as usize);
+        let is_there = |guest: &&GuestId| host(guest).is_some_and(|host| host.areas[level] == area);
+        self.members(group).iter().filter(is_there).count() as u32
     }
 
     fn out(&self, group: GroupId) -> usize {

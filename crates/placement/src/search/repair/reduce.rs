@@ -18,6 +18,8 @@ impl Repair<'_> {
                 Breach::Spread { group, areas, areas_min } => self.spread(group, (areas_min - areas) as usize),
                 Breach::Need { group, of, level, area } => self.need(group, of, level, area),
                 Breach::Among { group, .. } => self.among(group),
+                Breach::Avoid { group, of, level, area, .. } => self.avoid([group, of], level, area),
+                Breach::Uneven { group, least, .. } => self.even(group, least),
             }
         }
     }
@@ -56,12 +58,7 @@ impl Repair<'_> {
 
     /// Takes out a group's members in an area without those whom they need; or one of these, who may come there.
     fn need(&mut self, group: GroupId, of: GroupId, level: usize, area: u32) {
-        let hosts = &self.partial.problem().hosts;
-        let is_there = |guest: &&GuestId| {
-            let host = self.partial.state.host_of(**guest);
-            host != NOWHERE && hosts[host as usize].areas[level] == area
-        };
-        let there: Vec<GuestId> = self.partial.members(group).iter().filter(is_there).copied().collect();
+        let there = self.members_in(group, level, area);
         let others: Vec<GuestId> = self.partial.members(of).to_vec();
         if others.len() > 1 && (there.len() > 1) != self.dice.chance(0.2) {
             let other = *self.dice.pick(&others);
@@ -69,6 +66,39 @@ impl Repair<'_> {
         } else {
             there.into_iter().for_each(|guest| self.take_out_guest(guest));
         }
+    }
+
+    /// Takes out those of an area which are fewer there, or now and then the others.
+    fn avoid(&mut self, groups: [GroupId; 2], level: usize, area: u32) {
+        let mut there = groups.map(|group| self.members_in(group, level, area));
+        there.sort_by_key(Vec::len);
+        let [fewer, more] = there;
+        let leave = if !fewer.is_empty() && self.dice.chance(0.2) { more } else { fewer };
+        leave.into_iter().for_each(|guest| self.take_out_guest(guest));
+    }
+
+    /// Takes out those that are too many in an area, where the one with the fewest has `least`.
+    fn even(&mut self, group: GroupId, least: u32) {
+        let problem = self.partial.problem();
+        let Some(even) = &problem.groups[group as usize].even else { return };
+        let most = least.saturating_add(even.skew_max) as usize;
+        for area in even.areas.iter() {
+            let mut there = self.members_in(group, even.level, area);
+            let units = |guest: &GuestId| self.partial.unit_of(*guest) as usize;
+            there.sort_by_key(|guest| (self.fails[units(guest)], self.partial.size[units(guest)]));
+            let over = there.len().saturating_sub(most);
+            there.into_iter().take(over).for_each(|guest| self.take_out_guest(guest));
+        }
+    }
+
+    /// The members of a group in an area.
+    fn members_in(&self, group: GroupId, level: usize, area: u32) -> Vec<GuestId> {
+        let hosts = &self.partial.problem().hosts;
+        let is_there = |guest: &&GuestId| {
+            let host = self.partial.state.host_of(**guest);
+            host != NOWHERE && hosts[host as usize].areas[level] == area
+        };
+        self.partial.members(group).iter().filter(is_there).copied().collect()
     }
 
     /// Takes out who is outside of the set where most are; or, now and then, of another.

@@ -20,9 +20,11 @@ use crate::commands::text::{clean, print, print_json};
 
 /// Plan in which order guests move, and how many at once
 ///
-/// Hard rules that hold before and after hold on the way (`together` does at the ends only, and it is told where `needs` cannot), nothing is
-/// overloaded on the way, and guests that wait for each other in a circle are freed by one that steps aside. The plan is then carried out by a
-/// simulator with a model of its own; what it finds wrong is told, and what is broken in the end.
+/// Hard rules that hold before and after hold on the way (`together` and `skew_max` do at the ends only), nothing is overloaded on the way, and
+/// guests that wait for each other in a circle are freed by one that steps aside. Where no order keeps all of them, `needs` is broken for a
+/// while, or others are, but at no moment more than are broken now; which, and from when to when, is told. Where that does not do either, guests are
+/// left undone, and it is told which rules are in the way.
+/// The plan is then carried out by a simulator with a model of its own; what it finds wrong is told, and what is broken in the end.
 #[derive(clap::Args)]
 #[command(after_help = format!("\
 Examples:
@@ -31,7 +33,8 @@ Examples:
   skein placement schedule --cluster now.yaml --to tomorrow.yaml --out plan.json
   skein placement schedule --format ucc15 random.1.json
 
-{EXIT_CODES}"))]
+{EXIT_CODES}
+     (not what is broken for a while on the way, if it is no more than now, or a `needs`)"))]
 #[command(group = clap::ArgGroup::new("input").required(true))]
 pub struct Args {
     /// Where guests are: Skein's own file, YAML or JSON
@@ -59,7 +62,7 @@ pub struct Args {
     /// Write the plan here: as --json prints it, or in the file's own format (ucc15)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// An object: steps (waits: those before it, counted from 0), left, broken_on_the_way, broken_then, makespan_s, simulated (makespan_s, mean_completion_s, downtime_max_s, violations)
+    /// An object: steps (waits: those before it, counted from 0), left, helps, broken_on_the_way (rule, start_s, end_s), broken_then, makespan_s, simulated (makespan_s, mean_completion_s, downtime_max_s, violations)
     #[arg(long)]
     json: bool,
 }

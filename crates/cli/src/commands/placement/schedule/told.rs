@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use serde_json::{Value, json};
 use skein_placement::cluster::{Complaint, Names};
 use skein_placement::problem::GuestId;
-use skein_placement::schedule::simulate::{Outcome, Violation};
+use skein_placement::schedule::simulate::{Lapse, Outcome, Violation};
 use skein_placement::schedule::{Action, Job, JobFlaw, Left, Obstacle, Plan, ROUNDS_MAX, Step, StepId, Why};
 
 use crate::commands::text::{count, table};
@@ -64,8 +64,15 @@ impl Told<'_> {
             self.outcome.downtime_max * 1000.0,
         );
         self.plan.left.iter().for_each(|left| text += &format!("left undone: {}\n", self.left(left)));
-        for group in &self.plan.broken {
-            text += &format!("on the way {} does not hold for a while: no order keeps it\n", self.names.group(*group));
+        if !self.plan.helps.is_empty() {
+            text += &format!("what helps: {}\n", self.helps());
+        }
+        for lapse in &self.outcome.lapses {
+            let (rule, start, end) = (self.names.group(lapse.group), lapse.start, lapse.end);
+            text += &format!("on the way {rule} is broken from {start:.1} s to {end:.1} s: no order keeps it\n");
+        }
+        if !self.plan.exchanged.is_empty() {
+            text += "on the way no more hard rules are broken at once than now\n";
         }
         self.then.iter().for_each(|of| text += &format!("broken in the end: {}\n", of.what));
         for (at, violation) in &self.outcome.violations {
@@ -88,11 +95,15 @@ impl Told<'_> {
             })
         };
         let violation = |(at, violation): &(f64, Violation)| json!({ "at_s": at, "what": self.violation(violation) });
+        let lapse = |lapse: &Lapse| {
+            let rule = self.names.group(lapse.group).to_string();
+            json!({ "rule": rule, "start_s": lapse.start, "end_s": lapse.end })
+        };
         json!({
             "steps": self.plan.steps.iter().map(step).collect::<Vec<_>>(),
             "left": self.plan.left.iter().map(|left| self.left(left)).collect::<Vec<_>>(),
-            "broken_on_the_way":
-                self.plan.broken.iter().map(|group| self.names.group(*group).to_string()).collect::<Vec<_>>(),
+            "helps": (!self.plan.helps.is_empty()).then(|| self.helps()),
+            "broken_on_the_way": self.outcome.lapses.iter().map(lapse).collect::<Vec<_>>(),
             "broken_then": self.then.iter().map(|of| &of.what).collect::<Vec<_>>(),
             "makespan_s": self.plan.makespan(),
             "simulated": {
@@ -136,6 +147,17 @@ impl Told<'_> {
         }
     }
 
+    /// What would get more guests where they are to be.
+    fn helps(&self) -> String {
+        let mut rules: Vec<String> = self.plan.helps.iter().map(|group| self.names.group(*group).to_string()).collect();
+        rules.sort();
+        rules.dedup();
+        format!(
+            "make {} soft until all are where they are to be: more of it is broken on the way than now",
+            rules.join(", ")
+        )
+    }
+
     fn obstacle(&self, obstacle: Obstacle) -> String {
         let rate = |rate: f64| format!("{:.0} MB/s", rate / 1e6);
         match obstacle {
@@ -171,6 +193,7 @@ impl Told<'_> {
             Violation::Rule { breach, group } => {
                 format!("{} is broken on the way ({breach})", self.names.group(*group))
             }
+            Violation::Worse { broken, before } => format!("{broken} breaches of hard rules, and {before} before"),
             Violation::Limit { host: at } => format!("too many migrate at '{}'", host(*at)),
             Violation::Off { host: at, guest: who } => format!("'{}' is on '{}', which is off", guest(who), host(*at)),
             Violation::Downtime { guest: who } => format!("'{}' stands still for too long", guest(who)),

@@ -1,0 +1,242 @@
+//! Ganeti's htools: the text files that `hbal -t` reads and `hscan` writes.
+//!
+//! Five sections, which empty lines divide, of lines whose fields `|` divides: node groups, nodes, instances, cluster tags, policies
+//! (the last may be missing). Which field is what is in `Ganeti.HTools.Backend.Text`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Draft, Guest, Host, ImportError, Imported, Kind, Rule, quoted};
+
+/// How often a core can be reserved where the file has no policy (`vcpu-ratio` of Ganeti's default policy).
+const VCPU_RATIO: f64 = 4.0;
+
+/// A line, and its number from 1 on.
+type Line<'a> = (usize, &'a str);
+
+/// Reads one.
+///
+/// # Errors
+/// It is none, or the cluster cannot be placed.
+pub fn read(text: &str) -> Result<Imported, ImportError> {
+    let sections = sections(text);
+    let (count, line) = (sections.len(), text.lines().count().max(1));
+    if !(4..=5).contains(&count) {
+        let what = format!("it has {count} sections, which empty lines divide, instead of 4 or 5");
+        return Err(ImportError::Line { line, what });
+    }
+    let mut draft = Draft { overcommit: Some(VCPU_RATIO), ..Draft::default() };
+    let groups = groups(&mut draft, &sections[0])?;
+    nodes(&mut draft, &groups, &sections[1])?;
+    let tagged = instances(&mut draft, &sections[2])?;
+    cluster_tags(&mut draft, &tagged, &sections[3]);
+    if let Some(policies) = sections.get(4) {
+        policy(&mut draft, policies)?;
+    }
+    within_groups(&mut draft);
+    draft.word("N+1 redundancy is not asked for by this file itself: write 'survive: {failures: 1}' for it");
+    draft.finish()
+}
+
+/// Each empty line ends one; those at the end are none.
+fn sections(text: &str) -> Vec<Vec<Line<'_>>> {
+    let mut sections: Vec<Vec<Line<'_>>> = vec![Vec::new()];
+    for (n, line) in text.lines().enumerate() {
+        match line.trim_end_matches('\r') {
+            "" => sections.push(Vec::new()),
+            line => sections.last_mut().expect("there is one").push((n + 1, line)),
+        }
+    }
+    while sections.len() > 4 && sections.last().is_some_and(Vec::is_empty) {
+        sections.pop();
+    }
+    sections
+}
+
+fn wrong(line: usize, what: impl Into<String>) -> ImportError {
+    ImportError::Line { line, what: what.into() }
+}
+
+/// At least so many fields of a line.
+fn fields<'a>(what: &str, least: usize, (line, text): Line<'a>) -> Result<Vec<&'a str>, ImportError> {
+    let fields: Vec<&str> = text.split('|').collect();
+    match fields.len() < least || fields[0].is_empty() {
+        true => Err(wrong(line, format!("a {what} has a name and {least} fields at least, which '|' divides"))),
+        false => Ok(fields),
+    }
+}
+
+fn whole(line: usize, what: &str, field: &str) -> Result<u64, ImportError> {
+    let most = |number: &u64| *number <= u64::from(u32::MAX);
+    let number = field.parse().ok().filter(most);
+    number.ok_or_else(|| wrong(line, format!("{what} is '{field}', which is no whole number")))
+}
+
+/// The name of each group by its UUID.
+fn groups<'a>(draft: &mut Draft, lines: &[Line<'a>]) -> Result<BTreeMap<&'a str, &'a str>, ImportError> {
+    let mut groups = BTreeMap::new();
+    for &line in lines {
+        let fields = fields("group", 3, line)?;
+        if fields[2] != "preferred" {
+            draft.word(format!("group '{}' is '{}', which has no counterpart", fields[0], fields[2]));
+        }
+        if groups.insert(fields[1], fields[0]).is_some() {
+            return Err(wrong(line.0, format!("there are two groups '{}'", fields[1])));
+        }
+    }
+    Ok(groups)
+}
+
+fn nodes(draft: &mut Draft, groups: &BTreeMap<&str, &str>, lines: &[Line]) -> Result<(), ImportError> {
+    let mut tagged = Vec::new();
+    for &line in lines {
+        let fields = fields("node", 9, line)?;
+        let (n, name) = (line.0, fields[0]);
+        let group = groups
+            .get(fields[8])
+            .ok_or_else(|| wrong(n, format!("node '{name}' is in group '{}', of which there is no line", fields[8])))?;
+        let is_offline = fields[7] == "Y" || fields[1..7].contains(&"?");
+        let mut host = Host { name: name.to_owned(), group: Some((*group).to_owned()), is_offline, ..Host::default() };
+        if !is_offline {
+            host.memory_mib = whole(n, "a node's memory", fields[1])?;
+            host.reserve_mib = whole(n, "the memory of a node itself", fields[2])?.min(host.memory_mib);
+            host.cores = whole(n, "a node's cores", fields[6])? as f64;
+        }
+        if fields.get(10).is_some_and(|tags| !tags.is_empty()) {
+            tagged.push(name);
+        }
+        draft.hosts.push(host);
+    }
+    if !tagged.is_empty() {
+        draft.word(format!("tags of nodes have no counterpart: those of {}", quoted(tagged)));
+    }
+    draft.word("disks and spindles are not counted: they are where they are");
+    Ok(())
+}
+
+/// Guests by tag.
+fn instances<'a>(draft: &mut Draft, lines: &[Line<'a>]) -> Result<BTreeMap<&'a str, Vec<String>>, ImportError> {
+    let nodes: BTreeSet<String> = draft.hosts.iter().map(|host| host.name.clone()).collect();
+    let mut tagged: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let (mut stopped, mut mirrored, mut local, mut unbalanced) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for &line in lines {
+        let fields = fields("instance", 10, line)?;
+        let (n, name) = (line.0, fields[0].to_owned());
+        let node = |of: &str| match nodes.contains(of) {
+            true => Ok(of.to_owned()),
+            false => Err(wrong(n, format!("instance '{name}' is on node '{of}', of which there is no line"))),
+        };
+        match fields[4] {
+            "running" | "ERROR_up" | "ERROR_down" | "ERROR_nodedown" | "ERROR_nodeoffline" | "ERROR_wrongnode" => {}
+            "ADMIN_down" | "ADMIN_offline" | "USER_down" => {
+                stopped.push(name);
+                continue;
+            }
+            other => return Err(wrong(n, format!("the status of instance '{name}' is '{other}', which there is not"))),
+        }
+        let primary = node(fields[6])?;
+        let mut guest = Guest {
+            host: Some(primary.clone()),
+            memory_mib: whole(n, "an instance's memory", fields[1])?,
+            cores: whole(n, "an instance's cores", fields[3])? as f64,
+            tags: fields[9].split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
+            ..Guest::default()
+        };
+        match fields[8] {
+            "drbd" => {
+                guest.owners = Some(vec![primary, node(fields[7])?]);
+                mirrored.push(name.clone());
+            }
+            "plain" | "file" => {
+                guest.stays = true;
+                local.push(name.clone());
+            }
+            "diskless" | "sharedfile" | "blockdev" | "rbd" | "ext" | "gluster" => {}
+            other => return Err(wrong(n, format!("the disks of instance '{name}' are '{other}', which there is not"))),
+        }
+        match fields[5] {
+            "Y" => {}
+            "N" => unbalanced.push(name.clone()),
+            other => return Err(wrong(n, format!("auto_balance of instance '{name}' is '{other}', not Y or N"))),
+        }
+        for tag in fields[9].split(',').filter(|tag| !tag.is_empty()) {
+            tagged.entry(tag).or_default().push(name.clone());
+        }
+        guest.name = name;
+        draft.guests.push(guest);
+    }
+    for (names, what) in [
+        (stopped, "instances that do not run are left out"),
+        (
+            mirrored,
+            "instances on drbd stay on their two nodes: a new secondary, as hbal can make one, has no counterpart",
+        ),
+        (local, "instances with local disks stay where they are"),
+        (unbalanced, "'auto_balance: N' has no counterpart"),
+    ] {
+        if !names.is_empty() {
+            draft.word(format!("{what}: {}", quoted(names)));
+        }
+    }
+    Ok(tagged)
+}
+
+/// Exclusion tags (`htools:iextags:PREFIX`): those with the same tag of such a prefix are apart.
+fn cluster_tags(draft: &mut Draft, tagged: &BTreeMap<&str, Vec<String>>, lines: &[Line]) {
+    for (_, line) in lines {
+        let Some(prefix) = line.strip_prefix("htools:iextags:") else {
+            draft.word(format!("the cluster's tag '{line}' has no counterpart"));
+            continue;
+        };
+        for (tag, guests) in tagged.iter().filter(|(_, guests)| guests.len() > 1) {
+            if tag.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(':')) {
+                let kind = Kind::Apart { hard: true };
+                draft.rules.push(Rule { name: (*tag).to_owned(), guests: guests.clone(), kind });
+            }
+        }
+    }
+}
+
+/// How many vCPUs a core carries; the limits of single instances are for new ones.
+fn policy(draft: &mut Draft, lines: &[Line]) -> Result<(), ImportError> {
+    for &(line, text) in lines {
+        let fields: Vec<&str> = text.split('|').collect();
+        if fields.len() < 6 {
+            return Err(wrong(line, "a policy has 6 fields at least, which '|' divides"));
+        }
+        let ratio: Option<f64> = fields[5].parse().ok().filter(|ratio| (0.0..=1000.0).contains(ratio));
+        let ratio = ratio.ok_or_else(|| wrong(line, format!("a vCPU ratio is '{}', not 0 to 1000", fields[5])))?;
+        if fields[0].is_empty() {
+            if ratio < 1.0 {
+                draft.word(format!("a vCPU ratio of {ratio} has no counterpart: 1 is the least"));
+            }
+            draft.overcommit = Some(ratio.max(1.0));
+        } else if draft.overcommit != Some(ratio) {
+            draft.word(format!(
+                "the vCPU ratio of group '{}' has no counterpart: that of the cluster is taken",
+                fields[0]
+            ));
+        }
+    }
+    if lines.len() > 1 || !lines.is_empty() {
+        draft.word("of policies only the vCPU ratio has a counterpart");
+    }
+    Ok(())
+}
+
+/// Of several groups each instance stays in its own.
+fn within_groups(draft: &mut Draft) {
+    let mut hosts: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for host in &draft.hosts {
+        hosts.entry(host.group.clone().unwrap_or_default()).or_default().push(host.name.clone());
+    }
+    if hosts.len() < 2 {
+        return;
+    }
+    for (group, hosts) in hosts {
+        let is_in = |guest: &&Guest| guest.host.as_ref().is_some_and(|host| hosts.contains(host));
+        let guests: Vec<String> = draft.guests.iter().filter(is_in).map(|guest| guest.name.clone()).collect();
+        if !guests.is_empty() {
+            draft.rules.push(Rule { name: format!("group-{group}"), guests, kind: Kind::Owners { hosts } });
+        }
+    }
+}

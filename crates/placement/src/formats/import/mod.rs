@@ -1,0 +1,127 @@
+//! Clusters of others as a file of [`cluster`](crate::cluster), with a word on everything that has no counterpart there.
+//!
+//! | module | reads |
+//! |---|---|
+//! | [`proxmox`] | Proxmox VE's `/cluster/resources`, its HA rules, groups and resources, and ProxLB's tags |
+//! | [`hbal`] | the text files of Ganeti's htools |
+
+pub mod hbal;
+pub mod proxmox;
+mod sections;
+#[cfg(test)]
+mod tests;
+mod yaml;
+
+use thiserror::Error;
+
+use crate::cluster;
+
+/// Why it cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ImportError {
+    /// A line that is none of the format.
+    #[error("line {line}: {what}")]
+    Line {
+        /// From 1 on.
+        line: usize,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// It is no JSON of the format.
+    #[error("{0}")]
+    Json(String),
+    /// What it says is no cluster.
+    #[error("it is no cluster that can be placed: {0}")]
+    Cluster(#[from] cluster::ClusterError),
+}
+
+/// What was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// A cluster file, which can be read and compiled.
+    pub cluster: String,
+    /// What of it has no counterpart, and what was made of that.
+    pub words: Vec<String>,
+}
+
+/// A cluster as it is written.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Draft {
+    /// How often a core can be reserved; none if only what is used is counted.
+    overcommit: Option<f64>,
+    hosts: Vec<Host>,
+    guests: Vec<Guest>,
+    rules: Vec<Rule>,
+    words: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Host {
+    name: String,
+    group: Option<String>,
+    cores: f64,
+    memory_mib: u64,
+    reserve_mib: u64,
+    is_offline: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Guest {
+    name: String,
+    host: Option<String>,
+    /// What is reserved, or what is used.
+    cores: f64,
+    memory_mib: u64,
+    tags: Vec<String>,
+    owners: Option<Vec<String>>,
+    stays: bool,
+}
+
+/// A rule about guests by name.
+#[derive(Clone, Debug, PartialEq)]
+struct Rule {
+    name: String,
+    guests: Vec<String>,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Kind {
+    Apart { hard: bool },
+    Together { hard: bool },
+    Owners { hosts: Vec<String> },
+    Preferred { hosts: Vec<String> },
+}
+
+impl Draft {
+    fn word(&mut self, word: impl Into<String>) {
+        self.words.push(word.into());
+    }
+
+    /// The file, which is read as it will be.
+    fn finish(mut self) -> Result<Imported, ImportError> {
+        // Names of rules are unique: of two the second has a number.
+        let mut taken = std::collections::BTreeSet::new();
+        for rule in &mut self.rules {
+            let name = rule.name.clone();
+            let mut n = 2;
+            while !taken.insert(rule.name.clone()) {
+                rule.name = format!("{name}-{n}");
+                n += 1;
+            }
+        }
+        let text = yaml::text(&self);
+        let compiled = cluster::compile(&cluster::read(&text)?)?;
+        let clashes = compiled.clashes.iter().map(|clash| {
+            let rules = if clash.rules.is_empty() { String::new() } else { clash.rules.join(", ") + ": " };
+            format!("its rules can never hold together: {rules}{}", clash.what)
+        });
+        self.words.extend(clashes);
+        Ok(Imported { cluster: text, words: self.words })
+    }
+}
+
+/// Names in quotes, all of them.
+fn quoted<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
+    names.into_iter().map(|name| format!("'{}'", name.as_ref())).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,296 @@
+//! Proxmox VE: `pvesh get /cluster/resources --output-format json`, `/etc/pve/ha/rules.cfg` (from 9 on), `groups.cfg` and
+//! `resources.cfg`; and the tags by which ProxLB balances it.
+//!
+//! What rules mean is in pve-ha-manager's `PVE::HA::Rules::NodeAffinity` and `ResourceAffinity`, and of groups in `PVE::HA::Groups`; of tags
+//! in ProxLB's `models/tags.py`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+use super::sections::{self, Section};
+use super::{Draft, Guest, Host, ImportError, Imported, Kind, Rule, quoted};
+
+/// What is read: texts of files.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Files<'a> {
+    /// JSON of `/cluster/resources`.
+    pub resources: &'a str,
+    /// `ha/rules.cfg`.
+    pub ha_rules: Option<&'a str>,
+    /// `ha/groups.cfg`.
+    pub ha_groups: Option<&'a str>,
+    /// `ha/resources.cfg`, which says who is in which group.
+    pub ha_resources: Option<&'a str>,
+}
+
+/// Which of the files an error is about.
+pub type Wrong = (&'static str, ImportError);
+
+/// One of the cluster's resources.
+#[derive(Debug, Deserialize)]
+struct Resource {
+    #[serde(rename = "type")]
+    kind: String,
+    node: Option<String>,
+    vmid: Option<u64>,
+    name: Option<String>,
+    status: Option<String>,
+    maxcpu: Option<f64>,
+    maxmem: Option<u64>,
+    cpu: Option<f64>,
+    template: Option<serde_json::Value>,
+    tags: Option<String>,
+    pool: Option<String>,
+}
+
+/// With what `pvesh` and the API's answer begin.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Resources {
+    Plain(Vec<Resource>),
+    Answer { data: Vec<Resource> },
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Reads them.
+///
+/// # Errors
+/// One of them is none, or the cluster cannot be placed.
+pub fn read(files: Files) -> Result<Imported, Wrong> {
+    let of_resources = |error| ("resources", error);
+    let resources = match serde_json::from_str(files.resources) {
+        Ok(Resources::Plain(all) | Resources::Answer { data: all }) => all,
+        Err(error) => {
+            let what = format!("it is not what `pvesh get /cluster/resources --output-format json` writes: {error}");
+            return Err(of_resources(ImportError::Json(what)));
+        }
+    };
+    let mut draft = Draft::default();
+    let sids = cluster(&mut draft, &resources).map_err(of_resources)?;
+    tags(&mut draft);
+    if let Some(text) = files.ha_rules {
+        let sections = sections::read(text).map_err(|error| ("HA rules", error))?;
+        sections.iter().for_each(|section| ha_rule(&mut draft, &sids, section));
+    }
+    let groups = files.ha_groups.map(sections::read).transpose().map_err(|error| ("HA groups", error))?;
+    let of = files.ha_resources.map(sections::read).transpose().map_err(|error| ("HA resources", error))?;
+    ha_groups(&mut draft, &sids, &groups.unwrap_or_default(), &of.unwrap_or_default());
+    draft.finish().map_err(of_resources)
+}
+
+/// Guests by `vm:ID` and `ct:ID`.
+type Sids = BTreeMap<String, String>;
+
+fn cluster(draft: &mut Draft, resources: &[Resource]) -> Result<Sids, ImportError> {
+    let lacks = |what: &str, of: &str| ImportError::Json(format!("{of} has no '{what}'"));
+    let mut others: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut guests = Vec::new();
+    for of in resources {
+        match of.kind.as_str() {
+            "node" => {
+                let name = of.node.clone().ok_or_else(|| lacks("node", "a node"))?;
+                let is_offline = of.status.as_deref() != Some("online");
+                let (cores, memory) = (of.maxcpu.unwrap_or(0.0), of.maxmem.unwrap_or(0));
+                if !is_offline && (cores <= 0.0 || memory == 0) {
+                    return Err(lacks("maxcpu or maxmem", &format!("node '{name}'")));
+                }
+                let memory_mib = memory / MIB;
+                draft.hosts.push(Host { name, cores, memory_mib, is_offline, ..Host::default() });
+            }
+            "qemu" | "lxc" => guests.push(of),
+            other => *others.entry(other).or_default() += 1,
+        }
+    }
+    draft.hosts.sort_by(|a, b| a.name.cmp(&b.name));
+    if draft.hosts.is_empty() {
+        return Err(ImportError::Json("there is no resource of type 'node': take all types, not only guests".into()));
+    }
+    let mut names: BTreeMap<&str, usize> = BTreeMap::new();
+    guests.iter().filter_map(|of| of.name.as_deref()).for_each(|name| *names.entry(name).or_default() += 1);
+    let (mut sids, mut stopped, mut containers, mut pooled) = (Sids::new(), Vec::new(), Vec::new(), BTreeSet::new());
+    guests.sort_by_key(|of| of.vmid);
+    for of in guests {
+        let vmid = of.vmid.ok_or_else(|| lacks("vmid", "a guest"))?;
+        let sid = format!("{}:{vmid}", if of.kind == "qemu" { "vm" } else { "ct" });
+        let name = of.name.clone().filter(|name| names[name.as_str()] == 1 && !name.is_empty());
+        let name = name.unwrap_or_else(|| sid.clone());
+        let is_template = of.template.as_ref().is_some_and(|of| !matches!(of.as_i64(), Some(0)) && of != false);
+        if is_template || of.status.as_deref() != Some("running") {
+            stopped.push(name);
+            continue;
+        }
+        let memory = of.maxmem.ok_or_else(|| lacks("maxmem", &format!("guest '{name}'")))?;
+        let cores = of.cpu.unwrap_or(0.0).max(0.0) * of.maxcpu.unwrap_or(0.0).max(0.0);
+        let all = of.tags.as_deref().unwrap_or("").split(|c: char| c == ';' || c == ',' || c.is_whitespace());
+        let tags = all.filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
+        if of.kind == "lxc" {
+            containers.push(name.clone());
+        }
+        pooled.extend(of.pool.clone());
+        sids.insert(sid, name.clone());
+        let memory_mib = memory.div_ceil(MIB);
+        draft.guests.push(Guest { name, host: of.node.clone(), cores, memory_mib, tags, ..Guest::default() });
+    }
+    if !stopped.is_empty() {
+        draft.word(format!("guests that do not run, and templates, are left out: {}", quoted(&stopped)));
+    }
+    if !containers.is_empty() {
+        draft.word(format!(
+            "containers are stopped to be moved, and count as if they were not: {}",
+            quoted(&containers)
+        ));
+    }
+    if !pooled.is_empty() {
+        draft.word(format!("pools have no counterpart: {}", quoted(&pooled)));
+    }
+    for (kind, many) in others {
+        draft.word(format!("resources of type '{kind}' have no counterpart: {many} of them are left out"));
+    }
+    draft.word("of cores it is counted what guests use now (cpu x maxcpu), since none are reserved; of memory, maxmem");
+    Ok(sids)
+}
+
+/// ProxLB's tags, in the order in which rules are made.
+fn tags(draft: &mut Draft) {
+    let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let nodes: BTreeSet<String> = draft.hosts.iter().map(|host| host.name.clone()).collect();
+    let mut words = Vec::new();
+    for guest in &mut draft.guests {
+        let mut pins = Vec::new();
+        for tag in &guest.tags {
+            if tag.starts_with("plb_affinity") || tag.starts_with("plb_anti_affinity") {
+                groups.entry(tag.clone()).or_default().push(guest.name.clone());
+            } else if tag.starts_with("plb_ignore") {
+                guest.stays = true;
+            } else if let Some(node) = tag.strip_prefix("plb_pin_") {
+                match nodes.contains(node) {
+                    true => pins.push(node.to_owned()),
+                    false => words.push(format!("'{}' is pinned to '{node}', which is no node: left out", guest.name)),
+                }
+            } else if tag.starts_with("plb_") {
+                words.push(format!("the tag '{tag}' of '{}' has no counterpart", guest.name));
+            }
+        }
+        guest.owners = (!pins.is_empty()).then_some(pins);
+    }
+    draft.words.extend(words);
+    for (name, guests) in groups {
+        if guests.len() < 2 {
+            draft.word(format!("only {} has the tag '{name}', which says nothing then", quoted(&guests)));
+            continue;
+        }
+        // ProxLB tries, and goes on where it cannot.
+        let kind = match name.starts_with("plb_affinity") {
+            true => Kind::Together { hard: false },
+            false => Kind::Apart { hard: false },
+        };
+        draft.rules.push(Rule { name, guests, kind });
+    }
+}
+
+/// Guests of a section's `resources` that are there, with a word on the others.
+fn members(draft: &mut Draft, sids: &Sids, rule: &str, listed: &[&str]) -> Vec<String> {
+    let (known, unknown): (Vec<&str>, Vec<&str>) = listed.iter().partition(|sid| sids.contains_key(**sid));
+    if !unknown.is_empty() {
+        draft.word(format!("HA rule '{rule}' is about guests that are left out: {}", quoted(&unknown)));
+    }
+    let mut guests: Vec<String> = known.iter().map(|sid| sids[*sid].clone()).collect();
+    guests.sort();
+    guests.dedup();
+    guests
+}
+
+fn ha_rule(draft: &mut Draft, sids: &Sids, section: &Section) {
+    let Section { kind, id, .. } = section;
+    if section.is("disable") {
+        draft.word(format!("HA rule '{id}' is disabled, and left out"));
+        return;
+    }
+    let known = ["resources", "nodes", "strict", "affinity", "disable", "comment"];
+    for (key, _) in section.values.iter().filter(|(key, _)| !known.contains(&key.as_str())) {
+        draft.word(format!("'{key}' of HA rule '{id}' has no counterpart"));
+    }
+    match kind.as_str() {
+        "node-affinity" if section.get("affinity").is_none_or(|of| of == "positive") => {
+            let guests = members(draft, sids, id, &section.list("resources"));
+            node_affinity(draft, id, guests, &section.list("nodes"), section.is("strict"));
+        }
+        "resource-affinity" => {
+            let kind = match section.get("affinity") {
+                Some("positive") => Kind::Together { hard: true },
+                Some("negative") => Kind::Apart { hard: true },
+                _ => {
+                    return draft
+                        .word(format!("HA rule '{id}' has neither affinity 'positive' nor 'negative': left out"));
+                }
+            };
+            let guests = members(draft, sids, id, &section.list("resources"));
+            match guests.len() {
+                0 | 1 => draft.word(format!("HA rule '{id}' is about fewer than two guests that run: left out")),
+                _ => draft.rules.push(Rule { name: id.clone(), guests, kind }),
+            }
+        }
+        _ => draft.word(format!("HA rule '{id}' is of a kind that has no counterpart ('{kind}'): left out")),
+    }
+}
+
+/// Guests on nodes, of which those with the highest priority come first.
+fn node_affinity(draft: &mut Draft, id: &str, guests: Vec<String>, listed: &[&str], is_strict: bool) {
+    let mut nodes: Vec<(i64, String)> = Vec::new();
+    for entry in listed {
+        let (node, priority) = entry.split_once(':').unwrap_or((entry, "0"));
+        let is_node = draft.hosts.iter().any(|host| host.name == node);
+        match priority.parse::<u32>().map(i64::from) {
+            Ok(priority) if is_node => nodes.push((-priority, node.to_owned())),
+            _ => draft.word(format!("HA rule '{id}' names '{entry}', which is no node of this cluster: left out")),
+        }
+    }
+    if nodes.is_empty() || guests.is_empty() {
+        draft.word(format!("HA rule '{id}' is about no guest that runs, or no node: left out"));
+        return;
+    }
+    nodes.sort();
+    let priorities: BTreeSet<i64> = nodes.iter().map(|(priority, _)| *priority).collect();
+    let hosts: Vec<String> = nodes.into_iter().map(|(_, node)| node).collect();
+    if is_strict {
+        let kind = Kind::Owners { hosts: hosts.clone() };
+        draft.rules.push(Rule { name: id.to_owned(), guests: guests.clone(), kind });
+    }
+    if !is_strict || priorities.len() > 1 {
+        if priorities.len() < hosts.len() {
+            let what = "preferred hosts are in an order, by priority and then by name";
+            draft.word(format!("HA rule '{id}' has nodes of the same priority: {what}"));
+        }
+        let name = if is_strict { format!("{id}-preferred") } else { id.to_owned() };
+        draft.rules.push(Rule { name, guests, kind: Kind::Preferred { hosts } });
+    }
+}
+
+/// Groups, of which `resources.cfg` says who is in them: as Proxmox VE 9 makes rules of them.
+fn ha_groups(draft: &mut Draft, sids: &Sids, groups: &[Section], resources: &[Section]) {
+    let mut of_group: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for resource in resources {
+        let sid = format!("{}:{}", resource.kind, resource.id);
+        if let Some(group) = resource.get("group") {
+            of_group.entry(group).or_default().push(sid);
+        }
+        for key in ["max_restart", "max_relocate", "failback"].iter().filter(|key| resource.get(key).is_some()) {
+            draft.word(format!("'{key}' of HA resource '{}:{}' has no counterpart", resource.kind, resource.id));
+        }
+    }
+    for group in groups {
+        let listed: Vec<String> = of_group.remove(group.id.as_str()).unwrap_or_default();
+        if group.is("nofailback") {
+            draft.word(format!("'nofailback' of HA group '{}' has no counterpart", group.id));
+        }
+        let id = format!("ha-group-{}", group.id);
+        let listed: Vec<&str> = listed.iter().map(String::as_str).collect();
+        let guests = members(draft, sids, &id, &listed);
+        node_affinity(draft, &id, guests, &group.list("nodes"), group.is("restricted"));
+    }
+    for group in of_group.into_keys() {
+        draft.word(format!("HA resources are in group '{group}', which is not in the HA groups that were read"));
+    }
+}

@@ -1,0 +1,250 @@
+//! Small files of others, as their programs write them.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::problem::{HostId, NOWHERE};
+use crate::verdict::judge;
+
+const RESOURCES: &str = r#"[
+{"id":"node/pve1","type":"node","node":"pve1","status":"online","maxcpu":16,"cpu":0.1,"maxmem":68719476736,"mem":1},
+{"id":"node/pve2","type":"node","node":"pve2","status":"online","maxcpu":16,"maxmem":68719476736},
+{"id":"node/pve3","type":"node","node":"pve3","status":"offline"},
+{"id":"qemu/100","type":"qemu","vmid":100,"name":"web1","node":"pve1","status":"running","maxcpu":4,"cpu":0.5,
+ "maxmem":8589934592,"mem":2147483648,"template":0,"tags":"plb_anti_affinity_web;prod","pool":"shop"},
+{"id":"qemu/101","type":"qemu","vmid":101,"name":"web2","node":"pve1","status":"running","maxcpu":4,"cpu":0.25,
+ "maxmem":8589934592,"template":0,"tags":"plb_anti_affinity_web"},
+{"id":"lxc/102","type":"lxc","vmid":102,"name":"dns","node":"pve2","status":"running","maxcpu":1,"cpu":0,
+ "maxmem":536870912,"template":0,"tags":"plb_pin_pve2;plb_pin_old;plb_ignore;plb_manual"},
+{"id":"qemu/103","type":"qemu","vmid":103,"name":"dns","node":"pve2","status":"running","maxcpu":2,"maxmem":1073741824},
+{"id":"qemu/900","type":"qemu","vmid":900,"name":"base","node":"pve1","status":"stopped","maxmem":1,"template":1},
+{"id":"storage/pve1/local","type":"storage","node":"pve1","status":"available"}]"#;
+
+const RULES: &str = "\
+node-affinity: pinned
+\tnodes pve1:2,pve2:1
+\tresources vm:100,vm:103
+\tstrict 1
+
+node-affinity: liked
+\tcomment rather there
+\tnodes pve2
+\tresources ct:102,vm:900
+
+resource-affinity: apart
+\taffinity negative
+\tresources vm:100,vm:101
+
+resource-affinity: near
+\taffinity positive
+\tdisable
+\tresources vm:100,vm:103
+
+resource-affinity: alone
+\taffinity positive
+\tresources vm:100
+";
+
+const HBAL: &str = "\
+one|uuid-1|preferred|
+two|uuid-2|last_resort|
+
+n1|65536|1024|40000|409600|300000|16|N|uuid-1|1
+n2|65536|1024|40000|409600|300000|16|M|uuid-1
+n3|65536|0|65536|409600|409600|8|N|uuid-2|1|power:a
+n4|?|?|?|?|?|?|Y|uuid-2|1
+
+dns1|4096|51200|2|running|Y|n1||rbd|service:dns,foo|1
+dns2|4096|51200|2|ERROR_down|N|n1||rbd|service:dns|1
+db|8192|51200|4|running|Y|n1|n2|drbd||1
+log|1024|51200|1|running|Y|n3||plain||1
+old|1024|51200|1|ADMIN_down|Y|n3||plain||1
+
+htools:iextags:service
+htools:nlocation:power
+
+|128,1,1024,1,1,1|128,1,1024,1,1,1|32768,8,1048576,16,8,12|drbd,plain|8.0|32.0
+";
+
+fn proxmox(files: proxmox::Files) -> Imported {
+    proxmox::read(proxmox::Files { resources: RESOURCES, ..files }).unwrap()
+}
+
+fn has_word(imported: &Imported, part: &str) -> bool {
+    imported.words.iter().any(|word| word.contains(part))
+}
+
+#[track_caller]
+fn says(imported: &Imported, parts: &[&str]) {
+    parts.iter().for_each(|part| assert!(has_word(imported, part), "{part}\n{:#?}", imported.words));
+}
+
+#[test]
+fn proxmox_with_proxlbs_tags() {
+    let imported = proxmox(proxmox::Files::default());
+    let compiled = cluster::compile(&cluster::read(&imported.cluster).unwrap()).unwrap();
+    let names = &compiled.names;
+    assert_eq!(
+        (&names.hosts[..], &names.guests[..]),
+        (&["pve1", "pve2", "pve3"].map(String::from)[..], &["web1", "web2", "ct:102", "vm:103"].map(String::from)[..])
+    );
+    // Cores as they are used, in thousandths; memory in MiB.
+    assert_eq!(compiled.problem.guests[0].demand, [2000, 8192]);
+    assert_eq!(compiled.problem.hosts[0].capacity, [16_000, 65_536]);
+    let owners = |guest: u32| (0..3).filter(|host| compiled.problem.may_own(guest, *host)).collect::<Vec<HostId>>();
+    assert_eq!([owners(0), owners(2)], [vec![0, 1], vec![1]], "one is pinned, and the third host is off");
+    let verdict = judge(&compiled.problem, &compiled.problem.initial);
+    assert!(verdict.is_valid() && verdict.soft.len() == 1, "{verdict:?}");
+    says(
+        &imported,
+        &[
+            "guests that do not run, and templates, are left out: 'base'",
+            "containers are stopped to be moved, and count as if they were not: 'ct:102'",
+            "pools have no counterpart: 'shop'",
+            "resources of type 'storage' have no counterpart: 1 of them",
+            "'ct:102' is pinned to 'old', which is no node",
+            "the tag 'plb_manual' of 'ct:102' has no counterpart",
+        ],
+    );
+    let answer = format!("{{\"data\": {RESOURCES}}}");
+    assert_eq!(proxmox::read(proxmox::Files { resources: &answer, ..Default::default() }).unwrap(), imported);
+}
+
+#[test]
+fn proxmox_with_rules() {
+    let imported = proxmox(proxmox::Files { ha_rules: Some(RULES), ..Default::default() });
+    let rules: Vec<&str> = imported.cluster.lines().skip_while(|line| *line != "rules:").skip(1).collect();
+    assert_eq!(
+        rules,
+        [
+            "- apart: {name: plb_anti_affinity_web, of: {guests: [web1, web2]}, force: soft}",
+            "- owners: {name: pinned, of: {guests: [\"vm:103\", web1]}, within: {hosts: [pve1, pve2]}}",
+            "- preferred: {name: pinned-preferred, of: {guests: [\"vm:103\", web1]}, within: {hosts: [pve1, pve2]}}",
+            "- preferred: {name: liked, of: {guests: [\"ct:102\"]}, within: {hosts: [pve2]}}",
+            "- apart: {name: apart, of: {guests: [web1, web2]}, force: hard}",
+        ]
+    );
+    says(
+        &imported,
+        &[
+            "HA rule 'liked' is about guests that are left out: 'vm:900'",
+            "HA rule 'near' is disabled",
+            "HA rule 'alone' is about fewer than two guests",
+        ],
+    );
+}
+
+#[test]
+fn proxmox_with_groups() {
+    let groups =
+        "group: front\n\tnodes pve2:1,pve1:2\n\trestricted 1\n\tnofailback 1\n\ngroup: any\n\tnodes pve1,pve2,pve9\n";
+    let resources =
+        "vm: 100\n\tgroup front\n\tstate started\n\tmax_restart 2\n\nct: 102\n\tgroup any\n\nvm: 103\n\tgroup gone\n";
+    let files = proxmox::Files { ha_groups: Some(groups), ha_resources: Some(resources), ..Default::default() };
+    let imported = proxmox(files);
+    for rule in [
+        "- owners: {name: ha-group-front, of: {guests: [web1]}, within: {hosts: [pve1, pve2]}}\n",
+        "- preferred: {name: ha-group-front-preferred, of: {guests: [web1]}, within: {hosts: [pve1, pve2]}}\n",
+        "- preferred: {name: ha-group-any, of: {guests: [\"ct:102\"]}, within: {hosts: [pve1, pve2]}}\n",
+    ] {
+        assert!(imported.cluster.contains(rule), "{rule}{}", imported.cluster);
+    }
+    says(
+        &imported,
+        &[
+            "'nofailback' of HA group 'front'",
+            "'max_restart' of HA resource 'vm:100'",
+            "names 'pve9', which is no node",
+            "nodes of the same priority",
+            "in group 'gone', which is not in the HA groups",
+        ],
+    );
+}
+
+#[test]
+fn hbals_text() {
+    let imported = hbal::read(HBAL).unwrap();
+    let compiled = cluster::compile(&cluster::read(&imported.cluster).unwrap()).unwrap();
+    assert_eq!(compiled.names.guests, ["dns1", "dns2", "db", "log"]);
+    // 16 cores of which each carries 8 vCPUs, and 1 GiB that the node has itself.
+    assert_eq!(compiled.problem.hosts[0].capacity, [128_000, 64_512]);
+    let owners = |guest: u32| (0..4).filter(|host| compiled.problem.may_own(guest, *host)).collect::<Vec<HostId>>();
+    assert_eq!([owners(0), owners(2), owners(3)], [vec![0, 1], vec![0, 1], vec![2]]);
+    let verdict = judge(&compiled.problem, &compiled.problem.initial);
+    assert_eq!(verdict.hard.len(), 1, "dns1 and dns2 have a tag that keeps them apart: {verdict:?}");
+    assert!(!compiled.problem.initial.contains(&NOWHERE));
+    says(
+        &imported,
+        &[
+            "group 'two' is 'last_resort'",
+            "instances that do not run are left out: 'old'",
+            "instances on drbd stay on their two nodes",
+            "instances with local disks stay where they are: 'log'",
+            "'auto_balance: N' has no counterpart: 'dns2'",
+            "the cluster's tag 'htools:nlocation:power' has no counterpart",
+            "tags of nodes have no counterpart: those of 'n3'",
+        ],
+    );
+}
+
+#[test]
+fn what_is_wrong_has_its_line() {
+    let hbal = |from: &str, to: &str| hbal::read(&HBAL.replace(from, to)).unwrap_err().to_string();
+    assert_eq!(hbal("n1|65536", "n1|x"), "line 4: a node's memory is 'x', which is no whole number");
+    assert_eq!(
+        hbal("|2|running|Y|n1||rbd|service:dns,foo", "|2|running|Y|n9||rbd|service:dns,foo"),
+        "line 9: instance 'dns1' is on node 'n9', of which there is no line"
+    );
+    assert_eq!(hbal("ERROR_down", "asleep"), "line 10: the status of instance 'dns2' is 'asleep', which there is not");
+    assert!(hbal("\n\n", "\n").ends_with("it has 1 sections, which empty lines divide, instead of 4 or 5"));
+    let rules = |text: &str| {
+        let files = proxmox::Files { resources: RESOURCES, ha_rules: Some(text), ..Default::default() };
+        let (file, error) = proxmox::read(files).unwrap_err();
+        format!("{file}: {error}")
+    };
+    assert_eq!(rules("\n\tnodes a\n"), "HA rules: line 2: a value stands before the first 'TYPE: ID'");
+    assert_eq!(rules("nodes\n"), "HA rules: line 1: it is no 'TYPE: ID', nor a value below one");
+    let resources =
+        |text: &str| proxmox::read(proxmox::Files { resources: text, ..Default::default() }).unwrap_err().1.to_string();
+    assert!(resources("{}").starts_with("it is not what `pvesh get /cluster/resources"));
+    assert!(resources("[]").starts_with("there is no resource of type 'node'"));
+}
+
+/// Some bytes of a file are others, or are missing.
+fn mutated(text: &'static str) -> impl Strategy<Value = String> {
+    prop::collection::vec((0..text.len(), any::<u8>(), 0..4usize), 1..8).prop_map(move |changes| {
+        let mut bytes = text.as_bytes().to_vec();
+        for (at, byte, how) in changes {
+            let at = at.min(bytes.len().saturating_sub(1));
+            match how {
+                0 => bytes.truncate(at + 1),
+                1 if bytes.len() > 1 => drop(bytes.remove(at)),
+                2 => bytes.insert(at, byte),
+                _ => bytes[at] = byte,
+            }
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+fn check(result: Result<Imported, ImportError>) {
+    match result {
+        Ok(imported) => drop(cluster::compile(&cluster::read(&imported.cluster).unwrap()).unwrap()),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+proptest! {
+    /// Whatever stands there, what comes out can be read, or it is said what is wrong.
+    #[test]
+    fn nothing_makes_it_panic(text in any::<String>(), hbal in mutated(HBAL), resources in mutated(RESOURCES), rules in mutated(RULES)) {
+        check(hbal::read(&text));
+        check(hbal::read(&hbal));
+        let read = |files| check(proxmox::read(files).map_err(|(_, error)| error));
+        read(proxmox::Files { resources: &text, ..Default::default() });
+        read(proxmox::Files { resources: &resources, ..Default::default() });
+        let all = Some(&rules[..]);
+        read(proxmox::Files { resources: RESOURCES, ha_rules: all, ha_groups: all, ha_resources: all });
+        read(proxmox::Files { resources: RESOURCES, ha_rules: Some(&text), ..Default::default() });
+    }
+}

@@ -1,0 +1,178 @@
+//! Whether guests find room if hosts fail (N+1, high availability admission control).
+//!
+//! If hosts fail, their guests are started again on others, where everybody else stays where they are: nobody makes room by
+//! moving. It holds if that is possible for every set of so many hosts, and of fewer, without an overload more and without more
+//! breaches of any group's hard rules than before.
+//!
+//! That is a packing problem. That it holds is shown by a placement, which is checked from scratch. That it does not is shown
+//! by a bound, or by trying all; where neither comes to an end within its steps, it is said that no way was found.
+
+mod mend;
+mod packing;
+#[cfg(test)]
+mod tests;
+
+pub use mend::mend;
+use packing::Packing;
+
+use crate::bits::Bits;
+use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Problem, Strength};
+
+/// Sets of hosts that are tried at most; of more the fullest hosts' are.
+const SETS_MAX: u64 = 5_000;
+/// Looks at a guest on a host in all, some seconds' work.
+const LOOKS_MAX: u64 = 30_000_000;
+
+/// What has to be survived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Survive {
+    /// How many hosts may fail at once.
+    pub failures: u32,
+    /// Each set of hosts that must not fail is a breach.
+    pub strength: Strength,
+}
+
+/// Why there is no room for certain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// No other host takes this guest, even alone.
+    Guest(GuestId),
+    /// Of a resource more is needed than is free on all others together.
+    Resource {
+        /// Index in [`Problem::resources`].
+        resource: usize,
+        /// What the guests use of it.
+        needs: i64,
+        /// What is free.
+        free: i64,
+    },
+    /// All ways were tried.
+    Tried,
+}
+
+/// Hosts whose guests find no room, if they fail at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Which.
+    pub hosts: Vec<HostId>,
+    /// Who finds none in the best placement that was found, if room is what is missing.
+    pub left: Vec<GuestId>,
+    /// Groups whose rules are broken more in that placement.
+    pub rules: Vec<GroupId>,
+    /// None: no way was found, and there may be one.
+    pub proof: Option<Proof>,
+}
+
+/// What comes of failures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Survival {
+    /// Those that are not survived, those first whose guests are most.
+    pub failures: Vec<Failure>,
+    /// Sets of hosts that were tried.
+    pub tried: u64,
+    /// And how many there are.
+    pub sets: u64,
+}
+
+impl Survival {
+    /// Whether every set of hosts was tried, and survived.
+    pub fn holds(&self) -> bool {
+        self.failures.is_empty() && self.tried == self.sets
+    }
+}
+
+/// Lets each set of so many hosts and fewer of `hosts` fail, with everybody where the assignment has them.
+///
+/// # Panics
+/// The assignment is none of the problem.
+pub fn survive(problem: &Problem, assignment: &[HostId], hosts: &[HostId], failures: u32) -> Survival {
+    // What guests hold that moved is free by then.
+    let steady = Problem { initial: assignment.to_vec(), ..problem.clone() };
+    let failures = (failures as usize).min(hosts.len());
+    let mut survival = Survival::default();
+    let mut packing = Packing::new(&steady, assignment);
+    let mut fullest = hosts.to_vec();
+    fullest.sort_by(|a, b| packing.share(*b).total_cmp(&packing.share(*a)).then(a.cmp(b)));
+    let mut looks = LOOKS_MAX;
+    for size in 1..=failures {
+        survival.sets = survival.sets.saturating_add(choose(hosts.len(), size));
+        let most = (size..=hosts.len()).rev().find(|many| choose(*many, size) <= SETS_MAX).unwrap_or(size);
+        each_set(&fullest[..most], size, &mut |set| {
+            if looks == 0 {
+                return;
+            }
+            survival.tried += 1;
+            let failed = match without_areas(&steady, set) {
+                None => packing.fail(set, &mut looks),
+                Some(other) => Packing::new(&other, assignment).fail(set, &mut looks),
+            };
+            survival.failures.extend(failed);
+        });
+    }
+    survival.failures.sort_by_key(|failure| std::cmp::Reverse(failure.left.len()));
+    survival
+}
+
+/// How many sets of `size` there are of `many`.
+fn choose(many: usize, size: usize) -> u64 {
+    let step = |ways: u128, n: usize| (ways * (many - n) as u128 / (n as u128 + 1)).min(1 << 100);
+    (0..size.min(many)).fold(1, step).min(u64::MAX.into()) as u64
+}
+
+/// Calls for each set of so many.
+fn each_set(hosts: &[HostId], size: usize, call: &mut dyn FnMut(&[HostId])) {
+    let mut at: Vec<usize> = (0..size).collect();
+    loop {
+        let set: Vec<HostId> = at.iter().map(|n| hosts[*n]).collect();
+        call(&set);
+        // The last that can go one further does, and those behind it follow.
+        let Some(n) = (0..size).rev().find(|n| at[*n] + size - n < hosts.len()) else { return };
+        at[n] += 1;
+        (n + 1..size).for_each(|next| at[next] = at[next - 1] + 1);
+    }
+}
+
+/// The problem without the areas of even spreads of which all hosts failed, if there are any: nobody can be spread over these.
+fn without_areas(problem: &Problem, failed: &[HostId]) -> Option<Problem> {
+    let is_lost = |level: usize, area: u32| {
+        let there = (0..).zip(&problem.hosts).filter(|(_, host)| host.areas[level] == area);
+        there.map(|(id, _): (HostId, _)| id).all(|host| failed.contains(&host))
+    };
+    let mut other = None;
+    for (id, group) in problem.groups.iter().enumerate() {
+        let Some(even) = &group.even else { continue };
+        let kept: Bits = even.areas.iter().filter(|area| !is_lost(even.level, *area)).collect();
+        if kept != even.areas {
+            let other: &mut Problem = other.get_or_insert_with(|| problem.clone());
+            other.groups[id].even.iter_mut().for_each(|even| even.areas = kept.clone());
+        }
+    }
+    other
+}
+
+/// Of which resource more is used by all guests than is left when the largest hosts have failed, if there is one: then no placement
+/// survives. How much is used, and left.
+pub fn impossible(problem: &Problem, hosts: &[HostId], failures: u32) -> Option<(usize, i64, i64)> {
+    (0..problem.resources.len()).find_map(|r| {
+        let used: i64 = problem.guests.iter().map(|guest| guest.demand[r]).sum();
+        let mut capacities: Vec<i64> = hosts.iter().map(|host| problem.hosts[*host as usize].capacity[r]).collect();
+        capacities.sort_unstable_by(|a, b| b.cmp(a));
+        let left: i64 = capacities.iter().skip(failures as usize).sum();
+        (used > left).then_some((r, used, left))
+    })
+}
+
+/// The problem with so much of each host kept free that the guests of those that fail have room on the others, on average, times a
+/// factor: a search that keeps to it is likely to find what survives.
+pub fn reserving(problem: &Problem, hosts: &[HostId], failures: u32, factor: f64) -> Problem {
+    let mut reserving = problem.clone();
+    let share = (f64::from(failures) / hosts.len().max(1) as f64 * factor).min(1.0);
+    for host in hosts {
+        for capacity in &mut reserving.hosts[*host as usize].capacity {
+            *capacity -= (*capacity as f64 * share) as i64;
+        }
+    }
+    // Who has no room where it is need not leave for that: it is told by the judge of the true problem.
+    debug_assert!(reserving.initial.iter().all(|host| *host == NOWHERE || (*host as usize) < problem.hosts.len()));
+    reserving
+}
