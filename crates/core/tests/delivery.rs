@@ -40,6 +40,7 @@ struct Bench {
     credit: u64,
     /// What the peer has: chunks by their offset.
     has: BTreeMap<u64, u64>,
+    has_opening: bool,
     has_end: bool,
     /// Chunks whose acknowledgement the session has, by their offset.
     told: BTreeSet<u64>,
@@ -64,6 +65,7 @@ impl Bench {
             handed_over: 0,
             credit: WINDOW_INITIAL,
             has: BTreeMap::new(),
+            has_opening: false,
             has_end: false,
             told: BTreeSet::new(),
         };
@@ -139,6 +141,7 @@ impl Bench {
         for header in arrived {
             match header.kind {
                 Kind::Data => drop(self.has.insert(header.offset, u64::from(header.len))),
+                Kind::Open => self.has_opening = true,
                 Kind::Fin => self.has_end = true,
                 Kind::Ping => {
                     let header = Header { kind: Kind::Pong, ..header };
@@ -218,6 +221,7 @@ impl Bench {
         }
         let (has, all) = (self.has_up_to(), self.handed_over);
         assert!(has == all && self.has_end, "the peer has {has} of {all} bytes, for good");
+        assert!(self.has_opening, "the peer was never told what the stream is for");
         assert!(self.session.is_delivered(self.stream), "the session does not know that it is over");
     }
 }
@@ -286,6 +290,30 @@ fn what_goes_again_gives_no_credit() {
         assert_eq!(bench.poll_all(data), [INFLIGHT_INITIAL], "a byte of credit is a byte");
         bench.must_arrive();
     }
+}
+
+/// Credit comes over two paths, and in any order.
+#[test]
+fn credit_that_comes_late_takes_nothing_back() {
+    let mut bench = Bench::new(1);
+    bench.grant(INFLIGHT_INITIAL - WINDOW_INITIAL);
+    let (stream, older) = (bench.stream, WINDOW_INITIAL + 1);
+    assert!(bench.frame(Kind::Credit, stream.0, older, Frame::Credit { stream, offset: older }));
+    bench.send(INFLIGHT_INITIAL);
+    assert_eq!(bench.poll_all(ConnectionId(1)).len(), 4);
+    bench.must_arrive();
+}
+
+/// What waits for a control connection that is lost goes over the next.
+#[test]
+fn what_was_not_sent_on_a_control_connection_goes_over_the_next() {
+    let mut bench = Bench::new(1);
+    // A little goes over the control connection, as its opening does.
+    bench.send(100);
+    bench.session.finish(bench.stream);
+    bench.down(ConnectionId(0));
+    bench.settle();
+    bench.must_arrive();
 }
 
 #[derive(Clone, Debug)]
