@@ -64,15 +64,17 @@ targets() {
   done
 }
 
-# quick LOG CRATE - its quick tests. 0: they pass; 1: one fails; 2: they do not build; 3: no end.
+# quick LOG CRATE - its quick tests, until one fails. 0: they pass; 1: one fails; 2: they do not build; 3: no end.
 quick() {
-  local log=$1 crate=$2 status=0 list
-  mapfile -t list < <(targets "$crate")
-  # By itself: what does not build finds nothing.
-  (cd "$tree" && cargo test --locked --quiet -p "$crate" "${list[@]}" --no-run) >"$log" 2>&1 </dev/null || return 2
-  (cd "$tree" && timeout -k 20 "$seconds" cargo test --locked --quiet -p "$crate" "${list[@]}") >"$log" 2>&1 </dev/null ||
-    status=$?
-  case $status in 0) ;; 124 | 137) return 3 ;; *) return 1 ;; esac
+  local log=$1 crate=$2 status target
+  for target in $(targets "$crate"); do
+    # By itself: what does not build finds nothing.
+    (cd "$tree" && cargo test --locked --quiet -p "$crate" "$target" --no-run) >"$log" 2>&1 </dev/null || return 2
+    status=0
+    (cd "$tree" && timeout -k 20 "$seconds" cargo test --locked --quiet -p "$crate" "$target") >"$log" 2>&1 </dev/null ||
+      status=$?
+    case $status in 0) ;; 124 | 137) return 3 ;; *) return 1 ;; esac
+  done
 }
 
 # The first test that failed.
