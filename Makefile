@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall demo test soak soak-real bench fmt lint clean
+.PHONY: help build install uninstall demo test mutants soak soak-real bench fmt lint clean
 
 # The commands of `make demo` and `make bench`; for instance: make bench BENCH='bench run two-nics --quick'
 DEMO ?= demo --html target/demo.html
@@ -41,6 +41,10 @@ test: ## All tests, in tiers; TIERS='unit lab_x' for some
 	@scripts/qemu.sh 10 || [ $$? = 3 ]
 	@scripts/qemu.sh 7.2 || [ $$? = 3 ]
 	@scripts/test.sh $(TIERS)
+
+mutants: ## Plant mistakes, one at a time, and see that quick tests find each; MUTANTS='NAME…' for some
+	@scripts/bootstrap.sh build
+	@scripts/mutants.sh $(MUTANTS)
 
 soak: ## Clusters in virtual time, on all cores, for SOAK_SECONDS=60: seeds, virtual hours, faults
 	@scripts/bootstrap.sh build

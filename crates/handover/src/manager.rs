@@ -896,6 +896,40 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_ends_though_things_go_on_happening() {
+        let mut manager = starting();
+        let prepare = Limits::default().waits.prepare;
+        for second in 1.. {
+            let now = Duration::from_secs(second);
+            manager.handle(now, intent(Intent::Prepare));
+            manager.handle_timeout(now);
+            let why = manager.summary(ID).unwrap().why;
+            assert_eq!(why, (now >= prepare).then_some(Why::Deadline), "after {now:?}");
+            if why.is_some() {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn of_a_migration_only_its_own_hosts_may_speak() {
+        let mut manager = starting();
+        let Input::Message(_, abort) = intent(Intent::Abort) else { unreachable!() };
+        manager.handle(Duration::ZERO, Input::Message("c".into(), abort));
+        assert_eq!(manager.summary(ID).unwrap().why, None);
+
+        let mut manager = Manager::new(Duration::ZERO, Limits::default(), &[]);
+        let (vm, peer, offer) = ("v".into(), "b".into(), String::new());
+        manager.start(Duration::ZERO, NewMigration { id: ID, vm, peer, priority: 0, offer, deadline: None }).unwrap();
+        manager.handle(Duration::ZERO, Input::Source(ID, SourceInput::Written(SourceRecord::Begin)));
+        for (from, phase) in [("c", SourcePhase::Prepare), ("b", SourcePhase::Precopy)] {
+            let ready = Message::Report { id: ID, report: Report::Ready, why: None, detail: String::new() };
+            manager.handle(Duration::ZERO, Input::Message(from.into(), ready));
+            assert_eq!(manager.summary(ID).unwrap().stage, Stage::Source(phase), "{from}");
+        }
+    }
+
+    #[test]
     fn after_a_crash_only_the_latest_migration_of_a_vm_gives_orders() {
         let begin = |id, peer: &str| Record::Begin { id, role: Role::Source, peer: peer.into(), vm: "v".into() };
         // By its number the first comes last.

@@ -568,6 +568,19 @@ mod tests {
     }
 
     #[test]
+    fn a_source_in_doubt_waits_for_a_word_whatever_becomes_of_contact() {
+        for contact in [vec![], vec![Contact(false)], vec![Contact(false), Contact(true)]] {
+            let begun = fed(granted(), &[contact.clone(), vec![Elapsed(Wait::Doubt)], contact].concat());
+            for rest in [vec![Cancel], vec![SourceInput::MigrationFailed], vec![Guest(Completed)], vec![Guest(Stopped)]]
+            {
+                let source = fed(begun.clone(), &rest);
+                assert_eq!((source.phase(), source.wants().order), (SourcePhase::Grant, None), "{rest:?}");
+                assert!(source.is_in_doubt());
+            }
+        }
+    }
+
+    #[test]
     fn a_source_that_can_resume_is_not_in_doubt() {
         let failed = fed(granted(), &[Elapsed(Wait::Doubt), Proof]);
         assert!(failed.is_in_doubt());

@@ -377,6 +377,17 @@ mod tests {
     }
 
     #[test]
+    fn a_qemu_that_may_have_run_is_killed_only_once_it_is_refused_in_writing() {
+        let begun = [TargetInput::Intent(Intent::Prepare), Written(TargetRecord::Begin), Guest(Loaded)];
+        let granted = [TargetInput::Intent(Intent::Grant), Written(TargetRecord::Run), TargetInput::CannotRun];
+        let mut target = target(&[begun, granted].concat());
+        // A crash now would find `Run` on disk and the QEMU gone: it would be taken for one that ran and ended.
+        assert_eq!((target.wants().write, target.wants().order), (Some(TargetRecord::Refused), None));
+        target.handle(Written(TargetRecord::Refused));
+        assert_eq!(target.wants().order, Some(TargetOrder::Kill));
+    }
+
+    #[test]
     fn one_that_is_called_off_is_not_in_doubt() {
         let all = [Written(TargetRecord::Begin), Guest(Loaded), Elapsed(Wait::Doubt)];
         assert!(target(&all).is_in_doubt());

@@ -13,6 +13,7 @@
 //! after it was copied. The next migration of a guest that was kept: one step, after which this one may give no order. What a
 //! disk says is one record, the greatest: that is what a journal is read as. Unless in every detail (`Budget::fine`), an order
 //! is carried out in the step in which it is given, and inputs that do the same as others are left out (`World::steps`).
+//! In one check contact comes and goes, and waits end in doubt (`Budget::doubt`): neither may make a source resume.
 //!
 //! **What is assumed of the agents.** While `migrate`, or the start of a QEMU, is under way, they say nothing of the QEMU;
 //! what QEMU answers is not reordered; no order is given again before the answer to it was taken in.
@@ -146,6 +147,12 @@ fn hosts_go_off() {
 fn a_crash_and_an_end() {
     let budget = Budget { crashes: [1, 1], kills: [0, 1], ..Budget::NONE };
     check("each agent crashes, the target's QEMU is killed", budget);
+}
+
+/// A source in doubt stays in doubt, whatever becomes of contact.
+#[test]
+fn contact_comes_and_goes() {
+    check("contact comes and goes, waits end in doubt", Budget { doubt: true, ..Budget::NONE });
 }
 
 /// What takes minutes: `MODEL=large`.

@@ -1,20 +1,16 @@
 //! The journal's file.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Read, Write};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
 use std::marker::PhantomData;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
-use nix::libc::{O_DIRECT, O_DSYNC, O_NONBLOCK, c_int, c_long};
-use nix::sys::statfs::{BTRFS_SUPER_MAGIC, fstatfs};
-use nix::sys::statvfs::{FsFlags, fstatvfs};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::files::{Access, FileSystem, Kernel, OpenFile};
 use crate::image::{self, Damage, RECORD_BYTES_MAX, RECORDS_MAX, SLOT_BYTES, Slot};
 
 /// No file of ours is longer than this.
@@ -236,8 +232,9 @@ impl AppendError {
 pub struct Journal<R> {
     path: PathBuf,
     limits: Limits,
+    files: Arc<dyn FileSystem>,
     /// Every write to it is durable when it returns.
-    file: File,
+    file: Box<dyn OpenFile>,
     /// The sequence number of the record in the first slot.
     first: u64,
     slots: usize,
@@ -255,6 +252,15 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
     ///
     /// It needs no space on the file system if the journal is there already, but a file system that can be written.
     pub fn open(path: &Path, limits: Limits) -> Result<(Journal<R>, Vec<R>), OpenError> {
+        Journal::open_on(Arc::new(Kernel), path, limits)
+    }
+
+    /// As [`Self::open`]; all but the lock is on `files`.
+    pub(crate) fn open_on(
+        files: Arc<dyn FileSystem>,
+        path: &Path,
+        limits: Limits,
+    ) -> Result<(Journal<R>, Vec<R>), OpenError> {
         let failed = |what| {
             move |source: io::Error| {
                 let path = path.to_owned();
@@ -269,18 +275,20 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
             TryLockError::WouldBlock => OpenError::Busy { path: path.to_owned() },
             TryLockError::Error(source) => failed("lock")(source),
         })?;
-        match fs::remove_file(beside(path, ".new")) {
+        match files.remove(&beside(path, ".new")) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(failed("remove what is left beside")(error));
             }
             _ => {}
         }
 
-        let bytes = match read(path) {
+        let bytes = match read(&*files, path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let bytes = image::encode(1, limits.slots(), &[[]; 0]);
-                write_beside(path, &bytes).and_then(|()| put_in_place(path)).map_err(failed("make"))?;
+                write_beside(&*files, path, &bytes)
+                    .and_then(|()| put_in_place(&*files, path))
+                    .map_err(failed("make"))?;
                 bytes
             }
             Err(error) => return Err(failed("read")(error)),
@@ -296,11 +304,12 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
         }
 
         // Someone may have copied it without its zeros.
-        reserve(path, bytes.len(), 1 + records.len()).map_err(failed("reserve the space of"))?;
-        let file = open_for_records(path).map_err(failed("open"))?;
+        reserve(&*files, path, bytes.len(), 1 + records.len()).map_err(failed("reserve the space of"))?;
+        let file = files.open(path, Access::Durable).map_err(failed("open"))?;
         let journal = Journal {
             path: path.to_owned(),
             limits,
+            files,
             file,
             first: image.first,
             slots: image.slots,
@@ -315,7 +324,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
             tracing::info!(path = %path.display(), "a record that was never finished is cut off");
         }
         journal.probe().map_err(failed("write"))?;
-        sync_directory(path).map_err(failed("sync the directory of"))?;
+        sync_directory(&*journal.files, path).map_err(failed("sync the directory of"))?;
         Ok((journal, records))
     }
 
@@ -328,7 +337,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
         self.slot
             .fill(self.first + self.used as u64, |room| postcard::to_slice(record, room).map(|bytes| bytes.len()))
             .map_err(|source| AppendError::Record { path: self.path.clone(), source })?;
-        match self.file.write_all_at(&self.slot.0, self.next_offset()) {
+        match self.file.write_in_place(&self.slot.0, self.next_offset()) {
             Ok(()) => self.used += 1,
             Err(source) => return Err(self.poison(source)),
         }
@@ -357,14 +366,14 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
         }
         let first = self.first + self.used as u64;
         let new = beside(&self.path, ".new");
-        let file =
-            write_beside(&self.path, &image::encode(first, slots, &payloads)).and_then(|()| open_for_records(&new));
+        let file = write_beside(&*self.files, &self.path, &image::encode(first, slots, &payloads))
+            .and_then(|()| self.files.open(&new, Access::Durable));
         let file = file.map_err(|source| {
-            let _ = fs::remove_file(&new);
+            let _ = self.files.remove(&new);
             AppendError::of(&self.path, source)
         })?;
         // From here on a crash may leave either file, so neither can be gone on with before this has succeeded.
-        put_in_place(&self.path).map_err(|source| self.poison(source))?;
+        put_in_place(&*self.files, &self.path).map_err(|source| self.poison(source))?;
         (self.file, self.first, self.slots, self.used) = (file, first, slots, payloads.len());
         Ok(())
     }
@@ -383,8 +392,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
     /// the next record will go: call it before something is begun, not while a guest is stopped.
     pub fn ready(&self, records: usize) -> Result<(), AppendError> {
         self.sound()?;
-        let status = fstatvfs(&self.file).map_err(|errno| AppendError::of(&self.path, errno.into()))?;
-        if status.flags().contains(FsFlags::ST_RDONLY) {
+        if self.file.is_read_only().map_err(|source| AppendError::of(&self.path, source))? {
             return Err(AppendError::ReadOnly { path: self.path.clone(), source: None });
         }
         if self.room() < records {
@@ -398,7 +406,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
         if self.room() == 0 {
             return Ok(());
         }
-        self.file.write_all_at(&Slot::ZERO.0, self.next_offset())
+        self.file.write_in_place(&Slot::ZERO.0, self.next_offset())
     }
 
     fn next_offset(&self) -> u64 {
@@ -447,97 +455,59 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 
 /// What the *disk* holds. The cache may hold what was never synced: a program that was killed between write and sync leaves
 /// it there, and a failed sync leaves it there marked as written. So it is synced, forgotten, and read again.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // Not blocking on a FIFO that somebody put there.
-    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
+fn read(files: &dyn FileSystem, path: &Path) -> io::Result<Vec<u8>> {
+    let file = files.open(path, Access::Read)?;
+    if !file.shape()?.is_file {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
     }
     file.sync_all()?;
-    posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
-    let mut bytes = Vec::new();
+    file.forget_cache()?;
     // One more than fits, so that a file too long is seen to be that.
-    file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    file.read(FILE_BYTES_MAX + 1)
 }
 
 /// Writes a new file of `bytes` beside `path`, all of it on the disk when this returns.
-fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write_beside(files: &dyn FileSystem, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = beside(path, ".new");
     let written = (|| {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        in_place(&file)?;
-        match fallocate(&file, FallocateFlags::empty(), 0, bytes.len() as i64) {
-            // The zeros that are written allocate as well, only perhaps not in one piece.
-            Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        file.write_all(bytes)?;
+        let file = files.open(&new, Access::Create)?;
+        file.reserve(bytes.len())?;
+        file.write_in_place(bytes, 0)?;
         file.sync_all()
     })();
     if written.is_err() {
-        let _ = fs::remove_file(&new);
+        let _ = files.remove(&new);
     }
     written
 }
 
-/// Has a file that is still empty written in place on btrfs too, where every write would else need new space.
-fn in_place(file: &File) -> io::Result<()> {
-    if fstatfs(file)?.filesystem_type() != BTRFS_SUPER_MAGIC {
-        return Ok(());
-    }
-    let mut flags = 0;
-    // SAFETY: the descriptor is open, and both calls take a pointer to an int that lives until they return; the kernel
-    // reads and writes an int, though the request's number says long (ioctl_iflags(2)).
-    unsafe {
-        get_flags(file.as_raw_fd(), &mut flags)?;
-        set_flags(file.as_raw_fd(), &(flags | FS_NOCOW_FL))?;
-    }
-    Ok(())
-}
-
 /// Gives the file beside `path` its name, for good.
-fn put_in_place(path: &Path) -> io::Result<()> {
-    fs::rename(beside(path, ".new"), path)?;
-    sync_directory(path)
+fn put_in_place(files: &dyn FileSystem, path: &Path) -> io::Result<()> {
+    files.rename(&beside(path, ".new"), path)?;
+    sync_directory(files, path)
 }
 
-fn sync_directory(path: &Path) -> io::Result<()> {
+fn sync_directory(files: &dyn FileSystem, path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory)?.sync_all()
+    files.sync_directory(directory)
 }
 
 /// Writes zeros from slot `from` to the end if the file has holes.
-fn reserve(path: &Path, bytes: usize, from: usize) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).open(path)?;
-    if file.metadata()?.blocks() * 512 >= bytes as u64 {
+fn reserve(files: &dyn FileSystem, path: &Path, bytes: usize, from: usize) -> io::Result<()> {
+    let file = files.open(path, Access::Write)?;
+    if file.shape()?.allocated_bytes >= bytes as u64 {
         return Ok(());
     }
     let from = from * SLOT_BYTES;
-    file.write_all_at(&vec![0; bytes - from], from as u64)?;
+    file.write_in_place(&vec![0; bytes - from], from as u64)?;
     file.sync_all()
 }
 
-/// Opens a file for durable writes in place. With `O_DIRECT` such a write is a single command to a disk that knows FUA,
-/// instead of a write and the flush of all that others have in the disk's cache.
-fn open_for_records(path: &Path) -> io::Result<File> {
-    let open = |flags| OpenOptions::new().write(true).custom_flags(flags).open(path);
-    match open(O_DSYNC | O_DIRECT) {
-        // open(2): this file system has no direct I/O.
-        Err(error) if error.kind() == ErrorKind::InvalidInput => open(O_DSYNC),
-        other => other,
-    }
-}
-
-/// `include/uapi/linux/fs.h`
-const FS_NOCOW_FL: c_int = 0x0080_0000;
-
-nix::ioctl_read_bad!(get_flags, nix::request_code_read!(b'f', 1, size_of::<c_long>()), c_int);
-nix::ioctl_write_ptr_bad!(set_flags, nix::request_code_write!(b'f', 2, size_of::<c_long>()), c_int);
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
     use proptest::collection::vec;
     use proptest::prelude::*;
     use serde::Deserialize;
@@ -752,7 +722,7 @@ mod tests {
         let writable = |path: &Path| OpenOptions::new().write(true).open(path).unwrap();
         for (broken, fault) in [(writable("/dev/full".as_ref()), Fault::Full), (File::open(&path).unwrap(), Fault::Io)]
         {
-            let good = std::mem::replace(&mut journal.file, broken);
+            let good = std::mem::replace(&mut journal.file, Box::new(broken));
             // Asking harms nothing.
             assert_eq!(journal.ready(1).unwrap_err().fault(), fault);
             let error = journal.append(&note("two")).unwrap_err();

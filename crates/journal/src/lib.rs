@@ -7,6 +7,9 @@
 //! Neither knows what a record or an event means.
 
 mod event_log;
+mod files;
+#[cfg(test)]
+mod forgetful;
 pub mod image;
 mod journal;
 

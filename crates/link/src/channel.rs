@@ -318,6 +318,29 @@ mod tests {
         }
     }
 
+    /// A socket that takes little at once is given the rest from where it stopped, however often.
+    #[test]
+    fn what_a_socket_takes_in_parts_arrives_whole() {
+        for tls in [false, true] {
+            let (a, b) = channels(tls);
+            socket2::SockRef::from(&*a.socket).set_send_buffer_size(4 << 10).unwrap();
+            let (_, mut writer, _shutdown) = a.split().unwrap();
+            let (mut reader, _, _) = b.split().unwrap();
+            let data = pattern(1_000_003);
+            let mut received = vec![0; data.len()];
+            let receiving = thread::spawn(move || reader.read_exact(&mut received).map(|()| received));
+            let (x, y) = data.split_at(data.len() / 3);
+            writer.push([x, y].map(Bytes::copy_from_slice)).unwrap();
+            let mut parts = 1;
+            while !writer.flush(false).unwrap() {
+                parts += 1;
+                thread::yield_now();
+            }
+            assert!(receiving.join().unwrap().unwrap() == data);
+            assert!(parts > 2, "the socket took it in {parts} parts");
+        }
+    }
+
     /// How a waiting reader ends, at the end that ends the connection and at the other.
     fn ends(end: fn(&Shutdown)) -> (io::ErrorKind, io::ErrorKind) {
         let (a, b) = channels(true);

@@ -167,6 +167,14 @@ impl Writer {
     pub fn is_worn(&self) -> bool {
         self.seal.as_ref().is_some_and(Seal::is_worn)
     }
+
+    /// Under TLS, [`Self::is_worn`] after so many more records: for tests, as a cipher's own limit is 2^23 records.
+    #[doc(hidden)]
+    pub fn retire_after(&mut self, records: u64) {
+        if let Some(seal) = &mut self.seal {
+            seal.retire_after(records);
+        }
+    }
 }
 
 /// Ends a connection from any thread: both halves return with an error.

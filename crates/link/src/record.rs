@@ -39,9 +39,27 @@ pub(crate) fn protection(
 ) -> Result<(Seal, Open), rustls::Error> {
     let SupportedCipherSuite::Tls13(suite) = suite;
     let ((sequence, sealing), (read_sequence, opening)) = (secrets.tx, secrets.rx);
-    let sequence_max = sequence.saturating_add(suite.common.confidentiality_limit / 2);
-    let seal = Seal { key: Key::new(sealing)?, sequence, sequence_max };
-    Ok((seal, Open { key: Key::new(opening)?, sequence: read_sequence }))
+    let limit = suite.common.confidentiality_limit;
+    let numbers = Numbers { next: Some(sequence), last: sequence.saturating_add(limit - 1) };
+    let seal = Seal { key: Key::new(sealing)?, numbers, worn_from: sequence.saturating_add(limit / 2) };
+    Ok((seal, Open { key: Key::new(opening)?, numbers: Numbers { next: Some(read_sequence), last: u64::MAX } }))
+}
+
+/// The numbers of a key's records: each is given once (RFC 8446, section 5.3: they must not wrap).
+struct Numbers {
+    /// The next record's; none after 2^64-1.
+    next: Option<u64>,
+    /// The last that the key may protect.
+    last: u64,
+}
+
+impl Numbers {
+    fn take(&mut self) -> io::Result<u64> {
+        let used_up = || io::Error::other("the key of a connection has protected as many records as it may");
+        let number = self.next.filter(|next| *next <= self.last).ok_or_else(used_up)?;
+        self.next = number.checked_add(1);
+        Ok(number)
+    }
 }
 
 /// A direction's traffic key and nonce mask.
@@ -84,8 +102,9 @@ fn header(length: usize) -> [u8; HEADER_BYTES] {
 /// Makes records.
 pub struct Seal {
     key: Key,
-    sequence: u64,
-    sequence_max: u64,
+    numbers: Numbers,
+    /// From this number on it is time for another connection.
+    worn_from: u64,
 }
 
 impl Seal {
@@ -127,8 +146,7 @@ impl Seal {
         let (head, body) = buffer[..bytes + RECORD_BYTES].split_at_mut(HEADER_BYTES);
         let (text, end) = body.split_at_mut(bytes);
         head.copy_from_slice(&header(bytes + 1 + TAG_BYTES));
-        let (nonce, aad) = (self.key.nonce(self.sequence), Aad::from(&*head));
-        self.sequence += 1;
+        let (nonce, aad) = (self.key.nonce(self.numbers.take()?), Aad::from(&*head));
         let sealed = match plain {
             Some(plain) => self.key.key.seal_out_of_place_scatter(nonce, aad, plain, text, &[APPLICATION_DATA], end),
             None => self.key.key.seal_in_place_scatter(nonce, aad, text, &[APPLICATION_DATA], end),
@@ -139,14 +157,19 @@ impl Seal {
 
     /// Half of what the key may protect is used up: time for another connection.
     pub fn is_worn(&self) -> bool {
-        self.sequence >= self.sequence_max
+        self.numbers.next.is_none_or(|next| next >= self.worn_from)
+    }
+
+    /// Is worn after so many more records, not only at half of what the cipher may protect: for tests.
+    pub(crate) fn retire_after(&mut self, records: u64) {
+        self.worn_from = self.numbers.next.unwrap_or(u64::MAX).saturating_add(records);
     }
 }
 
 /// Opens records.
 pub struct Open {
     key: Key,
-    sequence: u64,
+    numbers: Numbers,
 }
 
 impl Open {
@@ -156,18 +179,16 @@ impl Open {
         let (header, body) = record.split_at(HEADER_BYTES);
         let (text, tag) = body.split_at(body.len() - TAG_BYTES);
         let out = &mut out[..text.len()];
-        let nonce = self.key.nonce(self.sequence);
+        let nonce = self.key.nonce(self.numbers.take()?);
         self.key.key.open_separate_gather(nonce, Aad::from(header), text, tag, out).map_err(|_| changed())?;
-        self.sequence += 1;
         content(out)
     }
 
     /// As [`Self::open_to`], but in place: returns where in `record` the plaintext is.
     fn open_in_place(&mut self, record: &mut [u8]) -> io::Result<Range<usize>> {
         let (header, body) = record.split_at_mut(HEADER_BYTES);
-        let nonce = self.key.nonce(self.sequence);
+        let nonce = self.key.nonce(self.numbers.take()?);
         let plain = self.key.key.open_in_place(nonce, Aad::from(&*header), body).map_err(|_| changed())?;
-        self.sequence += 1;
         Ok(HEADER_BYTES..HEADER_BYTES + content(plain)?)
     }
 }
@@ -265,9 +286,13 @@ const _: () = assert!(READ_BYTES > 2 * (HEADER_BYTES + CIPHERTEXT_MAX), "whole r
 #[doc(hidden)]
 pub fn pair() -> (Seal, Unseal) {
     let key = || Key::from_bytes(&AES_128_GCM, &[7; 16], &[9; 12]).expect("lengths fit");
-    let seal = Seal { key: key(), sequence: 0, sequence_max: u64::MAX };
-    (seal, Unseal::new(Open { key: key(), sequence: 0 }))
+    let numbers = || Numbers { next: Some(0), last: u64::MAX };
+    let seal = Seal { key: key(), numbers: numbers(), worn_from: u64::MAX };
+    (seal, Unseal::new(Open { key: key(), numbers: numbers() }))
 }
+
+#[cfg(test)]
+mod by_the_book;
 
 #[cfg(test)]
 mod tests {

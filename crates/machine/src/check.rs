@@ -1018,6 +1018,17 @@ mod tests {
         ),
         (|w| w.target.files[0].file_system = FileSystem::Local, K::DiskLocal, Blocks, &["(nfs) of hostb"]),
         (
+            // Two hosts installed from one image, of which neither says its boot: equal numbers of different files.
+            |w| {
+                (w.source.boot_id, w.target.boot_id) = (None, None);
+                w.source.files[0].file_system = FileSystem::Local;
+                w.target.files[0].file_system = FileSystem::Local;
+            },
+            K::DiskLocal,
+            Blocks,
+            &["which only one host sees"],
+        ),
+        (
             |w| {
                 w.target.files[0].file_system = FileSystem::Local;
                 w.guest.disks[0].readonly = true;

@@ -104,6 +104,8 @@ fn pump(live: &Live, id: ConnectionId, writer: &mut Writer, wait: bool) -> io::R
             match &over {
                 Some(_) if !wait => return Ok(Sent::Some),
                 Some(why) => batch.push(Session::bye(0, why)),
+                // Before there is something to send: other threads may find it first each time.
+                None if writer.is_worn() => return Ok(Sent::Last),
                 None => poll(live, &mut state.core, id, &mut batch),
             }
             live.settle(&mut state, Urge::Threads);
@@ -119,7 +121,7 @@ fn pump(live: &Live, id: ConnectionId, writer: &mut Writer, wait: bool) -> io::R
         if !writer.flush(wait)? {
             return Ok(Sent::Some);
         }
-        if over || writer.is_worn() {
+        if over {
             return Ok(Sent::Last);
         }
     }
@@ -188,4 +190,105 @@ fn receive_one(live: &Arc<Live>, id: ConnectionId, reader: &mut Reader) -> io::R
 
 fn invalid(error: skein_core::frame::FrameError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use skein_core::{ConnectionKind, PathId, Role, SessionId, Settings};
+    use skein_identity::{ClusterCa, Identity, Validity};
+    use skein_link::{Channel, Listener};
+
+    use super::*;
+    use crate::live::{Content, PathInfo};
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+    const PATH: PathId = PathId(0);
+
+    /// Two sessions' ends in one process, and the identities for connections between them.
+    struct Ends {
+        dialling: Arc<Live>,
+        accepting: Arc<Live>,
+        identities: [Identity; 2],
+    }
+
+    impl Ends {
+        /// A connection under TLS whose keys at the dialling end are worn after so many records.
+        fn connect(&self, id: ConnectionId, kind: ConnectionKind, worn_after: Option<u64>) {
+            let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), None).unwrap();
+            let to = ([127, 0, 0, 1], listener.port().unwrap()).into();
+            let dialled: TcpStream = skein_link::dial(None, to, PATIENCE).unwrap();
+            let (accepted, from) = listener.accept().unwrap().unwrap();
+            let server = skein_identity::server_config(&self.identities[1]);
+            let accepting = thread::spawn(move || Channel::server(accepted, &server, PATIENCE).unwrap());
+            let client = skein_identity::client_config(&self.identities[0]);
+            let dialled = Channel::client(dialled, &client, PATIENCE).unwrap();
+            let info = PathInfo { nic: "lo".into(), local: from, remote: to };
+            let (reader, mut writer, shutdown) = dialled.split().unwrap();
+            if let Some(records) = worn_after {
+                writer.retire_after(records);
+            }
+            let accepted = accepting.join().unwrap().split().unwrap();
+            self.accepting.add_connection(id, PATH, kind, info.clone(), accepted).unwrap();
+            self.dialling.add_connection(id, PATH, kind, info, (reader, writer, shutdown)).unwrap();
+        }
+    }
+
+    /// A key that has protected enough ends its connection, and no byte is lost by that.
+    #[test]
+    fn worn_connections_are_replaced() {
+        const WORN_AFTER: u64 = 256;
+        let ca = ClusterCa::create("test").unwrap();
+        let identities = ["a", "b"].map(|host| ca.issue(host, Validity::days(1)).unwrap());
+        let start = |role, peer: &str| {
+            Live::start(role, Settings::default(), SessionId([7; 16]), peer.into(), Vec::new()).unwrap()
+        };
+        let ((dialling, _none), (accepting, streams)) = (start(Role::Dialer, "b"), start(Role::Acceptor, "a"));
+        let ends = Ends { dialling, accepting, identities };
+        ends.connect(ConnectionId(0), ConnectionKind::Control, None);
+        let (mut here, joined) = UnixStream::pair().unwrap();
+        ends.dialling.open("there", joined, Content::Bytes, false).unwrap();
+        let incoming = streams.recv_timeout(PATIENCE).unwrap();
+        let (mut there, joined) = UnixStream::pair().unwrap();
+        ends.accepting.join(incoming.stream, joined, Content::Bytes);
+        there.set_read_timeout(Some(PATIENCE)).unwrap();
+
+        let data: Vec<u8> = (0..24_000_000u32).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect();
+        let sent = data.clone();
+        let sending = thread::spawn(move || {
+            here.write_all(&sent).unwrap();
+            here.shutdown(std::net::Shutdown::Write).unwrap();
+            here
+        });
+        let receiving = thread::spawn(move || {
+            let mut received = Vec::new();
+            there.read_to_end(&mut received).map(|_| received)
+        });
+        // As the dialer does, whenever one is missing.
+        let (mut made, begun) = (BTreeSet::new(), Instant::now());
+        while !receiving.is_finished() {
+            assert!(begun.elapsed() < 3 * PATIENCE, "{} connections, and no end", made.len());
+            if ends.dialling.path_connections(PATH).1 == 0 {
+                let id = ConnectionId(1 + made.len() as u32);
+                ends.connect(id, ConnectionKind::Data, Some(WORN_AFTER));
+                made.insert(id);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(receiving.join().unwrap().unwrap() == data);
+        drop(sending.join().unwrap());
+        // Until it is noticed there are the records of one batch more: of less than a batch, and of a chunk.
+        let records = |bytes: u64| bytes.div_ceil(1 << 14);
+        let most = WORN_AFTER + records(BATCH_BYTES) + records(skein_core::limits::CHUNK_BYTES_MAX as u64) + 2;
+        let least = records(data.len() as u64) / most;
+        assert!(made.len() as u64 >= least && least > 3, "{} connections, not {least} or more", made.len());
+        ends.dialling.close("done");
+        ends.accepting.close("done");
+    }
 }

@@ -20,13 +20,22 @@ pub struct Budget {
     pub failures: [u8; 2],
     /// A host goes off.
     pub offs: [u8; 2],
+    /// Contact comes and goes, and waits end in doubt; see [`World::steps`].
+    pub doubt: bool,
     /// In every detail; see [`World::steps`].
     pub fine: bool,
 }
 
 impl Budget {
-    pub const NONE: Budget =
-        Budget { crashes: [0, 0], writes: [0, 0], kills: [0, 0], failures: [0, 0], offs: [0, 0], fine: false };
+    pub const NONE: Budget = Budget {
+        crashes: [0, 0],
+        writes: [0, 0],
+        kills: [0, 0],
+        failures: [0, 0],
+        offs: [0, 0],
+        doubt: false,
+        fine: false,
+    };
 }
 
 /// An error of the kind that the check is there to find.
@@ -444,11 +453,12 @@ impl World {
     /// Unless in every detail, without what makes no new case of it:
     /// - A source that loses contact or is cancelled does what one does whose wait is over; and a target whose wait is
     ///   over, what one does that is cancelled. One of each is enough.
-    /// - Whether it is in doubt changes nothing but what it tells people.
+    /// - Whether it is in doubt changes nothing but what it tells people. This is checked where the budget has `doubt`.
     /// - An order is carried out, and a record gets to the disk, in the step that they are asked for.
     pub fn steps(&self, steps: &mut Vec<Step>) {
         let budget = &self.budget;
         let fine = budget.fine;
+        let doubt = budget.doubt || fine;
         if self.target != Agent::Down {
             let sent = INTENTS.into_iter().filter(|intent| self.intents & (1 << *intent as u8) != 0);
             steps.extend(sent.map(Step::Intent));
@@ -458,13 +468,13 @@ impl World {
             let sent = REPORTS.into_iter().filter(|report| self.reports & (1 << *report as u16) != 0);
             steps.extend(sent.map(Step::Report));
             steps.extend([Step::SourceGuest, Step::MigrationFailed, Step::GuestChanged]);
-            if fine {
+            if doubt {
                 steps.extend([Step::Contact(S, true), Step::Contact(S, false)]);
             }
             if fine || source.phase() == SourcePhase::Begin {
                 steps.push(Step::Cancel(S));
             }
-            steps.extend(wants.wait.filter(|wait| fine || *wait != Wait::Doubt).map(|wait| Step::Elapsed(S, wait)));
+            steps.extend(wants.wait.filter(|wait| doubt || *wait != Wait::Doubt).map(|wait| Step::Elapsed(S, wait)));
             steps.extend((!self.target_on).then_some(Step::Proof(S)));
             steps.extend(wants.order.filter(|_| fine).map(Step::SourceOrders));
             let order = if fine { self.source_orders } else { wants.order };
@@ -487,7 +497,7 @@ impl World {
             steps.push(Step::TargetGuest(guest));
             steps.extend(better.map(Step::TargetGuest));
             steps.push(Step::Cancel(T));
-            if fine {
+            if doubt {
                 steps.extend([Step::Contact(T, true), Step::Contact(T, false)]);
                 steps.extend(wants.wait.map(|wait| Step::Elapsed(T, wait)));
             }

@@ -24,6 +24,8 @@ mod queue;
 mod source;
 mod tap;
 mod target;
+#[cfg(test)]
+mod target_tests;
 
 pub use kept::{KeptMarks, KeptRam};
 pub use packers::{Compress, Done, Hire, Packers};

@@ -304,51 +304,18 @@ impl Stored {
 mod tests {
     use std::ops::Range;
 
-    use parking_lot::Mutex;
     use proptest::prelude::*;
     use skein_pages::record::BlockInfo;
     use skein_pages::{Batch, Ledger};
 
-    use super::super::target::{Ram, RamError};
+    use super::super::target_tests::FakeRam;
     use super::*;
 
     const PAGES: u32 = 8;
     const KEY: [u8; 16] = [5; 16];
 
-    #[derive(Clone)]
-    struct FakeRam(Arc<Mutex<Vec<u8>>>);
-
     fn range(offset: u64, bytes: usize) -> Range<usize> {
         offset as usize..offset as usize + bytes
-    }
-
-    impl Ram for FakeRam {
-        fn bytes(&self) -> u64 {
-            self.0.lock().len() as u64
-        }
-
-        fn write(&self, offset: u64, data: &[u8]) -> Result<(), RamError> {
-            self.0.lock()[range(offset, data.len())].copy_from_slice(data);
-            Ok(())
-        }
-
-        fn zero(&self, offset: u64, bytes: u64) -> Result<(), RamError> {
-            self.0.lock()[range(offset, bytes as usize)].fill(0);
-            Ok(())
-        }
-
-        fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, RamError> {
-            Ok(skein_pages::is_zero(&self.0.lock()[range(offset, bytes as usize)]))
-        }
-
-        fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), RamError> {
-            out.copy_from_slice(&self.0.lock()[range(offset, out.len())]);
-            Ok(())
-        }
-
-        fn read_in_qemu(&self, offset: u64, out: &mut [u8]) -> Result<(), RamError> {
-            self.read(offset, out)
-        }
     }
 
     /// A page of a round, and how much of it the guest has written since the one before: nothing, a word, most, all with zeros.
@@ -452,7 +419,7 @@ mod tests {
                 wires[0].extend(record::batch(&batch.with_deltas(noted), None));
             }
             // The target's gets them as it comes.
-            let ram = FakeRam(Arc::new(Mutex::new(vec![0; guest.len()])));
+            let ram = FakeRam::new(guest.len());
             let found = ram.clone();
             let target = Target::new(Some(Box::new(move |_| Ok(Box::new(found.clone())))), None);
             target.decide(&KEY, vec![BlockInfo { name: "ram".into(), bytes: guest.len() as u64 }], None).unwrap();
@@ -469,7 +436,7 @@ mod tests {
                 let step = placers[stream].step(&mut out, &mut answers, false).unwrap();
                 waits[stream] = matches!(step, Step::Waits);
             }
-            prop_assert!(*ram.0.lock() == guest);
+            prop_assert!(*ram.bytes.lock() == guest);
             prop_assert!(target.is_patient() && out.is_empty());
             let same = target.verdict(source.digest()).unwrap();
             prop_assert_eq!(same, Note::Verdict { same: true });
