@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use skein_handover::Limits;
+use skein_hypervisor::kvm::KvmError;
 use skein_identity::Identity;
 use skein_journal::OpenError;
 use skein_link::ListenError;
@@ -154,6 +155,13 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let journal = open_journal(&vms.dirs.journal())?;
     let socket = OwnSocket::bind(&vms.dirs.socket(), 0o600)?;
     let known = Vms::open(vms.dirs.clone(), vms.qemu.clone())?;
+    // Whoever asks first does not wait for it. Without a thread it is tried then.
+    let trying = known.clone();
+    let _ = std::thread::Builder::new().name("kvm".into()).spawn(move || match trying.kvm_works() {
+        Ok(()) => {}
+        Err(error @ KvmError::Device(std::io::ErrorKind::NotFound)) => info!("guests run under TCG: {error}"),
+        Err(error) => warn!("guests run under TCG: {error}; {}", error.cure()),
+    });
     let addresses = vec![settings.acceptor.listen.to_string()];
     let peers = PeersSettings {
         acceptor: settings.acceptor,

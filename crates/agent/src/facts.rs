@@ -13,7 +13,6 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs::{self, Metadata};
-use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -192,20 +191,7 @@ fn hugepages(dir: &Path) -> Vec<Hugepages> {
 
 /// Whether KVM works, or why not.
 fn kvm(vms: &Vms) -> Result<(), String> {
-    let opened = fs::File::options().read(true).write(true).open("/dev/kvm");
-    opened.map_err(|error| kvm_cure(&error))?;
-    let fails = "/dev/kvm is there, but QEMU cannot make a CPU with it: the agent's log has QEMU's words";
-    if vms.kvm_works() { Ok(()) } else { Err(fails.into()) }
-}
-
-fn kvm_cure(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::NotFound => {
-            "there is no /dev/kvm; is virtualization on in the firmware, and kvm_intel or kvm_amd loaded?".into()
-        }
-        io::ErrorKind::PermissionDenied => "the agent may not open /dev/kvm; is it in the group kvm?".into(),
-        _ => format!("/dev/kvm cannot be opened: {error}"),
-    }
+    vms.kvm_works().map_err(|error| format!("{error}; {}", error.cure()))
 }
 
 /// What a QEMU was asked: the same file, and so the same answer.
@@ -688,14 +674,6 @@ mod tests {
     }
 
     #[test]
-    fn why_there_is_no_kvm() {
-        let why = |errno: i32| kvm_cure(&io::Error::from_raw_os_error(errno));
-        assert!(why(2).contains("there is no /dev/kvm"));
-        assert!(why(13).contains("group kvm"));
-        assert!(why(6).contains("No such device"));
-    }
-
-    #[test]
     fn names_of_block_devices() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| wwid(&dir.path().join(name), LAYERS_MAX);
@@ -877,7 +855,7 @@ mod tests {
         assert_eq!(facts.files.iter().map(|file| &file.path).collect::<Vec<_>>(), [&own]);
         assert!(facts.vms.is_empty() && facts.nics.iter().all(|nic| nic.name != "lo"));
         assert_eq!((facts.incoming, facts.journal), (places, Err("full".into())));
-        assert!(facts.kvm.is_err() || qemu::Accel::best() == qemu::Accel::Kvm);
+        assert_eq!(facts.kvm.is_ok(), skein_hypervisor::kvm::works(None).is_ok());
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub use keeper::keep_channels;
 pub use landing::Landings;
 pub use packer::pack_pages;
 pub use peers::{Answerer, AskError, Hold, PeerEvent, Peers, PeersSettings};
-pub use skein_transfer::{AcceptorSettings, Addresses, DialerSettings, Snapshot, StartError};
+pub use skein_transfer::{AcceptorSettings, Addresses, DialerSettings, NetworkFault, Snapshot, StartError};
 pub use socket::SocketError;
 pub use tap::Tap;
 pub use tunnel::{Forward, ForwardError, Tunnel, TunnelError, TunnelSettings};

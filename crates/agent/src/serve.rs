@@ -18,12 +18,13 @@ use skein_api::{
 };
 use skein_handover::{MigrationId, Outcome};
 use skein_hypervisor::QmpError;
+use skein_machine::check::{Problem, ProblemKind, Severity};
 use skein_machine::definition::Definition;
 use skein_machine::facts::{HostFacts, PathFacts};
 use skein_machine::forecast::{Fixed, forecast};
 use skein_machine::printable;
 use skein_machine::{Hosts, Start, Transport};
-use skein_transfer::PathSnapshot;
+use skein_transfer::{NetworkFault, PathSnapshot, Snapshot};
 use tracing::{info, warn};
 
 use crate::facts;
@@ -50,6 +51,8 @@ const LIST_TIME: Duration = Duration::from_secs(5);
 const LIST_ASKED_MAX: usize = 32;
 /// All paths to a host are there by then, if they are to be.
 const PATHS_TIME: Duration = Duration::from_secs(1);
+/// Which packets pass a path is known by then: what is lost twice takes 1.3 to 2.5 s.
+const SURVEY_TIME: Duration = Duration::from_secs(3);
 /// How often progress is told at most.
 const PROGRESS_MIN: Duration = Duration::from_millis(100);
 /// How long a guest's writing is watched for a forecast.
@@ -411,7 +414,9 @@ impl Desk {
             }
             Launch::CommandLine(line) => Start::CommandLine(&line.args),
         };
-        let problems = skein_machine::check::check(&guest, start, &source, &target, &paths);
+        let mut problems = skein_machine::check::check(&guest, start, &source, &target, &paths);
+        // They warn, and stand behind what blocks.
+        problems.extend(self.network_problems(to));
         drop(hold);
         // Two agents may each have a session with the other: their paths share NICs.
         let mut rates: BTreeMap<&str, u64> = BTreeMap::new();
@@ -461,6 +466,15 @@ impl Desk {
         usable()
     }
 
+    /// What is not as it should be on the way to a host. Whether large packets pass is known in a few round trips where
+    /// they do; where not, this waits for it.
+    fn network_problems(&self, host: &str) -> Vec<Problem> {
+        let peers = self.migrations.peers();
+        let is_surveyed = |session: &Snapshot| session.peer != host || session.surveys == 0;
+        wait_until(SURVEY_TIME, || peers.snapshots().iter().all(is_surveyed));
+        network_problems(&peers.snapshots(), host)
+    }
+
     /// What this host is and has, for a guest with these files.
     pub(crate) fn own_facts(&self, qemu: Option<PathBuf>, files: &[PathBuf]) -> HostFacts {
         let inquiry = self.migrations.inquiry();
@@ -506,6 +520,7 @@ impl Desk {
             is_local: false,
             reachable: None,
             note: "not in the list of hosts: its name is looked up".into(),
+            problems: Vec::new(),
             facts: None,
         });
         self.fill_in(&mut host, ASK_TIME);
@@ -522,6 +537,7 @@ impl Desk {
             is_local: true,
             reachable: Some(true),
             note: String::new(),
+            problems: Vec::new(),
             facts: None,
         };
         let others = known.hosts.into_iter().filter(|host| host.name != own.name).map(|host| Host {
@@ -530,6 +546,7 @@ impl Desk {
             is_local: false,
             reachable: None,
             note: String::new(),
+            problems: Vec::new(),
             facts: None,
         });
         let others: Vec<Host> = others.collect();
@@ -548,7 +565,24 @@ impl Desk {
             // One that is in contact may be slow.
             Err(error) => (host.reachable, host.note) = (Some(peers.contact(&host.name)), told(&error)),
         }
+        host.problems = self.network_problems(&host.name);
     }
+}
+
+/// What is not as it should be on the way to a host, as its sessions found out.
+fn network_problems(sessions: &[Snapshot], host: &str) -> Vec<Problem> {
+    let faults = sessions.iter().filter(|session| session.peer == host).flat_map(|session| &session.faults);
+    let problem = |fault: &NetworkFault| Problem {
+        kind: match fault {
+            NetworkFault::NicsLeftOut { .. } => ProblemKind::NicsUnused,
+            NetworkFault::LargePacketsLost { .. } => ProblemKind::LargePacketsLost,
+        },
+        severity: Severity::Warns,
+        // The other end's NICs have names that it tells.
+        what: printable(fault.what(host), TOLD_BYTES_MAX * 2),
+        cure: printable(fault.cure(), TOLD_BYTES_MAX * 2),
+    };
+    faults.map(problem).collect()
 }
 
 /// What a host is and has, for a guest with these files.

@@ -5,13 +5,15 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_agent::{
-    AcceptorSettings, Addresses, Agent, AgentSettings, Allow, DialerSettings, Forward, Tunnel, TunnelSettings,
+    AcceptorSettings, Addresses, Agent, AgentSettings, Allow, DialerSettings, Forward, NetworkFault, Tunnel,
+    TunnelSettings,
 };
 use skein_identity::{ClusterCa, Validity};
 use skein_lab_hosts::{Cut, Family, Lab, Spec};
@@ -37,8 +39,14 @@ struct World {
 
 impl World {
     fn new(name: &str, spec: impl FnOnce(&str) -> Spec) -> World {
+        World::prepared(name, spec, |_| {})
+    }
+
+    /// With hosts that are changed before the ends start.
+    fn prepared(name: &str, spec: impl FnOnce(&str) -> Spec, prepare: impl FnOnce(&Lab)) -> World {
         let turn = turn();
         let lab = Lab::up(spec(&format!("{name}{}", std::process::id()))).unwrap();
+        prepare(&lab);
         let dir = tempfile::tempdir().unwrap();
         let ca = ClusterCa::create("test").unwrap();
         let allow = Allow::new(&[format!("{}/*", dir.path().display())]).unwrap();
@@ -83,7 +91,8 @@ impl World {
     }
 
     fn wait_for_paths(&self, paths: usize) {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        // Far more than it takes: what is lost for its size is known after 2.5 s.
+        let deadline = Instant::now() + Duration::from_secs(20);
         let whole = || {
             let snapshot = self.tunnel.snapshot().unwrap();
             snapshot.paths.iter().filter(|p| p.status.usable && p.status.data_connections == 2).count() == paths
@@ -237,6 +246,115 @@ fn ipv6_and_jumbo_frames_serve_as_well() {
     let world = World::new("t6", |name| Spec::pairs(name, 2, Some(RATE)).family(Family::V6).mtu(9000));
     world.wait_for_paths(2);
     fills_all_links(&world, 2);
+}
+
+/// Commands of `ip`, a line each, in the namespace of a host, or of the switch.
+fn ip(lab: &Lab, host: &str, commands: &str) {
+    let namespace = format!("skein.{}.{host}", lab.spec().name);
+    let mut ip = Command::new("ip").args(["-n", &namespace, "-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    ip.stdin.take().unwrap().write_all(commands.as_bytes()).unwrap();
+    assert!(ip.wait().unwrap().success(), "{namespace}: {commands}");
+}
+
+/// The largest packet that the switch takes between the hosts' NICs `nic`; larger ones are lost without a word.
+fn switch_mtu(lab: &Lab, nic: usize, mtu: u32) {
+    for device in [format!("seg.{nic}"), format!("a-{nic}"), format!("b-{nic}")] {
+        ip(lab, "switch", &format!("link set {device} mtu {mtu}"));
+    }
+}
+
+/// One path of IPv4, one of IPv6, MTU 9000; between them a switch that drops large packets on the first from the start,
+/// on the second in the middle.
+#[test]
+fn large_packets_that_are_lost_are_told_from_a_black_hole_and_done_without() {
+    let spec = |name: &str| {
+        let mut spec = Spec::pairs(name, 2, Some(RATE)).mtu(9000);
+        for host in &mut spec.hosts {
+            host.nics[0].addresses.retain(|address| address.ip.is_ipv4());
+            host.nics[1].addresses.retain(|address| address.ip.is_ipv6());
+        }
+        spec
+    };
+    let world = World::prepared("tm", spec, |lab| {
+        // Else a veth passes what TCP leaves to the NIC to cut, however large.
+        for (host, nic) in [("a", 0), ("a", 1), ("b", 0), ("b", 1)] {
+            ip(lab, host, &format!("link set nic{nic} gso_max_segs 1"));
+        }
+        switch_mtu(lab, 0, 1500);
+    });
+    world.wait_for_paths(2);
+    let lost = || -> Vec<(String, u32, u32)> {
+        let faults = world.tunnel.snapshot().unwrap().faults;
+        let lost = faults.into_iter().map(|fault| match fault {
+            NetworkFault::LargePacketsLost { nic, mtu, remote_mtu: 9000, passes, .. } => (nic, mtu, passes),
+            other => panic!("{other:?}"),
+        });
+        lost.collect()
+    };
+    let of = |nic: &str| (nic.to_owned(), 9000, 1500);
+    assert_eq!(lost(), [of("nic0")]);
+    let bulk = Bulk::start(&world);
+    // Bulk on both: how much is for those tests to judge that have nothing else to see.
+    let both_carry = || {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while let shares = world.shares(Duration::from_millis(500))
+            && !shares.iter().all(|share| *share > 0.05)
+        {
+            assert!(Instant::now() < deadline, "{shares:?}");
+        }
+    };
+    both_carry();
+    // Nothing passes at all: that is no matter of sizes.
+    world.lab.cut("b", 1, Cut::BlackHole).unwrap();
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(lost(), [of("nic0")]);
+    world.lab.heal("b", 1).unwrap();
+    both_carry();
+    // Somebody puts another switch there.
+    switch_mtu(&world.lab, 1, 1500);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while lost() != [of("nic0"), of("nic1")] {
+        assert!(Instant::now() < deadline, "{:?}", lost());
+        thread::sleep(Duration::from_millis(100));
+    }
+    both_carry();
+    bulk.finish();
+}
+
+/// 16 pairs of NICs and one more, and networks of guests on each host that the other has no way to.
+#[test]
+fn of_too_many_nics_some_are_used_and_the_others_told() {
+    let spec = |name: &str| Spec::pairs(name, 16, Some(RATE)).family(Family::V4);
+    let world = World::prepared("tn", spec, |lab| {
+        let end = |host: &str| format!("skein.{}.{host}", lab.spec().name);
+        ip(lab, "a", &format!("link add more0 type veth peer name more0 netns {}", end("b")));
+        for (number, host) in [(1, "a"), (2, "b")] {
+            let mut commands = format!("addr add 10.99.0.{number}/24 dev more0\nlink set more0 up\n");
+            for i in 0..100 {
+                // A bridge has a carrier from the first port that is up.
+                commands += &format!(
+                    "link add br{i} type bridge\naddr add 10.{}.{i}.1/24 dev br{i}\nlink set br{i} up\n\
+                     link add tap{i} type veth peer name guest{i}\nlink set tap{i} master br{i} up\n\
+                     link set guest{i} up\n",
+                    200 + number
+                );
+            }
+            ip(lab, host, &commands);
+        }
+    });
+    world.wait_for_paths(16);
+    let snapshot = world.tunnel.snapshot().unwrap();
+    let [NetworkFault::NicsLeftOut { used: 16, unused }] = &snapshot.faults[..] else {
+        panic!("{:?}", snapshot.faults)
+    };
+    assert_eq!(unused.iter().map(|nic| &nic.nic[..]).collect::<Vec<_>>(), ["more0"]);
+    let bulk = Bulk::start(&world);
+    let begin = Instant::now();
+    while bulk.received.load(Ordering::Relaxed) < 32 << 20 {
+        assert!(begin.elapsed() < Duration::from_secs(30), "bulk does not move");
+        thread::sleep(Duration::from_millis(10));
+    }
+    bulk.finish();
 }
 
 fn survives(name: &str, cut: Cut, longest_dip: Duration) {

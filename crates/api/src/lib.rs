@@ -273,6 +273,9 @@ pub struct Host {
     pub reachable: Option<bool>,
     /// Why not, or since when.
     pub note: String,
+    /// What is not as it should be on the way to it; known while there is a session.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<Problem>,
     /// What it has and can do, if it said so.
     pub facts: Option<skein_machine::facts::HostFacts>,
 }

@@ -184,6 +184,7 @@ fn hosts() -> Vec<Host> {
         is_local: false,
         reachable,
         note: note.into(),
+        problems: vec![],
         facts: None,
     };
     let local =

@@ -16,7 +16,9 @@
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::limits::{CHUNK_BYTES_MAX, HELLO_BYTES_MAX, OFFSET_MAX, REASON_BYTES_MAX, TARGET_BYTES_MAX};
+use crate::limits::{
+    CHUNK_BYTES_MAX, HELLO_BYTES_MAX, OFFSET_MAX, PROBE_BYTES_MAX, REASON_BYTES_MAX, TARGET_BYTES_MAX,
+};
 use crate::{ConnectionId, StreamId};
 
 /// Bytes of a frame's header.
@@ -32,6 +34,9 @@ pub enum Kind {
     Welcome = 2,
     /// Its other answer, then the connection ends; offset: code, payload: reason.
     Refuse = 3,
+    /// First and last on a connection that is only to show whether packets of its size pass, and the same back; payload:
+    /// zeros.
+    Probe = 4,
     /// Opens a stream; payload: the target's name (UTF-8).
     Open = 8,
     /// Bytes of a stream from `offset` on.
@@ -57,7 +62,7 @@ pub enum Kind {
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
         use Kind::*;
-        [Hello, Welcome, Refuse, Open, Data, Fin, Reset, Credit, Ack, Ping, Pong, Addresses, Bye]
+        [Hello, Welcome, Refuse, Probe, Open, Data, Fin, Reset, Credit, Ack, Ping, Pong, Addresses, Bye]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
@@ -69,6 +74,7 @@ impl Kind {
             Kind::Refuse | Kind::Reset | Kind::Bye => REASON_BYTES_MAX,
             Kind::Open => TARGET_BYTES_MAX,
             Kind::Data => CHUNK_BYTES_MAX,
+            Kind::Probe => PROBE_BYTES_MAX,
             Kind::Fin | Kind::Credit | Kind::Ack | Kind::Ping | Kind::Pong => 0,
         }
     }
@@ -194,7 +200,7 @@ impl Frame {
                 Frame::Addresses { change: offset, addresses: crate::handshake::decode_addresses(&payload).ok_or(bad)? }
             }
             Kind::Bye => Frame::Bye { code: offset, reason: text()? },
-            Kind::Hello | Kind::Welcome | Kind::Refuse => return Err(bad),
+            Kind::Hello | Kind::Welcome | Kind::Refuse | Kind::Probe => return Err(bad),
         })
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::frame::{Header, Kind};
-use crate::limits::{ADDRESSES_MAX, HELLO_BYTES_MAX, PROTOCOL_VERSION, REASON_BYTES_MAX};
+use crate::limits::{ADDRESSES_MAX, HELLO_BYTES_MAX, NIC_BYTES_MAX, PROTOCOL_VERSION, REASON_BYTES_MAX};
 use crate::session::ConnectionKind;
 use crate::{ConnectionId, PathId, SessionId};
 
@@ -21,6 +21,19 @@ pub struct Address {
     pub prefix: u8,
     /// The NIC, by the name that its host gives it.
     pub nic: String,
+    /// The NIC or bond below it, if it is a VLAN, a bridge or the like.
+    pub uplink: Option<String>,
+    /// Speed of its link in Mb/s, if its driver knows.
+    pub speed_mbit: Option<u32>,
+    /// Its largest packet in bytes; 0: not known.
+    pub mtu: u32,
+}
+
+impl Address {
+    /// An address of a NIC of which nothing is known.
+    pub fn new(ip: IpAddr, prefix: u8, nic: &str) -> Address {
+        Address { ip, prefix, nic: nic.to_owned(), uplink: None, speed_mbit: None, mtu: 0 }
+    }
 }
 
 /// First message on each connection, by who dialled it.
@@ -130,7 +143,11 @@ fn decode<'a, T: Deserialize<'a>>(header: &Header, payload: &'a [u8]) -> Result<
 
 fn checked(addresses: &[Address]) -> bool {
     addresses.len() <= ADDRESSES_MAX
-        && addresses.iter().all(|a| a.nic.len() <= 64 && a.prefix <= if a.ip.is_ipv4() { 32 } else { 128 })
+        && addresses.iter().all(|a| {
+            let names = [Some(&a.nic), a.uplink.as_ref()];
+            let sound = names.into_iter().flatten().all(|name| name.len() <= NIC_BYTES_MAX);
+            sound && a.prefix <= if a.ip.is_ipv4() { 32 } else { 128 }
+        })
 }
 
 impl Hello {
@@ -217,7 +234,7 @@ mod tests {
             kind: ConnectionKind::Data,
             plain_data: false,
             proof: vec![],
-            addresses: vec![Address { ip: "10.77.0.1".parse().unwrap(), prefix: 24, nic: "eth0".into() }],
+            addresses: vec![Address::new("10.77.0.1".parse().unwrap(), 24, "eth0")],
         }
     }
 
@@ -253,6 +270,21 @@ mod tests {
         let error = Welcome::decode(&header, payload).unwrap_err();
         assert!(error.is_unknown_session());
         assert_eq!(error.to_string(), "refused by the other end: no such session");
+    }
+
+    #[test]
+    fn the_longest_list_fits() {
+        let name = || "n".repeat(NIC_BYTES_MAX);
+        let ip = "fd00:1111:2222:3333:4444:5555:6666:7777".parse().unwrap();
+        let longest = Address {
+            uplink: Some(name()),
+            speed_mbit: Some(u32::MAX),
+            mtu: u32::MAX,
+            ..Address::new(ip, 128, &name())
+        };
+        let addresses = vec![longest; ADDRESSES_MAX];
+        assert!(encode_addresses(&addresses).len() + 256 <= HELLO_BYTES_MAX);
+        assert_eq!(decode_addresses(&encode_addresses(&addresses)), Some(addresses));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Version of the frames and of the handshake.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// Largest payload of a data frame: at 1 Gb/s 2 ms on the wire, at 1 GB/s 4,000 frames/s. So that 64 pages travel together,
 /// it has room for what goes before them.
@@ -17,10 +17,14 @@ pub const CHUNK_PARTS_MAX: usize = 64;
 pub const TARGET_BYTES_MAX: usize = 1024;
 /// Longest reason in a reset, refusal or goodbye.
 pub const REASON_BYTES_MAX: usize = 1024;
-/// Longest handshake or address list: 256 addresses of less than 128 bytes.
+/// Longest handshake or address list: 256 addresses with two names each, 64 bytes or less.
 pub const HELLO_BYTES_MAX: usize = 32 << 10;
 /// Addresses that one end may announce.
-pub const ADDRESSES_MAX: usize = 128;
+pub const ADDRESSES_MAX: usize = 256;
+/// Longest name of a NIC: Linux' own have 15 bytes (IFNAMSIZ of `linux/if.h`).
+pub const NIC_BYTES_MAX: usize = 32;
+/// Longest probe of a path's packets: a little more than the largest that IP has.
+pub const PROBE_BYTES_MAX: usize = 64 << 10;
 
 /// Streams of one session that are open at once, for each side that opens.
 pub const STREAMS_MAX: u32 = 1024;

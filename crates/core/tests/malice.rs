@@ -188,7 +188,7 @@ fn payload(kind: Kind, len: usize) -> Bytes {
         Kind::Data => Bytes::from(vec![7; len]),
         Kind::Open | Kind::Reset | Kind::Bye => Bytes::from("x".repeat(len.min(1024))),
         Kind::Addresses => {
-            let address = Address { ip: [10, 0, 0, 1].into(), prefix: 24, nic: "eth0".into() };
+            let address = Address::new([10, 0, 0, 1].into(), 24, "eth0");
             encode_addresses(&vec![address; len % 140]).into()
         }
         _ => Bytes::new(),
@@ -416,7 +416,7 @@ fn an_older_announcement_of_addresses_is_ignored() {
     session.connection_up(now, ConnectionId(0), PathId(0), ConnectionKind::Control).unwrap();
     let mut told = Vec::new();
     for (change, number) in [(2, 2), (1, 1), (2, 2), (3, 3)] {
-        let addresses = vec![Address { ip: [10, 0, 0, number].into(), prefix: 24, nic: "eth0".into() }];
+        let addresses = vec![Address::new([10, 0, 0, number].into(), 24, "eth0")];
         let payload = encode_addresses(&addresses);
         let header = header(Kind::Addresses, 0, change, payload.len());
         let frame = Frame::parse(header, payload.into()).unwrap();

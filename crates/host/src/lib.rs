@@ -21,7 +21,7 @@ pub use cpu::{CoreTime, ProcessTime, cores, process_time, thread_time};
 pub use ethtool::{Offloads, offloads};
 pub use memory::{Memory, process_memory};
 pub use netns::enter;
-pub use nic::{Address, Counters, Nic, NicError, nics};
+pub use nic::{Address, Counters, Nic, NicError, nics, uplink};
 pub use prompt::prompt;
 pub use sampler::{Rates, Sample, Sampler, SamplerOptions, Series};
 

@@ -30,6 +30,8 @@ pub struct Nic {
     pub kind: Option<String>,
     /// The index of the bond or bridge that it is a port of.
     pub master: Option<u32>,
+    /// The index of the interface below it: of a VLAN or a tunnel in the same namespace.
+    pub lower: Option<u32>,
     /// Link speed in Mb/s, if its driver knows it.
     pub speed_mbit: Option<u32>,
     /// Number of receive queues.
@@ -105,10 +107,42 @@ pub fn nics() -> Result<Vec<Nic>, NicError> {
             nic.speed_mbit = ethtool.speed_mbit(&nic.name);
         }
     }
-    for nic in nics.values_mut() {
+    let mut nics: Vec<Nic> = nics.into_values().collect();
+    // The kernel's is that of a bridge's fastest port, guests' among them (br_ethtool_ops of net/bridge/br_device.c).
+    let bridges = |nic: &&Nic| nic.kind.as_deref() == Some("bridge");
+    let speed = |bridge: &Nic| Some(uplink(&nics, bridge)).filter(|below| below.index != bridge.index)?.speed_mbit;
+    let speeds: Vec<Option<u32>> = nics.iter().filter(bridges).map(speed).collect();
+    for (nic, speed) in nics.iter_mut().filter(|nic| bridges(&&**nic)).zip(speeds) {
+        nic.speed_mbit = speed;
+    }
+    for nic in &mut nics {
         nic.addresses.sort_by_key(|a| a.ip.is_ipv6());
     }
-    Ok(nics.into_values().collect())
+    Ok(nics)
+}
+
+/// Interfaces upon each other that are followed: a bridge on a VLAN on a bond has three.
+const LAYERS_MAX: usize = 8;
+
+/// What carries the traffic of `nic` in the end: below VLANs and bridges the bond or hardware, of a bridge's several
+/// ports the fastest one that is up. `nic` itself where there is none below.
+pub fn uplink<'a>(nics: &'a [Nic], nic: &'a Nic) -> &'a Nic {
+    let mut at = nic;
+    for _ in 0..LAYERS_MAX {
+        let below = if at.kind.as_deref() == Some("bridge") {
+            // Guests' ends lead to guests.
+            let is_guests = |port: &Nic| matches!(port.kind.as_deref(), Some("tun" | "veth"));
+            let ports = nics.iter().filter(|port| port.master == Some(at.index) && !is_guests(port));
+            ports.max_by_key(|port| (port.up(), port.speed_mbit))
+        } else {
+            at.lower.and_then(|lower| nics.iter().find(|nic| nic.index == lower))
+        };
+        match below {
+            Some(below) => at = below,
+            None => break,
+        }
+    }
+    at
 }
 
 /// `struct ifinfomsg`.
@@ -141,17 +175,21 @@ fn parse_link(payload: &[u8]) -> Option<Nic> {
         loopback: has(libc::IFF_LOOPBACK),
         kind: None,
         master: None,
+        lower: None,
         speed_mbit: None,
         rx_queues: 1,
         addresses: Vec::new(),
         counters: Counters::default(),
     };
+    let mut is_elsewhere = false;
     for (kind, value) in attributes(payload.get(LINK_FIXED_BYTES..)?) {
         match kind {
             libc::IFLA_IFNAME => nic.name = text(value),
             libc::IFLA_ADDRESS => nic.mac = value.try_into().ok().filter(|mac| *mac != [0; 6]),
             libc::IFLA_MTU => nic.mtu = u32_at(value, 0)?,
             libc::IFLA_MASTER => nic.master = u32_at(value, 0),
+            libc::IFLA_LINK => nic.lower = u32_at(value, 0).filter(|index| *index != nic.index && *index != 0),
+            libc::IFLA_LINK_NETNSID => is_elsewhere = true,
             // More exact than IFF_LOWER_UP where both are there: a NIC that is switched off has no LOWER_UP.
             libc::IFLA_CARRIER => nic.carrier = *value.first()? != 0,
             libc::IFLA_NUM_RX_QUEUES => nic.rx_queues = u32_at(value, 0)?,
@@ -161,6 +199,9 @@ fn parse_link(payload: &[u8]) -> Option<Nic> {
             libc::IFLA_STATS64 => nic.counters = parse_counters(value)?,
             _ => {}
         }
+    }
+    if is_elsewhere || nic.kind.as_deref() == Some("veth") {
+        nic.lower = None;
     }
     (!nic.name.is_empty()).then_some(nic)
 }
@@ -232,6 +273,28 @@ mod tests {
         socket.send_to(&[0; 1000], socket.local_addr().unwrap()).unwrap();
         let after = rx();
         assert!(after.rx_bytes >= before.rx_bytes + 1000 && after.rx_packets > before.rx_packets);
+    }
+
+    #[test]
+    fn vlans_and_bridges_stand_on_what_is_below_them() {
+        let nic = |name: &str, index: u32, kind: Option<&str>| {
+            let mut payload = vec![0; LINK_FIXED_BYTES];
+            payload[4..8].copy_from_slice(&index.to_ne_bytes());
+            payload.extend((4 + name.len() as u16 + 1).to_ne_bytes());
+            payload.extend(libc::IFLA_IFNAME.to_ne_bytes());
+            payload.extend(name.bytes().chain([0]));
+            Nic { kind: kind.map(str::to_owned), ..parse_link(&payload).unwrap() }
+        };
+        let bond = nic("bond0", 2, Some("bond"));
+        let port = Nic { master: Some(2), ..nic("eth0", 3, None) };
+        let vlan = Nic { lower: Some(2), master: Some(5), ..nic("bond0.7", 4, Some("vlan")) };
+        let tap = Nic { master: Some(5), speed_mbit: Some(10), ..nic("tap0", 6, Some("tun")) };
+        let nics = [bond, port, vlan, nic("br7", 5, Some("bridge")), tap, nic("br8", 7, Some("bridge"))];
+        let names: Vec<&str> = nics.iter().map(|nic| uplink(&nics, nic).name.as_str()).collect();
+        assert_eq!(names, ["bond0", "eth0", "bond0", "bond0", "tap0", "br8"]);
+        // What stands upon itself ends, too.
+        let circle = [Nic { lower: Some(2), ..nic("a", 1, None) }, Nic { lower: Some(1), ..nic("b", 2, None) }];
+        uplink(&circle, &circle[0]);
     }
 
     #[test]

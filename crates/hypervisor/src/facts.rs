@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::monitor::Monitor;
-use crate::qemu::{Error, Killed, collect, text};
+use crate::qemu::{Error, Killed, collect, end_with_thread, text};
 use crate::qmp::{QmpError, Version};
 
 /// How long a QEMU that is about to end is waited for.
@@ -30,12 +29,6 @@ pub enum Accel {
 }
 
 impl Accel {
-    /// The best that this process can have on this host.
-    pub fn best() -> Self {
-        let usable = std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
-        if usable { Self::Kvm } else { Self::Tcg }
-    }
-
     /// As QEMU's command line has it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -136,15 +129,7 @@ impl Program {
         }
         let mut command = Command::new(program);
         command.args(arguments).stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
-        // It ends with this thread if that is killed: nobody would know of it.
-        // SAFETY: between fork and exec, one async-signal-safe call that takes integers.
-        unsafe {
-            command.pre_exec(|| {
-                nix::errno::Errno::result(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))
-                    .map(drop)
-                    .map_err(Into::into)
-            });
-        }
+        end_with_thread(&mut command);
         let mut child = Killed(command.spawn().map_err(|source| Error::Start { program: program.into(), source })?);
         // Else the socket would not end with QEMU.
         drop(command);

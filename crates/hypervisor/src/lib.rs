@@ -5,11 +5,13 @@
 //! - [`process`]: QEMU processes that outlive their starter.
 //! - [`migration`]: a migration's settings, its start and its progress, and what QEMU does when things go wrong.
 //! - [`facts`]: what a QEMU can do, and what a guest is made of.
+//! - [`kvm`]: whether KVM runs guests, tried with a small one.
 //! - [`Monitor::ram_blocks`]: where the guest's RAM is in QEMU's memory.
 //!
 //! Tried with QEMU 7.2 and 10.0. Not here: guests' contents, hosts' networks, libvirt.
 
 pub mod facts;
+pub mod kvm;
 pub mod migration;
 pub mod monitor;
 pub mod process;

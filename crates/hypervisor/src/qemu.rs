@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -590,6 +591,16 @@ impl Killed {
 impl Drop for Killed {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Has a process end with the thread that starts it, if that is killed: nobody would know of it.
+pub(crate) fn end_with_thread(command: &mut Command) {
+    // SAFETY: between fork and exec, one async-signal-safe call that takes integers.
+    unsafe {
+        command.pre_exec(|| {
+            nix::errno::Errno::result(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)).map(drop).map_err(Into::into)
+        });
     }
 }
 

@@ -16,7 +16,7 @@ use nix::unistd::{Pid, getsid};
 use skein_hypervisor::facts::{Accel, Guest, Program};
 use skein_hypervisor::{
     Announcement, Config, Disk, Error, Events, Exit, Log, MigrationStatus, Monitor, MonitorEvent, Nic, NicBackend,
-    Process, ProcessId, QmpError, RunState, Tuning, Version, connect_started, spawn_detached,
+    Process, ProcessId, QmpError, RunState, Tuning, Version, connect_started, kvm, spawn_detached,
 };
 use tempfile::TempDir;
 
@@ -570,4 +570,18 @@ fn facts_of_a_program_and_of_a_guest() {
     assert_eq!(serde_json::from_str::<Program>(&serde_json::to_string(&facts).unwrap()).unwrap(), facts);
     let running = Program::of(&vm.monitor).unwrap();
     assert_eq!((running.cpu_features, running.version), (facts.cpu_features, facts.version));
+}
+
+/// What tries KVM works where nothing of KVM's is in the way; and what it says of this host's KVM is a word, not a wait.
+#[test]
+fn the_guest_that_tries_kvm_comes_to_its_end() {
+    kvm::run_guest(&Config::new("", 0, "").program(), Accel::Tcg).unwrap();
+    let begun = Instant::now();
+    let kvm = kvm::works(None);
+    println!("KVM on this host: {kvm:?}, after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < DEADLINE);
+    // Asked again, it costs nothing.
+    let begun = Instant::now();
+    assert_eq!(kvm::works(None), kvm);
+    assert!(begun.elapsed() < Duration::from_millis(500));
 }

@@ -253,7 +253,8 @@ mod tests {
     fn sockets() -> (TcpStream, TcpStream) {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), None).unwrap();
         let to = ([127, 0, 0, 1], listener.port().unwrap()).into();
-        let dialled = crate::dial(None, to, PATIENCE).unwrap();
+        let dialled = crate::dial(None, to, None, PATIENCE).unwrap();
+        Listener::wait(&[&listener], PATIENCE).unwrap();
         (dialled, listener.accept().unwrap().unwrap().0)
     }
 

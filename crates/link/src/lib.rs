@@ -10,11 +10,13 @@
 
 mod channel;
 mod halves;
+mod passage;
 mod pieces;
 pub mod record;
 mod tcp;
 
 pub use channel::{Channel, LinkError};
 pub use halves::{Reader, Shutdown, Writer};
+pub use passage::{Passage, probe, segment_bytes};
 pub use pieces::send_pieces;
-pub use tcp::{DialError, From, ListenError, Listener, dial};
+pub use tcp::{DialError, From, ListenError, Listener, PACKET_BYTES_MIN, dial};

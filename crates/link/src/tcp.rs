@@ -6,8 +6,10 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
@@ -55,8 +57,24 @@ impl DialError {
     }
 }
 
+/// Smallest packet that every path carries whole (RFC 8200, 5), in bytes.
+pub const PACKET_BYTES_MIN: u32 = 1280;
+
+/// Bytes of a packet that are not TCP's payload or options: IPv4's or IPv6's header without options, and TCP's.
+fn header_bytes(to: SocketAddr) -> u32 {
+    if to.is_ipv4() { 20 + 20 } else { 40 + 20 }
+}
+
 /// Connects to `to`, from a certain address and NIC or from wherever the routes say.
-pub fn dial(from: Option<&From>, to: SocketAddr, timeout: Duration) -> Result<TcpStream, DialError> {
+///
+/// `packet_bytes`: neither end sends larger packets (TCP_MAXSEG of tcp(7); the other end hears of it as it connects).
+/// None: as large as the NICs take.
+pub fn dial(
+    from: Option<&From>,
+    to: SocketAddr,
+    packet_bytes: Option<u32>,
+    timeout: Duration,
+) -> Result<TcpStream, DialError> {
     let remote = |source| DialError::Remote { to, source };
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP)).map_err(remote)?;
     if let Some(From { ip, nic }) = from {
@@ -66,6 +84,9 @@ pub fn dial(from: Option<&From>, to: SocketAddr, timeout: Duration) -> Result<Tc
             socket.bind_device(Some(nic.as_bytes())).map_err(local)?;
         }
         socket.bind(&SocketAddr::new(*ip, 0).into()).map_err(local)?;
+    }
+    if let Some(bytes) = packet_bytes {
+        socket.set_tcp_mss(bytes - header_bytes(to)).map_err(remote)?;
     }
     socket.connect_timeout(&to.into(), timeout).map_err(remote)?;
     socket.set_tcp_nodelay(true).map_err(remote)?;
@@ -92,15 +113,25 @@ impl ListenError {
     }
 }
 
-/// A listening socket. Its accepts do not block longer than [`Listener::ACCEPT_WAIT`].
+/// A listening socket. Its accepts do not block; [`Listener::wait`] does.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
 }
 
 impl Listener {
-    /// How long [`Self::accept`] waits.
-    pub const ACCEPT_WAIT: Duration = Duration::from_millis(250);
+    /// Waits until any of the listeners has a connection, or for so long. Returns which have.
+    pub fn wait(listeners: &[&Listener], patience: Duration) -> io::Result<Vec<usize>> {
+        let mut polled: Vec<PollFd<'_>> =
+            listeners.iter().map(|listener| PollFd::new(listener.socket.as_fd(), PollFlags::POLLIN)).collect();
+        let patience = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+        match poll(&mut polled, patience) {
+            Ok(_) | Err(nix::Error::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready = polled.iter().enumerate().filter(|(_, polled)| polled.any() == Some(true));
+        Ok(ready.map(|(at, _)| at).collect())
+    }
 
     /// Listens on an address, on one NIC or on all. An unspecified address means both families.
     pub fn bind(address: SocketAddr, nic: Option<&str>) -> Result<Listener, ListenError> {
@@ -118,7 +149,7 @@ impl Listener {
             }
             socket.bind(&address.into())?;
             socket.listen(BACKLOG)?;
-            socket.set_read_timeout(Some(Self::ACCEPT_WAIT))?;
+            socket.set_nonblocking(true)?;
             Ok(socket)
         };
         let socket = open().map_err(|source| ListenError { address, nic: nic.map(str::to_owned), source })?;
@@ -130,13 +161,13 @@ impl Listener {
         Ok(self.socket.local_addr()?.as_socket().map_or(0, |address| address.port()))
     }
 
-    /// The next connection, or `None` after a while without one.
+    /// The next connection, or `None` if none waits.
     pub fn accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
         match self.socket.accept() {
             Ok((socket, peer)) => {
                 socket.set_tcp_nodelay(true)?;
-                // Inherited from the listener.
-                socket.set_read_timeout(None)?;
+                // Linux does not inherit it (accept(2)), others do.
+                socket.set_nonblocking(false)?;
                 let peer = peer.as_socket().ok_or_else(|| io::Error::other("a peer without an address"))?;
                 Ok(Some((socket.into(), canonical(peer))))
             }
@@ -172,9 +203,26 @@ mod tests {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), None).unwrap();
         let to = SocketAddr::from(([127, 0, 0, 1], listener.port().unwrap()));
         let from = From { ip: to.ip(), nic: "lo".into() };
-        let dialled = dial(Some(&from), to, Duration::from_secs(1)).unwrap();
+        let dialled = dial(Some(&from), to, None, Duration::from_secs(1)).unwrap();
+        assert_eq!(Listener::wait(&[&listener], Duration::from_secs(1)).unwrap(), [0]);
         let (_, peer) = listener.accept().unwrap().unwrap();
         assert_eq!(peer, dialled.local_addr().unwrap());
+        assert!(listener.accept().unwrap().is_none());
+    }
+
+    #[test]
+    fn packets_stay_as_small_as_wanted_at_both_ends() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = Listener::bind(address.parse().unwrap(), None).unwrap();
+            let to = SocketAddr::new(address.parse::<SocketAddr>().unwrap().ip(), listener.port().unwrap());
+            let dialled = dial(None, to, Some(PACKET_BYTES_MIN), Duration::from_secs(1)).unwrap();
+            Listener::wait(&[&listener], Duration::from_secs(1)).unwrap();
+            let (accepted, _) = listener.accept().unwrap().unwrap();
+            for socket in [&dialled, &accepted] {
+                let mss = socket2::SockRef::from(socket).tcp_mss().unwrap();
+                assert!((1100..=PACKET_BYTES_MIN - header_bytes(to)).contains(&mss), "{mss}");
+            }
+        }
     }
 
     #[test]
@@ -182,7 +230,7 @@ mod tests {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), None).unwrap();
         let to = SocketAddr::from(([127, 0, 0, 1], listener.port().unwrap()));
         drop(listener);
-        let error = dial(None, to, Duration::from_secs(1)).unwrap_err();
+        let error = dial(None, to, None, Duration::from_secs(1)).unwrap_err();
         assert_eq!(error.to_string(), format!("cannot connect to {to}"));
         assert!(error.is_refused());
     }

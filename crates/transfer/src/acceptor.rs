@@ -1,24 +1,26 @@
 //! The end that is dialled: listens on every NIC, shakes hands, sorts connections into sessions.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
+use skein_core::frame::Kind;
 use skein_core::handshake::{Hello, RefuseCode, Welcome};
 use skein_core::limits::PROTOCOL_VERSION;
+use skein_core::pairs::announced;
 use skein_core::{ConnectionKind, Role, SessionId, Settings};
 use skein_identity::Identity;
 use skein_link::{Channel, ListenError, Listener};
 use tracing::{debug, info, warn};
 
 use crate::addresses::{Addresses, keep_arp_apart};
-use crate::handshake::{MeetError, is_proof, listen, refuse};
+use crate::handshake::{MeetError, is_proof, listen, refuse, return_probe};
 use crate::live::{Incoming, Live, PathInfo, spawn};
 
 /// A handshake has to be over by then.
@@ -33,6 +35,8 @@ const COMPLAINT_PERIOD: Duration = Duration::from_secs(1);
 const SESSIONS_MAX: usize = 64;
 /// Listeners that are to close have closed by then.
 const LISTENERS_TIME: Duration = Duration::from_millis(500);
+/// Listeners of new NICs are waited on after this.
+const ACCEPT_WAIT: Duration = Duration::from_millis(250);
 /// How often NICs are looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
 
@@ -70,17 +74,24 @@ struct Admitted {
     streams: Option<Receiver<Incoming>>,
 }
 
+/// A listener, and the NIC that it is bound to, if any.
+#[derive(Clone)]
+struct Listening {
+    nic: Option<(u32, String)>,
+    listener: Arc<Listener>,
+}
+
 struct Shared {
     settings: AcceptorSettings,
     tls: Arc<ServerConfig>,
     sessions: Mutex<HashMap<SessionId, Member>>,
-    /// The NICs with a listener of their own, by index: a NIC that comes back is another one.
-    listening: Mutex<BTreeMap<u32, String>>,
+    /// What is listened on. Those of a NIC have its index: a NIC that comes back is another one.
+    listening: Mutex<Vec<Listening>>,
     on_session: Box<OnSession>,
     handshakes: Mutex<Handshakes>,
     complained: Mutex<Option<Instant>>,
-    /// Threads that have a listener.
-    accepting: AtomicUsize,
+    /// Whether listeners may be open.
+    accepting: AtomicBool,
     stopping: AtomicBool,
 }
 
@@ -100,6 +111,8 @@ impl Acceptor {
         on_session: Box<OnSession>,
     ) -> Result<Acceptor, ListenError> {
         keep_arp_apart(&settings.addresses.now());
+        let listen = settings.listen;
+        let no_thread = move |source| ListenError { address: listen, nic: None, source };
         let shared = Arc::new(Shared {
             tls: skein_identity::server_config(identity),
             sessions: Mutex::default(),
@@ -107,24 +120,25 @@ impl Acceptor {
             on_session,
             handshakes: Mutex::default(),
             complained: Mutex::default(),
-            accepting: AtomicUsize::new(0),
+            accepting: AtomicBool::new(true),
             stopping: AtomicBool::new(false),
             settings,
         });
-        let listen = shared.settings.listen;
         let mut port = listen.port();
         if listen.ip().is_unspecified() {
             for (index, name) in shared.nics() {
                 let listener = Listener::bind(SocketAddr::new(listen.ip(), port), Some(&name))?;
                 // Port 0: the first NIC's choice is everyone's.
                 port = listener.port().unwrap_or(port);
-                shared.accept_on(listener, Some((index, name)));
+                shared.listen_on(listener, Some((index, name)));
             }
         } else {
             let listener = Listener::bind(listen, None)?;
             port = listener.port().unwrap_or(port);
-            shared.accept_on(listener, None);
+            shared.listen_on(listener, None);
         }
+        let accepting = shared.clone();
+        spawn("accept", move || accepting.accept()).map_err(no_thread)?;
         let looking = shared.clone();
         let listen = SocketAddr::new(listen.ip(), port);
         let look = move || {
@@ -133,7 +147,10 @@ impl Acceptor {
                 thread::sleep(LOOK_PERIOD);
             }
         };
-        spawn("nics", look).map_err(|source| ListenError { address: listen, nic: None, source })?;
+        if let Err(error) = spawn("nics", look) {
+            shared.stopping.store(true, Ordering::SeqCst);
+            return Err(no_thread(error));
+        }
         Ok(Acceptor { shared, port })
     }
 
@@ -157,7 +174,7 @@ impl Acceptor {
             });
             // Whoever dials from now on is to find nobody, or the next agent.
             let end = Instant::now() + LISTENERS_TIME;
-            while self.shared.accepting.load(Ordering::SeqCst) > 0 && Instant::now() < end {
+            while self.shared.accepting.load(Ordering::SeqCst) && Instant::now() < end {
                 thread::sleep(Duration::from_millis(5));
             }
         }
@@ -175,31 +192,46 @@ impl Shared {
         self.sessions.lock().expect("no panic under this lock")
     }
 
-    fn listening(&self) -> MutexGuard<'_, BTreeMap<u32, String>> {
+    fn listening(&self) -> MutexGuard<'_, Vec<Listening>> {
         self.listening.lock().expect("no panic under this lock")
     }
 
-    /// This host's NICs that are to be listened on, up or not.
+    /// This host's NICs that are to be listened on, up or not. Ports of bridges and bonds are not: what arrives on them
+    /// is their master's. A host may have hundreds.
     fn nics(&self) -> BTreeMap<u32, String> {
         let wanted = &self.settings.addresses.nics;
         let all = skein_host::nics().unwrap_or_else(|error| {
             warn!("cannot list this host's NICs: {error}");
             Vec::new()
         });
-        let listed = all.into_iter().filter(|nic| wanted.is_empty() || wanted.contains(&nic.name));
+        let swallows =
+            |nic: &skein_host::Nic| matches!(nic.kind.as_deref(), Some("bridge" | "bond" | "team" | "openvswitch"));
+        let masters: BTreeSet<u32> = all.iter().filter(|nic| swallows(nic)).map(|nic| nic.index).collect();
+        let listed = all.into_iter().filter(|nic| match wanted.is_empty() {
+            true => nic.master.is_none_or(|master| !masters.contains(&master)),
+            false => wanted.contains(&nic.name),
+        });
         listed.map(|nic| (nic.index, nic.name)).collect()
     }
 
-    fn accept_on(self: &Arc<Self>, listener: Listener, nic: Option<(u32, String)>) {
-        self.listening().extend(nic.clone());
-        let shared = self.clone();
-        let index = nic.as_ref().map(|(index, _)| *index);
-        let accept = move || {
-            let is_there = || nic.as_ref().is_none_or(|(index, _)| shared.listening().contains_key(index));
-            while is_there() && !shared.stopping.load(Ordering::SeqCst) {
+    fn listen_on(&self, listener: Listener, nic: Option<(u32, String)>) {
+        self.listening().push(Listening { nic, listener: Arc::new(listener) });
+    }
+
+    /// Takes connections until the end, on all listeners: a thread for each would be hundreds.
+    fn accept(self: &Arc<Self>) {
+        while !self.stopping.load(Ordering::SeqCst) {
+            let all = self.listening().clone();
+            let listeners: Vec<&Listener> = all.iter().map(|listening| &*listening.listener).collect();
+            let ready = Listener::wait(&listeners, ACCEPT_WAIT).unwrap_or_else(|error| {
+                warn!("cannot wait for connections: {error}");
+                thread::sleep(LOOK_PERIOD);
+                Vec::new()
+            });
+            for Listening { nic, listener } in ready.into_iter().map(|at| &all[at]) {
                 match listener.accept() {
                     Ok(Some((socket, peer))) => {
-                        shared.clone().take(socket, peer, nic.as_ref().map(|(_, name)| name.clone()));
+                        self.clone().take(socket, peer, nic.as_ref().map(|(_, name)| name.clone()));
                     }
                     Ok(None) => {}
                     Err(error) => {
@@ -208,29 +240,23 @@ impl Shared {
                     }
                 }
             }
-            drop(listener);
-            shared.accepting.fetch_sub(1, Ordering::SeqCst);
-        };
-        self.accepting.fetch_add(1, Ordering::SeqCst);
-        if let Err(error) = spawn("accept", accept) {
-            self.accepting.fetch_sub(1, Ordering::SeqCst);
-            // The next look tries again.
-            warn!("cannot listen: {error}");
-            index.map(|index| self.listening().remove(&index));
         }
+        self.listening().clear();
+        self.accepting.store(false, Ordering::SeqCst);
     }
 
     /// Keeps listeners and sessions in step with the host's NICs.
     fn look(self: &Arc<Self>, listen: SocketAddr) {
         if listen.ip().is_unspecified() {
             let nics = self.nics();
-            self.listening().retain(|index, _| nics.contains_key(index));
-            for (index, name) in nics {
-                if self.listening().contains_key(&index) {
-                    continue;
-                }
+            let is_there =
+                |listening: &Listening| listening.nic.as_ref().is_none_or(|(index, _)| nics.contains_key(index));
+            self.listening().retain(is_there);
+            let known: BTreeSet<u32> =
+                self.listening().iter().filter_map(|listening| Some(listening.nic.as_ref()?.0)).collect();
+            for (index, name) in nics.into_iter().filter(|(index, _)| !known.contains(index)) {
                 match Listener::bind(listen, Some(&name)) {
-                    Ok(listener) => self.accept_on(listener, Some((index, name))),
+                    Ok(listener) => self.listen_on(listener, Some((index, name))),
                     Err(error) => debug!("{error}: {}", error.source),
                 }
             }
@@ -244,7 +270,7 @@ impl Shared {
         }
         let addresses = self.settings.addresses.now();
         keep_arp_apart(&addresses);
-        live.into_iter().for_each(|live| live.announce(addresses.clone()));
+        live.into_iter().for_each(|live| live.announce(announced(addresses.clone(), &live.peer_addresses(), &[])));
     }
 
     /// Shakes hands on a thread of its own, so that a slow peer holds up nobody.
@@ -281,10 +307,15 @@ impl Shared {
     /// Returns the session if it is new.
     fn meet(&self, socket: TcpStream, peer: SocketAddr, nic: Option<String>) -> Result<Option<NewSession>, MeetError> {
         let local = socket.local_addr().map_err(skein_link::LinkError::Io)?;
-        let mut channel = if self.settings.allow_plain_data && begins_plain(&socket) {
-            Channel::plain(socket, HANDSHAKE_TIME)
-        } else {
-            Channel::server(socket, &self.tls, HANDSHAKE_TIME)?
+        let mut channel = match first_byte(&socket) {
+            Some(byte) if byte == Kind::Probe as u8 => {
+                return_probe(&mut Channel::plain(socket, HANDSHAKE_TIME))?;
+                return Ok(None);
+            }
+            Some(byte) if byte == Kind::Hello as u8 && self.settings.allow_plain_data => {
+                Channel::plain(socket, HANDSHAKE_TIME)
+            }
+            _ => Channel::server(socket, &self.tls, HANDSHAKE_TIME)?,
         };
         let hello = listen(&mut channel)?;
         let admitted = match hello.session {
@@ -310,7 +341,12 @@ impl Shared {
             version: PROTOCOL_VERSION,
             session: live.id,
             plain_key,
-            addresses: self.settings.addresses.now(),
+            addresses: announced(
+                self.settings.addresses.now(),
+                &hello.addresses,
+                // By which the peer found this host.
+                &[local.ip().to_canonical()],
+            ),
         };
         channel.send(&welcome.encode()).map_err(|error| abandoned(error.into()))?;
         let info = PathInfo {
@@ -420,12 +456,12 @@ impl Drop for Slot {
     }
 }
 
-/// Whether the first byte is that of a hello, not of a TLS handshake. No byte in time counts as TLS, whose
-/// handshake then times out.
-fn begins_plain(socket: &TcpStream) -> bool {
+/// The first byte that the peer sends, which stays to be read. None in time counts as TLS, whose handshake then times
+/// out.
+fn first_byte(socket: &TcpStream) -> Option<u8> {
     let mut first = [0];
     let peeked = socket.set_read_timeout(Some(HANDSHAKE_TIME)).and_then(|()| socket.peek(&mut first));
-    peeked.is_ok_and(|n| n == 1) && first[0] == skein_core::frame::Kind::Hello as u8
+    peeked.is_ok_and(|n| n == 1).then_some(first[0])
 }
 
 fn random<const N: usize>() -> [u8; N] {

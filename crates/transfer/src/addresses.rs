@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 
 use skein_core::handshake::Address;
-use skein_core::limits::ADDRESSES_MAX;
+use skein_core::pairs::is_routable;
 use skein_host::Nic;
 use tracing::{info, warn};
 
@@ -19,21 +19,25 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// The addresses of all NICs that are up now, loopback among them.
+    /// The addresses of all NICs that are up now, loopback among them; not those that are of use on one link only,
+    /// which every bridge and tap has.
     pub fn list(&self, nics: &[Nic]) -> Vec<Address> {
-        let mut list: Vec<Address> = nics
-            .iter()
-            .filter(|nic| nic.up() && (self.nics.is_empty() || self.nics.contains(&nic.name)))
-            .flat_map(|nic| {
-                nic.addresses.iter().filter(|address| address.usable).map(|address| Address {
+        let wanted = nics.iter().filter(|nic| nic.up() && (self.nics.is_empty() || self.nics.contains(&nic.name)));
+        let addresses = wanted.flat_map(|nic| {
+            let usable = nic.addresses.iter().filter(|address| address.usable && is_routable(address.ip));
+            usable.map(|address| {
+                let uplink = skein_host::uplink(nics, nic);
+                Address {
                     ip: address.ip,
                     prefix: address.prefix_len,
                     nic: nic.name.clone(),
-                })
+                    uplink: (uplink.index != nic.index).then(|| uplink.name.clone()),
+                    speed_mbit: uplink.speed_mbit.or(nic.speed_mbit),
+                    mtu: nic.mtu,
+                }
             })
-            .collect();
-        list.truncate(ADDRESSES_MAX);
-        list
+        });
+        addresses.collect()
     }
 
     /// Lists the host's NICs; an error leaves the list empty and a word in the log.

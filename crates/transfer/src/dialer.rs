@@ -1,6 +1,6 @@
 //! The end that dials: finds pairs of NICs, keeps several connections alive on each.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,16 +12,18 @@ use std::time::{Duration, Instant};
 use rustls::ClientConfig;
 use skein_core::handshake::{Address, Hello, Welcome};
 use skein_core::limits::PROTOCOL_VERSION;
-use skein_core::pairs::{Pair, pairs};
+use skein_core::pairs::{Choice, Ends, PATHS_MAX, Pair, Preference, announced, choose};
 use skein_core::{ConnectionId, ConnectionKind, PathId, Role, SessionId, Settings};
 use skein_identity::Identity;
-use skein_link::{Channel, From};
+use skein_link::{Channel, From, PACKET_BYTES_MIN};
 use thiserror::Error;
 use tracing::{debug, info};
 
 use crate::addresses::{Addresses, keep_arp_apart};
 use crate::handshake::{MeetError, greet, proof};
 use crate::live::{Incoming, Live, PathInfo, spawn};
+use crate::network_fault::{NetworkFault, UnusedNic};
+use crate::packets::{self, Packets};
 
 /// A connection has to be made by then …
 const DIAL_TIME: Duration = Duration::from_secs(1);
@@ -33,6 +35,17 @@ const LOOK_PERIOD: Duration = Duration::from_millis(250);
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 /// … up to this. A path that did work is tried again at each look.
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// A path that never worked makes room for others after so many attempts …
+const ATTEMPTS_MAX: u32 = 2;
+/// … as long as there are no more of these: two hosts with a hundred bridges for guests each have 10,000 pairs that no
+/// route joins, and nobody wants to see all of them tried …
+const FAILED_MAX: usize = 64;
+/// … and gets another chance after this.
+const FAILED_TIME: Duration = Duration::from_secs(300);
+/// Whether large packets pass again is tried this often on a path that loses them.
+const PACKETS_PERIOD: Duration = Duration::from_secs(60);
+/// Packets of control connections are this small: what carries anything at all carries them.
+const CONTROL_PACKET_BYTES: Option<u32> = Some(PACKET_BYTES_MIN);
 
 /// What may be set on a dialer.
 #[derive(Clone, Debug)]
@@ -76,11 +89,64 @@ pub enum StartError {
 
 #[derive(Debug)]
 struct PathState {
+    /// As it was found last.
+    pair: Pair,
     path: PathId,
     has_worked: bool,
+    /// Attempts that failed, of a path that never worked.
+    attempts: u32,
     retry_at: Instant,
     retry_after: Duration,
     dialling: bool,
+    /// Which packets pass, the MTU of its NICs at that time, and when that was.
+    packets: Option<(Packets, u32, Instant)>,
+}
+
+impl PathState {
+    fn new(pair: Pair, path: PathId) -> PathState {
+        PathState {
+            pair,
+            path,
+            has_worked: false,
+            attempts: 0,
+            retry_at: Instant::now(),
+            retry_after: RETRY_FIRST,
+            dialling: false,
+            packets: None,
+        }
+    }
+
+    /// Whether large packets are lost, and may pass by now.
+    fn is_doubtful(&self) -> bool {
+        let Some((Packets::Small(_), then, at)) = self.packets else { return false };
+        mtu(&self.pair) != then || at.elapsed() >= PACKETS_PERIOD
+    }
+
+    fn fault(&self) -> Option<NetworkFault> {
+        let Some((Packets::Small(passes), ..)) = self.packets else { return None };
+        let Pair { local, remote } = &self.pair;
+        Some(NetworkFault::LargePacketsLost {
+            nic: if local.nic.is_empty() { local.ip.to_string() } else { local.nic.clone() },
+            mtu: local.mtu,
+            remote_nic: if remote.nic.is_empty() { remote.ip.to_string() } else { remote.nic.clone() },
+            remote_mtu: remote.mtu,
+            passes,
+        })
+    }
+}
+
+/// The smaller MTU of a pair's NICs, as far as it is known; 0: not at all.
+fn mtu(pair: &Pair) -> u32 {
+    [pair.local.mtu, pair.remote.mtu].into_iter().filter(|mtu| *mtu > 0).min().unwrap_or(0)
+}
+
+/// What the last choice of pairs was made from, and the choice: hosts with hundreds of NICs have many to compare.
+#[derive(Default)]
+struct Chosen {
+    local: Vec<Address>,
+    remote: Vec<Address>,
+    failed: BTreeSet<Ends>,
+    choice: Choice,
 }
 
 /// Keeps a session connected.
@@ -95,7 +161,10 @@ pub struct Dialer {
     first: Pair,
     next_connection: AtomicU32,
     next_path: AtomicU32,
-    paths: Mutex<HashMap<Pair, PathState>>,
+    paths: Mutex<BTreeMap<Ends, PathState>>,
+    chosen: Mutex<Chosen>,
+    /// Paths that were tried and never worked, and when the last attempt was.
+    failed: Mutex<BTreeMap<Ends, Instant>>,
     stopping: AtomicBool,
 }
 
@@ -137,14 +206,15 @@ impl Dialer {
             next_connection: AtomicU32::new(1),
             next_path: AtomicU32::new(1),
             paths: Mutex::default(),
+            chosen: Mutex::default(),
+            failed: Mutex::default(),
             stopping: AtomicBool::new(false),
         });
         let (id, path) = (ConnectionId(0), PathId(0));
         dialer.add(channel, id, path, ConnectionKind::Control, &first);
-        let now = Instant::now();
-        let state = PathState { path, has_worked: true, retry_at: now, retry_after: RETRY_FIRST, dialling: false };
         info!(session = %dialer.live.id, peer = dialer.live.peer(), "path {} is up", shown(&first));
-        dialer.lock().insert(first, state);
+        let state = PathState { has_worked: true, ..PathState::new(first.clone(), path) };
+        dialer.lock().insert(first.ends(), state);
         let keeping = dialer.clone();
         spawn("dialer", move || keeping.keep_connected())?;
         Ok((dialer, streams))
@@ -167,7 +237,7 @@ impl Dialer {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Pair, PathState>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Ends, PathState>> {
         self.paths.lock().expect("no panic under this lock")
     }
 
@@ -178,43 +248,69 @@ impl Dialer {
         }
     }
 
-    /// Compares what is with what could be, and dials the difference.
-    fn look(self: &Arc<Self>) {
-        let local = self.settings.addresses.now();
-        keep_arp_apart(&local);
-        self.live.announce(local.clone());
+    /// The pairs that are to have a path now, best first.
+    fn wanted(&self, local: Vec<Address>) -> Choice {
         let loopback = self.first.local.ip.is_loopback();
         let matching = |list: Vec<Address>| -> Vec<Address> {
             list.into_iter().filter(|address| address.ip.is_loopback() == loopback).collect()
         };
-        let remote = self.live.peer_addresses();
         let first_is_there = local.iter().any(|address| address.ip == self.first.local.ip);
-        let mut wanted = pairs(&matching(local), &matching(remote));
-        // The peer may not know the address by which it was reached (behind address translation, say).
-        if first_is_there && !wanted.iter().any(|pair| pair.remote.ip == self.first.remote.ip) {
-            wanted.push(self.first.clone());
+        let (local, remote) = (matching(local), matching(self.live.peer_addresses()));
+        let failed: BTreeSet<Ends> = {
+            let mut failed = self.failed.lock().expect("no panic under this lock");
+            failed.retain(|_, at| at.elapsed() < FAILED_TIME);
+            failed.keys().cloned().collect()
+        };
+        let mut chosen = self.chosen.lock().expect("no panic under this lock");
+        if (&chosen.local, &chosen.remote, &chosen.failed) != (&local, &remote, &failed) {
+            let named = self.settings.to.iter().map(|to| to.ip()).collect();
+            let preference = Preference { named, failed: failed.clone(), first: Some(self.first.ends()) };
+            let mut choice = choose(&local, &remote, &preference);
+            // The peer may not know the address by which it was reached (behind address translation, say).
+            if first_is_there && !choice.pairs.iter().any(|pair| pair.remote.ip == self.first.remote.ip) {
+                choice.pairs.truncate(PATHS_MAX - 1);
+                choice.pairs.push(self.first.clone());
+            }
+            *chosen = Chosen { local, remote, failed, choice };
         }
+        chosen.choice.clone()
+    }
+
+    /// Compares what is with what could be, and dials the difference.
+    fn look(self: &Arc<Self>) {
+        let local = self.settings.addresses.now();
+        keep_arp_apart(&local);
+        self.live.announce(announced(local.clone(), &self.live.peer_addresses(), &[self.first.local.ip]));
+        let Choice { pairs: wanted, left_out } = self.wanted(local);
+        let ends: BTreeSet<Ends> = wanted.iter().map(Pair::ends).collect();
         let mut paths = self.lock();
-        paths.retain(|pair, state| {
-            let keep = wanted.contains(pair) || state.dialling;
+        paths.retain(|ends_of, state| {
+            let keep = ends.contains(ends_of) || state.dialling;
+            if !keep && state.has_worked {
+                let shown = shown(&state.pair);
+                let session = self.live.id;
+                info!(%session, "path {shown} is lost: its NIC is gone or has no carrier, or others are better");
+            }
             if !keep {
-                info!(session = %self.live.id, "path {} is lost: a NIC is gone or has no carrier", shown(pair));
                 self.live.path_down(state.path);
             }
             keep
         });
         let now = Instant::now();
-        for pair in wanted {
-            let state = paths.entry(pair.clone()).or_insert_with(|| PathState {
-                path: PathId(self.next_path.fetch_add(1, Ordering::SeqCst)),
-                has_worked: false,
-                retry_at: now,
-                retry_after: RETRY_FIRST,
-                dialling: false,
-            });
+        for pair in &wanted {
+            let next = || PathState::new(pair.clone(), PathId(self.next_path.fetch_add(1, Ordering::SeqCst)));
+            let state = paths.entry(pair.ends()).or_insert_with(next);
+            state.pair = pair.clone();
             let (control, data) = self.live.path_connections(state.path);
             let complete = control && data >= self.settings.connections;
-            if state.dialling || complete || now < state.retry_at {
+            if state.dialling || now < state.retry_at {
+                continue;
+            }
+            if complete {
+                if state.is_doubtful() {
+                    let (dialer, pair) = (self.clone(), pair.clone());
+                    state.dialling = spawn("packets", move || dialer.try_large(pair)).is_ok();
+                }
                 continue;
             }
             if !control && data > 0 {
@@ -226,18 +322,33 @@ impl Dialer {
                 // What was measured on the path before may not hold any more.
                 state.path = PathId(self.next_path.fetch_add(1, Ordering::SeqCst));
             }
-            let (dialer, path) = (self.clone(), state.path);
+            let (dialer, pair, path) = (self.clone(), pair.clone(), state.path);
             // Without a thread for it the next look tries again.
             state.dialling = spawn("dial", move || dialer.raise(pair, path, control, data)).is_ok();
         }
+        drop(paths);
+        self.note_faults(unused(&wanted, &left_out));
+    }
+
+    /// Tells what is not as it should be. `unused`: what is known of NICs without a path.
+    fn note_faults(&self, unused: Option<NetworkFault>) {
+        let faults = self.lock().values().filter_map(PathState::fault).chain(unused).collect();
+        self.live.note_faults(faults);
     }
 
     /// Brings a path to its number of connections: the control connection first.
     fn raise(self: Arc<Self>, pair: Pair, path: PathId, control: bool, data: usize) {
         let missing = self.settings.connections.saturating_sub(data);
-        let raised = std::iter::repeat_n(ConnectionKind::Control, usize::from(!control))
-            .chain(std::iter::repeat_n(ConnectionKind::Data, missing))
-            .try_for_each(|kind| self.connect(&pair, path, kind));
+        let raised = (|| {
+            if !control {
+                self.connect(&pair, path, ConnectionKind::Control, CONTROL_PACKET_BYTES)?;
+            }
+            let packets = self.live.surveying(|| {
+                let found = packets::survey(&from(&pair), self.at(&pair), mtu(&pair), DIAL_TIME);
+                found.inspect(|packets| self.note_packets(&pair, *packets))
+            })?;
+            (0..missing).try_for_each(|_| self.connect(&pair, path, ConnectionKind::Data, packets.limit()))
+        })();
         if let Err(MeetError::Handshake(error)) = &raised
             && error.is_unknown_session()
         {
@@ -245,7 +356,7 @@ impl Dialer {
             return self.stop("the other end does not know the session any more");
         }
         let mut paths = self.lock();
-        let Some(state) = paths.get_mut(&pair) else { return };
+        let Some(state) = paths.get_mut(&pair.ends()) else { return };
         state.dialling = false;
         match raised {
             Ok(()) => {
@@ -255,6 +366,7 @@ impl Dialer {
                 }
                 state.has_worked = true;
                 state.retry_after = RETRY_FIRST;
+                self.failed.lock().expect("no panic under this lock").remove(&pair.ends());
             }
             Err(error) => {
                 debug!(session = %self.live.id, "path {} > {}: {error}", pair.local.nic, pair.remote.ip);
@@ -262,6 +374,12 @@ impl Dialer {
                     self.live.connection_refused();
                 }
                 if !state.has_worked {
+                    state.attempts += 1;
+                    let mut failed = self.failed.lock().expect("no panic under this lock");
+                    if state.attempts >= ATTEMPTS_MAX && failed.len() < FAILED_MAX {
+                        failed.insert(pair.ends(), Instant::now());
+                    }
+                    drop(failed);
                     state.retry_at = Instant::now() + state.retry_after;
                     state.retry_after = (state.retry_after * 2).min(RETRY_MAX);
                 }
@@ -269,10 +387,42 @@ impl Dialer {
         }
     }
 
-    fn connect(self: &Arc<Self>, pair: &Pair, path: PathId, kind: ConnectionKind) -> Result<(), MeetError> {
-        let from = From { ip: pair.local.ip, nic: pair.local.nic.clone() };
-        let to = SocketAddr::new(pair.remote.ip, self.to.port());
-        let socket = skein_link::dial(Some(&from), to, DIAL_TIME)?;
+    /// Remembers which packets pass a path.
+    fn note_packets(&self, pair: &Pair, packets: Packets) {
+        if let Some(state) = self.lock().get_mut(&pair.ends()) {
+            state.packets = Some((packets, mtu(pair), Instant::now()));
+        }
+        let Choice { pairs, left_out } = self.chosen.lock().expect("no panic under this lock").choice.clone();
+        self.note_faults(unused(&pairs, &left_out));
+    }
+
+    /// Tries whether large packets pass a path that loses them; if so, its connections are dialled anew.
+    fn try_large(self: Arc<Self>, pair: Pair) {
+        let whole = packets::is_whole(&from(&pair), self.at(&pair), DIAL_TIME);
+        let mut paths = self.lock();
+        let Some(state) = paths.get_mut(&pair.ends()) else { return };
+        state.dialling = false;
+        let small = state.packets.map_or(Packets::Whole, |(packets, ..)| packets);
+        state.packets = Some((if whole { Packets::Whole } else { small }, mtu(&pair), Instant::now()));
+        if whole {
+            info!(session = %self.live.id, "path {} carries large packets now", shown(&pair));
+            self.live.path_down(state.path);
+        }
+    }
+
+    /// Where the remote end of a pair listens.
+    fn at(&self, pair: &Pair) -> SocketAddr {
+        SocketAddr::new(pair.remote.ip, self.to.port())
+    }
+
+    fn connect(
+        self: &Arc<Self>,
+        pair: &Pair,
+        path: PathId,
+        kind: ConnectionKind,
+        packet_bytes: Option<u32>,
+    ) -> Result<(), MeetError> {
+        let socket = skein_link::dial(Some(&from(pair)), self.at(pair), packet_bytes, DIAL_TIME)?;
         let plain = self.settings.plain_data && kind == ConnectionKind::Data;
         let mut channel = if plain {
             Channel::plain(socket, HANDSHAKE_TIME)
@@ -280,7 +430,8 @@ impl Dialer {
             Channel::client(socket, &self.tls, HANDSHAKE_TIME)?
         };
         let id = ConnectionId(self.next_connection.fetch_add(1, Ordering::SeqCst));
-        let mut hello = hello(&self.settings, Some(self.live.id), (id, path, kind));
+        // The peer keeps to the addresses that it was told at first, and by the control connection.
+        let mut hello = hello(&self.settings, Some(self.live.id), (id, path, kind), Vec::new());
         if plain {
             hello.proof = proof(&self.plain_key, self.live.id, id);
         }
@@ -307,6 +458,23 @@ impl Dialer {
     }
 }
 
+/// Where the connections of a pair leave from.
+fn from(pair: &Pair) -> From {
+    From { ip: pair.local.ip, nic: pair.local.nic.clone() }
+}
+
+/// What to tell of the NICs that have no path.
+fn unused(wanted: &[Pair], left_out: &[Pair]) -> Option<NetworkFault> {
+    let nic = |pair: &Pair| UnusedNic {
+        nic: pair.local.nic.clone(),
+        remote_nic: pair.remote.nic.clone(),
+        speed_mbit: pair.speed_mbit(),
+    };
+    let used = wanted.iter().map(|pair| &pair.local.nic).collect::<BTreeSet<_>>().len();
+    let fault = NetworkFault::NicsLeftOut { used, unused: left_out.iter().map(nic).collect() };
+    (!left_out.is_empty()).then_some(fault)
+}
+
 /// A path as logs show it.
 fn shown(pair: &Pair) -> String {
     let end = |address: &Address| format!("{} {}", address.nic, address.ip).trim_start().to_owned();
@@ -317,6 +485,7 @@ fn hello(
     settings: &DialerSettings,
     session: Option<SessionId>,
     (connection, path, kind): (ConnectionId, PathId, ConnectionKind),
+    addresses: Vec<Address>,
 ) -> Hello {
     Hello {
         version: PROTOCOL_VERSION,
@@ -326,7 +495,7 @@ fn hello(
         kind,
         plain_data: settings.plain_data,
         proof: Vec::new(),
-        addresses: settings.addresses.now(),
+        addresses,
     }
 }
 
@@ -343,17 +512,19 @@ fn begin(
     let from = source.and_then(|ip| local.iter().find(|address| address.ip == ip)).cloned();
     let bound = from.as_ref().map(|address| From { ip: address.ip, nic: address.nic.clone() });
     let patience = if settings.to.len() > 1 { DIAL_TIME } else { HANDSHAKE_TIME };
-    let socket = skein_link::dial(bound.as_ref(), to, patience)?;
+    let socket = skein_link::dial(bound.as_ref(), to, CONTROL_PACKET_BYTES, patience)?;
     let mut channel = Channel::client(socket, tls, HANDSHAKE_TIME)?;
     if let (Some(expected), Some(found)) = (&settings.host, channel.peer())
         && expected != found
     {
         return Err(MeetError::OtherHost { address: to, found: found.to_owned(), expected: expected.clone() });
     }
-    let hello = hello(settings, None, (ConnectionId(0), PathId(0), ConnectionKind::Control));
+    let pinned: Vec<IpAddr> = from.iter().map(|address| address.ip).collect();
+    let addresses = announced(local.to_vec(), &[], &pinned);
+    let hello = hello(settings, None, (ConnectionId(0), PathId(0), ConnectionKind::Control), addresses);
     let welcome = greet(&mut channel, &hello)?;
     let remote = welcome.addresses.iter().find(|address| address.ip == to.ip()).cloned();
-    let anonymous = |ip: IpAddr| Address { ip, prefix: if ip.is_ipv4() { 32 } else { 128 }, nic: String::new() };
+    let anonymous = |ip: IpAddr| Address::new(ip, if ip.is_ipv4() { 32 } else { 128 }, "");
     let pair = Pair {
         local: from.unwrap_or_else(|| anonymous(source.unwrap_or(to.ip()))),
         remote: remote.unwrap_or_else(|| anonymous(to.ip())),

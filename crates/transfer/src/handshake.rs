@@ -1,7 +1,7 @@
 //! The first messages on a connection.
 
 use aws_lc_rs::hmac;
-use skein_core::frame::{HEADER_BYTES, Header};
+use skein_core::frame::{HEADER_BYTES, Header, Kind};
 use skein_core::handshake::{HandshakeError, Hello, RefuseCode, Welcome, encode_refuse};
 use skein_core::{ConnectionId, SessionId};
 use skein_link::{Channel, LinkError};
@@ -66,6 +66,17 @@ pub(crate) fn listen(channel: &mut Channel) -> Result<Hello, MeetError> {
 /// The accepting end: says why not. Whether it is heard does not matter any more.
 pub(crate) fn refuse(channel: &mut Channel, code: RefuseCode, reason: &str) {
     let _ = channel.send(&encode_refuse(code, reason));
+}
+
+/// The accepting end: sends a probe of the path's packets back as it came; then the connection is over. Anybody may ask
+/// for it, and gets no more than was sent.
+pub(crate) fn return_probe(channel: &mut Channel) -> Result<(), MeetError> {
+    let (header, payload) = receive(channel)?;
+    if header.kind != Kind::Probe {
+        return Err(HandshakeError::Garbage.into());
+    }
+    // In one piece, so that it makes a packet of the largest size again.
+    Ok(channel.send(&[&header.encode()[..], &payload].concat())?)
 }
 
 /// What a connection without TLS shows to belong to a session: a MAC over what it claims to be. A

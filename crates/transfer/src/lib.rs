@@ -22,6 +22,8 @@ mod connection;
 mod dialer;
 mod handshake;
 mod live;
+mod network_fault;
+mod packets;
 pub mod pages;
 mod pool;
 mod stream;
@@ -30,6 +32,7 @@ pub use acceptor::{Acceptor, AcceptorSettings};
 pub use addresses::{Addresses, keep_arp_apart};
 pub use dialer::{Dialer, DialerSettings, StartError};
 pub use live::{Content, Incoming, JoinError, Live, PathInfo, PathSnapshot, Snapshot};
+pub use network_fault::{NetworkFault, UnusedNic};
 pub use skein_core::session::OpenError;
 pub use skein_core::{StreamId, Width};
 

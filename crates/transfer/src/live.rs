@@ -20,6 +20,7 @@ use thiserror::Error;
 use tracing::{debug, info, warn};
 
 use crate::connection::Outlet;
+use crate::network_fault::NetworkFault;
 use crate::pool::Pool;
 use crate::stream::Egress;
 use crate::{ResetCode, connection, pages, stream};
@@ -77,6 +78,11 @@ pub struct Snapshot {
     pub resent_bytes: u64,
     /// Paths with a connection, by NIC.
     pub paths: Vec<PathSnapshot>,
+    /// What is not as it should be between the two hosts; known to the end that dialled.
+    pub faults: Vec<NetworkFault>,
+    /// Paths of which is being found out how large their packets may be: more faults may follow.
+    #[serde(skip)]
+    pub surveys: usize,
 }
 
 /// A path at a moment.
@@ -142,6 +148,8 @@ pub(crate) struct State {
     pub(crate) streams: HashMap<StreamId, StreamHandle>,
     paths: HashMap<PathId, PathInfo>,
     peer_addresses: Vec<Address>,
+    faults: Vec<NetworkFault>,
+    surveys: usize,
     incoming: Option<SyncSender<Incoming>>,
 }
 
@@ -197,6 +205,8 @@ impl Live {
                 streams: HashMap::new(),
                 paths: HashMap::new(),
                 peer_addresses,
+                faults: Vec::new(),
+                surveys: 0,
                 incoming: Some(incoming),
             }),
             changed: Condvar::new(),
@@ -258,6 +268,24 @@ impl Live {
             streams: status.streams,
             resent_bytes: status.resent_bytes,
             paths: paths.collect(),
+            faults: state.faults.clone(),
+            surveys: state.surveys,
+        }
+    }
+
+    /// Runs what finds out how large a path's packets may be; whoever looks at the session sees that.
+    pub(crate) fn surveying<T>(&self, survey: impl FnOnce() -> T) -> T {
+        self.lock().surveys += 1;
+        let found = survey();
+        self.lock().surveys -= 1;
+        found
+    }
+
+    /// Remembers what is not as it should be between the two hosts, and tells what is new of it.
+    pub(crate) fn note_faults(&self, faults: Vec<NetworkFault>) {
+        let known = std::mem::replace(&mut self.lock().faults, faults.clone());
+        for fault in faults.iter().filter(|fault| !known.contains(fault)) {
+            warn!(session = %self.id, peer = self.peer, "{}; {}", fault.what(&self.peer), fault.cure());
         }
     }
 

@@ -12,13 +12,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use skein_api::VmState;
 use skein_handover::MigrationId;
+use skein_hypervisor::kvm::{self, KvmError};
 use skein_hypervisor::{
     Log, Monitor, Process, ProcessId, QmpError, RunState, connect_started, spawn_command_detached, spawn_detached,
     version_of,
@@ -42,8 +43,6 @@ const START_TIME: Duration = Duration::from_secs(60);
 const FIND_TIME: Duration = Duration::from_millis(250);
 /// When it is tried again.
 const ATTACH_TIME: Duration = Duration::from_secs(1);
-/// A QEMU that does nothing answers by then.
-const PROBE_TIME: Duration = Duration::from_secs(10);
 /// A killed process is gone by then.
 const KILL_TIME: Duration = Duration::from_secs(10);
 /// How often a watcher looks whether it is still needed.
@@ -525,8 +524,11 @@ impl Vms {
     fn resolve(&self, mut definition: Definition) -> Defined {
         let program = definition.qemu.binary.clone().or_else(|| self.qemu.clone());
         if definition.accel == Accel::Auto {
-            let works = kvm_works(program.as_deref(), &self.dirs.run);
-            definition.accel = if works { Accel::Kvm } else { Accel::Tcg };
+            let works = kvm::works(program.as_deref());
+            definition.accel = if works.is_ok() { Accel::Kvm } else { Accel::Tcg };
+            if let Err(error) = works {
+                info!(vm = definition.name, "runs under TCG: {error}");
+            }
         }
         let mut config = skein_hypervisor::Config::new("", 0, "");
         config.binary = program;
@@ -537,8 +539,8 @@ impl Vms {
     }
 
     /// Whether guests run under KVM here, in the agent's QEMU.
-    pub(crate) fn kvm_works(&self) -> bool {
-        kvm_works(self.qemu.as_deref(), &self.dirs.run)
+    pub(crate) fn kvm_works(&self) -> Result<(), KvmError> {
+        kvm::works(self.qemu.as_deref())
     }
 
     fn new_vm(&self, name: &str, kept: Kept) -> Arc<Vm> {
@@ -956,23 +958,6 @@ impl Vms {
         let kept = KeptProcess { process, qmp, incoming, outgoing };
         write(&vm.dir.join("process.json"), &kept).map_err(io_error("cannot remember the VM's process"))
     }
-}
-
-/// Whether guests run under KVM here: asked of a QEMU, once. That /dev/kvm can be opened does not say that a CPU can be
-/// made (nested, or in a sandbox, where it fails at its registers).
-fn kvm_works(program: Option<&Path>, dir: &Path) -> bool {
-    static WORKS: OnceLock<bool> = OnceLock::new();
-    *WORKS.get_or_init(|| {
-        if fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_err() {
-            return false;
-        }
-        let mut config = skein_hypervisor::Config::new("probe", 16 << 10, dir.join("probe"));
-        config.binary = program.map(Path::to_owned);
-        (config.accel, config.cpu, config.paused) = ("kvm".into(), "host".into(), true);
-        let probed = skein_hypervisor::Qemu::start(&config, |program| Command::new(program), PROBE_TIME);
-        let _ = fs::remove_file(&config.qmp);
-        probed.inspect_err(|error| warn!("KVM does not work here, guests run under TCG: {}", told(error))).is_ok()
-    })
 }
 
 /// Waits until `is` or the time is over.

@@ -143,5 +143,8 @@ fn shown(host: &Host) -> String {
         ]);
     }
     text += &fields(&rows);
+    for problem in &host.problems {
+        text += &format!("{problem}\n");
+    }
     text
 }

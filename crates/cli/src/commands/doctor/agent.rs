@@ -53,7 +53,10 @@ pub fn agent(client: &Client) -> (Vec<Finding>, Option<i32>) {
         findings.push(bad("agent", format!("cannot write its journal: {why}"), cure));
     }
     match client.call(&Request::HostList, ANSWER_TIME) {
-        Ok(Reply::Hosts { hosts }) => findings.push(contacts(&hosts)),
+        Ok(Reply::Hosts { hosts }) => {
+            findings.push(contacts(&hosts));
+            findings.extend(network(&hosts));
+        }
         Ok(reply) => findings.push(unusable(unexpected(&reply))),
         Err(error) => findings.push(unusable(error)),
     }
@@ -87,6 +90,12 @@ fn contacts(hosts: &[Host]) -> Finding {
     }
     let reached = others.iter().filter(|host| host.reachable == Some(true)).count();
     ok("hosts", format!("{} known, {reached} in contact", count(others.len(), "other host")))
+}
+
+/// What is not as it should be on the way to the other hosts.
+fn network(hosts: &[Host]) -> Vec<Finding> {
+    let problems = hosts.iter().flat_map(|host| &host.problems);
+    problems.map(|problem| warn("nic", &problem.what, &problem.cure)).collect()
 }
 
 pub fn hosts_file(path: &Path) -> Finding {
@@ -124,7 +133,15 @@ mod tests {
     use super::*;
 
     fn host(name: &str, is_local: bool, reachable: Option<bool>, note: &str) -> Host {
-        Host { name: name.into(), addresses: vec![], is_local, reachable, note: note.into(), facts: None }
+        Host {
+            name: name.into(),
+            addresses: vec![],
+            is_local,
+            reachable,
+            note: note.into(),
+            problems: vec![],
+            facts: None,
+        }
     }
 
     #[test]
@@ -133,6 +150,18 @@ mod tests {
         assert_eq!(contacts(&hosts), ok("hosts", "2 other hosts known, 1 in contact"));
         let lost = contacts(&[host("b", false, Some(false), "refused"), host("c", false, Some(false), "")]);
         assert_eq!((lost.severity, lost.what.as_str()), (Severity::Warn, "out of reach: b (refused), c"));
+    }
+
+    #[test]
+    fn what_is_wrong_on_the_way_to_a_host_is_told() {
+        let problem = skein_machine::check::Problem {
+            kind: skein_machine::check::ProblemKind::LargePacketsLost,
+            severity: skein_machine::check::Severity::Warns,
+            what: "frames are lost".into(),
+            cure: "set the MTU".into(),
+        };
+        let host = Host { problems: vec![problem], ..host("b", false, Some(true), "") };
+        assert_eq!(network(&[host]), [warn("nic", "frames are lost", "set the MTU")]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::text::{clean_line, count, print, print_json};
 /// Say what is missing or slow on this host, and how to mend it.
 ///
 /// Changes nothing, and works without an agent. To see that it works, a small file is written where the agent keeps its
-/// state, and removed again, and a QEMU without a guest is started under KVM for a moment.
+/// state, and removed again, and a QEMU with a guest of its own is started under KVM for a moment.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -204,6 +204,7 @@ mod tests {
             loopback: false,
             kind: None,
             master: None,
+            lower: None,
             speed_mbit: Some(10_000),
             rx_queues: 1,
             addresses: vec![address],

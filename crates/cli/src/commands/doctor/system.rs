@@ -2,13 +2,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use skein_hypervisor::Version;
+use skein_hypervisor::kvm::{self, KvmError};
 use skein_machine::units::{about_bytes, exact_bytes};
 
 use super::{Finding, Severity, bad, chain, ok, warn};
@@ -23,9 +22,6 @@ const QEMU_OLDEST: (u64, u64) = (7, 2);
 const QEMU_NEWEST_MAJOR: u64 = 10;
 /// Before this QEMU loses writes of emulated guests while it migrates them.
 const QEMU_TCG_MAJOR: u64 = 9;
-/// A QEMU that only shows that it can run has as little RAM as it takes, and this long.
-const PROBE_KIB: u64 = 16 << 10;
-const PROBE_TIME: Duration = Duration::from_secs(10);
 /// What it means to have no KVM.
 const SLOW: &str = "guests are emulated, many times slower";
 /// A migration has up to 128 connections, and two sockets for each of up to 66 streams; this is for ten.
@@ -124,41 +120,17 @@ fn judge_state(dir: &Path, room: u64, memory: bool, sync: Duration) -> Vec<Findi
 pub fn hypervisor(program: Option<PathBuf>) -> Vec<Finding> {
     let program = program.or_else(|| std::env::var_os(skein_hypervisor::qemu::BINARY_VARIABLE).map(Into::into));
     let program = program.unwrap_or_else(|| "qemu-system-x86_64".into());
-    let opened = OpenOptions::new().read(true).write(true).open("/dev/kvm").map(drop);
     match skein_hypervisor::version_of(&program) {
         Ok(version) => {
-            let kvm = match opened {
-                Ok(()) => try_kvm(&program),
-                Err(error) => judge_kvm(&error),
-            };
+            let kvm = judge_kvm(kvm::works(Some(&program)));
             vec![judge_qemu(&program, &version, kvm.severity == Severity::Ok), kvm]
         }
         Err(error) => {
             let mut findings = vec![bad("qemu", chain(error), "apt-get install qemu-system-x86, or give --qemu")];
-            findings.extend(opened.err().map(|error| judge_kvm(&error)));
+            if let Err(error @ KvmError::Device(_)) = kvm::works(Some(&program)) {
+                findings.push(judge_kvm(Err(error)));
+            }
             findings
-        }
-    }
-}
-
-/// Lets QEMU make a CPU: that /dev/kvm can be opened does not say that it can (nested, or in a sandbox).
-fn try_kvm(program: &Path) -> Finding {
-    let dir = std::env::temp_dir().join(format!("skein-doctor-{}", std::process::id()));
-    if let Err(error) = fs::DirBuilder::new().mode(0o700).create(&dir) {
-        return warn("kvm", format!("cannot be tried: no {}: {error}", dir.display()), "make room for temporary files");
-    }
-    let mut config = skein_hypervisor::Config::new("doctor", PROBE_KIB, dir.join("qmp"));
-    config.binary = Some(program.to_owned());
-    (config.accel, config.cpu, config.paused) = ("kvm".into(), "host".into(), true);
-    // Ended as soon as it is dropped.
-    let tried = skein_hypervisor::Qemu::start(&config, |program| Command::new(program), PROBE_TIME).map(drop);
-    let _ = fs::remove_dir_all(&dir);
-    match tried {
-        Ok(()) => ok("kvm", "works"),
-        Err(error) => {
-            let why = chain(error);
-            let cure = "in a VM, let the host below give it hardware virtualisation (nested), all of it";
-            warn("kvm", format!("/dev/kvm is there, and QEMU cannot use it: {SLOW}: {why}"), cure)
         }
     }
 }
@@ -183,15 +155,11 @@ fn judge_qemu(program: &Path, version: &Version, kvm: bool) -> Finding {
     ok("qemu", what)
 }
 
-fn judge_kvm(error: &io::Error) -> Finding {
-    let cure = match error.kind() {
-        ErrorKind::NotFound => {
-            "load kvm_intel or kvm_amd; switch virtualisation on in the firmware, or nested on below"
-        }
-        ErrorKind::PermissionDenied => "run this as root (sudo); the agent's user has to be in the group kvm",
-        _ => "switch virtualisation on in the firmware; in a VM, let the host below give it (nested)",
-    };
-    warn("kvm", format!("/dev/kvm cannot be opened ({error}): {SLOW}"), cure)
+fn judge_kvm(tried: Result<(), KvmError>) -> Finding {
+    match tried {
+        Ok(()) => ok("kvm", "works: a small guest ran"),
+        Err(error) => warn("kvm", format!("{error}: {SLOW}"), error.cure()),
+    }
 }
 
 /// Pages of guests' RAM.
@@ -311,7 +279,6 @@ pub fn clock() -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use nix::errno::Errno;
 
     use super::super::Severity::{Bad, Ok as Good, Warn};
     use super::*;
@@ -347,9 +314,9 @@ mod tests {
             [Bad, Good, Good, Warn]
         );
         assert_eq!([judged(8, 2, false), judged(9, 0, false)], [Warn, Good]);
-        for code in [Errno::ENOENT, Errno::EACCES, Errno::ENODEV] {
-            assert_eq!(judge_kvm(&code.into()).severity, Warn);
-        }
+        let missing = judge_kvm(Err(KvmError::Device(ErrorKind::NotFound)));
+        assert!(missing.severity == Warn && missing.cure.contains("kvm_intel"), "{missing:?}");
+        assert_eq!(judge_kvm(Ok(())).severity, Good);
         assert_eq!(severities(&hypervisor(Some("/no/such/qemu".into())))[0], Bad);
     }
 

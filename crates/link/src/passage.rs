@@ -1,0 +1,158 @@
+//! Whether packets as large as a connection would send pass a path.
+//!
+//! A switch with a smaller MTU than the hosts beside it drops larger packets without a word. TCP repeats the same large
+//! segment for a quarter of an hour (net.ipv4.tcp_mtu_probing, which would help, is off by default and not a socket's
+//! to set), while small packets pass all the time. So a segment of the largest size is sent on a connection that is
+//! made for nothing else, and one comes back. What the kernel knows of it tells loss from a program that takes its
+//! time: a segment that arrived is acknowledged by the other kernel, whatever its programs do.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use nix::sys::socket::{GetSockOpt, sockopt};
+use socket2::SockRef;
+
+/// How often the kernel is asked. The first repetition comes after 200 ms at the earliest (TCP_RTO_MIN of `net/tcp.h`).
+const LOOK_PERIOD: Duration = Duration::from_millis(20);
+/// A segment that was repeated so often without an acknowledgement is lost for its size, or nothing passes at all: the
+/// first losses may be chance. The first repetition may be early (RFC 8985, 7), so this is some 600 ms after it was
+/// sent.
+const REPEATED_MAX: u32 = 3;
+/// The same where the kernel does not count what it repeats, as it is dropped before it leaves the host (by a virtual
+/// NIC whose other end has a smaller MTU): three attempts have passed by then, and four round trips beside.
+const REPEATED_TIME: Duration = Duration::from_millis(1200);
+
+nix::getsockopt_impl!(GetInfo, libc::IPPROTO_TCP, libc::TCP_INFO, TcpInfo, sockopt::GetStruct<TcpInfo>);
+
+/// Asks for a [`TcpInfo`].
+#[derive(Clone, Copy)]
+struct GetInfo;
+
+/// What the kernel tells of a connection: the beginning of `struct tcp_info` of `linux/tcp.h`, as of Linux 4.6 and
+/// later.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TcpInfo {
+    _state_to_received_mss: [u32; 6],
+    /// Segments on the way.
+    unacked: u32,
+    _sacked_to_receive_threshold: [u32; 10],
+    /// Round trip in microseconds.
+    rtt_us: u32,
+    _deviation_to_receive_space: [u32; 7],
+    total_retrans: u32,
+    _pacing_to_segments: [u64; 4],
+    _segments: [u32; 2],
+    /// Bytes that never left: a NIC may drop what it is given, and tell.
+    notsent_bytes: u32,
+    _least_rtt: u32,
+}
+
+/// What became of a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passage {
+    /// It went there and came back.
+    Whole,
+    /// The other kernel does not acknowledge it.
+    Lost,
+    /// It arrived, and nothing came back in time.
+    Unanswered,
+}
+
+/// Payload of a segment of the largest size, in bytes, as both ends' NICs allow.
+///
+/// # Errors
+/// Those of the socket.
+pub fn segment_bytes(socket: &TcpStream) -> io::Result<usize> {
+    Ok(SockRef::from(socket).tcp_mss()? as usize)
+}
+
+/// Sends `probe`, which is to come back with the same length, for `patience` at most.
+///
+/// # Errors
+/// The connection was refused or reset, or ended early: that tells nothing of packets' sizes.
+pub fn probe(socket: &TcpStream, probe: &[u8], patience: Duration) -> io::Result<Passage> {
+    let begun = Instant::now();
+    socket.set_read_timeout(Some(LOOK_PERIOD))?;
+    socket.set_write_timeout(Some(LOOK_PERIOD))?;
+    let (mut sent, mut received, mut buffer) = (0, 0, [0; 4096]);
+    loop {
+        let moved = match sent < probe.len() {
+            true => (&mut &*socket).write(&probe[sent..]).inspect(|bytes| sent += bytes),
+            false => (&mut &*socket).read(&mut buffer).inspect(|bytes| received += bytes),
+        };
+        match moved {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+        if received >= probe.len() {
+            return Ok(Passage::Whole);
+        }
+        let info = GetInfo.get(socket)?;
+        let given = REPEATED_TIME + 4 * Duration::from_micros(info.rtt_us.into());
+        let is_repeated = info.total_retrans >= REPEATED_MAX || begun.elapsed() >= given.min(patience);
+        if (info.unacked > 0 || info.notsent_bytes > 0) && is_repeated {
+            return Ok(Passage::Lost);
+        }
+        if begun.elapsed() >= patience {
+            return Ok(Passage::Unanswered);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// What becomes of a probe of 1000 bytes, of which `answered` come back at once.
+    fn probed(answered: usize) -> io::Result<Passage> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = crate::dial(None, listener.local_addr().unwrap(), None, Duration::from_secs(1)).unwrap();
+        let (mut accepted, _) = listener.accept().unwrap();
+        let answering = thread::spawn(move || {
+            let mut probe = [0; 1000];
+            accepted.read_exact(&mut probe).unwrap();
+            accepted.write_all(&probe[..answered]).unwrap();
+            (answered > 0).then_some(accepted)
+        });
+        let result = match answered {
+            0 => probe(&socket, &[0; 1000], Duration::from_secs(5)),
+            _ => probe(&socket, &[0; 1000], Duration::from_millis(300)),
+        };
+        drop(answering.join().unwrap());
+        result
+    }
+
+    #[test]
+    fn the_structure_is_the_kernels() {
+        let at = [
+            std::mem::offset_of!(TcpInfo, unacked),
+            std::mem::offset_of!(TcpInfo, rtt_us),
+            std::mem::offset_of!(TcpInfo, total_retrans),
+            std::mem::offset_of!(TcpInfo, notsent_bytes),
+        ];
+        assert_eq!((at, size_of::<TcpInfo>()), ([24, 68, 100, 144], 152));
+        assert_eq!(
+            at[..3],
+            [
+                std::mem::offset_of!(libc::tcp_info, tcpi_unacked),
+                std::mem::offset_of!(libc::tcp_info, tcpi_rtt),
+                std::mem::offset_of!(libc::tcp_info, tcpi_total_retrans),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_arrived_is_not_lost_whatever_comes_back() {
+        assert_eq!(probed(1000).unwrap(), Passage::Whole);
+        assert_eq!(probed(999).unwrap(), Passage::Unanswered);
+        assert_eq!(probed(0).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+}
