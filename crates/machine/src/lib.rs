@@ -6,6 +6,7 @@
 //! | [`hosts`] | the other hosts, as a TOML file |
 //! | [`facts`] | what was seen of a host, a guest and the paths between two hosts |
 //! | [`check`](mod@check) | everything that stands against a migration, each with its cure |
+//! | [`room`] | what a QEMU will really get on a host, and what it needs |
 //! | [`forecast`](mod@forecast) | how long it takes, and whether it ends |
 //! | [`convergence`] | the same while it is under way, and what would make it end |
 //!
@@ -22,6 +23,8 @@ pub mod facts;
 pub mod forecast;
 pub mod hosts;
 mod reader;
+pub mod room;
+mod room_check;
 pub mod transport;
 pub mod units;
 
@@ -36,4 +39,6 @@ pub use facts::{
 pub use forecast::{Converges, Fixed, Forecast, forecast};
 pub use hosts::{Address, Host, Hosts, Keeping};
 pub use reader::{Fault, ParseError, TEXT_BYTES_MAX};
+pub use room::{CopyFits, CopyRoom, Limit, Need, Resource, Room};
+pub use room_check::{refusal, refused_copy};
 pub use transport::Transport;
