@@ -19,6 +19,7 @@ use tracing::{info, warn};
 
 use super::{Context, Job, Offer, source_order};
 use crate::ram;
+use crate::room::{Reservation, agent_bytes, asked};
 use crate::tap::Tap;
 use crate::transport::width;
 use crate::vms::{Running, Vm, wait_until};
@@ -66,7 +67,7 @@ const RECENT: usize = 10;
 /// A guest that may be throttled always is by so many per cent: no less can be said.
 const UNTHROTTLED: u8 = 1;
 /// Memory to know in what the target holds, in per cent of the guest's RAM, unless told otherwise: what it takes for all of it.
-const DELTA_MEMORY: f64 = 4.0;
+pub(crate) const DELTA_MEMORY: f64 = 4.0;
 /// Of what QEMU counts in pages.
 const PAGE_BYTES: u64 = 4096;
 /// Between two progress entries of the log.
@@ -80,6 +81,8 @@ pub(super) struct Worker {
     offer: Option<Offer>,
     jobs: SyncSender<Job>,
     tap: Option<Tap>,
+    /// Room for what the copy takes of this host.
+    reservation: Option<Reservation>,
     /// What becomes of the guest's pages.
     pages: Option<Arc<Source>>,
     /// `migrate` was said and its end not seen yet.
@@ -192,6 +195,7 @@ impl Worker {
             offer,
             jobs,
             tap: None,
+            reservation: None,
             pages: None,
             migrating: false,
             // By the agent before this one.
@@ -337,10 +341,15 @@ impl Worker {
 
     fn migrate(&mut self, monitor: &Monitor) -> Result<(), String> {
         let offer = self.offer.clone().ok_or("it was begun by an agent that is gone")?;
+        let vm = self.vm.clone().ok_or("it is gone")?;
+        let delta_memory = offer.delta_memory.unwrap_or(DELTA_MEMORY);
+        let ram_bytes = offer.need.map(|need| need.ram_bytes).or_else(|| asked(&vm)).unwrap_or(0);
+        // Another copy that was begun since the check may have taken what there was.
+        self.reservation = None;
+        self.reservation = Some(self.context.rooms.admit_copy(self.id, &vm, agent_bytes(ram_bytes, delta_memory))?);
         self.tuned = true;
         self.listen(monitor);
-        let vm = self.vm.as_ref().ok_or("it is gone")?;
-        self.context.vms.leaves(vm, self.id).map_err(|error| crate::told(&error))?;
+        self.context.vms.leaves(&vm, self.id).map_err(|error| crate::told(&error))?;
         let path = self.context.dirs.tap(self.id);
         let packers = self.context.packers.clone().filter(|_| offer.transport.compresses());
         packers.iter().for_each(|packers| packers.begin());

@@ -4,6 +4,7 @@
 //! that it left is removed ([`State::busy`]).
 
 mod files;
+mod kills;
 mod search;
 mod taps;
 
@@ -25,9 +26,10 @@ use skein_hypervisor::{
 };
 use skein_machine::definition::{Accel, Definition, is_name};
 use thiserror::Error;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use self::files::{Kept, KeptProcess, read, write};
+use self::kills::Kills;
 use crate::dirs::Dirs;
 use crate::launch::{CommandLine, Defined, Launch, config};
 use crate::told;
@@ -281,6 +283,20 @@ pub(crate) struct Vms {
     /// The QEMU program where a definition names none.
     qemu: Option<PathBuf>,
     vms: Mutex<BTreeMap<String, Arc<Vm>>>,
+    kills: Kills,
+    /// Who is told that a guest was killed: its name, and why.
+    on_killed: OnceLock<OnKilled>,
+}
+
+/// See [`Vms::on_killed`].
+struct OnKilled(Box<TellKilled>);
+
+type TellKilled = dyn Fn(&str, &str) + Send + Sync;
+
+impl std::fmt::Debug for OnKilled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnKilled")
+    }
 }
 
 fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> VmError {
@@ -295,7 +311,8 @@ impl Vms {
     /// Errors: the directories cannot be read, or VMs run with their sockets below another run directory.
     pub(crate) fn open(dirs: Dirs, qemu: Option<PathBuf>) -> io::Result<Arc<Vms>> {
         dirs.take_run(|run| search::qemus(&run.join("vms")).into_keys().next())?;
-        let vms = Arc::new(Vms { dirs, qemu, vms: Mutex::default() });
+        let vms =
+            Arc::new(Vms { dirs, qemu, vms: Mutex::default(), kills: Kills::default(), on_killed: OnceLock::new() });
         let mut found = search::qemus(&vms.dirs.run.join("vms"));
         let mut names: BTreeSet<String> = found.keys().cloned().collect();
         for dir in [vms.dirs.vms(), vms.dirs.run.join("vms")] {
@@ -382,6 +399,11 @@ impl Vms {
             warn!(vm = name, "{error}");
         }
         Some((process, kept))
+    }
+
+    /// Has `tell` called for each guest that the kernel kills, with its name and why. Once; before that nobody is told.
+    pub(crate) fn on_killed(&self, tell: impl Fn(&str, &str) + Send + Sync + 'static) {
+        let _ = self.on_killed.set(OnKilled(Box::new(tell)));
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -780,6 +802,7 @@ impl Vms {
     /// The VM runs: its end will be noticed.
     fn run(self: &Arc<Self>, vm: &Arc<Vm>, running: Running) {
         let process = running.process.clone();
+        let before = self.kills.before(process.id());
         {
             let mut state = vm.state.lock();
             (state.running, state.silent, state.busy) = (Some(running), None, false);
@@ -787,8 +810,18 @@ impl Vms {
         }
         let (vms, vm) = (Arc::downgrade(self), vm.clone());
         let watch = move || {
-            while let Ok(None) = process.wait_exit(WATCH_TIME) {}
+            let exit = loop {
+                match process.wait_exit(WATCH_TIME) {
+                    Ok(None) => {}
+                    Ok(exit) => break exit,
+                    Err(_) => break None,
+                }
+            };
             if let Some(vms) = vms.upgrade() {
+                // Before anybody sees that it ended, so that whoever tells that can tell why.
+                if let Some(why) = vms.kills.why(&process, exit, &before) {
+                    vms.killed(&vm, &process, &why);
+                }
                 vms.ended(&vm, &process);
             }
         };
@@ -828,13 +861,24 @@ impl Vms {
         }
     }
 
+    /// The kernel killed a VM's process.
+    fn killed(&self, vm: &Vm, process: &Process, why: &str) {
+        error!(vm = vm.name, pid = process.id().pid, "the kernel killed its QEMU: {why}");
+        vm.state.lock().note = format!("the kernel killed its QEMU: {why}");
+        if let Some(OnKilled(tell)) = self.on_killed.get() {
+            tell(&vm.name, why);
+        }
+    }
+
     /// A VM's process is gone.
     fn ended(&self, vm: &Vm, process: &Process) {
         let mut state = vm.state.lock();
         let is_it = |other: &Process| other.id() == process.id();
         if state.running.as_ref().is_some_and(|running| is_it(&running.process)) {
             state.running = None;
-            state.note = "its QEMU has ended".into();
+            if state.note.is_empty() {
+                state.note = "its QEMU has ended".into();
+            }
         } else if state.silent.as_deref().is_some_and(is_it) {
             state.silent = None;
         } else {
