@@ -40,7 +40,7 @@ use crate::meter::Meter;
 use crate::peers::{PeerEvent, Peers};
 use crate::room::Rooms;
 use crate::told;
-use crate::vms::{Vm, Vms, wait_until};
+use crate::vms::{Killed, Vm, Vms, wait_until};
 
 pub(crate) use log::View;
 pub(crate) use source::DELTA_MEMORY;
@@ -112,8 +112,8 @@ pub(crate) enum Item {
     Start(Box<NewMigration>, SyncSender<Result<(), StartRefused>>),
     Cancel(MigrationId, SyncSender<bool>),
     Capacity(SyncSender<Capacity>),
-    /// The kernel killed a guest of this host: its name, and why.
-    Killed(String, String),
+    /// A guest of this host was killed: its name, and by whom.
+    Killed(String, Killed),
     Stop,
 }
 
@@ -253,8 +253,8 @@ impl Migrations {
             }
         })?;
         let killed = context.queue.clone();
-        context.vms.on_killed(move |vm, why| {
-            let _ = killed.send(Item::Killed(vm.to_owned(), why.to_owned()));
+        context.vms.on_killed(move |vm, by| {
+            let _ = killed.send(Item::Killed(vm.to_owned(), by));
         });
         let owner = Owner::new(context.clone(), limits, journal, records);
         let owner = thread::Builder::new().name("migrations".into()).spawn(move || owner.run(items))?;
@@ -402,7 +402,7 @@ impl Owner {
             Item::Capacity(reply) => {
                 let _ = reply.send(self.capacity());
             }
-            Item::Killed(vm, why) => self.killed(now, &vm, &why),
+            Item::Killed(vm, killed) => self.killed(now, &vm, &killed),
             Item::Peer(PeerEvent::Note(host, id, text)) => {
                 // Of a migration with that host only: of others it has nothing to say.
                 if self.manager.summary(id).is_some_and(|summary| summary.peer == host) {
@@ -414,9 +414,8 @@ impl Owner {
     }
 
     /// Tells that a guest was killed where that may have to do with it: in all migrations to and from this host, at both ends.
-    fn killed(&mut self, now: Duration, vm: &str, why: &str) {
-        let host = self.context.peers.host().to_owned();
-        let text = format!("the kernel killed guest {vm} on {host}: {why}");
+    fn killed(&mut self, now: Duration, vm: &str, killed: &Killed) {
+        let text = killed.told(vm, self.context.peers.host());
         for summary in self.manager.summaries() {
             self.context.view.log(summary.id, LogEntry::Note { text: text.clone() });
             self.context.peers.note(&summary.peer, summary.id, &text);

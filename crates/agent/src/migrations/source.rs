@@ -294,6 +294,15 @@ impl Worker {
             }
             return self.look();
         };
+        if order == SourceOrder::Migrate
+            && !self.migrating
+            && let Err(why) = self.reserve()
+        {
+            warn!(id = %self.id, "{why}");
+            self.context.tell(vec![Input::Detail(self.id, why)]);
+            self.context.source(self.id, [SourceInput::MigrationFailed]);
+            return self.look();
+        }
         let done = match order {
             SourceOrder::Migrate if self.migrating => Ok(()),
             SourceOrder::Migrate => self.migrate(&running.monitor),
@@ -339,17 +348,23 @@ impl Worker {
         }
     }
 
+    /// Has room on this host for what the copy takes. Another one that was begun since the check may have taken what there was.
+    fn reserve(&mut self) -> Result<(), String> {
+        let (Some(vm), Some(offer)) = (&self.vm, &self.offer) else { return Ok(()) };
+        let delta_memory = offer.delta_memory.unwrap_or(DELTA_MEMORY);
+        let ram_bytes = offer.need.map(|need| need.ram_bytes).or_else(|| asked(vm)).unwrap_or(0);
+        // Who asks again gives back first what was had.
+        self.reservation = None;
+        self.reservation = Some(self.context.rooms.admit_copy(self.id, vm, agent_bytes(ram_bytes, delta_memory))?);
+        Ok(())
+    }
+
     fn migrate(&mut self, monitor: &Monitor) -> Result<(), String> {
         let offer = self.offer.clone().ok_or("it was begun by an agent that is gone")?;
-        let vm = self.vm.clone().ok_or("it is gone")?;
-        let delta_memory = offer.delta_memory.unwrap_or(DELTA_MEMORY);
-        let ram_bytes = offer.need.map(|need| need.ram_bytes).or_else(|| asked(&vm)).unwrap_or(0);
-        // Another copy that was begun since the check may have taken what there was.
-        self.reservation = None;
-        self.reservation = Some(self.context.rooms.admit_copy(self.id, &vm, agent_bytes(ram_bytes, delta_memory))?);
         self.tuned = true;
         self.listen(monitor);
-        self.context.vms.leaves(&vm, self.id).map_err(|error| crate::told(&error))?;
+        let vm = self.vm.as_ref().ok_or("it is gone")?;
+        self.context.vms.leaves(vm, self.id).map_err(|error| crate::told(&error))?;
         let path = self.context.dirs.tap(self.id);
         let packers = self.context.packers.clone().filter(|_| offer.transport.compresses());
         packers.iter().for_each(|packers| packers.begin());

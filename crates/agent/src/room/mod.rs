@@ -254,6 +254,10 @@ impl Rooms {
     ) -> impl Iterator<Item = Promise> + 'a {
         reserved.iter().filter(move |(id, _)| Some(**id) != except).filter_map(|(id, reserved)| {
             let Reserved::Incoming { vm, need } = reserved else { return None };
+            // One that has arrived counts as a guest that runs here.
+            if self.vms.get(vm).is_ok_and(|vm| vm.process().is_some() && vm.migration() != Some(*id)) {
+                return None;
+            }
             let pid = self.vms.of_migration(*id).and_then(|vm| vm.process()).map(|process| process.id().pid);
             let held = pid.and_then(|pid| Held::of(pid).ok()).unwrap_or_default();
             let has = held.files_allocated.saturating_add(held.private);

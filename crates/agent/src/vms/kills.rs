@@ -33,6 +33,27 @@ pub(super) struct Kills {
     accounted: Mutex<BTreeMap<PathBuf, u64>>,
 }
 
+/// Who killed a QEMU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Killed {
+    /// The kernel, for lack of memory: of what, in words.
+    ByKernel(String),
+    /// Somebody else (SIGKILL).
+    BySomebody,
+}
+
+impl Killed {
+    /// `the kernel killed guest web1 on hostb: out of memory on this host`
+    pub(crate) fn told(&self, guest: &str, host: &str) -> String {
+        match self {
+            Killed::ByKernel(why) => format!("the kernel killed guest {guest} on {host}: {why}"),
+            Killed::BySomebody => {
+                format!("guest {guest} on {host} was killed (SIGKILL), by somebody else than its agent")
+            }
+        }
+    }
+}
+
 /// What was counted when a QEMU began to be watched.
 #[derive(Debug)]
 pub(super) struct Before {
@@ -52,25 +73,25 @@ impl Kills {
         Before { owner: memory_owner(&groups), groups }
     }
 
-    /// Why a process is gone, if it was killed, and not by this agent; none: it was not, as far as can be known.
-    pub(super) fn why(&self, process: &Process, exit: Option<Exit>, before: &Before) -> Option<String> {
+    /// Who killed a process that is gone; none: nobody, or this agent.
+    pub(super) fn why(&self, process: &Process, exit: Option<Exit>, before: &Before) -> Option<Killed> {
         if process.was_killed() || !matches!(exit, Some(Exit::Signal(SIGKILL) | Exit::Unknown)) {
             return None;
         }
         if let Some(group) = kernel_log().and_then(|log| killed(&log, process.id())) {
             self.take(&before.groups);
-            return Some(match &*group {
+            return Some(Killed::ByKernel(match &*group {
                 "" | "/" => "out of memory on this host".into(),
                 group => format!("out of memory in control group {group}"),
-            });
+            }));
         }
         if self.take(&before.groups) {
-            return Some(match &before.owner {
+            return Some(Killed::ByKernel(match &before.owner {
                 Some(owner) => format!("out of memory; {owner} has a limit"),
                 None => "out of memory on this host".into(),
-            });
+            }));
         }
-        None
+        (exit == Some(Exit::Signal(SIGKILL))).then_some(Killed::BySomebody)
     }
 
     /// Whether the kernel killed one more than is accounted for, which is this one then.

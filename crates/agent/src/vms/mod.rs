@@ -29,6 +29,7 @@ use thiserror::Error;
 use tracing::{error, info, warn};
 
 use self::files::{Kept, KeptProcess, read, write};
+pub(crate) use self::kills::Killed;
 use self::kills::Kills;
 use crate::dirs::Dirs;
 use crate::launch::{CommandLine, Defined, Launch, config};
@@ -284,14 +285,14 @@ pub(crate) struct Vms {
     qemu: Option<PathBuf>,
     vms: Mutex<BTreeMap<String, Arc<Vm>>>,
     kills: Kills,
-    /// Who is told that a guest was killed: its name, and why.
+    /// Who is told that a guest was killed: its name, and by whom.
     on_killed: OnceLock<OnKilled>,
 }
 
 /// See [`Vms::on_killed`].
 struct OnKilled(Box<TellKilled>);
 
-type TellKilled = dyn Fn(&str, &str) + Send + Sync;
+type TellKilled = dyn Fn(&str, Killed) + Send + Sync;
 
 impl std::fmt::Debug for OnKilled {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -401,8 +402,8 @@ impl Vms {
         Some((process, kept))
     }
 
-    /// Has `tell` called for each guest that the kernel kills, with its name and why. Once; before that nobody is told.
-    pub(crate) fn on_killed(&self, tell: impl Fn(&str, &str) + Send + Sync + 'static) {
+    /// Has `tell` called for each guest that is killed, and not by this agent, with its name. Once; before that nobody is told.
+    pub(crate) fn on_killed(&self, tell: impl Fn(&str, Killed) + Send + Sync + 'static) {
         let _ = self.on_killed.set(OnKilled(Box::new(tell)));
     }
 
@@ -819,8 +820,8 @@ impl Vms {
             };
             if let Some(vms) = vms.upgrade() {
                 // Before anybody sees that it ended, so that whoever tells that can tell why.
-                if let Some(why) = vms.kills.why(&process, exit, &before) {
-                    vms.killed(&vm, &process, &why);
+                if let Some(killed) = vms.kills.why(&process, exit, &before) {
+                    vms.killed(&vm, &process, killed);
                 }
                 vms.ended(&vm, &process);
             }
@@ -861,12 +862,16 @@ impl Vms {
         }
     }
 
-    /// The kernel killed a VM's process.
-    fn killed(&self, vm: &Vm, process: &Process, why: &str) {
-        error!(vm = vm.name, pid = process.id().pid, "the kernel killed its QEMU: {why}");
-        vm.state.lock().note = format!("the kernel killed its QEMU: {why}");
+    /// A VM's process was killed.
+    fn killed(&self, vm: &Vm, process: &Process, killed: Killed) {
+        let note = match &killed {
+            Killed::ByKernel(why) => format!("the kernel killed its QEMU: {why}"),
+            Killed::BySomebody => "its QEMU was killed (SIGKILL)".to_owned(),
+        };
+        error!(vm = vm.name, pid = process.id().pid, "{note}");
+        vm.state.lock().note = note;
         if let Some(OnKilled(tell)) = self.on_killed.get() {
-            tell(&vm.name, why);
+            tell(&vm.name, killed);
         }
     }
 

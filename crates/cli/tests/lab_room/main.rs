@@ -191,6 +191,38 @@ fn a_guest_that_the_kernel_kills_meanwhile_is_named_at_both_ends() {
     cluster.check();
 }
 
+/// A kernel that accounts memory before it is used. That is the whole machine's matter, so only in one of its own.
+#[test]
+fn a_kernel_that_does_not_overcommit_bounds_what_comes() {
+    if std::env::var_os("SKEIN_OWN_KERNEL").is_none() {
+        println!("skipped: the kernel's overcommit mode is every program's: see scripts/emulated.sh");
+        return;
+    }
+    let Some(group) = Group::new() else { return };
+    group.limit(8192 * MIB);
+    let set = |mode: u32, kib: u64| {
+        fs::write("/proc/sys/vm/overcommit_kbytes", kib.to_string()).unwrap();
+        fs::write("/proc/sys/vm/overcommit_memory", mode.to_string()).unwrap();
+    };
+    let cluster = cluster(&group, settings());
+    let noise = noise(cluster.dir(), 40);
+    cluster.start_vm("b", &guest(&cluster, "old", 96, Some(&noise)));
+    cluster.start_vm("a", &guest(&cluster, "new", 96, Some(&noise)));
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    let committed = meminfo.lines().find_map(|line| line.strip_prefix("Committed_AS:")?.trim().strip_suffix(" kB"));
+    let committed: u64 = committed.unwrap().trim().parse().unwrap();
+    set(2, committed + (300 << 10));
+    let check = cluster.check_move("new", "a", "b");
+    set(0, 0);
+    let told = of_kind(&check.problems, ProblemKind::Ram).join("; ");
+    println!("{told}");
+    for part in ["b has", "(CommitLimit)", "that old may still take", "vm.overcommit"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert!(!cluster.check_move("new", "a", "b").blocks());
+    assert!(!cluster.where_runs("old").is_empty() && !cluster.where_runs("new").is_empty());
+}
+
 #[test]
 fn moves_towards_a_full_target_kill_nobody_that_was_there() {
     full::soak();
