@@ -16,12 +16,12 @@ const MOVERS: usize = 6;
 /// Guests that are there, and stay.
 const RESIDENTS: [&str; 2] = ["old1", "old2"];
 /// RAM of each guest, and what it uses of that, in MiB.
-const RAM: u64 = 96;
+const RAM: u64 = 112;
 const FULL: u64 = 48;
 
 /// What became of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum End {
+pub enum End {
     Moved,
     /// The check refused it.
     Blocked,
@@ -46,7 +46,8 @@ fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().filter(|text| !text.is_empty()).map_or(default, |text| text.parse().unwrap())
 }
 
-fn move_one(cluster: &Cluster, vm: &str, from: &str, to: &str) -> (End, String) {
+/// Moves a guest, and says why not, if it did not.
+pub fn move_one(cluster: &Cluster, vm: &str, from: &str, to: &str) -> (End, String) {
     let options = MigrateOptions { deadline_s: Some(PATIENCE.as_secs()), ..MigrateOptions::default() };
     let request = Request::Migrate { vm: vm.into(), to: to.into(), options, detach: false };
     let mut conversation = cluster.client(from).ask(&request).unwrap();
@@ -63,6 +64,23 @@ fn move_one(cluster: &Cluster, vm: &str, from: &str, to: &str) -> (End, String) 
             other => panic!("{vm}: {other:?}"),
         }
     }
+}
+
+/// A guest begins to use RAM that it was promised: 24 MiB above what it has in use, below what firmware took. `take` or give it
+/// back. Who writes is in the group, so that the group is charged, as for the guest's own writes.
+fn use_ram(cluster: &Cluster, group: &Group, vm: &str, take: bool) {
+    let pid = cluster.vm("b", vm).pid.expect("it runs");
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten().map(|fd| fd.path());
+    let is_ram = |fd: &std::path::PathBuf| {
+        std::fs::read_link(fd).is_ok_and(|link| link.to_string_lossy().starts_with("/memfd:memory-backend-memfd"))
+    };
+    let ram = fds.into_iter().find(is_ram).expect("its RAM is a memfd");
+    let (from, mib) = (16 + FULL, RAM - 16 - FULL - 8);
+    let write = format!("dd if=/dev/zero of={} bs=1M seek={from} count={mib} conv=notrunc status=none", ram.display());
+    let punch = format!("fallocate --punch-hole --offset {from}MiB --length {mib}MiB {}", ram.display());
+    let script = format!("echo $$ >{}/cgroup.procs; exec {}", group.dir().display(), if take { write } else { punch });
+    let done = std::process::Command::new("sh").args(["-c", &script]).status().unwrap();
+    assert!(done.success(), "{script}: {done}");
 }
 
 pub fn soak() {
@@ -83,9 +101,10 @@ pub fn soak() {
     while towards < wanted {
         rounds += 1;
         let at_once = 1 + random.below(MOVERS as u64).min(wanted - towards - 1) as usize;
-        // What residents were promised and did not take yet is at most all of their RAM that is not noise.
         let kind = random.below(4);
-        let room = random.below(at_once as u64 * (RAM + 160) * MIB + 1);
+        // Never less than what guests that are there were promised: it is for them that nobody is let in.
+        let promised = RESIDENTS.len() as u64 * (RAM - FULL) * MIB;
+        let room = promised + random.below(at_once as u64 * (RAM + 160) * MIB + 1);
         let limit = group.used() + room;
         if kind == 0 {
             group.limit_tasks(Some(group.tasks() + random.below(at_once as u64 * 140)));
@@ -100,11 +119,19 @@ pub fn soak() {
                     scope.spawn(move || move_one(cluster, vm, "a", "b"))
                 })
                 .collect();
+            // They take what they were promised, whoever comes.
+            if kind == 1 {
+                RESIDENTS.iter().for_each(|vm| use_ram(&cluster, &group, vm, true));
+            }
             moves.into_iter().map(|one| one.join().unwrap()).collect()
         });
         towards += at_once as u64;
         let words: Vec<String> = ends.iter().map(|(end, _)| format!("{end:?}")).collect();
-        let limited = if kind == 0 { "tasks".to_owned() } else { format!("memory, {} MiB left", room / MIB) };
+        let limited = match kind {
+            0 => "threads".to_owned(),
+            1 => format!("memory, {} MiB left, and guests take what they were promised", room / MIB),
+            _ => format!("memory, {} MiB left", room / MIB),
+        };
         println!("{rounds:3} {at_once} at once, {limited}: {}", words.join(" "));
         for (end, why) in ends {
             if end == End::Kept {
@@ -119,6 +146,9 @@ pub fn soak() {
         }
         group.limit(8192 * MIB);
         group.limit_tasks(None);
+        if kind == 1 {
+            RESIDENTS.iter().for_each(|vm| use_ram(&cluster, &group, vm, false));
+        }
         for vm in &movers {
             cluster.wait(PATIENCE, "each guest runs once", || cluster.where_runs(vm).len() == 1);
             if cluster.where_runs(vm) == ["b"] {
