@@ -160,11 +160,21 @@ fn a_sparse_guest_is_not_copied_where_its_source_has_no_room_for_that() {
 }
 
 /// Fills the group with pages of a file in memory, whose writer is smaller than any QEMU, until the kernel killed somebody.
-fn exhaust(group: &Group, bytes: u64) {
+/// Before that it lets go of page cache, of which nobody knows how much there is.
+fn exhaust(group: &Group) {
     let file = PathBuf::from(format!("/dev/shm/skein-room-{}", std::process::id()));
-    let script =
-        format!("echo $$ >{}/cgroup.procs; exec head -c {bytes} /dev/zero >{}", group.dir().display(), file.display());
-    let _ = Command::new("sh").args(["-c", &script]).status();
+    let script = format!(
+        "echo $$ >{}/cgroup.procs; exec head -c {} /dev/zero >>{}",
+        group.dir().display(),
+        8 * MIB,
+        file.display()
+    );
+    for _ in 0..64 {
+        let _ = Command::new("sh").args(["-c", &script]).status();
+        if group.kills() > 0 {
+            break;
+        }
+    }
     let _ = fs::remove_file(&file);
 }
 
@@ -180,9 +190,8 @@ fn a_guest_that_the_kernel_kills_meanwhile_is_named_at_both_ends() {
     let id = cluster.begin("new", "a", "b", MigrateOptions::default()).id;
     cluster.wait(PATIENCE, "its QEMU waits there", || cluster.vms("b").iter().any(|vm| vm.name == "new"));
     thread::sleep(Duration::from_secs(2));
-    let limit = group.used() + 64 * MIB;
-    group.limit(limit);
-    exhaust(&group, 80 * MIB);
+    group.limit(group.used() + 32 * MIB);
+    exhaust(&group);
     cluster.wait(PATIENCE, "somebody is killed", || group.kills() > 0);
     for host in ["a", "b"] {
         let told = || kills_told(&cluster.migration(host, id));
