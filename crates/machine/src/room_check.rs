@@ -21,6 +21,9 @@ pub(crate) fn problems(guest: &GuestFacts, source: &HostFacts, target: &HostFact
         problems.push(Problem { kind, severity: Severity::Blocks, what, cure: limit.cure(needed) });
     }
     problems.extend(unread(&target.name, &room));
+    if let Some(copy) = &guest.copy {
+        problems.extend(unread(&source.name, &copy.room));
+    }
     problems.extend(copy(guest, source));
     if target.cpus < guest.cpus {
         let what = format!("{} has fewer CPUs ({}) than {} ({})", target.name, target.cpus, guest.name, guest.cpus);

@@ -10,6 +10,8 @@ use super::kilobytes;
 
 /// Capability of who may lock memory beyond RLIMIT_MEMLOCK: CAP_IPC_LOCK of linux/capability.h.
 const CAP_IPC_LOCK: u64 = 1 << 14;
+/// More nodes than any kernel is built for (MAX_NUMNODES).
+const NODES_MAX: u32 = 1023;
 
 /// What somebody else was promised.
 #[derive(Clone, Debug)]
@@ -104,10 +106,49 @@ pub(super) fn room(files: &Files, groups: &[&ControlGroups], promises: &[Promise
             room.limits.push(Limit { resource, owner, name, limit: limit.limit, used, promised, promised_to });
         }
     }
+    if let Some(limit) = nodes(Path::new("/sys/devices/system/node"), &files.status, kept) {
+        let (promised, promised_to) = all(|promise| promise.bytes, &|_| true);
+        room.limits.push(Limit { promised, promised_to, ..limit });
+    }
     room.unread.sort();
     room.unread.dedup();
     room.limits.extend(of_process(&files.limits, &files.status));
     room
+}
+
+/// The memory of the NUMA nodes that the agent, and so its QEMUs, may use, where those are not all (cpuset.mems of a control
+/// group, numactl): the kernel kills for lack of theirs, too. `dir`: of all nodes.
+fn nodes(dir: &Path, status: &str, kept: u64) -> Option<Limit> {
+    let list = |text: &str| -> Option<Vec<u32>> {
+        let ranges = text.trim().split(',').map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            Some(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?.min(NODES_MAX))
+        });
+        Some(ranges.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect())
+    };
+    let allowed = list(status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"))?)?;
+    let with_memory = list(&std::fs::read_to_string(dir.join("has_memory")).ok()?)?;
+    if with_memory.iter().all(|node| allowed.contains(node)) {
+        return None;
+    }
+    let (mut limit, mut used) = (0u64, 0u64);
+    for node in with_memory.iter().filter(|node| allowed.contains(node)) {
+        // `Node 0 MemFree:  123 kB`
+        let text = std::fs::read_to_string(dir.join(format!("node{node}/meminfo"))).ok()?;
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.split_once(name)?.1.strip_prefix(':'));
+            line.and_then(|value| value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024))
+        };
+        let cache = field(" Active(file)")?.saturating_add(field(" Inactive(file)")?);
+        let free = field(" MemFree")?.saturating_add(cache - cache / 2);
+        limit = limit.saturating_add(field(" MemTotal")?);
+        used = used.saturating_add(field(" MemTotal")?.saturating_sub(free));
+    }
+    let shown: Vec<String> = allowed.iter().filter(|node| with_memory.contains(node)).map(u32::to_string).collect();
+    let owner = format!("NUMA node {}, which is all that the agent may use,", shown.join(", "));
+    let used = used.saturating_sub(kept);
+    let (name, promised, promised_to) = ("cpuset.mems".to_owned(), 0, Vec::new());
+    Some(Limit { resource: Resource::Ram, owner, name, limit, used, promised, promised_to })
 }
 
 /// Limits of each process, which a QEMU inherits from the agent.
@@ -174,6 +215,28 @@ mod tests {
         assert_eq!(room.left(Resource::Commit), Some(2 * GIB), "what is not touched of a memfd is not committed");
         let odd = super::room(&Files { meminfo: String::new(), ..files("x") }, &[], &[], 0);
         assert_eq!((odd.left(Resource::Ram), odd.unread.len()), (None, 2), "{odd:?}");
+    }
+
+    #[test]
+    fn numa_nodes_that_are_out_of_bounds_have_no_room() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("has_memory"), "0-1\n").unwrap();
+        for node in [0, 1] {
+            let text = format!(
+                "Node {node} MemTotal:  8388608 kB\nNode {node} MemFree:  2097152 kB\nNode {node} Active:  7 kB\n\
+                 Node {node} Active(file):  1048576 kB\nNode {node} Inactive(file):  1048576 kB\n"
+            );
+            std::fs::create_dir(dir.path().join(format!("node{node}"))).unwrap();
+            std::fs::write(dir.path().join(format!("node{node}/meminfo")), text).unwrap();
+        }
+        let of = |allowed: &str| nodes(dir.path(), &format!("Mems_allowed_list:\t{allowed}\n"), 0);
+        let limit = of("1").unwrap();
+        assert_eq!((limit.limit, limit.left()), (8 * GIB, 3 * GIB), "half of the page cache counts");
+        assert!(limit.owner.contains("NUMA node 1,"));
+        assert_eq!(
+            (of("0-1"), of("0-63"), of("odd"), nodes(Path::new("/nonexistent"), "", 0)),
+            (None, None, None, None)
+        );
     }
 
     #[test]

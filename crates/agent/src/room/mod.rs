@@ -175,7 +175,7 @@ impl Rooms {
             Held::of(pid).inspect_err(|error| warn!(vm = vm.name, "its RAM cannot be looked at: {error}")).ok()?;
         let groups = [self.own_groups(), ControlGroups::of(pid).unwrap_or_default()];
         // Guests that only run may take what they were promised, or not; those that are copied do.
-        let others = self.promises(reserved, None, Some(&vm.name));
+        let (others, unread) = self.promises(reserved, None, Some(&vm.name));
         let promised_bytes = others.iter().map(|promise| promise.bytes).fold(0, u64::saturating_add);
         let promises: Vec<Promise> = reserved
             .values()
@@ -190,7 +190,8 @@ impl Rooms {
             })
             .chain(self.arriving(reserved, None))
             .collect();
-        let room = limits::room(&Files::read(), &groups.iter().collect::<Vec<_>>(), &promises, kept);
+        let mut room = limits::room(&Files::read(), &groups.iter().collect::<Vec<_>>(), &promises, kept);
+        room.unread.extend(unread);
         Some(CopyRoom { holes_bytes: held.holes(), agent_bytes, room, promised_bytes })
     }
 
@@ -215,17 +216,21 @@ impl Rooms {
         let own = self.own_groups();
         let theirs = qemu.and_then(|pid| ControlGroups::of(pid).ok()).filter(|groups| *groups != own);
         let groups: Vec<&ControlGroups> = [Some(&own), theirs.as_ref()].into_iter().flatten().collect();
-        let promises = self.promises(reserved, except, None);
-        limits::room(&Files::read(), &groups, &promises, kept)
+        let (promises, unread) = self.promises(reserved, except, None);
+        let mut room = limits::room(&Files::read(), &groups, &promises, kept);
+        room.unread.extend(unread);
+        room
     }
 
-    /// All that guests of this host were promised and do not have yet, but for one migration's or one guest's own.
+    /// All that guests of this host were promised and do not have yet, but for one migration's or one guest's own; and of
+    /// whom that cannot be read.
     fn promises(
         &self,
         reserved: &BTreeMap<MigrationId, Reserved>,
         except: Option<MigrationId>,
         but: Option<&str>,
-    ) -> Vec<Promise> {
+    ) -> (Vec<Promise>, Vec<String>) {
+        let mut unread = Vec::new();
         let is_arriving = |vm: &Vm| {
             let id = vm.migration();
             id.is_some_and(
@@ -238,12 +243,25 @@ impl Rooms {
                 if except.is_some() && vm.migration() == except {
                     return None;
                 }
-                let held = Held::of(pid).ok()?;
+                let held = match Held::of(pid) {
+                    Ok(held) => held,
+                    Err(error) => {
+                        // One that has ended has nothing to be promised.
+                        let is_there = vm.process().is_some_and(|process| process.is_alive().unwrap_or(true));
+                        unread.extend(
+                            is_there
+                                .then(|| format!("RAM that {} was promised and does not use yet: {error}", vm.name)),
+                        );
+                        return None;
+                    }
+                };
                 let groups = ControlGroups::of(pid).unwrap_or_default();
                 let bytes = held.pending(ram_bytes(&vm, &held));
                 Some(Promise { name: vm.name.clone(), bytes, huge_bytes: held.huge_pending(), groups })
             });
-        runs.chain(self.arriving(reserved, except)).collect()
+        let mut promises: Vec<Promise> = runs.collect();
+        promises.extend(self.arriving(reserved, except));
+        (promises, unread)
     }
 
     /// What guests were promised that are let in and have not arrived.

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use nix::libc::{O_NONBLOCK, SIGKILL};
 use parking_lot::Mutex;
+use skein_api::KERNEL_KILLED;
 use skein_host::ControlGroups;
 use skein_hypervisor::{Exit, Process, ProcessId};
 
@@ -46,7 +47,7 @@ impl Killed {
     /// `the kernel killed guest web1 on hostb: out of memory on this host`
     pub(crate) fn told(&self, guest: &str, host: &str) -> String {
         match self {
-            Killed::ByKernel(why) => format!("the kernel killed guest {guest} on {host}: {why}"),
+            Killed::ByKernel(why) => format!("{KERNEL_KILLED}{guest} on {host}: {why}"),
             Killed::BySomebody => {
                 format!("guest {guest} on {host} was killed (SIGKILL), by somebody else than its agent")
             }
