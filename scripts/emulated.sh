@@ -83,6 +83,6 @@ trap 'rm -f "$run" "$run.log"' EXIT
 timeout "${EMULATED_SECONDS:-1800}" "$qemu" -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m "${EMULATED_MIB:-3072}" \
   -nodefaults -display none -serial stdio -no-reboot -kernel "$work/kernel" -initrd "$work/initrd" \
   -append "console=ttyS0 quiet panic=1 run=$run" -fsdev local,id=host,path=/,security_model=none,multidevs=remap,readonly=on \
-  -device virtio-9p-pci,fsdev=host,mount_tag=host </dev/null 2>&1 | tr -d '\r' | tee "$run.log" || true
+  -device virtio-9p-pci,fsdev=host,mount_tag=host </dev/null 2>&1 | sed -u 's/\r$//' | tee "$run.log" || true
 status=$(sed -n 's/^emulated: status \([0-9]*\)$/\1/p' "$run.log" | tail -n 1)
 exit "${status:-1}"
