@@ -4,7 +4,7 @@
 //! whose writes the process's own figures do not show. So the file is asked (`st_blocks` counts what is swapped out,
 //! too). RAM that is private to QEMU is in `RssAnon` of `/proc/PID/status`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -15,6 +15,8 @@ use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
 
 /// Smaller files in memory are rings and logs.
 const RAM_BYTES_MIN: u64 = 1 << 20;
+/// A guest's RAM in a memfd, by the name that QEMU gives that (memfd_backend_memory_alloc of its backends/hostmem-memfd.c).
+const BACKEND: &str = "/memfd:memory-backend-memfd";
 /// linux/magic.h; a kernel without tmpfs keeps memfds there.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 
@@ -47,18 +49,29 @@ impl Held {
         let private = field("RssAnon").saturating_add(field("VmSwap")).saturating_add(field("VmPTE"));
         let mut held = Held { private, shared: field("RssShmem"), ..Held::default() };
         let mounts = fs::read_to_string("/proc/self/mounts")?;
-        let mapped = mapped(&String::from_utf8_lossy(&fs::read(process.join("maps"))?), &mounts);
+        // Looking through all mappings takes longer than all else, and most QEMUs' RAM is known by its name.
+        let mut mappings: Option<BTreeSet<Inode>> = None;
         let mut seen = BTreeMap::new();
         for entry in fs::read_dir(process.join("fd"))? {
             let Ok(entry) = entry else { continue };
             let Ok(target) = fs::read_link(entry.path()) else { continue };
             // Nothing else is asked: the server of a disk's file system may be dead.
-            let Some(inodes) = target.to_str().and_then(|name| mapped.get(name)) else { continue };
+            let Some(name) = target.to_str().filter(|name| is_in_memory(name, &mounts)) else { continue };
             let Ok(file) = fs::metadata(entry.path()) else { continue };
-            let device = (major(file.dev()), minor(file.dev()));
-            if file.is_file() && inodes.contains(&(device, file.ino())) {
-                seen.insert((device, file.ino()), (entry.path(), file.len(), file.blocks().saturating_mul(512)));
+            let inode = ((major(file.dev()), minor(file.dev())), file.ino());
+            if !file.is_file() {
+                continue;
             }
+            if !name.starts_with(BACKEND) {
+                // A disk's image may be on tmpfs, too; but nobody maps that.
+                if mappings.is_none() {
+                    mappings = Some(mapped(&String::from_utf8_lossy(&fs::read(process.join("maps"))?)));
+                }
+                if !mappings.as_ref().is_some_and(|mapped| mapped.contains(&inode)) {
+                    continue;
+                }
+            }
+            seen.insert(inode, (entry.path(), file.len(), file.blocks().saturating_mul(512)));
         }
         for (path, size, allocated) in seen.into_values().filter(|(_, size, _)| *size >= RAM_BYTES_MIN) {
             let Ok(kind) = statfs(&path).map(|stat| stat.filesystem_type()) else { continue };
@@ -97,38 +110,32 @@ impl Held {
 /// A device's two numbers, and an inode.
 type Inode = ((u64, u64), u64);
 
-/// Files that may be in memory and are mapped, by the name that the kernel gives them: memfds, and files of tmpfs and
-/// hugetlbfs as mounts go. Of a mapping `7f00-7f01 rw-s 00000000 00:01 1234   /memfd:ram (deleted)`.
-fn mapped(maps: &str, mounts: &str) -> BTreeMap<String, Vec<Inode>> {
-    let mounts: Vec<(&str, &str)> = mounts
+/// Whether a file is in memory, by the name that the kernel gives a descriptor: memfds, and files of tmpfs and hugetlbfs as
+/// mounts go.
+fn is_in_memory(name: &str, mounts: &str) -> bool {
+    let path = name.strip_suffix(" (deleted)").unwrap_or(name);
+    // Of those at one place the last is on top.
+    let mount = mounts
         .lines()
         .filter_map(|line| {
             let mut fields = line.split(' ').skip(1);
             Some((fields.next()?, fields.next()?))
         })
-        .collect();
-    let is_in_memory = |path: &str| {
-        let below = |point: &str| Path::new(path).starts_with(point);
-        // Of those at one place the last is on top.
-        let mount = mounts.iter().filter(|(point, _)| below(point)).max_by_key(|(point, _)| point.len());
-        mount.is_some_and(|(_, kind)| matches!(*kind, "tmpfs" | "hugetlbfs" | "ramfs"))
-    };
-    let mut found: BTreeMap<String, Vec<Inode>> = BTreeMap::new();
-    for line in maps.lines() {
+        .filter(|(point, _)| Path::new(path).starts_with(point))
+        .max_by_key(|(point, _)| point.len());
+    name.starts_with("/memfd:") || mount.is_some_and(|(_, kind)| matches!(kind, "tmpfs" | "hugetlbfs" | "ramfs"))
+}
+
+/// Files that are mapped. Of lines as `7f00-7f01 rw-s 00000000 00:01 1234   /memfd:ram (deleted)`.
+fn mapped(maps: &str) -> BTreeSet<Inode> {
+    let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
+    let inode = |line: &str| {
         let mut fields = line.split_ascii_whitespace().skip(3);
-        let (Some(device), Some(inode), Some(_)) = (fields.next(), fields.next(), fields.next()) else { continue };
-        let Some(path) = line.find('/').map(|at| &line[at..]) else { continue };
-        let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
-        let device = device.split_once(':').and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
-        let (Some(device), Ok(inode)) = (device, inode.parse()) else { continue };
-        let inodes = found.entry(path.to_owned()).or_default();
-        if !inodes.contains(&(device, inode)) {
-            inodes.push((device, inode));
-        }
-    }
-    found
-        .retain(|path, _| path.starts_with("/memfd:") || is_in_memory(path.strip_suffix(" (deleted)").unwrap_or(path)));
-    found
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let inode = fields.next()?.parse().ok().filter(|inode| *inode != 0)?;
+        Some(((number(major)?, number(minor)?), inode))
+    };
+    maps.lines().filter_map(inode).collect()
 }
 
 #[cfg(test)]
@@ -158,16 +165,15 @@ mod tests {
                     7f06-7f07 rw-s 00000000 00:2a 6                          /dev/huge/x (deleted)\n\
                     7f08-7f09 rw-p 00000000 00:00 0                          [stack]\n\
                     7f0a-7f0b rw-p 00000000 00:00 0\nodd\n";
+        assert_eq!(mapped(maps), [((8, 1), 77), ((0, 1), 1234), ((0, 1), 9), ((0, 0x1f), 5), ((0, 0x2a), 6)].into());
         let mounts = "/dev/sda / ext4 rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\nhuge /dev/huge hugetlbfs rw 0 0\n\
                       nfs /dev/shm/nfs nfs rw 0 0\n";
-        let found = mapped(maps, mounts);
-        assert_eq!(found["/memfd:ram 0 (deleted)"], [((0, 1), 1234), ((0, 1), 9)]);
-        assert_eq!(
-            (&found["/dev/shm/a b"][..], &found["/dev/huge/x (deleted)"][..]),
-            (&[((0, 0x1f), 5)][..], &[((0, 0x2a), 6)][..])
-        );
-        assert_eq!(found.len(), 3, "{found:?}");
-        assert!(mapped(&maps.replace("/dev/shm/a", "/dev/shm/nfs/a"), mounts).len() == 2);
+        for name in ["/memfd:ram 0 (deleted)", "/dev/shm/a b", "/dev/huge/x (deleted)"] {
+            assert!(is_in_memory(name, mounts), "{name}");
+        }
+        for name in ["/usr/bin/qemu", "/dev/shm/nfs/a", "socket:[12]", "anon_inode:kvm-vcpu:0", ""] {
+            assert!(!is_in_memory(name, mounts), "{name}");
+        }
     }
 
     #[test]

@@ -30,6 +30,10 @@ fn cluster(group: &Group, settings: Settings) -> Cluster {
     let start = group.start(cluster.dir());
     cluster.start("a");
     cluster.start_as("b", &start);
+    // What their QEMUs can do, which is remembered: in an emulated machine that takes longer than who asks for it waits.
+    for host in ["a", "b"] {
+        cluster.asked(host, &Request::HostShow { name: None });
+    }
     cluster
 }
 
