@@ -12,6 +12,9 @@ use std::path::Path;
 
 use nix::sys::stat::{major, minor};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
+use skein_machine::{Limit, Resource};
+
+use super::limits::RESERVED;
 
 /// Smaller files in memory are rings and logs.
 const RAM_BYTES_MIN: u64 = 1 << 20;
@@ -35,6 +38,8 @@ pub(crate) struct Held {
     pub(crate) private: u64,
     /// Resident shared memory, that of files among it.
     pub(crate) shared: u64,
+    /// Threads.
+    pub(crate) threads: u64,
 }
 
 impl Held {
@@ -47,7 +52,8 @@ impl Held {
         let status = fs::read_to_string(process.join("status"))?;
         let field = |name: &str| super::kilobytes(&status, name).unwrap_or(0);
         let private = field("RssAnon").saturating_add(field("VmSwap")).saturating_add(field("VmPTE"));
-        let mut held = Held { private, shared: field("RssShmem"), ..Held::default() };
+        let threads = status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse().ok()).unwrap_or(0);
+        let mut held = Held { private, shared: field("RssShmem"), threads, ..Held::default() };
         let mounts = fs::read_to_string("/proc/self/mounts")?;
         // Looking through all mappings takes longer than all else, and most QEMUs' RAM is known by its name.
         let mut mappings: Option<BTreeSet<Inode>> = None;
@@ -99,6 +105,17 @@ impl Held {
     /// kernel maps its one page of zeros.)
     pub(crate) fn holes(&self) -> u64 {
         self.files.saturating_sub(self.files_allocated)
+    }
+
+    /// What it has of what a limit counts as used.
+    pub(super) fn of_limit(&self, limit: &Limit) -> u64 {
+        match limit.resource {
+            Resource::Ram | Resource::Commit => self.files_allocated.saturating_add(self.private),
+            Resource::HugePages { .. } if limit.name.contains(RESERVED) => self.huge,
+            Resource::HugePages { .. } => self.huge_allocated,
+            Resource::Tasks => self.threads,
+            Resource::Addresses | Resource::LockedRam | Resource::Other => 0,
+        }
     }
 
     /// Huge pages that are promised and not allocated, in bytes.
@@ -179,7 +196,7 @@ mod tests {
     #[test]
     fn of_a_process() {
         let own = Held::of(std::process::id()).unwrap();
-        assert!(own.private > 0, "{own:?}");
+        assert!(own.private > 0 && own.threads > 0, "{own:?}");
         assert!(Held::of(u32::MAX).is_err());
     }
 }

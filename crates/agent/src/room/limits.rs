@@ -13,6 +13,9 @@ const CAP_IPC_LOCK: u64 = 1 << 14;
 /// More nodes than any kernel is built for (MAX_NUMNODES).
 const NODES_MAX: u32 = 1023;
 
+/// Part of the names of limits of huge pages that count reserved pages, and not used ones.
+pub(super) const RESERVED: &str = ".rsvd.";
+
 /// What somebody else was promised.
 #[derive(Clone, Debug)]
 pub(super) struct Promise {
@@ -96,7 +99,7 @@ pub(super) fn room(files: &Files, groups: &[&ControlGroups], promises: &[Promise
                 }
                 GroupResource::HugePages { page_bytes } => {
                     // What is reserved is in use already.
-                    let is_reserved = limit.file.contains(".rsvd.");
+                    let is_reserved = limit.file.contains(RESERVED);
                     let promised = if is_reserved { nothing() } else { all(|promise| promise.huge_bytes, &is_in) };
                     (Resource::HugePages { page_bytes }, limit.used, promised)
                 }

@@ -110,9 +110,8 @@ impl Rooms {
             let mut room = rooms.read(reserved, Some(id), qemu, 0);
             // What the process holds already of what it needs is in use; nobody has to find it again.
             if let Some(held) = qemu.and_then(|pid| Held::of(pid).ok()) {
-                let has = held.files_allocated.saturating_add(held.private);
-                for limit in room.limits.iter_mut().filter(|limit| limit.resource == skein_machine::Resource::Ram) {
-                    limit.used = limit.used.saturating_sub(has);
+                for limit in &mut room.limits {
+                    limit.used = limit.used.saturating_sub(held.of_limit(limit));
                 }
             }
             (refusal(&room, &need, &rooms.host, vm), room.unread)
