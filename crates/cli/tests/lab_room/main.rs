@@ -13,7 +13,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use skein_api::{LogEntry, MigrateOptions, Migration, Reply, Request};
+use skein_api::{Check, LogEntry, MigrateOptions, Migration, Reply, Request};
 use skein_handover::Outcome;
 use skein_lab_cluster::{Cluster, Settings};
 use skein_machine::{Problem, ProblemKind};
@@ -67,6 +67,15 @@ fn of_kind(problems: &[Problem], kind: ProblemKind) -> Vec<String> {
     problems.iter().filter(|problem| problem.kind == kind).map(ToString::to_string).collect()
 }
 
+/// Says what stands against a move. An emulated machine takes its time.
+fn check_move(cluster: &Cluster, vm: &str, from: &str, to: &str) -> Check {
+    let request = Request::Check { vm: vm.into(), to: to.into(), options: MigrateOptions::default() };
+    match cluster.client(from).call(&request, PATIENCE) {
+        Ok(Reply::Check(check)) => check,
+        other => panic!("{vm}: {other:?}\n{}", cluster.report()),
+    }
+}
+
 /// Moves a guest, which has to succeed.
 fn moved(cluster: &Cluster, vm: &str, from: &str, to: &str) {
     let (end, why) = full::move_one(cluster, vm, from, to);
@@ -90,7 +99,7 @@ fn a_check_sees_every_limit_above_the_agent() {
     let noise = noise(cluster.dir(), 40);
     cluster.start_vm("b", &guest(&cluster, "old", 128, Some(&noise)));
     cluster.start_vm("a", &guest(&cluster, "new", 192, Some(&noise)));
-    let check = cluster.check_move("new", "a", "b");
+    let check = check_move(&cluster, "new", "a", "b");
     let told = of_kind(&check.problems, ProblemKind::Ram).join("; ");
     for part in
         [group.dir().to_str().unwrap(), "of b has", "left of 400 MiB", group.limit_file(), "that old may still take"]
@@ -100,9 +109,9 @@ fn a_check_sees_every_limit_above_the_agent() {
     assert!(check.blocks());
     // More of it, and less of another.
     group.limit(2048 * MIB);
-    assert!(!cluster.check_move("new", "a", "b").blocks());
+    assert!(!check_move(&cluster, "new", "a", "b").blocks());
     group.limit_tasks(Some(group.tasks() + 20));
-    let check = cluster.check_move("new", "a", "b");
+    let check = check_move(&cluster, "new", "a", "b");
     let told = of_kind(&check.problems, ProblemKind::Tasks).join("; ");
     assert!(check.blocks() && told.contains("threads left of") && told.contains("pids.max"), "{told}");
     group.limit_tasks(None);
@@ -126,7 +135,7 @@ fn room_for_one_is_not_given_to_two() {
         let moves = ["v1", "v2"].map(|vm| {
             let cluster = &cluster;
             scope.spawn(move || {
-                assert!(!cluster.check_move(vm, "a", "b").blocks(), "{vm} alone fits");
+                assert!(!check_move(cluster, vm, "a", "b").blocks(), "{vm} alone fits");
                 let migration = cluster.begin(vm, "a", "b", MigrateOptions::default());
                 cluster.watched("a", migration.id)
             })
@@ -152,11 +161,11 @@ fn a_sparse_guest_is_not_copied_where_its_source_has_no_room_for_that() {
     let cluster = cluster(&group, settings());
     cluster.start_vm("b", &guest(&cluster, "sparse", 1024, None));
     group.limit(group.used() + 600 * MIB);
-    let check = cluster.check_move("sparse", "b", "a");
+    let check = check_move(&cluster, "sparse", "b", "a");
     let told = of_kind(&check.problems, ProblemKind::SourceRam).join("; ");
     assert!(check.blocks() && told.contains("never wrote") && told.contains("the copy needs"), "{told}: {check:?}");
     group.limit(group.used() + 1200 * MIB);
-    let check = cluster.check_move("sparse", "b", "a");
+    let check = check_move(&cluster, "sparse", "b", "a");
     assert!(!check.blocks(), "{check:?}");
     moved(&cluster, "sparse", "b", "a");
     assert_eq!(group.kills(), 0);
@@ -231,14 +240,14 @@ fn a_kernel_that_does_not_overcommit_bounds_what_comes() {
     let committed = meminfo.lines().find_map(|line| line.strip_prefix("Committed_AS:")?.trim().strip_suffix(" kB"));
     let committed: u64 = committed.unwrap().trim().parse().unwrap();
     set(2, committed + (300 << 10));
-    let check = cluster.check_move("new", "a", "b");
+    let check = check_move(&cluster, "new", "a", "b");
     set(0, 0);
     let told = of_kind(&check.problems, ProblemKind::Ram).join("; ");
     println!("{told}");
     for part in ["b has", "(CommitLimit)", "that old may still take", "vm.overcommit"] {
         assert!(told.contains(part), "{part}: {told}");
     }
-    assert!(!cluster.check_move("new", "a", "b").blocks());
+    assert!(!check_move(&cluster, "new", "a", "b").blocks());
     assert!(!cluster.where_runs("old").is_empty() && !cluster.where_runs("new").is_empty());
 }
 
