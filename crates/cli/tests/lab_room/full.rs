@@ -156,6 +156,7 @@ pub fn soak() {
                 assert_eq!(end, End::Moved, "{vm} goes back: {why}");
             }
         }
+        cluster.wait_clean(PATIENCE);
         cluster.check();
     }
     println!(

@@ -117,6 +117,7 @@ fn a_check_sees_every_limit_above_the_agent() {
     group.limit_tasks(None);
     moved(&cluster, "new", "a", "b");
     assert_eq!(group.kills(), 0);
+    cluster.wait_clean(PATIENCE);
     cluster.check();
 }
 
@@ -151,6 +152,7 @@ fn room_for_one_is_not_given_to_two() {
     group.limit(group.used() + 700 * MIB);
     moved(&cluster, &kept.vm, "a", "b");
     assert_eq!(group.kills(), 0);
+    cluster.wait_clean(PATIENCE);
     cluster.check();
 }
 
@@ -169,6 +171,7 @@ fn a_sparse_guest_is_not_copied_where_its_source_has_no_room_for_that() {
     assert!(!check.blocks(), "{check:?}");
     moved(&cluster, "sparse", "b", "a");
     assert_eq!(group.kills(), 0);
+    cluster.wait_clean(PATIENCE);
     cluster.check();
 }
 
@@ -216,6 +219,7 @@ fn a_guest_that_the_kernel_kills_meanwhile_is_named_at_both_ends() {
     assert!(old.note.contains("the kernel killed its QEMU"), "{old:?}");
     group.limit(4096 * MIB);
     cluster.watched("a", id);
+    cluster.wait_clean(PATIENCE);
     cluster.check();
 }
 
