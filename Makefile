@@ -50,14 +50,17 @@ soak: ## Clusters in virtual time, on all cores, for SOAK_SECONDS=60: seeds, vir
 	@scripts/bootstrap.sh build
 	@$(ENV) cargo run --locked --quiet --release -p skein-sim --example soak
 
-soak-real: ## Real guests under random real faults: SOAK_MIGRATIONS=100, SOAK_SEED, SOAK_SECONDS, SOAK_JSON=FILE
+soak-real: ## Real guests under random real faults, and towards full targets: SOAK_MIGRATIONS=100, SOAK_SEED, SOAK_SECONDS, SOAK_JSON=FILE, ROOM_MOVES=200
 	@scripts/bootstrap.sh test
 	@scripts/build.sh guest
 	@scripts/qemu.sh 10 || [ $$? = 3 ]
 	@$(ENV) qemu=$$PWD/target/qemu-10/qemu-system-x86_64; [ -x "$$qemu" ] || qemu=; \
 	  SKEIN_QEMU=$${SKEIN_QEMU:-$$qemu} SOAK_MIGRATIONS=$${SOAK_MIGRATIONS:-100} \
 	  $(if $(SUDO),CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='sudo -n -E') \
-	  cargo test --locked --quiet --release -p skein --test lab_soak -- $(if $(SOAK_JSON),--json '$(abspath $(SOAK_JSON))')
+	  cargo test --locked --quiet --release -p skein --test lab_soak -- $(if $(SOAK_JSON),--json '$(abspath $(SOAK_JSON))') && \
+	  SKEIN_QEMU=$${SKEIN_QEMU:-$$qemu} ROOM_MOVES=$${ROOM_MOVES:-200} \
+	  $(if $(SUDO),CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='sudo -n -E') \
+	  cargo test --locked --quiet --release -p skein --test lab_room -- --nocapture moves_towards
 
 bench: ## Measure Skein and its peers side by side; BENCH='bench run NAME…' for some cases
 	@scripts/bootstrap.sh bench

@@ -23,6 +23,7 @@ use crate::control::{Answer, Question};
 use crate::dirs::Dirs;
 use crate::migrations::{Migrations, open_journal};
 use crate::peers::{Peers, PeersSettings};
+use crate::room::Rooms;
 use crate::serve::{Desk, host_facts, serve};
 use crate::socket::{OwnSocket, SocketError};
 use crate::transport::packers;
@@ -171,17 +172,20 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         plain_data: vms.plain_data,
     };
     let (own_vms, name, default) = (known.clone(), identity.host().to_owned(), vms.qemu.clone());
+    let rooms = Rooms::new(name.clone(), known.clone());
+    let own_rooms = rooms.clone();
     let migrations = Migrations::start(
         vms.dirs,
         journal,
-        known.clone(),
+        rooms.clone(),
         vms.limits,
         vms.keeper,
         packers(&vms.packer).inspect_err(|error| warn!("pages are not compressed: {error}")).ok(),
         |events, inquiry| {
             let answer = move |_: &str, question: Question| match question {
                 Question::HostFacts { qemu, files } => {
-                    let facts = host_facts(&name, &own_vms, &inquiry, qemu.or_else(|| default.clone()), &files);
+                    let facts =
+                        host_facts(&name, &own_vms, &own_rooms, &inquiry, qemu.or_else(|| default.clone()), &files);
                     Ok(Answer::HostFacts(Box::new(facts)))
                 }
                 Question::Composition { migration } => {
@@ -198,6 +202,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let desk = Arc::new(Desk {
         vms: known,
         migrations,
+        rooms,
         addresses,
         qemu: vms.qemu,
         stopping: AtomicBool::new(false),

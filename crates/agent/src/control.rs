@@ -21,7 +21,7 @@ use thiserror::Error;
 use tracing::warn;
 
 /// Version of what agents say to each other here. Agents of different versions do not talk.
-pub const CONTROL_VERSION: u32 = 1;
+pub const CONTROL_VERSION: u32 = 2;
 /// Longest line: a large definition, or the facts of a host with thousands of VMs. One is held for each session.
 pub const LINE_BYTES_MAX: u64 = 4 << 20;
 /// Lines that wait to be written: what an agent says of a thousand migrations.
@@ -46,6 +46,13 @@ pub enum Wire {
     },
     /// Of the migrations between the two.
     Handover(Message),
+    /// Something worth telling of a migration between the two, for its log.
+    Note {
+        /// Of which.
+        id: MigrationId,
+        /// In words.
+        text: String,
+    },
     /// A question, whose number is new on this stream.
     Ask {
         /// To tell the answer by.

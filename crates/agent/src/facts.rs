@@ -28,7 +28,7 @@ use skein_hypervisor::facts::{self as qemu, Guest, MemoryDevice, Program};
 use skein_hypervisor::{Config, Monitor, SAMPLE_PAGES};
 use skein_machine::{
     Accel, AccelFacts, Attachment, Composition, CpuModel, DiskFormat, FileFacts, FileSystem, GuestDisk, GuestFacts,
-    GuestNic, HostFacts, Hugepages, MachineType, NicFacts, Places, Presence, QemuFacts, Version, VmFacts,
+    GuestNic, HostFacts, Hugepages, MachineType, NicFacts, Places, Presence, QemuFacts, Room, Version, VmFacts,
 };
 use tracing::warn;
 
@@ -64,6 +64,8 @@ pub(crate) struct HostQuestion<'a> {
     pub(crate) vms: &'a Vms,
     /// RAM of guests that left it.
     pub(crate) kept_ram_bytes: u64,
+    /// What a QEMU gets here at most.
+    pub(crate) room: Room,
     /// Migrations to this host.
     pub(crate) incoming: Places,
     /// Migrations from this host.
@@ -75,7 +77,7 @@ pub(crate) struct HostQuestion<'a> {
 /// What this host is and has, for one guest's sake. Takes a few milliseconds, the first time a start of QEMU; at most
 /// [`PROBE_TIME`] and what the kernel takes for its NICs, once also a trial of KVM.
 pub(crate) fn host(question: HostQuestion) -> HostFacts {
-    let HostQuestion { name, qemu, files, vms, kept_ram_bytes, incoming, outgoing, journal } = question;
+    let HostQuestion { name, qemu, files, vms, kept_ram_bytes, room, incoming, outgoing, journal } = question;
     let files = looks(files);
     let meminfo = text("/proc/meminfo");
     let cpuinfo = CpuInfo::parse(&text("/proc/cpuinfo"));
@@ -91,6 +93,7 @@ pub(crate) fn host(question: HostQuestion) -> HostFacts {
         ram_bytes: kilobytes(&meminfo, "MemTotal").unwrap_or(0),
         ram_available_bytes: kilobytes(&meminfo, "MemAvailable").unwrap_or(0),
         kept_ram_bytes,
+        room: Some(room),
         hugepages: hugepages(Path::new("/sys/kernel/mm/hugepages")),
         cpus: cpuinfo.online,
         cpu_vendor: cpuinfo.vendor,
@@ -140,7 +143,7 @@ fn text(path: impl AsRef<Path>) -> String {
 }
 
 /// The value of `NAME:  123 kB`, in bytes.
-fn kilobytes(file: &str, name: &str) -> Option<u64> {
+pub(crate) fn kilobytes(file: &str, name: &str) -> Option<u64> {
     let value = file.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -497,6 +500,9 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         nics,
         composition,
         hot_plugged,
+        // Who asks for a check says it.
+        copy: None,
+        locks_ram: locks_ram(&vm.launch()),
         // As QEMU calls it.
         run_state: json!(run_state).as_str().unwrap_or_default().to_owned(),
         migration: migration.map(|id| id.to_string()),
@@ -562,6 +568,17 @@ fn options<'a>(args: &'a [String], names: &'a [&str]) -> impl Iterator<Item = &'
     let is_named =
         |word: &str| word.strip_prefix('-').is_some_and(|w| names.contains(&w.strip_prefix('-').unwrap_or(w)));
     args.windows(2).filter(move |pair| is_named(&pair[0])).map(|pair| pair[1].as_str())
+}
+
+/// Whether a QEMU is told to lock its guest's RAM.
+fn locks_ram(launch: &Launch) -> bool {
+    let args = match launch {
+        Launch::Definition(defined) => &defined.definition.qemu.args,
+        Launch::CommandLine(line) => &line.args,
+    };
+    // As the system calls it, and as QEMU did before 5.0.
+    let locks = |value: &str| value.split(',').any(|option| matches!(option, "mem-lock=on" | "mlock=on"));
+    options(args, &["overcommit", "realtime"]).any(locks)
 }
 
 /// What the NICs of a command line are plugged into.
@@ -783,6 +800,16 @@ mod tests {
     }
 
     #[test]
+    fn a_command_line_that_locks_memory() {
+        let line = |args: &[&str]| {
+            let args = args.iter().map(|word| word.to_string()).collect();
+            locks_ram(&Launch::CommandLine(crate::launch::CommandLine { program: "q".into(), args }))
+        };
+        assert!(line(&["-m", "64", "-overcommit", "cpu-pm=on,mem-lock=on"]));
+        assert!(!line(&["-overcommit", "mem-lock=off"]) && !line(&["-m", "mem-lock=on"]));
+    }
+
+    #[test]
     fn nics_of_a_command_line() {
         let line = [
             "-netdev",
@@ -844,6 +871,7 @@ mod tests {
             files: &[own.clone(), "/nonexistent/disk".into()],
             vms: &vms,
             kept_ram_bytes: 0,
+            room: Room::default(),
             incoming: places,
             outgoing: places,
             journal: Err("full".into()),

@@ -56,6 +56,13 @@ impl Kept {
         self.marks.lock().retain(|kept| kept.until > now && runs(&kept.vm));
     }
 
+    /// Frees RAM that is kept, for somebody who has to have it: that of the guest that left first, `vm`'s own last of all.
+    /// Returns when it is free. False: nothing is kept.
+    pub(crate) fn make_room(&self, vm: &str) -> bool {
+        let item = self.rams.lock().take_first(vm);
+        item.is_some()
+    }
+
     /// Bytes of RAM that are kept.
     pub(crate) fn ram_bytes(&self) -> u64 {
         self.rams.lock().bytes()
@@ -107,6 +114,12 @@ impl<T: Send + 'static> Shelf<T> {
         None
     }
 
+    /// What was put first, of others than `vm` if there is any.
+    fn take_first(&mut self, vm: &str) -> Option<Item<T>> {
+        let first = self.0.iter().position(|item| item.vm != vm).or_else(|| (!self.0.is_empty()).then_some(0))?;
+        Some(self.0.remove(first))
+    }
+
     fn retain(&mut self, is_wanted: impl Fn(&Item<T>) -> bool) {
         let_go(self.0.extract_if(.., |item| !is_wanted(item)).collect());
     }
@@ -143,6 +156,17 @@ mod tests {
         assert_eq!(put("v2", 2), (true, "v3 v2".into(), 8), "one of each guest");
         assert_eq!(put("v4", 10), (true, "v4".into(), 10));
         assert_eq!(put("v4", 11), (false, String::new(), 0), "that one is of a trip that is no more the last");
+    }
+
+    #[test]
+    fn room_is_made_by_the_oldest_and_the_guest_that_needs_it_keeps_its_own_longest() {
+        let (mut shelf, now) = (Shelf::default(), Instant::now());
+        assert!(["v1", "v2", "v3"].iter().all(|vm| shelf.put(vm, "b", (), 1, KEEPING, now)));
+        let mut first = || shelf.take_first("v1").map(|item| item.vm);
+        assert_eq!(
+            [first(), first(), first(), first()],
+            ["v2", "v3", "v1", ""].map(|vm| (!vm.is_empty()).then(|| vm.into()))
+        );
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod pass;
 mod peers;
 mod place;
 mod ram;
+mod room;
 mod serve;
 mod socket;
 mod tap;

@@ -75,6 +75,8 @@ pub enum PeerEvent {
     Contact(String, bool),
     /// A host says something.
     Message(String, Message),
+    /// A host has something for the log of a migration, printable.
+    Note(String, MigrationId, String),
 }
 
 /// What answers the questions of a host; called by several threads at once.
@@ -125,7 +127,7 @@ struct State {
     links: u64,
     /// Hosts whose contact is news.
     news: BTreeSet<String>,
-    messages: VecDeque<(String, Message)>,
+    messages: VecDeque<PeerEvent>,
     /// Nobody listens any more.
     deaf: bool,
 }
@@ -271,6 +273,15 @@ impl Peers {
             warn!(peer = host, "it does not take what it is told: its control stream is begun anew");
         }
         sent
+    }
+
+    /// Tells a host something for the log of a migration. Lost if it cannot be told now: nothing depends on it.
+    pub fn note(&self, host: &str, id: MigrationId, text: &str) {
+        let note = Wire::Note { id, text: text.to_owned() }.line();
+        let link = self.shared.lock().hosts.get(host).and_then(|host| host.best().cloned());
+        if let (Ok(line), Some(link)) = (note, link) {
+            link.send(line);
+        }
     }
 
     /// Asks a host, and reaches it for that. Waits, for `deadline` at most.
@@ -651,16 +662,9 @@ impl Shared {
                 info!(peer, "in contact (skein {})", printable(release, SAID_BYTES_MAX));
                 self.changed.notify_all();
             }
-            Wire::Handover(message) => {
-                let mut state = self.lock();
-                while state.messages.len() >= MESSAGES_MAX && !link.is_over() && !self.is_stopping() {
-                    state = self.wait(state, LOOK_PERIOD);
-                }
-                if !state.deaf && state.messages.len() < MESSAGES_MAX {
-                    state.messages.push_back((peer.to_owned(), message));
-                }
-                drop(state);
-                self.changed.notify_all();
+            Wire::Handover(message) => self.queue(link, PeerEvent::Message(peer.to_owned(), message)),
+            Wire::Note { id, text } => {
+                self.queue(link, PeerEvent::Note(peer.to_owned(), id, printable(text, SAID_BYTES_MAX)));
             }
             Wire::Ask { number, question } => {
                 let (answer, peer) = (self.answer.clone(), peer.to_owned());
@@ -670,6 +674,19 @@ impl Shared {
                 link.told(number, answer.map_err(|reason| printable(reason, SAID_BYTES_MAX)))
             }
         }
+    }
+
+    /// Has something passed on that a peer said. Its control stream waits while too much is there.
+    fn queue(&self, link: &Link, event: PeerEvent) {
+        let mut state = self.lock();
+        while state.messages.len() >= MESSAGES_MAX && !link.is_over() && !self.is_stopping() {
+            state = self.wait(state, LOOK_PERIOD);
+        }
+        if !state.deaf && state.messages.len() < MESSAGES_MAX {
+            state.messages.push_back(event);
+        }
+        drop(state);
+        self.changed.notify_all();
     }
 
     /// A control stream is over.
@@ -756,8 +773,8 @@ impl Shared {
             let event = if let Some(host) = state.news.pop_first() {
                 let contact = state.hosts.get(&host).is_some_and(|host| host.contact);
                 PeerEvent::Contact(host, contact)
-            } else if let Some((host, message)) = state.messages.pop_front() {
-                PeerEvent::Message(host, message)
+            } else if let Some(event) = state.messages.pop_front() {
+                event
             } else {
                 state = self.wait(state, LOOK_PERIOD);
                 continue;

@@ -29,8 +29,9 @@ use tracing::{info, warn};
 
 use crate::facts;
 use crate::launch::Launch;
-use crate::migrations::{Capacity, Migrations, Offer};
+use crate::migrations::{Capacity, DELTA_MEMORY, Migrations, Offer};
 use crate::place::Place;
+use crate::room::{Rooms, agent_bytes};
 use crate::socket::OwnSocket;
 use crate::told;
 use crate::vms::{Vm, VmError, Vms, wait_until};
@@ -70,6 +71,7 @@ const CHANNELS_MAX: usize = 8;
 pub(crate) struct Desk {
     pub(crate) vms: Arc<Vms>,
     pub(crate) migrations: Migrations,
+    pub(crate) rooms: Arc<Rooms>,
     /// Where this host's agent listens.
     pub(crate) addresses: Vec<String>,
     /// The QEMU program where a definition names none.
@@ -359,6 +361,7 @@ impl Desk {
             has_deadline: options.deadline_s.is_some(),
             priority: settings.priority,
             keep: self.listed()?.keeping_at(self.migrations.peers().host()),
+            need: Some(facts::guest(vm)?.need()),
         })
     }
 
@@ -379,7 +382,9 @@ impl Desk {
     fn check(&self, name: &str, to: &str, options: &MigrateOptions, watch: Option<Duration>) -> Answered<Check> {
         let transport = self.transport(options)?;
         let vm = self.vms.get(name)?;
-        let guest = facts::guest(&vm)?;
+        let mut guest = facts::guest(&vm)?;
+        let delta_memory = options.delta_memory.unwrap_or(DELTA_MEMORY);
+        guest.copy = self.rooms.copy(&vm, agent_bytes(guest.ram_bytes, delta_memory));
         let launched = vm.launched();
         let (launch, given) = vm.launch().with_images_of(&guest.composition, launched.as_ref());
         let definition = launch.definition();
@@ -478,7 +483,14 @@ impl Desk {
     /// What this host is and has, for a guest with these files.
     pub(crate) fn own_facts(&self, qemu: Option<PathBuf>, files: &[PathBuf]) -> HostFacts {
         let inquiry = self.migrations.inquiry();
-        host_facts(self.migrations.peers().host(), &self.vms, &inquiry, qemu.or_else(|| self.qemu.clone()), files)
+        host_facts(
+            self.migrations.peers().host(),
+            &self.vms,
+            &self.rooms,
+            &inquiry,
+            qemu.or_else(|| self.qemu.clone()),
+            files,
+        )
     }
 
     /// Every host that is known, each with what it says of itself.
@@ -589,6 +601,7 @@ fn network_problems(sessions: &[Snapshot], host: &str) -> Vec<Problem> {
 pub(crate) fn host_facts(
     name: &str,
     vms: &Vms,
+    rooms: &Rooms,
     inquiry: &crate::migrations::Inquiry,
     qemu: Option<PathBuf>,
     files: &[PathBuf],
@@ -599,5 +612,6 @@ pub(crate) fn host_facts(
         || Capacity { incoming: none, outgoing: none, kept_ram_bytes: 0, journal: Err("the agent stops".into()) };
     let Capacity { incoming, outgoing, kept_ram_bytes, journal } = capacity.unwrap_or_else(stopping);
     let qemu = qemu.as_deref();
-    facts::host(facts::HostQuestion { name, qemu, files, vms, kept_ram_bytes, incoming, outgoing, journal })
+    let room = rooms.room();
+    facts::host(facts::HostQuestion { name, qemu, files, vms, kept_ram_bytes, room, incoming, outgoing, journal })
 }

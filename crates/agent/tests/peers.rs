@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_agent::{Answer, AskError, Tap, Wire};
+use skein_agent::{Answer, AskError, CONTROL_VERSION, Tap, Wire};
 use skein_handover::MigrationId;
 use skein_identity::Identity;
 use skein_transfer::pages::Target;
@@ -363,7 +363,8 @@ fn who_talks_nonsense_loses_its_session_and_nobody_else_does() {
     a.peers.reach("b", true);
     b.contact("a", true, 5 * SECOND);
     let hello = Wire::hello().line().unwrap();
-    let other_version = hello.iter().map(|byte| if *byte == b'1' { b'7' } else { *byte }).collect::<Vec<u8>>();
+    let (own, other) = (format!("\"version\":{CONTROL_VERSION}"), "\"version\":7777");
+    let other_version = String::from_utf8(hello.clone()).unwrap().replace(&own, other).into_bytes();
     let endless = [hello.clone(), vec![b' '; 5 << 20]].concat();
     for (what, bytes) in [
         ("noise", b"\xff\xfe\0\n".to_vec()),

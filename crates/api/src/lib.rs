@@ -409,6 +409,9 @@ pub struct LoggedEvent {
     pub event: LogEntry,
 }
 
+/// How a [`LogEntry::Note`] begins that tells of a guest which the kernel killed meanwhile, whichever that is.
+pub const KERNEL_KILLED: &str = "the kernel killed guest ";
+
 /// What is kept in a migration's log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "entry")]

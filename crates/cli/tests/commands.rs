@@ -151,6 +151,7 @@ fn hosts() -> Vec<Host> {
         ram_bytes: 64 << 30,
         ram_available_bytes: 41 << 30,
         kept_ram_bytes: 6 << 30,
+        room: None,
         hugepages: vec![Hugepages { page_bytes: 2 << 20, total: 1024, free: 1000 }],
         cpus: 16,
         cpu_vendor: "AuthenticAMD".into(),

@@ -1,4 +1,5 @@
-//! What a host is: its NICs and their counters ([`nics`]), its cores, and what a process takes of CPU and memory; and
+//! What a host is: its NICs and their counters ([`nics`]), its cores, what a process takes of CPU and memory, and what limits it
+//! ([`ControlGroups`]); and
 //! a [`Sampler`] that records them over time.
 //!
 //! Everything is read at the moment of the call and nothing is cached, so that a caller may ask every 250 ms and see
@@ -6,6 +7,7 @@
 //! never from `/sys`, which shows the namespace of whoever mounted it.
 
 mod clock;
+mod control_groups;
 mod cpu;
 mod ethtool;
 pub mod idle;
@@ -17,6 +19,7 @@ mod prompt;
 mod sampler;
 
 pub use clock::clock_synchronised;
+pub use control_groups::{ControlGroups, GroupLimit, GroupResource};
 pub use cpu::{CoreTime, ProcessTime, cores, process_time, thread_time};
 pub use ethtool::{Offloads, offloads};
 pub use memory::{Memory, process_memory};

@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -76,13 +77,14 @@ impl std::fmt::Display for Exit {
 pub struct Process {
     id: ProcessId,
     pidfd: OwnedFd,
+    killed: AtomicBool,
 }
 
 impl Process {
     /// Takes hold of a process; none if it has ended.
     pub fn attach(id: ProcessId) -> io::Result<Option<Self>> {
         let Some(pidfd) = open(id.pid)? else { return Ok(None) };
-        let process = Self { id, pidfd };
+        let process = Self { id, pidfd, killed: AtomicBool::new(false) };
         // Asked while the descriptor holds the process: if these agree, and it has not ended since, it is the one.
         Ok((ProcessId::of(id.pid)? == Some(id) && process.is_alive()?).then_some(process))
     }
@@ -115,6 +117,7 @@ impl Process {
     /// Kills it (SIGKILL) and waits up to `deadline` until it is gone; none if it is not: the kernel holds it, for
     /// instance in a read from storage that does not answer.
     pub fn kill(&self, deadline: Duration) -> io::Result<Option<Exit>> {
+        self.killed.store(true, Ordering::SeqCst);
         let signal = libc::SIGKILL;
         // SAFETY: pidfd_send_signal(2) with an open pidfd and no siginfo reads no memory of ours.
         let result = unsafe {
@@ -124,6 +127,11 @@ impl Process {
             Ok(_) | Err(Errno::ESRCH) => self.wait_exit(deadline),
             Err(errno) => Err(errno.into()),
         }
+    }
+
+    /// Whether it was killed, or told to be, by [`Process::kill`].
+    pub fn was_killed(&self) -> bool {
+        self.killed.load(Ordering::SeqCst)
     }
 
     /// A pidfd is readable when its process has ended.
@@ -235,7 +243,7 @@ pub fn spawn_command_detached(mut command: Command, qmp: &Path, log: &Path) -> R
         let id = ProcessId::of(child.id())?.ok_or_else(ended)?;
         // Also of one that has ended already: its words and status are wanted.
         let pidfd = open(id.pid)?.ok_or_else(ended)?;
-        Ok(Process { id, pidfd })
+        Ok(Process { id, pidfd, killed: AtomicBool::new(false) })
     };
     match attach() {
         Ok(process) => Ok((process, log)),

@@ -12,7 +12,7 @@ use crate::definition::{Accel, Attachment, Definition};
 use crate::facts::{
     AccelFacts, FileFacts, FileSystem, GuestFacts, HostFacts, PathFacts, Places, Presence, QemuFacts, Version,
 };
-use crate::units::{KIB, MIB, about_bytes, exact_bytes};
+use crate::units::{MIB, exact_bytes};
 
 /// The oldest QEMU that Skein is tried with.
 pub const QEMU_OLDEST: Version = Version { major: 7, minor: 2, micro: 0 };
@@ -71,6 +71,9 @@ pub enum ProblemKind {
     Tap,
     Ram,
     Hugepages,
+    Tasks,
+    SourceRam,
+    RoomUnknown,
     DefinitionDiffers,
     Composition,
     DiskChanged,
@@ -115,9 +118,13 @@ impl fmt::Display for Problem {
 
 /// RAM that a QEMU needs beside its guest's: page tables of QEMU's and of KVM's (8 bytes for each 4 KiB page, both),
 /// 8 MiB for each CPU (stack, coalesced rings, vhost), 128 MiB for the process, its devices' and its channels' buffers.
-/// The parts are those of KubeVirt's GetMemoryOverhead.
+/// The parts are those of KubeVirt's GetMemoryOverhead. A two-hundredth of the RAM more is the agent's, for its marks of
+/// the guest's pages: 16 bytes and a version for each of 4 KiB.
 pub fn overhead_bytes(ram_bytes: u64, cpus: u32) -> u64 {
-    (ram_bytes / 256).saturating_add(8 * MIB * u64::from(cpus)).saturating_add(128 * MIB)
+    (ram_bytes / 256)
+        .saturating_add(ram_bytes / 200)
+        .saturating_add(8 * MIB * u64::from(cpus))
+        .saturating_add(128 * MIB)
 }
 
 /// What the target's QEMU will be started from.
@@ -534,39 +541,8 @@ impl Check<'_> {
     }
 
     fn room(&mut self) {
-        let (guest, target) = (self.guest, self.target);
-        let overhead = overhead_bytes(guest.ram_bytes, guest.cpus);
-        let mut needed = guest.ram_bytes.saturating_add(overhead);
-        if let Some(page) = guest.hugepages.filter(|page| *page > 0) {
-            needed = overhead;
-            let pages = guest.ram_bytes.div_ceil(page);
-            let pool = target.hugepages.iter().find(|pool| pool.page_bytes == page);
-            let (total, free) = pool.map_or((0, 0), |pool| (pool.total, pool.free));
-            if free < pages {
-                let what = format!(
-                    "{} has {free} free huge pages of {} and {} needs {pages}",
-                    target.name,
-                    exact_bytes(page),
-                    guest.name
-                );
-                let (wanted, kib) = (total.saturating_add(pages - free), page / KIB);
-                let cure = format!("there: echo {wanted} > /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages");
-                self.blocks(ProblemKind::Hugepages, what, cure);
-            }
-        }
-        if target.ram_available_bytes < needed {
-            let (free, needed_text) = (about_bytes(target.ram_available_bytes), about_bytes(needed));
-            let what = format!("{} has {free} of RAM left and {} needs {needed_text}", target.name, guest.name);
-            let missing = about_bytes(needed - target.ram_available_bytes);
-            let cure = match target.ram_bytes < needed {
-                true => format!("choose a larger host: all its RAM is {}", about_bytes(target.ram_bytes)),
-                false => format!("free {missing} there: move or stop other guests"),
-            };
-            self.blocks(ProblemKind::Ram, what, cure);
-        }
-        if target.cpus < guest.cpus {
-            let what = format!("{} has fewer CPUs ({}) than {} ({})", target.name, target.cpus, guest.name, guest.cpus);
-            self.warns(ProblemKind::CpusFew, what, "it would run slower there: choose a larger host");
+        for problem in crate::room_check::problems(self.guest, self.source, self.target) {
+            self.add(problem.kind, problem.severity, problem.what, problem.cure);
         }
     }
 
@@ -659,6 +635,7 @@ mod tests {
     use crate::claim::CLAIM_BYTES_MAX;
     use crate::composition::{Drive, Medium};
     use crate::facts::{CpuModel, GuestDisk, GuestNic, Hugepages, MachineType, NicFacts, VmFacts};
+    use crate::room::{CopyRoom, Limit, Resource, Room};
     use crate::units::GIB;
 
     struct World {
@@ -700,6 +677,7 @@ mod tests {
             ram_bytes: 64 * GIB,
             ram_available_bytes: 32 * GIB,
             kept_ram_bytes: 0,
+            room: None,
             hugepages: vec![Hugepages { page_bytes: 2 * MIB, total: 4096, free: 2048 }],
             cpus: 16,
             cpu_vendor: "AuthenticAMD".into(),
@@ -757,6 +735,8 @@ mod tests {
                 composition: Composition::default(),
                 hot_plugged: Vec::new(),
                 run_state: "running".into(),
+                copy: None,
+                locks_ram: false,
                 migration: None,
                 holds_migration: false,
             },
@@ -790,6 +770,14 @@ mod tests {
             None => Start::CommandLine(args),
         };
         check(guest, start, source, target, paths)
+    }
+
+    /// One limit of memory: all, and what is used.
+    fn group_of(limit: u64, used: u64) -> Room {
+        let (owner, name) = ("the control group /sys/fs/cgroup/m".into(), "memory.max".into());
+        let (promised, promised_to) = (0, Vec::new());
+        let limits = vec![Limit { resource: Resource::Ram, owner, name, limit, used, promised, promised_to }];
+        Room { limits, unread: Vec::new() }
     }
 
     use ProblemKind as K;
@@ -1054,7 +1042,12 @@ mod tests {
         (|w| w.target.files[0].readable = false, K::DiskAccess, Blocks, &["may not read"]),
         (|w| w.target.bridges.clear(), K::Bridge, Blocks, &["hostb has no bridge br0", "ip link add br0 type bridge"]),
         (|w| w.target.taps_in_use = names(&["tap7"]), K::Tap, Blocks, &["a tap device tap7 for something else"]),
-        (|w| w.target.ram_available_bytes = 4 * GIB, K::Ram, Blocks, &["hostb has 4 GiB of RAM left", "free 160 MiB"]),
+        (
+            |w| w.target.ram_available_bytes = 4 * GIB,
+            K::Ram,
+            Blocks,
+            &["hostb has 4 GiB of RAM left", "free 180.5 MiB"],
+        ),
         (
             |w| (w.target.ram_bytes, w.target.ram_available_bytes) = (3 * GIB, 2 * GIB),
             K::Ram,
@@ -1068,7 +1061,7 @@ mod tests {
             },
             K::Ram,
             Blocks,
-            &["web1 needs 160 MiB"],
+            &["web1 needs 180.5 MiB"],
         ),
         (
             |w| {
@@ -1080,6 +1073,53 @@ mod tests {
             &["2047 free huge pages of 2 MiB and web1 needs 2048", "echo 4097 > ", "hugepages-2048kB/nr_hugepages"],
         ),
         (|w| w.guest.hugepages = Some(GIB), K::Hugepages, Blocks, &["0 free huge pages of 1 GiB", "echo 4 > "]),
+        (
+            |w| w.target.room = Some(group_of(6 * GIB, 2 * GIB)),
+            K::Ram,
+            Blocks,
+            &[
+                "the control group /sys/fs/cgroup/m of hostb has 4 GiB left of 6 GiB (memory.max)",
+                "web1 needs",
+                "MemoryMax=",
+            ],
+        ),
+        (
+            |w| {
+                let mut room = group_of(300, 200);
+                (room.limits[0].resource, room.limits[0].name) = (Resource::Tasks, "pids.max".into());
+                w.target.room = Some(room);
+            },
+            K::Tasks,
+            Blocks,
+            &["has 100 threads left of 300 (pids.max)", "web1 needs 130", "TasksMax="],
+        ),
+        (
+            |w| {
+                let room = group_of(8 * GIB, 6 * GIB);
+                w.guest.copy = Some(CopyRoom { holes_bytes: 3 * GIB, agent_bytes: 0, room, promised_bytes: 0 });
+            },
+            K::SourceRam,
+            Blocks,
+            &["of hosta has 2 GiB left of 8 GiB", "the copy needs 3 GiB", "never wrote"],
+        ),
+        (
+            |w| {
+                let room = group_of(8 * GIB, 6 * GIB);
+                w.guest.copy = Some(CopyRoom { holes_bytes: 2 * GIB - 1, agent_bytes: 0, room, promised_bytes: 0 });
+            },
+            K::SourceRam,
+            Warns,
+            &["2 GiB of RAM that it never wrote", "of 8 GiB would be left", "one at a time"],
+        ),
+        (
+            |w| {
+                let unread = vec!["limits above /sys/fs/cgroup".into()];
+                w.target.room = Some(Room { unread, ..group_of(64 * GIB, GIB) });
+            },
+            K::RoomUnknown,
+            Warns,
+            &["limits a guest on hostb can be read: limits above /sys/fs/cgroup"],
+        ),
         (
             |w| w.definition.as_mut().unwrap().memory_bytes = GIB,
             K::DefinitionDiffers,

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::claim::{Claim, claim};
 use crate::composition::Composition;
 use crate::definition::{Accel, Attachment, DiskFormat};
+use crate::room::{CopyRoom, Need, Room};
 
 /// QEMU's version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -46,6 +47,9 @@ pub struct HostFacts {
     /// RAM of guests that left, kept for their way back.
     #[serde(default)]
     pub kept_ram_bytes: u64,
+    /// What bounds a QEMU that its agent starts, its memory among it; none: its agent is of a version that does not tell.
+    #[serde(default)]
+    pub room: Option<Room>,
     /// Its pools of huge pages.
     pub hugepages: Vec<Hugepages>,
     /// CPUs that are online.
@@ -305,12 +309,25 @@ pub struct GuestFacts {
     /// QEMU's run state: `running`, `paused`, `io-error`...
     #[serde(deserialize_with = "claim")]
     pub run_state: String,
+    /// What its copy takes of the source; none: not known.
+    #[serde(default)]
+    pub copy: Option<CopyRoom>,
+    /// Whether its QEMU locks its RAM (`-overcommit mem-lock=on`).
+    #[serde(default)]
+    pub locks_ram: bool,
     /// A migration of it that is under way or in doubt.
     #[serde(deserialize_with = "claim")]
     pub migration: Option<String>,
     /// Its QEMU is busy with a migration that is not the agent's: somebody else's, or one that is over for everybody but
     /// this QEMU.
     pub holds_migration: bool,
+}
+
+impl GuestFacts {
+    /// What a QEMU needs to run it.
+    pub fn need(&self) -> Need {
+        Need { locks_ram: self.locks_ram, ..Need::new(self.ram_bytes, self.hugepages, self.cpus, self.accel) }
+    }
 }
 
 /// A disk of a guest.

@@ -8,6 +8,7 @@
 //! | [`composition`] | what a guest is composed of by its QEMU's word, and what two compositions do not have in common |
 //! | [`command_line`] | what a QEMU's command line asks for |
 //! | [`check`](mod@check) | everything that stands against a migration, each with its cure |
+//! | [`room`] | what a QEMU will really get on a host, and what it needs |
 //! | [`forecast`](mod@forecast) | how long it takes, and whether it ends |
 //! | [`convergence`] | the same while it is under way, and what would make it end |
 //!
@@ -26,6 +27,8 @@ pub mod facts;
 pub mod forecast;
 pub mod hosts;
 mod reader;
+pub mod room;
+mod room_check;
 pub mod transport;
 pub mod units;
 
@@ -41,4 +44,6 @@ pub use facts::{
 pub use forecast::{Converges, Fixed, Forecast, forecast};
 pub use hosts::{Address, Host, Hosts, Keeping};
 pub use reader::{Fault, ParseError, TEXT_BYTES_MAX};
+pub use room::{CopyFits, CopyRoom, Limit, Need, Resource, Room};
+pub use room_check::{refusal, refused_copy};
 pub use transport::Transport;

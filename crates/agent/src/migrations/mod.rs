@@ -29,7 +29,7 @@ use skein_handover::{
 use skein_hypervisor::MonitorEvent;
 use skein_journal::{Journal, Limits as JournalLimits, OpenError};
 use skein_machine::facts::Places;
-use skein_machine::{Keeping, Transport};
+use skein_machine::{Keeping, Need, Transport};
 use skein_transfer::PathSnapshot;
 use skein_transfer::pages::Packers;
 use tracing::{error, info, warn};
@@ -39,10 +39,12 @@ use crate::kept::Kept;
 use crate::launch::Launch;
 use crate::meter::Meter;
 use crate::peers::{PeerEvent, Peers};
+use crate::room::Rooms;
 use crate::told;
-use crate::vms::{Vm, Vms, wait_until};
+use crate::vms::{Killed, Vm, Vms, wait_until};
 
 pub(crate) use log::View;
+pub(crate) use source::DELTA_MEMORY;
 
 /// What waits for the owner: some inputs of each migration.
 const QUEUE: usize = 1024;
@@ -82,6 +84,9 @@ pub(crate) struct Offer {
     /// What the source keeps of the guest's RAM.
     #[serde(default)]
     pub(crate) keep: Option<Keeping>,
+    /// What the target's QEMU needs; none: its definition says it, or that QEMU once it is there.
+    #[serde(default)]
+    pub(crate) need: Option<Need>,
 }
 
 impl std::fmt::Display for Offer {
@@ -108,6 +113,8 @@ pub(crate) enum Item {
     Start(Box<NewMigration>, SyncSender<Result<(), StartRefused>>),
     Cancel(MigrationId, SyncSender<bool>),
     Capacity(SyncSender<Capacity>),
+    /// A guest of this host was killed: its name, and by whom.
+    Killed(String, Killed),
     Stop,
 }
 
@@ -170,7 +177,9 @@ pub(crate) struct Context {
     /// Who compresses pages; none: nobody could be had.
     packers: Option<Arc<Packers>>,
     /// Of guests that left or came, for their way back.
-    pub(crate) kept: Kept,
+    pub(crate) kept: Arc<Kept>,
+    /// What this host has room for.
+    pub(crate) rooms: Arc<Rooms>,
     /// Of the paths to each host.
     meters: parking_lot::Mutex<BTreeMap<String, Meter>>,
     queue: SyncSender<Item>,
@@ -216,12 +225,13 @@ impl Migrations {
     pub(crate) fn start<E: From<io::Error>>(
         dirs: Dirs,
         (journal, records): (Journal<Record>, Vec<Record>),
-        vms: Arc<Vms>,
+        rooms: Arc<Rooms>,
         limits: Limits,
         keeper: Vec<OsString>,
         packers: Option<Arc<Packers>>,
         peers: impl FnOnce(SyncSender<PeerEvent>, Inquiry) -> Result<Peers, E>,
     ) -> Result<Migrations, E> {
+        let (vms, kept) = (rooms.vms.clone(), rooms.kept.clone());
         let open = standing(&needed(&records));
         dirs.tidy_migrations(|id| open.contains_key(&id));
         // Settled, and killed before that was written down of the VM, too.
@@ -232,8 +242,9 @@ impl Migrations {
         let (events, from_peers) = sync_channel(QUEUE);
         let peers = peers(events, Inquiry(queue.clone()))?;
         let view = View::new(dirs.migrations(), peers.host().to_owned());
-        let (kept, meters) = Default::default();
-        let context = Arc::new(Context { dirs, vms, peers, view, keeper, packers, kept, meters, queue: queue.clone() });
+        let meters = Default::default();
+        let queued = queue.clone();
+        let context = Arc::new(Context { dirs, vms, peers, view, keeper, packers, kept, rooms, meters, queue: queued });
         thread::Builder::new().name("from peers".into()).spawn(move || {
             skein_host::prompt();
             for event in from_peers {
@@ -242,6 +253,10 @@ impl Migrations {
                 }
             }
         })?;
+        let killed = context.queue.clone();
+        context.vms.on_killed(move |vm, by| {
+            let _ = killed.send(Item::Killed(vm.to_owned(), by));
+        });
         let owner = Owner::new(context.clone(), limits, journal, records);
         let owner = thread::Builder::new().name("migrations".into()).spawn(move || owner.run(items))?;
         Ok(Migrations { context, owner: parking_lot::Mutex::new(Some(owner)) })
@@ -388,7 +403,26 @@ impl Owner {
             Item::Capacity(reply) => {
                 let _ = reply.send(self.capacity());
             }
+            Item::Killed(vm, killed) => self.killed(now, &vm, &killed),
+            Item::Peer(PeerEvent::Note(host, id, text)) => {
+                // Of a migration with that host only: of others it has nothing to say.
+                if self.manager.summary(id).is_some_and(|summary| summary.peer == host) {
+                    self.context.view.log(id, LogEntry::Note { text });
+                }
+            }
             Item::Stop => {}
+        }
+    }
+
+    /// Tells that a guest was killed where that may have to do with it: in all migrations to and from this host, at both ends.
+    fn killed(&mut self, now: Duration, vm: &str, killed: &Killed) {
+        let text = killed.told(vm, self.context.peers.host());
+        for summary in self.manager.summaries() {
+            self.context.view.log(summary.id, LogEntry::Note { text: text.clone() });
+            self.context.peers.note(&summary.peer, summary.id, &text);
+            if summary.vm == vm && summary.outcome.is_none() {
+                self.manager.handle(now, Input::Detail(summary.id, text.clone()));
+            }
         }
     }
 

@@ -21,6 +21,7 @@ use tracing::{info, warn};
 use super::guest_watch::GuestWatch;
 use super::{Context, Job, Offer, source_order};
 use crate::ram;
+use crate::room::{Reservation, agent_bytes, asked};
 use crate::tap::Tap;
 use crate::transport::width;
 use crate::vms::{Running, Vm, wait_until};
@@ -68,7 +69,7 @@ const RECENT: usize = 10;
 /// A guest that may be throttled always is by so many per cent: no less can be said.
 const UNTHROTTLED: u8 = 1;
 /// Memory to know in what the target holds, in per cent of the guest's RAM, unless told otherwise: what it takes for all of it.
-const DELTA_MEMORY: f64 = 4.0;
+pub(crate) const DELTA_MEMORY: f64 = 4.0;
 /// Of what QEMU counts in pages.
 const PAGE_BYTES: u64 = 4096;
 /// Between two progress entries of the log.
@@ -82,6 +83,8 @@ pub(super) struct Worker {
     offer: Option<Offer>,
     jobs: SyncSender<Job>,
     tap: Option<Tap>,
+    /// Room for what the copy takes of this host.
+    reservation: Option<Reservation>,
     /// What becomes of the guest's pages.
     pages: Option<Arc<Source>>,
     /// `migrate` was said and its end not seen yet.
@@ -198,6 +201,7 @@ impl Worker {
             offer,
             jobs,
             tap: None,
+            reservation: None,
             pages: None,
             migrating: false,
             // By the agent before this one.
@@ -298,6 +302,15 @@ impl Worker {
             }
             return self.look();
         };
+        if order == SourceOrder::Migrate
+            && !self.migrating
+            && let Err(why) = self.reserve()
+        {
+            warn!(id = %self.id, "{why}");
+            self.context.tell(vec![Input::Detail(self.id, why)]);
+            self.context.source(self.id, [SourceInput::MigrationFailed]);
+            return self.look();
+        }
         let done = match order {
             SourceOrder::Migrate if self.migrating => Ok(()),
             SourceOrder::Migrate => self.migrate(&running.monitor),
@@ -341,6 +354,17 @@ impl Worker {
             Some(_) => why + "; without direct placement it can be moved, and is when it is tried again",
             None => why,
         }
+    }
+
+    /// Has room on this host for what the copy takes. Another one that was begun since the check may have taken what there was.
+    fn reserve(&mut self) -> Result<(), String> {
+        let (Some(vm), Some(offer)) = (&self.vm, &self.offer) else { return Ok(()) };
+        let delta_memory = offer.delta_memory.unwrap_or(DELTA_MEMORY);
+        let ram_bytes = offer.need.map(|need| need.ram_bytes).or_else(|| asked(vm)).unwrap_or(0);
+        // Who asks again gives back first what was had.
+        self.reservation = None;
+        self.reservation = Some(self.context.rooms.admit_copy(self.id, vm, agent_bytes(ram_bytes, delta_memory))?);
+        Ok(())
     }
 
     fn migrate(&mut self, monitor: &Monitor) -> Result<(), String> {
@@ -412,7 +436,7 @@ impl Worker {
 
     /// Calls the migration off if not all of QEMU's connections are carried.
     fn heed_tap(&self) {
-        if let Some(why) = self.tap.as_ref().and_then(Tap::failed).filter(|_| self.migrating) {
+        if let Some(why) = self.tap.as_ref().and_then(Tap::failed).filter(|_| self.migrating && !self.has_changed) {
             let failed = Input::Source(self.id, SourceInput::MigrationFailed);
             self.context.tell(vec![Input::Detail(self.id, why), failed]);
         }

@@ -10,14 +10,23 @@ use skein_api::LogEntry;
 use skein_handover::{Input, MigrationId, Order, Summary, TargetGuest, TargetInput, TargetOrder};
 use skein_hypervisor::{Announcement, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState};
 use skein_machine::composition::{Part, differences};
+use skein_machine::{Accel, Need};
 use skein_transfer::pages::Target;
 use tracing::{info, warn};
 
 use super::source::tuning;
 use super::{Context, Job, Offer};
 use crate::composition;
+use crate::launch::Launch;
 use crate::ram;
+use crate::room::{Reservation, asked};
 use crate::vms::{Running, Vm, wait_until};
+
+/// What a definition says that its QEMU needs.
+fn defined(launch: &Launch) -> Option<Need> {
+    let definition = launch.definition()?;
+    Some(Need::new(definition.memory_bytes, definition.hugepages, definition.cpus, definition.accel))
+}
 
 const LOOK: Duration = Duration::from_millis(200);
 /// How long the source may take to say what its guest is composed of.
@@ -38,6 +47,8 @@ pub(super) struct Worker {
     peer: String,
     vm: Option<Arc<Vm>>,
     offer: Option<Offer>,
+    /// Room for the guest.
+    reservation: Option<Reservation>,
     jobs: SyncSender<Job>,
     /// What takes the guest's pages.
     pages: Option<Arc<Target>>,
@@ -63,6 +74,7 @@ impl Worker {
             peer: summary.peer,
             vm,
             offer,
+            reservation: None,
             jobs,
             pages: None,
             heard: None,
@@ -115,12 +127,23 @@ impl Worker {
     fn receive(&mut self) -> Result<(), String> {
         let offer =
             self.offer.clone().ok_or("what the source offers makes no sense: is its agent of another version?")?;
+        let need = offer.need.or_else(|| defined(&offer.launch));
+        // What it needs is not taken from another guest: two that were checked at once are let in one after the other.
+        let rooms = &self.context.rooms;
+        self.reservation = None;
+        self.reservation = need.map(|need| rooms.admit(self.id, &self.name, need)).transpose()?;
         // Before the guest has a process here: it would be let go then.
         let kept = self.context.kept.take_ram(&self.name, &self.peer);
         let vm = self.context.vms.receive(&self.name, offer.launch.clone(), self.id);
         let vm = vm.map_err(|error| format!("{}: {}", crate::told(&error), error.cure()))?;
         self.vm = Some(vm.clone());
         let Running { monitor, .. } = vm.running().ok_or("its QEMU ended at once")?;
+        let need = need.or_else(|| Some(Need::new(asked(&vm)?, None, 1, Accel::Auto)));
+        let need = need.ok_or("its QEMU does not say how much RAM the guest has")?;
+        match &self.reservation {
+            Some(reservation) => reservation.confirm(&vm, need)?,
+            None => self.reservation = Some(self.context.rooms.admit(self.id, &self.name, need)?),
+        }
         self.unrun.store(true, Ordering::SeqCst);
         self.listen(&monitor);
         self.compare(&vm, &monitor)?;
@@ -208,6 +231,7 @@ impl Worker {
             }
             self.context.vms.drop_received(&vm);
         }
+        self.reservation = None;
         self.tell(self.gone());
     }
 

@@ -4,6 +4,7 @@
 //! that it left is removed ([`State::busy`]).
 
 mod files;
+mod kills;
 mod search;
 mod taps;
 
@@ -12,7 +13,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,9 +28,11 @@ use skein_hypervisor::{
 use skein_machine::Composition;
 use skein_machine::definition::{Accel, Definition, is_name};
 use thiserror::Error;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use self::files::{Kept, KeptProcess, read, write};
+pub(crate) use self::kills::Killed;
+use self::kills::Kills;
 use crate::composition::{self, CompositionError};
 use crate::dirs::Dirs;
 use crate::launch::{CommandLine, Defined, Launch, config};
@@ -329,6 +332,20 @@ pub(crate) struct Vms {
     /// The QEMU program where a definition names none.
     qemu: Option<PathBuf>,
     vms: Mutex<BTreeMap<String, Arc<Vm>>>,
+    kills: Kills,
+    /// Who is told that a guest was killed: its name, and by whom.
+    on_killed: OnceLock<OnKilled>,
+}
+
+/// See [`Vms::on_killed`].
+struct OnKilled(Box<TellKilled>);
+
+type TellKilled = dyn Fn(&str, Killed) + Send + Sync;
+
+impl std::fmt::Debug for OnKilled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnKilled")
+    }
 }
 
 fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> VmError {
@@ -343,7 +360,8 @@ impl Vms {
     /// Errors: the directories cannot be read, or VMs run with their sockets below another run directory.
     pub(crate) fn open(dirs: Dirs, qemu: Option<PathBuf>) -> io::Result<Arc<Vms>> {
         dirs.take_run(|run| search::qemus(&run.join("vms")).into_keys().next())?;
-        let vms = Arc::new(Vms { dirs, qemu, vms: Mutex::default() });
+        let vms =
+            Arc::new(Vms { dirs, qemu, vms: Mutex::default(), kills: Kills::default(), on_killed: OnceLock::new() });
         let mut found = search::qemus(&vms.dirs.run.join("vms"));
         let mut names: BTreeSet<String> = found.keys().cloned().collect();
         for dir in [vms.dirs.vms(), vms.dirs.run.join("vms")] {
@@ -430,6 +448,11 @@ impl Vms {
             warn!(vm = name, "{error}");
         }
         Some((process, kept))
+    }
+
+    /// Has `tell` called for each guest that is killed, and not by this agent, with its name. Once; before that nobody is told.
+    pub(crate) fn on_killed(&self, tell: impl Fn(&str, Killed) + Send + Sync + 'static) {
+        let _ = self.on_killed.set(OnKilled(Box::new(tell)));
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -836,6 +859,7 @@ impl Vms {
     /// The VM runs: its end will be noticed.
     fn run(self: &Arc<Self>, vm: &Arc<Vm>, running: Running) {
         let process = running.process.clone();
+        let before = self.kills.before(process.id());
         {
             let mut state = vm.state.lock();
             (state.running, state.silent, state.busy) = (Some(running), None, false);
@@ -843,8 +867,18 @@ impl Vms {
         }
         let (vms, vm) = (Arc::downgrade(self), vm.clone());
         let watch = move || {
-            while let Ok(None) = process.wait_exit(WATCH_TIME) {}
+            let exit = loop {
+                match process.wait_exit(WATCH_TIME) {
+                    Ok(None) => {}
+                    Ok(exit) => break exit,
+                    Err(_) => break None,
+                }
+            };
             if let Some(vms) = vms.upgrade() {
+                // Before anybody sees that it ended, so that whoever tells that can tell why.
+                if let Some(killed) = vms.kills.why(&process, exit, &before) {
+                    vms.killed(&vm, &process, killed);
+                }
                 vms.ended(&vm, &process);
             }
         };
@@ -884,6 +918,19 @@ impl Vms {
         }
     }
 
+    /// A VM's process was killed.
+    fn killed(&self, vm: &Vm, process: &Process, killed: Killed) {
+        let note = match &killed {
+            Killed::ByKernel(why) => format!("the kernel killed its QEMU: {why}"),
+            Killed::BySomebody => "its QEMU was killed (SIGKILL)".to_owned(),
+        };
+        error!(vm = vm.name, pid = process.id().pid, "{note}");
+        vm.state.lock().note = note;
+        if let Some(OnKilled(tell)) = self.on_killed.get() {
+            tell(&vm.name, killed);
+        }
+    }
+
     /// A VM's process is gone.
     fn ended(&self, vm: &Vm, process: &Process) {
         let mut state = vm.state.lock();
@@ -892,7 +939,9 @@ impl Vms {
             state.running = None;
             let words = state.log.as_ref().map(Log::tail).unwrap_or_default();
             let said = if words.is_empty() { String::new() } else { format!("; it said: {words}") };
-            state.note = format!("its QEMU has ended{said}");
+            if state.note.is_empty() {
+                state.note = format!("its QEMU has ended{said}");
+            }
         } else if state.silent.as_deref().is_some_and(is_it) {
             state.silent = None;
         } else {

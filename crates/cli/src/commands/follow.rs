@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use skein_api::{CallError, Client, Conversation, Copy, Migration, PROGRESS_PERIOD, Path, Reply, Request};
+use skein_api::{
+    CallError, Client, Conversation, Copy, KERNEL_KILLED, LogEntry, Migration, PROGRESS_PERIOD, Path, Reply, Request,
+};
 use skein_bench::units::bps;
 use skein_handover::{MigrationId, Outcome, Role, SourcePhase, Stage, TargetPhase};
 use skein_machine::Convergence;
@@ -159,7 +161,7 @@ fn follow_for(client: &Client, request: &Request, json: bool, waits: Waits) -> a
             Reply::Migration(migration) => {
                 screen.close();
                 if !json {
-                    print(&end_text(&migration))?;
+                    print(&(end_text(&migration) + &killed_text(&migration)))?;
                 }
                 return Ok(exit_code(&migration));
             }
@@ -228,6 +230,15 @@ pub fn end_text(migration: &Migration) -> String {
             format!("{vm}: migration {} from {source} to {target}, {stage}\n{}\n", migration.id, hints(migration.id))
         }
     }
+}
+
+/// Guests that the kernel killed meanwhile, at either host: a line for each.
+fn killed_text(migration: &Migration) -> String {
+    let notes = migration.events.iter().filter_map(|logged| match &logged.event {
+        LogEntry::Note { text } if text.starts_with(KERNEL_KILLED) => Some(clean_line(text)),
+        _ => None,
+    });
+    notes.map(|text| format!("meanwhile {text}\n")).collect()
 }
 
 /// Whether the figures of the copy say something now.

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use skein_api::{Host, Reply, Request};
+use skein_machine::Resource;
 use skein_machine::facts::{HostFacts, Places, Presence};
 use skein_machine::units::{about_bytes, exact_bytes};
 
@@ -119,9 +120,15 @@ fn shown(host: &Host) -> String {
             0 => String::new(),
             bytes => format!("{} of ram, of guests that left", about_bytes(bytes)),
         };
+        let bounds = facts.room.iter().flat_map(|room| &room.limits).filter(|limit| limit.resource == Resource::Ram);
+        let room = bounds.min_by_key(|limit| limit.left()).map_or_else(String::new, |limit| {
+            let owner = if limit.owner.is_empty() { String::new() } else { format!(", by {}", limit.owner) };
+            format!("{} for guests that come{owner}", about_bytes(limit.left()))
+        });
         rows.extend([
             ("cpus", format!("{} ({}, {})", facts.cpus, facts.cpu_vendor, count(facts.cpu_flags.len(), "flag"))),
             ("ram", format!("{} of {} free", about_bytes(facts.ram_available_bytes), about_bytes(facts.ram_bytes))),
+            ("room", room),
             ("kept", kept),
             ("hugepages", hugepages.collect::<Vec<_>>().join(", ")),
             ("kvm", or_why(&facts.kvm, "works")),

@@ -8,6 +8,8 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use skein_api::{CallError, Client, Host, Reply, Request};
 use skein_identity::{Identity, IdentityError, RENEW_DAYS_BEFORE};
 use skein_machine::hosts::Hosts;
+use skein_machine::units::about_bytes;
+use skein_machine::{Resource, Room};
 
 use super::{Finding, bad, chain, ok, warn};
 use crate::commands::local::unexpected;
@@ -38,6 +40,38 @@ pub fn identity(dir: &Path) -> Finding {
     }
 }
 
+/// What guests that come here get at most.
+fn judge_room(room: &Room) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let bounds = room.limits.iter().filter(|limit| matches!(limit.resource, Resource::Ram | Resource::Commit));
+    if let Some(limit) = bounds.min_by_key(|limit| limit.left()) {
+        let owner = if limit.owner.is_empty() { "this host" } else { &limit.owner };
+        let (all, name) = (about_bytes(limit.limit), &limit.name);
+        let free = limit.limit.saturating_sub(limit.used);
+        if limit.promised > free {
+            let what = format!(
+                "guests of {owner} were promised {} more than is left of its {all} ({name}): if they use it, the kernel kills one",
+                about_bytes(limit.promised - free)
+            );
+            findings.push(warn("room", what, "move or stop guests, or raise that limit if the host has more"));
+        } else {
+            findings.push(ok(
+                "room",
+                format!("{owner} has {} of {all} for guests that come ({name})", about_bytes(limit.left())),
+            ));
+        }
+    }
+    if !room.unread.is_empty() {
+        let what = format!("not all that limits guests here can be read: {}", room.unread.join("; "));
+        findings.push(warn(
+            "room",
+            what,
+            "checks of migrations to this host miss these limits: see that there is room",
+        ));
+    }
+    findings
+}
+
 /// What the agent says, and its process.
 pub fn agent(client: &Client) -> (Vec<Finding>, Option<i32>) {
     // A connection without a request: only to see who listens.
@@ -51,6 +85,9 @@ pub fn agent(client: &Client) -> (Vec<Finding>, Option<i32>) {
     if let Some(Err(why)) = local.facts.as_ref().map(|facts| &facts.journal) {
         let cure = "make room on its disk, or make it writable; until then no migration is begun";
         findings.push(bad("agent", format!("cannot write its journal: {why}"), cure));
+    }
+    if let Some(room) = local.facts.as_ref().and_then(|facts| facts.room.as_ref()) {
+        findings.extend(judge_room(room));
     }
     match client.call(&Request::HostList, ANSWER_TIME) {
         Ok(Reply::Hosts { hosts }) => {
@@ -129,6 +166,8 @@ pub fn hosts_file(path: &Path) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use skein_machine::Limit;
+
     use super::super::Severity;
     use super::*;
 
@@ -162,6 +201,25 @@ mod tests {
         };
         let host = Host { problems: vec![problem], ..host("b", false, Some(true), "") };
         assert_eq!(network(&[host]), [warn("nic", "frames are lost", "set the MTU")]);
+    }
+
+    #[test]
+    fn room_is_judged_by_the_tightest_limit() {
+        let limit = |owner: &str, limit, used, promised| {
+            let (owner, name, promised_to) = (owner.to_owned(), "memory.max".to_owned(), Vec::new());
+            Limit { resource: Resource::Ram, owner, name, limit, used, promised, promised_to }
+        };
+        let room = |limits: &[Limit], unread: &[&str]| {
+            let unread = unread.iter().map(|text| text.to_string()).collect();
+            judge_room(&Room { limits: limits.to_vec(), unread })
+        };
+        let (host, group) =
+            (limit("", 64 << 30, 32 << 30, 0), limit("the control group /a", 8 << 30, 2 << 30, 4 << 30));
+        let good = room(&[host.clone(), group], &[]);
+        assert_eq!(good, [ok("room", "the control group /a has 2 GiB of 8 GiB for guests that come (memory.max)")]);
+        let short = room(&[host, limit("the control group /a", 8 << 30, 6 << 30, 3 << 30)], &["/b"]);
+        assert_eq!(short.iter().map(|finding| finding.severity).collect::<Vec<_>>(), [Severity::Warn; 2]);
+        assert!(short[0].what.contains("promised 1 GiB more than is left of its 8 GiB"), "{short:?}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+use skein_host::{ControlGroups, GroupResource};
 use skein_hypervisor::Version;
 use skein_hypervisor::kvm::{self, KvmError};
 use skein_machine::units::{about_bytes, exact_bytes};
@@ -236,11 +237,13 @@ pub fn limits(agent: Option<i32>) -> Vec<Finding> {
     let process = agent.map_or("self".to_owned(), |pid| pid.to_string());
     let whose = if agent.is_some() { "the agent" } else { "an agent started from here" };
     let Ok(limits) = fs::read_to_string(format!("/proc/{process}/limits")) else { return Vec::new() };
-    // Cgroup 2 only: `0::/system.slice/skein-agent.service`.
-    let group = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();
-    let group = group.lines().find_map(|line| line.strip_prefix("0::/")).map(str::to_owned);
+    let groups = match agent.and_then(|pid| u32::try_from(pid).ok()) {
+        Some(pid) => ControlGroups::of(pid),
+        None => ControlGroups::own(),
+    };
     let tasks =
-        group.and_then(|group| fs::read_to_string(Path::new("/sys/fs/cgroup").join(group).join("pids.max")).ok());
+        groups.unwrap_or_default().limits().0.into_iter().filter(|limit| limit.resource == GroupResource::Tasks);
+    let tasks = tasks.map(|limit| limit.limit).min().map(|limit| limit.to_string());
     judge_limits(whose, &limits, tasks.as_deref())
 }
 

@@ -1,0 +1,302 @@
+//! What this host has room for, and who was promised some of it.
+//!
+//! Room is *reserved* where a migration is let in, not only looked at by a check before: two that were checked at once
+//! may fit one by one and not together. A reservation counts as RAM that is promised until its guest has arrived (then
+//! the guest's own RAM that is not allocated yet is), or the migration ended otherwise.
+
+mod held;
+pub(crate) mod limits;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use skein_handover::MigrationId;
+use skein_host::ControlGroups;
+use skein_machine::{CopyRoom, Need, Room, refusal, refused_copy};
+use tracing::{info, warn};
+
+use self::held::Held;
+use self::limits::{Files, Promise};
+use crate::kept::Kept;
+use crate::vms::{Vm, Vms};
+
+/// A QEMU that does not say by then how much RAM its guest has is asked for what it has mapped.
+const ANSWER_TIME: Duration = Duration::from_millis(300);
+/// Hashes of pages take so much of a guest's RAM, and marks the rest (docs/pages.md): in per cent.
+const DELTA_PER_CENT_MAX: f64 = 3.2;
+const MARKS_PER_CENT: f64 = 0.5;
+
+/// The room of this host.
+pub(crate) struct Rooms {
+    host: String,
+    /// What runs here.
+    pub(crate) vms: Arc<Vms>,
+    /// Of guests that left or came.
+    pub(crate) kept: Arc<Kept>,
+    reserved: Mutex<BTreeMap<MigrationId, Reserved>>,
+}
+
+/// What a migration was promised.
+#[derive(Clone, Debug)]
+enum Reserved {
+    /// A guest that comes here.
+    Incoming { vm: String, need: Need },
+    /// The copy of a guest that leaves.
+    Outgoing { vm: String, agent_bytes: u64 },
+}
+
+/// Room that is a migration's until this is dropped.
+pub(crate) struct Reservation {
+    rooms: Arc<Rooms>,
+    id: MigrationId,
+}
+
+impl Reservation {
+    /// Looks again, when there is a QEMU that is to take the guest: it may have more RAM than was said, or be in a control
+    /// group of its own.
+    ///
+    /// # Errors
+    /// As for [`Rooms::admit`].
+    pub(crate) fn confirm(&self, vm: &Vm, need: Need) -> Result<(), String> {
+        let pid = vm.process().map(|process| process.id().pid);
+        let ram_bytes = asked(vm).unwrap_or(0).max(need.ram_bytes);
+        self.rooms.reserve(self.id, &vm.name, Need { ram_bytes, ..need }, pid)
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.rooms.reserved.lock().remove(&self.id);
+    }
+}
+
+/// The value of `NAME:  123 kB`, in bytes.
+fn kilobytes(file: &str, name: &str) -> Option<u64> {
+    crate::facts::kilobytes(file, name)
+}
+
+/// What the agent takes of the source for a copy, in bytes. `delta_memory`: per cent of the RAM, as migrations have it.
+pub(crate) fn agent_bytes(ram_bytes: u64, delta_memory: f64) -> u64 {
+    let per_cent = delta_memory.clamp(0.0, DELTA_PER_CENT_MAX) + MARKS_PER_CENT;
+    (ram_bytes as f64 * per_cent / 100.0) as u64
+}
+
+impl Rooms {
+    pub(crate) fn new(host: String, vms: Arc<Vms>) -> Arc<Rooms> {
+        Arc::new(Rooms { host, vms, kept: Arc::default(), reserved: Mutex::default() })
+    }
+
+    /// What a QEMU that the agent starts gets at most. What was kept of guests that left counts as free.
+    pub(crate) fn room(&self) -> Room {
+        let reserved = self.reserved.lock().clone();
+        self.read(&reserved, None, None, self.kept.ram_bytes())
+    }
+
+    /// Lets a guest in, if there is room for it, and reserves that.
+    /// What was kept of guests that left is let go of where that is needed, the guest's own last.
+    ///
+    /// # Errors
+    /// There is none: which limit is in the way, and what to do.
+    pub(crate) fn admit(self: &Arc<Self>, id: MigrationId, vm: &str, need: Need) -> Result<Reservation, String> {
+        self.reserve(id, vm, need, None)?;
+        Ok(Reservation { rooms: self.clone(), id })
+    }
+
+    fn reserve(&self, id: MigrationId, vm: &str, need: Need, qemu: Option<u32>) -> Result<(), String> {
+        let mut reserved = self.reserved.lock();
+        let refused = |rooms: &Rooms, reserved: &_| {
+            let mut room = rooms.read(reserved, Some(id), qemu, 0);
+            // What the process holds already of what it needs is in use; nobody has to find it again.
+            if let Some(held) = qemu.and_then(|pid| Held::of(pid).ok()) {
+                for limit in &mut room.limits {
+                    limit.used = limit.used.saturating_sub(held.of_limit(limit));
+                }
+            }
+            (refusal(&room, &need, &rooms.host, vm), room.unread)
+        };
+        let (mut why, mut unread) = refused(self, &reserved);
+        while why.is_some() && self.kept.make_room(vm) {
+            (why, unread) = refused(self, &reserved);
+        }
+        if let Some(why) = why {
+            return Err(why);
+        }
+        if !unread.is_empty() {
+            info!(%id, vm, "not all limits of this host can be read: {}", unread.join("; "));
+        }
+        reserved.insert(id, Reserved::Incoming { vm: vm.to_owned(), need });
+        Ok(())
+    }
+
+    /// Lets the copy of a guest begin, if the source has room for what it takes, and reserves that.
+    ///
+    /// # Errors
+    /// It has not: which limit is in the way, and what to do.
+    pub(crate) fn admit_copy(
+        self: &Arc<Self>,
+        id: MigrationId,
+        vm: &Vm,
+        agent_bytes: u64,
+    ) -> Result<Reservation, String> {
+        let mut reserved = self.reserved.lock();
+        let refused = |kept| {
+            let copy = self.copy_with(&reserved, vm, agent_bytes, kept)?;
+            refused_copy(&copy, &self.host, &vm.name)
+        };
+        let mut why = refused(0);
+        while why.is_some() && self.kept.make_room(&vm.name) {
+            why = refused(0);
+        }
+        if let Some(why) = why {
+            return Err(why);
+        }
+        reserved.insert(id, Reserved::Outgoing { vm: vm.name.clone(), agent_bytes });
+        Ok(Reservation { rooms: self.clone(), id })
+    }
+
+    /// What the copy of a guest takes of this host, and has. None: its QEMU cannot be looked into.
+    pub(crate) fn copy(&self, vm: &Vm, agent_bytes: u64) -> Option<CopyRoom> {
+        let reserved = self.reserved.lock().clone();
+        self.copy_with(&reserved, vm, agent_bytes, self.kept.ram_bytes())
+    }
+
+    fn copy_with(
+        &self,
+        reserved: &BTreeMap<MigrationId, Reserved>,
+        vm: &Vm,
+        agent_bytes: u64,
+        kept: u64,
+    ) -> Option<CopyRoom> {
+        let pid = vm.process()?.id().pid;
+        let held =
+            Held::of(pid).inspect_err(|error| warn!(vm = vm.name, "its RAM cannot be looked at: {error}")).ok()?;
+        let groups = [self.own_groups(), ControlGroups::of(pid).unwrap_or_default()];
+        // Guests that only run may take what they were promised, or not; those that are copied do.
+        let (others, unread) = self.promises(reserved, None, Some(&vm.name));
+        let promised_bytes = others.iter().map(|promise| promise.bytes).fold(0, u64::saturating_add);
+        let promises: Vec<Promise> = reserved
+            .values()
+            .filter_map(|other| match other {
+                Reserved::Outgoing { vm: other, agent_bytes } if *other != vm.name => {
+                    let pid = self.vms.get(other).ok()?.process()?.id().pid;
+                    let bytes = Held::of(pid).ok()?.holes().saturating_add(*agent_bytes);
+                    let groups = ControlGroups::of(pid).unwrap_or_default();
+                    Some(Promise { name: other.clone(), bytes, huge_bytes: 0, groups })
+                }
+                _ => None,
+            })
+            .chain(self.arriving(reserved, None))
+            .collect();
+        let mut room = limits::room(&Files::read(), &groups.iter().collect::<Vec<_>>(), &promises, kept);
+        room.unread.extend(unread);
+        Some(CopyRoom { holes_bytes: held.holes(), agent_bytes, room, promised_bytes })
+    }
+
+    fn own_groups(&self) -> ControlGroups {
+        ControlGroups::own().unwrap_or_else(|error| {
+            let unread = vec![format!("control groups: /proc/self/cgroup: {error}")];
+            let mut groups = ControlGroups::default();
+            groups.unread = unread;
+            groups
+        })
+    }
+
+    /// `except`: the migration that asks, whose own promise does not count. `qemu`: its QEMU, in whose groups it has to
+    /// find room as well as in the agent's: the agent writes to its RAM, and who touches memory first is charged for it.
+    fn read(
+        &self,
+        reserved: &BTreeMap<MigrationId, Reserved>,
+        except: Option<MigrationId>,
+        qemu: Option<u32>,
+        kept: u64,
+    ) -> Room {
+        let own = self.own_groups();
+        let theirs = qemu.and_then(|pid| ControlGroups::of(pid).ok()).filter(|groups| *groups != own);
+        let groups: Vec<&ControlGroups> = [Some(&own), theirs.as_ref()].into_iter().flatten().collect();
+        let (promises, unread) = self.promises(reserved, except, None);
+        let mut room = limits::room(&Files::read(), &groups, &promises, kept);
+        room.unread.extend(unread);
+        room
+    }
+
+    /// All that guests of this host were promised and do not have yet, but for one migration's or one guest's own; and of
+    /// whom that cannot be read.
+    fn promises(
+        &self,
+        reserved: &BTreeMap<MigrationId, Reserved>,
+        except: Option<MigrationId>,
+        but: Option<&str>,
+    ) -> (Vec<Promise>, Vec<String>) {
+        let mut unread = Vec::new();
+        let is_arriving = |vm: &Vm| {
+            let id = vm.migration();
+            id.is_some_and(
+                |id| matches!(reserved.get(&id), Some(Reserved::Incoming { vm: name, .. }) if *name == vm.name),
+            )
+        };
+        let runs =
+            self.vms.all().into_iter().filter(|vm| Some(&*vm.name) != but && !is_arriving(vm)).filter_map(|vm| {
+                let pid = vm.process()?.id().pid;
+                if except.is_some() && vm.migration() == except {
+                    return None;
+                }
+                let held = match Held::of(pid) {
+                    Ok(held) => held,
+                    Err(error) => {
+                        // One that has ended has nothing to be promised.
+                        let is_there = vm.process().is_some_and(|process| process.is_alive().unwrap_or(true));
+                        unread.extend(
+                            is_there
+                                .then(|| format!("RAM that {} was promised and does not use yet: {error}", vm.name)),
+                        );
+                        return None;
+                    }
+                };
+                let groups = ControlGroups::of(pid).unwrap_or_default();
+                let bytes = held.pending(ram_bytes(&vm, &held));
+                Some(Promise { name: vm.name.clone(), bytes, huge_bytes: held.huge_pending(), groups })
+            });
+        let mut promises: Vec<Promise> = runs.collect();
+        promises.extend(self.arriving(reserved, except));
+        (promises, unread)
+    }
+
+    /// What guests were promised that are let in and have not arrived.
+    fn arriving<'a>(
+        &'a self,
+        reserved: &'a BTreeMap<MigrationId, Reserved>,
+        except: Option<MigrationId>,
+    ) -> impl Iterator<Item = Promise> + 'a {
+        reserved.iter().filter(move |(id, _)| Some(**id) != except).filter_map(|(id, reserved)| {
+            let Reserved::Incoming { vm, need } = reserved else { return None };
+            // One that has arrived counts as a guest that runs here.
+            if self.vms.get(vm).is_ok_and(|vm| vm.process().is_some() && vm.migration() != Some(*id)) {
+                return None;
+            }
+            let pid = self.vms.of_migration(*id).and_then(|vm| vm.process()).map(|process| process.id().pid);
+            let held = pid.and_then(|pid| Held::of(pid).ok()).unwrap_or_default();
+            let has = held.files_allocated.saturating_add(held.private);
+            let groups = pid.and_then(|pid| ControlGroups::of(pid).ok()).unwrap_or_else(|| self.own_groups());
+            let huge_bytes =
+                if need.hugepages.is_some() { need.ram_bytes.saturating_sub(held.huge_allocated) } else { 0 };
+            let bytes = need.memory_bytes().saturating_sub(has);
+            Some(Promise { name: vm.clone(), bytes, huge_bytes, groups })
+        })
+    }
+}
+
+/// How much RAM a guest has: by its definition, else by its QEMU's word, else by what that has mapped.
+fn ram_bytes(vm: &Vm, held: &Held) -> u64 {
+    let mapped = held.files.saturating_add(held.huge);
+    let defined = vm.launch().definition().map(|definition| definition.memory_bytes);
+    defined.or_else(|| asked(vm)).unwrap_or(0).max(mapped)
+}
+
+/// RAM of a guest by its QEMU's word, with what was plugged in.
+pub(crate) fn asked(vm: &Vm) -> Option<u64> {
+    let monitor = vm.running()?.monitor.with_patience(ANSWER_TIME);
+    let answer = monitor.query("query-memory-size-summary").ok()?;
+    Some(answer["base-memory"].as_u64()?.saturating_add(answer["plugged-memory"].as_u64().unwrap_or(0)))
+}

@@ -1,0 +1,261 @@
+//! Targets and sources with real limits: nobody that was there is killed for a guest that comes, what two guests need is
+//! not promised twice, and who is killed all the same is named. Control groups of the version that is mounted. Needs root.
+//!
+//! `ROOM_MOVES=N` (8), `ROOM_SEED=N` (1): how many guests move towards a target that is nearly full.
+// Timeout: 600 s
+
+mod full;
+mod group;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use skein_api::{Check, LogEntry, MigrateOptions, Migration, Reply, Request};
+use skein_handover::Outcome;
+use skein_lab_cluster::{Cluster, Settings};
+use skein_machine::{Problem, ProblemKind};
+
+use group::Group;
+
+const MIB: u64 = 1 << 20;
+/// Whatever happens on a busy machine, or in an emulated one, has happened by then.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Two hosts, b's agent in the group.
+fn cluster(group: &Group, settings: Settings) -> Cluster {
+    let mut cluster = Cluster::idle(settings);
+    let start = group.start(cluster.dir());
+    cluster.start("a");
+    cluster.start_as("b", &start);
+    // What their QEMUs can do, which is remembered: in an emulated machine that takes longer than who asks for it waits.
+    for host in ["a", "b"] {
+        cluster.asked(host, &Request::HostShow { name: None });
+    }
+    cluster
+}
+
+fn settings() -> Settings {
+    Settings::new(env!("CARGO_BIN_EXE_skein").into())
+}
+
+/// A file that does not compress.
+fn noise(dir: &Path, mib: u64) -> PathBuf {
+    let path = dir.join(format!("noise{mib}"));
+    let mut from = fs::File::open("/dev/urandom").unwrap();
+    let mut limited = std::io::Read::take(&mut from, mib * MIB);
+    std::io::copy(&mut limited, &mut fs::File::create(&path).unwrap()).unwrap();
+    path
+}
+
+/// A guest of `mib` MiB of which `full` are in use.
+fn guest(cluster: &Cluster, name: &str, mib: u64, full: Option<&Path>) -> String {
+    let bare = cluster.bare(name).replace("64 MiB", &format!("{mib} MiB"));
+    match full {
+        // Above what firmware looks at.
+        Some(file) => {
+            let loader = format!("'-device', 'loader,file={},addr=0x1000000,force-raw=on'", file.display());
+            bare.replace("args = [", &format!("args = [{loader}, "))
+        }
+        None => bare,
+    }
+}
+
+fn of_kind(problems: &[Problem], kind: ProblemKind) -> Vec<String> {
+    problems.iter().filter(|problem| problem.kind == kind).map(ToString::to_string).collect()
+}
+
+/// Says what stands against a move. An emulated machine takes its time.
+fn check_move(cluster: &Cluster, vm: &str, from: &str, to: &str) -> Check {
+    let request = Request::Check { vm: vm.into(), to: to.into(), options: MigrateOptions::default() };
+    match cluster.client(from).call(&request, PATIENCE) {
+        Ok(Reply::Check(check)) => check,
+        other => panic!("{vm}: {other:?}\n{}", cluster.report()),
+    }
+}
+
+/// Moves a guest, which has to succeed.
+fn moved(cluster: &Cluster, vm: &str, from: &str, to: &str) {
+    let (end, why) = full::move_one(cluster, vm, from, to);
+    assert_eq!(end, full::End::Moved, "{why}");
+}
+
+/// What it says of who was killed.
+fn kills_told(migration: &Migration) -> Vec<String> {
+    let notes = migration.events.iter().filter_map(|logged| match &logged.event {
+        LogEntry::Note { text } => Some(text.clone()),
+        _ => None,
+    });
+    notes.filter(|text| text.contains("the kernel killed")).collect()
+}
+
+#[test]
+fn a_check_sees_every_limit_above_the_agent() {
+    let Some(group) = Group::new() else { return };
+    group.limit(400 * MIB);
+    let cluster = cluster(&group, settings());
+    let noise = noise(cluster.dir(), 40);
+    cluster.start_vm("b", &guest(&cluster, "old", 128, Some(&noise)));
+    cluster.start_vm("a", &guest(&cluster, "new", 192, Some(&noise)));
+    let check = check_move(&cluster, "new", "a", "b");
+    let told = of_kind(&check.problems, ProblemKind::Ram).join("; ");
+    for part in
+        [group.dir().to_str().unwrap(), "of b has", "left of 400 MiB", group.limit_file(), "that old may still take"]
+    {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert!(check.blocks());
+    // More of it, and less of another.
+    group.limit(2048 * MIB);
+    assert!(!check_move(&cluster, "new", "a", "b").blocks());
+    group.limit_tasks(Some(group.tasks() + 20));
+    let check = check_move(&cluster, "new", "a", "b");
+    let told = of_kind(&check.problems, ProblemKind::Tasks).join("; ");
+    assert!(check.blocks() && told.contains("threads left of") && told.contains("pids.max"), "{told}");
+    group.limit_tasks(None);
+    moved(&cluster, "new", "a", "b");
+    assert_eq!(group.kills(), 0);
+    cluster.wait_clean(PATIENCE);
+    cluster.check();
+}
+
+#[test]
+fn room_for_one_is_not_given_to_two() {
+    let Some(group) = Group::new() else { return };
+    group.limit(4096 * MIB);
+    let cluster = cluster(&group, settings());
+    let noise = noise(cluster.dir(), 40);
+    for vm in ["v1", "v2"] {
+        cluster.start_vm("a", &guest(&cluster, vm, 128, Some(&noise)));
+    }
+    // Each needs 128 MiB and some 140 beside; a few more for what the agent itself takes meanwhile.
+    group.limit(group.used() + 400 * MIB);
+    let ended: Vec<Migration> = thread::scope(|scope| {
+        let moves = ["v1", "v2"].map(|vm| {
+            let cluster = &cluster;
+            scope.spawn(move || {
+                assert!(!check_move(cluster, vm, "a", "b").blocks(), "{vm} alone fits");
+                let migration = cluster.begin(vm, "a", "b", MigrateOptions::default());
+                cluster.watched("a", migration.id)
+            })
+        });
+        moves.into_iter().map(|moved| moved.join().unwrap()).collect()
+    });
+    let kept: Vec<&Migration> = ended.iter().filter(|one| one.outcome == Some(Outcome::Kept)).collect();
+    let [kept] = kept[..] else { panic!("{ended:#?}\n{}", cluster.report()) };
+    assert!(kept.detail.contains(group.dir().to_str().unwrap()), "{}", kept.detail);
+    assert!(ended.iter().any(|one| one.outcome == Some(Outcome::Moved)), "{ended:#?}");
+    assert_eq!(cluster.where_runs(&kept.vm), ["a"], "it goes on where it was");
+    // What ended gave its room back: with as much again there is room for the other.
+    group.limit(group.used() + 700 * MIB);
+    moved(&cluster, &kept.vm, "a", "b");
+    assert_eq!(group.kills(), 0);
+    cluster.wait_clean(PATIENCE);
+    cluster.check();
+}
+
+#[test]
+fn a_sparse_guest_is_not_copied_where_its_source_has_no_room_for_that() {
+    let Some(group) = Group::new() else { return };
+    group.limit(4096 * MIB);
+    let cluster = cluster(&group, settings());
+    cluster.start_vm("b", &guest(&cluster, "sparse", 1024, None));
+    group.limit(group.used() + 600 * MIB);
+    let check = check_move(&cluster, "sparse", "b", "a");
+    let told = of_kind(&check.problems, ProblemKind::SourceRam).join("; ");
+    assert!(check.blocks() && told.contains("never wrote") && told.contains("the copy needs"), "{told}: {check:?}");
+    group.limit(group.used() + 1200 * MIB);
+    let check = check_move(&cluster, "sparse", "b", "a");
+    assert!(!check.blocks(), "{check:?}");
+    moved(&cluster, "sparse", "b", "a");
+    assert_eq!(group.kills(), 0);
+    cluster.wait_clean(PATIENCE);
+    cluster.check();
+}
+
+/// Fills the group with pages of a file in memory, whose writer is smaller than any QEMU, until the kernel killed somebody.
+/// Before that it lets go of page cache, of which nobody knows how much there is.
+fn exhaust(group: &Group) {
+    let file = PathBuf::from(format!("/dev/shm/skein-room-{}", std::process::id()));
+    let script = format!(
+        "echo $$ >{}/cgroup.procs; exec head -c {} /dev/zero >>{}",
+        group.dir().display(),
+        8 * MIB,
+        file.display()
+    );
+    for _ in 0..64 {
+        let _ = Command::new("sh").args(["-c", &script]).status();
+        if group.kills() > 0 {
+            break;
+        }
+    }
+    let _ = fs::remove_file(&file);
+}
+
+#[test]
+fn a_guest_that_the_kernel_kills_meanwhile_is_named_at_both_ends() {
+    let Some(group) = Group::new() else { return };
+    group.limit(4096 * MIB);
+    // It takes a while: 40 MiB at 20 Mb/s.
+    let cluster = cluster(&group, Settings { rates: vec![Some(20)], ..settings() });
+    let (large, small) = (noise(cluster.dir(), 100), noise(cluster.dir(), 30));
+    cluster.start_vm("b", &guest(&cluster, "old", 256, Some(&large)));
+    cluster.start_vm("a", &guest(&cluster, "new", 64, Some(&small)));
+    let id = cluster.begin("new", "a", "b", MigrateOptions::default()).id;
+    cluster.wait(PATIENCE, "its QEMU waits there", || cluster.vms("b").iter().any(|vm| vm.name == "new"));
+    thread::sleep(Duration::from_secs(2));
+    group.limit(group.used() + 32 * MIB);
+    exhaust(&group);
+    cluster.wait(PATIENCE, "somebody is killed", || group.kills() > 0);
+    for host in ["a", "b"] {
+        let told = || kills_told(&cluster.migration(host, id));
+        cluster
+            .wait(PATIENCE, "it is told", || told().iter().any(|text| text.contains("guest old on b: out of memory")));
+        println!("{host}: {:?}", told());
+    }
+    let Reply::Vm(old) = cluster.asked("b", &Request::VmShow { name: "old".into() }) else { panic!("no VM") };
+    assert!(old.note.contains("the kernel killed its QEMU"), "{old:?}");
+    group.limit(4096 * MIB);
+    cluster.watched("a", id);
+    cluster.wait_clean(PATIENCE);
+    cluster.check();
+}
+
+/// A kernel that accounts memory before it is used. That is the whole machine's matter, so only in one of its own.
+#[test]
+fn a_kernel_that_does_not_overcommit_bounds_what_comes() {
+    if std::env::var_os("SKEIN_OWN_KERNEL").is_none() {
+        println!("skipped: the kernel's overcommit mode is every program's: see scripts/emulated.sh");
+        return;
+    }
+    let Some(group) = Group::new() else { return };
+    group.limit(8192 * MIB);
+    let set = |mode: u32, kib: u64| {
+        fs::write("/proc/sys/vm/overcommit_kbytes", kib.to_string()).unwrap();
+        fs::write("/proc/sys/vm/overcommit_memory", mode.to_string()).unwrap();
+    };
+    let cluster = cluster(&group, settings());
+    let noise = noise(cluster.dir(), 40);
+    cluster.start_vm("b", &guest(&cluster, "old", 96, Some(&noise)));
+    cluster.start_vm("a", &guest(&cluster, "new", 96, Some(&noise)));
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    let committed = meminfo.lines().find_map(|line| line.strip_prefix("Committed_AS:")?.trim().strip_suffix(" kB"));
+    let committed: u64 = committed.unwrap().trim().parse().unwrap();
+    set(2, committed + (300 << 10));
+    let check = check_move(&cluster, "new", "a", "b");
+    set(0, 0);
+    let told = of_kind(&check.problems, ProblemKind::Ram).join("; ");
+    println!("{told}");
+    for part in ["b has", "(CommitLimit)", "that old may still take", "vm.overcommit"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert!(!check_move(&cluster, "new", "a", "b").blocks());
+    assert!(!cluster.where_runs("old").is_empty() && !cluster.where_runs("new").is_empty());
+}
+
+#[test]
+fn moves_towards_a_full_target_kill_nobody_that_was_there() {
+    full::soak();
+}

@@ -1,0 +1,387 @@
+//! What a QEMU will really get on a host: its memory, and every limit above the QEMU.
+//!
+//! A [`Limit`] is anything that the kernel refuses beyond, or kills for: the host's memory, a control group's
+//! `memory.max`, the commit limit of `vm.overcommit_memory` 2. Guests that run have RAM that they were promised and did
+//! not touch yet; that is nobody else's. A migration needs all of its guest's RAM at the target, and at the source the
+//! RAM that the copy makes the kernel allocate: QEMU reads every page of the guest, and a page of a shared file that
+//! was never written is allocated when it is read (`shmem_fault` of the kernel's mm/shmem.c).
+
+use serde::{Deserialize, Serialize};
+
+use crate::check::overhead_bytes;
+use crate::claim::{Claim, claim};
+use crate::definition::Accel;
+use crate::units::{GIB, about_bytes, exact_bytes};
+
+/// Threads of a QEMU beside its vCPUs, and the agent's for its migration: QEMU's pool for disks has up to 64
+/// (`THREAD_POOL_MAX_THREADS_DEFAULT` of its include/block/thread-pool.h), a migration up to 16 for channels at each end
+/// and as many of the agent's.
+const TASKS: u64 = 128;
+/// What QEMU maps for the code that TCG makes, at most (`DEFAULT_CODE_GEN_BUFFER_SIZE` of its tcg/region.c).
+const TCG_BYTES: u64 = GIB;
+/// Programs, libraries and arenas of a QEMU in its address space.
+const ADDRESSES_BYTES: u64 = GIB;
+/// Where less than this part of a limit would be left at the source, the check warns.
+const LITTLE_SHARE: u64 = 16;
+/// Names in a sentence.
+const NAMES_MAX: usize = 8;
+
+/// What a limit is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resource {
+    /// Memory, in bytes.
+    Ram,
+    /// Memory that the kernel accounts before it is used, in bytes (`vm.overcommit_memory` 2).
+    Commit,
+    /// Huge pages of one size, in bytes.
+    HugePages {
+        /// The size of a page.
+        page_bytes: u64,
+    },
+    /// Processes and threads.
+    Tasks,
+    /// Addresses of one process, in bytes (`RLIMIT_AS`).
+    Addresses,
+    /// Memory that one process may lock, in bytes (`RLIMIT_MEMLOCK`).
+    LockedRam,
+    /// Of a newer version of Skein: nothing is asked of it.
+    #[serde(other)]
+    Other,
+}
+
+/// A bound on what QEMUs of a host get.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Of what.
+    pub resource: Resource,
+    /// Whose, as in a sentence: `the control group /sys/fs/cgroup/machine.slice`. Empty: the host itself.
+    #[serde(deserialize_with = "claim")]
+    pub owner: String,
+    /// What sets it: `memory.max`.
+    #[serde(deserialize_with = "claim")]
+    pub name: String,
+    /// All there is.
+    pub limit: u64,
+    /// Of that, what is in use and cannot be given back.
+    pub used: u64,
+    /// Of the rest, what others were promised and have not used yet.
+    pub promised: u64,
+    /// Who was.
+    #[serde(deserialize_with = "claim")]
+    pub promised_to: Vec<String>,
+}
+
+/// All bounds on what a QEMU gets on a host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// The bounds.
+    pub limits: Vec<Limit>,
+    /// Bounds that could not be read, in words.
+    #[serde(deserialize_with = "claim")]
+    pub unread: Vec<String>,
+}
+
+/// What the copy of a guest takes of its source.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyRoom {
+    /// RAM of the guest that was never written, and that the kernel allocates as QEMU reads it, in bytes.
+    pub holes_bytes: u64,
+    /// What the agent takes to know what the target holds, in bytes.
+    pub agent_bytes: u64,
+    /// What bounds that. What other guests were promised counts where they are being copied, too.
+    pub room: Room,
+    /// RAM of all other guests that is promised and not allocated yet.
+    pub promised_bytes: u64,
+}
+
+impl Claim for Limit {
+    // Its fields have done it.
+    fn bounded(self) -> Self {
+        self
+    }
+}
+
+/// What one QEMU needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Need {
+    /// Of its guest, in bytes.
+    pub ram_bytes: u64,
+    /// The size of the huge pages below that, in bytes; none: usual ones.
+    pub hugepages: Option<u64>,
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// Whether it makes code (TCG).
+    pub is_emulated: bool,
+    /// Whether QEMU locks the guest's RAM.
+    pub locks_ram: bool,
+}
+
+impl Need {
+    /// Of a guest with this much RAM.
+    pub fn new(ram_bytes: u64, hugepages: Option<u64>, cpus: u32, accel: Accel) -> Need {
+        let hugepages = hugepages.filter(|page| *page > 0);
+        Need { ram_bytes, hugepages, cpus, is_emulated: accel != Accel::Kvm, locks_ram: false }
+    }
+
+    /// Memory in pages of the usual size: what QEMU and the agent need, with the guest's RAM unless huge pages are
+    /// below it.
+    pub fn memory_bytes(&self) -> u64 {
+        let overhead = overhead_bytes(self.ram_bytes, self.cpus);
+        if self.hugepages.is_some() { overhead } else { self.ram_bytes.saturating_add(overhead) }
+    }
+
+    /// Of a resource, in its unit.
+    pub fn of(&self, resource: Resource) -> u64 {
+        let emulator = if self.is_emulated { TCG_BYTES } else { 0 };
+        match resource {
+            Resource::Ram => self.memory_bytes(),
+            Resource::Commit => self.memory_bytes().saturating_add(emulator),
+            Resource::HugePages { page_bytes } if self.hugepages == Some(page_bytes) => {
+                self.ram_bytes.checked_next_multiple_of(page_bytes).unwrap_or(u64::MAX)
+            }
+            Resource::Tasks => u64::from(self.cpus).saturating_add(TASKS),
+            Resource::Addresses => {
+                let all = self.ram_bytes.saturating_add(overhead_bytes(self.ram_bytes, self.cpus));
+                all.saturating_add(emulator).saturating_add(ADDRESSES_BYTES)
+            }
+            Resource::LockedRam if self.locks_ram => self.ram_bytes,
+            Resource::HugePages { .. } | Resource::LockedRam | Resource::Other => 0,
+        }
+    }
+}
+
+impl Limit {
+    /// What is left for another.
+    pub fn left(&self) -> u64 {
+        self.limit.saturating_sub(self.used).saturating_sub(self.promised)
+    }
+
+    /// Whether `needed` does not fit.
+    pub fn lacks(&self, needed: u64) -> bool {
+        needed > 0 && self.left() < needed
+    }
+
+    fn amount(&self, amount: u64) -> String {
+        match self.resource {
+            Resource::Tasks | Resource::Other => amount.to_string(),
+            _ => about_bytes(amount),
+        }
+    }
+
+    fn noun(&self) -> String {
+        match self.resource {
+            Resource::Ram | Resource::Commit | Resource::LockedRam | Resource::Addresses | Resource::Other => {
+                String::new()
+            }
+            Resource::HugePages { page_bytes } => format!(" in huge pages of {}", exact_bytes(page_bytes)),
+            Resource::Tasks => " threads".into(),
+        }
+    }
+
+    /// What is left, and who needs how much: `the control group /a of hostb has 210 MiB left of 360 MiB (memory.max) and
+    /// web1 needs 393 MiB`.
+    pub fn told(&self, host: &str, who: &str, needed: u64) -> String {
+        let (left, all, noun) = (self.amount(self.left()), self.amount(self.limit), self.noun());
+        let mut text = match (self.owner.is_empty(), self.resource) {
+            (true, Resource::Ram) => format!("{host} has {left} of RAM left"),
+            (true, _) => format!("{host} has {left}{noun} left of {all} ({})", self.name),
+            _ => format!("{} of {host} has {left}{noun} left of {all} ({})", self.owner, self.name),
+        };
+        if self.promised > 0 {
+            let shown = self.promised_to.len().min(NAMES_MAX);
+            let more = if self.promised_to.len() > shown { " and others" } else { "" };
+            let names = self.promised_to[..shown].join(", ");
+            text += &format!(" beside {} that {names}{more} may still take", self.amount(self.promised));
+        }
+        text + &format!(" and {who} needs {}", self.amount(needed))
+    }
+
+    /// What to do.
+    pub fn cure(&self, needed: u64) -> String {
+        let missing = self.amount(needed.saturating_sub(self.left()));
+        match (self.resource, self.owner.is_empty()) {
+            (Resource::Ram, true) if self.limit < needed => {
+                format!("choose a larger host: all its RAM is {}", about_bytes(self.limit))
+            }
+            (Resource::Ram, true) => format!("free {missing} there: move or stop other guests"),
+            (Resource::Ram, false) => format!(
+                "raise its {} by {missing} (MemoryMax= or MemoryHigh=, if it is a unit's: `systemctl set-property`), or move or stop guests \
+                 that are in it",
+                self.name
+            ),
+            (Resource::Commit, _) => format!(
+                "there: raise vm.overcommit_ratio or add swap for {missing} more, or let the kernel overcommit \
+                 (sysctl vm.overcommit_memory=0)"
+            ),
+            (Resource::HugePages { .. }, _) => format!("raise {} of {} there by {missing}", self.name, self.owner),
+            (Resource::Tasks, _) => format!(
+                "raise its {} by {missing} (TasksMax=, if it is a unit's), or move or stop guests that are in it",
+                self.name
+            ),
+            (Resource::Addresses, _) => "LimitAS=infinity in the unit of the agent there, and start it again".into(),
+            (Resource::LockedRam, _) => {
+                "LimitMEMLOCK=infinity in the unit of the agent there, and start it again".into()
+            }
+            (Resource::Other, _) => "update Skein on this host".into(),
+        }
+    }
+}
+
+impl Room {
+    /// What there is at most of a resource: never more than any limit leaves. None: nothing bounds it.
+    pub fn left(&self, resource: Resource) -> Option<u64> {
+        self.limits.iter().filter(|limit| limit.resource == resource).map(Limit::left).min()
+    }
+
+    /// The limits that `need` does not fit into, each with what is needed of it.
+    pub fn lacking(&self, need: &Need) -> Vec<(&Limit, u64)> {
+        let needs = self.limits.iter().map(|limit| (limit, need.of(limit.resource)));
+        needs.filter(|(limit, needed)| limit.lacks(*needed)).collect()
+    }
+}
+
+/// How a copy fits into its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CopyFits {
+    /// With room to spare.
+    Well,
+    /// But little is left then: of this limit so many bytes.
+    Barely(Limit, u64),
+    /// It exceeds this limit.
+    Not(Limit),
+}
+
+impl CopyRoom {
+    /// What the copy makes the kernel allocate, in bytes.
+    pub fn needed_bytes(&self) -> u64 {
+        self.holes_bytes.saturating_add(self.agent_bytes)
+    }
+
+    /// Whether the copy fits. Little is left where the copy takes more than it leaves, and it leaves less than a
+    /// sixteenth of a limit, or of the host's memory less than what other guests were promised.
+    pub fn fits(&self) -> CopyFits {
+        let needed = self.needed_bytes();
+        let bounds = |limit: &&Limit| matches!(limit.resource, Resource::Ram | Resource::Commit);
+        let tightest = self.room.limits.iter().filter(bounds).min_by_key(|limit| limit.left());
+        let Some(limit) = tightest else { return CopyFits::Well };
+        if limit.lacks(needed) {
+            return CopyFits::Not(limit.clone());
+        }
+        for limit in self.room.limits.iter().filter(bounds) {
+            let after = limit.left() - needed;
+            let promised = if limit.owner.is_empty() { self.promised_bytes } else { 0 };
+            if after < needed && after < (limit.limit / LITTLE_SHARE).max(promised) {
+                return CopyFits::Barely(limit.clone(), after);
+            }
+        }
+        CopyFits::Well
+    }
+
+    /// What is allocated, in words: `copying web1 makes the kernel allocate 3 GiB (2.9 GiB ...)`.
+    pub fn told(&self, guest: &str) -> String {
+        let (all, holes, agent) =
+            (about_bytes(self.needed_bytes()), about_bytes(self.holes_bytes), about_bytes(self.agent_bytes));
+        format!(
+            "copying {guest} makes the kernel allocate {all}: {holes} of RAM that it never wrote and that QEMU reads, {agent} for \
+             the agent"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::units::MIB;
+
+    fn limit(resource: Resource, owner: &str, (limit, used, promised): (u64, u64, u64)) -> Limit {
+        let (owner, name) = (owner.to_owned(), "memory.max".to_owned());
+        Limit { resource, owner, name, limit, used, promised, promised_to: vec!["old".into()] }
+    }
+
+    #[test]
+    fn a_limit_is_told_with_its_owner() {
+        let group = limit(Resource::Ram, "the control group /sys/fs/cgroup/a", (360 * MIB, 44 * MIB, 106 * MIB));
+        let told = group.told("hostb", "web1", 393 * MIB);
+        let expect = "the control group /sys/fs/cgroup/a of hostb has 210 MiB left of 360 MiB (memory.max) beside 106 MiB that \
+                      old may still take and web1 needs 393 MiB";
+        assert_eq!(told, expect);
+        assert!(group.cure(393 * MIB).starts_with("raise its memory.max by 183 MiB (MemoryMax="));
+        let tasks = Limit { promised: 0, ..limit(Resource::Tasks, "the control group /a", (40, 30, 0)) };
+        assert_eq!(
+            tasks.told("b", "v", 129),
+            "the control group /a of b has 10 threads left of 40 (memory.max) and v needs 129"
+        );
+        let huge = limit(Resource::HugePages { page_bytes: 2 * MIB }, "the control group /a", (8 * MIB, 0, 0));
+        assert!(huge.told("b", "v", 1).contains("8 MiB in huge pages of 2 MiB left"));
+    }
+
+    #[test]
+    fn what_is_needed_of_each() {
+        let plain = Need::new(4 * GIB, None, 2, Accel::Tcg);
+        let overhead = overhead_bytes(4 * GIB, 2);
+        assert_eq!(plain.of(Resource::Ram), 4 * GIB + overhead);
+        assert_eq!(plain.of(Resource::Commit), 5 * GIB + overhead);
+        assert_eq!((plain.of(Resource::Tasks), plain.of(Resource::LockedRam)), (130, 0));
+        assert_eq!(plain.of(Resource::HugePages { page_bytes: 2 * MIB }), 0);
+        let huge = Need::new(4 * GIB + 1, Some(2 * MIB), 2, Accel::Kvm);
+        assert_eq!(huge.of(Resource::HugePages { page_bytes: 2 * MIB }), 4 * GIB + 2 * MIB);
+        assert_eq!(huge.of(Resource::HugePages { page_bytes: GIB }), 0);
+        assert!(huge.of(Resource::Ram) < 200 * MIB);
+        let locking = Need { locks_ram: true, ..plain };
+        assert_eq!(locking.of(Resource::LockedRam), 4 * GIB);
+    }
+
+    #[test]
+    fn the_copy_of_a_sparse_guest() {
+        let copy = |holes_bytes, promised_bytes, limits: &[Limit]| {
+            let room = Room { limits: limits.to_vec(), unread: Vec::new() };
+            CopyRoom { holes_bytes, agent_bytes: 0, room, promised_bytes }.fits()
+        };
+        let host = limit(Resource::Ram, "", (16 * GIB, 9 * GIB, 0));
+        let group = limit(Resource::Ram, "the control group /a", (8 * GIB, GIB, 0));
+        let both = [host.clone(), group.clone()];
+        assert_eq!(copy(0, 16 * GIB, &both), CopyFits::Well);
+        assert_eq!(copy(5 * GIB, 0, &both), CopyFits::Well);
+        assert_eq!(copy(5 * GIB, 3 * GIB, &both), CopyFits::Barely(host.clone(), 2 * GIB));
+        assert_eq!(copy(GIB, 30 * GIB, &both), CopyFits::Well, "it leaves more than it takes");
+        assert_eq!(copy(7 * GIB - 1, 0, &both), CopyFits::Barely(host.clone(), 1));
+        assert_eq!(copy(7 * GIB + 1, 0, &both), CopyFits::Not(host));
+        let tight = limit(Resource::Ram, "the control group /a", (GIB, 0, 0));
+        assert_eq!(copy(GIB + 1, 0, &[tight.clone(), group]), CopyFits::Not(tight));
+        assert_eq!(copy(GIB, 0, &[]), CopyFits::Well, "nothing is known");
+    }
+
+    fn limits() -> impl Strategy<Value = Vec<Limit>> {
+        let resource = prop_oneof![
+            Just(Resource::Ram),
+            Just(Resource::Commit),
+            Just(Resource::Tasks),
+            Just(Resource::HugePages { page_bytes: 2 * MIB })
+        ];
+        let one = (resource, any::<(u64, u64, u64)>()).prop_map(|(resource, numbers)| limit(resource, "g", numbers));
+        prop::collection::vec(one, 0..6)
+    }
+
+    proptest! {
+        #[test]
+        fn the_room_is_never_more_than_any_limit(limits in limits(), ram in any::<u64>(), cpus in any::<u32>()) {
+            let room = Room { limits, unread: Vec::new() };
+            let need = Need::new(ram, None, cpus, Accel::Kvm);
+            let lacking = room.lacking(&need);
+            for limit in &room.limits {
+                let left = room.left(limit.resource).unwrap();
+                prop_assert!(left <= limit.limit && left <= limit.limit.saturating_sub(limit.used));
+                prop_assert!(u128::from(left) + u128::from(limit.promised) <= u128::from(limit.limit) || left == 0);
+                // What fits into all of them lacks none, and what does not is told.
+                let needed = need.of(limit.resource);
+                let is_told = lacking.iter().any(|(other, _)| other == &limit);
+                prop_assert_eq!(is_told, needed > 0 && limit.left() < needed);
+                limit.told("h", "v", needed);
+                limit.cure(needed);
+            }
+        }
+    }
+}
