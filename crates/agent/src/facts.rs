@@ -34,7 +34,7 @@ use skein_machine::{
 use tracing::warn;
 
 use crate::launch::{Launch, ODD_BYTES};
-use crate::vms::{Vm, VmError, Vms};
+use crate::vms::{Vm, VmError, Vms, swtpm};
 
 /// All that is asked of a QEMU program, and waiting until others have asked: it starts and answers in a tenth of a
 /// second. Less than another agent waits for facts.
@@ -107,6 +107,7 @@ pub(crate) fn host(question: HostQuestion) -> HostFacts {
         journal,
         nics: nics.iter().filter(|n| !n.loopback && !is_kind(n, "tun")).map(nic).collect(),
         files: files.wait(),
+        swtpm: swtpm::version(),
     }
 }
 
@@ -466,6 +467,9 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         Launch::Definition(defined) => {
             ram_bytes -= if defined.odd_ram { ODD_BYTES.min(ram_bytes) } else { 0 };
             let definition = &defined.definition;
+            // QEMU moves what these hold; that the target has them is asked of the definition.
+            let image = definition.firmware.as_ref().and_then(|firmware| firmware.image.clone());
+            disks.retain(|disk| Some(&disk.path) != image.as_ref() && !disk.path.starts_with(vm.own().dir()));
             let place = |disk: &GuestDisk| definition.disks.iter().position(|other| other.path == disk.path);
             disks.sort_by_key(|disk| place(disk).unwrap_or(usize::MAX));
             let nics = definition.nics.iter().map(|nic| GuestNic { attachment: Some(nic.attachment.clone()) });
@@ -524,7 +528,7 @@ fn page_bytes(monitor: &Monitor, memory: &MemoryDevice) -> Option<u64> {
 }
 
 /// QEMU's block drivers that open a file or a block device of the host.
-const FILE_DRIVERS: [&str; 4] = ["file", "host_device", "host_cdrom", "io_uring"];
+pub(crate) const FILE_DRIVERS: [&str; 4] = ["file", "host_device", "host_cdrom", "io_uring"];
 
 /// The images that a QEMU has open, oldest first, with those that they are overlays of: the target opens them too.
 fn disks(nodes: &[BlockNode]) -> Vec<GuestDisk> {
@@ -548,7 +552,7 @@ fn disks(nodes: &[BlockNode]) -> Vec<GuestDisk> {
 
 /// The path in what QEMU calls a filename: `/a`, `file:/a`, or `json:{"driver": "raw", "file": {"filename": "/a"}}`
 /// where a path does not say it all. None: it is not on this host (`nbd://...`).
-fn image(filename: &str) -> Option<PathBuf> {
+pub(crate) fn image(filename: &str) -> Option<PathBuf> {
     if let Some(options) = filename.strip_prefix("json:") {
         let options: Value = serde_json::from_str(options).ok()?;
         let said =

@@ -16,6 +16,7 @@ mod dirs;
 mod facts;
 #[cfg(feature = "fault-points")]
 mod fault;
+mod firmware;
 mod hosts;
 mod keeper;
 mod kept;
@@ -23,6 +24,7 @@ mod landing;
 mod launch;
 mod meter;
 mod migrations;
+mod own_state;
 mod packer;
 mod pass;
 mod peers;

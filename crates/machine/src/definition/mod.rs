@@ -20,6 +20,11 @@
 //! bridge = "br0"              # or tap = "tap7"
 //! mac = "52:54:00:12:34:56"   # without it: derived from the name and the NIC's place
 //!
+//! [firmware]                  # without it: QEMU's BIOS
+//! type = "uefi"
+//!
+//! [tpm]
+//!
 //! [qemu]
 //! binary = "/usr/bin/qemu-system-x86_64"
 //! args = ["-device", "virtio-rng-pci"]
@@ -30,15 +35,23 @@
 //! priority = 10               # higher goes first
 //! ```
 //!
+//! Each section has a module, with all that it may say; `docs/migrate.md` has the list.
+//!
+//! What a section got later than version 0.1 is left out of JSON where it is the default: older versions keep and send
+//! definitions without, and those have to mean the same machine for good.
+//!
 //! A [`Definition`] that exists is valid: [`Definition::parse`] and serde both see to that, by the same rules.
 
 mod disk;
+mod firmware;
 mod migration;
 mod names;
 mod nic;
 mod qemu;
+mod system;
 #[cfg(test)]
 mod tests;
+mod tpm;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -47,13 +60,17 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use toml::Value as Toml;
 
-pub use self::disk::{Cache, DISKS_MAX, Disk, DiskFormat};
+pub use self::disk::{Bus, CDROMS_MAX, Cache, Cdrom, DISKS_MAX, Disk, DiskFormat, DiskOptions, Io};
+pub use self::firmware::{Firmware, FirmwareKind};
 pub use self::migration::{DOWNTIME_LIMIT_MS, MULTIFD_CHANNELS, Migration, PRIORITY};
 pub(crate) use self::names::check_name;
 pub use self::names::{NAME_BYTES_MAX, is_name};
-pub use self::nic::{Attachment, MacAddress, NICS_MAX, Nic};
+pub use self::nic::{Attachment, MacAddress, NICS_MAX, Nic, NicModel, NicOptions};
 pub use self::qemu::{ARGS_MAX, Qemu};
+pub use self::system::{Display, Rtc, RtcBase, System, Video};
+pub use self::tpm::{Tpm, TpmModel, TpmVersion};
 
+use self::disk::Storage;
 use self::names::{check_model, check_path};
 use crate::reader::{ParseError, Reader, Table, Value, read};
 use crate::units::{GIB, MIB, TIB, exact_bytes, parse_bytes};
@@ -91,8 +108,26 @@ pub struct Definition {
     pub initrd: Option<PathBuf>,
     /// Its command line.
     pub append: Option<String>,
+    /// What runs before the guest's software; none: QEMU's BIOS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<Firmware>,
+    /// Its TPM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tpm: Option<Tpm>,
+    /// What its firmware says of the machine.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub system: System,
+    /// Its clock.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rtc: Rtc,
+    /// Its graphical console.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display: Option<Display>,
     /// In the guest's order.
     pub disks: Vec<Disk>,
+    /// CD drives, after the disks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cdroms: Vec<Cdrom>,
     /// In the guest's order.
     pub nics: Vec<Nic>,
     /// Which QEMU, and what else it is told.
@@ -183,25 +218,39 @@ impl Definition {
         let initrd = read_path(reader, initrd);
         let append = append.and_then(|value| value.string(reader, VALUE_BYTES_MAX)).map(str::to_owned);
 
+        let mut section = |key, name| root.get(key).and_then(|value| value.table(reader, name));
+        let (firmware, tpm) = (section("firmware", "[firmware]"), section("tpm", "[tpm]"));
+        let (system, rtc) = (section("system", "[system]"), section("rtc", "[rtc]"));
+        let display = section("display", "[display]");
         let disks = root.get("disk").map_or(Vec::new(), |value| value.tables(reader, "[[disk]]", DISKS_MAX));
+        let cdroms = root.get("cdrom").map_or(Vec::new(), |value| value.tables(reader, "[[cdrom]]", CDROMS_MAX));
         let nics = root.get("nic").map_or(Vec::new(), |value| value.tables(reader, "[[nic]]", NICS_MAX));
         let qemu = root.get("qemu").and_then(|value| value.table(reader, "[qemu]"));
         let migration = root.get("migration").and_then(|value| value.table(reader, "[migration]"));
         root.finish(reader, &[]);
+        let machine = machine.unwrap_or_else(|| "q35".into());
+        let migration = migration.map_or_else(Migration::default, |table| migration::read(reader, table));
+        let mut storage = Storage::new(&machine, !migration.allowed);
         Definition {
             memory_bytes: memory_bytes.unwrap_or_default(),
             cpus: cpus as u32,
             cpu,
-            machine: machine.unwrap_or_else(|| "q35".into()),
             accel,
             hugepages,
             kernel,
             initrd,
             append,
-            disks: disk::read(reader, disks),
+            firmware: firmware.map(|table| firmware::read(reader, table, &machine)),
+            tpm: tpm.map(|table| tpm::read(reader, table)),
+            system: system.map_or_else(System::default, |table| system::read_system(reader, table)),
+            rtc: rtc.map_or_else(Rtc::default, |table| system::read_rtc(reader, table)),
+            display: display.map(|table| system::read_display(reader, table)),
+            disks: disk::read(reader, disks, &mut storage),
+            cdroms: disk::read_cdroms(reader, cdroms, &mut storage),
             nics: nic::read(reader, nics, &name),
             qemu: qemu.map_or_else(Qemu::default, |table| qemu::read(reader, table)),
-            migration: migration.map_or_else(Migration::default, |table| migration::read(reader, table)),
+            migration,
+            machine,
             name,
         }
     }
@@ -220,7 +269,13 @@ impl Definition {
         self.kernel.iter().for_each(|kernel| line("kernel", path(kernel)));
         self.initrd.iter().for_each(|initrd| line("initrd", path(initrd)));
         self.append.iter().for_each(|append| line("append", append.as_str().into()));
+        self.firmware.iter().for_each(|firmware| firmware.write(&mut line));
+        self.tpm.iter().for_each(|tpm| tpm.write(&mut line));
+        self.system.write(&mut line);
+        self.rtc.write(&mut line);
+        self.display.iter().for_each(|display| display.write(&mut line));
         self.disks.iter().for_each(|disk| disk.write(&mut line));
+        self.cdroms.iter().for_each(|cdrom| cdrom.write(&mut line));
         self.nics.iter().for_each(|nic| nic.write(&mut line));
         self.qemu.write(&mut line);
         self.migration.write(&mut line);
@@ -231,6 +286,26 @@ impl Definition {
     pub fn cpu_for(&self, accel: Accel) -> &str {
         let default = if accel == Accel::Tcg { "max" } else { "host" };
         self.cpu.as_deref().unwrap_or(default)
+    }
+
+    /// What a host has to have besides disks and CDs for the VM to start there, and what that is. Read only.
+    pub fn opened(&self) -> Vec<(&'static str, &PathBuf)> {
+        let firmware = self.firmware.as_ref();
+        let template =
+            firmware.filter(|firmware| firmware.vars.is_none()).and_then(|firmware| firmware.template.as_ref());
+        let image = firmware.and_then(|firmware| firmware.image.as_ref());
+        let files = [
+            ("kernel", self.kernel.as_ref()),
+            ("initrd", self.initrd.as_ref()),
+            ("firmware", image),
+            ("template of the variable store", template),
+        ];
+        files.into_iter().filter_map(|(what, path)| Some((what, path?))).collect()
+    }
+
+    /// Whether its machine is of the q35 family, which has AHCI and no IDE.
+    pub fn is_q35(&self) -> bool {
+        is_q35(&self.machine)
     }
 
     /// The machine type without its options.
@@ -256,6 +331,16 @@ type Line<'a> = dyn FnMut(&str, Toml) + 'a;
 
 fn path(path: &Path) -> Toml {
     path.to_string_lossy().into_owned().into()
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Whether a `-machine` is of the q35 family.
+fn is_q35(machine: &str) -> bool {
+    let kind = machine.split(',').next().unwrap_or_default();
+    kind == "q35" || kind.starts_with("pc-q35-")
 }
 
 /// The keys of the root table, which end up in a section when written below its header.

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::names::check_interface;
-use super::{Line, ROOT_KEYS, VALUE_BYTES_MAX};
+use super::{Line, ROOT_KEYS, VALUE_BYTES_MAX, word};
 use crate::reader::{Reader, Table, Value, quote};
 
 /// Most NICs.
@@ -20,7 +20,55 @@ pub struct Nic {
     pub attachment: Attachment,
     /// Its address.
     pub mac: MacAddress,
+    /// What the guest sees. Left out where it is the default, as older versions know it.
+    #[serde(default, skip_serializing_if = "NicOptions::is_default")]
+    pub options: NicOptions,
 }
+
+/// What a guest sees of a network card.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NicOptions {
+    /// Which card.
+    pub model: NicModel,
+    /// Pairs of queues of a virtio card, at most one for each CPU; none: one.
+    pub queues: Option<u8>,
+    /// Whether the kernel moves the packets of a virtio card (`/dev/vhost-net`), not QEMU.
+    pub vhost: bool,
+}
+
+impl NicOptions {
+    fn is_default(&self) -> bool {
+        *self == NicOptions::default()
+    }
+}
+
+/// A model of network card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NicModel {
+    /// virtio-net.
+    #[default]
+    Virtio,
+    /// Intel's 82574L, PCI Express.
+    E1000e,
+    /// Intel's 82540EM.
+    E1000,
+    /// Realtek's.
+    Rtl8139,
+    /// VMware's.
+    Vmxnet3,
+}
+
+const MODELS: [(&str, NicModel); 5] = [
+    ("virtio", NicModel::Virtio),
+    ("e1000e", NicModel::E1000e),
+    ("e1000", NicModel::E1000),
+    ("rtl8139", NicModel::Rtl8139),
+    ("vmxnet3", NicModel::Vmxnet3),
+];
+/// Pairs of queues; a tap has at most 256 (MAX_TAP_QUEUES of drivers/net/tun.c).
+const QUEUES: std::ops::RangeInclusive<u64> = 1..=64;
 
 /// What a NIC is plugged into.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -99,6 +147,13 @@ impl Nic {
             Attachment::Tap(name) => line("\n[[nic]]\ntap", name.as_str().into()),
         }
         line("mac", self.mac.to_string().into());
+        if self.options.model != NicModel::default() {
+            line("model", word(&MODELS, self.options.model).into());
+        }
+        self.options.queues.iter().for_each(|queues| line("queues", i64::from(*queues).into()));
+        if self.options.vhost {
+            line("vhost", true.into());
+        }
     }
 }
 
@@ -134,10 +189,23 @@ pub(super) fn read(reader: &mut Reader, tables: Vec<Table>, vm: &str) -> Vec<Nic
             let span = value.map_or(table.span.clone(), |value| value.span);
             reader.fault(span, "another NIC has this mac already", "give each NIC its own, or leave the line out");
         }
+        let options = read_options(reader, &mut table);
         table.finish(reader, &ROOT_KEYS);
         if let (Some(attachment), Some(mac)) = (attachment, mac) {
-            nics.push(Nic { attachment, mac });
+            nics.push(Nic { attachment, mac, options });
         }
     }
     nics
+}
+
+fn read_options(reader: &mut Reader, table: &mut Table) -> NicOptions {
+    let model = table.get("model").and_then(|value| value.word(reader, &MODELS)).unwrap_or_default();
+    let (queues, vhost) = (table.get("queues"), table.get("vhost"));
+    for value in [&queues, &vhost].into_iter().flatten().filter(|_| model != NicModel::Virtio) {
+        let cure = "remove this line, or write model = \"virtio\"";
+        value.fault(reader, format!("{} is of virtio cards only", value.key), cure);
+    }
+    let queues = queues.and_then(|value| value.integer(reader, QUEUES)).map(|queues| queues as u8);
+    let vhost = vhost.and_then(|value| value.boolean(reader)).unwrap_or_default();
+    NicOptions { model, queues, vhost }
 }

@@ -1,6 +1,6 @@
 //! `[qemu]`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use toml::Value as Toml;
@@ -57,4 +57,52 @@ pub(super) fn read(reader: &mut Reader, mut table: Table) -> Qemu {
     }
     table.finish(reader, &ROOT_KEYS);
     Qemu { binary, args: args.into_iter().map(|(_, text)| text.to_owned()).collect() }
+}
+
+/// Options and devices that nothing can move, by how they begin, and what they are.
+const HOST_ONLY_OPTIONS: [&str; 2] = ["virtfs", "fsdev"];
+const HOST_ONLY_DEVICES: [(&str, &str); 3] = [
+    ("vfio-", "a device of this host"),
+    ("usb-host", "a USB device of this host"),
+    ("virtio-9p-", "a directory of this host"),
+];
+
+impl Qemu {
+    /// Whether its arguments name a file, such as a disk's.
+    pub fn names(&self, path: &Path) -> bool {
+        // QEMU's way to write a comma; JSON and lists take it as it is.
+        let text = path.to_string_lossy();
+        let escaped = text.replace(',', ",,");
+        self.args.iter().any(|arg| arg.contains(&*text) || arg.contains(&escaped))
+    }
+
+    /// What in its arguments keeps the guest on the host where it starts; QEMU itself says more once it runs. Not a rule of
+    /// [`super::Definition::parse`]: that would make what older versions have started and kept unreadable.
+    pub fn unmovable(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (number, word) in self.args.iter().enumerate() {
+            let Some(option) = word.strip_prefix('-').map(|word| word.strip_prefix('-').unwrap_or(word)) else {
+                continue;
+            };
+            let value = self.args.get(number + 1).map_or("", String::as_str);
+            let told = quote(&format!("{word} {value}"));
+            // -device NAME,..., -device driver=NAME,... or JSON.
+            let driver = |name: &str| {
+                let is_named = |text: &str| text.starts_with(name);
+                is_named(value)
+                    || value.split("driver").skip(1).any(|rest| is_named(rest.trim_start_matches(['"', ':', '=', ' '])))
+            };
+            if HOST_ONLY_OPTIONS.contains(&option) {
+                found.push(format!("args {told} give the guest a directory of this host"));
+            } else if option == "device" {
+                let device = HOST_ONLY_DEVICES.iter().find(|(name, _)| driver(name));
+                found.extend(device.map(|(_, what)| format!("args {told} give the guest {what}")));
+            } else if option == "drive"
+                && value.split(',').any(|option| option == "snapshot=on" || option == "snapshot")
+            {
+                found.push(format!("with args {told} what the guest writes is in a file that only this QEMU has"));
+            }
+        }
+        found
+    }
 }

@@ -49,7 +49,13 @@ priority = 10
 "#;
 
 fn example() -> Definition {
-    let disk = |path: &str, format, readonly, cache| Disk { path: path.into(), format, readonly, cache };
+    let disk = |path: &str, format, readonly, cache| Disk {
+        path: path.into(),
+        format,
+        readonly,
+        cache,
+        options: DiskOptions::default(),
+    };
     Definition {
         name: "web1".into(),
         memory_bytes: 4 * GIB,
@@ -61,19 +67,33 @@ fn example() -> Definition {
         kernel: Some("/boot/vmlinuz".into()),
         initrd: Some("/boot/initrd \"1\".img".into()),
         append: Some("console=ttyS0 root=/dev/vda".into()),
+        firmware: None,
+        tpm: None,
+        system: System::default(),
+        rtc: Rtc::default(),
+        display: None,
+        cdroms: Vec::new(),
         disks: vec![
             disk("/srv/images/web1.qcow2", DiskFormat::Qcow2, false, Cache::Writeback),
             disk("/dev/vg/data", DiskFormat::Raw, true, Cache::None),
         ],
         nics: vec![
-            Nic { attachment: Attachment::Bridge("br0".into()), mac: MacAddress([0x52, 0x54, 0, 0x12, 0x34, 0xef]) },
-            Nic { attachment: Attachment::Tap("tap7".into()), mac: MacAddress::derived("web1", 1) },
+            Nic {
+                attachment: Attachment::Bridge("br0".into()),
+                mac: MacAddress([0x52, 0x54, 0, 0x12, 0x34, 0xef]),
+                options: NicOptions::default(),
+            },
+            Nic {
+                attachment: Attachment::Tap("tap7".into()),
+                mac: MacAddress::derived("web1", 1),
+                options: NicOptions::default(),
+            },
         ],
         qemu: Qemu {
             binary: Some("/usr/bin/qemu-system-x86_64".into()),
             args: vec!["-device".into(), "virtio-rng-pci".into()],
         },
-        migration: Migration { downtime_limit_ms: 500, multifd_channels: Some(4), priority: 10 },
+        migration: Migration { downtime_limit_ms: 500, multifd_channels: Some(4), priority: 10, allowed: true },
     }
 }
 
@@ -173,6 +193,35 @@ fn each_fault_is_told_with_its_place_and_cure() {
         ("[qemu]\nargs = ['-a', 1]", 4, 15, &["args is an integer"]),
         ("[qemu]\nargs = ['-S']", 4, 9, &["cannot have \"-S\"", "leave it out"]),
         ("[qemu]\nargs = ['--smp', '4']", 4, 9, &["use cpus"]),
+        ("[firmware]\ntype = 'efi'", 4, 8, &["\"uefi\" or \"bios\""]),
+        ("[firmware]\ntype = 'bios'", 3, 1, &["without an image", "leave [firmware] out"]),
+        ("[firmware]\ntype = 'bios'\nimage = '/b'\nvars = '/v'", 6, 8, &["a BIOS has no vars"]),
+        ("machine = 'pc'\n[firmware]\nsecure_boot = true", 5, 15, &["q35"]),
+        ("machine = 'q35,smm=off'\n[firmware]\nsecure_boot = true", 5, 15, &["system management mode"]),
+        ("[tpm]\nversion = '1.2'\nmodel = 'crb'", 5, 9, &["no crb interface", "tis"]),
+        ("[system]\nuuid = '1234'", 4, 8, &["uuidgen"]),
+        ("[rtc]\nbase = 'local'", 4, 8, &["\"utc\" or \"localtime\""]),
+        ("[display]\nvideo = 'qxl'", 4, 9, &["\"vga\" or \"virtio\""]),
+        (
+            "[[disk]]\npath = '/a'\nformat = 'raw'\nbus = 'nvme'",
+            6,
+            7,
+            &["cannot move", "virtio-scsi", "allowed = false"],
+        ),
+        ("[[disk]]\npath = '/a'\nformat = 'raw'\nbus = 'ide'", 6, 7, &["no IDE", "sata"]),
+        ("[[disk]]\npath = '/a'\nformat = 'raw'\ncontroller = 1", 6, 14, &["only virtio-scsi and sata"]),
+        ("[[disk]]\npath = '/a'\nformat = 'raw'\nssd = true", 6, 7, &["ssd is of SCSI"]),
+        ("[[disk]]\npath = '/a'\nformat = 'raw'\nserial = '123456789012345678901'", 6, 10, &["at most 20"]),
+        ("[[disk]]\npath = '/a'\nformat = 'raw'\nserial = 'a,b'", 6, 10, &["at most 20"]),
+        ("[[disk]]\npath = '/a'\nformat = 'raw'\nbus = 'sata'\nwwn = '12'", 7, 7, &["16 hexadecimal"]),
+        ("[[disk]]\npath = '/a'\nformat = 'raw'\nbus = 'sata'\niothread = true", 7, 12, &["iothread is of virtio"]),
+        ("[[disk]]\npath = '/a'\nformat = 'raw'\ncache = 'writeback'\nio = 'native'", 7, 6, &["needs cache"]),
+        ("[[disk]]\npath = '/a'\nformat = 'raw'\n[[cdrom]]\npath = '/a'", 7, 8, &["there already"]),
+        ("[[cdrom]]\nboot_index = 0\n[[cdrom]]\nboot_index = 0", 6, 14, &["boot_index already"]),
+        ("[[cdrom]]\nbus = 'nvme'", 4, 7, &["\"sata\" or \"ide\" or \"virtio-scsi\""]),
+        ("machine = 'pc'\n[[cdrom]]\n[[cdrom]]\n[[cdrom]]\n[[cdrom]]\n[[cdrom]]", 8, 1, &["full", "room for 4"]),
+        ("[[nic]]\nbridge = 'b'\nmodel = 'e1000'\nqueues = 2", 6, 10, &["queues is of virtio"]),
+        ("[[nic]]\nbridge = 'b'\nmodel = 'ne2k'", 5, 9, &["\"e1000e\""]),
         ("[migration]\ndowntime_limit = 3", 4, 1, &["no key", "did you mean downtime_limit_ms?"]),
         ("[migration]\ndowntime_limit_ms = 0", 4, 21, &["1 to 2000000"]),
         ("[migration]\nmultifd_channels = 65", 4, 20, &["1 to 64"]),
@@ -299,6 +348,185 @@ fn what_comes_over_a_wire_keeps_to_the_rules() {
     }
 }
 
+fn firmwares() -> impl Strategy<Value = Option<Firmware>> {
+    let path = || "(/[a-zA-Z0-9 ,'\"ü_-]{1,9}){1,4}".prop_map(PathBuf::from);
+    option::of((option::of(path()), option::of(path()), option::of(path()), any::<bool>()).prop_map(
+        |(image, template, vars, bios)| match (bios, image) {
+            (true, Some(image)) => {
+                let kind = FirmwareKind::Bios;
+                Firmware { kind, image: Some(image), template: None, vars: None, secure_boot: false }
+            }
+            (_, image) => Firmware { kind: FirmwareKind::Uefi, image, template, vars, secure_boot: false },
+        },
+    ))
+}
+
+fn tpms() -> impl Strategy<Value = Option<Tpm>> {
+    option::of(prop_oneof![
+        Just(Tpm { model: TpmModel::Crb, version: TpmVersion::V2_0 }),
+        Just(Tpm { model: TpmModel::Tis, version: TpmVersion::V2_0 }),
+        Just(Tpm { model: TpmModel::Tis, version: TpmVersion::V1_2 }),
+    ])
+}
+
+fn systems() -> impl Strategy<Value = System> {
+    let text = || option::of("[ -~äß漢]{1,40}");
+    let uuid = option::of("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}");
+    (uuid, text(), text(), text(), text(), text(), text()).prop_map(
+        |(uuid, manufacturer, product, version, serial, sku, family)| System {
+            uuid,
+            manufacturer,
+            product,
+            version,
+            serial,
+            sku,
+            family,
+        },
+    )
+}
+
+fn clocks_and_displays() -> impl Strategy<Value = (Rtc, Option<Display>)> {
+    let base = prop_oneof![Just(RtcBase::Utc), Just(RtcBase::Localtime)];
+    let video = prop_oneof![Just(Video::Vga), Just(Video::Virtio)];
+    (base, any::<bool>(), option::of(video))
+        .prop_map(|(base, slew, video)| (Rtc { base, slew }, video.map(|video| Display { video })))
+}
+
+/// Options that go together, without a boot index, which no two disks may share.
+fn disk_options() -> impl Strategy<Value = DiskOptions> {
+    let plain = (option::of("[A-Za-z0-9_. -]{1,20}"), any::<bool>(), any::<bool>());
+    let io = option::of(prop_oneof![Just(Io::Threads), Just(Io::IoUring)]);
+    (plain, io, option::of((0u8..16, option::of(1..=u64::MAX), any::<bool>()))).prop_map(
+        |((serial, discard, iothread), io, scsi)| {
+            let options = DiskOptions { serial, discard, iothread, io, ..DiskOptions::default() };
+            match scsi {
+                None => options,
+                Some((controller, wwn, ssd)) => DiskOptions { bus: Bus::VirtioScsi, controller, wwn, ssd, ..options },
+            }
+        },
+    )
+}
+
+fn cdroms() -> impl Strategy<Value = Vec<Cdrom>> {
+    let cdrom = |controller: usize| {
+        option::of("/cd/[a-zA-Z0-9 ,_-]{1,9}").prop_map(move |path| Cdrom {
+            path: path.map(|path| format!("{path}{controller}").into()),
+            bus: Bus::VirtioScsi,
+            controller: controller as u8,
+            boot_index: Some(controller as u8),
+        })
+    };
+    (0usize..4).prop_flat_map(move |count| (0..count).map(cdrom).collect::<Vec<_>>())
+}
+
+fn nic_options() -> impl Strategy<Value = NicOptions> {
+    let virtio = (option::of(1u8..=64), any::<bool>()).prop_map(|(queues, vhost)| NicOptions {
+        model: NicModel::Virtio,
+        queues,
+        vhost,
+    });
+    let other =
+        prop_oneof![Just(NicModel::E1000e), Just(NicModel::E1000), Just(NicModel::Rtl8139), Just(NicModel::Vmxnet3)];
+    prop_oneof![virtio, other.prop_map(|model| NicOptions { model, ..NicOptions::default() })]
+}
+
+/// Everything beside what [`definitions`] has.
+fn extended() -> impl Strategy<Value = Definition> {
+    let options = (vec(disk_options(), 6), vec(nic_options(), 6), any::<bool>());
+    (definitions(), firmwares(), tpms(), systems(), clocks_and_displays(), cdroms(), options).prop_map(
+        |(mut definition, firmware, tpm, system, (rtc, display), cdroms, (disks, nics, allowed))| {
+            for (disk, options) in definition.disks.iter_mut().zip(disks) {
+                disk.options = options;
+            }
+            for (nic, options) in definition.nics.iter_mut().zip(nics) {
+                nic.options = options;
+            }
+            definition.migration.allowed = allowed;
+            Definition { firmware, tpm, system, rtc, display, cdroms, ..definition }
+        },
+    )
+}
+
+#[test]
+fn what_older_versions_kept_is_read_and_said_as_before() {
+    // Of a definition of version 0.1, as it is in state/vms and on the wire.
+    let kept = serde_json::json!({
+        "name": "a", "memory_bytes": 64 * MIB, "cpus": 1, "cpu": null, "machine": "pc-q35-7.2", "accel": "tcg",
+        "hugepages": null, "kernel": null, "initrd": null, "append": null,
+        "disks": [{ "path": "/d", "format": "raw", "readonly": false, "cache": "none" }],
+        "nics": [{ "bridge": "br0", "mac": "52:54:00:00:00:01" }],
+        "qemu": { "binary": null, "args": ["-virtfs", "local,path=x"] },
+        "migration": { "downtime_limit_ms": 300, "multifd_channels": null, "priority": 0 },
+    });
+    let definition: Definition = serde_json::from_value(kept.clone()).unwrap();
+    assert!(definition.migration.allowed && definition.firmware.is_none());
+    assert_eq!(serde_json::to_value(&definition).unwrap(), kept);
+    assert_eq!(definition.qemu.unmovable().len(), 1, "told when it is started, not when it is read");
+}
+
+#[test]
+fn all_devices_are_read() {
+    let text = "[firmware]\nsecure_boot = true\n[tpm]\n[system]\nuuid = '4DEA22B3-1d52-d8f3-2516-782e98ab3fa0'\n\
+                serial = 'x, y'\n[rtc]\nbase = 'localtime'\nslew = true\n[display]\nvideo = 'virtio'\n\
+                [[disk]]\npath = '/a'\nformat = 'raw'\nbus = 'virtio-scsi'\ncontroller = 1\nserial = 'A1'\n\
+                wwn = '0x5000c50015ea71ac'\nssd = true\nboot_index = 1\ndiscard = true\nio = 'native'\niothread = true\n\
+                [[cdrom]]\n[[cdrom]]\npath = '/i.iso'\nbus = 'virtio-scsi'\nboot_index = 0\n\
+                [[nic]]\nbridge = 'b'\nqueues = 4\nvhost = true\n[[nic]]\nbridge = 'b'\nmodel = 'e1000e'\n\
+                [migration]\nallowed = false\n";
+    let read = Definition::parse(&format!("{LEAST}{text}"), "").unwrap();
+    let disk = DiskOptions {
+        bus: Bus::VirtioScsi,
+        controller: 1,
+        serial: Some("A1".into()),
+        wwn: Some(0x5000_c500_15ea_71ac),
+        ssd: true,
+        boot_index: Some(1),
+        discard: true,
+        io: Some(Io::Native),
+        iothread: true,
+    };
+    assert_eq!(read.disks[0].options, disk);
+    let cdrom =
+        |path: Option<&str>, bus, boot_index| Cdrom { path: path.map(Into::into), bus, controller: 0, boot_index };
+    assert_eq!(read.cdroms, [cdrom(None, Bus::Sata, None), cdrom(Some("/i.iso"), Bus::VirtioScsi, Some(0))]);
+    assert_eq!(read.tpm, Some(Tpm { model: TpmModel::Crb, version: TpmVersion::V2_0 }));
+    assert_eq!(read.system.uuid.as_deref(), Some("4dea22b3-1d52-d8f3-2516-782e98ab3fa0"));
+    assert_eq!((read.rtc, read.migration.allowed), (Rtc { base: RtcBase::Localtime, slew: true }, false));
+    assert!(read.firmware.as_ref().is_some_and(|firmware| firmware.secure_boot && firmware.vars.is_none()));
+    let nics: Vec<_> = read.nics.iter().map(|nic| (nic.options.model, nic.options.queues, nic.options.vhost)).collect();
+    assert_eq!(nics, [(NicModel::Virtio, Some(4), true), (NicModel::E1000e, None, false)]);
+    assert_eq!(Definition::parse(&read.to_toml(), ""), Ok(read));
+}
+
+#[test]
+fn what_in_args_stays_on_its_host_is_known() {
+    let unmovable = |args: &[&str]| {
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        Qemu { binary: None, args }.unmovable()
+    };
+    for args in [
+        ["-virtfs", "local,path=/srv,mount_tag=x,security_model=none"],
+        ["--fsdev", "local,id=f,path=/srv"],
+        ["-device", "vfio-pci,host=01:00.0"],
+        ["-device", "{\"driver\": \"vfio-pci\", \"host\": \"01:00.0\"}"],
+        ["-device", "driver=usb-host,vendorid=1"],
+        ["-device", "virtio-9p-pci,fsdev=f,mount_tag=x"],
+        ["-drive", "file=/a,if=virtio,snapshot=on"],
+    ] {
+        assert_eq!(unmovable(&args).len(), 1, "{args:?}");
+    }
+    for args in [
+        ["-drive", "if=pflash,unit=1,format=raw,file=/vars.fd"],
+        ["-device", "virtio-rng-pci"],
+        ["-device", "usb-hub,id=vfio-"],
+        ["-fw_cfg", "name=opt/virtfs,string=-virtfs"],
+    ] {
+        assert!(unmovable(&args).is_empty(), "{args:?}");
+    }
+    let qemu = Qemu { binary: None, args: vec!["-drive".into(), "file=/a,,b.img,format=raw".into()] };
+    assert!(qemu.names(std::path::Path::new("/a,b.img")) && !qemu.names(std::path::Path::new("/c.img")));
+}
+
 fn definitions() -> impl Strategy<Value = Definition> {
     let text = || "[ -~äß漢]{1,40}";
     let path = || "(/[a-zA-Z0-9 ,'\"\\\\ü_-]{1,9}){1,4}".prop_map(PathBuf::from);
@@ -307,7 +535,7 @@ fn definitions() -> impl Strategy<Value = Definition> {
         let disk = |(path, raw, readonly, cached): (PathBuf, bool, bool, bool)| {
             let format = if raw { DiskFormat::Raw } else { DiskFormat::Qcow2 };
             let cache = if cached { Cache::Writeback } else { Cache::None };
-            seen.insert(path.clone()).then_some(Disk { path, format, readonly, cache })
+            seen.insert(path.clone()).then_some(Disk { path, format, readonly, cache, options: DiskOptions::default() })
         };
         disks.into_iter().filter_map(disk).collect::<Vec<_>>()
     });
@@ -316,7 +544,11 @@ fn definitions() -> impl Strategy<Value = Definition> {
         let nic = |(name, bridge, [a, b, c, d, e]): (String, bool, [u8; 5])| {
             let mac = MacAddress([0x52, a, b, c, d, e]);
             let attachment = if bridge { Attachment::Bridge(name) } else { Attachment::Tap(name) };
-            (names.insert(attachment.clone()) && macs.insert(mac)).then_some(Nic { attachment, mac })
+            (names.insert(attachment.clone()) && macs.insert(mac)).then_some(Nic {
+                attachment,
+                mac,
+                options: NicOptions::default(),
+            })
         };
         nics.into_iter().filter_map(nic).collect::<Vec<_>>()
     });
@@ -342,6 +574,12 @@ fn definitions() -> impl Strategy<Value = Definition> {
                 kernel,
                 initrd: rest.0,
                 append: rest.1,
+                firmware: None,
+                tpm: None,
+                system: System::default(),
+                rtc: Rtc::default(),
+                display: None,
+                cdroms: Vec::new(),
                 disks,
                 nics,
                 qemu: Qemu { binary: qemu.0, args: qemu.1 },
@@ -349,6 +587,7 @@ fn definitions() -> impl Strategy<Value = Definition> {
                     downtime_limit_ms: migration.0,
                     multifd_channels: migration.1,
                     priority: migration.2,
+                    allowed: true,
                 },
             }
         },
@@ -364,7 +603,7 @@ fn a_fault_in_a_line_end_points_behind_the_line() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_again(definition in definitions()) {
+    fn what_is_written_is_read_again(definition in extended()) {
         let text = definition.to_toml();
         prop_assert_eq!(Definition::parse(&text, "x.toml").map_err(|e| e.to_string()), Ok(definition.clone()));
         let json = serde_json::to_string(&definition).unwrap();
