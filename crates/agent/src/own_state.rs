@@ -1,8 +1,8 @@
 //! What an agent keeps for a guest and moves with it: UEFI's variable store, the TPM's state.
 //!
-//! Both are small, change while the guest runs, and arrive in QEMU's stream: the store as the contents of a flash device,
-//! which the target's QEMU writes to its file when the guest runs there, the TPM's state as what swtpm says. So the target
-//! begins with a new store and an empty TPM, and the source's are of the past when the guest runs at the target.
+//! Both are small, change while the guest runs, and arrive in QEMU's stream: the store as the contents of a flash
+//! device, which the target's QEMU writes to its file when the guest runs there, the TPM's state as what swtpm says. So
+//! the target begins with a new store and an empty TPM, and the source's are of the past when the guest runs there.
 
 use std::fs;
 use std::io;
@@ -43,6 +43,12 @@ impl OwnState {
 
     /// Has what a guest's QEMU needs at its start: what is there, or new. Errors name the file.
     pub(crate) fn prepare(&self, definition: &Definition) -> io::Result<()> {
+        // What is there is of a guest that has arrived, also where an agent was killed before it knew.
+        let _ = fs::remove_file(self.arriving());
+        self.fill(definition)
+    }
+
+    fn fill(&self, definition: &Definition) -> io::Result<()> {
         if let Some(firmware) = definition.firmware.as_ref().filter(|firmware| firmware.kind == FirmwareKind::Uefi) {
             let vars = firmware.vars.clone().unwrap_or_else(|| self.vars());
             if firmware.vars.is_none() {
@@ -76,7 +82,7 @@ impl OwnState {
             make_dir(&self.dir)?;
             fs::write(self.arriving(), "").map_err(|error| named(&self.arriving(), error))?;
         }
-        self.prepare(definition)
+        self.fill(definition)
     }
 
     /// Is there from the moment when the guest is expected until it has arrived.

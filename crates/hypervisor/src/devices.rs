@@ -17,9 +17,9 @@ pub enum Boot {
     Default,
     /// An image of a BIOS.
     Bios(PathBuf),
-    /// UEFI in flash memory. QEMU moves the contents of both flash devices with the guest's RAM, and writes the variables
-    /// to the target's store when the guest runs there (`postload_update_cb` of its hw/block/pflash_cfi01.c): at the target
-    /// the files need only be as long as at the source.
+    /// UEFI in flash memory. QEMU moves the contents of both flash devices with the guest's RAM, and writes the
+    /// variables to the target's store when the guest runs there (`postload_update_cb` of its
+    /// hw/block/pflash_cfi01.c): at the target the files need only be as long as at the source.
     Uefi {
         /// The code, which is only read.
         code: PathBuf,
@@ -170,8 +170,8 @@ pub struct Cdrom {
     pub boot_index: Option<u8>,
 }
 
-/// Gives disks their places at controllers, and makes these when they are needed first. The same disks in the same order
-/// have the same places: a guest's machine depends on that.
+/// Gives disks their places at controllers, and makes these when they are needed first. The same disks in the same
+/// order have the same places: a guest's machine depends on that.
 pub(crate) struct Storage {
     has_ahci: bool,
     /// Controllers that a thread of their own serves.

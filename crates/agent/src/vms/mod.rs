@@ -135,10 +135,12 @@ impl VmError {
             }
             VmError::NoSwtpm => "install swtpm there, or remove [tpm] from the VM's file",
             VmError::NoFirmware(_) => {
-                "install ovmf, or say where its image and template are: image = \"...\" and template = \"...\" in [firmware]"
+                "install ovmf, or say where its image and template are: image = \"...\" and template = \"...\" in \
+                 [firmware]"
             }
             VmError::Unmovable { .. } => {
-                "remove that from the VM's file; or, if the VM is to stay on this host for good, add [migration] allowed = false"
+                "remove that from the VM's file; or, if the VM is to stay on this host for good, add [migration] \
+                 allowed = false"
             }
             VmError::NoProcess(_) => "the agent has to run in the same pid namespace as QEMU",
             VmError::Io { .. } => "mend that on this host, and repeat",
@@ -817,6 +819,12 @@ impl Vms {
     /// As [`Vms::run`], of a QEMU that an earlier agent started, and perhaps did not come to remember.
     fn take_up(self: &Arc<Self>, vm: &Arc<Vm>, running: Running) {
         if !vm.is_incoming()
+            && let Err(error) = vm.own.arrived()
+        {
+            // The earlier agent may have ended before it knew.
+            warn!(vm = vm.name, "{error}");
+        }
+        if !vm.is_incoming()
             && read::<Kept>(&self.file(&vm.name)).is_none()
             && let Err(error) = self.settle_start(vm, &running.monitor)
         {
@@ -953,8 +961,8 @@ impl Vms {
     }
 }
 
-/// Writes into a definition which image its UEFI is, and what its store begins as: from its first start on a guest keeps
-/// them, whatever the host prefers later.
+/// Writes into a definition which image its UEFI is, and what its store begins as: from its first start on a guest
+/// keeps them, whatever the host prefers later.
 fn resolve_firmware(definition: &mut Definition) -> Result<(), VmError> {
     let is_q35 = definition.is_q35();
     let Some(firmware) = definition.firmware.as_mut().filter(|firmware| firmware.kind == FirmwareKind::Uefi) else {

@@ -12,7 +12,8 @@ use crate::reader::{Reader, Table};
 pub struct Firmware {
     /// Which kind.
     pub kind: FirmwareKind,
-    /// Its code, absolute; none: the host's for `kind` and `secure_boot`, which is written here when the VM first starts.
+    /// Its code, absolute; none: the host's for `kind` and `secure_boot`, which is written here when the VM first
+    /// starts.
     pub image: Option<PathBuf>,
     /// What a new variable store is a copy of; none: the one that belongs to the image.
     pub template: Option<PathBuf>,
