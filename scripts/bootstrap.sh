@@ -52,6 +52,9 @@ if [ "$goal" = bench ]; then
   needs cpio cpio
 fi
 if [ "$goal" = test ]; then
+  # Guests with UEFI and a TPM.
+  [ -e /usr/share/OVMF/OVMF_CODE_4M.fd ] || lacks ovmf
+  needs swtpm swtpm
   # Hosts with a systemd of their own, from this machine's files: a megabyte or two.
   needs systemd-nspawn systemd-container
 fi

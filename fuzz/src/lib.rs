@@ -21,7 +21,7 @@ use skein_core::handshake::{Hello, Welcome, decode_addresses, encode_addresses};
 use skein_hypervisor::{MigrationInfo, Qmp};
 use skein_identity::{CertificateInfo, parse_pem};
 use skein_machine::{
-    Definition, Fixed, GuestFacts, HostFacts, Hosts, ParseError, PathFacts, Problem, Transport, check, forecast,
+    Definition, Fixed, GuestFacts, HostFacts, Hosts, ParseError, PathFacts, Problem, Start, Transport, check, forecast,
 };
 
 pub use journal::journal;
@@ -161,7 +161,12 @@ pub fn definition(bytes: &[u8]) {
 pub fn facts(bytes: &[u8]) {
     type Facts = (GuestFacts, Option<Definition>, HostFacts, HostFacts, Vec<PathFacts>);
     if let Ok((guest, definition, source, target, paths)) = serde_json::from_slice::<Facts>(bytes) {
-        let problems = check(&guest, definition.as_ref(), &source, &target, &paths);
+        let args = [guest.name.clone(), "-drive".into(), format!("file={}", guest.cpu)];
+        let start = match &definition {
+            Some(definition) => Start::Definition { definition, launched: Some(&guest.composition), given: &[] },
+            None => Start::CommandLine(&args),
+        };
+        let problems = check(&guest, start, &source, &target, &paths);
         for problem in &problems {
             assert!(problem.what.len() + problem.cure.len() <= 4096 && !problem.what.contains('\u{1b}'));
         }

@@ -236,9 +236,8 @@ impl<A: Applications> World<A> {
     }
 
     pub(crate) fn announce(&mut self, end: End, number: u8) {
-        let addresses: Vec<Address> = (0..number % 4)
-            .map(|i| Address::new([10, end as u8, number, i].into(), 24, &format!("eth{i}")))
-            .collect();
+        let addresses: Vec<Address> =
+            (0..number % 4).map(|i| Address::new([10, end as u8, number, i].into(), 24, &format!("eth{i}"))).collect();
         self.ends[end].announced.clone_from(&addresses);
         self.ends[end].session.announce(addresses);
         self.drain(end);

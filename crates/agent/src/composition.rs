@@ -61,10 +61,11 @@ fn optional(answer: Result<Value, QmpError>) -> Result<Value, QmpError> {
 }
 
 /// The same with its files, as the process `pid` has them open.
-pub(crate) fn with_files(monitor: &Monitor, pid: u32) -> Result<Composition, CompositionError> {
+/// `own`: where the agent keeps what moves with the guest.
+pub(crate) fn with_files(monitor: &Monitor, pid: u32, own: &Path) -> Result<Composition, CompositionError> {
     let mut composition = of(monitor)?;
     composition.boot_id = facts::boot_id();
-    composition.files = files(&composition, pid)?;
+    composition.files = files(&composition, pid, own)?;
     Ok(composition)
 }
 
@@ -102,7 +103,7 @@ pub(crate) fn hot_plugged(monitor: &Monitor) -> Result<Vec<String>, QmpError> {
     Ok(plugged)
 }
 
-fn files(composition: &Composition, pid: u32) -> Result<Vec<OpenFile>, CompositionError> {
+fn files(composition: &Composition, pid: u32, own: &Path) -> Result<Vec<OpenFile>, CompositionError> {
     let names: Vec<&str> = composition.filenames().into_iter().filter(|name| path_of(name, pid).is_some()).collect();
     if names.len() > FILES_MAX {
         return Err(CompositionError::TooManyFiles(names.len()));
@@ -114,7 +115,7 @@ fn files(composition: &Composition, pid: u32) -> Result<Vec<OpenFile>, Compositi
         let facts = looked.iter().find(|facts| facts.path == *path).cloned();
         let is_open = facts.as_ref().is_some_and(|facts| open.contains(&(facts.device, facts.inode)));
         let facts = facts.map(|facts| skein_machine::FileFacts { path: name.into(), ..facts });
-        OpenFile { filename: name.to_owned(), facts, is_open }
+        OpenFile { filename: name.to_owned(), facts, is_open, moves: Path::new(name).starts_with(own) }
     };
     Ok(names.into_iter().zip(&paths).map(file).collect())
 }

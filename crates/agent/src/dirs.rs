@@ -15,9 +15,10 @@ use skein_handover::MigrationId;
 /// state/journal              who may run which guest
 /// state/run                  the other directory
 /// state/vms/NAME.json        what a VM is started from
+/// state/own/NAME/            what is kept for a guest and moves with it: UEFI's variables, its TPM
 /// state/migrations/ID.jsonl  what happened in a migration
 /// run/agent.sock             commands
-/// run/vms/NAME/              a VM's QEMU: qmp, console, qemu.log, process.json
+/// run/vms/NAME/              a VM's QEMU: qmp, console, vnc, tpm, qemu.log, process.json
 /// run/migrations/ID.out      where the source's QEMU is joined, ID.in: where the target's is
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

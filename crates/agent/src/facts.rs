@@ -34,7 +34,7 @@ use tracing::warn;
 
 use crate::composition;
 use crate::launch::{Launch, ODD_BYTES};
-use crate::vms::{Vm, VmError, Vms};
+use crate::vms::{Vm, VmError, Vms, swtpm};
 
 /// All that is asked of a QEMU program, and waiting until others have asked: it starts and answers in a tenth of a
 /// second. Less than another agent waits for facts.
@@ -110,6 +110,7 @@ pub(crate) fn host(question: HostQuestion) -> HostFacts {
         journal,
         nics: nics.iter().filter(|n| !n.loopback && !is_kind(n, "tun")).map(nic).collect(),
         files: files.wait(),
+        swtpm: swtpm::version(),
     }
 }
 
@@ -467,6 +468,9 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         Launch::Definition(defined) => {
             ram_bytes -= if defined.odd_ram { ODD_BYTES.min(ram_bytes) } else { 0 };
             let definition = &defined.definition;
+            // QEMU moves what these hold; that the target has them is asked of the definition.
+            let image = definition.firmware.as_ref().and_then(|firmware| firmware.image.clone());
+            disks.retain(|disk| Some(&disk.path) != image.as_ref() && !disk.path.starts_with(vm.own().dir()));
             let place = |disk: &GuestDisk| definition.disks.iter().position(|other| other.path == disk.path);
             disks.sort_by_key(|disk| place(disk).unwrap_or(usize::MAX));
             let nics = definition.nics.iter().map(|nic| GuestNic { attachment: Some(nic.attachment.clone()) });

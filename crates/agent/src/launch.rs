@@ -7,10 +7,17 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use skein_hypervisor::{Config, Disk, DiskCache, DiskFormat, HugePages, Incoming, Nic, NicBackend, Serial};
+use skein_hypervisor::{
+    Boot, Bus, Cdrom, Config, Disk, DiskCache, DiskFormat, DiskOptions, Display, HugePages, Incoming, Nic, NicBackend,
+    Serial, Tpm,
+};
 use skein_machine::command_line;
 use skein_machine::composition::{Composition, Drive};
-use skein_machine::definition::{self, Accel, Attachment, Definition};
+use skein_machine::definition::{
+    self, Accel, Attachment, Definition, FirmwareKind, Io, NicModel, Rtc, RtcBase, TpmModel, Video,
+};
+
+use crate::own_state::OwnState;
 
 /// What a VM's QEMU is started from, the same at source and target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,26 +125,8 @@ impl Launch {
             Launch::Definition(defined) => {
                 let mut defined = defined.clone();
                 for drive in launched.map_or(&[][..], |launched| &launched.drives) {
-                    let medium = |drive: &Drive| drive.medium.as_ref().map(|medium| medium.filename().to_owned());
-                    let (Some(old), Some(now)) =
-                        (medium(drive), now.drives.iter().find(|now| now.device == drive.device))
-                    else {
-                        continue;
-                    };
-                    let new = now.medium.as_ref().and_then(|medium| medium.chain.first());
-                    let Some(new) = new.filter(|new| new.filename != old && new.filename.starts_with('/')) else {
-                        continue;
-                    };
-                    let format = match new.format.as_str() {
-                        "raw" => definition::DiskFormat::Raw,
-                        "qcow2" => definition::DiskFormat::Qcow2,
-                        _ => continue,
-                    };
-                    let disk = defined.definition.disks.iter_mut().find(|disk| disk.path == Path::new(&old));
-                    if let Some(disk) = disk {
-                        (disk.path, disk.format) = (new.filename.clone().into(), format);
-                        given.push(new.filename.clone());
-                    }
+                    let now = now.drives.iter().find(|now| now.device == drive.device);
+                    given.extend(now.and_then(|now| give_image(&mut defined.definition, drive, now)));
                 }
                 Launch::Definition(defined)
             }
@@ -162,6 +151,34 @@ impl Launch {
             Launch::CommandLine(_) => None,
         }
     }
+}
+
+/// Puts what a drive has `now` into a definition, where `then`, when its QEMU had just been started, it had what the definition says.
+/// None: it has the same, or a definition cannot say what it has.
+fn give_image(definition: &mut Definition, then: &Drive, now: &Drive) -> Option<String> {
+    let old = then.medium.as_ref().map(|medium| Path::new(medium.filename()));
+    let new = now.medium.as_ref().map(|medium| medium.filename());
+    let format = now.medium.as_ref().and_then(|medium| medium.chain.first()).map(|image| image.format.as_str());
+    if old == new.map(Path::new) || new.is_some_and(|new| !new.starts_with('/')) {
+        return None;
+    }
+    // As the agent names the drives of its definitions.
+    let number = then.device.strip_prefix("cdrom").and_then(|number| number.parse::<usize>().ok());
+    if let Some(cdrom) = number.and_then(|number| definition.cdroms.get_mut(number))
+        && cdrom.path.as_deref() == old
+        && matches!(format, None | Some("raw"))
+    {
+        cdrom.path = new.map(PathBuf::from);
+        return Some(new.unwrap_or_default().to_owned());
+    }
+    let disk = definition.disks.iter_mut().find(|disk| Some(disk.path.as_path()) == old)?;
+    disk.format = match format? {
+        "raw" => definition::DiskFormat::Raw,
+        "qcow2" => definition::DiskFormat::Qcow2,
+        _ => return None,
+    };
+    disk.path = new?.into();
+    new.map(str::to_owned)
 }
 
 /// The command line with what a drive has now, if it names another image for it and that can be told for certain.
@@ -191,8 +208,8 @@ pub(crate) fn tap_name(nic: &definition::Nic) -> String {
     format!("sk{a:02x}{b:02x}{c:02x}{d:02x}{e:02x}")
 }
 
-/// QEMU's command line for a definition. `dir`: where its sockets are.
-pub(crate) fn config(defined: &Defined, default: Option<&Path>, dir: &Path, incoming: bool) -> Config {
+/// QEMU's command line for a definition. `dir`: where its sockets are; `own`: what the agent keeps for the guest.
+pub(crate) fn config(defined: &Defined, default: Option<&Path>, dir: &Path, own: &OwnState, incoming: bool) -> Config {
     let Defined { definition, odd_ram } = defined;
     let accel = definition.accel;
     let memory_bytes = definition.memory_bytes + if *odd_ram { ODD_BYTES } else { 0 };
@@ -209,7 +226,21 @@ pub(crate) fn config(defined: &Defined, default: Option<&Path>, dir: &Path, inco
     config.kernel.clone_from(&definition.kernel);
     config.initrd.clone_from(&definition.initrd);
     config.append = definition.append.clone().unwrap_or_default();
+    config.boot = boot(definition, own);
+    config.tpm = definition.tpm.map(|tpm| Tpm {
+        model: if tpm.model == TpmModel::Crb { "tpm-crb" } else { "tpm-tis" }.into(),
+        socket: dir.join("tpm"),
+    });
+    let system = &definition.system;
+    let texts = [("uuid", system.uuid.as_ref())].into_iter().chain(system.texts());
+    config.system = texts.filter_map(|(key, text)| Some((key.to_owned(), text?.clone()))).collect();
+    config.rtc = rtc(definition.rtc);
+    config.display = definition.display.map(|display| Display {
+        card: if display.video == Video::Vga { "VGA" } else { "virtio-vga" }.into(),
+        vnc: dir.join("vnc"),
+    });
     config.disks = definition.disks.iter().map(disk).collect();
+    config.cdroms = definition.cdroms.iter().map(cdrom).collect();
     config.nics = definition.nics.iter().map(nic).collect();
     config.serial = Serial::Socket(dir.join("console"));
     config.incoming = if incoming { Incoming::Defer } else { Incoming::No };
@@ -220,11 +251,56 @@ pub(crate) fn config(defined: &Defined, default: Option<&Path>, dir: &Path, inco
     config
 }
 
+fn boot(definition: &Definition, own: &OwnState) -> Boot {
+    let Some(firmware) = &definition.firmware else { return Boot::Default };
+    // It was found when the VM was first started.
+    let image = firmware.image.clone().unwrap_or_default();
+    match firmware.kind {
+        FirmwareKind::Bios => Boot::Bios(image),
+        FirmwareKind::Uefi => Boot::Uefi {
+            code: image,
+            vars: firmware.vars.clone().unwrap_or_else(|| own.vars()),
+            secure: firmware.secure_boot,
+        },
+    }
+}
+
+fn rtc(rtc: Rtc) -> String {
+    if rtc == Rtc::default() {
+        return String::new();
+    }
+    let base = if rtc.base == RtcBase::Utc { "utc" } else { "localtime" };
+    format!("base={base}{}", if rtc.slew { ",driftfix=slew" } else { "" })
+}
+
+fn is_block_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+}
+
+fn bus(bus: definition::Bus) -> Bus {
+    match bus {
+        definition::Bus::VirtioBlk => Bus::VirtioBlk,
+        definition::Bus::VirtioScsi => Bus::VirtioScsi,
+        definition::Bus::Sata => Bus::Sata,
+        definition::Bus::Ide => Bus::Ide,
+        definition::Bus::Nvme => Bus::Nvme,
+    }
+}
+
+fn cdrom(cdrom: &definition::Cdrom) -> Cdrom {
+    Cdrom {
+        medium: cdrom.path.clone().map(|path| (path.clone(), is_block_device(&path))),
+        bus: bus(cdrom.bus),
+        controller: cdrom.controller,
+        boot_index: cdrom.boot_index,
+    }
+}
+
 fn disk(disk: &definition::Disk) -> Disk {
-    let is_block = fs::metadata(&disk.path).is_ok_and(|found| found.file_type().is_block_device());
+    let options = &disk.options;
     Disk {
         path: disk.path.clone(),
-        block_device: is_block,
+        block_device: is_block_device(&disk.path),
         format: match disk.format {
             definition::DiskFormat::Raw => DiskFormat::Raw,
             definition::DiskFormat::Qcow2 => DiskFormat::Qcow2,
@@ -236,6 +312,21 @@ fn disk(disk: &definition::Disk) -> Disk {
         // Strangers are kept off; QEMU hands its lock over in a migration.
         locked: true,
         read_only: disk.readonly,
+        options: DiskOptions {
+            bus: bus(options.bus),
+            controller: options.controller,
+            serial: options.serial.clone(),
+            wwn: options.wwn,
+            ssd: options.ssd,
+            boot_index: options.boot_index,
+            discard: options.discard,
+            aio: options.io.map(|io| match io {
+                Io::Threads => "threads",
+                Io::Native => "native",
+                Io::IoUring => "io_uring",
+            }),
+            iothread: options.iothread,
+        },
     }
 }
 
@@ -244,7 +335,19 @@ fn nic(nic: &definition::Nic) -> Nic {
         Attachment::Bridge(_) => tap_name(nic),
         Attachment::Tap(name) => name.clone(),
     };
-    Nic::new(nic.mac.to_string(), NicBackend::Tap(tap))
+    let model = match nic.options.model {
+        NicModel::Virtio => "virtio-net-pci",
+        NicModel::E1000e => "e1000e",
+        NicModel::E1000 => "e1000",
+        NicModel::Rtl8139 => "rtl8139",
+        NicModel::Vmxnet3 => "vmxnet3",
+    };
+    Nic {
+        model: model.into(),
+        vhost: nic.options.vhost,
+        queues: nic.options.queues.filter(|queues| *queues > 1),
+        ..Nic::new(nic.mac.to_string(), NicBackend::Tap(tap))
+    }
 }
 
 #[cfg(test)]
@@ -264,10 +367,69 @@ mod tests {
         let text = "name = \"a\"\nmemory = \"64 MiB\"\ncpus = 1\nmachine = \"q35\"\n[[nic]]\nbridge = \"br0\"\n";
         let definition = Definition::parse(text, "a.toml").unwrap();
         let defined = Defined { definition, odd_ram: true };
-        let config = config(&defined, None, Path::new("/run/skein/vms/a"), true);
+        let own = OwnState::new(Path::new("/var/lib/skein"), "a");
+        let config = config(&defined, None, Path::new("/run/skein/vms/a"), &own, true);
         let line: Vec<String> = config.arguments().iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let line = line.join(" ");
         for part in ["-sandbox on", "size=65544K", "-incoming defer", "-S", "/run/skein/vms/a/console", "ifname=sk"] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+    }
+
+    #[test]
+    fn what_older_versions_started_has_the_same_command_line() {
+        // The machine of a guest that an older agent started, and that a newer one moves, byte for byte.
+        let text = "name = 'a'\nmemory = '64 MiB'\nmachine = 'pc-q35-7.2'\naccel = 'tcg'\n\
+                    [[disk]]\npath = '/d'\nformat = 'qcow2'\n[[nic]]\ntap = 't0'\nmac = '52:54:00:00:00:01'\n\
+                    [qemu]\nargs = ['-device', 'virtio-rng-pci']\n";
+        let definition = Definition::parse(text, "a.toml").unwrap();
+        let defined = Defined { definition, odd_ram: true };
+        let own = OwnState::new(Path::new("/s"), "a");
+        let config = config(&defined, None, Path::new("/r"), &own, false);
+        let line: Vec<String> = config.arguments().iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        assert_eq!(
+            line.join(" "),
+            "-name a -nodefaults -no-user-config -display none \
+             -sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny -accel tcg \
+             -object memory-backend-memfd,id=ram0,share=on,size=65544K -machine pc-q35-7.2,memory-backend=ram0 -m 65544K \
+             -cpu max -smp 1 \
+             -blockdev driver=qcow2,node-name=disk0,cache.direct=on,file.driver=file,file.locking=auto,file.filename=/d \
+             -device virtio-blk-pci,drive=disk0 -netdev tap,id=net0,ifname=t0,script=no,downscript=no \
+             -device virtio-net-pci,netdev=net0,mac=52:54:00:00:00:01,romfile= \
+             -chardev socket,id=serial0,path=/r/console,server=on,wait=off -serial chardev:serial0 \
+             -chardev socket,id=qmp0,path=/r/qmp,server=on,wait=off -mon chardev=qmp0,mode=control \
+             -device virtio-rng-pci"
+        );
+    }
+
+    #[test]
+    fn what_a_file_says_of_devices_reaches_the_command_line() {
+        let text = "name = 'a'\nmemory = '64 MiB'\n[firmware]\nimage = '/code'\n[tpm]\nmodel = 'tis'\n[rtc]\nslew = true\n\
+                    [system]\nserial = 'S'\n[display]\nvideo = 'virtio'\n[[cdrom]]\npath = '/i'\n\
+                    [[disk]]\npath = '/d'\nformat = 'raw'\nbus = 'sata'\nio = 'io_uring'\n\
+                    [[nic]]\nbridge = 'b'\nqueues = 2\nvhost = true\n[[nic]]\nbridge = 'b'\nmodel = 'rtl8139'\n";
+        let definition = Definition::parse(text, "a.toml").unwrap();
+        let own = OwnState::new(Path::new("/s"), "a");
+        let config = config(&Defined { definition, odd_ram: false }, None, Path::new("/r"), &own, false);
+        let line: Vec<String> = config.arguments().iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let line = line.join(" ");
+        for part in [
+            "q35,pflash0=firmware-code,pflash1=firmware-vars",
+            "file.filename=/code",
+            "file.filename=/s/own/a/vars.fd",
+            "-chardev socket,id=tpm0,path=/r/tpm",
+            "-device tpm-tis,",
+            "-rtc base=utc,driftfix=slew",
+            "-smbios type=1,serial=S",
+            "-device virtio-vga",
+            "-vnc unix:/r/vnc",
+            "file.aio=io_uring",
+            "-device ide-hd,drive=disk0,bus=ide.0",
+            "-device ide-cd,id=cdrom0,drive=cd0,bus=ide.1",
+            "script=no,downscript=no,queues=2,vhost=on",
+            "romfile=,mq=on,vectors=6",
+            "-device rtl8139,netdev=net1",
+        ] {
             assert!(line.contains(part), "{part}: {line}");
         }
     }

@@ -17,6 +17,7 @@ mod dirs;
 mod facts;
 #[cfg(feature = "fault-points")]
 mod fault;
+mod firmware;
 mod hosts;
 mod keeper;
 mod kept;
@@ -24,6 +25,7 @@ mod landing;
 mod launch;
 mod meter;
 mod migrations;
+mod own_state;
 mod packer;
 mod pass;
 mod peers;

@@ -396,8 +396,7 @@ impl Desk {
             .disks
             .iter()
             .map(|disk| disk.path.clone())
-            .chain(definition.and_then(|definition| definition.kernel.clone()))
-            .chain(definition.and_then(|definition| definition.initrd.clone()))
+            .chain(definition.map(|definition| definition.opened()).into_iter().flatten().map(|(_, path)| path.clone()))
             .collect();
         let source = self.own_facts(qemu.clone(), &files);
         let is_here = to == self.migrations.peers().host();

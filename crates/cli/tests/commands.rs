@@ -172,6 +172,7 @@ fn hosts() -> Vec<Host> {
         ],
         incoming: Places { limit: 2, used: 0 },
         outgoing: Places { limit: 2, used: 1 },
+        swtpm: None,
         journal: Ok(()),
         files: vec![],
         nics: vec![

@@ -3,6 +3,7 @@
 //! - [`Monitor`]: a client of QEMU's control socket for several threads; every wait has a deadline. [`Qmp`]: for one.
 //! - [`Config`]: a machine, and the command line of its QEMU. [`Qemu`]: the process, ended when dropped.
 //! - [`process`]: QEMU processes that outlive their starter.
+//! - [`devices`]: firmware, TPM, display, and what disks are plugged into.
 //! - [`migration`]: a migration's settings, its start and its progress, and what QEMU does when things go wrong.
 //! - [`facts`]: what a QEMU can do, and what a guest is made of.
 //! - [`kvm`]: whether KVM runs guests, tried with a small one.
@@ -10,6 +11,7 @@
 //!
 //! Tried with QEMU 7.2 and 10.0. Not here: guests' contents, hosts' networks, libvirt.
 
+pub mod devices;
 pub mod facts;
 pub mod kvm;
 pub mod migration;
@@ -19,6 +21,7 @@ pub mod qemu;
 pub mod qmp;
 mod ram;
 
+pub use devices::{Boot, Bus, Cdrom, DiskOptions, Display, Tpm};
 pub use migration::{
     Announcement, Compression, MigrationInfo, MigrationStatus, RamInfo, RunState, SAMPLE_PAGES, Tls, Tuning,
 };

@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::devices::{Boot, Cdrom, DiskOptions, Display, Storage, Tpm};
 use crate::qmp::{Qmp, QmpError, Version};
 
 /// The environment variable that names the QEMU program to use where a [`Config`] names none.
@@ -106,6 +107,8 @@ pub struct Disk {
     pub locked: bool,
     /// Whether the guest may only read it.
     pub read_only: bool,
+    /// How the guest sees it, and how QEMU reads it.
+    pub options: DiskOptions,
 }
 
 impl Disk {
@@ -118,6 +121,7 @@ impl Disk {
             cache: DiskCache::None,
             locked: false,
             read_only: false,
+            options: DiskOptions::default(),
         }
     }
 
@@ -128,8 +132,10 @@ impl Disk {
         let file = if self.block_device { "host_device" } else { "file" };
         let locking = if self.locked { "auto" } else { "off" };
         let mut node = OsString::from(format!(
-            "driver={format},node-name=disk{number},cache.direct={direct}{read_only},file.driver={file},\
-             file.locking={locking},file.filename="
+            "driver={format},node-name=disk{number},cache.direct={direct}{read_only}{},file.driver={file},\
+             file.locking={locking}{},file.filename=",
+            self.options.format_options(),
+            self.options.file_options(),
         ));
         node.push(escape(&self.path));
         node
@@ -147,12 +153,14 @@ pub struct Nic {
     pub backend: NicBackend,
     /// Whether the kernel moves a tap's packets (`/dev/vhost-net`), not QEMU.
     pub vhost: bool,
+    /// Pairs of queues of a virtio card and its tap, which has to be made so; none: one, and no negotiation of more.
+    pub queues: Option<u8>,
 }
 
 impl Nic {
     /// A virtio NIC without vhost.
     pub fn new(mac: impl Into<String>, backend: NicBackend) -> Self {
-        Self { mac: mac.into(), model: "virtio-net-pci".into(), backend, vhost: false }
+        Self { mac: mac.into(), model: "virtio-net-pci".into(), backend, vhost: false, queues: None }
     }
 }
 
@@ -206,8 +214,20 @@ pub struct Config {
     pub initrd: Option<PathBuf>,
     /// See `kernel`.
     pub append: String,
+    /// What runs before the guest's software.
+    pub boot: Boot,
+    /// A TPM.
+    pub tpm: Option<Tpm>,
+    /// The SMBIOS table of the machine: `uuid`, and the keys of QEMU's `-smbios type=1`.
+    pub system: Vec<(String, String)>,
+    /// What follows `-rtc`; empty: universal time.
+    pub rtc: String,
+    /// A graphics card, and the unix socket that its picture is at.
+    pub display: Option<Display>,
     /// Disks.
     pub disks: Vec<Disk>,
+    /// CD drives.
+    pub cdroms: Vec<Cdrom>,
     /// NICs.
     pub nics: Vec<Nic>,
     /// First serial port.
@@ -246,7 +266,13 @@ impl Config {
             kernel: None,
             initrd: None,
             append: String::new(),
+            boot: Boot::default(),
+            tpm: None,
+            system: Vec::new(),
+            rtc: String::new(),
+            display: None,
             disks: Vec::new(),
+            cdroms: Vec::new(),
             nics: Vec::new(),
             serial: Serial::None,
             ports: Vec::new(),
@@ -288,7 +314,7 @@ impl Config {
             args.option("-L", directory);
         }
         args.option("-accel", &self.accel);
-        let machine = &self.machine;
+        let machine = &format!("{}{}", self.machine, self.boot.machine_options());
         match self.memory {
             MemoryBackend::Anonymous => args.option("-machine", machine),
             MemoryBackend::Memfd => {
@@ -311,15 +337,24 @@ impl Config {
         if let Some(initrd) = &self.initrd {
             args.option("-initrd", initrd);
         }
+        for (name, value) in self.boot.arguments() {
+            args.option(name, value);
+        }
+        self.platform(&mut args);
+        let mut storage = Storage::new(&self.machine, &self.disks);
         for (number, disk) in self.disks.iter().enumerate() {
             args.option("-blockdev", disk.blockdev(number));
-            args.option("-device", format!("virtio-blk-pci,drive=disk{number}"));
+            storage.disk(number, disk).into_iter().for_each(|(name, value)| args.option(name, value));
+        }
+        for (number, cdrom) in self.cdroms.iter().enumerate() {
+            storage.cdrom(number, cdrom).into_iter().for_each(|(name, value)| args.option(name, value));
         }
         for (number, nic) in self.nics.iter().enumerate() {
             let backend = match &nic.backend {
                 NicBackend::Tap(tap) => {
                     let vhost = if nic.vhost { ",vhost=on" } else { "" };
-                    format!("tap,id=net{number},ifname={tap},script=no,downscript=no{vhost}")
+                    let queues = nic.queues.map(|queues| format!(",queues={queues}")).unwrap_or_default();
+                    format!("tap,id=net{number},ifname={tap},script=no,downscript=no{queues}{vhost}")
                 }
                 NicBackend::Other(rest) => match rest.split_once(',') {
                     Some((kind, options)) => format!("{kind},id=net{number},{options}"),
@@ -328,7 +363,10 @@ impl Config {
             };
             args.option("-netdev", backend);
             // No option ROM: it is a file that firmware directories may lack, and nothing boots from here.
-            args.option("-device", format!("{},netdev=net{number},mac={},romfile=", nic.model, nic.mac));
+            // A vector for each queue, one for changes and one for control (hw/virtio/virtio-net-pci.c).
+            let queues = nic.queues.map(|queues| format!(",mq=on,vectors={}", 2 * u32::from(queues) + 2));
+            let queues = queues.unwrap_or_default();
+            args.option("-device", format!("{},netdev=net{number},mac={},romfile={queues}", nic.model, nic.mac));
         }
         match &self.serial {
             Serial::None => {}
@@ -363,6 +401,36 @@ impl Config {
     }
 }
 
+impl Config {
+    /// TPM, SMBIOS, clock and display.
+    fn platform(&self, args: &mut Arguments) {
+        if let Some(tpm) = &self.tpm {
+            args.chardev("socket", "tpm0", &tpm.socket, "");
+            args.option("-tpmdev", "emulator,id=tpmdev0,chardev=tpm0");
+            args.option("-device", format!("{},tpmdev=tpmdev0", tpm.model));
+        }
+        let texts = self.system.iter().filter(|(key, _)| key != "uuid");
+        let texts: String = texts.map(|(key, text)| format!(",{key}={}", text.replace(',', ",,"))).collect();
+        if let Some((_, uuid)) = self.system.iter().find(|(key, _)| key == "uuid") {
+            args.option("-uuid", uuid);
+        }
+        if !texts.is_empty() {
+            args.option("-smbios", format!("type=1{texts}"));
+        }
+        if !self.rtc.is_empty() {
+            args.option("-rtc", &self.rtc);
+        }
+        if let Some(display) = &self.display {
+            let mut vnc = OsString::from("unix:");
+            vnc.push(escape(&display.vnc));
+            args.option("-vnc", vnc);
+            args.option("-device", &display.card);
+            args.option("-device", "qemu-xhci,id=usb0");
+            args.option("-device", "usb-tablet,bus=usb0.0");
+        }
+    }
+}
+
 struct Arguments(Vec<OsString>);
 
 impl Arguments {
@@ -383,7 +451,7 @@ impl Arguments {
 }
 
 /// QEMU's option parser takes a comma in a value only doubled.
-fn escape(path: &Path) -> OsString {
+pub(crate) fn escape(path: &Path) -> OsString {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let mut escaped = Vec::new();
     for &byte in path.as_os_str().as_bytes() {

@@ -10,7 +10,8 @@ use crate::claim::{claim, printable};
 use crate::composition::{Composition, SameFile, composition_problems, launch_problems, same_file};
 use crate::definition::{Accel, Attachment, Definition};
 use crate::facts::{
-    AccelFacts, FileFacts, FileSystem, GuestFacts, HostFacts, PathFacts, Places, Presence, QemuFacts, Version,
+    AccelFacts, FileFacts, FileSystem, GuestDisk, GuestFacts, HostFacts, PathFacts, Places, Presence, QemuFacts,
+    Version,
 };
 use crate::units::{MIB, exact_bytes};
 
@@ -78,6 +79,8 @@ pub enum ProblemKind {
     Composition,
     DiskChanged,
     Tuning,
+    TpmMissing,
+    NotAllowed,
     /// Of a newer version of Skein.
     #[serde(other)]
     Other,
@@ -443,13 +446,22 @@ impl Check<'_> {
 
     /// What QEMU opens beside disks.
     fn files(&mut self, definition: Option<&Definition>) {
-        let Some(Definition { kernel, initrd, .. }) = definition else { return };
-        for (path, what) in [(kernel, "kernel"), (initrd, "initrd")] {
-            let Some(path) = path else { continue };
+        let Some(definition) = definition else { return };
+        for (what, path) in definition.opened() {
             if !self.target.file(path).is_some_and(|file| file.readable) {
                 let what = format!("{} cannot read the {what} {}", self.target.name, path.display());
                 self.blocks(ProblemKind::FileMissing, what, "copy it there, to the same place");
             }
+        }
+        let (guest, target) = (self.guest, self.target);
+        if definition.tpm.is_some() && target.swtpm.is_none() {
+            let what = format!("{} has no swtpm, which emulates the TPM of {}", target.name, guest.name);
+            self.blocks(ProblemKind::TpmMissing, what, "install swtpm there");
+        }
+        if !definition.migration.allowed {
+            let what = format!("{} is to stay: its definition says allowed = false in [migration]", guest.name);
+            let cure = "stop the guest and start it from a file without that line, if nothing else keeps it there";
+            self.blocks(ProblemKind::NotAllowed, what, cure);
         }
     }
 
@@ -565,7 +577,10 @@ impl Check<'_> {
         let paths = |paths: Vec<&PathBuf>| paths.into_iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
         // What is only read, and not named, is what a disk is an overlay of.
         let is_own = |path: &PathBuf| definition.disks.iter().any(|disk| disk.path == *path);
-        let has = guest.disks.iter().filter(|disk| !disk.readonly || is_own(&disk.path)).map(|disk| &disk.path);
+        let vars = definition.firmware.as_ref().and_then(|firmware| firmware.vars.as_ref());
+        let named_elsewhere = |path: &PathBuf| vars == Some(path) || definition.qemu.names(path);
+        let is_disk = |disk: &&GuestDisk| is_own(&disk.path) || !(disk.readonly || named_elsewhere(&disk.path));
+        let has = guest.disks.iter().filter(is_disk).map(|disk| &disk.path);
         let has = paths(has.collect());
         let says = paths(definition.disks.iter().map(|disk| &disk.path).collect());
         let one = |text: &str| vec![text.to_owned()];
@@ -700,6 +715,7 @@ mod tests {
             journal: Ok(()),
             files: vec![file("/srv/web1.qcow2"), file("/boot/vmlinuz"), file("/boot/initrd")],
             nics: vec![NicFacts { name: "eth0".into(), speed_bits_per_s: Some(1_000_000_000) }],
+            swtpm: Some("0.7.1".into()),
         }
     }
 
@@ -1160,6 +1176,40 @@ mod tests {
             Blocks,
             &["pc-q35-10.0", "q35"],
         ),
+        (
+            |w| {
+                let text = "name = 'web1'\nmemory = '4 GiB'\n[tpm]\n";
+                w.definition.as_mut().unwrap().tpm = Definition::parse(text, "").unwrap().tpm;
+                w.target.swtpm = None;
+            },
+            K::TpmMissing,
+            Blocks,
+            &["hostb has no swtpm", "TPM of web1", "install swtpm"],
+        ),
+        (
+            |w| w.definition.as_mut().unwrap().migration.allowed = false,
+            K::NotAllowed,
+            Blocks,
+            &["web1 is to stay", "allowed = false"],
+        ),
+        (
+            |w| {
+                let text = "name = 'web1'\nmemory = '4 GiB'\n[firmware]\nimage = '/ovmf/code.fd'\n";
+                w.definition.as_mut().unwrap().firmware = Definition::parse(text, "").unwrap().firmware;
+            },
+            K::FileMissing,
+            Blocks,
+            &["hostb cannot read the firmware /ovmf/code.fd"],
+        ),
+        (
+            |w| {
+                let text = "name = 'web1'\nmemory = '4 GiB'\n[firmware]\ntemplate = '/ovmf/vars.fd'\n";
+                w.definition.as_mut().unwrap().firmware = Definition::parse(text, "").unwrap().firmware;
+            },
+            K::FileMissing,
+            Blocks,
+            &["cannot read the template of the variable store /ovmf/vars.fd"],
+        ),
         (|w| w.definition.as_mut().unwrap().disks.clear(), K::DefinitionDiffers, Blocks, &["/srv/web1.qcow2", "none"]),
     ];
 
@@ -1191,6 +1241,23 @@ mod tests {
     fn what_does_not_stand_against_it_is_no_problem() {
         let changes: &[Change] = &[
             |w| w.definition = None,
+            // A disk in [qemu] args, and a variable store on shared storage.
+            |w| {
+                for path in ["/srv/more.raw", "/srv/vars.fd"] {
+                    w.guest.disks.push(GuestDisk {
+                        path: path.into(),
+                        format: crate::DiskFormat::Raw,
+                        readonly: false,
+                    });
+                    w.source.files.push(file(path));
+                    w.target.files.push(file(path));
+                }
+                let text = "name = 'web1'\nmemory = '4 GiB'\n[firmware]\nvars = '/srv/vars.fd'\n\
+                            [qemu]\nargs = ['-drive', 'file=/srv/more.raw,if=virtio']";
+                let Definition { firmware, qemu, .. } = Definition::parse(text, "").unwrap();
+                let definition = w.definition.as_mut().unwrap();
+                (definition.firmware, definition.qemu) = (firmware, qemu);
+            },
             |w| (w.guest.cpu, w.guest.accel, w.guest.cpu_features) = ("max".into(), Accel::Tcg, names(&["sse4_1"])),
             |w| w.guest.cpu = "host".into(),
             |w| w.target.cpu_vendor = String::new(),

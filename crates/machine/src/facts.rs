@@ -81,10 +81,13 @@ pub struct HostFacts {
     /// Whether the agent's journal can be written, or why not.
     #[serde(deserialize_with = "claim")]
     pub journal: Result<(), String>,
-    /// Of the guest's disks, kernel and initramfs those that exist here.
+    /// Of the guest's disks, kernel, initramfs and firmware those that exist here.
     pub files: Vec<FileFacts>,
     /// Its NICs.
     pub nics: Vec<NicFacts>,
+    /// The version of swtpm, which emulates guests' TPMs; none: it is not installed.
+    #[serde(default, deserialize_with = "claim")]
+    pub swtpm: Option<String>,
 }
 
 impl HostFacts {

@@ -5,7 +5,9 @@
 
 mod files;
 mod kills;
+mod movable;
 mod search;
+pub(crate) mod swtpm;
 mod taps;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +28,7 @@ use skein_hypervisor::{
     version_of,
 };
 use skein_machine::Composition;
-use skein_machine::definition::{Accel, Definition, is_name};
+use skein_machine::definition::{Accel, Definition, FirmwareKind, is_name};
 use thiserror::Error;
 use tracing::{error, info, warn};
 
@@ -35,7 +37,9 @@ pub(crate) use self::kills::Killed;
 use self::kills::Kills;
 use crate::composition::{self, CompositionError};
 use crate::dirs::Dirs;
+use crate::firmware;
 use crate::launch::{CommandLine, Defined, Launch, config};
+use crate::own_state::OwnState;
 use crate::told;
 
 /// A QEMU that does not answer by then is shown so.
@@ -99,6 +103,12 @@ pub enum VmError {
         #[source]
         source: Box<CompositionError>,
     },
+    #[error("there is no swtpm on this host, which a VM with a TPM needs")]
+    NoSwtpm,
+    #[error("there is no UEFI on this host for '{0}'")]
+    NoFirmware(String),
+    #[error("'{name}' could never be moved: {why}")]
+    Unmovable { name: String, why: String },
     #[error("{what}")]
     Io {
         what: String,
@@ -135,6 +145,15 @@ impl VmError {
             }
             VmError::StillOn { .. } => {
                 "its guest may not heed the power button: `skein vm stop --force` pulls the plug"
+            }
+            VmError::NoSwtpm => "install swtpm there, or remove [tpm] from the VM's file",
+            VmError::NoFirmware(_) => {
+                "install ovmf, or say where its image and template are: image = \"...\" and template = \"...\" in \
+                 [firmware]"
+            }
+            VmError::Unmovable { .. } => {
+                "remove that from the VM's file; or, if the VM is to stay on this host for good, add [migration] \
+                 allowed = false"
             }
             VmError::NoProcess(_) => "the agent has to run in the same pid namespace as QEMU",
             VmError::Io { .. } => "mend that on this host, and repeat",
@@ -175,6 +194,7 @@ struct State {
 pub(crate) struct Vm {
     pub(crate) name: String,
     dir: PathBuf,
+    own: OwnState,
     kept: Mutex<Kept>,
     state: Mutex<State>,
 }
@@ -182,6 +202,11 @@ pub(crate) struct Vm {
 impl Vm {
     pub(crate) fn launch(&self) -> Launch {
         self.kept.lock().launch.clone()
+    }
+
+    /// What the agent keeps for the guest.
+    pub(crate) fn own(&self) -> &OwnState {
+        &self.own
     }
 
     pub(crate) fn is_adopted(&self) -> bool {
@@ -229,7 +254,7 @@ impl Vm {
     /// What its guest is composed of, with the files that its QEMU has open.
     pub(crate) fn composition(&self) -> Result<Composition, VmError> {
         let running = self.running().ok_or_else(|| VmError::NotRunning(self.name.clone()))?;
-        composition::with_files(&running.monitor, running.process.id().pid)
+        composition::with_files(&running.monitor, running.process.id().pid, self.own.dir())
             .map_err(|source| VmError::Composition { name: self.name.clone(), source: Box::new(source) })
     }
 
@@ -475,7 +500,7 @@ impl Vms {
     /// Starts a VM: a new one, or one that is known and stopped, as it was or with what was changed.
     pub(crate) fn start(self: &Arc<Self>, definition: Definition) -> Result<Arc<Vm>, VmError> {
         let name = definition.name.clone();
-        let launch = Launch::Definition(Box::new(self.resolve(definition)));
+        let launch = Launch::Definition(Box::new(self.resolve(definition)?));
         self.boot(&name, launch)
     }
 
@@ -486,10 +511,15 @@ impl Vms {
     }
 
     fn boot(self: &Arc<Self>, name: &str, launch: Launch) -> Result<Arc<Vm>, VmError> {
+        if let Some(definition) = launch.definition() {
+            movable::check(definition)?;
+        }
         let vm = self.new_vm(name, Kept { launch, adopted: None, launched: None });
         let old = self.place(&vm)?;
         let booted = self.spawn(&vm, None).and_then(|running| {
-            self.settle_start(&vm, &running.monitor).inspect_err(|_| drop(running.process.kill(KILL_TIME)))?;
+            let settled = movable::check_running(&vm, &running.monitor);
+            let settled = settled.and_then(|()| self.settle_start(&vm, &running.monitor));
+            settled.inspect_err(|_| drop(running.process.kill(KILL_TIME)))?;
             Ok(running)
         });
         match booted {
@@ -544,7 +574,7 @@ impl Vms {
     }
 
     /// KVM where it works, and what this host's QEMU needs. The guest keeps what it was started with.
-    fn resolve(&self, mut definition: Definition) -> Defined {
+    fn resolve(&self, mut definition: Definition) -> Result<Defined, VmError> {
         let program = definition.qemu.binary.clone().or_else(|| self.qemu.clone());
         if definition.accel == Accel::Auto {
             let works = kvm::works(program.as_deref());
@@ -558,7 +588,8 @@ impl Vms {
         let forgets = || version_of(&config.program()).is_ok_and(|version| version.major < 9);
         // With huge pages it cannot be odd.
         let odd_ram = definition.accel == Accel::Tcg && definition.hugepages.is_none() && forgets();
-        Defined { definition, odd_ram }
+        resolve_firmware(&mut definition)?;
+        Ok(Defined { definition, odd_ram })
     }
 
     /// Whether guests run under KVM here, in the agent's QEMU.
@@ -567,7 +598,9 @@ impl Vms {
     }
 
     fn new_vm(&self, name: &str, kept: Kept) -> Arc<Vm> {
-        Arc::new(Vm { name: name.to_owned(), dir: self.dirs.vm(name), kept: Mutex::new(kept), state: Mutex::default() })
+        let own = OwnState::new(&self.dirs.state, name);
+        let (dir, kept) = (self.dirs.vm(name), Mutex::new(kept));
+        Arc::new(Vm { name: name.to_owned(), dir, own, kept, state: Mutex::default() })
     }
 
     /// Starts the QEMU that is to take a guest, under the VM's name.
@@ -604,6 +637,9 @@ impl Vms {
         (state.incoming, state.migration, state.in_doubt) = (false, None, false);
         let running = state.running.clone();
         drop(state);
+        if let Err(error) = vm.own.arrived() {
+            warn!(vm = vm.name, "{error}");
+        }
         let kept = self.keep(vm).and_then(|()| match running {
             Some(running) => self.keep_process(vm, running.process.id(), None, None),
             None => Ok(()),
@@ -633,6 +669,7 @@ impl Vms {
     /// Removes what there is of a VM, and has what was there before.
     fn restore(&self, vm: &Vm) {
         self.remove(vm);
+        vm.own.put_back();
         let before = read(&self.file(&vm.name)).map(|kept| self.new_vm(&vm.name, kept));
         self.replace(vm, before);
     }
@@ -662,9 +699,15 @@ impl Vms {
 
     /// The guest runs on another host: the VM is not this host's any more.
     pub(crate) fn released(&self, vm: &Vm) {
+        self.let_go(vm, || vm.own.remove());
+    }
+
+    /// The VM is not this host's any more. `and` is done where it still was.
+    fn let_go(&self, vm: &Vm, and: impl FnOnce()) {
         if self.seize(vm) {
             let _ = fs::remove_file(self.file(&vm.name));
             self.remove(vm);
+            and();
             self.replace(vm, None);
         }
     }
@@ -715,7 +758,7 @@ impl Vms {
             .and_then(|()| self.keep_process(&vm, process.id(), None, None));
         if let Err(error) = kept {
             vm.state.lock().silent = None;
-            self.released(&vm);
+            self.let_go(&vm, || {});
             return Err(error);
         }
         info!(vm = vm.name, pid = process.id().pid, "adopted");
@@ -803,7 +846,8 @@ impl Vms {
             let mut state = vm.state.lock();
             (state.running, state.silent) = (None, None);
         }
-        self.released(&vm);
+        // What is kept for the guest stays, as its disks do: it may be started again from its file.
+        self.let_go(&vm, || {});
         Ok(())
     }
 
@@ -817,8 +861,14 @@ impl Vms {
         write(&vm.dir.join("vm.json"), &*vm.kept.lock()).map_err(io_error("cannot remember the VM"))?;
         let started = match &launch {
             Launch::Definition(defined) => {
-                taps::plug(&defined.definition)?;
-                let config = config(defined, self.qemu.as_deref(), &vm.dir, incoming.is_some());
+                let definition = &defined.definition;
+                let prepare = if incoming.is_some() { OwnState::prepare_new } else { OwnState::prepare };
+                prepare(&vm.own, definition).map_err(io_error("what is kept for the guest"))?;
+                taps::plug(definition)?;
+                if let Some(tpm) = definition.tpm {
+                    swtpm::start(tpm, &vm.own.tpm(), &vm.dir)?;
+                }
+                let config = config(defined, self.qemu.as_deref(), &vm.dir, &vm.own, incoming.is_some());
                 spawn_detached(&config, &log, |program| Command::new(program))
             }
             Launch::CommandLine(line) => {
@@ -847,6 +897,12 @@ impl Vms {
 
     /// As [`Vms::run`], of a QEMU that an earlier agent started, and perhaps did not come to remember.
     fn take_up(self: &Arc<Self>, vm: &Arc<Vm>, running: Running) {
+        if !vm.is_incoming()
+            && let Err(error) = vm.own.arrived()
+        {
+            // The earlier agent may have ended before it knew.
+            warn!(vm = vm.name, "{error}");
+        }
         if !vm.is_incoming()
             && read::<Kept>(&self.file(&vm.name)).is_none()
             && let Err(error) = self.settle_start(vm, &running.monitor)
@@ -980,8 +1036,11 @@ impl Vms {
     fn remove(&self, vm: &Vm) {
         if let Some(definition) = vm.launch().definition() {
             taps::unplug(definition);
+            if definition.tpm.is_some() {
+                swtpm::end(&vm.dir);
+            }
         }
-        for file in ["process.json", "vm.json", "qmp", "console"] {
+        for file in ["process.json", "vm.json", "qmp", "console", "vnc", "swtpm.log"] {
             let _ = fs::remove_file(vm.dir.join(file));
         }
         if !self.file(&vm.name).exists() {
@@ -1007,6 +1066,25 @@ impl Vms {
         let kept = KeptProcess { process, qmp, incoming, outgoing };
         write(&vm.dir.join("process.json"), &kept).map_err(io_error("cannot remember the VM's process"))
     }
+}
+
+/// Writes into a definition which image its UEFI is, and what its store begins as: from its first start on a guest
+/// keeps them, whatever the host prefers later.
+fn resolve_firmware(definition: &mut Definition) -> Result<(), VmError> {
+    let is_q35 = definition.is_q35();
+    let Some(firmware) = definition.firmware.as_mut().filter(|firmware| firmware.kind == FirmwareKind::Uefi) else {
+        return Ok(());
+    };
+    let code = firmware.image.as_deref();
+    let has_store = firmware.vars.as_ref().is_some_and(|vars| vars.exists());
+    if code.is_some() && (firmware.template.is_some() || has_store) {
+        return Ok(());
+    }
+    let found = firmware::find(firmware::Wanted { is_q35, secure_boot: firmware.secure_boot, code });
+    let found = found.ok_or_else(|| VmError::NoFirmware(definition.name.clone()))?;
+    firmware.image.get_or_insert(found.code);
+    firmware.template.get_or_insert(found.template);
+    Ok(())
 }
 
 /// Waits until `is` or the time is over.

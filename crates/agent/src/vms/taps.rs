@@ -12,7 +12,7 @@ use crate::launch::tap_name;
 pub(super) fn plug(definition: &Definition) -> Result<(), VmError> {
     for nic in &definition.nics {
         if let Attachment::Bridge(bridge) = &nic.attachment {
-            plug_one(&tap_name(nic), bridge)?;
+            plug_one(&tap_name(nic), bridge, nic.options.queues.is_some_and(|queues| queues > 1))?;
         }
     }
     Ok(())
@@ -24,7 +24,7 @@ pub(super) fn unplug(definition: &Definition) {
     definition.nics.iter().filter(bridged).for_each(|nic| unplug_one(&tap_name(nic)));
 }
 
-fn plug_one(tap: &str, bridge: &str) -> Result<(), VmError> {
+fn plug_one(tap: &str, bridge: &str, several_queues: bool) -> Result<(), VmError> {
     if is_open(tap) {
         return Err(VmError::TapInUse(tap.to_owned()));
     }
@@ -32,8 +32,9 @@ fn plug_one(tap: &str, bridge: &str) -> Result<(), VmError> {
     if !ip(&["link", "show", "dev", bridge]).map_err(io_error(format!("ip link show dev {bridge}")))?.status.success() {
         return Err(VmError::NoBridge(bridge.to_owned()));
     }
-    let steps: [&[&str]; 2] =
-        [&["tuntap", "add", "dev", tap, "mode", "tap"], &["link", "set", "dev", tap, "master", bridge, "up"]];
+    let mut add = vec!["tuntap", "add", "dev", tap, "mode", "tap"];
+    add.extend(several_queues.then_some("multi_queue"));
+    let steps: [&[&str]; 2] = [&add, &["link", "set", "dev", tap, "master", bridge, "up"]];
     for step in steps {
         let what = || format!("ip {}", step.join(" "));
         let done = ip(step).map_err(io_error(what()))?;

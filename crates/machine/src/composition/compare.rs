@@ -348,6 +348,9 @@ impl Differences<'_> {
         let (Some(here), Some(there)) = seen else {
             return (first.filename != second.filename).then(|| (first.filename.clone(), second.filename.clone()));
         };
+        if here.moves && there.moves {
+            return None;
+        }
         let told = |file: &OpenFile| match (&file.facts, file.is_open) {
             (Some(_), true) => None,
             (Some(_), false) => Some(format!("{} as it was when QEMU opened it, now replaced", file.filename)),
@@ -426,7 +429,7 @@ mod tests {
             inode,
             wwid: None,
         };
-        OpenFile { filename: filename.into(), facts: Some(facts), is_open: true }
+        OpenFile { filename: filename.into(), facts: Some(facts), is_open: true, moves: false }
     }
 
     #[test]
@@ -525,6 +528,11 @@ mod tests {
         assert!(differs(&first, &second)[0].contains("now replaced"));
         second.files[0].facts = None;
         assert!(differs(&first, &second)[0].contains("not to be found"));
+        // What moves with the guest is each host's own.
+        let (mut first, mut second) = (first, second);
+        (first.files[0].moves, second.files[0].moves) = (true, true);
+        assert_eq!(differs(&first, &second), [""; 0]);
+        first.files[0].moves = false;
         // A base that is only read may be a copy.
         let mut second = first.clone();
         second.files[1].facts.as_mut().unwrap().inode = 7;

@@ -142,6 +142,9 @@ pub struct OpenFile {
     pub facts: Option<FileFacts>,
     /// Whether that is what the process has open.
     pub is_open: bool,
+    /// Whether the agent keeps it for the guest, and what is in it arrives with the guest: UEFI's variables. Each host has its own.
+    #[serde(default)]
+    pub moves: bool,
 }
 
 impl Composition {

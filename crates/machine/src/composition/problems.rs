@@ -247,7 +247,12 @@ mod tests {
     #[test]
     fn files_that_are_not_what_is_open_block() {
         let mut now = now();
-        let file = |filename: &str, is_open| super::super::OpenFile { filename: filename.into(), facts: None, is_open };
+        let file = |filename: &str, is_open| super::super::OpenFile {
+            filename: filename.into(),
+            facts: None,
+            is_open,
+            moves: false,
+        };
         now.files = vec![file("/s/gone", false), file("rel.qcow2", true), file("nbd://h/x", true)];
         let problems = of_line(LINE, &now);
         let told: Vec<bool> =

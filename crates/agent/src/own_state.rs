@@ -1,0 +1,198 @@
+//! What an agent keeps for a guest and moves with it: UEFI's variable store, the TPM's state.
+//!
+//! Both are small, change while the guest runs, and arrive in QEMU's stream: the store as the contents of a flash
+//! device, which the target's QEMU writes to its file when the guest runs there, the TPM's state as what swtpm says. So
+//! the target begins with a new store and an empty TPM, and the source's are of the past when the guest runs there.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use skein_machine::definition::{Definition, Firmware, FirmwareKind};
+
+/// What is kept for one VM: `state/own/NAME/`.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnState {
+    dir: PathBuf,
+    /// What was there before a guest of that name arrived: no VM's name ends so.
+    before: PathBuf,
+}
+
+impl OwnState {
+    /// `state`: the agent's state directory.
+    pub(crate) fn new(state: &Path, name: &str) -> OwnState {
+        let all = state.join("own");
+        OwnState { dir: all.join(name), before: all.join(format!("{name}~")) }
+    }
+
+    /// The directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// UEFI's variable store.
+    pub(crate) fn vars(&self) -> PathBuf {
+        self.dir.join("vars.fd")
+    }
+
+    /// The directory of swtpm.
+    pub(crate) fn tpm(&self) -> PathBuf {
+        self.dir.join("tpm")
+    }
+
+    /// Has what a guest's QEMU needs at its start: what is there, or new. Errors name the file.
+    pub(crate) fn prepare(&self, definition: &Definition) -> io::Result<()> {
+        // What is there is of a guest that has arrived, also where an agent was killed before it knew.
+        let _ = fs::remove_file(self.arriving());
+        self.fill(definition)
+    }
+
+    fn fill(&self, definition: &Definition) -> io::Result<()> {
+        if let Some(firmware) = definition.firmware.as_ref().filter(|firmware| firmware.kind == FirmwareKind::Uefi) {
+            let vars = firmware.vars.clone().unwrap_or_else(|| self.vars());
+            if firmware.vars.is_none() {
+                make_dir(&self.dir)?;
+            }
+            if !vars.exists() {
+                let template = firmware.template.as_deref().ok_or_else(|| {
+                    io::Error::other(
+                        "[firmware] says nothing of a template for a new variable store: add template = \"...\"",
+                    )
+                })?;
+                copy(template, &vars)?;
+            }
+        }
+        if definition.tpm.is_some() {
+            make_dir(&self.tpm())?;
+        }
+        Ok(())
+    }
+
+    /// The same where a guest is to arrive: new, with what was there set aside.
+    pub(crate) fn prepare_new(&self, definition: &Definition) -> io::Result<()> {
+        let is_uefi = |firmware: &Firmware| firmware.kind == FirmwareKind::Uefi && firmware.vars.is_none();
+        if definition.tpm.is_some() || definition.firmware.as_ref().is_some_and(is_uefi) {
+            // Before something is set aside: what an agent that was killed meanwhile left.
+            self.put_back();
+            if self.dir.exists() {
+                let _ = fs::remove_dir_all(&self.before);
+                fs::rename(&self.dir, &self.before).map_err(|error| named(&self.dir, error))?;
+            }
+            make_dir(&self.dir)?;
+            fs::write(self.arriving(), "").map_err(|error| named(&self.arriving(), error))?;
+        }
+        self.fill(definition)
+    }
+
+    /// Is there from the moment when the guest is expected until it has arrived.
+    fn arriving(&self) -> PathBuf {
+        self.dir.join("arriving")
+    }
+
+    /// The guest that was to arrive did not. Nothing changes if none was to.
+    pub(crate) fn put_back(&self) {
+        if self.arriving().exists() {
+            let _ = fs::remove_dir_all(&self.dir);
+            let _ = fs::rename(&self.before, &self.dir);
+        }
+    }
+
+    /// The guest has arrived, and soon there is no copy but this one: it is written to the storage.
+    pub(crate) fn arrived(&self) -> io::Result<()> {
+        let _ = fs::remove_file(self.arriving());
+        match fs::File::open(self.vars()) {
+            Ok(vars) => vars.sync_all().map_err(|error| named(&self.vars(), error)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(named(&self.vars(), error)),
+        }
+    }
+
+    /// The guest runs on another host, with newer contents.
+    pub(crate) fn remove(&self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn named(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+fn make_dir(dir: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| named(dir, error))
+}
+
+/// Whole or not at all, for its owner alone, with all its blocks: QEMU must find room when the guest arrives.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let bytes = fs::read(from).map_err(|error| named(from, error))?;
+    let new = to.with_extension("new");
+    let write = || {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        io::Write::write_all(&mut file, &bytes)?;
+        file.sync_all()?;
+        // Not over another that came meanwhile.
+        fs::hard_link(&new, to)
+    };
+    let written = write().map_err(|error| named(to, error));
+    let _ = fs::remove_file(&new);
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definition(more: &str) -> Definition {
+        Definition::parse(&format!("name = 'a'\nmemory = '64 MiB'\n{more}"), "a.toml").unwrap()
+    }
+
+    #[test]
+    fn what_arrives_begins_anew_and_what_does_not_leaves_what_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = OwnState::new(dir.path(), "a");
+        let template = dir.path().join("template");
+        fs::write(&template, "empty").unwrap();
+        let definition = definition(&format!("[firmware]\ntemplate = '{}'\n[tpm]\n", template.display()));
+        own.prepare(&definition).unwrap();
+        assert_eq!(fs::read(own.vars()).unwrap(), b"empty");
+        fs::write(own.vars(), "mine!").unwrap();
+        fs::write(own.tpm().join("state"), "x").unwrap();
+        own.prepare(&definition).unwrap();
+        assert_eq!(fs::read(own.vars()).unwrap(), b"mine!", "started again, it is as it was");
+        own.prepare_new(&definition).unwrap();
+        assert_eq!(fs::read(own.vars()).unwrap(), b"empty");
+        assert_eq!(fs::read_dir(own.tpm()).unwrap().count(), 0);
+        own.put_back();
+        assert_eq!(fs::read(own.vars()).unwrap(), b"mine!");
+        assert!(own.tpm().join("state").exists());
+        own.arrived().unwrap();
+        own.remove();
+        assert!(!own.dir().exists());
+        own.prepare_new(&definition).unwrap();
+        own.put_back();
+        assert!(!own.dir().exists());
+        own.prepare_new(&definition).unwrap();
+        own.arrived().unwrap();
+        own.put_back();
+        assert!(own.vars().exists(), "a guest that has arrived stays");
+    }
+
+    #[test]
+    fn a_store_on_shared_storage_is_made_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = OwnState::new(dir.path(), "a");
+        let (template, vars) = (dir.path().join("template"), dir.path().join("vars.fd"));
+        let text = format!("[firmware]\nvars = '{}'\ntemplate = '{}'\n", vars.display(), template.display());
+        let error = own.prepare(&definition(&text)).unwrap_err();
+        assert!(error.to_string().contains("template"), "{error}");
+        fs::write(&template, "empty").unwrap();
+        own.prepare(&definition(&text)).unwrap();
+        fs::write(&vars, "mine!").unwrap();
+        own.prepare_new(&definition(&text)).unwrap();
+        assert_eq!(fs::read(&vars).unwrap(), b"mine!");
+        assert!(!own.dir().exists());
+        let without = "[firmware]\nimage = '/x'\n";
+        assert!(own.prepare(&definition(without)).unwrap_err().to_string().contains("template"));
+    }
+}

@@ -1,0 +1,100 @@
+//! What cannot be moved is refused when it is started, unless its file says that it is to stay.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use skein_hypervisor::Monitor;
+use skein_machine::definition::Definition;
+
+use super::{Vm, VmError};
+use crate::facts::image;
+
+/// QEMU's block drivers that open a file or a block device of the host.
+const FILE_DRIVERS: [&str; 4] = ["file", "host_device", "host_cdrom", "io_uring"];
+/// Most reasons that are told.
+const REASONS_MAX: usize = 8;
+
+/// What a definition says already.
+pub(super) fn check(definition: &Definition) -> Result<(), VmError> {
+    refuse(definition, definition.qemu.unmovable())
+}
+
+/// What its QEMU says once it runs: its devices, and the files that it has open.
+pub(super) fn check_running(vm: &Vm, monitor: &Monitor) -> Result<(), VmError> {
+    let launch = vm.launch();
+    let Some(definition) = launch.definition().filter(|definition| definition.migration.allowed) else {
+        return Ok(());
+    };
+    let ask = |command: &str| monitor.query(command).map_err(|source| VmError::Qmp { name: vm.name.clone(), source });
+    let (migrate, nodes) = (ask("query-migrate")?, ask("query-named-block-nodes")?);
+    let mut reasons = blocked(&migrate);
+    reasons.extend(unreachable(&nodes, Path::exists));
+    refuse(definition, reasons)
+}
+
+fn refuse(definition: &Definition, mut reasons: Vec<String>) -> Result<(), VmError> {
+    if reasons.is_empty() || !definition.migration.allowed {
+        return Ok(());
+    }
+    reasons.truncate(REASONS_MAX);
+    Err(VmError::Unmovable { name: definition.name.clone(), why: reasons.join("; ") })
+}
+
+/// `blocked-reasons` of `query-migrate`: devices that cannot be moved, too (`fill_source_migration_info` of QEMU's
+/// migration/migration.c).
+fn blocked(migrate: &Value) -> Vec<String> {
+    let reasons = migrate["blocked-reasons"].as_array();
+    reasons.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// Files of a QEMU's block nodes that no other host can have at the same place.
+fn unreachable(nodes: &Value, exists: impl Fn(&Path) -> bool) -> Vec<String> {
+    let nodes = nodes.as_array().into_iter().flatten();
+    let files = nodes.filter(|node| node["drv"].as_str().is_some_and(|driver| FILE_DRIVERS.contains(&driver)));
+    let paths = files.filter_map(|node| image(node["file"].as_str()?));
+    let told = |path: PathBuf| {
+        let shown = path.display();
+        if !path.is_absolute() {
+            // Of the directory that the agent happens to have.
+            return Some(format!("its args name the file {shown} by a relative path"));
+        }
+        (!exists(&path)).then(|| format!("it writes to {shown}, which no other process can open (snapshot=on?)"))
+    };
+    paths.filter_map(told).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_stays_is_refused_unless_it_may_stay() {
+        let text = |more: &str| format!("name = 'a'\nmemory = '64 MiB'\n{more}");
+        let definition = |more: &str| Definition::parse(&text(more), "a.toml").unwrap();
+        assert!(check(&definition("[qemu]\nargs = ['-device', 'virtio-rng-pci']")).is_ok());
+        let args = "[qemu]\nargs = ['-virtfs', 'local,path=/srv']\n";
+        let error = check(&definition(args)).unwrap_err();
+        assert!(error.to_string().contains("-virtfs local,path=/srv"), "{error}");
+        assert!(check(&definition(&format!("{args}[migration]\nallowed = false"))).is_ok());
+    }
+
+    #[test]
+    fn what_qemu_says_is_read() {
+        let reasons = json!({ "blocked-reasons": ["State blocked by non-migratable device 'nvme'"] });
+        assert_eq!(blocked(&reasons), ["State blocked by non-migratable device 'nvme'"]);
+        assert_eq!(blocked(&json!({})), [""; 0]);
+        let node = |driver: &str, file: &str| json!({ "drv": driver, "file": file });
+        let nodes = json!([
+            node("file", "/srv/a"),
+            node("raw", "b.img"),
+            node("file", "b.img"),
+            node("file", "/var/tmp/vl.X"),
+            node("nbd", "nbd://h/x"),
+        ]);
+        let found = unreachable(&nodes, |path| path == Path::new("/srv/a"));
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("b.img by a relative path") && found[1].contains("/var/tmp/vl.X"), "{found:?}");
+    }
+}

@@ -1,0 +1,108 @@
+//! `[qemu]`.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use toml::Value as Toml;
+
+use super::{Line, ROOT_KEYS, VALUE_BYTES_MAX, path, read_path};
+use crate::reader::{Reader, Table, quote};
+
+/// Most extra arguments.
+pub const ARGS_MAX: usize = 256;
+
+/// Which QEMU, and what else it is told.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Qemu {
+    /// The program; none: the agent's.
+    pub binary: Option<PathBuf>,
+    /// More arguments, verbatim.
+    pub args: Vec<String>,
+}
+
+/// Arguments that would be at odds with what the agent says, and what to do instead.
+const RESERVED: [(&str, &str); 11] = [
+    ("incoming", "the agent says when a QEMU waits for a migration: leave it out"),
+    ("S", "the agent says when a guest runs: leave it out"),
+    ("daemonize", "the agent keeps QEMU running by itself: leave it out"),
+    ("loadvm", "a migration would start from a snapshot: leave it out"),
+    ("snapshot", "what the guest writes would stay on the source: leave it out"),
+    ("name", "use name = ..."),
+    ("m", "use memory = ..."),
+    ("smp", "use cpus = ..."),
+    ("cpu", "use cpu = ..."),
+    ("accel", "use accel = ..."),
+    ("enable-kvm", "use accel = \"kvm\""),
+];
+
+impl Qemu {
+    pub(super) fn write(&self, line: &mut Line) {
+        if *self != Qemu::default() {
+            // An empty list says nothing, but gives the section a line to begin with.
+            let args: Vec<Toml> = self.args.iter().map(|arg| arg.as_str().into()).collect();
+            line("\n[qemu]\nargs", args.into());
+            self.binary.iter().for_each(|binary| line("binary", path(binary)));
+        }
+    }
+}
+
+pub(super) fn read(reader: &mut Reader, mut table: Table) -> Qemu {
+    let binary = read_path(reader, table.get("binary"));
+    let args = table.get("args").map_or(Vec::new(), |value| value.strings(reader, ARGS_MAX, VALUE_BYTES_MAX));
+    for (value, text) in &args {
+        let option = text.strip_prefix('-').map(|text| text.strip_prefix('-').unwrap_or(text));
+        if let Some((_, cure)) = RESERVED.iter().find(|(name, _)| option == Some(name)) {
+            value.fault(reader, format!("args cannot have {}", quote(text)), *cure);
+        }
+    }
+    table.finish(reader, &ROOT_KEYS);
+    Qemu { binary, args: args.into_iter().map(|(_, text)| text.to_owned()).collect() }
+}
+
+/// Options and devices that nothing can move, by how they begin, and what they are.
+const HOST_ONLY_OPTIONS: [&str; 2] = ["virtfs", "fsdev"];
+const HOST_ONLY_DEVICES: [(&str, &str); 3] = [
+    ("vfio-", "a device of this host"),
+    ("usb-host", "a USB device of this host"),
+    ("virtio-9p-", "a directory of this host"),
+];
+
+impl Qemu {
+    /// Whether its arguments name a file, such as a disk's.
+    pub fn names(&self, path: &Path) -> bool {
+        // QEMU's way to write a comma; JSON and lists take it as it is.
+        let text = path.to_string_lossy();
+        let escaped = text.replace(',', ",,");
+        self.args.iter().any(|arg| arg.contains(&*text) || arg.contains(&escaped))
+    }
+
+    /// What in its arguments keeps the guest on the host where it starts; QEMU itself says more once it runs. Not a rule
+    /// of [`super::Definition::parse`]: that would make what older versions have started and kept unreadable.
+    pub fn unmovable(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (number, word) in self.args.iter().enumerate() {
+            let Some(option) = word.strip_prefix('-').map(|word| word.strip_prefix('-').unwrap_or(word)) else {
+                continue;
+            };
+            let value = self.args.get(number + 1).map_or("", String::as_str);
+            let told = quote(&format!("{word} {value}"));
+            // -device NAME,..., -device driver=NAME,... or JSON.
+            let driver = |name: &str| {
+                let is_named = |text: &str| text.starts_with(name);
+                is_named(value)
+                    || value.split("driver").skip(1).any(|rest| is_named(rest.trim_start_matches(['"', ':', '=', ' '])))
+            };
+            if HOST_ONLY_OPTIONS.contains(&option) {
+                found.push(format!("args {told} give the guest a directory of this host"));
+            } else if option == "device" {
+                let device = HOST_ONLY_DEVICES.iter().find(|(name, _)| driver(name));
+                found.extend(device.map(|(_, what)| format!("args {told} give the guest {what}")));
+            } else if option == "drive"
+                && value.split(',').any(|option| option == "snapshot=on" || option == "snapshot")
+            {
+                found.push(format!("with args {told} what the guest writes is in a file that only this QEMU has"));
+            }
+        }
+        found
+    }
+}
