@@ -223,7 +223,7 @@ mod tests {
         fn connect(&self, id: ConnectionId, kind: ConnectionKind, worn_after: Option<u64>) {
             let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), None).unwrap();
             let to = ([127, 0, 0, 1], listener.port().unwrap()).into();
-            let dialled: TcpStream = skein_link::dial(None, to, PATIENCE).unwrap();
+            let dialled: TcpStream = skein_link::dial(None, to, None, PATIENCE).unwrap();
             let (accepted, from) = listener.accept().unwrap().unwrap();
             let server = skein_identity::server_config(&self.identities[1]);
             let accepting = thread::spawn(move || Channel::server(accepted, &server, PATIENCE).unwrap());

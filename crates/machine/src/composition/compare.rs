@@ -456,7 +456,9 @@ mod tests {
                 drop(c.devices[0].children[0].children[0].properties.insert("serial".into(), "\"x\"".into()));
             }),
             (Part::Device, "the device ide-cd \"cdrom\" was removed", |c| c.peripherals.clear()),
-            (Part::Vcpu, "the vCPU at socket-id 1 was added", |c| drop(c.vcpus.insert("socket-id 1".into()))),
+            (Part::Vcpu, "the vCPU at socket-id 1 was added", |c| {
+                c.vcpus.insert("socket-id 1".into());
+            }),
             (Part::Memory, "was removed", |c| c.memory_devices.clear()),
             (Part::Memory, "of 1 bytes was added", |c| {
                 c.ram.push(super::super::RamBackend { id: "r".into(), bytes: 1 })
