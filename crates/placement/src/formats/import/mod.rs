@@ -1,4 +1,4 @@
-//! Clusters of others as a file of [`cluster`](crate::cluster), with a word on everything that has no counterpart there.
+//! Clusters of others as a file of [`cluster`], with a word on everything that has no counterpart there.
 //!
 //! | module | reads |
 //! |---|---|
