@@ -50,7 +50,7 @@ soak: ## Clusters in virtual time, on all cores, for SOAK_SECONDS=60: seeds, vir
 	@scripts/bootstrap.sh build
 	@$(ENV) cargo run --locked --quiet --release -p skein-sim --example soak
 
-soak-real: ## Real guests under random real faults, and towards full targets: SOAK_MIGRATIONS=100, SOAK_SEED, SOAK_SECONDS, SOAK_JSON=FILE, ROOM_MOVES=200
+soak-real: ## Real guests under random real faults, and towards full targets: SOAK_MIGRATIONS=100, SOAK_SEED, SOAK_SECONDS, SOAK_JSON=FILE, ROOM_MOVES=200; guests that change: SKEIN_CHANGES=250, SKEIN_SEED
 	@scripts/bootstrap.sh test
 	@scripts/build.sh guest
 	@scripts/qemu.sh 10 || [ $$? = 3 ]
@@ -60,7 +60,10 @@ soak-real: ## Real guests under random real faults, and towards full targets: SO
 	  cargo test --locked --quiet --release -p skein --test lab_soak -- $(if $(SOAK_JSON),--json '$(abspath $(SOAK_JSON))') && \
 	  SKEIN_QEMU=$${SKEIN_QEMU:-$$qemu} ROOM_MOVES=$${ROOM_MOVES:-200} \
 	  $(if $(SUDO),CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='sudo -n -E') \
-	  cargo test --locked --quiet --release -p skein --test lab_room -- --nocapture moves_towards
+	  cargo test --locked --quiet --release -p skein --test lab_room -- --nocapture moves_towards && \
+	  SKEIN_QEMU=$${SKEIN_QEMU:-$$qemu} SKEIN_CHANGES=$${SKEIN_CHANGES:-250} \
+	  $(if $(SUDO),CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='sudo -n -E') \
+	  cargo test --locked --quiet --release -p skein --test lab_changes -- --nocapture a_guest_that_changes
 
 bench: ## Measure Skein and its peers side by side; BENCH='bench run NAME…' for some cases
 	@scripts/bootstrap.sh bench

@@ -518,8 +518,12 @@ impl Worker {
         if self.has_changed {
             return;
         }
+        let since = Instant::now();
         match guest.glance(&monitor) {
-            Ok(()) => self.tell(SourceGuest::PreSwitchover),
+            Ok(()) => {
+                self.tell(SourceGuest::PreSwitchover);
+                info!(id = %self.id, "the guest is as the target was told: compared in {:?}", since.elapsed());
+            }
             Err(why) => self.changed(&why),
         }
     }

@@ -10,7 +10,7 @@ use skein_api::LogEntry;
 use skein_handover::{Input, MigrationId, Order, Summary, TargetGuest, TargetInput, TargetOrder};
 use skein_hypervisor::{Announcement, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState};
 use skein_machine::composition::{Part, differences};
-use skein_machine::{Accel, Need};
+use skein_machine::{Accel, Need, printable};
 use skein_transfer::pages::Target;
 use tracing::{info, warn};
 
@@ -35,6 +35,8 @@ const ASK_TIME: Duration = Duration::from_secs(10);
 const WORDS_TIME: Duration = Duration::from_millis(500);
 /// Most differences that are told.
 const TOLD_MAX: usize = 4;
+/// And of what is said of them.
+const TOLD_BYTES_MAX: usize = 2000;
 /// A QEMU that does not answer by then is asked again later: there may be orders to obey.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// A process whose QMP connection ended is gone by then.
@@ -174,15 +176,17 @@ impl Worker {
         let differences = differences(&guest, &own);
         let (minor, grave): (Vec<_>, Vec<_>) =
             differences.iter().partition(|difference| difference.part == Part::Tuning);
-        for difference in minor {
-            let text = format!("not moved: {}", difference.as_mismatch(&self.name, host));
+        for difference in minor.into_iter().take(TOLD_MAX) {
+            let text = printable(format!("not moved: {}", difference.as_mismatch(&self.name, host)), TOLD_BYTES_MAX);
             self.context.view.log(self.id, LogEntry::Note { text });
         }
         let told: Vec<String> = grave.iter().take(TOLD_MAX).map(|d| d.as_mismatch(&self.name, host)).collect();
         if !told.is_empty() {
             let more =
                 if grave.len() > TOLD_MAX { format!(", and {} more", grave.len() - TOLD_MAX) } else { String::new() };
-            return Err(format!("its QEMU is not as the guest's: {}{more}", told.join(", ")));
+            // Part of it is another host's words.
+            let told = printable(format!("its QEMU is not as the guest's: {}{more}", told.join(", ")), TOLD_BYTES_MAX);
+            return Err(told);
         }
         vm.set_launched(&own);
         self.glance = Some(composition::glance(monitor).map_err(|error| error.to_string())?);
