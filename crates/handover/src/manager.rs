@@ -101,6 +101,9 @@ pub enum Message {
         why: Option<Why>,
         /// The same in words.
         detail: String,
+        /// What its QEMU said as it ended, where nobody knows more.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        said: String,
     },
 }
 
@@ -151,6 +154,8 @@ pub enum Input {
     Target(MigrationId, TargetInput),
     /// Why what will be reported next happened, in words.
     Detail(MigrationId, String),
+    /// What a QEMU said as it failed or ended: told where nobody gives a better reason.
+    Said(MigrationId, String),
 }
 
 impl Input {
@@ -283,6 +288,7 @@ struct Entry {
     number: u64,
     offer: String,
     detail: String,
+    said: String,
     deadline: Option<Duration>,
     machine: Machine,
     /// What was asked for, and when that is asked for again.
@@ -428,13 +434,16 @@ impl Manager {
             Input::Message(peer, Message::Intent { id, intent, vm, priority, offer }) => {
                 self.intent(id, &peer, intent, &vm, priority, offer);
             }
-            Input::Message(peer, Message::Report { id, report, why, detail }) => {
+            Input::Message(peer, Message::Report { id, report, why, detail, said }) => {
                 let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.peer == peer) else { return };
                 let has_own_reason = entry.has_own_reason();
                 let Machine::Source(source) = &mut entry.machine else { return };
                 // A target that was told to give up has nothing to say about why.
                 if why.is_some() && !detail.is_empty() && !has_own_reason {
                     entry.detail.clone_from(&detail);
+                }
+                if !said.is_empty() {
+                    entry.said = said;
                 }
                 if entry.told.report < Some(report) {
                     entry.told.report = Some(report);
@@ -480,6 +489,11 @@ impl Manager {
                     self.actions.push_back(Action::Event(id, Event::WriteFailed));
                 }
                 self.settle(id);
+            }
+            Input::Said(id, said) => {
+                if let Some(entry) = self.entries.get_mut(&id) {
+                    entry.said = said;
+                }
             }
             Input::Detail(id, detail) => {
                 if let Some(entry) = self.entries.get_mut(&id) {
@@ -559,6 +573,7 @@ impl Manager {
             number,
             offer,
             detail: String::new(),
+            said: String::new(),
             deadline: None,
             machine,
             write: Asked::default(),
@@ -577,7 +592,7 @@ impl Manager {
                 // It was settled before, and forgotten. Whoever took up a belated `Prepare` would start a QEMU that nobody
                 // minds, or take the one that runs the guest for it.
                 let report = Report::Settled;
-                let message = Message::Report { id, report, why: None, detail: String::new() };
+                let message = Message::Report { id, report, why: None, detail: String::new(), said: String::new() };
                 self.actions.push_back(Action::Send(peer.to_owned(), message));
                 return;
             }
@@ -757,8 +772,8 @@ impl Entry {
     }
 
     fn report(&self, id: MigrationId, report: Report, why: Option<Why>) -> Message {
-        let detail = if why.is_some() { self.detail.clone() } else { String::new() };
-        Message::Report { id, report, why, detail }
+        let (detail, said) = if why.is_some() { (self.detail.clone(), self.said.clone()) } else { Default::default() };
+        Message::Report { id, report, why, detail, said }
     }
 
     fn tell(&mut self, id: MigrationId, actions: &mut VecDeque<Action>) {
@@ -803,7 +818,7 @@ impl Entry {
             stage,
             priority: self.priority,
             why,
-            detail: self.detail.clone(),
+            detail: if self.detail.is_empty() { self.said.clone() } else { self.detail.clone() },
             in_doubt,
             outcome: self.outcome(),
         }
@@ -923,7 +938,13 @@ mod tests {
         manager.start(Duration::ZERO, NewMigration { id: ID, vm, peer, priority: 0, offer, deadline: None }).unwrap();
         manager.handle(Duration::ZERO, Input::Source(ID, SourceInput::Written(SourceRecord::Begin)));
         for (from, phase) in [("c", SourcePhase::Prepare), ("b", SourcePhase::Precopy)] {
-            let ready = Message::Report { id: ID, report: Report::Ready, why: None, detail: String::new() };
+            let ready = Message::Report {
+                id: ID,
+                report: Report::Ready,
+                why: None,
+                detail: String::new(),
+                said: String::new(),
+            };
             manager.handle(Duration::ZERO, Input::Message(from.into(), ready));
             assert_eq!(manager.summary(ID).unwrap().stage, Stage::Source(phase), "{from}");
         }

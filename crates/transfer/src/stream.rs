@@ -268,7 +268,12 @@ impl Leaving {
             Apart::Placer(placer) => placer.step(&mut self.pieces, &mut answers, wait),
         };
         if !answers.is_empty() {
-            live.with(|state, now| state.core.send_parts(now, id, answers));
+            // What a QEMU that has closed its end would have been answered nobody waits for.
+            live.with(|state, now| {
+                if state.core.may_send(id) {
+                    state.core.send_parts(now, id, answers);
+                }
+            });
         }
         match step {
             Ok(Step::Done) => Ok(true),

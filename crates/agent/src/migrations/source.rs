@@ -698,7 +698,7 @@ impl Worker {
         } else if let Some(why) = self.pages.as_ref().and_then(|pages| pages.failed()) {
             inputs.push(Input::Detail(self.id, self.advised(why)));
         } else if let Some(error) = &info.error {
-            inputs.push(Input::Detail(self.id, format!("QEMU: {error}")));
+            inputs.push(Input::Said(self.id, format!("QEMU: {error}")));
         }
         inputs.push(Input::Source(self.id, SourceInput::MigrationFailed));
         inputs.push(Input::Source(self.id, SourceInput::Guest(guest)));

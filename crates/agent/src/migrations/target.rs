@@ -318,7 +318,8 @@ impl Worker {
         if let Some(words) = words {
             let text = format!("QEMU of {} said as it ended: {words}", self.context.peers.host());
             self.context.view.log(self.id, LogEntry::Note { text: text.clone() });
-            self.context.tell(vec![Input::Detail(self.id, text)]);
+            self.context.peers.note(&self.peer, self.id, &text);
+            self.context.tell(vec![Input::Said(self.id, text)]);
         }
     }
 

@@ -326,6 +326,11 @@ impl Session {
         if granted { limit } else { 0 }
     }
 
+    /// Whether this end may still send on the stream: its end was not said, and it was not reset.
+    pub fn may_send(&self, id: StreamId) -> bool {
+        self.streams.get(&id).is_some_and(|stream| stream.send.fin == Fin::Open && stream.reset.is_none())
+    }
+
     /// Hands over bytes to send. Call it with no more than about [`Self::send_capacity`].
     pub fn send(&mut self, now: Duration, id: StreamId, data: Bytes) {
         self.send_parts(now, id, [data]);
