@@ -6,12 +6,12 @@ use std::fmt;
 use super::{Composition, Device, Drive, Image, Medium, OpenFile};
 use crate::facts::{FileFacts, FileSystem, Version};
 
-/// Properties that say nothing of what a device is: `drive` names a node, which each QEMU numbers anew if it has no name of its own;
-/// `MCFG` is where the guest has put PCI Express' configuration (hw/pci-host/q35.c), which moves with its state; a disk's geometry follows
-/// from its size when QEMU opened it (hw/block/block.c), which may have grown since.
-const OF_A_PROCESS: [&str; 8] = ["drive", "MCFG", "cyls", "heads", "secs", "lcyls", "lheads", "lsecs"];
+/// Properties that say nothing of what a device is: `drive` names a node, which each QEMU numbers anew if it has no name of its own; a
+/// disk's geometry follows from its size when QEMU opened it (hw/block/block.c), which may have grown since.
+const OF_A_PROCESS: [&str; 7] = ["drive", "cyls", "heads", "secs", "lcyls", "lheads", "lsecs"];
 /// Properties that a guest knows a device by. Between QEMUs of different versions the others' defaults may differ, which
-/// the machine type makes up for.
+/// the machine type makes up for. The chipset's others may be where the guest has put something (`MCFG` of hw/pci-host/q35.c, `smb_io_base`
+/// of hw/acpi/piix4.c), which moves with its state.
 const IDENTITY: [&str; 22] = [
     "addr",
     "acpi-index",
@@ -168,7 +168,7 @@ pub fn differences(first: &Composition, second: &Composition) -> Vec<Difference>
     if first.machine != second.machine {
         all.differs(Part::Machine, "the machine", "type", &first.machine, &second.machine);
     }
-    all.devices(&first.devices, &second.devices);
+    all.devices(&first.devices, &second.devices, false);
     let peripheral = |(id, kind): (&String, &String)| match id.starts_with("device[") {
         // Numbered, in the order in which they were made: what they are is compared on their buses.
         true => None,
@@ -253,15 +253,21 @@ impl Differences<'_> {
         self.sets(part, &entries(first), &entries(second), |entry| entry.clone());
     }
 
-    /// Devices on the same buses, by what the guest finds them by.
-    fn devices(&mut self, first: &[Device], second: &[Device]) {
+    /// Whether somebody asked for a device: it is none of the chipset's.
+    fn was_asked_for(&self, device: &Device) -> bool {
+        !device.id.is_empty() || self.first.peripherals.values().any(|kind| *kind == device.driver)
+    }
+
+    /// Devices on the same buses, by what the guest finds them by. `asked`: somebody asked for the device that has these buses.
+    fn devices(&mut self, first: &[Device], second: &[Device], asked: bool) {
         let mut rest: Vec<&Device> = second.iter().collect();
         for device in first {
             match rest.iter().position(|other| place(other) == place(device)) {
                 Some(at) => {
                     let other = rest.remove(at);
-                    self.properties(device, other);
-                    self.devices(&device.children, &other.children);
+                    let asked = asked || self.was_asked_for(device);
+                    self.properties(device, other, asked);
+                    self.devices(&device.children, &other.children, asked);
                 }
                 None => self.add(Part::Device, name(device), Change::OnlyFirst),
             }
@@ -269,9 +275,9 @@ impl Differences<'_> {
         rest.into_iter().for_each(|device| self.add(Part::Device, name(device), Change::OnlySecond));
     }
 
-    fn properties(&mut self, first: &Device, second: &Device) {
+    fn properties(&mut self, first: &Device, second: &Device, asked: bool) {
         for (property, value) in &first.properties {
-            let is_compared = match self.same_release {
+            let is_compared = match self.same_release && asked {
                 true => !OF_A_PROCESS.contains(&property.as_str()),
                 false => IDENTITY.contains(&property.as_str()),
             };
@@ -494,10 +500,14 @@ mod tests {
             })
         };
         let mut first = composition();
+        first.peripherals.insert("device[3]".into(), "virtio-blk-pci".into());
         first.devices[0].children[0].properties.insert("x-new".into(), "1".into());
+        // Where the guest has put something of the chipset.
+        first.devices[0].properties.insert("MCFG".into(), "1".into());
         let mut second = first.clone();
         second.qemu = Some(Version { major: 7, minor: 2, micro: 0 });
         second.devices[0].children[0].properties.insert("x-new".into(), "2".into());
+        second.devices[0].properties.insert("MCFG".into(), "2".into());
         assert_eq!(differences(&first, &second), []);
         second.qemu = first.qemu;
         assert_eq!(differences(&first, &second).len(), 1);
