@@ -1014,3 +1014,28 @@ fn without_migration(state: &RunState) -> SourceGuest {
         _ => SourceGuest::Halted,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_migration_stopped_counts_as_stopped() {
+        use MigrationStatus as Status;
+        let halted =
+            [RunState::Paused, RunState::IoError, RunState::GuestPanicked, RunState::Shutdown, RunState::Watchdog];
+        for state in halted {
+            // Nobody but who stopped it may resume it.
+            assert_eq!(guest(&state, Status::Cancelled), Some(SourceGuest::Halted), "{state:?}");
+            assert_eq!(guest(&state, Status::None), Some(SourceGuest::Halted), "{state:?}");
+            assert_eq!(guest(&state, Status::Active), Some(SourceGuest::Migrating), "{state:?}");
+        }
+        assert_eq!(guest(&RunState::PostMigrate, Status::Cancelled), Some(SourceGuest::Stopped));
+        assert_eq!(guest(&RunState::PostMigrate, Status::Completed), Some(SourceGuest::Completed));
+        assert_eq!(guest(&RunState::FinishMigrate, Status::PreSwitchover), Some(SourceGuest::PreSwitchover));
+        assert_eq!(guest(&RunState::FinishMigrate, Status::Cancelling), None);
+        for state in [RunState::Running, RunState::Suspended] {
+            assert_eq!(guest(&state, Status::Failed), Some(SourceGuest::Running), "{state:?}");
+        }
+    }
+}
