@@ -156,6 +156,34 @@ impl Monitor {
         let end = Instant::now() + deadline;
         let timeout = || QmpError::Timeout { what: command.into(), after: deadline };
         let (id, answer) = self.send(command, arguments, end).map_err(|error| error.unwrap_or_else(timeout))?;
+        self.wait_for(command, id, &answer, end, deadline)
+    }
+
+    /// Executes commands and gives what each returns, in their order: all are sent before the first answer is waited for, so they take
+    /// about as long as one. The others are executed whatever becomes of one.
+    pub fn execute_all<'a>(
+        &self,
+        commands: impl IntoIterator<Item = (&'a str, Value)>,
+    ) -> Result<Vec<Result<Value, QmpError>>, QmpError> {
+        let (end, deadline) = (Instant::now() + self.1, self.1);
+        let mut sent = Vec::new();
+        for (command, arguments) in commands {
+            let timeout = || QmpError::Timeout { what: command.into(), after: deadline };
+            let (id, answer) = self.send(command, arguments, end).map_err(|error| error.unwrap_or_else(timeout))?;
+            sent.push((command, id, answer));
+        }
+        Ok(sent.iter().map(|(command, id, answer)| self.wait_for(command, *id, answer, end, deadline)).collect())
+    }
+
+    fn wait_for(
+        &self,
+        command: &str,
+        id: u64,
+        answer: &Receiver<Answer>,
+        end: Instant,
+        deadline: Duration,
+    ) -> Result<Value, QmpError> {
+        let timeout = || QmpError::Timeout { what: command.into(), after: deadline };
         match answer.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err((class, description))) => Err(QmpError::Refused { command: command.into(), class, description }),
