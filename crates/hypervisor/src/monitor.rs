@@ -434,6 +434,27 @@ mod tests {
     }
 
     #[test]
+    fn all_are_sent_before_the_first_is_answered() {
+        let mut held = Vec::new();
+        // The first is answered when the last is there.
+        let monitor = fake(move |command, id, out| {
+            held.push((command.to_owned(), id));
+            if held.len() == 3 {
+                for (command, id) in held.drain(..).rev() {
+                    let answer = match command.as_str() {
+                        "bad" => json!({ "error": { "class": "GenericError", "desc": "no" }, "id": id }),
+                        _ => json!({ "return": command, "id": id }),
+                    };
+                    writeln!(out, "{answer}").unwrap();
+                }
+            }
+        });
+        let answers = monitor.execute_all([("a", Value::Null), ("bad", Value::Null), ("c", Value::Null)]).unwrap();
+        assert_eq!((answers[0].as_ref().unwrap(), answers[2].as_ref().unwrap()), (&json!("a"), &json!("c")));
+        assert!(matches!(&answers[1], Err(QmpError::Refused { command, .. }) if command == "bad"));
+    }
+
+    #[test]
     fn all_waiters_end_at_once_when_it_breaks() {
         let mut heard = 0;
         let monitor = fake(move |_, _, out| {
