@@ -196,7 +196,8 @@ fn what_speaks_against_a_migration() {
     // Several at once.
     fs::remove_file(&disk).unwrap();
     world.ip("b", "link del br0");
-    assert_eq!(world.problems("b"), [ProblemKind::DiskMissing, ProblemKind::Bridge]);
+    let changed = ProblemKind::DiskChanged;
+    assert_eq!(world.problems("b"), [ProblemKind::DiskMissing, ProblemKind::Bridge, changed]);
 
     let text = "name = 'other'\nmemory = '128 MiB'\ncpus = 1\naccel = 'tcg'\n[[nic]]\nbridge = 'br0'\n".to_owned();
     let request = Request::VmStart { from: VmSource::Definition { file: "other.toml".into(), text } };
@@ -225,7 +226,7 @@ fn an_overlay_brings_the_image_below_it() {
     world.start("a", &format!("[[disk]]\npath = '{}'\nformat = 'qcow2'\ncache = 'writeback'\n", overlay.display()));
     assert_eq!(world.problems("b"), []);
     fs::remove_file(&base).unwrap();
-    assert_eq!(world.problems("b"), [ProblemKind::DiskMissing]);
+    assert_eq!(world.problems("b"), [ProblemKind::DiskMissing, ProblemKind::DiskChanged]);
 }
 
 #[test]
@@ -247,7 +248,7 @@ fn a_guest_that_somebody_else_started() {
     world.ip("b", "tuntap add dev tap3 mode tap");
     let _held = hold_tap(&world, "b", "tap3");
     fs::remove_file(&disk).unwrap();
-    assert_eq!(world.problems("b"), [ProblemKind::DiskMissing, ProblemKind::Tap]);
+    assert_eq!(world.problems("b"), [ProblemKind::DiskMissing, ProblemKind::Tap, ProblemKind::DiskChanged]);
 }
 
 #[test]

@@ -187,19 +187,27 @@ impl Log {
         Ok((Self { path: path.into(), begin }, file))
     }
 
+    /// What this process wrote last, 16 KiB at most; none: nothing, or its log is gone.
+    pub fn last_words(&self) -> Option<String> {
+        let bytes = tail(&self.path, self.begin).ok()?;
+        let said = String::from_utf8_lossy(&bytes).trim().to_owned();
+        (!said.is_empty()).then_some(said)
+    }
+
     /// The end of what this process wrote: 16 KiB at most.
     pub fn tail(&self) -> String {
-        tail(&self.path, self.begin).unwrap_or_else(|error| format!("its log cannot be read: {error}"))
+        tail(&self.path, self.begin)
+            .map_or_else(|error| format!("its log cannot be read: {error}"), |bytes| words(&bytes))
     }
 }
 
-fn tail(path: &Path, begin: u64) -> io::Result<String> {
+fn tail(path: &Path, begin: u64) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let end = file.metadata()?.len();
     file.seek(SeekFrom::Start(begin.max(end.saturating_sub(STDERR_BYTES_MAX as u64))))?;
     let mut bytes = Vec::new();
     file.take(STDERR_BYTES_MAX as u64).read_to_end(&mut bytes)?;
-    Ok(words(&bytes))
+    Ok(bytes)
 }
 
 /// Starts a QEMU that lives on when this process ends, and gives it at once: what is to be remembered of it can be
@@ -326,9 +334,9 @@ mod tests {
         let path = std::env::temp_dir().join(format!("skein-log-test-{}", std::process::id()));
         std::fs::write(&path, "an earlier QEMU\n").unwrap();
         let (log, mut file) = Log::open(&path).unwrap();
-        assert_eq!(log.tail(), "it wrote nothing");
+        assert_eq!((log.tail().as_str(), log.last_words()), ("it wrote nothing", None));
         io::Write::write_all(&mut file, b"boom\n").unwrap();
-        assert_eq!(log.tail(), "boom");
+        assert_eq!((log.tail().as_str(), log.last_words().as_deref()), ("boom", Some("boom")));
         io::Write::write_all(&mut file, &[b'x'; 2 * STDERR_BYTES_MAX]).unwrap();
         assert_eq!(log.tail().len(), STDERR_BYTES_MAX);
         std::fs::remove_file(&path).unwrap();

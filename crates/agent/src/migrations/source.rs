@@ -537,7 +537,8 @@ impl Worker {
 
     /// Its QEMU ended: what is known of why.
     fn tell_gone(&mut self) {
-        if self.told != Some(SourceGuest::Gone) && self.migrating {
+        // One that was told to end, as its guest runs elsewhere, is not asked why.
+        if self.guest.is_some() && self.told != Some(SourceGuest::Gone) && self.migrating {
             let words = self.vm.as_ref().and_then(|vm| vm.last_words());
             let words = words.map(|words| format!("its QEMU said: {words}"));
             let why: Vec<String> = self.guest.iter().filter_map(GuestWatch::ended).chain(words).collect();
@@ -935,6 +936,7 @@ impl Worker {
     /// The guest runs elsewhere. The owner does not ask QEMU to end but kills it, as what it holds of disks is another's by
     /// now; here is what comes after that.
     fn quit(&mut self) {
+        self.guest = None;
         let Some(vm) = self.vm.clone() else { return self.look() };
         if wait_until(END_TIME, || vm.process().is_none()) {
             self.context.vms.released(&vm);

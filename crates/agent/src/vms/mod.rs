@@ -282,7 +282,7 @@ impl Vm {
 
     /// The last words of the QEMU that it has or had here, if it was started here.
     pub(crate) fn last_words(&self) -> Option<String> {
-        self.state.lock().log.as_ref().map(Log::tail).filter(|words| !words.is_empty())
+        self.state.lock().log.as_ref().and_then(Log::last_words)
     }
 
     /// Why its migrations are to go through the target's QEMU; none: they need not.
@@ -993,8 +993,8 @@ impl Vms {
         let is_it = |other: &Process| other.id() == process.id();
         if state.running.as_ref().is_some_and(|running| is_it(&running.process)) {
             state.running = None;
-            let words = state.log.as_ref().map(Log::tail).unwrap_or_default();
-            let said = if words.is_empty() { String::new() } else { format!("; it said: {words}") };
+            let words = state.log.as_ref().and_then(Log::last_words);
+            let said = words.map_or_else(String::new, |words| format!("; it said: {words}"));
             if state.note.is_empty() {
                 state.note = format!("its QEMU has ended{said}");
             }
