@@ -102,7 +102,6 @@ pub enum Message {
         /// The same in words.
         detail: String,
         /// What its QEMU said as it ended, where nobody knows more.
-        #[serde(default, skip_serializing_if = "String::is_empty")]
         said: String,
     },
 }
