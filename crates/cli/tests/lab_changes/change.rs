@@ -94,16 +94,18 @@ impl Change {
         }
     }
 
-    /// A word that the reason has to have, where it is called off.
-    pub fn reason(self) -> &'static str {
+    /// What the reason has to name, where it is called off: one of these.
+    pub fn reasons(self) -> &'static [&'static str] {
         match self {
-            Snapshot => "the image of the drive",
-            PivotedMirror | RunningMirror => "block job",
-            Ejected | OtherMedium => "of the drive \"cd0\"",
-            Resized => "the size",
-            Paused => "paused",
-            Exported => "export",
-            Nothing | Balloon | Throttled | Reset | Plugged | PluggedAndUnplugged | Unplugged => "",
+            Snapshot => &["the image of the drive"],
+            // The job, or what came of the job if that was over before anybody looked.
+            PivotedMirror => &["block job", "the image of the drive"],
+            RunningMirror => &["block job"],
+            Ejected | OtherMedium => &["of the drive \"cd0\""],
+            Resized => &["the size"],
+            Paused => &["paused"],
+            Exported => &["export"],
+            Nothing | Balloon | Throttled | Reset | Plugged | PluggedAndUnplugged | Unplugged => &[],
         }
     }
 
