@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use skein_hypervisor::{Monitor, QmpError};
 use skein_machine::Version;
-use skein_machine::composition::{Answers, Composition, Malformed, OpenFile};
+use skein_machine::composition::{Answers, Composition, Malformed, OpenFile, is_numbered};
 use thiserror::Error;
 
 use crate::facts;
@@ -105,31 +105,30 @@ pub(crate) fn glance(monitor: &Monitor) -> Result<Vec<Value>, QmpError> {
     Ok(seen)
 }
 
-/// Devices that were plugged in while the guest ran: `virtio-blk-pci "late"`.
-pub(crate) fn hot_plugged(monitor: &Monitor) -> Result<Vec<String>, QmpError> {
+/// Those of the guest's devices that were plugged in while it ran: `virtio-blk-pci "late"`.
+pub(crate) fn hot_plugged(monitor: &Monitor, composition: &Composition) -> Result<Vec<String>, QmpError> {
+    let [named, unnamed] = PERIPHERALS;
+    let ask = |id: &String| {
+        let parent = if is_numbered(id) { unnamed } else { named };
+        ("qom-get", json!({ "path": format!("{parent}/{id}"), "property": "hotplugged" }))
+    };
+    let answers = monitor.execute_all(composition.peripherals.keys().map(ask))?;
     let mut plugged = Vec::new();
-    for parent in PERIPHERALS {
-        let children = monitor.execute("qom-list", json!({ "path": parent }))?;
-        for child in children.as_array().into_iter().flatten() {
-            let (Some(id), Some(kind)) = (child["name"].as_str(), child["type"].as_str()) else { continue };
-            let Some(kind) = kind.strip_prefix("child<").and_then(|kind| kind.strip_suffix('>')) else { continue };
-            let path = format!("{parent}/{id}");
-            let is_late = monitor.execute("qom-get", json!({ "path": path, "property": "hotplugged" }))?;
-            if is_late == true {
-                plugged.push(format!("{kind} \"{id}\""));
-            }
+    for ((id, kind), is_late) in composition.peripherals.iter().zip(answers) {
+        if is_late? == true {
+            plugged.push(format!("{kind} \"{id}\""));
         }
     }
     Ok(plugged)
 }
 
 fn files(composition: &Composition, pid: u32, own: &Path) -> Result<Vec<OpenFile>, CompositionError> {
-    let names: Vec<&str> = composition.filenames().into_iter().filter(|name| path_of(name, pid).is_some()).collect();
+    let named = composition.filenames().into_iter().filter_map(|name| Some((name, path_of(name, pid)?)));
+    let (names, paths): (Vec<&str>, Vec<PathBuf>) = named.unzip();
     if names.len() > FILES_MAX {
         return Err(CompositionError::TooManyFiles(names.len()));
     }
     let open = open_files(pid);
-    let paths: Vec<PathBuf> = names.iter().filter_map(|name| path_of(name, pid)).collect();
     let looked = facts::looked_at(&paths);
     let file = |(name, path): (&str, &PathBuf)| {
         let facts = looked.iter().find(|facts| facts.path == *path).cloned();

@@ -26,6 +26,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use skein_hypervisor::facts::{self as qemu, Guest, MemoryDevice, Program};
 use skein_hypervisor::{Config, Monitor, SAMPLE_PAGES};
+use skein_machine::command_line;
 use skein_machine::{
     Accel, AccelFacts, Attachment, Composition, CpuModel, DiskFormat, FileFacts, FileSystem, GuestDisk, GuestFacts,
     GuestNic, HostFacts, Hugepages, MachineType, NicFacts, Places, Presence, QemuFacts, Room, Version, VmFacts,
@@ -484,7 +485,7 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
     // Asked in this order: at the end of a migration of ours the guest stands still.
     let migration = vm.moved_by();
     let run_state = monitor.run_state().map_err(qmp)?;
-    let hot_plugged = composition::hot_plugged(monitor).map_err(qmp)?;
+    let hot_plugged = composition::hot_plugged(monitor, &composition).map_err(qmp)?;
     let passed_through = guest.devices.iter().filter(|device| device.is_passed_through() || device.kind == "usb-host");
     Ok(GuestFacts {
         name: vm.name.clone(),
@@ -567,11 +568,10 @@ pub(crate) fn image(filename: &str) -> Option<PathBuf> {
     (!path.is_empty() && !path.contains("://")).then(|| path.into())
 }
 
-/// The values of options of a command line; QEMU takes both `-x` and `--x`.
+/// The values of options of a command line.
 fn options<'a>(args: &'a [String], names: &'a [&str]) -> impl Iterator<Item = &'a str> {
-    let is_named =
-        |word: &str| word.strip_prefix('-').is_some_and(|w| names.contains(&w.strip_prefix('-').unwrap_or(w)));
-    args.windows(2).filter(move |pair| is_named(&pair[0])).map(|pair| pair[1].as_str())
+    let named = command_line::options(args).into_iter().filter(|option| names.contains(&option.name));
+    named.map(|option| option.value).filter(|value| !value.is_empty())
 }
 
 /// Whether a QEMU is told to lock its guest's RAM.
@@ -581,7 +581,10 @@ fn locks_ram(launch: &Launch) -> bool {
         Launch::CommandLine(line) => &line.args,
     };
     // As the system calls it, and as QEMU did before 5.0.
-    let locks = |value: &str| value.split(',').any(|option| matches!(option, "mem-lock=on" | "mlock=on"));
+    let locks = |value: &str| {
+        let keys = command_line::keys(value);
+        ["mem-lock", "mlock"].iter().any(|key| keys.get(*key).is_some_and(|on| on == "on"))
+    };
     options(args, &["overcommit", "realtime"]).any(locks)
 }
 
@@ -592,13 +595,9 @@ fn nics(args: &[String]) -> Vec<GuestNic> {
 
 /// Of `tap,id=net0,ifname=tap0`, or the same as JSON; none for what is no backend.
 fn backend(value: &str) -> Option<GuestNic> {
-    let json: Option<Value> = value.starts_with('{').then(|| serde_json::from_str(value).unwrap_or_default());
-    let get = |key: &str| match &json {
-        Some(json) => json.get(key)?.as_str(),
-        None => value.split(',').find_map(|option| option.strip_prefix(key)?.strip_prefix('=')),
-    };
-    let first = value.split(',').next().filter(|first| json.is_none() && !first.contains('='));
-    let attachment = match get("type").or(first)? {
+    let keys = command_line::keys(value);
+    let get = |key: &str| keys.get(key).map(String::as_str);
+    let attachment = match get("type").or(get(""))? {
         "none" | "nic" | "hubport" => return None,
         "tap" => {
             let tap = get("ifname").map(|name| Attachment::Tap(name.to_owned()));

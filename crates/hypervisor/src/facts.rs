@@ -218,8 +218,6 @@ pub struct Guest {
     pub memory_bytes: u64,
     /// Where its RAM is; empty if QEMU has it from no `-object`.
     pub memory: Vec<MemoryDevice>,
-    /// Its images and what is below them.
-    pub block_nodes: Vec<BlockNode>,
     /// Its devices, but those that belong to every machine of its type.
     pub devices: Vec<Device>,
     /// What keeps it here, by QEMU's word; see [`Monitor::blocked_reasons`].
@@ -265,11 +263,15 @@ impl Guest {
             cpu_features,
             memory_bytes: memory.base_memory.saturating_add(memory.plugged_memory),
             memory: ask(monitor, "query-memdev", Value::Null)?,
-            block_nodes: ask(monitor, "query-named-block-nodes", json!({ "flat": true }))?,
             devices,
             blocked_reasons: monitor.blocked_reasons()?,
         })
     }
+}
+
+/// A QEMU's images and what is below them, also those that no device has.
+pub fn block_nodes(monitor: &Monitor) -> Result<Vec<BlockNode>, QmpError> {
+    ask(monitor, "query-named-block-nodes", json!({ "flat": true }))
 }
 
 /// Not a feature of the host: set where there are several CPUs.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, getsid};
-use skein_hypervisor::facts::{Accel, Guest, Program};
+use skein_hypervisor::facts::{Accel, Guest, Program, block_nodes};
 use skein_hypervisor::{
     Announcement, Config, Disk, Error, Events, Exit, Log, MigrationStatus, Monitor, MonitorEvent, Nic, NicBackend,
     Process, ProcessId, QmpError, RunState, Tuning, Version, connect_started, kvm, spawn_detached,
@@ -554,7 +554,8 @@ fn facts_of_a_program_and_of_a_guest() {
     assert_eq!(guest.memory_bytes, 64 << 20);
     let memory = &guest.memory[0];
     assert_eq!((memory.id.as_deref(), memory.size, memory.share), (Some("ram0"), 64 << 20, true));
-    let disk = guest.block_nodes.iter().find(|node| node.name == "disk0").unwrap();
+    let nodes = block_nodes(&vm.monitor).unwrap();
+    let disk = nodes.iter().find(|node| node.name == "disk0").unwrap();
     assert_eq!(
         (disk.driver.as_str(), disk.read_only, disk.filename.as_str()),
         ("raw", true, image.path().to_str().unwrap())

@@ -24,6 +24,14 @@ pub struct CommandOption<'a> {
     pub at: usize,
 }
 
+impl CommandOption<'_> {
+    /// Whether what the guest writes is thrown away at QEMU's end, to all drives (`-snapshot`) or to this one.
+    pub fn is_temporary(&self) -> bool {
+        let of_drive = || self.name == "drive" && keys(self.value).get("snapshot").is_some_and(|on| on == "on");
+        self.name == "snapshot" || of_drive()
+    }
+}
+
 /// All options of a command line. A word that begins with a dash is one; the word after it, if it has no dash or the option is always
 /// followed by a value, its value.
 pub fn options(args: &[String]) -> Vec<CommandOption<'_>> {
@@ -138,10 +146,7 @@ pub fn config_files(args: &[String]) -> Vec<String> {
 
 /// Whether what the guest writes is thrown away at QEMU's end.
 pub fn is_temporary(args: &[String]) -> bool {
-    options(args).iter().any(|option| {
-        option.name == "snapshot"
-            || matches!(option.name, "drive") && keys(option.value).get("snapshot").is_some_and(|on| on == "on")
-    })
+    options(args).iter().any(CommandOption::is_temporary)
 }
 
 /// The file of the `-drive` with this id.

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
 use skein_hypervisor::Monitor;
+use skein_hypervisor::facts::{BlockNode, block_nodes};
 use skein_machine::definition::Definition;
 
 use super::{Vm, VmError};
@@ -25,9 +25,9 @@ pub(super) fn check_running(vm: &Vm, monitor: &Monitor) -> Result<(), VmError> {
     let Some(definition) = launch.definition().filter(|definition| definition.migration.allowed) else {
         return Ok(());
     };
-    let ask = |command: &str| monitor.query(command).map_err(|source| VmError::Qmp { name: vm.name.clone(), source });
-    let (migrate, nodes) = (ask("query-migrate")?, ask("query-named-block-nodes")?);
-    let mut reasons = blocked(&migrate);
+    let qmp = |source| VmError::Qmp { name: vm.name.clone(), source };
+    let nodes = block_nodes(monitor).map_err(qmp)?;
+    let mut reasons = monitor.blocked_reasons().map_err(qmp)?;
     reasons.extend(unreachable(&nodes, Path::exists));
     refuse(definition, reasons)
 }
@@ -40,18 +40,10 @@ fn refuse(definition: &Definition, mut reasons: Vec<String>) -> Result<(), VmErr
     Err(VmError::Unmovable { name: definition.name.clone(), why: reasons.join("; ") })
 }
 
-/// `blocked-reasons` of `query-migrate`: devices that cannot be moved, too (`fill_source_migration_info` of QEMU's
-/// migration/migration.c).
-fn blocked(migrate: &Value) -> Vec<String> {
-    let reasons = migrate["blocked-reasons"].as_array();
-    reasons.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
 /// Files of a QEMU's block nodes that no other host can have at the same place.
-fn unreachable(nodes: &Value, exists: impl Fn(&Path) -> bool) -> Vec<String> {
-    let nodes = nodes.as_array().into_iter().flatten();
-    let files = nodes.filter(|node| node["drv"].as_str().is_some_and(|driver| FILE_DRIVERS.contains(&driver)));
-    let paths = files.filter_map(|node| image(node["file"].as_str()?));
+fn unreachable(nodes: &[BlockNode], exists: impl Fn(&Path) -> bool) -> Vec<String> {
+    let files = nodes.iter().filter(|node| FILE_DRIVERS.contains(&node.driver.as_str()));
+    let paths = files.filter_map(|node| image(&node.filename));
     let told = |path: PathBuf| {
         let shown = path.display();
         if !path.is_absolute() {
@@ -66,6 +58,7 @@ fn unreachable(nodes: &Value, exists: impl Fn(&Path) -> bool) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use skein_hypervisor::MigrationInfo;
 
     use super::*;
 
@@ -83,16 +76,23 @@ mod tests {
     #[test]
     fn what_qemu_says_is_read() {
         let reasons = json!({ "blocked-reasons": ["State blocked by non-migratable device 'nvme'"] });
-        assert_eq!(blocked(&reasons), ["State blocked by non-migratable device 'nvme'"]);
-        assert_eq!(blocked(&json!({})), [""; 0]);
-        let node = |driver: &str, file: &str| json!({ "drv": driver, "file": file });
-        let nodes = json!([
+        let blocked = |answer| MigrationInfo::parse(answer).unwrap().blocked_reasons;
+        assert_eq!(blocked(reasons), ["State blocked by non-migratable device 'nvme'"]);
+        assert_eq!(blocked(json!({})), [""; 0]);
+        let node = |driver: &str, file: &str| BlockNode {
+            name: "n".into(),
+            driver: driver.into(),
+            filename: file.into(),
+            backing_file: None,
+            read_only: false,
+        };
+        let nodes = [
             node("file", "/srv/a"),
             node("raw", "b.img"),
             node("file", "b.img"),
             node("file", "/var/tmp/vl.X"),
             node("nbd", "nbd://h/x"),
-        ]);
+        ];
         let found = unreachable(&nodes, |path| path == Path::new("/srv/a"));
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("b.img by a relative path") && found[1].contains("/var/tmp/vl.X"), "{found:?}");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::{Composition, Device, Drive, Image, Medium, OpenFile};
+use super::{Composition, Device, Drive, Image, Medium, OpenFile, is_numbered};
 use crate::facts::{FileFacts, FileSystem, Version};
 
 /// Properties that say nothing of what a device is: `drive` names a node, which each QEMU numbers anew if it has no name of its own; a
@@ -169,11 +169,8 @@ pub fn differences(first: &Composition, second: &Composition) -> Vec<Difference>
         all.differs(Part::Machine, "the machine", "type", &first.machine, &second.machine);
     }
     all.devices(&first.devices, &second.devices, false);
-    let peripheral = |(id, kind): (&String, &String)| match id.starts_with("device[") {
-        // Numbered, in the order in which they were made: what they are is compared on their buses.
-        true => None,
-        false => Some(format!("the device {kind} \"{id}\"")),
-    };
+    // What those without an id are is compared on their buses.
+    let peripheral = |(id, kind): (&String, &String)| (!is_numbered(id)).then(|| format!("the device {kind} \"{id}\""));
     let on_bus = ids(&first.devices).union(&ids(&second.devices)).cloned().collect::<BTreeSet<String>>();
     let busless = |peripherals: &BTreeMap<String, String>| -> BTreeSet<String> {
         peripherals.iter().filter(|(id, _)| !on_bus.contains(*id)).filter_map(peripheral).collect()

@@ -147,6 +147,11 @@ pub struct OpenFile {
     pub moves: bool,
 }
 
+/// Whether a device has no id but a number in QOM, in the order in which such devices were made: `device[3]`.
+pub fn is_numbered(id: &str) -> bool {
+    id.starts_with("device[")
+}
+
 impl Composition {
     /// The file that QEMU calls so.
     pub fn file(&self, filename: &str) -> Option<&OpenFile> {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use toml::Value as Toml;
 
 use super::{Line, ROOT_KEYS, VALUE_BYTES_MAX, path, read_path};
+use crate::command_line;
 use crate::reader::{Reader, Table, quote};
 
 /// Most extra arguments.
@@ -80,26 +81,16 @@ impl Qemu {
     /// of [`super::Definition::parse`]: that would make what older versions have started and kept unreadable.
     pub fn unmovable(&self) -> Vec<String> {
         let mut found = Vec::new();
-        for (number, word) in self.args.iter().enumerate() {
-            let Some(option) = word.strip_prefix('-').map(|word| word.strip_prefix('-').unwrap_or(word)) else {
-                continue;
-            };
-            let value = self.args.get(number + 1).map_or("", String::as_str);
-            let told = quote(&format!("{word} {value}"));
-            // -device NAME,..., -device driver=NAME,... or JSON.
-            let driver = |name: &str| {
-                let is_named = |text: &str| text.starts_with(name);
-                is_named(value)
-                    || value.split("driver").skip(1).any(|rest| is_named(rest.trim_start_matches(['"', ':', '=', ' '])))
-            };
-            if HOST_ONLY_OPTIONS.contains(&option) {
+        for option in command_line::options(&self.args) {
+            let told = quote(&format!("{} {}", self.args[option.at - 1], option.value));
+            let keys = command_line::keys(option.value);
+            let driver = keys.get("driver").or(keys.get("")).map_or("", String::as_str);
+            if HOST_ONLY_OPTIONS.contains(&option.name) {
                 found.push(format!("args {told} give the guest a directory of this host"));
-            } else if option == "device" {
-                let device = HOST_ONLY_DEVICES.iter().find(|(name, _)| driver(name));
+            } else if option.name == "device" {
+                let device = HOST_ONLY_DEVICES.iter().find(|(name, _)| driver.starts_with(name));
                 found.extend(device.map(|(_, what)| format!("args {told} give the guest {what}")));
-            } else if option == "drive"
-                && value.split(',').any(|option| option == "snapshot=on" || option == "snapshot")
-            {
+            } else if option.is_temporary() {
                 found.push(format!("with args {told} what the guest writes is in a file that only this QEMU has"));
             }
         }
