@@ -211,7 +211,7 @@ impl Desk {
             }
             Request::HostList => Reply::Hosts { hosts: self.hosts()? },
             Request::HostShow { name } => Reply::Host(Box::new(self.host(name)?)),
-            Request::Check { vm, to, options } => Reply::Check(self.check(&vm, &to, &options, Some(DIRTY_TIME))?),
+            Request::Check { vm, to, options } => Reply::Check(self.check(&vm, &to, &options, Some(DIRTY_TIME))?.0),
             Request::Migrate { vm, to, options, detach } => self.migrate(&vm, &to, &options, detach, say)?,
             Request::MigrationList => Reply::Migrations { migrations: self.migrations.view().list(100) },
             Request::MigrationShow { id } => Reply::Migration(Box::new(self.find(&id)?)),
@@ -312,7 +312,7 @@ impl Desk {
     ) -> Answered<Reply> {
         let (mut tries, mut allowed) = (0, options.retries);
         loop {
-            let check = self.check(name, to, options, None)?;
+            let (check, launch) = self.check(name, to, options, None)?;
             if check.blocks() {
                 return Ok(Reply::Check(check));
             }
@@ -320,7 +320,7 @@ impl Desk {
                 let _ = say(&Reply::Check(check));
             }
             let vm = self.vms.get(name)?;
-            let offer = self.offer(&vm, options)?;
+            let offer = self.offer(&vm, launch, options)?;
             let was_direct = offer.indirect.is_none();
             let begun = self.migrations.begin(name, to, &offer, options);
             let id = begun.map_err(|error| Box::new(refusal(told(&error), "")))?;
@@ -344,8 +344,8 @@ impl Desk {
         }
     }
 
-    fn offer(&self, vm: &Vm, options: &MigrateOptions) -> Answered<Offer> {
-        let (launch, _) = vm.launch().with_images_of(&vm.composition()?, vm.launched().as_ref());
+    /// `launch`: what the target is to start, as it was checked.
+    fn offer(&self, vm: &Vm, launch: Launch, options: &MigrateOptions) -> Answered<Offer> {
         let settings = launch.definition().map(|definition| definition.migration.clone()).unwrap_or_default();
         let cores = thread::available_parallelism().map_or(2, |cores| cores.get());
         // More channels than cores only wait for each other; one would do worse than none.
@@ -378,8 +378,15 @@ impl Desk {
         hosts.map_err(|error| Box::new(refusal(error, "mend the file; it is read again at once")))
     }
 
-    /// All that speaks against a migration. `watch`: how long to watch the guest's writing, for a better forecast.
-    fn check(&self, name: &str, to: &str, options: &MigrateOptions, watch: Option<Duration>) -> Answered<Check> {
+    /// All that speaks against a migration, and what the target would start. `watch`: how long to watch the guest's writing, for a
+    /// better forecast.
+    fn check(
+        &self,
+        name: &str,
+        to: &str,
+        options: &MigrateOptions,
+        watch: Option<Duration>,
+    ) -> Answered<(Check, Launch)> {
         let transport = self.transport(options)?;
         let vm = self.vms.get(name)?;
         let mut guest = facts::guest(&vm)?;
@@ -440,7 +447,7 @@ impl Desk {
             let dirty = watch.and_then(|time| facts::dirty_bytes_per_s(&vm, time));
             forecast(guest.ram_bytes, dirty, &rates, transport, fixed)
         });
-        Ok(Check { vm: name.to_owned(), to: to.to_owned(), problems, forecast })
+        Ok((Check { vm: name.to_owned(), to: to.to_owned(), problems, forecast }, launch))
     }
 
     /// The paths to a host, each as fast as its NIC here, or where that does not tell, as it was of late.

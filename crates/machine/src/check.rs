@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::claim::{claim, printable};
+use crate::claim::{claim, printable, shortened};
 use crate::composition::{Composition, SameFile, composition_problems, launch_problems, same_file};
 use crate::definition::{Accel, Attachment, Definition};
 use crate::facts::{
@@ -635,11 +635,9 @@ fn lacking(wanted: &BTreeSet<String>, given: &BTreeSet<String>) -> Vec<String> {
     wanted.iter().filter(|flag| !given.contains(&plain(flag))).cloned().collect()
 }
 
-/// `a, b, c and 7 more`.
+/// `a, b, c and 7 more`, or `none`.
 fn list(names: &[String]) -> String {
-    let shown = names.len().min(NAMES_MAX);
-    let more = if names.len() > shown { format!(" and {} more", names.len() - shown) } else { String::new() };
-    if names.is_empty() { "none".into() } else { format!("{}{more}", names[..shown].join(", ")) }
+    if names.is_empty() { "none".into() } else { shortened(names, NAMES_MAX) }
 }
 
 #[cfg(test)]

@@ -55,6 +55,13 @@ impl<T: Claim, E: Claim> Claim for Result<T, E> {
     }
 }
 
+/// `a, b, c and 7 more`: the first `most` of these.
+pub fn shortened(items: &[String], most: usize) -> String {
+    let shown = items.len().min(most);
+    let more = if items.len() > shown { format!(" and {} more", items.len() - shown) } else { String::new() };
+    format!("{}{more}", items[..shown].join(", "))
+}
+
 /// For `#[serde(deserialize_with)]`.
 pub(crate) fn claim<'de, D: Deserializer<'de>, T: Deserialize<'de> + Claim>(from: D) -> Result<T, D::Error> {
     T::deserialize(from).map(Claim::bounded)

@@ -33,7 +33,7 @@ pub mod transport;
 pub mod units;
 
 pub use check::{Problem, ProblemKind, Severity, Start, check};
-pub use claim::printable;
+pub use claim::{printable, shortened};
 pub use composition::Composition;
 pub use convergence::Convergence;
 pub use definition::{Accel, Attachment, Cache, Definition, Disk, DiskFormat, MacAddress, Migration, Nic, Qemu};

@@ -17,6 +17,7 @@ use serde_json::Value;
 use skein_hypervisor::{Event, Monitor, RunState, Version};
 use skein_machine::check::standstill;
 use skein_machine::composition::{Composition, Part, differences};
+use skein_machine::shortened;
 use tracing::info;
 
 use crate::composition;
@@ -24,7 +25,7 @@ use crate::composition;
 /// How often the composition is looked at: what changed is told within a second.
 const PERIOD: Duration = Duration::from_millis(400);
 /// Most differences that are told.
-const TOLD_MAX: usize = 4;
+pub(super) const DIFFERENCES_TOLD_MAX: usize = 4;
 /// From this QEMU on a guest that sleeps is moved as one that sleeps ("cpus: vm_was_suspended"). Before, the QEMU of either end could wake it
 /// by itself.
 const KEEPS_SLEEP: (u32, u32) = (9, 0);
@@ -133,9 +134,7 @@ fn changes(told: &Composition, now: &Composition) -> Option<String> {
     let differences = differences(told, now);
     let counted = differences.iter().filter(|difference| difference.part != Part::Tuning);
     let all: Vec<String> = counted.map(ToString::to_string).collect();
-    let more = all.len().saturating_sub(TOLD_MAX);
-    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-    (!all.is_empty()).then(|| format!("{}{more}", all.iter().take(TOLD_MAX).cloned().collect::<Vec<_>>().join(", ")))
+    (!all.is_empty()).then(|| shortened(&all, DIFFERENCES_TOLD_MAX))
 }
 
 /// Why a guest stands still or ends, by an event (QEMU's qapi/run-state.json, qapi/block-core.json).

@@ -486,23 +486,23 @@ impl Worker {
         let note = self.guest.as_mut().and_then(|guest| guest.hear(event));
         note.into_iter().for_each(|note| self.note(note));
         if ["STOP", "SUSPEND", "GUEST_PANICKED"].contains(&event.name.as_str()) || GuestWatch::concerns(event) {
-            self.look_at_guest(true);
+            let state = self.running().and_then(|running| running.monitor.with_patience(ANSWER_TIME).run_state().ok());
+            state.into_iter().for_each(|state| self.look_at_guest(&state, true));
         }
     }
 
-    /// Calls the migration off if the guest was stopped, or is another than the target was told.
-    fn look_at_guest(&mut self, now: bool) {
+    /// Calls the migration off if the guest, which QEMU says is in this state, was stopped, or is another than the target was told.
+    fn look_at_guest(&mut self, state: &RunState, now: bool) {
         let Some(running) = self.running().filter(|_| self.migrating && !self.has_changed && !self.is_called_off)
         else {
             return;
         };
         let Some(guest) = &mut self.guest else { return };
         let monitor = running.monitor.with_patience(ANSWER_TIME);
-        let Ok(state) = monitor.run_state() else { return };
         if matches!(state, RunState::FinishMigrate | RunState::PostMigrate) {
             return;
         }
-        let stopped = guest.stopped(&state, monitor.version());
+        let stopped = guest.stopped(state, monitor.version());
         if let Some(why) = stopped.or_else(|| guest.look(&monitor, now)) {
             self.changed(&why);
         }
@@ -568,7 +568,6 @@ impl Worker {
         };
         let monitor = running.monitor.with_patience(ANSWER_TIME);
         self.listen(&running.monitor);
-        self.look_at_guest(false);
         self.heed_outage(&monitor);
         let asked =
             || -> Result<_, QmpError> { Ok((monitor.run_state()?, monitor.migration()?, monitor.run_state()?)) };
@@ -584,6 +583,7 @@ impl Worker {
         if before != after {
             return;
         }
+        self.look_at_guest(&after, false);
         if info.status == MigrationStatus::Cancelling {
             // It may wait for this.
             let _ = monitor.migrate_continue_cancelling();

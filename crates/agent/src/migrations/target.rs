@@ -10,10 +10,11 @@ use skein_api::LogEntry;
 use skein_handover::{Input, MigrationId, Order, Summary, TargetGuest, TargetInput, TargetOrder};
 use skein_hypervisor::{Announcement, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState};
 use skein_machine::composition::{Part, differences};
-use skein_machine::{Accel, Need, printable};
+use skein_machine::{Accel, Need, printable, shortened};
 use skein_transfer::pages::Target;
 use tracing::{info, warn};
 
+use super::guest_watch::DIFFERENCES_TOLD_MAX;
 use super::source::tuning;
 use super::{Context, Job, Offer};
 use crate::composition;
@@ -33,9 +34,7 @@ const LOOK: Duration = Duration::from_millis(200);
 const ASK_TIME: Duration = Duration::from_secs(10);
 /// A QEMU that could not take a guest says why, and ends, by then.
 const WORDS_TIME: Duration = Duration::from_millis(500);
-/// Most differences that are told.
-const TOLD_MAX: usize = 4;
-/// And of what is said of them.
+/// Longest sentence on what its QEMU has and lacks.
 const TOLD_BYTES_MAX: usize = 2000;
 /// A QEMU that does not answer by then is asked again later: there may be orders to obey.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
@@ -176,17 +175,15 @@ impl Worker {
         let differences = differences(&guest, &own);
         let (minor, grave): (Vec<_>, Vec<_>) =
             differences.iter().partition(|difference| difference.part == Part::Tuning);
-        for difference in minor.into_iter().take(TOLD_MAX) {
+        for difference in minor.into_iter().take(DIFFERENCES_TOLD_MAX) {
             let text = printable(format!("not moved: {}", difference.as_mismatch(&self.name, host)), TOLD_BYTES_MAX);
             self.context.view.log(self.id, LogEntry::Note { text });
         }
-        let told: Vec<String> = grave.iter().take(TOLD_MAX).map(|d| d.as_mismatch(&self.name, host)).collect();
+        let told: Vec<String> = grave.iter().map(|difference| difference.as_mismatch(&self.name, host)).collect();
         if !told.is_empty() {
-            let more =
-                if grave.len() > TOLD_MAX { format!(", and {} more", grave.len() - TOLD_MAX) } else { String::new() };
+            let told = shortened(&told, DIFFERENCES_TOLD_MAX);
             // Part of it is another host's words.
-            let told = printable(format!("its QEMU is not as the guest's: {}{more}", told.join(", ")), TOLD_BYTES_MAX);
-            return Err(told);
+            return Err(printable(format!("its QEMU is not as the guest's: {told}"), TOLD_BYTES_MAX));
         }
         vm.set_launched(&own);
         self.glance = Some(composition::glance(monitor).map_err(|error| error.to_string())?);
