@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use skein_hypervisor::{Monitor, QmpError};
 use skein_machine::Version;
-use skein_machine::composition::{Answers, Composition, Malformed, OpenFile, is_numbered};
+use skein_machine::composition::{Answers, BlockAnswers, Composition, Drive, Malformed, OpenFile, is_numbered};
 use thiserror::Error;
 
 use crate::facts;
@@ -36,16 +36,28 @@ fn list(path: &str) -> (&'static str, Value) {
     ("qom-list", json!({ "path": path }))
 }
 
+/// What drives are read from.
+fn block_commands() -> [(&'static str, Value); 3] {
+    [
+        ("query-block", Value::Null),
+        ("x-debug-query-block-graph", Value::Null),
+        ("query-named-block-nodes", json!({ "flat": true })),
+    ]
+}
+
 /// What the guest of this QEMU is composed of, its files aside. Takes some milliseconds; the guest runs on.
 pub(crate) fn of(monitor: &Monitor) -> Result<Composition, CompositionError> {
     let show = |command: &str| ("human-monitor-command", json!({ "command-line": command }));
     let ask = |command| (command, Value::Null);
     let skein_hypervisor::Version { major, minor, micro, .. } = *monitor.version();
+    let [drives, edges, nodes] = block_commands();
     let commands = [
         ("qom-get", json!({ "path": "/machine", "property": "type" })),
         show("info qtree"),
         show("info network"),
-        ask("query-block"),
+        drives,
+        edges,
+        nodes,
         ask("query-jobs"),
         ask("query-block-exports"),
         ask("query-memdev"),
@@ -63,7 +75,7 @@ pub(crate) fn of(monitor: &Monitor) -> Result<Composition, CompositionError> {
         machine: next()?,
         qtree: next()?,
         network: next()?,
-        block: next()?,
+        block: block(&mut next)?,
         jobs: next()?,
         exports: next()?,
         memdev: next()?,
@@ -93,16 +105,29 @@ pub(crate) fn with_files(monitor: &Monitor, pid: u32, own: &Path) -> Result<Comp
     Ok(composition)
 }
 
-/// What changes the guest's drives or devices shows here first: a part of a composition that is read in a millisecond, for a guest that
-/// stands still.
-pub(crate) fn glance(monitor: &Monitor) -> Result<Vec<Value>, QmpError> {
-    let nodes = ("query-named-block-nodes", json!({ "flat": true }));
-    let commands = [nodes, ("query-jobs", Value::Null), list(PERIPHERALS[0]), list(PERIPHERALS[1])];
+/// What the guest's drives lie on: what a guest that stands still is compared by, as these questions take a millisecond.
+pub(crate) fn drives(monitor: &Monitor) -> Result<Vec<Drive>, CompositionError> {
+    let mut answers = monitor.execute_all(block_commands())?.into_iter();
+    Ok(block(&mut || answers.next().expect("each command has an answer"))?.drives()?)
+}
+
+/// Which images its drives have, and which devices it has: what somebody could change of a QEMU that waits for its guest. Short, as the
+/// guest stands still meanwhile.
+pub(crate) fn images_and_devices(monitor: &Monitor) -> Result<Vec<Value>, QmpError> {
+    let commands = [("query-block", Value::Null)].into_iter().chain(PERIPHERALS.map(list));
     let mut seen = monitor.execute_all(commands)?.into_iter().collect::<Result<Vec<Value>, QmpError>>()?;
-    // Of nodes what is in them: their counters change.
-    let node = |node: &Value| json!([node["node-name"], node["drv"], node["file"], node["ro"]]);
-    seen[0] = seen[0].as_array().into_iter().flatten().map(node).collect();
+    // Of drives not what is counted.
+    let drive = |drive: &Value| {
+        let inserted = &drive["inserted"];
+        json!([drive["qdev"], inserted["node-name"], inserted["file"], inserted["drv"], inserted["ro"]])
+    };
+    seen[0] = seen[0].as_array().into_iter().flatten().map(drive).collect();
     Ok(seen)
+}
+
+/// From the answers to [`block_commands`].
+fn block(next: &mut dyn FnMut() -> Result<Value, QmpError>) -> Result<BlockAnswers, QmpError> {
+    Ok(BlockAnswers { drives: next()?, edges: next()?, nodes: next()? })
 }
 
 /// Those of the guest's devices that were plugged in while it ran: `virtio-blk-pci "late"`.

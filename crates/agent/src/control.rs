@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use skein_api::{LineError, read_line_within};
 use skein_handover::{Message, MigrationId};
 use skein_machine::Composition;
-use skein_machine::facts::HostFacts;
+use skein_machine::facts::{Files, HostFacts};
 use skein_transfer::Live;
 use thiserror::Error;
 use tracing::warn;
 
 /// Version of what agents say to each other here. Agents of different versions do not talk.
-pub const CONTROL_VERSION: u32 = 2;
+pub const CONTROL_VERSION: u32 = 3;
 /// Longest line: a large definition, or the facts of a host with thousands of VMs. One is held for each session.
 pub const LINE_BYTES_MAX: u64 = 4 << 20;
 /// Lines that wait to be written: what an agent says of a thousand migrations.
@@ -78,7 +78,7 @@ pub enum Question {
         /// The QEMU that is to run the guest; none: the host's own.
         qemu: Option<PathBuf>,
         /// The guest's files.
-        files: Vec<PathBuf>,
+        files: Files,
     },
     /// What the guest that this migration takes away is composed of now. Its source compares with the same until the guest is stopped.
     Composition {
@@ -383,7 +383,8 @@ mod tests {
 
     #[test]
     fn what_is_said_is_read() {
-        let question = Question::HostFacts { qemu: None, files: vec!["/a\n".into()] };
+        let question =
+            Question::HostFacts { qemu: None, files: Files { opened: vec!["/a\n".into()], ..Files::default() } };
         let all =
             [Wire::hello(), Wire::Ask { number: 1, question }, Wire::Tell { number: 1, answer: Err("no\nway".into()) }];
         let lines: Vec<u8> = all.iter().flat_map(|wire| wire.line().unwrap()).collect();
@@ -423,7 +424,7 @@ mod tests {
 
         #[test]
         fn damaged_lines_are_read_or_refused(at in 0usize..200, byte: u8, cut in 0usize..200) {
-            let question = Question::HostFacts { qemu: Some("/q".into()), files: vec!["/a".into()] };
+            let question = Question::HostFacts { qemu: Some("/q".into()), files: Files { opened: vec!["/a".into()], ..Files::default() } };
             let mut line = Wire::Ask { number: u64::MAX, question }.line().unwrap();
             let len = line.len();
             line[at % len] = byte;

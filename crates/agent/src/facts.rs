@@ -13,6 +13,7 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs::{self, Metadata};
+use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,6 +21,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use aws_lc_rs::digest::{Context, SHA256};
 use nix::sys::statfs::statfs;
 use nix::unistd::{AccessFlags, eaccess};
 use parking_lot::Mutex;
@@ -27,6 +29,8 @@ use serde_json::{Value, json};
 use skein_hypervisor::facts::{self as qemu, Guest, MemoryDevice, Program};
 use skein_hypervisor::{Config, Monitor, SAMPLE_PAGES};
 use skein_machine::command_line;
+use skein_machine::composition::Medium;
+use skein_machine::facts::Files;
 use skein_machine::{
     Accel, AccelFacts, Attachment, Composition, CpuModel, DiskFormat, FileFacts, FileSystem, GuestDisk, GuestFacts,
     GuestNic, HostFacts, Hugepages, MachineType, NicFacts, Places, Presence, QemuFacts, Room, Version, VmFacts,
@@ -48,6 +52,8 @@ const PROBES_MAX: usize = 8;
 const FILES_TIME: Duration = Duration::from_secs(5);
 /// A guest's disks (at most 64), their backing files, kernel and initramfs.
 const FILES_MAX: usize = 256;
+/// Largest file whose contents are compared: no kernel or initramfs is larger, and it is read in the time that files have.
+const LOADED_BYTES_MAX: u64 = 1 << 30;
 /// Threads that look at files: those that a dead server blocks stay.
 const LOOKERS_MAX: usize = 512;
 /// LVM on RAID on multipath: layers of block devices.
@@ -59,8 +65,8 @@ pub(crate) struct HostQuestion<'a> {
     pub(crate) name: &'a str,
     /// The program that would run the guest: its definition's, else the agent's; else [`Config::program`] decides.
     pub(crate) qemu: Option<&'a Path>,
-    /// The guest's disks, kernel and initramfs.
-    pub(crate) files: &'a [PathBuf],
+    /// What the guest's QEMU opens and reads.
+    pub(crate) files: &'a Files,
     /// What runs here.
     pub(crate) vms: &'a Vms,
     /// RAM of guests that left it.
@@ -79,7 +85,9 @@ pub(crate) struct HostQuestion<'a> {
 /// [`PROBE_TIME`] and what the kernel takes for its NICs, once also a trial of KVM.
 pub(crate) fn host(question: HostQuestion) -> HostFacts {
     let HostQuestion { name, qemu, files, vms, kept_ram_bytes, room, incoming, outgoing, journal } = question;
-    let files = looks(files);
+    let all: BTreeSet<PathBuf> = files.opened.iter().chain(&files.loaded).cloned().collect();
+    let all: Vec<PathBuf> = all.into_iter().collect();
+    let (files, digests) = (looks(&all, look), looks(&files.loaded, digest));
     let meminfo = text("/proc/meminfo");
     let cpuinfo = CpuInfo::parse(&text("/proc/cpuinfo"));
     let nics = skein_host::nics().unwrap_or_else(|error| {
@@ -110,7 +118,8 @@ pub(crate) fn host(question: HostQuestion) -> HostFacts {
         outgoing,
         journal,
         nics: nics.iter().filter(|n| !n.loopback && !is_kind(n, "tun")).map(nic).collect(),
-        files: files.wait(),
+        files: files.wait().into_iter().map(|(_, facts)| facts).collect(),
+        digests: digests.wait().into_iter().collect(),
         swtpm: swtpm::version(),
     }
 }
@@ -326,12 +335,12 @@ fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option
 }
 
 /// Files that are being looked at.
-struct Looks {
-    files: Vec<(PathBuf, Option<Receiver<Option<FileFacts>>>)>,
+struct Looks<T> {
+    files: Vec<(PathBuf, Option<Receiver<Option<T>>>)>,
     end: Instant,
 }
 
-fn looks(paths: &[PathBuf]) -> Looks {
+fn looks<T: Send + 'static>(paths: &[PathBuf], look: fn(&Path) -> Option<T>) -> Looks<T> {
     let files = paths.iter().take(FILES_MAX).map(|path| {
         let looked_at = path.clone();
         (path.clone(), aside(move || look(&looked_at)))
@@ -341,22 +350,38 @@ fn looks(paths: &[PathBuf]) -> Looks {
 
 /// Of these files those that exist, and whose file system answers in time.
 pub(crate) fn looked_at(paths: &[PathBuf]) -> Vec<FileFacts> {
-    looks(paths).wait()
+    looks(paths, look).wait().into_iter().map(|(_, facts)| facts).collect()
 }
 
-impl Looks {
+impl<T> Looks<T> {
     /// Those that exist, and whose file system answers.
-    fn wait(self) -> Vec<FileFacts> {
+    fn wait(self) -> Vec<(PathBuf, T)> {
         let end = self.end;
-        let seen = |(path, told): (PathBuf, Option<Receiver<Option<FileFacts>>>)| {
+        let seen = |(path, told): (PathBuf, Option<Receiver<Option<T>>>)| {
             let told = told.and_then(|told| told.recv_timeout(end.saturating_duration_since(Instant::now())).ok());
-            told.unwrap_or_else(|| {
+            let seen = told.unwrap_or_else(|| {
                 warn!("{}: its file system does not answer", path.display());
                 None
-            })
+            });
+            Some((path, seen?))
         };
         self.files.into_iter().filter_map(seen).collect()
     }
+}
+
+/// SHA-256 of what is in a file of at most [`LOADED_BYTES_MAX`]. None: it is no such file, or cannot be read.
+fn digest(path: &Path) -> Option<String> {
+    let found = fs::metadata(path).ok().filter(|found| found.is_file() && found.len() <= LOADED_BYTES_MAX)?;
+    let mut file = fs::File::open(path).ok()?.take(found.len());
+    let mut digest = Context::new(&SHA256);
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer).ok()? {
+            0 => break,
+            bytes => digest.update(&buffer[..bytes]),
+        }
+    }
+    Some(digest.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn look(path: &Path) -> Option<FileFacts> {
@@ -370,6 +395,7 @@ fn look(path: &Path) -> Option<FileFacts> {
         file_system_name: "block device".into(),
         device: found.dev(),
         inode: found.ino(),
+        mounted_from: None,
         wwid: None,
     };
     if found.file_type().is_block_device() {
@@ -380,8 +406,21 @@ fn look(path: &Path) -> Option<FileFacts> {
     } else {
         let magic = statfs(path).map_or(0, |stat| stat.filesystem_type().0 as u32);
         (facts.file_system, facts.file_system_name) = file_system(magic);
+        if facts.file_system == FileSystem::Network {
+            facts.mounted_from = mounted_from(&text("/proc/self/mountinfo"), found.dev());
+        }
     }
     Some(facts)
+}
+
+/// The source of the mount with this device number, by proc_pid_mountinfo(5).
+fn mounted_from(mountinfo: &str, device: u64) -> Option<String> {
+    let device = format!("{}:{}", nix::sys::stat::major(device), nix::sys::stat::minor(device));
+    mountinfo.lines().find_map(|line| {
+        let (place, file_system) = line.split_once(" - ")?;
+        let source = file_system.split(' ').nth(1)?;
+        (place.split(' ').nth(2)? == device).then(|| source.to_owned())
+    })
 }
 
 /// Names that QEMU gives to the disks that it emulates, the same in each guest: no name for a host that is a guest.
@@ -502,6 +541,13 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         blockers: guest.blocked_reasons,
         passed_through: passed_through.map(|device| device.id.clone()).collect(),
         disks,
+        loaded: loaded(&vm.launch()),
+        ram_files: guest
+            .memory
+            .iter()
+            .filter(|memory| memory.share)
+            .filter_map(|memory| ram_file(monitor, memory))
+            .collect(),
         nics,
         composition,
         hot_plugged,
@@ -513,6 +559,31 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         migration: migration.map(|id| id.to_string()),
         holds_migration: migration.or_else(|| vm.moved_by()).is_none() && monitor.holds_migration().map_err(qmp)?,
     })
+}
+
+/// Files that QEMU read as it started, and that do not move.
+fn loaded(launch: &Launch) -> Vec<PathBuf> {
+    let (args, own) = match launch {
+        Launch::Definition(defined) => {
+            let definition = &defined.definition;
+            (&definition.qemu.args, [&definition.kernel, &definition.initrd].into_iter().flatten().cloned().collect())
+        }
+        Launch::CommandLine(line) => (&line.args, BTreeSet::new()),
+    };
+    command_line::loaded_files(args).into_iter().chain(own).collect()
+}
+
+/// The file that a part of the RAM is in, if that has a name.
+fn ram_file(monitor: &Monitor, memory: &MemoryDevice) -> Option<PathBuf> {
+    let path = format!("/objects/{}", memory.id.as_ref()?);
+    let file = monitor.execute("qom-get", json!({ "path": path, "property": "mem-path" })).ok()?;
+    let file = PathBuf::from(file.as_str().filter(|file| !file.is_empty())?);
+    // In a directory QEMU makes a file without a name.
+    let is_dir = {
+        let file = file.clone();
+        aside(move || file.is_dir())?.recv_timeout(FILES_TIME).ok()?
+    };
+    (!is_dir).then_some(file)
 }
 
 /// The size of the huge pages below a part of the RAM; none: it has usual ones.
@@ -535,20 +606,25 @@ fn page_bytes(monitor: &Monitor, memory: &MemoryDevice) -> Option<u64> {
     }
 }
 
-/// The images in the guest's drives, with those that they are overlays of: the target opens them too.
+/// The files below the guest's drives: images, those that they are overlays of, and what else these lie on. The target opens them all.
 fn disks(composition: &Composition) -> Vec<GuestDisk> {
     let mut disks: Vec<GuestDisk> = Vec::new();
-    let media = composition.drives.iter().filter_map(|drive| drive.medium.as_ref());
-    for (medium, depth, image) in
-        media.flat_map(|medium| medium.chain.iter().enumerate().map(move |(d, i)| (medium, d, i)))
-    {
-        let Some(path) = self::image(&image.filename) else { continue };
-        let readonly = medium.read_only || depth > 0;
-        match disks.iter_mut().find(|disk| disk.path == path) {
-            Some(disk) => disk.readonly &= readonly,
-            None => {
-                let format = if image.format.ends_with("qcow2") { DiskFormat::Qcow2 } else { DiskFormat::Raw };
-                disks.push(GuestDisk { path, format, readonly });
+    for medium in composition.drives.iter().filter_map(|drive| drive.medium.as_ref()) {
+        let images = medium
+            .chain
+            .iter()
+            .enumerate()
+            .map(|(depth, image)| (image.filename.as_str(), &image.format[..], depth > 0));
+        let beside = medium.beside.iter().map(|(way, file)| (file.as_str(), "raw", Medium::is_backing(way)));
+        for (filename, format, is_backing) in images.chain(beside) {
+            let Some(path) = image(filename) else { continue };
+            let readonly = medium.read_only || is_backing;
+            match disks.iter_mut().find(|disk| disk.path == path) {
+                Some(disk) => disk.readonly &= readonly,
+                None => {
+                    let format = if format.ends_with("qcow2") { DiskFormat::Qcow2 } else { DiskFormat::Raw };
+                    disks.push(GuestDisk { path, format, readonly });
+                }
             }
         }
     }
@@ -635,7 +711,7 @@ mod tests {
     use proptest::prelude::*;
     use skein_machine::units::MIB;
 
-    use skein_machine::composition::{Drive, Image, Medium};
+    use skein_machine::composition::{Drive, Image};
 
     use super::*;
     use crate::dirs::Dirs;
@@ -749,7 +825,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (file, missing) = (dir.path().join("disk"), dir.path().join("missing"));
         fs::write(&file, "x").unwrap();
-        let seen = looks(&[missing, file.clone(), "/proc/self/mounts".into()]).wait();
+        let seen = looked_at(&[missing, file.clone(), "/proc/self/mounts".into()]);
         assert_eq!(seen.len(), 2);
         let found = fs::metadata(&file).unwrap();
         assert_eq!((&seen[0].path, seen[0].device, seen[0].inode), (&file, found.dev(), found.ino()));
@@ -760,7 +836,7 @@ mod tests {
     #[test]
     fn who_does_not_come_back_is_not_waited_for() {
         let told = aside(|| thread::sleep(Duration::from_secs(2))).unwrap();
-        let looks = Looks {
+        let looks: Looks<FileFacts> = Looks {
             files: vec![("/srv/dead".into(), aside(move || told.recv().map(|()| None).unwrap()))],
             end: Instant::now() + Duration::from_millis(50),
         };
@@ -776,7 +852,13 @@ mod tests {
             virtual_bytes: 1,
         };
         let chain = chain.iter().map(image).collect();
-        let medium = Medium { chain, read_only, tuning: Default::default(), bitmaps: BTreeSet::new() };
+        let medium = Medium {
+            chain,
+            beside: Default::default(),
+            read_only,
+            tuning: Default::default(),
+            bitmaps: BTreeSet::new(),
+        };
         Drive { device: "d".into(), name: String::new(), removable: false, medium: Some(medium) }
     }
 
@@ -861,6 +943,16 @@ mod tests {
     }
 
     #[test]
+    fn where_it_is_mounted_from() {
+        let text = "36 27 0:45 / /srv/vm rw,relatime shared:9 - nfs4 nas:/export/vm rw,vers=4.2\n\
+                    37 27 0:46 / /srv/iso rw - nfs4 nas:/iso rw\nodd\n";
+        let device = |minor| nix::sys::stat::makedev(0, minor);
+        assert_eq!(mounted_from(text, device(45)).unwrap(), "nas:/export/vm");
+        assert_eq!(mounted_from(text, device(46)).unwrap(), "nas:/iso");
+        assert_eq!(mounted_from(text, device(47)), None);
+    }
+
+    #[test]
     fn this_host() {
         let dir = tempfile::tempdir().unwrap();
         let dirs = Dirs { state: dir.path().join("state"), run: dir.path().join("run") };
@@ -868,10 +960,12 @@ mod tests {
         let vms = Vms::open(dirs, None).unwrap();
         let places = Places { limit: 2, used: 1 };
         let own = std::env::current_exe().unwrap();
+        let kernel = dir.path().join("kernel");
+        fs::write(&kernel, "abc").unwrap();
         let facts = host(HostQuestion {
             name: "a",
             qemu: Some(Path::new("/nonexistent/qemu")),
-            files: &[own.clone(), "/nonexistent/disk".into()],
+            files: &Files { opened: vec![own.clone(), "/nonexistent/disk".into()], loaded: vec![kernel.clone()] },
             vms: &vms,
             kept_ram_bytes: 0,
             room: Room::default(),
@@ -883,7 +977,11 @@ mod tests {
         assert!(0 < facts.ram_available_bytes && facts.ram_available_bytes <= facts.ram_bytes, "{facts:?}");
         assert!(facts.cpus > 0 && !facts.cpu_vendor.is_empty() && facts.cpu_flags.contains("fpu"), "{facts:?}");
         assert!(facts.qemu.as_ref().unwrap_err().contains("/nonexistent/qemu"), "{:?}", facts.qemu);
-        assert_eq!(facts.files.iter().map(|file| &file.path).collect::<Vec<_>>(), [&own]);
+        let files: BTreeSet<_> = facts.files.iter().map(|file| &file.path).collect();
+        assert_eq!(files, BTreeSet::from([&own, &kernel]));
+        // FIPS 180-2, appendix B.1.
+        let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(facts.digests, [(kernel, digest.to_owned())].into());
         assert!(facts.vms.is_empty() && facts.nics.iter().all(|nic| nic.name != "lo"));
         assert_eq!((facts.incoming, facts.journal), (places, Err("full".into())));
         assert_eq!(facts.kvm.is_ok(), skein_hypervisor::kvm::works(None).is_ok());

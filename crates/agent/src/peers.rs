@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use skein_handover::{Message, MigrationId};
 use skein_identity::Identity;
 use skein_link::ListenError;
-use skein_machine::facts::HostFacts;
+use skein_machine::facts::{Files, HostFacts};
 use skein_machine::{Composition, Hosts, printable};
 use skein_transfer::pages;
 use skein_transfer::{
@@ -322,7 +322,7 @@ impl Peers {
         &self,
         host: &str,
         qemu: Option<PathBuf>,
-        files: Vec<PathBuf>,
+        files: Files,
         deadline: Instant,
     ) -> Result<HostFacts, AskError> {
         match self.ask(host, &Question::HostFacts { qemu, files }, deadline)? {

@@ -20,7 +20,7 @@ use skein_handover::{MigrationId, Outcome};
 use skein_hypervisor::QmpError;
 use skein_machine::check::{Problem, ProblemKind, Severity};
 use skein_machine::definition::Definition;
-use skein_machine::facts::{HostFacts, PathFacts};
+use skein_machine::facts::{Files, HostFacts, PathFacts};
 use skein_machine::forecast::{Fixed, forecast};
 use skein_machine::printable;
 use skein_machine::{Hosts, Start, Transport};
@@ -399,12 +399,10 @@ impl Desk {
             Launch::Definition(defined) => defined.definition.qemu.binary.clone(),
             Launch::CommandLine(line) => Some(line.program.clone()),
         };
-        let files: Vec<PathBuf> = guest
-            .disks
-            .iter()
-            .map(|disk| disk.path.clone())
-            .chain(definition.map(|definition| definition.opened()).into_iter().flatten().map(|(_, path)| path.clone()))
-            .collect();
+        let defined = definition.map(|definition| definition.opened()).into_iter().flatten().map(|(_, path)| path);
+        let disks = guest.disks.iter().map(|disk| &disk.path);
+        let opened = disks.chain(&guest.ram_files).chain(defined).cloned().collect();
+        let files = Files { opened, loaded: guest.loaded.clone() };
         let source = self.own_facts(qemu.clone(), &files);
         let is_here = to == self.migrations.peers().host();
         let hold = (!is_here).then(|| self.migrations.peers().hold(to));
@@ -487,7 +485,7 @@ impl Desk {
     }
 
     /// What this host is and has, for a guest with these files.
-    pub(crate) fn own_facts(&self, qemu: Option<PathBuf>, files: &[PathBuf]) -> HostFacts {
+    pub(crate) fn own_facts(&self, qemu: Option<PathBuf>, files: &Files) -> HostFacts {
         let inquiry = self.migrations.inquiry();
         host_facts(
             self.migrations.peers().host(),
@@ -574,11 +572,11 @@ impl Desk {
     /// Asks a host what it is and has, for so long.
     fn fill_in(&self, host: &mut Host, time: Duration) {
         if host.is_local {
-            host.facts = Some(self.own_facts(None, &[]));
+            host.facts = Some(self.own_facts(None, &Files::default()));
             return;
         }
         let peers = self.migrations.peers();
-        match peers.ask_facts(&host.name, None, Vec::new(), Instant::now() + time) {
+        match peers.ask_facts(&host.name, None, Files::default(), Instant::now() + time) {
             Ok(facts) => (host.reachable, host.facts) = (Some(true), Some(facts)),
             // One that is in contact may be slow.
             Err(error) => (host.reachable, host.note) = (Some(peers.contact(&host.name)), told(&error)),
@@ -610,7 +608,7 @@ pub(crate) fn host_facts(
     rooms: &Rooms,
     inquiry: &crate::migrations::Inquiry,
     qemu: Option<PathBuf>,
-    files: &[PathBuf],
+    files: &Files,
 ) -> HostFacts {
     let none = skein_machine::facts::Places { limit: 0, used: 0 };
     let capacity = inquiry.capacity();

@@ -1,6 +1,6 @@
 //! Strings from another host: shown to people and compared, so they are kept short and cannot drive a terminal.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer};
@@ -42,6 +42,12 @@ impl<T: Claim> Claim for Vec<T> {
 impl<T: Claim + Ord> Claim for BTreeSet<T> {
     fn bounded(self) -> Self {
         self.into_iter().map(Claim::bounded).collect()
+    }
+}
+
+impl<K: Claim + Ord, V: Claim> Claim for BTreeMap<K, V> {
+    fn bounded(self) -> Self {
+        self.into_iter().map(|(key, value)| (key.bounded(), value.bounded())).collect()
     }
 }
 

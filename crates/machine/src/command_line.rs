@@ -4,6 +4,8 @@
 //! JSON (util/keyval.c, util/qemu-option.c; JSON for `-device`, `-blockdev`, `-netdev`, `-object`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
 
 use serde_json::Value;
 
@@ -102,9 +104,10 @@ pub fn drive_files(args: &[String]) -> BTreeSet<String> {
         let keys = keys(option.value);
         match option.name {
             "drive" | "blockdev" => {
+                // `file` of a -blockdev is a node.
                 let names = |key: &&String| {
                     let last = key.rsplit('.').next().unwrap_or_default();
-                    last == "filename" || *key == "file"
+                    last == "filename" || (*key == "file" && option.name == "drive")
                 };
                 keys.keys().filter(names).map(|key| keys[key].clone()).collect()
             }
@@ -113,6 +116,48 @@ pub fn drive_files(args: &[String]) -> BTreeSet<String> {
         }
     };
     options(args).iter().flat_map(file).filter(|file| !file.is_empty()).collect()
+}
+
+/// Files that QEMU reads as it starts and shows the guest later, none of which moves: kernel, initramfs, what is behind fw_cfg, tables.
+/// RAM, ROMs and firmware images do move.
+pub fn loaded_files(args: &[String]) -> BTreeSet<PathBuf> {
+    let file = |option: &CommandOption| -> Vec<String> {
+        let keys = keys(option.value);
+        let get = |names: &[&str]| names.iter().filter_map(|name| keys.get(*name).cloned()).collect();
+        match option.name {
+            "kernel" | "initrd" | "dtb" | "shim" => vec![option.value.to_owned()],
+            "fw_cfg" | "smbios" => get(&["file"]),
+            // Several, with colons.
+            "acpitable" => {
+                let named: Vec<String> = get(&["file", "data"]);
+                named.iter().flat_map(|files| files.split(':')).map(str::to_owned).collect()
+            }
+            "device" if keys.get("driver").or(keys.get("")).is_some_and(|driver| driver == "loader") => get(&["file"]),
+            _ => Vec::new(),
+        }
+    };
+    options(args).iter().flat_map(file).filter(|file| !file.is_empty()).map(PathBuf::from).collect()
+}
+
+/// Directories of the host that the guest can mount (9p). QEMU refuses to move a guest only while it has one mounted.
+pub fn host_directories(args: &[String]) -> Vec<String> {
+    let is_one = |option: &&CommandOption| {
+        let keys = keys(option.value);
+        let driver = keys.get("driver").or(keys.get("")).map_or("", String::as_str);
+        matches!(option.name, "virtfs" | "fsdev") || option.name == "device" && driver.starts_with("virtio-9p-")
+    };
+    options(args).iter().filter(is_one).map(|option| format!("-{} {}", option.name, option.value)).collect()
+}
+
+/// Devices that each QEMU gives another identity, which does not move: a VM generation ID that QEMU chooses (`guid=auto`, also the
+/// default of hw/acpi/vmgenid.c).
+pub fn devices_of_chance(args: &[String]) -> Vec<String> {
+    let is_one = |option: &&CommandOption| {
+        let keys = keys(option.value);
+        let driver = keys.get("driver").or(keys.get("")).map_or("", String::as_str);
+        option.name == "device" && driver == "vmgenid" && keys.get("guid").is_none_or(|guid| guid == "auto")
+    };
+    options(args).iter().filter(is_one).map(|option| format!("-device {}", option.value)).collect()
 }
 
 /// The ids that `-device` gives, with the kinds of those devices.
@@ -147,6 +192,42 @@ pub fn config_files(args: &[String]) -> Vec<String> {
 /// Whether what the guest writes is thrown away at QEMU's end.
 pub fn is_temporary(args: &[String]) -> bool {
     options(args).iter().any(CommandOption::is_temporary)
+}
+
+/// Whether QEMU's name of an image leads to a server that each host has for itself: a unix socket, or this host's own address.
+pub fn is_of_this_host(filename: &str) -> bool {
+    let is_own = |host: &str| {
+        let host = host.trim_matches(['[', ']']);
+        host == "localhost"
+            || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback() || address.is_unspecified())
+    };
+    if let Some(options) = filename.strip_prefix("json:") {
+        let keys = keys(options);
+        return keys.iter().any(|(key, value)| match key.rsplit('.').next().unwrap_or_default() {
+            "host" => is_own(value),
+            "type" => value == "unix",
+            "filename" => !value.starts_with("json:") && is_of_this_host(value),
+            // Of a server, where no type is told.
+            "path" => keys.values().any(|driver| driver == "nbd"),
+            _ => false,
+        });
+    }
+    let Some((scheme, rest)) = filename.split_once(':') else { return false };
+    if scheme.ends_with("+unix") || rest.starts_with("unix:") {
+        return true;
+    }
+    // nbd:HOST:PORT, as QEMU once had it, and SCHEME://USER@HOST:PORT/.
+    let authority = match rest.strip_prefix("//") {
+        Some(rest) => rest.split(['/', '?']).next().unwrap_or_default(),
+        None if scheme == "nbd" => rest,
+        None => return false,
+    };
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let host = match host.starts_with('[') {
+        true => host.split(']').next().unwrap_or_default(),
+        false => host.split(':').next().unwrap_or_default(),
+    };
+    is_own(host)
 }
 
 /// The file of the `-drive` with this id.
@@ -191,6 +272,56 @@ mod tests {
 
     fn args(line: &str) -> Vec<String> {
         line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn what_is_read_at_the_start_and_does_not_move_is_found() {
+        let line = args(
+            "-kernel /k --initrd /i -append file=/no -fw_cfg name=opt/a,file=/f,,1 -fw_cfg name=opt/b,string=x -smbios type=1,uuid=u \
+             -acpitable data=/t1:/t2 -device loader,file=/l,addr=0 -device virtio-net-pci,romfile=/rom -bios /bios -drive file=/d",
+        );
+        let found: Vec<String> = loaded_files(&line).iter().map(|file| file.display().to_string()).collect();
+        assert_eq!(found, ["/f,1", "/i", "/k", "/l", "/t1", "/t2"]);
+        let line = args("-device vmgenid,guid=auto -device vmgenid -device {\"driver\":\"vmgenid\",\"guid\":\"1-2\"}");
+        assert_eq!(devices_of_chance(&line), ["-device vmgenid,guid=auto", "-device vmgenid"]);
+    }
+
+    #[test]
+    fn servers_of_one_host_are_known() {
+        let own = [
+            "nbd://127.0.0.1:10809/disk",
+            "nbd://localhost",
+            "nbd+unix:///disk?socket=/run/n.sock",
+            "nbd:unix:/run/n.sock:exportname=d",
+            "nbd:localhost:10809",
+            "iscsi://me%pw@[::1]:3260/iqn/0",
+            r#"json:{"driver": "raw", "file": {"driver": "nbd", "server": {"type": "inet", "host": "::1", "port": "1"}}}"#,
+            r#"json:{"driver": "nbd", "path": "/run/n.sock"}"#,
+            r#"json:{"driver": "nbd", "server.type": "unix", "server.path": "/n"}"#,
+        ];
+        for name in own {
+            assert!(is_of_this_host(name), "{name}");
+        }
+        let shared = [
+            "/srv/localhost",
+            "nbd://10.0.0.1/d",
+            "rbd:pool/image",
+            "file:/a:b",
+            "https://h/127.0.0.1",
+            "nbd://[fd00::1]:1/x",
+            r#"json:{"driver": "qcow2", "file": {"driver": "file", "filename": "/a"}}"#,
+        ];
+        for name in shared {
+            assert!(!is_of_this_host(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_no_file() {
+        let line = args(
+            "-blockdev {\"driver\":\"qcow2\",\"file\":\"libvirt-2-storage\",\"node-name\":\"n\"} -blockdev driver=raw,file.filename=/x",
+        );
+        assert_eq!(drive_files(&line).into_iter().collect::<Vec<_>>(), ["/x"]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Everything here goes over a wire. A host's words about itself are claims: strings are shortened and made printable
 //! as they arrive, sums of its numbers saturate. How long the lists are is bounded by the message that carries them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -83,6 +83,9 @@ pub struct HostFacts {
     pub journal: Result<(), String>,
     /// Of the guest's disks, kernel, initramfs and firmware those that exist here.
     pub files: Vec<FileFacts>,
+    /// SHA-256 of what is in files that a QEMU reads as it starts, in hexadecimal digits.
+    #[serde(default, deserialize_with = "claim")]
+    pub digests: BTreeMap<PathBuf, String>,
     /// Its NICs.
     pub nics: Vec<NicFacts>,
     /// The version of swtpm, which emulates guests' TPMs; none: it is not installed.
@@ -90,7 +93,21 @@ pub struct HostFacts {
     pub swtpm: Option<String>,
 }
 
+/// Files of a guest, which two hosts look at.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Files {
+    /// What they are is of interest: disks, firmware, what RAM is in.
+    pub opened: Vec<PathBuf>,
+    /// What is in them is of interest, too.
+    pub loaded: Vec<PathBuf>,
+}
+
 impl HostFacts {
+    pub(crate) fn digest(&self, path: &Path) -> Option<&str> {
+        self.digests.get(path).map(String::as_str)
+    }
+
     pub(crate) fn file(&self, path: &Path) -> Option<&FileFacts> {
         self.files.iter().find(|file| file.path == path)
     }
@@ -220,6 +237,9 @@ pub struct FileFacts {
     /// `ext4`, `nfs`...: for messages.
     #[serde(deserialize_with = "claim")]
     pub file_system_name: String,
+    /// What is mounted there, of a network file system: `nas:/export/vm` (proc_pid_mountinfo(5)).
+    #[serde(default, deserialize_with = "claim")]
+    pub mounted_from: Option<String>,
     /// st_dev: means something within one kernel only.
     pub device: u64,
     /// st_ino: on a network file system, the server's.
@@ -301,6 +321,12 @@ pub struct GuestFacts {
     pub passed_through: Vec<String>,
     /// Its disks.
     pub disks: Vec<GuestDisk>,
+    /// Files that its QEMU read as it started, and that QEMU does not move: the guest reads what the target's QEMU finds in them.
+    #[serde(default, deserialize_with = "claim")]
+    pub loaded: Vec<PathBuf>,
+    /// Files that hold its RAM, and that other processes may map (`memory-backend-file` with `share=on`).
+    #[serde(default, deserialize_with = "claim")]
+    pub ram_files: Vec<PathBuf>,
     /// Its NICs.
     pub nics: Vec<GuestNic>,
     /// All that its QEMU reports it to be.

@@ -8,12 +8,13 @@
 //! | reset | event | goes on |
 //! | suspended | run state | goes on from QEMU 9.0 on, asleep; called off before |
 //!
-//! The composition is compared with what the target was told and has compared its own QEMU with. A look at all of it takes milliseconds;
-//! one at what changes it takes less, and is taken once more when the guest stands still.
+//! The composition is compared with what the target was told and has compared its own QEMU with. A look at all of it takes milliseconds.
+//! When QEMU has let go of the guest, its drives are looked at once more, while the target loads its state: they change without an event,
+//! to the last moment. While a migration runs, QEMU plugs and
+//! unplugs no device ("device_add not allowed while migrating", softmmu/qdev-monitor.c), and what the guest lets go of has an event.
 
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use skein_hypervisor::{Event, Monitor, RunState, Version};
 use skein_machine::check::standstill;
 use skein_machine::composition::{Composition, Part, differences};
@@ -34,8 +35,9 @@ const KEEPS_SLEEP: (u32, u32) = (9, 0);
 pub(super) struct GuestWatch {
     /// What the target was told.
     told: Composition,
-    glance: Vec<Value>,
     looked_at: Instant,
+    /// The last look at all of it was not answered.
+    is_unknown: bool,
     /// What an event last said of why the guest stands still, or its QEMU ends.
     reason: Option<String>,
 }
@@ -49,8 +51,7 @@ impl GuestWatch {
         let told =
             told.ok_or("the target has not asked what the guest is composed of: is its agent older than this one?")?;
         let told = Composition { files: Vec::new(), boot_id: None, ..told };
-        let glance = composition::glance(monitor).map_err(|error| error.to_string())?;
-        let mut watch = GuestWatch { told, glance, looked_at: Instant::now(), reason: None };
+        let mut watch = GuestWatch { told, looked_at: Instant::now(), is_unknown: false, reason: None };
         match watch.compare(monitor) {
             Some(why) => Err(why),
             None => Ok(watch),
@@ -103,7 +104,9 @@ impl GuestWatch {
     }
 
     fn compare(&mut self, monitor: &Monitor) -> Option<String> {
-        match composition::of(monitor) {
+        let now = composition::of(monitor);
+        self.is_unknown = now.is_err();
+        match now {
             Ok(now) => changes(&self.told, &now),
             // The next look may be answered; the one at the end must be.
             Err(error) => {
@@ -113,19 +116,18 @@ impl GuestWatch {
         }
     }
 
-    /// Whether the guest, which stands still, is still as the target was told. Takes a millisecond.
+    /// Whether the guest, which stands still, is still as the target was told: by its drives, or by everything if events of what
+    /// else changed were missed.
     ///
     /// # Errors
     /// What changed, or that it is not known.
-    pub(super) fn glance(&mut self, monitor: &Monitor) -> Result<(), String> {
-        let now =
-            composition::glance(monitor).map_err(|error| format!("what it is composed of is not known: {error}"))?;
-        if now == self.glance {
-            return Ok(());
-        }
-        // What it is is worth the time: the guest goes on here.
-        let told = self.compare(monitor);
-        Err(told.unwrap_or_else(|| "its drives or devices are not what they were".into()))
+    pub(super) fn compare_at_standstill(&self, monitor: &Monitor, missed_events: bool) -> Result<(), String> {
+        let now = match missed_events || self.is_unknown {
+            true => composition::of(monitor),
+            false => composition::drives(monitor).map(|drives| Composition { drives, ..self.told.clone() }),
+        };
+        let now = now.map_err(|error| format!("what it is composed of is not known: {}", crate::told(&error)))?;
+        changes(&self.told, &now).map_or(Ok(()), Err)
     }
 }
 
@@ -169,7 +171,7 @@ fn reason(event: &Event) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -179,7 +181,7 @@ mod tests {
 
     fn watch() -> GuestWatch {
         let told = Composition { machine: "pc-q35-10.0".into(), ..Composition::default() };
-        GuestWatch { told, glance: Vec::new(), looked_at: Instant::now(), reason: None }
+        GuestWatch { told, looked_at: Instant::now(), is_unknown: false, reason: None }
     }
 
     fn version(major: u32, minor: u32) -> Version {

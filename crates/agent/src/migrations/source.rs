@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -99,6 +100,8 @@ pub(super) struct Worker {
     held_since: Option<Instant>,
     /// The connection whose events are heard.
     heard: Option<Monitor>,
+    /// An event found no room, or came while no connection was there.
+    missed_events: Arc<AtomicBool>,
     told: Option<SourceGuest>,
     last: Option<(Instant, u64)>,
     counted_last: PageCounts,
@@ -210,6 +213,7 @@ impl Worker {
             received: (0, Instant::now()),
             held_since: None,
             heard: None,
+            missed_events: Arc::default(),
             told: None,
             last: None,
             counted_last: PageCounts::default(),
@@ -447,10 +451,12 @@ impl Worker {
         if self.heard.as_ref().is_some_and(|heard| !heard.is_closed()) {
             return;
         }
-        let jobs = self.jobs.clone();
-        // What finds no room is seen at the next look.
+        let (jobs, missed) = (self.jobs.clone(), self.missed_events.clone());
+        missed.fetch_or(self.heard.is_some(), Ordering::SeqCst);
         monitor.forward(move |event| {
-            let _ = jobs.try_send(Job::Qmp(event));
+            if jobs.try_send(Job::Qmp(event)).is_err() {
+                missed.store(true, Ordering::SeqCst);
+            }
             true
         });
         self.heard = Some(monitor.clone());
@@ -508,24 +514,28 @@ impl Worker {
         }
     }
 
-    /// The guest stands still for the switchover: it goes on only if it is as the target was told.
+    /// The guest stands still for the switchover: one that changed does not go on.
     fn tell_stopped(&mut self) {
-        let Some(running) = self.running() else { return };
-        let monitor = running.monitor.with_patience(ANSWER_TIME);
-        let Some(guest) = self.guest.as_mut().filter(|_| self.told != Some(SourceGuest::PreSwitchover)) else {
-            return self.tell(SourceGuest::PreSwitchover);
-        };
-        if self.has_changed {
-            return;
+        if !self.has_changed {
+            self.tell(SourceGuest::PreSwitchover);
         }
-        let since = Instant::now();
-        match guest.glance(&monitor) {
-            Ok(()) => {
-                self.tell(SourceGuest::PreSwitchover);
-                info!(id = %self.id, "the guest is as the target was told: compared in {:?}", since.elapsed());
+    }
+
+    /// QEMU let go of the guest, whose state is on its way: what it is now, the target must have. Before, somebody could still have
+    /// changed that; until the target has loaded the state, the guest can be kept.
+    fn tell_completed(&mut self) {
+        let is_new = self.told != Some(SourceGuest::Completed) && !self.has_changed;
+        if let Some((running, guest)) = self.running().zip(self.guest.as_ref()).filter(|_| is_new) {
+            let monitor = running.monitor.with_patience(ANSWER_TIME);
+            let since = Instant::now();
+            let compared = guest.compare_at_standstill(&monitor, self.missed_events.load(Ordering::SeqCst));
+            let took = since.elapsed();
+            match compared {
+                Ok(()) => info!(id = %self.id, "the guest is as the target was told: compared in {took:?}"),
+                Err(why) => self.changed(&why),
             }
-            Err(why) => self.changed(&why),
         }
+        self.tell(SourceGuest::Completed);
     }
 
     fn changed(&mut self, why: &str) {
@@ -600,6 +610,7 @@ impl Worker {
         }
         match guest(&after, status) {
             Some(SourceGuest::PreSwitchover) => self.tell_stopped(),
+            Some(SourceGuest::Completed) => self.tell_completed(),
             Some(guest) => self.tell(guest),
             None => {}
         }

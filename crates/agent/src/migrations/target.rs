@@ -60,7 +60,7 @@ pub(super) struct Worker {
     /// Its QEMU was told to end.
     is_killed: bool,
     /// What its QEMU had when it was compared with the guest.
-    glance: Option<Vec<Value>>,
+    compared: Option<Vec<Value>>,
     /// QEMU would not run the guest, and that was told: it must not run it on a second thought.
     cannot_run: bool,
 }
@@ -82,7 +82,7 @@ impl Worker {
             unrun: Arc::new(AtomicBool::new(false)),
             told: None,
             is_killed: false,
-            glance: None,
+            compared: None,
             cannot_run: false,
         }
     }
@@ -186,13 +186,17 @@ impl Worker {
             return Err(printable(format!("its QEMU is not as the guest's: {told}"), TOLD_BYTES_MAX));
         }
         vm.set_launched(&own);
-        self.glance = Some(composition::glance(monitor).map_err(|error| error.to_string())?);
+        self.compared = Some(composition::images_and_devices(monitor).map_err(|error| error.to_string())?);
         Ok(())
     }
 
     /// Whether its QEMU still has what was compared. One of which that is not known was compared by an agent before this one.
     fn is_as_compared(&self, monitor: &Monitor) -> bool {
-        self.glance.as_ref().is_none_or(|glance| composition::glance(monitor).is_ok_and(|now| now == *glance))
+        let Some(compared) = &self.compared else { return true };
+        let since = Instant::now();
+        let is_same = composition::images_and_devices(monitor).is_ok_and(|now| now == *compared);
+        info!(id = %self.id, "its QEMU was compared once more in {:?}", since.elapsed());
+        is_same
     }
 
     fn cont(&mut self) {

@@ -14,7 +14,7 @@ use skein_agent::{
 };
 use skein_handover::{Intent, Message, MigrationId};
 use skein_identity::{ClusterCa, Identity, Validity};
-use skein_machine::facts::HostFacts;
+use skein_machine::facts::{Files, HostFacts};
 use skein_transfer::pages::{Misses, Source, SourceSettings};
 use skein_transfer::{Dialer, Width};
 
@@ -45,9 +45,9 @@ pub fn start(dir: &Path, identity: &Identity, port: u16) -> Node {
     };
     let name = identity.host().to_owned();
     let answer = move |peer: &str, question: Question| match question {
-        Question::HostFacts { files, .. } if files == [Path::new("panic")] => panic!("as it was asked to"),
-        Question::HostFacts { files, .. } if files == [Path::new("no")] => Err(format!("not to {peer}")),
-        Question::HostFacts { files, .. } => Ok(Answer::HostFacts(Box::new(facts(&name, files)))),
+        Question::HostFacts { files, .. } if files.opened == [Path::new("panic")] => panic!("as it was asked to"),
+        Question::HostFacts { files, .. } if files.opened == [Path::new("no")] => Err(format!("not to {peer}")),
+        Question::HostFacts { files, .. } => Ok(Answer::HostFacts(Box::new(facts(&name, files.opened)))),
         Question::Composition { .. } => Ok(Answer::Composition(Box::default())),
     };
     let (sender, events) = sync_channel(64);
@@ -73,7 +73,7 @@ pub fn facts(name: &str, bridges: Vec<PathBuf>) -> HostFacts {
 }
 
 pub fn question(file: &str) -> Question {
-    Question::HostFacts { qemu: None, files: vec![file.into()] }
+    Question::HostFacts { qemu: None, files: Files { opened: vec![file.into()], ..Files::default() } }
 }
 
 pub fn message(id: u64, offer: &str) -> Message {

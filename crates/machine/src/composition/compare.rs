@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::{Composition, Device, Drive, Image, Medium, OpenFile, is_numbered};
+use super::{Composition, Device, Drive, Medium, OpenFile, is_numbered};
 use crate::facts::{FileFacts, FileSystem, Version};
 
 /// Properties that say nothing of what a device is: `drive` names a node, which each QEMU numbers anew if it has no name of its own; a
-/// disk's geometry follows from its size when QEMU opened it (hw/block/block.c), which may have grown since.
-const OF_A_PROCESS: [&str; 7] = ["drive", "cyls", "heads", "secs", "lcyls", "lheads", "lsecs"];
+/// disk's geometry follows from its size when QEMU opened it (hw/block/block.c), which may have grown since; the number of a device's
+/// bus is the firmware's choice.
+const OF_A_PROCESS: [&str; 8] = ["busnr", "drive", "cyls", "heads", "secs", "lcyls", "lheads", "lsecs"];
 /// Properties that a guest knows a device by. Between QEMUs of different versions the others' defaults may differ, which
 /// the machine type makes up for. The chipset's others may be where the guest has put something (`MCFG` of hw/pci-host/q35.c, `smb_io_base`
 /// of hw/acpi/piix4.c), which moves with its state.
@@ -20,6 +21,7 @@ const IDENTITY: [&str; 22] = [
     "channel",
     "chassis",
     "device_id",
+    "guid",
     "hotplug",
     "lun",
     "mac",
@@ -29,7 +31,6 @@ const IDENTITY: [&str; 22] = [
     "num-queues",
     "port",
     "romsize",
-    "rombar",
     "scsi-id",
     "serial",
     "slot",
@@ -153,7 +154,14 @@ pub fn same_file(boots: (Option<&str>, Option<&str>), first: &FileFacts, second:
         (FileSystem::Local, _) => SameFile::LocalToFirst,
         (_, FileSystem::Local) => SameFile::LocalToSecond,
         _ if first.inode != second.inode => SameFile::No,
-        (FileSystem::Network, FileSystem::Network) => SameFile::Yes,
+        // Two exports may number alike.
+        (FileSystem::Network, FileSystem::Network) => match (&first.mounted_from, &second.mounted_from) {
+            (Some(one), Some(other)) if one == other => SameFile::Yes,
+            (Some(one), Some(other)) => {
+                SameFile::Unknown(format!("{one} and {other} may be two names of the same or not"))
+            }
+            _ => SameFile::Unknown("where it is mounted from is not told".into()),
+        },
         _ => SameFile::Unknown(format!(
             "{} and {} may be shared or not",
             first.file_system_name, second.file_system_name
@@ -322,7 +330,7 @@ impl Differences<'_> {
         for (depth, (image, other)) in first.chain.iter().zip(&second.chain).enumerate() {
             // What is only read may be a copy.
             let may_be_copy = depth > 0 || first.read_only;
-            if let Some((first, second)) = self.files(image, other, may_be_copy) {
+            if let Some((first, second)) = self.files(&image.filename, &other.filename, may_be_copy) {
                 self.differs(Part::Drive, subject, "the image", &first, &second);
             }
             if image.format != other.format {
@@ -331,6 +339,14 @@ impl Differences<'_> {
             if image.virtual_bytes != other.virtual_bytes {
                 let (first, second) = (image.virtual_bytes.to_string(), other.virtual_bytes.to_string());
                 self.differs(Part::Drive, subject, "the size in bytes", &first, &second);
+            }
+        }
+        let ways: BTreeSet<&String> = first.beside.keys().chain(second.beside.keys()).collect();
+        for way in ways {
+            let [one, other] = [first, second].map(|medium| medium.beside.get(way).map_or("no file", String::as_str));
+            let may_be_copy = Medium::is_backing(way) || first.read_only;
+            if let Some((one, other)) = self.files(one, other, may_be_copy) {
+                self.differs(Part::Drive, subject, &format!("the file at \"{way}\" below the image"), &one, &other);
             }
         }
         let settings: BTreeSet<&String> = first.tuning.keys().chain(second.tuning.keys()).collect();
@@ -346,10 +362,10 @@ impl Differences<'_> {
     }
 
     /// How two images are to be told apart, if they are not the same.
-    fn files(&self, first: &Image, second: &Image, may_be_copy: bool) -> Option<(String, String)> {
-        let seen = (self.first.file(&first.filename), self.second.file(&second.filename));
+    fn files(&self, first: &str, second: &str, may_be_copy: bool) -> Option<(String, String)> {
+        let seen = (self.first.file(first), self.second.file(second));
         let (Some(here), Some(there)) = seen else {
-            return (first.filename != second.filename).then(|| (first.filename.clone(), second.filename.clone()));
+            return (first != second).then(|| (first.to_owned(), second.to_owned()));
         };
         if here.moves && there.moves {
             return None;
@@ -368,7 +384,7 @@ impl Differences<'_> {
         let is_same = match same_file(boots, one, other) {
             SameFile::Yes | SameFile::Unknown(_) => true,
             SameFile::No | SameFile::LocalToFirst | SameFile::LocalToSecond => {
-                may_be_copy && file_name(&first.filename) == file_name(&second.filename)
+                may_be_copy && file_name(first) == file_name(second)
             }
         };
         let identity = |file: &OpenFile, facts: &FileFacts| format!("{} (inode {})", file.filename, facts.inode);
@@ -430,6 +446,7 @@ mod tests {
             file_system_name: "nfs".into(),
             device: 1,
             inode,
+            mounted_from: Some("nas:/vm".into()),
             wwid: None,
         };
         OpenFile { filename: filename.into(), facts: Some(facts), is_open: true, moves: false }
@@ -446,7 +463,7 @@ mod tests {
     #[test]
     fn each_part_is_compared() {
         type Spoil = fn(&mut Composition);
-        let cases: [(Part, &str, Spoil); 19] = [
+        let cases: [(Part, &str, Spoil); 20] = [
             (Part::Machine, "pc-q35-7.2", |c| c.machine = "pc-q35-7.2".into()),
             (Part::Device, "virtio-blk-pci (on pcie.0, address 05.0) was removed", |c| c.devices[0].children.clear()),
             (Part::Device, "\"late\" (on pcie.0, address 06.0) was added", |c| {
@@ -472,6 +489,9 @@ mod tests {
             (Part::Drive, "the access of the drive", |c| medium(c).read_only = true),
             (Part::Drive, "the image of the drive", |c| medium(c).chain.truncate(1)),
             (Part::Drive, "is now /s/new.qcow2", |c| medium(c).chain[0].filename = "/s/new.qcow2".into()),
+            (Part::Drive, "\"backing/data-file\" below the image of the drive \"d0\"", |c| {
+                medium(c).beside.values_mut().for_each(|file| *file = "/s/other.raw".into());
+            }),
             (Part::Drive, "the format of the drive", |c| medium(c).chain[1].format = "raw".into()),
             (Part::Drive, "the size in bytes", |c| medium(c).chain[0].virtual_bytes += 1),
             (Part::Drive, "was removed", |c| drop(c.drives.pop())),

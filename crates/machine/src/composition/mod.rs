@@ -9,6 +9,7 @@
 //! | devices with their properties | `info qtree` ([`qtree`]) | bus, driver, id, address; properties |
 //! | devices without a bus (CPUs, DIMMs, TPMs) | `qom-list` of `/machine/peripheral`, `peripheral-anon` | id and type |
 //! | drives: media and their backing chains | `query-block` | device; format, file, size, access of each image |
+//! | what else these lie on (data files, quorums) | `x-debug-query-block-graph`, `query-named-block-nodes` | the way there; the file |
 //! | vCPUs, memory devices, RAM | `query-hotpluggable-cpus`, `query-memory-devices`, `query-memdev` | place; all fields; id and size |
 //! | network backends | `info network` | name and type |
 //! | TPMs, objects | `query-tpm`, `qom-list` of `/objects` | id and type |
@@ -17,6 +18,7 @@
 //! Pure: [`Answers`] are QEMU's words, who asks for them is the agent's matter.
 
 mod compare;
+mod graph;
 mod problems;
 pub mod qtree;
 mod read;
@@ -27,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 pub use compare::{Change, Difference, Part, SameFile, differences, same_file};
 pub(crate) use problems::{composition_problems, launch_problems};
-pub use read::{Answers, Malformed};
+pub use read::{Answers, BlockAnswers, Malformed};
 
 use crate::facts::{FileFacts, Version};
 
@@ -80,6 +82,13 @@ pub struct Device {
     pub children: Vec<Device>,
 }
 
+impl Device {
+    /// This device and all on its buses.
+    pub fn all(&self) -> Box<dyn Iterator<Item = &Device> + '_> {
+        Box::new(std::iter::once(self).chain(self.children.iter().flat_map(Device::all)))
+    }
+}
+
 /// A part of the guest's RAM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RamBackend {
@@ -107,6 +116,10 @@ pub struct Drive {
 pub struct Medium {
     /// The image that the guest sees first, then the one that it is an overlay of, and so on.
     pub chain: Vec<Image>,
+    /// What is below beside the files of the chain: the data file of a qcow2, the children of a quorum. The way there from the first
+    /// image's node (`data-file`, `backing/data-file`), and what QEMU calls the file.
+    #[serde(default)]
+    pub beside: BTreeMap<String, String>,
     /// Whether the guest may only read.
     pub read_only: bool,
     /// Limits and cache modes, which QEMU does not move: name and value.
@@ -116,6 +129,11 @@ pub struct Medium {
 }
 
 impl Medium {
+    /// Whether a file on this way is only read: it is of an image that another is an overlay of.
+    pub fn is_backing(way: &str) -> bool {
+        way.split('/').any(|step| step == "backing")
+    }
+
     /// The name of the image that the guest sees first.
     pub fn filename(&self) -> &str {
         self.chain.first().map_or("", |image| &image.filename)
@@ -158,10 +176,14 @@ impl Composition {
         self.files.iter().find(|file| file.filename == filename)
     }
 
-    /// The names of all images in all drives, each once.
+    /// The names of all files below all drives, each once.
     pub fn filenames(&self) -> BTreeSet<&str> {
         let media = self.drives.iter().filter_map(|drive| drive.medium.as_ref());
-        media.flat_map(|medium| &medium.chain).map(|image| image.filename.as_str()).collect()
+        let names = media.flat_map(|medium| {
+            let images = medium.chain.iter().map(|image| &image.filename);
+            images.chain(medium.beside.values())
+        });
+        names.map(String::as_str).collect()
     }
 
     /// The same without what only a source's QEMU does, and without what was seen of its files: what its command line makes again.

@@ -45,6 +45,19 @@ pub(crate) fn launch_problems(guest: &str, args: &[String], now: &Composition, h
             "shut it down, and start it without -snapshot: what it wrote since is lost with it, as -snapshot means",
         );
     }
+    for option in command_line::host_directories(args) {
+        let what = format!("{option} gives {guest} a directory of this host");
+        add(
+            ProblemKind::PassedThrough,
+            what,
+            "shut the guest down, and start it without: share the directory over the network",
+        );
+    }
+    for device in command_line::devices_of_chance(args) {
+        let what = format!("{device} of {guest} lets each QEMU choose another identity, which the guest would notice");
+        let cure = "shut the guest down, and start it with one that is said: guid=UUID";
+        add(ProblemKind::Composition, what, cure);
+    }
     for option in command_line::descriptors(args) {
         let what = format!(
             "the QEMU of {guest} was started with file descriptors of its parent ({option}), which no QEMU on another host can have"
@@ -233,6 +246,8 @@ mod tests {
         );
         told(&format!("{LINE} -device virtio-rng-pci,id=r"), "virtio-rng-pci \"r\"");
         told(&format!("{LINE} -cdrom /s/cd.iso"), "puts /s/cd.iso into one");
+        told(&format!("{LINE} -device vmgenid"), "another identity");
+        told(&format!("{LINE} -virtfs local,path=/srv,mount_tag=t"), "a directory of this host");
         told(&format!("{LINE} -snapshot"), "-snapshot");
         told(&format!("{LINE} -netdev tap,fd=7,id=n"), "file descriptors");
         let late = launch_problems(

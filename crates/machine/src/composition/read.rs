@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::graph::Graph;
 use super::{Composition, Drive, Image, Medium, RamBackend, qtree};
 use crate::facts::Version;
 
+const BLOCK: &str = "query-block";
 /// Longest backing chain that is read: each image of one is a file that QEMU has open.
 const CHAIN_MAX: usize = 256;
 /// Settings of a drive that QEMU keeps for itself.
@@ -44,8 +46,8 @@ pub struct Answers {
     pub qtree: Value,
     /// HMP's `info network`.
     pub network: Value,
-    /// `query-block`.
-    pub block: Value,
+    /// What tells of drives.
+    pub block: BlockAnswers,
     /// `query-jobs`.
     pub jobs: Value,
     /// `query-block-exports`.
@@ -64,6 +66,17 @@ pub struct Answers {
     pub objects: Value,
 }
 
+/// What QEMU answered to what drives are read from.
+#[derive(Debug, Clone, Default)]
+pub struct BlockAnswers {
+    /// `query-block`.
+    pub drives: Value,
+    /// `x-debug-query-block-graph`.
+    pub edges: Value,
+    /// `query-named-block-nodes`.
+    pub nodes: Value,
+}
+
 /// An answer that does not say what it should.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("QEMU's answer to {command} is not understood: {why}")]
@@ -74,17 +87,17 @@ pub struct Malformed {
     pub why: String,
 }
 
-type Read<T> = Result<T, Malformed>;
+pub(super) type Read<T> = Result<T, Malformed>;
 
-fn malformed(command: &'static str, why: impl Into<String>) -> Malformed {
+pub(super) fn malformed(command: &'static str, why: impl Into<String>) -> Malformed {
     Malformed { command, why: why.into() }
 }
 
-fn text<'a>(command: &'static str, value: &'a Value, key: &str) -> Read<&'a str> {
+pub(super) fn text<'a>(command: &'static str, value: &'a Value, key: &str) -> Read<&'a str> {
     value[key].as_str().ok_or_else(|| malformed(command, format!("no {key} in {}", excerpt(value))))
 }
 
-fn list<'a>(command: &'static str, value: &'a Value) -> Read<&'a Vec<Value>> {
+pub(super) fn list<'a>(command: &'static str, value: &'a Value) -> Read<&'a Vec<Value>> {
     value.as_array().ok_or_else(|| malformed(command, format!("no list but {}", excerpt(value))))
 }
 
@@ -116,7 +129,7 @@ impl Answers {
             vcpus: vcpus(&self.vcpus)?,
             ram: ram(&self.memdev)?,
             memory_devices: memory_devices(&self.memory_devices)?,
-            drives: drives(&self.block)?,
+            drives: self.block.drives()?,
             network: network(words("info network", &self.network)?),
             tpms: tpms(&self.tpms)?,
             objects: children(&self.objects)?,
@@ -176,44 +189,51 @@ fn memory_devices(answer: &Value) -> Read<BTreeSet<String>> {
     list("query-memory-devices", answer)?.iter().map(device).collect()
 }
 
-fn drives(answer: &Value) -> Read<Vec<Drive>> {
-    const COMMAND: &str = "query-block";
-    let mut drives = Vec::new();
-    for info in list(COMMAND, answer)? {
-        // No device has it: the guest does not see it.
-        let Some(device) = info["qdev"].as_str().filter(|device| !device.is_empty()) else { continue };
-        let medium = match &info["inserted"] {
-            Value::Null => None,
-            inserted => Some(medium(inserted)?),
-        };
-        drives.push(Drive {
-            device: device.to_owned(),
-            name: info["device"].as_str().unwrap_or_default().to_owned(),
-            removable: info["removable"].as_bool().ok_or_else(|| malformed(COMMAND, "removable or not?"))?,
-            medium,
-        });
+impl BlockAnswers {
+    /// The drives that devices of the guest have, in the order of these.
+    ///
+    /// # Errors
+    /// If an answer is not understood.
+    pub fn drives(&self) -> Result<Vec<Drive>, Malformed> {
+        let graph = Graph::read(&self.edges, &self.nodes)?;
+        let mut drives = Vec::new();
+        for info in list(BLOCK, &self.drives)? {
+            // No device has it: the guest does not see it.
+            let Some(device) = info["qdev"].as_str().filter(|device| !device.is_empty()) else { continue };
+            let medium = match &info["inserted"] {
+                Value::Null => None,
+                inserted => Some(medium(inserted, &graph)?),
+            };
+            drives.push(Drive {
+                device: device.to_owned(),
+                name: info["device"].as_str().unwrap_or_default().to_owned(),
+                removable: info["removable"].as_bool().ok_or_else(|| malformed(BLOCK, "removable or not?"))?,
+                medium,
+            });
+        }
+        drives.sort_by(|a, b| a.device.cmp(&b.device));
+        Ok(drives)
     }
-    drives.sort_by(|a, b| a.device.cmp(&b.device));
-    Ok(drives)
 }
 
-fn medium(inserted: &Value) -> Read<Medium> {
-    const COMMAND: &str = "query-block";
+fn medium<'a>(inserted: &'a Value, graph: &Graph<'a>) -> Read<Medium> {
     let mut chain = Vec::new();
     let mut next = Some(&inserted["image"]);
     while let Some(image) = next {
         if chain.len() >= CHAIN_MAX {
-            return Err(malformed(COMMAND, format!("a chain of more than {CHAIN_MAX} images")));
+            return Err(malformed(BLOCK, format!("a chain of more than {CHAIN_MAX} images")));
         }
         chain.push(Image {
-            format: text(COMMAND, image, "format")?.to_owned(),
-            filename: text(COMMAND, image, "filename")?.to_owned(),
-            virtual_bytes: image["virtual-size"].as_u64().ok_or_else(|| malformed(COMMAND, "an image without size"))?,
+            format: text(BLOCK, image, "format")?.to_owned(),
+            filename: text(BLOCK, image, "filename")?.to_owned(),
+            virtual_bytes: image["virtual-size"].as_u64().ok_or_else(|| malformed(BLOCK, "an image without size"))?,
         });
         next = image.get("backing-image");
     }
+    let mut beside = graph.files_below(text(BLOCK, inserted, "node-name")?)?;
+    beside.retain(|_, file| chain.iter().all(|image| image.filename != *file));
     // The driver of the node may be a filter's above the image.
-    let driver = text(COMMAND, inserted, "drv")?;
+    let driver = text(BLOCK, inserted, "drv")?;
     if let Some(first) = chain.first_mut()
         && first.format != driver
     {
@@ -233,7 +253,8 @@ fn medium(inserted: &Value) -> Read<Medium> {
     let bitmaps = bitmaps.filter(|bitmap| bitmap["persistent"] != true).filter_map(|bitmap| bitmap["name"].as_str());
     Ok(Medium {
         chain,
-        read_only: inserted["ro"].as_bool().ok_or_else(|| malformed(COMMAND, "read-only or not?"))?,
+        beside,
+        read_only: inserted["ro"].as_bool().ok_or_else(|| malformed(BLOCK, "read-only or not?"))?,
         tuning,
         bitmaps: bitmaps.map(str::to_owned).collect(),
     })
@@ -287,10 +308,12 @@ pub(super) mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
+    use super::super::graph;
     use super::*;
 
     pub(in super::super) fn answers() -> Answers {
         // From QEMU 7.2 and 10.0, shortened.
+        let (edges, nodes) = graph::tests::answers();
         let image = json!({"virtual-size": 67108864, "filename": "/s/ov.qcow2", "format": "qcow2",
             "backing-image": {"virtual-size": 67108864, "filename": "/s/base.qcow2", "format": "qcow2"}});
         Answers {
@@ -302,14 +325,18 @@ pub(super) mod tests {
             network: json!(
                 "virtio-net-pci.0: index=0,type=nic,model=virtio-net-pci,macaddr=52:54:00:00:00:01\r\n \\ n0: index=0,type=user,net=10.0.2.0,restrict=off\r\n"
             ),
-            block: json!([
-                {"device": "d0", "locked": false, "removable": false, "qdev": "/machine/peripheral-anon/device[3]/virtio-backend",
-                 "inserted": {"ro": false, "drv": "qcow2", "file": "/s/ov.qcow2", "image": image, "iops": 0, "bps_rd": 7,
-                    "detect_zeroes": "off", "cache": {"no-flush": false, "direct": true, "writeback": true},
-                    "dirty-bitmaps": [{"name": "b", "persistent": false}, {"name": "p", "persistent": true}]}},
-                {"device": "cd0", "locked": false, "removable": true, "tray_open": true, "qdev": "cdrom"},
-                {"device": "unused", "locked": false, "removable": true},
-            ]),
+            block: BlockAnswers {
+                edges,
+                nodes,
+                drives: json!([
+                    {"device": "d0", "locked": false, "removable": false, "qdev": "/machine/peripheral-anon/device[3]/virtio-backend",
+                     "inserted": {"ro": false, "drv": "qcow2", "node-name": "top", "file": "/s/ov.qcow2", "image": image, "iops": 0, "bps_rd": 7,
+                        "detect_zeroes": "off", "cache": {"no-flush": false, "direct": true, "writeback": true},
+                        "dirty-bitmaps": [{"name": "b", "persistent": false}, {"name": "p", "persistent": true}]}},
+                    {"device": "cd0", "locked": false, "removable": true, "tray_open": true, "qdev": "cdrom"},
+                    {"device": "unused", "locked": false, "removable": true},
+                ]),
+            },
             jobs: json!([{"id": "j", "type": "mirror", "status": "ready"}, {"id": "k", "type": "backup", "status": "concluded"}]),
             exports: json!([]),
             memdev: json!([{"id": "ram0", "size": 134217728, "share": true}]),
@@ -344,7 +371,11 @@ pub(super) mod tests {
         assert_eq!(medium.bitmaps.iter().collect::<Vec<_>>(), ["b"]);
         assert_eq!(medium.tuning["bps_rd"], "7");
         assert_eq!((cd.device.as_str(), cd.removable, cd.medium.is_none()), ("cdrom", true, true));
-        assert_eq!(composition.filenames().into_iter().collect::<Vec<_>>(), ["/s/base.qcow2", "/s/ov.qcow2"]);
+        assert_eq!(
+            composition.filenames().into_iter().collect::<Vec<_>>(),
+            ["/s/base.qcow2", "/s/data.raw", "/s/ov.qcow2"]
+        );
+        assert_eq!(medium.beside, [("backing/data-file".to_owned(), "/s/data.raw".to_owned())].into());
         let again: Composition = serde_json::from_str(&serde_json::to_string(&composition).unwrap()).unwrap();
         assert_eq!(again, composition);
     }
@@ -352,12 +383,14 @@ pub(super) mod tests {
     #[test]
     fn what_is_not_understood_is_no_composition() {
         type Spoil = fn(&mut Answers);
-        let spoils: [Spoil; 8] = [
+        let spoils: [Spoil; 10] = [
+            |answers| answers.block.edges = Value::Null,
+            |answers| answers.block.nodes = json!([]),
             |answers| answers.qtree = json!("unknown command"),
             |answers| answers.machine = Value::Null,
-            |answers| answers.block[0]["inserted"]["image"]["format"] = Value::Null,
-            |answers| answers.block[0]["inserted"]["ro"] = Value::Null,
-            |answers| answers.block = json!({"error": 1}),
+            |answers| answers.block.drives[0]["inserted"]["image"]["format"] = Value::Null,
+            |answers| answers.block.drives[0]["inserted"]["ro"] = Value::Null,
+            |answers| answers.block.drives = json!({"error": 1}),
             |answers| answers.jobs = Value::Null,
             |answers| answers.vcpus = json!("x"),
             |answers| answers.memdev[0]["size"] = json!(-1),

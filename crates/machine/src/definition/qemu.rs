@@ -60,13 +60,9 @@ pub(super) fn read(reader: &mut Reader, mut table: Table) -> Qemu {
     Qemu { binary, args: args.into_iter().map(|(_, text)| text.to_owned()).collect() }
 }
 
-/// Options and devices that nothing can move, by how they begin, and what they are.
-const HOST_ONLY_OPTIONS: [&str; 2] = ["virtfs", "fsdev"];
-const HOST_ONLY_DEVICES: [(&str, &str); 3] = [
-    ("vfio-", "a device of this host"),
-    ("usb-host", "a USB device of this host"),
-    ("virtio-9p-", "a directory of this host"),
-];
+/// Devices that nothing can move, by how they begin, and what they are.
+const HOST_ONLY_DEVICES: [(&str, &str); 2] =
+    [("vfio-", "a device of this host"), ("usb-host", "a USB device of this host")];
 
 impl Qemu {
     /// Whether its arguments name a file, such as a disk's.
@@ -85,15 +81,19 @@ impl Qemu {
             let told = quote(&format!("{} {}", self.args[option.at - 1], option.value));
             let keys = command_line::keys(option.value);
             let driver = keys.get("driver").or(keys.get("")).map_or("", String::as_str);
-            if HOST_ONLY_OPTIONS.contains(&option.name) {
-                found.push(format!("args {told} give the guest a directory of this host"));
-            } else if option.name == "device" {
+            if option.name == "device" {
                 let device = HOST_ONLY_DEVICES.iter().find(|(name, _)| driver.starts_with(name));
                 found.extend(device.map(|(_, what)| format!("args {told} give the guest {what}")));
             } else if option.is_temporary() {
                 found.push(format!("with args {told} what the guest writes is in a file that only this QEMU has"));
             }
         }
+        let directories = command_line::host_directories(&self.args).into_iter();
+        found.extend(directories.map(|option| format!("args \"{option}\" give the guest a directory of this host")));
+        let other = command_line::devices_of_chance(&self.args).into_iter();
+        found.extend(
+            other.map(|device| format!("args \"{device}\" give the guest another identity on each host: name a guid")),
+        );
         found
     }
 }

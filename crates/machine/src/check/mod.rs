@@ -1,18 +1,17 @@
 //! Everything that stands against a migration, found before anything is touched.
 
+mod files;
+
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::claim::{claim, printable, shortened};
-use crate::composition::{Composition, SameFile, composition_problems, launch_problems, same_file};
+use crate::composition::{Composition, composition_problems, launch_problems};
 use crate::definition::{Accel, Attachment, Definition};
-use crate::facts::{
-    AccelFacts, FileFacts, FileSystem, GuestDisk, GuestFacts, HostFacts, PathFacts, Places, Presence, QemuFacts,
-    Version,
-};
+use crate::facts::{AccelFacts, GuestDisk, GuestFacts, HostFacts, PathFacts, Places, Presence, QemuFacts, Version};
 use crate::units::{MIB, exact_bytes};
 
 /// The oldest QEMU that Skein is tried with.
@@ -63,6 +62,7 @@ pub enum ProblemKind {
     Blocker,
     PassedThrough,
     FileMissing,
+    FileDiffers,
     DiskMissing,
     DiskDiffers,
     DiskLocal,
@@ -71,6 +71,7 @@ pub enum ProblemKind {
     Bridge,
     Tap,
     Ram,
+    RamShared,
     Hugepages,
     Tasks,
     SourceRam,
@@ -186,7 +187,10 @@ pub fn check(
     }
     check.blockers();
     check.files(start.definition());
+    check.loaded_files(start.definition());
     check.disks();
+    check.local_servers();
+    check.ram_files();
     check.networks();
     check.room();
     check.composition(start);
@@ -203,15 +207,6 @@ struct Check<'a> {
     source: &'a HostFacts,
     target: &'a HostFacts,
     problems: Vec<Problem>,
-}
-
-/// Whether a path means the same file on both hosts.
-enum Same {
-    Yes,
-    No,
-    /// On this host's local file system.
-    Local(String),
-    Unknown(String),
 }
 
 impl Check<'_> {
@@ -444,89 +439,6 @@ impl Check<'_> {
         }
     }
 
-    /// What QEMU opens beside disks.
-    fn files(&mut self, definition: Option<&Definition>) {
-        let Some(definition) = definition else { return };
-        for (what, path) in definition.opened() {
-            if !self.target.file(path).is_some_and(|file| file.readable) {
-                let what = format!("{} cannot read the {what} {}", self.target.name, path.display());
-                self.blocks(ProblemKind::FileMissing, what, "copy it there, to the same place");
-            }
-        }
-        let (guest, target) = (self.guest, self.target);
-        if definition.tpm.is_some() && target.swtpm.is_none() {
-            let what = format!("{} has no swtpm, which emulates the TPM of {}", target.name, guest.name);
-            self.blocks(ProblemKind::TpmMissing, what, "install swtpm there");
-        }
-        if !definition.migration.allowed {
-            let what = format!("{} is to stay: its definition says allowed = false in [migration]", guest.name);
-            let cure = "stop the guest and start it from a file without that line, if nothing else keeps it there";
-            self.blocks(ProblemKind::NotAllowed, what, cure);
-        }
-    }
-
-    fn disks(&mut self) {
-        let (guest, source, target) = (self.guest, self.source, self.target);
-        for disk in &guest.disks {
-            let path = disk.path.display();
-            let Some(there) = target.file(&disk.path) else {
-                let what = format!("{} has no {path}", target.name);
-                let cure = format!("mount there what it is on, at the same place as on {}", source.name);
-                self.blocks(ProblemKind::DiskMissing, what, cure);
-                continue;
-            };
-            // What is only read may be a copy, such as an installation image.
-            let severity = if disk.readonly { Severity::Warns } else { Severity::Blocks };
-            let shared = if disk.readonly {
-                "make sure that both hold the same bytes"
-            } else {
-                "put the disk on storage that both hosts share (NFS, Ceph, iSCSI), at the same path"
-            };
-            match self.same(&disk.path, there) {
-                Same::Yes => {}
-                Same::No => {
-                    let what = format!("{path} on {} is another file than on {}", target.name, source.name);
-                    self.add(ProblemKind::DiskDiffers, severity, what, shared);
-                }
-                Same::Local(whose) => {
-                    let what = format!("{path} is on a local file system {whose}, which only one host sees");
-                    self.add(ProblemKind::DiskLocal, severity, what, shared);
-                }
-                Same::Unknown(why) => {
-                    let what = format!("whether {path} is the same file on both hosts is not known: {why}");
-                    self.warns(
-                        ProblemKind::DiskUnknown,
-                        what,
-                        "make sure that it is: two files would destroy the guest's data",
-                    );
-                }
-            }
-            if !there.readable || !(there.writable || disk.readonly) {
-                let verb = if there.readable { "write" } else { "read" };
-                let what = format!("QEMU on {} may not {verb} {path}", target.name);
-                let cure = "give it the rights there: mode and owner of the file, the mount (ro?), the server's export";
-                self.blocks(ProblemKind::DiskAccess, what, cure);
-            }
-        }
-    }
-
-    fn same(&self, path: &Path, there: &FileFacts) -> Same {
-        let (source, target) = (self.source, self.target);
-        let local =
-            |host: &HostFacts, file: &FileFacts| Same::Local(format!("({}) of {}", file.file_system_name, host.name));
-        let Some(here) = source.file(path) else {
-            let not_seen = Same::Unknown(format!("{} does not see it", source.name));
-            return if there.file_system == FileSystem::Local { local(target, there) } else { not_seen };
-        };
-        match same_file((source.boot_id.as_deref(), target.boot_id.as_deref()), here, there) {
-            SameFile::Yes => Same::Yes,
-            SameFile::No => Same::No,
-            SameFile::LocalToFirst => local(source, here),
-            SameFile::LocalToSecond => local(target, there),
-            SameFile::Unknown(why) => Same::Unknown(why),
-        }
-    }
-
     fn networks(&mut self) {
         let target = self.target;
         let attachments: BTreeSet<_> = self.guest.nics.iter().filter_map(|nic| nic.attachment.as_ref()).collect();
@@ -573,7 +485,16 @@ impl Check<'_> {
 
     /// The target starts its QEMU from the definition: one that was changed since the guest started makes another machine.
     fn definition(&mut self, definition: &Definition) {
-        let guest = self.guest;
+        let (guest, target) = (self.guest, self.target);
+        if definition.tpm.is_some() && target.swtpm.is_none() {
+            let what = format!("{} has no swtpm, which emulates the TPM of {}", target.name, guest.name);
+            self.blocks(ProblemKind::TpmMissing, what, "install swtpm there");
+        }
+        if !definition.migration.allowed {
+            let what = format!("{} is to stay: its definition says allowed = false in [migration]", guest.name);
+            let cure = "stop the guest and start it from a file without that line, if nothing else keeps it there";
+            self.blocks(ProblemKind::NotAllowed, what, cure);
+        }
         let paths = |paths: Vec<&PathBuf>| paths.into_iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
         // What is only read, and not named, is what a disk is an overlay of.
         let is_own = |path: &PathBuf| definition.disks.iter().any(|disk| disk.path == *path);
@@ -643,11 +564,14 @@ fn list(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::path::Path;
 
     use super::*;
     use crate::claim::CLAIM_BYTES_MAX;
-    use crate::composition::{Drive, Medium};
-    use crate::facts::{CpuModel, GuestDisk, GuestNic, Hugepages, MachineType, NicFacts, VmFacts};
+    use crate::composition::{Device, Drive, Image, Medium};
+    use crate::facts::{
+        CpuModel, FileFacts, FileSystem, GuestDisk, GuestNic, Hugepages, MachineType, NicFacts, VmFacts,
+    };
     use crate::room::{CopyRoom, Limit, Resource, Room};
     use crate::units::GIB;
 
@@ -674,6 +598,7 @@ mod tests {
             file_system_name: "nfs".into(),
             device: 40,
             inode: 1234,
+            mounted_from: Some("nas:/vm".into()),
             wwid: None,
         }
     }
@@ -712,6 +637,7 @@ mod tests {
             outgoing: Places { limit: 2, used: 1 },
             journal: Ok(()),
             files: vec![file("/srv/web1.qcow2"), file("/boot/vmlinuz"), file("/boot/initrd")],
+            digests: BTreeMap::from([("/boot/vmlinuz".into(), "1".into()), ("/boot/initrd".into(), "2".into())]),
             nics: vec![NicFacts { name: "eth0".into(), speed_bits_per_s: Some(1_000_000_000) }],
             swtpm: Some("0.7.1".into()),
         }
@@ -741,6 +667,8 @@ mod tests {
                     format: crate::DiskFormat::Qcow2,
                     readonly: false,
                 }],
+                loaded: vec!["/boot/vmlinuz".into(), "/boot/initrd".into()],
+                ram_files: vec!["/dev/shm/web1".into()],
                 nics: vec![
                     nic(Some(Attachment::Bridge("br0".into()))),
                     nic(Some(Attachment::Tap("tap7".into()))),
@@ -771,7 +699,13 @@ mod tests {
     type Change = fn(&mut World);
 
     fn drive(device: &str) -> Drive {
-        let medium = Medium { chain: Vec::new(), read_only: true, tuning: BTreeMap::new(), bitmaps: BTreeSet::new() };
+        let medium = Medium {
+            chain: Vec::new(),
+            beside: BTreeMap::new(),
+            read_only: true,
+            tuning: BTreeMap::new(),
+            bitmaps: BTreeSet::new(),
+        };
         Drive { device: device.into(), name: String::new(), removable: true, medium: Some(medium) }
     }
 
@@ -980,6 +914,62 @@ mod tests {
         ),
         (|w| drop(w.target.files.remove(1)), K::FileMissing, Blocks, &["hostb cannot read the kernel /boot/vmlinuz"]),
         (|w| w.target.files[2].readable = false, K::FileMissing, Blocks, &["the initrd /boot/initrd"]),
+        (
+            |w| drop(w.target.digests.insert("/boot/initrd".into(), "3".into())),
+            K::FileDiffers,
+            Blocks,
+            &["/boot/initrd holds something else on hostb than on hosta", "copy /boot/initrd from hosta"],
+        ),
+        (
+            |w| drop(w.source.digests.remove(Path::new("/boot/vmlinuz"))),
+            K::FileDiffers,
+            Blocks,
+            &["whether /boot/vmlinuz holds the same", "web1 was started from"],
+        ),
+        (
+            |w| {
+                w.guest.loaded.push("/etc/ignition".into());
+                w.source.digests.insert("/etc/ignition".into(), "4".into());
+            },
+            K::FileMissing,
+            Blocks,
+            &["hostb cannot read /etc/ignition, which the QEMU of web1 starts from"],
+        ),
+        (
+            |w| [&mut w.source, &mut w.target].into_iter().for_each(|host| host.files.push(file("/dev/shm/web1"))),
+            K::RamShared,
+            Blocks,
+            &["RAM of web1 is in /dev/shm/web1, which hostb has, too", "memfd"],
+        ),
+        (
+            |w| {
+                let mut drive = drive("d0");
+                let image = Image { format: "raw".into(), filename: "nbd://[::1]:10809/d".into(), virtual_bytes: 1 };
+                drive.medium.as_mut().unwrap().chain.push(image);
+                w.guest.composition.drives.push(drive.clone());
+                w.launched.drives.push(drive);
+            },
+            K::DiskLocal,
+            Blocks,
+            &["web1 has nbd://[::1]:10809/d open, of a server on hosta itself", "address"],
+        ),
+        (
+            |w| {
+                let disk = Device { driver: "vhost-user-blk-pci".into(), id: "v0".into(), ..Device::default() };
+                w.guest.composition.devices.push(Device { children: vec![disk], ..Device::default() });
+                w.launched.devices.clone_from(&w.guest.composition.devices);
+            },
+            K::DiskUnknown,
+            Warns,
+            &["the disk \"v0\" (vhost-user-blk-pci)"],
+        ),
+        (
+            |w| w.target.files[0].mounted_from = Some("san:/vm".into()),
+            K::DiskUnknown,
+            Warns,
+            &["nas:/vm and san:/vm may be two names of the same"],
+        ),
+        (|w| w.source.files[0].mounted_from = None, K::DiskUnknown, Warns, &["mounted from is not told"]),
         (|w| drop(w.target.files.remove(0)), K::DiskMissing, Blocks, &["hostb has no /srv/web1.qcow2", "mount"]),
         (|w| w.target.files[0].inode = 1, K::DiskDiffers, Blocks, &["another file than on hosta", "NFS"]),
         (

@@ -1,0 +1,190 @@
+//! Whether the files that a guest lies on, starts from and has its RAM in mean at the target what they mean at the source.
+
+use std::path::{Path, PathBuf};
+
+use super::{Check, ProblemKind, Severity};
+use crate::command_line;
+use crate::composition::{Device, SameFile, same_file};
+use crate::definition::Definition;
+use crate::facts::{FileFacts, FileSystem, HostFacts};
+
+/// Whether a path means the same file on both hosts.
+enum Same {
+    Yes,
+    No,
+    /// On this host's local file system.
+    Local(String),
+    Unknown(String),
+}
+
+impl Check<'_> {
+    /// What QEMU opens beside disks.
+    pub(super) fn files(&mut self, definition: Option<&Definition>) {
+        let Some(definition) = definition else { return };
+        for (what, path) in definition.opened() {
+            if !self.target.file(path).is_some_and(|file| file.readable) {
+                let what = format!("{} cannot read the {what} {}", self.target.name, path.display());
+                self.blocks(ProblemKind::FileMissing, what, "copy it there, to the same place");
+            }
+        }
+    }
+
+    /// What QEMU reads as it starts, and shows the guest when that asks: it does not move.
+    pub(super) fn loaded_files(&mut self, definition: Option<&Definition>) {
+        let (guest, source, target) = (self.guest, self.source, self.target);
+        let named: Vec<_> =
+            definition.iter().flat_map(|definition| definition.opened()).map(|(_, path)| path).collect();
+        // Of those that a definition names, the lack is told already.
+        let is_told = |path: &PathBuf| named.contains(&path) && target.file(path).is_none_or(|file| !file.readable);
+        for path in guest.loaded.iter().filter(|path| !is_told(path)) {
+            let shown = path.display();
+            let cure = format!("copy {shown} from {} to the same place on {}", source.name, target.name);
+            match (source.digest(path), target.digest(path)) {
+                (Some(here), Some(there)) if here == there => {}
+                (Some(_), Some(_)) => {
+                    let what = format!(
+                        "{shown} holds something else on {} than on {}, and {} would find that there",
+                        target.name, source.name, guest.name
+                    );
+                    self.blocks(ProblemKind::FileDiffers, what, cure);
+                }
+                (Some(_), None) if target.file(path).is_none() => {
+                    let what =
+                        format!("{} cannot read {shown}, which the QEMU of {} starts from", target.name, guest.name);
+                    self.blocks(ProblemKind::FileMissing, what, cure);
+                }
+                _ => {
+                    let what = format!("whether {shown} holds the same on both hosts is not known");
+                    self.blocks(
+                        ProblemKind::FileDiffers,
+                        what,
+                        format!(
+                            "put what {} was started from to that place on both hosts, readable for the agent",
+                            guest.name
+                        ),
+                    );
+                }
+            }
+        }
+    }
+
+    pub(super) fn disks(&mut self) {
+        let (guest, source, target) = (self.guest, self.source, self.target);
+        for disk in &guest.disks {
+            let path = disk.path.display();
+            let Some(there) = target.file(&disk.path) else {
+                let what = format!("{} has no {path}", target.name);
+                let cure = format!("mount there what it is on, at the same place as on {}", source.name);
+                self.blocks(ProblemKind::DiskMissing, what, cure);
+                continue;
+            };
+            // What is only read may be a copy, such as an installation image.
+            let severity = if disk.readonly { Severity::Warns } else { Severity::Blocks };
+            let shared = if disk.readonly {
+                "make sure that both hold the same bytes"
+            } else {
+                "put the disk on storage that both hosts share (NFS, Ceph, iSCSI), at the same path"
+            };
+            match self.same(&disk.path, there) {
+                Same::Yes => {}
+                Same::No => {
+                    let what = format!("{path} on {} is another file than on {}", target.name, source.name);
+                    self.add(ProblemKind::DiskDiffers, severity, what, shared);
+                }
+                Same::Local(whose) => {
+                    let what = format!("{path} is on a local file system {whose}, which only one host sees");
+                    self.add(ProblemKind::DiskLocal, severity, what, shared);
+                }
+                Same::Unknown(why) => {
+                    let what = format!("whether {path} is the same file on both hosts is not known: {why}");
+                    self.warns(
+                        ProblemKind::DiskUnknown,
+                        what,
+                        "make sure that it is: two files would destroy the guest's data",
+                    );
+                }
+            }
+            if !there.readable || !(there.writable || disk.readonly) {
+                let verb = if there.readable { "write" } else { "read" };
+                let what = format!("QEMU on {} may not {verb} {path}", target.name);
+                let cure = "give it the rights there: mode and owner of the file, the mount (ro?), the server's export";
+                self.blocks(ProblemKind::DiskAccess, what, cure);
+            }
+        }
+    }
+
+    /// Disks that a server on the host has: each host has its own.
+    pub(super) fn local_servers(&mut self) {
+        let (guest, source, target) = (self.guest, self.source, self.target);
+        for filename in guest.composition.filenames() {
+            if command_line::is_of_this_host(filename) {
+                let what = format!(
+                    "{} has {filename} open, of a server on {} itself: {} would ask its own",
+                    guest.name, source.name, target.name
+                );
+                self.blocks(
+                    ProblemKind::DiskLocal,
+                    what,
+                    "have QEMU open it by an address that means the same on both hosts",
+                );
+            }
+        }
+        for device in guest.composition.devices.iter().flat_map(Device::all) {
+            if device.driver.starts_with("vhost-user-blk") {
+                let what = format!(
+                    "whether the disk \"{}\" ({}) is the same on both hosts is not known: another process has it",
+                    device.id, device.driver
+                );
+                self.warns(
+                    ProblemKind::DiskUnknown,
+                    what,
+                    "make sure that it is: two disks would destroy the guest's data",
+                );
+            }
+        }
+    }
+
+    /// Two QEMUs that map one file as the RAM of the same guest write into each other's.
+    pub(super) fn ram_files(&mut self) {
+        let (guest, target) = (self.guest, self.target);
+        for path in &guest.ram_files {
+            let Some(there) = target.file(path) else { continue };
+            let shown = path.display();
+            let cure = "shut the guest down and start it with memory-backend-memfd, or with a file that each host has for itself";
+            match self.same(path, there) {
+                Same::Yes => {
+                    let what = format!(
+                        "RAM of {} is in {shown}, which {} has, too: its QEMU there would write into the RAM of the guest that runs here",
+                        guest.name, target.name
+                    );
+                    self.blocks(ProblemKind::RamShared, what, cure);
+                }
+                Same::Unknown(why) => {
+                    let what = format!(
+                        "whether {shown}, the RAM of {}, is the same file on {} is not known: {why}",
+                        guest.name, target.name
+                    );
+                    self.blocks(ProblemKind::RamShared, what, cure);
+                }
+                Same::No | Same::Local(_) => {}
+            }
+        }
+    }
+
+    fn same(&self, path: &Path, there: &FileFacts) -> Same {
+        let (source, target) = (self.source, self.target);
+        let local =
+            |host: &HostFacts, file: &FileFacts| Same::Local(format!("({}) of {}", file.file_system_name, host.name));
+        let Some(here) = source.file(path) else {
+            let not_seen = Same::Unknown(format!("{} does not see it", source.name));
+            return if there.file_system == FileSystem::Local { local(target, there) } else { not_seen };
+        };
+        match same_file((source.boot_id.as_deref(), target.boot_id.as_deref()), here, there) {
+            SameFile::Yes => Same::Yes,
+            SameFile::No => Same::No,
+            SameFile::LocalToFirst => local(source, here),
+            SameFile::LocalToSecond => local(target, there),
+            SameFile::Unknown(why) => Same::Unknown(why),
+        }
+    }
+}
