@@ -396,6 +396,7 @@ fn look(path: &Path) -> Option<FileFacts> {
         device: found.dev(),
         inode: found.ino(),
         mounted_from: None,
+        handle: None,
         wwid: None,
     };
     if found.file_type().is_block_device() {
@@ -408,6 +409,7 @@ fn look(path: &Path) -> Option<FileFacts> {
         (facts.file_system, facts.file_system_name) = file_system(magic);
         if facts.file_system == FileSystem::Network {
             facts.mounted_from = mounted_from(&text("/proc/self/mountinfo"), found.dev());
+            facts.handle = skein_host::file_handle(path).ok();
         }
     }
     Some(facts)

@@ -240,6 +240,9 @@ pub struct FileFacts {
     /// What is mounted there, of a network file system: `nas:/export/vm` (proc_pid_mountinfo(5)).
     #[serde(default, deserialize_with = "claim")]
     pub mounted_from: Option<String>,
+    /// What a network file system calls the file (name_to_handle_at(2)), where it tells: of NFS, the server's handle.
+    #[serde(default, deserialize_with = "claim")]
+    pub handle: Option<String>,
     /// st_dev: means something within one kernel only.
     pub device: u64,
     /// st_ino: on a network file system, the server's.

@@ -23,6 +23,19 @@ const SENTENCE_BYTES_MAX: usize = 2048;
 /// Most names in a list within a sentence.
 const NAMES_MAX: usize = 24;
 
+/// CPU models that are proposed: the newer first.
+const CPU_MODELS: [&str; 9] = [
+    "EPYC-v4",
+    "EPYC-v2",
+    "EPYC-v1",
+    "Cascadelake-Server-v4",
+    "Skylake-Server-v4",
+    "Haswell-v4",
+    "Westmere-v2",
+    "Nehalem-v1",
+    "qemu64-v1",
+];
+
 /// Whether a migration can be begun all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -362,12 +375,22 @@ impl Check<'_> {
         self.blocks(ProblemKind::Accel, what, cure);
     }
 
+    /// A CPU model that both hosts can give a guest whole.
+    fn common_cpu(&self, there: &AccelFacts) -> Option<&'static str> {
+        let here = self.source.qemu.as_ref().ok()?.accels.iter().find(|accel| accel.accel == there.accel)?;
+        let is_whole = |accel: &AccelFacts, name: &str| {
+            accel.cpu_models.iter().any(|model| model.name == name && model.missing.is_empty())
+        };
+        CPU_MODELS.into_iter().find(|name| is_whole(here, name) && is_whole(there, name))
+    }
+
     /// Whether the target can give the guest its CPU.
     fn cpu(&mut self, there: &AccelFacts) {
         let (guest, source, target) = (self.guest, self.source, self.target);
         let model = guest.cpu.split(',').next().unwrap_or_default();
         let is_host = guest.accel == Accel::Kvm && matches!(model, "host" | "max");
-        let named = "stop the guest and start it with a CPU model that both hosts have, such as cpu = \"EPYC-v4\"";
+        let such_as = self.common_cpu(there).map_or(String::new(), |model| format!(", such as cpu = \"{model}\""));
+        let named = &format!("stop the guest and start it with a CPU model that both hosts have{such_as}");
         let known = !source.cpu_vendor.is_empty() && !target.cpu_vendor.is_empty();
         if guest.accel == Accel::Kvm && known && source.cpu_vendor != target.cpu_vendor {
             let (from, to) = (&source.cpu_vendor, &target.cpu_vendor);
@@ -425,6 +448,19 @@ impl Check<'_> {
 
     fn blockers(&mut self) {
         let guest = self.guest;
+        let is_aborting = guest.accel == Accel::Tcg && (guest.qemu.major, guest.qemu.minor) == (10, 0);
+        if is_aborting && !guest.composition.memory_devices.is_empty() {
+            let what = format!(
+                "QEMU {} ends with an error of its own (tlb_reset_dirty_range_all) when it copies a guest with memory devices under \
+                 TCG, as {} is",
+                guest.qemu, guest.name
+            );
+            self.blocks(
+                ProblemKind::Blocker,
+                what,
+                "shut the guest down, and start it without them or under another QEMU",
+            );
+        }
         for why in &guest.blockers {
             let what = format!("QEMU cannot migrate {}: {why}", guest.name);
             self.blocks(ProblemKind::Blocker, what, "remove the device or end the job that it names, and repeat");
@@ -502,8 +538,13 @@ impl Check<'_> {
         let named_elsewhere = |path: &PathBuf| vars == Some(path) || definition.qemu.names(path);
         let is_disk = |disk: &&GuestDisk| is_own(&disk.path) || !(disk.readonly || named_elsewhere(&disk.path));
         let has = guest.disks.iter().filter(is_disk).map(|disk| &disk.path);
-        let has = paths(has.collect());
-        let says = paths(definition.disks.iter().map(|disk| &disk.path).collect());
+        // Which device has which is compared with the composition.
+        let sorted = |mut paths: Vec<String>| {
+            paths.sort();
+            paths
+        };
+        let has = sorted(paths(has.collect()));
+        let says = sorted(paths(definition.disks.iter().map(|disk| &disk.path).collect()));
         let one = |text: &str| vec![text.to_owned()];
         for (what, has, says) in [
             ("memory", one(&exact_bytes(guest.ram_bytes)), one(&exact_bytes(definition.memory_bytes))),
@@ -599,6 +640,7 @@ mod tests {
             device: 40,
             inode: 1234,
             mounted_from: Some("nas:/vm".into()),
+            handle: None,
             wwid: None,
         }
     }
@@ -734,6 +776,18 @@ mod tests {
     const CASES: &[(Change, K, Severity, &[&str])] = &[
         (|w| w.target.name = "hosta".into(), K::SameHost, Blocks, &["web1 runs on hosta already"]),
         (|w| w.guest.migration = Some("m7".into()), K::MigrationUnderWay, Blocks, &["migration m7", "show m7"]),
+        (
+            |w| {
+                w.guest.accel = Accel::Tcg;
+                w.guest.cpu_features = names(&["sse4.1"]);
+                w.guest.cpu = "max".into();
+                w.guest.composition.memory_devices.insert("dimm: id d1".into());
+                w.launched.memory_devices.insert("dimm: id d1".into());
+            },
+            K::Blocker,
+            Blocks,
+            &["QEMU 10.0.3 ends with an error of its own"],
+        ),
         (|w| w.guest.holds_migration = true, K::MigrationUnderWay, Blocks, &["QEMU of web1 is busy", "start it again"]),
         (
             |w| w.guest.run_state = "paused".into(),
@@ -968,6 +1022,16 @@ mod tests {
             K::DiskUnknown,
             Warns,
             &["nas:/vm and san:/vm may be two names of the same"],
+        ),
+        (
+            |w| {
+                w.target.files[0].mounted_from = Some("san:/vm".into());
+                w.source.files[0].handle = Some("1:aa".into());
+                w.target.files[0].handle = Some("1:ab".into());
+            },
+            K::DiskDiffers,
+            Blocks,
+            &["/srv/web1.qcow2 on hostb is another file"],
         ),
         (|w| w.source.files[0].mounted_from = None, K::DiskUnknown, Warns, &["mounted from is not told"]),
         (|w| drop(w.target.files.remove(0)), K::DiskMissing, Blocks, &["hostb has no /srv/web1.qcow2", "mount"]),
@@ -1211,6 +1275,19 @@ mod tests {
             w.source.files.push(file("/srv/base.raw"));
         };
         assert_eq!(problems(overlay), [], "the definition does not name what is below an overlay");
+        let second: Change = |w| {
+            let (path, format) = (PathBuf::from("/srv/a.raw"), crate::DiskFormat::Raw);
+            w.guest.disks.insert(0, GuestDisk { path: path.clone(), format, readonly: false });
+            let text = "name = 'web1'\nmemory = '4 GiB'\n[[disk]]\npath = '/srv/a.raw'\nformat = 'raw'\n";
+            w.definition.as_mut().unwrap().disks.extend(Definition::parse(text, "").unwrap().disks);
+            [&mut w.source, &mut w.target].into_iter().for_each(|host| host.files.push(file("/srv/a.raw")));
+        };
+        assert_eq!(problems(second), [], "in another order");
+        let renamed: Change = |w| {
+            w.target.files[0].mounted_from = Some("10.0.0.9:/vm".into());
+            [&mut w.source, &mut w.target].into_iter().for_each(|host| host.files[0].handle = Some("1:aa".into()));
+        };
+        assert_eq!(problems(renamed), [], "one file of a server that has two names");
         for (number, (change, kind, severity, parts)) in CASES.iter().enumerate() {
             let problems = problems(*change);
             let [problem] = &problems[..] else { panic!("case {number}, {kind:?}: {problems:#?}") };

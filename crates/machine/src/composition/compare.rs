@@ -154,18 +154,30 @@ pub fn same_file(boots: (Option<&str>, Option<&str>), first: &FileFacts, second:
         (FileSystem::Local, _) => SameFile::LocalToFirst,
         (_, FileSystem::Local) => SameFile::LocalToSecond,
         _ if first.inode != second.inode => SameFile::No,
-        // Two exports may number alike.
-        (FileSystem::Network, FileSystem::Network) => match (&first.mounted_from, &second.mounted_from) {
-            (Some(one), Some(other)) if one == other => SameFile::Yes,
-            (Some(one), Some(other)) => {
-                SameFile::Unknown(format!("{one} and {other} may be two names of the same or not"))
-            }
-            _ => SameFile::Unknown("where it is mounted from is not told".into()),
-        },
+        (FileSystem::Network, FileSystem::Network) => same_on_network(first, second),
         _ => SameFile::Unknown(format!(
             "{} and {} may be shared or not",
             first.file_system_name, second.file_system_name
         )),
+    }
+}
+
+/// Whether two files with one number on network file systems are the same: two exports may number alike.
+fn same_on_network(first: &FileFacts, second: &FileFacts) -> SameFile {
+    let handles = first.handle.as_ref().zip(second.handle.as_ref());
+    let is_same_handle = handles.map(|(one, other)| one == other);
+    match (&first.mounted_from, &second.mounted_from) {
+        _ if is_same_handle == Some(true) => SameFile::Yes,
+        (Some(one), Some(other)) if one != other => match is_same_handle {
+            Some(_) => SameFile::No,
+            None => SameFile::Unknown(format!("{one} and {other} may be two names of the same or not")),
+        },
+        // One server may have another handle for each version of NFS.
+        (Some(one), Some(_)) if is_same_handle == Some(false) => SameFile::Unknown(format!(
+            "{one} calls it something else on each (is it mounted with the same version of NFS?)"
+        )),
+        (Some(_), Some(_)) => SameFile::Yes,
+        _ => SameFile::Unknown("where it is mounted from is not told".into()),
     }
 }
 
@@ -447,6 +459,7 @@ mod tests {
             device: 1,
             inode,
             mounted_from: Some("nas:/vm".into()),
+            handle: None,
             wwid: None,
         };
         OpenFile { filename: filename.into(), facts: Some(facts), is_open: true, moves: false }

@@ -45,6 +45,16 @@ pub(crate) fn launch_problems(guest: &str, args: &[String], now: &Composition, h
             "shut it down, and start it without -snapshot: what it wrote since is lost with it, as -snapshot means",
         );
     }
+    for (id, kind) in &now.tpms {
+        let what = format!(
+            "the TPM {id} ({kind}) of {guest} belongs to another process on this host, and its state would stay behind"
+        );
+        add(
+            ProblemKind::Composition,
+            what,
+            "shut the guest down, and start it from a VM file with [tpm]: that one moves with it",
+        );
+    }
     for option in command_line::host_directories(args) {
         let what = format!("{option} gives {guest} a directory of this host");
         add(
@@ -94,7 +104,8 @@ pub(crate) fn launch_problems(guest: &str, args: &[String], now: &Composition, h
 
 const PLUGGED: &str = "unplug it (QMP device_del) and plug it in again at the target, or shut the guest down and start it with the device";
 const UNPLUGGED: &str = "plug it in again (QMP device_add, with the same id and place), or shut the guest down and start it without the device";
-const CHANGED: &str = "put back what it was started with, or shut the guest down and start it with what it has now";
+const CHANGED: &str = "put back what it was started with (a snapshot: QMP block-commit, then block-job-complete), or shut the guest down and \
+                       start it with what it has now";
 
 /// What keeps a guest here whatever its QEMU was started from.
 fn own_problems(guest: &str, now: &Composition) -> Vec<Problem> {
@@ -190,6 +201,7 @@ mod tests {
         let mut now = answers().composition().unwrap();
         now.activities.clear();
         now.drives[0].medium.as_mut().unwrap().bitmaps.clear();
+        now.tpms.clear();
         now
     }
 
@@ -257,6 +269,8 @@ mod tests {
             &["x \"late\"".into()],
         );
         assert!(late[0].what.contains("x \"late\" was plugged"));
+        let with_tpm = Composition { tpms: answers().composition().unwrap().tpms, ..base };
+        assert!(of_line(LINE, &with_tpm)[0].what.contains("the TPM tpm0"));
     }
 
     #[test]

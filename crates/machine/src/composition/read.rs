@@ -270,10 +270,19 @@ fn setting(value: &Value) -> Option<String> {
 
 /// Lines as `net0: index=0,type=tap,ifname=tap7`, of backends indented by ` \ `.
 fn network(answer: &str) -> BTreeMap<String, String> {
+    let mut unnamed = 0;
     let entry = |line: &str| {
         let (name, rest) = line.trim_start_matches([' ', '\\']).split_once(": ")?;
         let kind = rest.split(',').find_map(|option| option.strip_prefix("type="))?;
-        Some((name.to_owned(), kind.trim_end().to_owned()))
+        // QEMU names what it was given no name for by numbers of chance (id_generate of its util/id.c).
+        let name = match name.starts_with('#') {
+            true => {
+                unnamed += 1;
+                format!("#{unnamed}")
+            }
+            false => name.to_owned(),
+        };
+        Some((name, kind.trim_end().to_owned()))
     };
     answer.lines().filter_map(entry).collect()
 }
@@ -400,6 +409,15 @@ pub(super) mod tests {
             spoil(&mut answers);
             assert!(answers.composition().is_err(), "{number}");
         }
+    }
+
+    #[test]
+    fn unnamed_backends_are_known_by_their_order() {
+        let of = |number: &str| {
+            network(&format!("virtio-net-pci.0: index=0,type=nic\r\n \\ #net{number}: index=0,type=user\r\n"))
+        };
+        assert_eq!(of("016"), of("987"));
+        assert_eq!(of("016")["#1"], "user");
     }
 
     proptest! {
