@@ -101,7 +101,7 @@ fn a_libvirt_like_guest_moves_and_a_replaced_data_file_blocks_it() {
         "-blockdev", &format!(r#"{{"driver":"file","filename":"{}","node-name":"libvirt-2-storage","auto-read-only":true}}"#, at("vm.qcow2")),
         "-blockdev", r#"{"node-name":"libvirt-2-format","read-only":false,"driver":"qcow2","file":"libvirt-2-storage","backing":"libvirt-3-format"}"#,
         "-device", r#"{"driver":"virtio-blk-pci","bus":"pci.1","addr":"0x0","drive":"libvirt-2-format","id":"virtio-disk0","bootindex":1}"#,
-        "-drive", &format!("file={},if=none,id=drive1,format=qcow2", at("data.qcow2")), "-device", "virtio-blk-pci,drive=drive1,id=virtio-disk1",
+        "-drive", &format!("file={},if=none,id=drive1,format=qcow2", at("data.qcow2")), "-device", "virtio-blk-pci,drive=drive1,id=virtio-disk1,addr=0x6",
         "-device", r#"{"driver":"ide-cd","bus":"ide.0","id":"sata0-0-0"}"#,
         "-netdev", r#"{"type":"user","id":"hostnet0"}"#,
         "-device", r#"{"driver":"virtio-net-pci","netdev":"hostnet0","id":"net0","mac":"52:54:00:7c:e4:f0","bus":"pci.2","addr":"0x0"}"#,
