@@ -32,13 +32,14 @@ use skein_machine::command_line;
 use skein_machine::composition::Medium;
 use skein_machine::facts::Files;
 use skein_machine::{
-    Accel, AccelFacts, Attachment, Composition, CpuModel, DiskFormat, FileFacts, FileSystem, GuestDisk, GuestFacts,
-    GuestNic, HostFacts, Hugepages, MachineType, NicFacts, Places, Presence, QemuFacts, Room, Version, VmFacts,
+    Accel, AccelFacts, Attachment, Composition, CpuModel, Definition, DiskFormat, FileFacts, FileSystem, GuestDisk,
+    GuestFacts, GuestNic, HostFacts, Hugepages, MachineType, Nic, NicFacts, Places, Presence, QemuFacts, Room, Version,
+    VmFacts,
 };
 use tracing::warn;
 
 use crate::composition;
-use crate::launch::{Launch, ODD_BYTES};
+use crate::launch::{Launch, ODD_BYTES, tap_name};
 use crate::vms::{Vm, VmError, Vms, swtpm};
 
 /// All that is asked of a QEMU program, and waiting until others have asked: it starts and answers in a tenth of a
@@ -515,14 +516,14 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
             disks.retain(|disk| Some(&disk.path) != image.as_ref() && !disk.path.starts_with(vm.own().dir()));
             let place = |disk: &GuestDisk| definition.disks.iter().position(|other| other.path == disk.path);
             disks.sort_by_key(|disk| place(disk).unwrap_or(usize::MAX));
-            let nics = definition.nics.iter().map(|nic| GuestNic { attachment: Some(nic.attachment.clone()) });
-            (definition.cpu_for(accel).to_owned(), nics.collect())
+            (definition.cpu_for(accel).to_owned(), plugged(definition))
         }
         Launch::CommandLine(line) => {
             let cpu = options(&line.args, &["cpu"]).last();
             (cpu.map_or(guest.cpu_model, str::to_owned), nics(&line.args))
         }
     };
+    let ram_blocks: u64 = monitor.ram_blocks().map_err(qmp)?.iter().map(|block| block.used_bytes).sum();
     // Asked in this order: at the end of a migration of ours the guest stands still.
     let migration = vm.moved_by();
     let run_state = monitor.run_state().map_err(qmp)?;
@@ -538,6 +539,7 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         cpu_features: guest.cpu_features,
         cpus: guest.cpus,
         ram_bytes,
+        device_bytes: ram_blocks.saturating_sub(guest.memory_bytes),
         ram_shared: !guest.memory.is_empty() && guest.memory.iter().all(|memory| memory.share),
         hugepages: guest.memory.iter().find_map(|memory| page_bytes(monitor, memory)),
         blockers: guest.blocked_reasons,
@@ -666,6 +668,23 @@ fn locks_ram(launch: &Launch) -> bool {
     options(args, &["overcommit", "realtime"]).any(locks)
 }
 
+/// What the NICs of a definition are plugged into, and where their taps are now.
+fn plugged(definition: &Definition) -> Vec<GuestNic> {
+    let bridged = definition.nics.iter().any(|nic| matches!(nic.attachment, Attachment::Bridge(_)));
+    let links = bridged.then(|| skein_host::nics().ok()).flatten();
+    let moved = |nic: &Nic| {
+        let Attachment::Bridge(bridge) = &nic.attachment else { return None };
+        let (links, tap) = (links.as_ref()?, tap_name(nic));
+        // None: it is another namespace's.
+        let link = links.iter().find(|link| link.name == tap)?;
+        let master = links.iter().find(|other| Some(other.index) == link.master);
+        let now = master.map_or(String::new(), |master| master.name.clone());
+        (now != *bridge).then_some((tap, now))
+    };
+    let nic = |nic: &Nic| GuestNic { attachment: Some(nic.attachment.clone()), moved: moved(nic) };
+    definition.nics.iter().map(nic).collect()
+}
+
 /// What the NICs of a command line are plugged into.
 fn nics(args: &[String]) -> Vec<GuestNic> {
     options(args, &["netdev", "nic", "net"]).filter_map(backend).collect()
@@ -685,7 +704,7 @@ fn backend(value: &str) -> Option<GuestNic> {
         "bridge" => Some(Attachment::Bridge(get("br").unwrap_or("br0").to_owned())),
         _ => None,
     };
-    Some(GuestNic { attachment })
+    Some(GuestNic { attachment, moved: None })
 }
 
 /// Bytes a second that the guest dirties, by samples of its pages over `measure` (whole seconds, at least one): QEMU

@@ -51,6 +51,12 @@ impl<K: Claim + Ord, V: Claim> Claim for BTreeMap<K, V> {
     }
 }
 
+impl<A: Claim, B: Claim> Claim for (A, B) {
+    fn bounded(self) -> Self {
+        (self.0.bounded(), self.1.bounded())
+    }
+}
+
 impl Claim for () {
     fn bounded(self) -> Self {}
 }

@@ -312,6 +312,9 @@ pub struct GuestFacts {
     pub cpus: u32,
     /// Its RAM.
     pub ram_bytes: u64,
+    /// RAM of its devices: graphics cards, ROMs.
+    #[serde(default)]
+    pub device_bytes: u64,
     /// Whether other processes can map its RAM (`share=on`).
     pub ram_shared: bool,
     /// Size of the huge pages below its RAM.
@@ -358,7 +361,8 @@ pub struct GuestFacts {
 impl GuestFacts {
     /// What a QEMU needs to run it.
     pub fn need(&self) -> Need {
-        Need { locks_ram: self.locks_ram, ..Need::new(self.ram_bytes, self.hugepages, self.cpus, self.accel) }
+        let Self { device_bytes, locks_ram, .. } = *self;
+        Need { device_bytes, locks_ram, ..Need::new(self.ram_bytes, self.hugepages, self.cpus, self.accel) }
     }
 }
 
@@ -380,6 +384,9 @@ pub struct GuestNic {
     /// What it is plugged into; none: what needs nothing of a host (user networking).
     #[serde(deserialize_with = "claim")]
     pub attachment: Option<Attachment>,
+    /// The tap of a NIC that is plugged into a bridge, where somebody took it out since, and the bridge that it is in now, if it is in one.
+    #[serde(default, deserialize_with = "claim")]
+    pub moved: Option<(String, String)>,
 }
 
 impl Claim for Attachment {

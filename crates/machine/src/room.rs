@@ -107,7 +107,10 @@ impl Claim for Limit {
 pub struct Need {
     /// Of its guest, in bytes.
     pub ram_bytes: u64,
-    /// The size of the huge pages below that, in bytes; none: usual ones.
+    /// Of its devices, such as graphics cards, in bytes.
+    #[serde(default)]
+    pub device_bytes: u64,
+    /// The size of the huge pages below the guest's RAM, in bytes; none: usual ones.
     pub hugepages: Option<u64>,
     /// Virtual CPUs.
     pub cpus: u32,
@@ -121,13 +124,13 @@ impl Need {
     /// Of a guest with this much RAM.
     pub fn new(ram_bytes: u64, hugepages: Option<u64>, cpus: u32, accel: Accel) -> Need {
         let hugepages = hugepages.filter(|page| *page > 0);
-        Need { ram_bytes, hugepages, cpus, is_emulated: accel != Accel::Kvm, locks_ram: false }
+        Need { ram_bytes, device_bytes: 0, hugepages, cpus, is_emulated: accel != Accel::Kvm, locks_ram: false }
     }
 
     /// Memory in pages of the usual size: what QEMU and the agent need, with the guest's RAM unless huge pages are
     /// below it.
     pub fn memory_bytes(&self) -> u64 {
-        let overhead = overhead_bytes(self.ram_bytes, self.cpus);
+        let overhead = overhead_bytes(self.ram_bytes, self.cpus).saturating_add(self.device_bytes);
         if self.hugepages.is_some() { overhead } else { self.ram_bytes.saturating_add(overhead) }
     }
 
@@ -143,7 +146,7 @@ impl Need {
             Resource::Tasks => u64::from(self.cpus).saturating_add(TASKS),
             Resource::Addresses => {
                 let all = self.ram_bytes.saturating_add(overhead_bytes(self.ram_bytes, self.cpus));
-                all.saturating_add(emulator).saturating_add(ADDRESSES_BYTES)
+                all.saturating_add(self.device_bytes).saturating_add(emulator).saturating_add(ADDRESSES_BYTES)
             }
             Resource::LockedRam if self.locks_ram => self.ram_bytes,
             Resource::HugePages { .. } | Resource::LockedRam | Resource::Other => 0,
@@ -330,6 +333,9 @@ mod tests {
         assert_eq!(huge.of(Resource::HugePages { page_bytes: 2 * MIB }), 4 * GIB + 2 * MIB);
         assert_eq!(huge.of(Resource::HugePages { page_bytes: GIB }), 0);
         assert!(huge.of(Resource::Ram) < 200 * MIB);
+        let with_graphics = Need { device_bytes: 512 * MIB, ..plain };
+        assert_eq!(with_graphics.memory_bytes(), plain.memory_bytes() + 512 * MIB);
+        assert_eq!(with_graphics.of(Resource::Addresses), plain.of(Resource::Addresses) + 512 * MIB);
         let locking = Need { locks_ram: true, ..plain };
         assert_eq!(locking.of(Resource::LockedRam), 4 * GIB);
     }

@@ -476,7 +476,19 @@ impl Check<'_> {
     }
 
     fn networks(&mut self) {
-        let target = self.target;
+        let (guest, target) = (self.guest, self.target);
+        for (nic, (tap, now)) in guest.nics.iter().filter_map(|nic| Some((nic, nic.moved.as_ref()?))) {
+            let Some(Attachment::Bridge(bridge)) = &nic.attachment else { continue };
+            let now = if now.is_empty() { "no bridge" } else { now };
+            let what = format!(
+                "{}'s {tap} is in {now} now, and its definition says {bridge}, as it would be on {}",
+                guest.name, target.name
+            );
+            let cure = format!(
+                "put it back (`ip link set {tap} master {bridge}`), or stop the guest and start it with the bridge that it has now"
+            );
+            self.blocks(ProblemKind::Bridge, what, cure);
+        }
         let attachments: BTreeSet<_> = self.guest.nics.iter().filter_map(|nic| nic.attachment.as_ref()).collect();
         for attachment in attachments {
             match attachment {
@@ -686,7 +698,7 @@ mod tests {
     }
 
     fn world() -> World {
-        let nic = |attachment| GuestNic { attachment };
+        let nic = |attachment| GuestNic { attachment, moved: None };
         let text = "name = 'web1'\nmemory = '4 GiB'\ncpus = 2\nmachine = 'pc-q35-10.0,smm=off'\nkernel = '/boot/vmlinuz'\n\
                     initrd = '/boot/initrd'\n[[disk]]\npath = '/srv/web1.qcow2'\nformat = 'qcow2'\n";
         World {
@@ -700,6 +712,7 @@ mod tests {
                 cpu_features: names(&["sse4.1", "avx2"]),
                 cpus: 2,
                 ram_bytes: 4 * GIB,
+                device_bytes: 0,
                 ram_shared: true,
                 hugepages: None,
                 blockers: Vec::new(),
@@ -1108,6 +1121,12 @@ mod tests {
         (|w| w.source.files.clear(), K::DiskUnknown, Warns, &["hosta does not see it", "destroy"]),
         (|w| w.target.files[0].writable = false, K::DiskAccess, Blocks, &["may not write /srv/web1.qcow2", "mount"]),
         (|w| w.target.files[0].readable = false, K::DiskAccess, Blocks, &["may not read"]),
+        (
+            |w| w.guest.nics[0].moved = Some(("sk1".into(), "br1".into())),
+            K::Bridge,
+            Blocks,
+            &["web1's sk1 is in br1 now, and its definition says br0", "ip link set sk1 master br0"],
+        ),
         (|w| w.target.bridges.clear(), K::Bridge, Blocks, &["hostb has no bridge br0", "ip link add br0 type bridge"]),
         (|w| w.target.taps_in_use = names(&["tap7"]), K::Tap, Blocks, &["a tap device tap7 for something else"]),
         (
