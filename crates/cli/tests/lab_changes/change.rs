@@ -109,6 +109,24 @@ impl Change {
         }
     }
 
+    /// What makes it happen by one command without an event; none: it takes more, or has one.
+    pub fn command(self, dir: &Path) -> Option<(&'static str, Value)> {
+        let path = |name: &str| dir.join(name).display().to_string();
+        Some(match self {
+            Snapshot => (
+                "blockdev-snapshot-sync",
+                json!({"node-name": "disk0", "snapshot-file": path("overlay.qcow2"), "format": "qcow2", "snapshot-node-name": "over"}),
+            ),
+            Ejected => ("eject", json!({"id": "cdrom", "force": true})),
+            OtherMedium => (
+                "blockdev-change-medium",
+                json!({"id": "cdrom", "filename": path(OTHER_CD), "format": "raw", "read-only-mode": "read-only"}),
+            ),
+            Resized => ("block_resize", json!({"node-name": "disk0", "size": 128 << 20})),
+            _ => return None,
+        })
+    }
+
     /// Makes it happen. `dir`: where images are.
     pub fn happen(self, monitor: &Monitor, dir: &Path) {
         let path = |name: &str| dir.join(name).display().to_string();
@@ -124,10 +142,10 @@ impl Change {
         };
         match self {
             Nothing => {}
-            Snapshot => drop(tell(
-                "blockdev-snapshot-sync",
-                json!({"node-name": "disk0", "snapshot-file": path("overlay.qcow2"), "format": "qcow2", "snapshot-node-name": "over"}),
-            )),
+            Snapshot | Ejected | OtherMedium | Resized => {
+                let (command, arguments) = self.command(dir).expect("these have one");
+                tell(command, arguments);
+            }
             PivotedMirror | RunningMirror => {
                 tell(
                     "drive-mirror",
@@ -140,11 +158,6 @@ impl Change {
                     wait(|| jobs().is_empty());
                 }
             }
-            Ejected => drop(tell("eject", json!({"id": "cdrom", "force": true}))),
-            OtherMedium => drop(tell(
-                "blockdev-change-medium",
-                json!({"id": "cdrom", "filename": path(OTHER_CD), "format": "raw", "read-only-mode": "read-only"}),
-            )),
             Plugged => plug(),
             PluggedAndUnplugged => {
                 plug();
@@ -153,7 +166,6 @@ impl Change {
             }
             Unplugged => drop(tell("device_del", json!({"id": "cdrom"}))),
             Balloon => drop(tell("balloon", json!({"value": 40 << 20}))),
-            Resized => drop(tell("block_resize", json!({"node-name": "disk0", "size": 128 << 20}))),
             Throttled => drop(tell(
                 "block_set_io_throttle",
                 json!({"id": qdev(monitor), "bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 5000, "iops_rd": 0, "iops_wr": 0}),

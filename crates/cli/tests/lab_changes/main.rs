@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use change::{CD, CHANGES, Change, DISK, End, LATE, OTHER_CD, disk_io, open};
 use skein_api::{MigrateOptions, Migration, Reply, Request, VmState};
 use skein_handover::{Outcome, SourcePhase, Stage, Why};
+use skein_hypervisor::{Event, MonitorEvent};
 use skein_lab_cluster::{Cluster, Seen, Settings, until};
 
 /// The copy takes some seconds, so that there is a while.
@@ -216,6 +217,60 @@ fn a_guest_that_changes_ends_where_it_has_to_with_what_it_has() {
     }
     println!("{ends:?}");
     assert!(wrong.is_empty(), "{wrong:#?}");
+    world.cluster.check();
+}
+
+/// While the guest stands still for the switchover, what QEMU still does to its drives keeps it where that was done. What it does
+/// when the guest's state has left it, or refuses, the guest does not have.
+#[test]
+fn what_changes_in_the_switchover_is_noticed_to_its_end() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let (count, seed) = (number("SKEIN_CHANGES").map_or(3, |count| count / 5), number("SKEIN_SEED").unwrap_or(1));
+    let kinds = [Change::Snapshot, Change::OtherMedium, Change::Ejected, Change::Resized];
+    let mut world = World::new();
+    let mut in_time = 0;
+    for n in 0..count {
+        let change = kinds[n as usize % kinds.len()];
+        let (name, dir) = world.guest();
+        let byte = (world.number % 255) as u8 + 1;
+        let source = world.seen(&name, "a");
+        disk_io(source.monitor(), &format!("write -P {byte:#x} 0 64k"));
+        let events = source.monitor().subscribe(1000);
+        let begun = world.cluster.begin(&name, "a", "b", MigrateOptions::default());
+        let is = |event: &Event, status: &str| event.name == "MIGRATION" && event.data["status"] == status;
+        let mut heard = Vec::new();
+        while !heard.iter().any(|event: &Event| event.name == "STOP") {
+            let Some(MonitorEvent::Event(event)) = events.next(DEADLINE) else {
+                panic!("it is never stopped: {heard:?}")
+            };
+            heard.push(event);
+        }
+        // The rest of the copy takes some tens of milliseconds.
+        std::thread::sleep(Duration::from_micros(scrambled(seed << 32 | n) % 40_000));
+        let (command, arguments) = change.command(&dir).unwrap();
+        let was_done = source.monitor().execute(command, arguments);
+        while let Some(MonitorEvent::Event(event)) = events.next(Duration::ZERO) {
+            heard.push(event);
+        }
+        // Events and answers come in the order in which QEMU said them.
+        let was_in_time = was_done.is_ok() && !heard.iter().any(|event| is(event, "completed"));
+        let happened = Instant::now();
+        let over = world.cluster.watched("a", begun.id);
+        let end = world.judge(&name, change, &over, happened);
+        println!("{change:?}: {end:?}, done {was_done:?}, in time: {was_in_time}");
+        assert!(!was_in_time || end == End::CalledOff, "{change:?} was done, and lost: {over:?}");
+        in_time += u64::from(was_in_time);
+        let (host, has) = match end {
+            End::Moved => ("b", Change::Nothing),
+            _ => ("a", change),
+        };
+        world.as_it_should_be(&name, host, has, byte);
+        assert_eq!(world.cluster.where_runs(&name), [host]);
+        world.stop(&name, host);
+        world.cluster.wait_clean(DEADLINE);
+        let _ = fs::remove_dir_all(dir);
+    }
+    println!("{in_time} of {count} before the guest's state had left");
     world.cluster.check();
 }
 
