@@ -122,7 +122,6 @@ impl Change {
                 "blockdev-change-medium",
                 json!({"id": "cdrom", "filename": path(OTHER_CD), "format": "raw", "read-only-mode": "read-only"}),
             ),
-            Resized => ("block_resize", json!({"node-name": "disk0", "size": 128 << 20})),
             _ => return None,
         })
     }
@@ -142,7 +141,8 @@ impl Change {
         };
         match self {
             Nothing => {}
-            Snapshot | Ejected | OtherMedium | Resized => {
+            Resized => drop(tell("block_resize", json!({"node-name": "disk0", "size": 128 << 20}))),
+            Snapshot | Ejected | OtherMedium => {
                 let (command, arguments) = self.command(dir).expect("these have one");
                 tell(command, arguments);
             }

@@ -226,7 +226,8 @@ fn a_guest_that_changes_ends_where_it_has_to_with_what_it_has() {
 fn what_changes_in_the_switchover_is_noticed_to_its_end() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (count, seed) = (number("SKEIN_CHANGES").map_or(3, |count| count / 5), number("SKEIN_SEED").unwrap_or(1));
-    let kinds = [Change::Snapshot, Change::OtherMedium, Change::Ejected, Change::Resized];
+    // No resize: QEMU 10 refuses one then, and 7.2 ends with an assertion of its own, as without a migration of ours.
+    let kinds = [Change::Snapshot, Change::OtherMedium, Change::Ejected];
     let mut world = World::new();
     let mut in_time = 0;
     for n in 0..count {
