@@ -63,7 +63,7 @@ soak-real: ## Real guests under random real faults, and towards full targets: SO
 	  cargo test --locked --quiet --release -p skein --test lab_room -- --nocapture moves_towards && \
 	  SKEIN_QEMU=$${SKEIN_QEMU:-$$qemu} SKEIN_CHANGES=$${SKEIN_CHANGES:-250} \
 	  $(if $(SUDO),CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='sudo -n -E') \
-	  cargo test --locked --quiet --release -p skein --test lab_changes -- --nocapture a_guest_that_changes
+	  cargo test --locked --quiet --release -p skein --test lab_changes -- --nocapture a_guest_that_changes what_changes
 
 bench: ## Measure Skein and its peers side by side; BENCH='bench run NAME…' for some cases
 	@scripts/bootstrap.sh bench
