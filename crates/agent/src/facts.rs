@@ -121,7 +121,7 @@ pub(crate) fn host(question: HostQuestion) -> HostFacts {
         nics: nics.iter().filter(|n| !n.loopback && !is_kind(n, "tun")).map(nic).collect(),
         files: files.wait().into_iter().map(|(_, facts)| facts).collect(),
         digests: digests.wait().into_iter().collect(),
-        swtpm: swtpm::version(),
+        swtpm: swtpm_version(),
     }
 }
 
@@ -278,6 +278,20 @@ fn ask(path: &Path, found: &Metadata, accel: qemu::Accel, end: Instant) -> Resul
     }
     probed.push(Probed { probe, at: Instant::now(), program: program.clone() });
     Ok(program)
+}
+
+/// The version of the swtpm that is installed, asked once for each file.
+fn swtpm_version() -> Option<String> {
+    static KNOWN: Mutex<Option<(PathBuf, SystemTime, String)>> = Mutex::new(None);
+    let path = find(Path::new(swtpm::PROGRAM)).ok()?;
+    let modified = fs::metadata(&path).and_then(|found| found.modified()).ok()?;
+    let known = KNOWN.lock().clone().filter(|(known, since, _)| (known, since) == (&path, &modified));
+    if let Some((.., version)) = known {
+        return Some(version);
+    }
+    let version = aside(swtpm::version)?.recv_timeout(FILES_TIME).ok()??;
+    *KNOWN.lock() = Some((path, modified, version.clone()));
+    Some(version)
 }
 
 /// Where a program is, as `execvp` finds it.

@@ -14,7 +14,7 @@ use skein_machine::definition::{Tpm, TpmVersion};
 use super::{VmError, io_error, wait_until};
 
 /// The program, found in PATH.
-const PROGRAM: &str = "swtpm";
+pub(crate) const PROGRAM: &str = "swtpm";
 /// It ends, or begins to listen, within this on a busy host.
 const TIME: Duration = Duration::from_secs(10);
 /// `CMD_SHUTDOWN` of swtpm's tpm_ioctl.h, as it goes over the control channel: big endian.
