@@ -174,6 +174,7 @@ fn hosts() -> Vec<Host> {
         outgoing: Places { limit: 2, used: 1 },
         swtpm: None,
         journal: Ok(()),
+        digests: Default::default(),
         files: vec![],
         nics: vec![
             NicFacts { name: "eth0".into(), speed_bits_per_s: Some(25_000_000_000) },

@@ -110,7 +110,7 @@ fn a_libvirt_like_guest_moves_and_a_replaced_data_file_blocks_it() {
     ]
     .map(str::to_owned)
     .into();
-    let child = cluster.spawn("a", &program, &words);
+    let mut child = cluster.spawn("a", &program, &words);
     runs_on(&cluster, "lv", "a");
     start_agents(&mut cluster, child.id());
     let Reply::Vm(vm) = cluster.asked("a", &Request::VmAdopt { qmp: at("lv.qmp").into(), name: None }) else {
@@ -125,6 +125,8 @@ fn a_libvirt_like_guest_moves_and_a_replaced_data_file_blocks_it() {
     );
     cluster.moved("lv", "a", "b");
     runs_on(&cluster, "lv", "b");
+    assert!(until(DEADLINE, || child.try_wait().unwrap().is_some()), "the old QEMU is gone");
+    child.wait().unwrap();
     cluster.moved("lv", "b", "a");
     runs_on(&cluster, "lv", "a");
 
