@@ -412,6 +412,43 @@ fn the_references_groups_are_told_solved_and_scheduled() {
     desk.run(&["check", "--cluster", "groups.yaml"]).exits(1).complains("survive: failures is 4: write 1 or more, and");
 }
 
+/// What `survive` asks for is a hard rule like any other: in words, JSON and the exit code.
+#[test]
+fn what_is_not_survived_is_not_valid() {
+    let desk = Desk::new();
+    let args = ["solve", "--cluster", "n1.yaml", "--steps", "2000", "--threads", "1"];
+    let solve = |hosts: &[&str], force: &str| {
+        let host = |name: &&str| format!("- {{name: {name}, capacity: {{memory: 64 GiB}}}}\n");
+        let guest = |host: &&str| format!("- {{name: on-{host}, host: {host}, size: {{memory: 40 GiB}}}}\n");
+        let (all, guests): (String, String) = (hosts.iter().map(host).collect(), hosts.iter().map(guest).collect());
+        let survive = format!("survive: {{failures: 1, force: {force}}}\n");
+        let resources = "resources: [{name: memory, unit: bytes}]\n";
+        desk.write("n1.yaml", format!("{resources}hosts:\n{all}guests:\n{guests}{survive}"));
+        let json = desk.run(&[&args[..], &["--json"]].concat());
+        let told = desk.run(&args).exits(json.code);
+        (json.json(), told)
+    };
+    // Of three each can fail by what is free in all, and none is survived: no other host has so much free.
+    let (json, told) = solve(&["a", "b", "c"], "hard");
+    told.exits(3)
+        .says("valid                    no       no\n  failures not survived  3        3\n")
+        .says("; to break nothing would take, if it can be, 1 move and 0 placements at least\n")
+        .says("\nbroken: if 'a' fails, no other host has room for 'on-a', or its rules allow none [survive]\n")
+        .says("\nwhat is broken has no price; all else costs ");
+    for which in ["initial", "found"] {
+        assert_eq!((&json[which]["valid"], &json[which]["breaches"]["survive"]), (&false.into(), &3.into()));
+    }
+    assert_eq!(json["moves_min"], serde_json::json!({"moves": 1, "placements": 0}));
+    let (json, told) = solve(&["a", "b"], "hard");
+    let why =
+        "no placement survives all failures: 80 GiB of memory are used by all, and 64 GiB are left then at worst\n";
+    told.exits(3).says(&format!("; something is always broken: {why}"));
+    assert_eq!(json["moves_min"], Value::Null);
+    let (json, told) = solve(&["a", "b"], "soft");
+    told.exits(0).says("valid  ").says("; to break nothing takes 0 moves").says("not as it should be: if 'a' fails, ");
+    assert_eq!((&json["found"]["valid"], &json["found"]["breaches"]["survive"]), (&true.into(), &0.into()));
+}
+
 /// Two kinds of guests that are to be apart, a rule for each pair, and share both hosts.
 #[test]
 fn rules_are_exchanged_on_the_way_and_that_is_told() {
