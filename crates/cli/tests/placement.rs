@@ -503,6 +503,16 @@ fn what_others_have_is_imported() {
     desk.run(&[&import[..], &["--ha-rules", "rules.cfg"]].concat()).exits(1).complains("skein: rules.cfg: line 1: ");
     desk.run(&["import", "--format", "hbal", "resources.json"]).exits(1).complains("resources.json: line ");
     desk.run(&[&import[..], &["--out", "resources.json"]].concat()).exits(1).complains("is read");
+    // Two that are called the same have other names here, and it is told which.
+    let same = format!("[{}]", all.join(",")).replace("\"vm100\"", "\"web\"").replace("\"vm101\"", "\"web\"");
+    desk.write("resources.json", same);
+    desk.run(&[&import[..], &["--out", "imported.yaml"]].concat())
+        .exits(0)
+        .complains("skein: 2 guests are called 'web': they have their IDs as names, 'vm:100', 'vm:101'\n");
+    desk.run(&["explain", "--cluster", "imported.yaml", "vm:100"]).exits(0).says("'vm:100' is on 'n1'");
+    desk.run(&["explain", "--cluster", "imported.yaml", "web"]).exits(1).complains(
+        "there is no guest 'web' in imported.yaml; it is the alias of 'vm:100', 'vm:101': give the name of one\n",
+    );
 }
 
 /// Some bytes of a file are others, or are missing.

@@ -68,6 +68,8 @@ struct Host {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Guest {
     name: String,
+    /// What others are called, too.
+    alias: Option<String>,
     host: Option<String>,
     /// What is reserved, or what is used.
     cores: f64,

@@ -107,15 +107,23 @@ fn cluster(draft: &mut Draft, resources: &[Resource]) -> Result<Sids, ImportErro
     if draft.hosts.is_empty() {
         return Err(ImportError::Json("there is no resource of type 'node': take all types, not only guests".into()));
     }
-    let mut names: BTreeMap<&str, usize> = BTreeMap::new();
-    guests.iter().filter_map(|of| of.name.as_deref()).for_each(|name| *names.entry(name).or_default() += 1);
-    let (mut sids, mut stopped, mut containers, mut pooled) = (Sids::new(), Vec::new(), Vec::new(), BTreeSet::new());
     guests.sort_by_key(|of| of.vmid);
-    for of in guests {
+    let sid = |of: &Resource| -> Result<String, ImportError> {
         let vmid = of.vmid.ok_or_else(|| lacks("vmid", "a guest"))?;
-        let sid = format!("{}:{vmid}", if of.kind == "qemu" { "vm" } else { "ct" });
-        let name = of.name.clone().filter(|name| names[name.as_str()] == 1 && !name.is_empty());
-        let name = name.unwrap_or_else(|| sid.clone());
+        Ok(format!("{}:{vmid}", if of.kind == "qemu" { "vm" } else { "ct" }))
+    };
+    let mut called: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for of in &guests {
+        if let Some(name) = of.name.as_deref().filter(|name| !name.is_empty()) {
+            called.entry(name).or_default().push(sid(of)?);
+        }
+    }
+    called.retain(|_, sids| sids.len() > 1);
+    let (mut sids, mut stopped, mut containers, mut pooled) = (Sids::new(), Vec::new(), Vec::new(), BTreeSet::new());
+    for of in guests {
+        let sid = sid(of)?;
+        let alias = of.name.clone().filter(|name| called.contains_key(name.as_str()));
+        let name = of.name.clone().filter(|name| alias.is_none() && !name.is_empty()).unwrap_or_else(|| sid.clone());
         let is_template = of.template.as_ref().is_some_and(|of| !matches!(of.as_i64(), Some(0)) && of != false);
         if is_template || of.status.as_deref() != Some("running") {
             stopped.push(name);
@@ -131,7 +139,14 @@ fn cluster(draft: &mut Draft, resources: &[Resource]) -> Result<Sids, ImportErro
         pooled.extend(of.pool.clone());
         sids.insert(sid, name.clone());
         let memory_mib = memory.div_ceil(MIB);
-        draft.guests.push(Guest { name, host: of.node.clone(), cores, memory_mib, tags, ..Guest::default() });
+        draft.guests.push(Guest { name, alias, host: of.node.clone(), cores, memory_mib, tags, ..Guest::default() });
+    }
+    for (name, sids) in &called {
+        draft.word(format!(
+            "{} guests are called '{name}': they have their IDs as names, {}",
+            sids.len(),
+            quoted(sids)
+        ));
     }
     if !stopped.is_empty() {
         draft.word(format!("guests that do not run, and templates, are left out: {}", quoted(&stopped)));

@@ -88,6 +88,9 @@ fn proxmox_with_proxlbs_tags() {
         (&names.hosts[..], &names.guests[..]),
         (&["pve1", "pve2", "pve3"].map(String::from)[..], &["web1", "web2", "ct:102", "vm:103"].map(String::from)[..])
     );
+    // Two are called the same.
+    assert_eq!(names.guests_called("dns"), [2, 3]);
+    assert_eq!((names.guests_called("web1"), names.guest_named("dns")), (vec![], None));
     // Cores as they are used, in thousandths; memory in MiB.
     assert_eq!(compiled.problem.guests[0].demand, [2000, 8192]);
     assert_eq!(compiled.problem.hosts[0].capacity, [16_000, 65_536]);
@@ -104,6 +107,7 @@ fn proxmox_with_proxlbs_tags() {
             "resources of type 'storage' have no counterpart: 1 of them",
             "'ct:102' is pinned to 'old', which is no node",
             "the tag 'plb_manual' of 'ct:102' has no counterpart",
+            "2 guests are called 'dns': they have their IDs as names, 'ct:102', 'vm:103'",
         ],
     );
     let answer = format!("{{\"data\": {RESOURCES}}}");
