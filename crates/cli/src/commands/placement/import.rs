@@ -7,13 +7,14 @@ use anyhow::{Context, bail};
 use serde_json::json;
 use skein_placement::formats::import::{Imported, hbal, proxmox};
 
-use super::files;
+use super::{exit_code, files};
 use crate::commands::text::{clean, clean_line, print, print_json};
 
 /// Make a cluster file of what another program has: Proxmox VE (with HA rules and ProxLB's tags), or Ganeti's htools
 ///
-/// What has no counterpart in the cluster file is told, a line each, on standard error: what it was, and what was made of it. What was made
-/// is read as `check` would before it is written.
+/// What has no counterpart in the cluster file is told, a line each, on standard error: what it was, and what was made
+/// of it. What may always hold where it is from and is not in the cluster file comes last, as `left out`, and the exit
+/// code is 3. What was made is read as `check` would before it is written.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +26,8 @@ Examples:
 Exit codes:
   0  a cluster file was made
   1  an error; what it was is said
-  2  wrong arguments")]
+  2  wrong arguments
+  3  a cluster file was made without something that may always hold; it is told")]
 pub struct Args {
     /// What the file is
     #[arg(long, value_enum)]
@@ -45,7 +47,7 @@ pub struct Args {
     /// Write the cluster file here, and not on standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// An object: cluster (the file's text), without_counterpart (a list of lines)
+    /// An object: cluster (the file's text), hard_left_out and without_counterpart (lists of lines)
     #[arg(long)]
     json: bool,
 }
@@ -67,15 +69,18 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(out) = out {
         files::write(out, &imported.cluster)?;
     }
+    let Imported { cluster, hard_left_out, words } = imported;
+    let code = exit_code(hard_left_out.is_empty());
     if args.json {
-        print_json(&json!({ "cluster": imported.cluster, "without_counterpart": imported.words }))?;
-        return Ok(ExitCode::SUCCESS);
+        print_json(&json!({ "cluster": cluster, "hard_left_out": hard_left_out, "without_counterpart": words }))?;
+        return Ok(code);
     }
-    imported.words.iter().for_each(|word| eprintln!("skein: {}", clean_line(word)));
+    words.iter().for_each(|word| eprintln!("skein: {}", clean_line(word)));
+    hard_left_out.iter().for_each(|what| eprintln!("skein: left out, and may be hard: {}", clean_line(what)));
     if out.is_none() {
-        print(&clean(&imported.cluster))?;
+        print(&clean(&cluster))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }
 
 fn import(args: &Args) -> anyhow::Result<Imported> {

@@ -63,7 +63,9 @@ old|1024|51200|1|ADMIN_down|Y|n3||plain||1
 htools:iextags:service
 htools:nlocation:power
 
-|128,1,1024,1,1,1|128,1,1024,1,1,1|32768,8,1048576,16,8,12|drbd,plain|8.0|32.0
+|128,1,1024,1,1,1|128,1,1024,1,1,1;32768,8,1048576,16,8,12|drbd,plain|8.0|32.0
+one|128,1,1024,1,1,1|128,1,1024,1,1,1;32768,8,1048576,16,8,12|drbd,plain|8.0|32.0
+two|128,1,1024,1,1,1|128,1,1024,1,1,1;32768,8,1048576,16,8,12|drbd,plain|8.0|32.0
 ";
 
 fn proxmox(files: proxmox::Files) -> Imported {
@@ -88,9 +90,6 @@ fn proxmox_with_proxlbs_tags() {
         (&names.hosts[..], &names.guests[..]),
         (&["pve1", "pve2", "pve3"].map(String::from)[..], &["web1", "web2", "ct:102", "vm:103"].map(String::from)[..])
     );
-    // Two are called the same.
-    assert_eq!(names.guests_called("dns"), [2, 3]);
-    assert_eq!((names.guests_called("web1"), names.guest_named("dns")), (vec![], None));
     // Cores as they are used, in thousandths; memory in MiB.
     assert_eq!(compiled.problem.guests[0].demand, [2000, 8192]);
     assert_eq!(compiled.problem.hosts[0].capacity, [16_000, 65_536]);
@@ -139,6 +138,17 @@ fn proxmox_with_rules() {
 }
 
 #[test]
+fn what_may_be_hard_and_is_not_taken_over_is_told_apart() {
+    // Only where nodes have such tags hbal keeps to them.
+    let hbal = |from: &str, to: &str| hbal::read(&HBAL.replace(from, to)).unwrap().hard_left_out;
+    assert_eq!(hbal("", ""), [""; 0]);
+    assert_eq!(hbal("htools:nlocation:power", "htools:migration:hv"), [""; 0]);
+    assert!(
+        hbal("htools:nlocation:power", "htools:migration:power")[0].starts_with("the cluster's tag 'htools:migration:")
+    );
+}
+
+#[test]
 fn proxmox_with_groups() {
     let groups =
         "group: front\n\tnodes pve2:1,pve1:2\n\trestricted 1\n\tnofailback 1\n\ngroup: any\n\tnodes pve1,pve2,pve9\n";
@@ -174,6 +184,7 @@ fn hbals_text() {
     assert_eq!(compiled.problem.hosts[0].capacity, [128_000, 64_512]);
     let owners = |guest: u32| (0..4).filter(|host| compiled.problem.may_own(guest, *host)).collect::<Vec<HostId>>();
     assert_eq!([owners(0), owners(2), owners(3)], [vec![0, 1], vec![0, 1], vec![2]]);
+    assert_eq!(compiled.problem.hosts[2].capacity, [64_000, 65_536]);
     let verdict = judge(&compiled.problem, &compiled.problem.initial);
     assert_eq!(verdict.hard.len(), 1, "dns1 and dns2 have a tag that keeps them apart: {verdict:?}");
     assert!(!compiled.problem.initial.contains(&NOWHERE));
@@ -191,6 +202,25 @@ fn hbals_text() {
     );
 }
 
+/// Each node carries as much as the policy of its group says.
+#[test]
+fn hbals_ratios_are_of_groups() {
+    let cores = |from: &str, to: &str| {
+        let imported = hbal::read(&HBAL.replace(from, to)).unwrap();
+        let compiled = cluster::compile(&cluster::read(&imported.cluster).unwrap()).unwrap();
+        let cores = [0, 2].map(|host: usize| compiled.problem.hosts[host].capacity[0]);
+        (cores, has_word(&imported, "the vCPU ratio of group 'one' is 8, and 'overcommit' is"))
+    };
+    let of_two = "two|128,1,1024,1,1,1|128,1,1024,1,1,1;32768,8,1048576,16,8,12|drbd,plain|";
+    assert_eq!(cores("", ""), ([128_000, 64_000], false));
+    assert_eq!(cores(&format!("{of_two}8.0"), &format!("{of_two}2.5")), ([128_000, 20_000], true));
+    assert_eq!(cores(&format!("{of_two}8.0"), &format!("{of_two}0.5")), ([128_000, 4_000], true));
+    // Without a line of its own a group has what the cluster has, and this what is Ganeti's default.
+    assert_eq!(cores(&format!("{of_two}8.0|32.0\n"), ""), ([128_000, 64_000], false));
+    let all = &HBAL[HBAL.find("\n|128").unwrap() + 1..];
+    assert_eq!(cores(all, ""), ([64_000, 32_000], false));
+}
+
 #[test]
 fn what_is_wrong_has_its_line() {
     let hbal = |from: &str, to: &str| hbal::read(&HBAL.replace(from, to)).unwrap_err().to_string();
@@ -200,6 +230,8 @@ fn what_is_wrong_has_its_line() {
         "line 9: instance 'dns1' is on node 'n9', of which there is no line"
     );
     assert_eq!(hbal("ERROR_down", "asleep"), "line 10: the status of instance 'dns2' is 'asleep', which there is not");
+    assert_eq!(hbal("two|128", "three|128"), "line 20: a policy is of group 'three', of which there is no line");
+    assert!(hbal("|drbd,plain|8.0|", "|8.0|").starts_with("line 18: it is no policy that Ganeti writes"));
     assert!(hbal("\n\n", "\n").ends_with("it has 1 sections, which empty lines divide, instead of 4 or 5"));
     let rules = |text: &str| {
         let files = proxmox::Files { resources: RESOURCES, ha_rules: Some(text), ..Default::default() };
