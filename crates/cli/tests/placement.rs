@@ -499,6 +499,22 @@ fn what_others_have_is_imported() {
     let json = desk.run(&[&import[..], &["--json"]].concat()).exits(0).json();
     assert!(json["cluster"].as_str().is_some_and(|text| text.starts_with("resources:\n")));
     assert!(json["without_counterpart"].as_array().is_some_and(|words| words.len() >= 2));
+    assert_eq!(json["hard_left_out"], Value::Array(vec![]));
+    let rules = |text: &str| {
+        desk.write("rules.cfg", text);
+        desk.run(&[&import[..], &["--ha-rules", "rules.cfg", "--out", "imported.yaml"]].concat())
+    };
+    // As `pvesh get /cluster/ha/rules --output-format json` prints it.
+    let text = desk.read("imported.yaml");
+    rules(
+        r#"[{"affinity":"negative","order":1,"resources":"vm:100,vm:101","rule":"apart","type":"resource-affinity"}]"#,
+    )
+    .exits(0);
+    assert_eq!(desk.read("imported.yaml"), text);
+    rules("rule-to-come: apart\n\tresources vm:100,vm:101\n")
+        .exits(3)
+        .complains("skein: left out, and may be hard: HA rule 'apart' is of a kind that is not understood");
+    assert!(desk.read("imported.yaml").contains("name: vm100"));
     desk.write("rules.cfg", "nothing\n");
     desk.run(&[&import[..], &["--ha-rules", "rules.cfg"]].concat()).exits(1).complains("skein: rules.cfg: line 1: ");
     desk.run(&["import", "--format", "hbal", "resources.json"]).exits(1).complains("resources.json: line ");

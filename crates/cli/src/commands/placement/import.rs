@@ -19,9 +19,11 @@ use crate::commands::text::{clean, clean_line, print, print_json};
 #[command(after_help = "\
 Examples:
   skein placement import --format proxmox resources.json --ha-rules /etc/pve/ha/rules.cfg --out cluster.yaml
+  skein placement import --format proxmox resources.json --ha-rules rules.json --out cluster.yaml
   skein placement import --format proxmox resources.json --ha-groups groups.cfg --ha-resources resources.cfg
   skein placement import --format hbal cluster.data | tee cluster.yaml
-  (resources.json: pvesh get /cluster/resources --output-format json)
+  (resources.json: pvesh get /cluster/resources --output-format json;
+   rules.json:     pvesh get /cluster/ha/rules --output-format json)
 
 Exit codes:
   0  a cluster file was made
@@ -35,13 +37,13 @@ pub struct Args {
     /// JSON of Proxmox VE's /cluster/resources, or a text file of htools
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Proxmox VE's ha/rules.cfg (from 9 on)
+    /// Proxmox VE's ha/rules.cfg (from 9 on), or JSON of its /cluster/ha/rules
     #[arg(long, value_name = "FILE")]
     ha_rules: Option<PathBuf>,
-    /// Its ha/groups.cfg (before 9)
+    /// Its ha/groups.cfg (before 9), or JSON of its /cluster/ha/groups
     #[arg(long, value_name = "FILE", requires = "ha_resources")]
     ha_groups: Option<PathBuf>,
-    /// Its ha/resources.cfg, which says who is in which group
+    /// Its ha/resources.cfg, which says who is in which group, or JSON of its /cluster/ha/resources
     #[arg(long, value_name = "FILE")]
     ha_resources: Option<PathBuf>,
     /// Write the cluster file here, and not on standard output
