@@ -412,6 +412,43 @@ fn the_references_groups_are_told_solved_and_scheduled() {
     desk.run(&["check", "--cluster", "groups.yaml"]).exits(1).complains("survive: failures is 4: write 1 or more, and");
 }
 
+/// What `survive` asks for is a hard rule like any other: in words, JSON and the exit code.
+#[test]
+fn what_is_not_survived_is_not_valid() {
+    let desk = Desk::new();
+    let args = ["solve", "--cluster", "n1.yaml", "--steps", "2000", "--threads", "1"];
+    let solve = |hosts: &[&str], force: &str| {
+        let host = |name: &&str| format!("- {{name: {name}, capacity: {{memory: 64 GiB}}}}\n");
+        let guest = |host: &&str| format!("- {{name: on-{host}, host: {host}, size: {{memory: 40 GiB}}}}\n");
+        let (all, guests): (String, String) = (hosts.iter().map(host).collect(), hosts.iter().map(guest).collect());
+        let survive = format!("survive: {{failures: 1, force: {force}}}\n");
+        let resources = "resources: [{name: memory, unit: bytes}]\n";
+        desk.write("n1.yaml", format!("{resources}hosts:\n{all}guests:\n{guests}{survive}"));
+        let json = desk.run(&[&args[..], &["--json"]].concat());
+        let told = desk.run(&args).exits(json.code);
+        (json.json(), told)
+    };
+    // Of three each can fail by what is free in all, and none is survived: no other host has so much free.
+    let (json, told) = solve(&["a", "b", "c"], "hard");
+    told.exits(3)
+        .says("valid                    no       no\n  failures not survived  3        3\n")
+        .says("; to break nothing would take, if it can be, 1 move and 0 placements at least\n")
+        .says("\nbroken: if 'a' fails, no other host has room for 'on-a', or its rules allow none [survive]\n")
+        .says("\nwhat is broken has no price; all else costs ");
+    for which in ["initial", "found"] {
+        assert_eq!((&json[which]["valid"], &json[which]["breaches"]["survive"]), (&false.into(), &3.into()));
+    }
+    assert_eq!(json["moves_min"], serde_json::json!({"moves": 1, "placements": 0}));
+    let (json, told) = solve(&["a", "b"], "hard");
+    let why =
+        "no placement survives all failures: 80 GiB of memory are used by all, and 64 GiB are left then at worst\n";
+    told.exits(3).says(&format!("; something is always broken: {why}"));
+    assert_eq!(json["moves_min"], Value::Null);
+    let (json, told) = solve(&["a", "b"], "soft");
+    told.exits(0).says("valid  ").says("; to break nothing takes 0 moves").says("not as it should be: if 'a' fails, ");
+    assert_eq!((&json["found"]["valid"], &json["found"]["breaches"]["survive"]), (&true.into(), &0.into()));
+}
+
 /// Two kinds of guests that are to be apart, a rule for each pair, and share both hosts.
 #[test]
 fn rules_are_exchanged_on_the_way_and_that_is_told() {
@@ -462,10 +499,36 @@ fn what_others_have_is_imported() {
     let json = desk.run(&[&import[..], &["--json"]].concat()).exits(0).json();
     assert!(json["cluster"].as_str().is_some_and(|text| text.starts_with("resources:\n")));
     assert!(json["without_counterpart"].as_array().is_some_and(|words| words.len() >= 2));
+    assert_eq!(json["hard_left_out"], Value::Array(vec![]));
+    let rules = |text: &str| {
+        desk.write("rules.cfg", text);
+        desk.run(&[&import[..], &["--ha-rules", "rules.cfg", "--out", "imported.yaml"]].concat())
+    };
+    // As `pvesh get /cluster/ha/rules --output-format json` prints it.
+    let text = desk.read("imported.yaml");
+    rules(
+        r#"[{"affinity":"negative","order":1,"resources":"vm:100,vm:101","rule":"apart","type":"resource-affinity"}]"#,
+    )
+    .exits(0);
+    assert_eq!(desk.read("imported.yaml"), text);
+    rules("rule-to-come: apart\n\tresources vm:100,vm:101\n")
+        .exits(3)
+        .complains("skein: left out, and may be hard: HA rule 'apart' is of a kind that is not understood");
+    assert!(desk.read("imported.yaml").contains("name: vm100"));
     desk.write("rules.cfg", "nothing\n");
     desk.run(&[&import[..], &["--ha-rules", "rules.cfg"]].concat()).exits(1).complains("skein: rules.cfg: line 1: ");
     desk.run(&["import", "--format", "hbal", "resources.json"]).exits(1).complains("resources.json: line ");
     desk.run(&[&import[..], &["--out", "resources.json"]].concat()).exits(1).complains("is read");
+    // Two that are called the same have other names here, and it is told which.
+    let same = format!("[{}]", all.join(",")).replace("\"vm100\"", "\"web\"").replace("\"vm101\"", "\"web\"");
+    desk.write("resources.json", same);
+    desk.run(&[&import[..], &["--out", "imported.yaml"]].concat())
+        .exits(0)
+        .complains("skein: 2 guests are called 'web': they have their IDs as names, 'vm:100', 'vm:101'\n");
+    desk.run(&["explain", "--cluster", "imported.yaml", "vm:100"]).exits(0).says("'vm:100' is on 'n1'");
+    desk.run(&["explain", "--cluster", "imported.yaml", "web"]).exits(1).complains(
+        "there is no guest 'web' in imported.yaml; it is the alias of 'vm:100', 'vm:101': give the name of one\n",
+    );
 }
 
 /// Some bytes of a file are others, or are missing.

@@ -476,9 +476,10 @@ impl<'a> Finder<'a> {
 
     /// Members that cannot be spread so evenly, by how many they are and where they may be.
     fn even(&mut self, group: GroupId, level: usize, skew_max: u32) {
-        let members = self.members(group).iter().filter(|guest| !self.allowed(**guest).is_empty());
-        let members: &[GuestId] = &members.copied().collect::<Vec<_>>();
-        if members.is_empty() {
+        let members = self.members(group);
+        // That a member has no host is told already. Without that member the others may be as many as cannot be even, by
+        // rules of that member, which are not theirs.
+        if members.is_empty() || members.iter().any(|guest| self.allowed(*guest).is_empty()) {
             return;
         }
         let skew = |rules: &Rules| self.skew_min(members, level, |guest| self.allowed_by(guest, rules));

@@ -160,6 +160,8 @@ pub struct Template {
 pub struct Guest {
     /// Unique.
     pub name: Name,
+    /// What it is called elsewhere, where names need not be unique.
+    pub alias: Option<String>,
     /// The host that it is on.
     pub host: Option<String>,
     /// The template whose values it has where it has none itself.

@@ -162,6 +162,8 @@ pub struct Names {
     pub place_free: Vec<Vec<i64>>,
     /// Of guests.
     pub guests: Vec<String>,
+    /// What each is called elsewhere: several can be called the same.
+    pub aliases: Vec<Option<String>>,
     /// Where each was, also on a host that is offline.
     pub recorded: Vec<HostId>,
     /// Of resources.
@@ -230,6 +232,12 @@ impl Names {
     /// Which guest is called so.
     pub fn guest_named(&self, name: &str) -> Option<GuestId> {
         self.guests.iter().position(|guest| guest == name).map(|at| at as GuestId)
+    }
+
+    /// Which guests have this alias.
+    pub fn guests_called(&self, alias: &str) -> Vec<GuestId> {
+        let all = (0..).zip(&self.aliases);
+        all.filter(|(_, of)| of.as_deref() == Some(alias)).map(|(guest, _)| guest).collect()
     }
 }
 

@@ -22,6 +22,7 @@ pub(super) fn check(cluster: &Cluster) -> Result<(), ClusterError> {
     }
     for guest in &cluster.guests {
         let labels = guest.tags.iter().chain(&guest.tenant).chain(&guest.availability_set).chain(&guest.template);
+        let labels = labels.chain(&guest.alias);
         let hosts = guest.owners.iter().flatten().chain(&guest.host).chain(&guest.preferred).chain(&guest.near);
         of("guest", &guest.name, pairs(&guest.properties).chain(labels).chain(hosts))?;
         of("guest", &guest.name, guest.size.keys().chain(guest.load.keys()))?;

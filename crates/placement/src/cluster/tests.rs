@@ -734,6 +734,14 @@ fn groups_that_can_never_be_apart_or_even_clash() {
         rules(&[even]),
         ["rule 'e': 'a1', 'a2', 'b1' can never be spread over the areas of level 'rack' with less than a skew of 1"]
     );
+    // One who can be nowhere leaves one, and that is not what is wrong.
+    let even = "spread: {name: e, of: {tag: a}, level: rack, skew_max: 0, force: hard}";
+    let nowhere = ["h1", "h2"]
+        .map(|host| format!("owners: {{name: o-{host}, of: {{guests: [a1]}}, within: {{hosts: [{host}]}}}}"));
+    assert_eq!(
+        rules(&[even, &nowhere[0], &nowhere[1]]),
+        ["rule 'o-h1' + rule 'o-h2': together they leave no host for 'a1'"]
+    );
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub use relax::{Relaxation, Relaxations, Step, relax};
 pub use told::{Explanation, Fragmented, explain};
 pub use why::{Why, why_moved};
 
-use crate::cluster::{Compiled, HOST_LEVEL, RuleId};
+use crate::cluster::{Compiled, HOST_LEVEL, RuleId, agree};
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE};
 use crate::score::Score;
 use crate::verdict::{Breach, judge_group, members};
@@ -207,32 +207,31 @@ impl<'a> Placing<'a> {
     fn of_group(&self, group: GroupId, host: HostId) -> String {
         let (problem, names) = (&self.compiled.problem, &self.compiled.names);
         let (of, rule) = (&problem.groups[group as usize], names.group(group));
-        let others = |is_there: &dyn Fn(HostId) -> bool| -> String {
-            let members = self.members[group as usize].iter();
-            let there = members.filter(|guest| {
-                let at = self.at[**guest as usize];
-                at != NOWHERE && is_there(at)
-            });
-            names.list(&there.copied().collect::<Vec<_>>())
+        let members_at = |group: GroupId, is_there: &dyn Fn(HostId) -> bool| -> Vec<GuestId> {
+            let members = self.members[group as usize].iter().copied();
+            let is_there = |at: HostId| at != NOWHERE && is_there(at);
+            members.filter(|guest| is_there(self.at[*guest as usize])).collect()
+        };
+        let others = |is_there: &dyn Fn(HostId) -> bool| names.list(&members_at(group, is_there));
+        // Where they are is named: "there" could be where the guest goes as well as where it comes from.
+        let are_in = |guests: &[GuestId], level: usize, area: u32| {
+            let place = match names.levels[level].name == HOST_LEVEL {
+                true => format!("on {}", names.place(level, area)),
+                false => format!("in {}", names.place(level, area)),
+            };
+            format!("{} {} {place}", names.list(guests), agree(guests, "is", "are"))
         };
         let area = |level: usize, host: HostId| problem.hosts[host as usize].areas[level];
         if of.apart.is_some() {
-            return format!("{} there already: {rule} keeps them apart", others(&|at| at == host));
+            let there = members_at(group, &|at| at == host);
+            let are = agree(&there, "is", "are");
+            return format!("{} {are} on '{}': {rule} keeps them apart", names.list(&there), names.host(host));
         }
         if let Some(avoid) = of.avoids.first() {
             let here = area(avoid.level, host);
             let is_in = problem.guests[self.guest as usize].groups.contains(&group);
-            let others = self.members[if is_in { avoid.of } else { group } as usize].iter();
-            let there = others.filter(|guest| {
-                let at = self.at[**guest as usize];
-                at != NOWHERE && area(avoid.level, at) == here
-            });
-            let there = names.list(&there.copied().collect::<Vec<_>>());
-            let place = match names.levels[avoid.level].name == HOST_LEVEL {
-                true => "there".to_owned(),
-                false => format!("in {}", names.area(avoid.level, here)),
-            };
-            return format!("{there} {place} already: {rule} keeps them apart");
+            let there = members_at(if is_in { avoid.of } else { group }, &|at| area(avoid.level, at) == here);
+            return format!("{}: {rule} keeps them apart", are_in(&there, avoid.level, here));
         }
         if of.together.is_some() {
             return format!("{} elsewhere: {rule} keeps them together", others(&|at| at != host));
@@ -241,15 +240,15 @@ impl<'a> Placing<'a> {
             && self.is_uneven(group, host)
         {
             let here = area(even.level, host);
-            let there = others(&|at| area(even.level, at) == here);
-            let place = names.place(even.level, here);
-            return format!("{there} in {place} already: {rule} allows a skew of {}", even.skew_max);
+            let there = members_at(group, &|at| area(even.level, at) == here);
+            let are = are_in(&there, even.level, here);
+            return format!("{are}: {rule} allows a skew of {}", even.skew_max);
         }
         if let Some(spread) = of.spread {
             let here = area(spread.level, host);
-            let there = others(&|at| area(spread.level, at) == here);
-            let area = names.area(spread.level, here);
-            return format!("{there} in {area} already: {rule} asks for {} areas", spread.areas_min);
+            let there = members_at(group, &|at| area(spread.level, at) == here);
+            let are = are_in(&there, spread.level, here);
+            return format!("{are}: {rule} asks for {} areas", spread.areas_min);
         }
         let is_in = |group: GroupId| problem.guests[self.guest as usize].groups.contains(&group);
         for need in &of.needs {

@@ -435,13 +435,13 @@ h1: no
   no: 'h1' is not among the possible owners of 'web'
   no: cpu: needs 9 cores, 8 cores free on 'h1', 1 core short
   no: memory: needs 16 GiB, 12 GiB free on 'h1', 4 GiB short
-  no: 'db' there already: rule 'two' keeps them apart
-  no: 'db' in rack 'r1' already: rule 'racks' asks for 2 areas
+  no: 'db' is on 'h1': rule 'two' keeps them apart
+  no: 'db' is in rack 'r1': rule 'racks' asks for 2 areas
   rather not: 'app' elsewhere: rule 'near' keeps them together
   rather not: 'h1' is not the first of the preferred owners of 'web'
 h2: no
   no: cpu: needs 9 cores, 8 cores free on 'h2', 1 core short
-  no: 'db' in rack 'r1' already: rule 'racks' asks for 2 areas
+  no: 'db' is in rack 'r1': rule 'racks' asks for 2 areas
   rather not: 'app' elsewhere: rule 'near' keeps them together
   rather not: 'h2' is not the first of the preferred owners of 'web'
 h3: no
@@ -522,7 +522,7 @@ rules:
     let after = [0, 2, 1, 3];
     assert_eq!(
         why(&after, 1),
-        "move 'b' from 'h1' to 'h3': 'a' there already: rule 'two' keeps them apart; \
+        "move 'b' from 'h1' to 'h3': 'a' is on 'h1': rule 'two' keeps them apart; \
          memory: 'h1' would be 1.2 GiB beyond its start level (saves 23.9 s)"
     );
     assert_eq!(why(&after, 3), "place 'd' on 'h4': it was on no host");

@@ -89,7 +89,13 @@ pub fn told(check: &Check, now: Option<u64>) -> String {
         format!("{hard}{since}: {}{rule}\n", complaint.what)
     };
     let lines: String = check.complaints.iter().map(line).collect();
-    format!("{survived}{lines}all of it costs {}\n", Unit::Seconds.text(check.cost))
+    let cost = Unit::Seconds.text(check.cost);
+    // Only what may be is counted: a hard rule has no price.
+    let sum = match check.is_valid() {
+        true => format!("all of it costs {cost}"),
+        false => format!("what is broken has no price; all else costs {cost}"),
+    };
+    format!("{survived}{lines}{sum}\n")
 }
 
 /// What comes of failing hosts.

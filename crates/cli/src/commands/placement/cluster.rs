@@ -33,7 +33,12 @@ impl Source {
     pub fn guest(&self, name: &str) -> anyhow::Result<GuestId> {
         let names = &self.compiled.names;
         names.guest_named(name).with_context(|| {
-            format!("there is no guest '{}' in {}{}", clean_line(name), self.path.display(), meant(name, &names.guests))
+            let called = names.guests_called(name);
+            let hint = match called.is_empty() {
+                true => meant(name, &names.guests),
+                false => format!("; it is the alias of {}: give the name of one", names.list(&called)),
+            };
+            format!("there is no guest '{}' in {}{hint}", clean_line(name), self.path.display())
         })
     }
 

@@ -7,25 +7,29 @@ use anyhow::{Context, bail};
 use serde_json::json;
 use skein_placement::formats::import::{Imported, hbal, proxmox};
 
-use super::files;
+use super::{exit_code, files};
 use crate::commands::text::{clean, clean_line, print, print_json};
 
 /// Make a cluster file of what another program has: Proxmox VE (with HA rules and ProxLB's tags), or Ganeti's htools
 ///
-/// What has no counterpart in the cluster file is told, a line each, on standard error: what it was, and what was made of it. What was made
-/// is read as `check` would before it is written.
+/// What has no counterpart in the cluster file is told, a line each, on standard error: what it was, and what was made
+/// of it. What may always hold where it is from and is not in the cluster file comes last, as `left out`, and the exit
+/// code is 3. What was made is read as `check` would before it is written.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   skein placement import --format proxmox resources.json --ha-rules /etc/pve/ha/rules.cfg --out cluster.yaml
+  skein placement import --format proxmox resources.json --ha-rules rules.json --out cluster.yaml
   skein placement import --format proxmox resources.json --ha-groups groups.cfg --ha-resources resources.cfg
   skein placement import --format hbal cluster.data | tee cluster.yaml
-  (resources.json: pvesh get /cluster/resources --output-format json)
+  (resources.json: pvesh get /cluster/resources --output-format json;
+   rules.json:     pvesh get /cluster/ha/rules --output-format json)
 
 Exit codes:
   0  a cluster file was made
   1  an error; what it was is said
-  2  wrong arguments")]
+  2  wrong arguments
+  3  a cluster file was made without something that may always hold; it is told")]
 pub struct Args {
     /// What the file is
     #[arg(long, value_enum)]
@@ -33,19 +37,19 @@ pub struct Args {
     /// JSON of Proxmox VE's /cluster/resources, or a text file of htools
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Proxmox VE's ha/rules.cfg (from 9 on)
+    /// Proxmox VE's ha/rules.cfg (from 9 on), or JSON of its /cluster/ha/rules
     #[arg(long, value_name = "FILE")]
     ha_rules: Option<PathBuf>,
-    /// Its ha/groups.cfg (before 9)
+    /// Its ha/groups.cfg (before 9), or JSON of its /cluster/ha/groups
     #[arg(long, value_name = "FILE", requires = "ha_resources")]
     ha_groups: Option<PathBuf>,
-    /// Its ha/resources.cfg, which says who is in which group
+    /// Its ha/resources.cfg, which says who is in which group, or JSON of its /cluster/ha/resources
     #[arg(long, value_name = "FILE")]
     ha_resources: Option<PathBuf>,
     /// Write the cluster file here, and not on standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// An object: cluster (the file's text), without_counterpart (a list of lines)
+    /// An object: cluster (the file's text), hard_left_out and without_counterpart (lists of lines)
     #[arg(long)]
     json: bool,
 }
@@ -67,15 +71,18 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(out) = out {
         files::write(out, &imported.cluster)?;
     }
+    let Imported { cluster, hard_left_out, words } = imported;
+    let code = exit_code(hard_left_out.is_empty());
     if args.json {
-        print_json(&json!({ "cluster": imported.cluster, "without_counterpart": imported.words }))?;
-        return Ok(ExitCode::SUCCESS);
+        print_json(&json!({ "cluster": cluster, "hard_left_out": hard_left_out, "without_counterpart": words }))?;
+        return Ok(code);
     }
-    imported.words.iter().for_each(|word| eprintln!("skein: {}", clean_line(word)));
+    words.iter().for_each(|word| eprintln!("skein: {}", clean_line(word)));
+    hard_left_out.iter().for_each(|what| eprintln!("skein: left out, and may be hard: {}", clean_line(what)));
     if out.is_none() {
-        print(&clean(&imported.cluster))?;
+        print(&clean(&cluster))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }
 
 fn import(args: &Args) -> anyhow::Result<Imported> {

@@ -9,20 +9,20 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 use skein_placement::bound::{Least, moves_min};
-use skein_placement::cluster::{Compiled, History, check};
+use skein_placement::cluster::{Check, Compiled, History, check};
 use skein_placement::explain::{Why, why_moved};
 use skein_placement::formats::{btrplace, roadef};
-use skein_placement::problem::{GuestId, HostId, Problem};
+use skein_placement::problem::{GuestId, HostId, Problem, Strength};
 use skein_placement::schedule::plan;
 use skein_placement::score::Score;
-use skein_placement::verdict::{Verdict, judge, moves};
+use skein_placement::verdict::{judge, moves};
 
 use super::cluster::{Placement, Source};
 use super::prove::{Proof, prove};
 use super::screen::Screen;
 use super::search::{self, Budget, Found, Goal, Options, Progress};
 use super::surviving;
-use super::words::{Judged, Unit, beside};
+use super::words::{Judged, Outcome, Unit, beside};
 use super::{EXIT_CODES, check as checked, exit_code, files};
 use crate::commands::bench::on_interrupt;
 use crate::commands::text::{clean, count, print, print_json};
@@ -154,6 +154,36 @@ impl Input {
         }
     }
 
+    /// What is to be said of an assignment; of a cluster also in its words.
+    fn outcome(&self, assignment: &[HostId]) -> (Outcome, Option<Check>) {
+        let verdict = judge(self.problem(), assignment);
+        let Input::Cluster(source) = self else { return (Outcome { verdict, failures: 0 }, None) };
+        let (check, _) = check(&source.compiled, assignment, &History::default(), 0);
+        let failures = match &check.survived {
+            Some(told) if self.has_to_survive() => told.tried - told.survived,
+            _ => 0,
+        };
+        (Outcome { verdict, failures }, Some(check))
+    }
+
+    /// Whether failures of hosts that are not survived are breaches.
+    fn has_to_survive(&self) -> bool {
+        match self {
+            Input::Cluster(source) => source.compiled.survive.is_some_and(|rule| rule.strength == Strength::Hard),
+            _ => false,
+        }
+    }
+
+    /// Whether an assignment is no worse than another one, failures of hosts among what counts.
+    fn is_no_worse(&self, assignment: &[HostId], than: &[HostId]) -> bool {
+        match self {
+            Input::Cluster(source) => {
+                surviving::rank(&source.compiled, assignment) <= surviving::rank(&source.compiled, than)
+            }
+            _ => judge(self.problem(), assignment).score() <= judge(self.problem(), than).score(),
+        }
+    }
+
     fn solution(&self, assignment: &[HostId]) -> anyhow::Result<String> {
         match self {
             Input::Roadef(_) => Ok(roadef::write_assignment(assignment)),
@@ -195,35 +225,39 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         input.solution(&input.problem().initial)?;
     }
     let (options, problem) = (args.options.resolve(), input.problem());
-    let search = |problem: &Problem, options: &Options| searched(problem, options, input.unit());
+    let search = |problem: &Problem, options: &Options| searched(problem, options, &input);
     let mut found = match &input {
         Input::Cluster(source) => surviving::solve(&source.compiled, &options, search)?,
         _ => search(problem, &options)?,
     };
     let seconds = args.prove.filter(|_| !found.is_interrupted);
     let proof = seconds.map(|seconds| prove(problem, &found.assignment, Duration::from_secs(seconds)));
-    if let Some(Ok(Proof { assignment, .. })) = &proof {
+    // What is proven knows nothing of failures.
+    if let Some(Ok(Proof { assignment, .. })) = &proof
+        && input.is_no_worse(assignment, &found.assignment)
+    {
         found.assignment.clone_from(assignment);
     }
     if let Some(path) = out {
         files::write(path, &input.solution(&found.assignment)?)?;
     }
-    let (initial, judged) = (judge(problem, &problem.initial), judge(problem, &found.assignment));
-    let result = Solved { input: &input, options, found: &found, proof, initial, judged };
+    let ((initial, _), (judged, check)) = (input.outcome(&problem.initial), input.outcome(&found.assignment));
+    let result = Solved { input: &input, options, found: &found, proof, initial, judged, check };
     match args.json {
         true => print_json(&result.json()?)?,
         false => print(&clean(&result.text()))?,
     }
-    Ok(exit_code(result.is_good()))
+    Ok(exit_code(result.judged.is_valid()))
 }
 
 /// Searches, and shows how far it is.
-fn searched(problem: &Problem, options: &Options, unit: Unit) -> anyhow::Result<Found> {
+fn searched(problem: &Problem, options: &Options, input: &Input) -> anyhow::Result<Found> {
     let (interrupt, mut screen) = (on_interrupt()?, Screen::new());
+    let valid = if input.has_to_survive() { "valid (failures of hosts not tried yet)" } else { "valid" };
     let show = |progress: &Progress<'_>| {
         let moves = moves(problem, progress.assignment);
-        let is_valid = if progress.score.broken == 0 { "valid" } else { "not valid yet" };
-        let cost = unit.text(progress.score.cost);
+        let is_valid = if progress.score.broken == 0 { valid } else { "not valid yet" };
+        let cost = input.unit().text(progress.score.cost);
         screen.show(&format!(
             "{:.1} s  {is_valid}  cost {cost}  moves {moves}  (Ctrl-C ends it with this)",
             progress.elapsed.as_secs_f64()
@@ -239,47 +273,54 @@ struct Solved<'a> {
     found: &'a Found,
     /// If it was asked for.
     proof: Option<anyhow::Result<Proof>>,
-    initial: Verdict,
-    judged: Verdict,
+    initial: Outcome,
+    judged: Outcome,
+    /// Of what was found, in a cluster.
+    check: Option<Check>,
 }
 
 impl Solved<'_> {
-    /// Whether nothing hard is broken, failures of hosts that are to be survived among them.
-    fn is_good(&self) -> bool {
-        let survives = match self.input {
-            Input::Cluster(source) if source.compiled.survive.is_some() => {
-                check(&source.compiled, &self.found.assignment, &History::default(), 0).0.is_valid()
-            }
-            _ => true,
-        };
-        self.judged.is_valid() && survives
-    }
-
     fn text(&self) -> String {
         let mut text = beside(&self.initial, &self.judged, self.input.unit());
-        let least = moves_min(self.input.problem());
         let how = if self.found.is_interrupted { "ended early" } else { "searched" };
         text += &format!(
             "{how}, {:.1} s on {}, seed {}; {}\n",
             self.found.elapsed.as_secs_f64(),
             count(self.options.threads, "thread"),
             self.options.seed,
-            self.least(&least),
+            self.least_text(),
         );
         if let Some(proof) = &self.proof {
             text += &self.proven(proof);
         }
-        if let Input::Cluster(source) = self.input {
-            text += &self.cluster_text(source);
+        if let (Input::Cluster(source), Some(check)) = (self.input, &self.check) {
+            text += &self.cluster_text(source, check);
         }
         text
     }
 
-    fn least(&self, least: &Least) -> String {
+    /// What it takes at least to break nothing, or why something is always broken.
+    fn least(&self) -> Result<Least, String> {
+        let mut least = moves_min(self.input.problem());
         if least.is_impossible {
-            return "something is always broken: a rule asks for more areas than there are, or than it has guests"
-                .into();
+            return Err("a rule asks for more areas than there are, or than it has guests".into());
         }
+        let survived = self.check.as_ref().and_then(|check| check.survived.as_ref());
+        if let Some(why) = survived.and_then(|told| told.impossible.as_ref()).filter(|_| self.input.has_to_survive()) {
+            return Err(format!("no placement survives all failures: {why}"));
+        }
+        // The bound does not look at all rules. Where something is broken now it cannot stay so.
+        if least.moves + least.placements == 0 && !self.initial.is_valid() {
+            least.moves = 1;
+        }
+        Ok(least)
+    }
+
+    fn least_text(&self) -> String {
+        let least = match self.least() {
+            Ok(least) => least,
+            Err(why) => return format!("something is always broken: {why}"),
+        };
         // A bound tells nothing of whether it can be done.
         let can = if self.judged.is_valid() { "takes" } else { "would take, if it can be," };
         let (moves, placements) = (count(least.moves, "move"), count(least.placements, "placement"));
@@ -291,7 +332,9 @@ impl Solved<'_> {
         match proof {
             Err(error) => format!("nothing is proven: {error:#}\n"),
             Ok(Proof { bound: None, .. }) => "proven: every placement breaks something\n".into(),
-            Ok(Proof { bound: Some(bound), .. }) if self.judged.score() == Score::cost(*bound) => {
+            Ok(Proof { bound: Some(bound), .. })
+                if self.judged.is_valid() && self.judged.verdict.score() == Score::cost(*bound) =>
+            {
                 "proven: no placement that breaks nothing costs less\n".into()
             }
             Ok(Proof { bound: Some(bound), .. }) => {
@@ -300,7 +343,7 @@ impl Solved<'_> {
         }
     }
 
-    fn cluster_text(&self, source: &Source) -> String {
+    fn cluster_text(&self, source: &Source, check: &Check) -> String {
         let compiled = &source.compiled;
         let guests = moved(compiled, &self.found.assignment);
         let mut text = String::new();
@@ -310,8 +353,7 @@ impl Solved<'_> {
         if guests.len() > MOVES_TOLD {
             text += &format!("and {} more (--json has all)\n", count(guests.len() - MOVES_TOLD, "move"));
         }
-        let (check, _) = check(compiled, &self.found.assignment, &History::default(), 0);
-        text + "then: " + &checked::told(&check, None) + &source.clashes()
+        text + "then: " + &checked::told(check, None) + &source.clashes()
     }
 
     fn why(&self, compiled: &Compiled, guest: GuestId) -> Why {
@@ -319,8 +361,8 @@ impl Solved<'_> {
     }
 
     fn json(&self) -> anyhow::Result<Value> {
-        let least = moves_min(self.input.problem());
-        let moves_min = (!least.is_impossible).then(|| json!({ "moves": least.moves, "placements": least.placements }));
+        let least = self.least().ok();
+        let moves_min = least.map(|least| json!({ "moves": least.moves, "placements": least.placements }));
         let mut value = json!({
             "initial": Judged::new(&self.initial),
             "found": Judged::new(&self.judged),
@@ -337,10 +379,9 @@ impl Solved<'_> {
             Some(Err(error)) => value["proof"] = json!({ "error": format!("{error:#}") }),
             None => {}
         }
-        if let Input::Cluster(source) = self.input {
+        if let (Input::Cluster(source), Some(check)) = (self.input, &self.check) {
             let compiled = &source.compiled;
             let guests = moved(compiled, &self.found.assignment);
-            let (check, _) = check(compiled, &self.found.assignment, &History::default(), 0);
             value["moved"] = plain(&guests.iter().map(|guest| self.why(compiled, *guest)).collect::<Vec<_>>())?;
             value["complaints"] = plain(&check.complaints)?;
             value["survived"] = plain(&check.survived)?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use skein_placement::cluster::{Compiled, failing};
 use skein_placement::problem::{HostId, Problem};
 use skein_placement::score::Score;
-use skein_placement::survive::{Survive, mend, reserving, survive};
+use skein_placement::survive::{mend, reserving, survive};
 use skein_placement::verdict::judge;
 
 use super::search::{Budget, Found, Options};
@@ -33,7 +33,7 @@ pub fn solve(
         Budget::Steps(_) => *options,
     };
     let mut best = search(problem, &part(FIRST))?;
-    let mut least = rank(problem, &best.assignment, &hosts, rule);
+    let mut least = rank(compiled, &best.assignment);
     let mut elapsed = best.elapsed;
     for factor in FACTORS {
         if least.1 == 0 || best.is_interrupted {
@@ -43,7 +43,7 @@ pub fn solve(
         elapsed += found.elapsed;
         let interrupted = found.is_interrupted;
         found.assignment = mend(problem, &found.assignment, &hosts, rule);
-        let told = rank(problem, &found.assignment, &hosts, rule);
+        let told = rank(compiled, &found.assignment);
         if told < least {
             (best, least) = (found, told);
         }
@@ -51,7 +51,7 @@ pub fn solve(
     }
     if least.1 > 0 && !best.is_interrupted {
         let mended = mend(problem, &best.assignment, &hosts, rule);
-        if rank(problem, &mended, &hosts, rule) < least {
+        if rank(compiled, &mended) < least {
             best.assignment = mended;
         }
     }
@@ -59,7 +59,10 @@ pub fn solve(
 }
 
 /// How good an assignment is, with its failures, and how many these are: less is better.
-fn rank(problem: &Problem, at: &[HostId], hosts: &[HostId], rule: Survive) -> (Score, usize) {
-    let failures = survive(problem, at, hosts, rule.failures).failures.len();
-    (judge(problem, at).score() + rule.strength.score(failures as i64), failures)
+pub fn rank(compiled: &Compiled, at: &[HostId]) -> (Score, usize) {
+    let problem = &compiled.problem;
+    let score = judge(problem, at).score();
+    let Some(rule) = compiled.survive else { return (score, 0) };
+    let failures = survive(problem, at, &failing(compiled), rule.failures).failures.len();
+    (score + rule.strength.score(failures as i64), failures)
 }

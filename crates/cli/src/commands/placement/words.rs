@@ -25,8 +25,24 @@ impl Unit {
     }
 }
 
+/// All that is to be said of an assignment.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What it breaks and costs.
+    pub verdict: Verdict,
+    /// How many failures of hosts are not survived, though each has to be.
+    pub failures: u64,
+}
+
+impl Outcome {
+    /// Whether no hard rule is broken, `survive` among them, and every guest is somewhere.
+    pub fn is_valid(&self) -> bool {
+        self.verdict.is_valid() && self.failures == 0
+    }
+}
+
 /// Kinds of breaches, as JSON and as people call them.
-const KINDS: [(&str, &str); 10] = [
+const KINDS: [(&str, &str); 11] = [
     ("unplaced", "guests on no host"),
     ("not_owner", "guests where they may not be"),
     ("overload", "overloads"),
@@ -37,7 +53,11 @@ const KINDS: [(&str, &str); 10] = [
     ("among", "guests outside their hosts"),
     ("uneven", "guests spread unevenly"),
     ("avoid", "guests where others keep apart"),
+    ("survive", "failures not survived"),
 ];
+
+/// The last of them, of which the judge knows nothing.
+const SURVIVE: usize = KINDS.len() - 1;
 
 fn kind(breach: &Breach) -> usize {
     match breach {
@@ -55,9 +75,10 @@ fn kind(breach: &Breach) -> usize {
 }
 
 /// How often each kind of hard rule is broken.
-fn broken(verdict: &Verdict) -> [i64; KINDS.len()] {
+fn broken(outcome: &Outcome) -> [i64; KINDS.len()] {
     let mut counts = [0; KINDS.len()];
-    verdict.hard.iter().for_each(|breach| counts[kind(breach)] += breach.count());
+    outcome.verdict.hard.iter().for_each(|breach| counts[kind(breach)] += breach.count());
+    counts[SURVIVE] = i64::try_from(outcome.failures).unwrap_or(i64::MAX);
     counts
 }
 
@@ -74,31 +95,31 @@ fn parts(cost: &Cost) -> [(&'static str, &'static str, i64); 7] {
     ]
 }
 
-/// Two verdicts side by side; what is nothing in both is left out.
-pub fn beside(before: &Verdict, after: &Verdict, unit: Unit) -> String {
+/// Two outcomes side by side; what is nothing in both is left out.
+pub fn beside(before: &Outcome, after: &Outcome, unit: Unit) -> String {
     let mut rows = Vec::new();
     let mut row = |name: &str, cells: [String; 2]| {
         let [before, after] = cells;
         rows.push([name.to_owned(), before, after]);
     };
-    let both = |tell: &dyn Fn(&Verdict) -> String| [tell(before), tell(after)];
-    row("valid", both(&|verdict| if verdict.is_valid() { "yes" } else { "no" }.to_owned()));
+    let both = |tell: &dyn Fn(&Outcome) -> String| [tell(before), tell(after)];
+    row("valid", both(&|outcome| if outcome.is_valid() { "yes" } else { "no" }.to_owned()));
     for ((name, before), after) in KINDS.iter().map(|(_, name)| name).zip(broken(before)).zip(broken(after)) {
         if (before, after) != (0, 0) {
             row(&format!("  {name}"), [before.to_string(), after.to_string()]);
         }
     }
-    row("cost", both(&|verdict| unit.text(verdict.cost.total())));
-    for ((_, name, before), (.., after)) in parts(&before.cost).into_iter().zip(parts(&after.cost)) {
+    row("cost", both(&|outcome| unit.text(outcome.verdict.cost.total())));
+    for ((_, name, before), (.., after)) in parts(&before.verdict.cost).into_iter().zip(parts(&after.verdict.cost)) {
         if (before, after) != (0, 0) {
             row(&format!("  {name}"), [unit.text(before), unit.text(after)]);
         }
     }
-    row("moves", both(&|verdict| verdict.moves.to_string()));
+    row("moves", both(&|outcome| outcome.verdict.moves.to_string()));
     table(["", "INITIAL", "FOUND"], &rows)
 }
 
-/// A verdict, for programs.
+/// An outcome, for programs.
 #[derive(Serialize)]
 pub struct Judged {
     valid: bool,
@@ -110,12 +131,13 @@ pub struct Judged {
 }
 
 impl Judged {
-    pub fn new(verdict: &Verdict) -> Judged {
+    pub fn new(outcome: &Outcome) -> Judged {
         let breaches: Map<String, Value> =
-            KINDS.iter().zip(broken(verdict)).map(|((name, _), count)| ((*name).to_owned(), count.into())).collect();
+            KINDS.iter().zip(broken(outcome)).map(|((name, _), count)| ((*name).to_owned(), count.into())).collect();
+        let verdict = &outcome.verdict;
         let mut cost = json!({ "total": verdict.cost.total() });
         parts(&verdict.cost).into_iter().for_each(|(name, _, of)| cost[name] = of.into());
-        Judged { valid: verdict.is_valid(), breaches: breaches.into(), cost, moves: verdict.moves }
+        Judged { valid: outcome.is_valid(), breaches: breaches.into(), cost, moves: verdict.moves }
     }
 }
 
@@ -126,8 +148,9 @@ mod tests {
     #[test]
     fn what_is_nothing_is_left_out() {
         let before = Verdict { hard: vec![Breach::Apart { group: 0, host: 0, members: 3 }], ..Verdict::default() };
+        let before = Outcome { verdict: before, failures: 0 };
         let cost = Cost { load: 1_500_000, ..Cost::default() };
-        let after = Verdict { cost, moves: 2, ..Verdict::default() };
+        let after = Outcome { verdict: Verdict { cost, moves: 2, ..Verdict::default() }, failures: 0 };
         let told = beside(&before, &after, Unit::Seconds);
         let rows: Vec<Vec<&str>> = told
             .lines()
@@ -147,5 +170,15 @@ mod tests {
         let json = serde_json::to_value(Judged::new(&before)).unwrap();
         assert_eq!((&json["valid"], &json["breaches"]["apart"]), (&false.into(), &2.into()));
         assert_eq!(serde_json::to_value(Judged::new(&after)).unwrap()["cost"]["load"], 1_500_000);
+    }
+    #[test]
+    fn a_failure_that_is_not_survived_is_a_breach() {
+        let outcome = |failures| Outcome { verdict: Verdict::default(), failures };
+        let told = beside(&outcome(2), &outcome(1), Unit::Seconds);
+        let row = |name: &str| told.lines().find(|line| line.contains(name)).map(|line| line.trim_start().to_owned());
+        assert_eq!(row("valid"), Some("valid                    no       no".to_owned()), "{told}");
+        assert_eq!(row("failures"), Some("failures not survived  2        1".to_owned()), "{told}");
+        let json = serde_json::to_value(Judged::new(&outcome(1))).unwrap();
+        assert_eq!((&json["valid"], &json["breaches"]["survive"]), (&false.into(), &1.into()));
     }
 }

@@ -235,6 +235,7 @@ impl<'a> Compiler<'a> {
         let names = Names {
             hosts: cluster.hosts.iter().map(|host| host.name.value.clone()).collect(),
             guests: cluster.guests.iter().map(|guest| guest.name.value.clone()).collect(),
+            aliases: cluster.guests.iter().map(|guest| guest.alias.clone()).collect(),
             rule_weight: costs.rule,
             ..Names::default()
         };

@@ -5,10 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::ipolicy::{self, Policy, VCPU_RATIO};
 use super::{Draft, Guest, Host, ImportError, Imported, Kind, Rule, quoted};
-
-/// How often a core can be reserved where the file has no policy (`vcpu-ratio` of Ganeti's default policy).
-const VCPU_RATIO: f64 = 4.0;
 
 /// A line, and its number from 1 on.
 type Line<'a> = (usize, &'a str);
@@ -24,14 +22,12 @@ pub fn read(text: &str) -> Result<Imported, ImportError> {
         let what = format!("it has {count} sections, which empty lines divide, instead of 4 or 5");
         return Err(ImportError::Line { line, what });
     }
-    let mut draft = Draft { overcommit: Some(VCPU_RATIO), ..Draft::default() };
+    let mut draft = Draft::default();
     let groups = groups(&mut draft, &sections[0])?;
-    nodes(&mut draft, &groups, &sections[1])?;
+    let node_tags = nodes(&mut draft, &groups, &sections[1])?;
     let tagged = instances(&mut draft, &sections[2])?;
-    cluster_tags(&mut draft, &tagged, &sections[3]);
-    if let Some(policies) = sections.get(4) {
-        policy(&mut draft, policies)?;
-    }
+    cluster_tags(&mut draft, &node_tags, &tagged, &sections[3]);
+    policies(&mut draft, &groups, sections.get(4).map_or(&[], |lines| lines))?;
     within_groups(&mut draft);
     draft.word("N+1 redundancy is not asked for by this file itself: write 'survive: {failures: 1}' for it");
     draft.finish()
@@ -86,8 +82,13 @@ fn groups<'a>(draft: &mut Draft, lines: &[Line<'a>]) -> Result<BTreeMap<&'a str,
     Ok(groups)
 }
 
-fn nodes(draft: &mut Draft, groups: &BTreeMap<&str, &str>, lines: &[Line]) -> Result<(), ImportError> {
-    let mut tagged = Vec::new();
+/// The tags of all nodes.
+fn nodes<'a>(
+    draft: &mut Draft,
+    groups: &BTreeMap<&str, &str>,
+    lines: &[Line<'a>],
+) -> Result<Vec<&'a str>, ImportError> {
+    let (mut tagged, mut all) = (Vec::new(), Vec::new());
     for &line in lines {
         let fields = fields("node", 9, line)?;
         let (n, name) = (line.0, fields[0]);
@@ -101,7 +102,10 @@ fn nodes(draft: &mut Draft, groups: &BTreeMap<&str, &str>, lines: &[Line]) -> Re
             host.reserve_mib = whole(n, "the memory of a node itself", fields[2])?.min(host.memory_mib);
             host.cores = whole(n, "a node's cores", fields[6])? as f64;
         }
-        if fields.get(10).is_some_and(|tags| !tags.is_empty()) {
+        let tags = fields.get(10).map_or("", |tags| tags).split(',').filter(|tag| !tag.is_empty());
+        let before = all.len();
+        all.extend(tags);
+        if all.len() > before {
             tagged.push(name);
         }
         draft.hosts.push(host);
@@ -110,7 +114,7 @@ fn nodes(draft: &mut Draft, groups: &BTreeMap<&str, &str>, lines: &[Line]) -> Re
         draft.word(format!("tags of nodes have no counterpart: those of {}", quoted(tagged)));
     }
     draft.word("disks and spindles are not counted: they are where they are");
-    Ok(())
+    Ok(all)
 }
 
 /// Guests by tag.
@@ -181,14 +185,26 @@ fn instances<'a>(draft: &mut Draft, lines: &[Line<'a>]) -> Result<BTreeMap<&'a s
 }
 
 /// Exclusion tags (`htools:iextags:PREFIX`): those with the same tag of such a prefix are apart.
-fn cluster_tags(draft: &mut Draft, tagged: &BTreeMap<&str, Vec<String>>, lines: &[Line]) {
+///
+/// Migration tags (`htools:migration:PREFIX`) have no counterpart, though hbal keeps to them always: an instance goes
+/// only to a node that has all tags of that prefix which its own node has.
+fn cluster_tags(draft: &mut Draft, nodes: &[&str], tagged: &BTreeMap<&str, Vec<String>>, lines: &[Line]) {
+    let is_of = |tag: &str, prefix: &str| tag.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(':'));
     for (_, line) in lines {
+        let restricts = |prefix: &str| nodes.iter().any(|tag| is_of(tag, prefix));
+        if line.strip_prefix("htools:migration:").is_some_and(restricts) {
+            draft.leave_out(format!(
+                "the cluster's tag '{line}': from node to node instances migrate as the tags of nodes allow; \
+                 write 'owners' for them"
+            ));
+            continue;
+        }
         let Some(prefix) = line.strip_prefix("htools:iextags:") else {
             draft.word(format!("the cluster's tag '{line}' has no counterpart"));
             continue;
         };
         for (tag, guests) in tagged.iter().filter(|(_, guests)| guests.len() > 1) {
-            if tag.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(':')) {
+            if is_of(tag, prefix) {
                 let kind = Kind::Apart { hard: true };
                 draft.rules.push(Rule { name: (*tag).to_owned(), guests: guests.clone(), kind });
             }
@@ -197,27 +213,38 @@ fn cluster_tags(draft: &mut Draft, tagged: &BTreeMap<&str, Vec<String>>, lines: 
 }
 
 /// How many vCPUs a core carries; the limits of single instances are for new ones.
-fn policy(draft: &mut Draft, lines: &[Line]) -> Result<(), ImportError> {
+///
+/// Each node has the ratio of its group (`setNodePolicy` of `Ganeti.HTools.Loader`). A cluster file has one
+/// `overcommit` for all: where groups differ it is the least of theirs, and nodes of the others have more cores instead.
+fn policies(draft: &mut Draft, groups: &BTreeMap<&str, &str>, lines: &[Line]) -> Result<(), ImportError> {
+    let (mut cluster, mut own) = (VCPU_RATIO, BTreeMap::new());
     for &(line, text) in lines {
-        let fields: Vec<&str> = text.split('|').collect();
-        if fields.len() < 6 {
-            return Err(wrong(line, "a policy has 6 fields at least, which '|' divides"));
+        let Policy { owner, vcpu_ratio } = ipolicy::read(line, text)?;
+        if owner.is_empty() {
+            cluster = vcpu_ratio;
+        } else if !groups.values().any(|group| *group == owner) {
+            return Err(wrong(line, format!("a policy is of group '{owner}', of which there is no line")));
+        } else {
+            own.insert(owner, vcpu_ratio);
         }
-        let ratio: Option<f64> = fields[5].parse().ok().filter(|ratio| (0.0..=1000.0).contains(ratio));
-        let ratio = ratio.ok_or_else(|| wrong(line, format!("a vCPU ratio is '{}', not 0 to 1000", fields[5])))?;
-        if fields[0].is_empty() {
-            if ratio < 1.0 {
-                draft.word(format!("a vCPU ratio of {ratio} has no counterpart: 1 is the least"));
-            }
-            draft.overcommit = Some(ratio.max(1.0));
-        } else if draft.overcommit != Some(ratio) {
-            draft.word(format!(
-                "the vCPU ratio of group '{}' has no counterpart: that of the cluster is taken",
-                fields[0]
+    }
+    let ratio = |host: &Host| host.group.as_deref().and_then(|group| own.get(group)).copied().unwrap_or(cluster);
+    let least = draft.hosts.iter().map(ratio).min_by(f64::total_cmp).unwrap_or(cluster).max(1.0);
+    draft.overcommit = Some(least);
+    let mut words = BTreeSet::new();
+    for host in &mut draft.hosts {
+        let ratio = ratio(host);
+        if ratio.total_cmp(&least).is_ne() {
+            host.cores *= ratio / least;
+            let group = host.group.as_deref().unwrap_or_default();
+            words.insert(format!(
+                "the vCPU ratio of group '{group}' is {ratio}, and 'overcommit' is {least} for all: its nodes have \
+                 {ratio}/{least} of their cores instead"
             ));
         }
     }
-    if lines.len() > 1 || !lines.is_empty() {
+    words.into_iter().for_each(|word| draft.word(word));
+    if !lines.is_empty() {
         draft.word("of policies only the vCPU ratio has a counterpart");
     }
     Ok(())

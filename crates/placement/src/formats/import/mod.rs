@@ -6,6 +6,7 @@
 //! | [`hbal`] | the text files of Ganeti's htools |
 
 pub mod hbal;
+mod ipolicy;
 pub mod proxmox;
 mod sections;
 #[cfg(test)]
@@ -31,7 +32,7 @@ pub enum ImportError {
     #[error("{0}")]
     Json(String),
     /// What it says is no cluster.
-    #[error("it is no cluster that can be placed: {0}")]
+    #[error("what was made of it is no cluster that can be placed")]
     Cluster(#[from] cluster::ClusterError),
 }
 
@@ -40,7 +41,9 @@ pub enum ImportError {
 pub struct Imported {
     /// A cluster file, which can be read and compiled.
     pub cluster: String,
-    /// What of it has no counterpart, and what was made of that.
+    /// What holds always where it is from, and has no counterpart or is not understood: it is not in the cluster file.
+    pub hard_left_out: Vec<String>,
+    /// What else has no counterpart, and what was made of that.
     pub words: Vec<String>,
 }
 
@@ -52,6 +55,7 @@ struct Draft {
     hosts: Vec<Host>,
     guests: Vec<Guest>,
     rules: Vec<Rule>,
+    hard_left_out: Vec<String>,
     words: Vec<String>,
 }
 
@@ -68,6 +72,8 @@ struct Host {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Guest {
     name: String,
+    /// What others are called, too.
+    alias: Option<String>,
     host: Option<String>,
     /// What is reserved, or what is used.
     cores: f64,
@@ -98,6 +104,11 @@ impl Draft {
         self.words.push(word.into());
     }
 
+    /// Of what always holds where it is from, or may.
+    fn leave_out(&mut self, what: impl Into<String>) {
+        self.hard_left_out.push(what.into());
+    }
+
     /// The file, which is read as it will be.
     fn finish(mut self) -> Result<Imported, ImportError> {
         // Names of rules are unique: of two the second has a number.
@@ -117,7 +128,7 @@ impl Draft {
             format!("its rules can never hold together: {rules}{}", clash.what)
         });
         self.words.extend(clashes);
-        Ok(Imported { cluster: text, words: self.words })
+        Ok(Imported { cluster: text, hard_left_out: self.hard_left_out, words: self.words })
     }
 }
 

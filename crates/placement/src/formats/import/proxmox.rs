@@ -1,5 +1,5 @@
 //! Proxmox VE: `pvesh get /cluster/resources --output-format json`, `/etc/pve/ha/rules.cfg` (from 9 on), `groups.cfg` and
-//! `resources.cfg`; and the tags by which ProxLB balances it.
+//! `resources.cfg`, or JSON of `/cluster/ha/rules` and so on; and the tags by which ProxLB balances it.
 //!
 //! What rules mean is in pve-ha-manager's `PVE::HA::Rules::NodeAffinity` and `ResourceAffinity`, and of groups in `PVE::HA::Groups`; of tags
 //! in ProxLB's `models/tags.py`.
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use super::sections::{self, Section};
+use super::sections::{self, Form, Section};
 use super::{Draft, Guest, Host, ImportError, Imported, Kind, Rule, quoted};
 
 /// What is read: texts of files.
@@ -16,11 +16,11 @@ use super::{Draft, Guest, Host, ImportError, Imported, Kind, Rule, quoted};
 pub struct Files<'a> {
     /// JSON of `/cluster/resources`.
     pub resources: &'a str,
-    /// `ha/rules.cfg`.
+    /// `ha/rules.cfg`, or JSON of `/cluster/ha/rules`.
     pub ha_rules: Option<&'a str>,
-    /// `ha/groups.cfg`.
+    /// `ha/groups.cfg`, or JSON of `/cluster/ha/groups`.
     pub ha_groups: Option<&'a str>,
-    /// `ha/resources.cfg`, which says who is in which group.
+    /// `ha/resources.cfg`, which says who is in which group, or JSON of `/cluster/ha/resources`.
     pub ha_resources: Option<&'a str>,
 }
 
@@ -71,17 +71,18 @@ pub fn read(files: Files) -> Result<Imported, Wrong> {
     let sids = cluster(&mut draft, &resources).map_err(of_resources)?;
     tags(&mut draft);
     if let Some(text) = files.ha_rules {
-        let sections = sections::read(text).map_err(|error| ("HA rules", error))?;
+        let sections = sections::read(Form::Rules, text).map_err(|error| ("HA rules", error))?;
         sections.iter().for_each(|section| ha_rule(&mut draft, &sids, section));
     }
-    let groups = files.ha_groups.map(sections::read).transpose().map_err(|error| ("HA groups", error))?;
-    let of = files.ha_resources.map(sections::read).transpose().map_err(|error| ("HA resources", error))?;
-    ha_groups(&mut draft, &sids, &groups.unwrap_or_default(), &of.unwrap_or_default());
+    let read = |form: Form, text: Option<&str>| text.map_or(Ok(Vec::new()), |text| sections::read(form, text));
+    let groups = read(Form::Groups, files.ha_groups).map_err(|error| ("HA groups", error))?;
+    let of = read(Form::Resources, files.ha_resources).map_err(|error| ("HA resources", error))?;
+    ha_groups(&mut draft, &sids, files.ha_groups.and(Some(&groups)), &of);
     draft.finish().map_err(of_resources)
 }
 
-/// Guests by `vm:ID` and `ct:ID`.
-type Sids = BTreeMap<String, String>;
+/// The names of guests by `vm:ID` and `ct:ID`; none of those that are left out.
+type Sids = BTreeMap<String, Option<String>>;
 
 fn cluster(draft: &mut Draft, resources: &[Resource]) -> Result<Sids, ImportError> {
     let lacks = |what: &str, of: &str| ImportError::Json(format!("{of} has no '{what}'"));
@@ -107,18 +108,27 @@ fn cluster(draft: &mut Draft, resources: &[Resource]) -> Result<Sids, ImportErro
     if draft.hosts.is_empty() {
         return Err(ImportError::Json("there is no resource of type 'node': take all types, not only guests".into()));
     }
-    let mut names: BTreeMap<&str, usize> = BTreeMap::new();
-    guests.iter().filter_map(|of| of.name.as_deref()).for_each(|name| *names.entry(name).or_default() += 1);
-    let (mut sids, mut stopped, mut containers, mut pooled) = (Sids::new(), Vec::new(), Vec::new(), BTreeSet::new());
     guests.sort_by_key(|of| of.vmid);
-    for of in guests {
+    let sid = |of: &Resource| -> Result<String, ImportError> {
         let vmid = of.vmid.ok_or_else(|| lacks("vmid", "a guest"))?;
-        let sid = format!("{}:{vmid}", if of.kind == "qemu" { "vm" } else { "ct" });
-        let name = of.name.clone().filter(|name| names[name.as_str()] == 1 && !name.is_empty());
-        let name = name.unwrap_or_else(|| sid.clone());
+        Ok(format!("{}:{vmid}", if of.kind == "qemu" { "vm" } else { "ct" }))
+    };
+    let mut called: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for of in &guests {
+        if let Some(name) = of.name.as_deref().filter(|name| !name.is_empty()) {
+            called.entry(name).or_default().push(sid(of)?);
+        }
+    }
+    called.retain(|_, sids| sids.len() > 1);
+    let (mut sids, mut stopped, mut containers, mut pooled) = (Sids::new(), Vec::new(), Vec::new(), BTreeSet::new());
+    for of in guests {
+        let sid = sid(of)?;
+        let alias = of.name.clone().filter(|name| called.contains_key(name.as_str()));
+        let name = of.name.clone().filter(|name| alias.is_none() && !name.is_empty()).unwrap_or_else(|| sid.clone());
         let is_template = of.template.as_ref().is_some_and(|of| !matches!(of.as_i64(), Some(0)) && of != false);
         if is_template || of.status.as_deref() != Some("running") {
             stopped.push(name);
+            sids.insert(sid, None);
             continue;
         }
         let memory = of.maxmem.ok_or_else(|| lacks("maxmem", &format!("guest '{name}'")))?;
@@ -129,9 +139,16 @@ fn cluster(draft: &mut Draft, resources: &[Resource]) -> Result<Sids, ImportErro
             containers.push(name.clone());
         }
         pooled.extend(of.pool.clone());
-        sids.insert(sid, name.clone());
+        sids.insert(sid, Some(name.clone()));
         let memory_mib = memory.div_ceil(MIB);
-        draft.guests.push(Guest { name, host: of.node.clone(), cores, memory_mib, tags, ..Guest::default() });
+        draft.guests.push(Guest { name, alias, host: of.node.clone(), cores, memory_mib, tags, ..Guest::default() });
+    }
+    for (name, sids) in &called {
+        draft.word(format!(
+            "{} guests are called '{name}': they have their IDs as names, {}",
+            sids.len(),
+            quoted(sids)
+        ));
     }
     if !stopped.is_empty() {
         draft.word(format!("guests that do not run, and templates, are left out: {}", quoted(&stopped)));
@@ -192,14 +209,22 @@ fn tags(draft: &mut Draft) {
 
 /// Guests of a section's `resources` that are there, with a word on the others.
 fn members(draft: &mut Draft, sids: &Sids, rule: &str, listed: &[&str]) -> Vec<String> {
-    let (known, unknown): (Vec<&str>, Vec<&str>) = listed.iter().partition(|sid| sids.contains_key(**sid));
-    if !unknown.is_empty() {
-        draft.word(format!("HA rule '{rule}' is about guests that are left out: {}", quoted(&unknown)));
+    let (mut guests, mut left_out, mut unknown) = (BTreeSet::new(), Vec::new(), Vec::new());
+    for sid in listed {
+        match sids.get(*sid) {
+            Some(Some(name)) => drop(guests.insert(name.clone())),
+            Some(None) => left_out.push(sid),
+            None => unknown.push(sid),
+        }
     }
-    let mut guests: Vec<String> = known.iter().map(|sid| sids[*sid].clone()).collect();
-    guests.sort();
-    guests.dedup();
-    guests
+    if !left_out.is_empty() {
+        draft.word(format!("HA rule '{rule}' is about guests that are left out: {}", quoted(&left_out)));
+    }
+    if !unknown.is_empty() {
+        draft
+            .word(format!("HA rule '{rule}' is about guests that are not in /cluster/resources: {}", quoted(&unknown)));
+    }
+    guests.into_iter().collect()
 }
 
 fn ha_rule(draft: &mut Draft, sids: &Sids, section: &Section) {
@@ -208,7 +233,13 @@ fn ha_rule(draft: &mut Draft, sids: &Sids, section: &Section) {
         draft.word(format!("HA rule '{id}' is disabled, and left out"));
         return;
     }
-    let known = ["resources", "nodes", "strict", "affinity", "disable", "comment"];
+    if let Some(errors) = section.get("errors") {
+        draft.word(format!(
+            "Proxmox VE says that HA rule '{id}' is wrong, and does not keep to it: {errors}; it is taken over"
+        ));
+    }
+    // The last three are in JSON only.
+    let known = ["resources", "nodes", "strict", "affinity", "disable", "comment", "digest", "order", "errors"];
     for (key, _) in section.values.iter().filter(|(key, _)| !known.contains(&key.as_str())) {
         draft.word(format!("'{key}' of HA rule '{id}' has no counterpart"));
     }
@@ -221,10 +252,7 @@ fn ha_rule(draft: &mut Draft, sids: &Sids, section: &Section) {
             let kind = match section.get("affinity") {
                 Some("positive") => Kind::Together { hard: true },
                 Some("negative") => Kind::Apart { hard: true },
-                _ => {
-                    return draft
-                        .word(format!("HA rule '{id}' has neither affinity 'positive' nor 'negative': left out"));
-                }
+                _ => return draft.leave_out(format!("HA rule '{id}' has neither affinity 'positive' nor 'negative'")),
             };
             let guests = members(draft, sids, id, &section.list("resources"));
             match guests.len() {
@@ -232,7 +260,7 @@ fn ha_rule(draft: &mut Draft, sids: &Sids, section: &Section) {
                 _ => draft.rules.push(Rule { name: id.clone(), guests, kind }),
             }
         }
-        _ => draft.word(format!("HA rule '{id}' is of a kind that has no counterpart ('{kind}'): left out")),
+        _ => draft.leave_out(format!("HA rule '{id}' is of a kind that is not understood ('{kind}')")),
     }
 }
 
@@ -247,9 +275,10 @@ fn node_affinity(draft: &mut Draft, id: &str, guests: Vec<String>, listed: &[&st
             _ => draft.word(format!("HA rule '{id}' names '{entry}', which is no node of this cluster: left out")),
         }
     }
-    if nodes.is_empty() || guests.is_empty() {
-        draft.word(format!("HA rule '{id}' is about no guest that runs, or no node: left out"));
-        return;
+    match (guests.is_empty(), nodes.is_empty()) {
+        (false, false) => {}
+        (false, true) if is_strict => return draft.leave_out(format!("HA rule '{id}' is strict and about no node")),
+        _ => return draft.word(format!("HA rule '{id}' is about no guest that runs, or no node: left out")),
     }
     nodes.sort();
     let priorities: BTreeSet<i64> = nodes.iter().map(|(priority, _)| *priority).collect();
@@ -268,8 +297,9 @@ fn node_affinity(draft: &mut Draft, id: &str, guests: Vec<String>, listed: &[&st
     }
 }
 
-/// Groups, of which `resources.cfg` says who is in them: as Proxmox VE 9 makes rules of them.
-fn ha_groups(draft: &mut Draft, sids: &Sids, groups: &[Section], resources: &[Section]) {
+/// Groups, of which `resources.cfg` says who is in them: as Proxmox VE 9 makes rules of them. None if they were not
+/// read.
+fn ha_groups(draft: &mut Draft, sids: &Sids, groups: Option<&Vec<Section>>, resources: &[Section]) {
     let mut of_group: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for resource in resources {
         let sid = format!("{}:{}", resource.kind, resource.id);
@@ -280,7 +310,11 @@ fn ha_groups(draft: &mut Draft, sids: &Sids, groups: &[Section], resources: &[Se
             draft.word(format!("'{key}' of HA resource '{}:{}' has no counterpart", resource.kind, resource.id));
         }
     }
-    for group in groups {
+    for group in groups.into_iter().flatten() {
+        if group.kind != "group" {
+            draft.leave_out(format!("'{}: {}' is no HA group", group.kind, group.id));
+            continue;
+        }
         let listed: Vec<String> = of_group.remove(group.id.as_str()).unwrap_or_default();
         if group.is("nofailback") {
             draft.word(format!("'nofailback' of HA group '{}' has no counterpart", group.id));
@@ -290,7 +324,13 @@ fn ha_groups(draft: &mut Draft, sids: &Sids, groups: &[Section], resources: &[Se
         let guests = members(draft, sids, &id, &listed);
         node_affinity(draft, &id, guests, &group.list("nodes"), group.is("restricted"));
     }
-    for group in of_group.into_keys() {
-        draft.word(format!("HA resources are in group '{group}', which is not in the HA groups that were read"));
+    for (group, of) in of_group {
+        match groups {
+            // Proxmox VE skips those, too.
+            Some(_) => {
+                draft.word(format!("HA resources are in group '{group}', of which there is none: {}", quoted(&of)))
+            }
+            None => draft.leave_out(format!("HA group '{group}' of {}: give --ha-groups", quoted(&of))),
+        }
     }
 }

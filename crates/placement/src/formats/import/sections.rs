@@ -1,7 +1,47 @@
-//! Files of sections, as Proxmox VE's `PVE::SectionConfig` writes them: a head `TYPE: ID`, and below it lines `KEY VALUE` that begin with
-//! blanks.
+//! What is configured of Proxmox VE's HA manager, in both forms in which it is had: files of sections, as
+//! `PVE::SectionConfig` writes them (a head `TYPE: ID`, and below it lines `KEY VALUE` that begin with blanks), and
+//! JSON of the API, as `pvesh get` prints it.
+
+use serde_json::{Map, Value};
 
 use super::ImportError;
+
+/// Which of the files it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// `ha/rules.cfg`.
+    Rules,
+    /// `ha/groups.cfg`.
+    Groups,
+    /// `ha/resources.cfg`.
+    Resources,
+}
+
+impl Form {
+    /// What `PVE::API2::HA` calls a section's ID in JSON, beside the section's values.
+    fn id_key(self) -> &'static str {
+        match self {
+            Form::Rules => "rule",
+            Form::Groups => "group",
+            Form::Resources => "sid",
+        }
+    }
+
+    /// What it is called, in `/etc/pve/ha` and below `/cluster/ha`.
+    fn name(self) -> &'static str {
+        match self {
+            Form::Rules => "rules",
+            Form::Groups => "groups",
+            Form::Resources => "resources",
+        }
+    }
+
+    /// What was expected.
+    fn what(self) -> String {
+        let name = self.name();
+        format!("/etc/pve/ha/{name}.cfg, or what `pvesh get /cluster/ha/{name} --output-format json` prints")
+    }
+}
 
 /// A section.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,11 +69,21 @@ impl Section {
     }
 }
 
-/// Reads all sections.
-pub(super) fn read(text: &str) -> Result<Vec<Section>, ImportError> {
+/// Reads all sections, in whichever form they are.
+///
+/// # Errors
+/// It is neither.
+pub(super) fn read(form: Form, text: &str) -> Result<Vec<Section>, ImportError> {
+    match text.trim_start().starts_with(['[', '{']) {
+        true => json(form, text),
+        false => cfg(form, text),
+    }
+}
+
+fn cfg(form: Form, text: &str) -> Result<Vec<Section>, ImportError> {
     let mut sections: Vec<Section> = Vec::new();
     for (n, line) in text.lines().enumerate() {
-        let wrong = |what: &str| ImportError::Line { line: n + 1, what: what.to_owned() };
+        let wrong = |what: &str| ImportError::Line { line: n + 1, what: format!("{what}: give {}", form.what()) };
         let is_value = line.starts_with([' ', '\t']);
         let trimmed = line.trim();
         if trimmed.is_empty() || trimmed.starts_with('#') {
@@ -47,10 +97,71 @@ pub(super) fn read(text: &str) -> Result<Vec<Section>, ImportError> {
         }
         let (kind, id) = trimmed.split_once(':').ok_or_else(|| wrong("it is no 'TYPE: ID', nor a value below one"))?;
         let id = id.trim();
-        if kind.is_empty() || id.is_empty() || id.contains(char::is_whitespace) {
+        if !is_word(kind) || !is_word(id) {
             return Err(wrong("it is no 'TYPE: ID' with one word for each"));
         }
         sections.push(Section { kind: kind.to_lowercase(), id: id.to_owned(), values: Vec::new() });
     }
     Ok(sections)
+}
+
+/// As the types and IDs of sections are: letters, digits and `-_.`.
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+fn json(form: Form, text: &str) -> Result<Vec<Section>, ImportError> {
+    let wrong = |what: String| ImportError::Json(format!("{what}: give {}", form.what()));
+    let parsed: Value = serde_json::from_str(text).map_err(|error| wrong(format!("it is no JSON ({error})")))?;
+    let entries = match parsed {
+        Value::Array(entries) => entries,
+        // As the API answers, without `pvesh`.
+        Value::Object(mut answer) => match answer.remove("data") {
+            Some(Value::Array(entries)) => entries,
+            _ => return Err(wrong("it is a JSON object and no list".to_owned())),
+        },
+        _ => return Err(wrong("it is no JSON list".to_owned())),
+    };
+    (1..)
+        .zip(entries)
+        .map(|(n, entry)| section(form, entry).map_err(|what| wrong(format!("entry {n} {what}"))))
+        .collect()
+}
+
+/// A section of an entry of a list, or what is wrong with the entry.
+fn section(form: Form, entry: Value) -> Result<Section, String> {
+    let Value::Object(mut entry) = entry else { return Err("is no object".to_owned()) };
+    let id_key = form.id_key();
+    let (mut kind, mut id) = (word(&mut entry, "type")?, word(&mut entry, id_key)?);
+    if form == Form::Resources {
+        let (of, rest) = id.split_once(':').ok_or_else(|| format!("has '{id_key}' '{id}', which is no TYPE:ID"))?;
+        (kind, id) = (of.to_owned(), rest.to_owned());
+    }
+    if !is_word(&kind) || !is_word(&id) {
+        return Err(format!("has a 'type' or '{id_key}' that is no word"));
+    }
+    let mut values = Vec::new();
+    for (key, value) in entry {
+        let value = match value {
+            Value::Null => continue,
+            Value::String(text) => text,
+            Value::Bool(is) => u8::from(is).to_string(),
+            Value::Number(number) => number.to_string(),
+            // What Proxmox VE found wrong with it itself, by key.
+            Value::Object(errors) if key == "errors" => Value::Object(errors).to_string(),
+            Value::Array(_) | Value::Object(_) => {
+                return Err(format!("has '{key}', which is neither text nor a number"));
+            }
+        };
+        values.push((key, value));
+    }
+    Ok(Section { kind: kind.to_lowercase(), id, values })
+}
+
+/// Takes a text out of an entry that has to have it.
+fn word(entry: &mut Map<String, Value>, key: &str) -> Result<String, String> {
+    match entry.remove(key) {
+        Some(Value::String(text)) => Ok(text),
+        _ => Err(format!("has no text '{key}'")),
+    }
 }

@@ -63,7 +63,9 @@ old|1024|51200|1|ADMIN_down|Y|n3||plain||1
 htools:iextags:service
 htools:nlocation:power
 
-|128,1,1024,1,1,1|128,1,1024,1,1,1|32768,8,1048576,16,8,12|drbd,plain|8.0|32.0
+|128,1,1024,1,1,1|128,1,1024,1,1,1;32768,8,1048576,16,8,12|drbd,plain|8.0|32.0
+one|128,1,1024,1,1,1|128,1,1024,1,1,1;32768,8,1048576,16,8,12|drbd,plain|8.0|32.0
+two|128,1,1024,1,1,1|128,1,1024,1,1,1;32768,8,1048576,16,8,12|drbd,plain|8.0|32.0
 ";
 
 fn proxmox(files: proxmox::Files) -> Imported {
@@ -104,6 +106,7 @@ fn proxmox_with_proxlbs_tags() {
             "resources of type 'storage' have no counterpart: 1 of them",
             "'ct:102' is pinned to 'old', which is no node",
             "the tag 'plb_manual' of 'ct:102' has no counterpart",
+            "2 guests are called 'dns': they have their IDs as names, 'ct:102', 'vm:103'",
         ],
     );
     let answer = format!("{{\"data\": {RESOURCES}}}");
@@ -132,6 +135,88 @@ fn proxmox_with_rules() {
             "HA rule 'alone' is about fewer than two guests",
         ],
     );
+    assert!(imported.hard_left_out.is_empty(), "{:?}", imported.hard_left_out);
+}
+
+/// The same as [`RULES`], as `PVE::API2::HA::Rules` answers.
+const RULES_JSON: &str = r#" [
+{"digest":"6fb8","nodes":"pve1:2,pve2:1","order":1,"resources":"vm:100,vm:103","rule":"pinned","strict":1,
+ "type":"node-affinity"},
+{"comment":"rather there","digest":"6fb8","nodes":"pve2","order":2,"resources":"ct:102,vm:900","rule":"liked",
+ "type":"node-affinity"},
+{"affinity":"negative","digest":"6fb8","order":3,"resources":"vm:100,vm:101","rule":"apart",
+ "type":"resource-affinity"},
+{"affinity":"positive","digest":"6fb8","disable":1,"order":4,"resources":"vm:100,vm:103","rule":"near",
+ "type":"resource-affinity"},
+{"affinity":"positive","digest":"6fb8","order":5,"resources":"vm:100","rule":"alone","type":"resource-affinity"}]
+"#;
+
+#[test]
+fn proxmox_with_rules_as_its_api_answers() {
+    let read = |rules: &str| proxmox(proxmox::Files { ha_rules: Some(rules), ..Default::default() });
+    let imported = read(RULES);
+    assert_eq!(read(RULES_JSON), imported);
+    assert_eq!(read(&format!("{{\"data\":{RULES_JSON}}}")), imported);
+    for (from, to) in [(r#""strict":1"#, r#""strict":true"#), (r#""disable":1"#, r#""disable":"1""#)] {
+        assert_eq!(read(&RULES_JSON.replace(from, to)), imported);
+    }
+    // Both are as if they were not there.
+    let soft = read(&RULES_JSON.replace(r#""strict":1"#, r#""strict":0"#));
+    assert!(
+        soft.cluster.contains("- preferred: {name: pinned, of:") && !soft.cluster.contains("owners: {name: pinned")
+    );
+    assert!(read(&RULES_JSON.replace(r#""disable":1"#, r#""disable":0"#)).cluster.contains("- together: {name: near,"));
+    let errors = r#""errors":{"resources":["rule is ineffective"]}"#;
+    let told = read(&RULES_JSON.replace(r#""disable":1"#, errors));
+    says(&told, &["Proxmox VE says that HA rule 'near' is wrong", "rule is ineffective"]);
+    let groups =
+        r#"[{"digest":"1","group":"front","nodes":"pve2:1,pve1:2","nofailback":1,"restricted":1,"type":"group"}]"#;
+    let resources = r#"[{"digest":"1","group":"front","max_restart":2,"sid":"vm:100","state":"started","type":"vm"}]"#;
+    let files = |groups, resources| proxmox::Files { ha_groups: groups, ha_resources: resources, ..Default::default() };
+    assert_eq!(
+        proxmox(files(Some(groups), Some(resources))),
+        proxmox(files(
+            Some("group: front\n\tnodes pve2:1,pve1:2\n\trestricted 1\n\tnofailback 1\n"),
+            Some("vm: 100\n\tgroup front\n\tmax_restart 2\n")
+        ))
+    );
+}
+
+#[test]
+fn what_may_be_hard_and_is_not_taken_over_is_told_apart() {
+    let left_out = |files: proxmox::Files| proxmox(files).hard_left_out;
+    let rules = |rules: &str| left_out(proxmox::Files { ha_rules: Some(rules), ..Default::default() });
+    assert_eq!(rules(RULES), [""; 0]);
+    assert_eq!(
+        rules("time-affinity: night\n\tresources vm:100\n"),
+        ["HA rule 'night' is of a kind that is not understood ('time-affinity')"]
+    );
+    assert_eq!(
+        rules(&RULES.replace("negative", "sideways")),
+        ["HA rule 'apart' has neither affinity 'positive' nor 'negative'"]
+    );
+    assert_eq!(
+        rules(&RULES.replace("nodes pve1:2,pve2:1", "nodes pve8")),
+        ["HA rule 'pinned' is strict and about no node"]
+    );
+    assert_eq!(rules("group: front\n\tnodes pve1\n").len(), 1);
+    let groups = |groups: Option<&str>| {
+        left_out(proxmox::Files {
+            ha_groups: groups,
+            ha_resources: Some("vm: 100\n\tgroup front\n"),
+            ..Default::default()
+        })
+    };
+    assert_eq!(groups(None), ["HA group 'front' of 'vm:100': give --ha-groups"]);
+    assert_eq!(groups(Some("")), [""; 0]);
+    assert_eq!(groups(Some(RULES)).len(), 5);
+    // Only where nodes have such tags hbal keeps to them.
+    let hbal = |from: &str, to: &str| hbal::read(&HBAL.replace(from, to)).unwrap().hard_left_out;
+    assert_eq!(hbal("", ""), [""; 0]);
+    assert_eq!(hbal("htools:nlocation:power", "htools:migration:hv"), [""; 0]);
+    assert!(
+        hbal("htools:nlocation:power", "htools:migration:power")[0].starts_with("the cluster's tag 'htools:migration:")
+    );
 }
 
 #[test]
@@ -156,7 +241,7 @@ fn proxmox_with_groups() {
             "'max_restart' of HA resource 'vm:100'",
             "names 'pve9', which is no node",
             "nodes of the same priority",
-            "in group 'gone', which is not in the HA groups",
+            "HA resources are in group 'gone', of which there is none: 'vm:103'",
         ],
     );
 }
@@ -170,6 +255,7 @@ fn hbals_text() {
     assert_eq!(compiled.problem.hosts[0].capacity, [128_000, 64_512]);
     let owners = |guest: u32| (0..4).filter(|host| compiled.problem.may_own(guest, *host)).collect::<Vec<HostId>>();
     assert_eq!([owners(0), owners(2), owners(3)], [vec![0, 1], vec![0, 1], vec![2]]);
+    assert_eq!(compiled.problem.hosts[2].capacity, [64_000, 65_536]);
     let verdict = judge(&compiled.problem, &compiled.problem.initial);
     assert_eq!(verdict.hard.len(), 1, "dns1 and dns2 have a tag that keeps them apart: {verdict:?}");
     assert!(!compiled.problem.initial.contains(&NOWHERE));
@@ -187,6 +273,25 @@ fn hbals_text() {
     );
 }
 
+/// Each node carries as much as the policy of its group says.
+#[test]
+fn hbals_ratios_are_of_groups() {
+    let cores = |from: &str, to: &str| {
+        let imported = hbal::read(&HBAL.replace(from, to)).unwrap();
+        let compiled = cluster::compile(&cluster::read(&imported.cluster).unwrap()).unwrap();
+        let cores = [0, 2].map(|host: usize| compiled.problem.hosts[host].capacity[0]);
+        (cores, has_word(&imported, "the vCPU ratio of group 'one' is 8, and 'overcommit' is"))
+    };
+    let of_two = "two|128,1,1024,1,1,1|128,1,1024,1,1,1;32768,8,1048576,16,8,12|drbd,plain|";
+    assert_eq!(cores("", ""), ([128_000, 64_000], false));
+    assert_eq!(cores(&format!("{of_two}8.0"), &format!("{of_two}2.5")), ([128_000, 20_000], true));
+    assert_eq!(cores(&format!("{of_two}8.0"), &format!("{of_two}0.5")), ([128_000, 4_000], true));
+    // Without a line of its own a group has what the cluster has, and this what is Ganeti's default.
+    assert_eq!(cores(&format!("{of_two}8.0|32.0\n"), ""), ([128_000, 64_000], false));
+    let all = &HBAL[HBAL.find("\n|128").unwrap() + 1..];
+    assert_eq!(cores(all, ""), ([64_000, 32_000], false));
+}
+
 #[test]
 fn what_is_wrong_has_its_line() {
     let hbal = |from: &str, to: &str| hbal::read(&HBAL.replace(from, to)).unwrap_err().to_string();
@@ -196,14 +301,32 @@ fn what_is_wrong_has_its_line() {
         "line 9: instance 'dns1' is on node 'n9', of which there is no line"
     );
     assert_eq!(hbal("ERROR_down", "asleep"), "line 10: the status of instance 'dns2' is 'asleep', which there is not");
+    assert_eq!(hbal("two|128", "three|128"), "line 20: a policy is of group 'three', of which there is no line");
+    assert!(hbal("|drbd,plain|8.0|", "|8.0|").starts_with("line 18: it is no policy that Ganeti writes"));
     assert!(hbal("\n\n", "\n").ends_with("it has 1 sections, which empty lines divide, instead of 4 or 5"));
     let rules = |text: &str| {
         let files = proxmox::Files { resources: RESOURCES, ha_rules: Some(text), ..Default::default() };
         let (file, error) = proxmox::read(files).unwrap_err();
         format!("{file}: {error}")
     };
-    assert_eq!(rules("\n\tnodes a\n"), "HA rules: line 2: a value stands before the first 'TYPE: ID'");
-    assert_eq!(rules("nodes\n"), "HA rules: line 1: it is no 'TYPE: ID', nor a value below one");
+    let end = "give /etc/pve/ha/rules.cfg, or what `pvesh get /cluster/ha/rules --output-format json` prints";
+    for (text, what) in [
+        ("\n\tnodes a\n", "line 2: a value stands before the first 'TYPE: ID'"),
+        ("nodes\n", "line 1: it is no 'TYPE: ID', nor a value below one"),
+        // What `pvesh` prints for people, and YAML.
+        ("┌─────────┬──────┐\n│ rule    │ type │\n", "line 1: it is no 'TYPE: ID', nor a value below one"),
+        ("- affinity: negative\n  rule: apart\n", "line 1: it is no 'TYPE: ID' with one word for each"),
+        ("\"rule\":\"apart\",\n", "line 1: it is no 'TYPE: ID' with one word for each"),
+        ("{}", "it is a JSON object and no list"),
+        ("[1]", "entry 1 is no object"),
+        (r#"[{"type":"node-affinity"}]"#, "entry 1 has no text 'rule'"),
+        (r#"[{"rule":"a"}]"#, "entry 1 has no text 'type'"),
+        (r#"[{"rule":"a b","type":"node-affinity"}]"#, "entry 1 has a 'type' or 'rule' that is no word"),
+        (r#"[{"rule":"a","type":"x","nodes":["b"]}]"#, "entry 1 has 'nodes', which is neither text nor a number"),
+    ] {
+        assert_eq!(rules(text), format!("HA rules: {what}: {end}"), "{text}");
+    }
+    assert!(rules(&RULES_JSON[..100]).starts_with("HA rules: it is no JSON (EOF while parsing"));
     let resources =
         |text: &str| proxmox::read(proxmox::Files { resources: text, ..Default::default() }).unwrap_err().1.to_string();
     assert!(resources("{}").starts_with("it is not what `pvesh get /cluster/resources"));
@@ -237,7 +360,13 @@ fn check(result: Result<Imported, ImportError>) {
 proptest! {
     /// Whatever stands there, what comes out can be read, or it is said what is wrong.
     #[test]
-    fn nothing_makes_it_panic(text in any::<String>(), hbal in mutated(HBAL), resources in mutated(RESOURCES), rules in mutated(RULES)) {
+    fn nothing_makes_it_panic(
+        text in any::<String>(),
+        hbal in mutated(HBAL),
+        resources in mutated(RESOURCES),
+        rules in mutated(RULES),
+        json in mutated(RULES_JSON),
+    ) {
         check(hbal::read(&text));
         check(hbal::read(&hbal));
         let read = |files| check(proxmox::read(files).map_err(|(_, error)| error));
@@ -246,5 +375,7 @@ proptest! {
         let all = Some(&rules[..]);
         read(proxmox::Files { resources: RESOURCES, ha_rules: all, ha_groups: all, ha_resources: all });
         read(proxmox::Files { resources: RESOURCES, ha_rules: Some(&text), ..Default::default() });
+        let all = Some(&json[..]);
+        read(proxmox::Files { resources: RESOURCES, ha_rules: all, ha_groups: all, ha_resources: all });
     }
 }

@@ -40,6 +40,9 @@ fn host(of: &Host) -> String {
 
 fn guest(of: &Guest, reserves: bool) -> String {
     let mut text = format!("{{name: {}", word(&of.name));
+    if let Some(alias) = &of.alias {
+        text += &format!(", alias: {}", word(alias));
+    }
     if let Some(host) = &of.host {
         text += &format!(", host: {}", word(host));
     }
