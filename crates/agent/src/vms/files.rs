@@ -10,6 +10,7 @@ use skein_hypervisor::ProcessId;
 use skein_machine::Composition;
 use tracing::warn;
 
+use super::images::Seen;
 use crate::dirs::replace;
 use crate::launch::Launch;
 
@@ -22,6 +23,19 @@ pub(super) struct Kept {
     /// How its QEMU was composed when it had just been started.
     #[serde(default)]
     pub(super) launched: Option<Composition>,
+    /// What its guest had when somebody last looked.
+    #[serde(default)]
+    pub(super) seen: Option<Seen>,
+    /// Why it is off, if that is worth knowing.
+    #[serde(default)]
+    pub(super) note: String,
+}
+
+impl Kept {
+    /// Of a VM of which nothing more is known yet.
+    pub(super) fn new(launch: Launch) -> Kept {
+        Kept { launch, adopted: None, launched: None, seen: None, note: String::new() }
+    }
 }
 
 /// What is kept of a process while it runs.

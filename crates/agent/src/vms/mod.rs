@@ -4,6 +4,7 @@
 //! that it left is removed ([`State::busy`]).
 
 mod files;
+mod images;
 mod kills;
 mod movable;
 mod search;
@@ -27,12 +28,13 @@ use skein_hypervisor::{
     Log, Monitor, Process, ProcessId, QmpError, RunState, connect_started, spawn_command_detached, spawn_detached,
     version_of,
 };
-use skein_machine::Composition;
 use skein_machine::definition::{Accel, Definition, FirmwareKind, is_name};
+use skein_machine::{Composition, NoRoom};
 use thiserror::Error;
 use tracing::{error, info, warn};
 
 use self::files::{Kept, KeptProcess, read, write};
+pub(crate) use self::images::Planned;
 pub(crate) use self::kills::Killed;
 use self::kills::Kills;
 use crate::composition::{self, CompositionError};
@@ -52,8 +54,8 @@ const FIND_TIME: Duration = Duration::from_millis(250);
 const ATTACH_TIME: Duration = Duration::from_secs(1);
 /// A killed process is gone by then.
 const KILL_TIME: Duration = Duration::from_secs(10);
-/// How often a watcher looks whether it is still needed.
-const WATCH_TIME: Duration = Duration::from_secs(3600);
+/// How often a watcher looks what its guest has open.
+const LOOK_TIME: Duration = Duration::from_secs(10);
 
 /// What cannot be done with a VM.
 #[derive(Debug, Error)]
@@ -110,6 +112,10 @@ pub enum VmError {
     #[error("'{name}' could never be moved: {why}")]
     Unmovable { name: String, why: String },
     #[error("{what}")]
+    OtherImages { what: String, cure: String },
+    #[error("{}", .0.what)]
+    NoRoom(NoRoom),
+    #[error("{what}")]
     Io {
         what: String,
         #[source]
@@ -123,7 +129,7 @@ pub enum VmError {
 
 impl VmError {
     /// What to do about it.
-    pub fn cure(&self) -> &'static str {
+    pub fn cure(&self) -> &str {
         match self {
             VmError::Unknown(_) => "see `skein vm list`, and `skein vm list` on the other hosts",
             VmError::Exists(_) => "choose another name, or `skein vm forget` the old one if it is stopped",
@@ -155,6 +161,8 @@ impl VmError {
                 "remove that from the VM's file; or, if the VM is to stay on this host for good, add [migration] \
                  allowed = false"
             }
+            VmError::OtherImages { cure, .. } => cure,
+            VmError::NoRoom(lack) => &lack.cure,
             VmError::NoProcess(_) => "the agent has to run in the same pid namespace as QEMU",
             VmError::Io { .. } => "mend that on this host, and repeat",
         }
@@ -173,6 +181,10 @@ struct State {
     running: Option<Running>,
     /// The process is there, but QMP is not.
     silent: Option<Arc<Process>>,
+    /// The process is there, and nobody knows yet what becomes of it.
+    starting: Option<Arc<Process>>,
+    /// The images of its drives at the last look: what QEMU said.
+    looked_at: Option<serde_json::Value>,
     migration: Option<MigrationId>,
     /// How that ended is certain; it is only tidied up.
     over: bool,
@@ -197,6 +209,8 @@ pub(crate) struct Vm {
     own: OwnState,
     kept: Mutex<Kept>,
     state: Mutex<State>,
+    /// Held while its files are written or removed, so that the newest stays.
+    files: Mutex<()>,
 }
 
 impl Vm {
@@ -221,6 +235,11 @@ impl Vm {
     pub(crate) fn process(&self) -> Option<Arc<Process>> {
         let state = self.state.lock();
         state.running.as_ref().map(|running| running.process.clone()).or_else(|| state.silent.clone())
+    }
+
+    /// The process of a VM that is being started.
+    pub(crate) fn starting(&self) -> Option<Arc<Process>> {
+        self.state.lock().starting.clone()
     }
 
     /// Why it cannot be started, or its place be taken.
@@ -277,7 +296,10 @@ impl Vm {
 
     /// Its QEMU has just been started, and is composed so.
     pub(crate) fn set_launched(&self, composition: &Composition) {
-        self.kept.lock().launched = Some(composition.as_launched());
+        let mut kept = self.kept.lock();
+        kept.launched = Some(composition.as_launched());
+        let seen = kept.seen.get_or_insert_default();
+        seen.drives.clone_from(&composition.drives);
     }
 
     /// The last words of the QEMU that it has or had here, if it was started here.
@@ -344,6 +366,7 @@ impl Vm {
             console: Some(self.console()).filter(|path| process.is_some() && path.exists()),
             adopted: kept.adopted.is_some(),
             migration: self.moved_by(),
+            drives: self.drives(),
             definition: definition.map(Definition::to_toml),
             note: self.state.lock().note.clone(),
         }
@@ -418,7 +441,7 @@ impl Vms {
             let (process, _) = process.as_ref()?;
             let line = CommandLine::of(process.id().pid).ok()?;
             warn!(vm = name, "its definition is lost: it is taken from the command line of its QEMU");
-            Some(Kept { launch: Launch::CommandLine(line), adopted: None, launched: None })
+            Some(Kept::new(Launch::CommandLine(line)))
         });
         let Some(kept) = kept else {
             // Of a guest that was to come here and did not.
@@ -497,33 +520,28 @@ impl Vms {
         self.all().into_iter().find(|vm| vm.migration() == Some(id))
     }
 
-    /// Starts a VM: a new one, or one that is known and stopped, as it was or with what was changed.
-    pub(crate) fn start(self: &Arc<Self>, definition: Definition) -> Result<Arc<Vm>, VmError> {
-        let name = definition.name.clone();
-        let launch = Launch::Definition(Box::new(self.resolve(definition)?));
-        self.boot(&name, launch)
-    }
-
-    /// Starts a VM that is known and stopped.
-    pub(crate) fn start_again(self: &Arc<Self>, name: &str) -> Result<Arc<Vm>, VmError> {
-        let launch = self.get(name)?.launch();
-        self.boot(name, launch)
-    }
-
-    fn boot(self: &Arc<Self>, name: &str, launch: Launch) -> Result<Arc<Vm>, VmError> {
-        if let Some(definition) = launch.definition() {
-            movable::check(definition)?;
-        }
-        let vm = self.new_vm(name, Kept { launch, adopted: None, launched: None });
+    /// Starts a VM that was planned with [`Vms::plan`] or [`Vms::plan_again`]. `let_in` is asked before anything is started, and again with
+    /// the QEMU before the VM is anybody's; what it gives is held until the VM runs.
+    pub(crate) fn boot<T>(
+        self: &Arc<Self>,
+        planned: Planned,
+        let_in: impl FnOnce() -> Result<T, NoRoom>,
+        confirm: impl FnOnce(&T, &Vm, &Running) -> Result<(), NoRoom>,
+    ) -> Result<Arc<Vm>, VmError> {
+        let Planned { name, launch, .. } = planned;
+        let vm = self.new_vm(&name, Kept::new(launch));
         let old = self.place(&vm)?;
-        let booted = self.spawn(&vm, None).and_then(|running| {
-            let settled = movable::check_running(&vm, &running.monitor);
+        let admitted = let_in().map_err(VmError::NoRoom);
+        let booted = admitted.and_then(|admitted| {
+            let running = self.spawn(&vm, None)?;
+            let settled = confirm(&admitted, &vm, &running).map_err(VmError::NoRoom);
+            let settled = settled.and_then(|()| movable::check_running(&vm, &running.monitor));
             let settled = settled.and_then(|()| self.settle_start(&vm, &running.monitor));
             settled.inspect_err(|_| drop(running.process.kill(KILL_TIME)))?;
-            Ok(running)
+            Ok((running, admitted))
         });
         match booted {
-            Ok(running) => {
+            Ok((running, _admitted)) => {
                 self.run(&vm, running);
                 Ok(vm)
             }
@@ -600,7 +618,7 @@ impl Vms {
     fn new_vm(&self, name: &str, kept: Kept) -> Arc<Vm> {
         let own = OwnState::new(&self.dirs.state, name);
         let (dir, kept) = (self.dirs.vm(name), Mutex::new(kept));
-        Arc::new(Vm { name: name.to_owned(), dir, own, kept, state: Mutex::default() })
+        Arc::new(Vm { name: name.to_owned(), dir, own, kept, state: Mutex::default(), files: Mutex::default() })
     }
 
     /// Starts the QEMU that is to take a guest, under the VM's name.
@@ -611,7 +629,7 @@ impl Vms {
         if let Some(own) = self.of_migration(id).filter(|own| own.name == name && own.running().is_some()) {
             return Ok(own);
         }
-        let vm = self.new_vm(name, Kept { launch, adopted: None, launched: None });
+        let vm = self.new_vm(name, Kept::new(launch));
         vm.set_migration(Some(id), false, false);
         vm.state.lock().incoming = true;
         // What it was when it last ran here is of the past.
@@ -705,7 +723,9 @@ impl Vms {
     /// The VM is not this host's any more. `and` is done where it still was.
     fn let_go(&self, vm: &Vm, and: impl FnOnce()) {
         if self.seize(vm) {
+            let files = vm.files.lock();
             let _ = fs::remove_file(self.file(&vm.name));
+            drop(files);
             self.remove(vm);
             and();
             self.replace(vm, None);
@@ -733,7 +753,7 @@ impl Vms {
             return Err(VmError::NoGuest(name));
         }
         let line = CommandLine::of(process.id().pid).map_err(io_error("its command line"))?;
-        let kept = Kept { launch: Launch::CommandLine(line), adopted: Some(qmp.to_owned()), launched: None };
+        let kept = Kept { adopted: Some(qmp.to_owned()), ..Kept::new(Launch::CommandLine(line)) };
         let vm = {
             let mut vms = self.vms.lock();
             if vms.contains_key(&name) {
@@ -776,6 +796,8 @@ impl Vms {
             return Err(vm.taken().unwrap_or_else(|| VmError::NotRunning(name.to_owned())));
         };
         let before = vm.migration();
+        // Whoever starts it again has to give it what it has now.
+        self.look(&vm);
         let ended = |wait| process.wait_exit(wait).map_err(io_error("waiting for QEMU"));
         if let Some(running) = vm.running() {
             let pressed = running.monitor.query("system_powerdown");
@@ -790,6 +812,7 @@ impl Vms {
             if let Some(id) = vm.moved_by() {
                 return Err(VmError::Migrating { name: name.to_owned(), id });
             }
+            self.look(&vm);
             // QEMU flushes its disks before it ends.
             let quits = vm.running().is_some_and(|running| running.monitor.quit().is_ok());
             if !quits || ended(KILL_TIME)?.is_none() {
@@ -883,6 +906,7 @@ impl Vms {
         let (process, log) = started.map_err(of_qemu)?;
         vm.state.lock().log = Some(log.clone());
         let process = Arc::new(process);
+        vm.state.lock().starting = Some(process.clone());
         // Before anything is asked of it, so that another agent would find it.
         let remembered = self.keep_process(vm, process.id(), incoming, None);
         let monitor = remembered.and_then(|()| connect_started(&process, &log, &qmp, START_TIME).map_err(of_qemu));
@@ -918,13 +942,16 @@ impl Vms {
         let before = self.kills.before(process.id());
         {
             let mut state = vm.state.lock();
-            (state.running, state.silent, state.busy) = (Some(running), None, false);
+            (state.running, state.silent, state.starting, state.busy) = (Some(running), None, None, false);
             state.note.clear();
         }
         let (vms, vm) = (Arc::downgrade(self), vm.clone());
         let watch = move || {
             let exit = loop {
-                match process.wait_exit(WATCH_TIME) {
+                if let Some(vms) = vms.upgrade() {
+                    vms.look(&vm);
+                }
+                match process.wait_exit(LOOK_TIME) {
                     Ok(None) => {}
                     Ok(exit) => break exit,
                     Err(_) => break None,
@@ -1040,6 +1067,7 @@ impl Vms {
                 swtpm::end(&vm.dir);
             }
         }
+        let _files = vm.files.lock();
         for file in ["process.json", "vm.json", "qmp", "console", "vnc", "swtpm.log"] {
             let _ = fs::remove_file(vm.dir.join(file));
         }
@@ -1049,6 +1077,12 @@ impl Vms {
     }
 
     fn keep(&self, vm: &Vm) -> Result<(), VmError> {
+        let _files = vm.files.lock();
+        self.write(vm)
+    }
+
+    /// The VM's files are locked.
+    fn write(&self, vm: &Vm) -> Result<(), VmError> {
         let kept = vm.kept.lock().clone();
         // What runs, as the next agent finds it: its machine type may have been resolved since it was started.
         write(&vm.dir.join("vm.json"), &kept).map_err(io_error("cannot remember the VM"))?;

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use skein_api::{Check, LogEntry, MigrateOptions, Migration, Reply, Request};
+use skein_api::{Check, LogEntry, MigrateOptions, Migration, Reply, Request, StartOptions, VmSource};
 use skein_handover::Outcome;
 use skein_lab_cluster::{Cluster, Settings};
 use skein_machine::{Problem, ProblemKind};
@@ -153,6 +153,33 @@ fn room_for_one_is_not_given_to_two() {
     moved(&cluster, &kept.vm, "a", "b");
     assert_eq!(group.kills(), 0);
     cluster.wait_clean(PATIENCE);
+    cluster.check();
+}
+
+#[test]
+fn a_guest_is_not_started_where_there_is_no_room_for_it() {
+    let Some(group) = Group::new() else { return };
+    group.limit(4096 * MIB);
+    let cluster = cluster(&group, settings());
+    cluster.start_vm("b", &guest(&cluster, "old", 128, None));
+    group.limit(group.used() + 400 * MIB);
+    let text = guest(&cluster, "hungry", 512, None);
+    let from = VmSource::Definition { file: "hungry.toml".into(), text };
+    let start = |overcommit| {
+        let options = StartOptions { overcommit, ..StartOptions::default() };
+        Request::VmStart { from: from.clone(), options }
+    };
+    let told = cluster.refused("b", &start(false));
+    for part in [group.dir().to_str().unwrap(), "of b has", group.limit_file(), "old may still take", "--overcommit"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert_eq!(cluster.vms("b").len(), 1, "nothing is left of it");
+    assert_eq!(cluster.qemus("b").len(), 1);
+    // Another fits, and it fits on purpose.
+    cluster.start_vm("b", &guest(&cluster, "small", 64, None));
+    cluster.asked("b", &start(true));
+    cluster.wait(PATIENCE, "it runs", || cluster.where_runs("hungry") == ["b"]);
+    assert_eq!(group.kills(), 0);
     cluster.check();
 }
 
