@@ -47,7 +47,7 @@ const LIST_ASK_TIME: Duration = Duration::from_secs(3);
 /// … and asks nobody after this.
 const LIST_TIME: Duration = Duration::from_secs(5);
 /// Hosts that are asked at once for it.
-const LIST_ASKED_MAX: usize = 32;
+pub(crate) const LIST_ASKED_MAX: usize = 32;
 /// All paths to a host are there by then, if they are to be.
 const PATHS_TIME: Duration = Duration::from_secs(1);
 /// Which packets pass a path is known by then: what is lost twice takes 1.3 to 2.5 s.
@@ -542,7 +542,7 @@ impl Desk {
     }
 
     /// This host and those of the file, nobody asked.
-    fn known_hosts(&self) -> Answered<Vec<Host>> {
+    pub(crate) fn known_hosts(&self) -> Answered<Vec<Host>> {
         let peers = self.migrations.peers();
         let known = self.listed()?;
         let own = Host {

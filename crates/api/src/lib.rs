@@ -282,6 +282,8 @@ pub enum VmState {
     Incoming,
     /// It was moved and waits for the word that it runs there.
     Handover,
+    /// It runs on another host, and what it left here is being removed.
+    Moved,
     /// Its guest is paused, and this host alone cannot decide where it runs: see `skein migration resolve`.
     InDoubt,
     /// It is off.

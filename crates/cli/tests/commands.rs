@@ -54,7 +54,7 @@ fn vms_are_started_stopped_and_forgotten() {
     let output = agent.command(&["vm", "start", "-"]).stdin(input).output().unwrap();
     Ran::new(&["vm", "start", "-"], output).exits(0);
     agent.run(&["vm", "start", "web1"]).exits(0);
-    agent.run(&["vm", "start", "web1", "--overcommit", "--as-defined"]).exits(0);
+    agent.run(&["vm", "start", "web1", "--overcommit", "--as-defined", "--new-state"]).exits(0);
     agent.run(&["vm", "adopt", "--qmp", "vm7.qmp", "web7"]).exits(0);
     agent.run(&["vm", "stop", "web1", "--timeout", "5", "--force"]).exits(0).says("web1 is stopped\n");
     agent.run(&["vm", "resume", "web1"]).exits(0).says("web1 is running");
@@ -69,7 +69,7 @@ fn vms_are_started_stopped_and_forgotten() {
             Request::VmStart { from: VmSource::Name("web1".into()), options: Default::default() },
             Request::VmStart {
                 from: VmSource::Name("web1".into()),
-                options: StartOptions { overcommit: true, as_defined: true, new_state: false }
+                options: StartOptions { overcommit: true, as_defined: true, new_state: true }
             },
             Request::VmAdopt { qmp, name: Some("web7".into()) },
             Request::VmStop { name: "web1".into(), timeout_s: 5, force: true },

@@ -138,6 +138,11 @@ fn firmware_and_tpm_move_with_their_guest() {
     drop(shell);
     // What is on storage now was written by QEMU as the guest arrived.
     cluster.asked("a", &Request::VmStop { name: "u".into(), timeout_s: 0, force: true });
+    // Elsewhere it would begin with nothing.
+    let from = VmSource::Definition { file: "u.toml".into(), text: definition.into() };
+    let told = cluster.refused("b", &Request::VmStart { from, options: Default::default() });
+    assert!(told.contains("a has a VM of that name, stopped") && told.contains("--new-state"), "{told}");
+    assert!(!own("b").exists(), "and nothing is made for it");
     cluster.asked("a", &Request::VmStart { from: VmSource::Name("u".into()), options: Default::default() });
     let mut shell = Shell::boot(&cluster, "a", "u");
     assert!(shell.run(variable).contains("34 12"), "the variable after a cold start");

@@ -376,7 +376,7 @@ mod tests {
         let left = || rooms.room().left(Resource::Ram).unwrap();
         let most = left() / 10 * 7;
         assert!(refused(rooms.admit_start("hungry", need(1 << 50), false)).contains("hungry needs"));
-        let first = rooms.admit_start("v1", need(most), false).ok().expect("there is room for one");
+        let first = rooms.admit_start("v1", need(most), false).expect("there is room for one");
         let told = refused(rooms.admit_start("v2", need(most), false));
         assert!(told.contains("hosta") && told.contains("that v1 may still take and v2 needs"), "{told}");
         // A migration is held against it, and the other way round.
@@ -386,7 +386,7 @@ mod tests {
         let arriving = rooms.admit(MigrationId(7), "v3", need(most).unwrap()).unwrap();
         assert!(refused(rooms.admit_start("v2", need(most), false)).contains("that v3 may still take"));
         // On purpose; and then others see that it is promised.
-        let beyond = rooms.admit_start("v2", need(most), true).ok().expect("somebody wants it");
+        let beyond = rooms.admit_start("v2", need(most), true).expect("somebody wants it");
         assert_eq!(left(), 0);
         drop((arriving, beyond));
         assert!(left() > most / 2 && rooms.reserved.lock().is_empty());
@@ -396,7 +396,7 @@ mod tests {
     fn a_start_whose_need_is_not_known_reserves_nothing_before_its_qemu_says() {
         let dir = tempfile::tempdir().unwrap();
         let rooms = rooms(dir.path());
-        let unknown = rooms.admit_start("v1", None, false).ok().unwrap();
+        let unknown = rooms.admit_start("v1", None, false).unwrap();
         assert!(rooms.reserved.lock().is_empty());
         rooms.reserve(&unknown.holder, "v1", need(GIB / 64).unwrap(), None, false).unwrap();
         assert_eq!(rooms.reserved.lock().len(), 1);

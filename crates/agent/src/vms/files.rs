@@ -1,5 +1,6 @@
 //! What is kept of VMs on disk.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,9 @@ pub(super) struct Kept {
     /// What its guest had when somebody last looked.
     #[serde(default)]
     pub(super) seen: Option<Seen>,
+    /// Images that it had open and has another in place of: the old one's name, and that of the one after it.
+    #[serde(default)]
+    pub(super) left: BTreeMap<String, String>,
     /// Why it is off, if that is worth knowing.
     #[serde(default)]
     pub(super) note: String,
@@ -34,7 +38,7 @@ pub(super) struct Kept {
 impl Kept {
     /// Of a VM of which nothing more is known yet.
     pub(super) fn new(launch: Launch) -> Kept {
-        Kept { launch, adopted: None, launched: None, seen: None, note: String::new() }
+        Kept { launch, adopted: None, launched: None, seen: None, left: BTreeMap::new(), note: String::new() }
     }
 }
 

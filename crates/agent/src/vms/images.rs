@@ -3,7 +3,7 @@
 //! QEMU tells nobody of a live snapshot. So each guest is looked at before it is stopped, when a check asks what it is composed of, and
 //! every [`LOOK_TIME`](super::LOOK_TIME).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,11 @@ use tracing::{info, warn};
 use super::{SHOW_TIME, Vm, VmError, Vms, movable};
 use crate::composition;
 use crate::launch::Launch;
+use crate::own_state::OwnState;
 use crate::told;
+
+/// Images that are remembered of a guest which left them: more snapshots one upon the other nobody keeps.
+const LEFT_MAX: usize = 64;
 
 /// What a guest had when somebody last looked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,9 +52,17 @@ pub(crate) struct Planned {
     pub(crate) launch: Launch,
     /// What it needs, as far as that is known before its QEMU runs.
     pub(crate) need: Option<Need>,
+    /// See [`Kept::left`](super::files::Kept::left).
+    pub(super) left: BTreeMap<String, String>,
 }
 
 impl Vms {
+    /// Whether a VM that is to be started would have new UEFI variables or a new TPM.
+    pub(crate) fn has_new_state(&self, planned: &Planned) -> bool {
+        let own = OwnState::new(&self.dirs.state, &planned.name);
+        planned.launch.definition().is_some_and(|definition| own.is_new_to(definition))
+    }
+
     /// Looks into the start of a VM from a definition: a new one, or one that is known and stopped, as it was or with what was changed.
     /// `as_defined`: whatever it last had open.
     pub(crate) fn plan(&self, definition: Definition, as_defined: bool) -> Result<Planned, VmError> {
@@ -61,17 +73,20 @@ impl Vms {
         }
         movable::check(&definition)?;
         let launch = Launch::Definition(Box::new(self.resolve(definition)?));
-        let kept = old.map(|old| old.kept.lock().clone());
-        if let Some(kept) = kept.filter(|_| !as_defined)
+        let kept = old.map(|old| old.kept.lock().clone()).filter(|_| !as_defined);
+        let left = kept.as_ref().map(|kept| kept.left.clone()).unwrap_or_default();
+        if let Some(kept) = kept
             && let Some(seen) = &kept.seen
         {
             // Which medium is in a drive that has media the file says, and harms nobody.
             let disks: Vec<Drive> = seen.drives.iter().filter(|drive| !drive.removable).cloned().collect();
             let launched = kept.launched.as_ref().map(|launched| &launched.drives[..]);
-            refuse(&name, &launch, &stale(&disks, launched, &named(&launch)))?;
+            let named = named(&launch);
+            refuse(&name, &launch, &stale(&disks, launched, &named))?;
+            refuse(&name, &launch, &long_left(&left, &named))?;
         }
         let need = launch.need();
-        Ok(Planned { name, launch, need })
+        Ok(Planned { name, launch, need, left })
     }
 
     /// Looks into the start of a VM that is known and stopped: with what it last had open, unless `as_defined`.
@@ -91,7 +106,9 @@ impl Vms {
         }
         let said = (seen.ram_bytes > 0).then(|| Need::new(seen.ram_bytes, None, seen.cpus, Accel::Auto));
         let need = launch.need().or(said);
-        Ok(Planned { name: name.to_owned(), launch, need })
+        // Whoever goes back to the old ones does so for good.
+        let left = if as_defined { BTreeMap::new() } else { kept.left };
+        Ok(Planned { name: name.to_owned(), launch, need, left })
     }
 
     /// Remembers what a guest has open, if that is not known already. Short: one question, unless something changed. A guest that moves is
@@ -122,17 +139,28 @@ impl Vms {
         if vm.running().is_none() || vm.is_incoming() || !self.file(&vm.name).exists() {
             return;
         }
-        let old = std::mem::replace(&mut vm.kept.lock().seen, Some(seen.clone()));
+        let mut kept = vm.kept.lock();
+        let old = kept.seen.replace(seen.clone());
         if old.as_ref() == Some(&seen) {
             return;
         }
         for drive in &seen.drives {
             let was = old.iter().flat_map(|old| &old.drives).find(|was| was.device == drive.device);
-            if let Some(was) = was.filter(|was| filename(was) != filename(drive)) {
-                let (was, is) = (filename(was).unwrap_or("nothing"), filename(drive).unwrap_or("nothing"));
-                info!(vm = vm.name, drive = drive.device, "it has {is} open now, and had {was}");
+            let Some(was) = was.filter(|was| filename(was) != filename(drive)) else { continue };
+            let (was, is) = (filename(was), filename(drive));
+            let or_nothing = |name: Option<&str>| name.unwrap_or("nothing").to_owned();
+            info!(
+                vm = vm.name,
+                drive = drive.device,
+                "it has {} open now, and had {}",
+                or_nothing(is),
+                or_nothing(was)
+            );
+            if let (Some(was), Some(is), false) = (was, is, drive.removable) {
+                leave(&mut kept.left, was, is);
             }
         }
+        drop(kept);
         if let Err(error) = self.write(vm) {
             warn!(vm = vm.name, "what it has open is not remembered: {}", told(&error));
         }
@@ -150,6 +178,28 @@ impl Vm {
         };
         seen.drives.into_iter().map(drive).collect()
     }
+}
+
+/// A drive has another image now.
+fn leave(left: &mut BTreeMap<String, String>, was: &str, is: &str) {
+    left.remove(is);
+    if left.len() >= LEFT_MAX {
+        left.pop_first();
+    }
+    left.insert(was.to_owned(), is.to_owned());
+}
+
+/// Images that a guest left before it was last started, and that are named all the same, without those after them.
+fn long_left(left: &BTreeMap<String, String>, named: &BTreeSet<String>) -> Vec<Stale> {
+    let is_named = |image: &String| named.contains(image);
+    let again = left.iter().filter(|(old, new)| is_named(old) && !is_named(new));
+    let stale = |(old, new): (&String, &String)| Stale {
+        drive: "one of its drives".into(),
+        had: Some(new.clone()),
+        gets: old.clone(),
+        is_below: false,
+    };
+    again.map(stale).collect()
 }
 
 fn filename(drive: &Drive) -> Option<&str> {
@@ -272,6 +322,24 @@ mod tests {
         assert!(error.to_string().contains("is not there any more"), "{error}");
         assert_eq!(as_last("a", &launch, &seen(&launched.drives), Some(&launched)).unwrap(), launch);
         assert_eq!(as_last("a", &launch, &Seen::default(), None).unwrap(), launch, "nobody looked");
+    }
+
+    #[test]
+    fn what_was_left_long_ago_is_known() {
+        let mut left = BTreeMap::new();
+        let found = |left: &BTreeMap<String, String>, names: &[&str]| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            long_left(left, &names).into_iter().map(|stale| stale.gets).collect::<Vec<_>>()
+        };
+        leave(&mut left, "/old", "/new");
+        assert_eq!(found(&left, &["/old"]), ["/old"]);
+        assert!(found(&left, &["/old", "/new"]).is_empty() && found(&left, &["/fresh"]).is_empty());
+        // Merged into what it was an overlay of, and so back again.
+        leave(&mut left, "/new", "/old");
+        assert!(found(&left, &["/old"]).is_empty());
+        assert_eq!(found(&left, &["/new"]), ["/new"]);
+        (0..1000).for_each(|n| leave(&mut left, &n.to_string(), "/x"));
+        assert_eq!(left.len(), LEFT_MAX);
     }
 
     #[test]

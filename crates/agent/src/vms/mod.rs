@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use skein_api::VmState;
-use skein_handover::MigrationId;
+use skein_handover::{MigrationId, Outcome};
 use skein_hypervisor::kvm::{self, KvmError};
 use skein_hypervisor::{
     Log, Monitor, Process, ProcessId, QmpError, RunState, connect_started, spawn_command_detached, spawn_detached,
@@ -186,8 +186,8 @@ struct State {
     /// The images of its drives at the last look: what QEMU said.
     looked_at: Option<serde_json::Value>,
     migration: Option<MigrationId>,
-    /// How that ended is certain; it is only tidied up.
-    over: bool,
+    /// How that ended, once it is certain: it is only tidied up.
+    outcome: Option<Outcome>,
     incoming: bool,
     in_doubt: bool,
     /// What the target of its migration was told that it is composed of.
@@ -262,12 +262,12 @@ impl Vm {
     /// The migration whose end is still open.
     pub(crate) fn moved_by(&self) -> Option<MigrationId> {
         let state = self.state.lock();
-        state.migration.filter(|_| !state.over)
+        state.migration.filter(|_| state.outcome.is_none())
     }
 
-    pub(crate) fn set_migration(&self, migration: Option<MigrationId>, in_doubt: bool, over: bool) {
+    pub(crate) fn set_migration(&self, migration: Option<MigrationId>, in_doubt: bool, outcome: Option<Outcome>) {
         let mut state = self.state.lock();
-        (state.migration, state.in_doubt, state.over) = (migration, in_doubt, over);
+        (state.migration, state.in_doubt, state.outcome) = (migration, in_doubt, outcome);
     }
 
     /// What its guest is composed of, with the files that its QEMU has open.
@@ -327,6 +327,8 @@ impl Vm {
         let state = {
             let state = self.state.lock();
             match (&process, &running) {
+                // Its QEMU ends, and does not answer any more.
+                _ if state.outcome == Some(Outcome::Moved) && !state.incoming => VmState::Moved,
                 (None, _) if state.busy => VmState::Starting,
                 (None, _) => VmState::Stopped,
                 _ if state.in_doubt => VmState::InDoubt,
@@ -346,6 +348,8 @@ impl Vm {
             }
         };
         let definition = kept.launch.definition();
+        let seen = kept.seen.clone().unwrap_or_default();
+        let running = running.filter(|_| state != VmState::Moved);
         let ram = || running.as_ref().and_then(|r| r.monitor.query("query-memory-size-summary").ok());
         let cpus = || running.as_ref().and_then(|r| r.monitor.query("query-cpus-fast").ok());
         skein_api::Vm {
@@ -354,11 +358,11 @@ impl Vm {
             memory_bytes: definition
                 .map(|definition| definition.memory_bytes)
                 .or_else(|| ram().and_then(|answer| answer["base-memory"].as_u64()))
-                .unwrap_or(0),
+                .unwrap_or(seen.ram_bytes),
             cpus: definition
                 .map(|definition| definition.cpus)
                 .or_else(|| cpus().and_then(|answer| answer.as_array().map(|all| all.len() as u32)))
-                .unwrap_or(0),
+                .unwrap_or(seen.cpus),
             pid: process.as_ref().map(|process| process.id().pid),
             qemu: running.as_ref().map(|running| running.monitor.version().to_string()),
             machine: definition.map(|definition| definition.machine.clone()),
@@ -528,8 +532,8 @@ impl Vms {
         let_in: impl FnOnce() -> Result<T, NoRoom>,
         confirm: impl FnOnce(&T, &Vm, &Running) -> Result<(), NoRoom>,
     ) -> Result<Arc<Vm>, VmError> {
-        let Planned { name, launch, .. } = planned;
-        let vm = self.new_vm(&name, Kept::new(launch));
+        let Planned { name, launch, left, .. } = planned;
+        let vm = self.new_vm(&name, Kept { left, ..Kept::new(launch) });
         let old = self.place(&vm)?;
         let admitted = let_in().map_err(VmError::NoRoom);
         let booted = admitted.and_then(|admitted| {
@@ -617,8 +621,9 @@ impl Vms {
 
     fn new_vm(&self, name: &str, kept: Kept) -> Arc<Vm> {
         let own = OwnState::new(&self.dirs.state, name);
+        let state = Mutex::new(State { note: kept.note.clone(), ..State::default() });
         let (dir, kept) = (self.dirs.vm(name), Mutex::new(kept));
-        Arc::new(Vm { name: name.to_owned(), dir, own, kept, state: Mutex::default(), files: Mutex::default() })
+        Arc::new(Vm { name: name.to_owned(), dir, own, kept, state, files: Mutex::default() })
     }
 
     /// Starts the QEMU that is to take a guest, under the VM's name.
@@ -630,7 +635,7 @@ impl Vms {
             return Ok(own);
         }
         let vm = self.new_vm(name, Kept::new(launch));
-        vm.set_migration(Some(id), false, false);
+        vm.set_migration(Some(id), false, None);
         vm.state.lock().incoming = true;
         // What it was when it last ran here is of the past.
         self.place(&vm).map_err(|why| match why {
@@ -652,7 +657,7 @@ impl Vms {
     /// The guest has arrived: the VM is this host's.
     pub(crate) fn arrived(&self, vm: &Vm) {
         let mut state = vm.state.lock();
-        (state.incoming, state.migration, state.in_doubt) = (false, None, false);
+        (state.incoming, state.migration, state.in_doubt, state.outcome) = (false, None, false, None);
         let running = state.running.clone();
         drop(state);
         if let Err(error) = vm.own.arrived() {
@@ -701,7 +706,7 @@ impl Vms {
 
     /// A VM's migration is over.
     pub(crate) fn settled(&self, vm: &Vm) {
-        vm.set_migration(None, false, false);
+        vm.set_migration(None, false, None);
         if let Some(process) = vm.process() {
             if let Err(error) = self.keep_process(vm, process.id(), None, None) {
                 warn!(vm = vm.name, "{}", told(&error));
@@ -1033,11 +1038,26 @@ impl Vms {
         // Nobody comes in between.
         let migrating = state.migration.is_some();
         state.busy = !migrating;
+        let note = state.note.clone();
         drop(state);
         info!(vm = vm.name, pid = process.id().pid, "its QEMU has ended");
         if !migrating {
+            self.keep_note(vm, note);
             self.remove(vm);
             vm.state.lock().busy = false;
+        }
+    }
+
+    /// Keeps why a VM is off, which is busy, for the next agent.
+    fn keep_note(&self, vm: &Vm, note: String) {
+        let (_files, file) = (vm.files.lock(), self.file(&vm.name));
+        let mut kept = vm.kept.lock();
+        kept.note = note;
+        let kept = kept.clone();
+        if file.exists()
+            && let Err(error) = write(&file, &kept)
+        {
+            warn!(vm = vm.name, "why it is off is not kept: {error}");
         }
     }
 
@@ -1131,4 +1151,57 @@ pub(crate) fn wait_until(time: Duration, mut is: impl FnMut() -> bool) -> bool {
         thread::sleep(Duration::from_millis(2));
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dirs(dir: &Path) -> Dirs {
+        let dirs = Dirs { state: dir.join("state"), run: dir.join("run") };
+        dirs.create().unwrap();
+        dirs
+    }
+
+    fn known(vms: &Vms, name: &str) -> Arc<Vm> {
+        let definition = Definition::parse(&format!("name = '{name}'\nmemory = '64 MiB'\n"), "a.toml").unwrap();
+        let launch = Launch::Definition(Box::new(Defined { definition, odd_ram: false }));
+        let vm = vms.new_vm(name, Kept::new(launch));
+        fs::create_dir_all(&vm.dir).unwrap();
+        vms.keep(&vm).unwrap();
+        vms.vms.lock().insert(name.to_owned(), vm.clone());
+        vm
+    }
+
+    #[test]
+    fn why_a_vm_is_off_outlives_the_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        let vms = Vms::open(dirs(dir.path()), None).unwrap();
+        vms.keep_note(&known(&vms, "a"), "the kernel killed its QEMU".into());
+        known(&vms, "gone");
+        fs::remove_file(vms.file("gone")).unwrap();
+        vms.keep_note(&vms.get("gone").unwrap(), "nobody asks".into());
+        drop(vms);
+        let again = Vms::open(dirs(dir.path()), None).unwrap();
+        assert_eq!(again.get("a").unwrap().show().note, "the kernel killed its QEMU");
+        assert!(again.get("gone").is_err(), "what was let go of does not come back");
+    }
+
+    #[test]
+    fn a_guest_that_left_is_shown_as_moved() {
+        let dir = tempfile::tempdir().unwrap();
+        let vms = Vms::open(dirs(dir.path()), None).unwrap();
+        let vm = known(&vms, "a");
+        for (outcome, state) in
+            [(None, VmState::Stopped), (Some(Outcome::Kept), VmState::Stopped), (Some(Outcome::Moved), VmState::Moved)]
+        {
+            vm.set_migration(Some(MigrationId(7)), false, outcome);
+            assert_eq!((vm.show().state, vm.show().memory_bytes), (state, 64 << 20));
+        }
+        // At the target it is the guest that comes.
+        vm.state.lock().incoming = true;
+        assert_ne!(vm.show().state, VmState::Moved);
+        vms.arrived(&vm);
+        assert_eq!(vm.show().state, VmState::Stopped);
+    }
 }

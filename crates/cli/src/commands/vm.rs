@@ -53,6 +53,9 @@ The smallest file:
         /// Start it with the images that its file or command line names, though it last had others open
         #[arg(long)]
         as_defined: bool,
+        /// Start it with new UEFI variables and a new TPM, though another host has a VM of that name
+        #[arg(long)]
+        new_state: bool,
         /// The VM as JSON
         #[arg(long)]
         json: bool,
@@ -140,8 +143,8 @@ Examples:
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let local = &args.local;
     match args.command {
-        Command::Start { from, overcommit, as_defined, json } => {
-            let options = StartOptions { overcommit, as_defined, ..StartOptions::default() };
+        Command::Start { from, overcommit, as_defined, new_state, json } => {
+            let options = StartOptions { overcommit, as_defined, new_state };
             started(local, &Request::VmStart { from: source(&from)?, options }, json)?;
         }
         Command::Adopt { qmp, name, json } => {

@@ -226,7 +226,7 @@ fn a_guest_that_the_kernel_kills_meanwhile_is_named_at_both_ends() {
     let Some(group) = Group::new() else { return };
     group.limit(4096 * MIB);
     // It takes a while: 40 MiB at 20 Mb/s.
-    let cluster = cluster(&group, Settings { rates: vec![Some(20)], ..settings() });
+    let mut cluster = cluster(&group, Settings { rates: vec![Some(20)], ..settings() });
     let (large, small) = (noise(cluster.dir(), 100), noise(cluster.dir(), 30));
     cluster.start_vm("b", &guest(&cluster, "old", 256, Some(&large)));
     cluster.start_vm("a", &guest(&cluster, "new", 64, Some(&small)));
@@ -247,6 +247,11 @@ fn a_guest_that_the_kernel_kills_meanwhile_is_named_at_both_ends() {
     group.limit(4096 * MIB);
     cluster.watched("a", id);
     cluster.wait_clean(PATIENCE);
+    // The next agent knows it as well.
+    cluster.stop("b");
+    let start = group.start(cluster.dir());
+    cluster.start_as("b", &start);
+    assert_eq!(cluster.vm("b", "old").note, old.note);
     cluster.check();
 }
 

@@ -77,48 +77,51 @@ mod tests {
         Drive { device: device.into(), name: device.into(), removable: device.starts_with("cd"), medium }
     }
 
-    fn gets(last: &[Drive], launched: Option<&[Drive]>, named: &[&str]) -> Vec<(Option<String>, String, bool)> {
+    fn gets(last: &[&Drive], launched: Option<&[&Drive]>, named: &[&str]) -> Vec<String> {
+        let all = |drives: &[&Drive]| drives.iter().map(|drive| (*drive).clone()).collect::<Vec<_>>();
         let named = named.iter().map(|name| (*name).to_owned()).collect();
-        stale(last, launched, &named).into_iter().map(|stale| (stale.had, stale.gets, stale.is_below)).collect()
+        let told = |Stale { had, gets, is_below, .. }: Stale| {
+            let below = if is_below { " below" } else { "" };
+            format!("{} had {}{below}", gets, had.unwrap_or_default())
+        };
+        stale(&all(last), launched.map(all).as_deref(), &named).into_iter().map(told).collect()
     }
 
     #[test]
     fn a_snapshot_whose_base_is_named() {
-        let last = [drive("d0", &["/s/over", "/s/base"])];
-        let found = (Some("/s/over".to_owned()), "/s/base".to_owned(), true);
-        assert_eq!(gets(&last, None, &["file:/s/base"]), [found.clone()]);
-        assert_eq!(gets(&last, Some(&[drive("d0", &["/s/base"])]), &["/s/base"]), [found.clone()]);
-        assert_eq!(gets(&last, Some(&last), &["/s/base"]), [found], "a file that is older than the last start");
-        assert_eq!(gets(&last, None, &["/s/over"]), []);
-        assert_eq!(gets(&last, None, &["/s/over", "/s/base"]), [], "both are named");
-        assert_eq!(gets(&last, None, &[]), [], "nothing is: that disk is not there");
+        let (last, base) = (drive("d0", &["/s/over", "/s/base"]), drive("d0", &["/s/base"]));
+        let found = ["/s/base had /s/over below"];
+        assert_eq!(gets(&[&last], None, &["file:/s/base"]), found);
+        assert_eq!(gets(&[&last], Some(&[&base]), &["/s/base"]), found);
+        assert_eq!(gets(&[&last], Some(&[&last]), &["/s/base"]), found, "a file that is older than the last start");
+        assert!(gets(&[&last], None, &["/s/over"]).is_empty());
+        assert!(gets(&[&last], None, &["/s/over", "/s/base"]).is_empty(), "both are named");
+        assert!(gets(&[&last], None, &[]).is_empty(), "nothing is: that disk is not there");
     }
 
     #[test]
     fn a_mirror_that_was_pivoted_and_media() {
         let (old, new) = (drive("d0", &["/s/old"]), drive("d0", &["/s/new"]));
-        let found = (Some("/s/new".to_owned()), "/s/old".to_owned(), false);
-        assert_eq!(gets(&[new.clone()], Some(&[old.clone()]), &["/s/old"]), [found.clone()]);
-        assert_eq!(gets(&[new.clone()], None, &["/s/old"]), [found]);
-        assert_eq!(gets(&[new], Some(&[old]), &["/s/fresh"]), [], "a disk of the user's choice");
+        for launched in [None, Some(&[&old][..])] {
+            assert_eq!(gets(&[&new], launched, &["/s/old"]), ["/s/old had /s/new"]);
+        }
+        assert!(gets(&[&new], Some(&[&old]), &["/s/fresh"]).is_empty(), "a disk of the user's choice");
         let (cd, other, empty) = (drive("cd0", &["/s/cd"]), drive("cd0", &["/s/other"]), drive("cd0", &[]));
-        let (found, ejected) =
-            ((Some("/s/other".to_owned()), "/s/cd".to_owned(), false), (None, "/s/cd".into(), false));
-        for launched in [None, Some(&[cd.clone()][..])] {
-            assert_eq!(gets(&[other.clone()], launched, &["/s/cd"]), [found.clone()]);
-            assert_eq!(gets(&[empty.clone()], launched, &["/s/cd"]), [ejected.clone()]);
-            assert_eq!(gets(&[cd.clone()], launched, &["/s/cd"]), []);
-            assert_eq!(gets(&[empty.clone()], launched, &[]), []);
+        for launched in [None, Some(&[&cd][..])] {
+            assert_eq!(gets(&[&other], launched, &["/s/cd"]), ["/s/cd had /s/other"]);
+            assert_eq!(gets(&[&empty], launched, &["/s/cd"]), ["/s/cd had "], "it was ejected");
+            assert!(gets(&[&cd], launched, &["/s/cd"]).is_empty());
+            assert!(gets(&[&empty], launched, &[]).is_empty());
         }
     }
 
     #[test]
     fn what_was_plugged_in_or_has_another_name_is_not_stale() {
         let (disk, late) = (drive("d0", &["/s/disk"]), drive("late", &["/s/late"]));
-        assert_eq!(gets(&[disk.clone(), late.clone()], None, &["/s/disk"]), []);
-        assert_eq!(gets(&[disk.clone(), late], Some(&[disk]), &["/s/disk"]), []);
+        assert!(gets(&[&disk, &late], None, &["/s/disk"]).is_empty());
+        assert!(gets(&[&disk, &late], Some(&[&disk]), &["/s/disk"]).is_empty());
         let server = drive("d0", &["nbd://h:10809/x"]);
-        assert_eq!(gets(&[server.clone()], None, &["nbd:h:10809:exportname=x"]), []);
-        assert_eq!(gets(&[server.clone()], Some(&[server]), &["/s/other"]), []);
+        assert!(gets(&[&server], None, &["nbd:h:10809:exportname=x"]).is_empty());
+        assert!(gets(&[&server], Some(&[&server]), &["/s/other"]).is_empty());
     }
 }
