@@ -14,6 +14,7 @@ use skein_machine::definition::Definition;
 use skein_machine::{Accel, Composition, Need};
 use tracing::{info, warn};
 
+use super::files::Kept;
 use super::{SHOW_TIME, Vm, VmError, Vms, movable};
 use crate::composition;
 use crate::launch::Launch;
@@ -75,15 +76,8 @@ impl Vms {
         let launch = Launch::Definition(Box::new(self.resolve(definition)?));
         let kept = old.map(|old| old.kept.lock().clone()).filter(|_| !as_defined);
         let left = kept.as_ref().map(|kept| kept.left.clone()).unwrap_or_default();
-        if let Some(kept) = kept
-            && let Some(seen) = &kept.seen
-        {
-            // Which medium is in a drive that has media the file says, and harms nobody.
-            let disks: Vec<Drive> = seen.drives.iter().filter(|drive| !drive.removable).cloned().collect();
-            let launched = kept.launched.as_ref().map(|launched| &launched.drives[..]);
-            let named = named(&launch);
-            refuse(&name, &launch, &stale(&disks, launched, &named))?;
-            refuse(&name, &launch, &long_left(&left, &named))?;
+        if let Some(kept) = kept {
+            check_file(&name, &launch, &kept)?;
         }
         let need = launch.need();
         Ok(Planned { name, launch, need, left })
@@ -208,6 +202,9 @@ fn filename(drive: &Drive) -> Option<&str> {
 
 /// What a VM is to be started from, with the images that it last had open.
 fn as_last(name: &str, launch: &Launch, seen: &Seen, launched: Option<&Composition>) -> Result<Launch, VmError> {
+    if is_temporary(launch) {
+        return Ok(launch.clone());
+    }
     let last = Composition { drives: seen.drives.clone(), ..Composition::default() };
     let (launch, given) = launch.with_images_of(&last, launched);
     let first = launched.map(|launched| &launched.drives[..]);
@@ -229,6 +226,26 @@ fn as_last(name: &str, launch: &Launch, seen: &Seen, launched: Option<&Compositi
         info!(vm = name, "it is started with {image}, as it last ran");
     }
     Ok(launch)
+}
+
+/// Refuses a VM file that names images which its guest left, and not those that it has in place of them.
+fn check_file(name: &str, launch: &Launch, kept: &Kept) -> Result<(), VmError> {
+    let Some(seen) = kept.seen.as_ref().filter(|_| !is_temporary(launch)) else { return Ok(()) };
+    // Which medium is in a drive that has media the file says, and harms nobody.
+    let disks: Vec<Drive> = seen.drives.iter().filter(|drive| !drive.removable).cloned().collect();
+    // A file may name other disks altogether: what cannot be told from that is no old image.
+    let launched = kept.launched.as_ref().map_or(&[][..], |launched| &launched.drives);
+    let named = named(launch);
+    refuse(name, launch, &stale(&disks, Some(launched), &named))?;
+    refuse(name, launch, &long_left(&kept.left, &named))
+}
+
+/// Whether its guest is to begin from the same images each time (`-snapshot`).
+fn is_temporary(launch: &Launch) -> bool {
+    match launch {
+        Launch::Definition(defined) => command_line::is_temporary(&defined.definition.qemu.args),
+        Launch::CommandLine(line) => command_line::is_temporary(&line.args),
+    }
 }
 
 /// The files of drives that a QEMU is started with.
@@ -322,6 +339,32 @@ mod tests {
         assert!(error.to_string().contains("is not there any more"), "{error}");
         assert_eq!(as_last("a", &launch, &seen(&launched.drives), Some(&launched)).unwrap(), launch);
         assert_eq!(as_last("a", &launch, &Seen::default(), None).unwrap(), launch, "nobody looked");
+    }
+
+    #[test]
+    fn a_file_may_name_other_disks_and_not_what_an_overlay_lies_on() {
+        let file = |path: &str, args: &str| {
+            let disk = format!("[[disk]]\npath = '{path}'\nformat = 'qcow2'\n");
+            let text = format!("name = 'a'\nmemory = '64 MiB'\n{disk}[qemu]\nargs = [{args}]\n");
+            let definition = Definition::parse(&text, "a.toml").unwrap();
+            Launch::Definition(Box::new(Defined { definition, odd_ram: false }))
+        };
+        let last = [drive("d", "", &["/s/over", "/s/base"]), drive("cd", "cd0", &[])];
+        let kept = Kept {
+            seen: Some(seen(&last)),
+            left: [("/s/old".to_owned(), "/s/base".to_owned())].into(),
+            ..Kept::new(file("/s/base", ""))
+        };
+        let told = check_file("a", &file("/s/base", ""), &kept).unwrap_err().to_string();
+        assert!(told.contains("/s/over") && told.contains("an overlay of"), "{told}");
+        assert!(check_file("a", &file("/s/old", ""), &kept).unwrap_err().to_string().contains("names /s/old"));
+        for good in
+            [file("/s/over", ""), file("/s/fresh", ""), file("/s/base", "'-drive', 'if=none,file=/s/x,snapshot=on'")]
+        {
+            check_file("a", &good, &kept).unwrap();
+        }
+        let temporary = line("-snapshot -drive file=/s/base,id=d0");
+        assert_eq!(as_last("a", &temporary, &seen(&last), None).unwrap(), temporary);
     }
 
     #[test]
