@@ -116,13 +116,22 @@ pub(crate) fn drives(monitor: &Monitor) -> Result<Vec<Drive>, CompositionError> 
 pub(crate) fn images_and_devices(monitor: &Monitor) -> Result<Vec<Value>, QmpError> {
     let commands = [("query-block", Value::Null)].into_iter().chain(PERIPHERALS.map(list));
     let mut seen = monitor.execute_all(commands)?.into_iter().collect::<Result<Vec<Value>, QmpError>>()?;
-    // Of drives not what is counted.
+    seen[0] = images_of(&seen[0]);
+    Ok(seen)
+}
+
+/// Which images its drives have: one question, to tell whether more have to be asked.
+pub(crate) fn images(monitor: &Monitor) -> Result<Value, QmpError> {
+    Ok(images_of(&monitor.query("query-block")?))
+}
+
+/// Of drives not what is counted.
+fn images_of(drives: &Value) -> Value {
     let drive = |drive: &Value| {
         let inserted = &drive["inserted"];
         json!([drive["qdev"], inserted["node-name"], inserted["file"], inserted["drv"], inserted["ro"]])
     };
-    seen[0] = seen[0].as_array().into_iter().flatten().map(drive).collect();
-    Ok(seen)
+    drives.as_array().into_iter().flatten().map(drive).collect()
 }
 
 /// From the answers to [`block_commands`].

@@ -669,7 +669,7 @@ fn options<'a>(args: &'a [String], names: &'a [&str]) -> impl Iterator<Item = &'
 }
 
 /// Whether a QEMU is told to lock its guest's RAM.
-fn locks_ram(launch: &Launch) -> bool {
+pub(crate) fn locks_ram(launch: &Launch) -> bool {
     let args = match launch {
         Launch::Definition(defined) => &defined.definition.qemu.args,
         Launch::CommandLine(line) => &line.args,

@@ -11,6 +11,7 @@ use skein_hypervisor::{
     Boot, Bus, Cdrom, Config, Disk, DiskCache, DiskFormat, DiskOptions, Display, HugePages, Incoming, Nic, NicBackend,
     Serial, Tpm,
 };
+use skein_machine::Need;
 use skein_machine::command_line;
 use skein_machine::composition::{Composition, Drive};
 use skein_machine::definition::{
@@ -142,6 +143,12 @@ impl Launch {
             }
         };
         (launch, given)
+    }
+
+    /// What its QEMU needs, by the definition; none: it has none.
+    pub(crate) fn need(&self) -> Option<Need> {
+        let definition = self.definition()?;
+        Some(Need::new(definition.memory_bytes, definition.hugepages, definition.cpus, definition.accel))
     }
 
     /// The VM's definition, if it has one.

@@ -34,6 +34,7 @@ mod ram;
 mod room;
 mod serve;
 mod socket;
+mod start;
 mod tap;
 mod target;
 mod transport;

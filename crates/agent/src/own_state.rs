@@ -10,6 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use skein_machine::definition::{Definition, Firmware, FirmwareKind};
+use tracing::info;
 
 /// What is kept for one VM: `state/own/NAME/`.
 #[derive(Debug, Clone)]
@@ -39,6 +40,13 @@ impl OwnState {
     /// The directory of swtpm.
     pub(crate) fn tpm(&self) -> PathBuf {
         self.dir.join("tpm")
+    }
+
+    /// Whether a guest with this definition would begin with new contents here.
+    pub(crate) fn is_new_to(&self, definition: &Definition) -> bool {
+        let firmware = definition.firmware.as_ref();
+        let is_own = |firmware: &Firmware| firmware.kind == FirmwareKind::Uefi && firmware.vars.is_none();
+        (firmware.is_some_and(is_own) && !self.vars().exists()) || (definition.tpm.is_some() && !self.tpm().exists())
     }
 
     /// Has what a guest's QEMU needs at its start: what is there, or new. Errors name the file.
@@ -78,6 +86,7 @@ impl OwnState {
             if self.dir.exists() {
                 let _ = fs::remove_dir_all(&self.before);
                 fs::rename(&self.dir, &self.before).map_err(|error| named(&self.dir, error))?;
+                info!("what was kept here for a guest of that name is set aside: {}", self.before.display());
             }
             make_dir(&self.dir)?;
             fs::write(self.arriving(), "").map_err(|error| named(&self.arriving(), error))?;
@@ -154,7 +163,9 @@ mod tests {
         let template = dir.path().join("template");
         fs::write(&template, "empty").unwrap();
         let definition = definition(&format!("[firmware]\ntemplate = '{}'\n[tpm]\n", template.display()));
+        assert!(own.is_new_to(&definition));
         own.prepare(&definition).unwrap();
+        assert!(!own.is_new_to(&definition));
         assert_eq!(fs::read(own.vars()).unwrap(), b"empty");
         fs::write(own.vars(), "mine!").unwrap();
         fs::write(own.tpm().join("state"), "x").unwrap();

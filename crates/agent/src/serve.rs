@@ -13,13 +13,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use skein_api::{
-    Check, Host, LogEntry, MigrateOptions, Migration, PROGRESS_PERIOD, Refusal, Reply, Request, VmSource, read_line,
-    write_line,
+    Check, Host, LogEntry, MigrateOptions, Migration, PROGRESS_PERIOD, Refusal, Reply, Request, read_line, write_line,
 };
 use skein_handover::{MigrationId, Outcome};
 use skein_hypervisor::QmpError;
 use skein_machine::check::{Problem, ProblemKind, Severity};
-use skein_machine::definition::Definition;
 use skein_machine::facts::{Files, HostFacts, PathFacts};
 use skein_machine::forecast::{Fixed, forecast};
 use skein_machine::printable;
@@ -49,7 +47,7 @@ const LIST_ASK_TIME: Duration = Duration::from_secs(3);
 /// … and asks nobody after this.
 const LIST_TIME: Duration = Duration::from_secs(5);
 /// Hosts that are asked at once for it.
-const LIST_ASKED_MAX: usize = 32;
+pub(crate) const LIST_ASKED_MAX: usize = 32;
 /// All paths to a host are there by then, if they are to be.
 const PATHS_TIME: Duration = Duration::from_secs(1);
 /// Which packets pass a path is known by then: what is lost twice takes 1.3 to 2.5 s.
@@ -129,7 +127,7 @@ fn unadopted(path: &Path, error: VmError) -> Box<Refusal> {
 }
 
 /// A reply or a refusal.
-type Answered<T> = Result<T, Box<Refusal>>;
+pub(crate) type Answered<T> = Result<T, Box<Refusal>>;
 
 /// Takes commands until the agent stops.
 pub(crate) fn serve(desk: &Arc<Desk>, socket: &OwnSocket) {
@@ -189,18 +187,17 @@ impl Desk {
     fn answer(&self, request: Request, say: &mut dyn FnMut(&Reply) -> io::Result<()>) -> Answered<Reply> {
         let shown = |vm: Arc<Vm>| Reply::Vm(Box::new(vm.show()));
         Ok(match request {
-            Request::VmStart { from: VmSource::Definition { file, text } } => {
-                let definition = Definition::parse(&text, &file)
-                    .map_err(|error| Box::new(refusal(error.to_string(), "mend it and start it again")))?;
-                shown(self.vms.start(definition)?)
-            }
-            Request::VmStart { from: VmSource::Name(name) } => shown(self.vms.start_again(&name)?),
+            Request::VmStart { from, options } => shown(self.start_vm(from, options)?),
             Request::VmAdopt { qmp, name } => {
                 is_socket(&qmp)?;
                 shown(self.vms.adopt(&qmp, name).map_err(|error| unadopted(&qmp, error))?)
             }
             Request::VmList => Reply::Vms { vms: self.vms.all().iter().map(|vm| vm.show()).collect() },
-            Request::VmShow { name } => shown(self.vms.get(&name)?),
+            Request::VmShow { name } => {
+                let vm = self.vms.get(&name)?;
+                self.vms.look(&vm);
+                shown(vm)
+            }
             Request::VmStop { name, timeout_s, force } => {
                 shown(self.vms.stop(&name, Duration::from_secs(timeout_s), force)?)
             }
@@ -390,6 +387,7 @@ impl Desk {
         let transport = self.transport(options)?;
         let vm = self.vms.get(name)?;
         let mut guest = facts::guest(&vm)?;
+        self.vms.saw_composition(&vm, &guest.composition);
         let delta_memory = options.delta_memory.unwrap_or(DELTA_MEMORY);
         guest.copy = self.rooms.copy(&vm, agent_bytes(guest.ram_bytes, delta_memory));
         let launched = vm.launched();
@@ -544,7 +542,7 @@ impl Desk {
     }
 
     /// This host and those of the file, nobody asked.
-    fn known_hosts(&self) -> Answered<Vec<Host>> {
+    pub(crate) fn known_hosts(&self) -> Answered<Vec<Host>> {
         let peers = self.migrations.peers();
         let known = self.listed()?;
         let own = Host {

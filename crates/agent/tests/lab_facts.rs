@@ -104,7 +104,7 @@ impl World {
     fn start(&self, host: &str, more: &str) {
         let text = format!("name = 'vm'\nmemory = '128 MiB'\ncpus = 2\naccel = 'tcg'\n{more}");
         let from = VmSource::Definition { file: "vm.toml".into(), text };
-        let reply = self.client(host).call(&Request::VmStart { from }, PATIENCE).unwrap();
+        let reply = self.client(host).call(&Request::VmStart { from, options: Default::default() }, PATIENCE).unwrap();
         assert!(matches!(reply, Reply::Vm(_)), "{reply:?}");
     }
 
@@ -200,7 +200,10 @@ fn what_speaks_against_a_migration() {
     assert_eq!(world.problems("b"), [ProblemKind::DiskMissing, ProblemKind::Bridge, changed]);
 
     let text = "name = 'other'\nmemory = '128 MiB'\ncpus = 1\naccel = 'tcg'\n[[nic]]\nbridge = 'br0'\n".to_owned();
-    let request = Request::VmStart { from: VmSource::Definition { file: "other.toml".into(), text } };
+    let request = Request::VmStart {
+        from: VmSource::Definition { file: "other.toml".into(), text },
+        options: Default::default(),
+    };
     let error = world.client("b").call(&request, PATIENCE).unwrap_err().to_string();
     assert!(error.contains("there is no bridge br0 on this host"), "{error}");
 

@@ -37,8 +37,8 @@ impl Request {
     /// be added to a time and written into a log.
     pub fn check(&self) -> Result<(), Refusal> {
         match self {
-            Request::VmStart { from: VmSource::Definition { file, text: _ } } => file_name(file),
-            Request::VmStart { from: VmSource::Name(name) } => vm(name),
+            Request::VmStart { from: VmSource::Definition { file, text: _ }, options: _ } => file_name(file),
+            Request::VmStart { from: VmSource::Name(name), options: _ } => vm(name),
             Request::VmAdopt { qmp, name } => {
                 socket(qmp)?;
                 name.iter().try_for_each(|name| vm(name))
@@ -212,7 +212,7 @@ mod tests {
                 Request::VmForget { name: name() },
                 Request::VmResume { name: name() },
                 Request::VmStop { name: name(), timeout_s: 1, force: false },
-                Request::VmStart { from: VmSource::Name(name()) },
+                Request::VmStart { from: VmSource::Name(name()), options: Default::default() },
                 Request::VmAdopt { qmp: "/run/vm7.qmp".into(), name: Some(name()) },
                 Request::Migrate { vm: name(), to: "b".into(), options: Default::default(), detach: false },
             ] {
@@ -254,8 +254,10 @@ mod tests {
         ] {
             assert!(refused(&adopt(odd)).contains(says), "{odd}");
         }
-        let start =
-            |file: String| Request::VmStart { from: VmSource::Definition { file, text: "name = 'v1'\n".into() } };
+        let start = |file: String| Request::VmStart {
+            from: VmSource::Definition { file, text: "name = 'v1'\n".into() },
+            options: Default::default(),
+        };
         assert_eq!(start("web1.toml".into()).check(), Ok(()));
         assert!(refused(&start("a".repeat(5000))).contains("too long"));
     }

@@ -36,6 +36,9 @@ pub enum Request {
     VmStart {
         /// A definition, as TOML, and the file that it is from; or a name.
         from: VmSource,
+        /// What is wanted all the same.
+        #[serde(default)]
+        options: StartOptions,
     },
     /// Take over a QEMU that somebody else started. → [`Reply::Vm`]
     VmAdopt {
@@ -140,6 +143,18 @@ pub enum VmSource {
     Name(String),
 }
 
+/// What a start is refused for unless somebody wants it all the same. An agent that does not know a word ignores it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StartOptions {
+    /// More than the host has room for: the kernel may kill this guest for it, or another.
+    pub overcommit: bool,
+    /// With the images that its definition or command line names, though its guest last had others open.
+    pub as_defined: bool,
+    /// With new UEFI variables and a new TPM, though another host keeps those of a VM of that name.
+    pub new_state: bool,
+}
+
 /// How to migrate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -232,10 +247,25 @@ pub struct Vm {
     pub adopted: bool,
     /// The migration that it is in.
     pub migration: Option<MigrationId>,
+    /// What is in its drives, or was when somebody last looked: its definition may name other images by now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drives: Vec<Drive>,
     /// Its definition, as TOML; none of one that was adopted.
     pub definition: Option<String>,
     /// Something to know of it: why it stopped, for instance. May be empty.
     pub note: String,
+}
+
+/// A drive of a VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drive {
+    /// The drive's name, else its device's id or QOM path.
+    pub name: String,
+    /// The image that is in it, as QEMU calls it; none: it is empty.
+    pub image: Option<String>,
+    /// What that image is an overlay of, and so on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backing: Vec<String>,
 }
 
 /// Whether a VM runs.
@@ -252,6 +282,8 @@ pub enum VmState {
     Incoming,
     /// It was moved and waits for the word that it runs there.
     Handover,
+    /// It runs on another host, and what it left here is being removed.
+    Moved,
     /// Its guest is paused, and this host alone cannot decide where it runs: see `skein migration resolve`.
     InDoubt,
     /// It is off.

@@ -7,12 +7,12 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use fake::{Act, Agent, ID, Ran, at, events, in_doubt, indirect, last, migration, over, progress, say, vm};
-use skein_api::{Check, Host, Migration, Refusal, Reply, Request, Vm, VmSource, VmState};
+use skein_api::{Check, Host, Migration, Refusal, Reply, Request, StartOptions, Vm, VmSource, VmState};
 use skein_handover::{MigrationId, Outcome, Role, SourcePhase, Stage, TargetPhase};
-use skein_machine::Transport;
 use skein_machine::check::{Problem, ProblemKind, Severity};
 use skein_machine::facts::{HostFacts, Hugepages, NicFacts, Places, Presence, QemuFacts, Version, VmFacts};
 use skein_machine::forecast::{Fixed, forecast};
+use skein_machine::{Limit, Resource, Room, Transport};
 
 fn vms() -> Vec<Vm> {
     let moving = Vm { migration: Some(ID), ..vm("web1", VmState::Running) };
@@ -44,7 +44,9 @@ fn vms_are_listed_and_shown() {
 fn vms_are_started_stopped_and_forgotten() {
     let running = || say(Reply::Vm(Box::new(vm("web1", VmState::Running))));
     let stopped = say(Reply::Vm(Box::new(vm("web1", VmState::Stopped))));
-    let agent = Agent::start(vec![running(), running(), running(), running(), stopped, running(), say(Reply::Done)]);
+    let mut replies: Vec<_> = (0..5).map(|_| running()).collect();
+    replies.extend([stopped, running(), say(Reply::Done)]);
+    let agent = Agent::start(replies);
     let text = "name = \"web1\"\nmemory = \"4 GiB\"\n";
     std::fs::write(agent.dir().join("web1.toml"), text).unwrap();
     agent.run(&["vm", "start", "web1.toml"]).exits(0).says("web1 is running (QEMU 10.0.2, pid 4711)\n");
@@ -52,6 +54,7 @@ fn vms_are_started_stopped_and_forgotten() {
     let output = agent.command(&["vm", "start", "-"]).stdin(input).output().unwrap();
     Ran::new(&["vm", "start", "-"], output).exits(0);
     agent.run(&["vm", "start", "web1"]).exits(0);
+    agent.run(&["vm", "start", "web1", "--overcommit", "--as-defined", "--new-state"]).exits(0);
     agent.run(&["vm", "adopt", "--qmp", "vm7.qmp", "web7"]).exits(0);
     agent.run(&["vm", "stop", "web1", "--timeout", "5", "--force"]).exits(0).says("web1 is stopped\n");
     agent.run(&["vm", "resume", "web1"]).exits(0).says("web1 is running");
@@ -61,9 +64,13 @@ fn vms_are_started_stopped_and_forgotten() {
     assert_eq!(
         agent.asked(),
         [
-            Request::VmStart { from: file("web1.toml") },
-            Request::VmStart { from: file("standard input") },
-            Request::VmStart { from: VmSource::Name("web1".into()) },
+            Request::VmStart { from: file("web1.toml"), options: Default::default() },
+            Request::VmStart { from: file("standard input"), options: Default::default() },
+            Request::VmStart { from: VmSource::Name("web1".into()), options: Default::default() },
+            Request::VmStart {
+                from: VmSource::Name("web1".into()),
+                options: StartOptions { overcommit: true, as_defined: true, new_state: true }
+            },
             Request::VmAdopt { qmp, name: Some("web7".into()) },
             Request::VmStop { name: "web1".into(), timeout_s: 5, force: true },
             Request::VmResume { name: "web1".into() },
@@ -144,6 +151,24 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     }
 }
 
+/// An agent in a control group that has less than the host.
+fn room() -> Room {
+    let limit = |owner: &str, (limit, used, promised)| Limit {
+        resource: Resource::Ram,
+        owner: owner.into(),
+        name: "memory.max".into(),
+        limit,
+        used,
+        promised,
+        promised_to: vec!["web1".into()],
+    };
+    let limits = vec![
+        limit("", (64 << 30, 23 << 30, 2 << 30)),
+        limit("the control group /sys/fs/cgroup/machine.slice", (16 << 30, 6 << 30, 2 << 30)),
+    ];
+    Room { limits, unread: vec![] }
+}
+
 fn hosts() -> Vec<Host> {
     let facts = HostFacts {
         name: "hosta".into(),
@@ -151,7 +176,7 @@ fn hosts() -> Vec<Host> {
         ram_bytes: 64 << 30,
         ram_available_bytes: 41 << 30,
         kept_ram_bytes: 6 << 30,
-        room: None,
+        room: Some(room()),
         hugepages: vec![Hugepages { page_bytes: 2 << 20, total: 1024, free: 1000 }],
         cpus: 16,
         cpu_vendor: "AuthenticAMD".into(),

@@ -85,8 +85,10 @@ fn a_guest_is_started_shown_moved_and_stopped() {
     assert!(cluster.vms("b").is_empty());
 
     // A name twice, a definition that is none, and what is not there.
-    let start =
-        |text: &str| Request::VmStart { from: VmSource::Definition { file: "t.toml".into(), text: text.into() } };
+    let start = |text: &str| Request::VmStart {
+        from: VmSource::Definition { file: "t.toml".into(), text: text.into() },
+        options: Default::default(),
+    };
     assert!(cluster.refused("a", &start(&definition)).contains("'v1' is running"));
     assert!(cluster.refused("a", &start("name = 'v2'\nmemory = 3\n")).contains("t.toml:2"));
     assert!(cluster.refused("a", &Request::VmShow { name: "v2".into() }).contains("no VM 'v2'"));
@@ -119,7 +121,7 @@ fn a_guest_is_started_shown_moved_and_stopped() {
     };
     assert_eq!(stopped.state, VmState::Stopped);
     assert!(cluster.where_runs("v1").is_empty() && cluster.qemus("a").is_empty());
-    cluster.asked("a", &Request::VmStart { from: VmSource::Name("v1".into()) });
+    cluster.asked("a", &Request::VmStart { from: VmSource::Name("v1".into()), options: Default::default() });
     runs_on(&cluster, "v1", "a");
     end(&cluster);
 }

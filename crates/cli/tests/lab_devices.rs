@@ -138,7 +138,12 @@ fn firmware_and_tpm_move_with_their_guest() {
     drop(shell);
     // What is on storage now was written by QEMU as the guest arrived.
     cluster.asked("a", &Request::VmStop { name: "u".into(), timeout_s: 0, force: true });
-    cluster.asked("a", &Request::VmStart { from: VmSource::Name("u".into()) });
+    // Elsewhere it would begin with nothing.
+    let from = VmSource::Definition { file: "u.toml".into(), text: definition.into() };
+    let told = cluster.refused("b", &Request::VmStart { from, options: Default::default() });
+    assert!(told.contains("a has a VM of that name, stopped") && told.contains("--new-state"), "{told}");
+    assert!(!own("b").exists(), "and nothing is made for it");
+    cluster.asked("a", &Request::VmStart { from: VmSource::Name("u".into()), options: Default::default() });
     let mut shell = Shell::boot(&cluster, "a", "u");
     assert!(shell.run(variable).contains("34 12"), "the variable after a cold start");
     assert_eq!(shell.pcr(), measured, "the same firmware is measured");
@@ -196,7 +201,10 @@ fn what_cannot_be_moved_is_refused_at_its_start() {
     let cluster = cluster();
     let refused = |args: &str| {
         let text = cluster.bare("r").replace("args = [", &format!("args = [{args}, "));
-        let request = Request::VmStart { from: VmSource::Definition { file: "r.toml".into(), text: text.clone() } };
+        let request = Request::VmStart {
+            from: VmSource::Definition { file: "r.toml".into(), text: text.clone() },
+            options: Default::default(),
+        };
         (cluster.refused("a", &request), text)
     };
     let nvme = format!(

@@ -25,11 +25,14 @@ fn settings() -> Settings {
 }
 
 fn start(definition: &str) -> Request {
-    Request::VmStart { from: VmSource::Definition { file: "test.toml".into(), text: definition.into() } }
+    Request::VmStart {
+        from: VmSource::Definition { file: "test.toml".into(), text: definition.into() },
+        options: Default::default(),
+    }
 }
 
 fn start_again(vm: &str) -> Request {
-    Request::VmStart { from: VmSource::Name(vm.into()) }
+    Request::VmStart { from: VmSource::Name(vm.into()), options: Default::default() }
 }
 
 fn stop(vm: &str, timeout_s: u64) -> Request {
@@ -616,7 +619,7 @@ fn a_tap_in_use_is_left_alone() {
     cluster.start_vm("a", &with_mac("v1"));
     let before = taps(&cluster, "a");
     let from = VmSource::Definition { file: "v2.toml".into(), text: with_mac("v2") };
-    let refused = cluster.refused("a", &Request::VmStart { from });
+    let refused = cluster.refused("a", &Request::VmStart { from, options: Default::default() });
     assert!(refused.contains("same MAC address"), "{refused}");
     assert_eq!(taps(&cluster, "a"), before);
     let shown = ip(&cluster, "a", &format!("-o link show dev {}", before[0]));

@@ -45,5 +45,5 @@ pub use forecast::{Converges, Fixed, Forecast, forecast};
 pub use hosts::{Address, Host, Hosts, Keeping};
 pub use reader::{Fault, ParseError, TEXT_BYTES_MAX};
 pub use room::{CopyFits, CopyRoom, Limit, Need, Resource, Room};
-pub use room_check::{refusal, refused_copy};
+pub use room_check::{NoRoom, refusal, refused_copy};
 pub use transport::Transport;

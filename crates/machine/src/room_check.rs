@@ -103,9 +103,19 @@ pub fn refused_copy(copy: &CopyRoom, host: &str, who: &str) -> Option<String> {
     Some(format!("{} ({}): {}", limit.told(host, "the copy", needed), copy.told(who), limit.cure(needed)))
 }
 
-/// Why a QEMU is not let in, as one sentence; none: there is room for it.
-pub fn refusal(room: &Room, need: &Need, host: &str, who: &str) -> Option<String> {
+/// There is no room for a QEMU. As text it is one sentence.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {cure}")]
+pub struct NoRoom {
+    /// Which limit is in the way.
+    pub what: String,
+    /// What to do.
+    pub cure: String,
+}
+
+/// Why a QEMU is not let in; none: there is room for it.
+pub fn refusal(room: &Room, need: &Need, host: &str, who: &str) -> Option<NoRoom> {
     let lacking = room.lacking(need);
     let (limit, needed) = lacking.first()?;
-    Some(format!("{}: {}", limit.told(host, who, *needed), limit.cure(*needed)))
+    Some(NoRoom { what: limit.told(host, who, *needed), cure: limit.cure(*needed) })
 }

@@ -163,7 +163,10 @@ impl Agents {
             &arguments(&sockets, &spec.name),
         );
         let from = VmSource::Definition { file: format!("{}.toml", spec.name), text };
-        self.client(host).call(&Request::VmStart { from }, PATIENCE).map(drop).map_err(BenchError::Agent)
+        self.client(host)
+            .call(&Request::VmStart { from, options: Default::default() }, PATIENCE)
+            .map(drop)
+            .map_err(BenchError::Agent)
     }
 
     fn wait_ready(&self, spec: &Spec, interrupt: &AtomicBool) -> Result<Arc<Seen>, BenchError> {

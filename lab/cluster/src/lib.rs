@@ -332,7 +332,7 @@ impl Cluster {
     pub fn start_vm(&self, host: &str, definition: &str) -> Vm {
         let file = "test.toml".to_owned();
         let from = VmSource::Definition { file, text: definition.to_owned() };
-        match self.asked(host, &Request::VmStart { from }) {
+        match self.asked(host, &Request::VmStart { from, options: Default::default() }) {
             Reply::Vm(vm) => *vm,
             other => panic!("{other:?}"),
         }

@@ -453,7 +453,7 @@ impl Owner {
             }
         })?;
         if let Ok(vm) = self.context.vms.get(&vm) {
-            vm.set_migration(Some(id), false, false);
+            vm.set_migration(Some(id), false, None);
         }
         Ok(())
     }
@@ -518,7 +518,7 @@ impl Owner {
         self.arrived.drain(..).for_each(|vm| self.context.vms.arrived(&vm));
         for summary in self.manager.summaries() {
             if let Some(vm) = self.context.vms.of_migration(summary.id) {
-                vm.set_migration(Some(summary.id), summary.in_doubt, summary.outcome.is_some());
+                vm.set_migration(Some(summary.id), summary.in_doubt, summary.outcome);
                 // Also one whose QEMU ended before it was told to.
                 if (summary.role, summary.outcome) == (Role::Source, Some(Outcome::Moved)) && vm.process().is_none() {
                     self.context.vms.released(&vm);

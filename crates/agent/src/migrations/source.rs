@@ -193,7 +193,7 @@ impl Worker {
         let is_granted = matches!(summary.stage, Stage::Source(SourcePhase::Grant | SourcePhase::Release));
         let vm = vm.filter(|vm| !is_granted || vm.migration() == Some(summary.id));
         if let Some(vm) = &vm {
-            vm.set_migration(Some(summary.id), summary.in_doubt, summary.outcome.is_some());
+            vm.set_migration(Some(summary.id), summary.in_doubt, summary.outcome);
         }
         let watch = Watch::new(offer.as_ref().and_then(|offer| offer.allow_throttle).unwrap_or(0));
         Worker {

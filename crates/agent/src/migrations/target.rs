@@ -18,16 +18,9 @@ use super::guest_watch::DIFFERENCES_TOLD_MAX;
 use super::source::tuning;
 use super::{Context, Job, Offer};
 use crate::composition;
-use crate::launch::Launch;
 use crate::ram;
 use crate::room::{Reservation, asked};
 use crate::vms::{Running, Vm, wait_until};
-
-/// What a definition says that its QEMU needs.
-fn defined(launch: &Launch) -> Option<Need> {
-    let definition = launch.definition()?;
-    Some(Need::new(definition.memory_bytes, definition.hugepages, definition.cpus, definition.accel))
-}
 
 const LOOK: Duration = Duration::from_millis(200);
 /// How long the source may take to say what its guest is composed of.
@@ -128,7 +121,7 @@ impl Worker {
     fn receive(&mut self) -> Result<(), String> {
         let offer =
             self.offer.clone().ok_or("what the source offers makes no sense: is its agent of another version?")?;
-        let need = offer.need.or_else(|| defined(&offer.launch));
+        let need = offer.need.or_else(|| offer.launch.need());
         // What it needs is not taken from another guest: two that were checked at once are let in one after the other.
         let rooms = &self.context.rooms;
         self.reservation = None;

@@ -2,7 +2,8 @@
 //!
 //! Room is *reserved* where a migration is let in, not only looked at by a check before: two that were checked at once
 //! may fit one by one and not together. A reservation counts as RAM that is promised until its guest has arrived (then
-//! the guest's own RAM that is not allocated yet is), or the migration ended otherwise.
+//! the guest's own RAM that is not allocated yet is), or the migration ended otherwise. A guest that is started here is
+//! let in by the same book, and has its reservation until its QEMU runs.
 
 mod held;
 pub(crate) mod limits;
@@ -14,13 +15,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use skein_handover::MigrationId;
 use skein_host::ControlGroups;
-use skein_machine::{CopyRoom, Need, Room, refusal, refused_copy};
+use skein_hypervisor::Monitor;
+use skein_machine::{Accel, CopyRoom, Need, NoRoom, Room, refusal, refused_copy};
 use tracing::{info, warn};
 
 use self::held::Held;
 use self::limits::{Files, Promise};
 use crate::kept::Kept;
-use crate::vms::{Vm, Vms};
+use crate::vms::{Running, Vm, Vms};
 
 /// A QEMU that does not say by then how much RAM its guest has is asked for what it has mapped.
 const ANSWER_TIME: Duration = Duration::from_millis(300);
@@ -35,22 +37,45 @@ pub(crate) struct Rooms {
     pub(crate) vms: Arc<Vms>,
     /// Of guests that left or came.
     pub(crate) kept: Arc<Kept>,
-    reserved: Mutex<BTreeMap<MigrationId, Reserved>>,
+    reserved: Mutex<Book>,
 }
 
-/// What a migration was promised.
+/// Who was promised what.
+type Book = BTreeMap<Holder, Reserved>;
+
+/// Who has room reserved.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Holder {
+    Migration(MigrationId),
+    /// A VM of this name that is being started here.
+    Start(String),
+}
+
+impl Holder {
+    /// Whether this VM's process is the holder's, or will be.
+    fn has(&self, vm: &Vm) -> bool {
+        match self {
+            Holder::Migration(id) => vm.migration() == Some(*id),
+            Holder::Start(name) => vm.name == *name && vm.process().is_none(),
+        }
+    }
+}
+
+/// What its holder was promised.
 #[derive(Clone, Debug)]
 enum Reserved {
-    /// A guest that comes here.
+    /// A guest that comes here, or is started here.
     Incoming { vm: String, need: Need },
     /// The copy of a guest that leaves.
     Outgoing { vm: String, agent_bytes: u64 },
 }
 
-/// Room that is a migration's until this is dropped.
+/// Room that is its holder's until this is dropped.
 pub(crate) struct Reservation {
     rooms: Arc<Rooms>,
-    id: MigrationId,
+    holder: Holder,
+    /// Held whether there is room or not.
+    overcommits: bool,
 }
 
 impl Reservation {
@@ -62,13 +87,22 @@ impl Reservation {
     pub(crate) fn confirm(&self, vm: &Vm, need: Need) -> Result<(), String> {
         let pid = vm.process().map(|process| process.id().pid);
         let ram_bytes = asked(vm).unwrap_or(0).max(need.ram_bytes);
-        self.rooms.reserve(self.id, &vm.name, Need { ram_bytes, ..need }, pid)
+        let need = Need { ram_bytes, ..need };
+        self.rooms.reserve(&self.holder, &vm.name, need, pid, self.overcommits).map_err(|lack| lack.to_string())
+    }
+
+    /// The same of a guest that was started here, whose QEMU `running` is and nobody knows yet.
+    pub(crate) fn confirm_start(&self, vm: &Vm, running: &Running, need: Option<Need>) -> Result<(), NoRoom> {
+        let said = ram_asked(&running.monitor).unwrap_or(0);
+        let need = need.unwrap_or_else(|| Need::new(0, None, 1, Accel::Auto));
+        let need = Need { ram_bytes: said.max(need.ram_bytes), ..need };
+        self.rooms.reserve(&self.holder, &vm.name, need, Some(running.process.id().pid), self.overcommits)
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.rooms.reserved.lock().remove(&self.id);
+        self.rooms.reserved.lock().remove(&self.holder);
     }
 }
 
@@ -100,14 +134,40 @@ impl Rooms {
     /// # Errors
     /// There is none: which limit is in the way, and what to do.
     pub(crate) fn admit(self: &Arc<Self>, id: MigrationId, vm: &str, need: Need) -> Result<Reservation, String> {
-        self.reserve(id, vm, need, None)?;
-        Ok(Reservation { rooms: self.clone(), id })
+        let holder = Holder::Migration(id);
+        self.reserve(&holder, vm, need, None, false).map_err(|lack| lack.to_string())?;
+        Ok(Reservation { rooms: self.clone(), holder, overcommits: false })
     }
 
-    fn reserve(&self, id: MigrationId, vm: &str, need: Need, qemu: Option<u32>) -> Result<(), String> {
+    /// Lets a guest be started here, if there is room for it or `overcommits`, and reserves that until it runs. Its VM is busy: nobody
+    /// else starts it. `need`: none if that is not known before its QEMU says it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn admit_start(
+        self: &Arc<Self>,
+        vm: &str,
+        need: Option<Need>,
+        overcommits: bool,
+    ) -> Result<Reservation, NoRoom> {
+        let holder = Holder::Start(vm.to_owned());
+        if let Some(need) = need {
+            self.reserve(&holder, vm, need, None, overcommits)?;
+        }
+        Ok(Reservation { rooms: self.clone(), holder, overcommits })
+    }
+
+    fn reserve(
+        &self,
+        holder: &Holder,
+        vm: &str,
+        need: Need,
+        qemu: Option<u32>,
+        overcommits: bool,
+    ) -> Result<(), NoRoom> {
         let mut reserved = self.reserved.lock();
         let refused = |rooms: &Rooms, reserved: &_| {
-            let mut room = rooms.read(reserved, Some(id), qemu, 0);
+            let mut room = rooms.read(reserved, Some(holder), qemu, 0);
             // What the process holds already of what it needs is in use; nobody has to find it again.
             if let Some(held) = qemu.and_then(|pid| Held::of(pid).ok()) {
                 for limit in &mut room.limits {
@@ -120,13 +180,15 @@ impl Rooms {
         while why.is_some() && self.kept.make_room(vm) {
             (why, unread) = refused(self, &reserved);
         }
-        if let Some(why) = why {
-            return Err(why);
+        match why {
+            Some(why) if overcommits => warn!(vm, "it is started without room for it, as somebody wants: {}", why.what),
+            Some(why) => return Err(why),
+            None => {}
         }
         if !unread.is_empty() {
-            info!(%id, vm, "not all limits of this host can be read: {}", unread.join("; "));
+            info!(vm, "not all limits of this host can be read: {}", unread.join("; "));
         }
-        reserved.insert(id, Reserved::Incoming { vm: vm.to_owned(), need });
+        reserved.insert(holder.clone(), Reserved::Incoming { vm: vm.to_owned(), need });
         Ok(())
     }
 
@@ -152,8 +214,9 @@ impl Rooms {
         if let Some(why) = why {
             return Err(why);
         }
-        reserved.insert(id, Reserved::Outgoing { vm: vm.name.clone(), agent_bytes });
-        Ok(Reservation { rooms: self.clone(), id })
+        let holder = Holder::Migration(id);
+        reserved.insert(holder.clone(), Reserved::Outgoing { vm: vm.name.clone(), agent_bytes });
+        Ok(Reservation { rooms: self.clone(), holder, overcommits: false })
     }
 
     /// What the copy of a guest takes of this host, and has. None: its QEMU cannot be looked into.
@@ -162,13 +225,7 @@ impl Rooms {
         self.copy_with(&reserved, vm, agent_bytes, self.kept.ram_bytes())
     }
 
-    fn copy_with(
-        &self,
-        reserved: &BTreeMap<MigrationId, Reserved>,
-        vm: &Vm,
-        agent_bytes: u64,
-        kept: u64,
-    ) -> Option<CopyRoom> {
+    fn copy_with(&self, reserved: &Book, vm: &Vm, agent_bytes: u64, kept: u64) -> Option<CopyRoom> {
         let pid = vm.process()?.id().pid;
         let held =
             Held::of(pid).inspect_err(|error| warn!(vm = vm.name, "its RAM cannot be looked at: {error}")).ok()?;
@@ -203,15 +260,9 @@ impl Rooms {
         })
     }
 
-    /// `except`: the migration that asks, whose own promise does not count. `qemu`: its QEMU, in whose groups it has to
+    /// `except`: who asks, whose own promise does not count. `qemu`: its QEMU, in whose groups it has to
     /// find room as well as in the agent's: the agent writes to its RAM, and who touches memory first is charged for it.
-    fn read(
-        &self,
-        reserved: &BTreeMap<MigrationId, Reserved>,
-        except: Option<MigrationId>,
-        qemu: Option<u32>,
-        kept: u64,
-    ) -> Room {
+    fn read(&self, reserved: &Book, except: Option<&Holder>, qemu: Option<u32>, kept: u64) -> Room {
         let own = self.own_groups();
         let theirs = qemu.and_then(|pid| ControlGroups::of(pid).ok()).filter(|groups| *groups != own);
         let groups: Vec<&ControlGroups> = [Some(&own), theirs.as_ref()].into_iter().flatten().collect();
@@ -221,25 +272,19 @@ impl Rooms {
         room
     }
 
-    /// All that guests of this host were promised and do not have yet, but for one migration's or one guest's own; and of
+    /// All that guests of this host were promised and do not have yet, but for one holder's or one guest's own; and of
     /// whom that cannot be read.
-    fn promises(
-        &self,
-        reserved: &BTreeMap<MigrationId, Reserved>,
-        except: Option<MigrationId>,
-        but: Option<&str>,
-    ) -> (Vec<Promise>, Vec<String>) {
+    fn promises(&self, reserved: &Book, except: Option<&Holder>, but: Option<&str>) -> (Vec<Promise>, Vec<String>) {
         let mut unread = Vec::new();
         let is_arriving = |vm: &Vm| {
             let id = vm.migration();
-            id.is_some_and(
-                |id| matches!(reserved.get(&id), Some(Reserved::Incoming { vm: name, .. }) if *name == vm.name),
-            )
+            let promise = id.and_then(|id| reserved.get(&Holder::Migration(id)));
+            matches!(promise, Some(Reserved::Incoming { vm: name, .. }) if *name == vm.name)
         };
         let runs =
             self.vms.all().into_iter().filter(|vm| Some(&*vm.name) != but && !is_arriving(vm)).filter_map(|vm| {
                 let pid = vm.process()?.id().pid;
-                if except.is_some() && vm.migration() == except {
+                if except.is_some_and(|holder| holder.has(&vm)) {
                     return None;
                 }
                 let held = match Held::of(pid) {
@@ -264,18 +309,18 @@ impl Rooms {
     }
 
     /// What guests were promised that are let in and have not arrived.
-    fn arriving<'a>(
-        &'a self,
-        reserved: &'a BTreeMap<MigrationId, Reserved>,
-        except: Option<MigrationId>,
-    ) -> impl Iterator<Item = Promise> + 'a {
-        reserved.iter().filter(move |(id, _)| Some(**id) != except).filter_map(|(id, reserved)| {
+    fn arriving<'a>(&'a self, reserved: &'a Book, except: Option<&'a Holder>) -> impl Iterator<Item = Promise> + 'a {
+        reserved.iter().filter(move |(holder, _)| Some(*holder) != except).filter_map(|(holder, reserved)| {
             let Reserved::Incoming { vm, need } = reserved else { return None };
             // One that has arrived counts as a guest that runs here.
-            if self.vms.get(vm).is_ok_and(|vm| vm.process().is_some() && vm.migration() != Some(*id)) {
+            if self.vms.get(vm).is_ok_and(|vm| vm.process().is_some() && !holder.has(&vm)) {
                 return None;
             }
-            let pid = self.vms.of_migration(*id).and_then(|vm| vm.process()).map(|process| process.id().pid);
+            let pid = match holder {
+                Holder::Migration(id) => self.vms.of_migration(*id).and_then(|vm| vm.process()),
+                Holder::Start(name) => self.vms.get(name).ok().and_then(|vm| vm.starting()),
+            };
+            let pid = pid.map(|process| process.id().pid);
             let held = pid.and_then(|pid| Held::of(pid).ok()).unwrap_or_default();
             let has = held.files_allocated.saturating_add(held.private);
             let groups = pid.and_then(|pid| ControlGroups::of(pid).ok()).unwrap_or_else(|| self.own_groups());
@@ -296,7 +341,66 @@ fn ram_bytes(vm: &Vm, held: &Held) -> u64 {
 
 /// RAM of a guest by its QEMU's word, with what was plugged in.
 pub(crate) fn asked(vm: &Vm) -> Option<u64> {
-    let monitor = vm.running()?.monitor.with_patience(ANSWER_TIME);
+    ram_asked(&vm.running()?.monitor)
+}
+
+fn ram_asked(monitor: &Monitor) -> Option<u64> {
+    let monitor = monitor.with_patience(ANSWER_TIME);
     let answer = monitor.query("query-memory-size-summary").ok()?;
     Some(answer["base-memory"].as_u64()?.saturating_add(answer["plugged-memory"].as_u64().unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use skein_machine::Resource;
+    use skein_machine::units::GIB;
+
+    use super::*;
+    use crate::dirs::Dirs;
+
+    fn rooms(dir: &std::path::Path) -> Arc<Rooms> {
+        let dirs = Dirs { state: dir.join("state"), run: dir.join("run") };
+        dirs.create().unwrap();
+        Rooms::new("hosta".into(), Vms::open(dirs, None).unwrap())
+    }
+
+    fn need(ram_bytes: u64) -> Option<Need> {
+        Some(Need::new(ram_bytes, None, 1, Accel::Kvm))
+    }
+
+    #[test]
+    fn who_is_started_is_let_in_by_the_same_book_as_who_arrives() {
+        let dir = tempfile::tempdir().unwrap();
+        let rooms = rooms(dir.path());
+        let refused = |result: Result<Reservation, NoRoom>| result.err().expect("there is no room").what;
+        let left = || rooms.room().left(Resource::Ram).unwrap();
+        let most = left() / 10 * 7;
+        assert!(refused(rooms.admit_start("hungry", need(1 << 50), false)).contains("hungry needs"));
+        let first = rooms.admit_start("v1", need(most), false).expect("there is room for one");
+        let told = refused(rooms.admit_start("v2", need(most), false));
+        assert!(told.contains("hosta") && told.contains("that v1 may still take and v2 needs"), "{told}");
+        // A migration is held against it, and the other way round.
+        let arriving = rooms.admit(MigrationId(7), "v3", need(most).unwrap());
+        assert!(arriving.err().unwrap().contains("that v1 may still take"));
+        drop(first);
+        let arriving = rooms.admit(MigrationId(7), "v3", need(most).unwrap()).unwrap();
+        assert!(refused(rooms.admit_start("v2", need(most), false)).contains("that v3 may still take"));
+        // On purpose; and then others see that it is promised.
+        let beyond = rooms.admit_start("v2", need(most), true).expect("somebody wants it");
+        assert_eq!(left(), 0);
+        drop((arriving, beyond));
+        assert!(left() > most / 2 && rooms.reserved.lock().is_empty());
+    }
+
+    #[test]
+    fn a_start_whose_need_is_not_known_reserves_nothing_before_its_qemu_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let rooms = rooms(dir.path());
+        let unknown = rooms.admit_start("v1", None, false).unwrap();
+        assert!(rooms.reserved.lock().is_empty());
+        rooms.reserve(&unknown.holder, "v1", need(GIB / 64).unwrap(), None, false).unwrap();
+        assert_eq!(rooms.reserved.lock().len(), 1);
+        drop(unknown);
+        assert!(rooms.reserved.lock().is_empty());
+    }
 }

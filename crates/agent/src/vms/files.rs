@@ -1,5 +1,6 @@
 //! What is kept of VMs on disk.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use skein_hypervisor::ProcessId;
 use skein_machine::Composition;
 use tracing::warn;
 
+use super::images::Seen;
 use crate::dirs::replace;
 use crate::launch::Launch;
 
@@ -22,6 +24,22 @@ pub(super) struct Kept {
     /// How its QEMU was composed when it had just been started.
     #[serde(default)]
     pub(super) launched: Option<Composition>,
+    /// What its guest had when somebody last looked.
+    #[serde(default)]
+    pub(super) seen: Option<Seen>,
+    /// Images that it had open and has another in place of: the old one's name, and that of the one after it.
+    #[serde(default)]
+    pub(super) left: BTreeMap<String, String>,
+    /// Why it is off, if that is worth knowing.
+    #[serde(default)]
+    pub(super) note: String,
+}
+
+impl Kept {
+    /// Of a VM of which nothing more is known yet.
+    pub(super) fn new(launch: Launch) -> Kept {
+        Kept { launch, adopted: None, launched: None, seen: None, left: BTreeMap::new(), note: String::new() }
+    }
 }
 
 /// What is kept of a process while it runs.

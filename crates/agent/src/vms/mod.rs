@@ -4,6 +4,7 @@
 //! that it left is removed ([`State::busy`]).
 
 mod files;
+mod images;
 mod kills;
 mod movable;
 mod search;
@@ -21,18 +22,19 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use skein_api::VmState;
-use skein_handover::MigrationId;
+use skein_handover::{MigrationId, Outcome};
 use skein_hypervisor::kvm::{self, KvmError};
 use skein_hypervisor::{
     Log, Monitor, Process, ProcessId, QmpError, RunState, connect_started, spawn_command_detached, spawn_detached,
     version_of,
 };
-use skein_machine::Composition;
 use skein_machine::definition::{Accel, Definition, FirmwareKind, is_name};
+use skein_machine::{Composition, NoRoom};
 use thiserror::Error;
 use tracing::{error, info, warn};
 
 use self::files::{Kept, KeptProcess, read, write};
+pub(crate) use self::images::Planned;
 pub(crate) use self::kills::Killed;
 use self::kills::Kills;
 use crate::composition::{self, CompositionError};
@@ -52,8 +54,8 @@ const FIND_TIME: Duration = Duration::from_millis(250);
 const ATTACH_TIME: Duration = Duration::from_secs(1);
 /// A killed process is gone by then.
 const KILL_TIME: Duration = Duration::from_secs(10);
-/// How often a watcher looks whether it is still needed.
-const WATCH_TIME: Duration = Duration::from_secs(3600);
+/// How often a watcher looks what its guest has open.
+const LOOK_TIME: Duration = Duration::from_secs(10);
 
 /// What cannot be done with a VM.
 #[derive(Debug, Error)]
@@ -110,6 +112,10 @@ pub enum VmError {
     #[error("'{name}' could never be moved: {why}")]
     Unmovable { name: String, why: String },
     #[error("{what}")]
+    OtherImages { what: String, cure: String },
+    #[error("{}", .0.what)]
+    NoRoom(NoRoom),
+    #[error("{what}")]
     Io {
         what: String,
         #[source]
@@ -123,7 +129,7 @@ pub enum VmError {
 
 impl VmError {
     /// What to do about it.
-    pub fn cure(&self) -> &'static str {
+    pub fn cure(&self) -> &str {
         match self {
             VmError::Unknown(_) => "see `skein vm list`, and `skein vm list` on the other hosts",
             VmError::Exists(_) => "choose another name, or `skein vm forget` the old one if it is stopped",
@@ -155,6 +161,8 @@ impl VmError {
                 "remove that from the VM's file; or, if the VM is to stay on this host for good, add [migration] \
                  allowed = false"
             }
+            VmError::OtherImages { cure, .. } => cure,
+            VmError::NoRoom(lack) => &lack.cure,
             VmError::NoProcess(_) => "the agent has to run in the same pid namespace as QEMU",
             VmError::Io { .. } => "mend that on this host, and repeat",
         }
@@ -173,9 +181,13 @@ struct State {
     running: Option<Running>,
     /// The process is there, but QMP is not.
     silent: Option<Arc<Process>>,
+    /// The process is there, and nobody knows yet what becomes of it.
+    starting: Option<Arc<Process>>,
+    /// The images of its drives at the last look: what QEMU said.
+    looked_at: Option<serde_json::Value>,
     migration: Option<MigrationId>,
-    /// How that ended is certain; it is only tidied up.
-    over: bool,
+    /// How that ended, once it is certain: it is only tidied up.
+    outcome: Option<Outcome>,
     incoming: bool,
     in_doubt: bool,
     /// What the target of its migration was told that it is composed of.
@@ -197,6 +209,8 @@ pub(crate) struct Vm {
     own: OwnState,
     kept: Mutex<Kept>,
     state: Mutex<State>,
+    /// Held while its files are written or removed, so that the newest stays.
+    files: Mutex<()>,
 }
 
 impl Vm {
@@ -223,6 +237,11 @@ impl Vm {
         state.running.as_ref().map(|running| running.process.clone()).or_else(|| state.silent.clone())
     }
 
+    /// The process of a VM that is being started.
+    pub(crate) fn starting(&self) -> Option<Arc<Process>> {
+        self.state.lock().starting.clone()
+    }
+
     /// Why it cannot be started, or its place be taken.
     fn taken(&self) -> Option<VmError> {
         if self.state.lock().busy {
@@ -243,12 +262,12 @@ impl Vm {
     /// The migration whose end is still open.
     pub(crate) fn moved_by(&self) -> Option<MigrationId> {
         let state = self.state.lock();
-        state.migration.filter(|_| !state.over)
+        state.migration.filter(|_| state.outcome.is_none())
     }
 
-    pub(crate) fn set_migration(&self, migration: Option<MigrationId>, in_doubt: bool, over: bool) {
+    pub(crate) fn set_migration(&self, migration: Option<MigrationId>, in_doubt: bool, outcome: Option<Outcome>) {
         let mut state = self.state.lock();
-        (state.migration, state.in_doubt, state.over) = (migration, in_doubt, over);
+        (state.migration, state.in_doubt, state.outcome) = (migration, in_doubt, outcome);
     }
 
     /// What its guest is composed of, with the files that its QEMU has open.
@@ -277,7 +296,10 @@ impl Vm {
 
     /// Its QEMU has just been started, and is composed so.
     pub(crate) fn set_launched(&self, composition: &Composition) {
-        self.kept.lock().launched = Some(composition.as_launched());
+        let mut kept = self.kept.lock();
+        kept.launched = Some(composition.as_launched());
+        let seen = kept.seen.get_or_insert_default();
+        seen.drives.clone_from(&composition.drives);
     }
 
     /// The last words of the QEMU that it has or had here, if it was started here.
@@ -305,6 +327,8 @@ impl Vm {
         let state = {
             let state = self.state.lock();
             match (&process, &running) {
+                // Its QEMU ends, and does not answer any more.
+                _ if state.outcome == Some(Outcome::Moved) && !state.incoming => VmState::Moved,
                 (None, _) if state.busy => VmState::Starting,
                 (None, _) => VmState::Stopped,
                 _ if state.in_doubt => VmState::InDoubt,
@@ -324,6 +348,8 @@ impl Vm {
             }
         };
         let definition = kept.launch.definition();
+        let seen = kept.seen.clone().unwrap_or_default();
+        let running = running.filter(|_| state != VmState::Moved);
         let ram = || running.as_ref().and_then(|r| r.monitor.query("query-memory-size-summary").ok());
         let cpus = || running.as_ref().and_then(|r| r.monitor.query("query-cpus-fast").ok());
         skein_api::Vm {
@@ -332,11 +358,11 @@ impl Vm {
             memory_bytes: definition
                 .map(|definition| definition.memory_bytes)
                 .or_else(|| ram().and_then(|answer| answer["base-memory"].as_u64()))
-                .unwrap_or(0),
+                .unwrap_or(seen.ram_bytes),
             cpus: definition
                 .map(|definition| definition.cpus)
                 .or_else(|| cpus().and_then(|answer| answer.as_array().map(|all| all.len() as u32)))
-                .unwrap_or(0),
+                .unwrap_or(seen.cpus),
             pid: process.as_ref().map(|process| process.id().pid),
             qemu: running.as_ref().map(|running| running.monitor.version().to_string()),
             machine: definition.map(|definition| definition.machine.clone()),
@@ -344,6 +370,7 @@ impl Vm {
             console: Some(self.console()).filter(|path| process.is_some() && path.exists()),
             adopted: kept.adopted.is_some(),
             migration: self.moved_by(),
+            drives: self.drives(),
             definition: definition.map(Definition::to_toml),
             note: self.state.lock().note.clone(),
         }
@@ -418,7 +445,7 @@ impl Vms {
             let (process, _) = process.as_ref()?;
             let line = CommandLine::of(process.id().pid).ok()?;
             warn!(vm = name, "its definition is lost: it is taken from the command line of its QEMU");
-            Some(Kept { launch: Launch::CommandLine(line), adopted: None, launched: None })
+            Some(Kept::new(Launch::CommandLine(line)))
         });
         let Some(kept) = kept else {
             // Of a guest that was to come here and did not.
@@ -497,33 +524,28 @@ impl Vms {
         self.all().into_iter().find(|vm| vm.migration() == Some(id))
     }
 
-    /// Starts a VM: a new one, or one that is known and stopped, as it was or with what was changed.
-    pub(crate) fn start(self: &Arc<Self>, definition: Definition) -> Result<Arc<Vm>, VmError> {
-        let name = definition.name.clone();
-        let launch = Launch::Definition(Box::new(self.resolve(definition)?));
-        self.boot(&name, launch)
-    }
-
-    /// Starts a VM that is known and stopped.
-    pub(crate) fn start_again(self: &Arc<Self>, name: &str) -> Result<Arc<Vm>, VmError> {
-        let launch = self.get(name)?.launch();
-        self.boot(name, launch)
-    }
-
-    fn boot(self: &Arc<Self>, name: &str, launch: Launch) -> Result<Arc<Vm>, VmError> {
-        if let Some(definition) = launch.definition() {
-            movable::check(definition)?;
-        }
-        let vm = self.new_vm(name, Kept { launch, adopted: None, launched: None });
+    /// Starts a VM that was planned with [`Vms::plan`] or [`Vms::plan_again`]. `let_in` is asked before anything is started, and again with
+    /// the QEMU before the VM is anybody's; what it gives is held until the VM runs.
+    pub(crate) fn boot<T>(
+        self: &Arc<Self>,
+        planned: Planned,
+        let_in: impl FnOnce() -> Result<T, NoRoom>,
+        confirm: impl FnOnce(&T, &Vm, &Running) -> Result<(), NoRoom>,
+    ) -> Result<Arc<Vm>, VmError> {
+        let Planned { name, launch, left, .. } = planned;
+        let vm = self.new_vm(&name, Kept { left, ..Kept::new(launch) });
         let old = self.place(&vm)?;
-        let booted = self.spawn(&vm, None).and_then(|running| {
-            let settled = movable::check_running(&vm, &running.monitor);
+        let admitted = let_in().map_err(VmError::NoRoom);
+        let booted = admitted.and_then(|admitted| {
+            let running = self.spawn(&vm, None)?;
+            let settled = confirm(&admitted, &vm, &running).map_err(VmError::NoRoom);
+            let settled = settled.and_then(|()| movable::check_running(&vm, &running.monitor));
             let settled = settled.and_then(|()| self.settle_start(&vm, &running.monitor));
             settled.inspect_err(|_| drop(running.process.kill(KILL_TIME)))?;
-            Ok(running)
+            Ok((running, admitted))
         });
         match booted {
-            Ok(running) => {
+            Ok((running, _admitted)) => {
                 self.run(&vm, running);
                 Ok(vm)
             }
@@ -599,8 +621,9 @@ impl Vms {
 
     fn new_vm(&self, name: &str, kept: Kept) -> Arc<Vm> {
         let own = OwnState::new(&self.dirs.state, name);
+        let state = Mutex::new(State { note: kept.note.clone(), ..State::default() });
         let (dir, kept) = (self.dirs.vm(name), Mutex::new(kept));
-        Arc::new(Vm { name: name.to_owned(), dir, own, kept, state: Mutex::default() })
+        Arc::new(Vm { name: name.to_owned(), dir, own, kept, state, files: Mutex::default() })
     }
 
     /// Starts the QEMU that is to take a guest, under the VM's name.
@@ -611,8 +634,8 @@ impl Vms {
         if let Some(own) = self.of_migration(id).filter(|own| own.name == name && own.running().is_some()) {
             return Ok(own);
         }
-        let vm = self.new_vm(name, Kept { launch, adopted: None, launched: None });
-        vm.set_migration(Some(id), false, false);
+        let vm = self.new_vm(name, Kept::new(launch));
+        vm.set_migration(Some(id), false, None);
         vm.state.lock().incoming = true;
         // What it was when it last ran here is of the past.
         self.place(&vm).map_err(|why| match why {
@@ -634,7 +657,7 @@ impl Vms {
     /// The guest has arrived: the VM is this host's.
     pub(crate) fn arrived(&self, vm: &Vm) {
         let mut state = vm.state.lock();
-        (state.incoming, state.migration, state.in_doubt) = (false, None, false);
+        (state.incoming, state.migration, state.in_doubt, state.outcome) = (false, None, false, None);
         let running = state.running.clone();
         drop(state);
         if let Err(error) = vm.own.arrived() {
@@ -683,7 +706,7 @@ impl Vms {
 
     /// A VM's migration is over.
     pub(crate) fn settled(&self, vm: &Vm) {
-        vm.set_migration(None, false, false);
+        vm.set_migration(None, false, None);
         if let Some(process) = vm.process() {
             if let Err(error) = self.keep_process(vm, process.id(), None, None) {
                 warn!(vm = vm.name, "{}", told(&error));
@@ -705,7 +728,9 @@ impl Vms {
     /// The VM is not this host's any more. `and` is done where it still was.
     fn let_go(&self, vm: &Vm, and: impl FnOnce()) {
         if self.seize(vm) {
+            let files = vm.files.lock();
             let _ = fs::remove_file(self.file(&vm.name));
+            drop(files);
             self.remove(vm);
             and();
             self.replace(vm, None);
@@ -733,7 +758,7 @@ impl Vms {
             return Err(VmError::NoGuest(name));
         }
         let line = CommandLine::of(process.id().pid).map_err(io_error("its command line"))?;
-        let kept = Kept { launch: Launch::CommandLine(line), adopted: Some(qmp.to_owned()), launched: None };
+        let kept = Kept { adopted: Some(qmp.to_owned()), ..Kept::new(Launch::CommandLine(line)) };
         let vm = {
             let mut vms = self.vms.lock();
             if vms.contains_key(&name) {
@@ -776,6 +801,8 @@ impl Vms {
             return Err(vm.taken().unwrap_or_else(|| VmError::NotRunning(name.to_owned())));
         };
         let before = vm.migration();
+        // Whoever starts it again has to give it what it has now.
+        self.look(&vm);
         let ended = |wait| process.wait_exit(wait).map_err(io_error("waiting for QEMU"));
         if let Some(running) = vm.running() {
             let pressed = running.monitor.query("system_powerdown");
@@ -790,6 +817,7 @@ impl Vms {
             if let Some(id) = vm.moved_by() {
                 return Err(VmError::Migrating { name: name.to_owned(), id });
             }
+            self.look(&vm);
             // QEMU flushes its disks before it ends.
             let quits = vm.running().is_some_and(|running| running.monitor.quit().is_ok());
             if !quits || ended(KILL_TIME)?.is_none() {
@@ -883,6 +911,7 @@ impl Vms {
         let (process, log) = started.map_err(of_qemu)?;
         vm.state.lock().log = Some(log.clone());
         let process = Arc::new(process);
+        vm.state.lock().starting = Some(process.clone());
         // Before anything is asked of it, so that another agent would find it.
         let remembered = self.keep_process(vm, process.id(), incoming, None);
         let monitor = remembered.and_then(|()| connect_started(&process, &log, &qmp, START_TIME).map_err(of_qemu));
@@ -918,13 +947,16 @@ impl Vms {
         let before = self.kills.before(process.id());
         {
             let mut state = vm.state.lock();
-            (state.running, state.silent, state.busy) = (Some(running), None, false);
+            (state.running, state.silent, state.starting, state.busy) = (Some(running), None, None, false);
             state.note.clear();
         }
         let (vms, vm) = (Arc::downgrade(self), vm.clone());
         let watch = move || {
             let exit = loop {
-                match process.wait_exit(WATCH_TIME) {
+                if let Some(vms) = vms.upgrade() {
+                    vms.look(&vm);
+                }
+                match process.wait_exit(LOOK_TIME) {
                     Ok(None) => {}
                     Ok(exit) => break exit,
                     Err(_) => break None,
@@ -1006,11 +1038,26 @@ impl Vms {
         // Nobody comes in between.
         let migrating = state.migration.is_some();
         state.busy = !migrating;
+        let note = state.note.clone();
         drop(state);
         info!(vm = vm.name, pid = process.id().pid, "its QEMU has ended");
         if !migrating {
+            self.keep_note(vm, note);
             self.remove(vm);
             vm.state.lock().busy = false;
+        }
+    }
+
+    /// Keeps why a VM is off, which is busy, for the next agent.
+    fn keep_note(&self, vm: &Vm, note: String) {
+        let (_files, file) = (vm.files.lock(), self.file(&vm.name));
+        let mut kept = vm.kept.lock();
+        kept.note = note;
+        let kept = kept.clone();
+        if file.exists()
+            && let Err(error) = write(&file, &kept)
+        {
+            warn!(vm = vm.name, "why it is off is not kept: {error}");
         }
     }
 
@@ -1040,6 +1087,7 @@ impl Vms {
                 swtpm::end(&vm.dir);
             }
         }
+        let _files = vm.files.lock();
         for file in ["process.json", "vm.json", "qmp", "console", "vnc", "swtpm.log"] {
             let _ = fs::remove_file(vm.dir.join(file));
         }
@@ -1049,6 +1097,12 @@ impl Vms {
     }
 
     fn keep(&self, vm: &Vm) -> Result<(), VmError> {
+        let _files = vm.files.lock();
+        self.write(vm)
+    }
+
+    /// The VM's files are locked.
+    fn write(&self, vm: &Vm) -> Result<(), VmError> {
         let kept = vm.kept.lock().clone();
         // What runs, as the next agent finds it: its machine type may have been resolved since it was started.
         write(&vm.dir.join("vm.json"), &kept).map_err(io_error("cannot remember the VM"))?;
@@ -1097,4 +1151,57 @@ pub(crate) fn wait_until(time: Duration, mut is: impl FnMut() -> bool) -> bool {
         thread::sleep(Duration::from_millis(2));
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dirs(dir: &Path) -> Dirs {
+        let dirs = Dirs { state: dir.join("state"), run: dir.join("run") };
+        dirs.create().unwrap();
+        dirs
+    }
+
+    fn known(vms: &Vms, name: &str) -> Arc<Vm> {
+        let definition = Definition::parse(&format!("name = '{name}'\nmemory = '64 MiB'\n"), "a.toml").unwrap();
+        let launch = Launch::Definition(Box::new(Defined { definition, odd_ram: false }));
+        let vm = vms.new_vm(name, Kept::new(launch));
+        fs::create_dir_all(&vm.dir).unwrap();
+        vms.keep(&vm).unwrap();
+        vms.vms.lock().insert(name.to_owned(), vm.clone());
+        vm
+    }
+
+    #[test]
+    fn why_a_vm_is_off_outlives_the_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        let vms = Vms::open(dirs(dir.path()), None).unwrap();
+        vms.keep_note(&known(&vms, "a"), "the kernel killed its QEMU".into());
+        known(&vms, "gone");
+        fs::remove_file(vms.file("gone")).unwrap();
+        vms.keep_note(&vms.get("gone").unwrap(), "nobody asks".into());
+        drop(vms);
+        let again = Vms::open(dirs(dir.path()), None).unwrap();
+        assert_eq!(again.get("a").unwrap().show().note, "the kernel killed its QEMU");
+        assert!(again.get("gone").is_err(), "what was let go of does not come back");
+    }
+
+    #[test]
+    fn a_guest_that_left_is_shown_as_moved() {
+        let dir = tempfile::tempdir().unwrap();
+        let vms = Vms::open(dirs(dir.path()), None).unwrap();
+        let vm = known(&vms, "a");
+        for (outcome, state) in
+            [(None, VmState::Stopped), (Some(Outcome::Kept), VmState::Stopped), (Some(Outcome::Moved), VmState::Moved)]
+        {
+            vm.set_migration(Some(MigrationId(7)), false, outcome);
+            assert_eq!((vm.show().state, vm.show().memory_bytes), (state, 64 << 20));
+        }
+        // At the target it is the guest that comes.
+        vm.state.lock().incoming = true;
+        assert_ne!(vm.show().state, VmState::Moved);
+        vms.arrived(&vm);
+        assert_eq!(vm.show().state, VmState::Stopped);
+    }
 }

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use skein_api::{Host, Reply, Request};
-use skein_machine::Resource;
 use skein_machine::facts::{HostFacts, Places, Presence};
 use skein_machine::units::{about_bytes, exact_bytes};
+use skein_machine::{Limit, Resource};
 
 use super::local::{Local, unexpected};
 use super::text::{clean_line, count, fields, print, print_json, table};
@@ -71,6 +71,12 @@ fn guests(facts: &HostFacts) -> usize {
     facts.vms.iter().filter(|vm| matches!(vm.presence, Presence::Guest)).count()
 }
 
+/// What bounds the RAM of a guest that comes: the check holds it against that. None: an agent that does not say.
+fn tightest(facts: &HostFacts) -> Option<&Limit> {
+    let limits = facts.room.iter().flat_map(|room| &room.limits);
+    limits.filter(|limit| limit.resource == Resource::Ram).min_by_key(|limit| limit.left())
+}
+
 fn listed(hosts: &[Host]) -> String {
     let rows: Vec<_> = hosts
         .iter()
@@ -81,8 +87,9 @@ fn listed(hosts: &[Host]) -> String {
                 contact(host).to_owned(),
                 facts(&|facts| guests(facts).to_string()),
                 facts(&|facts| facts.cpus.to_string()),
-                facts(&|facts| {
-                    format!("{} of {}", about_bytes(facts.ram_available_bytes), about_bytes(facts.ram_bytes))
+                facts(&|facts| match tightest(facts) {
+                    Some(limit) => format!("{} of {}", about_bytes(limit.left()), about_bytes(limit.limit)),
+                    None => format!("{} of {}", about_bytes(facts.ram_available_bytes), about_bytes(facts.ram_bytes)),
                 }),
                 facts(&|facts| facts.qemu.as_ref().map_or("none".into(), |qemu| qemu.version.to_string())),
                 host.addresses.join(" "),
@@ -90,7 +97,7 @@ fn listed(hosts: &[Host]) -> String {
             ]
         })
         .collect();
-    table(["NAME", "CONTACT", "GUESTS", "CPUS", "RAM FREE", "QEMU", "ADDRESSES", "NOTE"], &rows)
+    table(["NAME", "CONTACT", "GUESTS", "CPUS", "ROOM", "QEMU", "ADDRESSES", "NOTE"], &rows)
 }
 
 fn shown(host: &Host) -> String {
@@ -120,8 +127,7 @@ fn shown(host: &Host) -> String {
             0 => String::new(),
             bytes => format!("{} of ram, of guests that left", about_bytes(bytes)),
         };
-        let bounds = facts.room.iter().flat_map(|room| &room.limits).filter(|limit| limit.resource == Resource::Ram);
-        let room = bounds.min_by_key(|limit| limit.left()).map_or_else(String::new, |limit| {
+        let room = tightest(facts).map_or_else(String::new, |limit| {
             let owner = if limit.owner.is_empty() { String::new() } else { format!(", by {}", limit.owner) };
             format!("{} for guests that come{owner}", about_bytes(limit.left()))
         });

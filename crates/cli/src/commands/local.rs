@@ -78,6 +78,7 @@ pub fn vm_state(state: VmState) -> &'static str {
         VmState::Starting => "starting",
         VmState::Incoming => "incoming",
         VmState::Handover => "handover",
+        VmState::Moved => "moved",
         VmState::InDoubt => "IN DOUBT",
         VmState::Stopped => "stopped",
         VmState::Unresponsive => "unresponsive",

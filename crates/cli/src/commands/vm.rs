@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use skein_api::{Reply, Request, STOP_TIMEOUT_S, Vm, VmSource};
+use skein_api::{Drive, Reply, Request, STOP_TIMEOUT_S, StartOptions, Vm, VmSource};
 use skein_machine::definition::{Definition, is_name};
 use skein_machine::units::about_bytes;
 
@@ -28,6 +28,9 @@ enum Command {
     ///
     /// The file is checked here first: everything that is wrong with it is told at once, with its line. The VM is then
     /// known on this host by the name in the file; it outlives the agent.
+    ///
+    /// A VM that ran here before gets the images that it last had open: after a live snapshot the overlay, and not what
+    /// its file or command line names. Where the host has no room for its RAM, it is not started.
     #[command(after_help = "\
 Examples:
   skein vm start web1.toml
@@ -44,6 +47,15 @@ The smallest file:
         /// A TOML file (with a '/' or ending in .toml; - is standard input), or a name
         #[arg(value_name = "FILE|NAME")]
         from: String,
+        /// Start it though the host has no room for all of its RAM: the kernel may kill it for that, or another guest
+        #[arg(long)]
+        overcommit: bool,
+        /// Start it with the images that its file or command line names, though it last had others open
+        #[arg(long)]
+        as_defined: bool,
+        /// Start it with new UEFI variables and a new TPM, though another host has a VM of that name
+        #[arg(long)]
+        new_state: bool,
         /// The VM as JSON
         #[arg(long)]
         json: bool,
@@ -131,7 +143,10 @@ Examples:
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let local = &args.local;
     match args.command {
-        Command::Start { from, json } => started(local, &Request::VmStart { from: source(&from)? }, json)?,
+        Command::Start { from, overcommit, as_defined, new_state, json } => {
+            let options = StartOptions { overcommit, as_defined, new_state };
+            started(local, &Request::VmStart { from: source(&from)?, options }, json)?;
+        }
         Command::Adopt { qmp, name, json } => {
             // The agent's working directory is another.
             let qmp = std::path::absolute(&qmp).with_context(|| format!("no such path: {}", qmp.display()))?;
@@ -258,7 +273,7 @@ fn shown(vm: &Vm) -> String {
     let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let mut shown = clean_line(&vm.name) + "\n";
-    shown += &fields(&[
+    let mut rows = vec![
         ("state", vm_state(vm.state).into()),
         ("note", vm.note.clone()),
         ("memory", about_bytes(vm.memory_bytes)),
@@ -270,12 +285,21 @@ fn shown(vm: &Vm) -> String {
         ("qmp", path(&vm.qmp)),
         ("console", path(&vm.console)),
         ("migration", vm.migration.map(|id| format!("{id} (skein migration show {id})")).unwrap_or_default()),
-    ]);
+    ];
+    rows.extend(vm.drives.iter().map(|drive| ("drive", shown_drive(drive))));
+    shown += &fields(&rows);
     if let Some(definition) = &vm.definition {
         shown += "definition:\n";
         shown.extend(clean(definition).lines().map(|line| format!("  {line}").trim_end().to_owned() + "\n"));
     }
     shown
+}
+
+/// A drive with what is in it, and what that is an overlay of.
+fn shown_drive(Drive { name, image, backing }: &Drive) -> String {
+    let image = image.as_deref().unwrap_or("empty");
+    let images = [image].into_iter().chain(backing.iter().map(String::as_str)).collect::<Vec<_>>();
+    format!("{name}: {}", images.join(" over "))
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use skein_api::{
-    Copy, LogEntry, LoggedEvent, Migration, PageCounts, Pages, Path as MigrationPath, Reply, Request, Vm, VmState,
-    read_line, write_line,
+    Copy, Drive, LogEntry, LoggedEvent, Migration, PageCounts, Pages, Path as MigrationPath, Reply, Request, Vm,
+    VmState, read_line, write_line,
 };
 use skein_handover::{Event, MigrationId, Outcome, Report, Role, SourcePhase, Stage, TargetPhase, Why};
 use skein_machine::Convergence;
@@ -206,6 +206,11 @@ pub fn vm(name: &str, state: VmState) -> Vm {
         console: up.then(|| format!("/run/skein/vms/{name}/console").into()),
         adopted: false,
         migration: None,
+        drives: vec![Drive {
+            name: "disk0".into(),
+            image: Some("/srv/over.qcow2".into()),
+            backing: vec!["/srv/base.qcow2".into()],
+        }],
         definition: Some(format!("name = \"{name}\"\nmemory = \"4 GiB\"\ncpus = 2\n")),
         note: String::new(),
     }

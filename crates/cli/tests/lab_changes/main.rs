@@ -15,10 +15,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use change::{CD, CHANGES, Change, DISK, End, LATE, OTHER_CD, disk_io, open};
-use skein_api::{MigrateOptions, Migration, Reply, Request, VmState};
+use skein_api::{MigrateOptions, Migration, Reply, Request, StartOptions, VmSource, VmState};
 use skein_handover::{Outcome, SourcePhase, Stage, Why};
 use skein_hypervisor::{Event, MonitorEvent};
-use skein_lab_cluster::{Cluster, Seen, Settings, until};
+use skein_lab_cluster::{Cluster, Seen, Settings, configuration, until};
 
 /// The copy takes some seconds, so that there is a while.
 const RATE_MBIT: u32 = 40;
@@ -83,6 +83,10 @@ impl World {
 
     fn stop(&self, name: &str, host: &str) {
         self.cluster.asked(host, &Request::VmStop { name: name.into(), timeout_s: 0, force: true });
+        self.forget(name, host);
+    }
+
+    fn forget(&self, name: &str, host: &str) {
         self.cluster.asked(host, &Request::VmForget { name: name.into() });
     }
 
@@ -306,4 +310,77 @@ fn a_guest_with_another_image_comes_back() {
     assert!(Path::new(&dir).exists());
     world.stop(&name, "a");
     world.cluster.check();
+}
+
+fn start(from: VmSource, as_defined: bool) -> Request {
+    Request::VmStart { from, options: StartOptions { as_defined, ..StartOptions::default() } }
+}
+
+/// What QEMU was told at a monitor that is not the agent's is known when the guest is started again.
+#[test]
+fn a_guest_that_is_started_again_has_what_it_last_had() {
+    let mut world = World::new();
+    let (name, dir) = world.guest();
+    let by_name = || VmSource::Name(name.clone());
+    let file = world.cluster.vm("a", &name).definition.unwrap();
+    disk_io(world.seen(&name, "a").monitor(), "write -P 0x11 0 64k");
+    Change::Snapshot.happen(world.seen(&name, "a").monitor(), &dir);
+    disk_io(world.seen(&name, "a").monitor(), "write -P 0x22 0 64k");
+    world.cluster.asked("a", &Request::VmStop { name: name.clone(), timeout_s: 0, force: true });
+    let told = world.cluster.refused("a", &start(VmSource::Definition { file: "old.toml".into(), text: file }, false));
+    for part in ["overlay.qcow2", DISK, "an overlay of", "qemu-img commit", "--as-defined"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    world.cluster.asked("a", &start(by_name(), false));
+    world.as_it_should_be(&name, "a", Change::Snapshot, 0x22);
+    // A CD that is changed, and a QEMU that is killed after somebody looked.
+    Change::OtherMedium.happen(world.seen(&name, "a").monitor(), &dir);
+    let shown = |device: &str| {
+        let drives = world.cluster.vm("a", &name).drives;
+        drives.into_iter().find(|drive| drive.name == device).unwrap().image.unwrap()
+    };
+    assert!(shown("cd0").ends_with(OTHER_CD));
+    assert!(world.cluster.kill_qemu(&name, "a"));
+    world.cluster.wait(DEADLINE, "it is off", || world.cluster.vm("a", &name).state == VmState::Stopped);
+    let told = world.cluster.refused("a", &start(by_name(), false));
+    assert!(told.contains(OTHER_CD) && told.contains(CD) && told.contains("cd0"), "{told}");
+    world.cluster.asked("a", &start(by_name(), true));
+    world.as_it_should_be(&name, "a", Change::Snapshot, 0x22);
+    world.stop(&name, "a");
+    world.cluster.check();
+}
+
+/// The same of a guest that was adopted, whose `-blockdev` nobody changes for it.
+#[test]
+fn an_adopted_guest_is_not_started_with_an_old_image_in_silence() {
+    let world = World::new();
+    let cluster = &world.cluster;
+    let (dir, sockets) = (cluster.dir().join("old1"), cluster.sockets());
+    fs::create_dir_all(&dir).unwrap();
+    image(&["create", "-q", "-f", "qcow2", &dir.join(DISK).display().to_string(), "64M"]);
+    cluster.witness().watch(&sockets, "old1");
+    let qmp = dir.join("qmp");
+    let program = std::env::var("SKEIN_QEMU").unwrap_or_else(|_| "qemu-system-x86_64".into());
+    let line = format!(
+        "-name old1 -nodefaults -no-user-config -display none -accel tcg -machine q35 -m 64 -qmp unix:{},server=on,wait=off \
+         -blockdev driver=qcow2,node-name=disk0,file.driver=file,file.filename={} -device virtio-blk-pci,drive=disk0",
+        qmp.display(),
+        dir.join(DISK).display()
+    );
+    let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    fs::write(dir.join("cfg"), configuration(&sockets, "old1")).unwrap();
+    words.extend(["-readconfig".into(), dir.join("cfg").display().to_string()]);
+    let mut child = cluster.spawn("a", Path::new(&program), &words);
+    cluster.wait(DEADLINE, "it runs", || cluster.where_runs("old1") == ["a"]);
+    cluster.asked("a", &Request::VmAdopt { qmp, name: None });
+    Change::Snapshot.happen(world.seen("old1", "a").monitor(), &dir);
+    cluster.asked("a", &Request::VmStop { name: "old1".into(), timeout_s: 0, force: true });
+    let _ = child.wait();
+    let from = VmSource::Name("old1".into());
+    let told = cluster.refused("a", &start(from, false));
+    for part in ["last had", "overlay.qcow2", "its command line names", DISK, "skein vm adopt", "--as-defined"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    world.forget("old1", "a");
+    cluster.check();
 }

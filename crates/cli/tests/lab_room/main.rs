@@ -13,7 +13,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use skein_api::{Check, LogEntry, MigrateOptions, Migration, Reply, Request};
+use skein_api::{Check, LogEntry, MigrateOptions, Migration, Reply, Request, StartOptions, VmSource};
 use skein_handover::Outcome;
 use skein_lab_cluster::{Cluster, Settings};
 use skein_machine::{Problem, ProblemKind};
@@ -157,6 +157,33 @@ fn room_for_one_is_not_given_to_two() {
 }
 
 #[test]
+fn a_guest_is_not_started_where_there_is_no_room_for_it() {
+    let Some(group) = Group::new() else { return };
+    group.limit(4096 * MIB);
+    let cluster = cluster(&group, settings());
+    cluster.start_vm("b", &guest(&cluster, "old", 128, None));
+    group.limit(group.used() + 400 * MIB);
+    let text = guest(&cluster, "hungry", 512, None);
+    let from = VmSource::Definition { file: "hungry.toml".into(), text };
+    let start = |overcommit| {
+        let options = StartOptions { overcommit, ..StartOptions::default() };
+        Request::VmStart { from: from.clone(), options }
+    };
+    let told = cluster.refused("b", &start(false));
+    for part in [group.dir().to_str().unwrap(), "of b has", group.limit_file(), "old may still take", "--overcommit"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert_eq!(cluster.vms("b").len(), 1, "nothing is left of it");
+    assert_eq!(cluster.qemus("b").len(), 1);
+    // Another fits, and it fits on purpose.
+    cluster.start_vm("b", &guest(&cluster, "small", 64, None));
+    cluster.asked("b", &start(true));
+    cluster.wait(PATIENCE, "it runs", || cluster.where_runs("hungry") == ["b"]);
+    assert_eq!(group.kills(), 0);
+    cluster.check();
+}
+
+#[test]
 fn a_sparse_guest_is_not_copied_where_its_source_has_no_room_for_that() {
     let Some(group) = Group::new() else { return };
     group.limit(4096 * MIB);
@@ -199,7 +226,7 @@ fn a_guest_that_the_kernel_kills_meanwhile_is_named_at_both_ends() {
     let Some(group) = Group::new() else { return };
     group.limit(4096 * MIB);
     // It takes a while: 40 MiB at 20 Mb/s.
-    let cluster = cluster(&group, Settings { rates: vec![Some(20)], ..settings() });
+    let mut cluster = cluster(&group, Settings { rates: vec![Some(20)], ..settings() });
     let (large, small) = (noise(cluster.dir(), 100), noise(cluster.dir(), 30));
     cluster.start_vm("b", &guest(&cluster, "old", 256, Some(&large)));
     cluster.start_vm("a", &guest(&cluster, "new", 64, Some(&small)));
@@ -220,6 +247,11 @@ fn a_guest_that_the_kernel_kills_meanwhile_is_named_at_both_ends() {
     group.limit(4096 * MIB);
     cluster.watched("a", id);
     cluster.wait_clean(PATIENCE);
+    // The next agent knows it as well.
+    cluster.stop("b");
+    let start = group.start(cluster.dir());
+    cluster.start_as("b", &start);
+    assert_eq!(cluster.vm("b", "old").note, old.note);
     cluster.check();
 }
 

@@ -22,6 +22,7 @@ mod graph;
 mod problems;
 pub mod qtree;
 mod read;
+mod stale;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 pub use compare::{Change, Difference, Part, SameFile, differences, same_file};
 pub(crate) use problems::{composition_problems, launch_problems};
 pub use read::{Answers, BlockAnswers, Malformed};
+pub use stale::{Stale, stale};
 
 use crate::facts::{FileFacts, Version};
 

@@ -156,7 +156,7 @@ fn is_relative(filename: &str) -> bool {
 }
 
 /// Without the protocol that QEMU lets one write before a path.
-fn plain(filename: &str) -> &str {
+pub(super) fn plain(filename: &str) -> &str {
     filename.strip_prefix("file:").unwrap_or(filename)
 }
 

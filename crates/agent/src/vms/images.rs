@@ -1,0 +1,405 @@
+//! What the guests of this host have open is remembered: a guest that is started again gets that, whatever its QEMU was started from first.
+//!
+//! QEMU tells nobody of a live snapshot. So each guest is looked at before it is stopped, when a check asks what it is composed of, and
+//! every [`LOOK_TIME`](super::LOOK_TIME).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use skein_hypervisor::Monitor;
+use skein_machine::command_line;
+use skein_machine::composition::{Drive, Stale, stale};
+use skein_machine::definition::Definition;
+use skein_machine::{Accel, Composition, Need};
+use tracing::{info, warn};
+
+use super::files::Kept;
+use super::{SHOW_TIME, Vm, VmError, Vms, movable};
+use crate::composition;
+use crate::launch::Launch;
+use crate::own_state::OwnState;
+use crate::told;
+
+/// Images that are remembered of a guest which left them: more snapshots one upon the other nobody keeps.
+const LEFT_MAX: usize = 64;
+
+/// What a guest had when somebody last looked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Seen {
+    /// What is in its drives.
+    pub(super) drives: Vec<Drive>,
+    /// Bytes, by its QEMU's word; 0: it did not say.
+    pub(super) ram_bytes: u64,
+    /// Virtual CPUs; 0: it did not say.
+    pub(super) cpus: u32,
+}
+
+impl Seen {
+    pub(super) fn of(monitor: &Monitor, drives: Vec<Drive>) -> Seen {
+        let ram = monitor.query("query-memory-size-summary").unwrap_or_default();
+        let cpus = monitor.query("query-cpus-fast").unwrap_or_default();
+        let plugged = ram["plugged-memory"].as_u64().unwrap_or(0);
+        let cpus = cpus.as_array().map_or(0, Vec::len).try_into().unwrap_or(u32::MAX);
+        Seen { drives, ram_bytes: ram["base-memory"].as_u64().unwrap_or(0).saturating_add(plugged), cpus }
+    }
+}
+
+/// A VM that is to be started, and was looked into.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) name: String,
+    pub(crate) launch: Launch,
+    /// What it needs, as far as that is known before its QEMU runs.
+    pub(crate) need: Option<Need>,
+    /// See [`Kept::left`](super::files::Kept::left).
+    pub(super) left: BTreeMap<String, String>,
+}
+
+impl Vms {
+    /// Whether a VM that is to be started would have new UEFI variables or a new TPM.
+    pub(crate) fn has_new_state(&self, planned: &Planned) -> bool {
+        let own = OwnState::new(&self.dirs.state, &planned.name);
+        planned.launch.definition().is_some_and(|definition| own.is_new_to(definition))
+    }
+
+    /// Looks into the start of a VM from a definition: a new one, or one that is known and stopped, as it was or with what was changed.
+    /// `as_defined`: whatever it last had open.
+    pub(crate) fn plan(&self, definition: Definition, as_defined: bool) -> Result<Planned, VmError> {
+        let name = definition.name.clone();
+        let old = self.get(&name).ok();
+        if let Some(why) = old.as_ref().and_then(|old| old.taken()) {
+            return Err(why);
+        }
+        movable::check(&definition)?;
+        let launch = Launch::Definition(Box::new(self.resolve(definition)?));
+        let kept = old.map(|old| old.kept.lock().clone()).filter(|_| !as_defined);
+        let left = kept.as_ref().map(|kept| kept.left.clone()).unwrap_or_default();
+        if let Some(kept) = kept {
+            check_file(&name, &launch, &kept)?;
+        }
+        let need = launch.need();
+        Ok(Planned { name, launch, need, left })
+    }
+
+    /// Looks into the start of a VM that is known and stopped: with what it last had open, unless `as_defined`.
+    pub(crate) fn plan_again(&self, name: &str, as_defined: bool) -> Result<Planned, VmError> {
+        let vm = self.get(name)?;
+        if let Some(why) = vm.taken() {
+            return Err(why);
+        }
+        let kept = vm.kept.lock().clone();
+        let seen = kept.seen.unwrap_or_default();
+        let launch = match as_defined {
+            true => kept.launch,
+            false => as_last(name, &kept.launch, &seen, kept.launched.as_ref())?,
+        };
+        if let Some(definition) = launch.definition() {
+            movable::check(definition)?;
+        }
+        let said = (seen.ram_bytes > 0).then(|| Need::new(seen.ram_bytes, None, seen.cpus, Accel::Auto));
+        let need = launch.need().or(said);
+        // Whoever goes back to the old ones does so for good.
+        let left = if as_defined { BTreeMap::new() } else { kept.left };
+        Ok(Planned { name: name.to_owned(), launch, need, left })
+    }
+
+    /// Remembers what a guest has open, if that is not known already. Short: one question, unless something changed. A guest that moves is
+    /// looked at by who moves it.
+    pub(crate) fn look(&self, vm: &Vm) {
+        let Some(running) = vm.running().filter(|_| !vm.is_incoming() && vm.migration().is_none()) else { return };
+        let monitor = running.monitor.with_patience(SHOW_TIME);
+        let Ok(images) = composition::images(&monitor) else { return };
+        if vm.state.lock().looked_at.as_ref() == Some(&images) {
+            return;
+        }
+        match composition::drives(&monitor) {
+            Ok(drives) => self.saw(vm, Seen::of(&monitor, drives)),
+            Err(error) => return warn!(vm = vm.name, "what it has open is not known: {}", told(&error)),
+        }
+        vm.state.lock().looked_at = Some(images);
+    }
+
+    /// Remembers what a guest was seen to be composed of.
+    pub(crate) fn saw_composition(&self, vm: &Vm, composition: &Composition) {
+        let seen = Seen { drives: composition.drives.clone(), ..vm.kept.lock().seen.clone().unwrap_or_default() };
+        self.saw(vm, seen);
+    }
+
+    fn saw(&self, vm: &Vm, seen: Seen) {
+        let _files = vm.files.lock();
+        // Of a guest that is gone by now everything is removed; where one is that just comes, who takes it writes it.
+        if vm.running().is_none() || vm.is_incoming() || !self.file(&vm.name).exists() {
+            return;
+        }
+        let mut kept = vm.kept.lock();
+        let old = kept.seen.replace(seen.clone());
+        if old.as_ref() == Some(&seen) {
+            return;
+        }
+        for drive in &seen.drives {
+            let was = old.iter().flat_map(|old| &old.drives).find(|was| was.device == drive.device);
+            let Some(was) = was.filter(|was| filename(was) != filename(drive)) else { continue };
+            let (was, is) = (filename(was), filename(drive));
+            let or_nothing = |name: Option<&str>| name.unwrap_or("nothing").to_owned();
+            info!(
+                vm = vm.name,
+                drive = drive.device,
+                "it has {} open now, and had {}",
+                or_nothing(is),
+                or_nothing(was)
+            );
+            if let (Some(was), Some(is), false) = (was, is, drive.removable) {
+                leave(&mut kept.left, was, is);
+            }
+        }
+        drop(kept);
+        if let Err(error) = self.write(vm) {
+            warn!(vm = vm.name, "what it has open is not remembered: {}", told(&error));
+        }
+    }
+}
+
+impl Vm {
+    /// What is in its drives, or was when somebody last looked.
+    pub(super) fn drives(&self) -> Vec<skein_api::Drive> {
+        let seen = self.kept.lock().seen.clone().unwrap_or_default();
+        let drive = |drive: Drive| {
+            let mut files = drive.medium.into_iter().flat_map(|medium| medium.chain).map(|image| image.filename);
+            let name = if drive.name.is_empty() { drive.device } else { drive.name };
+            skein_api::Drive { name, image: files.next(), backing: files.collect() }
+        };
+        seen.drives.into_iter().map(drive).collect()
+    }
+}
+
+/// A drive has another image now.
+fn leave(left: &mut BTreeMap<String, String>, was: &str, is: &str) {
+    left.remove(is);
+    if left.len() >= LEFT_MAX {
+        left.pop_first();
+    }
+    left.insert(was.to_owned(), is.to_owned());
+}
+
+/// Images that a guest left before it was last started, and that are named all the same, without those after them.
+fn long_left(left: &BTreeMap<String, String>, named: &BTreeSet<String>) -> Vec<Stale> {
+    let is_named = |image: &String| named.contains(image);
+    let again = left.iter().filter(|(old, new)| is_named(old) && !is_named(new));
+    let stale = |(old, new): (&String, &String)| Stale {
+        drive: "one of its drives".into(),
+        had: Some(new.clone()),
+        gets: old.clone(),
+        is_below: false,
+    };
+    again.map(stale).collect()
+}
+
+fn filename(drive: &Drive) -> Option<&str> {
+    Some(drive.medium.as_ref()?.filename())
+}
+
+/// What a VM is to be started from, with the images that it last had open.
+fn as_last(name: &str, launch: &Launch, seen: &Seen, launched: Option<&Composition>) -> Result<Launch, VmError> {
+    if is_temporary(launch) {
+        return Ok(launch.clone());
+    }
+    let last = Composition { drives: seen.drives.clone(), ..Composition::default() };
+    let (launch, given) = launch.with_images_of(&last, launched);
+    let first = launched.map(|launched| &launched.drives[..]);
+    let disks = seen.drives.iter();
+    // Of those that have what their QEMU was started with the command line may know another name.
+    let changed = disks.filter(|drive| {
+        let first = first.and_then(|first| first.iter().find(|first| first.device == drive.device));
+        first.is_none_or(|first| filename(first) != filename(drive))
+    });
+    let changed: Vec<Drive> = changed.cloned().collect();
+    refuse(name, &launch, &stale(&changed, first, &named(&launch)))?;
+    if let Some(gone) = given.iter().find(|image| image.starts_with('/') && !Path::new(image).exists()) {
+        let what = format!("'{name}' last had {gone} open, which is not there any more");
+        let cure = format!("put {gone} back; or start it with what it was first started with: --as-defined");
+        return Err(VmError::OtherImages { what, cure });
+    }
+    for image in &given {
+        let image = if image.is_empty() { "an empty drive" } else { image };
+        info!(vm = name, "it is started with {image}, as it last ran");
+    }
+    Ok(launch)
+}
+
+/// Refuses a VM file that names images which its guest left, and not those that it has in place of them.
+fn check_file(name: &str, launch: &Launch, kept: &Kept) -> Result<(), VmError> {
+    let Some(seen) = kept.seen.as_ref().filter(|_| !is_temporary(launch)) else { return Ok(()) };
+    // Which medium is in a drive that has media the file says, and harms nobody.
+    let disks: Vec<Drive> = seen.drives.iter().filter(|drive| !drive.removable).cloned().collect();
+    // A file may name other disks altogether: what cannot be told from that is no old image.
+    let launched = kept.launched.as_ref().map_or(&[][..], |launched| &launched.drives);
+    let named = named(launch);
+    refuse(name, launch, &stale(&disks, Some(launched), &named))?;
+    refuse(name, launch, &long_left(&kept.left, &named))
+}
+
+/// Whether its guest is to begin from the same images each time (`-snapshot`).
+fn is_temporary(launch: &Launch) -> bool {
+    match launch {
+        Launch::Definition(defined) => command_line::is_temporary(&defined.definition.qemu.args),
+        Launch::CommandLine(line) => command_line::is_temporary(&line.args),
+    }
+}
+
+/// The files of drives that a QEMU is started with.
+fn named(launch: &Launch) -> BTreeSet<String> {
+    let definition = match launch {
+        Launch::Definition(defined) => &defined.definition,
+        Launch::CommandLine(line) => return command_line::drive_files(&line.args),
+    };
+    let disks = definition.disks.iter().map(|disk| &disk.path);
+    let paths = disks.chain(definition.cdroms.iter().filter_map(|cdrom| cdrom.path.as_ref()));
+    let mut named = command_line::drive_files(&definition.qemu.args);
+    named.extend(paths.map(|path| path.display().to_string()));
+    named
+}
+
+fn refuse(name: &str, launch: &Launch, stale: &[Stale]) -> Result<(), VmError> {
+    let Some(Stale { drive, had, gets, is_below }) = stale.first() else { return Ok(()) };
+    let is_defined = launch.definition().is_some();
+    let says = if is_defined { "its definition" } else { "its command line" };
+    let by_hand = match is_defined {
+        true => "start it from a VM file that names it",
+        false => {
+            "`skein vm forget` the VM, start its QEMU by hand with that image in its command line, and `skein vm adopt` it"
+        }
+    };
+    let (what, cure) = match had {
+        Some(had) if *is_below => (
+            format!(
+                "'{name}' last had {had} open in {drive}, and {says} names {gets}, which that is an overlay of: what the guest wrote since \
+                 would be missing, and what it writes there would ruin the overlay"
+            ),
+            format!(
+                "{by_hand}; or merge the overlay (`qemu-img commit {had}`) and repeat with --as-defined; or go back to {gets} for good: \
+                 --as-defined"
+            ),
+        ),
+        Some(had) => (
+            format!("'{name}' last had {had} open in {drive}, and {says} names {gets}"),
+            format!("{by_hand}; or, if it is to have {gets}, say --as-defined"),
+        ),
+        None => (
+            format!("{drive} of '{name}' was empty at last, and {says} puts {gets} into it"),
+            "say --as-defined if it is to be in there again; else start it from what leaves the drive empty".to_owned(),
+        ),
+    };
+    Err(VmError::OtherImages { what, cure })
+}
+
+#[cfg(test)]
+mod tests {
+    use skein_machine::composition::{Image, Medium};
+
+    use super::*;
+    use crate::launch::{CommandLine, Defined};
+
+    fn drive(device: &str, name: &str, chain: &[&str]) -> Drive {
+        let image = |name: &&str| Image { format: "qcow2".into(), filename: (*name).into(), virtual_bytes: 1 };
+        let chain: Vec<Image> = chain.iter().map(image).collect();
+        let (beside, tuning, bitmaps) = Default::default();
+        let medium = (!chain.is_empty()).then_some(Medium { chain, beside, read_only: false, tuning, bitmaps });
+        Drive { device: device.into(), name: name.into(), removable: device.starts_with("cd"), medium }
+    }
+
+    fn seen(drives: &[Drive]) -> Seen {
+        Seen { drives: drives.to_vec(), ..Seen::default() }
+    }
+
+    fn line(args: &str) -> Launch {
+        let args = args.split(' ').map(str::to_owned).collect();
+        Launch::CommandLine(CommandLine { program: "/q".into(), args })
+    }
+
+    #[test]
+    fn a_file_is_started_with_what_its_guest_last_had() {
+        let dir = tempfile::tempdir().unwrap();
+        let over = dir.path().join("over").display().to_string();
+        std::fs::write(&over, "").unwrap();
+        let text = "name = 'a'\nmemory = '64 MiB'\n[[disk]]\npath = '/s/base'\nformat = 'qcow2'\n";
+        let definition = Definition::parse(text, "a.toml").unwrap();
+        let launch = Launch::Definition(Box::new(Defined { definition, odd_ram: false }));
+        let launched = Composition { drives: vec![drive("d", "", &["/s/base"])], ..Composition::default() };
+        let last = seen(&[drive("d", "", &[&over, "/s/base"])]);
+        let again = as_last("a", &launch, &last, Some(&launched)).unwrap();
+        assert_eq!(again.definition().unwrap().disks[0].path, Path::new(&over));
+        // It is not known which of its disks that was.
+        let error = as_last("a", &launch, &last, None).unwrap_err();
+        assert!(error.to_string().contains(&format!("last had {over} open")), "{error}");
+        assert!(error.cure().contains("--as-defined") && error.cure().contains("qemu-img commit"), "{}", error.cure());
+        std::fs::remove_file(&over).unwrap();
+        let error = as_last("a", &launch, &last, Some(&launched)).unwrap_err();
+        assert!(error.to_string().contains("is not there any more"), "{error}");
+        assert_eq!(as_last("a", &launch, &seen(&launched.drives), Some(&launched)).unwrap(), launch);
+        assert_eq!(as_last("a", &launch, &Seen::default(), None).unwrap(), launch, "nobody looked");
+    }
+
+    #[test]
+    fn a_file_may_name_other_disks_and_not_what_an_overlay_lies_on() {
+        let file = |path: &str, args: &str| {
+            let disk = format!("[[disk]]\npath = '{path}'\nformat = 'qcow2'\n");
+            let text = format!("name = 'a'\nmemory = '64 MiB'\n{disk}[qemu]\nargs = [{args}]\n");
+            let definition = Definition::parse(&text, "a.toml").unwrap();
+            Launch::Definition(Box::new(Defined { definition, odd_ram: false }))
+        };
+        let last = [drive("d", "", &["/s/over", "/s/base"]), drive("cd", "cd0", &[])];
+        let kept = Kept {
+            seen: Some(seen(&last)),
+            left: [("/s/old".to_owned(), "/s/base".to_owned())].into(),
+            ..Kept::new(file("/s/base", ""))
+        };
+        let told = check_file("a", &file("/s/base", ""), &kept).unwrap_err().to_string();
+        assert!(told.contains("/s/over") && told.contains("an overlay of"), "{told}");
+        assert!(check_file("a", &file("/s/old", ""), &kept).unwrap_err().to_string().contains("names /s/old"));
+        for good in
+            [file("/s/over", ""), file("/s/fresh", ""), file("/s/base", "'-drive', 'if=none,file=/s/x,snapshot=on'")]
+        {
+            check_file("a", &good, &kept).unwrap();
+        }
+        let temporary = line("-snapshot -drive file=/s/base,id=d0");
+        assert_eq!(as_last("a", &temporary, &seen(&last), None).unwrap(), temporary);
+    }
+
+    #[test]
+    fn what_was_left_long_ago_is_known() {
+        let mut left = BTreeMap::new();
+        let found = |left: &BTreeMap<String, String>, names: &[&str]| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            long_left(left, &names).into_iter().map(|stale| stale.gets).collect::<Vec<_>>()
+        };
+        leave(&mut left, "/old", "/new");
+        assert_eq!(found(&left, &["/old"]), ["/old"]);
+        assert!(found(&left, &["/old", "/new"]).is_empty() && found(&left, &["/fresh"]).is_empty());
+        // Merged into what it was an overlay of, and so back again.
+        leave(&mut left, "/new", "/old");
+        assert!(found(&left, &["/old"]).is_empty());
+        assert_eq!(found(&left, &["/new"]), ["/new"]);
+        (0..1000).for_each(|n| leave(&mut left, &n.to_string(), "/x"));
+        assert_eq!(left.len(), LEFT_MAX);
+    }
+
+    #[test]
+    fn a_command_line_is_changed_where_that_is_certain_and_refused_where_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let over = dir.path().join("over").display().to_string();
+        std::fs::write(&over, "").unwrap();
+        let last = seen(&[drive("d", "d0", &[&over, "/s/base"]), drive("cd", "cd0", &[])]);
+        let launch = line("-drive file=/s/base,if=virtio,id=d0 -drive file=/s/cd,id=cd0,media=cdrom");
+        let Launch::CommandLine(again) = as_last("a", &launch, &last, None).unwrap() else { panic!() };
+        let expect = format!("-drive file={over},if=virtio,id=d0,format=qcow2 -drive id=cd0,media=cdrom");
+        assert_eq!(again.args.join(" "), expect);
+        let nodes = line("-blockdev driver=qcow2,node-name=d0,file.driver=file,file.filename=/s/base");
+        let error = as_last("a", &nodes, &last, None).unwrap_err();
+        for part in [&over, "/s/base", "its command line names", "an overlay of"] {
+            assert!(error.to_string().contains(part), "{part}: {error}");
+        }
+        assert!(error.cure().contains("skein vm adopt"), "{}", error.cure());
+    }
+}
