@@ -39,7 +39,7 @@ use skein_machine::{
 use tracing::warn;
 
 use crate::composition;
-use crate::launch::{Launch, ODD_BYTES, tap_name};
+use crate::launch::{CommandLine, Launch, ODD_BYTES, tap_name};
 use crate::vms::{Vm, VmError, Vms, swtpm};
 
 /// All that is asked of a QEMU program, and waiting until others have asked: it starts and answers in a tenth of a
@@ -569,6 +569,7 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         nics,
         composition,
         hot_plugged,
+        left_behind: left_behind(vm),
         // Who asks for a check says it.
         copy: None,
         locks_ram: locks_ram(&vm.launch()),
@@ -577,6 +578,12 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         migration: migration.map(|id| id.to_string()),
         holds_migration: migration.or_else(|| vm.moved_by()).is_none() && monitor.holds_migration().map_err(qmp)?,
     })
+}
+
+/// What of an adopted QEMU no other will have.
+fn left_behind(vm: &Vm) -> Vec<String> {
+    let adopted = vm.adopted_socket();
+    adopted.zip(vm.process()).map_or(Vec::new(), |(own, process)| CommandLine::left_behind(process.id().pid, &own))
 }
 
 /// Files that QEMU read as it started, and that do not move.

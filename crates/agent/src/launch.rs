@@ -12,7 +12,7 @@ use skein_hypervisor::{
     Serial, Tpm,
 };
 use skein_machine::Need;
-use skein_machine::command_line;
+use skein_machine::command_line::{self, CommandOption};
 use skein_machine::composition::{Composition, Drive};
 use skein_machine::definition::{
     self, Accel, Attachment, Definition, FirmwareKind, Io, NicModel, Rtc, RtcBase, TpmModel, Video,
@@ -80,6 +80,24 @@ impl CommandLine {
         let mut words: Vec<String> = words.collect();
         words.pop();
         Ok(CommandLine { program, args: CommandLine::without_own(words.into_iter().skip(1)) })
+    }
+
+    /// Of a process, the monitors and files of its own that somebody may use, and that no QEMU made from [`CommandLine::of`] has: beside
+    /// the monitor that has this socket.
+    pub(crate) fn left_behind(pid: u32, own: &Path) -> Vec<String> {
+        let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<String> =
+            bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        let own = own.to_string_lossy();
+        let is_used = |option: &CommandOption| {
+            ["qmp", "qmp-pretty", "monitor", "mon", "pidfile"].contains(&option.name) && !option.value.contains(&*own)
+        };
+        let options = command_line::options(&words);
+        options
+            .iter()
+            .filter(|option| is_used(option))
+            .map(|option| format!("-{} {}", option.name, option.value))
+            .collect()
     }
 
     fn without_own(words: impl Iterator<Item = String>) -> Vec<String> {

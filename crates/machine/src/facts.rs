@@ -341,6 +341,9 @@ pub struct GuestFacts {
     /// Devices that were plugged in while it ran: `virtio-blk-pci "late"`.
     #[serde(default, deserialize_with = "claim")]
     pub hot_plugged: Vec<String>,
+    /// Monitors and files that its QEMU has beside the agent's, and that the target's will not have: `-monitor unix:/run/web1`.
+    #[serde(default, deserialize_with = "claim")]
+    pub left_behind: Vec<String>,
     /// QEMU's run state: `running`, `paused`, `io-error`...
     #[serde(deserialize_with = "claim")]
     pub run_state: String,

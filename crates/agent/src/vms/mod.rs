@@ -223,6 +223,12 @@ impl Vm {
         &self.own
     }
 
+    /// The monitor by which it was adopted; none: the agent started its QEMU.
+    pub(crate) fn adopted_socket(&self) -> Option<PathBuf> {
+        self.kept.lock().adopted.clone()
+    }
+
+    /// Whether somebody else started its QEMU.
     pub(crate) fn is_adopted(&self) -> bool {
         self.kept.lock().adopted.is_some()
     }

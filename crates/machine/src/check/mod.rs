@@ -448,6 +448,16 @@ impl Check<'_> {
 
     fn blockers(&mut self) {
         let guest = self.guest;
+        if !guest.left_behind.is_empty() {
+            let what = format!(
+                "{} of {} stay behind: its QEMU at the target has the agent's monitor alone",
+                list(&guest.left_behind),
+                guest.name
+            );
+            let cure =
+                "what uses them has to do without; `[qemu] args` of a VM file come along, -qmp and -monitor among them";
+            self.warns(ProblemKind::Tuning, what, cure);
+        }
         let is_aborting = guest.accel == Accel::Tcg && (guest.qemu.major, guest.qemu.minor) == (10, 0);
         if is_aborting && !guest.composition.memory_devices.is_empty() {
             let what = format!(
@@ -731,6 +741,7 @@ mod tests {
                 ],
                 composition: Composition::default(),
                 hot_plugged: Vec::new(),
+                left_behind: Vec::new(),
                 run_state: "running".into(),
                 copy: None,
                 locks_ram: false,
@@ -800,6 +811,12 @@ mod tests {
             K::Blocker,
             Blocks,
             &["QEMU 10.0.3 ends with an error of its own"],
+        ),
+        (
+            |w| w.guest.left_behind = vec!["-monitor unix:/run/web1".into()],
+            K::Tuning,
+            Warns,
+            &["-monitor unix:/run/web1 of web1 stay behind", "[qemu] args"],
         ),
         (|w| w.guest.holds_migration = true, K::MigrationUnderWay, Blocks, &["QEMU of web1 is busy", "start it again"]),
         (
