@@ -123,6 +123,6 @@ pub enum Wait {
     Abort,
     /// Until a decision that nobody confirms is worth an alarm.
     Doubt,
-    /// Until a target that nobody talks to any more calls it off.
+    /// Until a target calls it off that nobody talks to any more, or whose QEMU does not answer an agent that was started again.
     Abandoned,
 }

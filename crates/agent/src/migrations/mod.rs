@@ -530,9 +530,9 @@ impl Owner {
         self.context.kept.tidy(|vm| vms.get(vm).is_ok_and(|vm| vm.process().is_some()));
     }
 
-    /// Kills the QEMU of a migration. Its worker may wait for that very QEMU's answer; it hears of the end then.
+    /// Kills the QEMU of a migration. Its worker may wait for that very QEMU's answer, the first one too; it hears of the end then.
     fn kill(&self, id: MigrationId) {
-        let process = self.context.vms.of_migration(id).and_then(|vm| vm.process());
+        let process = self.context.vms.of_migration(id).and_then(|vm| vm.any_process());
         let Some(process) = process else { return };
         let kill = move || {
             if let Err(error) = process.kill(KILL_TIME) {

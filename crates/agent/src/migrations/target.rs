@@ -57,6 +57,8 @@ pub(super) struct Worker {
     /// All that this QEMU ever said was heard, and it never said that the guest runs.
     unrun: Arc<AtomicBool>,
     told: Option<TargetGuest>,
+    /// Its QEMU, which an earlier agent started, has not answered this one, and that was told.
+    is_unheard: bool,
     /// Its QEMU was told to end.
     is_killed: bool,
     /// What its QEMU had when it was compared with the guest.
@@ -81,6 +83,7 @@ impl Worker {
             heard: None,
             unrun: Arc::new(AtomicBool::new(false)),
             told: None,
+            is_unheard: false,
             is_killed: false,
             compared: None,
             cannot_run: false,
@@ -330,9 +333,17 @@ impl Worker {
             if self.vm.as_ref().is_some_and(|vm| vm.process().is_none()) || self.is_left_over() {
                 self.tell_words();
                 self.tell(self.gone());
+            } else if let Some(process) = self.vm.as_ref().and_then(|vm| vm.process()).filter(|_| !self.is_unheard) {
+                self.is_unheard = true;
+                let pid = process.id().pid;
+                let why = format!("its QEMU (pid {pid}), started by the agent before this one, does not answer");
+                self.context.tell(vec![Input::Detail(self.id, why)]);
             }
             return;
         };
+        if std::mem::take(&mut self.is_unheard) {
+            self.context.tell(vec![Input::Detail(self.id, String::new())]);
+        }
         self.listen(&running.monitor);
         let monitor = running.monitor.with_patience(ANSWER_TIME);
         let asked = || -> Result<_, QmpError> { Ok((monitor.run_state()?, monitor.migration()?.status)) };

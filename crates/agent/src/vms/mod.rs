@@ -44,8 +44,6 @@ use crate::told;
 
 /// A QEMU that does not answer by then is shown so.
 const SHOW_TIME: Duration = Duration::from_secs(1);
-/// A QEMU answers within this after its start; preallocated huge pages take their time.
-const START_TIME: Duration = Duration::from_secs(60);
 /// One that was started before answers at once, unless it is held up. The agent does not wait longer when it starts.
 const FIND_TIME: Duration = Duration::from_millis(250);
 /// When it is tried again.
@@ -69,6 +67,8 @@ pub enum VmError {
     NotRunning(String),
     #[error("'{0}' is being started or tidied up at this moment")]
     Busy(String),
+    #[error("the start of '{0}' was called off, and its QEMU killed")]
+    CalledOff(String),
     #[error("'{0}' left for another host while it was being stopped")]
     Left(String),
     #[error("that QEMU is the VM '{0}' already")]
@@ -130,6 +130,7 @@ impl VmError {
             VmError::Running(_) => "stop it first, with `skein vm stop`",
             VmError::NotRunning(_) => "if it is to run, `skein vm start` starts it; if not, there is nothing to do",
             VmError::Busy(_) => "repeat it when that is done: `skein vm show` says how it is",
+            VmError::CalledOff(_) => "start it again if that was not what was meant",
             VmError::Left(_) => "see `skein vm list` on the other hosts",
             VmError::Adopted(_) => "use that name, or `skein vm forget` it, which leaves the QEMU as it is",
             VmError::NotPaused { .. } => "what is not paused cannot go on: `skein vm stop --force` ends it",
@@ -173,6 +174,8 @@ struct State {
     running: Option<Running>,
     /// The process is there, but QMP is not.
     silent: Option<Arc<Process>>,
+    /// The process of a QEMU that was started here and has not answered yet.
+    starting: Option<Arc<Process>>,
     migration: Option<MigrationId>,
     /// How that ended is certain; it is only tidied up.
     over: bool,
@@ -221,6 +224,11 @@ impl Vm {
     pub(crate) fn process(&self) -> Option<Arc<Process>> {
         let state = self.state.lock();
         state.running.as_ref().map(|running| running.process.clone()).or_else(|| state.silent.clone())
+    }
+
+    /// The process to kill, if there is one: also that of a QEMU that is being started.
+    pub(crate) fn any_process(&self) -> Option<Arc<Process>> {
+        self.process().or_else(|| self.state.lock().starting.clone())
     }
 
     /// Why it cannot be started, or its place be taken.
@@ -356,6 +364,8 @@ pub(crate) struct Vms {
     dirs: Dirs,
     /// The QEMU program where a definition names none.
     qemu: Option<PathBuf>,
+    /// A QEMU answers within this after its start; preallocated huge pages take their time.
+    start_time: Duration,
     vms: Mutex<BTreeMap<String, Arc<Vm>>>,
     kills: Kills,
     /// Who is told that a guest was killed: its name, and by whom.
@@ -380,13 +390,13 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> VmError {
 
 impl Vms {
     /// Finds what is there: definitions, and QEMUs that an earlier agent started. To be called once it is certain that no
-    /// other agent has these directories.
+    /// other agent has these directories. `start_time`: a QEMU that does not answer so long after its start is killed.
     ///
     /// Errors: the directories cannot be read, or VMs run with their sockets below another run directory.
-    pub(crate) fn open(dirs: Dirs, qemu: Option<PathBuf>) -> io::Result<Arc<Vms>> {
+    pub(crate) fn open(dirs: Dirs, qemu: Option<PathBuf>, start_time: Duration) -> io::Result<Arc<Vms>> {
         dirs.take_run(|run| search::qemus(&run.join("vms")).into_keys().next())?;
-        let vms =
-            Arc::new(Vms { dirs, qemu, vms: Mutex::default(), kills: Kills::default(), on_killed: OnceLock::new() });
+        let (all, kills, on_killed) = (Mutex::default(), Kills::default(), OnceLock::new());
+        let vms = Arc::new(Vms { dirs, qemu, start_time, vms: all, kills, on_killed });
         let mut found = search::qemus(&vms.dirs.run.join("vms"));
         let mut names: BTreeSet<String> = found.keys().cloned().collect();
         for dir in [vms.dirs.vms(), vms.dirs.run.join("vms")] {
@@ -486,6 +496,11 @@ impl Vms {
 
     pub(crate) fn get(&self, name: &str) -> Result<Arc<Vm>, VmError> {
         self.vms.lock().get(name).cloned().ok_or_else(|| VmError::Unknown(name.to_owned()))
+    }
+
+    /// Whether its name is still this VM's.
+    fn has(&self, vm: &Arc<Vm>) -> bool {
+        self.get(&vm.name).is_ok_and(|found| Arc::ptr_eq(&found, vm))
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Vm>> {
@@ -772,6 +787,13 @@ impl Vms {
         if let Some(id) = vm.moved_by() {
             return Err(VmError::Migrating { name: name.to_owned(), id });
         }
+        let starting = vm.state.lock().starting.clone();
+        if let Some(starting) = starting.filter(|_| force) {
+            starting.kill(KILL_TIME).map_err(io_error("killing QEMU"))?;
+            // Who started it tidies up.
+            wait_until(KILL_TIME, || !vm.state.lock().busy || !self.has(&vm));
+            return Ok(vm);
+        }
         let Some(process) = vm.process() else {
             return Err(vm.taken().unwrap_or_else(|| VmError::NotRunning(name.to_owned())));
         };
@@ -797,8 +819,7 @@ impl Vms {
             }
         }
         // A migration may have begun meanwhile, and then its QEMU ends when the guest is elsewhere.
-        let is_here = self.get(name).is_ok_and(|found| Arc::ptr_eq(&found, &vm));
-        if vm.migration().is_some_and(|id| Some(id) != before) || !is_here {
+        if vm.migration().is_some_and(|id| Some(id) != before) || !self.has(&vm) {
             return Err(VmError::Left(name.to_owned()));
         }
         self.ended(&vm, &process);
@@ -883,14 +904,20 @@ impl Vms {
         let (process, log) = started.map_err(of_qemu)?;
         vm.state.lock().log = Some(log.clone());
         let process = Arc::new(process);
+        // Whoever calls it off need not wait for its first word.
+        vm.state.lock().starting = Some(process.clone());
         // Before anything is asked of it, so that another agent would find it.
         let remembered = self.keep_process(vm, process.id(), incoming, None);
-        let monitor = remembered.and_then(|()| connect_started(&process, &log, &qmp, START_TIME).map_err(of_qemu));
+        let monitor = remembered.and_then(|()| connect_started(&process, &log, &qmp, self.start_time).map_err(of_qemu));
+        vm.state.lock().starting = None;
         match monitor {
             Ok(monitor) => Ok(Running { process, monitor }),
             Err(error) => {
+                let is_called_off =
+                    matches!(&error, VmError::Qemu { source: skein_hypervisor::Error::Ended { .. }, .. })
+                        && process.was_killed();
                 let _ = process.kill(KILL_TIME);
-                Err(error)
+                Err(if is_called_off { VmError::CalledOff(vm.name.clone()) } else { error })
             }
         }
     }
