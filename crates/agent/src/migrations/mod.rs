@@ -234,6 +234,7 @@ impl Migrations {
         let (vms, kept) = (rooms.vms.clone(), rooms.kept.clone());
         let open = standing(&needed(&records));
         dirs.tidy_migrations(|id| open.contains_key(&id));
+        vms.tidy_aside(|id| open.contains_key(&id));
         // Settled, and killed before that was written down of the VM, too.
         for vm in vms.all().iter().filter(|vm| vm.migration().is_some_and(|id| !open.contains_key(&id))) {
             vms.settled(vm);
@@ -599,17 +600,17 @@ impl Owner {
             Event::Over { outcome } => {
                 info!(%id, vm, "{outcome:?}");
                 let role = summary.map(|summary| summary.role);
-                if *outcome == Outcome::Moved
-                    && let Ok(vm) = self.context.vms.get(&vm)
-                {
-                    match role {
-                        Some(Role::Target) if vm.migration() == Some(id) => self.arrived.push(vm),
-                        // After a crash of the host nothing is left of it but its definition.
-                        Some(Role::Source) if vm.process().is_none() && vm.migration().is_none_or(|own| own == id) => {
-                            self.context.vms.released(&vm);
-                        }
-                        _ => {}
+                let known = self.context.vms.get(&vm).ok();
+                match (role.filter(|_| *outcome == Outcome::Moved), known) {
+                    (Some(Role::Target), Some(vm)) if vm.migration() == Some(id) => self.arrived.push(vm),
+                    (Some(Role::Target), _) => self.context.vms.arrived_before(&vm, id),
+                    // After a crash of the host nothing is left of it but its definition.
+                    (Some(Role::Source), Some(vm))
+                        if vm.process().is_none() && vm.migration().is_none_or(|own| own == id) =>
+                    {
+                        self.context.vms.released(&vm);
                     }
+                    _ => {}
                 }
             }
             _ => {}

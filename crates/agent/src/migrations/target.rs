@@ -151,6 +151,8 @@ impl Worker {
         self.unrun.store(true, Ordering::SeqCst);
         self.listen(&monitor);
         self.compare(&vm, &monitor)?;
+        let set_aside = self.context.vms.set_aside(&vm, self.id);
+        set_aside.map_err(|error| format!("{}: {}", crate::told(&error), error.cure()))?;
         let path = self.context.dirs.landing(self.id);
         let _ = std::fs::remove_file(&path);
         let wait = || -> Result<(), QmpError> {

@@ -3,6 +3,7 @@
 //! A name has one process at most. It belongs to whoever starts one, from before its start until it runs or everything
 //! that it left is removed ([`State::busy`]).
 
+mod arriving;
 mod files;
 mod kills;
 mod movable;
@@ -32,7 +33,7 @@ use skein_machine::definition::{Accel, Definition, FirmwareKind, is_name};
 use thiserror::Error;
 use tracing::{error, info, warn};
 
-use self::files::{Kept, KeptProcess, read, write};
+use self::files::{Kept, KeptProcess, read, write, write_synced};
 pub(crate) use self::kills::Killed;
 use self::kills::Kills;
 use crate::composition::{self, CompositionError};
@@ -179,7 +180,8 @@ struct State {
     migration: Option<MigrationId>,
     /// How that ended is certain; it is only tidied up.
     over: bool,
-    incoming: bool,
+    /// The migration by which its guest is to come here.
+    incoming: Option<MigrationId>,
     in_doubt: bool,
     /// What the target of its migration was told that it is composed of.
     told: Option<Composition>,
@@ -245,7 +247,7 @@ impl Vm {
 
     /// Whether its QEMU waits for the guest.
     pub(crate) fn is_incoming(&self) -> bool {
-        self.state.lock().incoming
+        self.state.lock().incoming.is_some()
     }
 
     /// The migration whose end is still open.
@@ -317,7 +319,7 @@ impl Vm {
                 (None, _) => VmState::Stopped,
                 _ if state.in_doubt => VmState::InDoubt,
                 (Some(_), None) => VmState::Unresponsive,
-                _ if state.incoming => VmState::Incoming,
+                _ if state.incoming.is_some() => VmState::Incoming,
                 (Some(_), Some(running)) => {
                     let monitor = running.monitor.with_patience(SHOW_TIME);
                     let migrating = state.migration.is_some();
@@ -442,7 +444,7 @@ impl Vms {
             self.remove(&vm);
             return Some(vm);
         };
-        vm.state.lock().incoming = incoming.is_some();
+        vm.state.lock().incoming = incoming;
         vm.state.lock().migration = incoming.or(outgoing);
         let process = Arc::new(process);
         match Monitor::connect(&qmp, FIND_TIME) {
@@ -628,7 +630,7 @@ impl Vms {
         }
         let vm = self.new_vm(name, Kept { launch, adopted: None, launched: None });
         vm.set_migration(Some(id), false, false);
-        vm.state.lock().incoming = true;
+        vm.state.lock().incoming = Some(id);
         // What it was when it last ran here is of the past.
         self.place(&vm).map_err(|why| match why {
             VmError::Running(name) => VmError::Exists(name),
@@ -649,18 +651,19 @@ impl Vms {
     /// The guest has arrived: the VM is this host's.
     pub(crate) fn arrived(&self, vm: &Vm) {
         let mut state = vm.state.lock();
-        (state.incoming, state.migration, state.in_doubt) = (false, None, false);
+        let migration = state.incoming.take();
+        (state.migration, state.in_doubt) = (None, false);
         let running = state.running.clone();
         drop(state);
         if let Err(error) = vm.own.arrived() {
             warn!(vm = vm.name, "{error}");
         }
-        let kept = self.keep(vm).and_then(|()| match running {
-            Some(running) => self.keep_process(vm, running.process.id(), None, None),
-            None => Ok(()),
-        });
-        if let Err(error) = kept {
-            warn!(vm = vm.name, "cannot be remembered over a boot of this host: {error}");
+        if let Err(error) = self.keep_arrived(vm, migration) {
+            error!(vm = vm.name, "cannot be remembered over a boot of this host: {}", told(&error));
+        }
+        let process = running.map_or(Ok(()), |running| self.keep_process(vm, running.process.id(), None, None));
+        if let Err(error) = process {
+            warn!(vm = vm.name, "{}", told(&error));
         }
         self.clean_if_ended(vm);
     }
@@ -685,6 +688,7 @@ impl Vms {
     fn restore(&self, vm: &Vm) {
         self.remove(vm);
         vm.own.put_back();
+        self.drop_aside(vm);
         let before = read(&self.file(&vm.name)).map(|kept| self.new_vm(&vm.name, kept));
         self.replace(vm, before);
     }
@@ -705,7 +709,7 @@ impl Vms {
             }
             return self.clean_if_ended(vm);
         }
-        if vm.state.lock().incoming {
+        if vm.is_incoming() {
             self.drop_received(vm);
         } else {
             self.clean(vm);
@@ -1079,7 +1083,7 @@ impl Vms {
         let kept = vm.kept.lock().clone();
         // What runs, as the next agent finds it: its machine type may have been resolved since it was started.
         write(&vm.dir.join("vm.json"), &kept).map_err(io_error("cannot remember the VM"))?;
-        write(&self.file(&vm.name), &kept).map_err(io_error(format!("cannot remember '{}'", vm.name)))
+        write_synced(&self.file(&vm.name), &kept).map_err(io_error(format!("cannot remember '{}'", vm.name)))
     }
 
     fn keep_process(
