@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ fn fake(path: &Path) -> Command {
 }
 
 /// Ends it when dropped.
-struct Fake(Process);
+struct Fake(Process, #[allow(dead_code)] Child);
 
 impl Drop for Fake {
     fn drop(&mut self) {
@@ -151,7 +151,14 @@ impl Source {
     }
 
     fn say(&self, intent: Intent, offer: &str) {
-        let message = Message::Intent { id: ID, intent, vm: "web".into(), priority: 0, offer: offer.into() };
+        let message = Message::Intent {
+            id: ID,
+            intent,
+            vm: "web".into(),
+            priority: 0,
+            offer: offer.into(),
+            detail: String::new(),
+        };
         (&self.socket).write_all(&Wire::Handover(message).line().unwrap()).unwrap();
     }
 
@@ -225,7 +232,8 @@ fn left_behind(world: &World, last: TargetRecord) -> (Fake, PathBuf) {
     fs::create_dir_all(&dir).unwrap();
     let qmp = dir.join("qmp");
     let child = fake(&qmp).spawn().unwrap();
-    let fake = Fake(Process::attach(ProcessId::of(child.id()).unwrap().unwrap()).unwrap().unwrap());
+    let process = Process::attach(ProcessId::of(child.id()).unwrap().unwrap()).unwrap().unwrap();
+    let fake = Fake(process, child);
     wait_until("it is started", || qmp.with_extension("pid").exists());
     let process = serde_json::json!({"process": fake.0.id(), "qmp": qmp, "incoming": ID, "outgoing": null});
     fs::write(dir.join("process.json"), process.to_string()).unwrap();

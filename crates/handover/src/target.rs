@@ -82,6 +82,8 @@ pub enum TargetInput {
     Elapsed(Wait),
     /// Somebody wants it called off.
     Cancel,
+    /// One of the two agents cannot read what the other one says.
+    NotUnderstood,
     /// Somebody vouches that the source's host is off.
     Proof,
 }
@@ -188,6 +190,7 @@ impl Target {
             },
             TargetInput::Elapsed(_) => {}
             TargetInput::Cancel => self.refuse_before_grant(Why::Cancelled),
+            TargetInput::NotUnderstood => self.refuse_before_grant(Why::NotUnderstood),
             TargetInput::Proof => self.granted |= self.phase == TargetPhase::Completed,
         }
         while let Some(next) = self.run() {

@@ -394,6 +394,9 @@ impl Owner {
         match item {
             Item::Peer(PeerEvent::Contact(host, contact)) => self.manager.handle(now, Input::Contact(host, contact)),
             Item::Peer(PeerEvent::Message(host, message)) => self.manager.handle(now, Input::Message(host, message)),
+            Item::Peer(PeerEvent::NotUnderstood(host, words)) => {
+                self.manager.handle(now, Input::NotUnderstood(host, words));
+            }
             Item::Inputs(inputs) => inputs.into_iter().for_each(|input| self.manager.handle(now, input)),
             Item::Start(new, reply) => {
                 let _ = reply.send(self.start(now, *new));
@@ -588,9 +591,9 @@ impl Owner {
         let vm = summary.as_ref().map_or_else(String::new, |summary| summary.vm.clone());
         match &event {
             Event::Reported { report: Report::Running, .. } => self.context.view.runs_there(id),
-            Event::Phase { stage: Stage::Source(phase) } => info!(%id, vm, "{phase:?}"),
-            Event::Phase { stage: Stage::Target(phase) } => info!(%id, vm, "{phase:?}"),
-            Event::CalledOff { why, detail } => info!(%id, vm, "called off: {why:?} {detail}"),
+            Event::Phase { stage } => info!(%id, vm, "migration: {}", stage.words().1),
+            Event::CalledOff { why, detail } if detail.is_empty() => info!(%id, vm, "called off: {}", why.words()),
+            Event::CalledOff { why, detail } => info!(%id, vm, "called off: {}: {detail}", why.words()),
             Event::InDoubt => error!(
                 %id,
                 vm,
@@ -598,7 +601,7 @@ impl Owner {
                  the network back, or see `skein migration resolve --help`"
             ),
             Event::Over { outcome } => {
-                info!(%id, vm, "{outcome:?}");
+                info!(%id, vm, "migration is over: {}", outcome.words());
                 let role = summary.map(|summary| summary.role);
                 let known = self.context.vms.get(&vm).ok();
                 match (role.filter(|_| *outcome == Outcome::Moved), known) {
