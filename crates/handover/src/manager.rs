@@ -815,7 +815,12 @@ impl Entry {
     /// Whether this end called it off for a reason of its own: what the other end says after that follows from it.
     fn has_own_reason(&self) -> bool {
         let is_source = matches!(self.machine, Machine::Source(_));
-        is_source && matches!(self.why(), Some(Why::Cancelled | Why::Deadline | Why::GuestChanged | Why::NotUnderstood))
+        let knows = match self.why() {
+            Some(Why::Cancelled | Why::Deadline | Why::GuestChanged | Why::NotUnderstood) => true,
+            Some(Why::QemuEnded) => !self.detail.is_empty(),
+            _ => false,
+        };
+        is_source && knows
     }
 
     /// Whether it is a target that its source, or somebody, called off.

@@ -588,7 +588,9 @@ impl Owner {
             self.context.view.begin(id, &summary.vm, summary.role, &summary.peer);
         }
         self.context.view.log(id, LogEntry::Handover { event: event.clone() });
-        let vm = summary.as_ref().map_or_else(String::new, |summary| summary.vm.clone());
+        // Its last event comes when it is gone.
+        let logged = || self.context.view.get(id).map(|migration| migration.vm);
+        let vm = summary.as_ref().map(|summary| summary.vm.clone()).or_else(logged).unwrap_or_default();
         match &event {
             Event::Reported { report: Report::Running, .. } => self.context.view.runs_there(id),
             Event::Phase { stage } => info!(%id, vm, "migration: {}", stage.words().1),

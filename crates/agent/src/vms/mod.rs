@@ -54,6 +54,9 @@ const KILL_TIME: Duration = Duration::from_secs(10);
 /// How often a watcher looks whether it is still needed.
 const WATCH_TIME: Duration = Duration::from_secs(3600);
 
+/// What is noted of a VM whose QEMU is gone.
+const ENDED: &str = "its QEMU has ended";
+
 /// What cannot be done with a VM.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
@@ -302,6 +305,14 @@ impl Vm {
 
     pub(crate) fn set_indirect(&self, why: String) {
         self.state.lock().indirect = Some(why);
+    }
+
+    /// Why its QEMU ended, where nobody knew more.
+    pub(crate) fn explain_end(&self, why: &str) {
+        let mut state = self.state.lock();
+        if state.running.is_none() && state.note == ENDED {
+            state.note = format!("{ENDED}: {why}");
+        }
     }
 
     fn console(&self) -> PathBuf {
@@ -1027,7 +1038,7 @@ impl Vms {
             let words = state.log.as_ref().and_then(Log::last_words);
             let said = words.map_or_else(String::new, |words| format!("; it said: {words}"));
             if state.note.is_empty() {
-                state.note = format!("its QEMU has ended{said}");
+                state.note = format!("{ENDED}{said}");
             }
         } else if state.silent.as_deref().is_some_and(is_it) {
             state.silent = None;
