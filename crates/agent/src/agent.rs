@@ -155,7 +155,9 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     // Whoever has it has the directories: before anything in them is touched.
     let journal = open_journal(&vms.dirs.journal())?;
     let socket = OwnSocket::bind(&vms.dirs.socket(), 0o600)?;
-    let known = Vms::open(vms.dirs.clone(), vms.qemu.clone())?;
+    // The rest of the time for preparing a migration is for what comes after its QEMU's first word.
+    let start_time = vms.limits.waits.prepare / 2;
+    let known = Vms::open(vms.dirs.clone(), vms.qemu.clone(), start_time)?;
     // Whoever asks first does not wait for it. Without a thread it is tried then.
     let trying = known.clone();
     let _ = std::thread::Builder::new().name("kvm".into()).spawn(move || match trying.kvm_works() {

@@ -30,6 +30,8 @@ const QUEUE_LINES_MAX: usize = 4096;
 const QUEUE_BYTES_MAX: usize = 2 * LINE_BYTES_MAX as usize;
 /// A peer's questions that are being answered at once.
 const ANSWERING_MAX: usize = 4;
+/// So long a last word has to get to the other end.
+const LAST_WORD_TIME: Duration = Duration::from_millis(300);
 /// An answer that takes longer is worth a line in the log: the asker may have given up by then.
 const SLOW_ANSWER: Duration = Duration::from_secs(5);
 
@@ -53,6 +55,8 @@ pub enum Wire {
         /// In words.
         text: String,
     },
+    /// The last word: a message of the other end cannot be read here.
+    NotUnderstood,
     /// A question, whose number is new on this stream.
     Ask {
         /// To tell the answer by.
@@ -180,6 +184,11 @@ impl Link {
         let work = move || {
             skein_host::prompt();
             let fault = reader.read(&on).err();
+            if matches!(fault, Some(Fault::Line(LineError::Malformed { .. }))) {
+                // The other end would see its session close, and not why.
+                reader.send(Wire::NotUnderstood.line().expect("a short line"));
+                thread::sleep(LAST_WORD_TIME);
+            }
             reader.break_off();
             after(&reader, fault);
         };

@@ -14,7 +14,7 @@ use skein_handover::MigrationId;
 /// ```text
 /// state/journal              who may run which guest
 /// state/run                  the other directory
-/// state/vms/NAME.json        what a VM is started from
+/// state/vms/NAME.json        what a VM is started from; NAME.json~ID: what one will be that is to come here
 /// state/own/NAME/            what is kept for a guest and moves with it: UEFI's variables, its TPM
 /// state/migrations/ID.jsonl  what happened in a migration
 /// run/agent.sock             commands

@@ -999,7 +999,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dirs = Dirs { state: dir.path().join("state"), run: dir.path().join("run") };
         dirs.create().unwrap();
-        let vms = Vms::open(dirs, None).unwrap();
+        let vms = Vms::open(dirs, None, Duration::from_secs(60)).unwrap();
         let places = Places { limit: 2, used: 1 };
         let own = std::env::current_exe().unwrap();
         let kernel = dir.path().join("kernel");

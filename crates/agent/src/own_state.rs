@@ -6,11 +6,19 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use skein_machine::definition::{Definition, Firmware, FirmwareKind};
 use tracing::info;
+
+/// A file of a TPM's permanent state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TpmFile {
+    inode: u64,
+    /// Seconds and nanoseconds since the epoch.
+    changed: (i64, i64),
+}
 
 /// What is kept for one VM: `state/own/NAME/`.
 #[derive(Debug, Clone)]
@@ -47,6 +55,19 @@ impl OwnState {
         let firmware = definition.firmware.as_ref();
         let is_own = |firmware: &Firmware| firmware.kind == FirmwareKind::Uefi && firmware.vars.is_none();
         (firmware.is_some_and(is_own) && !self.vars().exists()) || (definition.tpm.is_some() && !self.tpm().exists())
+    }
+
+    /// Which file the TPM's permanent state is now; none: there is none. swtpm writes a new one and gives it its name
+    /// (`SWTPM_NVRAM_StoreData_Dir` of its swtpm_nvstore_dir.c), so another file is a whole one.
+    pub(crate) fn tpm_file(&self) -> Option<TpmFile> {
+        let files = fs::read_dir(self.tpm()).ok()?.flatten();
+        // `tpm2-00.permall`, of a TPM 1.2 `tpm-00.permall`.
+        let found = files
+            .filter(|file| file.file_name().as_encoded_bytes().ends_with(b".permall"))
+            .find_map(|file| file.metadata().ok());
+        found
+            .filter(|file| file.len() > 0)
+            .map(|file| TpmFile { inode: file.ino(), changed: (file.ctime(), file.ctime_nsec()) })
     }
 
     /// Has what a guest's QEMU needs at its start: what is there, or new. Errors name the file.
@@ -110,11 +131,15 @@ impl OwnState {
     /// The guest has arrived, and soon there is no copy but this one: it is written to the storage.
     pub(crate) fn arrived(&self) -> io::Result<()> {
         let _ = fs::remove_file(self.arriving());
-        match fs::File::open(self.vars()) {
-            Ok(vars) => vars.sync_all().map_err(|error| named(&self.vars(), error)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(named(&self.vars(), error)),
+        let of_tpm = fs::read_dir(self.tpm()).into_iter().flatten().flatten().map(|file| file.path());
+        for path in [self.vars(), self.tpm()].into_iter().chain(of_tpm) {
+            match fs::File::open(&path).and_then(|file| file.sync_all()) {
+                // swtpm's own files come and go.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                synced => synced.map_err(|error| named(&path, error))?,
+            }
         }
+        Ok(())
     }
 
     /// The guest runs on another host, with newer contents.
@@ -174,6 +199,14 @@ mod tests {
         own.prepare_new(&definition).unwrap();
         assert_eq!(fs::read(own.vars()).unwrap(), b"empty");
         assert_eq!(fs::read_dir(own.tpm()).unwrap().count(), 0);
+        assert_eq!(own.tpm_file(), None);
+        fs::write(own.tpm().join("tpm2-00.permall"), "").unwrap();
+        assert_eq!(own.tpm_file(), None, "empty");
+        fs::write(own.tpm().join("tpm2-00.permall"), "a").unwrap();
+        let before = own.tpm_file();
+        fs::write(own.tpm().join("new"), "a").unwrap();
+        fs::rename(own.tpm().join("new"), own.tpm().join("tpm2-00.permall")).unwrap();
+        assert!(before.is_some() && own.tpm_file().is_some() && own.tpm_file() != before);
         own.put_back();
         assert_eq!(fs::read(own.vars()).unwrap(), b"mine!");
         assert!(own.tpm().join("state").exists());

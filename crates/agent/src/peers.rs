@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use skein_api::LineError;
 use skein_handover::{Message, MigrationId};
 use skein_identity::Identity;
 use skein_link::ListenError;
@@ -37,6 +38,10 @@ use crate::{Allow, Landings, target, told};
 const REDIAL_FIRST: Duration = Duration::from_millis(250);
 /// … up to this: an agent that is started again is found within a second.
 const REDIAL_MAX: Duration = Duration::from_millis(500);
+/// One whose messages cannot be read is dialled again after this.
+const REDIAL_ODD: Duration = Duration::from_secs(10);
+/// And told to be so again after this.
+const TOLD_AGAIN: Duration = Duration::from_secs(600);
 /// A session that nobody wants any more is kept for this long.
 const LINGER: Duration = Duration::from_secs(5);
 /// How often sessions are looked at.
@@ -77,6 +82,8 @@ pub enum PeerEvent {
     Message(String, Message),
     /// A host has something for the log of a migration, printable.
     Note(String, MigrationId, String),
+    /// A host's agent and this one cannot read each other's messages; in words.
+    NotUnderstood(String, String),
 }
 
 /// What answers the questions of a host; called by several threads at once.
@@ -128,6 +135,8 @@ struct State {
     /// Hosts whose contact is news.
     news: BTreeSet<String>,
     messages: VecDeque<PeerEvent>,
+    /// Hosts with which that was so: when it was told last, and when it was so last.
+    not_understood: HashMap<String, (Instant, Instant)>,
     /// Nobody listens any more.
     deaf: bool,
 }
@@ -501,7 +510,7 @@ impl Shared {
                 Ok(dialer) => {
                     last_good = Some(dialer.to());
                     self.accompany(name, &dialer);
-                    if begun.elapsed() >= REDIAL_MAX {
+                    if begun.elapsed() >= REDIAL_MAX && !self.lock().is_odd(name) {
                         pause = REDIAL_FIRST;
                         continue;
                     }
@@ -509,9 +518,10 @@ impl Shared {
                 }
                 Err(why) => self.failed(name, why),
             }
-            let until = Instant::now() + pause;
-            pause = (pause * 2).min(REDIAL_MAX);
             let mut state = self.lock();
+            let is_odd = state.is_odd(name);
+            let until = Instant::now() + if is_odd { REDIAL_ODD } else { pause };
+            pause = (pause * 2).min(REDIAL_MAX);
             while let left = until.saturating_duration_since(Instant::now())
                 && !left.is_zero()
                 && !self.is_stopping()
@@ -662,7 +672,14 @@ impl Shared {
                 info!(peer, "in contact (skein {})", printable(release, SAID_BYTES_MAX));
                 self.changed.notify_all();
             }
-            Wire::Handover(message) => self.queue(link, PeerEvent::Message(peer.to_owned(), message)),
+            Wire::Handover(message) => self.queue(link, PeerEvent::Message(peer.to_owned(), fit_to_print(message))),
+            Wire::NotUnderstood => {
+                let us = self.identity.host();
+                self.not_understood(
+                    link,
+                    format!("the agent of {peer} does not understand {us}'s messages: are both of one release?"),
+                );
+            }
             Wire::Note { id, text } => {
                 self.queue(link, PeerEvent::Note(peer.to_owned(), id, printable(text, SAID_BYTES_MAX)));
             }
@@ -687,6 +704,20 @@ impl Shared {
         }
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// Tells, and not again and again, that the two agents cannot read each other's messages.
+    fn not_understood(&self, link: &Link, words: String) {
+        let peer = link.peer().to_owned();
+        let now = Instant::now();
+        let mut state = self.lock();
+        let told = state.not_understood.get(&peer).map(|(told, _)| *told).filter(|told| told.elapsed() < TOLD_AGAIN);
+        state.not_understood.insert(peer.clone(), (told.unwrap_or(now), now));
+        drop(state);
+        if told.is_none() {
+            warn!(peer, "{words}");
+        }
+        self.queue(link, PeerEvent::NotUnderstood(peer, words));
     }
 
     /// A control stream is over.
@@ -717,7 +748,15 @@ impl Shared {
         drop(state);
         self.changed.notify_all();
         if let Some(fault) = fault {
-            warn!(peer, "its session is closed: {}", told(&fault));
+            if matches!(&fault, Fault::Line(LineError::Malformed { .. })) {
+                let us = self.identity.host();
+                let words =
+                    format!("the agent of {us} does not understand {peer}'s messages: are both of one release?");
+                self.not_understood(link, words);
+                debug!(peer, "its session is closed: {}", told(&fault));
+            } else {
+                warn!(peer, "its session is closed: {}", told(&fault));
+            }
             link.live.close("the other agent does not keep to the protocol");
         }
     }
@@ -792,7 +831,22 @@ impl Shared {
     }
 }
 
+/// The same with words that can be shown.
+fn fit_to_print(mut message: Message) -> Message {
+    let fit = |text: &mut String| *text = printable(std::mem::take(text), SAID_BYTES_MAX);
+    match &mut message {
+        Message::Intent { detail, .. } => fit(detail),
+        Message::Report { detail, said, .. } => [detail, said].into_iter().for_each(fit),
+    }
+    message
+}
+
 impl State {
+    /// Whether a host's messages, or this one's there, could not be read of late.
+    fn is_odd(&self, name: &str) -> bool {
+        self.not_understood.get(name).is_some_and(|(_, last)| last.elapsed() < 2 * REDIAL_ODD)
+    }
+
     /// Finds out whether a host is in contact; a change is news.
     fn settle(&mut self, name: &str) {
         let Some(host) = self.hosts.get_mut(name) else { return };

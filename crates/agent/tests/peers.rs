@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_agent::{Answer, AskError, CONTROL_VERSION, Tap, Wire};
+use skein_agent::{Answer, AskError, CONTROL_VERSION, PeerEvent, Tap, Wire};
 use skein_handover::MigrationId;
 use skein_identity::Identity;
 use skein_transfer::pages::Target;
@@ -390,6 +390,31 @@ fn who_talks_nonsense_loses_its_session_and_nobody_else_does() {
     let dialer = world.session("b", &b);
     assert!(ends(&open(dialer.live(), "skein:control")));
     assert!(!b.peers.contact("b"));
+}
+
+#[test]
+fn two_of_different_builds_are_told_that_they_do_not_understand_each_other() {
+    let world = World::new();
+    let b = world.start("b");
+    let dialer = world.session("a", &b);
+    let mut socket = open(dialer.live(), "skein:control");
+    socket.write_all(&Wire::hello().line().unwrap()).unwrap();
+    b.contact("a", true, 5 * SECOND);
+    // Of the same version, and with something in it that is not known here.
+    let report = br#"{"handover":{"report":{"id":"0000000000000001","report":"Tomorrow"}}}"#;
+    socket.write_all(&[&report[..], b"\n"].concat()).unwrap();
+    let words = "the agent of b does not understand a's messages: are both of one release?";
+    b.wait(&PeerEvent::NotUnderstood("a".into(), words.into()), 5 * SECOND);
+    let mut lines = BufReader::new(socket);
+    let last = std::iter::from_fn(|| Wire::read(&mut lines).ok()).last();
+    assert_eq!(last, Some(Wire::NotUnderstood), "a learns it, too");
+    // And as the one that is not understood.
+    let dialer = world.session("c", &b);
+    let mut socket = open(dialer.live(), "skein:control");
+    let lines = [Wire::hello().line().unwrap(), Wire::NotUnderstood.line().unwrap()].concat();
+    socket.write_all(&lines).unwrap();
+    let words = "the agent of c does not understand b's messages: are both of one release?";
+    b.wait(&PeerEvent::NotUnderstood("c".into(), words.into()), 5 * SECOND);
 }
 
 #[test]

@@ -108,6 +108,29 @@ pub enum Why {
     Proof,
     /// The source called it off.
     Aborted,
+    /// One of the two agents cannot read what the other one says.
+    NotUnderstood,
+}
+
+impl Why {
+    /// In words, for people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Why::Cancelled => "somebody called it off",
+            Why::Deadline => "its deadline ran out, or a step took longer than it may",
+            Why::ContactLost => "the other host could not be reached",
+            Why::MigrationFailed => "it could not be copied",
+            Why::GuestChanged => "the guest changed while it was copied",
+            Why::TargetRefused => "the target called it off",
+            Why::QemuEnded => "QEMU ended",
+            Why::CannotRun => "QEMU would not run the guest",
+            Why::Journal => "the journal cannot be written",
+            Why::AgentRestarted => "the agent was started again in the middle of it",
+            Why::Proof => "the other host is off, by somebody's word",
+            Why::Aborted => "the source called it off",
+            Why::NotUnderstood => "the two agents do not understand each other",
+        }
+    }
 }
 
 /// A wait of a machine; the edge knows how long each is.
@@ -123,6 +146,6 @@ pub enum Wait {
     Abort,
     /// Until a decision that nobody confirms is worth an alarm.
     Doubt,
-    /// Until a target that nobody talks to any more calls it off.
+    /// Until a target calls it off that nobody talks to any more, or whose QEMU does not answer an agent that was started again.
     Abandoned,
 }

@@ -90,6 +90,9 @@ pub enum Message {
         priority: u8,
         /// What the target's QEMU is started from, with [`Intent::Prepare`]; the edges' matter.
         offer: String,
+        /// Why it is called off, with [`Intent::Abort`], in words.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        detail: String,
     },
     /// From the target.
     Report {
@@ -155,6 +158,8 @@ pub enum Input {
     Detail(MigrationId, String),
     /// What a QEMU said as it failed or ended: told where nobody gives a better reason.
     Said(MigrationId, String),
+    /// A host's agent and this one cannot read each other's messages; in words.
+    NotUnderstood(String, String),
 }
 
 impl Input {
@@ -243,6 +248,31 @@ pub enum Stage {
     Source(SourcePhase),
     /// Of a target.
     Target(TargetPhase),
+}
+
+impl Stage {
+    /// In a word, and as it is told to people while it lasts.
+    pub fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Stage::Queued => ("queued", "waiting for a place"),
+            Stage::Source(SourcePhase::Begin) => ("begin", "beginning"),
+            Stage::Source(SourcePhase::Prepare) => ("prepare", "preparing the target"),
+            Stage::Source(SourcePhase::Precopy) => ("precopy", "copying while it runs"),
+            Stage::Source(SourcePhase::Switchover) => ("switchover", "stopped, copying the rest"),
+            Stage::Source(SourcePhase::Grant) => ("grant", "handing over"),
+            Stage::Source(SourcePhase::Release) => ("release", "runs on the target, clearing up"),
+            Stage::Source(SourcePhase::Keep) => ("keep", "called off, clearing up"),
+            Stage::Source(SourcePhase::Done) => ("done", "done"),
+            Stage::Target(TargetPhase::Begin) => ("begin", "beginning"),
+            Stage::Target(TargetPhase::Prepare) => ("prepare", "starting QEMU here"),
+            Stage::Target(TargetPhase::Ready) => ("ready", "receiving"),
+            Stage::Target(TargetPhase::Completed) => ("completed", "received, waiting for the word to run"),
+            Stage::Target(TargetPhase::Run) => ("run", "taking over"),
+            Stage::Target(TargetPhase::Running) => ("running", "runs here"),
+            Stage::Target(TargetPhase::Refuse) => ("refuse", "called off, clearing up"),
+            Stage::Target(TargetPhase::Done) => ("done", "done"),
+        }
+    }
 }
 
 /// A migration at this moment.
@@ -430,7 +460,10 @@ impl Manager {
     pub fn handle(&mut self, now: Duration, input: Input) {
         self.now = now;
         match input {
-            Input::Message(peer, Message::Intent { id, intent, vm, priority, offer }) => {
+            Input::Message(peer, Message::Intent { id, intent, vm, priority, offer, detail }) => {
+                if let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.peer == peer) {
+                    entry.take_reason(intent, detail);
+                }
                 self.intent(id, &peer, intent, &vm, priority, offer);
             }
             Input::Message(peer, Message::Report { id, report, why, detail, said }) => {
@@ -495,8 +528,25 @@ impl Manager {
                 }
             }
             Input::Detail(id, detail) => {
-                if let Some(entry) = self.entries.get_mut(&id) {
+                // What follows from the source's or somebody's word is no reason.
+                if let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.is_ended_by_word()) {
                     entry.detail = detail;
+                }
+            }
+            Input::NotUnderstood(peer, detail) => {
+                let of_peer = |(id, entry): (&MigrationId, &Entry)| (entry.peer == peer).then_some(*id);
+                for id in self.entries.iter().filter_map(of_peer).collect::<Vec<_>>() {
+                    let entry = self.entries.get_mut(&id).expect("just found");
+                    let before = entry.why();
+                    match &mut entry.machine {
+                        Machine::Source(source) => source.handle(SourceInput::NotUnderstood),
+                        Machine::Target(target) => target.handle(TargetInput::NotUnderstood),
+                        Machine::Queued => {}
+                    }
+                    if before.is_none() && entry.why() == Some(Why::NotUnderstood) {
+                        entry.detail.clone_from(&detail);
+                    }
+                    self.settle(id);
                 }
             }
         }
@@ -744,6 +794,7 @@ impl Entry {
                     vm: self.vm.clone(),
                     priority: self.priority,
                     offer: if intent == Intent::Prepare { self.offer.clone() } else { String::new() },
+                    detail: if intent == Intent::Abort { self.reason() } else { String::new() },
                 });
                 (write, wants.order.map(Order::Source), message, wants.wait)
             }
@@ -763,15 +814,54 @@ impl Entry {
 
     /// Whether this end called it off for a reason of its own: what the other end says after that follows from it.
     fn has_own_reason(&self) -> bool {
-        let why = match &self.machine {
-            Machine::Source(source) => source.why(),
-            _ => None,
+        let is_source = matches!(self.machine, Machine::Source(_));
+        let knows = match self.why() {
+            Some(Why::Cancelled | Why::Deadline | Why::GuestChanged | Why::NotUnderstood) => true,
+            Some(Why::QemuEnded) => !self.detail.is_empty(),
+            _ => false,
         };
-        matches!(why, Some(Why::Cancelled | Why::Deadline | Why::GuestChanged))
+        is_source && knows
+    }
+
+    /// Whether it is a target that its source, or somebody, called off.
+    fn is_ended_by_word(&self) -> bool {
+        let is_target = matches!(self.machine, Machine::Target(_));
+        is_target && matches!(self.why(), Some(Why::Cancelled | Why::Aborted))
+    }
+
+    fn why(&self) -> Option<Why> {
+        match &self.machine {
+            Machine::Source(source) => source.why(),
+            Machine::Target(target) => target.why(),
+            Machine::Queued => None,
+        }
+    }
+
+    /// Why a source called it off, for its target: nothing where that was the target's doing.
+    fn reason(&self) -> String {
+        match (self.why(), self.detail.as_str()) {
+            (None | Some(Why::TargetRefused), _) => String::new(),
+            (Some(why), "") => why.words().to_owned(),
+            (Some(why), detail) => format!("{}: {detail}", why.words()),
+        }
+    }
+
+    /// The source says why it calls off what this target has not called off itself.
+    fn take_reason(&mut self, intent: Intent, detail: String) {
+        let is_new = matches!(self.machine, Machine::Target(_)) && self.why().is_none();
+        if intent == Intent::Abort && is_new && !detail.is_empty() {
+            self.detail = detail;
+        }
     }
 
     fn report(&self, id: MigrationId, report: Report, why: Option<Why>) -> Message {
-        let (detail, said) = if why.is_some() { (self.detail.clone(), self.said.clone()) } else { Default::default() };
+        let (detail, said) = match why {
+            None => Default::default(),
+            Some(Why::Cancelled) if self.detail.is_empty() => {
+                ("somebody called it off there".into(), self.said.clone())
+            }
+            Some(_) => (self.detail.clone(), self.said.clone()),
+        };
         Message::Report { id, report, why, detail, said }
     }
 
@@ -852,7 +942,8 @@ mod tests {
     const ID: MigrationId = MigrationId(1);
 
     fn intent(intent: Intent) -> Input {
-        let message = Message::Intent { id: ID, intent, vm: "v".into(), priority: 0, offer: String::new() };
+        let message =
+            Message::Intent { id: ID, intent, vm: "v".into(), priority: 0, offer: String::new(), detail: "x".into() };
         Input::Message("a".into(), message)
     }
 
@@ -889,6 +980,51 @@ mod tests {
         let mut manager = starting();
         let wanted = fed(&mut manager, [intent(Intent::Abort)]);
         assert!(wanted.contains(&Action::Order(ID, Order::Target(TargetOrder::Kill))), "{wanted:?}");
+    }
+
+    #[test]
+    fn the_target_learns_why_it_was_called_off() {
+        let mut manager = starting();
+        fed(&mut manager, [intent(Intent::Prepare)]);
+        assert_eq!(manager.summary(ID).unwrap().detail, "");
+        fed(&mut manager, [intent(Intent::Abort), Input::Detail(ID, "its QEMU was killed".into())]);
+        let summary = manager.summary(ID).unwrap();
+        assert_eq!((summary.why, summary.detail.as_str()), (Some(Why::Aborted), "x"), "what follows is no reason");
+
+        let mut manager = sending();
+        manager.handle(Duration::ZERO, Input::Detail(ID, "somebody paused it".into()));
+        let wanted = fed(&mut manager, [Input::Source(ID, SourceInput::GuestChanged)]);
+        let told = "the guest changed while it was copied: somebody paused it";
+        let is_told =
+            |action: &Action| matches!(action, Action::Send(_, Message::Intent { detail, .. }) if detail == told);
+        assert!(wanted.iter().any(is_told), "{wanted:?}");
+    }
+
+    #[test]
+    fn agents_that_do_not_understand_each_other_call_it_off() {
+        let words = || Input::NotUnderstood("b".into(), "are both of one release?".into());
+        let mut manager = sending();
+        fed(&mut manager, [Input::NotUnderstood("c".into(), String::new())]);
+        assert_eq!(manager.summary(ID).unwrap().why, None, "another host's");
+        fed(&mut manager, [words(), words()]);
+        let summary = manager.summary(ID).unwrap();
+        assert_eq!((summary.why, summary.outcome), (Some(Why::NotUnderstood), Some(Outcome::Kept)));
+        assert_eq!(summary.detail, "are both of one release?");
+
+        let mut manager = starting();
+        fed(&mut manager, [Input::NotUnderstood("a".into(), "are both of one release?".into())]);
+        let summary = manager.summary(ID).unwrap();
+        assert_eq!((summary.why, summary.stage), (Some(Why::NotUnderstood), Stage::Target(TargetPhase::Refuse)));
+    }
+
+    /// An agent whose migration to b waits for b.
+    fn sending() -> Manager {
+        let mut manager = Manager::new(Duration::ZERO, Limits::default(), &[]);
+        let (vm, peer, offer) = ("v".into(), "b".into(), String::new());
+        manager.start(Duration::ZERO, NewMigration { id: ID, vm, peer, priority: 0, offer, deadline: None }).unwrap();
+        let written = Input::Source(ID, SourceInput::Written(SourceRecord::Begin));
+        fed(&mut manager, [written, Input::Contact("b".into(), true)]);
+        manager
     }
 
     #[test]

@@ -87,6 +87,8 @@ pub enum SourceInput {
     Elapsed(Wait),
     /// Somebody wants it called off.
     Cancel,
+    /// One of the two agents cannot read what the other one says.
+    NotUnderstood,
     /// Somebody vouches that the target's host is off.
     Proof,
 }
@@ -129,6 +131,17 @@ pub enum Outcome {
     Kept,
     /// The guest ended with the QEMU that ran it.
     Ended,
+}
+
+impl Outcome {
+    /// In words, for people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Outcome::Moved => "the guest runs on the target",
+            Outcome::Kept => "the guest stays at the source",
+            Outcome::Ended => "the guest ended with its QEMU",
+        }
+    }
 }
 
 /// The source of a migration.
@@ -233,6 +246,7 @@ impl Source {
             },
             SourceInput::Elapsed(_) => {}
             SourceInput::Cancel => self.keep(Why::Cancelled),
+            SourceInput::NotUnderstood => self.keep(Why::NotUnderstood),
             SourceInput::Proof if matches!(self.phase, SourcePhase::Grant | SourcePhase::Keep) => {
                 self.granted |= self.phase == SourcePhase::Grant;
                 self.why = Some(Why::Proof);
@@ -251,6 +265,10 @@ impl Source {
             (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Gone) if !self.may_run_there() => Some(Outcome::Ended),
             _ => None,
         });
+        if self.over == Some(Outcome::Ended) && self.why == Some(Why::TargetRefused) {
+            // Its stream broke as this end's QEMU ended; the target was the first to say so.
+            self.why = Some(Why::QemuEnded);
+        }
         self.in_doubt &= self.over.is_none() && self.wants().order != Some(SourceOrder::Resume);
     }
 

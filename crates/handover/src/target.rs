@@ -82,6 +82,8 @@ pub enum TargetInput {
     Elapsed(Wait),
     /// Somebody wants it called off.
     Cancel,
+    /// One of the two agents cannot read what the other one says.
+    NotUnderstood,
     /// Somebody vouches that the source's host is off.
     Proof,
 }
@@ -188,6 +190,7 @@ impl Target {
             },
             TargetInput::Elapsed(_) => {}
             TargetInput::Cancel => self.refuse_before_grant(Why::Cancelled),
+            TargetInput::NotUnderstood => self.refuse_before_grant(Why::NotUnderstood),
             TargetInput::Proof => self.granted |= self.phase == TargetPhase::Completed,
         }
         while let Some(next) = self.run() {
@@ -228,7 +231,9 @@ impl Target {
             }
             TargetPhase::Ready => {
                 wants.report = (!self.restarted).then_some(Report::Ready);
-                wants.wait = (!self.contact).then_some(Wait::Abandoned);
+                // Of a QEMU that an earlier agent left nobody may ever hear: it may hang since its start.
+                let is_unheard = self.restarted && self.guest == TargetGuest::Unknown;
+                wants.wait = (!self.contact || is_unheard).then_some(Wait::Abandoned);
             }
             TargetPhase::Completed => {
                 wants.report = Some(Report::Completed);
@@ -385,6 +390,25 @@ mod tests {
         assert_eq!((target.wants().write, target.wants().order), (Some(TargetRecord::Refused), None));
         target.handle(Written(TargetRecord::Refused));
         assert_eq!(target.wants().order, Some(TargetOrder::Kill));
+    }
+
+    #[test]
+    fn a_qemu_that_never_answers_after_a_restart_is_given_up_unless_it_may_have_run() {
+        let mut target = Target::recover(TargetRecord::Begin);
+        target.handle(TargetInput::Contact(true));
+        target.handle(Elapsed(Wait::Abandoned));
+        target.handle(Written(TargetRecord::Refused));
+        assert_eq!((target.phase(), target.wants().order), (TargetPhase::Refuse, Some(TargetOrder::Kill)));
+        for heard in [Waiting, Loaded] {
+            let mut target = Target::recover(TargetRecord::Begin);
+            [TargetInput::Contact(true), Guest(heard)].into_iter().for_each(|input| target.handle(input));
+            assert_ne!(target.wants().wait, Some(Wait::Abandoned), "{heard:?}");
+        }
+        let mut target = Target::recover(TargetRecord::Run);
+        for wait in [Wait::Abandoned, Wait::Prepare, Wait::Doubt] {
+            target.handle(Elapsed(wait));
+            assert_eq!((target.phase(), target.wants().order), (TargetPhase::Run, None), "its guest may run");
+        }
     }
 
     #[test]

@@ -31,4 +31,4 @@ pub use qemu::{
     Config, Disk, DiskCache, DiskFormat, Error, HugePages, Incoming, MemoryBackend, Nic, NicBackend, Port, Qemu,
     Serial, version_of,
 };
-pub use qmp::{Event, Qmp, QmpError, Version};
+pub use qmp::{Event, Qmp, QmpError, Version, connect_within};

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::monitor::Monitor;
 use crate::qemu::{Config, Error, STDERR_BYTES_MAX, first_connection, words};
+use crate::qmp::QmpError;
 
 /// A process for good: pids are used again, a pid with its start time is not, as long as the host runs. Whoever keeps it
 /// over a boot of the host keeps `/proc/sys/kernel/random/boot_id` with it.
@@ -270,10 +271,17 @@ pub fn connect_started(process: &Process, log: &Log, qmp: &Path, deadline: Durat
         Some(exit) => Err(Error::Ended { status: exit.to_string(), stderr: log.tail() }),
     };
     let end = Instant::now() + deadline;
-    first_connection(|wait| Monitor::connect(qmp, wait), alive, || log.tail(), end).inspect_err(|_| {
-        // Fails only if it has ended.
-        let _ = process.kill(KILL_DEADLINE);
-    })
+    first_connection(|wait| Monitor::connect(qmp, wait), alive, || log.tail(), end)
+        .inspect_err(|_| {
+            // Fails only if it has ended.
+            let _ = process.kill(KILL_DEADLINE);
+        })
+        .map_err(|error| match error {
+            Error::Qmp { stderr, source: QmpError::Connect { .. } | QmpError::Timeout { .. } } => {
+                Error::Silent { after: deadline, stderr }
+            }
+            other => other,
+        })
 }
 
 /// A killed process is gone in milliseconds, after its RAM was freed: about a second for some hundred GB.
@@ -317,6 +325,34 @@ mod tests {
         let (_child, process) = child("exec sleep 60");
         assert_eq!(process.kill(Duration::from_secs(5)).unwrap(), Some(Exit::Signal(libc::SIGKILL)));
         assert!(!process.is_alive().unwrap());
+    }
+
+    #[test]
+    fn one_that_starts_and_never_answers_is_killed_in_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let (qmp, path) = (dir.path().join("qmp"), dir.path().join("log"));
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo stuck; exec sleep 60"]);
+        let (process, log) = spawn_command_detached(command, &qmp, &path).unwrap();
+        // As a QEMU's that has not come to its main loop: it listens, and does not accept.
+        let listener = listening(&qmp);
+        let since = Instant::now();
+        let error = connect_started(&process, &log, &qmp, Duration::from_millis(1500)).unwrap_err();
+        let told = error.to_string();
+        assert!(
+            matches!(error, Error::Silent { .. }) && told.contains("within 1 s") && told.contains("stuck"),
+            "{told}"
+        );
+        assert!(!process.is_alive().unwrap() && since.elapsed() < Duration::from_secs(30));
+        drop(listener);
+    }
+
+    fn listening(path: &Path) -> OwnedFd {
+        use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+        let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        bind(socket.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
+        listen(&socket, Backlog::new(1).unwrap()).unwrap();
+        socket
     }
 
     #[test]

@@ -488,6 +488,18 @@ pub enum Error {
         /// What went wrong.
         source: QmpError,
     },
+    /// It runs and does not answer. It was killed.
+    #[error(
+        "it did not answer on its QMP socket within {} s of its start, and was killed; does what its command line leads to \
+         (sockets, storage) answer? QEMU said: {stderr}",
+        after.as_secs()
+    )]
+    Silent {
+        /// The time it had.
+        after: Duration,
+        /// What it wrote to standard error.
+        stderr: String,
+    },
     /// It does not say which version it is.
     #[error("{program} --version says {said:?}; is it QEMU?")]
     Version {

@@ -6,10 +6,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Read};
 use std::ops::Deref;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, socket};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -258,8 +260,11 @@ pub(crate) fn connect<T>(
 ) -> Result<T, QmpError> {
     let end = Instant::now() + deadline;
     loop {
-        match UnixStream::connect(path) {
+        match connect_within(path, end.saturating_duration_since(Instant::now())) {
             Ok(stream) => return negotiate(stream, end.saturating_duration_since(Instant::now())),
+            Err(error) if would_block(&error) => {
+                return Err(QmpError::Timeout { what: "with a connection".into(), after: deadline });
+            }
             Err(source) if Instant::now() >= end => return Err(QmpError::Connect { path: path.into(), source }),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 std::thread::sleep(Duration::from_millis(10));
@@ -267,6 +272,20 @@ pub(crate) fn connect<T>(
             Err(source) => return Err(QmpError::Connect { path: path.into(), source }),
         }
     }
+}
+
+/// Connects to a unix socket within `deadline`. Error: [`io::ErrorKind::WouldBlock`] if nobody took the connection by then.
+///
+/// The standard library's connect has no deadline: it sleeps for as long as the listener's queue is full (`unix_stream_connect` of the
+/// kernel's net/unix/af_unix.c), which in a QEMU that has not come to its main loop is after two connections.
+pub fn connect_within(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
+    let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let stream = UnixStream::from(socket);
+    // A timeout of zero would mean none.
+    stream.set_write_timeout(Some(deadline.max(Duration::from_millis(1))))?;
+    nix::sys::socket::connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
+    stream.set_write_timeout(None)?;
+    Ok(stream)
 }
 
 /// The messages of a socket, in order.

@@ -234,6 +234,7 @@ impl Migrations {
         let (vms, kept) = (rooms.vms.clone(), rooms.kept.clone());
         let open = standing(&needed(&records));
         dirs.tidy_migrations(|id| open.contains_key(&id));
+        vms.tidy_aside(|id| open.contains_key(&id));
         // Settled, and killed before that was written down of the VM, too.
         for vm in vms.all().iter().filter(|vm| vm.migration().is_some_and(|id| !open.contains_key(&id))) {
             vms.settled(vm);
@@ -393,6 +394,9 @@ impl Owner {
         match item {
             Item::Peer(PeerEvent::Contact(host, contact)) => self.manager.handle(now, Input::Contact(host, contact)),
             Item::Peer(PeerEvent::Message(host, message)) => self.manager.handle(now, Input::Message(host, message)),
+            Item::Peer(PeerEvent::NotUnderstood(host, words)) => {
+                self.manager.handle(now, Input::NotUnderstood(host, words));
+            }
             Item::Inputs(inputs) => inputs.into_iter().for_each(|input| self.manager.handle(now, input)),
             Item::Start(new, reply) => {
                 let _ = reply.send(self.start(now, *new));
@@ -530,9 +534,9 @@ impl Owner {
         self.context.kept.tidy(|vm| vms.get(vm).is_ok_and(|vm| vm.process().is_some()));
     }
 
-    /// Kills the QEMU of a migration. Its worker may wait for that very QEMU's answer; it hears of the end then.
+    /// Kills the QEMU of a migration. Its worker may wait for that very QEMU's answer, the first one too; it hears of the end then.
     fn kill(&self, id: MigrationId) {
-        let process = self.context.vms.of_migration(id).and_then(|vm| vm.process());
+        let process = self.context.vms.of_migration(id).and_then(|vm| vm.any_process());
         let Some(process) = process else { return };
         let kill = move || {
             if let Err(error) = process.kill(KILL_TIME) {
@@ -584,12 +588,14 @@ impl Owner {
             self.context.view.begin(id, &summary.vm, summary.role, &summary.peer);
         }
         self.context.view.log(id, LogEntry::Handover { event: event.clone() });
-        let vm = summary.as_ref().map_or_else(String::new, |summary| summary.vm.clone());
+        // Its last event comes when it is gone.
+        let logged = || self.context.view.get(id).map(|migration| migration.vm);
+        let vm = summary.as_ref().map(|summary| summary.vm.clone()).or_else(logged).unwrap_or_default();
         match &event {
             Event::Reported { report: Report::Running, .. } => self.context.view.runs_there(id),
-            Event::Phase { stage: Stage::Source(phase) } => info!(%id, vm, "{phase:?}"),
-            Event::Phase { stage: Stage::Target(phase) } => info!(%id, vm, "{phase:?}"),
-            Event::CalledOff { why, detail } => info!(%id, vm, "called off: {why:?} {detail}"),
+            Event::Phase { stage } => info!(%id, vm, "migration: {}", stage.words().1),
+            Event::CalledOff { why, detail } if detail.is_empty() => info!(%id, vm, "called off: {}", why.words()),
+            Event::CalledOff { why, detail } => info!(%id, vm, "called off: {}: {detail}", why.words()),
             Event::InDoubt => error!(
                 %id,
                 vm,
@@ -597,19 +603,19 @@ impl Owner {
                  the network back, or see `skein migration resolve --help`"
             ),
             Event::Over { outcome } => {
-                info!(%id, vm, "{outcome:?}");
+                info!(%id, vm, "migration is over: {}", outcome.words());
                 let role = summary.map(|summary| summary.role);
-                if *outcome == Outcome::Moved
-                    && let Ok(vm) = self.context.vms.get(&vm)
-                {
-                    match role {
-                        Some(Role::Target) if vm.migration() == Some(id) => self.arrived.push(vm),
-                        // After a crash of the host nothing is left of it but its definition.
-                        Some(Role::Source) if vm.process().is_none() && vm.migration().is_none_or(|own| own == id) => {
-                            self.context.vms.released(&vm);
-                        }
-                        _ => {}
+                let known = self.context.vms.get(&vm).ok();
+                match (role.filter(|_| *outcome == Outcome::Moved), known) {
+                    (Some(Role::Target), Some(vm)) if vm.migration() == Some(id) => self.arrived.push(vm),
+                    (Some(Role::Target), _) => self.context.vms.arrived_before(&vm, id),
+                    // After a crash of the host nothing is left of it but its definition.
+                    (Some(Role::Source), Some(vm))
+                        if vm.process().is_none() && vm.migration().is_none_or(|own| own == id) =>
+                    {
+                        self.context.vms.released(&vm);
                     }
+                    _ => {}
                 }
             }
             _ => {}

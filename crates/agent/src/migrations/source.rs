@@ -551,7 +551,9 @@ impl Worker {
         if self.guest.is_some() && self.told != Some(SourceGuest::Gone) && self.migrating {
             let words = self.vm.as_ref().and_then(|vm| vm.last_words());
             let words = words.map(|words| format!("its QEMU said: {words}"));
-            let why: Vec<String> = self.guest.iter().filter_map(GuestWatch::ended).chain(words).collect();
+            let reason = self.guest.as_ref().and_then(GuestWatch::ended);
+            self.vm.iter().zip(&reason).for_each(|(vm, reason)| vm.explain_end(reason));
+            let why: Vec<String> = reason.into_iter().chain(words).collect();
             if !why.is_empty() && !self.is_called_off {
                 self.note(why.join("; "));
                 self.context.tell(vec![Input::Detail(self.id, why.join("; "))]);

@@ -18,6 +18,7 @@ use super::guest_watch::DIFFERENCES_TOLD_MAX;
 use super::source::tuning;
 use super::{Context, Job, Offer};
 use crate::composition;
+use crate::own_state::TpmFile;
 use crate::ram;
 use crate::room::{Reservation, asked};
 use crate::vms::{Running, Vm, wait_until};
@@ -50,10 +51,14 @@ pub(super) struct Worker {
     /// All that this QEMU ever said was heard, and it never said that the guest runs.
     unrun: Arc<AtomicBool>,
     told: Option<TargetGuest>,
+    /// Its QEMU, which an earlier agent started, has not answered this one, and that was told.
+    is_unheard: bool,
     /// Its QEMU was told to end.
     is_killed: bool,
     /// What its QEMU had when it was compared with the guest.
     compared: Option<Vec<Value>>,
+    /// The file of the TPM's state before the guest's came.
+    tpm_file: Option<TpmFile>,
     /// QEMU would not run the guest, and that was told: it must not run it on a second thought.
     cannot_run: bool,
 }
@@ -74,8 +79,10 @@ impl Worker {
             heard: None,
             unrun: Arc::new(AtomicBool::new(false)),
             told: None,
+            is_unheard: false,
             is_killed: false,
             compared: None,
+            tpm_file: None,
             cannot_run: false,
         }
     }
@@ -141,6 +148,9 @@ impl Worker {
         self.unrun.store(true, Ordering::SeqCst);
         self.listen(&monitor);
         self.compare(&vm, &monitor)?;
+        self.tpm_file = vm.own().tpm_file();
+        let set_aside = self.context.vms.set_aside(&vm, self.id);
+        set_aside.map_err(|error| format!("{}: {}", crate::told(&error), error.cure()))?;
         let path = self.context.dirs.landing(self.id);
         let _ = std::fs::remove_file(&path);
         let wait = || -> Result<(), QmpError> {
@@ -190,6 +200,22 @@ impl Worker {
         let is_same = composition::images_and_devices(monitor).is_ok_and(|now| now == *compared);
         info!(id = %self.id, "its QEMU was compared once more in {:?}", since.elapsed());
         is_same
+    }
+
+    /// Why a guest that came whole must not run here.
+    fn lacks(&self, monitor: &Monitor) -> Option<String> {
+        if !self.is_as_compared(monitor) {
+            return Some("its QEMU has other drives or devices than when the guest was compared with it".into());
+        }
+        let vm = self.vm.as_ref()?;
+        let has_tpm = vm.launch().definition().is_some_and(|definition| definition.tpm.is_some());
+        // swtpm goes on without a word where its files find no room, and the source's are about to be removed.
+        let now = if has_tpm { vm.own().tpm_file() } else { None };
+        let is_lost = has_tpm && (now.is_none() || now == self.tpm_file);
+        is_lost.then(|| {
+            let dir = vm.own().tpm();
+            format!("swtpm could not write the TPM's state to {}: make room there, and repeat", dir.display())
+        })
     }
 
     fn cont(&mut self) {
@@ -323,9 +349,17 @@ impl Worker {
             if self.vm.as_ref().is_some_and(|vm| vm.process().is_none()) || self.is_left_over() {
                 self.tell_words();
                 self.tell(self.gone());
+            } else if let Some(process) = self.vm.as_ref().and_then(|vm| vm.process()).filter(|_| !self.is_unheard) {
+                self.is_unheard = true;
+                let pid = process.id().pid;
+                let why = format!("its QEMU (pid {pid}), started by the agent before this one, does not answer");
+                self.context.tell(vec![Input::Detail(self.id, why)]);
             }
             return;
         };
+        if std::mem::take(&mut self.is_unheard) {
+            self.context.tell(vec![Input::Detail(self.id, String::new())]);
+        }
         self.listen(&running.monitor);
         let monitor = running.monitor.with_patience(ANSWER_TIME);
         let asked = || -> Result<_, QmpError> { Ok((monitor.run_state()?, monitor.migration()?.status)) };
@@ -333,14 +367,13 @@ impl Worker {
             Ok((RunState::Running, _)) => self.tell(TargetGuest::Running),
             Ok((_, MigrationStatus::Failed | MigrationStatus::Cancelled)) => self.failed(),
             Ok((RunState::Paused, MigrationStatus::Completed)) if self.told == Some(TargetGuest::Loaded) => {}
-            Ok((RunState::Paused, MigrationStatus::Completed)) if self.is_as_compared(&monitor) => {
-                self.tell(TargetGuest::Loaded);
-            }
-            Ok((RunState::Paused, MigrationStatus::Completed)) => {
-                let why = "its QEMU has other drives or devices than when the guest was compared with it";
-                self.context.tell(vec![Input::Detail(self.id, why.into())]);
-                self.tell(TargetGuest::Failed);
-            }
+            Ok((RunState::Paused, MigrationStatus::Completed)) => match self.lacks(&monitor) {
+                None => self.tell(TargetGuest::Loaded),
+                Some(why) => {
+                    self.context.tell(vec![Input::Detail(self.id, why)]);
+                    self.tell(TargetGuest::Failed);
+                }
+            },
             // It was told to run, and sleeps.
             Ok((RunState::Suspended, _)) if !self.unrun.load(Ordering::SeqCst) => self.tell(TargetGuest::Running),
             // A QEMU before 9.0 could wake a guest that sleeps before it may run here.

@@ -361,7 +361,7 @@ mod tests {
     fn rooms(dir: &std::path::Path) -> Arc<Rooms> {
         let dirs = Dirs { state: dir.join("state"), run: dir.join("run") };
         dirs.create().unwrap();
-        Rooms::new("hosta".into(), Vms::open(dirs, None).unwrap())
+        Rooms::new("hosta".into(), Vms::open(dirs, None, std::time::Duration::from_secs(60)).unwrap())
     }
 
     fn need(ram_bytes: u64) -> Option<Need> {

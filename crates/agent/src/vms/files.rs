@@ -71,3 +71,14 @@ pub(super) fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
 pub(super) fn write<T: Serialize>(path: &Path, kept: &T) -> io::Result<()> {
     replace(path, &serde_json::to_vec_pretty(kept).expect("plain data always serialises"))
 }
+
+/// The same, and it is there after a power cut.
+pub(super) fn write_synced<T: Serialize>(path: &Path, kept: &T) -> io::Result<()> {
+    write(path, kept)?;
+    sync_dir_of(path)
+}
+
+/// Has what was renamed to or from this path be so after a power cut.
+pub(super) fn sync_dir_of(path: &Path) -> io::Result<()> {
+    fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+}

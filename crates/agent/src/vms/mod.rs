@@ -3,6 +3,7 @@
 //! A name has one process at most. It belongs to whoever starts one, from before its start until it runs or everything
 //! that it left is removed ([`State::busy`]).
 
+mod arriving;
 mod files;
 mod images;
 mod kills;
@@ -33,7 +34,7 @@ use skein_machine::{Composition, NoRoom};
 use thiserror::Error;
 use tracing::{error, info, warn};
 
-use self::files::{Kept, KeptProcess, read, write};
+use self::files::{Kept, KeptProcess, read, write, write_synced};
 pub(crate) use self::images::Planned;
 pub(crate) use self::kills::Killed;
 use self::kills::Kills;
@@ -46,8 +47,6 @@ use crate::told;
 
 /// A QEMU that does not answer by then is shown so.
 const SHOW_TIME: Duration = Duration::from_secs(1);
-/// A QEMU answers within this after its start; preallocated huge pages take their time.
-const START_TIME: Duration = Duration::from_secs(60);
 /// One that was started before answers at once, unless it is held up. The agent does not wait longer when it starts.
 const FIND_TIME: Duration = Duration::from_millis(250);
 /// When it is tried again.
@@ -56,6 +55,9 @@ const ATTACH_TIME: Duration = Duration::from_secs(1);
 const KILL_TIME: Duration = Duration::from_secs(10);
 /// How often a watcher looks what its guest has open.
 const LOOK_TIME: Duration = Duration::from_secs(10);
+
+/// What is noted of a VM whose QEMU is gone.
+const ENDED: &str = "its QEMU has ended";
 
 /// What cannot be done with a VM.
 #[derive(Debug, Error)]
@@ -71,6 +73,8 @@ pub enum VmError {
     NotRunning(String),
     #[error("'{0}' is being started or tidied up at this moment")]
     Busy(String),
+    #[error("the start of '{0}' was called off, and its QEMU killed")]
+    CalledOff(String),
     #[error("'{0}' left for another host while it was being stopped")]
     Left(String),
     #[error("that QEMU is the VM '{0}' already")]
@@ -136,6 +140,7 @@ impl VmError {
             VmError::Running(_) => "stop it first, with `skein vm stop`",
             VmError::NotRunning(_) => "if it is to run, `skein vm start` starts it; if not, there is nothing to do",
             VmError::Busy(_) => "repeat it when that is done: `skein vm show` says how it is",
+            VmError::CalledOff(_) => "start it again if that was not what was meant",
             VmError::Left(_) => "see `skein vm list` on the other hosts",
             VmError::Adopted(_) => "use that name, or `skein vm forget` it, which leaves the QEMU as it is",
             VmError::NotPaused { .. } => "what is not paused cannot go on: `skein vm stop --force` ends it",
@@ -181,14 +186,15 @@ struct State {
     running: Option<Running>,
     /// The process is there, but QMP is not.
     silent: Option<Arc<Process>>,
-    /// The process is there, and nobody knows yet what becomes of it.
+    /// The process of a QEMU that was started here and has not answered yet.
     starting: Option<Arc<Process>>,
     /// The images of its drives at the last look: what QEMU said.
     looked_at: Option<serde_json::Value>,
     migration: Option<MigrationId>,
     /// How that ended, once it is certain: it is only tidied up.
     outcome: Option<Outcome>,
-    incoming: bool,
+    /// The migration by which its guest is to come here.
+    incoming: Option<MigrationId>,
     in_doubt: bool,
     /// What the target of its migration was told that it is composed of.
     told: Option<Composition>,
@@ -248,6 +254,11 @@ impl Vm {
         self.state.lock().starting.clone()
     }
 
+    /// The process to kill, if there is one: also that of a QEMU that is being started.
+    pub(crate) fn any_process(&self) -> Option<Arc<Process>> {
+        self.process().or_else(|| self.state.lock().starting.clone())
+    }
+
     /// Why it cannot be started, or its place be taken.
     fn taken(&self) -> Option<VmError> {
         if self.state.lock().busy {
@@ -262,7 +273,7 @@ impl Vm {
 
     /// Whether its QEMU waits for the guest.
     pub(crate) fn is_incoming(&self) -> bool {
-        self.state.lock().incoming
+        self.state.lock().incoming.is_some()
     }
 
     /// The migration whose end is still open.
@@ -322,6 +333,14 @@ impl Vm {
         self.state.lock().indirect = Some(why);
     }
 
+    /// Why its QEMU ended, where nobody knew more.
+    pub(crate) fn explain_end(&self, why: &str) {
+        let mut state = self.state.lock();
+        if state.running.is_none() && state.note == ENDED {
+            state.note = format!("{ENDED}: {why}");
+        }
+    }
+
     fn console(&self) -> PathBuf {
         self.dir.join("console")
     }
@@ -334,12 +353,12 @@ impl Vm {
             let state = self.state.lock();
             match (&process, &running) {
                 // Its QEMU ends, and does not answer any more.
-                _ if state.outcome == Some(Outcome::Moved) && !state.incoming => VmState::Moved,
+                _ if state.outcome == Some(Outcome::Moved) && state.incoming.is_none() => VmState::Moved,
                 (None, _) if state.busy => VmState::Starting,
                 (None, _) => VmState::Stopped,
                 _ if state.in_doubt => VmState::InDoubt,
                 (Some(_), None) => VmState::Unresponsive,
-                _ if state.incoming => VmState::Incoming,
+                _ if state.incoming.is_some() => VmState::Incoming,
                 (Some(_), Some(running)) => {
                     let monitor = running.monitor.with_patience(SHOW_TIME);
                     let migrating = state.migration.is_some();
@@ -389,6 +408,8 @@ pub(crate) struct Vms {
     dirs: Dirs,
     /// The QEMU program where a definition names none.
     qemu: Option<PathBuf>,
+    /// A QEMU answers within this after its start; preallocated huge pages take their time.
+    start_time: Duration,
     vms: Mutex<BTreeMap<String, Arc<Vm>>>,
     kills: Kills,
     /// Who is told that a guest was killed: its name, and by whom.
@@ -413,13 +434,13 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> VmError {
 
 impl Vms {
     /// Finds what is there: definitions, and QEMUs that an earlier agent started. To be called once it is certain that no
-    /// other agent has these directories.
+    /// other agent has these directories. `start_time`: a QEMU that does not answer so long after its start is killed.
     ///
     /// Errors: the directories cannot be read, or VMs run with their sockets below another run directory.
-    pub(crate) fn open(dirs: Dirs, qemu: Option<PathBuf>) -> io::Result<Arc<Vms>> {
+    pub(crate) fn open(dirs: Dirs, qemu: Option<PathBuf>, start_time: Duration) -> io::Result<Arc<Vms>> {
         dirs.take_run(|run| search::qemus(&run.join("vms")).into_keys().next())?;
-        let vms =
-            Arc::new(Vms { dirs, qemu, vms: Mutex::default(), kills: Kills::default(), on_killed: OnceLock::new() });
+        let (all, kills, on_killed) = (Mutex::default(), Kills::default(), OnceLock::new());
+        let vms = Arc::new(Vms { dirs, qemu, start_time, vms: all, kills, on_killed });
         let mut found = search::qemus(&vms.dirs.run.join("vms"));
         let mut names: BTreeSet<String> = found.keys().cloned().collect();
         for dir in [vms.dirs.vms(), vms.dirs.run.join("vms")] {
@@ -465,7 +486,7 @@ impl Vms {
             self.remove(&vm);
             return Some(vm);
         };
-        vm.state.lock().incoming = incoming.is_some();
+        vm.state.lock().incoming = incoming;
         vm.state.lock().migration = incoming.or(outgoing);
         let process = Arc::new(process);
         match Monitor::connect(&qmp, FIND_TIME) {
@@ -519,6 +540,11 @@ impl Vms {
 
     pub(crate) fn get(&self, name: &str) -> Result<Arc<Vm>, VmError> {
         self.vms.lock().get(name).cloned().ok_or_else(|| VmError::Unknown(name.to_owned()))
+    }
+
+    /// Whether its name is still this VM's.
+    fn has(&self, vm: &Arc<Vm>) -> bool {
+        self.get(&vm.name).is_ok_and(|found| Arc::ptr_eq(&found, vm))
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Vm>> {
@@ -642,7 +668,7 @@ impl Vms {
         }
         let vm = self.new_vm(name, Kept::new(launch));
         vm.set_migration(Some(id), false, None);
-        vm.state.lock().incoming = true;
+        vm.state.lock().incoming = Some(id);
         // What it was when it last ran here is of the past.
         self.place(&vm).map_err(|why| match why {
             VmError::Running(name) => VmError::Exists(name),
@@ -663,18 +689,19 @@ impl Vms {
     /// The guest has arrived: the VM is this host's.
     pub(crate) fn arrived(&self, vm: &Vm) {
         let mut state = vm.state.lock();
-        (state.incoming, state.migration, state.in_doubt, state.outcome) = (false, None, false, None);
+        let migration = state.incoming.take();
+        (state.migration, state.in_doubt, state.outcome) = (None, false, None);
         let running = state.running.clone();
         drop(state);
         if let Err(error) = vm.own.arrived() {
             warn!(vm = vm.name, "{error}");
         }
-        let kept = self.keep(vm).and_then(|()| match running {
-            Some(running) => self.keep_process(vm, running.process.id(), None, None),
-            None => Ok(()),
-        });
-        if let Err(error) = kept {
-            warn!(vm = vm.name, "cannot be remembered over a boot of this host: {error}");
+        if let Err(error) = self.keep_arrived(vm, migration) {
+            error!(vm = vm.name, "cannot be remembered over a boot of this host: {}", told(&error));
+        }
+        let process = running.map_or(Ok(()), |running| self.keep_process(vm, running.process.id(), None, None));
+        if let Err(error) = process {
+            warn!(vm = vm.name, "{}", told(&error));
         }
         self.clean_if_ended(vm);
     }
@@ -699,6 +726,7 @@ impl Vms {
     fn restore(&self, vm: &Vm) {
         self.remove(vm);
         vm.own.put_back();
+        self.drop_aside(vm);
         let before = read(&self.file(&vm.name)).map(|kept| self.new_vm(&vm.name, kept));
         self.replace(vm, before);
     }
@@ -719,7 +747,7 @@ impl Vms {
             }
             return self.clean_if_ended(vm);
         }
-        if vm.state.lock().incoming {
+        if vm.is_incoming() {
             self.drop_received(vm);
         } else {
             self.clean(vm);
@@ -803,6 +831,13 @@ impl Vms {
         if let Some(id) = vm.moved_by() {
             return Err(VmError::Migrating { name: name.to_owned(), id });
         }
+        let starting = vm.state.lock().starting.clone();
+        if let Some(starting) = starting.filter(|_| force) {
+            starting.kill(KILL_TIME).map_err(io_error("killing QEMU"))?;
+            // Who started it tidies up.
+            wait_until(KILL_TIME, || !vm.state.lock().busy || !self.has(&vm));
+            return Ok(vm);
+        }
         let Some(process) = vm.process() else {
             return Err(vm.taken().unwrap_or_else(|| VmError::NotRunning(name.to_owned())));
         };
@@ -831,8 +866,7 @@ impl Vms {
             }
         }
         // A migration may have begun meanwhile, and then its QEMU ends when the guest is elsewhere.
-        let is_here = self.get(name).is_ok_and(|found| Arc::ptr_eq(&found, &vm));
-        if vm.migration().is_some_and(|id| Some(id) != before) || !is_here {
+        if vm.migration().is_some_and(|id| Some(id) != before) || !self.has(&vm) {
             return Err(VmError::Left(name.to_owned()));
         }
         self.ended(&vm, &process);
@@ -917,15 +951,20 @@ impl Vms {
         let (process, log) = started.map_err(of_qemu)?;
         vm.state.lock().log = Some(log.clone());
         let process = Arc::new(process);
+        // Whoever calls it off need not wait for its first word.
         vm.state.lock().starting = Some(process.clone());
         // Before anything is asked of it, so that another agent would find it.
         let remembered = self.keep_process(vm, process.id(), incoming, None);
-        let monitor = remembered.and_then(|()| connect_started(&process, &log, &qmp, START_TIME).map_err(of_qemu));
+        let monitor = remembered.and_then(|()| connect_started(&process, &log, &qmp, self.start_time).map_err(of_qemu));
+        vm.state.lock().starting = None;
         match monitor {
             Ok(monitor) => Ok(Running { process, monitor }),
             Err(error) => {
+                let is_called_off =
+                    matches!(&error, VmError::Qemu { source: skein_hypervisor::Error::Ended { .. }, .. })
+                        && process.was_killed();
                 let _ = process.kill(KILL_TIME);
-                Err(error)
+                Err(if is_called_off { VmError::CalledOff(vm.name.clone()) } else { error })
             }
         }
     }
@@ -1034,7 +1073,7 @@ impl Vms {
             let words = state.log.as_ref().and_then(Log::last_words);
             let said = words.map_or_else(String::new, |words| format!("; it said: {words}"));
             if state.note.is_empty() {
-                state.note = format!("its QEMU has ended{said}");
+                state.note = format!("{ENDED}{said}");
             }
         } else if state.silent.as_deref().is_some_and(is_it) {
             state.silent = None;
@@ -1112,7 +1151,7 @@ impl Vms {
         let kept = vm.kept.lock().clone();
         // What runs, as the next agent finds it: its machine type may have been resolved since it was started.
         write(&vm.dir.join("vm.json"), &kept).map_err(io_error("cannot remember the VM"))?;
-        write(&self.file(&vm.name), &kept).map_err(io_error(format!("cannot remember '{}'", vm.name)))
+        write_synced(&self.file(&vm.name), &kept).map_err(io_error(format!("cannot remember '{}'", vm.name)))
     }
 
     fn keep_process(
@@ -1182,13 +1221,13 @@ mod tests {
     #[test]
     fn why_a_vm_is_off_outlives_the_agent() {
         let dir = tempfile::tempdir().unwrap();
-        let vms = Vms::open(dirs(dir.path()), None).unwrap();
+        let vms = Vms::open(dirs(dir.path()), None, Duration::from_secs(60)).unwrap();
         vms.keep_note(&known(&vms, "a"), "the kernel killed its QEMU".into());
         known(&vms, "gone");
         fs::remove_file(vms.file("gone")).unwrap();
         vms.keep_note(&vms.get("gone").unwrap(), "nobody asks".into());
         drop(vms);
-        let again = Vms::open(dirs(dir.path()), None).unwrap();
+        let again = Vms::open(dirs(dir.path()), None, Duration::from_secs(60)).unwrap();
         assert_eq!(again.get("a").unwrap().show().note, "the kernel killed its QEMU");
         assert!(again.get("gone").is_err(), "what was let go of does not come back");
     }
@@ -1196,7 +1235,7 @@ mod tests {
     #[test]
     fn a_guest_that_left_is_shown_as_moved() {
         let dir = tempfile::tempdir().unwrap();
-        let vms = Vms::open(dirs(dir.path()), None).unwrap();
+        let vms = Vms::open(dirs(dir.path()), None, Duration::from_secs(60)).unwrap();
         let vm = known(&vms, "a");
         for (outcome, state) in
             [(None, VmState::Stopped), (Some(Outcome::Kept), VmState::Stopped), (Some(Outcome::Moved), VmState::Moved)]
@@ -1205,7 +1244,7 @@ mod tests {
             assert_eq!((vm.show().state, vm.show().memory_bytes), (state, 64 << 20));
         }
         // At the target it is the guest that comes.
-        vm.state.lock().incoming = true;
+        vm.state.lock().incoming = Some(MigrationId(7));
         assert_ne!(vm.show().state, VmState::Moved);
         vms.arrived(&vm);
         assert_eq!(vm.show().state, VmState::Stopped);

@@ -14,17 +14,28 @@ const OPTIONS: &str = ",server=on,wait=off";
 /// not become QEMU yet, or has QEMU as its child.
 pub(super) fn qemus(dir: &Path) -> BTreeMap<String, Vec<Process>> {
     let mut found = BTreeMap::<String, Vec<Process>>::new();
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
-    for pid in pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
-        // First the process, then its words: they are of the one that is held.
-        let Ok(Some(process)) = ProcessId::of(pid).and_then(|id| id.map_or(Ok(None), Process::attach)) else {
-            continue;
-        };
-        if let Some(name) = name_of(pid, dir) {
+    for process in all() {
+        if let Some(name) = name_of(process.id().pid, dir) {
             found.entry(name).or_default().push(process);
         }
     }
     found
+}
+
+/// The processes with this among their arguments.
+pub(super) fn with_argument(argument: &[u8]) -> Vec<Process> {
+    let has = |process: &Process| {
+        let line = fs::read(format!("/proc/{}/cmdline", process.id().pid)).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == argument)
+    };
+    all().filter(has).collect()
+}
+
+/// All processes. First each is held, then its words are read: they are of the one that is held.
+fn all() -> impl Iterator<Item = Process> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| ProcessId::of(pid).and_then(|id| id.map_or(Ok(None), Process::attach)).ok().flatten())
 }
 
 /// The NAME of [`qemus`] that a process has.

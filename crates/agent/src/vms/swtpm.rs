@@ -3,15 +3,20 @@
 //! It belongs to no agent, as QEMU does not: it goes to the background by itself, and ends when QEMU's connection does
 //! (`--terminate`). One that QEMU never came to is told to end.
 
+use std::ffi::OsString;
+use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use skein_hypervisor::connect_within;
 use skein_machine::definition::{Tpm, TpmVersion};
+use tracing::warn;
 
-use super::{VmError, io_error, wait_until};
+use super::{VmError, io_error, search, wait_until};
 
 /// The program, found in PATH.
 pub(crate) const PROGRAM: &str = "swtpm";
@@ -37,40 +42,99 @@ pub(super) fn start(tpm: Tpm, state: &Path, dir: &Path) -> Result<(), VmError> {
     if tpm.version == TpmVersion::V2_0 {
         command.arg("--tpm2");
     }
-    let option = |prefix: &str, path: &Path, rest: &str| {
-        let mut value = std::ffi::OsString::from(prefix);
-        value.push(path);
-        value.push(rest);
-        value
-    };
     command.arg("--tpmstate").arg(option("dir=", state, ",mode=0600"));
-    command.arg("--ctrl").arg(option("type=unixio,path=", &socket, ",mode=0600"));
+    command.arg("--ctrl").arg(control(&socket));
     command.arg("--log").arg(option("file=", &dir.join("swtpm.log"), ",level=1"));
-    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
-    let output = match output {
+    let log = dir.join("swtpm.log");
+    // Not into a pipe: whoever waits for its end would wait for the daemon.
+    let errors = OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
+    let errors = errors.map_err(io_error(log.display().to_string()))?;
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
+    let mut child = match command.spawn() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(VmError::NoSwtpm),
-        output => output.map_err(io_error("starting swtpm"))?,
+        child => child.map_err(io_error("starting swtpm"))?,
     };
-    if !output.status.success() {
-        let log = std::fs::read_to_string(dir.join("swtpm.log")).unwrap_or_default();
-        let said = format!("{} {log}", String::from_utf8_lossy(&output.stderr));
-        return Err(io_error(format!("swtpm ended with {}", output.status))(io::Error::other(said.trim().to_owned())));
-    }
-    Ok(())
+    // Its state may be on storage that does not answer.
+    let mut exit = Ok(None);
+    wait_until(TIME, || {
+        exit = child.try_wait();
+        !matches!(exit, Ok(None))
+    });
+    let why = match exit.map_err(io_error("waiting for swtpm"))? {
+        Some(status) if status.success() => return Ok(()),
+        Some(status) => format!("swtpm ended with {status}"),
+        None => {
+            let _ = child.kill();
+            let _ = child.wait();
+            format!("swtpm did not listen within {} s", TIME.as_secs())
+        }
+    };
+    let said = std::fs::read_to_string(&log).unwrap_or_default();
+    Err(io_error(why)(io::Error::other(said.trim().to_owned())))
 }
 
-/// Ends what there is of a TPM whose QEMU is gone, or never came.
+/// Ends what there is of a TPM whose QEMU is gone, or never came. One that does not hear is killed.
 pub(super) fn end(dir: &Path) {
+    end_within(dir, TIME);
+}
+
+fn end_within(dir: &Path, time: Duration) {
     let socket = dir.join("tpm");
-    let is_gone = || match UnixStream::connect(&socket) {
+    let end = Instant::now() + time;
+    let left = || end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let is_gone = || match connect_within(&socket, left()) {
         Ok(mut connection) => {
-            let _ = connection.set_read_timeout(Some(TIME));
+            let _ = connection.set_read_timeout(Some(left()));
             // Its answer, or its end.
             let _ = connection.write_all(&SHUTDOWN).and_then(|()| connection.read(&mut [0; 4]));
             false
         }
-        Err(_) => true,
+        // It is there, and does not accept.
+        Err(error) => error.kind() != io::ErrorKind::WouldBlock,
     };
-    wait_until(TIME, is_gone);
+    if !wait_until(time, is_gone) {
+        for process in search::with_argument(control(&socket).as_bytes()) {
+            warn!(pid = process.id().pid, "swtpm does not end as it is told to, and is killed");
+            if let Err(error) = process.kill(TIME) {
+                warn!(pid = process.id().pid, "it cannot be killed: {error}");
+            }
+        }
+    }
     let _ = std::fs::remove_file(&socket);
+}
+
+/// The value of `--ctrl`.
+fn control(socket: &Path) -> OsString {
+    option("type=unixio,path=", socket, ",mode=0600")
+}
+
+fn option(prefix: &str, path: &Path, rest: &str) -> OsString {
+    let mut value = OsString::from(prefix);
+    value.push(path);
+    value.push(rest);
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn one_that_does_not_hear_is_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("tpm");
+        // It accepts nothing, and reads nothing.
+        let listener = UnixListener::bind(&socket).unwrap();
+        let mut deaf = Command::new("sh");
+        deaf.args(["-c", "read line", "sh"]).arg(control(&socket)).stdin(Stdio::piped());
+        let mut deaf = deaf.spawn().unwrap();
+        wait_until(TIME, || !search::with_argument(control(&socket).as_bytes()).is_empty());
+        end_within(dir.path(), Duration::from_millis(300));
+        assert!(search::with_argument(control(&socket).as_bytes()).is_empty() && !socket.exists());
+        // It was waited for.
+        assert!(deaf.try_wait().is_err());
+        drop(listener);
+    }
 }

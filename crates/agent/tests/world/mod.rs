@@ -77,7 +77,14 @@ pub fn question(file: &str) -> Question {
 }
 
 pub fn message(id: u64, offer: &str) -> Message {
-    Message::Intent { id: MigrationId(id), intent: Intent::Prepare, vm: "web".into(), priority: 1, offer: offer.into() }
+    Message::Intent {
+        id: MigrationId(id),
+        intent: Intent::Prepare,
+        vm: "web".into(),
+        priority: 1,
+        offer: offer.into(),
+        detail: String::new(),
+    }
 }
 
 impl Node {

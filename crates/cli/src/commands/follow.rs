@@ -13,9 +13,7 @@ use skein_handover::{MigrationId, Outcome, Role, SourcePhase, Stage, TargetPhase
 use skein_machine::Convergence;
 use skein_machine::units::{about_bytes, decimal};
 
-use super::local::{
-    BLOCKED, IN_DOUBT, INTERRUPTED, PATIENCE, check_text, exit_code, other_host, phase, reason, unexpected,
-};
+use super::local::{BLOCKED, IN_DOUBT, INTERRUPTED, PATIENCE, check_text, exit_code, other_host, reason, unexpected};
 use super::text::{clean_line, count, duration, print};
 
 /// How often a signal is looked for.
@@ -226,7 +224,7 @@ pub fn end_text(migration: &Migration) -> String {
         (Some(Outcome::Ended), _) => format!("{vm} ended during the migration, after {took}{reason}\n"),
         (None, true) => doubt_text(migration),
         (None, false) => {
-            let stage = migration.stage.map_or("under way", |stage| phase(stage).1);
+            let stage = migration.stage.map_or("under way", |stage| stage.words().1);
             format!("{vm}: migration {} from {source} to {target}, {stage}\n{}\n", migration.id, hints(migration.id))
         }
     }
@@ -322,7 +320,7 @@ fn nics(paths: &[Path]) -> Vec<(String, f64)> {
 fn progress_line(migration: &Migration) -> String {
     let mut words = vec![match migration.stage {
         _ if migration.in_doubt => DOUBT.to_owned(),
-        Some(stage) => phase(stage).1.to_owned(),
+        Some(stage) => stage.words().1.to_owned(),
         None => "beginning".to_owned(),
     }];
     if let Some(copy) = migration.copy.as_ref().filter(|_| copies(migration)) {
@@ -445,7 +443,7 @@ impl Bars {
         let vm = clean_line(&migration.vm);
         let stage = match migration.stage {
             _ if migration.in_doubt => DOUBT,
-            Some(stage) => phase(stage).1,
+            Some(stage) => stage.words().1,
             None => "beginning",
         };
         self.head.set_message(format!("{vm}  {source} → {target}  {stage}, {}", duration(migration.elapsed_ms)));

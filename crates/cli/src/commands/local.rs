@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use skein_api::{CallError, Check, Client, Migration, Reply, Request, VmState};
-use skein_handover::{Outcome, Role, SourcePhase, Stage, TargetPhase, Why};
+use skein_handover::{Outcome, Role, Why};
 use skein_machine::check::Severity;
 
 use super::text::{clean, count};
@@ -92,56 +92,15 @@ pub fn migration_state(migration: &Migration) -> &'static str {
         (Some(Outcome::Kept), ..) => "kept",
         (Some(Outcome::Ended), ..) => "ended",
         (None, true, _) => "IN DOUBT",
-        (None, false, Some(stage)) => phase(stage).0,
+        (None, false, Some(stage)) => stage.words().0,
         (None, false, None) => "begin",
-    }
-}
-
-/// A phase in a word, and as it is told while it lasts.
-pub fn phase(stage: Stage) -> (&'static str, &'static str) {
-    match stage {
-        Stage::Queued => ("queued", "waiting for a place"),
-        Stage::Source(SourcePhase::Begin) => ("begin", "beginning"),
-        Stage::Source(SourcePhase::Prepare) => ("prepare", "preparing the target"),
-        Stage::Source(SourcePhase::Precopy) => ("precopy", "copying while it runs"),
-        Stage::Source(SourcePhase::Switchover) => ("switchover", "stopped, copying the rest"),
-        Stage::Source(SourcePhase::Grant) => ("grant", "handing over"),
-        Stage::Source(SourcePhase::Release) => ("release", "runs on the target, clearing up"),
-        Stage::Source(SourcePhase::Keep) => ("keep", "called off, going on at the source"),
-        Stage::Source(SourcePhase::Done) => ("done", "done"),
-        Stage::Target(TargetPhase::Begin) => ("begin", "beginning"),
-        Stage::Target(TargetPhase::Prepare) => ("prepare", "starting QEMU here"),
-        Stage::Target(TargetPhase::Ready) => ("ready", "receiving"),
-        Stage::Target(TargetPhase::Completed) => ("completed", "received, waiting for the word to run"),
-        Stage::Target(TargetPhase::Run) => ("run", "taking over"),
-        Stage::Target(TargetPhase::Running) => ("running", "runs here"),
-        Stage::Target(TargetPhase::Refuse) => ("refuse", "called off, clearing up"),
-        Stage::Target(TargetPhase::Done) => ("done", "done"),
-    }
-}
-
-/// Why it did not go on, in words.
-pub fn why(why: Why) -> &'static str {
-    match why {
-        Why::Cancelled => "somebody called it off",
-        Why::Deadline => "its deadline ran out, or a step took longer than it may",
-        Why::ContactLost => "the other host could not be reached",
-        Why::MigrationFailed => "it could not be copied",
-        Why::GuestChanged => "the guest changed while it was copied",
-        Why::TargetRefused => "the target called it off",
-        Why::QemuEnded => "QEMU ended",
-        Why::CannotRun => "QEMU would not run the guest",
-        Why::Journal => "the journal cannot be written",
-        Why::AgentRestarted => "the agent was started again in the middle of it",
-        Why::Proof => "the other host is off, by somebody's word",
-        Why::Aborted => "the source called it off",
     }
 }
 
 /// Why a migration was called off, with what is known beyond that; empty if it was not.
 pub fn reason(migration: &Migration) -> String {
     let detail = clean(&migration.detail);
-    match (migration.why.map(why), detail.as_str()) {
+    match (migration.why.map(Why::words), detail.as_str()) {
         (None, _) => detail,
         (Some(why), "") => why.to_owned(),
         (Some(why), _) => format!("{why}: {detail}"),

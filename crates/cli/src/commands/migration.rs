@@ -10,7 +10,7 @@ use skein_handover::{Event, Outcome, Report};
 use skein_machine::units::about_bytes;
 
 use super::follow::{copy_words, dirties, end_text, follow, role};
-use super::local::{EXIT_CODES, Local, migration_state, other_host, phase, reason, unexpected, why};
+use super::local::{EXIT_CODES, Local, migration_state, other_host, reason, unexpected};
 use super::text::{clean_line, count, duration, fields, moment, print, print_json, table};
 
 /// Look at migrations, follow them, call them off, settle them.
@@ -225,7 +225,7 @@ fn listed(migrations: &[Migration]) -> String {
 
 fn shown(migration: &Migration, events: bool) -> String {
     let state = match migration.stage {
-        Some(stage) if migration.outcome.is_none() && !migration.in_doubt => phase(stage).1,
+        Some(stage) if migration.outcome.is_none() && !migration.in_doubt => stage.words().1,
         _ => migration_state(migration),
     };
     let mut rows = vec![
@@ -365,13 +365,13 @@ fn event_line(logged: &LoggedEvent) -> String {
         LogEntry::Downtime { ms } => format!("the guest stood still for {}", duration(*ms)),
         LogEntry::Handover { event } => match event {
             Event::Queued => "waits for a place".into(),
-            Event::Phase { stage } => phase(*stage).1.into(),
+            Event::Phase { stage } => stage.words().1.into(),
             Event::Reported { report, detail } if detail.is_empty() => {
                 format!("the target says: {}", report_words(*report))
             }
             Event::Reported { report, detail } => format!("the target says: {}: {detail}", report_words(*report)),
-            Event::CalledOff { why: reason, detail } if detail.is_empty() => format!("called off: {}", why(*reason)),
-            Event::CalledOff { why: reason, detail } => format!("called off: {}: {detail}", why(*reason)),
+            Event::CalledOff { why: reason, detail } if detail.is_empty() => format!("called off: {}", reason.words()),
+            Event::CalledOff { why: reason, detail } => format!("called off: {}: {detail}", reason.words()),
             Event::InDoubt => "IN DOUBT: paused, until it is known where it runs".into(),
             Event::Recovered => "taken up again after the agent was started again".into(),
             Event::WriteFailed => "the journal could not be written".into(),

@@ -1,0 +1,283 @@
+//! A QEMU that hangs before its main loop: it has its QMP socket, and takes no connection. A program stands for it. Real agents, real
+//! sockets, no privileges.
+
+mod world;
+
+use std::fs;
+use std::io::{BufReader, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use skein_agent::{AcceptorSettings, Agent, AgentSettings, Allow, DialerSettings, Dirs, VmSettings, Wire};
+use skein_api::{Client, Reply, Request, Vm, VmState};
+use skein_handover::{Intent, Limits, Message, MigrationId, Record, Report, Role, TargetRecord, Waits};
+use skein_hypervisor::{Process, ProcessId};
+use skein_journal::{Journal, Limits as JournalLimits};
+use skein_transfer::{Content, Dialer};
+
+use self::world::{SECOND, World, loopback};
+
+const ID: MigrationId = MigrationId(7);
+/// Its QMP socket, for [`fake_qemu`].
+const SOCKET: &str = "SKEIN_FAKE_QEMU";
+/// Longer than anything here should take.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+#[test]
+#[ignore = "a process that other tests start"]
+fn fake_qemu() {
+    let Ok(words) = std::env::var(SOCKET) else { return };
+    let path = words.split("unix:").nth(1).unwrap().split(',').next().unwrap();
+    let own = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    bind(own.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
+    // As QEMU's.
+    listen(&own, Backlog::new(1).unwrap()).unwrap();
+    eprintln!("waiting for a peer that says nothing");
+    fs::write(Path::new(path).with_extension("pid"), std::process::id().to_string()).unwrap();
+    thread::sleep(Duration::from_secs(600));
+}
+
+fn fake(path: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "fake_qemu", "--nocapture"]).env(SOCKET, format!("unix:{},", path.display()));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// Ends it when dropped.
+struct Fake(Process, #[allow(dead_code)] Child);
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        // An agent of this process may have waited for it.
+        let _ = self.0.kill(10 * SECOND);
+    }
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is() {
+        assert!(since.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+struct Target {
+    agent: Agent,
+    client: Client,
+    dirs: Dirs,
+}
+
+fn dirs(world: &World) -> Dirs {
+    Dirs { state: world.path("state"), run: world.path("run") }
+}
+
+fn start(world: &World, waits: Waits) -> Target {
+    let dirs = dirs(world);
+    let client = Client::new(&dirs.run.join("agent.sock"));
+    let vms = VmSettings {
+        dirs: dirs.clone(),
+        hosts_file: world.path("hosts.toml"),
+        qemu: None,
+        limits: Limits { waits, ..Limits::default() },
+        connections: 1,
+        plain_data: false,
+        keeper: vec!["/nonexistent".into()],
+        packer: Vec::new(),
+    };
+    let acceptor = AcceptorSettings {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        addresses: loopback(),
+        allow_plain_data: false,
+        outage: Duration::from_secs(60),
+    };
+    let settings = AgentSettings { acceptor, allow: Allow::new(&["/nowhere/*"]).unwrap(), vms: Some(vms) };
+    Target { agent: Agent::start(settings, &world.identity("b")).unwrap(), client, dirs }
+}
+
+impl Target {
+    fn vms(&self) -> Vec<Vm> {
+        match self.client.call(&Request::VmList, 10 * SECOND) {
+            Ok(Reply::Vms { vms }) => vms,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The fake's pid, once it is there.
+    fn pid(&self) -> u32 {
+        let path = self.dirs.run.join("vms/web/qmp.pid");
+        wait_until("it is started", || fs::read_to_string(&path).is_ok_and(|pid| !pid.is_empty()));
+        fs::read_to_string(&path).unwrap().parse().unwrap()
+    }
+}
+
+/// A source's agent, which says what the test wants it to.
+struct Source {
+    socket: UnixStream,
+    lines: BufReader<UnixStream>,
+    _dialer: Arc<Dialer>,
+}
+
+impl Source {
+    fn new(world: &World, target: &Target) -> Source {
+        let settings = DialerSettings {
+            to: vec![SocketAddr::from(([127, 0, 0, 1], target.agent.port()))],
+            host: None,
+            addresses: loopback(),
+            connections: 1,
+            plain_data: false,
+            outage: Duration::from_secs(60),
+        };
+        let dialer = Dialer::start(settings, &world.identity("a")).unwrap().0;
+        let (socket, far) = UnixStream::pair().unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        dialer.live().open("skein:control", far, Content::Bytes, false).unwrap();
+        (&socket).write_all(&Wire::hello().line().unwrap()).unwrap();
+        Source { lines: BufReader::new(socket.try_clone().unwrap()), socket, _dialer: dialer }
+    }
+
+    fn say(&self, intent: Intent, offer: &str) {
+        let message = Message::Intent {
+            id: ID,
+            intent,
+            vm: "web".into(),
+            priority: 0,
+            offer: offer.into(),
+            detail: String::new(),
+        };
+        (&self.socket).write_all(&Wire::Handover(message).line().unwrap()).unwrap();
+    }
+
+    /// Reads on until this is reported, and gives why.
+    #[track_caller]
+    fn wait(&mut self, wanted: Report) -> String {
+        loop {
+            match Wire::read(&mut self.lines).expect("the target goes on to talk") {
+                Wire::Handover(Message::Report { report, detail, .. }) if report == wanted => return detail,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What the source says is to be started: the fake.
+fn offer(world: &World) -> String {
+    let program = world.path("qemu");
+    let exe = std::env::current_exe().unwrap();
+    let script = format!("#!/bin/sh\n{SOCKET}=\"$*\" exec {} --ignored --exact fake_qemu --nocapture\n", exe.display());
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let need = serde_json::json!({
+        "ram_bytes": 1 << 20, "hugepages": null, "cpus": 1, "is_emulated": true, "locks_ram": false,
+    });
+    let offer = serde_json::json!({
+        "launch": launch(&program), "channels": 0, "downtime_limit_ms": 300, "transport": "tcp", "priority": 0, "need": need,
+    });
+    offer.to_string()
+}
+
+fn launch(program: &Path) -> serde_json::Value {
+    serde_json::json!({"command-line": {"program": program, "args": []}})
+}
+
+#[test]
+fn a_qemu_that_hangs_as_it_starts_is_killed_and_the_source_told_why() {
+    let world = World::new();
+    // Half of it is for the start.
+    let target = start(&world, Waits { prepare: 6 * SECOND, ..Waits::default() });
+    let mut source = Source::new(&world, &target);
+    source.say(Intent::Prepare, &offer(&world));
+    let pid = target.pid();
+    let why = source.wait(Report::Refusing);
+    assert!(
+        why.contains("did not answer on its QMP socket within 3 s") && why.contains("a peer that says nothing"),
+        "{why}"
+    );
+    source.say(Intent::Abort, "");
+    source.wait(Report::Refused);
+    assert!(!is_alive(pid) && target.vms().is_empty(), "{:?}", target.vms());
+}
+
+#[test]
+fn one_that_hangs_ends_as_soon_as_its_migration_is_called_off() {
+    let world = World::new();
+    let target = start(&world, Waits { prepare: 600 * SECOND, ..Waits::default() });
+    let mut source = Source::new(&world, &target);
+    source.say(Intent::Prepare, &offer(&world));
+    let pid = target.pid();
+    source.say(Intent::Abort, "");
+    source.wait(Report::Refused);
+    assert!(!is_alive(pid) && target.vms().is_empty(), "{:?}", target.vms());
+}
+
+/// What an agent leaves that was killed while its QEMU started.
+fn left_behind(world: &World, last: TargetRecord) -> (Fake, PathBuf) {
+    let dirs = dirs(world);
+    dirs.create().unwrap();
+    let dir = dirs.run.join("vms/web");
+    fs::create_dir_all(&dir).unwrap();
+    let qmp = dir.join("qmp");
+    let child = fake(&qmp).spawn().unwrap();
+    let process = Process::attach(ProcessId::of(child.id()).unwrap().unwrap()).unwrap().unwrap();
+    let fake = Fake(process, child);
+    wait_until("it is started", || qmp.with_extension("pid").exists());
+    let process = serde_json::json!({"process": fake.0.id(), "qmp": qmp, "incoming": ID, "outgoing": null});
+    fs::write(dir.join("process.json"), process.to_string()).unwrap();
+    let vm = serde_json::json!({"launch": launch(Path::new("/nonexistent")), "adopted": null});
+    fs::write(dir.join("vm.json"), vm.to_string()).unwrap();
+    let (mut journal, _) = Journal::<Record>::open(&dirs.journal(), JournalLimits::default()).unwrap();
+    let begin = Record::Begin { id: ID, role: Role::Target, peer: "a".into(), vm: "web".into() };
+    journal.append(&begin).unwrap();
+    journal.append(&Record::Target(ID, last)).unwrap();
+    (fake, qmp)
+}
+
+#[test]
+fn an_agent_that_finds_a_hung_one_comes_up_and_gives_it_up() {
+    let world = World::new();
+    let (fake, _) = left_behind(&world, TargetRecord::Begin);
+    let target = start(&world, Waits { abandoned: 3 * SECOND, ..Waits::default() });
+    let vms = target.vms();
+    assert!(matches!(&vms[..], [vm] if vm.state == VmState::Unresponsive && vm.migration == Some(ID)), "{vms:?}");
+    wait_until("it is killed", || !fake.0.is_alive().unwrap());
+    let mut detail = String::new();
+    wait_until("nothing is left of it", || target.vms().is_empty());
+    if let Ok(Reply::Migration(migration)) =
+        target.client.call(&Request::MigrationShow { id: ID.to_string() }, 10 * SECOND)
+    {
+        detail = migration.detail;
+    }
+    assert!(detail.contains("does not answer"), "{detail:?}");
+}
+
+#[test]
+fn one_whose_guest_may_run_is_left_alone() {
+    let world = World::new();
+    let (fake, qmp) = left_behind(&world, TargetRecord::Run);
+    let target = start(&world, Waits { abandoned: SECOND / 2, prepare: SECOND / 2, ..Waits::default() });
+    let mut source = Source::new(&world, &target);
+    source.say(Intent::Abort, "");
+    // The target's word on it: it has decided to run the guest, and does not take that back.
+    source.wait(Report::Run);
+    thread::sleep(3 * SECOND);
+    assert!(fake.0.is_alive().unwrap() && qmp.exists());
+    assert!(
+        matches!(&target.vms()[..], [vm] if vm.name == "web" && vm.pid == Some(fake.0.id().pid)),
+        "{:?}",
+        target.vms()
+    );
+}
