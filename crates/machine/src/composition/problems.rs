@@ -1,6 +1,6 @@
 //! What stands against a migration in how a guest is composed now, beside what the target's QEMU will be started from.
 
-use super::{Change, Composition, Difference, Part, differences};
+use super::{Change, Composition, Difference, Medium, Part, differences};
 use crate::check::{Problem, ProblemKind, Severity};
 use crate::command_line;
 
@@ -80,7 +80,12 @@ pub(crate) fn launch_problems(guest: &str, args: &[String], now: &Composition, h
     // What a file of more options says of drives is seen at the target only, before anything is copied.
     for drive in now.drives.iter().filter(|_| !reads_files) {
         let Some(medium) = &drive.medium else { continue };
-        if !is_named(medium.filename()) {
+        // Options that a path does not say, such as an offset or a filter's, are in what QEMU calls it; the files below are named.
+        let mut below =
+            medium.beside.iter().filter(|(way, _)| !Medium::is_backing(way)).map(|(_, file)| file).peekable();
+        let are_files_named =
+            medium.filename().starts_with("json:") && below.peek().is_some() && below.all(|file| is_named(file));
+        if !is_named(medium.filename()) && !are_files_named {
             let what = format!(
                 "the drive {} of {guest} has {} open, which its command line does not name",
                 if drive.name.is_empty() { &drive.device } else { &drive.name },
@@ -262,6 +267,14 @@ mod tests {
         told(&format!("{LINE} -virtfs local,path=/srv,mount_tag=t"), "a directory of this host");
         told(&format!("{LINE} -snapshot"), "-snapshot");
         told(&format!("{LINE} -netdev tap,fd=7,id=n"), "file descriptors");
+        let mut with_offset = now();
+        let medium = with_offset.drives[0].medium.as_mut().unwrap();
+        medium.chain[0].filename =
+            "json:{\"driver\": \"raw\", \"offset\": 512, \"file\": {\"filename\": \"/s/ov.qcow2\"}}".into();
+        medium.beside.insert("file".into(), "/s/ov.qcow2".into());
+        assert_eq!(of_line(LINE, &with_offset), []);
+        with_offset.drives[0].medium.as_mut().unwrap().beside.insert("file".into(), "/s/other".into());
+        assert!(of_line(LINE, &with_offset)[0].what.contains("which its command line does not name"));
         let late = launch_problems(
             "web1",
             &LINE.split(' ').map(str::to_owned).collect::<Vec<_>>(),
