@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use parking_lot::{Condvar, Mutex};
@@ -78,6 +78,13 @@ impl std::fmt::Debug for State {
 /// What QEMU answers: a value, or its class of error and its words.
 type Answer = Result<Value, (String, String)>;
 
+/// The number of a connection's first command: none that an earlier connection had, whose answers may still come.
+fn first_id() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // QEMU has them as signed numbers of 64 bits; a thousand commands in each millisecond since would be too many.
+    (now.as_millis() as u64 & (u64::MAX >> 12)) << 10 | 1
+}
+
 impl Monitor {
     /// Connects and negotiates, all within `deadline`. Waits for a socket that is not there yet. QEMU serves one client
     /// a socket at a time: where another is connected, no greeting comes in time.
@@ -101,13 +108,12 @@ impl Monitor {
                 Some(Message::Greeting(version)) => break version,
                 // What happens while QEMU accepts the connection may be told before the greeting.
                 Some(Message::Event(event)) => sinks.retain_mut(|sink| sink(MonitorEvent::Event(event.clone()))),
-                Some(other) => {
-                    return Err(QmpError::Malformed { reason: "no greeting".into(), excerpt: format!("{other:?}") });
-                }
+                // QEMU sends an answer to whoever is connected by then, and the one before has gone.
+                Some(Message::Return { .. } | Message::Error { .. }) => {}
                 None => return Err(QmpError::Timeout { what: "with a greeting".into(), after: deadline }),
             }
         };
-        let state = State { next_id: 1, sinks, ..State::default() };
+        let state = State { next_id: first_id(), sinks, ..State::default() };
         let shared = Arc::new(Shared(Mutex::new(state)));
         let of_reader = Arc::clone(&shared);
         let read = move || {

@@ -473,6 +473,13 @@ mod tests {
     }
 
     #[test]
+    fn answers_to_who_was_connected_before_are_nobodys() {
+        let before = format!("{{\"return\": {{}}, \"id\": 1}}\n{GREETING}\n{{\"return\": \"old\", \"id\": 1}}");
+        let qmp = Qmp::negotiate(fake(&before, &[OK, "{\"return\": \"own\", \"id\": $}"]), SECOND).unwrap();
+        assert_eq!(qmp.query("next").unwrap(), json!("own"));
+    }
+
+    #[test]
     fn a_late_answer_is_not_taken_for_another() {
         let answers = [OK, "", "{\"return\": \"late\", \"id\": 2}\n{\"return\": \"right\", \"id\": $}"];
         let qmp = Qmp::negotiate(fake(GREETING, &answers), SECOND).unwrap();
@@ -483,10 +490,10 @@ mod tests {
 
     #[test]
     fn bad_peers_give_clear_errors() {
-        let wrong = r#"{"return": {}, "id": 99}"#;
+        let wrong = r#"{"return": {}, "id": 9223372036854775807}"#;
         for (greeting, answers, said) in [
             ("220 mail ESMTP", &[][..], "is this a QMP socket?"),
-            (r#"{"return": {}}"#, &[], "no greeting"),
+            (r#"{"return": {}}"#, &[], "did not answer with a greeting"),
             (GREETING, &[wrong], "an answer to nothing that was asked"),
             (GREETING, &["garbage"], "is this a QMP socket?"),
             (GREETING, &[], "did not answer qmp_capabilities"),

@@ -705,7 +705,8 @@ impl Worker {
         if let (Some(vm), Some(why)) = (&self.vm, self.pages.as_ref().and_then(|pages| pages.unplaceable())) {
             vm.set_indirect(why);
         }
-        if self.is_called_off {
+        // The other end may hear of that before QEMU does, and end the copy.
+        if self.is_called_off || self.has_changed {
             info!(id = %self.id, "QEMU has let go of it");
         } else if let Some(why) = self.lacking.clone().or_else(|| self.tap.as_ref().and_then(Tap::failed)) {
             inputs.push(Input::Detail(self.id, why));
