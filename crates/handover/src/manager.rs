@@ -91,7 +91,7 @@ pub enum Message {
         /// What the target's QEMU is started from, with [`Intent::Prepare`]; the edges' matter.
         offer: String,
         /// Why it is called off, with [`Intent::Abort`], in words.
-        #[serde(default, skip_serializing_if = "String::is_empty")]
+        #[serde(default)]
         detail: String,
     },
     /// From the target.
