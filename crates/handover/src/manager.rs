@@ -857,6 +857,8 @@ impl Entry {
     fn report(&self, id: MigrationId, report: Report, why: Option<Why>) -> Message {
         let (detail, said) = match why {
             None => Default::default(),
+            // The reason is the source's own word.
+            Some(Why::Aborted) => (String::new(), self.said.clone()),
             Some(Why::Cancelled) if self.detail.is_empty() => {
                 ("somebody called it off there".into(), self.said.clone())
             }
@@ -990,6 +992,9 @@ mod tests {
         fed(&mut manager, [intent(Intent::Abort), Input::Detail(ID, "its QEMU was killed".into())]);
         let summary = manager.summary(ID).unwrap();
         assert_eq!((summary.why, summary.detail.as_str()), (Some(Why::Aborted), "x"), "what follows is no reason");
+        let entry = &manager.entries[&ID];
+        let Message::Report { detail, .. } = entry.report(ID, Report::Refusing, entry.why()) else { panic!() };
+        assert_eq!(detail, "", "the source knows its own reason better");
 
         let mut manager = sending();
         manager.handle(Duration::ZERO, Input::Detail(ID, "somebody paused it".into()));
