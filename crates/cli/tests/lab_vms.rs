@@ -187,7 +187,8 @@ fn a_name_has_one_process() {
         let three = [(); 3].map(|()| scope.spawn(one));
         cluster.wait(SOON, "it is started", || state(&cluster, "a", "v1") == Some(VmState::Starting));
         assert!(cluster.refused("a", &start_again("v1")).contains("'v1' is being started"));
-        assert!(cluster.refused("a", &stop("v1", 0)).contains("'v1' is being started"));
+        let button = Request::VmStop { name: "v1".into(), timeout_s: 0, force: false };
+        assert!(cluster.refused("a", &button).contains("'v1' is being started"));
         assert!(cluster.refused("a", &Request::VmForget { name: "v1".into() }).contains("'v1' is being started"));
         three.map(|one| one.join().unwrap()).into()
     });

@@ -272,9 +272,11 @@ pub fn connect_started(process: &Process, log: &Log, qmp: &Path, deadline: Durat
     };
     let end = Instant::now() + deadline;
     first_connection(|wait| Monitor::connect(qmp, wait), alive, || log.tail(), end)
-        .inspect_err(|_| {
-            // Fails only if it has ended.
-            let _ = process.kill(KILL_DEADLINE);
+        .inspect_err(|error| {
+            // One that ended by itself was not killed: whoever asks is to hear its words.
+            if !matches!(error, Error::Ended { .. }) {
+                let _ = process.kill(KILL_DEADLINE);
+            }
         })
         .map_err(|error| match error {
             Error::Qmp { stderr, source: QmpError::Connect { .. } | QmpError::Timeout { .. } } => {
