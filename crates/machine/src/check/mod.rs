@@ -458,19 +458,6 @@ impl Check<'_> {
                 "what uses them has to do without; `[qemu] args` of a VM file come along, -qmp and -monitor among them";
             self.warns(ProblemKind::Tuning, what, cure);
         }
-        let is_aborting = guest.accel == Accel::Tcg && (guest.qemu.major, guest.qemu.minor) == (10, 0);
-        if is_aborting && !guest.composition.memory_devices.is_empty() {
-            let what = format!(
-                "QEMU {} ends with an error of its own (tlb_reset_dirty_range_all) when it copies a guest with memory devices under \
-                 TCG, as {} is",
-                guest.qemu, guest.name
-            );
-            self.blocks(
-                ProblemKind::Blocker,
-                what,
-                "shut the guest down, and start it without them or under another QEMU",
-            );
-        }
         for why in &guest.blockers {
             let what = format!("QEMU cannot migrate {}: {why}", guest.name);
             self.blocks(ProblemKind::Blocker, what, "remove the device or end the job that it names, and repeat");
@@ -800,18 +787,6 @@ mod tests {
     const CASES: &[(Change, K, Severity, &[&str])] = &[
         (|w| w.target.name = "hosta".into(), K::SameHost, Blocks, &["web1 runs on hosta already"]),
         (|w| w.guest.migration = Some("m7".into()), K::MigrationUnderWay, Blocks, &["migration m7", "show m7"]),
-        (
-            |w| {
-                w.guest.accel = Accel::Tcg;
-                w.guest.cpu_features = names(&["sse4.1"]);
-                w.guest.cpu = "max".into();
-                w.guest.composition.memory_devices.insert("dimm: id d1".into());
-                w.launched.memory_devices.insert("dimm: id d1".into());
-            },
-            K::Blocker,
-            Blocks,
-            &["QEMU 10.0.3 ends with an error of its own"],
-        ),
         (
             |w| w.guest.left_behind = vec!["-monitor unix:/run/web1".into()],
             K::Tuning,
