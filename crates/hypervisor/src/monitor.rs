@@ -123,8 +123,12 @@ impl Monitor {
         std::thread::Builder::new().name("qmp".into()).spawn(read).map_err(QmpError::Io)?;
         let connection = Connection { writer: Mutex::new(writer), stream, shared, version };
         let monitor = Self(Arc::new(connection), COMMAND_DEADLINE);
-        monitor.execute_within("qmp_capabilities", Value::Null, end.saturating_duration_since(Instant::now()))?;
-        Ok(monitor)
+        match monitor.execute_within("qmp_capabilities", Value::Null, end.saturating_duration_since(Instant::now())) {
+            Ok(_) => Ok(monitor),
+            // "Capabilities negotiation is already complete": by the same command of who was connected before (QEMU's monitor/qmp.c).
+            Err(QmpError::Refused { class, .. }) if class == "CommandNotFound" => Ok(monitor),
+            Err(error) => Err(error),
+        }
     }
 
     /// The same connection, for one who waits no longer than this for the answer to a command, instead of

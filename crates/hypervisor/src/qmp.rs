@@ -477,6 +477,9 @@ mod tests {
         let before = format!("{{\"return\": {{}}, \"id\": 1}}\n{GREETING}\n{{\"return\": \"old\", \"id\": 1}}");
         let qmp = Qmp::negotiate(fake(&before, &[OK, "{\"return\": \"own\", \"id\": $}"]), SECOND).unwrap();
         assert_eq!(qmp.query("next").unwrap(), json!("own"));
+        let complete = r#"{"error": {"class": "CommandNotFound", "desc": "negotiation is already complete"}, "id": $}"#;
+        let qmp = Qmp::negotiate(fake(GREETING, &[complete, "{\"return\": 1, \"id\": $}"]), SECOND).unwrap();
+        assert_eq!(qmp.query("next").unwrap(), json!(1));
     }
 
     #[test]
