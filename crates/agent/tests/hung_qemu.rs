@@ -53,12 +53,15 @@ fn fake(path: &Path) -> Command {
 }
 
 /// Ends it when dropped.
-struct Fake(Process, #[allow(dead_code)] Child);
+struct Fake {
+    process: Process,
+    _child: Child,
+}
 
 impl Drop for Fake {
     fn drop(&mut self) {
         // An agent of this process may have waited for it.
-        let _ = self.0.kill(10 * SECOND);
+        let _ = self.process.kill(10 * SECOND);
     }
 }
 
@@ -233,9 +236,9 @@ fn left_behind(world: &World, last: TargetRecord) -> (Fake, PathBuf) {
     let qmp = dir.join("qmp");
     let child = fake(&qmp).spawn().unwrap();
     let process = Process::attach(ProcessId::of(child.id()).unwrap().unwrap()).unwrap().unwrap();
-    let fake = Fake(process, child);
+    let fake = Fake { process, _child: child };
     wait_until("it is started", || qmp.with_extension("pid").exists());
-    let process = serde_json::json!({"process": fake.0.id(), "qmp": qmp, "incoming": ID, "outgoing": null});
+    let process = serde_json::json!({"process": fake.process.id(), "qmp": qmp, "incoming": ID, "outgoing": null});
     fs::write(dir.join("process.json"), process.to_string()).unwrap();
     let vm = serde_json::json!({"launch": launch(Path::new("/nonexistent")), "adopted": null});
     fs::write(dir.join("vm.json"), vm.to_string()).unwrap();
@@ -253,7 +256,7 @@ fn an_agent_that_finds_a_hung_one_comes_up_and_gives_it_up() {
     let target = start(&world, Waits { abandoned: 3 * SECOND, ..Waits::default() });
     let vms = target.vms();
     assert!(matches!(&vms[..], [vm] if vm.state == VmState::Unresponsive && vm.migration == Some(ID)), "{vms:?}");
-    wait_until("it is killed", || !fake.0.is_alive().unwrap());
+    wait_until("it is killed", || !fake.process.is_alive().unwrap());
     let mut detail = String::new();
     wait_until("nothing is left of it", || target.vms().is_empty());
     if let Ok(Reply::Migration(migration)) =
@@ -274,9 +277,9 @@ fn one_whose_guest_may_run_is_left_alone() {
     // The target's word on it: it has decided to run the guest, and does not take that back.
     source.wait(Report::Run);
     thread::sleep(3 * SECOND);
-    assert!(fake.0.is_alive().unwrap() && qmp.exists());
+    assert!(fake.process.is_alive().unwrap() && qmp.exists());
     assert!(
-        matches!(&target.vms()[..], [vm] if vm.name == "web" && vm.pid == Some(fake.0.id().pid)),
+        matches!(&target.vms()[..], [vm] if vm.name == "web" && vm.pid == Some(fake.process.id().pid)),
         "{:?}",
         target.vms()
     );

@@ -436,14 +436,7 @@ fn a_qemu_that_somebody_else_started_is_adopted_and_moved() {
     let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
     let mut child = cluster.spawn("a", &program, &words);
     runs_on(&cluster, "old1", "a");
-    // What a script around QEMU set so that it finds its libraries: an agent starts the program in it.
-    let environment = fs::read(format!("/proc/{}/environ", child.id())).unwrap();
-    let variables = environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-    let env = variables.filter_map(|variable| {
-        let (name, value) = variable.split_once('=')?;
-        ["LD_LIBRARY_PATH", "QEMU_MODULE_DIR"].contains(&name).then(|| (name.to_owned(), value.to_owned()))
-    });
-    let start = Start { env: env.collect(), ..Start::default() };
+    let start = Start::with_libraries_of(child.id());
     for host in cluster.hosts() {
         cluster.start_as(&host, &start);
     }

@@ -34,20 +34,6 @@ fn runs_on(cluster: &Cluster, vm: &str, host: &str) {
     cluster.wait(DEADLINE, &format!("{vm} runs on {host}"), || cluster.where_runs(vm) == [host]);
 }
 
-/// Starts the agents with what a script around QEMU set for its libraries: an agent starts the program of an adopted guest itself.
-fn start_agents(cluster: &mut Cluster, pid: u32) {
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
-    let variables = environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-    let env = variables.filter_map(|variable| {
-        let (name, value) = variable.split_once('=')?;
-        ["LD_LIBRARY_PATH", "QEMU_MODULE_DIR"].contains(&name).then(|| (name.to_owned(), value.to_owned()))
-    });
-    let start = Start { env: env.collect(), ..Start::default() };
-    for host in cluster.hosts() {
-        cluster.start_as(&host, &start);
-    }
-}
-
 #[test]
 fn a_guest_moves_to_another_release_and_back() {
     let mut cluster = Cluster::idle(Settings::new(env!("CARGO_BIN_EXE_skein").into()));
@@ -112,7 +98,10 @@ fn a_libvirt_like_guest_moves_and_a_replaced_data_file_blocks_it() {
     .into();
     let mut child = cluster.spawn("a", &program, &words);
     runs_on(&cluster, "lv", "a");
-    start_agents(&mut cluster, child.id());
+    let start = Start::with_libraries_of(child.id());
+    for host in cluster.hosts() {
+        cluster.start_as(&host, &start);
+    }
     let Reply::Vm(vm) = cluster.asked("a", &Request::VmAdopt { qmp: at("lv.qmp").into(), name: None }) else {
         panic!()
     };

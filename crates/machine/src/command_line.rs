@@ -64,6 +64,11 @@ pub fn keys(value: &str) -> BTreeMap<String, String> {
     parts.iter().enumerate().map(key).collect()
 }
 
+/// The kind of device that a `-device` with these keys makes; empty: it says none.
+pub(crate) fn driver(keys: &BTreeMap<String, String>) -> &str {
+    keys.get("driver").or(keys.get("")).map_or("", String::as_str)
+}
+
 fn flatten(prefix: &str, json: &Value, keys: &mut BTreeMap<String, String>) {
     match json {
         Value::Object(object) => {
@@ -132,7 +137,7 @@ pub fn loaded_files(args: &[String]) -> BTreeSet<PathBuf> {
                 let named: Vec<String> = get(&["file", "data"]);
                 named.iter().flat_map(|files| files.split(':')).map(str::to_owned).collect()
             }
-            "device" if keys.get("driver").or(keys.get("")).is_some_and(|driver| driver == "loader") => get(&["file"]),
+            "device" if driver(&keys) == "loader" => get(&["file"]),
             _ => Vec::new(),
         }
     };
@@ -143,8 +148,7 @@ pub fn loaded_files(args: &[String]) -> BTreeSet<PathBuf> {
 pub fn host_directories(args: &[String]) -> Vec<String> {
     let is_one = |option: &&CommandOption| {
         let keys = keys(option.value);
-        let driver = keys.get("driver").or(keys.get("")).map_or("", String::as_str);
-        matches!(option.name, "virtfs" | "fsdev") || option.name == "device" && driver.starts_with("virtio-9p-")
+        matches!(option.name, "virtfs" | "fsdev") || option.name == "device" && driver(&keys).starts_with("virtio-9p-")
     };
     options(args).iter().filter(is_one).map(|option| format!("-{} {}", option.name, option.value)).collect()
 }
@@ -154,8 +158,7 @@ pub fn host_directories(args: &[String]) -> Vec<String> {
 pub fn devices_of_chance(args: &[String]) -> Vec<String> {
     let is_one = |option: &&CommandOption| {
         let keys = keys(option.value);
-        let driver = keys.get("driver").or(keys.get("")).map_or("", String::as_str);
-        option.name == "device" && driver == "vmgenid" && keys.get("guid").is_none_or(|guid| guid == "auto")
+        option.name == "device" && driver(&keys) == "vmgenid" && keys.get("guid").is_none_or(|guid| guid == "auto")
     };
     options(args).iter().filter(is_one).map(|option| format!("-device {}", option.value)).collect()
 }
@@ -164,8 +167,8 @@ pub fn devices_of_chance(args: &[String]) -> Vec<String> {
 pub fn devices(args: &[String]) -> BTreeMap<String, String> {
     let device = |option: &CommandOption| {
         let keys = keys(option.value);
-        let kind = keys.get("driver").or_else(|| keys.get(""))?;
-        Some((keys.get("id")?.clone(), kind.clone()))
+        let kind = Some(driver(&keys)).filter(|kind| !kind.is_empty())?;
+        Some((keys.get("id")?.clone(), kind.to_owned()))
     };
     options(args).iter().filter(|option| option.name == "device").filter_map(device).collect()
 }

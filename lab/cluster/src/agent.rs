@@ -1,6 +1,6 @@
 //! An agent's process.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -21,6 +21,20 @@ pub struct Start {
     pub args: Vec<String>,
     /// More variables.
     pub env: Vec<(String, String)>,
+}
+
+impl Start {
+    /// With what a script around a QEMU that runs set so that it finds its libraries: an agent starts the program of an adopted
+    /// guest itself.
+    pub fn with_libraries_of(pid: u32) -> Start {
+        let environment = fs::read(format!("/proc/{pid}/environ")).expect("it runs");
+        let variables = environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        let env = variables.filter_map(|variable| {
+            let (name, value) = variable.split_once('=')?;
+            ["LD_LIBRARY_PATH", "QEMU_MODULE_DIR"].contains(&name).then(|| (name.to_owned(), value.to_owned()))
+        });
+        Start { env: env.collect(), ..Start::default() }
+    }
 }
 
 /// A running agent. Killed when dropped.

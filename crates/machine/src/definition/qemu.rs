@@ -80,7 +80,7 @@ impl Qemu {
         for option in command_line::options(&self.args) {
             let told = quote(&format!("{} {}", self.args[option.at - 1], option.value));
             let keys = command_line::keys(option.value);
-            let driver = keys.get("driver").or(keys.get("")).map_or("", String::as_str);
+            let driver = command_line::driver(&keys);
             if option.name == "device" {
                 let device = HOST_ONLY_DEVICES.iter().find(|(name, _)| driver.starts_with(name));
                 found.extend(device.map(|(_, what)| format!("args {told} give the guest {what}")));
