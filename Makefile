@@ -4,9 +4,9 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall demo test mutants soak soak-real bench fmt lint clean
+.PHONY: help build lab install uninstall demo test mutants soak soak-real bench fmt lint clean
 
-# The commands of `make demo` and `make bench`; for instance: make bench BENCH='bench run two-nics --quick'
+# The commands of skein-lab for `make demo` and `make bench`; for instance: make bench BENCH='bench run two-nics --quick'
 DEMO ?= demo --html target/demo.html
 BENCH ?= bench run --quick --json target/bench.json --html target/bench.html
 
@@ -20,9 +20,13 @@ ENV := . scripts/env.sh;
 help: ## List the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-build: ## Build skein (target/release/skein) and the guest's program; installs what it needs; EXACT=1: with HiGHS, which proves placements
+build: ## Build skein (target/release/skein); installs what it needs; EXACT=1: with HiGHS, which proves placements
 	@scripts/bootstrap.sh build
 	@scripts/build.sh
+
+lab: ## Build skein-lab beside it (target/release/skein-lab), and the guest's program: what the demo and the bench need
+	@scripts/bootstrap.sh demo
+	@scripts/build.sh lab
 
 install: ## Install what was built, its systemd unit, man pages, completions; PREFIX=/usr, DESTDIR
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' BINARY='$(BINARY)' scripts/install.sh install
@@ -32,8 +36,8 @@ uninstall: ## Remove them again; /etc/skein and /var/lib/skein stay
 
 demo: ## Agents move a working guest between two hosts made on this machine; one is killed; a minute, once built
 	@scripts/bootstrap.sh demo
-	@scripts/build.sh
-	@$(SUDO) target/release/skein $(DEMO)
+	@scripts/build.sh lab
+	@$(SUDO) target/release/skein-lab $(DEMO)
 
 test: ## All tests, in tiers; TIERS='unit lab_x' for some
 	@scripts/bootstrap.sh test
@@ -67,10 +71,10 @@ soak-real: ## Real guests under random real faults, and towards full targets: SO
 
 bench: ## Measure Skein and its peers side by side; BENCH='bench run NAME…' for some cases
 	@scripts/bootstrap.sh bench
-	@scripts/build.sh
+	@scripts/build.sh lab
 	@scripts/software.sh || [ $$? = 3 ]
 	@scripts/qemu.sh 10 || [ $$? = 3 ]
-	@$(SUDO) target/release/skein $(BENCH)
+	@$(SUDO) target/release/skein-lab $(BENCH)
 
 fmt: ## Format the sources
 	@$(ENV) cargo fmt --all

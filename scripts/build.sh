@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
-# build.sh [guest] - builds skein and the guest's program (with "guest": that only). With EXACT=1 skein has HiGHS in it.
+# build.sh [lab|guest] - builds skein; with "lab": skein-lab and the guest's program, too; with "guest": the latter only. With EXACT=1 skein has HiGHS in it.
 #
 #   target/release/skein              the program
+#   target/release/skein-lab          the laboratory's, which is not installed
 #   target/guest/guest/skein-workload what runs as the guest's first process: static, since its initramfs has no libraries
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/env.sh
 
+case ${1-} in
+  '' | lab | guest) ;;
+  *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+esac
 [ "${1-}" = guest ] || cargo build --locked --release -p skein ${EXACT:+--features exact}
-RUSTFLAGS="-C target-feature=+crt-static" \
+[ "${1-}" != lab ] || cargo build --locked --release -p skein-lab
+[ -z "${1-}" ] || RUSTFLAGS="-C target-feature=+crt-static" \
   cargo build --locked --profile guest -p skein-workload --target-dir target/guest

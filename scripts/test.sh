@@ -7,7 +7,7 @@
 #
 # A tier has ten minutes, unless its file says otherwise in a line "// Timeout: 900 s". With a line "// QEMU: 7.2 10" it
 # runs once with each of these (scripts/qemu.sh), else with the system's; "// Features: NAME" builds it with features of
-# its package. Logs lie in target/test/.
+# its package; "// Program: NAME" builds that package's program first. Logs lie in target/test/.
 # The last line is "N passed, N failed": the tests of all tiers, and one for each tier that has no count of its own.
 set -euo pipefail
 export LC_ALL=C CARGO_TERM_COLOR=never
@@ -88,6 +88,9 @@ tier_of() {
       features=$(sed -nE 's#^//!? ?Features: ([a-z0-9, -]+)$#\1#p' "${file[$1]}" | head -n 1)
       local command=("${runner[@]}" cargo test --locked -p "${package[$1]}" --features "$features" --test "$1" --
         --test-threads=1 --nocapture)
+      local program
+      program=$(sed -nE 's#^//!? ?Program: ([a-z-]+)$#\1#p' "${file[$1]}" | head -n 1)
+      [ -z "$program" ] || command=(sh -c 'cargo build --locked -p "$0" && exec "$@"' "$program" "${command[@]}")
       local versions version qemu
       versions=$(sed -nE 's#^//!? ?QEMU: ([0-9. ]+)$#\1#p' "${file[$1]}" | head -n 1)
       [ -n "$versions" ] || tier "$1" "${seconds:-600}" "${command[@]}"

@@ -25,9 +25,6 @@ enum Command {
     Agent(commands::agent::Args),
     Tunnel(commands::tunnel::Args),
     Ca(commands::ca::Args),
-    Lab(commands::lab::Args),
-    Bench(commands::bench::Args),
-    Demo(commands::demo::Args),
     Completions(commands::completions::Args),
     Man(commands::man::Args),
     /// Started by an agent, for each migration away from its host
@@ -42,12 +39,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("SKEIN_LOG").unwrap_or_else(|_| "info".into()))
-        .with_target(false)
-        .init();
+    skein_terminal::log_to_stderr();
+    if let Some(moved) = std::env::args().nth(1).and_then(|command| moved_to_lab(&command)) {
+        eprintln!("skein: {moved}");
+        return ExitCode::from(2);
+    }
     let success = |()| ExitCode::SUCCESS;
     let done = match Cli::parse().command {
         Command::Vm(args) => commands::vm::run(args),
@@ -59,9 +55,6 @@ fn main() -> ExitCode {
         Command::Agent(args) => commands::agent::run(args).map(success),
         Command::Tunnel(args) => commands::tunnel::run(args).map(success),
         Command::Ca(args) => commands::ca::run(args).map(success),
-        Command::Lab(args) => commands::lab::run(args).map(success),
-        Command::Bench(args) => commands::bench::run(args).map(success),
-        Command::Demo(args) => commands::demo::run(args).map(success),
         Command::Completions(args) => commands::completions::run(args).map(success),
         Command::Man(args) => commands::man::run(args),
         Command::PackPages => skein_agent::pack_pages().map(success).map_err(Into::into),
@@ -70,10 +63,19 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            // The chain once, here: no Display repeats its source. It may repeat what stands in a file.
-            let chain = error.chain().map(|e| e.to_string()).collect::<Vec<_>>().join(": ");
-            eprintln!("skein: {}", commands::text::clean(&chain));
+            skein_terminal::print_error("skein", &error);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Where a command went that was this program's and is `skein-lab`'s now.
+fn moved_to_lab(command: &str) -> Option<String> {
+    let now = match command {
+        "lab" => "skein-lab",
+        "bench" => "skein-lab bench",
+        "demo" => "skein-lab demo",
+        _ => return None,
+    };
+    Some(format!("`skein {command}` is `{now}` now, a program of its own: `make lab` builds it beside skein"))
 }

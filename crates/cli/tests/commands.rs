@@ -553,16 +553,31 @@ fn there_are_manual_pages_and_completions() {
         "skein-host-show.1",
         "skein-migration-resolve.1",
         "skein-doctor.1",
-        "skein-lab-cut.1",
     ] {
         assert!(page(name).contains(".SH NAME"), "{name}");
     }
     assert!(page("skein-migrate.1").contains("something blocks it; nothing was begun"));
+    assert!(!agent.dir().join("man/man1/skein-lab.1").exists(), "it has its own");
     agent.run(&["man", "--out", "man/man1/skein.1"]).exits(1).complains("cannot make man/man1/skein.1");
     for shell in ["bash", "zsh", "fish"] {
         let ran = agent.run(&["completions", shell]).exits(0);
         let ran = ran.says("downtime-limit").says("other-host-is-off").says("doctor");
         assert!(!ran.out.contains("pack-pages"), "not for people");
+        assert!(!ran.out.contains("black-hole"), "of another program");
+    }
+}
+
+#[test]
+fn the_labs_commands_are_said_to_be_elsewhere() {
+    let agent = Agent::start(vec![]);
+    for (args, now) in [
+        (&["lab"][..], "`skein lab` is `skein-lab` now"),
+        (&["lab", "exec", "a", "--", "skein", "--help"], "`skein lab` is `skein-lab` now"),
+        (&["bench", "run", "--help"], "`skein bench` is `skein-lab bench` now"),
+        (&["demo", "--no-such-option"], "`skein demo` is `skein-lab demo` now"),
+    ] {
+        let ran = agent.run(args).exits(2).complains(now);
+        assert_eq!((ran.err.lines().count(), ran.out.as_str()), (1, ""));
     }
 }
 

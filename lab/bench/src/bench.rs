@@ -488,7 +488,7 @@ pub fn select(names: &[String]) -> Result<Vec<Case>, UnknownCase> {
 
 /// A name that is no case's.
 #[derive(Debug, thiserror::Error)]
-#[error("no case is called '{0}'; `skein bench list` tells them")]
+#[error("no case is called '{0}'; `skein-lab bench list` tells them")]
 pub struct UnknownCase(String);
 
 #[cfg(test)]

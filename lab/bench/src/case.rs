@@ -598,7 +598,7 @@ pub fn all() -> Vec<Case> {
     ]
 }
 
-/// What `skein demo` shows; no case of the bench.
+/// What `skein-lab demo` shows; no case of the bench.
 pub fn demo() -> Case {
     let guest = Guest { rewrite_mb: 48, rewrite_pages_per_s: 2000, disk_mb: 16, ..idle(1280, 960) };
     let movers = [Mover::SkeinAgents, Mover::QemuMultifd];

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use skein_units::measured;
+
 use crate::{
     mover::Mover,
     record::{CaseResult, Part, Run, Skipped, Total, Yardstick},
     stats::{Summary, median},
-    units,
 };
 
 /// One part of a figure. `stage` names the stage of the case that it looks at; "" is the only one.
@@ -160,23 +161,26 @@ impl Check {
                 part(
                     figure(
                         stage,
-                        format!("guest bytes at {} of what iperf3 gets on all links together", units::percent(share)),
+                        format!(
+                            "guest bytes at {} of what iperf3 gets on all links together",
+                            measured::percent(share)
+                        ),
                     ),
                     AtLeast(share),
-                    ratio(data.goodput(stage, subject), iperf3, units::bps),
+                    ratio(data.goodput(stage, subject), iperf3, measured::bps),
                 )
             }
             Check::OfLinks { stage, share } => part(
-                figure(stage, format!("guest bytes at {} of the links' sum", units::percent(share))),
+                figure(stage, format!("guest bytes at {} of the links' sum", measured::percent(share))),
                 AtLeast(share),
-                ratio(data.goodput(stage, subject), data.links(stage, subject), units::bps),
+                ratio(data.goodput(stage, subject), data.links(stage, subject), measured::bps),
             ),
             Check::EachWay { stage, share } => {
                 let measured = data.links(stage, subject).and_then(|links| {
                     let ways = data.goodput_each_way(stage, subject)?;
                     let words = ways
                         .iter()
-                        .map(|(way, rate)| format!("{way}: {}", units::percent(rate / links)))
+                        .map(|(way, rate)| format!("{way}: {}", measured::percent(rate / links)))
                         .collect::<Vec<_>>();
                     let worst = ways.values().copied().fold(f64::INFINITY, f64::min) / links;
                     if ways.len() < 2 {
@@ -188,7 +192,7 @@ impl Check {
                 part(
                     figure(
                         stage,
-                        format!("guest bytes of each direction at {} of the links' sum", units::percent(share)),
+                        format!("guest bytes of each direction at {} of the links' sum", measured::percent(share)),
                     ),
                     AtLeast(share),
                     measured,
@@ -197,14 +201,14 @@ impl Check {
             Check::TimeOf { stage, peer, at_most } => part(
                 figure(stage, format!("total time at most {at_most} x {}", peer.label())),
                 AtMost(at_most),
-                times(data.total(stage, subject), data.total(stage, peer), units::seconds),
+                times(data.total(stage, subject), data.total(stage, peer), measured::seconds),
             ),
             Check::TimeOfBest { stage, peers, at_most } => part(
                 figure(stage, format!("total time at most {at_most} x the best of {}", labels(peers))),
                 AtMost(at_most),
                 data.total(stage, subject).and_then(|own| {
                     let (peer, best) = data.best(peers, |mover| data.least_total(stage, mover))?;
-                    data.against_best(own, peer, best, units::seconds, at_most)
+                    data.against_best(own, peer, best, measured::seconds, at_most)
                 }),
             ),
             Check::MultipleOfBest { stage, idle, peers, at_most } => part(
@@ -230,25 +234,25 @@ impl Check {
                     figure(stage, format!("every migration ends within {seconds} s")),
                     AtMost(seconds),
                     longest
-                        .map(|longest| (longest, units::seconds(longest)))
+                        .map(|longest| (longest, measured::seconds(longest)))
                         .ok_or_else(|| data.why_none(stage, subject)),
                 )
             }
             Check::GoodputOf { stage, peer, at_least } => part(
                 figure(stage, format!("throughput at least {at_least} x {}", peer.label())),
                 AtLeast(at_least),
-                times(data.goodput(stage, subject), data.goodput(stage, peer), units::bps),
+                times(data.goodput(stage, subject), data.goodput(stage, peer), measured::bps),
             ),
             Check::GoodputOfStage { stage, other, at_least } => part(
                 figure(stage, format!("throughput at least {at_least} x that of '{other}'")),
                 AtLeast(at_least),
-                times(data.goodput(stage, subject), data.goodput(other, subject), units::bps),
+                times(data.goodput(stage, subject), data.goodput(other, subject), measured::bps),
             ),
             Check::CpuOf { stage, peer, at_most } => part(
                 figure(stage, format!("CPU of the mover per GB at most {at_most:.3} x {}", peer.label())),
                 AtMost(at_most),
                 times(data.cpu_per_gb(stage, subject), data.cpu_per_gb(stage, peer), |s| {
-                    format!("{} s/GB", units::digits(s))
+                    format!("{} s/GB", measured::digits(s))
                 }),
             ),
             Check::AllCpuOf { stage, peer, at_most } => {
@@ -256,7 +260,7 @@ impl Check {
                 part(
                     figure(stage, format!("CPU of QEMU and mover per GB at most {at_most} x {}", peer.label())),
                     AtMost(at_most),
-                    times(of(subject), of(peer), |s| format!("{} s/GB", units::digits(s))),
+                    times(of(subject), of(peer), |s| format!("{} s/GB", measured::digits(s))),
                 )
             }
             Check::WireOf { stage, peer, at_most } => {
@@ -264,7 +268,7 @@ impl Check {
                 part(
                     figure(stage, format!("bytes on the wire at most {at_most} x {}", peer.label())),
                     AtMost(at_most),
-                    times(of(subject), of(peer), units::bytes),
+                    times(of(subject), of(peer), measured::bytes),
                 )
             }
             Check::WireBack { stage, at_most } => {
@@ -275,7 +279,7 @@ impl Check {
                 part(
                     figure(stage, format!("bytes on the wire of a trip back at most {at_most} x the first trip's")),
                     AtMost(at_most),
-                    times(of(true), of(false), units::bytes),
+                    times(of(true), of(false), measured::bytes),
                 )
             }
             Check::LostOf { stage, peer, at_most } => {
@@ -291,7 +295,7 @@ impl Check {
                 part(
                     figure(stage, format!("CPU that guests at work lose at most {at_most} x {}", peer.label())),
                     AtMost(at_most),
-                    times(of(subject), lost, units::seconds),
+                    times(of(subject), lost, measured::seconds),
                 )
             }
             Check::GrowthAtMost { stage, share } => {
@@ -303,24 +307,28 @@ impl Check {
                 let ram = seen.iter().map(|(ram, _)| *ram).find(|ram| *ram > 0);
                 let measured = idle.zip(most).zip(ram).map(|((idle, most), ram)| {
                     let grown = most.saturating_sub(idle) as f64;
-                    let [words, idle, ram_words] = [grown, idle as f64, ram as f64].map(units::bytes);
+                    let [words, idle, ram_words] = [grown, idle as f64, ram as f64].map(measured::bytes);
                     (grown / ram as f64, format!("{words} over {idle}, for a guest of {ram_words}"))
                 });
                 part(
                     figure(
                         stage,
-                        format!("own memory of each end grows by at most {} of the guest's RAM", units::percent(share)),
+                        format!(
+                            "own memory of each end grows by at most {} of the guest's RAM",
+                            measured::percent(share)
+                        ),
                     ),
                     AtMost(share),
                     measured
-                        .map(|(value, words)| (value, format!("{} ({words})", units::percent(value))))
+                        .map(|(value, words)| (value, format!("{} ({words})", measured::percent(value))))
                         .ok_or("memory was not watched".into()),
                 )
             }
             Check::GrowthOver { stage, without, share } => {
                 let measured = data.source_growth(stage).and_then(|(ram, with)| {
                     let (_, usual) = data.source_growth(without)?;
-                    let [more, with_words, usual_words, ram_words] = [with - usual, with, usual, ram].map(units::bytes);
+                    let [more, with_words, usual_words, ram_words] =
+                        [with - usual, with, usual, ram].map(measured::bytes);
                     let words = format!("{more}: {with_words} against {usual_words}, for a guest of {ram_words}");
                     Ok(((with - usual) / ram, words))
                 });
@@ -329,22 +337,22 @@ impl Check {
                         stage,
                         format!(
                             "own memory of the source grows by at most {} of the guest's RAM more than in '{without}'",
-                            units::percent(share)
+                            measured::percent(share)
                         ),
                     ),
                     AtMost(share),
-                    measured.map(|(value, words)| (value, format!("{} ({words})", units::percent(value)))),
+                    measured.map(|(value, words)| (value, format!("{} ({words})", measured::percent(value)))),
                 )
             }
             Check::GuestSlowedAtMost { stage, share } => part(
-                figure(stage, format!("the guest is slowed by at most {}", units::percent(share))),
+                figure(stage, format!("the guest is slowed by at most {}", measured::percent(share))),
                 AtMost(share),
-                data.median(stage, subject, |r| r.rewriting.map(|seen| seen.slowed()), units::percent),
+                data.median(stage, subject, |r| r.rewriting.map(|seen| seen.slowed()), measured::percent),
             ),
             Check::GapAtMost { stage, millis } => part(
                 figure(stage, format!("downtime as the guest sees it at most {millis} ms")),
                 AtMost(millis),
-                data.median(stage, subject, |r| r.guest_switchover_ms, units::millis),
+                data.median(stage, subject, |r| r.guest_switchover_ms, measured::millis),
             ),
             Check::GapKept { stage, factor, slack_ms, share } => {
                 // One that did not complete did not keep it.
@@ -353,13 +361,13 @@ impl Check {
                 let runs = data.of(stage, subject).count();
                 let good = data.of(stage, subject).filter(kept).count();
                 let longest = data.of(stage, subject).filter_map(|r| completed(r)?.guest_switchover_ms);
-                let longest = longest.reduce(f64::max).map_or("none".into(), units::millis);
+                let longest = longest.reduce(f64::max).map_or("none".into(), measured::millis);
                 part(
                     figure(
                         stage,
                         format!(
                             "downtime as the guest sees it at most {factor} x the limit and {slack_ms} ms in {} of all runs",
-                            units::percent(share)
+                            measured::percent(share)
                         ),
                     ),
                     AtLeast(share),
@@ -386,8 +394,12 @@ impl Check {
                     Some((peer, gap)) => {
                         let limit = (factor * gap).max(gap + slack_ms);
                         let measured = data.gap(stage, subject).map(|own| {
-                            let words =
-                                format!("{} against {} of {}", units::millis(own), units::millis(gap), peer.label());
+                            let words = format!(
+                                "{} against {} of {}",
+                                measured::millis(own),
+                                measured::millis(gap),
+                                peer.label()
+                            );
                             (own, words)
                         });
                         part(text, AtMost(limit), measured)
@@ -401,15 +413,15 @@ impl Check {
                 let measured = most(|m| m.0).zip(most(|m| m.1)).map(|(source, target)| {
                     let words = format!(
                         "{} at the source, {} at the target",
-                        units::bytes(source as f64),
-                        units::bytes(target as f64)
+                        measured::bytes(source as f64),
+                        measured::bytes(target as f64)
                     );
                     (source.max(target) as f64, words)
                 });
                 part(
                     figure(
                         stage,
-                        format!("memory and socket buffers of each end at most {}", units::bytes(bytes as f64)),
+                        format!("memory and socket buffers of each end at most {}", measured::bytes(bytes as f64)),
                     ),
                     AtMost(bytes as f64),
                     measured.ok_or("memory was not watched".into()),
@@ -422,7 +434,7 @@ impl Check {
                     stage,
                     subject,
                     |r| r.faults.iter().filter_map(|f| f.below_90_s).reduce(f64::max),
-                    units::seconds,
+                    measured::seconds,
                 ),
             ),
             Check::UsedAgainWithin { stage, seconds } => {
@@ -439,7 +451,7 @@ impl Check {
                     AtMost(seconds),
                     match (measured, never) {
                         (_, 1..) => Ok((f64::INFINITY, format!("not in {never} of {} runs", telling.len()))),
-                        (Some(value), _) => Ok((value, units::seconds(value))),
+                        (Some(value), _) => Ok((value, measured::seconds(value))),
                         (None, _) => Err("no transfer went on for long enough after healing".into()),
                     },
                 )
@@ -449,9 +461,9 @@ impl Check {
                     let without = data.total(undisturbed, subject)?;
                     let words = format!(
                         "{} more ({} against {})",
-                        units::seconds(with - without),
-                        units::seconds(with),
-                        units::seconds(without)
+                        measured::seconds(with - without),
+                        measured::seconds(with),
+                        measured::seconds(without)
                     );
                     Ok((with - without, words))
                 });
@@ -462,7 +474,7 @@ impl Check {
                 part(
                     figure(stage, format!("round trip beside bulk (p99) at most {millis} ms over the idle one")),
                     AtMost(millis),
-                    data.median(stage, subject, over, |v| format!("{} over", units::millis(v))),
+                    data.median(stage, subject, over, |v| format!("{} over", measured::millis(v))),
                 )
             }
             Check::By { mover, check } => {
@@ -480,10 +492,10 @@ impl Check {
                     .filter_map(|times| Some(Summary::of(times)?.max / Summary::of(times)?.min))
                     .collect();
                 part(
-                    figure(stage, format!("finish times within {} of each other", units::percent(factor - 1.0))),
+                    figure(stage, format!("finish times within {} of each other", measured::percent(factor - 1.0))),
                     AtMost(factor),
                     median(&apart)
-                        .map(|apart| (apart, units::percent(apart - 1.0)))
+                        .map(|apart| (apart, measured::percent(apart - 1.0)))
                         .ok_or("fewer than two guests completed together".into()),
                 )
             }
@@ -532,7 +544,7 @@ fn figure(stage: &str, words: String) -> String {
 
 fn ratio(own: Result<f64, String>, reference: Result<f64, String>, unit: fn(f64) -> String) -> Measured {
     let (own, reference) = (own?, reference?);
-    Ok((own / reference, format!("{} ({} of {})", units::percent(own / reference), unit(own), unit(reference))))
+    Ok((own / reference, format!("{} ({} of {})", measured::percent(own / reference), unit(own), unit(reference))))
 }
 
 fn times(own: Result<f64, String>, reference: Result<f64, String>, unit: fn(f64) -> String) -> Measured {

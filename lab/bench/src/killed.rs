@@ -9,6 +9,7 @@ use skein_api::{CallError, MigrateOptions, Migration, Reply, Request};
 use skein_handover::Outcome;
 use skein_lab_guest::Error;
 use skein_machine::Transport;
+use skein_units::measured;
 
 use crate::{
     agents::{Agents, Order, PATIENCE},
@@ -17,7 +18,6 @@ use crate::{
     migration::MigrationError,
     mover::MULTIFD_CHANNELS,
     site::{HOSTS, Site},
-    units,
 };
 
 /// For a move to come to its middle, to settle after the agent is back, and to be made once more.
@@ -93,12 +93,15 @@ impl Agents {
         std::thread::sleep(DEAD);
         let qemu = seen.process().pid;
         self.once(&vm)?;
-        tell(format!("no agent on {here} for {}; QEMU {qemu} runs the guest on", units::seconds(DEAD.as_secs_f64())));
+        tell(format!(
+            "no agent on {here} for {}; QEMU {qemu} runs the guest on",
+            measured::seconds(DEAD.as_secs_f64())
+        ));
         let restart = Instant::now();
         self.restart(site, kit, host)?;
         tell(format!(
             "the agent is started again, and ready after {}",
-            units::seconds(restart.elapsed().as_secs_f64())
+            measured::seconds(restart.elapsed().as_secs_f64())
         ));
 
         let outcome = self.outcome(host, &id, interrupt)?;
@@ -110,7 +113,7 @@ impl Agents {
             let moments = [killed].into_iter().chain(beats.iter().map(|beat| beat.seen)).chain([Instant::now()]);
             let moments: Vec<Instant> = moments.collect();
             let silences = moments.windows(2).map(|two| two[1].saturating_duration_since(two[0]));
-            let longest = units::millis(silences.max().unwrap_or_default().as_secs_f64() * 1e3);
+            let longest = measured::millis(silences.max().unwrap_or_default().as_secs_f64() * 1e3);
             tell(format!("its journal has no grant: the move is called off, {here} goes on running the guest"));
             tell(format!("since the kill the guest was never silent for more than {longest}"));
             tell(format!("skein migrate {vm} --to {there}, once more"));
@@ -129,7 +132,7 @@ impl Agents {
             }
             self.arrived(n, 1 - host).ok_or_else(|| KilledError::NotOnce(format!("not on {there}")))?;
             let stood_still = migration.downtime_ms.map_or(String::new(), |ms| format!(", stood still for {ms} ms"));
-            tell(format!("moved in {}{stood_still}", units::seconds(migration.elapsed_ms as f64 / 1e3)));
+            tell(format!("moved in {}{stood_still}", measured::seconds(migration.elapsed_ms as f64 / 1e3)));
         } else {
             tell(format!("its journal has the grant: the guest runs on {there}"));
         }

@@ -23,7 +23,6 @@ pub mod rewriting;
 pub mod run;
 pub mod site;
 pub mod stats;
-pub mod units;
 pub mod usage;
 pub mod watch;
 

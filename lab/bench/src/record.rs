@@ -14,7 +14,7 @@ use crate::{mover::Mover, stats::Summary};
 /// Version of this schema; raised when a field changes its meaning or goes.
 pub const SCHEMA: u32 = 1;
 
-/// Everything one `skein bench run` measured.
+/// Everything one `skein-lab bench run` measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     /// [`SCHEMA`] of the writer.
@@ -692,7 +692,7 @@ pub(crate) mod tests {
             about: About {
                 commit: "v0.1.0-3-gabc".into(),
                 started_at: "2026-01-02T03:04:05Z".into(),
-                command: vec!["skein".into(), "bench".into(), "run".into(), "cut".into()],
+                command: vec!["skein-lab".into(), "bench".into(), "run".into(), "cut".into()],
                 quick: true,
                 machine: Machine {
                     cpu: "Example CPU".into(),

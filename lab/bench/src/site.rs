@@ -66,7 +66,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Lets it stand when this program ends; `skein lab down` removes it.
+    /// Lets it stand when this program ends; `skein-lab down` removes it.
     pub fn keep(&mut self) {
         self.lab.keep();
     }

@@ -92,9 +92,9 @@ pub enum LabError {
     NotRoot,
     #[error("there is no lab `{name}`: {}", standing(&labs()))]
     NoLab { name: String },
-    #[error("lab `{name}` stands already: remove it with `skein lab down --name {name}`, or choose another name")]
+    #[error("lab `{name}` stands already: remove it with `skein-lab down --name {name}`, or choose another name")]
     Stands { name: String },
-    #[error("lab `{name}` is being built, or building it was cut short: `skein lab down --name {name}` removes it")]
+    #[error("lab `{name}` is being built, or building it was cut short: `skein-lab down --name {name}` removes it")]
     Unfinished { name: String },
     #[error("lab `{lab}` has no host `{host}`: {hosts}")]
     NoHost { lab: String, host: String, hosts: String },
@@ -115,7 +115,7 @@ pub enum LabError {
     #[error("cannot read the NICs of host `{host}`")]
     Nics { host: String, source: skein_host::NicError },
     #[error(
-        "cannot read or write the state of lab `{name}`: `skein lab down --name {name}` removes the lab without it"
+        "cannot read or write the state of lab `{name}`: `skein-lab down --name {name}` removes the lab without it"
     )]
     State { name: String, source: io::Error },
 }
@@ -170,7 +170,7 @@ impl Lab {
         Ok(Self { spec: state.spec, owned: false })
     }
 
-    /// Lets it stand when this program ends; `skein lab down`, [`down`] or the next [`Lab::up`] of its name removes it.
+    /// Lets it stand when this program ends; `skein-lab down`, [`down`] or the next [`Lab::up`] of its name removes it.
     pub fn keep(&mut self) {
         self.owned = false;
         let disown = || {
@@ -463,7 +463,7 @@ fn require_root() -> Result<(), LabError> {
 
 fn standing(labs: &[String]) -> String {
     if labs.is_empty() {
-        "none stands; `skein lab up` builds one".to_owned()
+        "none stands; `skein-lab up` builds one".to_owned()
     } else {
         format!("there is {}", labs.join(", "))
     }

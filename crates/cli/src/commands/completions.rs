@@ -17,12 +17,5 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let mut script = Vec::new();
-    // Hidden ones are generated, too, if they are there.
-    let all = crate::Cli::command();
-    let shown = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
-    let mut command = clap::Command::new("skein").version(env!("CARGO_PKG_VERSION")).subcommands(shown);
-    clap_complete::generate(args.shell, &mut command, "skein", &mut script);
-    super::dataplane::print_bytes(&script);
-    Ok(())
+    super::text::print(&skein_terminal::completions("skein", &crate::Cli::command(), args.shell))
 }

@@ -45,7 +45,7 @@ impl Drop for Raw<'_> {
 /// Joins standard input and output to the console at `socket`, until Ctrl-] is typed, the console closes, a signal
 /// comes, or, `linger` after the end of a pipe, the guest is silent.
 pub fn run(name: &str, socket: &Path, linger: Duration) -> anyhow::Result<()> {
-    let interrupt = super::bench::on_interrupt()?;
+    let interrupt = skein_terminal::interrupt_flag()?;
     let hang_up = signal_hook::consts::SIGHUP;
     signal_hook::flag::register(hang_up, interrupt.clone()).context("cannot handle signals")?;
     let console =

@@ -8,10 +8,10 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use skein_api::{
     CallError, Client, Conversation, Copy, KERNEL_KILLED, LogEntry, Migration, PROGRESS_PERIOD, Path, Reply, Request,
 };
-use skein_bench::units::bps;
 use skein_handover::{MigrationId, Outcome, Role, SourcePhase, Stage, TargetPhase};
 use skein_machine::Convergence;
 use skein_machine::units::{about_bytes, decimal};
+use skein_units::measured::bps;
 
 use super::local::{BLOCKED, IN_DOUBT, INTERRUPTED, PATIENCE, check_text, exit_code, other_host, reason, unexpected};
 use super::text::{clean_line, count, duration, print};
@@ -52,7 +52,7 @@ pub fn follow(client: &Client, request: &Request, json: bool) -> anyhow::Result<
 }
 
 fn follow_for(client: &Client, request: &Request, json: bool, waits: Waits) -> anyhow::Result<ExitCode> {
-    let interrupt = super::bench::on_interrupt()?;
+    let interrupt = skein_terminal::interrupt_flag()?;
     let mut screen = Screen::new(json);
     let mut conversation = Some(client.ask(request)?);
     let mut heard = Instant::now();

@@ -113,8 +113,9 @@ fn shown(host: &Host) -> String {
     };
     let places = |places: Places| format!("{} of {}", places.used, places.limit);
     if let Some(facts) = &host.facts {
-        let speed =
-            |bits: Option<u64>| bits.map(|bits| format!(" {}", skein_bench::units::nominal(bits))).unwrap_or_default();
+        let speed = |bits: Option<u64>| {
+            bits.map(|bits| format!(" {}", skein_units::measured::nominal(bits))).unwrap_or_default()
+        };
         let nics: Vec<String> = facts.nics.iter().map(|nic| nic.name.clone() + &speed(nic.speed_bits_per_s)).collect();
         let names = |wanted: &dyn Fn(&Presence) -> bool| {
             let names = facts.vms.iter().filter(|vm| wanted(&vm.presence)).map(|vm| vm.name.as_str());

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::CommandFactory;
 
 /// Write the manual pages: skein(1), and one for each subcommand.
@@ -20,8 +19,6 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let out = args.out.display();
-    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {out}"))?;
-    clap_mangen::generate_to(crate::Cli::command(), &args.out).with_context(|| format!("cannot write to {out}"))?;
+    skein_terminal::write_manual_pages(crate::Cli::command(), &args.out)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use skein_api::{LogEntry, LoggedEvent, Migration, Pages, Reply, Request};
-use skein_bench::units::bps;
 use skein_handover::{Event, Outcome, Report};
 use skein_machine::units::about_bytes;
+use skein_units::measured::bps;
 
 use super::follow::{copy_words, dirties, end_text, follow, role};
 use super::local::{EXIT_CODES, Local, migration_state, other_host, reason, unexpected};

@@ -1,30 +1,13 @@
 //! How things are printed: tables, sizes, times.
 
-use std::io::{ErrorKind, Write};
-
-use anyhow::Context;
-
-/// To standard output; that its reader has seen enough (`| head`) is no error.
-pub fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot write to standard output"),
-        _ => Ok(()),
-    }
-}
+pub use skein_terminal::{clean, print};
 
 /// A value as indented JSON, to standard output.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// What came from somewhere else, without what could drive a terminal. Line breaks stay.
-pub fn clean(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.replace(|c: char| c.is_control() && c != '\n' || turns(c), "\u{fffd}")
-}
-
-/// The same in one line.
+/// As [`clean`], in one line.
 pub fn clean_line(text: &str) -> String {
     clean(text).replace('\n', "; ")
 }

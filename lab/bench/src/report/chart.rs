@@ -2,11 +2,10 @@
 
 use std::fmt::Write;
 
+use skein_units::measured;
+
 use super::markup::escape;
-use crate::{
-    record::{Run, Samples, Total},
-    units,
-};
+use crate::record::{Run, Samples, Total};
 
 const WIDTH: f64 = 1040.0;
 
@@ -49,11 +48,11 @@ pub fn bars(out: &mut String, totals: &[&Total]) {
                 if hollow { " dropped" } else { "" },
                 x(*value),
                 y + ROW / 2.0,
-                escape(&units::seconds(*value)),
+                escape(&measured::seconds(*value)),
                 if hollow { ", dropped" } else { "" },
             );
         }
-        let mut words = units::seconds(sum.median);
+        let mut words = measured::seconds(sum.median);
         for (runs, what) in [(total.called_off, "did not end"), (total.failed - total.called_off, "failed")] {
             if runs > 0 {
                 let _ = write!(words, ", {runs} {what}");
@@ -179,8 +178,8 @@ fn make_lanes<'a>(run: &Run, samples: &'a Samples) -> Vec<Lane<'a>> {
             }
             let mean = mean_between(&samples.t_s, values, run.first_byte_s, run.last_byte_s);
             let note = match (mean, capacity) {
-                (Some(mean), Some(capacity)) => format!("{}, {:.0} %", units::bps(mean), mean / capacity * 100.0),
-                (Some(mean), None) => units::bps(mean),
+                (Some(mean), Some(capacity)) => format!("{}, {:.0} %", measured::bps(mean), mean / capacity * 100.0),
+                (Some(mean), None) => measured::bps(mean),
                 (None, _) => String::new(),
             };
             let way = if sent { "sent" } else { "received" };
@@ -192,7 +191,7 @@ fn make_lanes<'a>(run: &Run, samples: &'a Samples) -> Vec<Lane<'a>> {
                 top,
                 capped: capacity.is_some(),
                 bands: vec![("nic", way, values)],
-                unit: units::bps,
+                unit: measured::bps,
             });
             first = false;
         }
@@ -225,7 +224,7 @@ fn make_lanes<'a>(run: &Run, samples: &'a Samples) -> Vec<Lane<'a>> {
         lanes.push(Lane {
             first: n == 0,
             label: format!("{end} CPU"),
-            note: format!("mover {}", units::seconds(cpu.mover)),
+            note: format!("mover {}", measured::seconds(cpu.mover)),
             link: None,
             top: samples.cores.len().max(1) as f64,
             capped: true,
@@ -300,7 +299,7 @@ fn marks_in_front(out: &mut String, run: &Run, plot: &Plot, head: f64, bottom: f
     if let Some((stop, resume)) = switchover(run) {
         let at = plot.x(stop);
         line(out, "switchline", at, head - 4.0, at, bottom);
-        let words = format!("switchover {}", units::millis((resume - stop) * 1e3));
+        let words = format!("switchover {}", measured::millis((resume - stop) * 1e3));
         let room = WIDTH - plot.right - at > 130.0;
         text(
             out,

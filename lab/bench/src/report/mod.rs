@@ -6,12 +6,12 @@ mod markup;
 use std::fmt::Write;
 
 use skein_api::Pages;
+use skein_units::measured;
 
 use crate::{
     figure::throughput_bps,
     record::{CaseResult, EndMemory, Machine, PrivateMemory, Results, RoundTrips, Run, Samples, Total},
     stats::median,
-    units,
 };
 use markup::escape;
 
@@ -79,7 +79,7 @@ fn machine(machine: &Machine) -> String {
         "{}, {} cores, {}, Linux {}, {}",
         machine.cpu,
         machine.cores,
-        units::bytes(machine.memory_bytes as f64),
+        measured::bytes(machine.memory_bytes as f64),
         machine.kernel,
         machine.os,
     )
@@ -188,8 +188,8 @@ fn yardstick(out: &mut String, case: &CaseResult, stage: &str, runs: &[&Run]) {
         words.extend(accelerator.map(|name| format!("guests run on {name}")));
     }
     for yardstick in case.yardsticks.iter().filter(|y| y.stage == stage && !y.iperf3_bps.is_empty()) {
-        let each: Vec<String> = yardstick.iperf3_bps.iter().map(|&bps| units::bps(bps)).collect();
-        let sum = units::bps(yardstick.iperf3_bps.iter().sum());
+        let each: Vec<String> = yardstick.iperf3_bps.iter().map(|&bps| measured::bps(bps)).collect();
+        let sum = measured::bps(yardstick.iperf3_bps.iter().sum());
         words.push(format!("iperf3 on all links together: {sum} ({})", each.join(" + ")));
     }
     if !words.is_empty() {
@@ -200,7 +200,7 @@ fn yardstick(out: &mut String, case: &CaseResult, stage: &str, runs: &[&Run]) {
 /// `2 x 1 Gb/s`, `1 Gb/s + 250 Mb/s`.
 fn links(link_bps: &[Option<u64>]) -> String {
     let words = |links: &[Option<u64>]| {
-        let each = links[0].map_or("unshaped".into(), units::nominal);
+        let each = links[0].map_or("unshaped".into(), measured::nominal);
         if links.len() > 1 { format!("{} x {each}", links.len()) } else { each }
     };
     link_bps.chunk_by(PartialEq::eq).map(words).collect::<Vec<_>>().join(" + ")
@@ -227,33 +227,33 @@ fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
             median(&good.iter().filter_map(|r| get(r)).collect::<Vec<_>>()).map_or("–".to_string(), unit)
         };
         let (mean, middle, every) = total.total_s.as_ref().map_or(("–".into(), "–".into(), "–".into()), |s| {
-            let every: Vec<_> = s.values.iter().map(|&v| units::digits(v)).collect();
+            let every: Vec<_> = s.values.iter().map(|&v| measured::digits(v)).collect();
             (
-                format!("{} ± {} s", units::digits(s.mean), units::digits(s.spread)),
-                units::seconds(s.median),
+                format!("{} ± {} s", measured::digits(s.mean), measured::digits(s.spread)),
+                measured::seconds(s.median),
                 every.join(" "),
             )
         });
         let downtime = [
-            value(&|r| r.downtime_ms, units::digits),
-            value(&|r| r.guest_switchover_ms, units::digits),
-            value(&|r| r.ping_gap_ms, units::digits),
+            value(&|r| r.downtime_ms, measured::digits),
+            value(&|r| r.guest_switchover_ms, measured::digits),
+            value(&|r| r.ping_gap_ms, measured::digits),
         ];
         let cpu = [
-            value(&|r| per_gb(r, |c| c.qemu), units::digits),
-            value(&|r| per_gb(r, |c| c.mover), units::digits),
-            value(&Run::cpu_s_per_gb, units::digits),
+            value(&|r| per_gb(r, |c| c.qemu), measured::digits),
+            value(&|r| per_gb(r, |c| c.mover), measured::digits),
+            value(&Run::cpu_s_per_gb, measured::digits),
         ];
         let wire = [
-            value(&|r| Some(r.all_wire_bytes() as f64), units::bytes),
-            value(&Run::wire_per_guest_byte, units::digits),
+            value(&|r| Some(r.all_wire_bytes() as f64), measured::bytes),
+            value(&Run::wire_per_guest_byte, measured::digits),
         ];
         let intact = runs.iter().filter(|r| r.intact()).count();
         let cells = [
             mean,
             middle,
             every,
-            throughput_bps(runs.iter().copied()).map_or("–".to_string(), units::bps),
+            throughput_bps(runs.iter().copied()).map_or("–".to_string(), measured::bps),
             format!("{} ms", downtime.join(" · ")),
             format!("{} s", cpu.join(" · ")),
             wire.join(" · "),
@@ -269,7 +269,7 @@ fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
         if let Some(whole_s) = median(&whole) {
             let words = format!(
                 "{} from the order until the guest runs: with the check and the start of the target's QEMU",
-                units::seconds(whole_s)
+                measured::seconds(whole_s)
             );
             let _ = writeln!(out, "<tr><td></td><td colspan=\"8\">{}</td></tr>", escape(&words));
         }
@@ -289,13 +289,13 @@ fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
 fn kinds(runs: &[&Run]) -> Option<String> {
     let of_agents: Vec<&Pages> = runs.iter().filter_map(|run| run.pages.as_ref()).collect();
     if of_agents.is_empty() {
-        let bytes = |of: fn(&Run) -> u64| median_of(runs, |run| Some(of(run) as f64)).map(units::bytes);
+        let bytes = |of: fn(&Run) -> u64| median_of(runs, |run| Some(of(run) as f64)).map(measured::bytes);
         let (zero, other) = (bytes(|run| run.zero_bytes)?, bytes(|run| run.guest_bytes)?);
         let sent = bytes(|run| run.transferred_bytes)?;
         return Some(format!("zero {zero} · other pages {other} · QEMU sent {sent} for all of them"));
     }
     let bytes = |of: &dyn Fn(&Pages) -> u64| {
-        median_of(&of_agents, |pages| Some(of(pages) as f64)).map_or("–".into(), units::bytes)
+        median_of(&of_agents, |pages| Some(of(pages) as f64)).map_or("–".into(), measured::bytes)
     };
     let mut words = vec![format!("zero {}", bytes(&|pages| pages.counts.zero_bytes()))];
     if of_agents.iter().any(|pages| pages.counts.unchanged_pages + pages.counts.delta_pages > 0) {
@@ -312,14 +312,14 @@ fn kinds(runs: &[&Run]) -> Option<String> {
             "compressed {} to {} ({ratio:.1}:1, {} of CPU)",
             bytes(&|pages| pages.counts.unpacked_bytes()),
             bytes(&|pages| pages.counts.packed_bytes),
-            units::seconds(cpu_s),
+            measured::seconds(cpu_s),
         ));
     }
     words.push(format!("as it is {}", bytes(&|pages| pages.counts.stored_bytes())));
     words.push(format!("sent again {}", bytes(&|pages| pages.again_bytes + pages.counts.repaired_bytes())));
     words.push(format!("sent {} in all", bytes(&|pages| pages.counts.wire_bytes())));
     let compared_ms = median_of(&of_agents, |pages| Some(pages.counts.compared_us? as f64 / 1e3));
-    words.extend(compared_ms.map(|ms| format!("compared in {} ms", units::digits(ms))));
+    words.extend(compared_ms.map(|ms| format!("compared in {} ms", measured::digits(ms))));
     Some(words.join(" · "))
 }
 
@@ -336,29 +336,29 @@ fn besides(out: &mut String, totals: &[&Total], runs: &[&Run]) {
     for run in totals.iter().flat_map(|total| of(total, runs)).filter(|run| run.guest == 0) {
         for fault in &run.faults {
             let links: Vec<String> = fault.links.iter().map(|link| format!("nic{link}")).collect();
-            let mut words = format!("{} of {} at {}", fault.kind, links.join(", "), units::seconds(fault.at_s));
+            let mut words = format!("{} of {} at {}", fault.kind, links.join(", "), measured::seconds(fault.at_s));
             if let Some(healed) = fault.healed_s {
-                let _ = write!(words, ", healed at {}", units::seconds(healed));
+                let _ = write!(words, ", healed at {}", measured::seconds(healed));
             }
             if let Some(below) = fault.below_90_s {
-                let _ = write!(words, "; the others under 90 % for {}", units::seconds(below));
+                let _ = write!(words, "; the others under 90 % for {}", measured::seconds(below));
             }
             if let Some(again) = fault.used_again_s {
-                let _ = write!(words, "; used again {} after healing", units::seconds(again));
+                let _ = write!(words, "; used again {} after healing", measured::seconds(again));
             }
             item(run, words);
         }
         if let Some(control) = &run.control {
             let part = |name: &str, r: &RoundTrips| {
-                let [median, p99, max] = [r.median_us, r.p99_us, r.max_us].map(|us| units::millis(us / 1e3));
+                let [median, p99, max] = [r.median_us, r.p99_us, r.max_us].map(|us| measured::millis(us / 1e3));
                 format!("{name} {median} (p99 {p99}, longest {max}, of {})", r.count)
             };
             item(run, format!("round trips {}; {}", part("idle", &control.idle), part("beside bulk", &control.loaded)));
         }
         if let Some(memory) = &run.memory {
             let end = |end: &EndMemory| {
-                let [anonymous, locked, sockets] =
-                    [end.anonymous_bytes, end.locked_bytes, end.socket_bytes].map(|bytes| units::bytes(bytes as f64));
+                let [anonymous, locked, sockets] = [end.anonymous_bytes, end.locked_bytes, end.socket_bytes]
+                    .map(|bytes| measured::bytes(bytes as f64));
                 format!("{anonymous} anonymous, {locked} locked, {sockets} in sockets")
             };
             item(
@@ -368,7 +368,7 @@ fn besides(out: &mut String, totals: &[&Total], runs: &[&Run]) {
         }
         if let Some(private) = &run.private_memory {
             let end = |end: &PrivateMemory| {
-                let [before, most] = [end.before_bytes, end.most_bytes].map(|bytes| units::bytes(bytes as f64));
+                let [before, most] = [end.before_bytes, end.most_bytes].map(|bytes| measured::bytes(bytes as f64));
                 format!("{before} before and {most} at most")
             };
             item(
@@ -377,8 +377,8 @@ fn besides(out: &mut String, totals: &[&Total], runs: &[&Run]) {
             );
         }
         if let Some(work) = &run.guests_work {
-            let [lost, window] = [work.lost_s(), work.window_s].map(units::seconds);
-            let before = units::digits(work.cores_before);
+            let [lost, window] = [work.lost_s(), work.window_s].map(measured::seconds);
+            let before = measured::digits(work.cores_before);
             item(run, format!("guests at work lost {lost} of CPU in {window}; before, they got {before} cores"));
         }
     }
@@ -431,7 +431,7 @@ const LEGEND: &str = "<p class=\"legend\"><i class=\"mover\"></i>mover <i class=
 fn caption(run: &Run) -> String {
     let outcome = match (&run.error, run.total_s) {
         (Some(error), _) => error.clone(),
-        (None, Some(total)) => units::seconds(total),
+        (None, Some(total)) => measured::seconds(total),
         (None, None) => String::new(),
     };
     format!("{}, run {}, {} to {}: {outcome}", run.mover.label(), run.round, run.source, run.target)

@@ -47,7 +47,7 @@ fn judge(nics: &[Nic], offloads: impl Fn(&str) -> Offloads) -> Vec<Finding> {
         let speed =
             nic.speed_mbit.or_else(|| ports.iter().filter(|port| port.up()).filter_map(|port| port.speed_mbit).max());
         let speed_words =
-            speed.map_or("speed not known".into(), |mbit| skein_bench::units::nominal(u64::from(mbit) * 1_000_000));
+            speed.map_or("speed not known".into(), |mbit| skein_units::measured::nominal(u64::from(mbit) * 1_000_000));
         let what = format!("{}: {speed_words}, MTU {}", nic.name, nic.mtu);
         match speed {
             Some(mbit) if mbit < SLOW_MBIT => {

@@ -101,17 +101,20 @@ fn judge_state(dir: &Path, room: u64, memory: bool, sync: Duration) -> Vec<Findi
         ROOM_BYTES_LEAST..ROOM_BYTES_GOOD => {
             warn("state", format!("{shown} has {free} free"), "make room before it is full")
         }
-        _ => {
-            ok("state", format!("{shown} is writable, {free} free, a record takes {}", skein_bench::units::millis(ms)))
-        }
+        _ => ok(
+            "state",
+            format!("{shown} is writable, {free} free, a record takes {}", skein_units::measured::millis(ms)),
+        ),
     }];
     if memory {
         let cure = "move it to a disk: after a power cut nothing would be known of a guest that was being handed over";
         findings.push(bad("state", format!("{shown} is in memory only (tmpfs)"), cure));
     }
     if sync > SYNC_SLOW {
-        let what =
-            format!("{shown} takes {} for a record, and a guest stands still for two", skein_bench::units::millis(ms));
+        let what = format!(
+            "{shown} takes {} for a record, and a guest stands still for two",
+            skein_units::measured::millis(ms)
+        );
         findings.push(warn("state", what, "move it to a faster disk, or one with a power-safe cache"));
     }
     findings

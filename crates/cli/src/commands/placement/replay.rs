@@ -11,7 +11,6 @@ use skein_placement::policy::replay::{Kind, Replay, Report, Setup, World};
 
 use super::files;
 use super::screen::Screen;
-use crate::commands::bench::on_interrupt;
 use crate::commands::text::{print, print_json, table};
 
 /// Files of a day, at most: each has four bytes a line.
@@ -91,7 +90,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         [] => Kind::ALL.to_vec(),
         named => named.iter().map(|policy| policy.kind()).collect(),
     };
-    let interrupt = on_interrupt()?;
+    let interrupt = skein_terminal::interrupt_flag()?;
     let mut rows = Vec::new();
     for day in days(&args.planetlab)? {
         let reports = play(&day, &setup, &kinds, &interrupt)?;

@@ -24,7 +24,6 @@ use super::search::{self, Budget, Found, Goal, Options, Progress};
 use super::surviving;
 use super::words::{Judged, Outcome, Unit, beside};
 use super::{EXIT_CODES, check as checked, exit_code, files};
-use crate::commands::bench::on_interrupt;
 use crate::commands::text::{clean, count, print, print_json};
 
 /// Moves that are told one by one, with why.
@@ -252,7 +251,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 /// Searches, and shows how far it is.
 fn searched(problem: &Problem, options: &Options, input: &Input) -> anyhow::Result<Found> {
-    let (interrupt, mut screen) = (on_interrupt()?, Screen::new());
+    let (interrupt, mut screen) = (skein_terminal::interrupt_flag()?, Screen::new());
     let valid = if input.has_to_survive() { "valid (failures of hosts not tried yet)" } else { "valid" };
     let show = |progress: &Progress<'_>| {
         let moves = moves(problem, progress.assignment);

@@ -21,7 +21,6 @@ use super::screen::Screen;
 use super::search::{self, Budget, Found, Goal, Options};
 use super::solve::all_threads;
 use super::{exit_code, files};
-use crate::commands::bench::on_interrupt;
 use crate::commands::text::print;
 
 /// Measure on public problems, beside what others reached
@@ -194,7 +193,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     ensure!(data.is_dir(), "there is no directory {}: --data names where the data sets are", data.display());
     let json = files::output(args.json.as_deref(), &[])?;
-    let (quick, seed, interrupt) = (args.quick, args.seed, on_interrupt()?);
+    let (quick, seed, interrupt) = (args.quick, args.seed, skein_terminal::interrupt_flag()?);
     let mut bench = Bench { data, quick, seed, interrupt, case: "", rows: Vec::new() };
     let done = cases.into_iter().try_for_each(|case| {
         bench.case = case.name;

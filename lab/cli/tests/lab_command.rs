@@ -1,4 +1,4 @@
-//! `skein lab` as people use it: one invocation after the other. Needs root and iproute2.
+//! Labs as people use them: one invocation after the other. Needs root and iproute2.
 
 use std::process::{Command, Output};
 
@@ -6,21 +6,21 @@ use std::process::{Command, Output};
 struct Named(String);
 
 impl Named {
-    fn skein(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_skein"));
+    fn run(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_skein-lab"));
         // Before what belongs to a program that is to be run.
         let (verb, rest) = args.split_first().unwrap();
-        command.args(["lab", verb, "--name", &self.0]).args(rest).output().unwrap()
+        command.args([verb, "--name", &self.0]).args(rest).output().unwrap()
     }
 
     fn ok(&self, args: &[&str]) -> String {
-        let output = self.skein(args);
+        let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
     fn refused(&self, args: &[&str]) -> String {
-        let output = self.skein(args);
+        let output = self.run(args);
         assert!(!output.status.success(), "{args:?} should fail");
         String::from_utf8(output.stderr).unwrap()
     }
@@ -28,7 +28,7 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        self.skein(&["down"]);
+        self.run(&["down"]);
     }
 }
 
@@ -37,11 +37,11 @@ fn a_lab_from_up_to_down() {
     let lab = Named(format!("cli{}", std::process::id()));
     let up = lab.ok(&["up", "--rate", "1000,unlimited", "--ipv4"]);
     assert!(up.contains("10.77.1.2/24") && up.contains("unlimited") && !up.contains("fd77"), "{up}");
-    assert!(lab.refused(&["up"]).contains("skein lab down --name"), "it stands already");
+    assert!(lab.refused(&["up"]).contains("skein-lab down --name"), "it stands already");
 
     let ping = ["exec", "a", "--", "ping", "-c1", "-W1", "10.77.1.2"];
     lab.ok(&ping);
-    assert_eq!(lab.skein(&["exec", "a", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert_eq!(lab.run(&["exec", "a", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
     assert!(lab.refused(&["exec", "a", "no-such-program"]).contains("no-such-program"));
 
     lab.ok(&["cut", "b", "1", "--black-hole=to-host"]);
@@ -69,7 +69,7 @@ fn a_lab_from_up_to_down() {
 fn of_two_that_build_the_same_lab_one_does() {
     let lab = Named(format!("cliboth{}", std::process::id()));
     for round in 0..4 {
-        let build = || lab.skein(&["up", "--hosts", "4"]);
+        let build = || lab.run(&["up", "--hosts", "4"]);
         let (one, other) = std::thread::scope(|scope| {
             let other = scope.spawn(build);
             (build(), other.join().unwrap())
@@ -77,7 +77,7 @@ fn of_two_that_build_the_same_lab_one_does() {
         let (built, refused) = if one.status.success() { (one, other) } else { (other, one) };
         let says = String::from_utf8_lossy(&refused.stderr);
         assert!(built.status.success() && !refused.status.success(), "round {round}: {says}");
-        assert!(says.contains(&format!("skein lab down --name {}", lab.0)), "{says}");
+        assert!(says.contains(&format!("skein-lab down --name {}", lab.0)), "{says}");
         lab.ok(&["exec", "a", "--", "ping", "-c1", "-W2", "10.77.1.4"]);
         lab.ok(&["down"]);
     }
@@ -90,10 +90,10 @@ fn a_damaged_state_hides_no_other_lab() {
     lab.ok(&["up", "--nics", "1"]);
     other.ok(&["up", "--nics", "1"]);
     std::fs::write(format!("/run/skein/lab/{}.json", lab.0), "{\"spec\": ").unwrap();
-    let all = Command::new(env!("CARGO_BIN_EXE_skein")).args(["lab", "status"]).output().unwrap();
+    let all = Command::new(env!("CARGO_BIN_EXE_skein-lab")).arg("status").output().unwrap();
     let (shown, says) = (String::from_utf8_lossy(&all.stdout), String::from_utf8_lossy(&all.stderr));
     assert!(all.status.success() && shown.contains(&format!("lab {}\n", other.0)), "{shown}{says}");
-    let mend = format!("skein lab down --name {}", lab.0);
+    let mend = format!("skein-lab down --name {}", lab.0);
     assert!(says.contains(&mend) && says.contains("EOF"), "{says}");
     assert!(lab.refused(&["status"]).contains(&mend));
     assert!(lab.refused(&["up"]).contains(&mend));

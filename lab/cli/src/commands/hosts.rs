@@ -1,4 +1,4 @@
-//! `skein lab`.
+//! `skein-lab up`, `down`, `status`, `cut`, `heal`, `rate`, `exec`.
 
 use std::os::unix::process::CommandExt;
 
@@ -6,31 +6,11 @@ use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 use skein_lab_hosts::{Cut, Family, Lab, LabError, LabNic, Layout, Spec, down, labs};
+use skein_terminal::print;
 
-use super::text::print;
-
-/// Hosts in network namespaces on this machine, with links to shape, cut and heal.
-///
-/// A lab is a few hosts, each a network namespace with NICs nic0, nic1 … of its own, around a switch. It stands until
-/// `skein lab down`, or until the machine restarts. Needs root and iproute2.
-#[derive(clap::Args)]
-#[command(after_help = "\
-Examples:
-  skein lab up --nics 2 --rate 1000         hosts a and b, two pairs of NICs of 1 Gb/s
-  skein lab exec a -- ping -c3 10.77.0.2    run a program in host a
-  skein lab cut a nic0                      pull the cable of host a's nic0
-  skein lab cut a nic1 --black-hole         nothing passes nic1, though its carrier stays
-  skein lab heal                            all links are whole again
-  skein lab rate b nic1 250                 host b's nic1 is a link of 250 Mb/s
-  skein lab status                          hosts, NICs, addresses, rates, cuts
-  skein lab down                            remove it all")]
-pub struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// What is done with labs.
 #[derive(Subcommand)]
-enum Command {
+pub enum Command {
     Up(Up),
     Down(Down),
     Status(Status),
@@ -64,11 +44,11 @@ struct Link {
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  skein lab up                                      two hosts, two pairs of NICs of 1 Gb/s
-  skein lab up --rate 1000,250                      a fast and a slow pair
-  skein lab up --nics 8 --rate 200 --mtu 9000       eight pairs of 200 Mb/s with jumbo frames
-  skein lab up --nics 2 --rate unlimited --same-subnet --hosts 3 --name other")]
-struct Up {
+  skein-lab up                                      two hosts, two pairs of NICs of 1 Gb/s
+  skein-lab up --rate 1000,250                      a fast and a slow pair
+  skein-lab up --nics 8 --rate 200 --mtu 9000       eight pairs of 200 Mb/s with jumbo frames
+  skein-lab up --nics 2 --rate unlimited --same-subnet --hosts 3 --name other")]
+pub struct Up {
     #[command(flatten)]
     name: Name,
     /// Number of hosts, 1 to 15
@@ -96,7 +76,7 @@ struct Up {
 
 /// Remove a lab, with every process that runs in its hosts; fine if there is none
 #[derive(clap::Args)]
-struct Down {
+pub struct Down {
     #[command(flatten)]
     name: Name,
     /// Every lab on this machine
@@ -106,7 +86,7 @@ struct Down {
 
 /// Show the labs that stand: hosts, NICs, addresses, rates, cuts
 #[derive(clap::Args)]
-struct Status {
+pub struct Status {
     /// Only this lab
     #[arg(long)]
     name: Option<String>,
@@ -119,10 +99,10 @@ struct Status {
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  skein lab cut a nic0                       the cable is pulled: host a's nic0 loses its carrier
-  skein lab cut a nic0 --black-hole          the carrier stays, nothing passes
-  skein lab cut a nic0 --black-hole=to-host  nothing reaches the host, what it sends gets through")]
-struct CutLink {
+  skein-lab cut a nic0                       the cable is pulled: host a's nic0 loses its carrier
+  skein-lab cut a nic0 --black-hole          the carrier stays, nothing passes
+  skein-lab cut a nic0 --black-hole=to-host  nothing reaches the host, what it sends gets through")]
+pub struct CutLink {
     #[command(flatten)]
     name: Name,
     #[command(flatten)]
@@ -134,7 +114,7 @@ struct CutLink {
 
 /// Heal a host's link, or all of a host, or all of the lab
 #[derive(clap::Args)]
-struct Heal {
+pub struct Heal {
     #[command(flatten)]
     name: Name,
     /// Name of the host [default: all hosts]
@@ -146,7 +126,7 @@ struct Heal {
 
 /// Change the rate of a host's link
 #[derive(clap::Args)]
-struct Rate {
+pub struct Rate {
     #[command(flatten)]
     name: Name,
     #[command(flatten)]
@@ -161,10 +141,10 @@ struct Rate {
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  skein lab exec a -- ping -c3 10.77.0.2
-  skein lab exec b -- iperf3 -s
-  skein lab exec a bash")]
-struct Exec {
+  skein-lab exec a -- ping -c3 10.77.0.2
+  skein-lab exec b -- iperf3 -s
+  skein-lab exec a bash")]
+pub struct Exec {
     #[command(flatten)]
     name: Name,
     /// Name of the host
@@ -208,8 +188,8 @@ fn nic(text: &str) -> Result<usize, String> {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> anyhow::Result<()> {
-    match args.command {
+pub fn run(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Up(args) => up(&args),
         Command::Down(args) => remove(&args),
         Command::Status(args) => status(&args),
@@ -263,7 +243,7 @@ fn status(args: &Status) -> anyhow::Result<()> {
             Err(LabError::NoLab { .. }) if args.name.is_none() => {}
             Err(error) if args.name.is_none() => {
                 unclear = true;
-                eprintln!("skein: {:#}", anyhow::Error::new(error));
+                skein_terminal::print_error("skein-lab", &error.into());
             }
             Err(error) => return Err(error.into()),
         }
@@ -271,7 +251,7 @@ fn status(args: &Status) -> anyhow::Result<()> {
     if args.json {
         print(&(serde_json::to_string_pretty(&shown)? + "\n"))
     } else if shown.is_empty() && !unclear {
-        print("no lab stands; `skein lab up` builds one\n")
+        print("no lab stands; `skein-lab up` builds one\n")
     } else {
         print(&table(&shown))
     }

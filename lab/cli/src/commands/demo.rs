@@ -1,4 +1,4 @@
-//! `skein demo`: a guest that agents move, a peer beside it, and an agent that is killed.
+//! `skein-lab demo`: a guest that agents move, a peer beside it, and an agent that is killed.
 
 use std::{
     io::{IsTerminal, Write},
@@ -6,17 +6,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use skein_bench::{
     bench::{self, Adjust, Options, Progress, Tick},
     case,
     mover::Mover,
     record::{CpuSeconds, Run},
-    units,
 };
+use skein_terminal::interrupt_flag;
+use skein_units::measured;
 
-use super::bench::{keep, on_interrupt};
+use super::bench::keep;
+use crate::skein::Skein;
 
 /// Have agents move a working guest between two hosts made on this machine, and kill one of them meanwhile.
 ///
@@ -35,23 +36,25 @@ pub struct Args {
     /// RAM of the guest, of which three are needed at once.
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(200..=65536))]
     guest_mb: Option<u32>,
+    #[command(flatten)]
+    skein: Skein,
 }
 
 /// What to type to do the same by hand.
-const BY_HAND: &str = r#"By hand, on this machine, as root (`skein` is the program that you just ran):
+const BY_HAND: &str = r#"By hand, on this machine, as root (`skein` and `skein-lab` are the programs that you just ran):
 
-  skein lab up --nics 2 --rate 1000                  # two hosts, a and b; their files and processes are this machine's
+  skein-lab up --nics 2 --rate 1000                  # two hosts, a and b; their files and processes are this machine's
   skein ca init --name try --dir ca
   for host in a b; do skein ca issue $host --dir ca --out $host; done
   printf '[[host]]\nname = "%s"\naddress = ["10.77.0.%d", "10.77.1.%d"]\n' a 1 1 b 2 2 >hosts.toml
   for host in a b; do
-    skein lab exec $host -- skein agent --identity $host --hosts hosts.toml --state $PWD/$host/state --run $PWD/$host/run >$host.log 2>&1 &
+    skein-lab exec $host -- skein agent --identity $host --hosts hosts.toml --state $PWD/$host/state --run $PWD/$host/run >$host.log 2>&1 &
   done; sleep 2
   export SKEIN_SOCKET=$PWD/a/run/agent.sock          # the agent of a; without it, that of this machine
   printf 'name = "web1"\nmemory = "1 GiB"\n' | skein vm start -
   skein migrate web1 --to b
   skein vm list --socket $PWD/b/run/agent.sock
-  skein lab down                                     # ends everything in the two hosts
+  skein-lab down                                     # ends everything in the two hosts
 
 Between real hosts: README.md, "Use it".
 "#;
@@ -60,14 +63,14 @@ Between real hosts: README.md, "Use it".
 pub fn run(args: Args) -> anyhow::Result<()> {
     let case = case::demo();
     let options = Options {
-        skein: std::env::current_exe().context("finding this program")?,
+        skein: args.skein.path()?,
         runs: Some(1),
         quick: false,
         movers: None,
         keep: false,
         adjust: Adjust { memory_mb: args.guest_mb, ..Adjust::default() },
         command: std::env::args().collect(),
-        interrupt: on_interrupt()?,
+        interrupt: interrupt_flag()?,
     };
     println!("{}\n", case.shows);
     let mut screen =
@@ -145,7 +148,7 @@ impl Screen {
                 stage.guest.memory_mb,
                 stage.guest.fill_mb
             )),
-            Progress::Ready(took) => self.line(&format!("Ready after {}.", units::seconds(took.as_secs_f64()))),
+            Progress::Ready(took) => self.line(&format!("Ready after {}.", measured::seconds(took.as_secs_f64()))),
             Progress::Moving(mover, ..) => {
                 self.mover = *mover;
                 self.told = None;
@@ -163,7 +166,7 @@ impl Screen {
                     }
                 }
                 self.line(&match (&run.error, run.total_s) {
-                    (None, Some(total)) => format!("  done in {}", units::seconds(total)),
+                    (None, Some(total)) => format!("  done in {}", measured::seconds(total)),
                     (error, _) => format!("  it did not arrive: {}", error.as_deref().unwrap_or("no reason known")),
                 });
             }
@@ -182,16 +185,16 @@ impl Screen {
         let moved = match (tick.sent_bytes, rate < IDLE_BPS) {
             (0, _) if self.mover.is_of_agents() => "check, start of the target's QEMU, set-up".to_string(),
             (0, _) => "QEMU sets up".to_string(),
-            (sent, true) => format!("{} of {}", units::bytes(sent as f64), units::bytes(all_bytes as f64)),
+            (sent, true) => format!("{} of {}", measured::bytes(sent as f64), measured::bytes(all_bytes as f64)),
             (sent, false) => {
-                format!("{} of {}, {left_s:.0} s left", units::bytes(sent as f64), units::bytes(all_bytes as f64))
+                format!("{} of {}, {left_s:.0} s left", measured::bytes(sent as f64), measured::bytes(all_bytes as f64))
             }
         };
         let nic = |n: usize| {
-            let capacity = units::nominal(self.capacity_bps[n] as u64);
+            let capacity = measured::nominal(self.capacity_bps[n] as u64);
             match tick.nic_bps[n] {
                 bps if bps < IDLE_BPS => "idle".to_string(),
-                bps => format!("{} of {capacity}", units::bps(bps)),
+                bps => format!("{} of {capacity}", measured::bps(bps)),
             }
         };
         match &self.bars {
@@ -238,12 +241,12 @@ fn table(runs: &[Run]) -> String {
     });
     row("total time", &|run| match &run.error {
         Some(_) => "did not arrive".into(),
-        None => or(run.total_s.map(units::seconds)),
+        None => or(run.total_s.map(measured::seconds)),
     });
-    row("with check, target's start, handover", &|run| or(run.whole_s().map(units::seconds)));
-    row("downtime as QEMU reports it", &|run| or(run.downtime_ms.map(units::millis)));
-    row("downtime as the guest saw it", &|run| or(run.guest_switchover_ms.map(units::millis)));
-    row("downtime as a pinger saw it", &|run| or(run.ping_gap_ms.map(units::millis)));
+    row("with check, target's start, handover", &|run| or(run.whole_s().map(measured::seconds)));
+    row("downtime as QEMU reports it", &|run| or(run.downtime_ms.map(measured::millis)));
+    row("downtime as the guest saw it", &|run| or(run.guest_switchover_ms.map(measured::millis)));
+    row("downtime as a pinger saw it", &|run| or(run.ping_gap_ms.map(measured::millis)));
     for link in 0..runs.first().map_or(0, |run| run.link_bps.len()) {
         row(&format!("nic{link}, mean over the transfer"), &|run| or(nic_rate(run, link)));
     }
@@ -277,13 +280,14 @@ fn nic_rate(run: &Run, link: usize) -> Option<String> {
     }
     let share =
         run.link_bps[link].map_or(String::new(), |capacity| format!(" ({:.0} %)", bps / capacity as f64 * 100.0));
-    Some(units::bps(bps) + &share)
+    Some(measured::bps(bps) + &share)
 }
 
 fn cpu_per_gb(run: &Run, cpu: CpuSeconds) -> Option<String> {
     let gb = run.guest_bytes as f64 / 1e9;
     (gb > 0.0).then(|| {
-        let mover = if run.mover.is_skein() { format!(" + {}", units::digits(cpu.mover / gb)) } else { String::new() };
-        units::digits(cpu.qemu / gb) + &mover
+        let mover =
+            if run.mover.is_skein() { format!(" + {}", measured::digits(cpu.mover / gb)) } else { String::new() };
+        measured::digits(cpu.qemu / gb) + &mover
     })
 }

@@ -1,5 +1,6 @@
-//! `skein bench` and `skein demo` as people run them: real guests, real hosts, a small case.
+//! `skein-lab bench` and `skein-lab demo` as people run them: real guests, real hosts, a small case.
 // QEMU: 7.2 10
+// Program: skein
 
 use std::{
     fs,
@@ -14,8 +15,8 @@ use nix::{
 };
 use serde_json::Value;
 
-fn skein(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_skein"));
+fn skein_lab(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_skein-lab"));
     command.args(args).stdin(Stdio::null());
     command
 }
@@ -47,7 +48,7 @@ fn number(value: &Value) -> f64 {
 
 fn run_case(directory: &Path, args: &[&str]) -> (Value, String, String) {
     let (json, html) = (directory.join("bench.json"), directory.join("bench.html"));
-    let mut command = skein(&["bench", "run"]);
+    let mut command = skein_lab(&["bench", "run"]);
     command.args(args).args(["--runs", "1", "--guest-mb", "256"]);
     command.arg("--json").arg(&json).arg("--html").arg(&html);
     let output = command.output().unwrap();
@@ -144,7 +145,7 @@ fn nics(run: &Value, host: &Value, counter: &str) -> Vec<f64> {
 #[test]
 fn demo() {
     let directory = tempfile::tempdir().unwrap();
-    let output = skein(&["demo", "--guest-mb", "384"]).current_dir(directory.path()).output().unwrap();
+    let output = skein_lab(&["demo", "--guest-mb", "384"]).current_dir(directory.path()).output().unwrap();
     let said = text(&output);
     println!("{said}");
     assert!(output.status.success());
@@ -160,11 +161,11 @@ fn demo() {
     let lines: Vec<&str> = by_hand.lines().filter(|line| line.starts_with("  ")).collect();
     // In a lab of its own, which goes whatever happens.
     let name = format!("demo{}", std::process::id());
-    let mut script = format!("set -e\ntrap 'skein lab down' EXIT\n{}\n", lines.join("\n"));
+    let mut script = format!("set -e\ntrap 'skein-lab down' EXIT\n{}\n", lines.join("\n"));
     for command in ["up", "exec", "down"] {
-        script = script.replace(&format!("skein lab {command}"), &format!("skein lab {command} --name {name}"));
+        script = script.replace(&format!("skein-lab {command}"), &format!("skein-lab {command} --name {name}"));
     }
-    let path = Path::new(env!("CARGO_BIN_EXE_skein")).parent().unwrap();
+    let path = Path::new(env!("CARGO_BIN_EXE_skein-lab")).parent().unwrap();
     let path = format!("{}:{}", path.display(), std::env::var("PATH").unwrap());
     let output =
         Command::new("sh").args(["-c", &script]).env("PATH", path).current_dir(directory.path()).output().unwrap();
@@ -176,12 +177,12 @@ fn demo() {
 /// Names that do not exist are told with those that do.
 #[test]
 fn wrong_words() {
-    let output = skein(&["bench", "run", "three-nics"]).output().unwrap();
+    let output = skein_lab(&["bench", "run", "three-nics"]).output().unwrap();
     assert!(!output.status.success());
-    assert!(text(&output).contains("no case is called 'three-nics'; `skein bench list`"), "{}", text(&output));
-    let output = skein(&["bench", "run", "--movers", "scp"]).output().unwrap();
+    assert!(text(&output).contains("no case is called 'three-nics'; `skein-lab bench list`"), "{}", text(&output));
+    let output = skein_lab(&["bench", "run", "--movers", "scp"]).output().unwrap();
     assert!(text(&output).contains("no mover is called 'scp'; there are: skein-tls"), "{}", text(&output));
-    let output = skein(&["bench", "list"]).output().unwrap();
+    let output = skein_lab(&["bench", "list"]).output().unwrap();
     assert!(text(&output).contains("both-ways\n"), "{}", text(&output));
 }
 
@@ -191,7 +192,7 @@ fn interrupted() {
     // While the guest boots, and while it moves.
     for (wait, args) in [(3, &["demo"][..]), (14, &["bench", "run", "one-nic", "--runs", "9"])] {
         let directory = tempfile::tempdir().unwrap();
-        let mut command = skein(args);
+        let mut command = skein_lab(args);
         let mark = std::process::id();
         command.env("SKEIN_LAB_BENCH_TEST", mark.to_string()).current_dir(directory.path());
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -201,7 +202,7 @@ fn interrupted() {
         let pressed = Instant::now();
         let output = child.wait_with_output().unwrap();
         let took = pressed.elapsed();
-        assert!(!output.status.success() && text(&output).contains("skein: interrupted"), "{}", text(&output));
+        assert!(!output.status.success() && text(&output).contains("skein-lab: interrupted"), "{}", text(&output));
         assert!(took < Duration::from_secs(30), "{took:?}");
         assert_eq!(left_behind(pid), Vec::<String>::new());
         let marked = left_behind(mark);

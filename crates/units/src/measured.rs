@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Measured values, to three digits that count.
 
 /// Bits a second: `940 Mb/s`, `1.88 Gb/s`.
 pub fn bps(value: f64) -> String {

@@ -1,9 +1,8 @@
-//! `skein bench`.
+//! `skein-lab bench`.
 
 use std::{
     io::{IsTerminal, Write},
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -14,8 +13,12 @@ use skein_bench::{
     case,
     mover::Mover,
     record::{CaseResult, Results, Run},
-    report, units,
+    report,
 };
+use skein_terminal::interrupt_flag;
+use skein_units::measured;
+
+use crate::skein::Skein;
 
 /// Measure migrations: Skein and its peers, side by side in one run.
 #[derive(clap::Args)]
@@ -63,7 +66,7 @@ struct RunArgs {
     /// Write the report here: one page that needs nothing else.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Leave the last stage's hosts standing, for a look with `skein lab`.
+    /// Leave the last stage's hosts standing, for a look with `skein-lab`.
     #[arg(long)]
     keep: bool,
     /// The QEMU to use; $SKEIN_QEMU or qemu-system-x86_64 if not given.
@@ -90,6 +93,8 @@ struct RunArgs {
     /// QEMU's downtime-limit for all movers, in milliseconds; the case's if not given, mostly 300.
     #[arg(long, value_name = "MS")]
     downtime_limit_ms: Option<u64>,
+    #[command(flatten)]
+    skein: Skein,
 }
 
 /// Runs the command.
@@ -120,7 +125,7 @@ fn list() -> anyhow::Result<()> {
 fn measure(args: RunArgs) -> anyhow::Result<()> {
     let cases = if args.names.is_empty() { case::all() } else { bench::select(&args.names)? };
     let options = Options {
-        skein: std::env::current_exe().context("finding this program")?,
+        skein: args.skein.path()?,
         runs: args.runs,
         quick: args.quick,
         movers: args.movers,
@@ -136,7 +141,7 @@ fn measure(args: RunArgs) -> anyhow::Result<()> {
             downtime_limit_ms: args.downtime_limit_ms,
         },
         command: std::env::args().collect(),
-        interrupt: on_interrupt()?,
+        interrupt: interrupt_flag()?,
     };
     let mut screen = Screen::new();
     let mut kept = Ok(());
@@ -158,17 +163,6 @@ fn measure(args: RunArgs) -> anyhow::Result<()> {
     let incomplete: Vec<&str> = results.cases.iter().filter(|c| !c.complete).map(|c| c.case.as_str()).collect();
     anyhow::ensure!(incomplete.is_empty(), "not all could be run, see above: {}", incomplete.join(", "));
     Ok(())
-}
-
-/// Set by SIGINT or SIGTERM; a second one ends the program at once.
-pub fn on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
-    let interrupt = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // In this order: the first signal finds the flag unset.
-        signal_hook::flag::register_conditional_shutdown(signal, 130, interrupt.clone())?;
-        signal_hook::flag::register(signal, interrupt.clone())?;
-    }
-    Ok(interrupt)
 }
 
 /// Writes results, whole or not at all.
@@ -247,23 +241,23 @@ impl Screen {
                 self.moving("hosts, links, guests".into());
             }
             Progress::Ready(took) => {
-                self.line(&format!("  guests are ready after {}", units::seconds(took.as_secs_f64())))
+                self.line(&format!("  guests are ready after {}", measured::seconds(took.as_secs_f64())))
             }
             Progress::Yardstick(y) => {
-                let each: Vec<String> = y.iperf3_bps.iter().map(|&bps| units::bps(bps)).collect();
-                let sum = units::bps(y.iperf3_bps.iter().sum());
+                let each: Vec<String> = y.iperf3_bps.iter().map(|&bps| measured::bps(bps)).collect();
+                let sum = measured::bps(y.iperf3_bps.iter().sum());
                 self.line(&format!("  iperf3 on all links together: {sum} ({})", each.join(" + ")));
             }
             Progress::Skipped(skipped) => self.line(&format!("  {} is skipped: {}", skipped.mover, skipped.why)),
             Progress::Moving(mover, round, of) => self.moving(format!("{mover}, round {round} of {of}")),
             Progress::Tick(tick) => {
                 let nics: Vec<String> =
-                    tick.nic_bps.iter().enumerate().map(|(n, &bps)| format!("nic{n} {}", units::bps(bps))).collect();
+                    tick.nic_bps.iter().enumerate().map(|(n, &bps)| format!("nic{n} {}", measured::bps(bps))).collect();
                 self.moving(format!(
                     "{:5.1} s  {} sent, {} left  {}",
                     tick.elapsed.as_secs_f64(),
-                    units::bytes(tick.sent_bytes as f64),
-                    units::bytes(tick.left_bytes as f64),
+                    measured::bytes(tick.sent_bytes as f64),
+                    measured::bytes(tick.left_bytes as f64),
                     nics.join("  ")
                 ));
             }
@@ -300,18 +294,18 @@ fn moved(run: &Run) -> String {
     let or = |value: Option<String>| value.unwrap_or_else(|| "-".into());
     text += &format!(
         "  {:>7}  {:>10}  downtime {} (guest {})",
-        or(run.total_s.map(units::seconds)),
-        or(run.goodput_bps().map(units::bps)),
-        or(run.downtime_ms.map(units::millis)),
-        or(run.guest_switchover_ms.map(units::millis)),
+        or(run.total_s.map(measured::seconds)),
+        or(run.goodput_bps().map(measured::bps)),
+        or(run.downtime_ms.map(measured::millis)),
+        or(run.guest_switchover_ms.map(measured::millis)),
     );
     text += &format!(
         "  {} on the wire, {} CPU a GB",
-        units::bytes(run.all_wire_bytes() as f64),
-        or(run.cpu_s_per_gb().map(units::seconds)),
+        measured::bytes(run.all_wire_bytes() as f64),
+        or(run.cpu_s_per_gb().map(measured::seconds)),
     );
     if let Some(whole_s) = run.whole_s() {
-        text += &format!("  {} from the order on", units::seconds(whole_s));
+        text += &format!("  {} from the order on", measured::seconds(whole_s));
     }
     if !run.intact() {
         text += "  THE GUEST IS NOT INTACT";

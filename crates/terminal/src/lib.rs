@@ -1,0 +1,73 @@
+//! What the programs share at their edge: output, interrupts, the log, manual pages, completions.
+
+mod generated;
+
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tracing_subscriber::EnvFilter;
+
+pub use generated::{completions, write_manual_pages};
+
+/// Sends the log to standard error: what `SKEIN_LOG` asks for, `info` and above without it. Call once, first.
+pub fn log_to_stderr() {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_env_filter(EnvFilter::try_from_env("SKEIN_LOG").unwrap_or_else(|_| "info".into()))
+        .with_target(false)
+        .init();
+}
+
+/// Tells an error and all its causes to standard error, in one line that begins with the program's name.
+pub fn print_error(program: &str, error: &anyhow::Error) {
+    // The chain once, here: no Display repeats its source. The chain may repeat what stands in a file.
+    let chain = error.chain().map(|e| e.to_string()).collect::<Vec<_>>().join(": ");
+    eprintln!("{program}: {}", clean(&chain));
+}
+
+/// Writes to standard output. That its reader has seen enough (`| head`) is no error.
+///
+/// # Errors
+/// Standard output cannot be written to for another reason.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot write to standard output"),
+        _ => Ok(()),
+    }
+}
+
+/// What came from somewhere else, without what could drive a terminal. Line breaks stay.
+pub fn clean(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.replace(|c: char| c.is_control() && c != '\n' || turns(c), "\u{fffd}")
+}
+
+/// A flag that SIGINT or SIGTERM sets. The second of these signals ends the program at once, with exit code 130.
+///
+/// # Errors
+/// The signals cannot be handled.
+pub fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first signal finds the flag unset.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone())
+            .and_then(|_| signal_hook::flag::register(signal, flag.clone()))
+            .context("cannot handle signals")?;
+    }
+    Ok(flag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_drive_a_terminal_is_replaced() {
+        assert_eq!(clean("a\u{1b}[2J\nb\u{202e}c\r"), "a\u{fffd}[2J\nb\u{fffd}c\u{fffd}");
+    }
+}

@@ -1,0 +1,20 @@
+//! `skein-lab completions`.
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+/// Print a shell's completions for this program.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  skein-lab completions bash >/etc/bash_completion.d/skein-lab
+  skein-lab completions fish >~/.config/fish/completions/skein-lab.fish")]
+pub struct Args {
+    /// The shell
+    shell: Shell,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    skein_terminal::print(&skein_terminal::completions("skein-lab", &crate::Cli::command(), args.shell))
+}

@@ -1,0 +1,21 @@
+//! `skein-lab man`.
+
+use std::path::PathBuf;
+
+use clap::CommandFactory;
+
+/// Write the manual pages: skein-lab(1), and one for each subcommand.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  skein-lab man --out . && man ./skein-lab-cut.1")]
+pub struct Args {
+    /// The directory; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    skein_terminal::write_manual_pages(crate::Cli::command(), &args.out)
+}

@@ -1,0 +1,63 @@
+//! The `skein-lab` program: hosts on one machine, the bench and the demo; nothing but arguments and output here.
+
+mod commands;
+mod skein;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Hosts in network namespaces on this machine, with links to shape, cut and heal; and what is measured and shown in them.
+///
+/// A lab is a few hosts, each a network namespace with NICs nic0, nic1 … of its own, around a switch. It stands until
+/// `skein-lab down`, or until the machine restarts. Needs root and iproute2.
+#[derive(Parser)]
+#[command(
+    name = "skein-lab",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  skein-lab up --nics 2 --rate 1000         hosts a and b, two pairs of NICs of 1 Gb/s
+  skein-lab exec a -- ping -c3 10.77.0.2    run a program in host a
+  skein-lab cut a nic0                      pull the cable of host a's nic0
+  skein-lab cut a nic1 --black-hole         nothing passes nic1, though its carrier stays
+  skein-lab heal                            all links are whole again
+  skein-lab rate b nic1 250                 host b's nic1 is a link of 250 Mb/s
+  skein-lab status                          hosts, NICs, addresses, rates, cuts
+  skein-lab down                            remove it all
+  skein-lab demo                            see Skein's agents move a guest between two such hosts
+  skein-lab bench run two-nics --quick      measure Skein and its peers, side by side"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Hosts(commands::hosts::Command),
+    Bench(commands::bench::Args),
+    Demo(commands::demo::Args),
+    Completions(commands::completions::Args),
+    Man(commands::man::Args),
+}
+
+fn main() -> ExitCode {
+    skein_terminal::log_to_stderr();
+    let done = match Cli::parse().command {
+        Command::Hosts(command) => commands::hosts::run(command),
+        Command::Bench(args) => commands::bench::run(args),
+        Command::Demo(args) => commands::demo::run(args),
+        Command::Completions(args) => commands::completions::run(args),
+        Command::Man(args) => commands::man::run(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            skein_terminal::print_error("skein-lab", &error);
+            ExitCode::FAILURE
+        }
+    }
+}
