@@ -751,7 +751,7 @@ pub(crate) fn dirty_bytes_per_s(vm: &Vm, measure: Duration) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use skein_machine::units::MIB;
+    use skein_units::MIB;
 
     use skein_machine::composition::{Drive, Image};
 

@@ -38,9 +38,9 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use skein_units::decimal;
 
 use crate::forecast::time;
-use crate::units::decimal;
 
 /// The most that QEMU throttles a guest by, in per cent (`CPU_THROTTLE_PCT_MAX` of its sysemu/cpu-throttle.h).
 pub const THROTTLE_MAX: u8 = 99;
@@ -601,7 +601,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::units::GIB;
+    use skein_units::GIB;
 
     const MB: f64 = 1e6;
 

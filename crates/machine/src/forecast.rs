@@ -22,11 +22,11 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use skein_units::decimal;
 
 use crate::Transport;
 use crate::claim::claim;
 use crate::convergence::{self, needed};
-use crate::units::decimal;
 
 /// Payload of a link's rate: TCP with timestamps over IPv4 at an MTU of 1500 puts 1448 bytes into 1538 on the wire.
 const PAYLOAD: f64 = 1448.0 / 1538.0;
@@ -173,7 +173,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::units::GIB;
+    use skein_units::GIB;
 
     const GBIT: u64 = 1_000_000_000;
 

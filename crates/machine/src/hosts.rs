@@ -17,11 +17,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use skein_units::{exact_time, parse_bytes, parse_seconds};
 
 use crate::definition::check_name;
 use crate::reader::{ParseError, Table, Value, quote, read};
 use crate::transport::Transport;
-use crate::units::{exact_time, parse_bytes, parse_seconds};
 
 /// Most hosts.
 pub const HOSTS_MAX: usize = 1024;
@@ -164,7 +164,7 @@ impl Hosts {
         read(text, file_name, |reader, mut root: Table| {
             let tables = root.get("host").map_or(Vec::new(), |value| value.tables(reader, "[[host]]", HOSTS_MAX));
             let transport = root.get("transport").and_then(|value| value.parsed(reader, 64, str::parse));
-            let keep_ram = root.get("keep_ram").and_then(|value| value.parsed(reader, 64, parse_bytes));
+            let keep_ram = root.get("keep_ram").and_then(|value| value.parsed(reader, 64, parse_ram));
             let keep_time = root.get("keep_time").and_then(|value| value.parsed(reader, 64, parse_keep_time));
             root.finish(reader, &[]);
             let (mut hosts, mut names, mut owners) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
@@ -195,7 +195,7 @@ impl Hosts {
                     value.fault(reader, "a host needs an address", "write address = [\"10.0.0.2\"]");
                 }
                 let transport = table.get("transport").and_then(|value| value.parsed(reader, 64, str::parse));
-                let keep_ram = table.get("keep_ram").and_then(|value| value.parsed(reader, 64, parse_bytes));
+                let keep_ram = table.get("keep_ram").and_then(|value| value.parsed(reader, 64, parse_ram));
                 let keep_time = table.get("keep_time").and_then(|value| value.parsed(reader, 64, parse_keep_time));
                 table.finish(reader, &[]);
                 hosts.push(Host { name: name.unwrap_or_default(), addresses, transport, keep_ram, keep_time });
@@ -223,8 +223,12 @@ impl Hosts {
     }
 }
 
+fn parse_ram(text: &str) -> Result<u64, String> {
+    parse_bytes(text).map_err(|error| error.to_string())
+}
+
 fn parse_keep_time(text: &str) -> Result<u64, String> {
-    match parse_seconds(text)? {
+    match parse_seconds(text).map_err(|error| error.to_string())? {
         seconds @ 1..=KEEP_SECONDS_MAX => Ok(seconds),
         0 => Err("to keep nothing, write keep_ram = \"0 GiB\"".into()),
         _ => Err(format!("{} are the most", exact_time(KEEP_SECONDS_MAX))),

@@ -30,7 +30,6 @@ mod reader;
 pub mod room;
 mod room_check;
 pub mod transport;
-pub mod units;
 
 pub use check::{Problem, ProblemKind, Severity, Start, check};
 pub use claim::{printable, shortened};

@@ -7,11 +7,11 @@
 //! was never written is allocated when it is read (`shmem_fault` of the kernel's mm/shmem.c).
 
 use serde::{Deserialize, Serialize};
+use skein_units::{GIB, about_bytes, exact_bytes};
 
 use crate::check::overhead_bytes;
 use crate::claim::{Claim, claim};
 use crate::definition::Accel;
-use crate::units::{GIB, about_bytes, exact_bytes};
 
 /// Threads of a QEMU beside its vCPUs, and the agent's for its migration: QEMU's pool for disks has up to 64
 /// (`THREAD_POOL_MAX_THREADS_DEFAULT` of its include/block/thread-pool.h), a migration up to 16 for channels at each end
@@ -297,7 +297,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::units::MIB;
+    use skein_units::MIB;
 
     fn limit(resource: Resource, owner: &str, (limit, used, promised): (u64, u64, u64)) -> Limit {
         let (owner, name) = (owner.to_owned(), "memory.max".to_owned());

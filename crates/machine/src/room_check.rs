@@ -1,9 +1,10 @@
 //! What stands against a migration for lack of room, at either end.
 
+use skein_units::{KIB, about_bytes, exact_bytes};
+
 use crate::check::{Problem, ProblemKind, Severity};
 use crate::facts::{GuestFacts, HostFacts};
 use crate::room::{CopyFits, CopyRoom, Limit, Need, Resource, Room};
-use crate::units::{KIB, about_bytes, exact_bytes};
 
 /// All that `guest` lacks at the target, and what its copy lacks at the source.
 pub(crate) fn problems(guest: &GuestFacts, source: &HostFacts, target: &HostFacts) -> Vec<Problem> {

@@ -15,8 +15,8 @@ use skein_hypervisor::{
 };
 use skein_machine::Transport;
 use skein_machine::convergence::{Convergence, Help, Look, Watch};
-use skein_machine::units::{GIB, about_bytes, exact_time};
 use skein_transfer::pages::{Misses, Source, SourceSettings};
+use skein_units::{GIB, about_bytes, exact_time};
 use tracing::{info, warn};
 
 use super::guest_watch::GuestWatch;

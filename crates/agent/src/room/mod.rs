@@ -353,7 +353,7 @@ fn ram_asked(monitor: &Monitor) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use skein_machine::Resource;
-    use skein_machine::units::GIB;
+    use skein_units::GIB;
 
     use super::*;
     use crate::dirs::Dirs;

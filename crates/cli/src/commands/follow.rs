@@ -10,11 +10,11 @@ use skein_api::{
 };
 use skein_handover::{MigrationId, Outcome, Role, SourcePhase, Stage, TargetPhase};
 use skein_machine::Convergence;
-use skein_machine::units::{about_bytes, decimal};
 use skein_units::measured::bps;
+use skein_units::{about_bytes, decimal, duration};
 
 use super::local::{BLOCKED, IN_DOUBT, INTERRUPTED, PATIENCE, check_text, exit_code, other_host, reason, unexpected};
-use super::text::{clean_line, count, duration, print};
+use super::text::{clean_line, count, print};
 
 /// How often a signal is looked for.
 const TICK: Duration = Duration::from_millis(100);

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use skein_api::{Host, Reply, Request};
 use skein_machine::facts::{HostFacts, Places, Presence};
-use skein_machine::units::{about_bytes, exact_bytes};
 use skein_machine::{Limit, Resource};
+use skein_units::{about_bytes, exact_bytes};
 
 use super::local::{Local, unexpected};
 use super::text::{clean_line, count, fields, print, print_json, table};

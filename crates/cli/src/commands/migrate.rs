@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use skein_api::{ALLOW_THROTTLE, CHANNELS, DEADLINE_S, DELTA_MEMORY, MigrateOptions, RETRIES, Reply, Request};
 use skein_machine::Transport;
 use skein_machine::definition::{DOWNTIME_LIMIT_MS, PRIORITY};
+use skein_units::parse_millis;
 
 use super::dataplane::transport;
 use super::follow::follow;
 use super::local::{BLOCKED, EXIT_CODES, Local, check_text, unexpected};
-use super::text::{parse_duration_ms, print, print_json};
+use super::text::{print, print_json};
 
 /// Move a running VM to another host.
 ///
@@ -107,14 +108,14 @@ fn delta_memory(text: &str) -> Result<f64, String> {
 }
 
 fn downtime_limit(text: &str) -> Result<u64, String> {
-    let ms = parse_duration_ms(text)?;
+    let ms = parse_millis(text).map_err(|error| error.to_string())?;
     let (least, most) = (DOWNTIME_LIMIT_MS.start(), DOWNTIME_LIMIT_MS.end());
     DOWNTIME_LIMIT_MS.contains(&ms).then_some(ms).ok_or_else(|| format!("it may be {least}ms to {most}ms"))
 }
 
 /// Whole seconds, rounded up.
 fn deadline(text: &str) -> Result<u64, String> {
-    let seconds = parse_duration_ms(text)?.div_ceil(1000);
+    let seconds = parse_millis(text).map_err(|error| error.to_string())?.div_ceil(1000);
     let most = DEADLINE_S.end() / 86_400;
     DEADLINE_S
         .contains(&seconds)

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use anyhow::bail;
 use skein_api::{LogEntry, LoggedEvent, Migration, Pages, Reply, Request};
 use skein_handover::{Event, Outcome, Report};
-use skein_machine::units::about_bytes;
 use skein_units::measured::bps;
+use skein_units::{about_bytes, duration};
 
 use super::follow::{copy_words, dirties, end_text, follow, role};
 use super::local::{EXIT_CODES, Local, migration_state, other_host, reason, unexpected};
-use super::text::{clean_line, count, duration, fields, moment, print, print_json, table};
+use super::text::{clean_line, count, fields, moment, print, print_json, table};
 
 /// Look at migrations, follow them, call them off, settle them.
 ///

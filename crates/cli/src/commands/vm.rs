@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use skein_api::{Drive, Reply, Request, STOP_TIMEOUT_S, StartOptions, Vm, VmSource};
 use skein_machine::definition::{Definition, is_name};
-use skein_machine::units::about_bytes;
+use skein_units::about_bytes;
 
 use super::local::{Local, PATIENCE, unexpected, vm_state};
 use super::text::{clean, clean_line, fields, print, print_json, table};

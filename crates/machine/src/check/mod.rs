@@ -7,12 +7,12 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use skein_units::{MIB, exact_bytes};
 
 use crate::claim::{claim, printable, shortened};
 use crate::composition::{Composition, composition_problems, launch_problems};
 use crate::definition::{Accel, Attachment, Definition};
 use crate::facts::{AccelFacts, GuestDisk, GuestFacts, HostFacts, PathFacts, Places, Presence, QemuFacts, Version};
-use crate::units::{MIB, exact_bytes};
 
 /// The oldest QEMU that Skein is tried with.
 pub const QEMU_OLDEST: Version = Version { major: 7, minor: 2, micro: 0 };
@@ -623,7 +623,7 @@ mod tests {
         CpuModel, FileFacts, FileSystem, GuestDisk, GuestNic, Hugepages, MachineType, NicFacts, VmFacts,
     };
     use crate::room::{CopyRoom, Limit, Resource, Room};
-    use crate::units::GIB;
+    use skein_units::GIB;
 
     struct World {
         guest: GuestFacts,

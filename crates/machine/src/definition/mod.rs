@@ -58,6 +58,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use skein_units::{GIB, MIB, TIB, exact_bytes, parse_bytes};
 use toml::Value as Toml;
 
 pub use self::disk::{Bus, CDROMS_MAX, Cache, Cdrom, DISKS_MAX, Disk, DiskFormat, DiskOptions, Io};
@@ -73,7 +74,6 @@ pub use self::tpm::{Tpm, TpmModel, TpmVersion};
 use self::disk::Storage;
 use self::names::{check_model, check_path};
 use crate::reader::{ParseError, Reader, Table, Value, read};
-use crate::units::{GIB, MIB, TIB, exact_bytes, parse_bytes};
 
 /// Guests' RAM.
 pub const MEMORY_BYTES: RangeInclusive<u64> = 16 * MIB..=64 * TIB;
@@ -187,7 +187,7 @@ impl Definition {
         let memory = root.require(reader, "memory", "memory = \"4 GiB\"");
         let memory_bytes = memory.as_ref().and_then(|value| {
             value.parsed(reader, 64, |text| {
-                let bytes = parse_bytes(text)?;
+                let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
                 let (least, most) = (exact_bytes(*MEMORY_BYTES.start()), exact_bytes(*MEMORY_BYTES.end()));
                 MEMORY_BYTES.contains(&bytes).then_some(bytes).ok_or_else(|| format!("it may be {least} to {most}"))
             })
@@ -198,7 +198,7 @@ impl Definition {
         let accel = root.get("accel").and_then(|value| value.word(reader, &ACCELS)).unwrap_or_default();
         let hugepages = root.get("hugepages").and_then(|value| {
             let bytes = value.parsed(reader, 64, |text| {
-                let bytes = parse_bytes(text)?;
+                let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
                 HUGEPAGES.contains(&bytes).then_some(bytes).ok_or("x86-64 has pages of \"2 MiB\" and \"1 GiB\"".into())
             })?;
             if let Some(memory) = memory_bytes.filter(|memory| !memory.is_multiple_of(bytes)) {

@@ -8,8 +8,8 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use skein_api::{CallError, Client, Host, Reply, Request};
 use skein_identity::{Identity, IdentityError, RENEW_DAYS_BEFORE};
 use skein_machine::hosts::Hosts;
-use skein_machine::units::about_bytes;
 use skein_machine::{Resource, Room};
+use skein_units::about_bytes;
 
 use super::{Finding, bad, chain, ok, warn};
 use crate::commands::local::unexpected;

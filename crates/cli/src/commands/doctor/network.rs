@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use skein_host::{Nic, Offloads};
-use skein_machine::units::about_bytes;
+use skein_units::about_bytes;
 
 use super::{Finding, bad, ok, warn};
 use crate::commands::text::count;

@@ -9,7 +9,7 @@ use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use skein_host::{ControlGroups, GroupResource};
 use skein_hypervisor::Version;
 use skein_hypervisor::kvm::{self, KvmError};
-use skein_machine::units::{about_bytes, exact_bytes};
+use skein_units::{about_bytes, exact_bytes};
 
 use super::{Finding, Severity, bad, chain, ok, warn};
 

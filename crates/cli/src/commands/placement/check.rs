@@ -7,11 +7,12 @@ use std::time::SystemTime;
 use anyhow::Context;
 use serde::Serialize;
 use skein_placement::cluster::{Check, Clash, Complaint, History, Survived, check};
+use skein_units::duration;
 
 use super::cluster::Source;
 use super::words::Unit;
 use super::{EXIT_CODES, exit_code, files};
-use crate::commands::text::{clean, duration, moment, print, print_json};
+use crate::commands::text::{clean, moment, print, print_json};
 
 /// Say what is broken now and since when, and which rules can never hold together
 ///
