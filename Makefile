@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build lab install uninstall demo test mutants soak soak-real bench fmt lint clean
+.PHONY: help build lab install uninstall demo test check mutants soak soak-real bench fmt lint clean
 
 # The commands of skein-lab for `make demo` and `make bench`; for instance: make bench BENCH='bench run two-nics --quick'
 DEMO ?= demo --html target/demo.html
@@ -46,6 +46,10 @@ test: ## All tests, in tiers; TIERS='unit lab_x' for some
 	@scripts/qemu.sh 7.2 || [ $$? = 3 ]
 	@scripts/test.sh $(TIERS)
 
+check: ## The quick tests, before each commit: format, clippy, tidy, unit tests with the model and the simulation; five minutes at most, once built
+	@scripts/bootstrap.sh check
+	@scripts/test.sh tidy fmt clippy unit
+
 mutants: ## Plant mistakes, one at a time, and see that quick tests find each; MUTANTS='NAME…' for some
 	@scripts/bootstrap.sh build
 	@scripts/mutants.sh $(MUTANTS)
@@ -79,8 +83,8 @@ bench: ## Measure Skein and its peers side by side; BENCH='bench run NAME…' fo
 fmt: ## Format the sources
 	@$(ENV) cargo fmt --all
 
-lint: ## What the tests check of the sources: format, clippy, documentation
-	@scripts/test.sh fmt clippy doc
+lint: ## What the tests check of the sources: tidy, format, clippy, documentation
+	@scripts/test.sh tidy fmt clippy doc
 
 clean: ## Remove all that was built
 	rm -rf target

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bootstrap.sh build|demo|test|bench - installs what a target of the Makefile needs and this machine lacks.
+# bootstrap.sh build|check|demo|test|bench - installs what a target of the Makefile needs and this machine lacks.
 #
 # From the distribution only (apt; Debian 12 and 13 are tried, Ubuntu should do), and it says what before it does.
 # An existing Rust that is new enough is used as it is. Run as root, or with sudo at hand.
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 . scripts/env.sh
 
 goal=${1-}
-case $goal in build | demo | test | bench) ;; *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;; esac
+case $goal in build | check | demo | test | bench) ;; *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;; esac
 die() { echo "bootstrap: $*" >&2; exit 1; }
 
 [ "$(uname -sm)" = "Linux x86_64" ] || die "Skein is built and tried on Linux on x86-64 only; this is $(uname -sm)"
@@ -30,7 +30,7 @@ needs make make
 # The guest's program is linked statically.
 [ -e "$(cc -print-file-name=libc.a 2>/dev/null)" ] || lacks libc6-dev
 [ -e /etc/ssl/certs/ca-certificates.crt ] || lacks ca-certificates
-if [ "$goal" != build ]; then
+if [ "$goal" != build ] && [ "$goal" != check ]; then
   needs qemu-system-x86_64 qemu-system-x86
   needs qemu-img qemu-utils
   needs ip iproute2
@@ -58,14 +58,18 @@ if [ "$goal" = test ]; then
   # Hosts with a systemd of their own, from this machine's files: a megabyte or two.
   needs systemd-nspawn systemd-container
 fi
-if [ "$goal" = test ] || [ -n "${EXACT-}" ]; then
+if [ "$goal" = test ] || [ "$goal" = check ]; then
+  # What finds spelling mistakes is fetched with it (scripts/typos.sh).
+  python3 -m pip --version >/dev/null 2>&1 || lacks python3-pip
+fi
+if [ "$goal" = test ] || [ "$goal" = check ] || [ -n "${EXACT-}" ]; then
   # HiGHS, which proves placements, for the tests or in skein itself, is built from source, its bindings are made with libclang.
   needs c++ g++
   needs cmake cmake
   ldconfig -p | grep -E 'libclang(-[0-9]+)?\.so' >/dev/null || lacks libclang1
 fi
 
-rust() { find_rust && { [ "$goal" != test ] || { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; }; }
+rust() { find_rust && { { [ "$goal" != test ] && [ "$goal" != check ]; } || { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; }; }
 
 if ! rust || [ ${#packages[@]} != 0 ]; then
   command -v apt-get >/dev/null ||
@@ -112,7 +116,7 @@ else
 fi
 for name in $names; do
   case $goal-$name in
-    test-* | *-rustc* | *-cargo*) dpkg -s "$name" >/dev/null 2>&1 || lacks "$name" ;;
+    test-* | check-* | *-rustc* | *-cargo*) dpkg -s "$name" >/dev/null 2>&1 || lacks "$name" ;;
   esac
 done
 
@@ -149,4 +153,4 @@ fi
 hash -r
 rust || die "Rust >= $rust_min is still missing, or its rustfmt and clippy are"
 echo "bootstrap: all there for 'make $goal' ($(rustc --version | cut -d' ' -f1,2), $(cc --version | head -n 1)$(
-  [ "$goal" = build ] || qemu-system-x86_64 --version | sed -n '1s/QEMU emulator version \([^ ]*\).*/, QEMU \1/p'))"
+  [ "$goal" = build ] || [ "$goal" = check ] || qemu-system-x86_64 --version | sed -n '1s/QEMU emulator version \([^ ]*\).*/, QEMU \1/p'))"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # test.sh [TIER…] - all tests, or the tiers named, a line each with its time, and the log of what failed.
 #
+#   tidy             the house's rules: circles, arrows, links, spelling, dependencies… (tidy/src/lib.rs)
 #   fmt clippy doc   the sources
 #   unit             unit and property tests, doc tests, and integration tests that need nothing but the code
 #   lab_NAME         tests/lab_NAME of some crate: needs root, network namespaces, QEMU; one test at a time
@@ -69,6 +70,12 @@ tier() {
 
 tier_of() {
   case $1 in
+    tidy)
+      # Spelling is checked where the program for it can be had.
+      # shellcheck disable=SC2016 # expanded by the inner shell
+      tier tidy 300 bash -c '{ scripts/typos.sh || [ $? = 3 ]; } &&
+        cargo test --locked -p skein-tidy --test tidy --no-fail-fast'
+      ;;
     # The files only; `make fmt` does the rest.
     fmt) tier fmt 60 cargo fmt --all -- --check -l ;;
     clippy) tier clippy 1200 cargo clippy --locked --workspace --all-targets --features skein/fault-points,skein/exact -- -D warnings ;;
@@ -103,11 +110,11 @@ tier_of() {
         fi
       done
       ;;
-    *) echo "test: there is no tier $1; there are: fmt clippy doc unit ${lab[*]-}" >&2; exit 2 ;;
+    *) echo "test: there is no tier $1; there are: tidy fmt clippy doc unit ${lab[*]-}" >&2; exit 2 ;;
   esac
 }
 
-[ $# != 0 ] || set -- fmt clippy doc unit "${lab[@]}"
+[ $# != 0 ] || set -- tidy fmt clippy doc unit "${lab[@]}"
 for name; do tier_of "$name"; done
 
 # What was asserted, once more: the logs above may be long.

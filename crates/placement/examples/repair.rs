@@ -1,5 +1,8 @@
 //! How fast a cluster is mended: `cargo run --release --example repair [HOSTS GUESTS]`.
 
+#![expect(clippy::disallowed_types, reason = "an example is a program: it measures how long the crate takes")]
+#![expect(clippy::disallowed_methods, reason = "an example is a program: it reads files")]
+
 use std::time::{Duration, Instant};
 
 use skein_placement::bound::moves_min;

@@ -1,5 +1,8 @@
 //! The plans in the files of UCC'15 beside ours, both by the same simulator: `cargo run --release --example ucc15 DIR`.
 
+#![expect(clippy::disallowed_types, reason = "an example is a program: it measures how long the crate takes")]
+#![expect(clippy::disallowed_methods, reason = "an example is a program: it reads files")]
+
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -1,0 +1,71 @@
+//! No line of Rust, shell, Make, TOML or Markdown has more than [`COLUMNS_MAX`] columns.
+//!
+//! Exempt: tables in Markdown, `Cargo.lock`, and lines that are too long by nothing but the rest of an address
+//! (`https://…`), which cannot be broken. A tab counts as one column.
+
+use crate::{Finding, Tree};
+
+/// How many columns a line has at most.
+pub const COLUMNS_MAX: usize = 120;
+
+/// Returns every line that is too long.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.files().filter(|(path, text)| is_checked(path, text)) {
+        for (before, line) in text.lines().enumerate() {
+            let columns = line.chars().count();
+            let is_table = path.ends_with(".md") && line.trim_start().starts_with('|');
+            if columns > COLUMNS_MAX && !is_table && columns - address(line) > COLUMNS_MAX {
+                findings.push(Finding::new(
+                    path,
+                    before + 1,
+                    format!("{columns} columns: break the line at {COLUMNS_MAX}"),
+                ));
+            }
+        }
+    }
+    findings
+}
+
+fn is_checked(path: &str, text: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let by_name = name == "Makefile" || [".rs", ".sh", ".toml", ".md"].iter().any(|end| name.ends_with(end));
+    let is_script = !name.contains('.')
+        && text.lines().next().is_some_and(|first| first.starts_with("#!") && first.ends_with("sh"));
+    by_name || is_script
+}
+
+/// Returns how many columns the longest address takes in a line.
+fn address(line: &str) -> usize {
+    let words = line.split_whitespace().filter(|word| word.contains("https://") || word.contains("http://"));
+    words.map(|word| word.chars().count()).max().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &str, line: &str) -> usize {
+        check(&Tree::of(&[(path, &format!("short\n{line}\n"))])).len()
+    }
+
+    #[test]
+    fn a_line_over_the_columns_is_found() {
+        let (fits, long) = ("ä".repeat(120), "a".repeat(121));
+        for path in ["a.rs", "b/c.sh", "Makefile", "Cargo.toml", "docs/d.md"] {
+            assert_eq!((found(path, &fits), found(path, &long)), (0, 1), "{path}");
+        }
+        let tree = Tree::of(&[(".ci/run", &format!("#!/usr/bin/env bash\n{long}\n"))]);
+        assert_eq!(check(&tree)[0].to_string(), ".ci/run:2: 121 columns: break the line at 120");
+    }
+
+    #[test]
+    fn what_cannot_be_broken_is_fine() {
+        let long = "a".repeat(121);
+        assert_eq!(found("Cargo.lock", &long), 0);
+        assert_eq!(found("a.md", &format!("| {long} |")), 0);
+        assert_eq!(found("a.rs", &format!("| {long} |")), 1);
+        assert_eq!(found("a.rs", &format!("// See https://example.org/{long}")), 0);
+        assert_eq!(found("a.rs", &format!("// {long} https://example.org/")), 1);
+    }
+}
