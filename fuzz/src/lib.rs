@@ -15,13 +15,14 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use bytes::Bytes;
-use skein_agent::Wire;
+use skein_agent::ControlMessage;
 use skein_core::frame::{Frame, HEADER_BYTES, Header};
 use skein_core::handshake::{Hello, Welcome, decode_addresses, encode_addresses};
 use skein_hypervisor::{MigrationInfo, Qmp};
 use skein_identity::{CertificateInfo, parse_pem};
 use skein_machine::{
-    Definition, Fixed, GuestFacts, HostFacts, Hosts, ParseError, PathFacts, Problem, Start, Transport, check, forecast,
+    Definition, ForecastInputs, GuestFacts, HostFacts, HostsFile, ParseError, PathFacts, Problem, Route, TargetLaunch,
+    check, forecast,
 };
 
 pub use journal::journal;
@@ -144,7 +145,7 @@ pub fn pem(bytes: &[u8]) {
 pub fn definition(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let told = |error: ParseError| {
-        assert!(!error.faults.is_empty() && error.faults.len() <= 100);
+        assert!(!error.diagnostics.is_empty() && error.diagnostics.len() <= 100);
         let printable = |c: char| c == '\n' || !c.is_control();
         assert!(error.to_string().chars().all(printable), "a file must not drive a terminal");
     };
@@ -152,7 +153,7 @@ pub fn definition(bytes: &[u8]) {
         Ok(read) => assert_eq!(Definition::parse(&read.to_toml(), "again.toml"), Ok(read)),
         Err(error) => told(error),
     }
-    if let Err(error) = Hosts::parse(text, "hosts.toml") {
+    if let Err(error) = HostsFile::parse(text, "hosts.toml") {
         told(error);
     }
 }
@@ -163,8 +164,8 @@ pub fn facts(bytes: &[u8]) {
     if let Ok((guest, definition, source, target, paths)) = serde_json::from_slice::<Facts>(bytes) {
         let args = [guest.name.clone(), "-drive".into(), format!("file={}", guest.cpu)];
         let start = match &definition {
-            Some(definition) => Start::Definition { definition, launched: Some(&guest.composition), given: &[] },
-            None => Start::CommandLine(&args),
+            Some(definition) => TargetLaunch::Definition { definition, launched: Some(&guest.composition), given: &[] },
+            None => TargetLaunch::CommandLine(&args),
         };
         let problems = check(&guest, start, &source, &target, &paths);
         for problem in &problems {
@@ -173,8 +174,9 @@ pub fn facts(bytes: &[u8]) {
         let encoded = serde_json::to_vec(&problems).expect("problems are JSON");
         assert_eq!(serde_json::from_slice::<Vec<Problem>>(&encoded).expect("and read again"), problems);
         let rates: Vec<u64> = paths.iter().filter_map(|path| path.bits_per_s).collect();
-        for transport in Transport::ALL {
-            let _ = forecast(guest.ram_bytes, Some(target.ram_bytes), &rates, transport, Fixed::default()).to_string();
+        for transport in Route::ALL {
+            let _ = forecast(guest.ram_bytes, Some(target.ram_bytes), &rates, transport, ForecastInputs::default())
+                .to_string();
         }
     }
 }
@@ -183,11 +185,11 @@ pub fn facts(bytes: &[u8]) {
 pub fn control(bytes: &[u8]) {
     let mut lines = bytes;
     while !lines.is_empty() {
-        match Wire::read(&mut lines) {
+        match ControlMessage::read(&mut lines) {
             Ok(wire) => {
                 // What was made printable may have become longer than it may be.
                 let Ok(line) = wire.line() else { continue };
-                assert_eq!(Wire::read(&mut &line[..]).expect("just written"), wire);
+                assert_eq!(ControlMessage::read(&mut &line[..]).expect("just written"), wire);
             }
             Err(error) => drop(error.to_string()),
         }

@@ -1,7 +1,7 @@
 //! QEMU's migration stream.
 
 use skein_qemu_stream::barrier::Barriers;
-use skein_qemu_stream::main::{self, Entry, ITEM_BYTES_MAX, Item, entry};
+use skein_qemu_stream::main_channel::{self, Entry, ITEM_BYTES_MAX, MainItem, entry};
 use skein_qemu_stream::multifd::{self, Head, PAYLOAD_BYTES_MAX};
 use skein_qemu_stream::{BLOCKS_MAX, PAGE_BYTES};
 
@@ -15,8 +15,8 @@ pub fn qemu_main(bytes: &[u8]) {
 }
 
 /// The items with where each ends, and the error that ends them.
-fn read_main(stream: &[u8], piece: usize) -> (Vec<(Item, usize)>, Option<String>) {
-    let (mut parser, mut barriers, mut items) = (main::Parser::new(), Barriers::new(), Vec::new());
+fn read_main(stream: &[u8], piece: usize) -> (Vec<(MainItem, usize)>, Option<String>) {
+    let (mut parser, mut barriers, mut items) = (main_channel::Parser::new(), Barriers::new(), Vec::new());
     let (mut at, mut arrived) = (0, 0);
     loop {
         let given = &stream[at.min(arrived)..arrived];
@@ -41,13 +41,13 @@ fn read_main(stream: &[u8], piece: usize) -> (Vec<(Item, usize)>, Option<String>
         };
         at += consumed;
         match item {
-            Item::Page { block, offset, named } => {
+            MainItem::Page { block, offset, named } => {
                 again(Entry::Page, block, offset, named);
                 at += PAGE_BYTES;
                 arrived = arrived.max(at.min(stream.len()));
             }
-            Item::Zero { block, offset, named } => again(Entry::Zero, block, offset, named),
-            Item::Opaque(what) => {
+            MainItem::Zero { block, offset, named } => again(Entry::Zero, block, offset, named),
+            MainItem::Opaque(what) => {
                 assert_eq!(consumed, 0);
                 return (items, Some(what.to_string()));
             }
@@ -55,7 +55,7 @@ fn read_main(stream: &[u8], piece: usize) -> (Vec<(Item, usize)>, Option<String>
         }
         match items.last_mut() {
             // In how many pieces a payload comes is not the stream's.
-            Some((Item::Plain, end)) if item == Item::Plain => *end = at,
+            Some((MainItem::Plain, end)) if item == MainItem::Plain => *end = at,
             _ => items.push((item, at)),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use skein_link::record::{Seal, Unseal, pair};
+use skein_link::tls_record::{Seal, Unseal, pair};
 
 use crate::input::Input;
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use skein_core::frame::{Frame, Header, Kind};
+use skein_core::frame::{Frame, FrameKind, Header};
 use skein_core::limits::*;
-use skein_core::session::{Down, Ended};
+use skein_core::session::{ConnectionEnd, Ended};
 use skein_core::{ConnectionId, ConnectionKind, Event, PathId, Received, Role, Session, Settings, StreamId};
 
 use crate::input::Input;
@@ -21,8 +21,8 @@ struct Victim {
     sent: Vec<u64>,
 }
 
-const KINDS: [Kind; 16] = {
-    use Kind::*;
+const KINDS: [FrameKind; 16] = {
+    use FrameKind::*;
     [Data, Open, Data, Fin, Data, Reset, Data, Credit, Ack, Data, Ping, Pong, Addresses, Ack, Bye, Hello]
 };
 
@@ -65,7 +65,7 @@ impl Victim {
                 let kind = if which % 2 == 0 { ConnectionKind::Control } else { ConnectionKind::Data };
                 self.up(u32::from(input.byte() % 3), kind);
             }
-            (11, Some(id), _) if which >= 12 => self.down(id, Down::ByPeer),
+            (11, Some(id), _) if which >= 12 => self.down(id, ConnectionEnd::ByPeer),
             (11, Some(_), _) if which >= 10 => self.session.path_down(PathId(u32::from(input.byte() % 3))),
             (12, _, Some(id)) => {
                 let bytes = usize::from(input.word()) * 4;
@@ -93,12 +93,12 @@ impl Victim {
         };
         let length = usize::from(input.word());
         let payload: Bytes = match kind {
-            Kind::Data => vec![7; (length * 4).clamp(1, CHUNK_BYTES_MAX)].into(),
-            Kind::Fin | Kind::Credit | Kind::Ack | Kind::Ping | Kind::Pong => Bytes::new(),
+            FrameKind::Data => vec![7; (length * 4).clamp(1, CHUNK_BYTES_MAX)].into(),
+            FrameKind::Fin | FrameKind::Credit | FrameKind::Ack | FrameKind::Ping | FrameKind::Pong => Bytes::new(),
             _ => Bytes::copy_from_slice(input.bytes(length % 1024)),
         };
         let known = match kind {
-            Kind::Ack => self.sent.get(stream as usize).copied().unwrap_or(0),
+            FrameKind::Ack => self.sent.get(stream as usize).copied().unwrap_or(0),
             _ => self.granted,
         };
         let by = u64::from(input.word());
@@ -122,7 +122,7 @@ impl Victim {
             assert_eq!(transmit.payload.iter().map(Bytes::len).sum::<usize>(), transmit.header.len as usize);
             assert_eq!(Header::decode(&transmit.header.encode()), Ok(transmit.header));
             self.sent[id.0 as usize] += transmit.header.frame_bytes();
-            if transmit.header.kind == Kind::Credit {
+            if transmit.header.kind == FrameKind::Credit {
                 self.granted = self.granted.max(transmit.header.offset);
             }
         }
@@ -136,7 +136,7 @@ impl Victim {
         }
     }
 
-    fn down(&mut self, id: ConnectionId, how: Down) {
+    fn down(&mut self, id: ConnectionId, how: ConnectionEnd) {
         self.connections.retain(|other| *other != id);
         self.session.connection_down(self.now, id, how);
     }
@@ -144,7 +144,7 @@ impl Victim {
     fn settle(&mut self) {
         while let Some(event) = self.session.poll_event() {
             match event {
-                Event::Close(id) => self.down(id, Down::Failed),
+                Event::Close(id) => self.down(id, ConnectionEnd::Failed),
                 Event::Opened(id, _) => self.streams.push(id),
                 _ => {}
             }

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use skein_core::frame::{Frame, FrameError, HEADER_BYTES, Header, Kind};
-use skein_core::handshake::Address;
+use skein_core::frame::{Frame, FrameError, FrameKind, HEADER_BYTES, Header};
+use skein_core::handshake::NicAddress;
 use skein_core::limits::*;
-use skein_core::session::{Down, Ended, Footprint};
+use skein_core::session::{ConnectionEnd, Ended, Footprint};
 use skein_core::{ConnectionId, ConnectionKind, Event, PathId, Session, Transmit};
 
-use crate::network::{Conn, Packet, What};
+use crate::network::{Packet, SimConnection, What};
 use crate::world::{ACCEPTOR, Applications, ConnIx, DIALER, Do, ENDS, End, MS, PathIx, S, Sabotage, US, World, trace};
 
 /// Bytes of a handshake message, about.
@@ -173,17 +173,21 @@ impl<A: Applications> World<A> {
     fn sabotage(&mut self, end: End, header: &mut Header, payload: Vec<Bytes>) -> Vec<Bytes> {
         let Some(lie) = self.config.sabotage else { return payload };
         let late = self.now > 200 * MS;
-        let late_first = if header.kind == Kind::Credit && late { WINDOW_INITIAL } else { header.offset };
+        let late_first = if header.kind == FrameKind::Credit && late { WINDOW_INITIAL } else { header.offset };
         let first = *self.said_first.entry((end, header.kind as u8, header.stream)).or_insert(late_first);
         match (lie, header.kind) {
-            (Sabotage::LostAcks, Kind::Ack) | (Sabotage::LostCredits, Kind::Credit) if late => header.offset = first,
-            (Sabotage::EarlyFin, Kind::Fin) => header.offset = header.offset.saturating_sub(1),
-            (Sabotage::StaleRange, Kind::Data) if header.offset > 0 && header.len > 1000 && !self.lied => {
+            (Sabotage::LostAcks, FrameKind::Ack) | (Sabotage::LostCredits, FrameKind::Credit) if late => {
+                header.offset = first
+            }
+            (Sabotage::EarlyFin, FrameKind::Fin) => header.offset = header.offset.saturating_sub(1),
+            (Sabotage::StaleRange, FrameKind::Data) if header.offset > 0 && header.len > 1000 && !self.lied => {
                 // As if a buffer had been used again: right length, right place, other bytes.
                 self.lied = true;
                 return vec![payload.concat().into_iter().map(|byte| byte ^ 1).collect()];
             }
-            (Sabotage::LeakedFrame, Kind::Data) if self.rng.percent(5) => self.leaked.extend(payload.iter().cloned()),
+            (Sabotage::LeakedFrame, FrameKind::Data) if self.rng.percent(5) => {
+                self.leaked.extend(payload.iter().cloned())
+            }
             _ => {}
         }
         payload
@@ -236,8 +240,9 @@ impl<A: Applications> World<A> {
     }
 
     pub(crate) fn announce(&mut self, end: End, number: u8) {
-        let addresses: Vec<Address> =
-            (0..number % 4).map(|i| Address::new([10, end as u8, number, i].into(), 24, &format!("eth{i}"))).collect();
+        let addresses: Vec<NicAddress> = (0..number % 4)
+            .map(|i| NicAddress::new([10, end as u8, number, i].into(), 24, &format!("eth{i}")))
+            .collect();
         self.ends[end].announced.clone_from(&addresses);
         self.ends[end].session.announce(addresses);
         self.drain(end);
@@ -273,7 +278,7 @@ impl<A: Applications> World<A> {
                     }
                     self.close(DIALER, conn);
                 }
-                What::Fin => self.lost(end, conn, Down::ByPeer),
+                What::Fin => self.lost(end, conn, ConnectionEnd::ByPeer),
                 What::Frame(header, payload) => {
                     if let Err(why) = self.receive_frame(end, conn, header, payload) {
                         self.fail(format!("end {end} received a frame that does not decode: {why}"));
@@ -334,7 +339,7 @@ impl<A: Applications> World<A> {
     fn dial_one(&mut self, path: PathIx, kind: ConnectionKind) -> ConnIx {
         let conn = self.conns.len();
         let path_id = self.paths[path].id;
-        self.conns.push(Conn { path, path_id, kind, sides: Default::default(), flows: Default::default() });
+        self.conns.push(SimConnection { path, path_id, kind, sides: Default::default(), flows: Default::default() });
         trace!(self, "dials {conn}: {kind:?} on {path_id:?}");
         self.transmit(conn, DIALER, Packet { bytes: HELLO_BYTES, what: What::Hello });
         self.after(DIAL_TIMEOUT, Do::DialTimeout(conn));
@@ -357,7 +362,7 @@ impl<A: Applications> World<A> {
 
     fn hello(&mut self, conn: ConnIx) {
         let clock = self.clock();
-        let Conn { path_id, kind, .. } = self.conns[conn];
+        let SimConnection { path_id, kind, .. } = self.conns[conn];
         let gone = self.ends[ACCEPTOR].ended.is_some();
         let joined = !gone && self.ends[ACCEPTOR].session.connection_up(clock, id(conn), path_id, kind).is_ok();
         if joined {
@@ -367,13 +372,13 @@ impl<A: Applications> World<A> {
             trace!(self, "refuses {conn}");
             self.transmit(conn, ACCEPTOR, Packet { bytes: HELLO_BYTES, what: What::Refuse });
             self.transmit(conn, ACCEPTOR, Packet { bytes: 1, what: What::Fin });
-            self.lost(ACCEPTOR, conn, Down::Failed);
+            self.lost(ACCEPTOR, conn, ConnectionEnd::Failed);
         }
     }
 
     fn welcome(&mut self, conn: ConnIx) {
         let clock = self.clock();
-        let Conn { path, path_id, kind, .. } = self.conns[conn];
+        let SimConnection { path, path_id, kind, .. } = self.conns[conn];
         match self.ends[DIALER].session.connection_up(clock, id(conn), path_id, kind) {
             Ok(()) => {
                 trace!(self, "{conn} is up");
@@ -396,12 +401,12 @@ impl<A: Applications> World<A> {
         let latency = self.paths[self.conns[conn].path].spec.latency;
         self.after(latency, Do::PeerReset(conn, 1 - end));
         // Whoever reads from a socket that is shut down finds its end, as if the peer had closed it.
-        let how = if self.rng.percent(50) { Down::Failed } else { Down::ByPeer };
+        let how = if self.rng.percent(50) { ConnectionEnd::Failed } else { ConnectionEnd::ByPeer };
         self.lost(end, conn, how);
     }
 
     /// A connection is no more at this end.
-    fn lost(&mut self, end: End, conn: ConnIx, how: Down) {
+    fn lost(&mut self, end: End, conn: ConnIx, how: ConnectionEnd) {
         let side = &mut self.conns[conn].sides[end];
         let was = std::mem::replace(&mut side.state, State::Closed);
         side.inbox.clear();
@@ -410,7 +415,7 @@ impl<A: Applications> World<A> {
         if was == State::Closed {
             return;
         }
-        if how == Down::ByPeer {
+        if how == ConnectionEnd::ByPeer {
             // Nobody reads what this end still sends.
             self.conns[conn].flows[end].kill();
         }
@@ -420,7 +425,7 @@ impl<A: Applications> World<A> {
             self.ends[end].session.connection_down(clock, id(conn), how);
         }
         if end == DIALER {
-            let Conn { path, kind, .. } = self.conns[conn];
+            let SimConnection { path, kind, .. } = self.conns[conn];
             self.paths[path].data.retain(|other| *other != conn);
             if kind == ConnectionKind::Control {
                 self.paths[path].control = None;
@@ -438,7 +443,7 @@ impl<A: Applications> World<A> {
     }
 
     /// The kernel gives a connection up.
-    pub(crate) fn broken(&mut self, conn: ConnIx, end: End, how: Down) {
+    pub(crate) fn broken(&mut self, conn: ConnIx, end: End, how: ConnectionEnd) {
         if self.conns[conn].sides[end].is_closed() {
             return;
         }
@@ -458,7 +463,7 @@ impl<A: Applications> World<A> {
         }
         // A reset is sent once; where it is lost, the peer finds out when it sends something.
         if !self.is_holed(self.conns[conn].path, 1 - end) {
-            self.broken(conn, end, Down::ByPeer);
+            self.broken(conn, end, ConnectionEnd::ByPeer);
         }
     }
 
@@ -483,13 +488,13 @@ impl<A: Applications> World<A> {
         self.ends[end].session.close();
         self.drain(end);
         for conn in 0..self.conns.len() {
-            let Conn { kind, .. } = self.conns[conn];
+            let SimConnection { kind, .. } = self.conns[conn];
             if self.conns[conn].sides[end].state == State::Up {
                 if kind == ConnectionKind::Control {
                     self.send_frame(end, conn, Session::bye(7, "all done"));
                 }
                 self.transmit(conn, end, Packet { bytes: 1, what: What::Fin });
-                self.lost(end, conn, Down::Failed);
+                self.lost(end, conn, ConnectionEnd::Failed);
             }
         }
     }

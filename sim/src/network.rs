@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use skein_core::frame::HEADER_BYTES;
-use skein_core::session::Down;
+use skein_core::session::ConnectionEnd;
 use skein_core::{ConnectionKind, PathId};
 
 use crate::driver::Side;
@@ -83,7 +83,7 @@ impl Fault {
 
 pub struct PathState {
     pub spec: PathSpec,
-    pub links: [Link; 2],
+    pub links: [SimCable; 2],
     /// The number that the dialling end calls it by at the moment.
     pub id: PathId,
     pub control: Option<ConnIx>,
@@ -98,7 +98,7 @@ impl PathState {
 
 /// One direction of a path.
 #[derive(Default)]
-pub struct Link {
+pub struct SimCable {
     /// Connections with bytes that the queue has no room for yet.
     turn: VecDeque<ConnIx>,
     queue: VecDeque<Segment>,
@@ -134,7 +134,7 @@ pub enum What {
     Fin,
 }
 
-pub struct Conn {
+pub struct SimConnection {
     pub path: PathIx,
     pub path_id: PathId,
     pub kind: ConnectionKind,
@@ -242,7 +242,7 @@ impl<A: Applications> World<A> {
     pub(crate) fn arrive(&mut self, conn: ConnIx, dir: End) {
         let holed = self.paths[self.conns[conn].path].links[dir].holes > 0;
         let (now, to) = (self.now, 1 - dir);
-        let Conn { flows, sides, .. } = &mut self.conns[conn];
+        let SimConnection { flows, sides, .. } = &mut self.conns[conn];
         while !holed && flows[dir].arrivals.front().is_some_and(|(at, _)| *at <= now) {
             sides[to].inbox.push_back(flows[dir].arrivals.pop_front().expect("just looked").1);
         }
@@ -342,7 +342,7 @@ impl<A: Applications> World<A> {
                 for conn in 0..self.conns.len() {
                     if self.conns[conn].path == path {
                         ENDS.into_iter()
-                            .for_each(|end| self.after(dies_after[end], Do::Broken(conn, end, Down::Failed)));
+                            .for_each(|end| self.after(dies_after[end], Do::Broken(conn, end, ConnectionEnd::Failed)));
                     }
                 }
             }
@@ -354,7 +354,8 @@ impl<A: Applications> World<A> {
                     (0..self.conns.len()).filter(|conn| !self.conns[*conn].sides.iter().any(Side::is_closed)).collect();
                 if !up.is_empty() {
                     let conn = up[(pick % up.len() as u64) as usize];
-                    ENDS.into_iter().for_each(|end| self.after(after[end], Do::Broken(conn, end, Down::Failed)));
+                    ENDS.into_iter()
+                        .for_each(|end| self.after(after[end], Do::Broken(conn, end, ConnectionEnd::Failed)));
                 }
             }
             Fault::Announce { end, number } => self.announce(end, number),

@@ -15,11 +15,11 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use bytes::Bytes;
-use skein_core::handshake::Address;
-use skein_core::session::{Down, Ended, Footprint};
+use skein_core::handshake::NicAddress;
+use skein_core::session::{ConnectionEnd, Ended, Footprint};
 use skein_core::{Role, Session, Settings, StreamId};
 
-use crate::network::{Conn, Fault, PathSpec, PathState};
+use crate::network::{Fault, PathSpec, PathState, SimConnection};
 use crate::rng::Rng;
 
 /// Nanoseconds since the run began.
@@ -102,7 +102,7 @@ pub(crate) enum Do<D> {
     PollAt(End, ConnIx, Duration),
     Served(PathIx, End),
     Arrive(ConnIx, End),
-    Broken(ConnIx, End, Down),
+    Broken(ConnIx, End, ConnectionEnd),
     PeerReset(ConnIx, End),
     Refused(ConnIx),
     Dial(PathIx),
@@ -138,8 +138,8 @@ pub struct EndState {
     pub dead: bool,
     pub ended: Option<Ended>,
     pub ended_at: Time,
-    pub announced: Vec<Address>,
-    pub peer_addresses: Vec<Address>,
+    pub announced: Vec<NicAddress>,
+    pub peer_addresses: Vec<NicAddress>,
     /// [`World::actions`] when memory was last looked at.
     pub(crate) checked_at: u64,
     /// Worst of each field that was seen.
@@ -156,7 +156,7 @@ pub struct World<A: Applications> {
     pub rng: Rng,
     pub ends: [EndState; 2],
     pub paths: Vec<PathState>,
-    pub conns: Vec<Conn>,
+    pub conns: Vec<SimConnection>,
     pub failure: Option<String>,
     /// The accepting end took the other for dead, where it could not know better.
     pub given_up: bool,

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use skein_hypervisor::{Monitor, QmpError};
-use skein_machine::Version;
+use skein_machine::QemuVersion;
 use skein_machine::composition::{Answers, BlockAnswers, Composition, Drive, Malformed, OpenFile, is_numbered};
 use thiserror::Error;
 
-use crate::facts;
+use crate::read_facts;
 
 /// Most files that are looked at: a guest's disks with their backing files. More make the comparison fail, as they must not be
 /// taken for the same.
@@ -49,7 +49,7 @@ fn block_commands() -> [(&'static str, Value); 3] {
 pub(crate) fn of(monitor: &Monitor) -> Result<Composition, CompositionError> {
     let show = |command: &str| ("human-monitor-command", json!({ "command-line": command }));
     let ask = |command| (command, Value::Null);
-    let skein_hypervisor::Version { major, minor, micro, .. } = *monitor.version();
+    let skein_hypervisor::QemuVersion { major, minor, micro, .. } = *monitor.version();
     let [drives, edges, nodes] = block_commands();
     let commands = [
         ("qom-get", json!({ "path": "/machine", "property": "type" })),
@@ -71,7 +71,7 @@ pub(crate) fn of(monitor: &Monitor) -> Result<Composition, CompositionError> {
     let mut answers = monitor.execute_all(commands)?.into_iter();
     let mut next = || answers.next().expect("each command has an answer");
     let answers = Answers {
-        version: Some(Version { major, minor, micro }),
+        version: Some(QemuVersion { major, minor, micro }),
         machine: next()?,
         qtree: next()?,
         network: next()?,
@@ -100,7 +100,7 @@ fn optional(answer: Result<Value, QmpError>) -> Result<Value, QmpError> {
 /// `own`: where the agent keeps what moves with the guest.
 pub(crate) fn with_files(monitor: &Monitor, pid: u32, own: &Path) -> Result<Composition, CompositionError> {
     let mut composition = of(monitor)?;
-    composition.boot_id = facts::boot_id();
+    composition.boot_id = read_facts::boot_id();
     composition.files = files(&composition, pid, own)?;
     Ok(composition)
 }
@@ -163,7 +163,7 @@ fn files(composition: &Composition, pid: u32, own: &Path) -> Result<Vec<OpenFile
         return Err(CompositionError::TooManyFiles(names.len()));
     }
     let open = open_files(pid);
-    let looked = facts::looked_at(&paths);
+    let looked = read_facts::looked_at(&paths);
     let file = |(name, path): (&str, &PathBuf)| {
         let facts = looked.iter().find(|facts| facts.path == *path).cloned();
         let is_open = facts.as_ref().is_some_and(|facts| open.contains(&(facts.device, facts.inode)));
@@ -175,7 +175,7 @@ fn files(composition: &Composition, pid: u32, own: &Path) -> Result<Vec<OpenFile
 
 /// Where a file of QEMU is as this process sees it: QEMU's may have another root, and another directory to begin from.
 fn path_of(filename: &str, pid: u32) -> Option<PathBuf> {
-    let path = facts::image(filename)?;
+    let path = read_facts::image(filename)?;
     Some(match path.strip_prefix("/") {
         Ok(from_root) if from_root.starts_with("dev/fdset") => return None,
         Ok(from_root) => Path::new(&format!("/proc/{pid}/root")).join(from_root),

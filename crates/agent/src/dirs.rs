@@ -47,9 +47,9 @@ impl Dirs {
 
     /// Whether what is kept of a VM and a migration finds room: their definitions and logs are shorter than this.
     pub(crate) fn ready(&self) -> io::Result<()> {
-        const BYTES: usize = 64 << 10;
+        const PROBE_BYTES: usize = 64 << 10;
         let path = self.state.join("room");
-        let written = fs::write(&path, vec![0; BYTES]);
+        let written = fs::write(&path, vec![0; PROBE_BYTES]);
         let _ = fs::remove_file(&path);
         written
     }
@@ -110,12 +110,12 @@ impl Dirs {
     }
 
     /// The socket that a source's QEMU migrates to.
-    pub fn tap(&self, id: MigrationId) -> PathBuf {
+    pub fn outgoing_socket(&self, id: MigrationId) -> PathBuf {
         self.run.join("migrations").join(format!("{id}.out"))
     }
 
     /// The socket that a target's QEMU listens on.
-    pub fn landing(&self, id: MigrationId) -> PathBuf {
+    pub fn incoming_socket(&self, id: MigrationId) -> PathBuf {
         self.run.join("migrations").join(format!("{id}.in"))
     }
 }

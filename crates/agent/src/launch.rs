@@ -11,7 +11,7 @@ use skein_hypervisor::{
     Boot, Bus, Cdrom, Config, Disk, DiskCache, DiskFormat, DiskOptions, Display, HugePages, Incoming, Nic, NicBackend,
     Serial, Tpm,
 };
-use skein_machine::Need;
+use skein_machine::RoomNeed;
 use skein_machine::command_line::{self, CommandOption};
 use skein_machine::composition::{Composition, Drive};
 use skein_machine::definition::{
@@ -164,9 +164,9 @@ impl Launch {
     }
 
     /// What its QEMU needs, by the definition; none: it has none.
-    pub(crate) fn need(&self) -> Option<Need> {
+    pub(crate) fn need(&self) -> Option<RoomNeed> {
         let definition = self.definition()?;
-        Some(Need::new(definition.memory_bytes, definition.hugepages, definition.cpus, definition.accel))
+        Some(RoomNeed::new(definition.memory_bytes, definition.hugepages, definition.cpus, definition.accel))
     }
 
     /// The VM's definition, if it has one.

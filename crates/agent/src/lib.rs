@@ -9,57 +9,57 @@
 
 #![forbid(unsafe_code)]
 
-mod agent;
 mod allow;
+mod channel_keeper;
 mod composition;
-mod control;
+mod control_stream;
+mod daemon;
 mod dirs;
-mod facts;
 #[cfg(feature = "fault-points")]
-mod fault;
+mod fault_points;
 mod firmware;
-mod hosts;
-mod keeper;
-mod kept;
-mod landing;
+mod guest_ram;
+mod host_addresses;
+mod incoming_channels;
+mod kept_ram;
 mod launch;
-mod meter;
 mod migrations;
+mod outgoing_channels;
+mod own_socket;
 mod own_state;
-mod packer;
-mod pass;
+mod packer_process;
+mod pass_descriptor;
+mod path_meter;
 mod peers;
-mod place;
-mod ram;
+mod permit;
+mod read_facts;
 mod room;
 mod serve;
-mod socket;
-mod start;
-mod tap;
-mod target;
+mod start_vm;
+mod stream_destination;
 mod transport;
 mod tunnel;
 mod vms;
 
-pub use agent::{Agent, AgentError, AgentSettings, VmSettings};
 pub use allow::{Allow, AllowError};
-pub use control::{Answer, CONTROL_VERSION, Question, TooLong, Wire};
+pub use channel_keeper::keep_channels;
+pub use control_stream::{Answer, CONTROL_VERSION, ControlMessage, Question, TooLong};
+pub use daemon::{Agent, AgentError, AgentSettings, VmSettings};
 pub use dirs::Dirs;
-pub use hosts::{ResolveError, resolve};
-pub use keeper::keep_channels;
-pub use landing::Landings;
-pub use packer::pack_pages;
-pub use peers::{Answerer, AskError, Hold, PeerEvent, Peers, PeersSettings};
-pub use skein_transfer::{AcceptorSettings, Addresses, DialerSettings, NetworkFault, Snapshot, StartError};
-pub use socket::SocketError;
-pub use tap::Tap;
+pub use host_addresses::{ResolveError, resolve};
+pub use incoming_channels::IncomingChannels;
+pub use outgoing_channels::OutgoingChannels;
+pub use own_socket::SocketError;
+pub use packer_process::pack_pages;
+pub use peers::{Answerer, AskError, PeerEvent, Peers, PeersSettings, SessionHold};
+pub use skein_transfer::{AcceptorSettings, Addresses, DialerSettings, NetworkProblem, SessionSnapshot, StartError};
 pub use tunnel::{Forward, ForwardError, Tunnel, TunnelError, TunnelSettings};
 
 /// Where agents listen unless said otherwise.
 pub const DEFAULT_PORT: u16 = 7070;
 
 /// An error with its causes, in a line.
-pub(crate) fn told(error: &dyn std::error::Error) -> String {
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

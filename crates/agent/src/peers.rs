@@ -19,43 +19,44 @@ use skein_api::LineError;
 use skein_handover::{Message, MigrationId};
 use skein_identity::Identity;
 use skein_link::ListenError;
-use skein_machine::facts::{Files, HostFacts};
-use skein_machine::{Composition, Hosts, printable};
+use skein_machine::facts::{GuestFiles, HostFacts};
+use skein_machine::{Composition, HostsFile, printable};
 use skein_transfer::pages;
 use skein_transfer::{
-    Acceptor, AcceptorSettings, Content, Dialer, DialerSettings, Incoming, Live, ResetCode, Snapshot,
+    Acceptor, AcceptorSettings, Dialer, DialerSettings, IncomingStream, ResetCode, RunningSession, SessionSnapshot,
+    StreamContent,
 };
 use thiserror::Error;
 use tracing::{debug, info, warn};
 
-use crate::control::{Answer, Fault, HELLO_TIME, Link, Question, Wire};
-use crate::hosts::HostsFile;
-use crate::place::Place;
-use crate::target::{Refusal, Target};
-use crate::{Allow, Landings, target, told};
+use crate::control_stream::{Answer, ControlMessage, ControlStream, ControlStreamError, HELLO_TIME, Question};
+use crate::host_addresses::WatchedHostsFile;
+use crate::permit::Permit;
+use crate::stream_destination::{Refusal, StreamDestination};
+use crate::{Allow, IncomingChannels, error_chain, stream_destination};
 
 /// After a host could not be reached it is dialled again after this, doubled each time …
 const REDIAL_FIRST: Duration = Duration::from_millis(250);
 /// … up to this: an agent that is started again is found within a second.
 const REDIAL_MAX: Duration = Duration::from_millis(500);
 /// One whose messages cannot be read is dialled again after this.
-const REDIAL_ODD: Duration = Duration::from_secs(10);
+const REDIAL_NOT_UNDERSTOOD: Duration = Duration::from_secs(10);
 /// And told to be so again after this.
-const TOLD_AGAIN: Duration = Duration::from_secs(600);
+const LOG_AGAIN_PERIOD: Duration = Duration::from_secs(600);
 /// A session that nobody wants any more is kept for this long.
-const LINGER: Duration = Duration::from_secs(5);
+const UNWANTED_SESSION_TIME: Duration = Duration::from_secs(5);
 /// How often sessions are looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// Without a usable path for this long, a host counts as out of contact.
-const SILENCE: Duration = Duration::from_secs(2);
+const CONTACT_LOST_TIME: Duration = Duration::from_secs(2);
 /// Messages that wait to be passed on; beyond, the peers' control streams wait.
 const MESSAGES_MAX: usize = 1024;
 /// Questions to others at once.
 const ASKING_MAX: usize = 64;
 /// So much of what another host says is told to people.
-const SAID_BYTES_MAX: usize = 2000;
+const PEER_TEXT_BYTES_MAX: usize = 2000;
 /// Who asks a host that cannot be reached is told so after so many attempts.
-const ATTEMPTS: u64 = 2;
+const ATTEMPTS_BEFORE_ERROR: u64 = 2;
 
 /// What may be set.
 #[derive(Clone, Debug)]
@@ -118,8 +119,8 @@ pub struct Peers {
 struct Shared {
     settings: PeersSettings,
     identity: Identity,
-    hosts_file: HostsFile,
-    landings: Landings,
+    hosts_file: WatchedHostsFile,
+    landings: IncomingChannels,
     answer: Arc<Answerer>,
     state: Mutex<State>,
     /// Notified when anything in `state` changes.
@@ -130,7 +131,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    hosts: HashMap<String, Host>,
+    hosts: HashMap<String, Peer>,
     links: u64,
     /// Hosts whose contact is news.
     news: BTreeSet<String>,
@@ -143,8 +144,8 @@ struct State {
 
 /// Another host. Forgotten when nothing is left of it.
 #[derive(Default)]
-struct Host {
-    /// See [`Peers::reach`].
+struct Peer {
+    /// See [`Peers::set_wanted`].
     reached: bool,
     /// See [`Peers::hold`].
     holds: usize,
@@ -155,38 +156,40 @@ struct Host {
     failures: u64,
     why: String,
     /// Its control streams, oldest first.
-    links: Vec<Known>,
+    links: Vec<PeerControlStream>,
     contact: bool,
 }
 
 /// A control stream, and what is known of it.
-struct Known {
-    link: Arc<Link>,
+struct PeerControlStream {
+    link: Arc<ControlStream>,
     greeted: bool,
     /// Since when its session has no usable path.
     silent_since: Option<Instant>,
 }
 
-impl Known {
+impl PeerControlStream {
     fn works(&self) -> bool {
-        self.greeted && !self.link.is_over() && self.silent_since.is_none_or(|since| since.elapsed() < SILENCE)
+        self.greeted
+            && !self.link.is_over()
+            && self.silent_since.is_none_or(|since| since.elapsed() < CONTACT_LOST_TIME)
     }
 }
 
-impl Host {
+impl Peer {
     fn wanted(&self) -> bool {
         self.reached || self.holds > 0
     }
 
     /// The newest control stream, of those that have a path if any has.
-    fn best(&self) -> Option<&Arc<Link>> {
+    fn best(&self) -> Option<&Arc<ControlStream>> {
         let usable = self.links.iter().filter(|known| known.works());
         usable.max_by_key(|known| (known.silent_since.is_none(), known.link.number)).map(|known| &known.link)
     }
 
     /// Whether a control stream has no path, and another is better.
-    fn is_replaced(&self, link: &Arc<Link>) -> bool {
-        let is_silent = |known: &Known| Arc::ptr_eq(&known.link, link) && known.silent_since.is_some();
+    fn is_replaced(&self, link: &Arc<ControlStream>) -> bool {
+        let is_silent = |known: &PeerControlStream| Arc::ptr_eq(&known.link, link) && known.silent_since.is_some();
         self.links.iter().any(is_silent) && self.best().is_some_and(|best| !Arc::ptr_eq(best, link))
     }
 
@@ -209,10 +212,10 @@ impl Peers {
         let acceptor = settings.acceptor.clone();
         let listen = acceptor.listen;
         let shared = Arc::new(Shared {
-            hosts_file: HostsFile::new(&settings.hosts_file),
+            hosts_file: WatchedHostsFile::new(&settings.hosts_file),
             settings,
             identity: identity.clone(),
-            landings: Landings::default(),
+            landings: IncomingChannels::default(),
             answer,
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -220,11 +223,11 @@ impl Peers {
             asking: Arc::default(),
         });
         let serving = shared.clone();
-        let on_session = move |live: Arc<Live>, streams| serving.serve(&live, streams);
+        let on_session = move |live: Arc<RunningSession>, streams| serving.serve(&live, streams);
         let acceptor = Acceptor::start(acceptor, &shared.identity, Box::new(on_session))?;
         let peers = Peers { shared: shared.clone(), acceptor };
         let looking = shared.clone();
-        spawn("contact", move || looking.look())
+        spawn("contact", move || looking.check_contact())
             .and_then(|()| spawn("peer-events", move || shared.tell(&events)))
             .map_err(|source| ListenError { address: listen, nic: None, source })?;
         Ok(peers)
@@ -241,24 +244,24 @@ impl Peers {
     }
 
     /// Where migrations to this host land.
-    pub fn landings(&self) -> &Landings {
+    pub fn incoming_channels(&self) -> &IncomingChannels {
         &self.shared.landings
     }
 
     /// The hosts of the file as it is now, or what is wrong with it.
-    pub fn hosts(&self) -> Result<Hosts, String> {
+    pub fn hosts(&self) -> Result<HostsFile, String> {
         self.shared.hosts_file.hosts()
     }
 
     /// Keeps a session with a host from now on, or does not care any more. Does not wait.
-    pub fn reach(&self, host: &str, wanted: bool) {
+    pub fn set_wanted(&self, host: &str, wanted: bool) {
         self.shared.want(host, |host| host.reached = wanted);
     }
 
     /// The same, as long as the result exists.
-    pub fn hold(&self, host: &str) -> Hold {
+    pub fn hold(&self, host: &str) -> SessionHold {
         self.shared.want(host, |host| host.holds += 1);
-        Hold { shared: self.shared.clone(), host: host.to_owned() }
+        SessionHold { shared: self.shared.clone(), host: host.to_owned() }
     }
 
     /// Whether there is contact with a host at this moment.
@@ -269,7 +272,7 @@ impl Peers {
     /// Tells a host, whichever end dialled. Does not wait, and promises nothing. False: the host is not in contact, or
     /// does not take what it is told.
     pub fn send(&self, host: &str, message: &Message) -> bool {
-        let line = match Wire::Handover(message.clone()).line() {
+        let line = match ControlMessage::Handover(message.clone()).line() {
             Ok(line) => line,
             Err(error) => {
                 warn!(peer = host, "{error}");
@@ -286,7 +289,7 @@ impl Peers {
 
     /// Tells a host something for the log of a migration. Lost if it cannot be told now: nothing depends on it.
     pub fn note(&self, host: &str, id: MigrationId, text: &str) {
-        let note = Wire::Note { id, text: text.to_owned() }.line();
+        let note = ControlMessage::Note { id, text: text.to_owned() }.line();
         let link = self.shared.lock().hosts.get(host).and_then(|host| host.best().cloned());
         if let (Ok(line), Some(link)) = (note, link) {
             link.send(line);
@@ -299,12 +302,14 @@ impl Peers {
         if host == self.host() {
             return Err(AskError::Myself(host.to_owned()));
         }
-        let _place = Place::take(&shared.asking, ASKING_MAX).ok_or(AskError::Busy)?;
+        let _place = Permit::take(&shared.asking, ASKING_MAX).ok_or(AskError::Busy)?;
         let hold = self.hold(host);
         let failures = shared.lock().hosts.get(host).map_or(0, |host| host.failures);
         loop {
             let best = |state: &State| state.hosts.get(host)?.best().cloned();
-            let stop = |state: &State| state.hosts.get(host).is_none_or(|host| host.failures >= failures + ATTEMPTS);
+            let stop = |state: &State| {
+                state.hosts.get(host).is_none_or(|host| host.failures >= failures + ATTEMPTS_BEFORE_ERROR)
+            };
             let Some(link) = shared.wait_for(deadline, best, stop) else { return Err(hold.unreachable()) };
             let Some((number, answer)) = link.ask(question) else { continue };
             loop {
@@ -331,7 +336,7 @@ impl Peers {
         &self,
         host: &str,
         qemu: Option<PathBuf>,
-        files: Files,
+        files: GuestFiles,
         deadline: Instant,
     ) -> Result<HostFacts, AskError> {
         match self.ask(host, &Question::HostFacts { qemu, files }, deadline)? {
@@ -354,7 +359,7 @@ impl Peers {
     }
 
     /// Each session at this moment.
-    pub fn snapshots(&self) -> Vec<Snapshot> {
+    pub fn snapshots(&self) -> Vec<SessionSnapshot> {
         let dialled = self.shared.dialers().into_iter().map(|dialer| dialer.live().clone());
         let all = dialled.chain(self.acceptor.sessions());
         all.filter(|live| live.ended().is_none()).map(|live| live.snapshot()).collect()
@@ -385,12 +390,12 @@ impl Drop for Peers {
 }
 
 /// Keeps a session with a host, as long as it exists.
-pub struct Hold {
+pub struct SessionHold {
     shared: Arc<Shared>,
     host: String,
 }
 
-impl Hold {
+impl SessionHold {
     /// The host.
     pub(crate) fn host(&self) -> &str {
         &self.host
@@ -398,7 +403,7 @@ impl Hold {
 
     /// The session with the host that this end dialled, once there is one; unless the deadline is first, or `stopped`.
     /// It lasts as long as this exists; one that the other end dialled would last as long as that end likes.
-    pub(crate) fn session(&self, deadline: Instant, stopped: &dyn Fn() -> bool) -> Option<Arc<Live>> {
+    pub(crate) fn session(&self, deadline: Instant, stopped: &dyn Fn() -> bool) -> Option<Arc<RunningSession>> {
         let dialled = |state: &State| {
             let live = state.hosts.get(&self.host)?.dialer.as_ref()?.live();
             live.ended().is_none().then(|| live.clone())
@@ -417,7 +422,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for SessionHold {
     fn drop(&mut self) {
         self.shared.want(&self.host, |host| host.holds -= 1);
     }
@@ -446,13 +451,13 @@ impl Shared {
     }
 
     /// Changes who wants a host, and sees to it that somebody dials it.
-    fn want(self: &Arc<Self>, name: &str, change: impl FnOnce(&mut Host)) {
+    fn want(self: &Arc<Self>, name: &str, change: impl FnOnce(&mut Peer)) {
         let mut state = self.lock();
         let host = state.hosts.entry(name.to_owned()).or_default();
         change(host);
         if host.wanted() && !host.dialling && !self.is_stopping() {
             if name == self.identity.host() {
-                host.failures += ATTEMPTS;
+                host.failures += ATTEMPTS_BEFORE_ERROR;
                 host.why = "it is this host".into();
             } else {
                 let (shared, dialled) = (self.clone(), name.to_owned());
@@ -510,7 +515,7 @@ impl Shared {
                 Ok(dialer) => {
                     last_good = Some(dialer.to());
                     self.accompany(name, &dialer);
-                    if begun.elapsed() >= REDIAL_MAX && !self.lock().is_odd(name) {
+                    if begun.elapsed() >= REDIAL_MAX && !self.lock().is_not_understood(name) {
                         pause = REDIAL_FIRST;
                         continue;
                     }
@@ -519,13 +524,13 @@ impl Shared {
                 Err(why) => self.failed(name, why),
             }
             let mut state = self.lock();
-            let is_odd = state.is_odd(name);
-            let until = Instant::now() + if is_odd { REDIAL_ODD } else { pause };
+            let is_odd = state.is_not_understood(name);
+            let until = Instant::now() + if is_odd { REDIAL_NOT_UNDERSTOOD } else { pause };
             pause = (pause * 2).min(REDIAL_MAX);
             while let left = until.saturating_duration_since(Instant::now())
                 && !left.is_zero()
                 && !self.is_stopping()
-                && state.hosts.get(name).is_some_and(Host::wanted)
+                && state.hosts.get(name).is_some_and(Peer::wanted)
             {
                 state = self.wait(state, left);
             }
@@ -558,7 +563,7 @@ impl Shared {
             outage: acceptor.outage,
         };
         // Streams go from who dials to who is dialled: where those that the peer would open appear is dropped.
-        let (dialer, _) = Dialer::start(settings, &self.identity).map_err(|error| told(&error))?;
+        let (dialer, _) = Dialer::start(settings, &self.identity).map_err(|error| error_chain(&error))?;
         Ok(dialer)
     }
 
@@ -573,8 +578,8 @@ impl Shared {
     }
 
     /// Returns why the session is not wanted any more.
-    fn attend(self: &Arc<Self>, name: &str, live: &Arc<Live>) -> &'static str {
-        let mut link: Option<Arc<Link>> = None;
+    fn attend(self: &Arc<Self>, name: &str, live: &Arc<RunningSession>) -> &'static str {
+        let mut link: Option<Arc<ControlStream>> = None;
         let mut next_link = Instant::now();
         let mut unwanted_since = None;
         loop {
@@ -584,7 +589,7 @@ impl Shared {
             if link.as_ref().is_none_or(|link| link.is_over()) && Instant::now() >= next_link {
                 next_link = Instant::now() + REDIAL_MAX;
                 let begun = self.begin(live).and_then(|(link, far)| {
-                    let opened = live.open(&Target::Control.to_string(), far, Content::Bytes, false);
+                    let opened = live.open(&StreamDestination::Control.to_string(), far, StreamContent::Bytes, false);
                     opened.map(|_| link).map_err(io::Error::other)
                 });
                 match begun {
@@ -596,9 +601,9 @@ impl Shared {
             if self.is_stopping() {
                 return "the agent stops";
             }
-            let wanted = state.hosts.get(name).is_some_and(Host::wanted);
+            let wanted = state.hosts.get(name).is_some_and(Peer::wanted);
             unwanted_since = if wanted { None } else { unwanted_since.or(Some(Instant::now())) };
-            if unwanted_since.is_some_and(|since| since.elapsed() >= LINGER) {
+            if unwanted_since.is_some_and(|since| since.elapsed() >= UNWANTED_SESSION_TIME) {
                 return "nobody needs it any more";
             }
             drop(self.wait(state, LOOK_PERIOD));
@@ -608,26 +613,30 @@ impl Shared {
     // ---- control streams ----
 
     /// Serves the streams that a peer opens, until the session is over.
-    fn serve(self: &Arc<Self>, live: &Arc<Live>, streams: Receiver<Incoming>) {
-        target::serve(live, streams, &|live, incoming| match incoming.target.parse() {
-            Ok(Target::Control) => self.welcome(live, incoming).map(|()| None),
-            Ok(Target::Migration(id)) => self.landings.take(id, live, incoming.stream).map(Some),
-            Ok(Target::Socket(path)) => target::allowed(&self.settings.allow, &path, Content::Bytes),
-            Ok(Target::Pages(path)) => {
-                target::allowed(&self.settings.allow, &path, Content::Target(pages::Target::new(None, None)))
+    fn serve(self: &Arc<Self>, live: &Arc<RunningSession>, streams: Receiver<IncomingStream>) {
+        stream_destination::serve(live, streams, &|live, incoming| match incoming.destination.parse() {
+            Ok(StreamDestination::Control) => self.welcome(live, incoming).map(|()| None),
+            Ok(StreamDestination::Migration(id)) => self.landings.take(id, live, incoming.stream).map(Some),
+            Ok(StreamDestination::Socket(path)) => {
+                stream_destination::allowed(&self.settings.allow, &path, StreamContent::Bytes)
             }
-            Err(reason) => Err((ResetCode::NoTarget, reason)),
+            Ok(StreamDestination::Pages(path)) => stream_destination::allowed(
+                &self.settings.allow,
+                &path,
+                StreamContent::Target(pages::TargetPages::new(None, None)),
+            ),
+            Err(reason) => Err((ResetCode::NoDestination, reason)),
         });
     }
 
     /// A peer opened its control stream.
-    fn welcome(self: &Arc<Self>, live: &Arc<Live>, incoming: &Incoming) -> Result<(), Refusal> {
+    fn welcome(self: &Arc<Self>, live: &Arc<RunningSession>, incoming: &IncomingStream) -> Result<(), Refusal> {
         if live.peer() == self.identity.host() {
             let reason = format!("this is {}, and so are you: an agent needs no session with itself", live.peer());
             return Err((ResetCode::NotAllowed, reason));
         }
         // One in each session: its last one is broken.
-        let before: Vec<Arc<Link>> = {
+        let before: Vec<Arc<ControlStream>> = {
             let state = self.lock();
             let links = state.hosts.get(live.peer()).into_iter().flat_map(|host| &host.links);
             links.filter(|known| Arc::ptr_eq(&known.link.live, live)).map(|known| known.link.clone()).collect()
@@ -635,31 +644,31 @@ impl Shared {
         before.iter().for_each(|link| link.break_off());
         let begun = self.begin(live);
         let (_, far) = begun.map_err(|error| (ResetCode::Busy, format!("no control stream on that host: {error}")))?;
-        live.join(incoming.stream, far, Content::Bytes);
+        live.join_socket(incoming.stream, far, StreamContent::Bytes);
         Ok(())
     }
 
     /// Begins a control stream in a session; the socket is to be joined to it.
-    fn begin(self: &Arc<Self>, live: &Arc<Live>) -> io::Result<(Arc<Link>, UnixStream)> {
+    fn begin(self: &Arc<Self>, live: &Arc<RunningSession>) -> io::Result<(Arc<ControlStream>, UnixStream)> {
         let (hearing, ending) = (self.clone(), self.clone());
         let mut state = self.lock();
         state.links += 1;
-        let (link, far) = Link::start(
+        let (link, far) = ControlStream::start(
             live,
             state.links,
-            move |link, wire| hearing.hear(link, wire),
+            move |link, wire| hearing.handle_message(link, wire),
             move |link, fault| ending.over(link, fault),
         )?;
-        let known = Known { link: link.clone(), greeted: false, silent_since: None };
+        let known = PeerControlStream { link: link.clone(), greeted: false, silent_since: None };
         state.hosts.entry(live.peer().to_owned()).or_default().links.push(known);
         Ok((link, far))
     }
 
     /// A peer says something.
-    fn hear(self: &Arc<Self>, link: &Arc<Link>, wire: Wire) {
+    fn handle_message(self: &Arc<Self>, link: &Arc<ControlStream>, wire: ControlMessage) {
         let peer = link.peer();
         match wire {
-            Wire::Hello { release, .. } => {
+            ControlMessage::Hello { release, .. } => {
                 let mut state = self.lock();
                 if let Some(host) = state.hosts.get_mut(peer) {
                     let known = host.links.iter_mut().find(|known| known.link.number == link.number);
@@ -669,32 +678,34 @@ impl Shared {
                 state.news.insert(peer.to_owned());
                 state.settle(peer);
                 drop(state);
-                info!(peer, "in contact (skein {})", printable(release, SAID_BYTES_MAX));
+                info!(peer, "in contact (skein {})", printable(release, PEER_TEXT_BYTES_MAX));
                 self.changed.notify_all();
             }
-            Wire::Handover(message) => self.queue(link, PeerEvent::Message(peer.to_owned(), fit_to_print(message))),
-            Wire::NotUnderstood => {
+            ControlMessage::Handover(message) => {
+                self.queue(link, PeerEvent::Message(peer.to_owned(), fit_to_print(message)))
+            }
+            ControlMessage::NotUnderstood => {
                 let us = self.identity.host();
                 self.not_understood(
                     link,
                     format!("the agent of {peer} does not understand {us}'s messages: are both of one release?"),
                 );
             }
-            Wire::Note { id, text } => {
-                self.queue(link, PeerEvent::Note(peer.to_owned(), id, printable(text, SAID_BYTES_MAX)));
+            ControlMessage::Note { id, text } => {
+                self.queue(link, PeerEvent::Note(peer.to_owned(), id, printable(text, PEER_TEXT_BYTES_MAX)));
             }
-            Wire::Ask { number, question } => {
+            ControlMessage::Ask { number, question } => {
                 let (answer, peer) = (self.answer.clone(), peer.to_owned());
                 link.answer(number, move || answer(&peer, question));
             }
-            Wire::Tell { number, answer } => {
-                link.told(number, answer.map_err(|reason| printable(reason, SAID_BYTES_MAX)))
+            ControlMessage::Answer { number, answer } => {
+                link.complete_question(number, answer.map_err(|reason| printable(reason, PEER_TEXT_BYTES_MAX)))
             }
         }
     }
 
     /// Has something passed on that a peer said. Its control stream waits while too much is there.
-    fn queue(&self, link: &Link, event: PeerEvent) {
+    fn queue(&self, link: &ControlStream, event: PeerEvent) {
         let mut state = self.lock();
         while state.messages.len() >= MESSAGES_MAX && !link.is_over() && !self.is_stopping() {
             state = self.wait(state, LOOK_PERIOD);
@@ -707,11 +718,12 @@ impl Shared {
     }
 
     /// Tells, and not again and again, that the two agents cannot read each other's messages.
-    fn not_understood(&self, link: &Link, words: String) {
+    fn not_understood(&self, link: &ControlStream, words: String) {
         let peer = link.peer().to_owned();
         let now = Instant::now();
         let mut state = self.lock();
-        let told = state.not_understood.get(&peer).map(|(told, _)| *told).filter(|told| told.elapsed() < TOLD_AGAIN);
+        let told =
+            state.not_understood.get(&peer).map(|(told, _)| *told).filter(|told| told.elapsed() < LOG_AGAIN_PERIOD);
         state.not_understood.insert(peer.clone(), (told.unwrap_or(now), now));
         drop(state);
         if told.is_none() {
@@ -721,14 +733,14 @@ impl Shared {
     }
 
     /// A control stream is over.
-    fn over(&self, link: &Arc<Link>, fault: Option<Fault>) {
+    fn over(&self, link: &Arc<ControlStream>, fault: Option<ControlStreamError>) {
         let peer = link.peer();
         let mut state = self.lock();
         if let Some(host) = state.hosts.get_mut(peer) {
             let known = host.links.iter().position(|known| known.link.number == link.number);
             let known = known.map(|at| host.links.remove(at));
             let why = match &fault {
-                Some(fault) => Some(told(fault)),
+                Some(fault) => Some(error_chain(fault)),
                 // Of a session that this end dialled and that goes on.
                 None if known.is_some_and(|known| !known.greeted)
                     && host.dialer.as_ref().is_some_and(|dialer| Arc::ptr_eq(dialer.live(), &link.live))
@@ -748,14 +760,14 @@ impl Shared {
         drop(state);
         self.changed.notify_all();
         if let Some(fault) = fault {
-            if matches!(&fault, Fault::Line(LineError::Malformed { .. })) {
+            if matches!(&fault, ControlStreamError::Line(LineError::Malformed { .. })) {
                 let us = self.identity.host();
                 let words =
                     format!("the agent of {us} does not understand {peer}'s messages: are both of one release?");
                 self.not_understood(link, words);
-                debug!(peer, "its session is closed: {}", told(&fault));
+                debug!(peer, "its session is closed: {}", error_chain(&fault));
             } else {
-                warn!(peer, "its session is closed: {}", told(&fault));
+                warn!(peer, "its session is closed: {}", error_chain(&fault));
             }
             link.live.close("the other agent does not keep to the protocol");
         }
@@ -764,9 +776,9 @@ impl Shared {
     // ---- looking and telling ----
 
     /// Looks whether control streams have paths.
-    fn look(self: &Arc<Self>) {
+    fn check_contact(self: &Arc<Self>) {
         while !self.is_stopping() {
-            let links: Vec<Arc<Link>> = {
+            let links: Vec<Arc<ControlStream>> = {
                 let state = self.lock();
                 state.hosts.values().flat_map(|host| host.links.iter().map(|known| known.link.clone())).collect()
             };
@@ -833,24 +845,24 @@ impl Shared {
 
 /// The same with words that can be shown.
 fn fit_to_print(mut message: Message) -> Message {
-    let fit = |text: &mut String| *text = printable(std::mem::take(text), SAID_BYTES_MAX);
+    let fit = |text: &mut String| *text = printable(std::mem::take(text), PEER_TEXT_BYTES_MAX);
     match &mut message {
         Message::Intent { detail, .. } => fit(detail),
-        Message::Report { detail, said, .. } => [detail, said].into_iter().for_each(fit),
+        Message::Report { detail, last_words: said, .. } => [detail, said].into_iter().for_each(fit),
     }
     message
 }
 
 impl State {
     /// Whether a host's messages, or this one's there, could not be read of late.
-    fn is_odd(&self, name: &str) -> bool {
-        self.not_understood.get(name).is_some_and(|(_, last)| last.elapsed() < 2 * REDIAL_ODD)
+    fn is_not_understood(&self, name: &str) -> bool {
+        self.not_understood.get(name).is_some_and(|(_, last)| last.elapsed() < 2 * REDIAL_NOT_UNDERSTOOD)
     }
 
     /// Finds out whether a host is in contact; a change is news.
     fn settle(&mut self, name: &str) {
         let Some(host) = self.hosts.get_mut(name) else { return };
-        let contact = host.links.iter().any(Known::works);
+        let contact = host.links.iter().any(PeerControlStream::works);
         if contact != host.contact {
             host.contact = contact;
             if !contact {
@@ -862,7 +874,7 @@ impl State {
 
     /// Forgets a host that nothing is left of.
     fn tidy(&mut self, name: &str) {
-        if self.hosts.get(name).is_some_and(Host::is_idle) {
+        if self.hosts.get(name).is_some_and(Peer::is_idle) {
             self.hosts.remove(name);
         }
     }

@@ -13,25 +13,26 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use skein_api::{
-    Check, Host, LogEntry, MigrateOptions, Migration, PROGRESS_PERIOD, Refusal, Reply, Request, read_line, write_line,
+    CheckResult, HostView, LogEntry, MigrateOptions, Migration, PROGRESS_PERIOD, Refusal, Reply, Request, read_line,
+    write_line,
 };
 use skein_handover::{MigrationId, Outcome};
 use skein_hypervisor::QmpError;
 use skein_machine::check::{Problem, ProblemKind, Severity};
-use skein_machine::facts::{Files, HostFacts, PathFacts};
-use skein_machine::forecast::{Fixed, forecast};
+use skein_machine::facts::{GuestFiles, HostFacts, PathFacts};
+use skein_machine::forecast::{ForecastInputs, forecast};
 use skein_machine::printable;
-use skein_machine::{Hosts, Start, Transport};
-use skein_transfer::{NetworkFault, PathSnapshot, Snapshot};
+use skein_machine::{HostsFile, Route, TargetLaunch};
+use skein_transfer::{NetworkProblem, PathSnapshot, SessionSnapshot};
 use tracing::{info, warn};
 
-use crate::facts;
+use crate::error_chain;
 use crate::launch::Launch;
-use crate::migrations::{Capacity, DELTA_MEMORY, Migrations, Offer};
-use crate::place::Place;
-use crate::room::{Rooms, agent_bytes};
-use crate::socket::OwnSocket;
-use crate::told;
+use crate::migrations::{Capacity, DELTA_MEMORY_DEFAULT_PERCENT, Migrations, Offer};
+use crate::own_socket::OwnSocket;
+use crate::permit::Permit;
+use crate::read_facts;
+use crate::room::{HostRoom, agent_bytes};
 use crate::vms::{Vm, VmError, Vms, wait_until};
 
 /// Commands at once.
@@ -61,15 +62,15 @@ const SETTLE_TIME: Duration = Duration::from_secs(3);
 /// Pause before a migration is begun again.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// So much is said of a request that cannot be read.
-const TOLD_BYTES_MAX: usize = 300;
+const ANSWER_BYTES_MAX: usize = 300;
 /// Most multifd channels that are chosen unasked.
 const CHANNELS_MAX: usize = 8;
 
 /// What commands are answered from.
-pub(crate) struct Desk {
+pub(crate) struct RequestServer {
     pub(crate) vms: Arc<Vms>,
     pub(crate) migrations: Migrations,
-    pub(crate) rooms: Arc<Rooms>,
+    pub(crate) rooms: Arc<HostRoom>,
     /// Where this host's agent listens.
     pub(crate) addresses: Vec<String>,
     /// The QEMU program where a definition names none.
@@ -84,7 +85,7 @@ fn refusal(message: impl Into<String>, cure: impl Into<String>) -> Refusal {
 
 impl From<VmError> for Box<Refusal> {
     fn from(error: VmError) -> Box<Refusal> {
-        Box::new(refusal(told(&error), error.cure()))
+        Box::new(refusal(error_chain(&error), error.cure()))
     }
 }
 
@@ -130,7 +131,7 @@ fn unadopted(path: &Path, error: VmError) -> Box<Refusal> {
 pub(crate) type Answered<T> = Result<T, Box<Refusal>>;
 
 /// Takes commands until the agent stops.
-pub(crate) fn serve(desk: &Arc<Desk>, socket: &OwnSocket) {
+pub(crate) fn serve(desk: &Arc<RequestServer>, socket: &OwnSocket) {
     while !desk.stopping.load(Ordering::SeqCst) {
         match socket.accept() {
             Ok(Some(stream)) => take(desk, stream),
@@ -143,19 +144,19 @@ pub(crate) fn serve(desk: &Arc<Desk>, socket: &OwnSocket) {
     }
 }
 
-fn take(desk: &Arc<Desk>, stream: UnixStream) {
+fn take(desk: &Arc<RequestServer>, stream: UnixStream) {
     let stream = Arc::new(stream);
     let refuse = |message: &str, cure: &str| {
         let _ = stream.set_write_timeout(Some(REQUEST_TIME));
         let _ = write_line(&mut &*stream, &Reply::Error(refusal(message, cure)));
     };
-    let Some(place) = Place::take(&desk.clients, CLIENTS_MAX) else {
+    let Some(place) = Permit::take(&desk.clients, CLIENTS_MAX) else {
         return refuse("too many commands at once", "wait until some of them are over");
     };
     let (desk, own) = (desk.clone(), stream.clone());
     let work = move || {
         let _place = place;
-        if let Err(error) = desk.hear(&own) {
+        if let Err(error) = desk.read_requests(&own) {
             info!("a command hung up: {error}");
         }
     };
@@ -165,15 +166,15 @@ fn take(desk: &Arc<Desk>, stream: UnixStream) {
     }
 }
 
-impl Desk {
-    fn hear(&self, stream: &UnixStream) -> io::Result<()> {
+impl RequestServer {
+    fn read_requests(&self, stream: &UnixStream) -> io::Result<()> {
         stream.set_read_timeout(Some(REQUEST_TIME))?;
         stream.set_write_timeout(Some(WRITE_TIME))?;
         let mut say = |reply: &Reply| write_line(&mut &*stream, reply);
         let request: Request = match read_line(&mut BufReader::new(stream)) {
             Ok(request) => request,
             Err(error) => {
-                let what = printable(told(&error), TOLD_BYTES_MAX);
+                let what = printable(error_chain(&error), ANSWER_BYTES_MAX);
                 return say(&Reply::Error(refusal(what, "is the command of the agent's version?")));
             }
         };
@@ -260,7 +261,7 @@ impl Desk {
         let peer =
             if migration.source == self.migrations.peers().host() { &migration.target } else { &migration.source };
         migration.paths = self.migrations.paths(peer, |paths, meter| {
-            let path = |path: PathSnapshot| skein_api::Path {
+            let path = |path: PathSnapshot| skein_api::PathView {
                 bits_per_s: meter.rate(&path).unwrap_or(0),
                 nic: path.info.nic,
                 remote: path.info.remote.ip().to_string(),
@@ -320,14 +321,14 @@ impl Desk {
             let offer = self.offer(&vm, launch, options)?;
             let was_direct = offer.indirect.is_none();
             let begun = self.migrations.begin(name, to, &offer, options);
-            let id = begun.map_err(|error| Box::new(refusal(told(&error), "")))?;
+            let id = begun.map_err(|error| Box::new(refusal(error_chain(&error), "")))?;
             self.migrations.view().log(id, LogEntry::Note { text: offer.to_string() });
             if detach {
                 return Ok(Reply::Migration(Box::new(self.view(id)?)));
             }
             let migration = self.follow(id, say)?;
-            let may_pass = migration.outcome == Some(Outcome::Kept)
-                && !matches!(migration.why, Some(skein_handover::Why::Cancelled));
+            let may_pass = migration.outcome == Some(Outcome::CalledOff)
+                && !matches!(migration.why, Some(skein_handover::FailureReason::Cancelled));
             // Without direct placement it is another thing: that is tried unasked.
             allowed += u32::from(was_direct && vm.indirect().is_some());
             if !may_pass || tries >= allowed {
@@ -357,20 +358,20 @@ impl Desk {
             delta_memory: options.delta_memory,
             has_deadline: options.deadline_s.is_some(),
             priority: settings.priority,
-            keep: self.listed()?.keeping_at(self.migrations.peers().host()),
-            need: Some(facts::guest(vm)?.need()),
+            keep: self.listed()?.kept_ram_policy_of(self.migrations.peers().host()),
+            need: Some(read_facts::guest(vm)?.need()),
         })
     }
 
     /// How the guest's memory travels. Errors: the file of hosts cannot be read. It may say how, and where the target is: what
     /// was meant is not guessed.
-    fn transport(&self, options: &MigrateOptions) -> Answered<Transport> {
+    fn transport(&self, options: &MigrateOptions) -> Answered<Route> {
         let hosts = self.listed()?;
         Ok(options.transport.unwrap_or_else(|| hosts.transport_from(self.migrations.peers().host())))
     }
 
     /// What the file of hosts says.
-    fn listed(&self) -> Answered<Hosts> {
+    fn listed(&self) -> Answered<HostsFile> {
         let hosts = self.migrations.peers().hosts();
         hosts.map_err(|error| Box::new(refusal(error, "mend the file; it is read again at once")))
     }
@@ -383,12 +384,12 @@ impl Desk {
         to: &str,
         options: &MigrateOptions,
         watch: Option<Duration>,
-    ) -> Answered<(Check, Launch)> {
+    ) -> Answered<(CheckResult, Launch)> {
         let transport = self.transport(options)?;
         let vm = self.vms.get(name)?;
-        let mut guest = facts::guest(&vm)?;
+        let mut guest = read_facts::guest(&vm)?;
         self.vms.saw_composition(&vm, &guest.composition);
-        let delta_memory = options.delta_memory.unwrap_or(DELTA_MEMORY);
+        let delta_memory = options.delta_memory.unwrap_or(DELTA_MEMORY_DEFAULT_PERCENT);
         guest.copy = self.rooms.copy(&vm, agent_bytes(guest.ram_bytes, delta_memory));
         let launched = vm.launched();
         let (launch, given) = vm.launch().with_images_of(&guest.composition, launched.as_ref());
@@ -400,7 +401,7 @@ impl Desk {
         let defined = definition.map(|definition| definition.opened()).into_iter().flatten().map(|(_, path)| path);
         let disks = guest.disks.iter().map(|disk| &disk.path);
         let opened = disks.chain(&guest.ram_files).chain(defined).cloned().collect();
-        let files = Files { opened, loaded: guest.loaded.clone() };
+        let files = GuestFiles { opened, loaded: guest.loaded.clone() };
         let source = self.own_facts(qemu.clone(), &files);
         let is_here = to == self.migrations.peers().host();
         let hold = (!is_here).then(|| self.migrations.peers().hold(to));
@@ -409,7 +410,7 @@ impl Desk {
         } else {
             let asked = self.migrations.peers().ask_facts(to, qemu, files, Instant::now() + ASK_TIME);
             let target = asked.map_err(|error| {
-                let words = told(&error);
+                let words = error_chain(&error);
                 let cure = unreached(to, &words);
                 Box::new(refusal(words, cure))
             })?;
@@ -417,9 +418,9 @@ impl Desk {
         };
         let start = match &launch {
             Launch::Definition(defined) => {
-                Start::Definition { definition: &defined.definition, launched: launched.as_ref(), given: &given }
+                TargetLaunch::Definition { definition: &defined.definition, launched: launched.as_ref(), given: &given }
             }
-            Launch::CommandLine(line) => Start::CommandLine(&line.args),
+            Launch::CommandLine(line) => TargetLaunch::CommandLine(&line.args),
         };
         let mut problems = skein_machine::check::check(&guest, start, &source, &target, &paths);
         // They warn, and stand behind what blocks.
@@ -434,16 +435,16 @@ impl Desk {
         let rates: Vec<u64> = rates.into_values().filter(|rate| *rate > 0).collect();
         let settings = definition.map(|definition| definition.migration.clone()).unwrap_or_default();
         let downtime_limit = options.downtime_limit_ms.unwrap_or(settings.downtime_limit_ms);
-        let fixed = Fixed {
+        let fixed = ForecastInputs {
             downtime_limit: Duration::from_millis(downtime_limit),
             allow_throttle: options.allow_throttle.unwrap_or(0),
-            ..Fixed::default()
+            ..ForecastInputs::default()
         };
         let forecast = (!rates.is_empty()).then(|| {
-            let dirty = watch.and_then(|time| facts::dirty_bytes_per_s(&vm, time));
+            let dirty = watch.and_then(|time| read_facts::dirty_bytes_per_s(&vm, time));
             forecast(guest.ram_bytes, dirty, &rates, transport, fixed)
         });
-        Ok((Check { vm: name.to_owned(), to: to.to_owned(), problems, forecast }, launch))
+        Ok((CheckResult { vm: name.to_owned(), to: to.to_owned(), problems, forecast }, launch))
     }
 
     /// The paths to a host, each as fast as its NIC here, or where that does not tell, as it was of late.
@@ -477,13 +478,13 @@ impl Desk {
     /// they do; where not, this waits for it.
     fn network_problems(&self, host: &str) -> Vec<Problem> {
         let peers = self.migrations.peers();
-        let is_surveyed = |session: &Snapshot| session.peer != host || session.surveys == 0;
+        let is_surveyed = |session: &SessionSnapshot| session.peer != host || session.mtu_probes_under_way == 0;
         wait_until(SURVEY_TIME, || peers.snapshots().iter().all(is_surveyed));
         network_problems(&peers.snapshots(), host)
     }
 
     /// What this host is and has, for a guest with these files.
-    pub(crate) fn own_facts(&self, qemu: Option<PathBuf>, files: &Files) -> HostFacts {
+    pub(crate) fn own_facts(&self, qemu: Option<PathBuf>, files: &GuestFiles) -> HostFacts {
         let inquiry = self.migrations.inquiry();
         host_facts(
             self.migrations.peers().host(),
@@ -496,7 +497,7 @@ impl Desk {
     }
 
     /// Every host that is known, each with what it says of itself.
-    fn hosts(&self) -> Answered<Vec<Host>> {
+    fn hosts(&self) -> Answered<Vec<HostView>> {
         let hosts = self.known_hosts()?;
         let workers = hosts.len().min(LIST_ASKED_MAX);
         let end = Instant::now() + LIST_TIME;
@@ -525,10 +526,10 @@ impl Desk {
         Ok(hosts)
     }
 
-    fn host(&self, name: Option<String>) -> Answered<Host> {
+    fn host(&self, name: Option<String>) -> Answered<HostView> {
         let name = name.unwrap_or_else(|| self.migrations.peers().host().to_owned());
         let known = self.known_hosts()?.into_iter().find(|host| host.name == name);
-        let mut host = known.unwrap_or_else(|| Host {
+        let mut host = known.unwrap_or_else(|| HostView {
             name,
             addresses: Vec::new(),
             is_local: false,
@@ -542,10 +543,10 @@ impl Desk {
     }
 
     /// This host and those of the file, nobody asked.
-    pub(crate) fn known_hosts(&self) -> Answered<Vec<Host>> {
+    pub(crate) fn known_hosts(&self) -> Answered<Vec<HostView>> {
         let peers = self.migrations.peers();
         let known = self.listed()?;
-        let own = Host {
+        let own = HostView {
             name: peers.host().to_owned(),
             addresses: self.addresses.clone(),
             is_local: true,
@@ -554,7 +555,7 @@ impl Desk {
             problems: Vec::new(),
             facts: None,
         };
-        let others = known.hosts.into_iter().filter(|host| host.name != own.name).map(|host| Host {
+        let others = known.hosts.into_iter().filter(|host| host.name != own.name).map(|host| HostView {
             name: host.name,
             addresses: host.addresses.iter().map(ToString::to_string).collect(),
             is_local: false,
@@ -563,38 +564,38 @@ impl Desk {
             problems: Vec::new(),
             facts: None,
         });
-        let others: Vec<Host> = others.collect();
+        let others: Vec<HostView> = others.collect();
         Ok([own].into_iter().chain(others).collect())
     }
 
     /// Asks a host what it is and has, for so long.
-    fn fill_in(&self, host: &mut Host, time: Duration) {
+    fn fill_in(&self, host: &mut HostView, time: Duration) {
         if host.is_local {
-            host.facts = Some(self.own_facts(None, &Files::default()));
+            host.facts = Some(self.own_facts(None, &GuestFiles::default()));
             return;
         }
         let peers = self.migrations.peers();
-        match peers.ask_facts(&host.name, None, Files::default(), Instant::now() + time) {
+        match peers.ask_facts(&host.name, None, GuestFiles::default(), Instant::now() + time) {
             Ok(facts) => (host.reachable, host.facts) = (Some(true), Some(facts)),
             // One that is in contact may be slow.
-            Err(error) => (host.reachable, host.note) = (Some(peers.contact(&host.name)), told(&error)),
+            Err(error) => (host.reachable, host.note) = (Some(peers.contact(&host.name)), error_chain(&error)),
         }
         host.problems = self.network_problems(&host.name);
     }
 }
 
 /// What is not as it should be on the way to a host, as its sessions found out.
-fn network_problems(sessions: &[Snapshot], host: &str) -> Vec<Problem> {
-    let faults = sessions.iter().filter(|session| session.peer == host).flat_map(|session| &session.faults);
-    let problem = |fault: &NetworkFault| Problem {
+fn network_problems(sessions: &[SessionSnapshot], host: &str) -> Vec<Problem> {
+    let faults = sessions.iter().filter(|session| session.peer == host).flat_map(|session| &session.problems);
+    let problem = |fault: &NetworkProblem| Problem {
         kind: match fault {
-            NetworkFault::NicsLeftOut { .. } => ProblemKind::NicsUnused,
-            NetworkFault::LargePacketsLost { .. } => ProblemKind::LargePacketsLost,
+            NetworkProblem::NicsLeftOut { .. } => ProblemKind::NicsUnused,
+            NetworkProblem::LargePacketsLost { .. } => ProblemKind::LargePacketsLost,
         },
         severity: Severity::Warns,
         // The other end's NICs have names that it tells.
-        what: printable(fault.what(host), TOLD_BYTES_MAX * 2),
-        cure: printable(fault.cure(), TOLD_BYTES_MAX * 2),
+        what: printable(fault.what(host), ANSWER_BYTES_MAX * 2),
+        cure: printable(fault.cure(), ANSWER_BYTES_MAX * 2),
     };
     faults.map(problem).collect()
 }
@@ -603,17 +604,27 @@ fn network_problems(sessions: &[Snapshot], host: &str) -> Vec<Problem> {
 pub(crate) fn host_facts(
     name: &str,
     vms: &Vms,
-    rooms: &Rooms,
+    rooms: &HostRoom,
     inquiry: &crate::migrations::Inquiry,
     qemu: Option<PathBuf>,
-    files: &Files,
+    files: &GuestFiles,
 ) -> HostFacts {
-    let none = skein_machine::facts::Places { limit: 0, used: 0 };
+    let none = skein_machine::facts::MigrationSlots { limit: 0, used: 0 };
     let capacity = inquiry.capacity();
     let stopping =
         || Capacity { incoming: none, outgoing: none, kept_ram_bytes: 0, journal: Err("the agent stops".into()) };
     let Capacity { incoming, outgoing, kept_ram_bytes, journal } = capacity.unwrap_or_else(stopping);
     let qemu = qemu.as_deref();
     let room = rooms.room();
-    facts::host(facts::HostQuestion { name, qemu, files, vms, kept_ram_bytes, room, incoming, outgoing, journal })
+    read_facts::host(read_facts::HostQuestion {
+        name,
+        qemu,
+        files,
+        vms,
+        kept_ram_bytes,
+        room,
+        incoming,
+        outgoing,
+        journal,
+    })
 }

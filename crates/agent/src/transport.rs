@@ -5,18 +5,18 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
-use skein_machine::Transport;
+use skein_machine::Route;
 use skein_transfer::Width;
-use skein_transfer::pages::Packers;
+use skein_transfer::pages::PackerPool;
 
-use crate::packer::Crew;
+use crate::packer_process::PackerProcessStarter;
 
 /// What it may use of a session.
-pub(crate) fn width(transport: Transport) -> Width {
+pub(crate) fn width(transport: Route) -> Width {
     match transport {
-        Transport::Auto | Transport::Multichannel => Width::All,
-        Transport::Compression => Width::Path,
-        Transport::Tcp => Width::Connection,
+        Route::Auto | Route::Multichannel => Width::All,
+        Route::Compression => Width::Path,
+        Route::Tcp => Width::Connection,
     }
 }
 
@@ -28,8 +28,8 @@ const PER_CORE: usize = 2;
 ///
 /// # Errors
 /// The system has no room for them.
-pub(crate) fn packers(words: &[OsString]) -> io::Result<Arc<Packers>> {
+pub(crate) fn packers(words: &[OsString]) -> io::Result<Arc<PackerPool>> {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-    let crew = Crew::new(words.to_vec());
-    Packers::start(PER_CORE * cores, cores, Box::new(move |is_over| crew.hire(is_over))).map(Arc::new)
+    let crew = PackerProcessStarter::new(words.to_vec());
+    PackerPool::start(PER_CORE * cores, cores, Box::new(move |is_over| crew.hire(is_over))).map(Arc::new)
 }

@@ -10,15 +10,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_identity::Identity;
-use skein_machine::Transport;
-use skein_transfer::pages::{Misses, Packers, Source, SourceSettings};
-use skein_transfer::{Content, Dialer, DialerSettings, Live, Snapshot, StartError};
+use skein_machine::Route;
+use skein_transfer::pages::{DirtyTracking, PackerPool, SourcePages, SourcePagesSettings};
+use skein_transfer::{Dialer, DialerSettings, RunningSession, SessionSnapshot, StartError, StreamContent};
 use thiserror::Error;
 use tracing::{info, warn};
 
-use crate::socket::{ACCEPT_WAIT, OwnSocket, PATH_BYTES_MAX, SocketError};
-use crate::target::Target;
-use crate::told;
+use crate::error_chain;
+use crate::own_socket::{ACCEPT_WAIT, OwnSocket, PATH_BYTES_MAX, SocketError};
+use crate::stream_destination::StreamDestination;
 use crate::transport::{packers, width};
 
 /// After a session could not be begun, connections are turned away at once for this long.
@@ -30,7 +30,7 @@ pub struct Forward {
     /// Path of the socket to make on this host.
     pub listen: PathBuf,
     /// Path of the socket to connect to on the other host.
-    pub target: String,
+    pub destination: String,
 }
 
 /// Words that are no [`Forward`].
@@ -58,7 +58,7 @@ impl FromStr for Forward {
                 return Err(ForwardError::TooLong { path: path.to_owned() });
             }
         }
-        Ok(Forward { listen: listen.into(), target: target.to_owned() })
+        Ok(Forward { listen: listen.into(), destination: target.to_owned() })
     }
 }
 
@@ -72,7 +72,7 @@ pub struct TunnelSettings {
     /// Permissions of the sockets that are made here.
     pub socket_mode: u32,
     /// How what goes through it travels. Only the memory of guests is compressed.
-    pub transport: Transport,
+    pub transport: Route,
     /// A program that calls [`crate::pack_pages`], and its arguments: started when there are pages to compress.
     /// Empty: none are.
     pub packer: Vec<OsString>,
@@ -96,7 +96,7 @@ struct Shared {
     /// Held while one is begun, so that only one is; and when that last failed.
     beginning: Mutex<Option<Instant>>,
     sockets: Vec<OwnSocket>,
-    packers: Option<Arc<Packers>>,
+    packers: Option<Arc<PackerPool>>,
     stopping: AtomicBool,
 }
 
@@ -135,7 +135,7 @@ impl Tunnel {
     }
 
     /// The session at this moment; `None` between two sessions.
-    pub fn snapshot(&self) -> Option<Snapshot> {
+    pub fn snapshot(&self) -> Option<SessionSnapshot> {
         let live = self.shared.current().live().clone();
         live.ended().is_none().then(|| live.snapshot())
     }
@@ -161,7 +161,7 @@ impl Shared {
     }
 
     fn accept(&self, nth: usize) {
-        let (socket, target) = (&self.sockets[nth], &self.settings.forwards[nth].target);
+        let (socket, target) = (&self.sockets[nth], &self.settings.forwards[nth].destination);
         while !self.stopping.load(Ordering::SeqCst) {
             match socket.accept() {
                 Ok(Some(connection)) => self.forward(connection, target),
@@ -175,7 +175,7 @@ impl Shared {
     }
 
     fn forward(&self, connection: UnixStream, target: &str) {
-        let pages = Source::new(SourceSettings {
+        let pages = SourcePages::new(SourcePagesSettings {
             packers: self.packers.clone(),
             width: width(self.settings.transport),
             direct: false,
@@ -183,23 +183,23 @@ impl Shared {
             key: Default::default(),
             ram: None,
             delta_memory: 0.0,
-            kept: None,
-            misses: Misses::Nothing,
+            kept_marks: None,
+            dirty_tracking: DirtyTracking::Exact,
         });
-        let name = Target::Pages(target.to_owned()).to_string();
+        let name = StreamDestination::Pages(target.to_owned()).to_string();
         let opened = self.session().map(|live| {
-            let opened = live.open(&name, connection, Content::Source(pages), false);
+            let opened = live.open(&name, connection, StreamContent::Source(pages), false);
             (live.peer().to_owned(), opened)
         });
         match opened {
             Ok((peer, Ok(stream))) => info!(peer, stream = stream.0, "connection to {target}"),
             Ok((_, Err(error))) => warn!("connection to {target} not carried: {error}"),
-            Err(error) => warn!("connection to {target} not carried: {}", told(&error)),
+            Err(error) => warn!("connection to {target} not carried: {}", error_chain(&error)),
         }
     }
 
     /// The session, or a new one if it is over.
-    fn session(&self) -> Result<Arc<Live>, StartError> {
+    fn session(&self) -> Result<Arc<RunningSession>, StartError> {
         let mut failed = self.beginning.lock().expect("no panic under this lock");
         let current = self.current();
         if current.live().ended().is_none() {
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn forwards_are_read_as_ssh_has_them_and_with_an_equals_sign() {
-        let expected = Forward { listen: "/run/a.sock".into(), target: "/run/b.sock".into() };
+        let expected = Forward { listen: "/run/a.sock".into(), destination: "/run/b.sock".into() };
         assert_eq!("/run/a.sock=/run/b.sock".parse(), Ok(expected.clone()));
         assert_eq!("/run/a.sock:/run/b.sock".parse(), Ok(expected));
         for bad in ["", "/a", "a=/b", "/a=b", "/a/=/b", "=", ":"] {

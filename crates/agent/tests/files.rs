@@ -9,9 +9,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use skein_agent::{Tap, keep_channels};
+use skein_agent::{OutgoingChannels, keep_channels};
 use skein_handover::MigrationId;
-use skein_transfer::pages::Target;
+use skein_transfer::pages::TargetPages;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use self::world::*;
@@ -41,8 +41,8 @@ fn a_channel_that_there_is_no_file_for_ends_the_migration_and_is_read() {
         let id = MigrationId(7);
         let (landing, path) = (world.path("in.sock"), world.path("out.sock"));
         let target = UnixListener::bind(&landing).unwrap();
-        b.peers.landings().open(id, "a", &landing, Target::new(None, None));
-        let tap = Tap::start(&path, &a.peers, "b", id, pages(), keeper).unwrap();
+        b.peers.incoming_channels().open(id, "a", &landing, TargetPages::new(None, None));
+        let tap = OutgoingChannels::start(&path, &a.peers, "b", id, pages(), keeper).unwrap();
         let mut main = UnixStream::connect(&path).unwrap();
         main.write_all(b"main").unwrap();
         let (mut arrived, _) = target.accept().unwrap();

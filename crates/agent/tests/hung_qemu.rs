@@ -16,12 +16,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
-use skein_agent::{AcceptorSettings, Agent, AgentSettings, Allow, DialerSettings, Dirs, VmSettings, Wire};
-use skein_api::{Client, Reply, Request, Vm, VmState};
-use skein_handover::{Intent, Limits, Message, MigrationId, Record, Report, Role, TargetRecord, Waits};
+use skein_agent::{AcceptorSettings, Agent, AgentSettings, Allow, ControlMessage, DialerSettings, Dirs, VmSettings};
+use skein_api::{Client, Reply, Request, VmState, VmView};
+use skein_handover::{Intent, Message, MigrationId, MigrationLimits, Record, Report, Role, TargetRecord, WaitTimes};
 use skein_hypervisor::{Process, ProcessId};
-use skein_journal::{Journal, Limits as JournalLimits};
-use skein_transfer::{Content, Dialer};
+use skein_journal::{Journal, JournalLimits};
+use skein_transfer::{Dialer, StreamContent};
 
 use self::world::{SECOND, World, loopback};
 
@@ -89,18 +89,18 @@ fn dirs(world: &World) -> Dirs {
     Dirs { state: world.path("state"), run: world.path("run") }
 }
 
-fn start(world: &World, waits: Waits) -> Target {
+fn start(world: &World, waits: WaitTimes) -> Target {
     let dirs = dirs(world);
     let client = Client::new(&dirs.run.join("agent.sock"));
     let vms = VmSettings {
         dirs: dirs.clone(),
         hosts_file: world.path("hosts.toml"),
         qemu: None,
-        limits: Limits { waits, ..Limits::default() },
+        limits: MigrationLimits { waits, ..MigrationLimits::default() },
         connections: 1,
         plain_data: false,
-        keeper: vec!["/nonexistent".into()],
-        packer: Vec::new(),
+        keeper_command: vec!["/nonexistent".into()],
+        packer_command: Vec::new(),
     };
     let acceptor = AcceptorSettings {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -113,7 +113,7 @@ fn start(world: &World, waits: Waits) -> Target {
 }
 
 impl Target {
-    fn vms(&self) -> Vec<Vm> {
+    fn vms(&self) -> Vec<VmView> {
         match self.client.call(&Request::VmList, 10 * SECOND) {
             Ok(Reply::Vms { vms }) => vms,
             other => panic!("{other:?}"),
@@ -148,8 +148,8 @@ impl Source {
         let dialer = Dialer::start(settings, &world.identity("a")).unwrap().0;
         let (socket, far) = UnixStream::pair().unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        dialer.live().open("skein:control", far, Content::Bytes, false).unwrap();
-        (&socket).write_all(&Wire::hello().line().unwrap()).unwrap();
+        dialer.live().open("skein:control", far, StreamContent::Bytes, false).unwrap();
+        (&socket).write_all(&ControlMessage::hello().line().unwrap()).unwrap();
         Source { lines: BufReader::new(socket.try_clone().unwrap()), socket, _dialer: dialer }
     }
 
@@ -162,15 +162,15 @@ impl Source {
             offer: offer.into(),
             detail: String::new(),
         };
-        (&self.socket).write_all(&Wire::Handover(message).line().unwrap()).unwrap();
+        (&self.socket).write_all(&ControlMessage::Handover(message).line().unwrap()).unwrap();
     }
 
     /// Reads on until this is reported, and gives why.
     #[track_caller]
     fn wait(&mut self, wanted: Report) -> String {
         loop {
-            match Wire::read(&mut self.lines).expect("the target goes on to talk") {
-                Wire::Handover(Message::Report { report, detail, .. }) if report == wanted => return detail,
+            match ControlMessage::read(&mut self.lines).expect("the target goes on to talk") {
+                ControlMessage::Handover(Message::Report { report, detail, .. }) if report == wanted => return detail,
                 _ => {}
             }
         }
@@ -201,7 +201,7 @@ fn launch(program: &Path) -> serde_json::Value {
 fn a_qemu_that_hangs_as_it_starts_is_killed_and_the_source_told_why() {
     let world = World::new();
     // Half of it is for the start.
-    let target = start(&world, Waits { prepare: 6 * SECOND, ..Waits::default() });
+    let target = start(&world, WaitTimes { prepare: 6 * SECOND, ..WaitTimes::default() });
     let mut source = Source::new(&world, &target);
     source.say(Intent::Prepare, &offer(&world));
     let pid = target.pid();
@@ -218,7 +218,7 @@ fn a_qemu_that_hangs_as_it_starts_is_killed_and_the_source_told_why() {
 #[test]
 fn one_that_hangs_ends_as_soon_as_its_migration_is_called_off() {
     let world = World::new();
-    let target = start(&world, Waits { prepare: 600 * SECOND, ..Waits::default() });
+    let target = start(&world, WaitTimes { prepare: 600 * SECOND, ..WaitTimes::default() });
     let mut source = Source::new(&world, &target);
     source.say(Intent::Prepare, &offer(&world));
     let pid = target.pid();
@@ -253,7 +253,7 @@ fn left_behind(world: &World, last: TargetRecord) -> (Fake, PathBuf) {
 fn an_agent_that_finds_a_hung_one_comes_up_and_gives_it_up() {
     let world = World::new();
     let (fake, _) = left_behind(&world, TargetRecord::Begin);
-    let target = start(&world, Waits { abandoned: 3 * SECOND, ..Waits::default() });
+    let target = start(&world, WaitTimes { abandoned: 3 * SECOND, ..WaitTimes::default() });
     let vms = target.vms();
     assert!(matches!(&vms[..], [vm] if vm.state == VmState::Unresponsive && vm.migration == Some(ID)), "{vms:?}");
     wait_until("it is killed", || !fake.process.is_alive().unwrap());
@@ -271,7 +271,7 @@ fn an_agent_that_finds_a_hung_one_comes_up_and_gives_it_up() {
 fn one_whose_guest_may_run_is_left_alone() {
     let world = World::new();
     let (fake, qmp) = left_behind(&world, TargetRecord::Run);
-    let target = start(&world, Waits { abandoned: SECOND / 2, prepare: SECOND / 2, ..Waits::default() });
+    let target = start(&world, WaitTimes { abandoned: SECOND / 2, prepare: SECOND / 2, ..WaitTimes::default() });
     let mut source = Source::new(&world, &target);
     source.say(Intent::Abort, "");
     // The target's word on it: it has decided to run the guest, and does not take that back.

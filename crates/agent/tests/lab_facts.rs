@@ -10,8 +10,8 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use skein_agent::{AcceptorSettings, Addresses, Agent, AgentSettings, Allow, Dirs, VmSettings};
-use skein_api::{Client, Reply, Request, Vm, VmSource};
-use skein_handover::Limits;
+use skein_api::{Client, Reply, Request, VmOrigin, VmView};
+use skein_handover::MigrationLimits;
 use skein_identity::{ClusterCa, Validity};
 use skein_lab_hosts::{Lab, Spec};
 use skein_machine::facts::{HostFacts, Presence};
@@ -42,7 +42,7 @@ impl Drop for Vms {
     fn drop(&mut self) {
         for client in &self.0 {
             let Ok(Reply::Vms { vms }) = client.call(&Request::VmList, PATIENCE) else { continue };
-            for Vm { name, .. } in vms {
+            for VmView { name, .. } in vms {
                 let _ = client.call(&Request::VmStop { name, timeout_s: 0, force: true }, PATIENCE);
             }
         }
@@ -71,11 +71,11 @@ impl World {
                 dirs: dirs[at].clone(),
                 hosts_file: hosts_file.clone(),
                 qemu: None,
-                limits: Limits::default(),
+                limits: MigrationLimits::default(),
                 connections: 1,
                 plain_data: false,
-                keeper: Vec::new(),
-                packer: Vec::new(),
+                keeper_command: Vec::new(),
+                packer_command: Vec::new(),
             };
             let settings = AgentSettings { acceptor, allow: Allow::new::<&str>(&[]).unwrap(), vms: Some(vms) };
             lab.enter(name, || Agent::start(settings, &ca.issue(name, Validity::days(1)).unwrap())).unwrap().unwrap()
@@ -103,7 +103,7 @@ impl World {
     /// Starts a VM called `vm`; `more` is the end of its definition.
     fn start(&self, host: &str, more: &str) {
         let text = format!("name = 'vm'\nmemory = '128 MiB'\ncpus = 2\naccel = 'tcg'\n{more}");
-        let from = VmSource::Definition { file: "vm.toml".into(), text };
+        let from = VmOrigin::Definition { file: "vm.toml".into(), text };
         let reply = self.client(host).call(&Request::VmStart { from, options: Default::default() }, PATIENCE).unwrap();
         assert!(matches!(reply, Reply::Vm(_)), "{reply:?}");
     }
@@ -201,7 +201,7 @@ fn what_speaks_against_a_migration() {
 
     let text = "name = 'other'\nmemory = '128 MiB'\ncpus = 1\naccel = 'tcg'\n[[nic]]\nbridge = 'br0'\n".to_owned();
     let request = Request::VmStart {
-        from: VmSource::Definition { file: "other.toml".into(), text },
+        from: VmOrigin::Definition { file: "other.toml".into(), text },
         options: Default::default(),
     };
     let error = world.client("b").call(&request, PATIENCE).unwrap_err().to_string();

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_agent::{
-    AcceptorSettings, Addresses, Agent, AgentSettings, Allow, DialerSettings, Forward, NetworkFault, Tunnel,
+    AcceptorSettings, Addresses, Agent, AgentSettings, Allow, DialerSettings, Forward, NetworkProblem, Tunnel,
     TunnelSettings,
 };
 use skein_identity::{ClusterCa, Validity};
@@ -64,7 +64,7 @@ impl World {
             .unwrap();
         let forward = |name: &str| Forward {
             listen: dir.path().join(format!("{name}-in")),
-            target: dir.path().join(format!("{name}-out")).display().to_string(),
+            destination: dir.path().join(format!("{name}-out")).display().to_string(),
         };
         let to: IpAddr = lab.ip("b", 0).unwrap();
         let settings = TunnelSettings {
@@ -284,9 +284,9 @@ fn large_packets_that_are_lost_are_told_from_a_black_hole_and_done_without() {
     });
     world.wait_for_paths(2);
     let lost = || -> Vec<(String, u32, u32)> {
-        let faults = world.tunnel.snapshot().unwrap().faults;
+        let faults = world.tunnel.snapshot().unwrap().problems;
         let lost = faults.into_iter().map(|fault| match fault {
-            NetworkFault::LargePacketsLost { nic, mtu, remote_mtu: 9000, passes, .. } => (nic, mtu, passes),
+            NetworkProblem::LargePacketsLost { nic, mtu, remote_mtu: 9000, passes, .. } => (nic, mtu, passes),
             other => panic!("{other:?}"),
         });
         lost.collect()
@@ -344,8 +344,8 @@ fn of_too_many_nics_some_are_used_and_the_others_told() {
     });
     world.wait_for_paths(16);
     let snapshot = world.tunnel.snapshot().unwrap();
-    let [NetworkFault::NicsLeftOut { used: 16, unused }] = &snapshot.faults[..] else {
-        panic!("{:?}", snapshot.faults)
+    let [NetworkProblem::NicsLeftOut { used: 16, unused }] = &snapshot.problems[..] else {
+        panic!("{:?}", snapshot.problems)
     };
     assert_eq!(unused.iter().map(|nic| &nic.nic[..]).collect::<Vec<_>>(), ["more0"]);
     let bulk = Bulk::start(&world);

@@ -11,14 +11,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use skein_agent::Tap;
+use skein_agent::OutgoingChannels;
 use skein_handover::MigrationId;
-use skein_pages::packing::{Effort, Packer};
-use skein_qemu_stream::main::{Entry, entry};
+use skein_pages::packing::{Effort, PageCompressor};
+use skein_qemu_stream::main_channel::{Entry, entry};
 use skein_qemu_stream::multifd::Canonical;
 use skein_transfer::Width;
 use skein_transfer::pages::{
-    Compress, Done, FindRam, KeptMarks, KeptRam, Misses, Packers, Ram, RamError, Source, SourceSettings, Target,
+    Compress, DirtyTracking, FindRam, KeptMarks, KeptRam, PackResult, PackerPool, Ram, RamError, SourcePages,
+    SourcePagesSettings, TargetPages,
 };
 
 use self::world::*;
@@ -245,7 +246,7 @@ fn rounds(channels: usize, rounds: usize) -> Recorded {
 }
 
 /// Compresses in this very process.
-struct Own(Packer);
+struct Own(PageCompressor);
 
 impl Compress for Own {
     fn compress(
@@ -254,7 +255,7 @@ impl Compress for Own {
         effort: Effort,
         out: &mut [u8],
         _is_over: &dyn Fn() -> bool,
-    ) -> io::Result<Done> {
+    ) -> io::Result<PackResult> {
         Ok((self.0.pack(&pages.concat(), effort, out), Duration::ZERO))
     }
 }
@@ -262,8 +263,8 @@ impl Compress for Own {
 struct Outcome {
     /// What the target's QEMU got, main first.
     got: Vec<Vec<u8>>,
-    source: Arc<Source>,
-    target: Arc<Target>,
+    source: Arc<SourcePages>,
+    target: Arc<TargetPages>,
 }
 
 /// Carries recorded connections from a tap to a landing.
@@ -279,24 +280,24 @@ fn carry_back(
     target: Option<&FakeRam>,
     kept: (Option<KeptMarks>, Option<KeptRam>),
 ) -> Outcome {
-    carry_from(recorded, packs, (source, Misses::Nothing), target, kept)
+    carry_from(recorded, packs, (source, DirtyTracking::Exact), target, kept)
 }
 
 /// The same from a QEMU that may miss what the guest writes.
 fn carry_from(
     recorded: &Recorded,
     packs: bool,
-    (source, misses): (Option<&FakeRam>, Misses),
+    (source, misses): (Option<&FakeRam>, DirtyTracking),
     target: Option<&FakeRam>,
     (marks, ram): (Option<KeptMarks>, Option<KeptRam>),
 ) -> Outcome {
     let world = World::new();
     let (a, b) = world.pair();
     let id = MigrationId(5);
-    let pages = Source::new(SourceSettings {
+    let pages = SourcePages::new(SourcePagesSettings {
         packers: packs.then(|| {
-            let hire = |_: &dyn Fn() -> bool| Some(Box::new(Own(Packer::new().unwrap())) as Box<dyn Compress>);
-            Arc::new(Packers::start(2, 2, Box::new(hire)).unwrap())
+            let hire = |_: &dyn Fn() -> bool| Some(Box::new(Own(PageCompressor::new().unwrap())) as Box<dyn Compress>);
+            Arc::new(PackerPool::start(2, 2, Box::new(hire)).unwrap())
         }),
         width: Width::All,
         direct: target.is_some(),
@@ -304,14 +305,14 @@ fn carry_from(
         key: [9 + u8::from(marks.is_some()); 16],
         ram: source.map(FakeRam::find),
         delta_memory: 0.04,
-        kept: marks,
-        misses,
+        kept_marks: marks,
+        dirty_tracking: misses,
     });
     let (tap_path, landing) = (world.path("tap.sock"), world.path("landing.sock"));
-    let target = Target::new(target.map(FakeRam::find), ram);
-    b.peers.landings().open(id, "a", &landing, target.clone());
+    let target = TargetPages::new(target.map(FakeRam::find), ram);
+    b.peers.incoming_channels().open(id, "a", &landing, target.clone());
     let listener = UnixListener::bind(&landing).unwrap();
-    let tap = Tap::start(&tap_path, &a.peers, "b", id, pages.clone(), &[]).unwrap();
+    let tap = OutgoingChannels::start(&tap_path, &a.peers, "b", id, pages.clone(), &[]).unwrap();
     let streams: Vec<&Vec<u8>> = [&recorded.main].into_iter().chain(&recorded.channels).collect();
     let got = thread::scope(|scope| {
         for bytes in &streams {
@@ -346,7 +347,7 @@ fn carry_from(
 }
 
 /// The next connection; none: the migration has failed before it was made.
-fn accept(listener: &UnixListener, source: &Source) -> Option<UnixStream> {
+fn accept(listener: &UnixListener, source: &SourcePages) -> Option<UnixStream> {
     listener.set_nonblocking(true).unwrap();
     let end = Instant::now() + 20 * SECOND;
     let mut failed = None;
@@ -464,7 +465,9 @@ fn of_pages_that_are_sent_again_what_changed_goes() {
 fn what_qemu_misses_of_what_the_guest_writes_is_sent() {
     // The RAM is no multiple of 256 KiB.
     assert_ne!(PAGES % 64, 0);
-    for (channels, misses) in [(0, Misses::AllBlocks), (4, Misses::OddBlocks), (4, Misses::Nothing)] {
+    for (channels, misses) in
+        [(0, DirtyTracking::MissesAllBlocks), (4, DirtyTracking::MissesUnalignedBlocks), (4, DirtyTracking::Exact)]
+    {
         let recorded = recorded(channels);
         // Written to, and never sent: some bytes, a page of zeros, and no more than zeros.
         let mut ram = recorded.ram.clone();
@@ -477,7 +480,7 @@ fn what_qemu_misses_of_what_the_guest_writes_is_sent() {
         let outcome = carry_from(&recorded, true, (Some(&source), misses), Some(&target), (None, None));
         assert_eq!(outcome.source.failed(), None);
         let counts = outcome.source.counts();
-        let (is_like, sent) = if misses == Misses::Nothing { (&recorded.ram, 0) } else { (&ram, missed as u64) };
+        let (is_like, sent) = if misses == DirtyTracking::Exact { (&recorded.ram, 0) } else { (&ram, missed as u64) };
         assert!(differing(&target, is_like).is_empty(), "{misses:?}");
         assert_eq!((counts.missed_pages, counts.repaired_pages), (sent, 0), "{misses:?}");
         assert_same(&outcome.got, &recorded.rest);
@@ -490,7 +493,7 @@ fn left(recorded: &Recorded, ram: &FakeRam, (there, here): (u64, u64)) -> ((Opti
     let outcome = carry(recorded, false, Some(ram), Some(&target));
     assert_eq!(outcome.source.failed(), None);
     assert!(!outcome.source.builds_on_kept());
-    let kept = (outcome.target.take_marks(there), outcome.source.kept(here));
+    let kept = (outcome.target.take_marks(there), outcome.source.ram_to_keep(here));
     assert!(outcome.target.take_marks(there).is_none(), "once");
     assert_eq!(kept.1.as_ref().map(KeptRam::bytes), Some((PAGES * PAGE) as u64));
     (kept, outcome.source.counts().wire_bytes())
@@ -511,7 +514,7 @@ fn a_guest_that_comes_back_finds_what_was_kept() {
         let counts = outcome.source.counts();
         assert!(counts.repaired_pages == 0 && counts.wire_bytes() * 3 < bytes * 2, "{counts:?} of {bytes}");
         // It may go there and back again.
-        assert!(outcome.target.take_marks(8).is_some() && outcome.source.kept(8).is_some());
+        assert!(outcome.target.take_marks(8).is_some() && outcome.source.ram_to_keep(8).is_some());
     }
 }
 
@@ -622,13 +625,13 @@ fn what_is_understood_too_late_for_direct_placement_goes_through_qemu_the_next_t
         let recorded = rounds(channels, 1);
         let ram = FakeRam::new(vec![0; PAGES * PAGE]);
         let failed = carry(&recorded, true, None, Some(&ram));
-        let why = failed.source.unplaceable().expect("pages were placed, and then came something else");
+        let why = failed.source.direct_placement_failure().expect("pages were placed, and then came something else");
         assert!(why.contains("does not know"), "{why}");
         assert!(failed.source.failed().is_some_and(|failed| failed.contains(&why)), "{:?}", failed.source.failed());
         assert!(!failed.got[0].ends_with(DEVICES), "QEMU got no device's state");
 
         let outcome = carry(&recorded, true, None, None);
-        assert_eq!((outcome.source.unplaceable(), outcome.source.failed()), (None, None));
+        assert_eq!((outcome.source.direct_placement_failure(), outcome.source.failed()), (None, None));
         let sent: Vec<Vec<u8>> = [recorded.main.clone()].into_iter().chain(recorded.channels.clone()).collect();
         assert_same(&outcome.got, &sent);
     }

@@ -11,19 +11,19 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_agent::{Answer, AskError, CONTROL_VERSION, PeerEvent, Tap, Wire};
+use skein_agent::{Answer, AskError, CONTROL_VERSION, ControlMessage, OutgoingChannels, PeerEvent};
 use skein_handover::MigrationId;
 use skein_identity::Identity;
-use skein_transfer::pages::Target;
-use skein_transfer::{Content, Live};
+use skein_transfer::pages::TargetPages;
+use skein_transfer::{RunningSession, StreamContent};
 
 use self::world::*;
 
-fn open(live: &Arc<Live>, target: &str) -> UnixStream {
+fn open(live: &Arc<RunningSession>, target: &str) -> UnixStream {
     let (near, far) = UnixStream::pair().unwrap();
     near.set_read_timeout(Some(10 * SECOND)).unwrap();
     near.set_write_timeout(Some(10 * SECOND)).unwrap();
-    live.open(target, far, Content::Bytes, false).unwrap();
+    live.open(target, far, StreamContent::Bytes, false).unwrap();
     near
 }
 
@@ -37,8 +37,8 @@ fn two_agents_talk_as_long_as_one_wants_to() {
     let world = World::new();
     let (a, b) = world.pair();
     assert!(!a.peers.send("b", &message(1, "")), "nobody is there yet");
-    a.peers.reach("b", true);
-    a.peers.reach("b", true);
+    a.peers.set_wanted("b", true);
+    a.peers.set_wanted("b", true);
     let time = a.contact("b", true, 5 * SECOND);
     println!("in contact after {time:?}");
     b.contact("a", true, 5 * SECOND);
@@ -56,7 +56,7 @@ fn two_agents_talk_as_long_as_one_wants_to() {
     assert!(a.peers.send("b", &message(1, &"x".repeat(3 << 20))));
     b.message("a", message(1, &"x".repeat(3 << 20)));
     assert_eq!(a.peers.snapshots().len(), 1);
-    a.peers.reach("b", false);
+    a.peers.set_wanted("b", false);
     assert!(a.is_quiet(4 * SECOND));
     a.contact("b", false, 3 * SECOND);
     b.contact("a", false, 3 * SECOND);
@@ -70,14 +70,14 @@ fn two_agents_talk_as_long_as_one_wants_to() {
 fn sessions_that_both_dialled_are_one_contact() {
     let world = World::new();
     let (a, b) = world.pair();
-    a.peers.reach("b", true);
+    a.peers.set_wanted("b", true);
     a.contact("b", true, 5 * SECOND);
     b.contact("a", true, 5 * SECOND);
-    b.peers.reach("a", true);
+    b.peers.set_wanted("a", true);
     // Each control stream is told, as what was said in another may be lost.
     a.contact("b", true, 5 * SECOND);
     b.contact("a", true, 5 * SECOND);
-    a.peers.reach("b", false);
+    a.peers.set_wanted("b", false);
     assert!(a.is_quiet(7 * SECOND), "the other's session stays");
     assert_eq!((a.peers.snapshots().len(), b.peers.snapshots().len()), (1, 1));
     assert!(a.peers.send("b", &message(1, "")));
@@ -129,7 +129,7 @@ fn another_host_at_the_address_is_refused() {
 fn an_agent_that_was_stopped_and_started_again_is_found_again() {
     let world = World::new();
     let (a, mut b) = world.pair();
-    a.peers.reach("b", true);
+    a.peers.set_wanted("b", true);
     a.contact("b", true, 5 * SECOND);
     for pause in [0, 300, 3000, 7000] {
         let port = b.peers.port();
@@ -190,7 +190,7 @@ fn an_agent_of_its_own() {
     let identity = Identity::load(&Path::new(dir).join("identity")).unwrap();
     let node = start(Path::new(dir), &identity, port.parse().unwrap());
     if !reached.is_empty() {
-        node.peers.reach(reached, true);
+        node.peers.set_wanted(reached, true);
     }
     println!("\nport {}", node.peers.port());
     // Until it is killed, or the test that started it is gone.
@@ -205,7 +205,7 @@ fn an_agent_that_is_killed_or_stands_still_is_out_of_contact_until_it_is_back() 
     let mut b = Process::start(&world, 0, "");
     world.list(&[("b", b.port)]);
     let a = world.start("a");
-    a.peers.reach("b", true);
+    a.peers.set_wanted("b", true);
     a.contact("b", true, 5 * SECOND);
     for pause in [0, 3000, 6000] {
         let port = b.port;
@@ -258,10 +258,10 @@ fn a_tap_leads_to_a_landing() {
     let (a, b) = world.pair();
     let id = MigrationId(0x17);
     let (tap_path, target) = (world.path("tap.sock"), world.path("target.sock"));
-    b.peers.landings().open(id, "a", &target, Target::new(None, None));
+    b.peers.incoming_channels().open(id, "a", &target, TargetPages::new(None, None));
     let listener = UnixListener::bind(&target).unwrap();
     // Nobody has reached b before: the first connection waits for the session.
-    let tap = Tap::start(&tap_path, &a.peers, "b", id, pages(), &[]).unwrap();
+    let tap = OutgoingChannels::start(&tap_path, &a.peers, "b", id, pages(), &[]).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&tap_path).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
     let mut sockets: Vec<UnixStream> = (0..8).map(|_| UnixStream::connect(&tap_path).unwrap()).collect();
@@ -316,7 +316,7 @@ fn a_landing_is_for_one_migration_of_one_peer_while_it_is_open() {
     listener.set_nonblocking(true).unwrap();
     let tap = |node: &Node, name: &str, id| {
         let path = world.path(name);
-        let tap = Tap::start(&path, &node.peers, "b", id, pages(), &[]).unwrap();
+        let tap = OutgoingChannels::start(&path, &node.peers, "b", id, pages(), &[]).unwrap();
         let socket = UnixStream::connect(&path).unwrap();
         socket.set_read_timeout(Some(10 * SECOND)).unwrap();
         { &socket }.write_all(b"VMEQ").unwrap();
@@ -325,7 +325,7 @@ fn a_landing_is_for_one_migration_of_one_peer_while_it_is_open() {
     // Unknown, a stranger's, another's.
     let (_tap, socket) = tap(&a, "unknown", id);
     assert!(ends(&socket));
-    b.peers.landings().open(id, "a", &target, Target::new(None, None));
+    b.peers.incoming_channels().open(id, "a", &target, TargetPages::new(None, None));
     let (_stranger, socket) = tap(&c, "stranger", id);
     assert!(ends(&socket));
     let (_other, socket) = tap(&a, "other", MigrationId(2));
@@ -345,7 +345,7 @@ fn a_landing_is_for_one_migration_of_one_peer_while_it_is_open() {
     landed.set_nonblocking(false).unwrap();
     let mut got = [0; 4];
     { &landed }.read_exact(&mut got).unwrap();
-    b.peers.landings().close(id);
+    b.peers.incoming_channels().close(id);
     assert!(ends(&landed) && ends(&socket), "its connections end with it");
     let (_late, socket) = tap(&a, "late", id);
     assert!(ends(&socket));
@@ -360,9 +360,9 @@ fn a_landing_is_for_one_migration_of_one_peer_while_it_is_open() {
 fn who_talks_nonsense_loses_its_session_and_nobody_else_does() {
     let world = World::new();
     let (a, b) = world.pair();
-    a.peers.reach("b", true);
+    a.peers.set_wanted("b", true);
     b.contact("a", true, 5 * SECOND);
-    let hello = Wire::hello().line().unwrap();
+    let hello = ControlMessage::hello().line().unwrap();
     let (own, other) = (format!("\"version\":{CONTROL_VERSION}"), "\"version\":7777");
     let other_version = String::from_utf8(hello.clone()).unwrap().replace(&own, other).into_bytes();
     let endless = [hello.clone(), vec![b' '; 5 << 20]].concat();
@@ -398,7 +398,7 @@ fn two_of_different_builds_are_told_that_they_do_not_understand_each_other() {
     let b = world.start("b");
     let dialer = world.session("a", &b);
     let mut socket = open(dialer.live(), "skein:control");
-    socket.write_all(&Wire::hello().line().unwrap()).unwrap();
+    socket.write_all(&ControlMessage::hello().line().unwrap()).unwrap();
     b.contact("a", true, 5 * SECOND);
     // Of the same version, and with something in it that is not known here.
     let report = br#"{"handover":{"report":{"id":"0000000000000001","report":"Tomorrow"}}}"#;
@@ -406,12 +406,12 @@ fn two_of_different_builds_are_told_that_they_do_not_understand_each_other() {
     let words = "the agent of b does not understand a's messages: are both of one release?";
     b.wait(&PeerEvent::NotUnderstood("a".into(), words.into()), 5 * SECOND);
     let mut lines = BufReader::new(socket);
-    let last = std::iter::from_fn(|| Wire::read(&mut lines).ok()).last();
-    assert_eq!(last, Some(Wire::NotUnderstood), "a learns it, too");
+    let last = std::iter::from_fn(|| ControlMessage::read(&mut lines).ok()).last();
+    assert_eq!(last, Some(ControlMessage::NotUnderstood), "a learns it, too");
     // And as the one that is not understood.
     let dialer = world.session("c", &b);
     let mut socket = open(dialer.live(), "skein:control");
-    let lines = [Wire::hello().line().unwrap(), Wire::NotUnderstood.line().unwrap()].concat();
+    let lines = [ControlMessage::hello().line().unwrap(), ControlMessage::NotUnderstood.line().unwrap()].concat();
     socket.write_all(&lines).unwrap();
     let words = "the agent of c does not understand b's messages: are both of one release?";
     b.wait(&PeerEvent::NotUnderstood("c".into(), words.into()), 5 * SECOND);
@@ -423,7 +423,7 @@ fn who_does_not_listen_holds_up_nobody() {
     let b = world.start("b");
     let dialer = world.session("deaf", &b);
     let mut first = open(dialer.live(), "skein:control");
-    first.write_all(&Wire::hello().line().unwrap()).unwrap();
+    first.write_all(&ControlMessage::hello().line().unwrap()).unwrap();
     b.contact("deaf", true, 5 * SECOND);
     let large = "x".repeat(100_000);
     let begin = Instant::now();
@@ -439,12 +439,12 @@ fn who_does_not_listen_holds_up_nobody() {
     // The next control stream in it is as good as new; a third one replaces it.
     for _ in 0..2 {
         let mut socket = open(dialer.live(), "skein:control");
-        socket.write_all(&Wire::hello().line().unwrap()).unwrap();
+        socket.write_all(&ControlMessage::hello().line().unwrap()).unwrap();
         b.contact("deaf", true, 5 * SECOND);
         assert!(b.peers.send("deaf", &message(7, "")));
         let mut lines = BufReader::new(socket);
-        assert!(matches!(Wire::read(&mut lines), Ok(Wire::Hello { .. })));
-        assert_eq!(Wire::read(&mut lines).unwrap(), Wire::Handover(message(7, "")));
+        assert!(matches!(ControlMessage::read(&mut lines), Ok(ControlMessage::Hello { .. })));
+        assert_eq!(ControlMessage::read(&mut lines).unwrap(), ControlMessage::Handover(message(7, "")));
         std::mem::forget(lines);
     }
 }

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use skein_agent::{AcceptorSettings, Addresses, Agent, AgentSettings, Allow, Dirs, VmSettings};
 use skein_api::{CallError, Client, MigrateOptions, Reply, Request};
-use skein_handover::Limits;
+use skein_handover::MigrationLimits;
 use skein_identity::{ClusterCa, Validity};
-use skein_machine::Transport;
+use skein_machine::Route;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// More than an agent serves at once.
@@ -34,11 +34,11 @@ impl World {
             dirs,
             hosts_file: dir.path().join("hosts.toml"),
             qemu: None,
-            limits: Limits::default(),
+            limits: MigrationLimits::default(),
             connections: 1,
             plain_data: false,
-            keeper: vec!["/nonexistent".into()],
-            packer: Vec::new(),
+            keeper_command: vec!["/nonexistent".into()],
+            packer_command: Vec::new(),
         };
         let acceptor = AcceptorSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -153,7 +153,7 @@ fn nothing_is_moved_by_a_list_of_hosts_that_makes_no_sense() {
     let world = World::new();
     let (vm, to) = ("web1".to_owned(), "b".to_owned());
     // One that says how may do so in vain, too: where the other host is stands in the file.
-    let given = MigrateOptions { transport: Some(Transport::Multichannel), ..MigrateOptions::default() };
+    let given = MigrateOptions { transport: Some(Route::Multichannel), ..MigrateOptions::default() };
     let requests = [MigrateOptions::default(), given].map(|options| {
         let (vm, to) = (vm.clone(), to.clone());
         let check = Request::Check { vm: vm.clone(), to: to.clone(), options: options.clone() };

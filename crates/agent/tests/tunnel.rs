@@ -57,7 +57,7 @@ impl World {
                 plain_data: false,
                 outage: Duration::from_secs(60),
             },
-            forwards: vec![Forward { listen: self.path("in.sock"), target: target.display().to_string() }],
+            forwards: vec![Forward { listen: self.path("in.sock"), destination: target.display().to_string() }],
             socket_mode: 0o600,
             transport: Default::default(),
             packer: Vec::new(),

@@ -8,20 +8,20 @@ use skein_machine::convergence::THROTTLE_MAX;
 use skein_machine::definition::{DOWNTIME_LIMIT_MS, MULTIFD_CHANNELS, NAME_BYTES_MAX, PRIORITY, is_name};
 use skein_machine::printable;
 
-use crate::{MigrateOptions, Refusal, Request, VmSource};
+use crate::{MigrateOptions, Refusal, Request, VmOrigin};
 
 /// Seconds that a guest may have for shutting down: a day.
-pub const STOP_TIMEOUT_S: RangeInclusive<u64> = 0..=86_400;
+pub const STOP_TIMEOUT_RANGE_S: RangeInclusive<u64> = 0..=86_400;
 /// Seconds until a guest has to be about to move: 30 days.
-pub const DEADLINE_S: RangeInclusive<u64> = 1..=30 * 86_400;
+pub const DEADLINE_RANGE_S: RangeInclusive<u64> = 1..=30 * 86_400;
 /// How often a migration may be begun again.
-pub const RETRIES: RangeInclusive<u32> = 0..=1000;
+pub const RETRIES_RANGE: RangeInclusive<u32> = 0..=1000;
 /// multifd channels of a migration; 0: one stream.
-pub const CHANNELS: RangeInclusive<u8> = 0..=*MULTIFD_CHANNELS.end() as u8;
+pub const MULTIFD_CHANNELS_RANGE: RangeInclusive<u8> = 0..=*MULTIFD_CHANNELS.end() as u8;
 /// Per cent by which a guest may be throttled.
-pub const ALLOW_THROTTLE: RangeInclusive<u8> = 1..=THROTTLE_MAX;
+pub const ALLOW_THROTTLE_PERCENT_RANGE: RangeInclusive<u8> = 1..=THROTTLE_MAX;
 /// Per cent of a guest's RAM to know in what the target holds.
-pub const DELTA_MEMORY: RangeInclusive<f64> = 0.0..=100.0;
+pub const DELTA_MEMORY_PERCENT_RANGE: RangeInclusive<f64> = 0.0..=100.0;
 
 /// Longest host name: a certificate's common name (RFC 5280, appendix A.1).
 const HOST_BYTES_MAX: usize = 64;
@@ -37,8 +37,8 @@ impl Request {
     /// be added to a time and written into a log.
     pub fn check(&self) -> Result<(), Refusal> {
         match self {
-            Request::VmStart { from: VmSource::Definition { file, text: _ }, options: _ } => file_name(file),
-            Request::VmStart { from: VmSource::Name(name), options: _ } => vm(name),
+            Request::VmStart { from: VmOrigin::Definition { file, text: _ }, options: _ } => file_name(file),
+            Request::VmStart { from: VmOrigin::Name(name), options: _ } => vm(name),
             Request::VmAdopt { qmp, name } => {
                 socket(qmp)?;
                 name.iter().try_for_each(|name| vm(name))
@@ -46,7 +46,7 @@ impl Request {
             Request::VmShow { name } | Request::VmResume { name } | Request::VmForget { name } => vm(name),
             Request::VmStop { name, timeout_s, force: _ } => {
                 vm(name)?;
-                within("timeout_s", Some(*timeout_s), &STOP_TIMEOUT_S)
+                within("timeout_s", Some(*timeout_s), &STOP_TIMEOUT_RANGE_S)
             }
             Request::HostShow { name } => name.iter().try_for_each(|name| host(name)),
             Request::Check { vm: name, to, options } | Request::Migrate { vm: name, to, options, detach: _ } => {
@@ -68,11 +68,11 @@ impl MigrateOptions {
     pub fn check(&self) -> Result<(), Refusal> {
         within("priority", self.priority.map(u64::from), &PRIORITY)?;
         within("downtime_limit_ms", self.downtime_limit_ms, &DOWNTIME_LIMIT_MS)?;
-        within("deadline_s", self.deadline_s, &DEADLINE_S)?;
-        within("channels", self.channels, &CHANNELS)?;
-        within("allow_throttle", self.allow_throttle, &ALLOW_THROTTLE)?;
-        within("delta_memory", self.delta_memory, &DELTA_MEMORY)?;
-        within("retries", Some(self.retries), &RETRIES)
+        within("deadline_s", self.deadline_s, &DEADLINE_RANGE_S)?;
+        within("channels", self.channels, &MULTIFD_CHANNELS_RANGE)?;
+        within("allow_throttle", self.allow_throttle, &ALLOW_THROTTLE_PERCENT_RANGE)?;
+        within("delta_memory", self.delta_memory, &DELTA_MEMORY_PERCENT_RANGE)?;
+        within("retries", Some(self.retries), &RETRIES_RANGE)
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
             downtime_limit_ms: Some(2_000_000),
             deadline_s: Some(30 * 86_400),
             channels: Some(64),
-            transport: Some(skein_machine::Transport::Tcp),
+            transport: Some(skein_machine::Route::Tcp),
             allow_throttle: Some(99),
             delta_memory: Some(100.0),
             retries: 1000,
@@ -212,7 +212,7 @@ mod tests {
                 Request::VmForget { name: name() },
                 Request::VmResume { name: name() },
                 Request::VmStop { name: name(), timeout_s: 1, force: false },
-                Request::VmStart { from: VmSource::Name(name()), options: Default::default() },
+                Request::VmStart { from: VmOrigin::Name(name()), options: Default::default() },
                 Request::VmAdopt { qmp: "/run/vm7.qmp".into(), name: Some(name()) },
                 Request::Migrate { vm: name(), to: "b".into(), options: Default::default(), detach: false },
             ] {
@@ -255,7 +255,7 @@ mod tests {
             assert!(refused(&adopt(odd)).contains(says), "{odd}");
         }
         let start = |file: String| Request::VmStart {
-            from: VmSource::Definition { file, text: "name = 'v1'\n".into() },
+            from: VmOrigin::Definition { file, text: "name = 'v1'\n".into() },
             options: Default::default(),
         };
         assert_eq!(start("web1.toml".into()).check(), Ok(()));

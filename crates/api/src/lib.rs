@@ -12,12 +12,15 @@ mod line;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use skein_handover::{Event, MigrationId, Outcome, Role, Stage, Why};
+use skein_handover::{FailureReason, MigrationEvent, MigrationId, MigrationPhase, Outcome, Role};
 use skein_machine::check::{Problem, Severity};
-use skein_machine::{Convergence, Transport};
+use skein_machine::{Convergence, Route};
 pub use skein_pages::PageCounts;
 
-pub use bounds::{ALLOW_THROTTLE, CHANNELS, DEADLINE_S, DELTA_MEMORY, RETRIES, STOP_TIMEOUT_S};
+pub use bounds::{
+    ALLOW_THROTTLE_PERCENT_RANGE, DEADLINE_RANGE_S, DELTA_MEMORY_PERCENT_RANGE, MULTIFD_CHANNELS_RANGE, RETRIES_RANGE,
+    STOP_TIMEOUT_RANGE_S,
+};
 pub use client::{CallError, Client, Conversation};
 pub use line::{LINE_BYTES_MAX, LineError, read_line, read_line_within, write_line};
 
@@ -35,7 +38,7 @@ pub enum Request {
     /// Start a VM from its definition, or a stopped one that is known by its name. → [`Reply::Vm`]
     VmStart {
         /// A definition, as TOML, and the file that it is from; or a name.
-        from: VmSource,
+        from: VmOrigin,
         /// What is wanted all the same.
         #[serde(default)]
         options: StartOptions,
@@ -131,7 +134,7 @@ pub enum Request {
 /// What a VM is started from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum VmSource {
+pub enum VmOrigin {
     /// A definition.
     Definition {
         /// Where it is from, for error messages.
@@ -168,7 +171,7 @@ pub struct MigrateOptions {
     /// multifd channels; 0: one stream.
     pub channels: Option<u8>,
     /// How the guest's memory travels. None: as its host has it.
-    pub transport: Option<Transport>,
+    pub transport: Option<Route>,
     /// Per cent by which the guest may be slowed down if it writes faster than it is moved. None: not at all.
     pub allow_throttle: Option<u8>,
     /// Memory that the source may use to know what the target holds, in per cent of the guest's RAM; 0: no deltas. None:
@@ -189,21 +192,21 @@ pub enum Reply {
     /// It cannot be done.
     Error(Refusal),
     /// A VM.
-    Vm(Box<Vm>),
+    Vm(Box<VmView>),
     /// VMs, by name.
     Vms {
         /// All.
-        vms: Vec<Vm>,
+        vms: Vec<VmView>,
     },
     /// A host.
-    Host(Box<Host>),
+    Host(Box<HostView>),
     /// Hosts, by name.
     Hosts {
         /// All.
-        hosts: Vec<Host>,
+        hosts: Vec<HostView>,
     },
     /// What a check found.
-    Check(Check),
+    Check(CheckResult),
     /// A migration.
     Migration(Box<Migration>),
     /// Migrations, the newest first.
@@ -224,7 +227,7 @@ pub struct Refusal {
 
 /// A VM of this host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Vm {
+pub struct VmView {
     /// Its name.
     pub name: String,
     /// Whether it runs.
@@ -294,7 +297,7 @@ pub enum VmState {
 
 /// A host of the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Host {
+pub struct HostView {
     /// Its name, as its identity has it.
     pub name: String,
     /// Where its agent is dialled; of this host, where it listens.
@@ -314,7 +317,7 @@ pub struct Host {
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Check {
+pub struct CheckResult {
     /// The VM.
     pub vm: String,
     /// The target host.
@@ -325,7 +328,7 @@ pub struct Check {
     pub forecast: Option<skein_machine::forecast::Forecast>,
 }
 
-impl Check {
+impl CheckResult {
     /// Whether something speaks against it for good.
     pub fn blocks(&self) -> bool {
         self.problems.iter().any(|problem| problem.severity == Severity::Blocks)
@@ -346,11 +349,11 @@ pub struct Migration {
     /// Target host.
     pub target: String,
     /// Its phase; none once it is over.
-    pub stage: Option<Stage>,
+    pub stage: Option<MigrationPhase>,
     /// How it ended, from the moment that this is certain.
     pub outcome: Option<Outcome>,
     /// Why it was called off.
-    pub why: Option<Why>,
+    pub why: Option<FailureReason>,
     /// The same in words.
     pub detail: String,
     /// The guest is paused, and this end can do nothing about it.
@@ -362,9 +365,9 @@ pub struct Migration {
     /// Milliseconds that the guest was stopped, as the source's QEMU and agent saw it.
     pub downtime_ms: Option<u64>,
     /// How far the copy is, while it is under way, or was at its end.
-    pub copy: Option<Copy>,
+    pub copy: Option<CopyProgress>,
     /// Paths that carry it.
-    pub paths: Vec<Path>,
+    pub paths: Vec<PathView>,
     /// What happened, oldest first; with [`Request::MigrationShow`] only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<LoggedEvent>,
@@ -372,7 +375,7 @@ pub struct Migration {
 
 /// How far the copy of a guest is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Copy {
+pub struct CopyProgress {
     /// The guest's RAM, in bytes.
     pub total_bytes: u64,
     /// Left to send.
@@ -393,14 +396,14 @@ pub struct Copy {
     pub throttle_percent: u8,
     /// Where the bytes went; at the source only.
     #[serde(default)]
-    pub pages: Option<Pages>,
+    pub pages: Option<PageFigures>,
 }
 
 /// What became of a guest's pages on their way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pages {
+pub struct PageFigures {
     /// How they travel.
-    pub transport: Transport,
+    pub transport: Route,
     /// Whether the target's agent writes them into the guest's RAM itself, and both ends compare it; none: not decided.
     pub direct: Option<bool>,
     /// Why it does not, in words; empty: it does. If `direct` is true all the same, it writes smaller blocks than the guest's
@@ -418,7 +421,7 @@ pub struct Pages {
 
 /// A path between the hosts of a migration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Path {
+pub struct PathView {
     /// The NIC at this end.
     pub nic: String,
     /// The address at the other end.
@@ -462,7 +465,7 @@ pub enum LogEntry {
     /// The protocol went on.
     Handover {
         /// What happened.
-        event: Event,
+        event: MigrationEvent,
     },
     /// Something else worth telling, in words: a decision, a QEMU's error, a path lost.
     Note {
@@ -472,7 +475,7 @@ pub enum LogEntry {
     /// The figures of the copy, now and then and at its end.
     Copied {
         /// The figures.
-        copy: Copy,
+        copy: CopyProgress,
     },
     /// The guest was stopped for so long.
     Downtime {

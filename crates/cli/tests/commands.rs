@@ -7,17 +7,17 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use fake::{Act, Agent, ID, Ran, at, events, in_doubt, indirect, last, migration, over, progress, say, vm};
-use skein_api::{Check, Host, Migration, Refusal, Reply, Request, StartOptions, Vm, VmSource, VmState};
-use skein_handover::{MigrationId, Outcome, Role, SourcePhase, Stage, TargetPhase};
+use skein_api::{CheckResult, HostView, Migration, Refusal, Reply, Request, StartOptions, VmOrigin, VmState, VmView};
+use skein_handover::{MigrationId, MigrationPhase, Outcome, Role, SourcePhase, TargetPhase};
 use skein_machine::check::{Problem, ProblemKind, Severity};
-use skein_machine::facts::{HostFacts, Hugepages, NicFacts, Places, Presence, QemuFacts, Version, VmFacts};
-use skein_machine::forecast::{Fixed, forecast};
-use skein_machine::{Limit, Resource, Room, Transport};
+use skein_machine::facts::{HostFacts, Hugepages, MigrationSlots, NicFacts, Presence, QemuFacts, QemuVersion, VmFacts};
+use skein_machine::forecast::{ForecastInputs, forecast};
+use skein_machine::{Resource, Room, RoomLimit, Route};
 
-fn vms() -> Vec<Vm> {
-    let moving = Vm { migration: Some(ID), ..vm("web1", VmState::Running) };
-    let odd = Vm { note: "its disk is full\u{1b}[2J\nnow".into(), ..vm("a-longer-name", VmState::Paused) };
-    vec![odd, Vm { memory_bytes: 96 << 20, ..vm("off", VmState::Stopped) }, moving]
+fn vms() -> Vec<VmView> {
+    let moving = VmView { migration: Some(ID), ..vm("web1", VmState::Running) };
+    let odd = VmView { note: "its disk is full\u{1b}[2J\nnow".into(), ..vm("a-longer-name", VmState::Paused) };
+    vec![odd, VmView { memory_bytes: 96 << 20, ..vm("off", VmState::Stopped) }, moving]
 }
 
 #[test]
@@ -31,11 +31,11 @@ fn vms_are_listed_and_shown() {
     ]);
     agent.run(&["vm", "list"]).exits(0).is("vm-list");
     let json = agent.run(&["vm", "list", "--json"]).exits(0);
-    assert_eq!(serde_json::from_str::<Vec<Vm>>(&json.out).unwrap(), vms());
+    assert_eq!(serde_json::from_str::<Vec<VmView>>(&json.out).unwrap(), vms());
     agent.run(&["vm", "list"]).exits(0).says("no VM on this host");
     agent.run(&["vm", "show", "web1"]).exits(0).is("vm-show");
     let json = agent.run(&["vm", "show", "web1", "--json"]).exits(0);
-    assert_eq!(serde_json::from_str::<Vm>(&json.out).unwrap(), vms().remove(2));
+    assert_eq!(serde_json::from_str::<VmView>(&json.out).unwrap(), vms().remove(2));
     let show = Request::VmShow { name: "web1".into() };
     assert_eq!(agent.asked(), [Request::VmList, Request::VmList, Request::VmList, show.clone(), show]);
 }
@@ -60,15 +60,15 @@ fn vms_are_started_stopped_and_forgotten() {
     agent.run(&["vm", "resume", "web1"]).exits(0).says("web1 is running");
     agent.run(&["vm", "forget", "web1"]).exits(0).says("web1 is forgotten");
     let (qmp, file) =
-        (agent.dir().join("vm7.qmp"), |file: &str| VmSource::Definition { file: file.into(), text: text.into() });
+        (agent.dir().join("vm7.qmp"), |file: &str| VmOrigin::Definition { file: file.into(), text: text.into() });
     assert_eq!(
         agent.asked(),
         [
             Request::VmStart { from: file("web1.toml"), options: Default::default() },
             Request::VmStart { from: file("standard input"), options: Default::default() },
-            Request::VmStart { from: VmSource::Name("web1".into()), options: Default::default() },
+            Request::VmStart { from: VmOrigin::Name("web1".into()), options: Default::default() },
             Request::VmStart {
-                from: VmSource::Name("web1".into()),
+                from: VmOrigin::Name("web1".into()),
                 options: StartOptions { overcommit: true, as_defined: true, new_state: true }
             },
             Request::VmAdopt { qmp, name: Some("web7".into()) },
@@ -153,7 +153,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 
 /// An agent in a control group that has less than the host.
 fn room() -> Room {
-    let limit = |owner: &str, (limit, used, promised)| Limit {
+    let limit = |owner: &str, (limit, used, promised)| RoomLimit {
         resource: Resource::Ram,
         owner: owner.into(),
         name: "memory.max".into(),
@@ -169,7 +169,7 @@ fn room() -> Room {
     Room { limits, unread: vec![] }
 }
 
-fn hosts() -> Vec<Host> {
+fn hosts() -> Vec<HostView> {
     let facts = HostFacts {
         name: "hosta".into(),
         boot_id: None,
@@ -184,7 +184,7 @@ fn hosts() -> Vec<Host> {
         kvm: Err("there is no /dev/kvm".into()),
         qemu: Ok(QemuFacts {
             program: "/usr/bin/qemu-system-x86_64".into(),
-            version: Version { major: 10, minor: 0, micro: 2 },
+            version: QemuVersion { major: 10, minor: 0, micro: 2 },
             machines: vec![],
             accels: vec![],
         }),
@@ -195,8 +195,8 @@ fn hosts() -> Vec<Host> {
             VmFacts { name: "off".into(), presence: Presence::Stopped },
             VmFacts { name: "db1".into(), presence: Presence::Leftover { migration: None } },
         ],
-        incoming: Places { limit: 2, used: 0 },
-        outgoing: Places { limit: 2, used: 1 },
+        incoming: MigrationSlots { limit: 2, used: 0 },
+        outgoing: MigrationSlots { limit: 2, used: 1 },
         swtpm: None,
         journal: Ok(()),
         digests: Default::default(),
@@ -206,7 +206,7 @@ fn hosts() -> Vec<Host> {
             NicFacts { name: "eth1".into(), speed_bits_per_s: None },
         ],
     };
-    let host = |name: &str, reachable, note: &str| Host {
+    let host = |name: &str, reachable, note: &str| HostView {
         name: name.into(),
         addresses: vec!["10.0.0.2:7070".into(), "10.0.1.2:7070".into()],
         is_local: false,
@@ -216,7 +216,7 @@ fn hosts() -> Vec<Host> {
         facts: None,
     };
     let local =
-        Host { is_local: true, facts: Some(facts), addresses: vec!["[::]:7070".into()], ..host("hosta", None, "") };
+        HostView { is_local: true, facts: Some(facts), addresses: vec!["[::]:7070".into()], ..host("hosta", None, "") };
     vec![
         local,
         host("hostb", Some(true), ""),
@@ -232,17 +232,17 @@ fn hosts_are_listed_and_shown() {
     let agent = Agent::start(vec![list(), list(), show(), show(), say(Reply::Host(Box::new(hosts().remove(2))))]);
     agent.run(&["host", "list"]).exits(0).is("host-list");
     let json = agent.run(&["host", "list", "--json"]).exits(0);
-    assert_eq!(serde_json::from_str::<Vec<Host>>(&json.out).unwrap(), hosts());
+    assert_eq!(serde_json::from_str::<Vec<HostView>>(&json.out).unwrap(), hosts());
     agent.run(&["host", "show"]).exits(0).is("host-show");
     let json = agent.run(&["host", "show", "--json"]).exits(0);
-    assert_eq!(serde_json::from_str::<Host>(&json.out).unwrap(), hosts().remove(0));
+    assert_eq!(serde_json::from_str::<HostView>(&json.out).unwrap(), hosts().remove(0));
     agent.run(&["host", "show", "hostc"]).exits(0).is("host-show-unreachable");
     let asked = agent.asked();
     assert_eq!(asked[2], Request::HostShow { name: None });
     assert_eq!(asked[4], Request::HostShow { name: Some("hostc".into()) });
 }
 
-fn check(blocks: bool) -> Check {
+fn check(blocks: bool) -> CheckResult {
     let problem = |severity, what: &str, cure: &str| Problem {
         kind: ProblemKind::NoPath,
         severity,
@@ -256,8 +256,8 @@ fn check(blocks: bool) -> Check {
         problems.insert(1, problem(Severity::Blocks, "hostb has no bridge br0", "make one there"));
     }
     let rates = [1_000_000_000, 900_000_000];
-    let forecast = forecast(2_600_000_000, Some(0), &rates, Transport::Auto, Fixed::default());
-    Check { vm: "web1".into(), to: "hostb".into(), problems, forecast: Some(forecast) }
+    let forecast = forecast(2_600_000_000, Some(0), &rates, Route::Auto, ForecastInputs::default());
+    CheckResult { vm: "web1".into(), to: "hostb".into(), problems, forecast: Some(forecast) }
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn a_check_tells_everything_at_once() {
     agent.run(&["migrate", "web1", "--to", "hostb", "--check"]).exits(3).is("check-blocked");
     agent.run(&["migrate", "web1", "--to", "hostb", "--check"]).exits(0).is("check-good");
     let json = agent.run(&["migrate", "web1", "--to", "hostb", "--check", "--json"]).exits(3);
-    assert_eq!(serde_json::from_str::<Check>(&json.out).unwrap(), check(true));
+    assert_eq!(serde_json::from_str::<CheckResult>(&json.out).unwrap(), check(true));
     agent.run(&["migrate", "web1", "--to", "hostb"]).exits(3).is("check-blocked");
     let asked = agent.asked();
     assert!(matches!(&asked[0], Request::Check { vm, to, .. } if vm == "web1" && to == "hostb"));
@@ -284,7 +284,7 @@ fn whole() -> Vec<Act> {
         |round, left, elapsed| Migration { copy: Some(fake::copy(round, left)), ..at(SourcePhase::Precopy, elapsed) };
     vec![
         Act::Say(Reply::Check(check(false))),
-        progress(migration(Some(Stage::Queued), 0)),
+        progress(migration(Some(MigrationPhase::Queued), 0)),
         progress(at(SourcePhase::Prepare, 20)),
         progress(copying(1, 4096, 1030)),
         // Nothing but figures: no line in a pipe, yet.
@@ -321,7 +321,7 @@ fn a_migration_is_lines_in_a_pipe() {
 #[test]
 fn exit_codes_tell_how_it_ended() {
     let agent = Agent::start(vec![
-        vec![last(over(Outcome::Kept))],
+        vec![last(over(Outcome::CalledOff))],
         vec![last(over(Outcome::Ended))],
         vec![progress(at(SourcePhase::Grant, 7300)), progress(in_doubt()), last(in_doubt())],
         vec![last(at(SourcePhase::Prepare, 1))],
@@ -369,7 +369,7 @@ fn a_migration_that_is_begun_again_is_followed() {
     let agent = Agent::start(vec![vec![
         progress(at(SourcePhase::Precopy, 2000)),
         progress(at(SourcePhase::Keep, 3000)),
-        progress(over(Outcome::Kept)),
+        progress(over(Outcome::CalledOff)),
         progress(next(at(SourcePhase::Prepare, 10))),
         last(next(over(Outcome::Moved))),
     ]]);
@@ -407,13 +407,13 @@ fn migrations() -> Vec<Migration> {
         target: "hosta".into(),
         id: MigrationId(1),
         vm: "db1".into(),
-        ..migration(Some(Stage::Target(TargetPhase::Ready)), 61_000)
+        ..migration(Some(MigrationPhase::Target(TargetPhase::Ready)), 61_000)
     };
     vec![
         here,
         at(SourcePhase::Precopy, 1530),
         in_doubt(),
-        over(Outcome::Kept),
+        over(Outcome::CalledOff),
         over(Outcome::Moved),
         over(Outcome::Ended),
     ]
@@ -455,7 +455,7 @@ fn migrations_are_listed_and_shown() {
 fn a_migration_is_called_off() {
     let agent = Agent::start(vec![
         vec![last(at(SourcePhase::Keep, 1000))],
-        vec![last(over(Outcome::Kept))],
+        vec![last(over(Outcome::CalledOff))],
         vec![last(over(Outcome::Moved))],
     ]);
     agent.run(&["migration", "cancel", "web1"]).exits(0).says("is being called off; web1 goes on at hosta");
@@ -469,7 +469,7 @@ fn a_doubt_is_resolved_by_a_clear_word_only() {
     let agent = Agent::start(vec![
         vec![last(in_doubt())],
         vec![last(in_doubt())],
-        vec![last(over(Outcome::Kept))],
+        vec![last(over(Outcome::CalledOff))],
         vec![last(over(Outcome::Moved))],
     ]);
     agent.run(&["migration", "resolve", "web1"]).exits(2).complains("--other-host-is-off");
@@ -586,7 +586,7 @@ fn the_documentations_files_are_valid() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/migrate.md")).unwrap();
     let blocks: Vec<&str> = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     let [hosts, vm] = blocks[..] else { panic!("{} files", blocks.len()) };
-    assert_eq!(skein_machine::hosts::Hosts::parse(hosts, "docs").unwrap().hosts.len(), 1);
+    assert_eq!(skein_machine::hosts_file::HostsFile::parse(hosts, "docs").unwrap().hosts.len(), 1);
     assert_eq!(skein_machine::definition::Definition::parse(vm, "docs").unwrap().name, "web1");
     let help = Agent::start(vec![]).run(&["vm", "start", "--help"]).exits(0).out;
     let smallest = help.split("The smallest file:\n").nth(1).unwrap();

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use skein_api::{MigrateOptions, Migration, Reply, Request, VmSource, VmState};
-use skein_handover::{Outcome, Role, SourcePhase, Stage, Why};
+use skein_api::{MigrateOptions, Migration, Reply, Request, VmOrigin, VmState};
+use skein_handover::{FailureReason, MigrationPhase, Outcome, Role, SourcePhase};
 use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
 use skein_lab_guest::{Params, Rewrite};
 use skein_machine::check::{ProblemKind, Severity};
@@ -68,7 +68,7 @@ fn copying(cluster: &Cluster, vm: &str) -> Migration {
     let id = cluster.begin(vm, "a", "b", patient()).id;
     let copies = || {
         let now = cluster.migration("a", id);
-        now.stage == Some(Stage::Source(SourcePhase::Precopy)) && now.copy.is_some()
+        now.stage == Some(MigrationPhase::Source(SourcePhase::Precopy)) && now.copy.is_some()
     };
     cluster.wait(DEADLINE, "it copies", copies);
     cluster.migration("a", id)
@@ -86,7 +86,7 @@ fn a_guest_is_started_shown_moved_and_stopped() {
 
     // A name twice, a definition that is none, and what is not there.
     let start = |text: &str| Request::VmStart {
-        from: VmSource::Definition { file: "t.toml".into(), text: text.into() },
+        from: VmOrigin::Definition { file: "t.toml".into(), text: text.into() },
         options: Default::default(),
     };
     assert!(cluster.refused("a", &start(&definition)).contains("'v1' is running"));
@@ -121,7 +121,7 @@ fn a_guest_is_started_shown_moved_and_stopped() {
     };
     assert_eq!(stopped.state, VmState::Stopped);
     assert!(cluster.where_runs("v1").is_empty() && cluster.qemus("a").is_empty());
-    cluster.asked("a", &Request::VmStart { from: VmSource::Name("v1".into()), options: Default::default() });
+    cluster.asked("a", &Request::VmStart { from: VmOrigin::Name("v1".into()), options: Default::default() });
     runs_on(&cluster, "v1", "a");
     end(&cluster);
 }
@@ -274,8 +274,8 @@ fn a_migration_that_is_called_off_leaves_nothing_and_can_be_repeated() {
         let begin = Instant::now();
         cluster.asked(host, &Request::MigrationCancel { id: migration.id.to_string()[..8].to_owned() });
         let over = cluster.watched("a", migration.id);
-        let expected = if host == "a" { Why::Cancelled } else { Why::TargetRefused };
-        assert_eq!((over.outcome, over.why), (Some(Outcome::Kept), Some(expected)), "{over:?}");
+        let expected = if host == "a" { FailureReason::Cancelled } else { FailureReason::TargetRefused };
+        assert_eq!((over.outcome, over.why), (Some(Outcome::CalledOff), Some(expected)), "{over:?}");
         assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
         is_slow(&cluster, false);
         runs_on(&cluster, "v1", "a");
@@ -305,11 +305,11 @@ fn limits_queue_and_priorities_order() {
     assert!(twice.problems.iter().any(|problem| problem.kind == ProblemKind::MigrationUnderWay), "{twice:?}");
     // One that waits is called off at once.
     cluster.asked("a", &Request::MigrationCancel { id: "v4".into() });
-    assert_eq!(cluster.migration("a", ids[3]).outcome, Some(Outcome::Kept));
+    assert_eq!(cluster.migration("a", ids[3]).outcome, Some(Outcome::CalledOff));
     is_slow(&cluster, false);
     let over: Vec<Migration> = ids.iter().map(|id| cluster.watched("a", *id)).collect();
     let outcomes: Vec<_> = over.iter().filter_map(|migration| migration.outcome).collect();
-    assert_eq!(outcomes, [Outcome::Moved, Outcome::Moved, Outcome::Moved, Outcome::Kept]);
+    assert_eq!(outcomes, [Outcome::Moved, Outcome::Moved, Outcome::Moved, Outcome::CalledOff]);
     // When each left the queue, and when it was over.
     let spans = ids[..3].iter().map(|id| {
         let events = cluster.migration("a", *id).events;
@@ -400,8 +400,8 @@ fn a_guest_whose_agent_dies_in_mid_migration_stays_where_it_is() {
         is_slow(&cluster, false);
         let over = || {
             let there = cluster.migrations("b").into_iter().find(|one| one.id == migration.id);
-            cluster.migration("a", migration.id).outcome == Some(Outcome::Kept)
-                && there.is_none_or(|one| one.outcome == Some(Outcome::Kept))
+            cluster.migration("a", migration.id).outcome == Some(Outcome::CalledOff)
+                && there.is_none_or(|one| one.outcome == Some(Outcome::CalledOff))
         };
         cluster.wait(DEADLINE, "both know that it is kept", over);
         let after = begin.elapsed();

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use skein_api::{LogEntry, MigrateOptions, Migration, Reply, Request};
-use skein_handover::{MigrationId, Outcome, Why};
+use skein_handover::{FailureReason, MigrationId, Outcome};
 use skein_lab_cluster::{Cluster, Settings};
 use skein_lab_guest::Params;
 use skein_lab_hosts::Cut;
@@ -50,7 +50,7 @@ fn a_throttled_guest_does_not_wait_for_the_network() {
     for nic in 0..2 {
         cluster.lab().cut("b", nic, Cut::BlackHole).unwrap();
     }
-    let kept = || cluster.migration("a", id).outcome == Some(Outcome::Kept);
+    let kept = || cluster.migration("a", id).outcome == Some(Outcome::CalledOff);
     cluster.wait(Duration::from_secs(20), "it is called off", kept);
     let detail = cluster.migration("a", id).detail;
     assert!(detail.starts_with("nothing got through to b for 3 s"), "{detail}");
@@ -74,7 +74,7 @@ fn a_guest_that_is_too_hot_is_throttled_or_stays() {
     let cluster = up();
     let begin = |options| cluster.begin(VM, "a", "b", options).id;
     let lacks = |migration: &Migration| {
-        assert_eq!(migration.outcome, Some(Outcome::Kept), "{migration:?}");
+        assert_eq!(migration.outcome, Some(Outcome::CalledOff), "{migration:?}");
         let why = &migration.detail;
         assert!(why.starts_with("will not converge: dirties ") && why.contains(" NIC"), "{why}");
         let throttle = why.split("--allow-throttle ").nth(1).unwrap_or_else(|| panic!("{why}"));
@@ -89,13 +89,13 @@ fn a_guest_that_is_too_hot_is_throttled_or_stays() {
     let kept = cluster.watched("a", id);
     eprintln!("{:.1} s: {}", kept.elapsed_ms as f64 / 1e3, kept.detail);
     let throttle = lacks(&kept);
-    assert_eq!(kept.why, Some(Why::MigrationFailed));
+    assert_eq!(kept.why, Some(FailureReason::MigrationFailed));
     assert!((20..=90).contains(&throttle), "{throttle}");
     assert!(cluster.where_runs(VM) == ["a"]);
 
     // When that is over.
     let kept = cluster.watched("a", begin(MigrateOptions { deadline_s: Some(20), ..MigrateOptions::default() }));
-    assert_eq!(kept.why, Some(Why::Deadline));
+    assert_eq!(kept.why, Some(FailureReason::Deadline));
     lacks(&kept);
 
     let id = begin(MigrateOptions { allow_throttle: Some(99), ..MigrateOptions::default() });

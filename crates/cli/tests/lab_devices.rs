@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use skein_api::{Request, VmSource};
+use skein_api::{Request, VmOrigin};
 use skein_handover::Outcome;
 use skein_lab_cluster::{Cluster, Settings, until};
 use skein_machine::ProblemKind;
@@ -139,11 +139,11 @@ fn firmware_and_tpm_move_with_their_guest() {
     // What is on storage now was written by QEMU as the guest arrived.
     cluster.asked("a", &Request::VmStop { name: "u".into(), timeout_s: 0, force: true });
     // Elsewhere it would begin with nothing.
-    let from = VmSource::Definition { file: "u.toml".into(), text: definition.into() };
+    let from = VmOrigin::Definition { file: "u.toml".into(), text: definition.into() };
     let told = cluster.refused("b", &Request::VmStart { from, options: Default::default() });
     assert!(told.contains("a has a VM of that name, stopped") && told.contains("--new-state"), "{told}");
     assert!(!own("b").exists(), "and nothing is made for it");
-    cluster.asked("a", &Request::VmStart { from: VmSource::Name("u".into()), options: Default::default() });
+    cluster.asked("a", &Request::VmStart { from: VmOrigin::Name("u".into()), options: Default::default() });
     let mut shell = Shell::boot(&cluster, "a", "u");
     assert!(shell.run(variable).contains("34 12"), "the variable after a cold start");
     assert_eq!(shell.pcr(), measured, "the same firmware is measured");
@@ -202,7 +202,7 @@ fn what_cannot_be_moved_is_refused_at_its_start() {
     let refused = |args: &str| {
         let text = cluster.bare("r").replace("args = [", &format!("args = [{args}, "));
         let request = Request::VmStart {
-            from: VmSource::Definition { file: "r.toml".into(), text: text.clone() },
+            from: VmOrigin::Definition { file: "r.toml".into(), text: text.clone() },
             options: Default::default(),
         };
         (cluster.refused("a", &request), text)

@@ -101,7 +101,7 @@ fn before_the_grant_the_guest_goes_on_at_the_source() {
     assert!(stood_still < Duration::from_secs(5), "{stood_still:?}");
     parted.heal();
     parted.ends_well("a");
-    assert_eq!(parted.cluster.migration("a", parted.id).outcome, Some(Outcome::Kept));
+    assert_eq!(parted.cluster.migration("a", parted.id).outcome, Some(Outcome::CalledOff));
 }
 
 /// A QEMU that writes the rest of a guest into links that are gone hears nothing, and holds the guest.
@@ -133,7 +133,7 @@ fn a_guest_whose_rest_cannot_be_sent_goes_on_at_the_source() {
         cluster.lab().rate("a", nic, None).unwrap();
     }
     cluster.wait_clean(SOON);
-    assert_eq!(cluster.migration("a", id).outcome, Some(Outcome::Kept));
+    assert_eq!(cluster.migration("a", id).outcome, Some(Outcome::CalledOff));
     cluster.moved(VM, "a", "b");
     cluster.wait_clean(SOON);
     cluster.verify(VM);
@@ -162,7 +162,7 @@ fn a_source_in_doubt_runs_the_guest_when_the_target_is_proven_off() {
     let mut parted = Parted::at("source-before-send-grant");
     parted.cluster.wait(SOON, "it is in doubt", || parted.is_in_doubt("a"));
     parted.power_off("b");
-    assert_eq!(parted.resolve("a"), Outcome::Kept);
+    assert_eq!(parted.resolve("a"), Outcome::CalledOff);
     assert_eq!(parted.cluster.where_runs(VM), ["a"]);
     parted.heal();
     parted.cluster.start("b");

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_api::{MigrateOptions, Reply, Request, VmState};
-use skein_handover::{MigrationId, Outcome, SourcePhase, Stage};
+use skein_handover::{MigrationId, MigrationPhase, Outcome, SourcePhase};
 use skein_lab_cluster::{Cluster, Settings, Start, until};
 use skein_lab_guest::Params;
 
@@ -185,7 +185,7 @@ impl World {
             let id = cluster.begin(VM, &source, &target, options).id;
             let copies = || {
                 let now = cluster.migration(&source, id);
-                now.stage == Some(Stage::Source(SourcePhase::Precopy)) && now.copy.is_some()
+                now.stage == Some(MigrationPhase::Source(SourcePhase::Precopy)) && now.copy.is_some()
             };
             cluster.wait(STEP_TIME, "it copies", copies);
             // Its answer waits for the owner, which may be halted.
@@ -202,7 +202,7 @@ impl World {
         };
         if !until(STEP_TIME, || file.exists() || is_over()) || !until(SOON, || file.exists()) {
             let how = cluster.migration(&source, id).outcome;
-            if !call_off || how != Some(Outcome::Kept) {
+            if !call_off || how != Some(Outcome::CalledOff) {
                 return Became::Failed(format!("the step was never taken, and it is {how:?}"));
             }
             slow(cluster, None);
@@ -273,7 +273,7 @@ impl World {
             ));
         }
         let guest = match resolved(cluster, id, &source, &target) {
-            Ok(Some(host)) if host == source => Outcome::Kept,
+            Ok(Some(host)) if host == source => Outcome::CalledOff,
             Ok(Some(_)) => Outcome::Moved,
             Ok(None) => Outcome::Ended,
             Err(state) => return Became::Failed(format!("resolved, and then not any more: {state}")),
@@ -447,7 +447,7 @@ fn whoever_is_killed_wherever_one_guest_runs() {
             Some(Became::Resolved { guest, after, .. }) => {
                 let letter = match guest {
                     Outcome::Moved => "m",
-                    Outcome::Kept => "k",
+                    Outcome::CalledOff => "k",
                     Outcome::Ended => "e",
                 };
                 format!("{letter} {}", after.as_millis())

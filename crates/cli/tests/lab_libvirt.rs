@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use skein_lab_guest::{Agent, BEAT_PORT, Beat, Beats, CONTROL_PORT, Gaps, Image, Params, default_cache};
+use skein_lab_guest::{BEAT_PORT, Beat, Beats, CONTROL_PORT, Gaps, Image, Params, WorkloadClient, default_cache};
 use skein_lab_hosts::{Cut, Lab, Spec};
 use skein_lab_libvirt::{Error, Moment, Relay, World, domain_xml, unpacked};
 use tempfile::TempDir;
@@ -322,9 +322,9 @@ impl Hosts {
     }
 
     /// Commands for the guest on one host.
-    fn agent(&self, host: usize) -> Result<Agent> {
+    fn agent(&self, host: usize) -> Result<WorkloadClient> {
         let stream = UnixStream::connect(self.worlds[host].path(GUEST_CONTROL)).context("connect to the guest")?;
-        Ok(Agent::new(stream))
+        Ok(WorkloadClient::new(stream))
     }
 
     /// A migration that must succeed: the guest runs on the target and nowhere else, and its memory is what it wrote.

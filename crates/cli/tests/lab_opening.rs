@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use skein_api::MigrateOptions;
-use skein_handover::{SourcePhase, Stage};
+use skein_handover::{MigrationPhase, SourcePhase};
 use skein_lab_cluster::{Cluster, Settings, until};
 
 const VM: &str = "v";
@@ -32,7 +32,8 @@ fn an_agent_that_ends_as_channels_open_leaves_a_guest_that_can_be_moved() {
         let id = cluster.begin(VM, source, target, MigrateOptions::default()).id;
         let is_told = || {
             let now = cluster.migration(source, id);
-            now.outcome.is_some() || matches!(now.stage, Some(Stage::Source(phase)) if phase >= SourcePhase::Precopy)
+            now.outcome.is_some()
+                || matches!(now.stage, Some(MigrationPhase::Source(phase)) if phase >= SourcePhase::Precopy)
         };
         let end = Instant::now() + SOON;
         while !is_told() {

@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use skein_api::{LogEntry, LoggedEvent, MigrateOptions, Migration, Pages, Reply, Request};
+use skein_api::{LogEntry, LoggedEvent, MigrateOptions, Migration, PageFigures, Reply, Request};
 use skein_guest_ram::{Memory, find};
 use skein_handover::{MigrationId, Outcome};
 use skein_hypervisor::version_of;
 use skein_lab_cluster::{Cluster, Settings, Start, arguments, configuration, until};
 use skein_lab_guest::{Params, Rewrite, Spec};
 use skein_lab_hosts::Cut;
-use skein_machine::{Definition, Transport};
+use skein_machine::{Definition, Route};
 
 /// Migrations unless told otherwise.
 const QUICK: usize = 8;
@@ -202,7 +202,7 @@ fn is_alone(cluster: &Cluster, vm: &str, host: &str, before: &str) {
     cluster.wait(SOON, "it runs there alone", || cluster.where_runs(vm) == [host] && is_gone());
 }
 
-fn pages_of(migration: &Migration) -> Pages {
+fn pages_of(migration: &Migration) -> PageFigures {
     migration.copy.as_ref().and_then(|copy| copy.pages.clone()).unwrap_or_else(|| panic!("no figures: {migration:?}"))
 }
 
@@ -285,7 +285,7 @@ fn both_rams_are_the_same_before_the_first_device() {
     let mut deltas = 0;
     for number in 0..migrations {
         // The first ones have each transport, each machine type and each number of channels.
-        let transport = if number < QUICK { Transport::ALL[number % 4] } else { dice.pick(&Transport::ALL) };
+        let transport = if number < QUICK { Route::ALL[number % 4] } else { dice.pick(&Route::ALL) };
         let channels = if number < QUICK { CHANNELS[(number + number / 4) % 4] } else { dice.pick(&CHANNELS) };
         let which = if number < QUICK { number % machines.len() } else { dice.below(machines.len()) };
         let cut = (number % 2 == 1).then(|| (dice.below(RATES.len()), dice.pick(&CUTS), dice.below(1000)));
@@ -301,7 +301,7 @@ fn both_rams_are_the_same_before_the_first_device() {
                 cluster.lab().cut("b", nic, cut).unwrap();
             }
             // Whoever compresses pages loses them.
-            if transport == Transport::Compression {
+            if transport == Route::Compression {
                 until(KILL_WITHIN, || {
                     killed += kill_packers(cluster.dir());
                     killed > 0
@@ -412,7 +412,7 @@ fn what_is_planted_is_found() {
             let id = world.cluster.begin(VM, "a", "b", MigrateOptions { deadline_s: Some(120), ..options() }).id;
             let over = world.cluster.watched("a", id);
             assert!(!world.halted().exists());
-            assert_eq!(over.outcome, Some(Outcome::Kept), "{plant}: {over:?}");
+            assert_eq!(over.outcome, Some(Outcome::CalledOff), "{plant}: {over:?}");
             assert!(over.detail.contains("could not be mended"), "{plant}: {over:?}");
             world.cluster.wait(SOON, "it runs where it was", || world.cluster.where_runs(VM) == ["a"]);
             world.cluster.wait_clean(SOON);
@@ -498,7 +498,7 @@ fn what_cannot_be_placed_is_tried_again_through_qemu() {
 
     let Reply::Migrations { migrations } = cluster.asked("a", &Request::MigrationList) else { panic!("no list") };
     let [_, first] = &migrations[..] else { panic!("{migrations:?}") };
-    assert_eq!(first.outcome, Some(Outcome::Kept), "{first:?}");
+    assert_eq!(first.outcome, Some(Outcome::CalledOff), "{first:?}");
     for words in
         ["cannot be written straight into the guest's RAM: it was planted", "without direct placement it can be moved"]
     {

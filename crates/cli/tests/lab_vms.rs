@@ -11,7 +11,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use skein_api::{CallError, MigrateOptions, Reply, Request, Vm, VmSource, VmState};
+use skein_api::{CallError, MigrateOptions, Reply, Request, VmOrigin, VmState, VmView};
 use skein_handover::Outcome;
 use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
 
@@ -26,13 +26,13 @@ fn settings() -> Settings {
 
 fn start(definition: &str) -> Request {
     Request::VmStart {
-        from: VmSource::Definition { file: "test.toml".into(), text: definition.into() },
+        from: VmOrigin::Definition { file: "test.toml".into(), text: definition.into() },
         options: Default::default(),
     }
 }
 
 fn start_again(vm: &str) -> Request {
-    Request::VmStart { from: VmSource::Name(vm.into()), options: Default::default() }
+    Request::VmStart { from: VmOrigin::Name(vm.into()), options: Default::default() }
 }
 
 fn stop(vm: &str, timeout_s: u64) -> Request {
@@ -44,7 +44,7 @@ fn adopt(qmp: &Path, name: &str) -> Request {
 }
 
 /// A VM; none: it is unknown there.
-fn found(cluster: &Cluster, host: &str, vm: &str) -> Option<Vm> {
+fn found(cluster: &Cluster, host: &str, vm: &str) -> Option<VmView> {
     cluster.vms(host).into_iter().find(|found| found.name == vm)
 }
 
@@ -356,7 +356,7 @@ fn a_qemu_that_waits_for_nobody_is_ended() {
     cluster.start("b");
     assert_eq!(state(&cluster, "b", "v1"), Some(VmState::Unresponsive));
     let over = cluster.watched("a", migration.id);
-    assert_eq!(over.outcome, Some(Outcome::Kept), "{over:?}");
+    assert_eq!(over.outcome, Some(Outcome::CalledOff), "{over:?}");
     cluster.wait(SOON, "it is gone", || found(&cluster, "b", "v1").is_none() && cluster.qemus("b").is_empty());
     runs_on(&cluster, "v1", "a");
     cluster.wait_clean(SOON);
@@ -619,7 +619,7 @@ fn a_tap_in_use_is_left_alone() {
     let with_mac = |vm: &str| plugged(&cluster.bare(vm), "br0") + "mac = '52:54:00:00:00:07'\n";
     cluster.start_vm("a", &with_mac("v1"));
     let before = taps(&cluster, "a");
-    let from = VmSource::Definition { file: "v2.toml".into(), text: with_mac("v2") };
+    let from = VmOrigin::Definition { file: "v2.toml".into(), text: with_mac("v2") };
     let refused = cluster.refused("a", &Request::VmStart { from, options: Default::default() });
     assert!(refused.contains("same MAC address"), "{refused}");
     assert_eq!(taps(&cluster, "a"), before);

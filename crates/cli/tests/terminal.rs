@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fake::{Act, Agent, DEADLINE, Ran, at, in_doubt, last, over, progress, say, vm};
 use nix::pty::{Winsize, openpty};
 use nix::sys::termios::{LocalFlags, Termios, tcgetattr};
-use skein_api::{Migration, Reply, Request, Vm, VmState};
+use skein_api::{Migration, Reply, Request, VmState, VmView};
 use skein_handover::{Outcome, SourcePhase};
 
 /// A program on a terminal, and what it shows.
@@ -91,7 +91,7 @@ impl Drop for Terminal {
 }
 
 fn with_console(path: &Path) -> Vec<Act> {
-    say(Reply::Vm(Box::new(Vm { console: Some(path.into()), ..vm("web1", VmState::Running) })))
+    say(Reply::Vm(Box::new(VmView { console: Some(path.into()), ..vm("web1", VmState::Running) })))
 }
 
 /// A guest's console, and what the guest reads there.
@@ -214,7 +214,7 @@ fn a_pipe_types_and_prints_until_the_guest_is_silent() {
 fn what_has_no_console_says_so() {
     let agent = Agent::start(vec![
         say(Reply::Vm(Box::new(vm("off", VmState::Stopped)))),
-        say(Reply::Vm(Box::new(Vm { adopted: true, console: None, ..vm("taken", VmState::Running) }))),
+        say(Reply::Vm(Box::new(VmView { adopted: true, console: None, ..vm("taken", VmState::Running) }))),
         with_console(Path::new("/no/such/console")),
     ]);
     agent.run(&["vm", "console", "off"]).exits(1).complains("off has no console here: it is stopped");
@@ -279,7 +279,8 @@ fn ctrl_c_leaves_the_migration_alone() {
 
 #[test]
 fn a_doubt_is_resolved_by_the_other_hosts_name() {
-    let agent = Agent::start(vec![vec![last(in_doubt())], vec![last(in_doubt())], vec![last(over(Outcome::Kept))]]);
+    let agent =
+        Agent::start(vec![vec![last(in_doubt())], vec![last(in_doubt())], vec![last(over(Outcome::CalledOff))]]);
     for (typed, code, says) in
         [("yes\n", 1, "that is not hostb: nothing was done"), ("hostb\n", 0, "web1 stays on hosta")]
     {

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | 0 | kind |
 //! | 1..4 | zero |
-//! | 4..8 | stream, or connection in an [`Kind::Ack`] |
+//! | 4..8 | stream, or connection in an [`FrameKind::Ack`] |
 //! | 8..16 | offset: see the kind |
 //! | 16..20 | bytes of payload |
 //!
@@ -17,7 +17,7 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::limits::{
-    CHUNK_BYTES_MAX, HELLO_BYTES_MAX, OFFSET_MAX, PROBE_BYTES_MAX, REASON_BYTES_MAX, TARGET_BYTES_MAX,
+    CHUNK_BYTES_MAX, DESTINATION_BYTES_MAX, HELLO_BYTES_MAX, OFFSET_MAX, PROBE_BYTES_MAX, REASON_BYTES_MAX,
 };
 use crate::{ConnectionId, StreamId};
 
@@ -27,7 +27,7 @@ pub const HEADER_BYTES: usize = 20;
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     /// First on a connection, from who dialled it; payload: [`crate::handshake::Hello`].
     Hello = 1,
     /// Its answer; payload: [`crate::handshake::Welcome`].
@@ -53,15 +53,15 @@ pub enum Kind {
     Ping = 14,
     /// The answer, with the ping's number.
     Pong = 15,
-    /// The sender's addresses have changed; offset: how often by now, payload: [`crate::handshake::Address`]es.
+    /// The sender's addresses have changed; offset: how often by now, payload: [`crate::handshake::NicAddress`]es.
     Addresses = 16,
     /// The session ends; offset: code, payload: reason.
     Bye = 17,
 }
 
-impl Kind {
-    fn from_byte(byte: u8) -> Option<Kind> {
-        use Kind::*;
+impl FrameKind {
+    fn from_byte(byte: u8) -> Option<FrameKind> {
+        use FrameKind::*;
         [Hello, Welcome, Refuse, Probe, Open, Data, Fin, Reset, Credit, Ack, Ping, Pong, Addresses, Bye]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
@@ -70,18 +70,18 @@ impl Kind {
     /// Most payload bytes that a frame of this kind may have.
     fn payload_max(self) -> usize {
         match self {
-            Kind::Hello | Kind::Welcome | Kind::Addresses => HELLO_BYTES_MAX,
-            Kind::Refuse | Kind::Reset | Kind::Bye => REASON_BYTES_MAX,
-            Kind::Open => TARGET_BYTES_MAX,
-            Kind::Data => CHUNK_BYTES_MAX,
-            Kind::Probe => PROBE_BYTES_MAX,
-            Kind::Fin | Kind::Credit | Kind::Ack | Kind::Ping | Kind::Pong => 0,
+            FrameKind::Hello | FrameKind::Welcome | FrameKind::Addresses => HELLO_BYTES_MAX,
+            FrameKind::Refuse | FrameKind::Reset | FrameKind::Bye => REASON_BYTES_MAX,
+            FrameKind::Open => DESTINATION_BYTES_MAX,
+            FrameKind::Data => CHUNK_BYTES_MAX,
+            FrameKind::Probe => PROBE_BYTES_MAX,
+            FrameKind::Fin | FrameKind::Credit | FrameKind::Ack | FrameKind::Ping | FrameKind::Pong => 0,
         }
     }
 
     /// Whether the peer acknowledges it. Those that it does not are about the connection itself.
     pub fn is_acknowledged(self) -> bool {
-        !matches!(self, Kind::Ack | Kind::Ping | Kind::Pong)
+        !matches!(self, FrameKind::Ack | FrameKind::Ping | FrameKind::Pong)
     }
 }
 
@@ -95,7 +95,7 @@ pub enum FrameError {
     #[error("a {kind:?} frame claims {len} bytes of payload")]
     BadLength {
         /// The frame's kind.
-        kind: Kind,
+        kind: FrameKind,
         /// What it claims.
         len: u32,
     },
@@ -103,23 +103,23 @@ pub enum FrameError {
     #[error("a {kind:?} frame claims offset {offset}")]
     BadOffset {
         /// The frame's kind.
-        kind: Kind,
+        kind: FrameKind,
         /// What it claims.
         offset: u64,
     },
     /// A payload that does not decode.
     #[error("the payload of a {0:?} frame does not decode")]
-    BadPayload(Kind),
+    BadPayload(FrameKind),
 }
 
 /// A frame's header, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What the frame is.
-    pub kind: Kind,
-    /// Stream or connection, see [`Kind`].
+    pub kind: FrameKind,
+    /// Stream or connection, see [`FrameKind`].
     pub stream: u32,
-    /// See [`Kind`].
+    /// See [`FrameKind`].
     pub offset: u64,
     /// Bytes of payload that follow.
     pub len: u32,
@@ -139,14 +139,14 @@ impl Header {
     /// Reads and checks a header; after it, `len` bytes are safe to allocate.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
         let kind =
-            Kind::from_byte(bytes[0]).filter(|_| bytes[1..4] == [0; 3]).ok_or(FrameError::NotAFrame(bytes[0]))?;
+            FrameKind::from_byte(bytes[0]).filter(|_| bytes[1..4] == [0; 3]).ok_or(FrameError::NotAFrame(bytes[0]))?;
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let (stream, len) = (word(4), word(16));
         let offset = u64::from(word(8)) << 32 | u64::from(word(12));
-        if len as usize > kind.payload_max() || (kind == Kind::Data && len == 0) {
+        if len as usize > kind.payload_max() || (kind == FrameKind::Data && len == 0) {
             return Err(FrameError::BadLength { kind, len });
         }
-        if !matches!(kind, Kind::Ping | Kind::Pong) && offset > OFFSET_MAX {
+        if !matches!(kind, FrameKind::Ping | FrameKind::Pong) && offset > OFFSET_MAX {
             return Err(FrameError::BadOffset { kind, offset });
         }
         Ok(Header { kind, stream, offset, len })
@@ -162,7 +162,7 @@ impl Header {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the kinds say it
 pub enum Frame {
-    Open { stream: StreamId, target: String },
+    Open { stream: StreamId, destination: String },
     Data { stream: StreamId, offset: u64, data: Bytes },
     Fin { stream: StreamId, offset: u64 },
     Reset { stream: StreamId, code: u64, reason: String },
@@ -170,7 +170,7 @@ pub enum Frame {
     Ack { connection: ConnectionId, offset: u64 },
     Ping { token: u64 },
     Pong { token: u64 },
-    Addresses { change: u64, addresses: Vec<crate::handshake::Address> },
+    Addresses { change: u64, addresses: Vec<crate::handshake::NicAddress> },
     Bye { code: u64, reason: String },
 }
 
@@ -188,19 +188,19 @@ impl Frame {
         };
         let stream = StreamId(stream);
         Ok(match kind {
-            Kind::Open => Frame::Open { stream, target: text()? },
-            Kind::Data => Frame::Data { stream, offset, data: payload },
-            Kind::Fin => Frame::Fin { stream, offset },
-            Kind::Reset => Frame::Reset { stream, code: offset, reason: text()? },
-            Kind::Credit => Frame::Credit { stream, offset },
-            Kind::Ack => Frame::Ack { connection: ConnectionId(stream.0), offset },
-            Kind::Ping => Frame::Ping { token: offset },
-            Kind::Pong => Frame::Pong { token: offset },
-            Kind::Addresses => {
+            FrameKind::Open => Frame::Open { stream, destination: text()? },
+            FrameKind::Data => Frame::Data { stream, offset, data: payload },
+            FrameKind::Fin => Frame::Fin { stream, offset },
+            FrameKind::Reset => Frame::Reset { stream, code: offset, reason: text()? },
+            FrameKind::Credit => Frame::Credit { stream, offset },
+            FrameKind::Ack => Frame::Ack { connection: ConnectionId(stream.0), offset },
+            FrameKind::Ping => Frame::Ping { token: offset },
+            FrameKind::Pong => Frame::Pong { token: offset },
+            FrameKind::Addresses => {
                 Frame::Addresses { change: offset, addresses: crate::handshake::decode_addresses(&payload).ok_or(bad)? }
             }
-            Kind::Bye => Frame::Bye { code: offset, reason: text()? },
-            Kind::Hello | Kind::Welcome | Kind::Refuse | Kind::Probe => return Err(bad),
+            FrameKind::Bye => Frame::Bye { code: offset, reason: text()? },
+            FrameKind::Hello | FrameKind::Welcome | FrameKind::Refuse | FrameKind::Probe => return Err(bad),
         })
     }
 }
@@ -237,11 +237,11 @@ mod tests {
     #[test]
     fn lies_about_lengths_are_refused() {
         let lie = |kind, len| Header::decode(&Header { kind, stream: 0, offset: 0, len }.encode());
-        assert!(matches!(lie(Kind::Data, u32::MAX), Err(FrameError::BadLength { .. })));
-        assert!(matches!(lie(Kind::Data, 0), Err(FrameError::BadLength { .. })));
-        assert!(matches!(lie(Kind::Credit, 1), Err(FrameError::BadLength { .. })));
-        assert!(matches!(lie(Kind::Open, 1 << 20), Err(FrameError::BadLength { .. })));
-        assert!(lie(Kind::Data, CHUNK_BYTES_MAX as u32).is_ok());
+        assert!(matches!(lie(FrameKind::Data, u32::MAX), Err(FrameError::BadLength { .. })));
+        assert!(matches!(lie(FrameKind::Data, 0), Err(FrameError::BadLength { .. })));
+        assert!(matches!(lie(FrameKind::Credit, 1), Err(FrameError::BadLength { .. })));
+        assert!(matches!(lie(FrameKind::Open, 1 << 20), Err(FrameError::BadLength { .. })));
+        assert!(lie(FrameKind::Data, CHUNK_BYTES_MAX as u32).is_ok());
     }
 
     #[test]

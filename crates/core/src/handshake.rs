@@ -7,14 +7,14 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::frame::{Header, Kind};
+use crate::frame::{FrameKind, Header};
 use crate::limits::{ADDRESSES_MAX, HELLO_BYTES_MAX, NIC_BYTES_MAX, PROTOCOL_VERSION, REASON_BYTES_MAX};
 use crate::session::ConnectionKind;
 use crate::{ConnectionId, PathId, SessionId};
 
 /// An address at which an end can be reached, and the NIC that has it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Address {
+pub struct NicAddress {
     /// The address.
     pub ip: IpAddr,
     /// Bits of its network.
@@ -29,10 +29,10 @@ pub struct Address {
     pub mtu: u32,
 }
 
-impl Address {
+impl NicAddress {
     /// An address of a NIC of which nothing is known.
-    pub fn new(ip: IpAddr, prefix: u8, nic: &str) -> Address {
-        Address { ip, prefix, nic: nic.to_owned(), uplink: None, speed_mbit: None, mtu: 0 }
+    pub fn new(ip: IpAddr, prefix: u8, nic: &str) -> NicAddress {
+        NicAddress { ip, prefix, nic: nic.to_owned(), uplink: None, speed_mbit: None, mtu: 0 }
     }
 }
 
@@ -54,7 +54,7 @@ pub struct Hello {
     /// Proof of membership on a connection without TLS; empty on others.
     pub proof: Vec<u8>,
     /// Where the sender can be reached.
-    pub addresses: Vec<Address>,
+    pub addresses: Vec<NicAddress>,
 }
 
 /// The answer of who accepted it.
@@ -67,7 +67,7 @@ pub struct Welcome {
     /// Key of the proofs on connections without TLS; empty where those are not allowed.
     pub plain_key: Vec<u8>,
     /// Where the sender can be reached.
-    pub addresses: Vec<Address>,
+    pub addresses: Vec<NicAddress>,
 }
 
 /// Why a connection was refused.
@@ -118,12 +118,12 @@ impl HandshakeError {
     }
 }
 
-fn frame(kind: Kind, offset: u64, payload: &[u8]) -> Vec<u8> {
+fn frame(kind: FrameKind, offset: u64, payload: &[u8]) -> Vec<u8> {
     let header = Header { kind, stream: 0, offset, len: payload.len() as u32 };
     [&header.encode()[..], payload].concat()
 }
 
-fn encode(kind: Kind, message: &impl Serialize) -> Vec<u8> {
+fn encode(kind: FrameKind, message: &impl Serialize) -> Vec<u8> {
     let payload = postcard::to_stdvec(message).expect("plain data always encodes");
     assert!(payload.len() <= HELLO_BYTES_MAX, "own addresses are capped before they get here");
     frame(kind, u64::from(PROTOCOL_VERSION), &payload)
@@ -141,7 +141,7 @@ fn decode<'a, T: Deserialize<'a>>(header: &Header, payload: &'a [u8]) -> Result<
     }
 }
 
-fn checked(addresses: &[Address]) -> bool {
+fn checked(addresses: &[NicAddress]) -> bool {
     addresses.len() <= ADDRESSES_MAX
         && addresses.iter().all(|a| {
             let names = [Some(&a.nic), a.uplink.as_ref()];
@@ -153,12 +153,12 @@ fn checked(addresses: &[Address]) -> bool {
 impl Hello {
     /// The frame that carries it.
     pub fn encode(&self) -> Vec<u8> {
-        encode(Kind::Hello, self)
+        encode(FrameKind::Hello, self)
     }
 
     /// Reads one from its frame.
     pub fn decode(header: &Header, payload: &[u8]) -> Result<Hello, HandshakeError> {
-        if header.kind != Kind::Hello {
+        if header.kind != FrameKind::Hello {
             return Err(HandshakeError::Garbage);
         }
         let hello: Hello = decode(header, payload)?;
@@ -170,18 +170,18 @@ impl Hello {
 impl Welcome {
     /// The frame that carries it.
     pub fn encode(&self) -> Vec<u8> {
-        encode(Kind::Welcome, self)
+        encode(FrameKind::Welcome, self)
     }
 
     /// Reads the answer to a [`Hello`]: a welcome, or the reason for none.
     pub fn decode(header: &Header, payload: &[u8]) -> Result<Welcome, HandshakeError> {
         match header.kind {
-            Kind::Welcome => {
+            FrameKind::Welcome => {
                 let welcome: Welcome = decode(header, payload)?;
                 let sound = checked(&welcome.addresses) && welcome.plain_key.len() <= 64;
                 if sound { Ok(welcome) } else { Err(HandshakeError::Garbage) }
             }
-            Kind::Refuse => Err(HandshakeError::Refused {
+            FrameKind::Refuse => Err(HandshakeError::Refused {
                 code: u16::try_from(header.offset).unwrap_or(RefuseCode::Other as u16),
                 reason: String::from_utf8_lossy(payload).chars().filter(|c| !c.is_control()).collect(),
             }),
@@ -192,7 +192,7 @@ impl Welcome {
 
 /// The frame that refuses a connection.
 pub fn encode_refuse(code: RefuseCode, reason: &str) -> Vec<u8> {
-    frame(Kind::Refuse, code as u64, truncated(reason).as_bytes())
+    frame(FrameKind::Refuse, code as u64, truncated(reason).as_bytes())
 }
 
 /// The longest beginning of a reason that a frame may carry.
@@ -200,14 +200,14 @@ pub fn truncated(reason: &str) -> &str {
     &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)]
 }
 
-/// The payload of an [`Kind::Addresses`] frame.
-pub fn encode_addresses(addresses: &[Address]) -> Vec<u8> {
+/// The payload of an [`FrameKind::Addresses`] frame.
+pub fn encode_addresses(addresses: &[NicAddress]) -> Vec<u8> {
     postcard::to_stdvec(addresses).expect("plain data always encodes")
 }
 
-/// Reads the payload of an [`Kind::Addresses`] frame.
-pub fn decode_addresses(payload: &[u8]) -> Option<Vec<Address>> {
-    match postcard::take_from_bytes::<Vec<Address>>(payload) {
+/// Reads the payload of an [`FrameKind::Addresses`] frame.
+pub fn decode_addresses(payload: &[u8]) -> Option<Vec<NicAddress>> {
+    match postcard::take_from_bytes::<Vec<NicAddress>>(payload) {
         Ok((addresses, [])) if checked(&addresses) => Some(addresses),
         _ => None,
     }
@@ -234,7 +234,7 @@ mod tests {
             kind: ConnectionKind::Data,
             plain_data: false,
             proof: vec![],
-            addresses: vec![Address::new("10.77.0.1".parse().unwrap(), 24, "eth0")],
+            addresses: vec![NicAddress::new("10.77.0.1".parse().unwrap(), 24, "eth0")],
         }
     }
 
@@ -276,11 +276,11 @@ mod tests {
     fn the_longest_list_fits() {
         let name = || "n".repeat(NIC_BYTES_MAX);
         let ip = "fd00:1111:2222:3333:4444:5555:6666:7777".parse().unwrap();
-        let longest = Address {
+        let longest = NicAddress {
             uplink: Some(name()),
             speed_mbit: Some(u32::MAX),
             mtu: u32::MAX,
-            ..Address::new(ip, 128, &name())
+            ..NicAddress::new(ip, 128, &name())
         };
         let addresses = vec![longest; ADDRESSES_MAX];
         assert!(encode_addresses(&addresses).len() + 256 <= HELLO_BYTES_MAX);
@@ -297,7 +297,7 @@ mod tests {
     proptest! {
         #[test]
         fn garbage_does_not_panic(payload: Vec<u8>, kind in 1u8..4, version in 0u64..3) {
-            let kind = [Kind::Hello, Kind::Welcome, Kind::Refuse][kind as usize - 1];
+            let kind = [FrameKind::Hello, FrameKind::Welcome, FrameKind::Refuse][kind as usize - 1];
             let header = Header { kind, stream: 0, offset: version, len: payload.len() as u32 };
             let _ = Hello::decode(&header, &payload);
             let _ = Welcome::decode(&header, &payload);

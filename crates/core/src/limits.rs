@@ -14,7 +14,7 @@ pub const CHUNK_BYTES_MIN: usize = 16 << 10;
 pub const CHUNK_PARTS_MAX: usize = 64;
 
 /// Longest name of a target (`sockaddr_un` holds 107 bytes; names of other kinds may be longer).
-pub const TARGET_BYTES_MAX: usize = 1024;
+pub const DESTINATION_BYTES_MAX: usize = 1024;
 /// Longest reason in a reset, refusal or goodbye.
 pub const REASON_BYTES_MAX: usize = 1024;
 /// Longest handshake or address list: 256 addresses with two names each, 64 bytes or less.
@@ -66,7 +66,7 @@ pub const INFLIGHT_MAX: u64 = 32 << 20;
 /// Queueing that a path is allowed beyond its round trip. It covers acknowledgements that are held
 /// back for [`ACK_DELAY`] and threads that wait for a core; it is also what a control message may
 /// find before it on the wire.
-pub const QUEUE_TIME: Duration = Duration::from_millis(8);
+pub const QUEUE_TIME_MAX: Duration = Duration::from_millis(8);
 /// Most of such queueing, in bytes. What is on the way is kept until it is acknowledged; more than this falls out of
 /// the cores' caches and costs a fast path a quarter of its speed. Two gatherings of acknowledgements ([`ACK_BYTES`]).
 pub const QUEUE_BYTES_MAX: u64 = 2 << 20;
@@ -78,8 +78,8 @@ pub const ACK_BYTES: u64 = 1 << 20;
 /// A stream that sends in bursts up to this is small and urgent; it never waits behind bulk.
 pub const URGENT_BYTES: usize = 32 << 10;
 /// How long a stream's past bytes count against its being urgent.
-pub const URGENT_MEMORY: Duration = Duration::from_millis(100);
-/// Bytes within [`URGENT_MEMORY`] that make a stream bulk.
+pub const URGENT_DECAY_TIME: Duration = Duration::from_millis(100);
+/// Bytes within [`URGENT_DECAY_TIME`] that make a stream bulk.
 pub const URGENT_RECENT_BYTES: u64 = 128 << 10;
 /// Urgent frames go over so many paths at once, so that the loss of one costs nothing.
 pub const URGENT_COPIES: usize = 2;
@@ -90,15 +90,15 @@ pub const SPARE_SHARE_MAX: f64 = 0.02;
 /// … unless it is faster than this (bytes/s): then a small chunk takes it less than 6 ms.
 pub const SPARE_RATE_MAX: f64 = 3e6;
 /// A spare or idle path is measured again after this.
-pub const PATH_PROBE: Duration = Duration::from_secs(1);
+pub const PATH_REMEASURE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Round trips are measured, and silence noticed, with this period.
 pub const PING_PERIOD: Duration = Duration::from_millis(200);
 /// Nothing acknowledged for this long (or four round trips): what is on the way goes to others.
 pub const STALL_TIME: Duration = Duration::from_millis(300);
 /// Stalled for this long: the connection is closed, to be dialled again.
-pub const DEAD_TIME: Duration = Duration::from_millis(1500);
+pub const STALLED_CONNECTION_TIME_MAX: Duration = Duration::from_millis(1500);
 /// The peer closed every connection and did not come back: it is gone.
-pub const GONE_TIME: Duration = Duration::from_secs(5);
+pub const PEER_CLOSED_WAIT: Duration = Duration::from_secs(5);
 /// Default for how long a session outlives the loss of all its paths.
-pub const OUTAGE_TIME: Duration = Duration::from_secs(60);
+pub const OUTAGE_TIME_DEFAULT: Duration = Duration::from_secs(60);

@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::handshake::Address;
+use crate::handshake::NicAddress;
 use crate::limits::ADDRESSES_MAX;
 
 /// Most paths of a session: two for each of eight NICs.
@@ -32,9 +32,9 @@ const SPEED_UNKNOWN_MBIT: u32 = 1000;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pair {
     /// This end.
-    pub local: Address,
+    pub local: NicAddress,
     /// The other end.
-    pub remote: Address,
+    pub remote: NicAddress,
 }
 
 /// What stays of a [`Pair`] when its NICs' speeds change: the identity of a path.
@@ -49,7 +49,7 @@ pub struct Ends {
 impl Pair {
     /// The identity of the path.
     pub fn ends(&self) -> Ends {
-        let end = |address: &Address| (address.ip, address.nic.clone());
+        let end = |address: &NicAddress| (address.ip, address.nic.clone());
         Ends { local: end(&self.local), remote: end(&self.remote) }
     }
 
@@ -91,7 +91,7 @@ fn network(ip: IpAddr, prefix: u8) -> u128 {
     bits.checked_shr(width - u32::from(prefix).min(width)).unwrap_or(0)
 }
 
-fn subnet(address: &Address) -> Subnet {
+fn subnet(address: &NicAddress) -> Subnet {
     (address.ip.is_ipv4(), address.prefix, network(address.ip, address.prefix))
 }
 
@@ -112,7 +112,7 @@ fn slower(a: Option<u32>, b: Option<u32>) -> Option<u32> {
 
 /// The addresses to tell a peer: all, or of too many those that matter to it. `peer`: its addresses, as far as they are
 /// known; `pinned`: addresses that are told in any case.
-pub fn announced(mut all: Vec<Address>, peer: &[Address], pinned: &[IpAddr]) -> Vec<Address> {
+pub fn announced(mut all: Vec<NicAddress>, peer: &[NicAddress], pinned: &[IpAddr]) -> Vec<NicAddress> {
     if all.len() <= ADDRESSES_MAX {
         return all;
     }
@@ -161,7 +161,7 @@ impl Load {
 }
 
 /// Chooses the pairs worth dialling. Loopback addresses pair with each other only, for two ends on one host.
-pub fn choose(local: &[Address], remote: &[Address], preference: &Preference) -> Choice {
+pub fn choose(local: &[NicAddress], remote: &[NicAddress], preference: &Preference) -> Choice {
     let (local, remote) = (sorted(local), sorted(remote));
     let (candidates, mut load) = candidates(&local, &remote, preference);
     let pair = |at: &usize| {
@@ -196,7 +196,7 @@ pub fn choose(local: &[Address], remote: &[Address], preference: &Preference) ->
     Choice { pairs: taken.iter().map(pair).collect(), left_out: left_out.iter().map(pair).collect() }
 }
 
-fn sorted(addresses: &[Address]) -> Vec<Address> {
+fn sorted(addresses: &[NicAddress]) -> Vec<NicAddress> {
     let mut sorted = addresses.to_vec();
     sorted.sort();
     sorted.dedup();
@@ -204,9 +204,9 @@ fn sorted(addresses: &[Address]) -> Vec<Address> {
 }
 
 /// All pairs of NICs that may work, each by its best addresses, and uplinks without load.
-fn candidates(local: &[Address], remote: &[Address], preference: &Preference) -> (Vec<Candidate>, Load) {
+fn candidates(local: &[NicAddress], remote: &[NicAddress], preference: &Preference) -> (Vec<Candidate>, Load) {
     let own: BTreeSet<IpAddr> = local.iter().map(|a| a.ip).filter(|ip| !ip.is_loopback()).collect();
-    let end = |addresses: &[Address]| {
+    let end = |addresses: &[NicAddress]| {
         let (mut nics, mut uplinks) = (Numbers::default(), Numbers::default());
         let numbers: Vec<(usize, usize)> =
             addresses.iter().map(|a| (nics.of(&a.nic), uplinks.of(a.uplink.as_deref().unwrap_or(&a.nic)))).collect();
@@ -296,10 +296,10 @@ mod tests {
 
     use super::*;
 
-    fn addresses(list: &[(&str, &str)]) -> Vec<Address> {
+    fn addresses(list: &[(&str, &str)]) -> Vec<NicAddress> {
         let parse = |(nic, text): &(&str, &str)| {
             let (ip, prefix) = text.split_once('/').unwrap();
-            Address::new(ip.parse().unwrap(), prefix.parse().unwrap(), nic)
+            NicAddress::new(ip.parse().unwrap(), prefix.parse().unwrap(), nic)
         };
         list.iter().map(parse).collect()
     }
@@ -366,13 +366,13 @@ mod tests {
     }
 
     /// A NIC with an address in subnet `subnet`, on an uplink of its own.
-    fn nic(end: u8, number: u8, subnet: u8, speed_mbit: Option<u32>) -> Address {
+    fn nic(end: u8, number: u8, subnet: u8, speed_mbit: Option<u32>) -> NicAddress {
         let ip = IpAddr::from([10, 0, subnet, 2 * number + end]);
-        Address { speed_mbit, ..Address::new(ip, 24, &format!("e{number}")) }
+        NicAddress { speed_mbit, ..NicAddress::new(ip, 24, &format!("e{number}")) }
     }
 
     /// Two hosts with a NIC for each of these speeds, each in a subnet of its own.
-    fn hosts(speeds: &[Option<u32>]) -> (Vec<Address>, Vec<Address>) {
+    fn hosts(speeds: &[Option<u32>]) -> (Vec<NicAddress>, Vec<NicAddress>) {
         let host = |end| (0..).zip(speeds).map(|(i, speed)| nic(end, i, i, *speed)).collect();
         (host(0), host(1))
     }
@@ -401,9 +401,9 @@ mod tests {
 
     #[test]
     fn hundreds_of_vlans_on_one_nic_leave_room_for_another_nic() {
-        let vlan = |end: u8, i: u8| Address { uplink: Some("bond0".into()), ..nic(end, i % 100, i, Some(25_000)) };
-        let vlan = |end: u8, i: u8| Address { nic: format!("bond0.{i}"), ..vlan(end, i) };
-        let host = |end: u8| -> Vec<Address> {
+        let vlan = |end: u8, i: u8| NicAddress { uplink: Some("bond0".into()), ..nic(end, i % 100, i, Some(25_000)) };
+        let vlan = |end: u8, i: u8| NicAddress { nic: format!("bond0.{i}"), ..vlan(end, i) };
+        let host = |end: u8| -> Vec<NicAddress> {
             (0..250).map(|i| vlan(end, i)).chain([nic(end, 3, 252, Some(10_000)), nic(end, 4, 253, None)]).collect()
         };
         let Choice { pairs, left_out } = choose(&host(0), &host(1), &Preference::default());
@@ -414,12 +414,12 @@ mod tests {
 
     #[test]
     fn of_too_many_addresses_those_in_common_are_told() {
-        let all: Vec<Address> = (0..=u8::MAX)
-            .flat_map(|i| [nic(0, 1, i, None), Address { ip: [10, 1, i, 1].into(), ..nic(0, 1, i, Some(40_000)) }])
-            .chain([nic(0, 2, 7, Some(10)), Address::new([127, 0, 0, 1].into(), 8, "lo")])
+        let all: Vec<NicAddress> = (0..=u8::MAX)
+            .flat_map(|i| [nic(0, 1, i, None), NicAddress { ip: [10, 1, i, 1].into(), ..nic(0, 1, i, Some(40_000)) }])
+            .chain([nic(0, 2, 7, Some(10)), NicAddress::new([127, 0, 0, 1].into(), 8, "lo")])
             .collect();
         let pinned = all[0].ip;
-        let peer = [Address { ip: [10, 1, 200, 9].into(), ..nic(1, 1, 1, None) }, nic(1, 1, 7, None)];
+        let peer = [NicAddress { ip: [10, 1, 200, 9].into(), ..nic(1, 1, 1, None) }, nic(1, 1, 7, None)];
         let told = announced(all.clone(), &peer, &[pinned]);
         assert_eq!(told.len(), ADDRESSES_MAX);
         for ip in [pinned, [10, 1, 200, 1].into(), [10, 0, 7, 4].into(), [127, 0, 0, 1].into()] {
@@ -428,14 +428,14 @@ mod tests {
         assert_eq!(announced(all[..9].to_vec(), &[], &[]), all[..9]);
     }
 
-    fn host(end: u8) -> impl Strategy<Value = Vec<Address>> {
+    fn host(end: u8) -> impl Strategy<Value = Vec<NicAddress>> {
         let speed = prop_oneof![Just(None), prop::sample::select(vec![100, 1000, 10_000, 25_000]).prop_map(Some)];
         let one = (0u8..24, 0u8..30, speed, 0u8..40);
         prop::collection::vec(one, 1..40).prop_map(move |nics| {
             let address = |(i, (subnet, _, speed, uplink)): (u8, (u8, u8, Option<u32>, u8))| {
                 // A third of the NICs are VLANs.
                 let uplink = (uplink < 13).then(|| format!("bond{}", uplink % 3));
-                Address { uplink, ..nic(end, i, subnet, speed) }
+                NicAddress { uplink, ..nic(end, i, subnet, speed) }
             };
             (0..).zip(nics).map(address).collect()
         })
@@ -477,7 +477,7 @@ mod tests {
             if common.len() <= PATHS_MAX {
                 prop_assert!(common.iter().all(|subnet| taken(*subnet).next().is_some()));
             }
-            let uplink = |address: &Address| address.uplink.clone().unwrap_or_else(|| address.nic.clone());
+            let uplink = |address: &NicAddress| address.uplink.clone().unwrap_or_else(|| address.nic.clone());
             let used: (BTreeSet<String>, BTreeSet<String>) =
                 pairs.iter().map(|pair| (uplink(&pair.local), uplink(&pair.remote))).unzip();
             let speed = |pair: &Pair| pair.speed_mbit().unwrap_or(SPEED_UNKNOWN_MBIT);

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use crate::limits::{
     ACK_DELAY, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, INFLIGHT_INITIAL, INFLIGHT_MAX, INFLIGHT_MIN, QUEUE_BYTES_MAX,
-    QUEUE_TIME,
+    QUEUE_TIME_MAX,
 };
 
 /// How long a rate is believed: two halves of this.
-const RATE_HALF: Duration = Duration::from_millis(750);
+const RATE_WINDOW_HALF: Duration = Duration::from_millis(750);
 /// How long a least round trip is believed: two halves of this.
-const RTT_HALF: Duration = Duration::from_secs(5);
+const RTT_WINDOW_HALF: Duration = Duration::from_secs(5);
 /// A shorter sample says more about how threads were scheduled than about the path: it counts as this long.
 const SAMPLE_MIN: Duration = Duration::from_millis(1);
 /// A chunk takes a path about this long.
@@ -25,7 +25,7 @@ const CHUNK_TIME: f64 = 0.002;
 
 /// The best of the last one to two windows, without keeping the samples.
 #[derive(Clone, Debug)]
-struct Best<T> {
+struct WindowedBest<T> {
     half: Duration,
     since: Duration,
     current: Option<T>,
@@ -33,9 +33,9 @@ struct Best<T> {
     better: fn(&T, &T) -> bool,
 }
 
-impl<T: Copy> Best<T> {
+impl<T: Copy> WindowedBest<T> {
     fn new(half: Duration, better: fn(&T, &T) -> bool) -> Self {
-        Best { half, since: Duration::ZERO, current: None, before: None, better }
+        WindowedBest { half, since: Duration::ZERO, current: None, before: None, better }
     }
 
     fn age(&mut self, now: Duration) {
@@ -75,7 +75,7 @@ pub struct SendStamp {
 
 /// Estimates of one path, fed by what was sent on it and acknowledged.
 #[derive(Clone, Debug)]
-pub struct Path {
+pub struct PathEstimate {
     inflight: u64,
     delivered: u64,
     delivered_at: Duration,
@@ -84,22 +84,22 @@ pub struct Path {
     app_limited_until: Option<u64>,
     /// What was acknowledged last had waited on its way.
     queues: bool,
-    rate: Best<f64>,
-    rtt: Best<Duration>,
+    rate: WindowedBest<f64>,
+    rtt: WindowedBest<Duration>,
 }
 
-impl Path {
+impl PathEstimate {
     /// A path of which nothing is known.
-    pub fn new(now: Duration) -> Path {
-        Path {
+    pub fn new(now: Duration) -> PathEstimate {
+        PathEstimate {
             inflight: 0,
             delivered: 0,
             delivered_at: now,
             first_sent_at: now,
             app_limited_until: None,
             queues: false,
-            rate: Best::new(RATE_HALF, |a, b| a > b),
-            rtt: Best::new(RTT_HALF, |a, b| a < b),
+            rate: WindowedBest::new(RATE_WINDOW_HALF, |a, b| a > b),
+            rtt: WindowedBest::new(RTT_WINDOW_HALF, |a, b| a < b),
         }
     }
 
@@ -123,14 +123,14 @@ impl Path {
         self.rtt.get()
     }
 
-    /// How many bytes may be on the way: what the path holds over two round trips and [`QUEUE_TIME`], of that no more
+    /// How many bytes may be on the way: what the path holds over two round trips and [`QUEUE_TIME_MAX`], of that no more
     /// than [`QUEUE_BYTES_MAX`].
     pub fn inflight_limit(&self) -> u64 {
         let Some(rate) = self.rate() else {
             return INFLIGHT_INITIAL;
         };
         let travelling = rate * 2.0 * self.rtt().unwrap_or_default().as_secs_f64();
-        let queued = (rate * QUEUE_TIME.as_secs_f64()).min(QUEUE_BYTES_MAX as f64);
+        let queued = (rate * QUEUE_TIME_MAX.as_secs_f64()).min(QUEUE_BYTES_MAX as f64);
         ((travelling + queued) as u64).clamp(INFLIGHT_MIN, INFLIGHT_MAX)
     }
 
@@ -168,7 +168,7 @@ impl Path {
         self.delivered_at = now;
         self.first_sent_at = stamp.sent_at;
         self.app_limited_until = self.app_limited_until.filter(|until| self.delivered <= *until);
-        let alone = self.rtt().map(|rtt| rtt + ACK_DELAY + QUEUE_TIME / 2);
+        let alone = self.rtt().map(|rtt| rtt + ACK_DELAY + QUEUE_TIME_MAX / 2);
         self.queues = alone.is_some_and(|alone| now.saturating_sub(stamp.sent_at) > alone);
         let to_send = stamp.sent_at.saturating_sub(stamp.first_sent_at);
         let to_acknowledge = now.saturating_sub(stamp.delivered_at);
@@ -196,8 +196,8 @@ mod tests {
     use super::*;
 
     /// Runs a path of `rate` bytes/s and `rtt` for `time`, always with data, and returns its estimate.
-    fn run(rate: f64, rtt: Duration, time: Duration) -> Path {
-        let mut path = Path::new(Duration::ZERO);
+    fn run(rate: f64, rtt: Duration, time: Duration) -> PathEstimate {
+        let mut path = PathEstimate::new(Duration::ZERO);
         path.round_trip(Duration::ZERO, rtt);
         let mut now = Duration::ZERO;
         let mut wire_free = Duration::ZERO;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::limits::{CHUNK_PARTS_MAX, URGENT_BYTES, URGENT_MEMORY, URGENT_RECENT_BYTES, WINDOW_INITIAL};
+use crate::limits::{CHUNK_PARTS_MAX, URGENT_BYTES, URGENT_DECAY_TIME, URGENT_RECENT_BYTES, WINDOW_INITIAL};
 use crate::ranges::Ranges;
 use crate::reassembly::Reassembly;
 
@@ -60,9 +60,9 @@ pub(crate) struct SendHalf {
     /// Whether the session's round-robin holds this stream.
     pub(crate) queued: bool,
     /// Whether the session's queue for room holds it.
-    pub(crate) waits: bool,
+    pub(crate) waits_for_capacity: bool,
     /// The application was refused because too much is unsent.
-    pub(crate) full: bool,
+    pub(crate) was_refused: bool,
     /// The application was told of room that it has not used yet.
     pub(crate) granted: bool,
     /// Bytes handed over since it last waited for room.
@@ -82,8 +82,8 @@ impl SendHalf {
             recent: 0.0,
             recent_at: Duration::ZERO,
             queued: false,
-            waits: false,
-            full: false,
+            waits_for_capacity: false,
+            was_refused: false,
             granted: false,
             burst: 0,
         }
@@ -115,7 +115,7 @@ impl SendHalf {
     /// Bytes that count as handed over lately.
     fn recent_bytes(&self, now: Duration) -> f64 {
         let elapsed = now.saturating_sub(self.recent_at).as_secs_f64();
-        self.recent * (1.0 - elapsed / URGENT_MEMORY.as_secs_f64()).max(0.0)
+        self.recent * (1.0 - elapsed / URGENT_DECAY_TIME.as_secs_f64()).max(0.0)
     }
 
     /// What is handed over next may be urgent.
@@ -236,7 +236,7 @@ pub(crate) struct Stream {
     /// The application knows it.
     pub(crate) opened: bool,
     /// What the peer opened it to, until the application knows.
-    pub(crate) target: Option<String>,
+    pub(crate) destination: Option<String>,
     /// The application was told of the reset, or caused it.
     pub(crate) reset_seen: bool,
     /// What its bulk may use.
@@ -262,14 +262,14 @@ impl Stream {
             receive: ReceiveHalf::new(),
             reset: None,
             opened,
-            target: None,
+            destination: None,
             reset_seen: false,
             width: Width::All,
         }
     }
 
     /// Whether the application may have more to send.
-    pub(crate) fn may_hand_over(&self) -> bool {
+    pub(crate) fn accepts_data(&self) -> bool {
         self.send.fin == Fin::Open && self.reset.is_none()
     }
 

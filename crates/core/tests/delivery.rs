@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use skein_core::frame::{Frame, Header, Kind};
+use skein_core::frame::{Frame, FrameKind, Header};
 use skein_core::limits::{INFLIGHT_INITIAL, STALL_TIME, WINDOW_INITIAL};
-use skein_core::session::Down;
+use skein_core::session::ConnectionEnd;
 use skein_core::{ConnectionId, ConnectionKind, Event, PathId, Role, Session, Settings, StreamId, Transmit};
 
 /// A frame as it went out.
@@ -87,12 +87,12 @@ impl Bench {
 
     fn down(&mut self, id: ConnectionId) {
         if self.wires.remove(&id).is_some() {
-            self.session.connection_down(self.now, id, Down::Failed);
+            self.session.connection_down(self.now, id, ConnectionEnd::Failed);
         }
     }
 
     /// A frame from the peer, if it has a connection for it.
-    fn frame(&mut self, kind: Kind, number: u32, offset: u64, frame: Frame) -> bool {
+    fn frame(&mut self, kind: FrameKind, number: u32, offset: u64, frame: Frame) -> bool {
         let Some((&control, _)) = self.wires.iter().find(|(_, wire)| !wire.data) else { return false };
         let header = Header { kind, stream: number, offset, len: 0 };
         self.session.handle_frame(self.now, control, &header, frame).unwrap();
@@ -102,7 +102,7 @@ impl Bench {
     fn grant(&mut self, bytes: u64) {
         self.credit += bytes;
         let (stream, offset) = (self.stream, self.credit);
-        self.frame(Kind::Credit, stream.0, offset, Frame::Credit { stream, offset });
+        self.frame(FrameKind::Credit, stream.0, offset, Frame::Credit { stream, offset });
     }
 
     fn send(&mut self, bytes: u64) {
@@ -114,7 +114,7 @@ impl Bench {
     /// One frame goes out, within the credit and with the right bytes.
     fn poll(&mut self, id: ConnectionId) -> Option<Header> {
         let Transmit { header, payload } = self.session.poll_transmit(self.now, id)?;
-        if header.kind == Kind::Data {
+        if header.kind == FrameKind::Data {
             let end = header.offset + u64::from(header.len);
             assert!(end <= self.credit, "byte {end} goes out, and the peer's credit ends at {}", self.credit);
             assert!(payload.concat() == pattern(header.offset..end), "wrong bytes at {}", header.offset);
@@ -129,7 +129,7 @@ impl Bench {
     /// Everything that the connection takes; the offsets of the chunks.
     fn poll_all(&mut self, id: ConnectionId) -> Vec<u64> {
         let frames = std::iter::from_fn(|| self.poll(id));
-        frames.filter(|header| header.kind == Kind::Data).map(|header| header.offset).collect()
+        frames.filter(|header| header.kind == FrameKind::Data).map(|header| header.offset).collect()
     }
 
     /// So many frames more arrive. Pings are answered.
@@ -140,11 +140,11 @@ impl Bench {
         wire.arrived = end;
         for header in arrived {
             match header.kind {
-                Kind::Data => drop(self.has.insert(header.offset, u64::from(header.len))),
-                Kind::Open => self.has_opening = true,
-                Kind::Fin => self.has_end = true,
-                Kind::Ping => {
-                    let header = Header { kind: Kind::Pong, ..header };
+                FrameKind::Data => drop(self.has.insert(header.offset, u64::from(header.len))),
+                FrameKind::Open => self.has_opening = true,
+                FrameKind::Fin => self.has_end = true,
+                FrameKind::Ping => {
+                    let header = Header { kind: FrameKind::Pong, ..header };
                     let pong = Frame::Pong { token: header.offset };
                     self.session.handle_frame(self.now, id, &header, pong).unwrap();
                 }
@@ -158,9 +158,9 @@ impl Bench {
         let Some(wire) = self.wires.get(&id) else { return };
         let arrived = &wire.sent[..wire.arrived];
         let offset = arrived.last().map_or(0, |sent| sent.end);
-        let chunks = arrived.iter().filter(|sent| sent.header.kind == Kind::Data).map(|sent| sent.header.offset);
+        let chunks = arrived.iter().filter(|sent| sent.header.kind == FrameKind::Data).map(|sent| sent.header.offset);
         let chunks: Vec<u64> = chunks.collect();
-        if self.frame(Kind::Ack, id.0, offset, Frame::Ack { connection: id, offset }) {
+        if self.frame(FrameKind::Ack, id.0, offset, Frame::Ack { connection: id, offset }) {
             self.told.extend(chunks);
         }
     }
@@ -298,7 +298,7 @@ fn credit_that_comes_late_takes_nothing_back() {
     let mut bench = Bench::new(1);
     bench.grant(INFLIGHT_INITIAL - WINDOW_INITIAL);
     let (stream, older) = (bench.stream, WINDOW_INITIAL + 1);
-    assert!(bench.frame(Kind::Credit, stream.0, older, Frame::Credit { stream, offset: older }));
+    assert!(bench.frame(FrameKind::Credit, stream.0, older, Frame::Credit { stream, offset: older }));
     bench.send(INFLIGHT_INITIAL);
     assert_eq!(bench.poll_all(ConnectionId(1)).len(), 4);
     bench.must_arrive();

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use skein_core::frame::{Frame, Header, Kind};
-use skein_core::handshake::{Address, encode_addresses};
+use skein_core::frame::{Frame, FrameKind, Header};
+use skein_core::handshake::{NicAddress, encode_addresses};
 use skein_core::limits::*;
-use skein_core::session::{Down, Ended, ProtocolError};
+use skein_core::session::{ConnectionEnd, Ended, ProtocolError};
 use skein_core::{ConnectionId, ConnectionKind, Event, PathId, Received, Role, Session, Settings, StreamId};
 
 /// A session, an application that behaves, and what an enemy can know of it.
@@ -53,7 +53,7 @@ impl Victim {
         self.settle();
     }
 
-    fn down(&mut self, id: ConnectionId, how: Down) {
+    fn down(&mut self, id: ConnectionId, how: ConnectionEnd) {
         self.connections.retain(|other| *other != id);
         self.session.connection_down(self.now, id, how);
         self.settle();
@@ -75,7 +75,7 @@ impl Victim {
     fn settle(&mut self) {
         while let Some(event) = self.session.poll_event() {
             match event {
-                Event::Close(id) => self.down(id, Down::Failed),
+                Event::Close(id) => self.down(id, ConnectionEnd::Failed),
                 Event::Opened(id, _) if self.takes_streams => self.streams.push(id),
                 Event::Opened(id, _) => {
                     self.session.reset(id, 1, "this end takes no streams, and says so at some length")
@@ -97,7 +97,7 @@ impl Victim {
             let Some(transmit) = self.session.poll_transmit(self.now, id) else { break };
             let Header { kind, stream, offset, .. } = transmit.header;
             *self.sent.entry(id.0).or_default() += transmit.header.frame_bytes();
-            if kind == Kind::Credit {
+            if kind == FrameKind::Credit {
                 let granted = self.granted.entry(stream).or_default();
                 *granted = offset.max(*granted);
             }
@@ -122,7 +122,7 @@ impl Victim {
 /// Pieces that one session may hold.
 const PIECES: usize = 2 * GAPS_MAX + 4 * STREAMS_MAX as usize + (WINDOW_SESSION as usize * 4) / 2048;
 
-fn header(kind: Kind, stream: u32, offset: u64, len: usize) -> Header {
+fn header(kind: FrameKind, stream: u32, offset: u64, len: usize) -> Header {
     Header { kind, stream, offset, len: len as u32 }
 }
 
@@ -130,7 +130,7 @@ fn header(kind: Kind, stream: u32, offset: u64, len: usize) -> Header {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Frame { connection: usize, kind: Kind, stream: u32, offset: Where, len: usize },
+    Frame { connection: usize, kind: FrameKind, stream: u32, offset: Where, len: usize },
     Up { path: u32, control: bool },
     Down { connection: usize, by_peer: bool },
     Pass { ms: u64 },
@@ -160,7 +160,7 @@ fn place() -> impl Strategy<Value = Where> {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    use Kind::*;
+    use FrameKind::*;
     let kind =
         prop::sample::select(vec![Open, Data, Data, Data, Fin, Reset, Credit, Ack, Ack, Ping, Pong, Addresses, Bye]);
     let stream = prop_oneof![8 => 0u32..8, 1 => 0u32..3000, 1 => any::<u32>()];
@@ -183,12 +183,12 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn payload(kind: Kind, len: usize) -> Bytes {
+fn payload(kind: FrameKind, len: usize) -> Bytes {
     match kind {
-        Kind::Data => Bytes::from(vec![7; len]),
-        Kind::Open | Kind::Reset | Kind::Bye => Bytes::from("x".repeat(len.min(1024))),
-        Kind::Addresses => {
-            let address = Address::new([10, 0, 0, 1].into(), 24, "eth0");
+        FrameKind::Data => Bytes::from(vec![7; len]),
+        FrameKind::Open | FrameKind::Reset | FrameKind::Bye => Bytes::from("x".repeat(len.min(1024))),
+        FrameKind::Addresses => {
+            let address = NicAddress::new([10, 0, 0, 1].into(), 24, "eth0");
             encode_addresses(&vec![address; len % 140]).into()
         }
         _ => Bytes::new(),
@@ -204,7 +204,7 @@ fn play(victim: &mut Victim, op: Op) {
         Op::Frame { connection: n, kind, stream, offset, len } => {
             let payload = payload(kind, len);
             let known = match kind {
-                Kind::Ack => victim.sent.get(&stream).copied().unwrap_or(0),
+                FrameKind::Ack => victim.sent.get(&stream).copied().unwrap_or(0),
                 _ => victim.granted.get(&stream).copied().unwrap_or(WINDOW_INITIAL),
             };
             let offset = match offset {
@@ -220,7 +220,7 @@ fn play(victim: &mut Victim, op: Op) {
         }
         Op::Down { connection: n, by_peer } => {
             if let Some(id) = connection(n) {
-                victim.down(id, if by_peer { Down::ByPeer } else { Down::Failed });
+                victim.down(id, if by_peer { ConnectionEnd::ByPeer } else { ConnectionEnd::Failed });
             }
         }
         Op::Pass { ms } => victim.pass(Duration::from_millis(ms)),
@@ -301,27 +301,27 @@ fn check_small(victim: &Victim, what: &str) {
 fn floods_leave_little_behind() {
     const MANY: u64 = 30_000;
     for connection in [0, 1] {
-        let pings = flood(MANY, true, |_, n| (connection, header(Kind::Ping, 0, n, 0), Bytes::new()));
+        let pings = flood(MANY, true, |_, n| (connection, header(FrameKind::Ping, 0, n, 0), Bytes::new()));
         check_small(&pings, "pings");
-        let pongs = flood(MANY, true, |_, n| (connection, header(Kind::Pong, 0, n, 0), Bytes::new()));
+        let pongs = flood(MANY, true, |_, n| (connection, header(FrameKind::Pong, 0, n, 0), Bytes::new()));
         check_small(&pongs, "pongs");
     }
-    let open = |_: &Victim, n| (0, header(Kind::Open, n as u32 * 2, 0, 1), Bytes::from("x"));
+    let open = |_: &Victim, n| (0, header(FrameKind::Open, n as u32 * 2, 0, 1), Bytes::from("x"));
     check_small(&flood(MANY, false, open), "openings");
-    let resets = |_: &Victim, n| (0, header(Kind::Reset, n as u32 * 2, 0, 0), Bytes::new());
+    let resets = |_: &Victim, n| (0, header(FrameKind::Reset, n as u32 * 2, 0, 0), Bytes::new());
     check_small(&flood(MANY, true, resets), "resets");
-    let gaps = |_: &Victim, n| (0, header(Kind::Fin, n as u32 * 1000, 0, 0), Bytes::new());
+    let gaps = |_: &Victim, n| (0, header(FrameKind::Fin, n as u32 * 1000, 0, 0), Bytes::new());
     check_small(&flood(MANY, false, gaps), "streams without an opening");
     let data = Bytes::from(vec![0; CHUNK_BYTES_MAX]);
     let data = |_: &Victim, n| match n {
-        0 => (0, header(Kind::Open, 0, 0, 1), Bytes::from("x")),
-        n => (1, header(Kind::Data, 0, (n - 1) * data.len() as u64, data.len()), data.clone()),
+        0 => (0, header(FrameKind::Open, 0, 0, 1), Bytes::from("x")),
+        n => (1, header(FrameKind::Data, 0, (n - 1) * data.len() as u64, data.len()), data.clone()),
     };
     let bulk = flood(MANY, true, data);
     assert_eq!(bulk.session.ended(), None, "bulk within its credit is no crime");
     check_small(&bulk, "bulk that is read");
-    let addresses = payload(Kind::Addresses, 100);
-    let addresses = |_: &Victim, n| (0, header(Kind::Addresses, 0, n, addresses.len()), addresses.clone());
+    let addresses = payload(FrameKind::Addresses, 100);
+    let addresses = |_: &Victim, n| (0, header(FrameKind::Addresses, 0, n, addresses.len()), addresses.clone());
     check_small(&flood(MANY / 10, true, addresses), "addresses");
 }
 
@@ -329,8 +329,8 @@ fn floods_leave_little_behind() {
 fn confetti_is_refused() {
     // Every other byte of the window: no byte can be handed out, and each lies alone.
     let confetti = |_: &Victim, n| match n {
-        0 => (0, header(Kind::Open, 0, 0, 1), Bytes::from("x")),
-        n => (1, header(Kind::Data, 0, n * 2 - 1, 1), Bytes::from("x")),
+        0 => (0, header(FrameKind::Open, 0, 0, 1), Bytes::from("x")),
+        n => (1, header(FrameKind::Data, 0, n * 2 - 1, 1), Bytes::from("x")),
     };
     let victim = flood(2 * GAPS_MAX as u64, true, confetti);
     assert!(matches!(victim.session.ended(), Some(Ended::Protocol(_))), "{:?}", victim.session.footprint());
@@ -362,13 +362,13 @@ fn a_path_without_a_control_connection_is_closed() {
 fn streams_beyond_the_limit_are_refused() {
     let mut victim = Victim::new(Role::Acceptor);
     for n in 0..STREAMS_MAX + 10 {
-        victim.frame(ConnectionId(0), header(Kind::Open, n * 2, 0, 1), Bytes::from("x")).unwrap();
-        victim.frame(ConnectionId(0), header(Kind::Fin, n * 2, 0, 0), Bytes::new()).unwrap();
+        victim.frame(ConnectionId(0), header(FrameKind::Open, n * 2, 0, 1), Bytes::from("x")).unwrap();
+        victim.frame(ConnectionId(0), header(FrameKind::Fin, n * 2, 0, 0), Bytes::new()).unwrap();
     }
     assert_eq!(victim.streams.len(), STREAMS_MAX as usize);
     let mut refused = Vec::new();
     while let Some(transmit) = victim.session.poll_transmit(victim.now, ConnectionId(0)) {
-        if transmit.header.kind == Kind::Reset {
+        if transmit.header.kind == FrameKind::Reset {
             refused.push(transmit.header.stream);
         }
     }
@@ -380,12 +380,12 @@ fn streams_beyond_the_limit_are_refused() {
 fn a_reset_after_the_end_leaves_nothing() {
     let mut victim = Victim::new(Role::Acceptor);
     for n in 0..4 * STREAMS_MAX {
-        victim.frame(ConnectionId(0), header(Kind::Open, n * 2, 0, 1), Bytes::from("x")).unwrap();
-        victim.frame(ConnectionId(0), header(Kind::Fin, n * 2, 0, 0), Bytes::new()).unwrap();
+        victim.frame(ConnectionId(0), header(FrameKind::Open, n * 2, 0, 1), Bytes::from("x")).unwrap();
+        victim.frame(ConnectionId(0), header(FrameKind::Fin, n * 2, 0, 0), Bytes::new()).unwrap();
         let id = StreamId(n * 2);
         assert_eq!(victim.session.receive(id), Received::Finished, "{n}");
         victim.session.finish(id);
-        victim.frame(ConnectionId(0), header(Kind::Reset, n * 2, 0, 0), Bytes::new()).unwrap();
+        victim.frame(ConnectionId(0), header(FrameKind::Reset, n * 2, 0, 0), Bytes::new()).unwrap();
         assert_eq!(victim.session.footprint().streams, 0, "{n}");
     }
 }
@@ -399,11 +399,11 @@ fn a_reset_stream_takes_no_room() {
         assert!(victim.session.send_capacity(victim.now, torn) > URGENT_BYTES);
         // A path of which nothing is known has room for one.
         assert_eq!(victim.session.send_capacity(victim.now, other), URGENT_BYTES);
-        victim.frame(ConnectionId(0), header(Kind::Fin, torn.0, 0, 0), Bytes::new()).unwrap();
+        victim.frame(ConnectionId(0), header(FrameKind::Fin, torn.0, 0, 0), Bytes::new()).unwrap();
         if seen {
             assert_eq!(victim.session.receive(torn), Received::Finished);
         }
-        victim.frame(ConnectionId(0), header(Kind::Reset, torn.0, 0, 0), Bytes::new()).unwrap();
+        victim.frame(ConnectionId(0), header(FrameKind::Reset, torn.0, 0, 0), Bytes::new()).unwrap();
         assert!(victim.session.send_capacity(victim.now, other) > URGENT_BYTES, "seen {seen}");
     }
 }
@@ -416,9 +416,9 @@ fn an_older_announcement_of_addresses_is_ignored() {
     session.connection_up(now, ConnectionId(0), PathId(0), ConnectionKind::Control).unwrap();
     let mut told = Vec::new();
     for (change, number) in [(2, 2), (1, 1), (2, 2), (3, 3)] {
-        let addresses = vec![Address::new([10, 0, 0, number].into(), 24, "eth0")];
+        let addresses = vec![NicAddress::new([10, 0, 0, number].into(), 24, "eth0")];
         let payload = encode_addresses(&addresses);
-        let header = header(Kind::Addresses, 0, change, payload.len());
+        let header = header(FrameKind::Addresses, 0, change, payload.len());
         let frame = Frame::parse(header, payload.into()).unwrap();
         session.handle_frame(now, ConnectionId(0), &header, frame).unwrap();
         while let Some(event) = session.poll_event() {

@@ -6,13 +6,13 @@
 use skein_placement::bits::Bits;
 use skein_placement::dice::Dice;
 use skein_placement::problem::{
-    Avoid, Balance, Even, Group, Guest, Host, HostId, HostMoves, NOWHERE, Need, Problem, Resource, Spread, Strength,
-    Weights,
+    Avoid, Balance, Even, Group, Guest, Host, HostId, HostMoves, NOWHERE, NeedsRule, Problem, Resource, Spread,
+    Strength, Weights,
 };
 use skein_placement::verdict::{Breach, judge};
 
 /// Chance of a hard rule to stay, though the assignment that the case is made around breaks it.
-const CONTRARY: f64 = 0.03;
+const CONTRARY_RULE_CHANCE: f64 = 0.03;
 
 /// The cluster of a seed: 2 to 6 hosts, 2 to 15 guests.
 pub fn case(seed: u64) -> Problem {
@@ -146,7 +146,7 @@ fn capacities(dice: &mut Dice, hosts: usize, guests: &[Guest], planted: &[HostId
 
 fn balance(dice: &mut Dice, resources: usize) -> Balance {
     let target = dice.below(4) as i64;
-    Balance { first: dice.below(resources), second: dice.below(resources), target, weight: dice.below(5) as i64 }
+    Balance { first: dice.below(resources), second: dice.below(resources), ratio: target, weight: dice.below(5) as i64 }
 }
 
 fn strength(dice: &mut Dice) -> Strength {
@@ -173,7 +173,7 @@ fn group(dice: &mut Dice, problem: &mut Problem, id: usize, groups: usize) {
         }
     }
     let spread = Spread { level: dice.below(2), areas_min: 1 + dice.below(3) as u32, strength: strength(dice) };
-    let need = Need { level: dice.below(2), of: dice.below(groups) as u32, strength: Strength::Hard };
+    let need = NeedsRule { level: dice.below(2), of: dice.below(groups) as u32, strength: Strength::Hard };
     problem.groups.push(Group {
         apart: (!together && dice.chance(0.5)).then(|| strength(dice)),
         together: together.then(|| strength(dice)),
@@ -203,7 +203,7 @@ fn part(problem: &mut Problem) {
 fn relax(dice: &mut Dice, problem: &mut Problem) {
     let weight = Strength::Soft(1 + dice.below(100) as i64);
     for breach in judge(problem, &problem.initial).hard {
-        if dice.chance(CONTRARY) {
+        if dice.chance(CONTRARY_RULE_CHANCE) {
             continue;
         }
         match breach {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use highs::{Col, HighsModelStatus, HighsSolutionStatus, RowProblem, Sense};
 use skein_placement::problem::{
-    Avoid, Even, Group, GroupId, Guest, GuestId, HostId, NOWHERE, Need, Problem, Spread, Strength,
+    Avoid, Even, Group, GroupId, Guest, GuestId, HostId, NOWHERE, NeedsRule, Problem, Spread, Strength,
 };
 
 use crate::ExactError;
@@ -202,8 +202,8 @@ impl Mip<'_> {
             }
             // target * (capacity1 - used1) - (capacity2 - used2), above 0
             for balance in problem.balances.iter().filter(|balance| balance.weight > 0) {
-                let factor = |r| i64::from(r == balance.second) - balance.target * i64::from(r == balance.first);
-                let most = of.capacity[balance.second] - balance.target * of.capacity[balance.first];
+                let factor = |r| i64::from(r == balance.second) - balance.ratio * i64::from(r == balance.first);
+                let most = of.capacity[balance.second] - balance.ratio * of.capacity[balance.first];
                 self.beyond(&self.used(host, factor), most, balance.weight);
             }
         }
@@ -369,7 +369,7 @@ impl Mip<'_> {
     }
 
     /// Members are in an area only if what they need is, or that it is not costs.
-    fn need(&mut self, id: GroupId, need: &Need) {
+    fn need(&mut self, id: GroupId, need: &NeedsRule) {
         let there = self.there(need.of, need.level);
         let mut lacks: BTreeMap<u32, Var> = BTreeMap::new();
         if let Strength::Soft(weight) = need.strength {

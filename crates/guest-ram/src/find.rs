@@ -12,7 +12,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, major, minor};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 
 use crate::maps::{Backing, Unsuitable, backing};
-use crate::memory::At;
+use crate::memory::ProcessAddress;
 use crate::{Memory, RamBlock};
 
 /// A process has 65,530 mappings at most, unless its host allows more (`vm.max_map_count`), and few have long paths.
@@ -159,16 +159,21 @@ pub fn find(pid: u32, block: &RamBlock) -> Result<Memory, FindError> {
             FindError::Maps { pid, source: io::Error::new(io::ErrorKind::InvalidData, line) }
         }
     })?;
-    map_backing(&process, block, &backing, At { pid, address: start })
+    map_backing(&process, block, &backing, ProcessAddress { pid, address: start })
 }
 
-fn map_backing(process: &OwnedFd, block: &RamBlock, backing: &Backing, at: At) -> Result<Memory, FindError> {
+fn map_backing(
+    process: &OwnedFd,
+    block: &RamBlock,
+    backing: &Backing,
+    at: ProcessAddress,
+) -> Result<Memory, FindError> {
     let (name, path) = (|| block.name.clone(), || backing.path.clone());
     let open_error = |errno: Errno| FindError::Open { block: name(), path: path(), source: errno.into() };
 
     let handle = handle(process, backing).map_err(open_error)?;
     let stat = fstat(&handle).map_err(open_error)?;
-    if !is(&stat, backing) {
+    if !is_same_file(&stat, backing) {
         return Err(FindError::Replaced { block: name(), path: path() });
     }
     if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFREG {
@@ -223,11 +228,11 @@ fn handle(process: &OwnedFd, backing: &Backing) -> Result<OwnedFd, Errno> {
     let mut descriptors = Dir::openat(process, "fd", directory, Mode::empty())?;
     let names: Vec<_> = descriptors.iter().collect::<Result<_, _>>()?;
     let open = names.iter().filter_map(|entry| openat(&descriptors, entry.file_name(), access, Mode::empty()).ok());
-    open.into_iter().find(|handle| fstat(handle).is_ok_and(|stat| is(&stat, backing))).ok_or(refused)
+    open.into_iter().find(|handle| fstat(handle).is_ok_and(|stat| is_same_file(&stat, backing))).ok_or(refused)
 }
 
 /// Whether this is the file.
-fn is(stat: &FileStat, backing: &Backing) -> bool {
+fn is_same_file(stat: &FileStat, backing: &Backing) -> bool {
     (major(stat.st_dev), minor(stat.st_dev)) == backing.device && stat.st_ino == backing.inode
 }
 
@@ -235,7 +240,7 @@ fn is(stat: &FileStat, backing: &Backing) -> bool {
 mod tests {
     use super::*;
 
-    const NOWHERE: At = At { pid: 0, address: 0 };
+    const NOWHERE: ProcessAddress = ProcessAddress { pid: 0, address: 0 };
     use crate::mapping::Mapping;
     use std::os::unix::process::CommandExt;
     use std::process::Command;

@@ -15,7 +15,7 @@ use crate::touched::Touched;
 use crate::words;
 
 /// What is looked at at once to see whether it is zero: fits a core's cache.
-const LOOK_BYTES: usize = 16 << 10;
+const ZERO_CHECK_BYTES: usize = 16 << 10;
 /// The grain in which zeros are written: a guest's page.
 const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 /// Bytes of a page of a file in memory that is not of huge pages.
@@ -64,7 +64,7 @@ pub enum AccessError {
 
 /// Where a process has a block.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct At {
+pub(crate) struct ProcessAddress {
     pub(crate) pid: u32,
     pub(crate) address: u64,
 }
@@ -78,19 +78,19 @@ pub(crate) struct At {
 /// The first write to a page has the kernel find memory for it; as much as is written, no more.
 #[derive(Debug)]
 pub struct Memory {
-    way: Way,
+    way: AccessMethod,
     file: File,
     /// The block in the file.
     extent: Range<u64>,
     page_bytes: u64,
     /// The block in QEMU's memory.
-    at: At,
+    at: ProcessAddress,
     can_shrink: bool,
 }
 
 /// How its bytes are reached.
 #[derive(Debug)]
-enum Way {
+enum AccessMethod {
     /// As a file's. The kernel need not clear a page first that is written as a whole, and nothing has to be mapped page
     /// by page: a first write takes half of what it takes through a mapping, and there is nothing to unmap.
     File,
@@ -101,11 +101,11 @@ enum Way {
 
 impl Memory {
     /// `extent` of `file` begins with a page of the file's; the file has the whole of its last page.
-    pub(crate) fn new(file: File, extent: Range<u64>, page_bytes: u64, at: At) -> io::Result<Self> {
+    pub(crate) fn new(file: File, extent: Range<u64>, page_bytes: u64, at: ProcessAddress) -> io::Result<Self> {
         let way = if page_bytes == PAGE_BYTES && !has_huge_pages_on_advice() {
-            Way::File
+            AccessMethod::File
         } else {
-            Way::mapping(&file, &extent, page_bytes)?
+            AccessMethod::mapping(&file, &extent, page_bytes)?
         };
         Ok(Self { can_shrink: can_shrink(&file), way, file, extent, page_bytes, at })
     }
@@ -131,7 +131,7 @@ impl Memory {
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
         let pages = self.pages(offset, data.len() as u64)?;
         match &self.way {
-            Way::File => {
+            AccessMethod::File => {
                 // Else the file would become longer again, and nobody would see that.
                 if self.can_shrink {
                     self.check_length(self.extent.start + offset + data.len() as u64)?;
@@ -139,8 +139,8 @@ impl Memory {
                 let written = self.file.write_all_at(data, self.extent.start + offset);
                 written.map_err(|source| AccessError::NoMemory { offset, source })
             }
-            Way::Mapping { .. } if data.is_empty() => Ok(()),
-            Way::Mapping { mapping, populated } => {
+            AccessMethod::Mapping { .. } if data.is_empty() => Ok(()),
+            AccessMethod::Mapping { mapping, populated } => {
                 self.populate(mapping, populated, pages, offset)?;
                 words::store(mapping.words(), offset as usize, data);
                 Ok(())
@@ -150,7 +150,7 @@ impl Memory {
 
     /// Makes `bytes` at `offset` zero. What is zero already is not written to: a hole stays one.
     pub fn zero(&self, offset: u64, bytes: u64) -> Result<(), AccessError> {
-        self.look(offset, bytes, |at, seen| {
+        self.check_zeros(offset, bytes, |at, seen| {
             for (number, page) in seen.chunks(ZEROS.len()).enumerate() {
                 let zeros = &ZEROS[..page.len()];
                 if page != zeros {
@@ -167,7 +167,7 @@ impl Memory {
         let pages = self.pages(offset, out.len() as u64)?;
         match &self.way {
             // Touching a hole, if only to read it, would take memory for it.
-            Way::Mapping { mapping, populated } if populated.all(pages) => {
+            AccessMethod::Mapping { mapping, populated } if populated.all(pages) => {
                 words::load(mapping.words(), offset as usize, out);
                 Ok(())
             }
@@ -177,7 +177,7 @@ impl Memory {
 
     /// Whether `bytes` at `offset` are zero, by the file and not by the mapping.
     pub fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, AccessError> {
-        self.look(offset, bytes, |_, seen| Ok(seen.chunks(ZEROS.len()).all(|page| page == &ZEROS[..page.len()])))
+        self.check_zeros(offset, bytes, |_, seen| Ok(seen.chunks(ZEROS.len()).all(|page| page == &ZEROS[..page.len()])))
     }
 
     /// Has the kernel find memory for pages of the mapping, unless this was done before. `offset`: what for.
@@ -241,7 +241,7 @@ impl Memory {
     /// Needs what a debugger needs (ptrace(2), `PTRACE_MODE_ATTACH_REALCREDS`).
     pub fn read_in_process(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         self.pages(offset, out.len() as u64)?;
-        let (At { pid, address }, len) = (self.at, out.len());
+        let (ProcessAddress { pid, address }, len) = (self.at, out.len());
         let remote = RemoteIoVec { base: (address + offset) as usize, len };
         let read = process_vm_readv(Pid::from_raw(pid as i32), &mut [IoSliceMut::new(out)], &[remote]);
         match read {
@@ -263,7 +263,7 @@ impl Memory {
 
     /// Shows `bytes` at `offset` to `see`, piece after piece, each with its offset, until it says no; holes are passed
     /// over. Whether it never did.
-    fn look(
+    fn check_zeros(
         &self,
         offset: u64,
         bytes: u64,
@@ -278,8 +278,8 @@ impl Memory {
             if at >= end {
                 return Ok(true);
             }
-            let mut buffer = [0; LOOK_BYTES];
-            let piece = &mut buffer[..(end - at).min(LOOK_BYTES as u64) as usize];
+            let mut buffer = [0; ZERO_CHECK_BYTES];
+            let piece = &mut buffer[..(end - at).min(ZERO_CHECK_BYTES as u64) as usize];
             self.read_by_file(at, piece)?;
             if !see(at, piece)? {
                 return Ok(false);
@@ -296,14 +296,14 @@ impl Memory {
     }
 }
 
-impl Way {
-    fn mapping(file: &File, extent: &Range<u64>, page_bytes: u64) -> io::Result<Way> {
+impl AccessMethod {
+    fn mapping(file: &File, extent: &Range<u64>, page_bytes: u64) -> io::Result<AccessMethod> {
         let pages = (extent.end - extent.start).div_ceil(page_bytes);
         let bytes = usize::try_from(pages * page_bytes).map_err(|_| Errno::ENOMEM)?;
         let mapping = Mapping::shared(file, extent.start, bytes)?;
         // Refused by a kernel without them, and for what is huge already.
         let _ = mapping.advise_huge();
-        Ok(Way::Mapping { mapping, populated: Touched::new(pages as usize) })
+        Ok(AccessMethod::Mapping { mapping, populated: Touched::new(pages as usize) })
     }
 }
 
@@ -335,9 +335,9 @@ mod tests {
             let file = File::from(memfd_create("test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap());
             let extent = 2 * PAGE..2 * PAGE + bytes;
             file.set_len(extent.end.next_multiple_of(PAGE) + PAGE).unwrap();
-            let way = if is_mapped { Way::mapping(&file, &extent, PAGE).unwrap() } else { Way::File };
+            let way = if is_mapped { AccessMethod::mapping(&file, &extent, PAGE).unwrap() } else { AccessMethod::File };
             let seen = Mapping::shared(&file, extent.start, bytes.next_multiple_of(PAGE) as usize).unwrap();
-            let at = At { pid: std::process::id(), address: seen.words().as_ptr() as u64 };
+            let at = ProcessAddress { pid: std::process::id(), address: seen.words().as_ptr() as u64 };
             let can_shrink = can_shrink(&file);
             (Memory { way, file: file.try_clone().unwrap(), extent, page_bytes: PAGE, at, can_shrink }, file, seen)
         })
@@ -427,7 +427,7 @@ mod tests {
         let fifo = directory.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let fifo = nix::fcntl::open(&fifo, OFlag::O_RDWR, nix::sys::stat::Mode::empty()).unwrap();
-        let error = Way::mapping(&File::from(fifo), &(0..PAGE), PAGE).unwrap_err();
+        let error = AccessMethod::mapping(&File::from(fifo), &(0..PAGE), PAGE).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::ENODEV as i32));
     }
 

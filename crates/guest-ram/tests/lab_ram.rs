@@ -113,7 +113,7 @@ fn a_memfd() {
     for incoming in [false, true] {
         let vm = Vm::start(64, |config| {
             if incoming {
-                *config = config.clone().target();
+                *config = config.clone().as_incoming();
             }
         });
         let ram = vm.map("ram0").unwrap();

@@ -38,11 +38,14 @@ mod target;
 use serde::{Deserialize, Serialize};
 
 pub use manager::{
-    Action, Event, Input, Limits, Manager, Message, NewMigration, Order, RefusedStart, Stage, Summary, Waits,
+    Action, Input, Manager, Message, MigrationEvent, MigrationLimits, MigrationPhase, MigrationSummary, NewMigration,
+    Order, RefusedStart, WaitTimes,
 };
-pub use record::{Begun, MigrationId, Record, Role, Standing, needed, standing};
-pub use source::{Outcome, Source, SourceGuest, SourceInput, SourceOrder, SourcePhase, SourceRecord, SourceWants};
-pub use target::{Target, TargetGuest, TargetInput, TargetOrder, TargetPhase, TargetRecord, TargetWants};
+pub use record::{JournalledMigration, LastRecord, MigrationId, Record, Role, last_records, needed};
+pub use source::{
+    Outcome, SourceGuest, SourceHandover, SourceInput, SourceOrder, SourcePhase, SourceRecord, SourceWants,
+};
+pub use target::{TargetGuest, TargetHandover, TargetInput, TargetOrder, TargetPhase, TargetRecord, TargetWants};
 
 /// What the source wants of the target. Repeated until it is answered; the answer is a [`Report`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -83,7 +86,7 @@ pub enum Report {
 /// Why a migration did not go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Why {
+pub enum FailureReason {
     /// Somebody called it off.
     Cancelled,
     /// A phase took longer than it may.
@@ -112,23 +115,23 @@ pub enum Why {
     NotUnderstood,
 }
 
-impl Why {
+impl FailureReason {
     /// In words, for people.
     pub fn words(self) -> &'static str {
         match self {
-            Why::Cancelled => "somebody called it off",
-            Why::Deadline => "its deadline ran out, or a step took longer than it may",
-            Why::ContactLost => "the other host could not be reached",
-            Why::MigrationFailed => "it could not be copied",
-            Why::GuestChanged => "the guest changed while it was copied",
-            Why::TargetRefused => "the target called it off",
-            Why::QemuEnded => "QEMU ended",
-            Why::CannotRun => "QEMU would not run the guest",
-            Why::Journal => "the journal cannot be written",
-            Why::AgentRestarted => "the agent was started again in the middle of it",
-            Why::Proof => "the other host is off, by somebody's word",
-            Why::Aborted => "the source called it off",
-            Why::NotUnderstood => "the two agents do not understand each other",
+            FailureReason::Cancelled => "somebody called it off",
+            FailureReason::Deadline => "its deadline ran out, or a step took longer than it may",
+            FailureReason::ContactLost => "the other host could not be reached",
+            FailureReason::MigrationFailed => "it could not be copied",
+            FailureReason::GuestChanged => "the guest changed while it was copied",
+            FailureReason::TargetRefused => "the target called it off",
+            FailureReason::QemuEnded => "QEMU ended",
+            FailureReason::CannotRun => "QEMU would not run the guest",
+            FailureReason::Journal => "the journal cannot be written",
+            FailureReason::AgentRestarted => "the agent was started again in the middle of it",
+            FailureReason::Proof => "the other host is off, by somebody's word",
+            FailureReason::Aborted => "the source called it off",
+            FailureReason::NotUnderstood => "the two agents do not understand each other",
         }
     }
 }

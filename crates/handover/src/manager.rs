@@ -5,39 +5,39 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::standing_in_order;
+use crate::record::last_records_in_order;
 use crate::{
-    Begun, Intent, MigrationId, Outcome, Record, Report, Role, Source, SourceGuest, SourceInput, SourceOrder,
-    SourcePhase, SourceRecord, Standing, Target, TargetGuest, TargetInput, TargetOrder, TargetPhase, TargetRecord,
-    Wait, Why,
+    FailureReason, Intent, JournalledMigration, LastRecord, MigrationId, Outcome, Record, Report, Role, SourceGuest,
+    SourceHandover, SourceInput, SourceOrder, SourcePhase, SourceRecord, TargetGuest, TargetHandover, TargetInput,
+    TargetOrder, TargetPhase, TargetRecord, Wait,
 };
 
 /// What is wanted and did not happen is asked for again after this.
-const AGAIN: Duration = Duration::from_millis(500);
+const REPEAT_PERIOD: Duration = Duration::from_millis(500);
 /// Migrations of one agent, queued ones too: a host has some hundreds of guests.
 const MIGRATIONS_MAX: usize = 4096;
 
 /// How much at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct MigrationLimits {
     /// Migrations away from this host at once.
     pub outgoing: usize,
     /// Migrations to this host at once.
     pub incoming: usize,
     /// How long each wait is.
-    pub waits: Waits,
+    pub waits: WaitTimes,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { outgoing: 4, incoming: 4, waits: Waits::default() }
+impl Default for MigrationLimits {
+    fn default() -> MigrationLimits {
+        MigrationLimits { outgoing: 4, incoming: 4, waits: WaitTimes::default() }
     }
 }
 
 /// How long each [`Wait`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // they are those of `Wait`
-pub struct Waits {
+pub struct WaitTimes {
     pub prepare: Duration,
     pub precopy: Duration,
     pub switchover: Duration,
@@ -46,9 +46,9 @@ pub struct Waits {
     pub abandoned: Duration,
 }
 
-impl Default for Waits {
-    fn default() -> Waits {
-        Waits {
+impl Default for WaitTimes {
+    fn default() -> WaitTimes {
+        WaitTimes {
             // Preallocating a terabyte of huge pages takes a minute.
             prepare: Duration::from_secs(120),
             precopy: Duration::from_secs(12 * 3600),
@@ -61,7 +61,7 @@ impl Default for Waits {
     }
 }
 
-impl Waits {
+impl WaitTimes {
     fn of(&self, wait: Wait) -> Duration {
         match wait {
             Wait::Prepare => self.prepare,
@@ -101,11 +101,12 @@ pub enum Message {
         /// Where it stands.
         report: Report,
         /// Why it was called off, if it was.
-        why: Option<Why>,
+        why: Option<FailureReason>,
         /// The same in words.
         detail: String,
         /// What its QEMU said as it ended, where nobody knows more.
-        said: String,
+        #[serde(rename = "said")]
+        last_words: String,
     },
 }
 
@@ -157,7 +158,7 @@ pub enum Input {
     /// Why what will be reported next happened, in words.
     Detail(MigrationId, String),
     /// What a QEMU said as it failed or ended: told where nobody gives a better reason.
-    Said(MigrationId, String),
+    LastWords(MigrationId, String),
     /// A host's agent and this one cannot read each other's messages; in words.
     NotUnderstood(String, String),
 }
@@ -166,16 +167,16 @@ impl Input {
     /// What became of [`Action::Write`]: the records are on disk, or may or may not be.
     pub fn written(records: &[Record], on_disk: bool) -> Option<Input> {
         let input = match records.last()? {
-            Record::Begin { id, role: Role::Source, .. } => (*id, Standing::Source(SourceRecord::Begin)),
-            Record::Begin { id, role: Role::Target, .. } => (*id, Standing::Target(TargetRecord::Begin)),
-            Record::Source(id, record) => (*id, Standing::Source(*record)),
-            Record::Target(id, record) => (*id, Standing::Target(*record)),
+            Record::Begin { id, role: Role::Source, .. } => (*id, LastRecord::Source(SourceRecord::Begin)),
+            Record::Begin { id, role: Role::Target, .. } => (*id, LastRecord::Target(TargetRecord::Begin)),
+            Record::Source(id, record) => (*id, LastRecord::Source(*record)),
+            Record::Target(id, record) => (*id, LastRecord::Target(*record)),
         };
         Some(match (input, on_disk) {
-            ((id, Standing::Source(record)), true) => Input::Source(id, SourceInput::Written(record)),
-            ((id, Standing::Source(record)), false) => Input::Source(id, SourceInput::WriteFailed(record)),
-            ((id, Standing::Target(record)), true) => Input::Target(id, TargetInput::Written(record)),
-            ((id, Standing::Target(record)), false) => Input::Target(id, TargetInput::WriteFailed(record)),
+            ((id, LastRecord::Source(record)), true) => Input::Source(id, SourceInput::Written(record)),
+            ((id, LastRecord::Source(record)), false) => Input::Source(id, SourceInput::WriteFailed(record)),
+            ((id, LastRecord::Target(record)), true) => Input::Target(id, TargetInput::Written(record)),
+            ((id, LastRecord::Target(record)), false) => Input::Target(id, TargetInput::WriteFailed(record)),
         })
     }
 }
@@ -193,7 +194,7 @@ pub enum Action {
     /// Reach a host and say when that is done; or do not mind it any more.
     Reach(String, bool),
     /// Something worth telling.
-    Event(MigrationId, Event),
+    Event(MigrationId, MigrationEvent),
     /// The machine is gone: what the edge holds for it may go.
     Forget(MigrationId),
 }
@@ -201,13 +202,13 @@ pub enum Action {
 /// Something worth telling of a migration, for its event log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
-pub enum Event {
+pub enum MigrationEvent {
     /// It waits for a place.
     Queued,
     /// It is in another phase.
     Phase {
         /// Which.
-        stage: Stage,
+        stage: MigrationPhase,
     },
     /// The other end said where it stands.
     Reported {
@@ -220,7 +221,7 @@ pub enum Event {
     /// It is called off.
     CalledOff {
         /// Why.
-        why: Why,
+        why: FailureReason,
         /// In words.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         detail: String,
@@ -241,7 +242,7 @@ pub enum Event {
 /// The phase of either end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Stage {
+pub enum MigrationPhase {
     /// It waits for a place here.
     Queued,
     /// Of a source.
@@ -250,34 +251,34 @@ pub enum Stage {
     Target(TargetPhase),
 }
 
-impl Stage {
+impl MigrationPhase {
     /// In a word, and as it is told to people while it lasts.
     pub fn words(self) -> (&'static str, &'static str) {
         match self {
-            Stage::Queued => ("queued", "waiting for a place"),
-            Stage::Source(SourcePhase::Begin) => ("begin", "beginning"),
-            Stage::Source(SourcePhase::Prepare) => ("prepare", "preparing the target"),
-            Stage::Source(SourcePhase::Precopy) => ("precopy", "copying while it runs"),
-            Stage::Source(SourcePhase::Switchover) => ("switchover", "stopped, copying the rest"),
-            Stage::Source(SourcePhase::Grant) => ("grant", "handing over"),
-            Stage::Source(SourcePhase::Release) => ("release", "runs on the target, clearing up"),
-            Stage::Source(SourcePhase::Keep) => ("keep", "called off, clearing up"),
-            Stage::Source(SourcePhase::Done) => ("done", "done"),
-            Stage::Target(TargetPhase::Begin) => ("begin", "beginning"),
-            Stage::Target(TargetPhase::Prepare) => ("prepare", "starting QEMU here"),
-            Stage::Target(TargetPhase::Ready) => ("ready", "receiving"),
-            Stage::Target(TargetPhase::Completed) => ("completed", "received, waiting for the word to run"),
-            Stage::Target(TargetPhase::Run) => ("run", "taking over"),
-            Stage::Target(TargetPhase::Running) => ("running", "runs here"),
-            Stage::Target(TargetPhase::Refuse) => ("refuse", "called off, clearing up"),
-            Stage::Target(TargetPhase::Done) => ("done", "done"),
+            MigrationPhase::Queued => ("queued", "waiting for a place"),
+            MigrationPhase::Source(SourcePhase::Begin) => ("begin", "beginning"),
+            MigrationPhase::Source(SourcePhase::Prepare) => ("prepare", "preparing the target"),
+            MigrationPhase::Source(SourcePhase::Precopy) => ("precopy", "copying while it runs"),
+            MigrationPhase::Source(SourcePhase::Switchover) => ("switchover", "stopped, copying the rest"),
+            MigrationPhase::Source(SourcePhase::Grant) => ("grant", "handing over"),
+            MigrationPhase::Source(SourcePhase::Release) => ("release", "runs on the target, clearing up"),
+            MigrationPhase::Source(SourcePhase::Keep) => ("keep", "called off, clearing up"),
+            MigrationPhase::Source(SourcePhase::Done) => ("done", "done"),
+            MigrationPhase::Target(TargetPhase::Begin) => ("begin", "beginning"),
+            MigrationPhase::Target(TargetPhase::Prepare) => ("prepare", "starting QEMU here"),
+            MigrationPhase::Target(TargetPhase::Ready) => ("ready", "receiving"),
+            MigrationPhase::Target(TargetPhase::Completed) => ("completed", "received, waiting for the word to run"),
+            MigrationPhase::Target(TargetPhase::Run) => ("run", "taking over"),
+            MigrationPhase::Target(TargetPhase::Running) => ("running", "runs here"),
+            MigrationPhase::Target(TargetPhase::Refuse) => ("refuse", "called off, clearing up"),
+            MigrationPhase::Target(TargetPhase::Done) => ("done", "done"),
         }
     }
 }
 
 /// A migration at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Summary {
+pub struct MigrationSummary {
     /// Which.
     pub id: MigrationId,
     /// As what this host takes part.
@@ -287,11 +288,11 @@ pub struct Summary {
     /// The other host.
     pub peer: String,
     /// Its phase.
-    pub stage: Stage,
+    pub stage: MigrationPhase,
     /// Greater goes first.
     pub priority: u8,
     /// Why it was called off, if it was.
-    pub why: Option<Why>,
+    pub why: Option<FailureReason>,
     /// The same in words.
     pub detail: String,
     /// The guest is paused, and this end can do nothing about it.
@@ -301,14 +302,14 @@ pub struct Summary {
 }
 
 #[derive(Clone, Debug)]
-enum Machine {
+enum MigrationHalf {
     Queued,
-    Source(Source),
-    Target(Target),
+    Source(SourceHandover),
+    Target(TargetHandover),
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct ManagedMigration {
     role: Role,
     vm: String,
     peer: String,
@@ -317,52 +318,52 @@ struct Entry {
     number: u64,
     offer: String,
     detail: String,
-    said: String,
+    last_words: String,
     deadline: Option<Duration>,
-    machine: Machine,
+    half: MigrationHalf,
     /// What was asked for, and when that is asked for again.
-    write: Asked<Vec<Record>>,
-    order: Asked<Order>,
-    send: Asked<Message>,
+    write: RepeatedWant<Vec<Record>>,
+    order: RepeatedWant<Order>,
+    send: RepeatedWant<Message>,
     wait: Option<(Wait, Duration)>,
     /// What was told of it.
-    told: Told,
+    announced: Announced,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Told {
-    stage: Option<Stage>,
+struct Announced {
+    stage: Option<MigrationPhase>,
     in_doubt: bool,
-    why: Option<Why>,
+    why: Option<FailureReason>,
     report: Option<Report>,
     outcome: Option<Outcome>,
 }
 
 /// Something that is asked for until it is not wanted any more.
 #[derive(Clone, Debug)]
-struct Asked<T> {
+struct RepeatedWant<T> {
     what: Option<T>,
     again_at: Duration,
 }
 
-impl<T> Default for Asked<T> {
+impl<T> Default for RepeatedWant<T> {
     fn default() -> Self {
-        Asked { what: None, again_at: Duration::MAX }
+        RepeatedWant { what: None, again_at: Duration::MAX }
     }
 }
 
-impl<T: PartialEq + Clone> Asked<T> {
+impl<T: PartialEq + Clone> RepeatedWant<T> {
     /// Whether to ask now.
     fn want(&mut self, now: Duration, what: Option<T>) -> Option<T> {
         if what.is_none() {
-            *self = Asked::default();
+            *self = RepeatedWant::default();
             return None;
         }
         if self.what == what && now < self.again_at {
             return None;
         }
         self.what = what.clone();
-        self.again_at = now + AGAIN;
+        self.again_at = now + REPEAT_PERIOD;
         what
     }
 }
@@ -371,8 +372,8 @@ impl<T: PartialEq + Clone> Asked<T> {
 #[derive(Clone, Debug)]
 pub struct Manager {
     now: Duration,
-    limits: Limits,
-    entries: BTreeMap<MigrationId, Entry>,
+    limits: MigrationLimits,
+    entries: BTreeMap<MigrationId, ManagedMigration>,
     contact: BTreeMap<String, bool>,
     reaching: BTreeMap<String, bool>,
     actions: VecDeque<Action>,
@@ -385,7 +386,7 @@ pub struct Manager {
 impl Manager {
     /// An agent's migrations as its journal has them. Each of those that are not settled is taken up where it was: the
     /// agent is to say how its QEMU is.
-    pub fn new(now: Duration, limits: Limits, records: &[Record]) -> Manager {
+    pub fn new(now: Duration, limits: MigrationLimits, records: &[Record]) -> Manager {
         let mut manager = Manager {
             now,
             limits,
@@ -396,22 +397,22 @@ impl Manager {
             next_number: 0,
             settled: VecDeque::new(),
         };
-        let mut all = standing_in_order(records);
+        let mut all = last_records_in_order(records);
         all.retain(|(_, begun)| !begun.is_settled());
         for (number, (id, begun)) in all.iter().enumerate() {
-            let (id, Begun { peer, vm, standing }) = (*id, begun.clone());
+            let (id, JournalledMigration { peer, vm, last_record: standing }) = (*id, begun.clone());
             let is_followed = all[number + 1..]
                 .iter()
-                .any(|(_, later)| later.vm == vm && matches!(later.standing, Standing::Source(_)));
+                .any(|(_, later)| later.vm == vm && matches!(later.last_record, LastRecord::Source(_)));
             let (role, machine) = match standing {
-                Standing::Source(last) if is_followed => {
-                    (Role::Source, Machine::Source(Source::recover_followed(last)))
+                LastRecord::Source(last) if is_followed => {
+                    (Role::Source, MigrationHalf::Source(SourceHandover::recover_followed(last)))
                 }
-                Standing::Source(last) => (Role::Source, Machine::Source(Source::recover(last))),
-                Standing::Target(last) => (Role::Target, Machine::Target(Target::recover(last))),
+                LastRecord::Source(last) => (Role::Source, MigrationHalf::Source(SourceHandover::recover(last))),
+                LastRecord::Target(last) => (Role::Target, MigrationHalf::Target(TargetHandover::recover(last))),
             };
             manager.enter(id, role, &vm, &peer, 0, String::new(), machine);
-            manager.actions.push_back(Action::Event(id, Event::Recovered));
+            manager.actions.push_back(Action::Event(id, MigrationEvent::Recovered));
             let contact = false;
             match role {
                 Role::Source => manager.handle(now, Input::Source(id, SourceInput::Contact(contact))),
@@ -425,14 +426,14 @@ impl Manager {
     pub fn start(&mut self, now: Duration, new: NewMigration) -> Result<(), RefusedStart> {
         self.now = now;
         let NewMigration { id, vm, peer, priority, offer, deadline } = new;
-        let of_this = |entry: &Entry| entry.vm == vm && entry.outcome().is_none();
+        let of_this = |entry: &ManagedMigration| entry.vm == vm && entry.outcome().is_none();
         if let Some((id, _)) = self.entries.iter().find(|(_, entry)| of_this(entry)) {
             return Err(RefusedStart::UnderWay(*id));
         }
         if self.entries.len() >= MIGRATIONS_MAX || self.entries.contains_key(&id) {
             return Err(RefusedStart::TooMany);
         }
-        self.enter(id, Role::Source, &vm, &peer, priority, offer, Machine::Queued).deadline = deadline;
+        self.enter(id, Role::Source, &vm, &peer, priority, offer, MigrationHalf::Queued).deadline = deadline;
         self.admit();
         self.settle(id);
         Ok(())
@@ -441,13 +442,13 @@ impl Manager {
     /// Calls a migration off, as far as that is this end's to say. False: there is none.
     pub fn cancel(&mut self, now: Duration, id: MigrationId) -> bool {
         let Some(entry) = self.entries.get(&id) else { return false };
-        match (&entry.machine, entry.role) {
+        match (&entry.half, entry.role) {
             // It was never begun: nobody else knows of it.
-            (Machine::Queued, Role::Source) => {
+            (MigrationHalf::Queued, Role::Source) => {
                 self.entries.remove(&id);
-                let over = Event::CalledOff { why: Why::Cancelled, detail: String::new() };
+                let over = MigrationEvent::CalledOff { why: FailureReason::Cancelled, detail: String::new() };
                 self.actions.push_back(Action::Event(id, over));
-                self.actions.push_back(Action::Event(id, Event::Over { outcome: Outcome::Kept }));
+                self.actions.push_back(Action::Event(id, MigrationEvent::Over { outcome: Outcome::CalledOff }));
                 self.actions.push_back(Action::Forget(id));
             }
             (_, Role::Source) => self.handle(now, Input::Source(id, SourceInput::Cancel)),
@@ -466,20 +467,20 @@ impl Manager {
                 }
                 self.intent(id, &peer, intent, &vm, priority, offer);
             }
-            Input::Message(peer, Message::Report { id, report, why, detail, said }) => {
+            Input::Message(peer, Message::Report { id, report, why, detail, last_words: said }) => {
                 let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.peer == peer) else { return };
                 let has_own_reason = entry.has_own_reason();
-                let Machine::Source(source) = &mut entry.machine else { return };
+                let MigrationHalf::Source(source) = &mut entry.half else { return };
                 // A target that was told to give up has nothing to say about why.
                 if why.is_some() && !detail.is_empty() && !has_own_reason {
                     entry.detail.clone_from(&detail);
                 }
                 if !said.is_empty() {
-                    entry.said = said;
+                    entry.last_words = said;
                 }
-                if entry.told.report < Some(report) {
-                    entry.told.report = Some(report);
-                    self.actions.push_back(Action::Event(id, Event::Reported { report, detail }));
+                if entry.announced.report < Some(report) {
+                    entry.announced.report = Some(report);
+                    self.actions.push_back(Action::Event(id, MigrationEvent::Reported { report, detail }));
                 }
                 source.handle(SourceInput::Report(report));
                 self.settle(id);
@@ -490,41 +491,45 @@ impl Manager {
                     self.entries.iter().filter(|(_, entry)| entry.peer == peer).map(|(id, _)| *id).collect();
                 for id in ids {
                     let entry = self.entries.get_mut(&id).expect("just found");
-                    match &mut entry.machine {
-                        Machine::Source(source) => source.handle(SourceInput::Contact(contact)),
-                        Machine::Target(target) => target.handle(TargetInput::Contact(contact)),
-                        Machine::Queued => {}
+                    match &mut entry.half {
+                        MigrationHalf::Source(source) => source.handle(SourceInput::Contact(contact)),
+                        MigrationHalf::Target(target) => target.handle(TargetInput::Contact(contact)),
+                        MigrationHalf::Queued => {}
                     }
                     // What was said may be lost.
-                    entry.send = Asked::default();
+                    entry.send = RepeatedWant::default();
                     self.settle(id);
                 }
             }
             Input::Source(id, input) => {
-                let Some(Entry { machine: Machine::Source(source), write, .. }) = self.entries.get_mut(&id) else {
+                let Some(ManagedMigration { half: MigrationHalf::Source(source), write, .. }) =
+                    self.entries.get_mut(&id)
+                else {
                     return;
                 };
                 source.handle(input);
                 if let SourceInput::WriteFailed(_) = input {
-                    write.again_at = self.now + AGAIN;
-                    self.actions.push_back(Action::Event(id, Event::WriteFailed));
+                    write.again_at = self.now + REPEAT_PERIOD;
+                    self.actions.push_back(Action::Event(id, MigrationEvent::WriteFailed));
                 }
                 self.settle(id);
             }
             Input::Target(id, input) => {
-                let Some(Entry { machine: Machine::Target(target), write, .. }) = self.entries.get_mut(&id) else {
+                let Some(ManagedMigration { half: MigrationHalf::Target(target), write, .. }) =
+                    self.entries.get_mut(&id)
+                else {
                     return;
                 };
                 target.handle(input);
                 if let TargetInput::WriteFailed(_) = input {
-                    write.again_at = self.now + AGAIN;
-                    self.actions.push_back(Action::Event(id, Event::WriteFailed));
+                    write.again_at = self.now + REPEAT_PERIOD;
+                    self.actions.push_back(Action::Event(id, MigrationEvent::WriteFailed));
                 }
                 self.settle(id);
             }
-            Input::Said(id, said) => {
+            Input::LastWords(id, said) => {
                 if let Some(entry) = self.entries.get_mut(&id) {
-                    entry.said = said;
+                    entry.last_words = said;
                 }
             }
             Input::Detail(id, detail) => {
@@ -534,16 +539,16 @@ impl Manager {
                 }
             }
             Input::NotUnderstood(peer, detail) => {
-                let of_peer = |(id, entry): (&MigrationId, &Entry)| (entry.peer == peer).then_some(*id);
+                let of_peer = |(id, entry): (&MigrationId, &ManagedMigration)| (entry.peer == peer).then_some(*id);
                 for id in self.entries.iter().filter_map(of_peer).collect::<Vec<_>>() {
                     let entry = self.entries.get_mut(&id).expect("just found");
                     let before = entry.why();
-                    match &mut entry.machine {
-                        Machine::Source(source) => source.handle(SourceInput::NotUnderstood),
-                        Machine::Target(target) => target.handle(TargetInput::NotUnderstood),
-                        Machine::Queued => {}
+                    match &mut entry.half {
+                        MigrationHalf::Source(source) => source.handle(SourceInput::NotUnderstood),
+                        MigrationHalf::Target(target) => target.handle(TargetInput::NotUnderstood),
+                        MigrationHalf::Queued => {}
                     }
-                    if before.is_none() && entry.why() == Some(Why::NotUnderstood) {
+                    if before.is_none() && entry.why() == Some(FailureReason::NotUnderstood) {
                         entry.detail.clone_from(&detail);
                     }
                     self.settle(id);
@@ -561,10 +566,10 @@ impl Manager {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             if let Some((wait, _)) = entry.wait.filter(|(_, end)| *end <= now) {
                 entry.wait = None;
-                match &mut entry.machine {
-                    Machine::Source(source) => source.handle(SourceInput::Elapsed(wait)),
-                    Machine::Target(target) => target.handle(TargetInput::Elapsed(wait)),
-                    Machine::Queued => {}
+                match &mut entry.half {
+                    MigrationHalf::Source(source) => source.handle(SourceInput::Elapsed(wait)),
+                    MigrationHalf::Target(target) => target.handle(TargetInput::Elapsed(wait)),
+                    MigrationHalf::Queued => {}
                 }
             }
             self.settle(id);
@@ -587,12 +592,12 @@ impl Manager {
     }
 
     /// Each migration at this moment, in the order of their ids.
-    pub fn summaries(&self) -> Vec<Summary> {
+    pub fn summaries(&self) -> Vec<MigrationSummary> {
         self.entries.iter().map(|(id, entry)| entry.summary(*id)).collect()
     }
 
     /// One migration at this moment.
-    pub fn summary(&self, id: MigrationId) -> Option<Summary> {
+    pub fn summary(&self, id: MigrationId) -> Option<MigrationSummary> {
         self.entries.get(&id).map(|entry| entry.summary(id))
     }
 
@@ -610,11 +615,11 @@ impl Manager {
         peer: &str,
         priority: u8,
         offer: String,
-        machine: Machine,
-    ) -> &mut Entry {
+        machine: MigrationHalf,
+    ) -> &mut ManagedMigration {
         let number = self.next_number;
         self.next_number += 1;
-        let entry = Entry {
+        let entry = ManagedMigration {
             role,
             vm: vm.to_owned(),
             peer: peer.to_owned(),
@@ -622,14 +627,14 @@ impl Manager {
             number,
             offer,
             detail: String::new(),
-            said: String::new(),
+            last_words: String::new(),
             deadline: None,
-            machine,
-            write: Asked::default(),
-            order: Asked::default(),
-            send: Asked::default(),
+            half: machine,
+            write: RepeatedWant::default(),
+            order: RepeatedWant::default(),
+            send: RepeatedWant::default(),
             wait: None,
-            told: Told::default(),
+            announced: Announced::default(),
         };
         self.entries.entry(id).or_insert(entry)
     }
@@ -641,7 +646,8 @@ impl Manager {
                 // It was settled before, and forgotten. Whoever took up a belated `Prepare` would start a QEMU that nobody
                 // minds, or take the one that runs the guest for it.
                 let report = Report::Settled;
-                let message = Message::Report { id, report, why: None, detail: String::new(), said: String::new() };
+                let message =
+                    Message::Report { id, report, why: None, detail: String::new(), last_words: String::new() };
                 self.actions.push_back(Action::Send(peer.to_owned(), message));
                 return;
             }
@@ -649,7 +655,7 @@ impl Manager {
                 // Not a word about it: the source asks again, or gives up.
                 return;
             }
-            self.enter(id, Role::Target, vm, peer, priority, offer.clone(), Machine::Queued);
+            self.enter(id, Role::Target, vm, peer, priority, offer.clone(), MigrationHalf::Queued);
             if intent == Intent::Prepare {
                 self.admit();
             }
@@ -662,14 +668,14 @@ impl Manager {
         if entry.offer.is_empty() {
             entry.offer = offer;
         }
-        if matches!(entry.machine, Machine::Queued) && intent != Intent::Prepare {
-            entry.machine = Machine::Target(Target::new());
+        if matches!(entry.half, MigrationHalf::Queued) && intent != Intent::Prepare {
+            entry.half = MigrationHalf::Target(TargetHandover::new());
         }
-        if let Machine::Target(target) = &mut entry.machine {
+        if let MigrationHalf::Target(target) = &mut entry.half {
             target.handle(TargetInput::Intent(intent));
         }
         // Whoever asks is answered.
-        entry.send = Asked::default();
+        entry.send = RepeatedWant::default();
         self.settle(id);
     }
 
@@ -678,20 +684,20 @@ impl Manager {
         for (role, places) in [(Role::Source, self.limits.outgoing), (Role::Target, self.limits.incoming)] {
             loop {
                 let of_role = || self.entries.iter().filter(|(_, entry)| entry.role == role);
-                let busy = of_role().filter(|(_, entry)| entry.takes_place()).count();
-                let queued = of_role().filter(|(_, entry)| matches!(entry.machine, Machine::Queued));
+                let busy = of_role().filter(|(_, entry)| entry.takes_slot()).count();
+                let queued = of_role().filter(|(_, entry)| matches!(entry.half, MigrationHalf::Queued));
                 let next = queued.min_by_key(|(_, entry)| (u8::MAX - entry.priority, entry.number)).map(|(id, _)| *id);
                 let Some(id) = next.filter(|_| busy < places) else { break };
                 let entry = self.entries.get_mut(&id).expect("just found");
-                entry.machine = match role {
+                entry.half = match role {
                     Role::Source => {
-                        let mut source = Source::new();
+                        let mut source = SourceHandover::new();
                         source.handle(SourceInput::Guest(SourceGuest::Running));
-                        Machine::Source(source)
+                        MigrationHalf::Source(source)
                     }
-                    Role::Target => Machine::Target(Target::new()),
+                    Role::Target => MigrationHalf::Target(TargetHandover::new()),
                 };
-                entry.send = Asked::default();
+                entry.send = RepeatedWant::default();
                 self.settle(id);
             }
         }
@@ -702,7 +708,7 @@ impl Manager {
         let now = self.now;
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let actions = &mut self.actions;
-        entry.tell(id, actions);
+        entry.announce(id, actions);
         let (write, order, message, wait) = entry.wants(id);
         if let Some(records) = entry.write.want(now, write) {
             // It is asked for again when it is known to have failed.
@@ -722,11 +728,11 @@ impl Manager {
             actions.push_back(Action::Order(id, order));
             // Until the edge has answered, what was known of QEMU is old: one that is called off now may start to migrate,
             // or be started, all the same.
-            match (&mut entry.machine, order) {
-                (Machine::Source(source), Order::Source(SourceOrder::Migrate)) => {
+            match (&mut entry.half, order) {
+                (MigrationHalf::Source(source), Order::Source(SourceOrder::Migrate)) => {
                     source.handle(SourceInput::Guest(SourceGuest::Unknown));
                 }
-                (Machine::Target(target), Order::Target(TargetOrder::Start)) => {
+                (MigrationHalf::Target(target), Order::Target(TargetOrder::Start)) => {
                     target.handle(TargetInput::Guest(TargetGuest::Unknown));
                 }
                 _ => {}
@@ -755,7 +761,7 @@ impl Manager {
     fn reach(&mut self) {
         let mut wanted: BTreeMap<String, bool> = self.reaching.keys().map(|peer| (peer.clone(), false)).collect();
         for entry in self.entries.values() {
-            if matches!(&entry.machine, Machine::Source(source) if source.phase() != SourcePhase::Begin) {
+            if matches!(&entry.half, MigrationHalf::Source(source) if source.phase() != SourcePhase::Begin) {
                 wanted.insert(entry.peer.clone(), true);
             }
         }
@@ -772,17 +778,17 @@ impl Manager {
     }
 }
 
-type Wants = (Option<Vec<Record>>, Option<Order>, Option<Message>, Option<Wait>);
+type MigrationWants = (Option<Vec<Record>>, Option<Order>, Option<Message>, Option<Wait>);
 
-impl Entry {
-    fn wants(&self, id: MigrationId) -> Wants {
+impl ManagedMigration {
+    fn wants(&self, id: MigrationId) -> MigrationWants {
         let begin = || Record::Begin { id, role: self.role, peer: self.peer.clone(), vm: self.vm.clone() };
-        match &self.machine {
-            Machine::Queued => {
+        match &self.half {
+            MigrationHalf::Queued => {
                 let message = (self.role == Role::Target).then(|| self.report(id, Report::Queued, None));
                 (None, None, message, None)
             }
-            Machine::Source(source) => {
+            MigrationHalf::Source(source) => {
                 let wants = source.wants();
                 let write = wants.write.map(|record| match record {
                     SourceRecord::Begin => vec![begin()],
@@ -798,7 +804,7 @@ impl Entry {
                 });
                 (write, wants.order.map(Order::Source), message, wants.wait)
             }
-            Machine::Target(target) => {
+            MigrationHalf::Target(target) => {
                 let wants = target.wants();
                 let write = wants.write.map(|record| match record {
                     TargetRecord::Begin => vec![begin()],
@@ -814,10 +820,15 @@ impl Entry {
 
     /// Whether this end called it off for a reason of its own: what the other end says after that follows from it.
     fn has_own_reason(&self) -> bool {
-        let is_source = matches!(self.machine, Machine::Source(_));
+        let is_source = matches!(self.half, MigrationHalf::Source(_));
         let knows = match self.why() {
-            Some(Why::Cancelled | Why::Deadline | Why::GuestChanged | Why::NotUnderstood) => true,
-            Some(Why::QemuEnded) => !self.detail.is_empty(),
+            Some(
+                FailureReason::Cancelled
+                | FailureReason::Deadline
+                | FailureReason::GuestChanged
+                | FailureReason::NotUnderstood,
+            ) => true,
+            Some(FailureReason::QemuEnded) => !self.detail.is_empty(),
             _ => false,
         };
         is_source && knows
@@ -825,22 +836,22 @@ impl Entry {
 
     /// Whether it is a target that its source, or somebody, called off.
     fn is_ended_by_word(&self) -> bool {
-        let is_target = matches!(self.machine, Machine::Target(_));
-        is_target && matches!(self.why(), Some(Why::Cancelled | Why::Aborted))
+        let is_target = matches!(self.half, MigrationHalf::Target(_));
+        is_target && matches!(self.why(), Some(FailureReason::Cancelled | FailureReason::Aborted))
     }
 
-    fn why(&self) -> Option<Why> {
-        match &self.machine {
-            Machine::Source(source) => source.why(),
-            Machine::Target(target) => target.why(),
-            Machine::Queued => None,
+    fn why(&self) -> Option<FailureReason> {
+        match &self.half {
+            MigrationHalf::Source(source) => source.why(),
+            MigrationHalf::Target(target) => target.why(),
+            MigrationHalf::Queued => None,
         }
     }
 
     /// Why a source called it off, for its target: nothing where that was the target's doing.
     fn reason(&self) -> String {
         match (self.why(), self.detail.as_str()) {
-            (None | Some(Why::TargetRefused), _) => String::new(),
+            (None | Some(FailureReason::TargetRefused), _) => String::new(),
             (Some(why), "") => why.words().to_owned(),
             (Some(why), detail) => format!("{}: {detail}", why.words()),
         }
@@ -848,60 +859,64 @@ impl Entry {
 
     /// The source says why it calls off what this target has not called off itself.
     fn take_reason(&mut self, intent: Intent, detail: String) {
-        let is_new = matches!(self.machine, Machine::Target(_)) && self.why().is_none();
+        let is_new = matches!(self.half, MigrationHalf::Target(_)) && self.why().is_none();
         if intent == Intent::Abort && is_new && !detail.is_empty() {
             self.detail = detail;
         }
     }
 
-    fn report(&self, id: MigrationId, report: Report, why: Option<Why>) -> Message {
+    fn report(&self, id: MigrationId, report: Report, why: Option<FailureReason>) -> Message {
         let (detail, said) = match why {
             None => Default::default(),
             // The reason is the source's own word.
-            Some(Why::Aborted) => (String::new(), self.said.clone()),
-            Some(Why::Cancelled) if self.detail.is_empty() => {
-                ("somebody called it off there".into(), self.said.clone())
+            Some(FailureReason::Aborted) => (String::new(), self.last_words.clone()),
+            Some(FailureReason::Cancelled) if self.detail.is_empty() => {
+                ("somebody called it off there".into(), self.last_words.clone())
             }
-            Some(_) => (self.detail.clone(), self.said.clone()),
+            Some(_) => (self.detail.clone(), self.last_words.clone()),
         };
-        Message::Report { id, report, why, detail, said }
+        Message::Report { id, report, why, detail, last_words: said }
     }
 
-    fn tell(&mut self, id: MigrationId, actions: &mut VecDeque<Action>) {
+    fn announce(&mut self, id: MigrationId, actions: &mut VecDeque<Action>) {
         let summary = self.summary(id);
         let mut event = |event| actions.push_back(Action::Event(id, event));
-        if self.told.stage != Some(summary.stage) {
+        if self.announced.stage != Some(summary.stage) {
             event(match summary.stage {
-                Stage::Queued => Event::Queued,
-                stage => Event::Phase { stage },
+                MigrationPhase::Queued => MigrationEvent::Queued,
+                stage => MigrationEvent::Phase { stage },
             });
         }
-        if let Some(why) = summary.why.filter(|why| self.told.why != Some(*why)) {
-            event(Event::CalledOff { why, detail: summary.detail });
+        if let Some(why) = summary.why.filter(|why| self.announced.why != Some(*why)) {
+            event(MigrationEvent::CalledOff { why, detail: summary.detail });
         }
-        if summary.in_doubt && !self.told.in_doubt {
-            event(Event::InDoubt);
+        if summary.in_doubt && !self.announced.in_doubt {
+            event(MigrationEvent::InDoubt);
         }
         // Once: that the guest ended later is nothing of this migration's.
-        if let Some(outcome) = summary.outcome.filter(|_| self.told.outcome.is_none()) {
-            event(Event::Over { outcome });
+        if let Some(outcome) = summary.outcome.filter(|_| self.announced.outcome.is_none()) {
+            event(MigrationEvent::Over { outcome });
         }
-        self.told = Told {
+        self.announced = Announced {
             stage: Some(summary.stage),
             in_doubt: summary.in_doubt,
             why: summary.why,
-            report: self.told.report,
-            outcome: self.told.outcome.or(summary.outcome),
+            report: self.announced.report,
+            outcome: self.announced.outcome.or(summary.outcome),
         };
     }
 
-    fn summary(&self, id: MigrationId) -> Summary {
-        let (stage, why, in_doubt) = match &self.machine {
-            Machine::Queued => (Stage::Queued, None, false),
-            Machine::Source(source) => (Stage::Source(source.phase()), source.why(), source.is_in_doubt()),
-            Machine::Target(target) => (Stage::Target(target.phase()), target.why(), target.is_in_doubt()),
+    fn summary(&self, id: MigrationId) -> MigrationSummary {
+        let (stage, why, in_doubt) = match &self.half {
+            MigrationHalf::Queued => (MigrationPhase::Queued, None, false),
+            MigrationHalf::Source(source) => {
+                (MigrationPhase::Source(source.phase()), source.why(), source.is_in_doubt())
+            }
+            MigrationHalf::Target(target) => {
+                (MigrationPhase::Target(target.phase()), target.why(), target.is_in_doubt())
+            }
         };
-        Summary {
+        MigrationSummary {
             id,
             role: self.role,
             vm: self.vm.clone(),
@@ -909,30 +924,30 @@ impl Entry {
             stage,
             priority: self.priority,
             why,
-            detail: if self.detail.is_empty() { self.said.clone() } else { self.detail.clone() },
+            detail: if self.detail.is_empty() { self.last_words.clone() } else { self.detail.clone() },
             in_doubt,
             outcome: self.outcome(),
         }
     }
 
     fn outcome(&self) -> Option<Outcome> {
-        match &self.machine {
-            Machine::Queued => None,
-            Machine::Source(source) => source.outcome(),
-            Machine::Target(target) => target.outcome(),
+        match &self.half {
+            MigrationHalf::Queued => None,
+            MigrationHalf::Source(source) => source.outcome(),
+            MigrationHalf::Target(target) => target.outcome(),
         }
     }
 
     /// Whether it counts against the limit of migrations at once.
-    fn takes_place(&self) -> bool {
-        !matches!(self.machine, Machine::Queued) && self.outcome().is_none()
+    fn takes_slot(&self) -> bool {
+        !matches!(self.half, MigrationHalf::Queued) && self.outcome().is_none()
     }
 
     fn is_done(&self) -> bool {
-        match &self.machine {
-            Machine::Queued => false,
-            Machine::Source(source) => source.phase() == SourcePhase::Done,
-            Machine::Target(target) => target.phase() == TargetPhase::Done,
+        match &self.half {
+            MigrationHalf::Queued => false,
+            MigrationHalf::Source(source) => source.phase() == SourcePhase::Done,
+            MigrationHalf::Target(target) => target.phase() == TargetPhase::Done,
         }
     }
 }
@@ -966,7 +981,7 @@ mod tests {
 
     /// An agent that was told to start a QEMU and has not said that it did.
     fn starting() -> Manager {
-        let mut manager = Manager::new(Duration::ZERO, Limits::default(), &[]);
+        let mut manager = Manager::new(Duration::ZERO, MigrationLimits::default(), &[]);
         let begin = [
             Input::Contact("a".into(), true),
             intent(Intent::Prepare),
@@ -991,7 +1006,11 @@ mod tests {
         assert_eq!(manager.summary(ID).unwrap().detail, "");
         fed(&mut manager, [intent(Intent::Abort), Input::Detail(ID, "its QEMU was killed".into())]);
         let summary = manager.summary(ID).unwrap();
-        assert_eq!((summary.why, summary.detail.as_str()), (Some(Why::Aborted), "x"), "what follows is no reason");
+        assert_eq!(
+            (summary.why, summary.detail.as_str()),
+            (Some(FailureReason::Aborted), "x"),
+            "what follows is no reason"
+        );
         let entry = &manager.entries[&ID];
         let Message::Report { detail, .. } = entry.report(ID, Report::Refusing, entry.why()) else { panic!() };
         assert_eq!(detail, "", "the source knows its own reason better");
@@ -1013,18 +1032,21 @@ mod tests {
         assert_eq!(manager.summary(ID).unwrap().why, None, "another host's");
         fed(&mut manager, [words(), words()]);
         let summary = manager.summary(ID).unwrap();
-        assert_eq!((summary.why, summary.outcome), (Some(Why::NotUnderstood), Some(Outcome::Kept)));
+        assert_eq!((summary.why, summary.outcome), (Some(FailureReason::NotUnderstood), Some(Outcome::CalledOff)));
         assert_eq!(summary.detail, "are both of one release?");
 
         let mut manager = starting();
         fed(&mut manager, [Input::NotUnderstood("a".into(), "are both of one release?".into())]);
         let summary = manager.summary(ID).unwrap();
-        assert_eq!((summary.why, summary.stage), (Some(Why::NotUnderstood), Stage::Target(TargetPhase::Refuse)));
+        assert_eq!(
+            (summary.why, summary.stage),
+            (Some(FailureReason::NotUnderstood), MigrationPhase::Target(TargetPhase::Refuse))
+        );
     }
 
     /// An agent whose migration to b waits for b.
     fn sending() -> Manager {
-        let mut manager = Manager::new(Duration::ZERO, Limits::default(), &[]);
+        let mut manager = Manager::new(Duration::ZERO, MigrationLimits::default(), &[]);
         let (vm, peer, offer) = ("v".into(), "b".into(), String::new());
         manager.start(Duration::ZERO, NewMigration { id: ID, vm, peer, priority: 0, offer, deadline: None }).unwrap();
         let written = Input::Source(ID, SourceInput::Written(SourceRecord::Begin));
@@ -1053,13 +1075,13 @@ mod tests {
     #[test]
     fn a_wait_ends_though_things_go_on_happening() {
         let mut manager = starting();
-        let prepare = Limits::default().waits.prepare;
+        let prepare = MigrationLimits::default().waits.prepare;
         for second in 1.. {
             let now = Duration::from_secs(second);
             manager.handle(now, intent(Intent::Prepare));
             manager.handle_timeout(now);
             let why = manager.summary(ID).unwrap().why;
-            assert_eq!(why, (now >= prepare).then_some(Why::Deadline), "after {now:?}");
+            assert_eq!(why, (now >= prepare).then_some(FailureReason::Deadline), "after {now:?}");
             if why.is_some() {
                 return;
             }
@@ -1073,7 +1095,7 @@ mod tests {
         manager.handle(Duration::ZERO, Input::Message("c".into(), abort));
         assert_eq!(manager.summary(ID).unwrap().why, None);
 
-        let mut manager = Manager::new(Duration::ZERO, Limits::default(), &[]);
+        let mut manager = Manager::new(Duration::ZERO, MigrationLimits::default(), &[]);
         let (vm, peer, offer) = ("v".into(), "b".into(), String::new());
         manager.start(Duration::ZERO, NewMigration { id: ID, vm, peer, priority: 0, offer, deadline: None }).unwrap();
         manager.handle(Duration::ZERO, Input::Source(ID, SourceInput::Written(SourceRecord::Begin)));
@@ -1083,10 +1105,10 @@ mod tests {
                 report: Report::Ready,
                 why: None,
                 detail: String::new(),
-                said: String::new(),
+                last_words: String::new(),
             };
             manager.handle(Duration::ZERO, Input::Message(from.into(), ready));
-            assert_eq!(manager.summary(ID).unwrap().stage, Stage::Source(phase), "{from}");
+            assert_eq!(manager.summary(ID).unwrap().stage, MigrationPhase::Source(phase), "{from}");
         }
     }
 
@@ -1102,7 +1124,7 @@ mod tests {
             Record::Source(second, SourceRecord::Grant),
         ];
         for records in [records.to_vec(), crate::needed(&records)] {
-            let mut manager = Manager::new(Duration::ZERO, Limits::default(), &records);
+            let mut manager = Manager::new(Duration::ZERO, MigrationLimits::default(), &records);
             let guest = SourceInput::Guest(SourceGuest::Completed);
             let wanted = fed(&mut manager, [Input::Source(first, guest), Input::Source(second, guest)]);
             let orders = wanted.iter().filter(|action| matches!(action, Action::Order(..)));

@@ -85,7 +85,7 @@ impl Record {
 
 /// The last record of a migration on one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Standing {
+pub enum LastRecord {
     /// Of the source.
     Source(SourceRecord),
     /// Of the target.
@@ -94,50 +94,53 @@ pub enum Standing {
 
 /// A migration as the journal has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Begun {
+pub struct JournalledMigration {
     /// The host at the other end.
     pub peer: String,
     /// The VM.
     pub vm: String,
     /// How far it is.
-    pub standing: Standing,
+    pub last_record: LastRecord,
 }
 
-impl Begun {
+impl JournalledMigration {
     /// Nothing is left to do for it.
     pub fn is_settled(&self) -> bool {
-        matches!(self.standing, Standing::Source(SourceRecord::Settled) | Standing::Target(TargetRecord::Settled))
+        matches!(
+            self.last_record,
+            LastRecord::Source(SourceRecord::Settled) | LastRecord::Target(TargetRecord::Settled)
+        )
     }
 }
 
 /// The migrations of a journal. Records of migrations that never began are damage that this makes nothing of.
-pub fn standing(records: &[Record]) -> BTreeMap<MigrationId, Begun> {
-    standing_in_order(records).into_iter().collect()
+pub fn last_records(records: &[Record]) -> BTreeMap<MigrationId, JournalledMigration> {
+    last_records_in_order(records).into_iter().collect()
 }
 
 /// The same in the order in which they began here.
-pub(crate) fn standing_in_order(records: &[Record]) -> Vec<(MigrationId, Begun)> {
-    let mut all: BTreeMap<MigrationId, Begun> = BTreeMap::new();
+pub(crate) fn last_records_in_order(records: &[Record]) -> Vec<(MigrationId, JournalledMigration)> {
+    let mut all: BTreeMap<MigrationId, JournalledMigration> = BTreeMap::new();
     let mut order = Vec::new();
     for record in records {
         match record {
             Record::Begin { id, role, peer, vm } => {
                 let standing = match role {
-                    Role::Source => Standing::Source(SourceRecord::Begin),
-                    Role::Target => Standing::Target(TargetRecord::Begin),
+                    Role::Source => LastRecord::Source(SourceRecord::Begin),
+                    Role::Target => LastRecord::Target(TargetRecord::Begin),
                 };
                 all.entry(*id).or_insert_with(|| {
                     order.push(*id);
-                    Begun { peer: peer.clone(), vm: vm.clone(), standing }
+                    JournalledMigration { peer: peer.clone(), vm: vm.clone(), last_record: standing }
                 });
             }
             Record::Source(id, record) => {
-                if let Some(Begun { standing: Standing::Source(last), .. }) = all.get_mut(id) {
+                if let Some(JournalledMigration { last_record: LastRecord::Source(last), .. }) = all.get_mut(id) {
                     *last = (*last).max(*record);
                 }
             }
             Record::Target(id, record) => {
-                if let Some(Begun { standing: Standing::Target(last), .. }) = all.get_mut(id) {
+                if let Some(JournalledMigration { last_record: LastRecord::Target(last), .. }) = all.get_mut(id) {
                     *last = (*last).max(*record);
                 }
             }
@@ -150,11 +153,11 @@ pub(crate) fn standing_in_order(records: &[Record]) -> Vec<(MigrationId, Begun)>
 /// keep their order.
 pub fn needed(records: &[Record]) -> Vec<Record> {
     let mut kept = Vec::new();
-    for (id, begun) in standing_in_order(records) {
-        let (role, last) = match begun.standing {
+    for (id, begun) in last_records_in_order(records) {
+        let (role, last) = match begun.last_record {
             _ if begun.is_settled() => continue,
-            Standing::Source(last) => (Role::Source, Record::Source(id, last)),
-            Standing::Target(last) => (Role::Target, Record::Target(id, last)),
+            LastRecord::Source(last) => (Role::Source, Record::Source(id, last)),
+            LastRecord::Target(last) => (Role::Target, Record::Target(id, last)),
         };
         kept.extend([Record::Begin { id, role, peer: begun.peer, vm: begun.vm }, last]);
     }
@@ -200,12 +203,12 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_needed_says_the_same(records in prop::collection::vec(record(), 0..40)) {
-            let mut all = standing(&records);
+            let mut all = last_records(&records);
             all.retain(|_, begun| !begun.is_settled());
             let kept = needed(&records);
-            let order = |records| standing_in_order(records).into_iter().filter(|(_, begun)| !begun.is_settled());
+            let order = |records| last_records_in_order(records).into_iter().filter(|(_, begun)| !begun.is_settled());
             prop_assert!(order(&kept).eq(order(&records)));
-            prop_assert_eq!(standing(&kept), all);
+            prop_assert_eq!(last_records(&kept), all);
             prop_assert_eq!(needed(&kept), kept);
         }
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Intent, Report, Wait, Why};
+use crate::{FailureReason, Intent, Report, Wait};
 
 /// Where the source stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -128,7 +128,8 @@ pub enum Outcome {
     /// The guest runs on the target.
     Moved,
     /// The guest runs on the source.
-    Kept,
+    #[serde(rename = "kept")]
+    CalledOff,
     /// The guest ended with the QEMU that ran it.
     Ended,
 }
@@ -138,7 +139,7 @@ impl Outcome {
     pub fn words(self) -> &'static str {
         match self {
             Outcome::Moved => "the guest runs on the target",
-            Outcome::Kept => "the guest stays at the source",
+            Outcome::CalledOff => "the guest stays at the source",
             Outcome::Ended => "the guest ended with its QEMU",
         }
     }
@@ -146,14 +147,14 @@ impl Outcome {
 
 /// The source of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Source {
+pub struct SourceHandover {
     phase: SourcePhase,
     /// The last record that is on disk.
     written: Option<SourceRecord>,
     guest: SourceGuest,
     report: Option<Report>,
     contact: bool,
-    why: Option<Why>,
+    why: Option<FailureReason>,
     /// The QEMU once said that all is copied: what the target has is the guest as it stopped.
     completed: bool,
     /// A grant may be on disk or on its way: only the target's word counts.
@@ -167,10 +168,10 @@ pub struct Source {
     in_doubt: bool,
 }
 
-impl Source {
+impl SourceHandover {
     /// A migration that begins.
-    pub fn new() -> Source {
-        Source {
+    pub fn new() -> SourceHandover {
+        SourceHandover {
             phase: SourcePhase::Begin,
             written: None,
             guest: SourceGuest::Unknown,
@@ -187,7 +188,7 @@ impl Source {
     }
 
     /// A migration that was under way when the agent ended, from the last record on disk.
-    pub fn recover(written: SourceRecord) -> Source {
+    pub fn recover(written: SourceRecord) -> SourceHandover {
         let (phase, granted) = match written {
             SourceRecord::Begin => (SourcePhase::Keep, false),
             SourceRecord::Grant => (SourcePhase::Grant, true),
@@ -195,14 +196,14 @@ impl Source {
             SourceRecord::Keep => (SourcePhase::Keep, false),
             SourceRecord::Settled => (SourcePhase::Done, false),
         };
-        let why = (phase == SourcePhase::Keep).then_some(Why::AgentRestarted);
+        let why = (phase == SourcePhase::Keep).then_some(FailureReason::AgentRestarted);
         let over = (phase == SourcePhase::Release).then_some(Outcome::Moved);
-        Source { phase, written: Some(written), granted, over, why, ..Source::new() }
+        SourceHandover { phase, written: Some(written), granted, over, why, ..SourceHandover::new() }
     }
 
     /// The same of one that was followed by another migration of the guest, which was begun only when this one was over.
-    pub fn recover_followed(written: SourceRecord) -> Source {
-        Source { followed: true, ..Source::recover(written) }
+    pub fn recover_followed(written: SourceRecord) -> SourceHandover {
+        SourceHandover { followed: true, ..SourceHandover::recover(written) }
     }
 
     /// Takes in what happened.
@@ -213,21 +214,21 @@ impl Source {
                 self.guest = guest;
                 self.completed |= guest == SourceGuest::Completed;
             }
-            SourceInput::MigrationFailed => self.keep(Why::MigrationFailed),
-            SourceInput::GuestChanged => self.keep(Why::GuestChanged),
+            SourceInput::MigrationFailed => self.call_off(FailureReason::MigrationFailed),
+            SourceInput::GuestChanged => self.call_off(FailureReason::GuestChanged),
             SourceInput::Written(record) => {
                 self.written = self.written.max(Some(record));
                 self.granted |= record == SourceRecord::Grant;
             }
             SourceInput::WriteFailed(SourceRecord::Begin) if self.phase == SourcePhase::Begin => {
-                self.why = Some(Why::Journal);
+                self.why = Some(FailureReason::Journal);
                 self.phase = SourcePhase::Done;
             }
             SourceInput::WriteFailed(SourceRecord::Grant) if self.phase == SourcePhase::Grant => {
                 // It was not sent, but may be found on disk after a crash, and be sent then. The guest goes on here once
                 // that is ruled out, at either end.
                 self.granted = true;
-                self.why = Some(Why::Journal);
+                self.why = Some(FailureReason::Journal);
                 self.phase = SourcePhase::Keep;
             }
             // Still wanted: it is written again.
@@ -239,17 +240,17 @@ impl Source {
                 Wait::Abort => self.waited = true,
                 Wait::Doubt => self.in_doubt = true,
                 _ => {
-                    self.keep(Why::Deadline);
+                    self.call_off(FailureReason::Deadline);
                     // Where that is not this end's to say.
                     self.in_doubt = self.phase != SourcePhase::Keep;
                 }
             },
             SourceInput::Elapsed(_) => {}
-            SourceInput::Cancel => self.keep(Why::Cancelled),
-            SourceInput::NotUnderstood => self.keep(Why::NotUnderstood),
+            SourceInput::Cancel => self.call_off(FailureReason::Cancelled),
+            SourceInput::NotUnderstood => self.call_off(FailureReason::NotUnderstood),
             SourceInput::Proof if matches!(self.phase, SourcePhase::Grant | SourcePhase::Keep) => {
                 self.granted |= self.phase == SourcePhase::Grant;
-                self.why = Some(Why::Proof);
+                self.why = Some(FailureReason::Proof);
                 self.phase = SourcePhase::Keep;
             }
             SourceInput::Proof => {}
@@ -259,15 +260,17 @@ impl Source {
         }
         self.over = self.over.or(match (self.phase, self.guest) {
             (SourcePhase::Release, _) => Some(Outcome::Moved),
-            (SourcePhase::Keep, _) if self.followed => Some(Outcome::Kept),
-            (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Running) => Some(Outcome::Kept),
-            (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Halted) if self.may_resume() => Some(Outcome::Kept),
+            (SourcePhase::Keep, _) if self.followed => Some(Outcome::CalledOff),
+            (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Running) => Some(Outcome::CalledOff),
+            (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Halted) if self.may_resume() => {
+                Some(Outcome::CalledOff)
+            }
             (SourcePhase::Keep | SourcePhase::Done, SourceGuest::Gone) if !self.may_run_there() => Some(Outcome::Ended),
             _ => None,
         });
-        if self.over == Some(Outcome::Ended) && self.why == Some(Why::TargetRefused) {
+        if self.over == Some(Outcome::Ended) && self.why == Some(FailureReason::TargetRefused) {
             // Its stream broke as this end's QEMU ended; the target was the first to say so.
-            self.why = Some(Why::QemuEnded);
+            self.why = Some(FailureReason::QemuEnded);
         }
         self.in_doubt &= self.over.is_none() && self.wants().order != Some(SourceOrder::Resume);
     }
@@ -349,7 +352,7 @@ impl Source {
     }
 
     /// Why it was called off, if it was.
-    pub fn why(&self) -> Option<Why> {
+    pub fn why(&self) -> Option<FailureReason> {
         self.why
     }
 
@@ -380,7 +383,7 @@ impl Source {
 
     /// While this agent did not run, somebody may have vouched for that to the target, which then ran the guest.
     fn may_run_there(&self) -> bool {
-        self.why == Some(Why::AgentRestarted) && !self.is_called_off_there()
+        self.why == Some(FailureReason::AgentRestarted) && !self.is_called_off_there()
     }
 
     fn is_called_off_there(&self) -> bool {
@@ -394,21 +397,21 @@ impl Source {
     fn look_for_failure(&mut self) {
         let begun = SourcePhase::Prepare <= self.phase && self.phase <= SourcePhase::Switchover;
         if begun && self.report >= Some(Report::Refusing) {
-            self.keep(Why::TargetRefused);
+            self.call_off(FailureReason::TargetRefused);
         }
         if begun && self.guest == SourceGuest::Gone {
-            self.keep(Why::QemuEnded);
+            self.call_off(FailureReason::QemuEnded);
         }
         if begun && self.guest == SourceGuest::Halted {
-            self.keep(Why::GuestChanged);
+            self.call_off(FailureReason::GuestChanged);
         }
         if self.phase == SourcePhase::Switchover && !self.contact {
-            self.keep(Why::ContactLost);
+            self.call_off(FailureReason::ContactLost);
         }
     }
 
     /// Calls it off, where that is this end's to say.
-    fn keep(&mut self, why: Why) {
+    fn call_off(&mut self, why: FailureReason) {
         // The target alone has the guest: nothing can be kept here.
         let has_refused = self.report >= Some(Report::Refusing);
         let only_there = self.completed && self.guest == SourceGuest::Gone && !has_refused;
@@ -455,9 +458,9 @@ impl Source {
     }
 }
 
-impl Default for Source {
-    fn default() -> Source {
-        Source::new()
+impl Default for SourceHandover {
+    fn default() -> SourceHandover {
+        SourceHandover::new()
     }
 }
 
@@ -465,11 +468,11 @@ impl Default for Source {
 mod tests {
     use super::*;
 
-    fn source(inputs: &[SourceInput]) -> Source {
-        fed(Source::new(), inputs)
+    fn source(inputs: &[SourceInput]) -> SourceHandover {
+        fed(SourceHandover::new(), inputs)
     }
 
-    fn fed(mut source: Source, inputs: &[SourceInput]) -> Source {
+    fn fed(mut source: SourceHandover, inputs: &[SourceInput]) -> SourceHandover {
         inputs.iter().for_each(|input| source.handle(*input));
         source
     }
@@ -477,21 +480,21 @@ mod tests {
     use SourceGuest::*;
     use SourceInput::{Cancel, Contact, Elapsed, Guest, Proof, Written};
 
-    fn told(report: Report) -> SourceInput {
+    fn report_input(report: Report) -> SourceInput {
         SourceInput::Report(report)
     }
 
     /// A guest that was moved and that the target has told to run.
-    fn granted() -> Source {
+    fn granted() -> SourceHandover {
         let all = [
             Guest(Running),
             Written(SourceRecord::Begin),
-            told(Report::Ready),
+            report_input(Report::Ready),
             Guest(Migrating),
             Guest(PreSwitchover),
             Guest(Device),
             Guest(Completed),
-            told(Report::Completed),
+            report_input(Report::Completed),
             Written(SourceRecord::Grant),
         ];
         source(&all)
@@ -500,10 +503,10 @@ mod tests {
     #[test]
     fn what_was_moved_stays_moved_until_the_end() {
         let rest = [
-            told(Report::Running),
+            report_input(Report::Running),
             Written(SourceRecord::Release),
             Guest(Gone),
-            told(Report::Settled),
+            report_input(Report::Settled),
             Written(SourceRecord::Settled),
         ];
         let source = fed(granted(), &rest);
@@ -512,9 +515,9 @@ mod tests {
 
     #[test]
     fn a_guest_that_somebody_stopped_stays_stopped() {
-        let begun = [Guest(Running), Written(SourceRecord::Begin), told(Report::Ready), Guest(Migrating)];
+        let begun = [Guest(Running), Written(SourceRecord::Begin), report_input(Report::Ready), Guest(Migrating)];
         let changed = source(&[&begun[..], &[SourceInput::GuestChanged]].concat());
-        assert_eq!((changed.phase(), changed.why()), (SourcePhase::Keep, Some(Why::GuestChanged)));
+        assert_eq!((changed.phase(), changed.why()), (SourcePhase::Keep, Some(FailureReason::GuestChanged)));
         assert_eq!(changed.wants().order, Some(SourceOrder::CancelMigration));
         let halted = fed(changed, &[Guest(Halted), Written(SourceRecord::Keep)]);
         assert_eq!(
@@ -522,11 +525,11 @@ mod tests {
             (None, None),
             "the target may still be told that it is off"
         );
-        let over = fed(halted, &[told(Report::Refused)]);
-        assert_eq!((over.wants().order, over.outcome()), (None, Some(Outcome::Kept)));
+        let over = fed(halted, &[report_input(Report::Refused)]);
+        assert_eq!((over.wants().order, over.outcome()), (None, Some(Outcome::CalledOff)));
         // Seen by how it is only, before anything was copied.
         let prepared = source(&[&begun[..2], &[Guest(Halted)]].concat());
-        assert_eq!((prepared.phase(), prepared.why()), (SourcePhase::Keep, Some(Why::GuestChanged)));
+        assert_eq!((prepared.phase(), prepared.why()), (SourcePhase::Keep, Some(FailureReason::GuestChanged)));
     }
 
     #[test]
@@ -534,15 +537,15 @@ mod tests {
         // It was kept, the target cannot be told, and the guest is moved elsewhere meanwhile.
         let kept = [Guest(Running), Written(SourceRecord::Begin), Contact(false), Cancel];
         let source = source(&kept);
-        assert_eq!(source.outcome(), Some(Outcome::Kept));
+        assert_eq!(source.outcome(), Some(Outcome::CalledOff));
         for guest in [Migrating, PreSwitchover, Device, Completed, Stopped, Gone] {
-            let source = fed(source.clone(), &[Guest(guest), Elapsed(Wait::Abort), told(Report::Refused)]);
-            assert_eq!((source.wants().order, source.outcome()), (None, Some(Outcome::Kept)), "{guest:?}");
+            let source = fed(source.clone(), &[Guest(guest), Elapsed(Wait::Abort), report_input(Report::Refused)]);
+            assert_eq!((source.wants().order, source.outcome()), (None, Some(Outcome::CalledOff)), "{guest:?}");
         }
         // The same after a crash.
         for written in [SourceRecord::Begin, SourceRecord::Grant, SourceRecord::Keep] {
-            let rest = [Contact(false), Guest(Completed), told(Report::Refused), Written(SourceRecord::Keep)];
-            assert_eq!(fed(Source::recover_followed(written), &rest).wants().order, None, "{written:?}");
+            let rest = [Contact(false), Guest(Completed), report_input(Report::Refused), Written(SourceRecord::Keep)];
+            assert_eq!(fed(SourceHandover::recover_followed(written), &rest).wants().order, None, "{written:?}");
         }
     }
 
@@ -552,36 +555,37 @@ mod tests {
         assert_eq!(source.wants().write, Some(SourceRecord::Begin));
         assert_eq!(fed(source.clone(), &[Written(SourceRecord::Begin)]).phase(), SourcePhase::Keep);
         let failed = fed(source, &[SourceInput::WriteFailed(SourceRecord::Begin)]);
-        assert_eq!((failed.phase(), failed.outcome()), (SourcePhase::Done, Some(Outcome::Kept)));
+        assert_eq!((failed.phase(), failed.outcome()), (SourcePhase::Done, Some(Outcome::CalledOff)));
     }
 
     #[test]
     fn a_guest_that_both_ends_lost_has_ended() {
-        let all = [Guest(Running), Written(SourceRecord::Begin), told(Report::Ready), Guest(Completed), Guest(Gone)];
+        let all =
+            [Guest(Running), Written(SourceRecord::Begin), report_input(Report::Ready), Guest(Completed), Guest(Gone)];
         let alone = source(&all);
         assert_eq!(fed(alone.clone(), &[Cancel]).phase(), SourcePhase::Switchover, "the target has it");
-        let source = fed(alone, &[told(Report::Refused)]);
+        let source = fed(alone, &[report_input(Report::Refused)]);
         assert_eq!((source.phase(), source.outcome()), (SourcePhase::Keep, Some(Outcome::Ended)));
     }
 
     #[test]
     fn a_guest_that_the_target_may_run_by_a_proof_has_not_ended() {
-        let back = fed(Source::recover(SourceRecord::Begin), &[Guest(Gone)]);
+        let back = fed(SourceHandover::recover(SourceRecord::Begin), &[Guest(Gone)]);
         assert_eq!(back.outcome(), None);
-        assert_eq!(fed(back.clone(), &[told(Report::Running)]).outcome(), Some(Outcome::Moved));
-        assert_eq!(fed(back.clone(), &[told(Report::Refused)]).outcome(), Some(Outcome::Ended));
+        assert_eq!(fed(back.clone(), &[report_input(Report::Running)]).outcome(), Some(Outcome::Moved));
+        assert_eq!(fed(back.clone(), &[report_input(Report::Refused)]).outcome(), Some(Outcome::Ended));
         assert_eq!(fed(back, &[Proof]).outcome(), Some(Outcome::Ended));
     }
 
     #[test]
     fn what_the_target_ran_by_a_proof_is_moved_in_writing() {
-        let back = fed(Source::recover(SourceRecord::Keep), &[Guest(Gone), told(Report::Running)]);
+        let back = fed(SourceHandover::recover(SourceRecord::Keep), &[Guest(Gone), report_input(Report::Running)]);
         assert_eq!(back.wants().write, Some(SourceRecord::Release));
     }
 
     #[test]
     fn what_is_being_resumed_after_a_proof_is_not_ended_by_a_late_word() {
-        let source = fed(granted(), &[Proof, Written(SourceRecord::Keep), told(Report::Running)]);
+        let source = fed(granted(), &[Proof, Written(SourceRecord::Keep), report_input(Report::Running)]);
         assert_eq!((source.phase(), source.wants().order), (SourcePhase::Keep, Some(SourceOrder::Resume)));
     }
 
@@ -608,11 +612,11 @@ mod tests {
 
     #[test]
     fn a_target_that_ran_it_and_came_back_is_settled_after_a_proof() {
-        let rest = [Proof, Written(SourceRecord::Keep), Guest(Running), told(Report::Running)];
+        let rest = [Proof, Written(SourceRecord::Keep), Guest(Running), report_input(Report::Running)];
         let source = fed(granted(), &rest);
-        assert_eq!((source.wants().intent, source.outcome()), (Some(Intent::Settle), Some(Outcome::Kept)));
+        assert_eq!((source.wants().intent, source.outcome()), (Some(Intent::Settle), Some(Outcome::CalledOff)));
         // Nor is the guest here ended, when the agent begins again and has not asked its QEMU yet.
-        let source = fed(Source::recover(SourceRecord::Keep), &[told(Report::Running)]);
+        let source = fed(SourceHandover::recover(SourceRecord::Keep), &[report_input(Report::Running)]);
         assert_eq!((source.phase(), source.wants().order), (SourcePhase::Keep, None));
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Intent, Outcome, Report, Wait, Why};
+use crate::{FailureReason, Intent, Outcome, Report, Wait};
 
 /// Where the target stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -114,7 +114,7 @@ pub struct TargetWants {
 
 /// The target of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Target {
+pub struct TargetHandover {
     phase: TargetPhase,
     /// The last record that is on disk.
     written: Option<TargetRecord>,
@@ -127,14 +127,14 @@ pub struct Target {
     restarted: bool,
     /// The source will not ask again.
     settle: bool,
-    why: Option<Why>,
+    why: Option<FailureReason>,
     in_doubt: bool,
 }
 
-impl Target {
+impl TargetHandover {
     /// A migration that this end knows nothing of. The first intent says what becomes of it.
-    pub fn new() -> Target {
-        Target {
+    pub fn new() -> TargetHandover {
+        TargetHandover {
             phase: TargetPhase::Begin,
             written: None,
             guest: TargetGuest::Absent,
@@ -149,21 +149,21 @@ impl Target {
     }
 
     /// A migration that was under way when the agent ended, from the last record on disk.
-    pub fn recover(written: TargetRecord) -> Target {
+    pub fn recover(written: TargetRecord) -> TargetHandover {
         let phase = match written {
             TargetRecord::Begin => TargetPhase::Ready,
             TargetRecord::Run => TargetPhase::Run,
             TargetRecord::Refused => TargetPhase::Refuse,
             TargetRecord::Settled => TargetPhase::Done,
         };
-        Target {
+        TargetHandover {
             phase,
             written: Some(written),
             guest: TargetGuest::Unknown,
             continued: written == TargetRecord::Run,
             restarted: true,
-            why: (written == TargetRecord::Refused).then_some(Why::AgentRestarted),
-            ..Target::new()
+            why: (written == TargetRecord::Refused).then_some(FailureReason::AgentRestarted),
+            ..TargetHandover::new()
         }
     }
 
@@ -177,20 +177,20 @@ impl Target {
             }
             TargetInput::Continuing => self.continued = true,
             // It answered, and is paused: so it never ran.
-            TargetInput::CannotRun if self.phase == TargetPhase::Run => self.refuse(Why::CannotRun),
+            TargetInput::CannotRun if self.phase == TargetPhase::Run => self.refuse(FailureReason::CannotRun),
             TargetInput::CannotRun => {}
             TargetInput::Written(record) => self.written = self.written.max(Some(record)),
-            TargetInput::WriteFailed(TargetRecord::Begin) => self.refuse_before_grant(Why::Journal),
+            TargetInput::WriteFailed(TargetRecord::Begin) => self.refuse_before_grant(FailureReason::Journal),
             // Still wanted: it is written again, and nothing is promised before.
             TargetInput::WriteFailed(_) => {}
             TargetInput::Contact(contact) => self.contact = contact,
             TargetInput::Elapsed(wait) if self.wants().wait == Some(wait) => match wait {
                 Wait::Doubt => self.in_doubt = true,
-                _ => self.refuse_before_grant(Why::Deadline),
+                _ => self.refuse_before_grant(FailureReason::Deadline),
             },
             TargetInput::Elapsed(_) => {}
-            TargetInput::Cancel => self.refuse_before_grant(Why::Cancelled),
-            TargetInput::NotUnderstood => self.refuse_before_grant(Why::NotUnderstood),
+            TargetInput::Cancel => self.refuse_before_grant(FailureReason::Cancelled),
+            TargetInput::NotUnderstood => self.refuse_before_grant(FailureReason::NotUnderstood),
             TargetInput::Proof => self.granted |= self.phase == TargetPhase::Completed,
         }
         while let Some(next) = self.run() {
@@ -270,7 +270,7 @@ impl Target {
     }
 
     /// Why it was called off, if it was.
-    pub fn why(&self) -> Option<Why> {
+    pub fn why(&self) -> Option<FailureReason> {
         self.why
     }
 
@@ -283,8 +283,8 @@ impl Target {
     pub fn outcome(&self) -> Option<Outcome> {
         match self.phase {
             TargetPhase::Running => Some(Outcome::Moved),
-            TargetPhase::Refuse if self.is_gone() => Some(Outcome::Kept),
-            TargetPhase::Done if self.why.is_some() => Some(Outcome::Kept),
+            TargetPhase::Refuse if self.is_gone() => Some(Outcome::CalledOff),
+            TargetPhase::Done if self.why.is_some() => Some(Outcome::CalledOff),
             TargetPhase::Done if self.written.is_some() => Some(Outcome::Moved),
             _ => None,
         }
@@ -293,12 +293,12 @@ impl Target {
     fn heed(&mut self, intent: Intent) {
         match intent {
             Intent::Prepare => {}
-            Intent::Abort => self.refuse_before_grant(Why::Aborted),
+            Intent::Abort => self.refuse_before_grant(FailureReason::Aborted),
             Intent::Grant => {
                 self.granted = true;
                 if self.phase < TargetPhase::Ready {
                     // Nothing of the guest is here, nor was before a crash.
-                    self.refuse(Why::QemuEnded);
+                    self.refuse(FailureReason::QemuEnded);
                 }
             }
             // Nothing is known of it: it was settled before.
@@ -306,7 +306,7 @@ impl Target {
             // Nor is it begun again by what came late.
             Intent::Settle => {
                 self.settle = true;
-                self.refuse_before_grant(Why::Aborted);
+                self.refuse_before_grant(FailureReason::Aborted);
             }
         }
     }
@@ -316,23 +316,25 @@ impl Target {
         let is_lost = matches!(self.guest, Guest::Failed | Guest::Gone | Guest::GoneUnrun);
         match self.phase {
             TargetPhase::Prepare | TargetPhase::Ready | TargetPhase::Completed if is_lost => {
-                self.refuse(Why::QemuEnded);
+                self.refuse(FailureReason::QemuEnded);
             }
-            TargetPhase::Ready if self.restarted && self.guest == Guest::Waiting => self.refuse(Why::AgentRestarted),
+            TargetPhase::Ready if self.restarted && self.guest == Guest::Waiting => {
+                self.refuse(FailureReason::AgentRestarted)
+            }
             TargetPhase::Run if self.guest == Guest::GoneUnrun || (is_lost && !self.continued) => {
-                self.refuse(Why::QemuEnded);
+                self.refuse(FailureReason::QemuEnded);
             }
             _ => {}
         }
     }
 
-    fn refuse_before_grant(&mut self, why: Why) {
+    fn refuse_before_grant(&mut self, why: FailureReason) {
         if self.phase < TargetPhase::Run {
             self.refuse(why);
         }
     }
 
-    fn refuse(&mut self, why: Why) {
+    fn refuse(&mut self, why: FailureReason) {
         self.why = Some(why);
         self.phase = TargetPhase::Refuse;
         self.in_doubt = false;
@@ -355,9 +357,9 @@ impl Target {
     }
 }
 
-impl Default for Target {
-    fn default() -> Target {
-        Target::new()
+impl Default for TargetHandover {
+    fn default() -> TargetHandover {
+        TargetHandover::new()
     }
 }
 
@@ -367,8 +369,8 @@ mod tests {
     use TargetGuest::{Gone, Loaded, Waiting};
     use TargetInput::{Cancel, Elapsed, Guest, Written};
 
-    fn target(inputs: &[TargetInput]) -> Target {
-        let mut target = Target::new();
+    fn target(inputs: &[TargetInput]) -> TargetHandover {
+        let mut target = TargetHandover::new();
         inputs.iter().for_each(|input| target.handle(*input));
         target
     }
@@ -394,17 +396,17 @@ mod tests {
 
     #[test]
     fn a_qemu_that_never_answers_after_a_restart_is_given_up_unless_it_may_have_run() {
-        let mut target = Target::recover(TargetRecord::Begin);
+        let mut target = TargetHandover::recover(TargetRecord::Begin);
         target.handle(TargetInput::Contact(true));
         target.handle(Elapsed(Wait::Abandoned));
         target.handle(Written(TargetRecord::Refused));
         assert_eq!((target.phase(), target.wants().order), (TargetPhase::Refuse, Some(TargetOrder::Kill)));
         for heard in [Waiting, Loaded] {
-            let mut target = Target::recover(TargetRecord::Begin);
+            let mut target = TargetHandover::recover(TargetRecord::Begin);
             [TargetInput::Contact(true), Guest(heard)].into_iter().for_each(|input| target.handle(input));
             assert_ne!(target.wants().wait, Some(Wait::Abandoned), "{heard:?}");
         }
-        let mut target = Target::recover(TargetRecord::Run);
+        let mut target = TargetHandover::recover(TargetRecord::Run);
         for wait in [Wait::Abandoned, Wait::Prepare, Wait::Doubt] {
             target.handle(Elapsed(wait));
             assert_eq!((target.phase(), target.wants().order), (TargetPhase::Run, None), "its guest may run");

@@ -350,7 +350,7 @@ mod tests {
         }
 
         /// `FILE of GROUP: USED of LIMIT`.
-        fn told(&self, groups: &ControlGroups) -> Vec<String> {
+        fn descriptions(&self, groups: &ControlGroups) -> Vec<String> {
             let tell = |limit: GroupLimit| {
                 let dir = limit.dir.strip_prefix(self.0.path()).unwrap().display().to_string();
                 format!("{} of {dir}: {} of {}", limit.file, limit.used, limit.limit)
@@ -392,7 +392,7 @@ mod tests {
             "pids.max of cg/m.slice/a.service: 17 of 512".into(),
             format!("memory.max of cg/m.slice: {used} of 1073741824"),
         ];
-        assert_eq!(tree.told(&groups), expect);
+        assert_eq!(tree.descriptions(&groups), expect);
         assert_eq!(groups.limits().1, Vec::<String>::new());
         assert!(groups.is_in(&tree.0.path().join("cg/m.slice")) && !groups.is_in(&tree.0.path().join("cg/other")));
         assert_eq!(groups.limits().0[1].resource, GroupResource::HugePages { page_bytes: 2 * MIB });
@@ -432,10 +432,14 @@ mod tests {
             format!("memory.limit_in_bytes of cg/memory/a: {} of 377487360", 200_000_000 - free),
             format!("memory.memsw.limit_in_bytes of cg/memory/a: {} of 377487360", 210_000_000 - free),
         ];
-        assert_eq!(tree.told(&groups), expect);
+        assert_eq!(tree.descriptions(&groups), expect);
         assert_eq!(groups.unread, Vec::<String>::new());
         let groups = tree.groups("4:memory:/old/b\n", HYBRID);
-        assert_eq!(tree.told(&groups), ["memory.limit_in_bytes of cg/memory/old/b: 0 of 2"], "not charged above");
+        assert_eq!(
+            tree.descriptions(&groups),
+            ["memory.limit_in_bytes of cg/memory/old/b: 0 of 2"],
+            "not charged above"
+        );
     }
 
     #[test]
@@ -464,7 +468,7 @@ mod tests {
         let tree = Tree::new(&[("cg x/memory.max", "7\n"), ("cg x/memory.current", "1\n"), ("cg x/cgroup.type", "")]);
         let mounts = "30 20 0:26 /docker/abc /cg\\040x ro - cgroup2 cgroup rw\n";
         let groups = tree.groups("0::/docker/abc\n", mounts);
-        assert_eq!(tree.told(&groups), ["memory.max of cg x: 1 of 7"]);
+        assert_eq!(tree.descriptions(&groups), ["memory.max of cg x: 1 of 7"]);
         assert!(groups.unread[0].contains("limits above"));
     }
 

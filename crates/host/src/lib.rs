@@ -11,13 +11,13 @@ mod control_groups;
 mod cpu;
 mod ethtool;
 mod file_handle;
-pub mod idle;
+pub mod idle_scheduling;
 mod memory;
 mod netlink;
 mod netns;
 mod nic;
-mod prompt;
 mod sampler;
+mod thread_priority;
 
 pub use clock::clock_synchronised;
 pub use control_groups::{ControlGroups, GroupLimit, GroupResource};
@@ -26,9 +26,9 @@ pub use ethtool::{Offloads, offloads};
 pub use file_handle::file_handle;
 pub use memory::{Memory, process_memory};
 pub use netns::enter;
-pub use nic::{Address, Counters, Nic, NicError, nics, uplink};
-pub use prompt::prompt;
+pub use nic::{Counters, InterfaceAddress, Nic, NicError, nics, uplink};
 pub use sampler::{Rates, Sample, Sampler, SamplerOptions, Series};
+pub use thread_priority::raise_thread_priority;
 
 /// A file of `/proc` that could not be read or understood.
 #[derive(Debug, thiserror::Error)]

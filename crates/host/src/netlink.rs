@@ -12,7 +12,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 /// Answers are read into this; the kernel splits a dump into messages that fit (at most 32 KiB each).
 const BUFFER_BYTES: usize = 64 * 1024;
 /// A dump is repeated when something changed under it, this often before its last answer is taken as it is.
-const TRIES: usize = 4;
+const DUMP_TRIES: usize = 4;
 const HEADER_BYTES: usize = 16;
 const FLAG_DUMP_INTERRUPTED: u16 = 0x10;
 
@@ -29,7 +29,7 @@ pub fn dump(
     let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(2))?;
     let mut buffer = vec![0; BUFFER_BYTES];
-    for attempt in 1..=TRIES {
+    for attempt in 1..=DUMP_TRIES {
         restart();
         send(socket.as_raw_fd(), &message(request, attempt as u32, body), MsgFlags::empty())?;
         let mut interrupted = false;

@@ -37,7 +37,7 @@ pub struct Nic {
     /// Number of receive queues.
     pub rx_queues: u32,
     /// Its IP addresses, IPv4 first, in the kernel's order.
-    pub addresses: Vec<Address>,
+    pub addresses: Vec<InterfaceAddress>,
     /// Since it was made.
     pub counters: Counters,
 }
@@ -51,7 +51,7 @@ impl Nic {
 
 /// An IP address of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Address {
+pub struct InterfaceAddress {
     /// The address.
     pub ip: IpAddr,
     /// Length of its network's prefix in bits.
@@ -219,7 +219,7 @@ fn parse_counters(value: &[u8]) -> Option<Counters> {
     })
 }
 
-fn parse_address(payload: &[u8]) -> Option<(u32, Address)> {
+fn parse_address(payload: &[u8]) -> Option<(u32, InterfaceAddress)> {
     let family = i32::from(*payload.first()?);
     let prefix_len = *payload.get(1)?;
     let index = u32_at(payload, 4)?;
@@ -235,7 +235,7 @@ fn parse_address(payload: &[u8]) -> Option<(u32, Address)> {
     }
     let usable = flags & (libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED) == 0;
     // IFA_LOCAL is this end's; without it (IPv6) IFA_ADDRESS is, which else means a point-to-point link's other end.
-    Some((index, Address { ip: local.or(peer)?, prefix_len, usable }))
+    Some((index, InterfaceAddress { ip: local.or(peer)?, prefix_len, usable }))
 }
 
 fn parse_ip(family: i32, value: &[u8]) -> Option<IpAddr> {

@@ -192,7 +192,7 @@ impl Storage {
     }
 
     /// The next place at a controller: what makes the controller, if this is its first, and the device's options.
-    fn place(&mut self, bus: Bus, controller: u8) -> (Vec<Argument>, String) {
+    fn attach(&mut self, bus: Bus, controller: u8) -> (Vec<Argument>, String) {
         let taken = self.taken.entry((bus, controller)).or_default();
         let number = *taken;
         *taken += 1;
@@ -227,7 +227,7 @@ impl Storage {
     /// What follows a disk's `-blockdev`.
     pub(crate) fn disk(&mut self, number: usize, disk: &Disk) -> Vec<Argument> {
         let options = &disk.options;
-        let (mut arguments, place) = self.place(options.bus, options.controller);
+        let (mut arguments, place) = self.attach(options.bus, options.controller);
         let more = options.device_options();
         let device = match options.bus {
             Bus::VirtioBlk => {
@@ -257,7 +257,7 @@ impl Storage {
             arguments.push(("-blockdev", image(&format!("cd{number}"), ",read-only=on", driver, path)));
             drive = format!(",drive=cd{number}");
         }
-        let (controller, place) = self.place(cdrom.bus, cdrom.controller);
+        let (controller, place) = self.attach(cdrom.bus, cdrom.controller);
         arguments.extend(controller);
         let device = if cdrom.bus == Bus::VirtioScsi { "scsi-cd" } else { "ide-cd" };
         let boot = boot_option(cdrom.boot_index);

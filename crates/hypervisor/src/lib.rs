@@ -5,21 +5,21 @@
 //! - [`process`]: QEMU processes that outlive their starter.
 //! - [`devices`]: firmware, TPM, display, and what disks are plugged into.
 //! - [`migration`]: a migration's settings, its start and its progress, and what QEMU does when things go wrong.
-//! - [`facts`]: what a QEMU can do, and what a guest is made of.
+//! - [`inspect`]: what a QEMU can do, and what a guest is made of.
 //! - [`kvm`]: whether KVM runs guests, tried with a small one.
 //! - [`Monitor::ram_blocks`]: where the guest's RAM is in QEMU's memory.
 //!
 //! Tried with QEMU 7.2 and 10.0. Not here: guests' contents, hosts' networks, libvirt.
 
 pub mod devices;
-pub mod facts;
+pub mod inspect;
 pub mod kvm;
 pub mod migration;
 pub mod monitor;
 pub mod process;
 pub mod qemu;
 pub mod qmp;
-mod ram;
+mod ram_blocks;
 
 pub use devices::{Boot, Bus, Cdrom, DiskOptions, Display, Tpm};
 pub use migration::{
@@ -31,4 +31,4 @@ pub use qemu::{
     Config, Disk, DiskCache, DiskFormat, Error, HugePages, Incoming, MemoryBackend, Nic, NicBackend, Port, Qemu,
     Serial, version_of,
 };
-pub use qmp::{Event, Qmp, QmpError, Version, connect_within};
+pub use qmp::{QemuVersion, Qmp, QmpError, QmpEvent, connect_within};

@@ -99,7 +99,7 @@ use serde_json::{Map, Value, json};
 use tracing::debug;
 
 use crate::monitor::Monitor;
-use crate::qmp::{Event, QmpError, Version};
+use crate::qmp::{QemuVersion, QmpError, QmpEvent};
 
 /// The longest downtime limit that QEMU takes.
 pub const DOWNTIME_LIMIT_MS_MAX: u64 = 2_000_000;
@@ -111,11 +111,11 @@ pub const SAMPLE_PAGES: u64 = 512;
 const SAMPLE_PAGES_MIN: u64 = 128;
 const AVAIL_SWITCHOVER_BANDWIDTH: &str = "avail-switchover-bandwidth";
 const DOWNTIME_LIMIT: &str = "downtime-limit";
-const MODE: &str = "mode";
+const MODE_PARAMETER: &str = "mode";
 /// As much as lets no throttling pass.
 const THROTTLE_THRESHOLD: u8 = 1;
 /// Parameters that QEMU knows since 8.2.
-const NEW_IN_8_2: [&str; 2] = [AVAIL_SWITCHOVER_BANDWIDTH, MODE];
+const NEW_IN_8_2: [&str; 2] = [AVAIL_SWITCHOVER_BANDWIDTH, MODE_PARAMETER];
 
 /// How multifd channels compress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -215,7 +215,7 @@ impl Tuning {
         all.insert("max-bandwidth".into(), self.max_bandwidth.min(i64::MAX as u64).into());
         all.insert(DOWNTIME_LIMIT.into(), self.downtime_limit_ms.into());
         // In another that somebody left there, as cpr-reboot, the guest stands still for the whole copy.
-        all.insert(MODE.into(), "normal".into());
+        all.insert(MODE_PARAMETER.into(), "normal".into());
         if let Some(rate) = self.avail_switchover_bandwidth {
             all.insert(AVAIL_SWITCHOVER_BANDWIDTH.into(), rate.into());
         }
@@ -291,7 +291,7 @@ impl MigrationStatus {
 
 impl MigrationStatus {
     /// What a `MIGRATION` event says; none for other events. QEMU sends them where [`Tuning::events`] is on.
-    pub fn of_event(event: &Event) -> Option<Self> {
+    pub fn of_event(event: &QmpEvent) -> Option<Self> {
         if event.name != "MIGRATION" {
             return None;
         }
@@ -378,7 +378,8 @@ pub struct RamInfo {
     /// Pages dirtied a second, in the last round.
     pub dirty_pages_rate: u64,
     /// Mb/s.
-    pub mbps: f64,
+    #[serde(rename = "mbps")]
+    pub mbit_per_s: f64,
     /// Pages a second.
     pub pages_per_second: u64,
     /// Sent while the guest ran.
@@ -427,7 +428,7 @@ fn dirty_rate(answer: &Value) -> Option<u64> {
 }
 
 /// How often progress is asked for. Each question takes QEMU's big lock for some microseconds.
-const POLL: Duration = Duration::from_millis(20);
+const PROGRESS_POLL_PERIOD: Duration = Duration::from_millis(20);
 
 impl Monitor {
     /// Sets a migration's capabilities and parameters, on the source or on the target.
@@ -446,7 +447,7 @@ impl Monitor {
     /// Has a migration that runs switch over as soon as no more than `bytes` are left, within a downtime limit of `limit_ms`.
     ///
     /// QEMU switches over when what is left is no more than the limit times a rate: [`Tuning::avail_switchover_bandwidth`], or
-    /// before 8.2 always what its sockets took in the last tenth of a second ([`RamInfo::mbps`]), which is then answered with
+    /// before 8.2 always what its sockets took in the last tenth of a second ([`RamInfo::mbit_per_s`]), which is then answered with
     /// a shorter limit; never a longer one, as the next tenth may be another.
     pub fn set_switchover(&self, bytes: u64, limit_ms: u64, ram: &RamInfo) -> Result<(), QmpError> {
         let parameters = if self.is_8_2() {
@@ -454,7 +455,7 @@ impl Monitor {
             json!({ AVAIL_SWITCHOVER_BANDWIDTH: (bytes.saturating_mul(1000) / limit_ms.max(1)).max(1) })
         } else {
             // Mb/s are kb/ms.
-            let ms = bytes as f64 / (ram.mbps * 1000.0 / 8.0).max(1.0);
+            let ms = bytes as f64 / (ram.mbit_per_s * 1000.0 / 8.0).max(1.0);
             json!({ DOWNTIME_LIMIT: (ms as u64).clamp(1, limit_ms.max(1)) })
         };
         self.execute("migrate-set-parameters", parameters).map(drop)
@@ -496,7 +497,7 @@ impl Monitor {
     }
 
     fn is_8_2(&self) -> bool {
-        *self.version() >= Version { major: 8, minor: 2, micro: 0 }
+        *self.version() >= QemuVersion { major: 8, minor: 2, micro: 0 }
     }
 
     /// Listens for a migration: for a QEMU started with `-incoming defer`, after [`Monitor::tune`].
@@ -598,7 +599,7 @@ impl Monitor {
             if Instant::now() >= end {
                 return Err(QmpError::Timeout { what: "that the migration is over".into(), after: deadline });
             }
-            std::thread::sleep(POLL);
+            std::thread::sleep(PROGRESS_POLL_PERIOD);
         }
     }
 
@@ -652,7 +653,10 @@ mod tests {
             (ram.transferred, ram.duplicate, ram.normal, ram.normal_bytes, ram.dirty_sync_count),
             (5000, 61, 2, 8192, 3)
         );
-        assert_eq!((ram.mbps, ram.precopy_bytes, ram.downtime_bytes, ram.dirty_pages_rate), (1234.5, 904, 4096, 2));
+        assert_eq!(
+            (ram.mbit_per_s, ram.precopy_bytes, ram.downtime_bytes, ram.dirty_pages_rate),
+            (1234.5, 904, 4096, 2)
+        );
     }
 
     #[test]
@@ -687,7 +691,7 @@ mod tests {
             assert_eq!(state(name), wanted);
             assert_eq!(serde_json::to_value(wanted).unwrap(), json!(name));
         }
-        let event = |name: &str, data| Event { name: name.into(), data, time: Duration::ZERO };
+        let event = |name: &str, data| QmpEvent { name: name.into(), data, time: Duration::ZERO };
         let status = |data| MigrationStatus::of_event(&event("MIGRATION", data));
         assert_eq!(status(json!({"status": "pre-switchover"})), Some(MigrationStatus::PreSwitchover));
         assert_eq!(status(json!({"status": "invented-later"})), Some(MigrationStatus::Other));

@@ -18,14 +18,14 @@ use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
 
 use crate::qmp::{
-    COMMAND_DEADLINE, Event, Message, Messages, QmpError, Version, connect, excerpt, remaining, would_block,
+    COMMAND_DEADLINE, Messages, QemuVersion, QmpError, QmpEvent, QmpMessage, connect, excerpt, remaining, would_block,
 };
 
 /// What a subscriber hears.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MonitorEvent {
     /// QEMU's word.
-    Event(Event),
+    Event(QmpEvent),
     /// The connection is over: QEMU ended, or another client took its place. Nothing follows.
     Closed,
 }
@@ -35,19 +35,19 @@ type Sink = Box<dyn FnMut(MonitorEvent) -> bool + Send>;
 
 /// A QMP connection, which several threads may use at once. Clones are the same connection; it is closed with the last.
 #[derive(Debug, Clone)]
-pub struct Monitor(Arc<Connection>, Duration);
+pub struct Monitor(Arc<QmpConnection>, Duration);
 
 #[derive(Debug)]
-struct Connection {
+struct QmpConnection {
     /// Locked while a command is written.
     writer: Mutex<UnixStream>,
     /// The same socket, to shut it down without a lock.
     stream: UnixStream,
     shared: Arc<Shared>,
-    version: Version,
+    version: QemuVersion,
 }
 
-impl Drop for Connection {
+impl Drop for QmpConnection {
     fn drop(&mut self) {
         // Ends the reading thread.
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -105,11 +105,11 @@ impl Monitor {
         let mut sinks = Vec::from_iter(sink);
         let version = loop {
             match messages.next(Some(end))? {
-                Some(Message::Greeting(version)) => break version,
+                Some(QmpMessage::Greeting(version)) => break version,
                 // What happens while QEMU accepts the connection may be told before the greeting.
-                Some(Message::Event(event)) => sinks.retain_mut(|sink| sink(MonitorEvent::Event(event.clone()))),
+                Some(QmpMessage::Event(event)) => sinks.retain_mut(|sink| sink(MonitorEvent::Event(event.clone()))),
                 // QEMU sends an answer to whoever is connected by then, and the one before has gone.
-                Some(Message::Return { .. } | Message::Error { .. }) => {}
+                Some(QmpMessage::Return { .. } | QmpMessage::Error { .. }) => {}
                 None => return Err(QmpError::Timeout { what: "with a greeting".into(), after: deadline }),
             }
         };
@@ -117,11 +117,11 @@ impl Monitor {
         let shared = Arc::new(Shared(Mutex::new(state)));
         let of_reader = Arc::clone(&shared);
         let read = move || {
-            skein_host::prompt();
+            skein_host::raise_thread_priority();
             of_reader.read(messages);
         };
         std::thread::Builder::new().name("qmp".into()).spawn(read).map_err(QmpError::Io)?;
-        let connection = Connection { writer: Mutex::new(writer), stream, shared, version };
+        let connection = QmpConnection { writer: Mutex::new(writer), stream, shared, version };
         let monitor = Self(Arc::new(connection), COMMAND_DEADLINE);
         match monitor.execute_within("qmp_capabilities", Value::Null, end.saturating_duration_since(Instant::now())) {
             Ok(_) => Ok(monitor),
@@ -138,7 +138,7 @@ impl Monitor {
     }
 
     /// QEMU's version, from its greeting.
-    pub fn version(&self) -> &Version {
+    pub fn version(&self) -> &QemuVersion {
         &self.0.version
     }
 
@@ -286,21 +286,21 @@ impl Shared {
             };
             let mut state = self.0.lock();
             let (id, answer) = match message {
-                Message::Event(event) => {
+                QmpMessage::Event(event) => {
                     state.sinks.retain_mut(|sink| sink(MonitorEvent::Event(event.clone())));
                     continue;
                 }
-                Message::Return { id: Some(id), value } => (id, Ok(value)),
-                Message::Error { id: Some(id), class, description } => (id, Err((class, description))),
+                QmpMessage::Return { id: Some(id), value } => (id, Ok(value)),
+                QmpMessage::Error { id: Some(id), class, description } => (id, Err((class, description))),
                 // QEMU answers without id only what it could not parse.
-                other => break unasked(&other),
+                other => break unexpected_answer(&other),
             };
             match state.waiting.remove(&id) {
                 // Never blocks: it has room for its one answer. If nobody waits any more, that is late.
                 Some(waiter) => drop(waiter.try_send(answer)),
                 // A late answer to a command whose deadline had passed.
                 None if id < state.next_id => {}
-                None => break unasked(&answer),
+                None => break unexpected_answer(&answer),
             }
         };
         let mut state = self.0.lock();
@@ -314,7 +314,7 @@ impl Shared {
     }
 }
 
-fn unasked(answer: &impl std::fmt::Debug) -> QmpError {
+fn unexpected_answer(answer: &impl std::fmt::Debug) -> QmpError {
     let excerpt = excerpt(format!("{answer:?}").as_bytes());
     QmpError::Malformed { reason: "an answer to nothing that was asked".into(), excerpt }
 }
@@ -332,7 +332,7 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    events: VecDeque<Event>,
+    events: VecDeque<QmpEvent>,
     closed: bool,
     dropped: u64,
 }
@@ -553,7 +553,7 @@ mod tests {
 
     #[test]
     fn a_switchover_is_steered_by_what_qemu_goes_by() {
-        let half_gbit = RamInfo { mbps: 500.0, ..RamInfo::default() };
+        let half_gbit = RamInfo { mbit_per_s: 500.0, ..RamInfo::default() };
         let idle = RamInfo::default();
         for (version, bytes, ram, says) in [
             ((10, 0), 30_000_000, half_gbit, json!({ "avail-switchover-bandwidth": 100_000_000 })),

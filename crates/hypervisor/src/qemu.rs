@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::devices::{Boot, Cdrom, DiskOptions, Display, Storage, Tpm};
-use crate::qmp::{Qmp, QmpError, Version};
+use crate::qmp::{QemuVersion, Qmp, QmpError};
 
 /// The environment variable that names the QEMU program to use where a [`Config`] names none.
 pub const BINARY_VARIABLE: &str = "SKEIN_QEMU";
@@ -288,7 +288,7 @@ impl Config {
     /// The same machine as a migration's target: it waits for [`Monitor::migrate_incoming`] and then for `cont`.
     ///
     /// [`Monitor::migrate_incoming`]: crate::Monitor::migrate_incoming
-    pub fn target(self) -> Self {
+    pub fn as_incoming(self) -> Self {
         Self { incoming: Incoming::Defer, paused: true, ..self }
     }
 
@@ -522,7 +522,7 @@ pub enum Error {
 }
 
 /// The version of a QEMU program, by its own word.
-pub fn version_of(program: &Path) -> Result<Version, Error> {
+pub fn version_of(program: &Path) -> Result<QemuVersion, Error> {
     const DEADLINE: Duration = Duration::from_secs(10);
     let start = |source| Error::Start { program: program.into(), source };
     let mut command = Command::new(program);
@@ -540,11 +540,11 @@ pub fn version_of(program: &Path) -> Result<Version, Error> {
 }
 
 /// The numbers of `QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)`.
-fn parse_version(text: &str) -> Option<Version> {
+fn parse_version(text: &str) -> Option<QemuVersion> {
     let numbers = text.strip_prefix("QEMU emulator version ")?.split([' ', '\n']).next()?;
     let mut numbers = numbers.split('.').map(|number| number.parse().ok());
     let mut next = || numbers.next()?;
-    Some(Version { major: next()?, minor: next()?, micro: next()? })
+    Some(QemuVersion { major: next()?, minor: next()?, micro: next()? })
 }
 
 /// A running QEMU. Killed when dropped.
@@ -779,7 +779,7 @@ mod tests {
              -device e1000e,netdev=net0,mac=52:54:00:00:00:01,romfile= \
              -chardev socket,id=qmp0,path=/q,server=on,wait=off -mon chardev=qmp0,mode=control"
         );
-        assert_eq!(line(&config.target()), format!("{source} -incoming defer -S"));
+        assert_eq!(line(&config.as_incoming()), format!("{source} -incoming defer -S"));
     }
 
     #[test]

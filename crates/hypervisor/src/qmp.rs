@@ -77,7 +77,7 @@ pub enum QmpError {
 
 /// QEMU's version.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Version {
+pub struct QemuVersion {
     /// 10 of 10.0.2.
     pub major: u32,
     /// 0 of 10.0.2.
@@ -86,7 +86,7 @@ pub struct Version {
     pub micro: u32,
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for QemuVersion {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{}.{}.{}", self.major, self.minor, self.micro)
     }
@@ -94,7 +94,7 @@ impl fmt::Display for Version {
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Event {
+pub struct QmpEvent {
     /// `STOP`, `RESUME`, `MIGRATION`, `SHUTDOWN`...
     pub name: String,
     /// What belongs to it; null if nothing does.
@@ -105,14 +105,14 @@ pub struct Event {
 
 /// One line from QEMU.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Message {
-    Greeting(Version),
+pub(crate) enum QmpMessage {
+    Greeting(QemuVersion),
     Return { id: Option<u64>, value: Value },
     Error { id: Option<u64>, class: String, description: String },
-    Event(Event),
+    Event(QmpEvent),
 }
 
-fn parse(line: &[u8]) -> Result<Message, QmpError> {
+fn parse(line: &[u8]) -> Result<QmpMessage, QmpError> {
     #[derive(Deserialize)]
     struct Line {
         #[serde(rename = "QMP")]
@@ -132,7 +132,7 @@ fn parse(line: &[u8]) -> Result<Message, QmpError> {
     }
     #[derive(Deserialize)]
     struct Versions {
-        qemu: Version,
+        qemu: QemuVersion,
     }
     #[derive(Deserialize)]
     struct Refusal {
@@ -154,19 +154,21 @@ fn parse(line: &[u8]) -> Result<Message, QmpError> {
     let line: Line = serde_json::from_slice(line).map_err(|e| malformed(e.to_string()))?;
     let id = line.id.as_ref().and_then(Value::as_u64);
     match line {
-        Line { value: Some(value), error: None, event: None, greeting: None, .. } => Ok(Message::Return { id, value }),
+        Line { value: Some(value), error: None, event: None, greeting: None, .. } => {
+            Ok(QmpMessage::Return { id, value })
+        }
         Line { error: Some(Refusal { class, desc }), value: None, event: None, greeting: None, .. } => {
-            Ok(Message::Error { id, class, description: desc })
+            Ok(QmpMessage::Error { id, class, description: desc })
         }
         Line { event: Some(name), data, timestamp, value: None, error: None, greeting: None, .. } => {
             let time = timestamp.map_or(Duration::ZERO, |t| {
                 Duration::from_secs(t.seconds.try_into().unwrap_or(0))
                     .saturating_add(Duration::from_micros(t.microseconds.try_into().unwrap_or(0)))
             });
-            Ok(Message::Event(Event { name, data, time }))
+            Ok(QmpMessage::Event(QmpEvent { name, data, time }))
         }
         Line { greeting: Some(greeting), value: None, error: None, event: None, .. } => {
-            Ok(Message::Greeting(greeting.version.qemu))
+            Ok(QmpMessage::Greeting(greeting.version.qemu))
         }
         _ => Err(malformed("neither one greeting, answer nor event".into())),
     }
@@ -230,7 +232,7 @@ impl Qmp {
     }
 
     /// The oldest event not yet taken, waiting up to `wait` for one.
-    pub fn next_event(&mut self, wait: Duration) -> Result<Option<Event>, QmpError> {
+    pub fn next_event(&mut self, wait: Duration) -> Result<Option<QmpEvent>, QmpError> {
         match self.events.next(wait) {
             Some(MonitorEvent::Event(event)) => Ok(Some(event)),
             Some(MonitorEvent::Closed) => Err(self.monitor.why_closed()),
@@ -301,7 +303,7 @@ impl Messages {
     }
 
     /// The next message, or none if `end` comes first. Without `end`: until the socket is shut down.
-    pub(crate) fn next(&mut self, end: Option<Instant>) -> Result<Option<Message>, QmpError> {
+    pub(crate) fn next(&mut self, end: Option<Instant>) -> Result<Option<QmpMessage>, QmpError> {
         let mut buffer = [0; 16 << 10];
         loop {
             if let Some(line) = self.lines.next()? {
@@ -350,16 +352,17 @@ mod tests {
 
     #[test]
     fn messages() {
-        let event =
-            |name: &str, data, ms| Message::Event(Event { name: name.into(), data, time: Duration::from_millis(ms) });
+        let event = |name: &str, data, ms| {
+            QmpMessage::Event(QmpEvent { name: name.into(), data, time: Duration::from_millis(ms) })
+        };
         for (line, wanted) in [
-            (GREETING, Message::Greeting(Version { major: 7, minor: 2, micro: 22 })),
-            (r#"{"return": {}, "id": 4}"#, Message::Return { id: Some(4), value: json!({}) }),
-            (r#"{"return": null, "id": 4}"#, Message::Return { id: Some(4), value: Value::Null }),
-            (r#"{"return": [], "id": "x"}"#, Message::Return { id: None, value: json!([]) }),
+            (GREETING, QmpMessage::Greeting(QemuVersion { major: 7, minor: 2, micro: 22 })),
+            (r#"{"return": {}, "id": 4}"#, QmpMessage::Return { id: Some(4), value: json!({}) }),
+            (r#"{"return": null, "id": 4}"#, QmpMessage::Return { id: Some(4), value: Value::Null }),
+            (r#"{"return": [], "id": "x"}"#, QmpMessage::Return { id: None, value: json!([]) }),
             (
                 r#"{"error": {"class": "GenericError", "desc": "no"}, "id": 1}"#,
-                Message::Error { id: Some(1), class: "GenericError".into(), description: "no".into() },
+                QmpMessage::Error { id: Some(1), class: "GenericError".into(), description: "no".into() },
             ),
             (
                 r#"{"timestamp": {"seconds": 2, "microseconds": 5000}, "event": "STOP"}"#,

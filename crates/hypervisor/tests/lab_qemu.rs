@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, getsid};
-use skein_hypervisor::facts::{Accel, Guest, Program, block_nodes};
+use skein_hypervisor::inspect::{Accel, InspectedGuest, QemuProgram, block_nodes};
 use skein_hypervisor::{
     Announcement, Config, Disk, Error, Events, Exit, Log, MigrationStatus, Monitor, MonitorEvent, Nic, NicBackend,
-    Process, ProcessId, QmpError, RunState, Tuning, Version, connect_started, kvm, spawn_detached,
+    Process, ProcessId, QemuVersion, QmpError, RunState, Tuning, connect_started, kvm, spawn_detached,
 };
 use tempfile::TempDir;
 
@@ -98,7 +98,7 @@ impl Vm {
     }
 
     /// All that it has told, with what comes within a while.
-    fn told(&mut self) -> Vec<&str> {
+    fn event_names(&mut self) -> Vec<&str> {
         while self.told.last().is_none_or(|last| last != "closed") && self.hear(A_WHILE).is_some() {}
         // 10.0 sometimes says it twice.
         self.told.dedup_by(|a, b| a == b && a == "failed");
@@ -113,7 +113,7 @@ impl Vm {
             assert!(Instant::now() < end, "not cancelled after {:?}: {:?}", self.told, self.monitor.migration());
             self.hear(A_WHILE);
         }
-        let failed = self.told().contains(&"failed");
+        let failed = self.event_names().contains(&"failed");
         if failed {
             assert_eq!(self.state(), (MigrationStatus::Failed, RunState::Running));
         }
@@ -152,18 +152,18 @@ enum Phase {
 /// A source and a target, migrated up to `phase`; with multifd where a migration that fails is not left to luck: see
 /// [`skein_hypervisor::migration`] about QEMU 7.2.
 fn migrate(phase: Phase) -> (Vm, Vm) {
-    let safe = |version: &Version| phase == Phase::Completed || version.major >= 8;
+    let safe = |version: &QemuVersion| phase == Phase::Completed || version.major >= 8;
     migrate_over(phase, safe, Path::to_owned)
 }
 
 /// The same with multifd if `multifd`, over the socket that `relay` makes of the target's.
 fn migrate_over(
     phase: Phase,
-    multifd: impl FnOnce(&Version) -> bool,
+    multifd: impl FnOnce(&QemuVersion) -> bool,
     relay: impl FnOnce(&Path) -> PathBuf,
 ) -> (Vm, Vm) {
     let mut source = Vm::start(|config| config);
-    let mut target = Vm::start(Config::target);
+    let mut target = Vm::start(Config::as_incoming);
     let multifd = multifd(source.monitor.version());
     if phase == Phase::Device {
         // Its BIOS comes to rest, and dirties no more RAM than a socket holds.
@@ -213,8 +213,8 @@ const BEFORE_DEVICE: [&str; 4] = ["setup", "active", "STOP", "pre-switchover"];
 #[test]
 fn a_migration_by_events() {
     let (mut source, mut target) = migrate(Phase::Completed);
-    assert_eq!(source.told(), ["setup", "active", "STOP", "pre-switchover", "device", "completed"]);
-    assert_eq!(target.told(), ["setup", "active", "completed"]);
+    assert_eq!(source.event_names(), ["setup", "active", "STOP", "pre-switchover", "device", "completed"]);
+    assert_eq!(target.event_names(), ["setup", "active", "completed"]);
     assert_eq!(source.state(), (MigrationStatus::Completed, RunState::PostMigrate));
     assert_eq!(target.state(), (MigrationStatus::Completed, RunState::Paused));
 
@@ -240,7 +240,7 @@ fn the_target_dies() {
         match phase {
             Phase::Active => {
                 source.await_event("failed");
-                assert_eq!(source.told(), ["setup", "active", "failed"]);
+                assert_eq!(source.event_names(), ["setup", "active", "failed"]);
                 assert_eq!(source.state(), (MigrationStatus::Failed, RunState::Running));
             }
             Phase::PreSwitchover => {
@@ -253,13 +253,13 @@ fn the_target_dies() {
                     continue;
                 }
                 source.forget("device");
-                assert_eq!(source.told(), [&BEFORE_DEVICE[..], &["cancelling", "RESUME", "cancelled"]].concat());
+                assert_eq!(source.event_names(), [&BEFORE_DEVICE[..], &["cancelling", "RESUME", "cancelled"]].concat());
                 assert_eq!(source.state(), (MigrationStatus::Cancelled, RunState::Running));
             }
             Phase::Device => {
                 // By itself, whatever the target had.
                 source.await_event("RESUME");
-                assert_eq!(source.told(), [&BEFORE_DEVICE[..], &["device", "failed", "RESUME"]].concat());
+                assert_eq!(source.event_names(), [&BEFORE_DEVICE[..], &["device", "failed", "RESUME"]].concat());
                 assert_eq!(source.state(), (MigrationStatus::Failed, RunState::Running));
             }
             Phase::Completed => {
@@ -319,7 +319,7 @@ fn a_source_survives_if_its_main_channel_goes_first() {
             channels.lock().unwrap()[0].shutdown(Shutdown::Both).unwrap();
         }
         source.await_event("RESUME");
-        let told = source.told();
+        let told = source.event_names();
         assert!(told.contains(&"failed") || cancel && told.contains(&"cancelled"), "{told:?}");
         assert!(source.monitor.is_running().unwrap());
         for channel in channels.lock().unwrap().iter() {
@@ -348,7 +348,7 @@ fn a_migration_is_cancelled() {
         if phase == Phase::PreSwitchover {
             source.forget("device");
         }
-        assert_eq!(source.told(), wanted);
+        assert_eq!(source.event_names(), wanted);
         assert_eq!(source.state(), (MigrationStatus::Cancelled, RunState::Running));
         if phase == Phase::Device {
             target.signal(Signal::SIGCONT);
@@ -360,7 +360,7 @@ fn a_migration_is_cancelled() {
             );
         } else {
             target.await_event("closed");
-            assert_eq!(target.told(), ["setup", "active", "failed", "closed"]);
+            assert_eq!(target.event_names(), ["setup", "active", "failed", "closed"]);
             assert_eq!(target.process.0.wait_exit(DEADLINE).unwrap(), Some(Exit::Status(1)));
         }
     }
@@ -378,7 +378,7 @@ fn the_source_dies() {
             assert!(target.monitor.is_running().unwrap());
         } else {
             target.await_event("closed");
-            assert_eq!(target.told(), ["setup", "active", "failed", "closed"]);
+            assert_eq!(target.event_names(), ["setup", "active", "failed", "closed"]);
         }
     }
 }
@@ -389,7 +389,7 @@ fn nobody_listens() {
     source.monitor.tune(&Tuning { events: true, ..Tuning::default() }).unwrap();
     source.monitor.migrate("unix:/nonexistent/migration").unwrap();
     source.await_event("failed");
-    assert_eq!(source.told(), ["setup", "failed"]);
+    assert_eq!(source.event_names(), ["setup", "failed"]);
     let info = source.monitor.migration().unwrap();
     assert!(info.error.is_some_and(|error| error.contains("/nonexistent/migration")));
     assert!(source.monitor.is_running().unwrap());
@@ -486,7 +486,7 @@ fn several_threads_use_one_monitor() {
     });
     let (mut vm, mut wanted) = (vm, Vec::new());
     wanted.resize_with(10, || ["STOP", "RESUME"]);
-    assert_eq!(vm.told(), wanted.concat());
+    assert_eq!(vm.event_names(), wanted.concat());
 
     // It dies while several wait.
     vm.signal(Signal::SIGSTOP);
@@ -506,14 +506,14 @@ fn several_threads_use_one_monitor() {
             assert!(at.saturating_duration_since(killed) < Duration::from_millis(100));
         }
     });
-    assert_eq!(vm.told().last(), Some(&"closed"));
+    assert_eq!(vm.event_names().last(), Some(&"closed"));
 }
 
 #[test]
 fn facts_of_a_program_and_of_a_guest() {
     let program = config(Path::new("/")).program();
     let begin = Instant::now();
-    let facts = Program::probe(&program, None, Accel::Tcg, DEADLINE).unwrap();
+    let facts = QemuProgram::probe(&program, None, Accel::Tcg, DEADLINE).unwrap();
     eprintln!("probe: {} ms", begin.elapsed().as_millis());
     assert_eq!(facts.version, skein_hypervisor::version_of(&program).unwrap());
     let q35 = facts.machines.iter().find(|machine| machine.alias.as_deref() == Some("q35")).unwrap();
@@ -541,7 +541,7 @@ fn facts_of_a_program_and_of_a_guest() {
         config
     });
     let begin = Instant::now();
-    let guest = Guest::of(&vm.monitor).unwrap();
+    let guest = InspectedGuest::of(&vm.monitor).unwrap();
     eprintln!("guest: {} ms", begin.elapsed().as_millis());
     assert_eq!((guest.machine.as_str(), guest.accel, guest.cpus), (q35.name.as_str(), Accel::Tcg, 2));
     assert_eq!(guest.cpu_model, "Nehalem");
@@ -567,9 +567,9 @@ fn facts_of_a_program_and_of_a_guest() {
     let refused = vm.monitor.migrate("unix:/nonexistent").unwrap_err();
     assert!(refused.to_string().contains("nvme"), "{refused}");
     // What one host writes, another reads.
-    assert_eq!(serde_json::from_str::<Guest>(&serde_json::to_string(&guest).unwrap()).unwrap(), guest);
-    assert_eq!(serde_json::from_str::<Program>(&serde_json::to_string(&facts).unwrap()).unwrap(), facts);
-    let running = Program::of(&vm.monitor).unwrap();
+    assert_eq!(serde_json::from_str::<InspectedGuest>(&serde_json::to_string(&guest).unwrap()).unwrap(), guest);
+    assert_eq!(serde_json::from_str::<QemuProgram>(&serde_json::to_string(&facts).unwrap()).unwrap(), facts);
+    let running = QemuProgram::of(&vm.monitor).unwrap();
     assert_eq!((running.cpu_features, running.version), (facts.cpu_features, facts.version));
 }
 

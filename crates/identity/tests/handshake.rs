@@ -27,7 +27,7 @@ struct Outcome {
 impl Outcome {
     /// What a person at each end reads.
     #[track_caller]
-    fn told(&self) -> (String, String) {
+    fn errors_at_both_ends(&self) -> (String, String) {
         let text = |error: &Option<rustls::Error>| explain(error.as_ref().expect("this end must have failed"));
         (text(&self.client_error), text(&self.server_error))
     }
@@ -108,7 +108,7 @@ fn an_identity_is_not_valid_for_a_stranger_name() {
     let (a, b) = (issue(&ca, "a"), issue(&ca, "b"));
     let named = |name: &str| ServerName::try_from(name.to_owned()).unwrap();
     assert_eq!(shake(client_config(&a), server_config(&b), named("b")).client_error, None);
-    let (client, server) = shake(client_config(&a), server_config(&b), named("c")).told();
+    let (client, server) = shake(client_config(&a), server_config(&b), named("c")).errors_at_both_ends();
     assert!(client.contains("not a skein identity"), "{client}");
     assert!(server.contains("refused our certificate"), "{server}");
 }
@@ -125,7 +125,7 @@ fn without_a_certificate_nobody_gets_in() {
         .with_root_certificates(roots)
         .with_no_client_auth();
     bare.alpn_protocols = vec![skein_identity::ALPN.to_vec()];
-    let (client, server) = shake(Arc::new(bare), server_config(&issue(&ca, "b")), member_name()).told();
+    let (client, server) = shake(Arc::new(bare), server_config(&issue(&ca, "b")), member_name()).errors_at_both_ends();
     assert!(client.contains("requires a certificate"), "{client}");
     assert!(server.contains("showed no certificate"), "{server}");
 }
@@ -133,12 +133,12 @@ fn without_a_certificate_nobody_gets_in() {
 #[test]
 fn other_clusters_stay_out() {
     let (ours, theirs) = (ca("ours"), ca("theirs"));
-    let (client, server) = between(&issue(&ours, "a"), &issue(&theirs, "b")).told();
+    let (client, server) = between(&issue(&ours, "a"), &issue(&theirs, "b")).errors_at_both_ends();
     assert!(client.contains("not of this cluster"), "{client}");
     assert!(server.contains("not of this cluster"), "{server}");
 
     // A CA of the same name is another CA all the same.
-    let (client, server) = between(&issue(&ours, "a"), &issue(&ca("ours"), "b")).told();
+    let (client, server) = between(&issue(&ours, "a"), &issue(&ca("ours"), "b")).errors_at_both_ends();
     assert!(client.contains("not of this cluster"), "{client}");
     assert!(server.contains("not of this cluster"), "{server}");
 
@@ -164,13 +164,13 @@ fn expired_and_early_certificates_are_told_apart_from_foreign_ones() {
     let expired = ca.issue("old", Validity { not_before: now - 9 * hour, not_after: now - hour }).unwrap();
     let early = ca.issue("new", Validity { not_before: now + hour, not_after: now + 9 * hour }).unwrap();
 
-    let (client, server) = between(&expired, &good).told();
+    let (client, server) = between(&expired, &good).errors_at_both_ends();
     assert!(client.contains("refused our certificate as expired") && client.contains("skein ca renew"), "{client}");
     assert!(server.contains("the peer's certificate has expired"), "{server}");
-    let (client, server) = between(&good, &expired).told();
+    let (client, server) = between(&good, &expired).errors_at_both_ends();
     assert!(client.contains("the peer's certificate has expired"), "{client}");
     assert!(server.contains("refused our certificate as expired"), "{server}");
-    let (client, server) = between(&early, &good).told();
+    let (client, server) = between(&early, &good).errors_at_both_ends();
     assert!(client.contains("clock"), "{client}");
     assert!(server.contains("not valid yet") && server.contains("clock"), "{server}");
 }
@@ -181,7 +181,7 @@ fn other_protocols_over_the_same_ca_stay_out() {
     let (a, b) = (issue(&ca, "a"), issue(&ca, "b"));
     let mut other = ClientConfig::clone(&client_config(&a));
     other.alpn_protocols = vec![b"h2".to_vec()];
-    let (client, server) = shake(Arc::new(other), server_config(&b), member_name()).told();
+    let (client, server) = shake(Arc::new(other), server_config(&b), member_name()).errors_at_both_ends();
     assert!(client.contains("same major version"), "{client}");
     assert!(server.contains("same major version"), "{server}");
 

@@ -21,7 +21,7 @@ const ID_BYTES_MAX: usize = 100;
 
 /// A line of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry<E> {
+pub struct EventLogEntry<E> {
     /// When it was written, by this host's clock; in the file as RFC 3339 in UTC, with milliseconds.
     #[serde(serialize_with = "milliseconds")]
     pub time: Timestamp,
@@ -103,7 +103,7 @@ impl EventLog {
         if self.torn {
             line.push(b'\n');
         }
-        serde_json::to_writer(&mut line, &Entry { time, event })?;
+        serde_json::to_writer(&mut line, &EventLogEntry { time, event })?;
         line.push(b'\n');
         if self.bytes + line.len() as u64 > EVENT_LOG_BYTES_MAX {
             return Err(io::Error::new(ErrorKind::FileTooLarge, "it is as large as a log may become"));
@@ -137,7 +137,7 @@ impl EventLog {
     }
 
     /// Reads a log back, as far as it can be read.
-    pub fn read<E: DeserializeOwned>(dir: &Path, id: &str) -> Result<Events<E>, ReadError> {
+    pub fn read<E: DeserializeOwned>(dir: &Path, id: &str) -> Result<EventLogContents<E>, ReadError> {
         let path = path(dir, id)?;
         let read = || -> io::Result<Vec<u8>> {
             let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(&path)?;
@@ -146,7 +146,7 @@ impl EventLog {
             Ok(bytes)
         };
         match read() {
-            Ok(bytes) => Ok(Events::parse(&bytes)),
+            Ok(bytes) => Ok(EventLogContents::parse(&bytes)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Err(ReadError::Missing { id: id.to_owned(), dir: dir.to_owned() })
             }
@@ -209,9 +209,9 @@ pub struct LogFile {
 
 /// What a log says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Events<E> {
+pub struct EventLogContents<E> {
     /// In the order in which they were written.
-    pub entries: Vec<Entry<E>>,
+    pub entries: Vec<EventLogEntry<E>>,
     /// Lines that could not be read: of a crash, another version, or somebody's editor.
     pub damaged: Vec<DamagedLine>,
     /// The last line is half written: by a crash, or right now.
@@ -227,9 +227,9 @@ pub struct DamagedLine {
     pub why: String,
 }
 
-impl<E: DeserializeOwned> Events<E> {
-    fn parse(bytes: &[u8]) -> Events<E> {
-        let mut events = Events { entries: Vec::new(), damaged: Vec::new(), torn: false };
+impl<E: DeserializeOwned> EventLogContents<E> {
+    fn parse(bytes: &[u8]) -> EventLogContents<E> {
+        let mut events = EventLogContents { entries: Vec::new(), damaged: Vec::new(), torn: false };
         for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
             if line == b"\n" {
                 continue;
@@ -404,7 +404,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count();
-            let events = Events::<Value>::parse(&bytes);
+            let events = EventLogContents::<Value>::parse(&bytes);
             prop_assert_eq!(events.entries.len() + events.damaged.len() + usize::from(events.torn), lines);
         }
 
@@ -415,12 +415,12 @@ mod tests {
             let mut bytes = Vec::new();
             let time = Timestamp::UNIX_EPOCH;
             for (name, ms) in &events {
-                bytes.extend(serde_json::to_vec(&Entry { time, event: phase(name, *ms) }).unwrap());
+                bytes.extend(serde_json::to_vec(&EventLogEntry { time, event: phase(name, *ms) }).unwrap());
                 bytes.push(b'\n');
             }
             let cut = cut.index(bytes.len() + 1);
             let whole = bytes[..cut].iter().filter(|byte| **byte == b'\n').count();
-            let read = Events::<Event>::parse(&bytes[..cut]);
+            let read = EventLogContents::<Event>::parse(&bytes[..cut]);
             prop_assert!(read.damaged.is_empty());
             // A line that only lacks its end is whole too.
             prop_assert!(read.entries.len() == whole || read.entries.len() == whole + 1 && !read.torn);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::files::{Access, FileSystem, OpenFile, Shape};
-use crate::{Journal, Limits};
+use crate::{Journal, JournalLimits};
 
 /// What a disk writes whole.
 const SECTOR_BYTES: usize = 512;
@@ -309,7 +309,7 @@ impl OpenFile for Opened {
     }
 }
 
-const LIMITS: Limits = Limits { records: 4 };
+const LIMITS: JournalLimits = JournalLimits { records: 4 };
 
 /// What the program may rely on: records that it was told of, by an acknowledgement or at the start.
 #[derive(Debug, Clone, Default)]
@@ -362,7 +362,7 @@ impl Bench {
         let mut well = true;
         for _ in 0..appends {
             // Where a rewrite fails, a journal with room left could go on with the wrong file.
-            if journal.room() <= 1 {
+            if journal.free_slots() <= 1 {
                 let kept = promise.records[1..].to_vec();
                 well &= promise.step(kept.clone(), || journal.rewrite(&kept)).is_ok();
             }

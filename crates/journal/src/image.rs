@@ -32,13 +32,13 @@ const VERSION: u32 = 1;
 /// One slot, aligned as direct I/O wants it.
 #[derive(Debug, Clone)]
 #[repr(C, align(4096))]
-pub(crate) struct Slot(pub [u8; SLOT_BYTES]);
+pub(crate) struct JournalSlot(pub [u8; SLOT_BYTES]);
 
-impl Slot {
-    pub const ZERO: Slot = Slot([0; SLOT_BYTES]);
+impl JournalSlot {
+    pub const ZERO: JournalSlot = JournalSlot([0; SLOT_BYTES]);
 
-    fn header(first: u64, slots: usize) -> Slot {
-        let mut slot = Slot::ZERO;
+    fn header(first: u64, slots: usize) -> JournalSlot {
+        let mut slot = JournalSlot::ZERO;
         slot.0[..8].copy_from_slice(MAGIC);
         slot.0[12..16].copy_from_slice(&VERSION.to_le_bytes());
         slot.0[16..20].copy_from_slice(&(slots as u32).to_le_bytes());
@@ -54,7 +54,7 @@ impl Slot {
         sequence: u64,
         fill: impl FnOnce(&mut [u8; RECORD_BYTES_MAX]) -> Result<usize, E>,
     ) -> Result<(), E> {
-        *self = Slot::ZERO;
+        *self = JournalSlot::ZERO;
         let (header, payload) = self.0.split_first_chunk_mut::<RECORD_HEADER_BYTES>().expect("a slot is larger");
         let payload: &mut [u8; RECORD_BYTES_MAX] = payload.try_into().expect("this is the rest of a slot");
         let length = fill(payload)?;
@@ -188,7 +188,7 @@ fn is_zero(slot: &[u8]) -> bool {
 pub fn encode(first: u64, slots: usize, payloads: &[impl AsRef<[u8]>]) -> Vec<u8> {
     assert!((payloads.len().max(1)..=RECORDS_MAX).contains(&slots), "{} records in {slots} slots", payloads.len());
     let mut bytes = vec![0; (1 + slots) * SLOT_BYTES];
-    let mut slot = Slot::header(first, slots);
+    let mut slot = JournalSlot::header(first, slots);
     bytes[..SLOT_BYTES].copy_from_slice(&slot.0);
     for (index, payload) in payloads.iter().map(AsRef::as_ref).enumerate() {
         let filled = slot.fill(first + index as u64, |room| {
@@ -317,7 +317,7 @@ mod tests {
         fn any_bytes_are_survived(
             valid_header in any::<bool>(), slots in 1..4usize, bytes in vec(any::<u8>(), 0..4 * SLOT_BYTES),
         ) {
-            let mut file = if valid_header { Slot::header(1, slots).0.to_vec() } else { MAGIC.to_vec() };
+            let mut file = if valid_header { JournalSlot::header(1, slots).0.to_vec() } else { MAGIC.to_vec() };
             file.extend(&bytes);
             for file in [&file, &bytes] {
                 if let Err(damage) = decode(file) {

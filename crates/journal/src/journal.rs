@@ -11,27 +11,27 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::files::{Access, FileSystem, Kernel, OpenFile};
-use crate::image::{self, Damage, RECORD_BYTES_MAX, RECORDS_MAX, SLOT_BYTES, Slot};
+use crate::image::{self, Damage, JournalSlot, RECORD_BYTES_MAX, RECORDS_MAX, SLOT_BYTES};
 
 /// No file of ours is longer than this.
 const FILE_BYTES_MAX: usize = (1 + RECORDS_MAX) * SLOT_BYTES;
 
 /// How much a journal holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct JournalLimits {
     /// How many records the file has room for, within 1..=[`RECORDS_MAX`] (a value outside counts as the nearest of these);
     /// 4 KiB of disk each, reserved. A file that was made with another limit keeps it until [`Journal::rewrite`].
     pub records: usize,
 }
 
-impl Default for Limits {
+impl Default for JournalLimits {
     /// A file of 1 MiB.
-    fn default() -> Limits {
-        Limits { records: 255 }
+    fn default() -> JournalLimits {
+        JournalLimits { records: 255 }
     }
 }
 
-impl Limits {
+impl JournalLimits {
     fn slots(self) -> usize {
         self.records.clamp(1, RECORDS_MAX)
     }
@@ -40,7 +40,7 @@ impl Limits {
 /// What kind of thing went wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum DiskProblem {
     /// No space: in the journal, or on its file system.
     Full,
     /// The file system is read-only.
@@ -51,20 +51,20 @@ pub enum Fault {
     Record,
 }
 
-impl Fault {
-    fn of(error: &io::Error) -> Fault {
+impl DiskProblem {
+    fn of(error: &io::Error) -> DiskProblem {
         match error.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Fault::Full,
-            ErrorKind::ReadOnlyFilesystem => Fault::ReadOnly,
-            _ => Fault::Io,
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => DiskProblem::Full,
+            ErrorKind::ReadOnlyFilesystem => DiskProblem::ReadOnly,
+            _ => DiskProblem::Io,
         }
     }
 
     fn what(self) -> &'static str {
         match self {
-            Fault::Full => "no space",
-            Fault::ReadOnly => "read-only file system",
-            Fault::Io | Fault::Record => "I/O error",
+            DiskProblem::Full => "no space",
+            DiskProblem::ReadOnly => "read-only file system",
+            DiskProblem::Io | DiskProblem::Record => "I/O error",
         }
     }
 }
@@ -135,7 +135,7 @@ pub enum OpenError {
     },
 }
 
-/// Why nothing was made durable. [`AppendError::fault`] says what kind of thing it was.
+/// Why nothing was made durable. [`AppendError::disk_problem`] says what kind of thing it was.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
@@ -187,27 +187,27 @@ pub enum AppendError {
         /// The journal.
         path: PathBuf,
         /// How it failed.
-        fault: Fault,
+        fault: DiskProblem,
     },
 }
 
 impl AppendError {
     /// What kind of thing went wrong; of a poisoned journal, what poisoned it.
-    pub fn fault(&self) -> Fault {
+    pub fn disk_problem(&self) -> DiskProblem {
         match self {
-            AppendError::Full { .. } | AppendError::NoSpace { .. } => Fault::Full,
-            AppendError::Record { .. } => Fault::Record,
-            AppendError::ReadOnly { .. } => Fault::ReadOnly,
-            AppendError::Io { .. } => Fault::Io,
+            AppendError::Full { .. } | AppendError::NoSpace { .. } => DiskProblem::Full,
+            AppendError::Record { .. } => DiskProblem::Record,
+            AppendError::ReadOnly { .. } => DiskProblem::ReadOnly,
+            AppendError::Io { .. } => DiskProblem::Io,
             AppendError::Poisoned { fault, .. } => *fault,
         }
     }
 
     fn of(path: &Path, source: io::Error) -> AppendError {
         let path = path.to_owned();
-        match Fault::of(&source) {
-            Fault::Full => AppendError::NoSpace { path, source },
-            Fault::ReadOnly => AppendError::ReadOnly { path, source: Some(source) },
+        match DiskProblem::of(&source) {
+            DiskProblem::Full => AppendError::NoSpace { path, source },
+            DiskProblem::ReadOnly => AppendError::ReadOnly { path, source: Some(source) },
             _ => AppendError::Io { path, source },
         }
     }
@@ -231,7 +231,7 @@ impl AppendError {
 #[derive(Debug)]
 pub struct Journal<R> {
     path: PathBuf,
-    limits: Limits,
+    limits: JournalLimits,
     files: Arc<dyn FileSystem>,
     /// Every write to it is durable when it returns.
     file: Box<dyn OpenFile>,
@@ -240,8 +240,8 @@ pub struct Journal<R> {
     slots: usize,
     used: usize,
     /// Where a record is put together; allocated once.
-    slot: Box<Slot>,
-    poisoned: Option<Fault>,
+    slot: Box<JournalSlot>,
+    poisoned: Option<DiskProblem>,
     _lock: Lock,
     _record: PhantomData<fn(R)>,
 }
@@ -251,7 +251,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
     /// directory must be there.
     ///
     /// It needs no space on the file system if the journal is there already, but a file system that can be written.
-    pub fn open(path: &Path, limits: Limits) -> Result<(Journal<R>, Vec<R>), OpenError> {
+    pub fn open(path: &Path, limits: JournalLimits) -> Result<(Journal<R>, Vec<R>), OpenError> {
         Journal::open_on(Arc::new(Kernel), path, limits)
     }
 
@@ -259,14 +259,16 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
     pub(crate) fn open_on(
         files: Arc<dyn FileSystem>,
         path: &Path,
-        limits: Limits,
+        limits: JournalLimits,
     ) -> Result<(Journal<R>, Vec<R>), OpenError> {
         let failed = |what| {
             move |source: io::Error| {
                 let path = path.to_owned();
-                match Fault::of(&source) {
-                    Fault::Full => OpenError::NoSpace { path, kib: (1 + limits.slots()) * SLOT_BYTES / 1024, source },
-                    Fault::ReadOnly => OpenError::ReadOnly { path, source },
+                match DiskProblem::of(&source) {
+                    DiskProblem::Full => {
+                        OpenError::NoSpace { path, kib: (1 + limits.slots()) * SLOT_BYTES / 1024, source }
+                    }
+                    DiskProblem::ReadOnly => OpenError::ReadOnly { path, source },
                     _ => OpenError::Io { path, what, source },
                 }
             }
@@ -314,7 +316,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
             first: image.first,
             slots: image.slots,
             used: records.len(),
-            slot: Box::new(Slot::ZERO),
+            slot: Box::new(JournalSlot::ZERO),
             poisoned: None,
             _lock: lock,
             _record: PhantomData,
@@ -328,10 +330,10 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
         Ok((journal, records))
     }
 
-    /// Adds a record, and returns when it is durable. A new record needs one slot of [`Journal::room`].
+    /// Adds a record, and returns when it is durable. A new record needs one slot of [`Journal::free_slots`].
     pub fn append(&mut self, record: &R) -> Result<(), AppendError> {
         self.sound()?;
-        if self.room() == 0 {
+        if self.free_slots() == 0 {
             return Err(AppendError::Full { path: self.path.clone(), room: 0, asked: 1 });
         }
         self.slot
@@ -379,7 +381,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
     }
 
     /// How many more records fit.
-    pub fn room(&self) -> usize {
+    pub fn free_slots(&self) -> usize {
         self.slots - self.used
     }
 
@@ -395,18 +397,18 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
         if self.file.is_read_only().map_err(|source| AppendError::of(&self.path, source))? {
             return Err(AppendError::ReadOnly { path: self.path.clone(), source: None });
         }
-        if self.room() < records {
-            return Err(AppendError::Full { path: self.path.clone(), room: self.room(), asked: records });
+        if self.free_slots() < records {
+            return Err(AppendError::Full { path: self.path.clone(), room: self.free_slots(), asked: records });
         }
         self.probe().map_err(|source| AppendError::of(&self.path, source))
     }
 
     /// Writes zeros where the next record will go. If that fails it has harmed nothing.
     fn probe(&self) -> io::Result<()> {
-        if self.room() == 0 {
+        if self.free_slots() == 0 {
             return Ok(());
         }
-        self.file.write_in_place(&Slot::ZERO.0, self.next_offset())
+        self.file.write_in_place(&JournalSlot::ZERO.0, self.next_offset())
     }
 
     fn next_offset(&self) -> u64 {
@@ -421,7 +423,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
     }
 
     fn poison(&mut self, source: io::Error) -> AppendError {
-        self.poisoned = Some(Fault::of(&source));
+        self.poisoned = Some(DiskProblem::of(&source));
         AppendError::of(&self.path, source)
     }
 }
@@ -524,7 +526,7 @@ mod tests {
         Record::Note(text.into())
     }
 
-    const FEW: Limits = Limits { records: 6 };
+    const FEW: JournalLimits = JournalLimits { records: 6 };
 
     fn open(path: &Path) -> (Journal<Record>, Vec<Record>) {
         Journal::open(path, FEW).unwrap()
@@ -548,7 +550,7 @@ mod tests {
         assert_eq!(records, []);
         journal.append(&note("one")).unwrap();
         journal.append(&note("two")).unwrap();
-        assert_eq!((journal.records(), journal.room()), (2, 4));
+        assert_eq!((journal.records(), journal.free_slots()), (2, 4));
         drop(journal);
         let (mut journal, records) = open(&path);
         assert_eq!(records, [note("one"), note("two")]);
@@ -580,7 +582,7 @@ mod tests {
         OpenOptions::new().write(true).open(&copy).unwrap().set_len(7 * 4096).unwrap();
         assert!(!size(&copy).1);
         let (journal, records) = open(&copy);
-        assert_eq!((records.len(), journal.room()), (2, 4));
+        assert_eq!((records.len(), journal.free_slots()), (2, 4));
         assert!(size(&copy).1);
     }
 
@@ -596,12 +598,12 @@ mod tests {
         journal.ready(0).unwrap();
         for error in [journal.append(&note("more")).unwrap_err(), journal.ready(1).unwrap_err()] {
             assert!(matches!(error, AppendError::Full { room: 0, asked: 1, .. }), "{error}");
-            assert_eq!(error.fault(), Fault::Full);
+            assert_eq!(error.disk_problem(), DiskProblem::Full);
         }
         let seven = vec![note("x"); 7];
-        assert_eq!(journal.rewrite(&seven).unwrap_err().fault(), Fault::Full);
+        assert_eq!(journal.rewrite(&seven).unwrap_err().disk_problem(), DiskProblem::Full);
         journal.rewrite(&[note("4"), note("5")]).unwrap();
-        assert_eq!((journal.records(), journal.room()), (2, 4));
+        assert_eq!((journal.records(), journal.free_slots()), (2, 4));
         journal.append(&note("6")).unwrap();
         drop(journal);
         let (journal, records) = open(&path);
@@ -611,10 +613,10 @@ mod tests {
 
         // Another limit holds from the next rewrite on.
         drop(journal);
-        let (mut journal, records) = Journal::<Record>::open(&path, Limits { records: 20 }).unwrap();
-        assert_eq!(journal.room(), 3);
+        let (mut journal, records) = Journal::<Record>::open(&path, JournalLimits { records: 20 }).unwrap();
+        assert_eq!(journal.free_slots(), 3);
         journal.rewrite(&records).unwrap();
-        assert_eq!(journal.room(), 17);
+        assert_eq!(journal.free_slots(), 17);
     }
 
     #[test]
@@ -625,8 +627,8 @@ mod tests {
         // One byte for the kind, two for the length.
         let most = Record::Bytes(vec![1; RECORD_BYTES_MAX - 3]);
         let more = Record::Bytes(vec![1; RECORD_BYTES_MAX - 2]);
-        assert_eq!(journal.append(&more).unwrap_err().fault(), Fault::Record);
-        assert_eq!(journal.rewrite(std::slice::from_ref(&more)).unwrap_err().fault(), Fault::Record);
+        assert_eq!(journal.append(&more).unwrap_err().disk_problem(), DiskProblem::Record);
+        assert_eq!(journal.rewrite(std::slice::from_ref(&more)).unwrap_err().disk_problem(), DiskProblem::Record);
         journal.append(&most).unwrap();
         journal.append(&note("short")).unwrap();
         drop(journal);
@@ -720,20 +722,25 @@ mod tests {
         let (mut journal, _) = open(&path);
         journal.append(&note("one")).unwrap();
         let writable = |path: &Path| OpenOptions::new().write(true).open(path).unwrap();
-        for (broken, fault) in [(writable("/dev/full".as_ref()), Fault::Full), (File::open(&path).unwrap(), Fault::Io)]
+        for (broken, fault) in
+            [(writable("/dev/full".as_ref()), DiskProblem::Full), (File::open(&path).unwrap(), DiskProblem::Io)]
         {
             let good = std::mem::replace(&mut journal.file, Box::new(broken));
             // Asking harms nothing.
-            assert_eq!(journal.ready(1).unwrap_err().fault(), fault);
+            assert_eq!(journal.ready(1).unwrap_err().disk_problem(), fault);
             let error = journal.append(&note("two")).unwrap_err();
-            assert!(!matches!(error, AppendError::Poisoned { .. }) && error.fault() == fault, "{}", chain(&error));
+            assert!(
+                !matches!(error, AppendError::Poisoned { .. }) && error.disk_problem() == fault,
+                "{}",
+                chain(&error)
+            );
             journal.file = good;
             for error in [
                 journal.append(&note("three")).unwrap_err(),
                 journal.rewrite(&[]).unwrap_err(),
                 journal.ready(1).unwrap_err(),
             ] {
-                assert!(matches!(error, AppendError::Poisoned { .. }) && error.fault() == fault, "{error}");
+                assert!(matches!(error, AppendError::Poisoned { .. }) && error.disk_problem() == fault, "{error}");
             }
             drop(journal);
             let (again, records) = open(&path);
@@ -783,11 +790,11 @@ mod tests {
                 match step {
                     Step::Append(payload) => {
                         let record = Record::Bytes(payload);
-                        let room = journal.room();
+                        let room = journal.free_slots();
                         prop_assert_eq!(journal.ready(1).is_ok(), room > 0);
                         match journal.append(&record) {
                             Ok(()) => model.push(record),
-                            Err(error) => prop_assert!(room == 0 && error.fault() == Fault::Full, "{error}"),
+                            Err(error) => prop_assert!(room == 0 && error.disk_problem() == DiskProblem::Full, "{error}"),
                         }
                     }
                     Step::Rewrite(keep) => {
@@ -802,7 +809,7 @@ mod tests {
                         journal = again;
                     }
                     Step::Crash(payload, sectors, noise) => {
-                        if journal.room() == 0 {
+                        if journal.free_slots() == 0 {
                             continue;
                         }
                         let (record, at) = (Record::Bytes(payload), journal.next_offset());

@@ -14,7 +14,8 @@ pub mod image;
 mod journal;
 
 pub use event_log::{
-    BadId, DamagedLine, EVENT_LOG_BYTES_MAX, EVENT_LOGS_KEPT, Entry, EventLog, Events, LogFile, ReadError,
+    BadId, DamagedLine, EVENT_LOG_BYTES_MAX, EVENT_LOGS_KEPT, EventLog, EventLogContents, EventLogEntry, LogFile,
+    ReadError,
 };
 pub use image::{Damage, RECORD_BYTES_MAX, RECORDS_MAX};
-pub use journal::{AppendError, Fault, Journal, Limits, OpenError};
+pub use journal::{AppendError, DiskProblem, Journal, JournalLimits, OpenError};

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use skein_journal::{Journal, Limits};
+use skein_journal::{Journal, JournalLimits};
 
 const PATH: &str = "SKEIN_JOURNAL_KILL_TEST";
-const LIMITS: Limits = Limits { records: 20 };
+const LIMITS: JournalLimits = JournalLimits { records: 20 };
 
 /// The program that is killed: appends numbers and prints each that was acknowledged; rewrites when it must.
 fn append_until_killed(path: &Path) -> ! {
@@ -17,7 +17,7 @@ fn append_until_killed(path: &Path) -> ! {
     let mut out = std::io::stdout().lock();
     loop {
         let number = numbers.last().map_or(0, |last| last + 1);
-        if journal.room() == 0 {
+        if journal.free_slots() == 0 {
             numbers.drain(..17);
             journal.rewrite(&numbers).unwrap();
         }

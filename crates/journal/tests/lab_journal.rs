@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use skein_journal::{AppendError, EventLog, Fault, Journal, Limits, OpenError};
+use skein_journal::{AppendError, DiskProblem, EventLog, Journal, JournalLimits, OpenError};
 use tempfile::TempDir;
 
 /// A file system that is unmounted when the test is over, however it ends.
@@ -95,7 +95,7 @@ fn run(command: &mut Command) {
 }
 
 fn open(path: &Path) -> (Journal<String>, Vec<String>) {
-    Journal::open(path, Limits::default()).unwrap_or_else(|error| panic!("{error:?}"))
+    Journal::open(path, JournalLimits::default()).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
 fn text(n: usize) -> String {
@@ -110,14 +110,14 @@ fn texts(count: usize) -> Vec<String> {
 fn a_disk_full_before_the_journal_is_made() {
     let disk = Disk::tmpfs(512);
     for round in 0..2 {
-        let error = Journal::<String>::open(&disk.journal(), Limits::default()).unwrap_err();
+        let error = Journal::<String>::open(&disk.journal(), JournalLimits::default()).unwrap_err();
         assert!(matches!(error, OpenError::NoSpace { kib: 1024, .. }), "{round}: {error:?}");
         assert!(error.to_string().contains("free some on its file system and start again"), "{error}");
         // What was begun is gone, so the space is there for whoever needs it.
         let left: Vec<_> = fs::read_dir(disk.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["journal.lock"]);
     }
-    let small = Limits { records: 20 };
+    let small = JournalLimits { records: 20 };
     Journal::<String>::open(&disk.journal(), small).unwrap().0.append(&text(1)).unwrap();
 }
 
@@ -148,7 +148,7 @@ fn full_after_open(disk: &Disk) {
     // No space for a second file: refused, and nothing lost.
     let refused = journal.rewrite(&texts(3)).unwrap_err();
     assert!(matches!(refused, AppendError::NoSpace { .. }), "{refused:?}");
-    assert_eq!((refused.fault(), journal.records()), (Fault::Full, 255));
+    assert_eq!((refused.disk_problem(), journal.records()), (DiskProblem::Full, 255));
     journal.ready(0).unwrap();
     for n in 0..2000 {
         log.append(&n);
@@ -201,7 +201,7 @@ fn a_file_system_that_is_read_only_from_the_start() {
         mount(None::<&str>, disk.dir.path(), None::<&str>, MsFlags::MS_REMOUNT | flags, None::<&str>).unwrap();
     };
     remount(MsFlags::MS_RDONLY);
-    let error = Journal::<String>::open(&disk.journal(), Limits::default()).unwrap_err();
+    let error = Journal::<String>::open(&disk.journal(), JournalLimits::default()).unwrap_err();
     assert!(matches!(error, OpenError::ReadOnly { .. }), "{error:?}");
     assert!(error.to_string().contains("mount it read-write"), "{error}");
     remount(MsFlags::empty());
@@ -227,10 +227,10 @@ fn a_file_system_that_becomes_read_only() {
     assert!(matches!(failed, AppendError::ReadOnly { .. }), "{failed:?}");
     assert!(failed.to_string().contains("mount it read-write"), "{failed}");
     for again in [journal.append(&text(10)).unwrap_err(), journal.ready(1).unwrap_err()] {
-        assert!(matches!(again, AppendError::Poisoned { fault: Fault::ReadOnly, .. }), "{again:?}");
+        assert!(matches!(again, AppendError::Poisoned { fault: DiskProblem::ReadOnly, .. }), "{again:?}");
     }
     drop(journal);
-    let error = Journal::<String>::open(&disk.journal(), Limits::default()).unwrap_err();
+    let error = Journal::<String>::open(&disk.journal(), JournalLimits::default()).unwrap_err();
     assert!(matches!(error, OpenError::ReadOnly { .. }), "{error:?}");
 
     disk.unmount();

@@ -16,7 +16,7 @@ use nix::{libc, setsockopt_impl};
 use socket2::SockRef;
 
 use crate::pieces::{flags, send_pieces};
-use crate::record::{Seal, Unseal};
+use crate::tls_record::{Seal, Unseal};
 
 /// How long a writer waits for room before it looks whether its connection was given up.
 pub(crate) const WRITE_WAIT: Duration = Duration::from_millis(250);
@@ -29,14 +29,14 @@ struct ReceiveLowWater;
 
 /// The receiving half.
 pub struct Reader {
-    incoming: Incoming,
+    incoming: SocketBuffer,
     aborted: Arc<AtomicBool>,
     tls: Option<Box<Unseal>>,
 }
 
 impl Reader {
     pub(crate) fn new(socket: Arc<TcpStream>, aborted: Arc<AtomicBool>, tls: Option<Unseal>) -> Reader {
-        let incoming = Incoming { socket, low_water: 1, drained: false };
+        let incoming = SocketBuffer { socket, low_water: 1, drained: false };
         Reader { incoming, aborted, tls: tls.map(Box::new) }
     }
 
@@ -57,14 +57,14 @@ impl Reader {
 
 /// What arrives on the socket. Waking up costs more than reading, so a read waits until all that is sure to come
 /// is there.
-struct Incoming {
+struct SocketBuffer {
     socket: Arc<TcpStream>,
     low_water: u32,
     /// The last read took all that was there.
     drained: bool,
 }
 
-impl Incoming {
+impl SocketBuffer {
     /// Reads at least a byte, but for the end, of which `sure` are certain to come.
     fn read(&mut self, buffer: &mut [u8], sure: usize) -> io::Result<usize> {
         loop {
@@ -164,7 +164,7 @@ impl Writer {
     }
 
     /// The connection's key has protected enough: close it and dial another.
-    pub fn is_worn(&self) -> bool {
+    pub fn key_is_used_up(&self) -> bool {
         self.seal.as_ref().is_some_and(Seal::is_worn)
     }
 

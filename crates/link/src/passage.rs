@@ -52,7 +52,7 @@ struct TcpInfo {
 
 /// What became of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passage {
+pub enum PacketProbe {
     /// It went there and came back.
     Whole,
     /// The other kernel does not acknowledge it.
@@ -73,7 +73,7 @@ pub fn segment_bytes(socket: &TcpStream) -> io::Result<usize> {
 ///
 /// # Errors
 /// The connection was refused or reset, or ended early: that tells nothing of packets' sizes.
-pub fn probe(socket: &TcpStream, probe: &[u8], patience: Duration) -> io::Result<Passage> {
+pub fn probe(socket: &TcpStream, probe: &[u8], patience: Duration) -> io::Result<PacketProbe> {
     let begun = Instant::now();
     socket.set_read_timeout(Some(LOOK_PERIOD))?;
     socket.set_write_timeout(Some(LOOK_PERIOD))?;
@@ -90,16 +90,16 @@ pub fn probe(socket: &TcpStream, probe: &[u8], patience: Duration) -> io::Result
             Err(error) => return Err(error),
         }
         if received >= probe.len() {
-            return Ok(Passage::Whole);
+            return Ok(PacketProbe::Whole);
         }
         let info = GetInfo.get(socket)?;
         let given = REPEATED_TIME + 4 * Duration::from_micros(info.rtt_us.into());
         let is_repeated = info.total_retrans >= REPEATED_MAX || begun.elapsed() >= given.min(patience);
         if (info.unacked > 0 || info.notsent_bytes > 0) && is_repeated {
-            return Ok(Passage::Lost);
+            return Ok(PacketProbe::Lost);
         }
         if begun.elapsed() >= patience {
-            return Ok(Passage::Unanswered);
+            return Ok(PacketProbe::Unanswered);
         }
     }
 }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     /// What becomes of a probe of 1000 bytes, of which `answered` come back at once.
-    fn probed(answered: usize) -> io::Result<Passage> {
+    fn probed(answered: usize) -> io::Result<PacketProbe> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = crate::dial(None, listener.local_addr().unwrap(), None, Duration::from_secs(1)).unwrap();
         let (mut accepted, _) = listener.accept().unwrap();
@@ -151,8 +151,8 @@ mod tests {
 
     #[test]
     fn what_arrived_is_not_lost_whatever_comes_back() {
-        assert_eq!(probed(1000).unwrap(), Passage::Whole);
-        assert_eq!(probed(999).unwrap(), Passage::Unanswered);
+        assert_eq!(probed(1000).unwrap(), PacketProbe::Whole);
+        assert_eq!(probed(999).unwrap(), PacketProbe::Unanswered);
         assert_eq!(probed(0).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 }

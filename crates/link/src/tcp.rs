@@ -18,7 +18,7 @@ const BACKLOG: i32 = 128;
 
 /// Where a connection is to leave from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct From {
+pub struct LocalAddress {
     /// The local address.
     pub ip: IpAddr,
     /// The NIC that has it.
@@ -70,14 +70,14 @@ fn header_bytes(to: SocketAddr) -> u32 {
 /// `packet_bytes`: neither end sends larger packets (TCP_MAXSEG of tcp(7); the other end hears of it as it connects).
 /// None: as large as the NICs take.
 pub fn dial(
-    from: Option<&From>,
+    from: Option<&LocalAddress>,
     to: SocketAddr,
     packet_bytes: Option<u32>,
     timeout: Duration,
 ) -> Result<TcpStream, DialError> {
     let remote = |source| DialError::Remote { to, source };
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP)).map_err(remote)?;
-    if let Some(From { ip, nic }) = from {
+    if let Some(LocalAddress { ip, nic }) = from {
         let local = |source| DialError::Local { ip: *ip, nic: nic.clone(), source };
         // Loopback needs no device and may lack the right to one.
         if !ip.is_loopback() {
@@ -202,7 +202,7 @@ mod tests {
     fn connects_from_the_loopback_address() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), None).unwrap();
         let to = SocketAddr::from(([127, 0, 0, 1], listener.port().unwrap()));
-        let from = From { ip: to.ip(), nic: "lo".into() };
+        let from = LocalAddress { ip: to.ip(), nic: "lo".into() };
         let dialled = dial(Some(&from), to, None, Duration::from_secs(1)).unwrap();
         assert_eq!(Listener::wait(&[&listener], Duration::from_secs(1)).unwrap(), [0]);
         let (_, peer) = listener.accept().unwrap().unwrap();

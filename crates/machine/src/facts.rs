@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use crate::claim::{Claim, claim};
 use crate::composition::Composition;
 use crate::definition::{Accel, Attachment, DiskFormat};
-use crate::room::{CopyRoom, Need, Room};
+use crate::room::{CopyRoom, Room, RoomNeed};
 
 /// QEMU's version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Version {
+pub struct QemuVersion {
     /// 10 of 10.0.2.
     pub major: u32,
     /// 0 of 10.0.2.
@@ -25,7 +25,7 @@ pub struct Version {
     pub micro: u32,
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for QemuVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.major, self.minor, self.micro)
     }
@@ -75,9 +75,9 @@ pub struct HostFacts {
     /// Names that are taken.
     pub vms: Vec<VmFacts>,
     /// Migrations to this host.
-    pub incoming: Places,
+    pub incoming: MigrationSlots,
     /// Migrations from this host.
-    pub outgoing: Places,
+    pub outgoing: MigrationSlots,
     /// Whether the agent's journal can be written, or why not.
     #[serde(deserialize_with = "claim")]
     pub journal: Result<(), String>,
@@ -96,7 +96,7 @@ pub struct HostFacts {
 /// Files of a guest, which two hosts look at.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Files {
+pub struct GuestFiles {
     /// What they are is of interest: disks, firmware, what RAM is in.
     pub opened: Vec<PathBuf>,
     /// What is in them is of interest, too.
@@ -131,7 +131,7 @@ pub struct QemuFacts {
     #[serde(deserialize_with = "claim")]
     pub program: PathBuf,
     /// By its own word.
-    pub version: Version,
+    pub version: QemuVersion,
     /// `query-machines`.
     pub machines: Vec<MachineType>,
     /// What it can do under each accelerator that works here.
@@ -208,14 +208,14 @@ pub enum Presence {
 
 /// How many migrations a host takes part in at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Places {
+pub struct MigrationSlots {
     /// At most.
     pub limit: u32,
     /// Now.
     pub used: u32,
 }
 
-impl Places {
+impl MigrationSlots {
     /// How many more.
     pub fn free(self) -> u32 {
         self.limit.saturating_sub(self.used)
@@ -296,7 +296,7 @@ pub struct GuestFacts {
     /// Whether somebody else started its QEMU.
     pub adopted: bool,
     /// Of the QEMU that runs it.
-    pub qemu: Version,
+    pub qemu: QemuVersion,
     /// Versioned: `pc-q35-10.0`.
     #[serde(deserialize_with = "claim")]
     pub machine_type: String,
@@ -363,9 +363,9 @@ pub struct GuestFacts {
 
 impl GuestFacts {
     /// What a QEMU needs to run it.
-    pub fn need(&self) -> Need {
+    pub fn need(&self) -> RoomNeed {
         let Self { device_bytes, locks_ram, .. } = *self;
-        Need { device_bytes, locks_ram, ..Need::new(self.ram_bytes, self.hugepages, self.cpus, self.accel) }
+        RoomNeed { device_bytes, locks_ram, ..RoomNeed::new(self.ram_bytes, self.hugepages, self.cpus, self.accel) }
     }
 }
 

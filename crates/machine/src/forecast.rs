@@ -24,16 +24,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use skein_units::decimal;
 
-use crate::Transport;
+use crate::Route;
 use crate::claim::claim;
 use crate::convergence::{self, needed};
 
 /// Payload of a link's rate: TCP with timestamps over IPv4 at an MTU of 1500 puts 1448 bytes into 1538 on the wire.
-const PAYLOAD: f64 = 1448.0 / 1538.0;
+const TCP_PAYLOAD_SHARE: f64 = 1448.0 / 1538.0;
 
 /// What does not depend on the guest's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fixed {
+pub struct ForecastInputs {
     /// From the command to the first page: the target's QEMU starts, sessions connect.
     pub setup: Duration,
     /// Device state and the handover, with the guest stopped.
@@ -44,7 +44,7 @@ pub struct Fixed {
     pub allow_throttle: u8,
 }
 
-impl Default for Fixed {
+impl Default for ForecastInputs {
     /// A QEMU that starts in a second, 50 ms of devices and handover, QEMU's default limit of 300 ms, no throttling.
     fn default() -> Self {
         let ms = Duration::from_millis;
@@ -55,7 +55,7 @@ impl Default for Fixed {
 /// Whether rounds get shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Converges {
+pub enum ForecastConvergence {
     /// They do.
     Yes,
     /// They do not, and the guest would never be switched over.
@@ -73,7 +73,7 @@ pub struct Forecast {
     /// How long the guest stands still; none if that is not known.
     pub downtime_ms_estimate: Option<f64>,
     /// Whether it ends.
-    pub converges: Converges,
+    pub converges: ForecastConvergence,
     /// In words: `at most about 12 s at 1.9 Gb/s over 2 paths (transport multichannel); less where its memory is zeros`.
     #[serde(deserialize_with = "claim")]
     pub why: String,
@@ -91,8 +91,8 @@ pub fn forecast(
     ram_bytes: u64,
     dirty_bytes_per_s: Option<u64>,
     rates_bits_per_s: &[u64],
-    transport: Transport,
-    fixed: Fixed,
+    transport: Route,
+    fixed: ForecastInputs,
 ) -> Forecast {
     let rates = || rates_bits_per_s.iter().filter(|rate| **rate > 0).map(|rate| *rate as f64);
     let wire = match transport.uses_all_nics() {
@@ -100,10 +100,11 @@ pub fn forecast(
         // Which one it will be is not known.
         false => rates().reduce(f64::min).unwrap_or(0.0),
     };
-    let (volume, rate) = (ram_bytes as f64, wire * PAYLOAD / 8.0);
+    let (volume, rate) = (ram_bytes as f64, wire * TCP_PAYLOAD_SHARE / 8.0);
     let (limit, setup, stop) =
         (fixed.downtime_limit.as_secs_f64(), fixed.setup.as_secs_f64(), fixed.switchover.as_secs_f64());
-    let never = |why: String| Forecast { seconds: None, downtime_ms_estimate: None, converges: Converges::No, why };
+    let never =
+        |why: String| Forecast { seconds: None, downtime_ms_estimate: None, converges: ForecastConvergence::No, why };
     if rate <= 0.0 {
         return never("will not happen: no path carries anything".into());
     }
@@ -123,7 +124,12 @@ pub fn forecast(
     let Some(dirty) = dirty else {
         let seconds = setup + volume / rate + stop;
         let why = format!("about {} {over} for each page once; more as the guest writes, {less}", time(seconds));
-        return Forecast { seconds: Some(seconds), downtime_ms_estimate: None, converges: Converges::Unknown, why };
+        return Forecast {
+            seconds: Some(seconds),
+            downtime_ms_estimate: None,
+            converges: ForecastConvergence::Unknown,
+            why,
+        };
     };
     let throttle = needed(dirty, rate).filter(|_| dirty >= rate);
     let allowed = throttle.and_then(|_| convergence::throttle(dirty, rate, fixed.allow_throttle));
@@ -139,7 +145,7 @@ pub fn forecast(
             _ if !transport.uses_all_nics() && rates().count() > 1 => "more over a faster one",
             _ => return never(format!("will not {figures}")),
         };
-        return Forecast { converges: Converges::Unknown, ..never(format!("may not {figures}; {more}")) };
+        return Forecast { converges: ForecastConvergence::Unknown, ..never(format!("may not {figures}; {more}")) };
     }
     let ratio = dirty / rate;
     let last = match volume / (rate * limit) {
@@ -152,7 +158,12 @@ pub fn forecast(
     let throttled = allowed.map(|percent| format!(", the guest throttled by about {percent} %")).unwrap_or_default();
     let why = format!("at most about {} {over}{throttled}; {less}", time(seconds));
     let downtime_ms = (last / rate + stop) * 1000.0;
-    Forecast { seconds: Some(seconds), downtime_ms_estimate: Some(downtime_ms), converges: Converges::Yes, why }
+    Forecast {
+        seconds: Some(seconds),
+        downtime_ms_estimate: Some(downtime_ms),
+        converges: ForecastConvergence::Yes,
+        why,
+    }
 }
 
 /// `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `9 days`.
@@ -179,7 +190,7 @@ mod tests {
 
     #[test]
     fn forecasts_are_in_words() {
-        use Transport::{Auto, Compression, Multichannel, Tcp};
+        use Route::{Auto, Compression, Multichannel, Tcp};
         let two = &[GBIT, 900_000_000][..];
         for (ram, dirty, rates, transport, expect) in [
             (
@@ -228,9 +239,9 @@ mod tests {
             (1 << 40, Some(1000), &[10 * GBIT], Auto, "at most about 15 min 35 s at 10 Gb/s"),
             (8 << 40, Some(1000), &[10 * GBIT], Auto, "at most about 2 h 4 min at 10 Gb/s"),
         ] {
-            let forecast = forecast(ram, dirty, rates, transport, Fixed::default());
+            let forecast = forecast(ram, dirty, rates, transport, ForecastInputs::default());
             assert!(forecast.to_string().starts_with(expect), "{forecast} / {expect}");
-            assert_eq!(forecast.converges == Converges::No, expect.starts_with("will not"), "{forecast}");
+            assert_eq!(forecast.converges == ForecastConvergence::No, expect.starts_with("will not"), "{forecast}");
             let json = serde_json::to_string(&forecast).unwrap();
             assert_eq!(serde_json::from_str::<Forecast>(&json).unwrap().why, forecast.why);
         }
@@ -249,7 +260,7 @@ mod tests {
     /// A guest, and paths that are faster than it dirties its memory.
     fn moves() -> impl Strategy<Value = (u64, u64, Vec<u64>)> {
         (0u64..1 << 42, 0.0f64..0.98, vec(1_000_000u64..100 * GBIT, 1..5)).prop_map(|(ram, part, rates)| {
-            let rate = rates.iter().sum::<u64>() as f64 * PAYLOAD / 8.0;
+            let rate = rates.iter().sum::<u64>() as f64 * TCP_PAYLOAD_SHARE / 8.0;
             (ram, (rate * part) as u64, rates)
         })
     }
@@ -257,11 +268,11 @@ mod tests {
     proptest! {
         #[test]
         fn the_formula_is_the_sum_of_the_rounds((ram, dirty, rates) in moves()) {
-            let fixed = Fixed::default();
-            let forecast = forecast(ram, Some(dirty), &rates, Transport::Auto, fixed);
-            let rate = rates.iter().sum::<u64>() as f64 * PAYLOAD / 8.0;
+            let fixed = ForecastInputs::default();
+            let forecast = forecast(ram, Some(dirty), &rates, Route::Auto, fixed);
+            let rate = rates.iter().sum::<u64>() as f64 * TCP_PAYLOAD_SHARE / 8.0;
             let (seconds, last) = rounds(ram as f64, dirty as f64, rate, 0.3);
-            prop_assert_eq!(forecast.converges, Converges::Yes);
+            prop_assert_eq!(forecast.converges, ForecastConvergence::Yes);
             // One round more or less where the last one is just about the limit.
             let near = |is: f64, expect: f64, by: f64| (is - expect).abs() <= expect * 1e-6 + by;
             prop_assert!(near(forecast.seconds.unwrap(), seconds + 1.05, 0.31), "{} {}", forecast, seconds);
@@ -273,7 +284,7 @@ mod tests {
         #[test]
         fn more_to_move_takes_longer((ram, dirty, rates) in moves(), more in 0u64..1 << 40) {
             let seconds = |ram, dirty, rates: &[u64]| {
-                let forecast = forecast(ram, Some(dirty), rates, Transport::Auto, Fixed::default());
+                let forecast = forecast(ram, Some(dirty), rates, Route::Auto, ForecastInputs::default());
                 forecast.seconds.unwrap_or(f64::INFINITY)
             };
             let now = seconds(ram, dirty, &rates);
@@ -290,12 +301,12 @@ mod tests {
         fn no_number_is_too_odd(
             ram: u64, dirty: Option<u64>, rates in vec(any::<u64>(), 0..5), transport in 0usize..4, ms: u64
         ) {
-            let fixed = Fixed { downtime_limit: Duration::from_millis(ms), ..Fixed::default() };
-            let forecast = forecast(ram, dirty, &rates, Transport::ALL[transport], fixed);
+            let fixed = ForecastInputs { downtime_limit: Duration::from_millis(ms), ..ForecastInputs::default() };
+            let forecast = forecast(ram, dirty, &rates, Route::ALL[transport], fixed);
             let is_known = match forecast.converges {
-                Converges::Yes => forecast.seconds.is_some() && forecast.downtime_ms_estimate.is_some(),
-                Converges::No => forecast.seconds.is_none(),
-                Converges::Unknown => forecast.seconds.is_some() == dirty.is_none(),
+                ForecastConvergence::Yes => forecast.seconds.is_some() && forecast.downtime_ms_estimate.is_some(),
+                ForecastConvergence::No => forecast.seconds.is_none(),
+                ForecastConvergence::Unknown => forecast.seconds.is_some() == dirty.is_none(),
             };
             prop_assert!(is_known, "{:?}", forecast);
             prop_assert!(forecast.seconds.is_none_or(|seconds| seconds.is_finite() && seconds >= 0.0), "{:?}", forecast);

@@ -3,7 +3,7 @@
 //! | module | decides |
 //! |---|---|
 //! | [`definition`] | a VM as a TOML file |
-//! | [`hosts`] | the other hosts, as a TOML file |
+//! | [`hosts_file`] | the other hosts_file, as a TOML file |
 //! | [`facts`] | what was seen of a host, a guest and the paths between two hosts |
 //! | [`composition`] | what a guest is composed of by its QEMU's word, and what two compositions do not have in common |
 //! | [`command_line`] | what a QEMU's command line asks for |
@@ -25,24 +25,24 @@ pub mod convergence;
 pub mod definition;
 pub mod facts;
 pub mod forecast;
-pub mod hosts;
-mod reader;
+pub mod hosts_file;
 pub mod room;
 mod room_check;
-pub mod transport;
+pub mod route;
+mod toml_reader;
 
-pub use check::{Problem, ProblemKind, Severity, Start, check};
+pub use check::{Problem, ProblemKind, Severity, TargetLaunch, check};
 pub use claim::{printable, shortened};
 pub use composition::Composition;
 pub use convergence::Convergence;
 pub use definition::{Accel, Attachment, Cache, Definition, Disk, DiskFormat, MacAddress, Migration, Nic, Qemu};
 pub use facts::{
     AccelFacts, CpuModel, FileFacts, FileSystem, GuestDisk, GuestFacts, GuestNic, HostFacts, Hugepages, MachineType,
-    NicFacts, PathFacts, Places, Presence, QemuFacts, Version, VmFacts,
+    MigrationSlots, NicFacts, PathFacts, Presence, QemuFacts, QemuVersion, VmFacts,
 };
-pub use forecast::{Converges, Fixed, Forecast, forecast};
-pub use hosts::{Address, Host, Hosts, Keeping};
-pub use reader::{Fault, ParseError, TEXT_BYTES_MAX};
-pub use room::{CopyFits, CopyRoom, Limit, Need, Resource, Room};
+pub use forecast::{Forecast, ForecastConvergence, ForecastInputs, forecast};
+pub use hosts_file::{HostAddress, HostEntry, HostsFile, KeptRamPolicy};
+pub use room::{CopyFits, CopyRoom, Resource, Room, RoomLimit, RoomNeed};
 pub use room_check::{NoRoom, refusal, refused_copy};
-pub use transport::Transport;
+pub use route::Route;
+pub use toml_reader::{Diagnostic, ParseError, TEXT_BYTES_MAX};

@@ -1,6 +1,6 @@
 //! What a QEMU will really get on a host: its memory, and every limit above the QEMU.
 //!
-//! A [`Limit`] is anything that the kernel refuses beyond, or kills for: the host's memory, a control group's
+//! A [`RoomLimit`] is anything that the kernel refuses beyond, or kills for: the host's memory, a control group's
 //! `memory.max`, the commit limit of `vm.overcommit_memory` 2. Guests that run have RAM that they were promised and did
 //! not touch yet; that is nobody else's. A migration needs all of its guest's RAM at the target, and at the source the
 //! RAM that the copy makes the kernel allocate: QEMU reads every page of the guest, and a page of a shared file that
@@ -16,13 +16,13 @@ use crate::definition::Accel;
 /// Threads of a QEMU beside its vCPUs, and the agent's for its migration: QEMU's pool for disks has up to 64
 /// (`THREAD_POOL_MAX_THREADS_DEFAULT` of its include/block/thread-pool.h), a migration up to 16 for channels at each end
 /// and as many of the agent's.
-const TASKS: u64 = 128;
+const THREADS_BESIDE_VCPUS: u64 = 128;
 /// What QEMU maps for the code that TCG makes, at most (`DEFAULT_CODE_GEN_BUFFER_SIZE` of its tcg/region.c).
 const TCG_BYTES: u64 = GIB;
 /// Programs, libraries and arenas of a QEMU in its address space.
 const ADDRESSES_BYTES: u64 = GIB;
 /// Where less than this part of a limit would be left at the source, the check warns.
-const LITTLE_SHARE: u64 = 16;
+const LEFT_SHARE_WARN: u64 = 16;
 /// Names in a sentence.
 const NAMES_MAX: usize = 8;
 
@@ -52,7 +52,7 @@ pub enum Resource {
 
 /// A bound on what QEMUs of a host get.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limit {
+pub struct RoomLimit {
     /// Of what.
     pub resource: Resource,
     /// Whose, as in a sentence: `the control group /sys/fs/cgroup/machine.slice`. Empty: the host itself.
@@ -76,7 +76,7 @@ pub struct Limit {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
     /// The bounds.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<RoomLimit>,
     /// Bounds that could not be read, in words.
     #[serde(deserialize_with = "claim")]
     pub unread: Vec<String>,
@@ -95,7 +95,7 @@ pub struct CopyRoom {
     pub promised_bytes: u64,
 }
 
-impl Claim for Limit {
+impl Claim for RoomLimit {
     // Its fields have done it.
     fn bounded(self) -> Self {
         self
@@ -104,7 +104,7 @@ impl Claim for Limit {
 
 /// What one QEMU needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Need {
+pub struct RoomNeed {
     /// Of its guest, in bytes.
     pub ram_bytes: u64,
     /// Of its devices, such as graphics cards, in bytes.
@@ -120,11 +120,11 @@ pub struct Need {
     pub locks_ram: bool,
 }
 
-impl Need {
+impl RoomNeed {
     /// Of a guest with this much RAM.
-    pub fn new(ram_bytes: u64, hugepages: Option<u64>, cpus: u32, accel: Accel) -> Need {
+    pub fn new(ram_bytes: u64, hugepages: Option<u64>, cpus: u32, accel: Accel) -> RoomNeed {
         let hugepages = hugepages.filter(|page| *page > 0);
-        Need { ram_bytes, device_bytes: 0, hugepages, cpus, is_emulated: accel != Accel::Kvm, locks_ram: false }
+        RoomNeed { ram_bytes, device_bytes: 0, hugepages, cpus, is_emulated: accel != Accel::Kvm, locks_ram: false }
     }
 
     /// Memory in pages of the usual size: what QEMU and the agent need, with the guest's RAM unless huge pages are
@@ -143,7 +143,7 @@ impl Need {
             Resource::HugePages { page_bytes } if self.hugepages == Some(page_bytes) => {
                 self.ram_bytes.checked_next_multiple_of(page_bytes).unwrap_or(u64::MAX)
             }
-            Resource::Tasks => u64::from(self.cpus).saturating_add(TASKS),
+            Resource::Tasks => u64::from(self.cpus).saturating_add(THREADS_BESIDE_VCPUS),
             Resource::Addresses => {
                 let all = self.ram_bytes.saturating_add(overhead_bytes(self.ram_bytes, self.cpus));
                 all.saturating_add(self.device_bytes).saturating_add(emulator).saturating_add(ADDRESSES_BYTES)
@@ -154,7 +154,7 @@ impl Need {
     }
 }
 
-impl Limit {
+impl RoomLimit {
     /// What is left for another.
     pub fn left(&self) -> u64 {
         self.limit.saturating_sub(self.used).saturating_sub(self.promised)
@@ -184,7 +184,7 @@ impl Limit {
 
     /// What is left, and who needs how much: `the control group /a of hostb has 210 MiB left of 360 MiB (memory.max) and
     /// web1 needs 393 MiB`.
-    pub fn told(&self, host: &str, who: &str, needed: u64) -> String {
+    pub fn shortage_text(&self, host: &str, who: &str, needed: u64) -> String {
         let (left, all, noun) = (self.amount(self.left()), self.amount(self.limit), self.noun());
         let mut text = match (self.owner.is_empty(), self.resource) {
             (true, Resource::Ram) => format!("{host} has {left} of RAM left"),
@@ -234,11 +234,11 @@ impl Limit {
 impl Room {
     /// What there is at most of a resource: never more than any limit leaves. None: nothing bounds it.
     pub fn left(&self, resource: Resource) -> Option<u64> {
-        self.limits.iter().filter(|limit| limit.resource == resource).map(Limit::left).min()
+        self.limits.iter().filter(|limit| limit.resource == resource).map(RoomLimit::left).min()
     }
 
     /// The limits that `need` does not fit into, each with what is needed of it.
-    pub fn lacking(&self, need: &Need) -> Vec<(&Limit, u64)> {
+    pub fn lacking(&self, need: &RoomNeed) -> Vec<(&RoomLimit, u64)> {
         let needs = self.limits.iter().map(|limit| (limit, need.of(limit.resource)));
         needs.filter(|(limit, needed)| limit.lacks(*needed)).collect()
     }
@@ -250,9 +250,9 @@ pub enum CopyFits {
     /// With room to spare.
     Well,
     /// But little is left then: of this limit so many bytes.
-    Barely(Limit, u64),
+    Barely(RoomLimit, u64),
     /// It exceeds this limit.
-    Not(Limit),
+    Not(RoomLimit),
 }
 
 impl CopyRoom {
@@ -265,7 +265,7 @@ impl CopyRoom {
     /// sixteenth of a limit, or of the host's memory less than what other guests were promised.
     pub fn fits(&self) -> CopyFits {
         let needed = self.needed_bytes();
-        let bounds = |limit: &&Limit| matches!(limit.resource, Resource::Ram | Resource::Commit);
+        let bounds = |limit: &&RoomLimit| matches!(limit.resource, Resource::Ram | Resource::Commit);
         let tightest = self.room.limits.iter().filter(bounds).min_by_key(|limit| limit.left());
         let Some(limit) = tightest else { return CopyFits::Well };
         if limit.lacks(needed) {
@@ -274,7 +274,7 @@ impl CopyRoom {
         for limit in self.room.limits.iter().filter(bounds) {
             let after = limit.left() - needed;
             let promised = if limit.owner.is_empty() { self.promised_bytes } else { 0 };
-            if after < needed && after < (limit.limit / LITTLE_SHARE).max(promised) {
+            if after < needed && after < (limit.limit / LEFT_SHARE_WARN).max(promised) {
                 return CopyFits::Barely(limit.clone(), after);
             }
         }
@@ -282,7 +282,7 @@ impl CopyRoom {
     }
 
     /// What is allocated, in words: `copying web1 makes the kernel allocate 3 GiB (2.9 GiB ...)`.
-    pub fn told(&self, guest: &str) -> String {
+    pub fn allocation_text(&self, guest: &str) -> String {
         let (all, holes, agent) =
             (about_bytes(self.needed_bytes()), about_bytes(self.holes_bytes), about_bytes(self.agent_bytes));
         format!(
@@ -299,50 +299,50 @@ mod tests {
     use super::*;
     use skein_units::MIB;
 
-    fn limit(resource: Resource, owner: &str, (limit, used, promised): (u64, u64, u64)) -> Limit {
+    fn limit(resource: Resource, owner: &str, (limit, used, promised): (u64, u64, u64)) -> RoomLimit {
         let (owner, name) = (owner.to_owned(), "memory.max".to_owned());
-        Limit { resource, owner, name, limit, used, promised, promised_to: vec!["old".into()] }
+        RoomLimit { resource, owner, name, limit, used, promised, promised_to: vec!["old".into()] }
     }
 
     #[test]
     fn a_limit_is_told_with_its_owner() {
         let group = limit(Resource::Ram, "the control group /sys/fs/cgroup/a", (360 * MIB, 44 * MIB, 106 * MIB));
-        let told = group.told("hostb", "web1", 393 * MIB);
+        let told = group.shortage_text("hostb", "web1", 393 * MIB);
         let expect = "the control group /sys/fs/cgroup/a of hostb has 210 MiB left of 360 MiB (memory.max) beside 106 MiB that \
                       old may still take and web1 needs 393 MiB";
         assert_eq!(told, expect);
         assert!(group.cure(393 * MIB).starts_with("raise its memory.max by 183 MiB (MemoryMax="));
-        let tasks = Limit { promised: 0, ..limit(Resource::Tasks, "the control group /a", (40, 30, 0)) };
+        let tasks = RoomLimit { promised: 0, ..limit(Resource::Tasks, "the control group /a", (40, 30, 0)) };
         assert_eq!(
-            tasks.told("b", "v", 129),
+            tasks.shortage_text("b", "v", 129),
             "the control group /a of b has 10 threads left of 40 (memory.max) and v needs 129"
         );
         let huge = limit(Resource::HugePages { page_bytes: 2 * MIB }, "the control group /a", (8 * MIB, 0, 0));
-        assert!(huge.told("b", "v", 1).contains("8 MiB in huge pages of 2 MiB left"));
+        assert!(huge.shortage_text("b", "v", 1).contains("8 MiB in huge pages of 2 MiB left"));
     }
 
     #[test]
     fn what_is_needed_of_each() {
-        let plain = Need::new(4 * GIB, None, 2, Accel::Tcg);
+        let plain = RoomNeed::new(4 * GIB, None, 2, Accel::Tcg);
         let overhead = overhead_bytes(4 * GIB, 2);
         assert_eq!(plain.of(Resource::Ram), 4 * GIB + overhead);
         assert_eq!(plain.of(Resource::Commit), 5 * GIB + overhead);
         assert_eq!((plain.of(Resource::Tasks), plain.of(Resource::LockedRam)), (130, 0));
         assert_eq!(plain.of(Resource::HugePages { page_bytes: 2 * MIB }), 0);
-        let huge = Need::new(4 * GIB + 1, Some(2 * MIB), 2, Accel::Kvm);
+        let huge = RoomNeed::new(4 * GIB + 1, Some(2 * MIB), 2, Accel::Kvm);
         assert_eq!(huge.of(Resource::HugePages { page_bytes: 2 * MIB }), 4 * GIB + 2 * MIB);
         assert_eq!(huge.of(Resource::HugePages { page_bytes: GIB }), 0);
         assert!(huge.of(Resource::Ram) < 200 * MIB);
-        let with_graphics = Need { device_bytes: 512 * MIB, ..plain };
+        let with_graphics = RoomNeed { device_bytes: 512 * MIB, ..plain };
         assert_eq!(with_graphics.memory_bytes(), plain.memory_bytes() + 512 * MIB);
         assert_eq!(with_graphics.of(Resource::Addresses), plain.of(Resource::Addresses) + 512 * MIB);
-        let locking = Need { locks_ram: true, ..plain };
+        let locking = RoomNeed { locks_ram: true, ..plain };
         assert_eq!(locking.of(Resource::LockedRam), 4 * GIB);
     }
 
     #[test]
     fn the_copy_of_a_sparse_guest() {
-        let copy = |holes_bytes, promised_bytes, limits: &[Limit]| {
+        let copy = |holes_bytes, promised_bytes, limits: &[RoomLimit]| {
             let room = Room { limits: limits.to_vec(), unread: Vec::new() };
             CopyRoom { holes_bytes, agent_bytes: 0, room, promised_bytes }.fits()
         };
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(copy(GIB, 0, &[]), CopyFits::Well, "nothing is known");
     }
 
-    fn limits() -> impl Strategy<Value = Vec<Limit>> {
+    fn limits() -> impl Strategy<Value = Vec<RoomLimit>> {
         let resource = prop_oneof![
             Just(Resource::Ram),
             Just(Resource::Commit),
@@ -375,7 +375,7 @@ mod tests {
         #[test]
         fn the_room_is_never_more_than_any_limit(limits in limits(), ram in any::<u64>(), cpus in any::<u32>()) {
             let room = Room { limits, unread: Vec::new() };
-            let need = Need::new(ram, None, cpus, Accel::Kvm);
+            let need = RoomNeed::new(ram, None, cpus, Accel::Kvm);
             let lacking = room.lacking(&need);
             for limit in &room.limits {
                 let left = room.left(limit.resource).unwrap();
@@ -385,7 +385,7 @@ mod tests {
                 let needed = need.of(limit.resource);
                 let is_told = lacking.iter().any(|(other, _)| other == &limit);
                 prop_assert_eq!(is_told, needed > 0 && limit.left() < needed);
-                limit.told("h", "v", needed);
+                limit.shortage_text("h", "v", needed);
                 limit.cure(needed);
             }
         }

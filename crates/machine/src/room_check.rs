@@ -4,7 +4,7 @@ use skein_units::{KIB, about_bytes, exact_bytes};
 
 use crate::check::{Problem, ProblemKind, Severity};
 use crate::facts::{GuestFacts, HostFacts};
-use crate::room::{CopyFits, CopyRoom, Limit, Need, Resource, Room};
+use crate::room::{CopyFits, CopyRoom, Resource, Room, RoomLimit, RoomNeed};
 
 /// All that `guest` lacks at the target, and what its copy lacks at the source.
 pub(crate) fn problems(guest: &GuestFacts, source: &HostFacts, target: &HostFacts) -> Vec<Problem> {
@@ -18,7 +18,7 @@ pub(crate) fn problems(guest: &GuestFacts, source: &HostFacts, target: &HostFact
             Resource::Tasks => ProblemKind::Tasks,
             _ => ProblemKind::Ram,
         };
-        let what = limit.told(&target.name, &guest.name, needed);
+        let what = limit.shortage_text(&target.name, &guest.name, needed);
         problems.push(Problem { kind, severity: Severity::Blocks, what, cure: limit.cure(needed) });
     }
     problems.extend(unread(&target.name, &room));
@@ -37,7 +37,7 @@ pub(crate) fn problems(guest: &GuestFacts, source: &HostFacts, target: &HostFact
 /// What bounds a QEMU at a host. An agent that does not tell its limits tells its memory at least.
 fn room(host: &HostFacts) -> Room {
     host.room.clone().unwrap_or_else(|| {
-        let ram = Limit {
+        let ram = RoomLimit {
             resource: Resource::Ram,
             owner: String::new(),
             name: "MemAvailable".into(),
@@ -78,7 +78,7 @@ fn unread(host: &str, room: &Room) -> Option<Problem> {
 /// What the copy makes the source allocate.
 fn copy(guest: &GuestFacts, source: &HostFacts) -> Option<Problem> {
     let copy = guest.copy.as_ref()?;
-    let why = copy.told(&guest.name);
+    let why = copy.allocation_text(&guest.name);
     let (kind, severity, what, cure) = match copy.fits() {
         CopyFits::Well => return None,
         CopyFits::Barely(limit, left) => {
@@ -90,7 +90,7 @@ fn copy(guest: &GuestFacts, source: &HostFacts) -> Option<Problem> {
             (ProblemKind::SourceRam, Severity::Warns, what, cure.to_owned())
         }
         CopyFits::Not(limit) => {
-            let what = format!("{}; {why}", limit.told(&source.name, "the copy", copy.needed_bytes()));
+            let what = format!("{}; {why}", limit.shortage_text(&source.name, "the copy", copy.needed_bytes()));
             (ProblemKind::SourceRam, Severity::Blocks, what, limit.cure(copy.needed_bytes()))
         }
     };
@@ -101,7 +101,12 @@ fn copy(guest: &GuestFacts, source: &HostFacts) -> Option<Problem> {
 pub fn refused_copy(copy: &CopyRoom, host: &str, who: &str) -> Option<String> {
     let CopyFits::Not(limit) = copy.fits() else { return None };
     let needed = copy.needed_bytes();
-    Some(format!("{} ({}): {}", limit.told(host, "the copy", needed), copy.told(who), limit.cure(needed)))
+    Some(format!(
+        "{} ({}): {}",
+        limit.shortage_text(host, "the copy", needed),
+        copy.allocation_text(who),
+        limit.cure(needed)
+    ))
 }
 
 /// There is no room for a QEMU. As text it is one sentence.
@@ -115,8 +120,8 @@ pub struct NoRoom {
 }
 
 /// Why a QEMU is not let in; none: there is room for it.
-pub fn refusal(room: &Room, need: &Need, host: &str, who: &str) -> Option<NoRoom> {
+pub fn refusal(room: &Room, need: &RoomNeed, host: &str, who: &str) -> Option<NoRoom> {
     let lacking = room.lacking(need);
     let (limit, needed) = lacking.first()?;
-    Some(NoRoom { what: limit.told(host, who, *needed), cure: limit.cure(*needed) })
+    Some(NoRoom { what: limit.shortage_text(host, who, *needed), cure: limit.cure(*needed) })
 }

@@ -22,16 +22,16 @@ pub struct Run {
 
 /// Where the pages of a batch belong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PageRuns {
     /// Number of the RAM block, in the order in which both ends were told of them.
     pub block: u16,
     /// Its pages, in the order of the batch.
     pub runs: Vec<Run>,
 }
 
-impl Place {
+impl PageRuns {
     /// Of pages with these numbers.
-    pub fn new(block: u16, pages: impl IntoIterator<Item = u32>) -> Place {
+    pub fn new(block: u16, pages: impl IntoIterator<Item = u32>) -> PageRuns {
         let mut runs: Vec<Run> = Vec::new();
         for page in pages {
             match runs.last_mut() {
@@ -41,7 +41,7 @@ impl Place {
                 _ => runs.push(Run { first: page, pages: 1 }),
             }
         }
-        Place { block, runs }
+        PageRuns { block, runs }
     }
 
     /// The numbers of its pages.
@@ -53,7 +53,7 @@ impl Place {
 /// How a page travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum PageKind {
     /// Nothing but zeros: not at all.
     Zero = 0,
     /// Compressed, together with the others of its batch.
@@ -64,35 +64,35 @@ pub enum Kind {
     Delta = 3,
 }
 
-impl Kind {
+impl PageKind {
     /// How many of these are it.
-    pub fn count(self, kinds: &[Kind]) -> usize {
+    pub fn count(self, kinds: &[PageKind]) -> usize {
         kinds.iter().filter(|kind| **kind == self).count()
     }
 }
 
 /// What becomes of the pages of a batch at the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum BatchForm {
     /// The agent writes them into the guest's RAM.
-    Direct(Place),
+    Direct(PageRuns),
     /// QEMU gets them one after the other, as the content of a multifd packet whose header it got before.
     Content,
     /// QEMU gets them as entries of its main channel.
     Entries {
         /// Where they belong.
-        place: Place,
+        page_runs: PageRuns,
         /// The first of them names its block.
         named: bool,
     },
 }
 
-impl Form {
+impl BatchForm {
     /// Where the pages belong, if that is said.
-    pub fn place(&self) -> Option<&Place> {
+    pub fn place(&self) -> Option<&PageRuns> {
         match self {
-            Form::Direct(place) | Form::Entries { place, .. } => Some(place),
-            Form::Content => None,
+            BatchForm::Direct(place) | BatchForm::Entries { page_runs: place, .. } => Some(place),
+            BatchForm::Content => None,
         }
     }
 }
@@ -101,10 +101,10 @@ impl Form {
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// What becomes of them.
-    pub form: Form,
-    /// Whether each is zero ([`Kind::Zero`]), has something in it ([`Kind::Stored`]), or is said as what changed
-    /// ([`Kind::Delta`]).
-    pub kinds: Vec<Kind>,
+    pub form: BatchForm,
+    /// Whether each is zero ([`PageKind::Zero`]), has something in it ([`PageKind::Stored`]), or is said as what changed
+    /// ([`PageKind::Delta`]).
+    pub kinds: Vec<PageKind>,
     /// All pages, one after the other. Empty if none is said whole.
     pub content: Bytes,
     /// Its deltas, in order …
@@ -118,11 +118,12 @@ impl Batch {
     ///
     /// # Panics
     /// If `content` is not a whole number of pages, from one to [`BATCH_PAGES_MAX`].
-    pub fn new(form: Form, content: Bytes) -> Batch {
+    pub fn new(form: BatchForm, content: Bytes) -> Batch {
         let pages = content.chunks_exact(PAGE_BYTES);
         assert!(pages.remainder().is_empty() && (1..=BATCH_PAGES_MAX).contains(&pages.len()));
-        let kinds: Vec<Kind> = pages.map(|page| if is_zero(page) { Kind::Zero } else { Kind::Stored }).collect();
-        let none = Kind::Stored.count(&kinds) == 0;
+        let kinds: Vec<PageKind> =
+            pages.map(|page| if is_zero(page) { PageKind::Zero } else { PageKind::Stored }).collect();
+        let none = PageKind::Stored.count(&kinds) == 0;
         let content = if none { Bytes::new() } else { content };
         Batch { form, kinds, content, deltas: Vec::new(), changes: Bytes::new() }
     }
@@ -135,11 +136,11 @@ impl Batch {
             if let Some(page) = self.page(nth) {
                 head.gather(page, &mut changes);
             }
-            self.kinds[nth] = Kind::Delta;
+            self.kinds[nth] = PageKind::Delta;
             self.deltas.push(head);
         }
         self.changes = changes.freeze();
-        if Kind::Stored.count(&self.kinds) == 0 {
+        if PageKind::Stored.count(&self.kinds) == 0 {
             self.content = Bytes::new();
         }
         self
@@ -147,23 +148,29 @@ impl Batch {
 
     /// Bytes of what is in it, as it is.
     pub fn bytes(&self) -> usize {
-        Kind::Stored.count(&self.kinds) * PAGE_BYTES + self.changes.len()
+        PageKind::Stored.count(&self.kinds) * PAGE_BYTES + self.changes.len()
     }
 
     /// Of pages that are known to be zero, for the agent to write.
     ///
     /// # Panics
     /// As [`Self::new`].
-    pub fn zeros(place: Place) -> Batch {
+    pub fn zeros(place: PageRuns) -> Batch {
         let pages = place.pages().count();
         assert!((1..=BATCH_PAGES_MAX).contains(&pages));
-        let kinds = vec![Kind::Zero; pages];
-        Batch { form: Form::Direct(place), kinds, content: Bytes::new(), deltas: Vec::new(), changes: Bytes::new() }
+        let kinds = vec![PageKind::Zero; pages];
+        Batch {
+            form: BatchForm::Direct(place),
+            kinds,
+            content: Bytes::new(),
+            deltas: Vec::new(),
+            changes: Bytes::new(),
+        }
     }
 
     /// The content of its nth page; none: zeros, or not said whole.
     pub fn page(&self, nth: usize) -> Option<&[u8]> {
-        (self.kinds[nth] == Kind::Stored).then(|| &self.content[nth * PAGE_BYTES..][..PAGE_BYTES])
+        (self.kinds[nth] == PageKind::Stored).then(|| &self.content[nth * PAGE_BYTES..][..PAGE_BYTES])
     }
 }
 
@@ -180,7 +187,7 @@ mod tests {
 
     #[test]
     fn pages_in_a_row_are_one_run() {
-        let place = Place::new(3, [7, 8, 9, 11, 10, u32::MAX]);
+        let place = PageRuns::new(3, [7, 8, 9, 11, 10, u32::MAX]);
         assert_eq!(
             place.runs.iter().map(|r| (r.first, r.pages)).collect::<Vec<_>>(),
             [(7, 3), (11, 1), (10, 1), (u32::MAX, 1)]

@@ -1,6 +1,6 @@
 //! What changed of a page since it was sent last.
 //!
-//! A page has [`PARTS`] parts of [`PART_BYTES`]. A **delta** is those of its parts that changed, what it is a change of (the
+//! A page has [`PARTS_PER_PAGE`] parts of [`PART_BYTES`]. A **delta** is those of its parts that changed, what it is a change of (the
 //! version that was sent before), and the [mark](crate::ledger) of the result. The source knows parts that changed by
 //! 32 bits of a hash of each (XXH3, seeded for each migration), so that it need not keep the page; a hash that is the same
 //! by chance makes a delta whose result is not the page. The mark tells: it is 128 bits under the migration's key, made
@@ -12,21 +12,21 @@
 use bytes::BytesMut;
 
 use crate::batch::PAGE_BYTES;
-use crate::ledger::{KEPT, VERSION_MAX};
+use crate::ledger::{VERSION_KEPT, VERSION_MAX};
 
 /// Bytes of a part: a small change costs one, and hashes of all take 3.1 % of a page.
 pub const PART_BYTES: usize = 128;
 /// Parts of a page.
-pub const PARTS: usize = PAGE_BYTES / PART_BYTES;
+pub const PARTS_PER_PAGE: usize = PAGE_BYTES / PART_BYTES;
 /// A page of which more changed goes whole: three quarters.
-const CHANGED_MAX: u32 = PARTS as u32 * 3 / 4;
+const CHANGED_MAX: u32 = PARTS_PER_PAGE as u32 * 3 / 4;
 /// Most bytes that change in a delta.
 pub const DELTA_BYTES_MAX: usize = CHANGED_MAX as usize * PART_BYTES;
 
 /// A delta but for its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaHead {
-    /// The version that it changes; or [`KEPT`].
+    /// The version that it changes; or [`VERSION_KEPT`].
     pub base: u32,
     /// The result's mark.
     pub mark: u128,
@@ -36,7 +36,7 @@ pub struct DeltaHead {
 
 impl DeltaHead {
     /// Of a page of which this version, or a newer one, is sent by others: nothing is to be done.
-    pub fn done(version: u32) -> DeltaHead {
+    pub fn unchanged(version: u32) -> DeltaHead {
         DeltaHead { base: version, mark: 0, changed: 0 }
     }
 
@@ -45,9 +45,9 @@ impl DeltaHead {
         self.changed.count_ones() <= CHANGED_MAX && self.base <= VERSION_MAX
     }
 
-    /// Whether nothing is to be done for it in a batch of this version: see [`Self::done`].
-    pub fn is_done(&self, version: u32) -> bool {
-        self.base >= version && self.base != KEPT
+    /// Whether nothing is to be done for it in a batch of this version: see [`Self::unchanged`].
+    pub fn is_unchanged(&self, version: u32) -> bool {
+        self.base >= version && self.base != VERSION_KEPT
     }
 
     /// Bytes that change.
@@ -57,7 +57,7 @@ impl DeltaHead {
 
     /// Where in the page the parts that change begin, in order.
     fn offsets(self) -> impl Iterator<Item = usize> {
-        (0..PARTS).filter(move |part| self.changed >> part & 1 == 1).map(|part| part * PART_BYTES)
+        (0..PARTS_PER_PAGE).filter(move |part| self.changed >> part & 1 == 1).map(|part| part * PART_BYTES)
     }
 
     /// Adds the parts of `page` that change to `out`.
@@ -74,7 +74,7 @@ impl DeltaHead {
 }
 
 /// Hashes of a page's parts.
-pub(crate) type Sketch = [u32; PARTS];
+pub(crate) type Sketch = [u32; PARTS_PER_PAGE];
 
 /// The hashes of a page's parts.
 pub(crate) fn sketch(page: &[u8], seed: u64) -> Sketch {
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_page_that_changed_mostly_is_no_delta() {
         let head = |changed| DeltaHead { base: 0, mark: 0, changed };
-        assert!(!DeltaHead::done(u32::MAX).is_valid());
+        assert!(!DeltaHead::unchanged(u32::MAX).is_valid());
         assert!(head(0).is_valid() && head((1 << CHANGED_MAX) - 1).is_valid() && !head(u32::MAX).is_valid());
         assert_eq!(head((1 << CHANGED_MAX) - 1).bytes(), DELTA_BYTES_MAX);
     }

@@ -12,7 +12,7 @@
 //! them once the guest stands still. Until then their marks differ, so that none can be forgotten.
 //!
 //! Where the guest came from the very host that it goes to, and that kept its RAM, the marks of that trip say what need not be
-//! sent: a page of the same mark is a delta of no part, of what was [`KEPT`].
+//! sent: a page of the same mark is a delta of no part, of what was [`VERSION_KEPT`].
 //!
 //! Costs 20 bytes for a page of 4096 (0.5 %), of regions with any page but untouched zeros; with hashes 149 (3.6 %).
 
@@ -25,7 +25,7 @@ use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::delta::{self, DeltaHead, PARTS, Sketch};
+use crate::delta::{self, DeltaHead, PARTS_PER_PAGE, Sketch};
 
 /// Pages of a region: 2 MiB.
 pub const REGION_PAGES: usize = 512;
@@ -73,14 +73,14 @@ pub enum LedgerError {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Entry {
+struct PageEntry {
     /// The version and one more; 0: no record yet.
     version: u32,
     /// The mark in two halves, so that an entry has no padding.
     mark: [u32; 4],
 }
 
-impl Entry {
+impl PageEntry {
     fn mark(&self) -> u128 {
         self.mark.iter().rev().fold(0, |mark, part| mark << 32 | u128::from(*part))
     }
@@ -92,10 +92,10 @@ impl Entry {
 
 /// The pages of a region.
 pub struct Region {
-    entries: Box<[Entry; REGION_PAGES]>,
+    entries: Box<[PageEntry; REGION_PAGES]>,
     digest: Digest,
     sketches: Option<Box<Sketches>>,
-    /// Pages that do not hold what is known of them: see [`Self::owe`].
+    /// Pages that do not hold what is known of them: see [`Self::mark_owed`].
     owed: BTreeSet<u16>,
     /// Pages that are held.
     held: BTreeSet<u16>,
@@ -119,7 +119,7 @@ const SKETCHES_BYTES: u64 = size_of::<Sketches>() as u64;
 impl Sketches {
     fn new() -> Box<Sketches> {
         Box::new(Sketches {
-            of: [[0; PARTS]; REGION_PAGES],
+            of: [[0; PARTS_PER_PAGE]; REGION_PAGES],
             known: [0; REGION_PAGES / 64],
             rewritten: [0; REGION_PAGES],
         })
@@ -141,7 +141,7 @@ impl Sketches {
 
 impl Region {
     fn new() -> Region {
-        let entries = Box::new([Entry::default(); REGION_PAGES]);
+        let entries = Box::new([PageEntry::default(); REGION_PAGES]);
         Region { entries, digest: Digest::default(), sketches: None, owed: BTreeSet::new(), held: BTreeSet::new() }
     }
 
@@ -176,7 +176,7 @@ impl Region {
     }
 
     /// The nth page should be this now, and is not: it has to be sent whole.
-    pub fn owe(&mut self, nth: usize, version: u32, mark: u128) {
+    pub fn mark_owed(&mut self, nth: usize, version: u32, mark: u128) {
         self.set(nth, version, mark);
         self.owed.insert(nth as u16);
     }
@@ -225,18 +225,18 @@ impl Region {
 pub struct Ledger {
     mac: Aegis128X2Mac<16>,
     blocks: Vec<Block>,
-    deltas: Option<Deltas>,
-    kept: Option<Kept>,
+    deltas: Option<DeltaMemory>,
+    kept_base: Option<KeptBase>,
 }
 
 /// What the target keeps of an earlier trip.
-struct Kept {
+struct KeptBase {
     marks: Arc<Ledger>,
     is_doubted: AtomicBool,
 }
 
 /// What deltas are made with.
-struct Deltas {
+struct DeltaMemory {
     /// Of the hashes.
     seed: u64,
     /// Bytes that hashes may still take.
@@ -250,7 +250,7 @@ struct Deltas {
     spared: AtomicU64,
 }
 
-impl Deltas {
+impl DeltaMemory {
     /// Whether a page that would go whole once more is held instead.
     fn holds(&self, region: &mut Region, nth: usize) -> bool {
         let Some(sketches) = &mut region.sketches else { return false };
@@ -274,7 +274,7 @@ struct Block {
 pub const VERSION_MAX: u32 = u32::MAX - 2;
 
 /// In place of a delta's base: what the target keeps of the guest's last stay.
-pub const KEPT: u32 = VERSION_MAX;
+pub const VERSION_KEPT: u32 = VERSION_MAX;
 
 impl Ledger {
     /// Of blocks with so many pages, of which nothing was said yet.
@@ -284,15 +284,15 @@ impl Ledger {
             regions: (0..pages.div_ceil(REGION_PAGES as u32)).map(|_| Mutex::default()).collect(),
         };
         let blocks = blocks.into_iter().map(block).collect();
-        Ledger { mac: Aegis128X2Mac::new(key), blocks, deltas: None, kept: None }
+        Ledger { mac: Aegis128X2Mac::new(key), blocks, deltas: None, kept_base: None }
     }
 
     /// With deltas, for which hashes may take so many bytes.
     pub fn with_deltas(mut self, bytes_max: u64) -> Ledger {
         let regions: usize = self.blocks.iter().map(|block| block.regions.len()).sum();
         let all = bytes_max >= regions as u64 * SKETCHES_BYTES;
-        self.deltas = Some(Deltas {
-            seed: self.drawn(u32::MAX) as u64,
+        self.deltas = Some(DeltaMemory {
+            seed: self.keyed_number(u32::MAX) as u64,
             left: AtomicU64::new(bytes_max),
             all,
             may_hold: AtomicU64::new(0),
@@ -308,12 +308,12 @@ impl Ledger {
     }
 
     /// From now on at most so many pages are held.
-    pub fn hold_at_most(&self, pages: u64) {
+    pub fn set_held_pages_max(&self, pages: u64) {
         self.deltas.iter().for_each(|deltas| deltas.may_hold.store(pages, Relaxed));
     }
 
     /// How many pages were not sent as they are held, over all rounds.
-    pub fn spared(&self) -> u64 {
+    pub fn held_back_pages(&self) -> u64 {
         self.deltas.as_ref().map_or(0, |deltas| deltas.spared.load(Relaxed))
     }
 
@@ -324,7 +324,7 @@ impl Ledger {
 
     /// All pages that are held, by regions, for the last time: they are held no more.
     pub fn release(&self) -> Vec<(RegionId, Vec<u32>)> {
-        self.hold_at_most(0);
+        self.set_held_pages_max(0);
         let release = |(id, mut region): (RegionId, RegionGuard<'_>)| {
             let held = region.held.clone();
             let pages = held.into_iter().filter(|nth| region.release(usize::from(*nth)));
@@ -356,23 +356,23 @@ impl Ledger {
 
     /// With the marks of what the target keeps, made under the same key.
     pub fn with_kept(mut self, marks: Arc<Ledger>) -> Ledger {
-        self.kept = Some(Kept { marks, is_doubted: AtomicBool::new(false) });
+        self.kept_base = Some(KeptBase { marks, is_doubted: AtomicBool::new(false) });
         self
     }
 
     /// Whether pages are built on what the target keeps.
     pub fn has_kept(&self) -> bool {
-        self.kept.is_some()
+        self.kept_base.is_some()
     }
 
     /// From now on no page is built on what the target keeps.
     pub fn doubt_kept(&self) {
-        self.kept.iter().for_each(|kept| kept.is_doubted.store(true, Relaxed));
+        self.kept_base.iter().for_each(|kept| kept.is_doubted.store(true, Relaxed));
     }
 
     /// Whether the target keeps a page of this mark.
     fn is_kept(&self, block: u16, page: u32, mark: u128) -> bool {
-        let sound = self.kept.as_ref().filter(|kept| !kept.is_doubted.load(Relaxed));
+        let sound = self.kept_base.as_ref().filter(|kept| !kept.is_doubted.load(Relaxed));
         sound.is_some_and(|kept| kept.marks.known_mark(block, page) == Some(mark))
     }
 
@@ -389,7 +389,7 @@ impl Ledger {
     }
 
     /// A number as random as the key.
-    pub fn drawn(&self, nth: u32) -> u128 {
+    pub fn keyed_number(&self, nth: u32) -> u128 {
         self.mac(0, 2, nth, &[])
     }
 
@@ -420,7 +420,7 @@ impl Ledger {
     ///
     /// # Errors
     /// There is no such page.
-    pub fn note<'a>(
+    pub fn note_whole_pages<'a>(
         &self,
         block: u16,
         version: u32,
@@ -438,7 +438,7 @@ impl Ledger {
     ///
     /// # Errors
     /// There is no such page.
-    pub fn note_changes<'a>(
+    pub fn note_and_diff<'a>(
         &self,
         block: u16,
         version: u32,
@@ -446,13 +446,13 @@ impl Ledger {
         ahead: bool,
     ) -> Result<Vec<Option<DeltaHead>>, LedgerError> {
         let Some(deltas) = &self.deltas else {
-            return self.note(block, version, pages).map(|()| Vec::new());
+            return self.note_whole_pages(block, version, pages).map(|()| Vec::new());
         };
         let mut heads = Vec::new();
         self.each(block, pages, |region, nth, page, content| {
             // One that is not sent could be taken for the base of a delta.
             if !region.is_newer(nth, version) {
-                return heads.push(Some(DeltaHead::done(version)));
+                return heads.push(Some(DeltaHead::unchanged(version)));
             }
             if region.held.contains(&(nth as u16)) {
                 if deltas.held.load(Relaxed) <= deltas.may_hold.load(Relaxed) {
@@ -466,7 +466,7 @@ impl Ledger {
             let before = region.version(nth);
             let is_same = before.is_some() && region.mark(nth) == mark;
             let is_kept = before.is_none() && self.is_kept(block, page, mark);
-            let base = before.or(is_kept.then_some(KEPT));
+            let base = before.or(is_kept.then_some(VERSION_KEPT));
             let mut changed = (is_same || is_kept).then_some(0);
             let known = region.sketches.as_ref().and_then(|sketches| sketches.get(nth));
             let mut sketch = known.filter(|_| is_same).copied();
@@ -582,13 +582,13 @@ mod tests {
 
     #[test]
     fn an_entry_has_no_padding() {
-        assert_eq!(size_of::<Entry>(), 20);
+        assert_eq!(size_of::<PageEntry>(), 20);
     }
 
     #[test]
     fn pages_that_are_not_there_are_errors() {
         for (block, page) in [(0, 1000), (1, 3), (2, 0), (u16::MAX, u32::MAX)] {
-            assert_eq!(ledger().note(block, 0, [(page, None)]), Err(LedgerError::NoPage { block, page }));
+            assert_eq!(ledger().note_whole_pages(block, 0, [(page, None)]), Err(LedgerError::NoPage { block, page }));
         }
     }
 
@@ -597,10 +597,10 @@ mod tests {
         let ledger = ledger();
         let mark = |page: u8| ledger.mark(0, 7, Some(&[page; 4096]));
         for page in [1, 1, 2] {
-            ledger.note(0, 1, [(7, Some(&[page; 4096][..]))]).unwrap();
+            ledger.note_whole_pages(0, 1, [(7, Some(&[page; 4096][..]))]).unwrap();
             assert_eq!(ledger.digest(), Digest(mark(1)));
         }
-        ledger.note(0, 0, [(7, Some(&[2; 4096][..]))]).unwrap();
+        ledger.note_whole_pages(0, 0, [(7, Some(&[2; 4096][..]))]).unwrap();
         assert_eq!(ledger.digest(), Digest(mark(1)));
     }
 
@@ -608,7 +608,7 @@ mod tests {
     fn what_is_not_as_it_was_sent_is_told() {
         let ledger = ledger();
         let one = [1; 4096];
-        ledger.note(0, 0, [(1, Some(&one[..])), (2, Some(&one[..])), (600, None)]).unwrap();
+        ledger.note_whole_pages(0, 0, [(1, Some(&one[..])), (2, Some(&one[..])), (600, None)]).unwrap();
         let two = [2; 4096];
         let now = [(1, Some(&one[..])), (2, Some(&two[..])), (3, None), (600, None)];
         assert_eq!(ledger.changed(0, now).unwrap(), [2, 3]);
@@ -630,7 +630,7 @@ mod tests {
             let sum = |notes: &[((u16, u32, u32), u8)]| {
                 let ledger = ledger();
                 for ((block, page, version), fill) in notes {
-                    ledger.note(*block, *version, [(*page, content(*fill).as_ref().map(|c| &c[..]))]).unwrap();
+                    ledger.note_whole_pages(*block, *version, [(*page, content(*fill).as_ref().map(|c| &c[..]))]).unwrap();
                 }
                 (ledger.digest(), ledger.digests())
             };
@@ -659,11 +659,11 @@ mod tests {
             for (page, version, fill, ahead) in notes {
                 let content = content(fill);
                 let content = content.as_ref().map(|content| &content[..]);
-                let heads = ledger.note_changes(0, version, [(page, content)], ahead).unwrap();
+                let heads = ledger.note_and_diff(0, version, [(page, content)], ahead).unwrap();
                 let before = said.get(&page);
                 let whole = content.map_or(vec![0; 4096], <[u8]>::to_vec);
                 if before.is_some_and(|(known, _)| *known >= version) {
-                    prop_assert_eq!(&heads, &[Some(DeltaHead::done(version))]);
+                    prop_assert_eq!(&heads, &[Some(DeltaHead::unchanged(version))]);
                     continue;
                 }
                 let is_same = before.is_some_and(|(_, before)| *before == whole);
@@ -692,7 +692,7 @@ mod tests {
         ) {
             let marks = Arc::new(ledger());
             for (page, fill) in &before {
-                marks.note(0, 3, [(*page, content(*fill).as_ref().map(|content| &content[..]))]).unwrap();
+                marks.note_whole_pages(0, 3, [(*page, content(*fill).as_ref().map(|content| &content[..]))]).unwrap();
             }
             let (ledger, plain) = (ledger().with_deltas(u64::MAX).with_kept(marks), super::tests::ledger());
             let mut said = BTreeSet::new();
@@ -702,11 +702,11 @@ mod tests {
                 }
                 let (content, version) = (content(fill), number as u32);
                 let pages = || [(page, content.as_ref().map(|content| &content[..]))];
-                let head = ledger.note_changes(0, version, pages(), ahead).unwrap()[0];
-                plain.note(0, version, pages()).unwrap();
+                let head = ledger.note_and_diff(0, version, pages(), ahead).unwrap()[0];
+                plain.note_whole_pages(0, version, pages()).unwrap();
                 let is_first = said.insert(page);
                 let is_kept = is_first && fill > 0 && before.get(&page) == Some(&fill) && number < doubted_from;
-                prop_assert_eq!(head.is_some_and(|head| head.base == KEPT), is_kept);
+                prop_assert_eq!(head.is_some_and(|head| head.base == VERSION_KEPT), is_kept);
                 prop_assert!(!is_first || head.is_none_or(|head| is_kept && head.changed == 0 && head.is_valid()));
             }
             // What counts is what was said this time.
@@ -722,7 +722,7 @@ mod tests {
             let deltas = |version: u32, fill: u8| {
                 let page = content(fill).or(page);
                 let each = (0..4).map(|region| (region * REGION_PAGES as u32, page.as_ref().map(|page| &page[..])));
-                ledger.note_changes(0, version, each, true).unwrap().iter().flatten().count()
+                ledger.note_and_diff(0, version, each, true).unwrap().iter().flatten().count()
             };
             (deltas(0, 1), deltas(1, 2), deltas(2, 3), deltas(3, 3))
         };
@@ -739,9 +739,9 @@ mod tests {
         let whole = |round: u32, page: u32| vec![(round * 7 + page) as u8 + 1; 4096];
         let send = |round: u32, page: u32| {
             let content = whole(round, page);
-            let head = ledger.note_changes(0, round, [(page, Some(&content[..]))], true).unwrap()[0];
+            let head = ledger.note_and_diff(0, round, [(page, Some(&content[..]))], true).unwrap()[0];
             match head {
-                None => target.note(0, round, [(page, Some(&content[..]))]).unwrap(),
+                None => target.note_whole_pages(0, round, [(page, Some(&content[..]))]).unwrap(),
                 Some(head) => {
                     let mut region = target.region(0, page).unwrap();
                     assert_eq!(
@@ -753,11 +753,11 @@ mod tests {
             }
             head.is_some()
         };
-        ledger.hold_at_most(2);
+        ledger.set_held_pages_max(2);
         let held: Vec<usize> = (0..6).map(|round| (0..4).filter(|page| send(round, *page)).count()).collect();
         assert_eq!((held, ledger.held()), (vec![0, 0, 0, 2, 2, 2], 2));
         assert_ne!(ledger.digest(), target.digest(), "none may be forgotten");
-        ledger.hold_at_most(1);
+        ledger.set_held_pages_max(1);
         assert_eq!(((0..4).filter(|page| send(6, *page)).count(), ledger.held()), (1, 1));
         let released = ledger.release();
         assert_eq!((&released[..], ledger.held()), (&[(RegionId { block: 0, region: 0 }, vec![1])][..], 0));
@@ -771,12 +771,12 @@ mod tests {
     fn a_page_that_is_owed_is_so_until_it_is_there() {
         let ledger = ledger();
         let page = content(1).unwrap();
-        ledger.region(0, 600).unwrap().owe(88, 3, 7);
+        ledger.region(0, 600).unwrap().mark_owed(88, 3, 7);
         let (id, nth) = RegionId::of(0, 600);
         assert_eq!((ledger.owed(), ledger.digest()), (BTreeSet::from([id]), Digest(7)));
-        ledger.note(0, 3, [(600, Some(&page[..]))]).unwrap();
+        ledger.note_whole_pages(0, 3, [(600, Some(&page[..]))]).unwrap();
         assert!(ledger.region(0, 600).unwrap().is_owed(nth), "that is no newer one");
-        ledger.note(0, 4, [(600, Some(&page[..]))]).unwrap();
+        ledger.note_whole_pages(0, 4, [(600, Some(&page[..]))]).unwrap();
         assert!(ledger.owed().is_empty());
     }
 }

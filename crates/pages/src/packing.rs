@@ -9,7 +9,7 @@ use thiserror::Error;
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::CParameter;
 
-use crate::batch::{BATCH_BYTES_MAX, Batch, Kind, PAGE_BYTES};
+use crate::batch::{BATCH_BYTES_MAX, Batch, PAGE_BYTES, PageKind};
 
 /// How packed pages are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +39,9 @@ impl Effort {
     pub const LEAST: Effort = Effort(0);
     /// zstd's levels of the steps above. Those below 1 take nearly as long on memory pages, and those beyond gain next to
     /// nothing.
-    const LEVELS: [i32; 4] = [1, 3, 5, 8];
+    const ZSTD_LEVELS: [i32; 4] = [1, 3, 5, 8];
     /// The most.
-    pub const MOST: Effort = Effort(Self::LEVELS.len() as u8);
+    pub const MOST: Effort = Effort(Self::ZSTD_LEVELS.len() as u8);
 
     /// zstd's level 1. LZ4 takes half its time on memory pages, and leaves a fifth more, of text two thirds.
     pub const USUAL: Effort = Effort(1);
@@ -58,7 +58,7 @@ impl Effort {
 
     /// zstd's level; none: LZ4.
     pub fn zstd_level(self) -> Option<i32> {
-        Some(Self::LEVELS[usize::from(self.0.checked_sub(1)?)])
+        Some(Self::ZSTD_LEVELS[usize::from(self.0.checked_sub(1)?)])
     }
 
     /// By its number on the ladder, the nearest there is.
@@ -86,7 +86,7 @@ impl std::fmt::Display for Effort {
 const LZ4_MODE: Option<CompressionMode> = Some(CompressionMode::FAST(4));
 
 /// A compressed page takes at most this share of what it was; otherwise it goes as it is.
-const WORTH: f64 = 0.9;
+const PACKED_SHARE_MAX: f64 = 0.9;
 /// Of a page's bytes every so many …
 const SAMPLE_STRIDE: usize = 251;
 /// … so many are looked at. Random bytes have 163 different values among 256; memory that compresses has far fewer.
@@ -107,17 +107,17 @@ fn is_dense(page: &[u8]) -> bool {
 
 /// What of a batch is to be packed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sifted {
+pub struct PackingPlan {
     /// How each page travels then.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<PageKind>,
     /// The bytes of its deltas are packed, too, after the pages.
     pub changes: bool,
 }
 
-impl Sifted {
+impl PackingPlan {
     /// What is to be packed, in the buffers in which it is.
     pub fn parts(&self, batch: &Batch) -> Vec<Bytes> {
-        let mut parts = parts(batch, &self.kinds, Kind::Packed);
+        let mut parts = parts(batch, &self.kinds, PageKind::Packed);
         parts.extend(self.changes.then(|| batch.changes.clone()));
         parts
     }
@@ -127,22 +127,22 @@ impl Sifted {
 const CHANGES_MIN: usize = 8 * PAGE_BYTES;
 
 /// What of a batch does not look incompressible. None: all does.
-pub fn sift(batch: &Batch) -> Option<Sifted> {
+pub fn plan_packing(batch: &Batch) -> Option<PackingPlan> {
     let mut kinds = batch.kinds.clone();
     for (nth, kind) in kinds.iter_mut().enumerate() {
         if batch.page(nth).is_some_and(|page| !is_dense(page)) {
-            *kind = Kind::Packed;
+            *kind = PageKind::Packed;
         }
     }
     let changes = batch.changes.len() >= CHANGES_MIN && !is_dense(&batch.changes[..PAGE_BYTES]);
-    (changes || kinds.contains(&Kind::Packed)).then_some(Sifted { kinds, changes })
+    (changes || kinds.contains(&PageKind::Packed)).then_some(PackingPlan { kinds, changes })
 }
 
 /// A batch made small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packed {
     /// What was packed.
-    pub sifted: Sifted,
+    pub sifted: PackingPlan,
     /// How, and what it takes.
     pub compressed: Compressed,
 }
@@ -157,12 +157,12 @@ pub struct Compressed {
 }
 
 /// Compresses pages. One for each thread that does.
-pub struct Packer {
+pub struct PageCompressor {
     zstd: Compressor<'static>,
     level: i32,
 }
 
-impl Packer {
+impl PageCompressor {
     /// Bytes that a result may take before it is cut: what LZ4 may make of a batch (`LZ4_COMPRESSBOUND` in lz4.h), more than
     /// zstd does.
     pub const OUT_BYTES: usize = BATCH_BYTES_MAX + BATCH_BYTES_MAX / 255 + 16;
@@ -171,12 +171,12 @@ impl Packer {
     ///
     /// # Errors
     /// No memory.
-    pub fn new() -> std::io::Result<Packer> {
+    pub fn new() -> std::io::Result<PageCompressor> {
         let mut zstd = Compressor::new(1)?;
         // The batch says how long it is and TLS that it arrived whole.
         zstd.set_parameter(CParameter::ContentSizeFlag(false))?;
         zstd.set_parameter(CParameter::ChecksumFlag(false))?;
-        Ok(Packer { zstd, level: 1 })
+        Ok(PageCompressor { zstd, level: 1 })
     }
 
     /// Compresses pages of one batch into `out`, of [`Self::OUT_BYTES`]. None: it is not worth it.
@@ -191,7 +191,7 @@ impl Packer {
                 (Packing::Zstd, self.zstd.compress_to_buffer(pages, out).ok()?)
             }
         };
-        ((len as f64) < pages.len() as f64 * WORTH).then_some(Compressed { packing, len })
+        ((len as f64) < pages.len() as f64 * PACKED_SHARE_MAX).then_some(Compressed { packing, len })
     }
 }
 
@@ -201,18 +201,18 @@ impl Packer {
 pub struct UnpackError(String);
 
 /// Gives pages back. One for each thread that does.
-pub struct Unpacker {
+pub struct PageDecompressor {
     zstd: Decompressor<'static>,
     pages: Vec<u8>,
 }
 
-impl Unpacker {
+impl PageDecompressor {
     /// One that has unpacked nothing yet.
     ///
     /// # Errors
     /// No memory.
-    pub fn new() -> std::io::Result<Unpacker> {
-        Ok(Unpacker { zstd: Decompressor::new()?, pages: vec![0; BATCH_BYTES_MAX] })
+    pub fn new() -> std::io::Result<PageDecompressor> {
+        Ok(PageDecompressor { zstd: Decompressor::new()?, pages: vec![0; BATCH_BYTES_MAX] })
     }
 
     /// What is packed of a batch, so many bytes.
@@ -238,7 +238,7 @@ impl Unpacker {
 }
 
 /// The pages of a batch that travel so, in the buffers in which they were.
-pub fn parts(batch: &Batch, kinds: &[Kind], of: Kind) -> Vec<Bytes> {
+pub fn parts(batch: &Batch, kinds: &[PageKind], of: PageKind) -> Vec<Bytes> {
     let mut parts = Vec::new();
     let mut nth = 0;
     while nth < kinds.len() {
@@ -256,7 +256,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::batch::{BATCH_PAGES_MAX, Form};
+    use crate::batch::{BATCH_PAGES_MAX, BatchForm};
 
     fn random_page(seed: u64) -> Vec<u8> {
         let mut state = seed | 1;
@@ -278,8 +278,8 @@ mod tests {
     #[test]
     fn a_full_batch_is_packed_with_every_effort() {
         let pages: Vec<u8> = (0..BATCH_PAGES_MAX).flat_map(|nth| page_of(2, nth as u64 + 2)).collect();
-        let (mut packer, mut unpacker) = (Packer::new().unwrap(), Unpacker::new().unwrap());
-        let mut out = vec![0; Packer::OUT_BYTES];
+        let (mut packer, mut unpacker) = (PageCompressor::new().unwrap(), PageDecompressor::new().unwrap());
+        let mut out = vec![0; PageCompressor::OUT_BYTES];
         for step in (0..=Effort::MOST.step()).rev().chain([Effort::MOST.step()]) {
             let packed = packer.pack(&pages, Effort::nth(step), &mut out).unwrap();
             assert!(packed.len < pages.len() / 4, "{step}: {}", packed.len);
@@ -291,31 +291,31 @@ mod tests {
         #[test]
         fn what_is_packed_unpacks(pages in proptest::collection::vec((0u8..3, 1u64..1000), 1..=BATCH_PAGES_MAX), step in 0..=Effort::MOST.step()) {
             let content: Vec<u8> = pages.iter().flat_map(|(kind, seed)| page_of(*kind, *seed)).collect();
-            let batch = Batch::new(Form::Content, content.clone().into());
-            let mut out = vec![0; Packer::OUT_BYTES];
-            let sifted = sift(&batch);
+            let batch = Batch::new(BatchForm::Content, content.clone().into());
+            let mut out = vec![0; PageCompressor::OUT_BYTES];
+            let sifted = plan_packing(&batch);
             let packed = sifted.as_ref().and_then(|sifted| {
-                Packer::new().unwrap().pack(&sifted.parts(&batch).concat(), Effort::nth(step), &mut out)
+                PageCompressor::new().unwrap().pack(&sifted.parts(&batch).concat(), Effort::nth(step), &mut out)
             });
             let (kinds, packing, len) = match (sifted, packed) {
                 (Some(sifted), Some(packed)) => (sifted.kinds, packed.packing, packed.len),
                 _ => (batch.kinds.clone(), Packing::None, 0),
             };
             for ((kind, _), travels) in pages.iter().zip(&kinds) {
-                prop_assert_eq!(*kind == 0, *travels == Kind::Zero);
-                prop_assert!(*kind != 1 || *travels == Kind::Stored, "random pages are not tried");
+                prop_assert_eq!(*kind == 0, *travels == PageKind::Zero);
+                prop_assert!(*kind != 1 || *travels == PageKind::Stored, "random pages are not tried");
             }
-            let mut unpacker = Unpacker::new().unwrap();
-            let count = Kind::Packed.count(&kinds);
+            let mut unpacker = PageDecompressor::new().unwrap();
+            let count = PageKind::Packed.count(&kinds);
             let unpacked = if count > 0 { unpacker.unpack(packing, count * PAGE_BYTES, &out[..len]).unwrap().to_vec() } else { vec![] };
-            let plain: Vec<u8> = parts(&batch, &kinds, Kind::Stored).concat();
+            let plain: Vec<u8> = parts(&batch, &kinds, PageKind::Stored).concat();
             let (mut unpacked, mut plain) = (unpacked.chunks(PAGE_BYTES), plain.chunks(PAGE_BYTES));
             let zero = vec![0; PAGE_BYTES];
             let back: Vec<u8> = kinds.iter().flat_map(|kind| match kind {
-                Kind::Zero => &zero[..],
-                Kind::Packed => unpacked.next().unwrap(),
-                Kind::Stored => plain.next().unwrap(),
-                Kind::Delta => unreachable!(),
+                PageKind::Zero => &zero[..],
+                PageKind::Packed => unpacked.next().unwrap(),
+                PageKind::Stored => plain.next().unwrap(),
+                PageKind::Delta => unreachable!(),
             }).copied().collect();
             prop_assert!(back == content);
         }
@@ -324,7 +324,7 @@ mod tests {
         fn damage_is_an_error(data: Vec<u8>, bytes in 0usize..=200 * PAGE_BYTES, packing in 0u8..3) {
             let packing = [Packing::None, Packing::Lz4, Packing::Zstd][usize::from(packing)];
             if bytes >= PAGE_BYTES && data.len() < 16 {
-                prop_assert!(Unpacker::new().unwrap().unpack(packing, bytes, &data).is_err());
+                prop_assert!(PageDecompressor::new().unwrap().unpack(packing, bytes, &data).is_err());
             }
         }
     }

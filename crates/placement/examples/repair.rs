@@ -10,7 +10,7 @@ use skein_placement::dice::Dice;
 use skein_placement::fleet;
 use skein_placement::problem::{HostId, Problem};
 use skein_placement::schedule::simulate::{Start, simulate};
-use skein_placement::schedule::{Job, Limits, Network, Port, Power, Traffic, plan};
+use skein_placement::schedule::{ConcurrencyLimits, Job, Network, Port, Power, Traffic, plan};
 use skein_placement::search::{Repair, Search};
 use skein_placement::verdict::judge;
 
@@ -114,7 +114,7 @@ fn job(problem: Problem, goal: Vec<HostId>) -> Job {
         start_seconds: vec![10.0; guests],
         stop_seconds: vec![5.0; guests],
         network: Network { ports: vec![port; hosts], switches: Vec::new() },
-        limits: vec![Limits::default(); hosts],
+        limits: vec![ConcurrencyLimits::default(); hosts],
         power: vec![Power::ALWAYS; hosts],
         running: Vec::new(),
         problem,

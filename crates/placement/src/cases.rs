@@ -3,8 +3,8 @@
 use crate::bits::Bits;
 use crate::dice::Dice;
 use crate::problem::{
-    Avoid, Balance, Even, Group, Guest, Host, HostId, HostMoves, NOWHERE, Need, Problem, Resource, Spread, Strength,
-    Weights,
+    Avoid, Balance, Even, Group, Guest, Host, HostId, HostMoves, NOWHERE, NeedsRule, Problem, Resource, Spread,
+    Strength, Weights,
 };
 
 /// Levels of areas in each.
@@ -41,7 +41,7 @@ pub(crate) fn problem(dice: &mut Dice, hosts_max: usize, guests_max: usize) -> P
             .map(|_| Balance {
                 first: dice.below(resources),
                 second: dice.below(resources),
-                target: dice.below(5) as i64,
+                ratio: dice.below(5) as i64,
                 weight: dice.below(10) as i64,
             })
             .collect(),
@@ -75,7 +75,11 @@ pub(crate) fn problem(dice: &mut Dice, hosts_max: usize, guests_max: usize) -> P
                 Even { level, areas, skew_max: dice.below(3) as u32, strength: strength(dice) }
             }),
             needs: (0..dice.below(3))
-                .map(|_| Need { level: dice.below(LEVELS), of: dice.below(groups) as u32, strength: strength(dice) })
+                .map(|_| NeedsRule {
+                    level: dice.below(LEVELS),
+                    of: dice.below(groups) as u32,
+                    strength: strength(dice),
+                })
                 .collect(),
             avoids: (0..dice.below(2))
                 .map(|_| Avoid { level: dice.below(LEVELS), of: dice.below(groups) as u32, strength: strength(dice) })

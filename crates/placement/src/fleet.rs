@@ -26,7 +26,7 @@ pub const NETWORK: usize = 3;
 /// Level of racks in [`Problem::levels`].
 pub const RACK: usize = 0;
 /// Level of rooms.
-pub const ROOM: usize = 1;
+pub const SERVER_ROOM: usize = 1;
 
 const HOSTS_PER_RACK: usize = 20;
 const ROOMS_MAX: usize = 4;
@@ -107,11 +107,12 @@ impl Fleet {
             Host { areas: vec![rack as u32, (rack % rooms) as u32], capacity, safe }
         };
         let hosts: Vec<Host> = (0..hosts).map(host).collect();
-        let in_room = |room: usize| (0..).zip(&hosts).filter(move |(_, host)| host.areas[ROOM] as usize == room);
+        let in_room = |room: usize| (0..).zip(&hosts).filter(move |(_, host)| host.areas[SERVER_ROOM] as usize == room);
         // One set of owners for each room, and that of the hosts with the licence.
         let mut owners: Vec<Bits> = (0..rooms).map(|room| in_room(room).map(|(host, _)| host).collect()).collect();
         owners.push((0..hosts.len() as HostId).step_by(LICENSED_EVERY).collect());
-        let dislike = |room: usize| hosts.iter().map(|host| 5 * i64::from(host.areas[ROOM] as usize != room)).collect();
+        let dislike =
+            |room: usize| hosts.iter().map(|host| 5 * i64::from(host.areas[SERVER_ROOM] as usize != room)).collect();
         let measured = Resource { transient: false, load_weight: 1 };
         let problem = Problem {
             resources: vec![Resource { transient: true, load_weight: 0 }, measured.clone(), measured.clone(), measured],
@@ -132,7 +133,7 @@ impl Fleet {
     }
 
     fn add_tenant(&mut self, guests: usize) {
-        let rooms = self.problem.levels[ROOM] as usize;
+        let rooms = self.problem.levels[SERVER_ROOM] as usize;
         let room = self.dice.below(rooms) as u32;
         let tenant = Tenant {
             owners: self.dice.chance(0.12).then_some(room),
@@ -147,7 +148,7 @@ impl Fleet {
     }
 
     fn add_application(&mut self, tenant: &Tenant, members: usize) {
-        let licensed = self.problem.levels[ROOM];
+        let licensed = self.problem.levels[SERVER_ROOM];
         let owners = if members == 1 && self.dice.chance(0.2) { Some(licensed) } else { tenant.owners };
         let group = if members > 1 { self.draw_group(members, owners.is_some()) } else { None };
         let groups: Vec<GroupId> = group.iter().map(|_| self.problem.groups.len() as GroupId).collect();
@@ -171,7 +172,7 @@ impl Fleet {
     }
 
     fn draw_group(&mut self, members: usize, is_in_room: bool) -> Option<Group> {
-        let [racks, rooms] = [RACK, ROOM].map(|level| self.problem.levels[level] as usize);
+        let [racks, rooms] = [RACK, SERVER_ROOM].map(|level| self.problem.levels[level] as usize);
         let racks = if is_in_room { racks / rooms } else { racks };
         let spread = Spread { level: RACK, areas_min: members.min(racks).min(3) as u32, strength: Strength::Hard };
         let kind = self.dice.below(100);
@@ -299,7 +300,7 @@ mod tests {
         assert!(groups(&|group| matches!(group.apart, Some(Strength::Soft(_)))) > 15);
         assert!(groups(&|group| group.together.is_some()) > 0);
         let guests = |is: &dyn Fn(&Guest) -> bool| problem.guests.iter().filter(|guest| is(guest)).count();
-        assert!(guests(&|guest| guest.owners == Some(problem.levels[ROOM])) > 5, "some need the licence");
+        assert!(guests(&|guest| guest.owners == Some(problem.levels[SERVER_ROOM])) > 5, "some need the licence");
         assert!(guests(&|guest| guest.owners.is_some()) > 100);
         assert!(guests(&|guest| guest.preference.is_some()) > 150);
     }

@@ -172,7 +172,7 @@ fn hosts(problem: &Problem, assignment: &[HostId], verdict: &mut Verdict) {
         for balance in &problem.balances {
             let free = |r: usize| of.capacity[r] - used[r];
             verdict.cost.balance +=
-                balance.weight * (balance.target * free(balance.first) - free(balance.second)).max(0);
+                balance.weight * (balance.ratio * free(balance.first) - free(balance.second)).max(0);
         }
     }
 }

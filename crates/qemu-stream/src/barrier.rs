@@ -1,6 +1,6 @@
 //! Which of two records of one page is the newer.
 
-use crate::main::{Barrier, Item};
+use crate::main_channel::{Barrier, MainItem};
 use crate::multifd::Packet;
 
 /// Counts the barriers of one connection, the main channel or a multifd channel. Their number is the **version** of the
@@ -48,7 +48,7 @@ use crate::multifd::Packet;
 ///
 /// # At the end
 ///
-/// At [`Item::RamEnd`], main and all channels have the same count. Except with QEMU 9.0 to 9.2 and [`Barrier::Flush`]:
+/// At [`MainItem::RamEnd`], main and all channels have the same count. Except with QEMU 9.0 to 9.2 and [`Barrier::Flush`]:
 /// each channel then ends with one SYNC for which main has no word (QEMU's change "Further remove the SYNC on
 /// complete", for 10.0, says so, and why it did no harm). No page follows it. So all pages before the end have been
 /// seen when each channel's count is **at least** main's.
@@ -77,10 +77,10 @@ impl Barriers {
     }
 
     /// An item of the main channel.
-    pub fn item(&mut self, item: &Item) {
+    pub fn item(&mut self, item: &MainItem) {
         let word = match item {
-            Item::Barrier(word) => *word,
-            Item::RamEnd => Barrier::EndOfSection,
+            MainItem::Barrier(word) => *word,
+            MainItem::RamEnd => Barrier::EndOfSection,
             _ => return,
         };
         self.count += u64::from(*self.by.get_or_insert(word) == word);
@@ -95,9 +95,9 @@ impl Barriers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::main::Opaque;
+    use crate::main_channel::Opaque;
 
-    fn counts(items: &[Item]) -> Vec<u64> {
+    fn counts(items: &[MainItem]) -> Vec<u64> {
         let mut barriers = Barriers::new();
         let count = |item| {
             barriers.item(item);
@@ -108,12 +108,13 @@ mod tests {
 
     #[test]
     fn the_first_section_says_which_words_count() {
-        let (flush, end) = (Item::Barrier(Barrier::Flush), Item::Barrier(Barrier::EndOfSection));
-        let page = Item::Zero { block: 0, offset: 0, named: true };
-        let opaque = Item::Opaque(Opaque::End);
-        let rounds = [&flush, &end, &page, &end, &page, &flush, &end, &flush, &Item::RamEnd, &opaque].map(Item::clone);
+        let (flush, end) = (MainItem::Barrier(Barrier::Flush), MainItem::Barrier(Barrier::EndOfSection));
+        let page = MainItem::Zero { block: 0, offset: 0, named: true };
+        let opaque = MainItem::Opaque(Opaque::End);
+        let rounds =
+            [&flush, &end, &page, &end, &page, &flush, &end, &flush, &MainItem::RamEnd, &opaque].map(MainItem::clone);
         assert_eq!(counts(&rounds), [1, 1, 1, 1, 1, 2, 2, 3, 3, 3]);
-        let sections = [&Item::Blocks, &end, &page, &end, &page, &Item::RamEnd].map(Item::clone);
+        let sections = [&MainItem::Blocks, &end, &page, &end, &page, &MainItem::RamEnd].map(MainItem::clone);
         assert_eq!(counts(&sections), [0, 1, 1, 2, 2, 3]);
     }
 }

@@ -2,16 +2,16 @@
 //!
 //! | module | reads |
 //! |---|---|
-//! | [`main`] | the main channel, up to the first section that is not `ram` |
+//! | [`main_channel`] | the main_channel channel, up to the first section that is not `ram` |
 //! | [`multifd`] | a multifd channel |
 //! | [`barrier`] | which of two records of one page is the newer, by what both modules read |
 //!
 //! The format is that of QEMU 7.2 to 10.2 for targets with pages of 4 KiB (x86-64). It says nowhere how long the state
 //! of a device is, so a parser stops there for good, as it does at anything else that it does not know: what follows is
-//! [`main::Item::Opaque`] or [`NotUnderstood`], and goes on as it is. Nothing is ever searched for, since a guest
+//! [`main_channel::MainItem::Opaque`] or [`NotUnderstood`], and goes on as it is. Nothing is ever searched for, since a guest
 //! decides what its pages contain.
 //!
-//! What is understood can be made again exactly: [`main::entry`], [`multifd::Canonical`].
+//! What is understood can be made again exactly: [`main_channel::entry`], [`multifd::Canonical`].
 //!
 //! Absent on purpose: sockets, buffers, the contents of pages, and the return path. Memory is bounded: a parser keeps
 //! the list of RAM blocks ([`BLOCKS_MAX`]) or one header.
@@ -20,7 +20,7 @@
 #![allow(special_module_name, reason = "`main` is QEMU's name of the channel, and main/mod.rs is no program")]
 
 pub mod barrier;
-pub mod main;
+pub mod main_channel;
 pub mod multifd;
 mod take;
 
@@ -36,7 +36,7 @@ pub const OFFSET_END: u64 = 1 << 52;
 
 /// What a connection of a migration is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ChannelKind {
     /// The main channel.
     Main,
     /// A multifd channel.
@@ -46,11 +46,11 @@ pub enum Kind {
 }
 
 /// What a connection is, by its first four bytes.
-pub fn kind(first: [u8; 4]) -> Kind {
+pub fn kind(first: [u8; 4]) -> ChannelKind {
     match u32::from_be_bytes(first) {
-        main::MAGIC => Kind::Main,
-        multifd::MAGIC => Kind::Multifd,
-        _ => Kind::Other,
+        main_channel::MAGIC => ChannelKind::Main,
+        multifd::MAGIC => ChannelKind::Multifd,
+        _ => ChannelKind::Other,
     }
 }
 
@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     fn connections_are_told_apart_by_their_first_bytes() {
-        assert_eq!(kind(*b"QEVM"), Kind::Main);
-        assert_eq!(kind([0x11, 0x22, 0x33, 0x44]), Kind::Multifd);
-        assert_eq!(kind([0x16, 3, 1, 2]), Kind::Other);
-        assert_eq!(kind([8, 0, 10, 0]), Kind::Other);
+        assert_eq!(kind(*b"QEVM"), ChannelKind::Main);
+        assert_eq!(kind([0x11, 0x22, 0x33, 0x44]), ChannelKind::Multifd);
+        assert_eq!(kind([0x16, 3, 1, 2]), ChannelKind::Other);
+        assert_eq!(kind([8, 0, 10, 0]), ChannelKind::Other);
     }
 }

@@ -67,7 +67,7 @@ pub enum Head {
 #[derive(Debug, Default)]
 pub struct Parser {
     /// The header so far.
-    kept: Vec<u8>,
+    unfinished: Vec<u8>,
     begun: bool,
     failed: Option<NotUnderstood>,
 }
@@ -80,7 +80,7 @@ impl Parser {
 
     /// How many bytes [`Parser::head`] is to be given next; 0 once something was not understood.
     pub fn need(&self) -> usize {
-        match (self.begun, &self.kept[..]) {
+        match (self.begun, &self.unfinished[..]) {
             _ if self.failed.is_some() => 0,
             (false, _) => INIT_BYTES,
             (true, []) => COMMON_BYTES,
@@ -91,7 +91,7 @@ impl Parser {
 
     /// What was given and is in no [`Head`] yet. With it begins what is opaque after an error.
     pub fn kept(&self) -> &[u8] {
-        &self.kept
+        &self.unfinished
     }
 
     /// Reads the next part of a header. After an error it stays with that.
@@ -104,11 +104,11 @@ impl Parser {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        self.kept.extend_from_slice(bytes);
-        match read(&self.kept, self.begun) {
+        self.unfinished.extend_from_slice(bytes);
+        match read(&self.unfinished, self.begun) {
             Ok(Head::More) => Ok(Head::More),
             Ok(head) => {
-                self.kept.clear();
+                self.unfinished.clear();
                 self.begun = true;
                 Ok(head)
             }

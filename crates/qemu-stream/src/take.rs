@@ -4,14 +4,14 @@ use crate::NotUnderstood;
 
 /// Why a record could not be read.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum TakeStop {
     /// It takes this many bytes at least.
     Short(usize),
     /// It is none.
     Bad(NotUnderstood),
 }
 
-impl From<NotUnderstood> for Stop {
+impl From<NotUnderstood> for TakeStop {
     fn from(error: NotUnderstood) -> Self {
         Self::Bad(error)
     }
@@ -34,48 +34,48 @@ impl<'a> Take<'a> {
         self.at
     }
 
-    pub fn bytes(&mut self, length: usize) -> Result<&'a [u8], Stop> {
+    pub fn bytes(&mut self, length: usize) -> Result<&'a [u8], TakeStop> {
         let end = self.at + length;
-        let taken = self.bytes.get(self.at..end).ok_or(Stop::Short(end))?;
+        let taken = self.bytes.get(self.at..end).ok_or(TakeStop::Short(end))?;
         self.at = end;
         Ok(taken)
     }
 
     /// Some of the next `most` bytes: as many as there are. Returns how many.
-    pub fn some(&mut self, most: u64) -> Result<u64, Stop> {
+    pub fn some(&mut self, most: u64) -> Result<u64, TakeStop> {
         let there = self.bytes.len() - self.at;
         if there == 0 {
-            return Err(Stop::Short(self.at + 1));
+            return Err(TakeStop::Short(self.at + 1));
         }
         let length = most.min(there as u64);
         self.at += length as usize;
         Ok(length)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Stop> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], TakeStop> {
         let mut array = [0; N];
         array.copy_from_slice(self.bytes(N)?);
         Ok(array)
     }
 
-    pub fn u8(&mut self) -> Result<u8, Stop> {
+    pub fn u8(&mut self) -> Result<u8, TakeStop> {
         Ok(u8::from_be_bytes(self.array()?))
     }
 
-    pub fn u16(&mut self) -> Result<u16, Stop> {
+    pub fn u16(&mut self) -> Result<u16, TakeStop> {
         Ok(u16::from_be_bytes(self.array()?))
     }
 
-    pub fn u32(&mut self) -> Result<u32, Stop> {
+    pub fn u32(&mut self) -> Result<u32, TakeStop> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
-    pub fn u64(&mut self) -> Result<u64, Stop> {
+    pub fn u64(&mut self) -> Result<u64, TakeStop> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
     /// A string behind its length in one byte.
-    pub fn str8(&mut self) -> Result<&'a [u8], Stop> {
+    pub fn str8(&mut self) -> Result<&'a [u8], TakeStop> {
         let length = self.u8()?;
         self.bytes(length.into())
     }

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use skein_lab_guest::{Compression, Guest, Image, MigrationStatus, Params, Rewrite, Spec, Tuning, default_cache};
 use skein_qemu_stream::barrier::Barriers;
-use skein_qemu_stream::main::{self, Barrier, Block, Entry, ITEM_BYTES_MAX, Item, Opaque, Postcopy, entry};
+use skein_qemu_stream::main_channel::{self, Barrier, Block, Entry, ITEM_BYTES_MAX, MainItem, Opaque, Postcopy, entry};
 use skein_qemu_stream::multifd::{self, Head, PAGES_MAX};
-use skein_qemu_stream::{Kind, PAGE_BYTES, kind};
+use skein_qemu_stream::{ChannelKind, PAGE_BYTES, kind};
 
 /// For anything that a guest or a migration does; the machine may be busy with other things.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -120,7 +120,7 @@ fn page(input: &mut impl Read) -> Box<[u8]> {
 /// Reads the main channel to its end. `answers`: tells the source that all is well, which it waits for with a return
 /// path.
 fn read_main(mut input: impl Read, mut peer: UnixStream, answers: bool, pages: &Mutex<Pages>) -> Main {
-    let (mut parser, mut barriers, mut main) = (main::Parser::new(), Barriers::new(), Main::default());
+    let (mut parser, mut barriers, mut main) = (main_channel::Parser::new(), Barriers::new(), Main::default());
     let mut arrived = b"QEVM".to_vec();
     loop {
         let Some((item, consumed)) = parser.next(&arrived).unwrap() else {
@@ -137,27 +137,27 @@ fn read_main(mut input: impl Read, mut peer: UnixStream, answers: bool, pages: &
         let name = |block: usize| &*parser.blocks()[block].name;
         let rebuilt = |kind, block, offset, named: bool| entry(kind, named.then(|| name(block)), offset).unwrap();
         match item {
-            Item::Plain | Item::Barrier(_) => {}
-            Item::Blocks => main.blocks = parser.blocks().to_vec(),
-            Item::Page { block, offset, named } => {
+            MainItem::Plain | MainItem::Barrier(_) => {}
+            MainItem::Blocks => main.blocks = parser.blocks().to_vec(),
+            MainItem::Page { block, offset, named } => {
                 assert_eq!(rebuilt(Entry::Page, block, offset, named), bytes);
                 assert!(arrived.is_empty(), "no more is read than was needed");
                 main.raw += 1;
                 let content = Content::Raw(page(&mut input));
                 pages.lock().unwrap().add(name(block), offset, version, content, Place::Elsewhere);
             }
-            Item::Zero { block, offset, named } => {
+            MainItem::Zero { block, offset, named } => {
                 assert_eq!(rebuilt(Entry::Zero, block, offset, named), bytes);
                 main.zero += 1;
                 pages.lock().unwrap().add(name(block), offset, version, Content::Zero, Place::Elsewhere);
             }
-            Item::OtherPage { block, offset } => {
+            MainItem::OtherPage { block, offset } => {
                 main.other += 1;
                 pages.lock().unwrap().add(name(block), offset, version, Content::Encoded, Place::Elsewhere);
             }
-            Item::RamEnd => main.ram_ended = true,
-            Item::Postcopy(command) => main.postcopy.push(command),
-            Item::Opaque(what) => {
+            MainItem::RamEnd => main.ram_ended = true,
+            MainItem::Postcopy(command) => main.postcopy.push(command),
+            MainItem::Opaque(what) => {
                 main.opaque = Some(what);
                 break;
             }
@@ -243,9 +243,9 @@ fn read(stream: UnixStream, answers: bool, pages: &Mutex<Pages>) -> Connection {
     let mut first = [0; 4];
     input.read_exact(&mut first).unwrap();
     match kind(first) {
-        Kind::Main => Connection::Main(read_main(input, stream, answers, pages)),
-        Kind::Multifd => Connection::Multifd(read_multifd(input, first, pages)),
-        Kind::Other => panic!("begins with {first:x?}"),
+        ChannelKind::Main => Connection::Main(read_main(input, stream, answers, pages)),
+        ChannelKind::Multifd => Connection::Multifd(read_multifd(input, first, pages)),
+        ChannelKind::Other => panic!("begins with {first:x?}"),
     }
 }
 

@@ -10,18 +10,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
-use skein_core::frame::Kind;
+use skein_core::frame::FrameKind;
 use skein_core::handshake::{Hello, RefuseCode, Welcome};
 use skein_core::limits::PROTOCOL_VERSION;
 use skein_core::pairs::announced;
 use skein_core::{ConnectionKind, Role, SessionId, Settings};
 use skein_identity::Identity;
-use skein_link::{Channel, ListenError, Listener};
+use skein_link::{ListenError, Listener, PendingConnection};
 use tracing::{debug, info, warn};
 
 use crate::addresses::{Addresses, keep_arp_apart};
-use crate::handshake::{MeetError, is_proof, listen, refuse, return_probe};
-use crate::live::{Incoming, Live, PathInfo, spawn};
+use crate::handshake::{HandshakeFailed, is_proof, listen, refuse, return_probe};
+use crate::running_session::{IncomingStream, PathInfo, RunningSession, spawn};
 
 /// A handshake has to be over by then.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
@@ -54,24 +54,24 @@ pub struct AcceptorSettings {
 }
 
 /// A session, and the streams that its peer opens.
-type NewSession = (Arc<Live>, Receiver<Incoming>);
+type NewSession = (Arc<RunningSession>, Receiver<IncomingStream>);
 
 /// What is called with each new session and the streams that its peer opens; on a thread of its own.
-pub type OnSession = dyn Fn(Arc<Live>, Receiver<Incoming>) + Send + Sync;
+pub type OnSession = dyn Fn(Arc<RunningSession>, Receiver<IncomingStream>) + Send + Sync;
 
-struct Member {
-    live: Arc<Live>,
+struct OpenSession {
+    live: Arc<RunningSession>,
     /// Key of the proofs on connections without TLS; empty if not allowed.
     plain_key: Vec<u8>,
 }
 
 /// A connection that may join a session.
 struct Admitted {
-    live: Arc<Live>,
+    live: Arc<RunningSession>,
     /// To be told to the peer; empty if there is nothing to tell.
     plain_key: Vec<u8>,
     /// Of a new session.
-    streams: Option<Receiver<Incoming>>,
+    streams: Option<Receiver<IncomingStream>>,
 }
 
 /// A listener, and the NIC that it is bound to, if any.
@@ -84,7 +84,7 @@ struct Listening {
 struct Shared {
     settings: AcceptorSettings,
     tls: Arc<ServerConfig>,
-    sessions: Mutex<HashMap<SessionId, Member>>,
+    sessions: Mutex<HashMap<SessionId, OpenSession>>,
     /// What is listened on. Those of a NIC have its index: a NIC that comes back is another one.
     listening: Mutex<Vec<Listening>>,
     on_session: Box<OnSession>,
@@ -143,7 +143,7 @@ impl Acceptor {
         let listen = SocketAddr::new(listen.ip(), port);
         let look = move || {
             while !looking.stopping.load(Ordering::SeqCst) {
-                looking.look(listen);
+                looking.check_listeners(listen);
                 thread::sleep(LOOK_PERIOD);
             }
         };
@@ -160,7 +160,7 @@ impl Acceptor {
     }
 
     /// Sessions that are alive.
-    pub fn sessions(&self) -> Vec<Arc<Live>> {
+    pub fn sessions(&self) -> Vec<Arc<RunningSession>> {
         self.shared.lock().values().map(|member| member.live.clone()).collect()
     }
 
@@ -188,7 +188,7 @@ impl Drop for Acceptor {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Member>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, OpenSession>> {
         self.sessions.lock().expect("no panic under this lock")
     }
 
@@ -246,7 +246,7 @@ impl Shared {
     }
 
     /// Keeps listeners and sessions in step with the host's NICs.
-    fn look(self: &Arc<Self>, listen: SocketAddr) {
+    fn check_listeners(self: &Arc<Self>, listen: SocketAddr) {
         if listen.ip().is_unspecified() {
             let nics = self.nics();
             let is_there =
@@ -263,7 +263,7 @@ impl Shared {
         }
         let mut sessions = self.lock();
         sessions.retain(|_, member| member.live.ended().is_none());
-        let live: Vec<Arc<Live>> = sessions.values().map(|member| member.live.clone()).collect();
+        let live: Vec<Arc<RunningSession>> = sessions.values().map(|member| member.live.clone()).collect();
         drop(sessions);
         if live.is_empty() {
             return;
@@ -275,13 +275,13 @@ impl Shared {
 
     /// Shakes hands on a thread of its own, so that a slow peer holds up nobody.
     fn take(self: Arc<Self>, socket: TcpStream, peer: SocketAddr, nic: Option<String>) {
-        let slot = match Slot::take(&self, peer.ip(), &socket) {
+        let slot = match HandshakePermit::take(&self, peer.ip(), &socket) {
             Ok(slot) => slot,
             Err(error) => return self.complain(|| warn!("{peer}: dropped: {error}")),
         };
         let work = move || {
             let shared = slot.shared.clone();
-            let met = shared.meet(socket, peer, nic);
+            let met = shared.complete_handshake(socket, peer, nic);
             // A session lasts; its handshake is over.
             drop(slot);
             match met {
@@ -305,17 +305,22 @@ impl Shared {
     }
 
     /// Returns the session if it is new.
-    fn meet(&self, socket: TcpStream, peer: SocketAddr, nic: Option<String>) -> Result<Option<NewSession>, MeetError> {
+    fn complete_handshake(
+        &self,
+        socket: TcpStream,
+        peer: SocketAddr,
+        nic: Option<String>,
+    ) -> Result<Option<NewSession>, HandshakeFailed> {
         let local = socket.local_addr().map_err(skein_link::LinkError::Io)?;
         let mut channel = match first_byte(&socket) {
-            Some(byte) if byte == Kind::Probe as u8 => {
-                return_probe(&mut Channel::plain(socket, HANDSHAKE_TIME))?;
+            Some(byte) if byte == FrameKind::Probe as u8 => {
+                return_probe(&mut PendingConnection::plain(socket, HANDSHAKE_TIME))?;
                 return Ok(None);
             }
-            Some(byte) if byte == Kind::Hello as u8 && self.settings.allow_plain_data => {
-                Channel::plain(socket, HANDSHAKE_TIME)
+            Some(byte) if byte == FrameKind::Hello as u8 && self.settings.allow_plain_data => {
+                PendingConnection::plain(socket, HANDSHAKE_TIME)
             }
-            _ => Channel::server(socket, &self.tls, HANDSHAKE_TIME)?,
+            _ => PendingConnection::server(socket, &self.tls, HANDSHAKE_TIME)?,
         };
         let hello = listen(&mut channel)?;
         let admitted = match hello.session {
@@ -331,7 +336,7 @@ impl Shared {
             }
         };
         // A new session whose first connection fails has nobody.
-        let abandoned = |error: MeetError| {
+        let abandoned = |error: HandshakeFailed| {
             if streams.is_some() {
                 live.close("its first connection failed");
             }
@@ -364,7 +369,7 @@ impl Shared {
         }))
     }
 
-    fn admit_new(&self, channel: &Channel, hello: &Hello) -> Result<Admitted, (RefuseCode, String)> {
+    fn admit_new(&self, channel: &PendingConnection, hello: &Hello) -> Result<Admitted, (RefuseCode, String)> {
         let Some(peer) = channel.peer() else {
             return Err((RefuseCode::NotAllowed, "a session begins under TLS".into()));
         };
@@ -384,15 +389,15 @@ impl Shared {
         let id = SessionId(random());
         let plain_key = if hello.plain_data { random::<32>().to_vec() } else { Vec::new() };
         let settings = Settings { outage: self.settings.outage };
-        let started = Live::start(Role::Acceptor, settings, id, peer.to_owned(), hello.addresses.clone());
+        let started = RunningSession::start(Role::Acceptor, settings, id, peer.to_owned(), hello.addresses.clone());
         let (live, streams) = started.map_err(|error| (RefuseCode::Busy, error.to_string()))?;
-        sessions.insert(id, Member { live: live.clone(), plain_key: plain_key.clone() });
+        sessions.insert(id, OpenSession { live: live.clone(), plain_key: plain_key.clone() });
         Ok(Admitted { live, plain_key, streams: Some(streams) })
     }
 
     fn admit_known(
         &self,
-        channel: &Channel,
+        channel: &PendingConnection,
         hello: &Hello,
         session: SessionId,
     ) -> Result<Admitted, (RefuseCode, String)> {
@@ -421,15 +426,15 @@ struct Handshakes {
 }
 
 /// A place among the handshakes under way; given back when dropped.
-struct Slot {
+struct HandshakePermit {
     shared: Arc<Shared>,
     number: u64,
 }
 
-impl Slot {
+impl HandshakePermit {
     /// Takes a place. Where there is none, the oldest handshake (of the same address, if that has its share) is cut
     /// off: who means it is done in milliseconds, who only holds places is not.
-    fn take(shared: &Arc<Shared>, ip: IpAddr, socket: &TcpStream) -> io::Result<Slot> {
+    fn take(shared: &Arc<Shared>, ip: IpAddr, socket: &TcpStream) -> io::Result<HandshakePermit> {
         let socket = socket.try_clone()?;
         let mut handshakes = shared.handshakes.lock().expect("no panic under this lock");
         let under_way = &mut handshakes.under_way;
@@ -445,11 +450,11 @@ impl Slot {
         let number = handshakes.next;
         handshakes.next += 1;
         handshakes.under_way.insert(number, (ip, socket));
-        Ok(Slot { shared: shared.clone(), number })
+        Ok(HandshakePermit { shared: shared.clone(), number })
     }
 }
 
-impl Drop for Slot {
+impl Drop for HandshakePermit {
     fn drop(&mut self) {
         let mut handshakes = self.shared.handshakes.lock().expect("no panic under this lock");
         handshakes.under_way.remove(&self.number);

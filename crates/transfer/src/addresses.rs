@@ -6,7 +6,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
-use skein_core::handshake::Address;
+use skein_core::handshake::NicAddress;
 use skein_core::pairs::is_routable;
 use skein_host::Nic;
 use tracing::{info, warn};
@@ -21,13 +21,13 @@ pub struct Addresses {
 impl Addresses {
     /// The addresses of all NICs that are up now, loopback among them; not those that are of use on one link only,
     /// which every bridge and tap has.
-    pub fn list(&self, nics: &[Nic]) -> Vec<Address> {
+    pub fn list(&self, nics: &[Nic]) -> Vec<NicAddress> {
         let wanted = nics.iter().filter(|nic| nic.up() && (self.nics.is_empty() || self.nics.contains(&nic.name)));
         let addresses = wanted.flat_map(|nic| {
             let usable = nic.addresses.iter().filter(|address| address.usable && is_routable(address.ip));
             usable.map(|address| {
                 let uplink = skein_host::uplink(nics, nic);
-                Address {
+                NicAddress {
                     ip: address.ip,
                     prefix: address.prefix_len,
                     nic: nic.name.clone(),
@@ -41,7 +41,7 @@ impl Addresses {
     }
 
     /// Lists the host's NICs; an error leaves the list empty and a word in the log.
-    pub(crate) fn now(&self) -> Vec<Address> {
+    pub(crate) fn now(&self) -> Vec<NicAddress> {
         match skein_host::nics() {
             Ok(nics) => self.list(&nics),
             Err(error) => {
@@ -57,7 +57,7 @@ impl Addresses {
 /// By default Linux answers for any of its addresses on any NIC (Documentation/networking/ip-sysctl.rst,
 /// `arp_ignore`): then whichever NIC answers first gets the traffic of all, one link carries everything,
 /// and sockets bound to the other NICs hear nothing.
-pub fn keep_arp_apart(addresses: &[Address]) {
+pub fn keep_arp_apart(addresses: &[NicAddress]) {
     let mut subnets: BTreeMap<(u8, u32), Vec<&str>> = BTreeMap::new();
     for address in addresses {
         if let IpAddr::V4(ip) = address.ip

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use skein_core::frame::{Frame, HEADER_BYTES, Header};
-use skein_core::session::Down;
+use skein_core::session::ConnectionEnd;
 use skein_core::{ConnectionId, Session, Transmit};
 use skein_link::{Reader, Writer};
 use tracing::{debug, warn};
 
-use crate::live::{Live, Urge};
+use crate::running_session::{Dispatch, RunningSession};
 use crate::stream;
 
 /// Frames that go out together, if there are so many: they share a record, a write and a wake-up of the peer.
@@ -21,13 +21,13 @@ const BATCHES_MAX: usize = 4;
 
 /// The sending half of a connection. Whoever has something for it sends that there and then, while it is in the
 /// core's cache; the connection's own thread sends what the socket does not take at once.
-pub(crate) struct Outlet {
+pub(crate) struct ConnectionSender {
     writer: Mutex<Writer>,
     pub(crate) wake: Condvar,
 }
 
 /// How far sending came.
-enum Sent {
+enum SendProgress {
     /// The session has nothing more.
     All,
     /// The socket takes no more, or it is somebody else's turn.
@@ -36,49 +36,49 @@ enum Sent {
     Last,
 }
 
-impl Outlet {
-    pub(crate) fn new(writer: Writer) -> Outlet {
-        Outlet { writer: Mutex::new(writer), wake: Condvar::new() }
+impl ConnectionSender {
+    pub(crate) fn new(writer: Writer) -> ConnectionSender {
+        ConnectionSender { writer: Mutex::new(writer), wake: Condvar::new() }
     }
 
     /// Sends what the session has for the connection without waiting for anything.
-    pub(crate) fn send_now(&self, live: &Live, id: ConnectionId) {
+    pub(crate) fn send_now(&self, live: &RunningSession, id: ConnectionId) {
         let sent = match self.writer.try_lock() {
             Some(mut writer) => pump(live, id, &mut writer, false),
-            None => Ok(Sent::Some),
+            None => Ok(SendProgress::Some),
         };
         match sent {
-            Ok(Sent::All) => {}
-            Ok(Sent::Some | Sent::Last) => live.lock().urge_connection(id),
+            Ok(SendProgress::All) => {}
+            Ok(SendProgress::Some | SendProgress::Last) => live.lock().wake_connection(id),
             Err(error) => fail(live, id, &error),
         }
     }
 }
 
 /// Sends what the session has for the connection, until it is gone.
-pub(crate) fn send(live: &Live, id: ConnectionId, outlet: &Outlet) {
+pub(crate) fn send(live: &RunningSession, id: ConnectionId, outlet: &ConnectionSender) {
     while wait_for_work(live, id, outlet) {
         let sent = pump(live, id, &mut outlet.writer.lock(), true);
         match sent {
-            Ok(Sent::All | Sent::Some) => {}
-            Ok(Sent::Last) => return live.drop_connection(id, Down::Failed),
+            Ok(SendProgress::All | SendProgress::Some) => {}
+            Ok(SendProgress::Last) => return live.drop_connection(id, ConnectionEnd::Failed),
             Err(error) => return fail(live, id, &error),
         }
     }
 }
 
-fn fail(live: &Live, id: ConnectionId, error: &io::Error) {
+fn fail(live: &RunningSession, id: ConnectionId, error: &io::Error) {
     debug!(session = %live.id, connection = id.0, "cannot send: {error}");
-    live.drop_connection(id, Down::Failed);
+    live.drop_connection(id, ConnectionEnd::Failed);
 }
 
 /// Waits until there may be something to send. False: the connection is gone.
-fn wait_for_work(live: &Live, id: ConnectionId, outlet: &Outlet) -> bool {
+fn wait_for_work(live: &RunningSession, id: ConnectionId, outlet: &ConnectionSender) -> bool {
     let mut state = live.lock();
     loop {
         let over = state.core.ended().is_some();
         let Some(handle) = state.connections.get_mut(&id) else { return false };
-        if std::mem::take(&mut handle.due) || over {
+        if std::mem::take(&mut handle.has_work) || over {
             return true;
         }
         let now = live.now();
@@ -92,43 +92,43 @@ fn wait_for_work(live: &Live, id: ConnectionId, outlet: &Outlet) -> bool {
 
 /// Sends what the session has for the connection; frames go out in the order in which they are polled, so the writer
 /// is the caller's all the while.
-fn pump(live: &Live, id: ConnectionId, writer: &mut Writer, wait: bool) -> io::Result<Sent> {
+fn pump(live: &RunningSession, id: ConnectionId, writer: &mut Writer, wait: bool) -> io::Result<SendProgress> {
     let mut batch = Vec::new();
     if !writer.flush(wait)? {
-        return Ok(Sent::Some);
+        return Ok(SendProgress::Some);
     }
     for _ in 0..if wait { usize::MAX } else { BATCHES_MAX } {
         let over = {
             let mut state = live.lock();
             let over = state.core.ended().map(ToString::to_string);
             match &over {
-                Some(_) if !wait => return Ok(Sent::Some),
+                Some(_) if !wait => return Ok(SendProgress::Some),
                 Some(why) => batch.push(Session::bye(0, why)),
                 // Before there is something to send: other threads may find it first each time.
-                None if writer.is_worn() => return Ok(Sent::Last),
+                None if writer.key_is_used_up() => return Ok(SendProgress::Last),
                 None => poll(live, &mut state.core, id, &mut batch),
             }
-            live.settle(&mut state, Urge::Threads);
+            live.dispatch(&mut state, Dispatch::Threads);
             over.is_some()
         };
         if batch.is_empty() {
-            return Ok(Sent::All);
+            return Ok(SendProgress::All);
         }
         let parts = batch.drain(..).flat_map(|Transmit { header, payload }| {
             std::iter::once(Bytes::copy_from_slice(&header.encode())).chain(payload)
         });
         writer.push(parts)?;
         if !writer.flush(wait)? {
-            return Ok(Sent::Some);
+            return Ok(SendProgress::Some);
         }
         if over {
-            return Ok(Sent::Last);
+            return Ok(SendProgress::Last);
         }
     }
-    Ok(Sent::Some)
+    Ok(SendProgress::Some)
 }
 
-fn poll(live: &Live, core: &mut Session, id: ConnectionId, batch: &mut Vec<Transmit>) {
+fn poll(live: &RunningSession, core: &mut Session, id: ConnectionId, batch: &mut Vec<Transmit>) {
     let now = live.now();
     let mut bytes = 0;
     while bytes < BATCH_BYTES
@@ -141,18 +141,18 @@ fn poll(live: &Live, core: &mut Session, id: ConnectionId, batch: &mut Vec<Trans
 
 /// Hands every frame that arrives to the session, and what it completes to its stream's socket. Returns how the
 /// connection ended.
-pub(crate) fn receive(live: &Arc<Live>, id: ConnectionId, mut reader: Reader) -> Down {
+pub(crate) fn receive(live: &Arc<RunningSession>, id: ConnectionId, mut reader: Reader) -> ConnectionEnd {
     loop {
         match receive_one(live, id, &mut reader) {
             Ok(true) => {}
-            Ok(false) => return Down::Failed,
+            Ok(false) => return ConnectionEnd::Failed,
             Err(error) => {
                 debug!(session = %live.id, connection = id.0, "cannot receive: {error}");
                 return match error.kind() {
                     // A kernel resets the connections of a killed process where data waited for it. Those that the peer gave
                     // up are reset, too, but stalled here before.
-                    io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => Down::ByPeer,
-                    _ => Down::Failed,
+                    io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => ConnectionEnd::ByPeer,
+                    _ => ConnectionEnd::Failed,
                 };
             }
         }
@@ -160,7 +160,7 @@ pub(crate) fn receive(live: &Arc<Live>, id: ConnectionId, mut reader: Reader) ->
 }
 
 /// False: the connection is to end.
-fn receive_one(live: &Arc<Live>, id: ConnectionId, reader: &mut Reader) -> io::Result<bool> {
+fn receive_one(live: &Arc<RunningSession>, id: ConnectionId, reader: &mut Reader) -> io::Result<bool> {
     let mut header = [0; HEADER_BYTES];
     reader.read_exact(&mut header)?;
     let header = Header::decode(&header).map_err(invalid)?;
@@ -177,7 +177,7 @@ fn receive_one(live: &Arc<Live>, id: ConnectionId, reader: &mut Reader) -> io::R
         if let Err(error) = state.core.handle_frame(live.now(), id, &header, frame) {
             warn!(session = %live.id, peer = live.peer, "the peer broke the protocol: {error}");
         }
-        live.settle(&mut state, Urge::Egress(&mut readable));
+        live.dispatch(&mut state, Dispatch::Egress(&mut readable));
         if state.core.ended().is_some() {
             return Ok(false);
         }
@@ -203,18 +203,18 @@ mod tests {
 
     use skein_core::{ConnectionKind, PathId, Role, SessionId, Settings};
     use skein_identity::{ClusterCa, Identity, Validity};
-    use skein_link::{Channel, Listener};
+    use skein_link::{Listener, PendingConnection};
 
     use super::*;
-    use crate::live::{Content, PathInfo};
+    use crate::running_session::{PathInfo, StreamContent};
 
     const PATIENCE: Duration = Duration::from_secs(20);
     const PATH: PathId = PathId(0);
 
     /// Two sessions' ends in one process, and the identities for connections between them.
     struct Ends {
-        dialling: Arc<Live>,
-        accepting: Arc<Live>,
+        dialling: Arc<RunningSession>,
+        accepting: Arc<RunningSession>,
         identities: [Identity; 2],
     }
 
@@ -226,9 +226,9 @@ mod tests {
             let dialled: TcpStream = skein_link::dial(None, to, None, PATIENCE).unwrap();
             let (accepted, from) = listener.accept().unwrap().unwrap();
             let server = skein_identity::server_config(&self.identities[1]);
-            let accepting = thread::spawn(move || Channel::server(accepted, &server, PATIENCE).unwrap());
+            let accepting = thread::spawn(move || PendingConnection::server(accepted, &server, PATIENCE).unwrap());
             let client = skein_identity::client_config(&self.identities[0]);
-            let dialled = Channel::client(dialled, &client, PATIENCE).unwrap();
+            let dialled = PendingConnection::client(dialled, &client, PATIENCE).unwrap();
             let info = PathInfo { nic: "lo".into(), local: from, remote: to };
             let (reader, mut writer, shutdown) = dialled.split().unwrap();
             if let Some(records) = worn_after {
@@ -247,16 +247,16 @@ mod tests {
         let ca = ClusterCa::create("test").unwrap();
         let identities = ["a", "b"].map(|host| ca.issue(host, Validity::days(1)).unwrap());
         let start = |role, peer: &str| {
-            Live::start(role, Settings::default(), SessionId([7; 16]), peer.into(), Vec::new()).unwrap()
+            RunningSession::start(role, Settings::default(), SessionId([7; 16]), peer.into(), Vec::new()).unwrap()
         };
         let ((dialling, _none), (accepting, streams)) = (start(Role::Dialer, "b"), start(Role::Acceptor, "a"));
         let ends = Ends { dialling, accepting, identities };
         ends.connect(ConnectionId(0), ConnectionKind::Control, None);
         let (mut here, joined) = UnixStream::pair().unwrap();
-        ends.dialling.open("there", joined, Content::Bytes, false).unwrap();
+        ends.dialling.open("there", joined, StreamContent::Bytes, false).unwrap();
         let incoming = streams.recv_timeout(PATIENCE).unwrap();
         let (mut there, joined) = UnixStream::pair().unwrap();
-        ends.accepting.join(incoming.stream, joined, Content::Bytes);
+        ends.accepting.join_socket(incoming.stream, joined, StreamContent::Bytes);
         there.set_read_timeout(Some(PATIENCE)).unwrap();
 
         let data: Vec<u8> = (0..24_000_000u32).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect();

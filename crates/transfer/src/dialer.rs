@@ -10,20 +10,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
-use skein_core::handshake::{Address, Hello, Welcome};
+use skein_core::handshake::{Hello, NicAddress, Welcome};
 use skein_core::limits::PROTOCOL_VERSION;
 use skein_core::pairs::{Choice, Ends, PATHS_MAX, Pair, Preference, announced, choose};
 use skein_core::{ConnectionId, ConnectionKind, PathId, Role, SessionId, Settings};
 use skein_identity::Identity;
-use skein_link::{Channel, From, PACKET_BYTES_MIN};
+use skein_link::{LocalAddress, PACKET_BYTES_MIN, PendingConnection};
 use thiserror::Error;
 use tracing::{debug, info};
 
 use crate::addresses::{Addresses, keep_arp_apart};
-use crate::handshake::{MeetError, greet, proof};
-use crate::live::{Incoming, Live, PathInfo, spawn};
-use crate::network_fault::{NetworkFault, UnusedNic};
-use crate::packets::{self, Packets};
+use crate::handshake::{HandshakeFailed, greet, proof};
+use crate::network_problem::{NetworkProblem, UnusedNic};
+use crate::path_mtu::{self, PathMtu};
+use crate::running_session::{IncomingStream, PathInfo, RunningSession, spawn};
 
 /// A connection has to be made by then …
 const DIAL_TIME: Duration = Duration::from_secs(1);
@@ -83,7 +83,7 @@ pub enum StartError {
         to: SocketAddr,
         /// Why.
         #[source]
-        source: Box<MeetError>,
+        source: Box<HandshakeFailed>,
     },
 }
 
@@ -99,7 +99,7 @@ struct PathState {
     retry_after: Duration,
     dialling: bool,
     /// Which packets pass, the MTU of its NICs at that time, and when that was.
-    packets: Option<(Packets, u32, Instant)>,
+    packets: Option<(PathMtu, u32, Instant)>,
 }
 
 impl PathState {
@@ -118,14 +118,14 @@ impl PathState {
 
     /// Whether large packets are lost, and may pass by now.
     fn is_doubtful(&self) -> bool {
-        let Some((Packets::Small(_), then, at)) = self.packets else { return false };
+        let Some((PathMtu::Small(_), then, at)) = self.packets else { return false };
         mtu(&self.pair) != then || at.elapsed() >= PACKETS_PERIOD
     }
 
-    fn fault(&self) -> Option<NetworkFault> {
-        let Some((Packets::Small(passes), ..)) = self.packets else { return None };
+    fn problem(&self) -> Option<NetworkProblem> {
+        let Some((PathMtu::Small(passes), ..)) = self.packets else { return None };
         let Pair { local, remote } = &self.pair;
-        Some(NetworkFault::LargePacketsLost {
+        Some(NetworkProblem::LargePacketsLost {
             nic: if local.nic.is_empty() { local.ip.to_string() } else { local.nic.clone() },
             mtu: local.mtu,
             remote_nic: if remote.nic.is_empty() { remote.ip.to_string() } else { remote.nic.clone() },
@@ -143,15 +143,15 @@ fn mtu(pair: &Pair) -> u32 {
 /// What the last choice of pairs was made from, and the choice: hosts with hundreds of NICs have many to compare.
 #[derive(Default)]
 struct Chosen {
-    local: Vec<Address>,
-    remote: Vec<Address>,
+    local: Vec<NicAddress>,
+    remote: Vec<NicAddress>,
     failed: BTreeSet<Ends>,
     choice: Choice,
 }
 
 /// Keeps a session connected.
 pub struct Dialer {
-    live: Arc<Live>,
+    live: Arc<RunningSession>,
     settings: DialerSettings,
     tls: Arc<ClientConfig>,
     /// Where the session began.
@@ -173,7 +173,7 @@ impl Dialer {
     pub fn start(
         settings: DialerSettings,
         identity: &Identity,
-    ) -> Result<(Arc<Dialer>, Receiver<Incoming>), StartError> {
+    ) -> Result<(Arc<Dialer>, Receiver<IncomingStream>), StartError> {
         let tls = skein_identity::client_config(identity);
         let local = settings.addresses.now();
         keep_arp_apart(&local);
@@ -191,11 +191,11 @@ impl Dialer {
         settings: DialerSettings,
         tls: Arc<ClientConfig>,
         to: SocketAddr,
-        (channel, first, welcome): (Channel, Pair, Welcome),
-    ) -> io::Result<(Arc<Dialer>, Receiver<Incoming>)> {
+        (channel, first, welcome): (PendingConnection, Pair, Welcome),
+    ) -> io::Result<(Arc<Dialer>, Receiver<IncomingStream>)> {
         let peer = channel.peer().unwrap_or_default().to_owned();
         let core = Settings { outage: settings.outage };
-        let (live, streams) = Live::start(Role::Dialer, core, welcome.session, peer, welcome.addresses)?;
+        let (live, streams) = RunningSession::start(Role::Dialer, core, welcome.session, peer, welcome.addresses)?;
         let dialer = Arc::new(Dialer {
             live,
             settings,
@@ -221,7 +221,7 @@ impl Dialer {
     }
 
     /// The session.
-    pub fn live(&self) -> &Arc<Live> {
+    pub fn live(&self) -> &Arc<RunningSession> {
         &self.live
     }
 
@@ -243,15 +243,15 @@ impl Dialer {
 
     fn keep_connected(self: &Arc<Self>) {
         while !self.stopping.load(Ordering::SeqCst) && self.live.ended().is_none() {
-            self.look();
+            self.check_paths();
             thread::sleep(LOOK_PERIOD);
         }
     }
 
     /// The pairs that are to have a path now, best first.
-    fn wanted(&self, local: Vec<Address>) -> Choice {
+    fn choose_paths(&self, local: Vec<NicAddress>) -> Choice {
         let loopback = self.first.local.ip.is_loopback();
-        let matching = |list: Vec<Address>| -> Vec<Address> {
+        let matching = |list: Vec<NicAddress>| -> Vec<NicAddress> {
             list.into_iter().filter(|address| address.ip.is_loopback() == loopback).collect()
         };
         let first_is_there = local.iter().any(|address| address.ip == self.first.local.ip);
@@ -277,11 +277,11 @@ impl Dialer {
     }
 
     /// Compares what is with what could be, and dials the difference.
-    fn look(self: &Arc<Self>) {
+    fn check_paths(self: &Arc<Self>) {
         let local = self.settings.addresses.now();
         keep_arp_apart(&local);
         self.live.announce(announced(local.clone(), &self.live.peer_addresses(), &[self.first.local.ip]));
-        let Choice { pairs: wanted, left_out } = self.wanted(local);
+        let Choice { pairs: wanted, left_out } = self.choose_paths(local);
         let ends: BTreeSet<Ends> = wanted.iter().map(Pair::ends).collect();
         let mut paths = self.lock();
         paths.retain(|ends_of, state| {
@@ -324,32 +324,32 @@ impl Dialer {
             }
             let (dialer, pair, path) = (self.clone(), pair.clone(), state.path);
             // Without a thread for it the next look tries again.
-            state.dialling = spawn("dial", move || dialer.raise(pair, path, control, data)).is_ok();
+            state.dialling = spawn("dial", move || dialer.open_connections(pair, path, control, data)).is_ok();
         }
         drop(paths);
-        self.note_faults(unused(&wanted, &left_out));
+        self.set_problems(unused(&wanted, &left_out));
     }
 
     /// Tells what is not as it should be. `unused`: what is known of NICs without a path.
-    fn note_faults(&self, unused: Option<NetworkFault>) {
-        let faults = self.lock().values().filter_map(PathState::fault).chain(unused).collect();
-        self.live.note_faults(faults);
+    fn set_problems(&self, unused: Option<NetworkProblem>) {
+        let faults = self.lock().values().filter_map(PathState::problem).chain(unused).collect();
+        self.live.set_problems(faults);
     }
 
     /// Brings a path to its number of connections: the control connection first.
-    fn raise(self: Arc<Self>, pair: Pair, path: PathId, control: bool, data: usize) {
+    fn open_connections(self: Arc<Self>, pair: Pair, path: PathId, control: bool, data: usize) {
         let missing = self.settings.connections.saturating_sub(data);
         let raised = (|| {
             if !control {
                 self.connect(&pair, path, ConnectionKind::Control, CONTROL_PACKET_BYTES)?;
             }
-            let packets = self.live.surveying(|| {
-                let found = packets::survey(&from(&pair), self.at(&pair), mtu(&pair), DIAL_TIME);
+            let packets = self.live.while_probing_mtu(|| {
+                let found = path_mtu::discover_path_mtu(&from(&pair), self.at(&pair), mtu(&pair), DIAL_TIME);
                 found.inspect(|packets| self.note_packets(&pair, *packets))
             })?;
             (0..missing).try_for_each(|_| self.connect(&pair, path, ConnectionKind::Data, packets.limit()))
         })();
-        if let Err(MeetError::Handshake(error)) = &raised
+        if let Err(HandshakeFailed::Handshake(error)) = &raised
             && error.is_unknown_session()
         {
             info!(session = %self.live.id, "the other end does not know the session any more: was it restarted?");
@@ -370,7 +370,7 @@ impl Dialer {
             }
             Err(error) => {
                 debug!(session = %self.live.id, "path {} > {}: {error}", pair.local.nic, pair.remote.ip);
-                if state.has_worked && matches!(&error, MeetError::Dial(error) if error.is_refused()) {
+                if state.has_worked && matches!(&error, HandshakeFailed::Dial(error) if error.is_refused()) {
                     self.live.connection_refused();
                 }
                 if !state.has_worked {
@@ -388,22 +388,22 @@ impl Dialer {
     }
 
     /// Remembers which packets pass a path.
-    fn note_packets(&self, pair: &Pair, packets: Packets) {
+    fn note_packets(&self, pair: &Pair, packets: PathMtu) {
         if let Some(state) = self.lock().get_mut(&pair.ends()) {
             state.packets = Some((packets, mtu(pair), Instant::now()));
         }
         let Choice { pairs, left_out } = self.chosen.lock().expect("no panic under this lock").choice.clone();
-        self.note_faults(unused(&pairs, &left_out));
+        self.set_problems(unused(&pairs, &left_out));
     }
 
     /// Tries whether large packets pass a path that loses them; if so, its connections are dialled anew.
     fn try_large(self: Arc<Self>, pair: Pair) {
-        let whole = packets::is_whole(&from(&pair), self.at(&pair), DIAL_TIME);
+        let whole = path_mtu::passes_full_size(&from(&pair), self.at(&pair), DIAL_TIME);
         let mut paths = self.lock();
         let Some(state) = paths.get_mut(&pair.ends()) else { return };
         state.dialling = false;
-        let small = state.packets.map_or(Packets::Whole, |(packets, ..)| packets);
-        state.packets = Some((if whole { Packets::Whole } else { small }, mtu(&pair), Instant::now()));
+        let small = state.packets.map_or(PathMtu::Whole, |(packets, ..)| packets);
+        state.packets = Some((if whole { PathMtu::Whole } else { small }, mtu(&pair), Instant::now()));
         if whole {
             info!(session = %self.live.id, "path {} carries large packets now", shown(&pair));
             self.live.path_down(state.path);
@@ -421,13 +421,13 @@ impl Dialer {
         path: PathId,
         kind: ConnectionKind,
         packet_bytes: Option<u32>,
-    ) -> Result<(), MeetError> {
+    ) -> Result<(), HandshakeFailed> {
         let socket = skein_link::dial(Some(&from(pair)), self.at(pair), packet_bytes, DIAL_TIME)?;
         let plain = self.settings.plain_data && kind == ConnectionKind::Data;
         let mut channel = if plain {
-            Channel::plain(socket, HANDSHAKE_TIME)
+            PendingConnection::plain(socket, HANDSHAKE_TIME)
         } else {
-            Channel::client(socket, &self.tls, HANDSHAKE_TIME)?
+            PendingConnection::client(socket, &self.tls, HANDSHAKE_TIME)?
         };
         let id = ConnectionId(self.next_connection.fetch_add(1, Ordering::SeqCst));
         // The peer keeps to the addresses that it was told at first, and by the control connection.
@@ -440,7 +440,14 @@ impl Dialer {
         Ok(())
     }
 
-    fn add(self: &Arc<Self>, channel: Channel, id: ConnectionId, path: PathId, kind: ConnectionKind, pair: &Pair) {
+    fn add(
+        self: &Arc<Self>,
+        channel: PendingConnection,
+        id: ConnectionId,
+        path: PathId,
+        kind: ConnectionKind,
+        pair: &Pair,
+    ) {
         let info = PathInfo {
             nic: pair.local.nic.clone(),
             local: SocketAddr::new(pair.local.ip, 0),
@@ -448,7 +455,7 @@ impl Dialer {
         };
         let added = channel
             .split()
-            .map_err(MeetError::from)
+            .map_err(HandshakeFailed::from)
             .map(|halves| self.live.add_connection(id, path, kind, info, halves));
         match added {
             Ok(Ok(())) => {}
@@ -459,25 +466,25 @@ impl Dialer {
 }
 
 /// Where the connections of a pair leave from.
-fn from(pair: &Pair) -> From {
-    From { ip: pair.local.ip, nic: pair.local.nic.clone() }
+fn from(pair: &Pair) -> LocalAddress {
+    LocalAddress { ip: pair.local.ip, nic: pair.local.nic.clone() }
 }
 
 /// What to tell of the NICs that have no path.
-fn unused(wanted: &[Pair], left_out: &[Pair]) -> Option<NetworkFault> {
+fn unused(wanted: &[Pair], left_out: &[Pair]) -> Option<NetworkProblem> {
     let nic = |pair: &Pair| UnusedNic {
         nic: pair.local.nic.clone(),
         remote_nic: pair.remote.nic.clone(),
         speed_mbit: pair.speed_mbit(),
     };
     let used = wanted.iter().map(|pair| &pair.local.nic).collect::<BTreeSet<_>>().len();
-    let fault = NetworkFault::NicsLeftOut { used, unused: left_out.iter().map(nic).collect() };
+    let fault = NetworkProblem::NicsLeftOut { used, unused: left_out.iter().map(nic).collect() };
     (!left_out.is_empty()).then_some(fault)
 }
 
 /// A path as logs show it.
 fn shown(pair: &Pair) -> String {
-    let end = |address: &Address| format!("{} {}", address.nic, address.ip).trim_start().to_owned();
+    let end = |address: &NicAddress| format!("{} {}", address.nic, address.ip).trim_start().to_owned();
     format!("{} > {}", end(&pair.local), end(&pair.remote))
 }
 
@@ -485,7 +492,7 @@ fn hello(
     settings: &DialerSettings,
     session: Option<SessionId>,
     (connection, path, kind): (ConnectionId, PathId, ConnectionKind),
-    addresses: Vec<Address>,
+    addresses: Vec<NicAddress>,
 ) -> Hello {
     Hello {
         version: PROTOCOL_VERSION,
@@ -504,27 +511,27 @@ fn hello(
 fn begin(
     settings: &DialerSettings,
     tls: &Arc<ClientConfig>,
-    local: &[Address],
+    local: &[NicAddress],
     to: SocketAddr,
-) -> Result<(Channel, Pair, Welcome), MeetError> {
+) -> Result<(PendingConnection, Pair, Welcome), HandshakeFailed> {
     // From where the routes say, but bound like all others if that is one of our NICs.
     let source = route_source(to);
     let from = source.and_then(|ip| local.iter().find(|address| address.ip == ip)).cloned();
-    let bound = from.as_ref().map(|address| From { ip: address.ip, nic: address.nic.clone() });
+    let bound = from.as_ref().map(|address| LocalAddress { ip: address.ip, nic: address.nic.clone() });
     let patience = if settings.to.len() > 1 { DIAL_TIME } else { HANDSHAKE_TIME };
     let socket = skein_link::dial(bound.as_ref(), to, CONTROL_PACKET_BYTES, patience)?;
-    let mut channel = Channel::client(socket, tls, HANDSHAKE_TIME)?;
+    let mut channel = PendingConnection::client(socket, tls, HANDSHAKE_TIME)?;
     if let (Some(expected), Some(found)) = (&settings.host, channel.peer())
         && expected != found
     {
-        return Err(MeetError::OtherHost { address: to, found: found.to_owned(), expected: expected.clone() });
+        return Err(HandshakeFailed::OtherHost { address: to, found: found.to_owned(), expected: expected.clone() });
     }
     let pinned: Vec<IpAddr> = from.iter().map(|address| address.ip).collect();
     let addresses = announced(local.to_vec(), &[], &pinned);
     let hello = hello(settings, None, (ConnectionId(0), PathId(0), ConnectionKind::Control), addresses);
     let welcome = greet(&mut channel, &hello)?;
     let remote = welcome.addresses.iter().find(|address| address.ip == to.ip()).cloned();
-    let anonymous = |ip: IpAddr| Address::new(ip, if ip.is_ipv4() { 32 } else { 128 }, "");
+    let anonymous = |ip: IpAddr| NicAddress::new(ip, if ip.is_ipv4() { 32 } else { 128 }, "");
     let pair = Pair {
         local: from.unwrap_or_else(|| anonymous(source.unwrap_or(to.ip()))),
         remote: remote.unwrap_or_else(|| anonymous(to.ip())),

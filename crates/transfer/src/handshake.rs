@@ -1,15 +1,15 @@
 //! The first messages on a connection.
 
 use aws_lc_rs::hmac;
-use skein_core::frame::{HEADER_BYTES, Header, Kind};
+use skein_core::frame::{FrameKind, HEADER_BYTES, Header};
 use skein_core::handshake::{HandshakeError, Hello, RefuseCode, Welcome, encode_refuse};
 use skein_core::{ConnectionId, SessionId};
-use skein_link::{Channel, LinkError};
+use skein_link::{LinkError, PendingConnection};
 use thiserror::Error;
 
 /// A connection that did not come about.
 #[derive(Debug, Error)]
-pub enum MeetError {
+pub enum HandshakeFailed {
     /// It cannot be dialled.
     #[error(transparent)]
     Dial(#[from] skein_link::DialError),
@@ -34,7 +34,7 @@ pub enum MeetError {
     },
 }
 
-fn receive(channel: &mut Channel) -> Result<(Header, Vec<u8>), MeetError> {
+fn receive(channel: &mut PendingConnection) -> Result<(Header, Vec<u8>), HandshakeFailed> {
     let mut header = [0; HEADER_BYTES];
     channel.receive(&mut header)?;
     // The header bounds the length before anything is allocated.
@@ -45,14 +45,14 @@ fn receive(channel: &mut Channel) -> Result<(Header, Vec<u8>), MeetError> {
 }
 
 /// The dialling end: says hello, hears the answer.
-pub(crate) fn greet(channel: &mut Channel, hello: &Hello) -> Result<Welcome, MeetError> {
+pub(crate) fn greet(channel: &mut PendingConnection, hello: &Hello) -> Result<Welcome, HandshakeFailed> {
     channel.send(&hello.encode())?;
     let (header, payload) = receive(channel)?;
     Ok(Welcome::decode(&header, &payload)?)
 }
 
 /// The accepting end: hears a hello.
-pub(crate) fn listen(channel: &mut Channel) -> Result<Hello, MeetError> {
+pub(crate) fn listen(channel: &mut PendingConnection) -> Result<Hello, HandshakeFailed> {
     let (header, payload) = receive(channel)?;
     let hello = Hello::decode(&header, &payload);
     if let Err(error @ HandshakeError::Version { .. }) = &hello {
@@ -64,15 +64,15 @@ pub(crate) fn listen(channel: &mut Channel) -> Result<Hello, MeetError> {
 }
 
 /// The accepting end: says why not. Whether it is heard does not matter any more.
-pub(crate) fn refuse(channel: &mut Channel, code: RefuseCode, reason: &str) {
+pub(crate) fn refuse(channel: &mut PendingConnection, code: RefuseCode, reason: &str) {
     let _ = channel.send(&encode_refuse(code, reason));
 }
 
 /// The accepting end: sends a probe of the path's packets back as it came; then the connection is over. Anybody may ask
 /// for it, and gets no more than was sent.
-pub(crate) fn return_probe(channel: &mut Channel) -> Result<(), MeetError> {
+pub(crate) fn return_probe(channel: &mut PendingConnection) -> Result<(), HandshakeFailed> {
     let (header, payload) = receive(channel)?;
-    if header.kind != Kind::Probe {
+    if header.kind != FrameKind::Probe {
         return Err(HandshakeError::Garbage.into());
     }
     // In one piece, so that it makes a packet of the largest size again.

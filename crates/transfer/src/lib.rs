@@ -1,6 +1,6 @@
 //! The data plane: plain threads that join unix sockets, the session core and the links.
 //!
-//! A [`Live`] session is one `skein_core::Session` behind a lock, and the threads around it:
+//! A [`RunningSession`] session is one `skein_core::Session` behind a lock, and the threads around it:
 //!
 //! | thread | does |
 //! |---|---|
@@ -21,18 +21,20 @@ mod addresses;
 mod connection;
 mod dialer;
 mod handshake;
-mod live;
-mod network_fault;
-mod packets;
+mod network_problem;
 pub mod pages;
+mod path_mtu;
 mod pool;
+mod running_session;
 mod stream;
 
 pub use acceptor::{Acceptor, AcceptorSettings};
 pub use addresses::{Addresses, keep_arp_apart};
 pub use dialer::{Dialer, DialerSettings, StartError};
-pub use live::{Content, Incoming, JoinError, Live, PathInfo, PathSnapshot, Snapshot};
-pub use network_fault::{NetworkFault, UnusedNic};
+pub use network_problem::{NetworkProblem, UnusedNic};
+pub use running_session::{
+    IncomingStream, JoinError, PathInfo, PathSnapshot, RunningSession, SessionSnapshot, StreamContent,
+};
 pub use skein_core::session::OpenError;
 pub use skein_core::{StreamId, Width};
 
@@ -43,7 +45,7 @@ pub enum ResetCode {
     /// The local socket broke: its program closed it or died.
     SocketClosed = 1,
     /// The target cannot be connected to.
-    NoTarget = 2,
+    NoDestination = 2,
     /// The target is not allowed.
     NotAllowed = 3,
     /// Too much at once.

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use skein_core::limits::{CHUNK_BYTES_MAX, INFLIGHT_MAX};
-use skein_pages::packing::Packer;
-use skein_pages::record::RECORD_BYTES_MAX;
+use skein_pages::packing::PageCompressor;
+use skein_pages::page_record::PAGE_RECORD_BYTES_MAX;
 
 /// Up to this, malloc serves as well from memory that it has.
 const SMALL_BYTES: usize = 64 << 10;
 /// Free buffers kept of each size: as much as may be on its way on a path, 32 MiB.
 const FREE_BYTES_MAX: usize = INFLIGHT_MAX as usize;
 /// A chunk, or a batch with what packing may add to it.
-const CLASSES: [usize; 2] = [CHUNK_BYTES_MAX / 2, Packer::OUT_BYTES];
-const _: () = assert!(Packer::OUT_BYTES >= CHUNK_BYTES_MAX);
+const CLASSES: [usize; 2] = [CHUNK_BYTES_MAX / 2, PageCompressor::OUT_BYTES];
+const _: () = assert!(PageCompressor::OUT_BYTES >= CHUNK_BYTES_MAX);
 /// A batch as it is fits into a chunk, so that none of its pages is torn.
-const _: () = assert!(RECORD_BYTES_MAX <= CHUNK_BYTES_MAX);
+const _: () = assert!(PAGE_RECORD_BYTES_MAX <= CHUNK_BYTES_MAX);
 
 /// A stock of free buffers.
 #[derive(Clone, Debug, Default)]

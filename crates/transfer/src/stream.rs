@@ -14,27 +14,33 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::{Condvar, Mutex};
 use skein_core::{Received, Session, StreamId};
 use skein_link::send_pieces;
-use skein_pages::record::{self, BYTES_MAX};
+use skein_pages::page_record::{self, BYTES_MAX};
 use tracing::{debug, info, warn};
 
 use crate::ResetCode;
-use crate::live::{Content, Live, Urge};
-use crate::pages::{Answers, Placer, Step};
+use crate::pages::{PageWriter, Step, TargetMessages};
+use crate::running_session::{Dispatch, RunningSession, StreamContent};
 
 /// A shorter read is copied into memory of its size, so that the pooled buffer can be read into again.
 const SHORT_READ: usize = BYTES_MAX / 4;
 /// Bytes written to the local socket between two reports of progress.
 const EGRESS_BYTES: usize = 1 << 20;
 /// Who waits for room asks again after this, whatever happens.
-const ROOM_WAIT: Duration = Duration::from_secs(1);
+const CAPACITY_WAIT: Duration = Duration::from_secs(1);
 /// Who reads a held socket looks so many milliseconds later whether its stream was torn down.
-const HELD_WAIT: u8 = 200;
+const RESET_CHECK_PERIOD_MS: u8 = 200;
 /// What a local end said before it broke may take this long to reach the peer.
 const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
 
 /// Reads the local socket into the session until its end. Returns the number of bytes. `in_records`: what is read goes in
 /// records, since others go on the stream, too.
-pub(crate) fn ingest(live: &Live, id: StreamId, egress: &Egress, writable: &Condvar, in_records: bool) -> u64 {
+pub(crate) fn ingest(
+    live: &RunningSession,
+    id: StreamId,
+    egress: &Egress,
+    writable: &Condvar,
+    in_records: bool,
+) -> u64 {
     let socket = &*egress.socket;
     let mut bytes = 0;
     let mut buffer = live.pool.take(BYTES_MAX);
@@ -45,12 +51,12 @@ pub(crate) fn ingest(live: &Live, id: StreamId, egress: &Egress, writable: &Cond
             Ok(false) if live.lock().core.is_reset(id) => break,
             Ok(false) => continue,
             Err(error) => {
-                broken(live, id, &error);
+                reset_for_broken_socket(live, id, &error);
                 return bytes;
             }
         }
         let room = |core: &mut Session, now| Some(core.send_capacity(now, id)).filter(|room| *room > 0);
-        let Some(room) = wait_for_room(live, id, writable, room) else { break };
+        let Some(room) = wait_for_capacity(live, id, writable, room) else { break };
         let read = { socket }.read(&mut buffer.as_mut()[..room.min(BYTES_MAX)]);
         let data = match read {
             Ok(0) => {
@@ -65,25 +71,25 @@ pub(crate) fn ingest(live: &Live, id: StreamId, egress: &Egress, writable: &Cond
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
-                broken(live, id, &error);
+                reset_for_broken_socket(live, id, &error);
                 return bytes;
             }
         };
         bytes += data.len() as u64;
-        let head = in_records.then(|| record::bytes_head(data.len()));
-        hand_over(live, id, head.into_iter().chain([data]));
+        let head = in_records.then(|| page_record::bytes_head(data.len()));
+        submit(live, id, head.into_iter().chain([data]));
     }
     egress.drain_held();
     bytes
 }
 
 /// Hands bytes to the session, all at once, and sends them if a connection waits for some.
-pub(crate) fn hand_over(live: &Live, id: StreamId, parts: impl IntoIterator<Item = Bytes>) {
+pub(crate) fn submit(live: &RunningSession, id: StreamId, parts: impl IntoIterator<Item = Bytes>) {
     let mut free = None;
     {
         let mut state = live.lock();
         state.core.send_parts(live.now(), id, parts);
-        live.settle(&mut state, Urge::Connection(&mut free));
+        live.dispatch(&mut state, Dispatch::Connection(&mut free));
     }
     if let Some((connection, outlet)) = free {
         outlet.send_now(live, connection);
@@ -92,7 +98,7 @@ pub(crate) fn hand_over(live: &Live, id: StreamId, parts: impl IntoIterator<Item
 
 /// False: not yet. Nobody shuts a held socket down to free who waits for it.
 pub(crate) fn wait_for_bytes(socket: &UnixStream, held: bool) -> io::Result<bool> {
-    let patience = if held { PollTimeout::from(HELD_WAIT) } else { PollTimeout::NONE };
+    let patience = if held { PollTimeout::from(RESET_CHECK_PERIOD_MS) } else { PollTimeout::NONE };
     loop {
         match poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], patience) {
             Ok(ready) => return Ok(ready > 0),
@@ -103,8 +109,8 @@ pub(crate) fn wait_for_bytes(socket: &UnixStream, held: bool) -> io::Result<bool
 }
 
 /// Waits until the session takes more, as `room` tells. `None`: never again.
-pub(crate) fn wait_for_room<T>(
-    live: &Live,
+pub(crate) fn wait_for_capacity<T>(
+    live: &RunningSession,
     id: StreamId,
     writable: &Condvar,
     mut room: impl FnMut(&mut Session, Duration) -> Option<T>,
@@ -115,11 +121,11 @@ pub(crate) fn wait_for_room<T>(
             return None;
         }
         let found = room(&mut state.core, live.now());
-        live.settle(&mut state, Urge::Threads);
+        live.dispatch(&mut state, Dispatch::Threads);
         if found.is_some() {
             return found;
         }
-        writable.wait_for(&mut state, ROOM_WAIT);
+        writable.wait_for(&mut state, CAPACITY_WAIT);
     }
 }
 
@@ -129,13 +135,13 @@ pub(crate) struct Egress {
     socket: Arc<UnixStream>,
     /// The local end is not told that the stream was torn down: what it writes then is read and dropped.
     held: bool,
-    leaving: Mutex<Leaving>,
+    undelivered: Mutex<Undelivered>,
     pub(crate) wake: Condvar,
 }
 
 /// What was received and is not yet written.
 #[derive(Default)]
-struct Leaving {
+struct Undelivered {
     pieces: VecDeque<Bytes>,
     /// Written, and not yet reported.
     written: u64,
@@ -143,29 +149,34 @@ struct Leaving {
     total: u64,
     /// What comes after the pieces: nothing more.
     end: Option<Received>,
-    apart: Apart,
+    decoding: Decoding,
 }
 
 /// How what is received becomes what is written.
 #[derive(Default)]
-enum Apart {
+enum Decoding {
     /// It is the same.
     #[default]
     Same,
     /// The target's words at the source.
-    Answers(Answers),
+    Answers(TargetMessages),
     /// Pages at the target.
-    Placer(Box<Placer>),
+    Placer(Box<PageWriter>),
 }
 
 impl Egress {
-    pub(crate) fn new(id: StreamId, socket: Arc<UnixStream>, content: &Content, held: bool) -> Egress {
+    pub(crate) fn new(id: StreamId, socket: Arc<UnixStream>, content: &StreamContent, held: bool) -> Egress {
         let apart = match content {
-            Content::Bytes => Apart::Same,
-            Content::Source(source) => Apart::Answers(Answers::new(source.clone(), id)),
-            Content::Target(target) => Apart::Placer(Box::new(Placer::new(target.clone(), id))),
+            StreamContent::Bytes => Decoding::Same,
+            StreamContent::Source(source) => Decoding::Answers(TargetMessages::new(source.clone(), id)),
+            StreamContent::Target(target) => Decoding::Placer(Box::new(PageWriter::new(target.clone(), id))),
         };
-        Egress { socket, held, leaving: Mutex::new(Leaving { apart, ..Leaving::default() }), wake: Condvar::new() }
+        Egress {
+            socket,
+            held,
+            undelivered: Mutex::new(Undelivered { decoding: apart, ..Undelivered::default() }),
+            wake: Condvar::new(),
+        }
     }
 
     pub(crate) fn socket(&self) -> &UnixStream {
@@ -195,18 +206,20 @@ impl Egress {
 }
 
 /// Writes what has arrived on a stream, as much as its socket takes without waiting.
-pub(crate) fn deliver_now(live: &Live, id: StreamId, egress: &Egress) {
-    let done = match egress.leaving.try_lock() {
-        Some(mut leaving) => matches!(deliver(live, id, &egress.socket, &mut leaving, false), Ok(Delivered::All)),
+pub(crate) fn deliver_now(live: &RunningSession, id: StreamId, egress: &Egress) {
+    let done = match egress.undelivered.try_lock() {
+        Some(mut leaving) => {
+            matches!(deliver(live, id, &egress.socket, &mut leaving, false), Ok(DeliveryProgress::All))
+        }
         None => false,
     };
     if !done {
-        live.lock().urge_egress(id);
+        live.lock().wake_egress(id);
     }
 }
 
 /// How far delivering came.
-enum Delivered {
+enum DeliveryProgress {
     /// Nothing more has arrived.
     All,
     /// The socket takes no more, or the stream waits for others.
@@ -216,13 +229,19 @@ enum Delivered {
 }
 
 /// Writes what has arrived.
-fn deliver(live: &Live, id: StreamId, socket: &UnixStream, leaving: &mut Leaving, wait: bool) -> io::Result<Delivered> {
+fn deliver(
+    live: &RunningSession,
+    id: StreamId,
+    socket: &UnixStream,
+    leaving: &mut Undelivered,
+    wait: bool,
+) -> io::Result<DeliveryProgress> {
     loop {
         if !write(socket, leaving, wait)? {
-            return Ok(Delivered::Some);
+            return Ok(DeliveryProgress::Some);
         }
-        if !leaving.take_apart(live, id, wait)? {
-            return Ok(Delivered::Some);
+        if !leaving.decode(live, id, wait)? {
+            return Ok(DeliveryProgress::Some);
         }
         if !leaving.pieces.is_empty() {
             continue;
@@ -234,14 +253,14 @@ fn deliver(live: &Live, id: StreamId, socket: &UnixStream, leaving: &mut Leaving
             match state.core.receive(id) {
                 Received::Data(piece) => {
                     gathered += piece.len();
-                    match &mut leaving.apart {
-                        Apart::Same => leaving.pieces.push_back(piece),
+                    match &mut leaving.decoding {
+                        Decoding::Same => leaving.pieces.push_back(piece),
                         // What it holds is bounded by the longest record, so that it may be longer than a window.
-                        Apart::Answers(answers) => {
+                        Decoding::Answers(answers) => {
                             state.core.consumed(id, piece.len() as u64);
                             answers.push(piece);
                         }
-                        Apart::Placer(placer) => {
+                        Decoding::Placer(placer) => {
                             state.core.consumed(id, piece.len() as u64);
                             placer.push(piece);
                         }
@@ -251,21 +270,21 @@ fn deliver(live: &Live, id: StreamId, socket: &UnixStream, leaving: &mut Leaving
                 end => leaving.end = Some(end),
             }
         }
-        live.settle(&mut state, Urge::Threads);
+        live.dispatch(&mut state, Dispatch::Threads);
         if gathered == 0 {
-            return Ok(if leaving.end.is_none() { Delivered::All } else { Delivered::End });
+            return Ok(if leaving.end.is_none() { DeliveryProgress::All } else { DeliveryProgress::End });
         }
     }
 }
 
-impl Leaving {
+impl Undelivered {
     /// What was received becomes what is to be written. False: not yet.
-    fn take_apart(&mut self, live: &Live, id: StreamId, wait: bool) -> io::Result<bool> {
+    fn decode(&mut self, live: &RunningSession, id: StreamId, wait: bool) -> io::Result<bool> {
         let mut answers = Vec::new();
-        let step = match &mut self.apart {
-            Apart::Same => return Ok(true),
-            Apart::Answers(answers) => answers.step(&mut self.pieces).map(|()| Step::Done),
-            Apart::Placer(placer) => placer.step(&mut self.pieces, &mut answers, wait),
+        let step = match &mut self.decoding {
+            Decoding::Same => return Ok(true),
+            Decoding::Answers(answers) => answers.step(&mut self.pieces).map(|()| Step::Done),
+            Decoding::Placer(placer) => placer.step(&mut self.pieces, &mut answers, wait),
         };
         if !answers.is_empty() {
             // What a QEMU that has closed its end would have been answered nobody waits for.
@@ -288,12 +307,12 @@ impl Leaving {
 }
 
 /// Writes the pieces. False: the socket takes no more.
-fn write(socket: &UnixStream, leaving: &mut Leaving, wait: bool) -> io::Result<bool> {
+fn write(socket: &UnixStream, leaving: &mut Undelivered, wait: bool) -> io::Result<bool> {
     while !leaving.pieces.is_empty() {
         match send_pieces(socket, &mut leaving.pieces, wait) {
             Ok(bytes) => {
                 // What was taken apart was told of before.
-                leaving.written += if matches!(leaving.apart, Apart::Same) { bytes as u64 } else { 0 };
+                leaving.written += if matches!(leaving.decoding, Decoding::Same) { bytes as u64 } else { 0 };
                 leaving.total += bytes as u64;
             }
             Err(nix::Error::EINTR) => {}
@@ -305,23 +324,23 @@ fn write(socket: &UnixStream, leaving: &mut Leaving, wait: bool) -> io::Result<b
 }
 
 /// Writes what arrives to the local socket, until the peer's end; returns when `ingest` is over, too.
-pub(crate) fn egress(live: &Live, id: StreamId, egress: &Egress, ingest: JoinHandle<u64>) {
+pub(crate) fn egress(live: &RunningSession, id: StreamId, egress: &Egress, ingest: JoinHandle<u64>) {
     let socket = &egress.socket;
     let mut ended = "both ends are done".to_owned();
     let (bytes_from_peer, broke) = loop {
         wait_for_data(live, id, egress);
-        let mut leaving = egress.leaving.lock();
+        let mut leaving = egress.undelivered.lock();
         let delivered = loop {
             match deliver(live, id, socket, &mut leaving, true) {
                 // The stream waits for others; that ends if it is torn down.
-                Ok(Delivered::Some) if !live.lock().core.is_reset(id) => {}
+                Ok(DeliveryProgress::Some) if !live.lock().core.is_reset(id) => {}
                 delivered => break delivered,
             }
         };
         match (delivered, leaving.end.take()) {
             (Err(error), _) => break (leaving.total, Some(error)),
             (_, Some(Received::Reset(_, reason))) => {
-                if let Apart::Answers(answers) = &leaving.apart {
+                if let Decoding::Answers(answers) = &leaving.decoding {
                     answers.torn_down(&reason);
                 }
                 ended = reason;
@@ -329,7 +348,7 @@ pub(crate) fn egress(live: &Live, id: StreamId, egress: &Egress, ingest: JoinHan
             }
             // Half a close: the other direction may go on.
             (_, Some(_)) => egress.shut(Shutdown::Write),
-            (Ok(Delivered::Some), None) => {
+            (Ok(DeliveryProgress::Some), None) => {
                 ended = "torn down".into();
                 egress.shut_down();
             }
@@ -340,7 +359,7 @@ pub(crate) fn egress(live: &Live, id: StreamId, egress: &Egress, ingest: JoinHan
     // What a local end wrote before it closed is still being read.
     let bytes_to_peer = ingest.join().unwrap_or_default();
     if let Some(error) = broke {
-        broken(live, id, &error);
+        reset_for_broken_socket(live, id, &error);
         egress.shut_down();
         ended = format!("its local socket broke: {error}");
     } else if let Received::Reset(_, reason) = live.with(|state, _| state.core.receive(id)) {
@@ -351,17 +370,17 @@ pub(crate) fn egress(live: &Live, id: StreamId, egress: &Egress, ingest: JoinHan
 }
 
 /// Waits until there may be something to receive.
-fn wait_for_data(live: &Live, id: StreamId, egress: &Egress) {
+fn wait_for_data(live: &RunningSession, id: StreamId, egress: &Egress) {
     let mut state = live.lock();
     while let Some(handle) = state.streams.get_mut(&id)
-        && !std::mem::take(&mut handle.due)
+        && !std::mem::take(&mut handle.has_work)
     {
         egress.wake.wait(&mut state);
     }
 }
 
 /// The local end is gone: so is the stream, once the peer has what the local end said before.
-pub(crate) fn broken(live: &Live, id: StreamId, error: &io::Error) {
+pub(crate) fn reset_for_broken_socket(live: &RunningSession, id: StreamId, error: &io::Error) {
     debug!(session = %live.id, stream = id.0, "local socket: {error}");
     live.with(|state, _| state.core.finish(id));
     live.wait_delivered(id, LAST_WORDS_TIME);

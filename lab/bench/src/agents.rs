@@ -13,23 +13,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use skein_api::{CallError, Client, LogEntry, MigrateOptions, Migration, Reply, Request, VmSource};
-use skein_handover::{Event as Handover, Outcome, Stage};
+use skein_api::{CallError, Client, LogEntry, MigrateOptions, Migration, Reply, Request, VmOrigin};
+use skein_handover::{MigrationEvent as Handover, MigrationPhase, Outcome};
 use skein_hypervisor::{Events, MigrationInfo, MigrationStatus, Monitor, MonitorEvent, Process as QemuProcess};
 use skein_lab_cluster::{Seen, Witness, arguments, console, workload_sockets};
 use skein_lab_guest::{Error, Gaps, Spec};
-use skein_machine::{Severity, Transport};
+use skein_machine::{Route, Severity};
 use tempfile::TempDir;
 
 use crate::{
     bench::BenchError,
     busy::{Busy, Members},
     carry::{CarryError, Kit},
-    migration::{ASK_EVERY, CANCEL_DEADLINE, Clock, MigrationError, Moved, RESUME_DEADLINE, SETTLE, Standing, note},
+    migration::{
+        ASK_EVERY, CANCEL_DEADLINE, Clock, MigrationError, Moved, RESUME_DEADLINE, ReachedState, SETTLE, note,
+    },
     mover::MULTIFD_CHANNELS,
     process::Process,
-    record::{Phases, Step, Verdict},
     residents::{ANSWER_DEADLINE, Boot, boot_deadline, slowly},
+    results::{GuestCheck, Phases, Step},
     rewriting::Count,
     site::{HOSTS, Site},
     usage,
@@ -46,7 +48,7 @@ const KEPT_RAM: &str = "64 GiB";
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
 /// How often an agent that works says so, at least, is a few seconds; one that does not in this time has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const AGENT_SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// How often something that is waited for is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -83,14 +85,14 @@ pub struct Owned {
 
 /// How a guest is to be moved.
 #[derive(Clone, Copy)]
-pub struct Order<'a> {
+pub struct AgentCommand<'a> {
     /// What the agents are to use; see [`crate::mover::Carrier::Agents`].
-    pub transport: Transport,
+    pub transport: Route,
     /// `downtime-limit`.
     pub downtime_limit_ms: u64,
-    /// See [`crate::case::Stage::allow_throttle`].
+    /// See [`crate::case::Scene::allow_throttle`].
     pub allow_throttle: Option<u8>,
-    /// See [`crate::case::Stage::delta_memory`].
+    /// See [`crate::case::Scene::delta_memory`].
     pub delta_memory: Option<f64>,
     /// The moment that times count from.
     pub start: Instant,
@@ -162,9 +164,9 @@ impl Agents {
             &console(&sockets, &spec.name),
             &arguments(&sockets, &spec.name),
         );
-        let from = VmSource::Definition { file: format!("{}.toml", spec.name), text };
+        let from = VmOrigin::Definition { file: format!("{}.toml", spec.name), text };
         self.client(host)
-            .call(&Request::VmStart { from, options: Default::default() }, PATIENCE)
+            .call(&Request::VmStart { from, options: Default::default() }, AGENT_SILENCE_MAX)
             .map(drop)
             .map_err(BenchError::Agent)
     }
@@ -177,7 +179,7 @@ impl Agents {
                 return Err(BenchError::Interrupted);
             }
             if let Some(seen) = self.witness.seen(&spec.name).into_iter().find(|seen| seen.runs()) {
-                let status = seen.control().lock().as_mut().map(|agent| agent.status());
+                let status = seen.workload().lock().as_mut().map(|agent| agent.status());
                 if status.is_some_and(|status| status.is_ok_and(|status| status.ready)) {
                     return Ok(seen);
                 }
@@ -255,11 +257,11 @@ impl Agents {
     pub fn migrate(
         &self,
         n: usize,
-        order: Order<'_>,
-        standing: &Standing,
+        order: AgentCommand<'_>,
+        standing: &ReachedState,
         arriving: &Arriving,
     ) -> Result<Moved, MigrationError> {
-        let Order { start, .. } = order;
+        let AgentCommand { start, .. } = order;
         let Owned { spec, host, seen } = &self.guests[n];
         let clock = Clock::now(start);
         let events = seen.monitor().subscribe(EVENTS);
@@ -278,10 +280,10 @@ impl Agents {
             let reason = format!("{why} {}", migration.detail);
             return Err(MigrationError::Failed { status: "was called off".into(), reason });
         }
-        let Heard { mut phases, migrate_s, info, mut steps } = heard;
+        let QemuReport { mut phases, migrate_s, info, mut steps } = heard;
         phases.order_s = Some(0.0);
         let arrived = self.arrived(n, 1 - host).ok_or(MigrationError::NotResumed)?;
-        let rewritten = arrived.control().lock().as_mut().and_then(Count::ask);
+        let rewritten = arrived.workload().lock().as_mut().and_then(Count::ask);
         phases.resume_s = arrived.first_ran().map(|at| clock.seconds(at));
         steps.extend(phases.resume_s.map(|at_s| step(at_s, 1 - host, "QEMU: RESUME")));
         steps.extend(self.logged(*host, &migration, &clock));
@@ -296,8 +298,9 @@ impl Agents {
     }
 
     /// What `skein migrate` does.
-    pub(crate) fn order(&self, vm: &str, host: usize, order: Order<'_>) -> Result<Migration, MigrationError> {
-        let Order { transport, downtime_limit_ms, allow_throttle, delta_memory, start, deadline, interrupt } = order;
+    pub(crate) fn order(&self, vm: &str, host: usize, order: AgentCommand<'_>) -> Result<Migration, MigrationError> {
+        let AgentCommand { transport, downtime_limit_ms, allow_throttle, delta_memory, start, deadline, interrupt } =
+            order;
         let options = MigrateOptions {
             channels: Some(MULTIFD_CHANNELS),
             downtime_limit_ms: Some(downtime_limit_ms),
@@ -331,7 +334,7 @@ impl Agents {
                 None if interrupt.load(Ordering::Relaxed) || start.elapsed() > deadline => {
                     cancelled = Some(Instant::now());
                     // One that is just over cannot be called off; how it ended comes all the same.
-                    let _ = self.client(host).call(&Request::MigrationCancel { id: vm.into() }, PATIENCE);
+                    let _ = self.client(host).call(&Request::MigrationCancel { id: vm.into() }, AGENT_SILENCE_MAX);
                 }
                 _ => {}
             }
@@ -365,11 +368,17 @@ impl Agents {
     /// What an agent wrote down of a migration.
     fn logged(&self, host: usize, migration: &Migration, clock: &Clock) -> Vec<Step> {
         let request = Request::MigrationShow { id: migration.id.to_string() };
-        let Ok(Reply::Migration(shown)) = self.client(host).call(&request, PATIENCE) else { return Vec::new() };
+        let Ok(Reply::Migration(shown)) = self.client(host).call(&request, AGENT_SILENCE_MAX) else {
+            return Vec::new();
+        };
         let logged = shown.events.iter().filter_map(|logged| {
             let what = match &logged.event {
-                LogEntry::Handover { event: Handover::Phase { stage: Stage::Source(phase) } } => format!("{phase:?}"),
-                LogEntry::Handover { event: Handover::Phase { stage: Stage::Target(phase) } } => format!("{phase:?}"),
+                LogEntry::Handover { event: Handover::Phase { stage: MigrationPhase::Source(phase) } } => {
+                    format!("{phase:?}")
+                }
+                LogEntry::Handover { event: Handover::Phase { stage: MigrationPhase::Target(phase) } } => {
+                    format!("{phase:?}")
+                }
                 LogEntry::Handover { event: Handover::Reported { report, .. } } => format!("heard: {report:?}"),
                 LogEntry::Handover { event } => format!("{event:?}"),
                 LogEntry::Begun { .. } => "begun".into(),
@@ -382,12 +391,12 @@ impl Agents {
     }
 
     /// The guest's own check of all its memory.
-    pub fn verify(&self, n: usize) -> Result<Verdict, Error> {
+    pub fn verify(&self, n: usize) -> Result<GuestCheck, Error> {
         let Owned { spec, seen, .. } = &self.guests[n];
         let deadline = ANSWER_DEADLINE + slowly(spec.params.fill_mb);
-        let mut control = seen.control().lock();
+        let mut control = seen.workload().lock();
         let agent = control.as_mut().ok_or_else(|| Error::Agent("the guest's channel cannot be had".into()))?;
-        agent.verify(deadline).map(Verdict::from)
+        agent.verify(deadline).map(GuestCheck::from)
     }
 }
 
@@ -412,7 +421,7 @@ impl From<CallError> for MigrationError {
 
 /// What a source's QEMU says while it is migrated.
 #[derive(Default)]
-struct Heard {
+struct QemuReport {
     phases: Phases,
     migrate_s: Option<f64>,
     info: MigrationInfo,
@@ -426,9 +435,9 @@ fn listen(
     events: &Events,
     clock: &Clock,
     over: &AtomicBool,
-    standing: &Standing,
-) -> Heard {
-    let mut heard = Heard::default();
+    standing: &ReachedState,
+) -> QemuReport {
+    let mut heard = QemuReport::default();
     let mut asked = Instant::now();
     loop {
         match events.next(Duration::from_millis(20)) {

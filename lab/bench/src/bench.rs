@@ -18,15 +18,15 @@ use tempfile::TempDir;
 use crate::{
     busy::{Busy, BusyError},
     carry::{self, CarryError, Kit},
-    case::{self, Case, Stage},
+    case::{self, Case, Scene},
     chain,
     figure::{self, Data},
     iperf,
     killed::KilledError,
     machine,
     mover::{Mover, order},
-    record::{About, Results, Run, SCHEMA, Skipped, Yardstick},
     residents::{Boot, Household},
+    results::{About, Results, Run, SCHEMA, Skipped, Yardstick},
     run::{Outcome, Setting},
     site::{Site, SiteError},
 };
@@ -94,7 +94,7 @@ pub enum Progress<'a> {
     /// A case begins: its number from 1, and of how many.
     Case(&'a Case, usize, usize),
     /// Hosts stand, guests boot.
-    Stage(&'a Stage),
+    Stage(&'a Scene),
     /// Guests have booted and filled their memory in this time.
     Ready(Duration),
     /// What the links carry.
@@ -282,7 +282,7 @@ impl<'a, 'b> Bench<'a, 'b> {
     fn stage(
         &mut self,
         case: &Case,
-        stage: &Stage,
+        stage: &Scene,
         budget: Duration,
         gathered: &mut Gathered,
     ) -> Result<(), BenchError> {
@@ -390,7 +390,7 @@ impl<'a, 'b> Bench<'a, 'b> {
     fn one_run(
         &mut self,
         case: &Case,
-        (stage, site, busy): (&Stage, &Site, Option<&Busy>),
+        (stage, site, busy): (&Scene, &Site, Option<&Busy>),
         yardstick: Option<&Yardstick>,
         household: &mut Household,
         mover: Mover,
@@ -439,7 +439,7 @@ impl<'a, 'b> Bench<'a, 'b> {
     /// Moves the agents' first guest once more, and kills its agent meanwhile.
     fn kill_agent(
         &mut self,
-        stage: &Stage,
+        stage: &Scene,
         site: &Site,
         household: &mut Household,
         gathered: &mut Gathered,
@@ -455,7 +455,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         agents.survive_kill(0, (site, &self.kit), downtime_limit_ms, &self.options.interrupt, &mut tell)
     }
 
-    fn boot(&self, stage: &Stage, site: &Site, movers: &[Mover], busy: Option<&Busy>) -> Result<Household, BenchError> {
+    fn boot(&self, stage: &Scene, site: &Site, movers: &[Mover], busy: Option<&Busy>) -> Result<Household, BenchError> {
         // Each time: quick when it is there, and it may have been cleared away since.
         let cache = skein_lab_guest::default_cache();
         let image = Image::prepare(&cache)?;
@@ -472,12 +472,12 @@ fn is_endless(runs: &[Run], case: &str, stage: &str, mover: Mover) -> bool {
 }
 
 /// Why a stage whose guest has software cannot be had here; None if it can.
-fn lacks_software(stage: &Stage) -> Option<String> {
+fn lacks_software(stage: &Scene) -> Option<String> {
     stage.guest.software.then(|| skein_lab_guest::find_software().err().map(|error| chain(&error)))?
 }
 
 /// A note about a stage, which names it if it has a name.
-fn in_stage(stage: &Stage, words: &str) -> String {
+fn in_stage(stage: &Scene, words: &str) -> String {
     if stage.name.is_empty() { words.into() } else { format!("stage '{}': {words}", stage.name) }
 }
 
@@ -494,7 +494,7 @@ pub struct UnknownCase(String);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::tests::run;
+    use crate::results::tests::run;
 
     #[test]
     fn a_mover_that_never_ends_is_known_for_it() {

@@ -16,14 +16,14 @@ pub struct Case {
     /// The mover that the figure is about.
     pub subject: Mover,
     /// Each builds its own hosts, links and guest.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<Scene>,
     /// The figure, part by part.
     pub checks: Vec<Check>,
 }
 
 /// One set-up within a case.
 #[derive(Clone, Debug)]
-pub struct Stage {
+pub struct Scene {
     /// Name within the case; empty for the only one.
     pub name: &'static str,
     /// The links between the two hosts.
@@ -189,8 +189,8 @@ fn idle(memory_mb: u32, fill_mb: u32) -> Guest {
     }
 }
 
-fn stage(links: Links, guest: Guest, movers: &[Mover]) -> Stage {
-    Stage {
+fn stage(links: Links, guest: Guest, movers: &[Mover]) -> Scene {
+    Scene {
         name: "",
         links,
         guest,
@@ -220,7 +220,7 @@ pub fn all() -> Vec<Case> {
     // Large against what begins and ends a migration, small enough for ten runs on an emulated guest.
     let usual = idle(2048, 1536);
     let two = links(&[GIGABIT, GIGABIT]);
-    let case = |name, shows, stages: &[Stage], checks: &[Check]| Case {
+    let case = |name, shows, stages: &[Scene], checks: &[Check]| Case {
         name,
         shows,
         subject: SkeinTls,
@@ -251,7 +251,7 @@ pub fn all() -> Vec<Case> {
         Socat,
         SkeinPlain,
     ];
-    let cut = |name, kind| Stage {
+    let cut = |name, kind| Scene {
         name,
         fault: Some(Fault { kind, all_links: false, after_percent: 25, lasts: Duration::from_secs(3) }),
         iperf3: true,
@@ -259,14 +259,14 @@ pub fn all() -> Vec<Case> {
     };
     let downtime_peers: &[Mover] = &[MptcpMultifd, QemuMultifd];
     let downtime = |movers: &[Mover]| {
-        let stage = |name, guest| Stage { name, ping: true, ..stage(two.clone(), guest, movers) };
+        let stage = |name, guest| Scene { name, ping: true, ..stage(two.clone(), guest, movers) };
         let writing = Guest { rewrite_mb: 64, rewrite_pages_per_s: 5000, ..idle(512, 384) };
         [stage("idle", idle(512, 384)), stage("dirtying", writing)]
     };
     // QEMU's own by one NIC comes first, as what a quick bench compares with: it is there without MPTCP too.
     let by_agents = &[SkeinAgents, QemuMultifd, MptcpMultifd, SkeinTls];
     // A peer's darkness takes a minute a run: not for a quick bench.
-    let darkness = Stage { quick_movers: 1, ..on(&[GIGABIT, GIGABIT], &[SkeinTls, QemuMultifd]) };
+    let darkness = Scene { quick_movers: 1, ..on(&[GIGABIT, GIGABIT], &[SkeinTls, QemuMultifd]) };
     let unshaped = links(&[None, None]);
     let mut plain = case(
         "unshaped-plain",
@@ -284,7 +284,7 @@ pub fn all() -> Vec<Case> {
     let hot_movers = [&[SkeinAgents], hot_peers].concat();
     let hot_peers_one_nic: &[Mover] = &[QemuMultifdZstd, QemuXbzrle];
     let hot_movers_one_nic = [&[SkeinAgents], hot_peers_one_nic].concat();
-    let kept = |name, downtime_limit_ms| Stage {
+    let kept = |name, downtime_limit_ms| Scene {
         name,
         downtime_limit_ms,
         ..stage(two.clone(), hot(Rewrite::Word), &[SkeinAgents])
@@ -292,7 +292,7 @@ pub fn all() -> Vec<Case> {
     let is_kept = |stage| GapKept { stage, factor: 1.3, slack_ms: 15.0, share: 0.9 };
     let torture_peers: &[Mover] = &[MptcpMultifd, QemuMultifd];
     let torture_movers = [&[SkeinAgents], torture_peers].concat();
-    let torture = |name, rewrite_mb| Stage {
+    let torture = |name, rewrite_mb| Scene {
         name,
         allow_throttle: Some(95),
         ..stage(
@@ -304,25 +304,25 @@ pub fn all() -> Vec<Case> {
     // Far more of it is hot than what 5 % of its RAM could keep of it.
     let large_and_hot =
         Guest { rewrite_mb: 2048, rewrite: Rewrite::Word, rewrite_pages_per_s: 30_000, ..half(4096, 3072) };
-    let deltas = Stage { name: "deltas", watch_memory: true, ..stage(two.clone(), large_and_hot, &[SkeinAgents]) };
+    let deltas = Scene { name: "deltas", watch_memory: true, ..stage(two.clone(), large_and_hot, &[SkeinAgents]) };
 
     vec![
         case(
             "two-nics",
             "Two NICs of 1 Gb/s are both filled, with TLS on, by a guest that does not compress; every peer beside it.",
-            &[Stage { iperf3: true, ..on(&[GIGABIT, GIGABIT], &everyone) }],
+            &[Scene { iperf3: true, ..on(&[GIGABIT, GIGABIT], &everyone) }],
             &both_nics_filled,
         ),
         of_agents(case(
             "agent-two-nics",
             "Two NICs of 1 Gb/s are as well filled where agents move the guest.",
-            &[Stage { iperf3: true, ..on(&[GIGABIT, GIGABIT], by_agents) }],
+            &[Scene { iperf3: true, ..on(&[GIGABIT, GIGABIT], by_agents) }],
             &both_nics_filled,
         )),
         case(
             "same-subnet",
             "The same with both NICs of each host in one subnet, where the kernel alone would send all by one NIC.",
-            &[Stage {
+            &[Scene {
                 iperf3: true,
                 links: Links { same_subnet: true, ..two.clone() },
                 ..on(&[GIGABIT, GIGABIT], &[SkeinTls, MptcpMultifd, QemuMultifd])
@@ -332,27 +332,27 @@ pub fn all() -> Vec<Case> {
         case(
             "uneven",
             "NICs of 1 Gb/s and 250 Mb/s are each used as far as they go.",
-            &[Stage { iperf3: true, ..on(&[GIGABIT, Some(250)], &[SkeinTls, MptcpMultifd, QemuMultifd]) }],
+            &[Scene { iperf3: true, ..on(&[GIGABIT, Some(250)], &[SkeinTls, MptcpMultifd, QemuMultifd]) }],
             &[OfLinks { stage: "", share: 0.93 }],
         ),
         case(
             "eight-nics",
             "Eight NICs of 200 Mb/s are all used.",
-            &[Stage { iperf3: true, ..on(&[Some(200); 8], &[SkeinTls, MptcpMultifd, QemuMultifd]) }],
+            &[Scene { iperf3: true, ..on(&[Some(200); 8], &[SkeinTls, MptcpMultifd, QemuMultifd]) }],
             &[OfLinks { stage: "", share: 0.93 }],
         ),
         case(
             "one-nic",
             "On a single NIC of 1 Gb/s nothing is lost.",
-            &[Stage { iperf3: true, ..on(&[GIGABIT], &[SkeinTls, QemuMultifd, QemuTcp, Ssh, Socat]) }],
+            &[Scene { iperf3: true, ..on(&[GIGABIT], &[SkeinTls, QemuMultifd, QemuTcp, Ssh, Socat]) }],
             &[OfLinks { stage: "", share: 0.93 }],
         ),
         case(
             "slow-beside-fast",
             "A NIC of 10 Mb/s beside one of 1 Gb/s does not hold it up.",
             &[
-                Stage { name: "beside", ..smaller(&[GIGABIT, Some(10)], &[SkeinTls, MptcpMultifd, QemuMultifd]) },
-                Stage { name: "alone", ..smaller(&[GIGABIT], &[SkeinTls, QemuMultifd]) },
+                Scene { name: "beside", ..smaller(&[GIGABIT, Some(10)], &[SkeinTls, MptcpMultifd, QemuMultifd]) },
+                Scene { name: "alone", ..smaller(&[GIGABIT], &[SkeinTls, QemuMultifd]) },
             ],
             &[GoodputOfStage { stage: "beside", other: "alone", at_least: 0.97 }],
         ),
@@ -394,7 +394,7 @@ pub fn all() -> Vec<Case> {
         case(
             "mover-memory",
             "What tunnel and agent hold of memory while they move a guest of 8 GB.",
-            &[Stage { watch_memory: true, ..stage(two.clone(), idle(8192, 6144), &[SkeinTls]) }],
+            &[Scene { watch_memory: true, ..stage(two.clone(), idle(8192, 6144), &[SkeinTls]) }],
             &[MemoryAtMost { stage: "", bytes: 200_000_000 }],
         ),
         case(
@@ -412,8 +412,8 @@ pub fn all() -> Vec<Case> {
             "dark",
             "All NICs are lost for 20 s in mid-migration.",
             &[
-                Stage { name: "undisturbed", ..darkness.clone() },
-                Stage {
+                Scene { name: "undisturbed", ..darkness.clone() },
+                Scene {
                     name: "dark",
                     fault: Some(Fault {
                         kind: FaultKind::BlackHole,
@@ -429,13 +429,13 @@ pub fn all() -> Vec<Case> {
         case(
             "control-latency",
             "Round trips of a small stream through the same tunnel while all links carry bulk.",
-            &[Stage { control_stream: true, ..on(&[GIGABIT, GIGABIT], &[SkeinTls, Ssh]) }],
+            &[Scene { control_stream: true, ..on(&[GIGABIT, GIGABIT], &[SkeinTls, Ssh]) }],
             &[LatencyOver { stage: "", millis: 10.0 }],
         ),
         case(
             "six-guests",
             "Six guests leave a host at once, share the links, and arrive together.",
-            &[Stage {
+            &[Scene {
                 moves: Moves::Together(6),
                 ..stage(two.clone(), idle(448, 320), &[SkeinTls, MptcpMultifd, QemuMultifd])
             }],
@@ -444,7 +444,7 @@ pub fn all() -> Vec<Case> {
         case(
             "both-ways",
             "Two guests change places: links are full duplex.",
-            &[Stage { moves: Moves::BothWays, ..stage(two.clone(), idle(1024, 768), &[SkeinTls, MptcpMultifd]) }],
+            &[Scene { moves: Moves::BothWays, ..stage(two.clone(), idle(1024, 768), &[SkeinTls, MptcpMultifd]) }],
             &[EachWay { stage: "", share: 0.9 }],
         ),
         of_agents(case(
@@ -522,14 +522,14 @@ pub fn all() -> Vec<Case> {
             "busy-host",
             "All cores are busy with guests' work, and one guest leaves: the CPU that the others lose by that. Lost is what \
              their control group would have got in the migration's time, by what it got just before, and did not get.",
-            &[Stage { busy_host: true, ..stage(two.clone(), half(1280, 1024), &[SkeinAgents, SkeinAgentsTcp]) }],
+            &[Scene { busy_host: true, ..stage(two.clone(), half(1280, 1024), &[SkeinAgents, SkeinAgentsTcp]) }],
             &[LostOf { stage: "", peer: SkeinAgentsTcp, at_most: 1.05 }],
         )),
         of_agents(case(
             "page-memory",
             "What an agent's own memory grows by while it moves a guest of 8 GB: bookkeeping of pages, and all its buffers.",
             // What is kept to send changes by is another figure's.
-            &[Stage {
+            &[Scene {
                 watch_memory: true,
                 delta_memory: Some(0.0),
                 ..stage(two.clone(), half(8192, 6144), &[SkeinAgents])
@@ -558,7 +558,7 @@ pub fn all() -> Vec<Case> {
             "hotter",
             "Whole pages are rewritten with what does not compress, faster than two NICs of 1 Gb/s carry them: the guest has to \
              be slowed, and comes to an end.",
-            &[Stage {
+            &[Scene {
                 allow_throttle: Some(95),
                 ..stage(
                     two.clone(),
@@ -583,13 +583,13 @@ pub fn all() -> Vec<Case> {
         of_agents(case(
             "delta-memory",
             "What the source's agent holds to send changes by, over all else, while it moves a hot guest of 4 GB.",
-            &[deltas.clone(), Stage { name: "none", delta_memory: Some(0.0), ..deltas }],
+            &[deltas.clone(), Scene { name: "none", delta_memory: Some(0.0), ..deltas }],
             &[GrowthOver { stage: "deltas", without: "none", share: 0.05 }],
         )),
         of_agents(case(
             "return-trip",
             "A guest goes there and back, and rewrites a fifth of its memory meanwhile: hosts that kept it get what differs.",
-            &[Stage {
+            &[Scene {
                 keep_ram: true,
                 ..stage(two, Guest { rewrite_mb: 307, rewrite_pages_per_s: 8000, ..usual.clone() }, &[SkeinAgents])
             }],
@@ -602,7 +602,7 @@ pub fn all() -> Vec<Case> {
 pub fn demo() -> Case {
     let guest = Guest { rewrite_mb: 48, rewrite_pages_per_s: 2000, disk_mb: 16, ..idle(1280, 960) };
     let movers = [Mover::SkeinAgents, Mover::QemuMultifd];
-    let stage = Stage { ping: true, kill_agent: true, ..stage(links(&[GIGABIT, GIGABIT]), guest, &movers) };
+    let stage = Scene { ping: true, kill_agent: true, ..stage(links(&[GIGABIT, GIGABIT]), guest, &movers) };
     Case {
         name: "demo",
         shows: "Two hosts, two NICs in each. Agents move a guest that is at work over both NICs, encrypted; beside it, the \

@@ -6,7 +6,7 @@ use skein_units::measured;
 
 use crate::{
     mover::Mover,
-    record::{CaseResult, Part, Run, Skipped, Total, Yardstick},
+    results::{CaseResult, Part, Run, Skipped, Total, Yardstick},
     stats::{Summary, median},
 };
 
@@ -707,9 +707,9 @@ fn together_bps(group: &[&Run]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{
-        ControlLatency, CpuSeconds, EndMemory, FaultSeen, GuestsWork, MoverMemory, MoverPrivateMemory, NicBytes,
-        PrivateMemory, Rewriting, RoundTrips, Verdict, tests::run,
+    use crate::results::{
+        ControlLatency, CpuSeconds, EndMemory, FaultSeen, GuestCheck, GuestsWork, MoverMemory, MoverPrivateMemory,
+        NicBytes, PrivateMemory, Rewriting, RoundTrips, tests::run,
     };
     use Mover::*;
 
@@ -1129,8 +1129,10 @@ mod tests {
         };
         let good = moved("", SkeinTls, 1, 1.9e9, 5.0);
         assert_eq!(judged(std::slice::from_ref(&good)), Some(true));
-        let corrupt =
-            Run { guest_verdict: Some(Verdict { ok: false, pages: 9, bad_pages: 1, bad_blocks: 0 }), ..good.clone() };
+        let corrupt = Run {
+            guest_verdict: Some(GuestCheck { ok: false, pages: 9, bad_pages: 1, bad_blocks: 0 }),
+            ..good.clone()
+        };
         assert_eq!(judged(&[good.clone(), corrupt]), Some(false));
         let unverified = Run { guest_verdict: None, ..good.clone() };
         assert_eq!(judged(&[unverified]), Some(false));

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{
     process::{Process, ProcessError},
-    record::Yardstick,
+    results::Yardstick,
     site::{HOSTS, Site, SiteError},
 };
 

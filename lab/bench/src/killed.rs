@@ -8,11 +8,11 @@ use std::{
 use skein_api::{CallError, MigrateOptions, Migration, Reply, Request};
 use skein_handover::Outcome;
 use skein_lab_guest::Error;
-use skein_machine::Transport;
+use skein_machine::Route;
 use skein_units::measured;
 
 use crate::{
-    agents::{Agents, Order, PATIENCE},
+    agents::{AGENT_SILENCE_MAX, AgentCommand, Agents},
     bench::BenchError,
     carry::Kit,
     migration::MigrationError,
@@ -107,7 +107,7 @@ impl Agents {
         let outcome = self.outcome(host, &id, interrupt)?;
         self.outcome(1 - host, &id, interrupt)?;
         self.once(&vm)?;
-        if outcome == Outcome::Kept {
+        if outcome == Outcome::CalledOff {
             // By the clock of who watches: that of an emulated guest stands still with it.
             let beats = seen.beats().map(|beats| beats.since(killed)).unwrap_or_default();
             let moments = [killed].into_iter().chain(beats.iter().map(|beat| beat.seen)).chain([Instant::now()]);
@@ -117,8 +117,8 @@ impl Agents {
             tell(format!("its journal has no grant: the move is called off, {here} goes on running the guest"));
             tell(format!("since the kill the guest was never silent for more than {longest}"));
             tell(format!("skein migrate {vm} --to {there}, once more"));
-            let order = Order {
-                transport: Transport::Auto,
+            let order = AgentCommand {
+                transport: Route::Auto,
                 downtime_limit_ms,
                 allow_throttle: None,
                 delta_memory: None,
@@ -199,7 +199,7 @@ impl Agents {
             }
             let request = Request::MigrationShow { id: id.into() };
             if let Reply::Migration(migration) =
-                self.client(host).call(&request, PATIENCE).map_err(KilledError::from)?
+                self.client(host).call(&request, AGENT_SILENCE_MAX).map_err(KilledError::from)?
                 && let Migration { outcome: Some(outcome), stage: None, .. } = *migration
             {
                 return Ok(outcome);

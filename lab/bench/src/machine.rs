@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-use crate::{process, record::Machine};
+use crate::{process, results::Machine};
 
 /// The QEMU program that is used where `qemu` is the one asked for.
 pub fn qemu_program(qemu: Option<&Path>) -> PathBuf {

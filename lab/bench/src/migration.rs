@@ -7,13 +7,13 @@ use std::{
 };
 
 use serde_json::json;
-use skein_api::Pages;
-use skein_hypervisor::{Event, MigrationInfo, MigrationStatus, Qmp, QmpError, Tls, Tuning};
+use skein_api::PageFigures;
+use skein_hypervisor::{MigrationInfo, MigrationStatus, Qmp, QmpError, QmpEvent, Tls, Tuning};
 use skein_lab_guest::{Gaps, Guest};
 
 use crate::{
     carry::qemu_tls,
-    record::{Phases, Step},
+    results::{Phases, Step},
     rewriting::Count,
 };
 
@@ -79,7 +79,7 @@ pub struct Moved {
     /// The handover, where agents did it.
     pub steps: Vec<Step>,
     /// What they say of where the bytes went.
-    pub pages: Option<Pages>,
+    pub pages: Option<PageFigures>,
     /// What the guest had rewritten when it ran on the target.
     pub rewritten: Option<Count>,
 }
@@ -95,7 +95,7 @@ impl Moved {
 
 /// Where a migration stands, for those who watch it.
 #[derive(Debug, Default)]
-pub struct Standing {
+pub struct ReachedState {
     /// Bytes that QEMU has sent.
     pub sent_bytes: AtomicU64,
     /// Bytes that QEMU believes are left.
@@ -153,7 +153,7 @@ pub fn migrate(
     connect: &str,
     start: Instant,
     deadline: Duration,
-    standing: &Standing,
+    standing: &ReachedState,
     interrupt: &AtomicBool,
 ) -> Result<Moved, MigrationError> {
     let clock = Clock::now(start);
@@ -252,7 +252,7 @@ fn resumed(qmp: &mut Qmp, clock: &Clock) -> Result<f64, MigrationError> {
 }
 
 /// Notes the moment of an event; says whether the migration is over.
-pub(crate) fn note(phases: &mut Phases, event: &Event, clock: &Clock) -> bool {
+pub(crate) fn note(phases: &mut Phases, event: &QmpEvent, clock: &Clock) -> bool {
     let at = Some(clock.seconds(event.time));
     let status = event.data["status"].as_str();
     match (event.name.as_str(), status) {
@@ -306,7 +306,7 @@ mod tests {
         let mut phases = Phases::default();
         let mut event = |name: &str, status: &str, ms: u64| {
             let data = if status.is_empty() { serde_json::Value::Null } else { json!({ "status": status }) };
-            note(&mut phases, &Event { name: name.into(), data, time: zero + Duration::from_millis(ms) }, &clock)
+            note(&mut phases, &QmpEvent { name: name.into(), data, time: zero + Duration::from_millis(ms) }, &clock)
         };
         assert!(!event("MIGRATION", "setup", 1));
         assert!(!event("MIGRATION", "active", 20));

@@ -7,16 +7,16 @@ use std::{
 };
 
 use skein_hypervisor::{Config, MemoryBackend};
-use skein_lab_guest::{Address, Error, Guest, Image, Params, SharedDisk, Spec};
+use skein_lab_guest::{Error, Guest, Image, Params, PortAddress, SharedDisk, Spec};
 
 use crate::{
     agents::Agents,
     bench::{Adjust, BenchError},
     busy::Busy,
     carry::Kit,
-    case::{Moves, Stage},
+    case::{Moves, Scene},
     mover::{Carrier, Mover},
-    record::Verdict,
+    results::GuestCheck,
     site::{HOSTS, Site},
 };
 
@@ -41,15 +41,15 @@ pub struct Resident {
 
 impl Resident {
     /// Starts a QEMU for it on the other host, that waits for it to come.
-    pub fn target(&self, site: &Site) -> Result<Guest, BenchError> {
+    pub fn start_incoming(&self, site: &Site) -> Result<Guest, BenchError> {
         let command = site.command(HOSTS[1 - self.host], program(&self.spec))?;
         Ok(Guest::incoming(&self.spec, |_| command)?)
     }
 
     /// The guest's own check of all its memory.
-    pub fn verify(&mut self) -> Result<Verdict, Error> {
+    pub fn verify(&mut self) -> Result<GuestCheck, Error> {
         let deadline = ANSWER_DEADLINE + slowly(self.spec.params.fill_mb);
-        self.guest.agent().verify(deadline).map(Verdict::from)
+        self.guest.agent().verify(deadline).map(GuestCheck::from)
     }
 
     fn wait_ready(&mut self, interrupt: &AtomicBool) -> Result<(), BenchError> {
@@ -83,7 +83,7 @@ pub struct Household {
 #[derive(Clone, Copy)]
 pub struct Boot<'a> {
     /// The stage.
-    pub stage: &'a Stage,
+    pub stage: &'a Scene,
     /// Its hosts.
     pub site: &'a Site,
     /// The bench's keys and programs.
@@ -163,7 +163,7 @@ impl Household {
     }
 
     /// Has every guest that `mover` moves check all its memory.
-    pub fn verify(&mut self, mover: Mover) -> Vec<Result<Verdict, Error>> {
+    pub fn verify(&mut self, mover: Mover) -> Vec<Result<GuestCheck, Error>> {
         match &self.agents {
             Some(agents) if mover.is_of_agents() => (0..agents.guests.len()).map(|n| agents.verify(n)).collect(),
             _ => self.residents(mover).iter_mut().map(Resident::verify).collect(),
@@ -172,7 +172,7 @@ impl Household {
 }
 
 /// `n`: the number of its NIC in the site.
-fn spec(stage: &Stage, site: &Site, image: &Image, adjust: &Adjust, name: String, n: u32) -> Result<Spec, BenchError> {
+fn spec(stage: &Scene, site: &Site, image: &Image, adjust: &Adjust, name: String, n: u32) -> Result<Spec, BenchError> {
     let guest = &stage.guest;
     let nic = site.guest_nic(n);
     let params = Params {
@@ -187,7 +187,7 @@ fn spec(stage: &Stage, site: &Site, image: &Image, adjust: &Adjust, name: String
         verify_rate: 0,
         disk_mb: guest.disk_mb,
         build: guest.software,
-        ip: nic.as_ref().map(|(_, _, ip)| Address { ip: *ip, prefix: 24 }),
+        ip: nic.as_ref().map(|(_, _, ip)| PortAddress { ip: *ip, prefix: 24 }),
         ..Params::default()
     };
     let mut spec = Spec::new(name, image.clone(), guest.memory_mb, params);

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use skein_lab_guest::Agent;
+use skein_lab_guest::WorkloadClient;
 
-use crate::record::Rewriting;
+use crate::results::Rewriting;
 
 /// How long it is counted before a migration.
 const COUNT_ALONE: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ pub struct Usual {
 
 impl Count {
     /// Asks a guest; None if it does not answer.
-    pub fn ask(agent: &mut Agent) -> Option<Self> {
+    pub fn ask(agent: &mut WorkloadClient) -> Option<Self> {
         let status = agent.status().ok()?;
         Some(Self { at: Instant::now(), pages: status.written })
     }

@@ -13,24 +13,25 @@ use serde_json::{Value, json};
 use skein_lab_guest::{Guest, Rewrite, Spec};
 
 use crate::{
-    agents::{Agents, Order},
+    agents::{AgentCommand, Agents},
     bench::{BenchError, Tick},
     busy::{self, Busy},
-    carry::{self, Carried, CarryError, Kit, Route},
-    case::Stage,
+    carry::{self, Carried, CarryError, CarryRoute, Kit},
+    case::Scene,
     chain,
-    control::{Asker, Echo},
-    fault::{self, Inflicted},
-    goodput, machine,
-    migration::{self, MigrationError, Moved, Standing},
+    control_latency::{Asker, Echo},
+    goodput,
+    inflicted_fault::{self, Inflicted},
+    machine,
+    migration::{self, MigrationError, Moved, ReachedState},
     mover::{Carrier, Mover},
     ping::{self, Pinger},
-    record::{ControlLatency, CpuSeconds, GuestsWork, MoverMemory, MoverPrivateMemory, Phases, Run, Yardstick},
     residents::{Household, Resident},
+    results::{ControlLatency, CpuSeconds, GuestsWork, MoverMemory, MoverPrivateMemory, Phases, Run, Yardstick},
     rewriting::{Count, Usual},
     site::{HOSTS, Site},
     usage::{self, End, cpu_between, threads},
-    watch::{Arriving, Party, Place, Watch, Watched, Work},
+    watch::{Arriving, Party, RunWatch, Watched, WatchedHost, Work},
 };
 
 /// Of x86, and of QEMU's `duplicate`.
@@ -56,7 +57,7 @@ pub struct Setting<'a> {
     /// Name of the case.
     pub case: &'a str,
     /// The stage.
-    pub stage: &'a Stage,
+    pub stage: &'a Scene,
     /// Its hosts.
     pub site: &'a Site,
     /// The groups of guests at work and of the host's programs, where there are some.
@@ -101,7 +102,7 @@ struct Seen {
 }
 
 /// Moves one guest, and says how that came out; times count from the moment given.
-type Journey<'a> = Box<dyn FnOnce(Instant, &Standing) -> Result<Moved, MigrationError> + Send + 'a>;
+type Journey<'a> = Box<dyn FnOnce(Instant, &ReachedState) -> Result<Moved, MigrationError> + Send + 'a>;
 
 impl Setting<'_> {
     /// Moves all guests of `mover` once. What goes wrong with the mover is in the records; an error is the bench's own.
@@ -138,7 +139,7 @@ impl Setting<'_> {
                 return Ok(Outcome { runs, lost: false });
             }
         };
-        let mut targets = residents.iter().map(|r| r.target(self.site)).collect::<Result<Vec<_>, _>>()?;
+        let mut targets = residents.iter().map(|r| r.start_incoming(self.site)).collect::<Result<Vec<_>, _>>()?;
         for (run, target) in runs.iter_mut().zip(&targets) {
             run.qemu_target_cmdline = command_line(target);
             run.memory_backend_target = memory_backend(&run.qemu_target_cmdline);
@@ -167,7 +168,7 @@ impl Setting<'_> {
             residents.iter_mut().zip(targets.iter_mut()).zip(prepared).map(|((resident, target), connect)| {
                 let source = &mut resident.guest;
                 let interrupt = self.interrupt;
-                let journey = move |start, standing: &Standing| {
+                let journey = move |start, standing: &ReachedState| {
                     migration::migrate(source, target, connect?, start, deadline, standing, interrupt)
                 };
                 Box::new(journey) as Journey<'_>
@@ -232,21 +233,28 @@ impl Setting<'_> {
                 let qemus = if host == source { guests.iter().map(qemu).collect() } else { Vec::new() };
                 let end = End { qemus, agents: vec![agents.process(host).pid()], ..End::default() };
                 let arriving = if host == source { Arriving::default() } else { arriving[host].clone() };
-                parties.push(Party { way: ways.len(), place: self.place(host)?, end, arriving });
+                parties.push(Party { way: ways.len(), watched_host: self.watched_host(host)?, end, arriving });
             }
             ways.push(Way { source, guests, carried });
         }
         let specs: Vec<Spec> = agents.guests.iter().map(|guest| guest.spec.clone()).collect();
-        let usual = self.usual(count, |n| agents.guests[n].seen.control().lock().as_mut().and_then(Count::ask));
+        let usual = self.usual(count, |n| agents.guests[n].seen.workload().lock().as_mut().and_then(Count::ask));
         let deadline = deadline(self.stage) + AGENTS_MORE;
         let journeys = (0..count).map(|n| {
             let agents = &*agents;
             let arriving = arriving[1 - agents.guests[n].host].clone();
-            let journey = move |start, standing: &Standing| {
+            let journey = move |start, standing: &ReachedState| {
                 let Setting { downtime_limit_ms, interrupt, .. } = *self;
-                let Stage { allow_throttle, delta_memory, .. } = *self.stage;
-                let order =
-                    Order { transport, downtime_limit_ms, allow_throttle, delta_memory, start, deadline, interrupt };
+                let Scene { allow_throttle, delta_memory, .. } = *self.stage;
+                let order = AgentCommand {
+                    transport,
+                    downtime_limit_ms,
+                    allow_throttle,
+                    delta_memory,
+                    start,
+                    deadline,
+                    interrupt,
+                };
                 agents.migrate(n, order, standing, &arriving)
             };
             Box::new(journey) as Journey<'_>
@@ -295,8 +303,8 @@ impl Setting<'_> {
         (0..self.site.links()).try_for_each(|link| Ok(self.site.heal(link)?))
     }
 
-    fn place(&self, host: usize) -> Result<Place, BenchError> {
-        Ok(Place { host: HOSTS[host].into(), netns: self.site.netns(HOSTS[host])? })
+    fn watched_host(&self, host: usize) -> Result<WatchedHost, BenchError> {
+        Ok(WatchedHost { host: HOSTS[host].into(), netns: self.site.netns(HOSTS[host])? })
     }
 
     /// Starts what carries, for each direction that guests move in.
@@ -314,7 +322,7 @@ impl Setting<'_> {
             }
             let directory = directory.join(HOSTS[source]);
             std::fs::create_dir_all(&directory).map_err(BenchError::Directory)?;
-            let route = Route {
+            let route = CarryRoute {
                 site: self.site,
                 source: HOSTS[source],
                 target: HOSTS[1 - source],
@@ -354,17 +362,17 @@ impl Setting<'_> {
         }
         // What arrives, and what is in flight.
         machine::reclaim_memory(specs.iter().map(|spec| u64::from(spec.memory_mb) << 20).sum::<u64>() * 2);
-        let places = [self.place(0)?, self.place(1)?];
+        let places = [self.watched_host(0)?, self.watched_host(1)?];
         let at_work = self.busy.map(Busy::work).transpose()?;
         let work = self.busy.map(|busy| Box::new(busy.account()) as Work);
         let watch =
-            Watch::start(&places, parties, site.links(), stage.watch_memory, work).map_err(BenchError::Watch)?;
+            RunWatch::start(&places, parties, site.links(), stage.watch_memory, work).map_err(BenchError::Watch)?;
         std::thread::sleep(if at_work.is_some() { WORK_ALONE } else { SETTLE });
 
         let over = AtomicBool::new(false);
-        let standings: Vec<Standing> = specs.iter().map(|_| Standing::default()).collect();
+        let standings: Vec<ReachedState> = specs.iter().map(|_| ReachedState::default()).collect();
         let sum =
-            |of: fn(&Standing) -> &AtomicU64| standings.iter().map(|s| of(s).load(Ordering::Relaxed)).sum::<u64>();
+            |of: fn(&ReachedState) -> &AtomicU64| standings.iter().map(|s| of(s).load(Ordering::Relaxed)).sum::<u64>();
         let fill_bytes = specs.iter().map(|spec| u64::from(spec.params.fill_mb) << 20).sum::<u64>();
         let inflicted: Mutex<Vec<Inflicted>> = Mutex::default();
         let source_host = HOSTS[ways[0].source];
@@ -377,7 +385,7 @@ impl Setting<'_> {
                 .collect();
             let disturber = stage.fault.map(|fault| {
                 let (inflicted, over, sent) = (&inflicted, &over, || sum(|s| &s.sent_bytes));
-                scope.spawn(move || fault::inflict(site, fault, start, fill_bytes, sent, over, inflicted))
+                scope.spawn(move || inflicted_fault::inflict(site, fault, start, fill_bytes, sent, over, inflicted))
             });
             while !migrations.iter().all(|m| m.is_finished()) {
                 std::thread::sleep(TICK);
@@ -567,8 +575,8 @@ impl Setting<'_> {
             let arrivals = way.guests.iter().map(|&n| (targets[n].qemu.pid(), vcpu_threads(&mut targets[n]))).collect();
             let (here, there) = (way.source, 1 - way.source);
             let mut party = |host: usize, qemus, movers| {
-                let (place, end) = (self.place(host)?, End { qemus, movers, ..End::default() });
-                parties.push(Party { way: number, place, end, arriving: Arriving::default() });
+                let (place, end) = (self.watched_host(host)?, End { qemus, movers, ..End::default() });
+                parties.push(Party { way: number, watched_host: place, end, arriving: Arriving::default() });
                 Ok::<_, BenchError>(())
             };
             party(here, sources, way.carried.source_pids())?;
@@ -631,7 +639,7 @@ fn guests_work(watched: &Watched, from_s: f64, end_s: f64) -> Option<GuestsWork>
 }
 
 /// What a migration may take: several times what it should, and what is done to it.
-fn deadline(stage: &Stage) -> Duration {
+fn deadline(stage: &Scene) -> Duration {
     let fastest = stage.links.rates_mbit.iter().map(|r| r.unwrap_or(1000)).max().unwrap_or(1000);
     // Of software, nobody knows how much it leaves in memory.
     let mb = if stage.guest.software { stage.guest.memory_mb } else { stage.guest.fill_mb };

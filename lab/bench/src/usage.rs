@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::record::{CpuSeconds, EndMemory};
+use crate::results::{CpuSeconds, EndMemory};
 
 /// The processes of one guest's or mover's end.
 #[derive(Clone, Debug, Default)]
@@ -23,10 +23,10 @@ pub struct End {
 
 /// Reads what an [`End`] has used, again and again; what has ended stays counted.
 #[derive(Debug)]
-pub struct Meter {
+pub struct UsageMeter {
     /// The processes. More may be added at any time.
     pub end: End,
-    /// The movers' processes, as of the last [`Meter::look`].
+    /// The movers' processes, as of the last [`UsageMeter::look`].
     movers: Vec<u32>,
     /// The agents' processes, as of then.
     agents: Vec<u32>,
@@ -36,7 +36,7 @@ pub struct Meter {
     last_movers_s: f64,
 }
 
-impl Meter {
+impl UsageMeter {
     /// A meter of these processes.
     pub fn new(end: End) -> Self {
         let (movers, agents) = (Vec::new(), Vec::new());
@@ -241,7 +241,7 @@ mod tests {
             .args(["-c", "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; sleep 5"])
             .spawn()
             .unwrap();
-        let mut meter = Meter::new(End { movers: vec![shell.id()], ..End::default() });
+        let mut meter = UsageMeter::new(End { movers: vec![shell.id()], ..End::default() });
         let mut used = 0.0;
         for _ in 0..300 {
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn a_qemu_that_was_killed_stays_counted() {
         let mut busy = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        let mut meter = Meter::new(End { qemus: vec![(busy.id(), vec![])], ..End::default() });
+        let mut meter = UsageMeter::new(End { qemus: vec![(busy.id(), vec![])], ..End::default() });
         while meter.cpu().qemu < 0.1 {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }

@@ -16,8 +16,8 @@ use skein_host::{Sampler, SamplerOptions, Series};
 
 use crate::{
     goodput::Counter,
-    record::{CoreSamples, CpuSeconds, EndMemory, NicBytes, NicSamples, PrivateMemory, Samples, UseSamples},
-    usage::{End, Meter},
+    results::{CoreSamples, CpuSeconds, EndMemory, NicBytes, NicSamples, PrivateMemory, Samples, UseSamples},
+    usage::{End, UsageMeter},
 };
 
 /// How often NICs are read. A transfer's first and last byte are known that exactly: 20 ms of 8 s are 0.25 %.
@@ -37,7 +37,7 @@ const SAMPLES_MAX: usize = 3000;
 
 /// A host to watch.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct WatchedHost {
     /// Its name.
     pub host: String,
     /// Its network namespace.
@@ -50,7 +50,7 @@ pub struct Party {
     /// The direction's number.
     pub way: usize,
     /// The host that they are on.
-    pub place: Place,
+    pub watched_host: WatchedHost,
     /// They.
     pub end: End,
     /// QEMUs that come later, as in [`End::qemus`].
@@ -61,14 +61,14 @@ pub struct Party {
 pub type Arriving = Arc<Mutex<Vec<(u32, Vec<u32>)>>>;
 
 /// A run that is being watched.
-pub struct Watch {
+pub struct RunWatch {
     epoch: Instant,
     samplers: Vec<(String, Sampler)>,
     processes: Processes,
     links: usize,
 }
 
-/// What was seen. Times count from the `zero` given to [`Watch::stop`].
+/// What was seen. Times count from the `zero` given to [`RunWatch::stop`].
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     /// By host, by link: bytes sent and received by the NIC.
@@ -112,18 +112,18 @@ pub struct CpuCounters {
     pub mover: Counter,
 }
 
-impl Watch {
+impl RunWatch {
     /// Starts to watch; `links` NICs of each host (`nic0` ...) count.
     /// `work`: tells the CPU that the guests' work has had so far.
     pub fn start(
-        places: &[Place],
+        places: &[WatchedHost],
         parties: Vec<Party>,
         links: usize,
         memory: bool,
         work: Option<Work>,
     ) -> io::Result<Self> {
         let epoch = Instant::now();
-        let sampler = |place: &Place| {
+        let sampler = |place: &WatchedHost| {
             let netns = Some(place.netns.clone());
             let options = SamplerOptions { netns, interval: NICS_EVERY, epoch, samples_max: READINGS_MAX };
             Ok((place.host.clone(), Sampler::start(options)?))
@@ -294,9 +294,9 @@ impl Processes {
         let stopped = stop.clone();
         let thread = std::thread::Builder::new().name("processes".into()).spawn(move || {
             let mut seen: Vec<Readings> =
-                parties.iter().map(|p| ((p.way, p.place.host.clone()), Vec::new(), None)).collect();
-            let mut meters: Vec<(Party, Meter)> =
-                parties.into_iter().map(|party| (party.clone(), Meter::new(party.end))).collect();
+                parties.iter().map(|p| ((p.way, p.watched_host.host.clone()), Vec::new(), None)).collect();
+            let mut meters: Vec<(Party, UsageMeter)> =
+                parties.into_iter().map(|party| (party.clone(), UsageMeter::new(party.end))).collect();
             let mut worked = Vec::new();
             let mut next = Instant::now();
             let mut next_look = next;
@@ -310,7 +310,7 @@ impl Processes {
                     }
                     cpu.push((epoch.elapsed().as_secs_f64(), meter.cpu()));
                     if look && memory {
-                        let now = meter.memory(&party.place.netns);
+                        let now = meter.memory(&party.watched_host.netns);
                         let bytes = now.anonymous_bytes;
                         let private = PrivateMemory { before_bytes: bytes, most_bytes: bytes };
                         let seen = memory_seen.get_or_insert(MemorySeen { most: now, private });
@@ -392,10 +392,10 @@ mod tests {
 
     #[test]
     fn this_process_is_seen() {
-        let place = Place { host: "here".into(), netns: "/proc/self/ns/net".into() };
+        let place = WatchedHost { host: "here".into(), netns: "/proc/self/ns/net".into() };
         let end = End { movers: vec![std::process::id()], ..End::default() };
-        let party = Party { way: 0, place: place.clone(), end, arriving: Arriving::default() };
-        let watch = Watch::start(&[place], vec![party], 1, true, None).unwrap();
+        let party = Party { way: 0, watched_host: place.clone(), end, arriving: Arriving::default() };
+        let watch = RunWatch::start(&[place], vec![party], 1, true, None).unwrap();
         let until = Instant::now() + Duration::from_millis(500);
         while Instant::now() < until {}
         let watched = watch.stop(Instant::now());

@@ -16,7 +16,7 @@
 //!
 //! Needs root, and what the lab's hosts need.
 
-mod agent;
+mod agent_process;
 mod witness;
 
 use std::collections::BTreeMap;
@@ -30,20 +30,20 @@ use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
-use skein_api::{CallError, Check, Client, MigrateOptions, Migration, Reply, Request, Vm, VmSource};
+use skein_api::{CallError, CheckResult, Client, MigrateOptions, Migration, Reply, Request, VmOrigin, VmView};
 use skein_handover::{MigrationId, Outcome, Record, needed};
 use skein_identity::{ClusterCa, Validity};
-use skein_journal::{Journal, Limits};
-use skein_lab_guest::{Agent, Image, Params, Spec as GuestSpec, Verdict, default_cache};
+use skein_journal::{Journal, JournalLimits};
+use skein_lab_guest::{Image, Params, Spec as GuestSpec, WorkloadCheck, WorkloadClient, default_cache};
 use skein_lab_hosts::{Lab, Layout, Spec};
 use tempfile::TempDir;
 
-use agent::AgentProcess;
-pub use agent::Start;
+use agent_process::AgentProcess;
+pub use agent_process::Start;
 pub use witness::{Double, Run, Seen, Witness, arguments, configuration, console, workload_sockets};
 
 /// An agent answers a request within this: it may have to start a QEMU, and another host's agent, too.
-const PATIENCE: Duration = Duration::from_secs(60);
+const AGENT_ANSWER_TIME: Duration = Duration::from_secs(60);
 /// Whatever a guest does on a busy machine is done by then.
 pub const GUEST_TIME: Duration = Duration::from_secs(120);
 /// So much of a log is shown.
@@ -80,7 +80,7 @@ impl Settings {
 }
 
 /// How the agent calls those processes of its own that keep channels.
-const KEEPER: &str = "keep-channels";
+const KEEP_CHANNELS_COMMAND: &str = "keep-channels";
 
 struct Process {
     pid: u32,
@@ -276,7 +276,7 @@ impl Cluster {
 
     /// Asks a host's agent.
     pub fn ask(&self, host: &str, request: &Request) -> Result<Reply, CallError> {
-        self.client(host).call(request, PATIENCE)
+        self.client(host).call(request, AGENT_ANSWER_TIME)
     }
 
     /// Asks a host's agent something that it has to answer.
@@ -296,7 +296,7 @@ impl Cluster {
 
     /// A host's VMs.
     #[track_caller]
-    pub fn vms(&self, host: &str) -> Vec<Vm> {
+    pub fn vms(&self, host: &str) -> Vec<VmView> {
         match self.asked(host, &Request::VmList) {
             Reply::Vms { vms } => vms,
             other => panic!("{other:?}"),
@@ -305,7 +305,7 @@ impl Cluster {
 
     /// One of them.
     #[track_caller]
-    pub fn vm(&self, host: &str, name: &str) -> Vm {
+    pub fn vm(&self, host: &str, name: &str) -> VmView {
         match self.asked(host, &Request::VmShow { name: name.to_owned() }) {
             Reply::Vm(vm) => *vm,
             other => panic!("{other:?}"),
@@ -329,9 +329,9 @@ impl Cluster {
 
     /// Starts a VM from its definition.
     #[track_caller]
-    pub fn start_vm(&self, host: &str, definition: &str) -> Vm {
+    pub fn start_vm(&self, host: &str, definition: &str) -> VmView {
         let file = "test.toml".to_owned();
-        let from = VmSource::Definition { file, text: definition.to_owned() };
+        let from = VmOrigin::Definition { file, text: definition.to_owned() };
         match self.asked(host, &Request::VmStart { from, options: Default::default() }) {
             Reply::Vm(vm) => *vm,
             other => panic!("{other:?}"),
@@ -340,7 +340,7 @@ impl Cluster {
 
     /// Says what stands against a migration.
     #[track_caller]
-    pub fn check_move(&self, vm: &str, from: &str, to: &str) -> Check {
+    pub fn check_move(&self, vm: &str, from: &str, to: &str) -> CheckResult {
         let options = MigrateOptions::default();
         match self.asked(from, &Request::Check { vm: vm.into(), to: to.into(), options }) {
             Reply::Check(check) => check,
@@ -360,11 +360,14 @@ impl Cluster {
         let told = |error| panic!("{from}: {request:?}: {}", chain(&error));
         let mut conversation = self.client(from).ask(request).unwrap_or_else(told);
         loop {
-            match conversation.next(PATIENCE).unwrap_or_else(|error| panic!("{from}: {request:?}: {}", chain(&error))) {
+            match conversation
+                .next(AGENT_ANSWER_TIME)
+                .unwrap_or_else(|error| panic!("{from}: {request:?}: {}", chain(&error)))
+            {
                 Some(Reply::Progress(_)) => {}
                 Some(Reply::Check(check)) if !check.blocks() => {}
                 Some(reply) => return reply,
-                None => panic!("{from}: {request:?}: nothing for {} s", PATIENCE.as_secs()),
+                None => panic!("{from}: {request:?}: nothing for {} s", AGENT_ANSWER_TIME.as_secs()),
             }
         }
     }
@@ -383,7 +386,7 @@ impl Cluster {
     /// Moves a VM, which has to succeed, however long it takes on a busy machine.
     #[track_caller]
     pub fn moved(&self, vm: &str, from: &str, to: &str) -> Migration {
-        let options = MigrateOptions { deadline_s: Some(PATIENCE.as_secs()), ..MigrateOptions::default() };
+        let options = MigrateOptions { deadline_s: Some(AGENT_ANSWER_TIME.as_secs()), ..MigrateOptions::default() };
         let migration = self.migrate_as(vm, from, to, options);
         assert_eq!(migration.outcome, Some(Outcome::Moved), "{migration:?}");
         migration
@@ -450,14 +453,14 @@ impl Cluster {
 
     /// Talks to the workload of a working guest, in the QEMU where it runs.
     #[track_caller]
-    pub fn talk<T>(&self, vm: &str, talk: impl FnOnce(&mut Agent) -> Result<T, skein_lab_guest::Error>) -> T {
+    pub fn talk<T>(&self, vm: &str, talk: impl FnOnce(&mut WorkloadClient) -> Result<T, skein_lab_guest::Error>) -> T {
         self.try_talk(vm, talk).unwrap_or_else(|error| panic!("{vm}: {error}"))
     }
 
     fn try_talk<T>(
         &self,
         vm: &str,
-        talk: impl FnOnce(&mut Agent) -> Result<T, skein_lab_guest::Error>,
+        talk: impl FnOnce(&mut WorkloadClient) -> Result<T, skein_lab_guest::Error>,
     ) -> Result<T, String> {
         let seen = self.witness.seen(vm).into_iter().rfind(|seen| seen.runs()).ok_or("it does not run")?;
         let mut control = seen.control.lock();
@@ -476,7 +479,7 @@ impl Cluster {
 
     /// Has a working guest compare all its memory with what it should be.
     #[track_caller]
-    pub fn verify(&self, vm: &str) -> Verdict {
+    pub fn verify(&self, vm: &str) -> WorkloadCheck {
         let verdict = self.talk(vm, |agent| agent.verify(GUEST_TIME));
         assert!(verdict.is_good(), "{vm}: {verdict:?}");
         verdict
@@ -553,8 +556,10 @@ impl Cluster {
                 found.push(format!("a QEMU that no VM has: {} {}", qemu.pid, qemu.words.join(" ")));
             }
         }
-        let keepers =
-            self.processes(host).into_iter().filter(|process| process.words.iter().any(|word| word == KEEPER));
+        let keepers = self
+            .processes(host)
+            .into_iter()
+            .filter(|process| process.words.iter().any(|word| word == KEEP_CHANNELS_COMMAND));
         found.extend(keepers.map(|process| format!("a keeper: {} {}", process.pid, process.words.join(" "))));
         let names = |path: PathBuf| {
             let entries = fs::read_dir(path).into_iter().flatten().flatten();
@@ -585,7 +590,7 @@ impl Cluster {
         let copy = self.dir.path().join(host).join("journal-copy");
         let _ = fs::remove_file(&copy);
         fs::copy(self.state_dir(host).join("journal"), &copy).map_err(|error| error.to_string())?;
-        let opened = Journal::<Record>::open(&copy, Limits::default());
+        let opened = Journal::<Record>::open(&copy, JournalLimits::default());
         opened.map(|(_, records)| needed(&records)).map_err(|error| chain(&error))
     }
 

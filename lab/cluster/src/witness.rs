@@ -18,10 +18,10 @@ use std::time::{Duration, SystemTime};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use parking_lot::Mutex;
 use skein_hypervisor::{MigrationStatus, Monitor, MonitorEvent, Process, ProcessId, QmpError};
-use skein_lab_guest::{Agent, Beats};
+use skein_lab_guest::{Beats, WorkloadClient};
 
 /// How often it is looked whether there is a new QEMU: a small part of what it takes one to start.
-const LOOK: Duration = Duration::from_millis(5);
+const QEMU_SCAN_PERIOD: Duration = Duration::from_millis(5);
 /// A new QEMU answers within this, or never.
 const CONNECT_TIME: Duration = Duration::from_secs(20);
 
@@ -54,7 +54,7 @@ pub struct Seen {
     pub(crate) process: ProcessId,
     pub(crate) host: String,
     pub(crate) monitor: Monitor,
-    pub(crate) control: Mutex<Option<Agent>>,
+    pub(crate) control: Mutex<Option<WorkloadClient>>,
     pub(crate) beats: Option<Beats>,
     life: Arc<Mutex<Life>>,
 }
@@ -97,7 +97,7 @@ impl Seen {
     }
 
     /// The channel to the workload in it; none if it has no such port.
-    pub fn control(&self) -> &Mutex<Option<Agent>> {
+    pub fn workload(&self) -> &Mutex<Option<WorkloadClient>> {
         &self.control
     }
 
@@ -195,7 +195,7 @@ impl Witness {
         let look = move || {
             while !own.stopping.load(Ordering::SeqCst) {
                 own.look();
-                thread::sleep(LOOK);
+                thread::sleep(QEMU_SCAN_PERIOD);
             }
         };
         let looking = thread::Builder::new().name("witness".into()).spawn(look).expect("a thread can be started");
@@ -337,7 +337,7 @@ impl Shared {
             (peer.pid() as u32 == pid).then_some(stream)
         };
         let [control, beat] = workload_sockets(dir, vm);
-        let control = Mutex::new(connected(&control).map(Agent::new));
+        let control = Mutex::new(connected(&control).map(WorkloadClient::new));
         let beats = connected(&beat).and_then(|stream| Beats::collect(stream).ok());
         let inode = fs::metadata(format!("/proc/{pid}/ns/net")).map_or(0, |netns| netns.ino());
         let host = self.hosts.get(&inode).cloned().unwrap_or_else(|| "?".into());

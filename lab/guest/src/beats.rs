@@ -33,7 +33,7 @@ pub struct Beat {
 /// Collects the beats that one QEMU's port gives.
 #[derive(Debug)]
 pub struct Beats {
-    kept: Arc<Mutex<VecDeque<Beat>>>,
+    remembered: Arc<Mutex<VecDeque<Beat>>>,
     stream: UnixStream,
     reader: Option<JoinHandle<()>>,
 }
@@ -59,17 +59,17 @@ impl Beats {
                 line.clear();
             }
         })?;
-        Ok(Self { kept, stream, reader: Some(reader) })
+        Ok(Self { remembered: kept, stream, reader: Some(reader) })
     }
 
     /// The beats seen from `since` on.
     pub fn since(&self, since: Instant) -> Vec<Beat> {
-        lock(&self.kept).iter().filter(|beat| beat.seen >= since).copied().collect()
+        lock(&self.remembered).iter().filter(|beat| beat.seen >= since).copied().collect()
     }
 
     /// The last beat seen.
     pub fn last(&self) -> Option<Beat> {
-        lock(&self.kept).back().copied()
+        lock(&self.remembered).back().copied()
     }
 }
 

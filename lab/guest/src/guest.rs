@@ -7,15 +7,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use skein_hypervisor::{
-    Config, Disk, DiskCache, Incoming, MigrationInfo, MigrationStatus, Nic, NicBackend, Port, Qemu, Serial, Tuning,
-    Version, version_of,
+    Config, Disk, DiskCache, Incoming, MigrationInfo, MigrationStatus, Nic, NicBackend, Port, Qemu, QemuVersion,
+    Serial, Tuning, version_of,
 };
 use skein_workload::{BEAT_PORT, CONTROL_PORT, Params};
 use tempfile::TempDir;
 
-use crate::agent::{self, Agent};
 use crate::beats::{Beats, Gaps};
 use crate::image::{Image, SharedDisk};
+use crate::workload_client::{self, WorkloadClient};
 use crate::{Error, MemoryBackend};
 
 /// For QEMU to answer on its control socket.
@@ -96,7 +96,7 @@ impl Spec {
         config.binary = self.qemu.clone();
         let odd_ram = match self.odd_ram {
             Some(odd) => odd,
-            None => version_of(&config.program())? < Version { major: 9, minor: 0, micro: 0 },
+            None => version_of(&config.program())? < QemuVersion { major: 9, minor: 0, micro: 0 },
         };
         config.memory_kib += if odd_ram { ODD_KIB } else { 0 };
         config.firmware = self.firmware.clone();
@@ -177,7 +177,7 @@ impl Spec {
 pub struct Guest {
     /// The process and its control socket.
     pub qemu: Qemu,
-    agent: Agent,
+    agent: WorkloadClient,
     beats: Beats,
     odd_ram: bool,
     directory: TempDir,
@@ -215,7 +215,7 @@ impl Guest {
             let path = directory.path().join(name);
             UnixStream::connect(&path).map_err(Error::io("connecting to", path))
         };
-        let agent = Agent::new(connect("control")?);
+        let agent = WorkloadClient::new(connect("control")?);
         let beats = Beats::collect(connect("beat")?).map_err(Error::io("reading", directory.path()))?;
         let odd_ram = config.memory_kib % 1024 != 0;
         Ok(Self { qemu, agent, beats, odd_ram, directory })
@@ -227,7 +227,7 @@ impl Guest {
     }
 
     /// Commands for the workload.
-    pub fn agent(&mut self) -> &mut Agent {
+    pub fn agent(&mut self) -> &mut WorkloadClient {
         &mut self.agent
     }
 
@@ -266,7 +266,7 @@ impl Guest {
             match status {
                 Ok(None) => {}
                 Ok(Some(answer)) => {
-                    if agent::parse::<agent::Status>("status", answer)?.ready {
+                    if workload_client::parse::<workload_client::Status>("status", answer)?.ready {
                         return Ok(start.elapsed());
                     }
                     asked = None;
@@ -365,7 +365,7 @@ pub fn migrate(
     }
     let beating = source.beats.last().is_some();
     if beating {
-        target.wait_beat(agent::QUICK)?;
+        target.wait_beat(workload_client::QUICK_COMMAND_TIME)?;
         std::thread::sleep(SETTLE);
     }
     let gaps = Gaps::between(&source.beats.since(since), &target.beats.since(since));

@@ -21,25 +21,24 @@
 //!
 //! - [`Image`]: a kernel and an initramfs, obtained once; [`SharedDisk`]: what both hosts see.
 //! - [`Spec`] → [`Guest`]: a QEMU with channels into the guest. `guest.qemu.qmp` is its control socket.
-//! - [`Agent`]: commands for the workload ([`Status`], [`Verdict`]).
+//! - [`WorkloadClient`]: commands for the workload ([`Status`], [`WorkloadCheck`]).
 //! - [`Beats`], [`Gaps`]: the heartbeat as seen from outside.
 //! - [`migrate`]: QEMU's own migration, directly or through whatever joins the two addresses.
 //!
 //! What the workload does is described with [`Params`]; how all this is meant, in `docs/guest.md`.
 
-mod agent;
 mod beats;
 mod guest;
 mod image;
 mod initramfs;
 mod kernel;
+mod workload_client;
 
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-pub use agent::{Agent, BeatStatus, DiskStatus, QUICK, Status, Verdict};
 pub use beats::{Beat, Beats, Gaps};
 pub use guest::{Guest, Migration, Spec, migrate};
 pub use image::{
@@ -47,7 +46,8 @@ pub use image::{
     find_software, find_workload,
 };
 pub use skein_hypervisor::{Compression, MemoryBackend, MigrationInfo, MigrationStatus, Tls, Tuning};
-pub use skein_workload::{Address, BEAT_PORT, CONTROL_PORT, Params, Rewrite};
+pub use skein_workload::{BEAT_PORT, CONTROL_PORT, Params, PortAddress, Rewrite};
+pub use workload_client::{BeatStatus, DiskStatus, QUICK_COMMAND_TIME, Status, WorkloadCheck, WorkloadClient};
 
 /// What can go wrong with a guest.
 #[derive(Debug, thiserror::Error)]

@@ -28,7 +28,7 @@ impl Beat {
         for number in 0u64.. {
             sys::sleep_ns(u64::from(period_ms) * 1_000_000);
             let now = sys::now_ns();
-            self.gaps.lock().unwrap().record(now - last);
+            self.gaps.lock().unwrap().add(now - last);
             last = now;
             match &mut port {
                 // Nobody listening, or not fast enough: this beat is lost, which its number shows.

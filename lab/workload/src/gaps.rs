@@ -22,7 +22,7 @@ impl Default for Gaps {
 
 impl Gaps {
     /// Takes one interval in nanoseconds.
-    pub fn record(&mut self, ns: u64) {
+    pub fn add(&mut self, ns: u64) {
         self.counts[((ns / BUCKET_NS) as usize).min(BUCKETS - 1)] += 1;
         self.total += 1;
         if ns > self.longest {
@@ -76,7 +76,7 @@ mod tests {
         #[test]
         fn agrees_with_sorting(mut all in prop::collection::vec(0u64..600_000_000, 0..300), permille in 1u64..=1000) {
             let mut gaps = Gaps::default();
-            all.iter().for_each(|&ns| gaps.record(ns));
+            all.iter().for_each(|&ns| gaps.add(ns));
             all.sort_unstable();
             prop_assert_eq!(gaps.longest(), all.last().copied().unwrap_or(0));
             prop_assert_eq!(gaps.second(), all.iter().rev().nth(1).copied().unwrap_or(0));

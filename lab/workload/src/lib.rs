@@ -12,7 +12,7 @@ pub mod pattern;
 
 pub use gaps::Gaps;
 pub use pacer::Pacer;
-pub use params::{Address, ParamError, Params, Rewrite};
+pub use params::{ParamError, Params, PortAddress, Rewrite};
 pub use pattern::{PAGE_BYTES, PAGE_WORDS, Page, Pattern, Sweep};
 
 /// Name of the virtio-serial port that takes commands and gives answers.

@@ -4,7 +4,7 @@
 //! answers commands on a virtio-serial port. The commands are in [`control`].
 
 mod beat;
-mod control;
+mod command_port;
 mod disk;
 mod memory;
 mod software;
@@ -71,7 +71,7 @@ fn run() -> Result<(), String> {
     }
     let worker = workload.clone();
     spawn("work", move || work(&worker));
-    control::serve(&workload)
+    command_port::serve(&workload)
 }
 
 /// Builds and fills everything, then keeps all threads of the load running.

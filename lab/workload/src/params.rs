@@ -54,27 +54,27 @@ impl FromStr for Rewrite {
 
 /// An IPv4 address with its prefix length, written `10.78.0.5/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Address {
+pub struct PortAddress {
     /// The address.
     pub ip: Ipv4Addr,
     /// Length of the network prefix, 0 to 32.
     pub prefix: u8,
 }
 
-impl Address {
+impl PortAddress {
     /// The netmask.
     pub fn mask(&self) -> Ipv4Addr {
         Ipv4Addr::from(u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0))
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for PortAddress {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{}/{}", self.ip, self.prefix)
     }
 }
 
-impl FromStr for Address {
+impl FromStr for PortAddress {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -115,7 +115,7 @@ pub struct Params {
     /// Unpack and build the software that the initramfs brings, before anything else is done.
     pub build: bool,
     /// Address of the first NIC.
-    pub ip: Option<Address>,
+    pub ip: Option<PortAddress>,
 }
 
 impl Default for Params {
@@ -247,7 +247,7 @@ mod tests {
             rewrite_mb: 400,
             rewrite: Rewrite::Word,
             rate: 30_000,
-            ip: Some(Address { ip: Ipv4Addr::new(10, 78, 0, 5), prefix: 24 }),
+            ip: Some(PortAddress { ip: Ipv4Addr::new(10, 78, 0, 5), prefix: 24 }),
             ..Params::default()
         };
         assert_eq!(Params::parse(line), Ok(wanted));
@@ -273,13 +273,14 @@ mod tests {
     #[test]
     fn masks() {
         for (prefix, mask) in [(0, "0.0.0.0"), (8, "255.0.0.0"), (24, "255.255.255.0"), (32, "255.255.255.255")] {
-            assert_eq!(Address { ip: Ipv4Addr::LOCALHOST, prefix }.mask().to_string(), mask);
+            assert_eq!(PortAddress { ip: Ipv4Addr::LOCALHOST, prefix }.mask().to_string(), mask);
         }
     }
 
     fn any_params() -> impl Strategy<Value = Params> {
         let rewrite = prop::sample::select(vec![Rewrite::Word, Rewrite::Quarter, Rewrite::Page]);
-        let ip = prop::option::of((any::<u32>(), 0u8..=32).prop_map(|(ip, prefix)| Address { ip: ip.into(), prefix }));
+        let ip =
+            prop::option::of((any::<u32>(), 0u8..=32).prop_map(|(ip, prefix)| PortAddress { ip: ip.into(), prefix }));
         (
             (0..=MB_MAX, 0u8..=100, 0..=MB_MAX, rewrite, 0..=RATE_MAX, 1u32..=64),
             (any::<u64>(), 0..=RATE_MAX, 0u32..=1000, 0..=MB_MAX, 0..=RATE_MAX, any::<bool>(), ip),

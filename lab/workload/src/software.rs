@@ -14,7 +14,7 @@ use crate::sys;
 /// What does it: a program that ends well if all could be done.
 const RUN: &str = "/software/run";
 /// Where: a file system in memory.
-const PLACE: &str = "/build";
+const BUILD_DIRECTORY: &str = "/build";
 
 /// The files that were unpacked and built, each with its hash.
 pub struct Software {
@@ -24,9 +24,9 @@ pub struct Software {
 impl Software {
     /// Unpacks and builds everything. What is wrong is on the console.
     pub fn build() -> Result<Self, String> {
-        sys::mount_memory(PLACE)?;
+        sys::mount_memory(BUILD_DIRECTORY)?;
         let status = Command::new(RUN)
-            .current_dir(PLACE)
+            .current_dir(BUILD_DIRECTORY)
             .stdin(Stdio::null())
             .status()
             .map_err(|e| format!("{RUN}: {e}; skein.build needs an initramfs with software"))?;
@@ -34,7 +34,7 @@ impl Software {
             return Err(format!("{RUN} ended with {status}"));
         }
         let mut files = Vec::new();
-        find(Path::new(PLACE), &mut files)?;
+        find(Path::new(BUILD_DIRECTORY), &mut files)?;
         let files = files.into_iter().map(|path| Ok((path.clone(), hash(&read(&path)?))));
         Ok(Self { files: files.collect::<Result<_, String>>()? })
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use skein_workload::{Address, PAGE_BYTES, Page};
+use skein_workload::{PAGE_BYTES, Page, PortAddress};
 
 fn check(what: &str, result: i64) -> Result<i64, String> {
     if result < 0 { Err(format!("{what}: {}", io::Error::last_os_error())) } else { Ok(result) }
@@ -46,7 +46,7 @@ pub fn load_modules() -> Result<(), String> {
 }
 
 /// Gives the first NIC an address and brings it and the loopback up.
-pub fn configure_nic(address: Address) -> Result<(), String> {
+pub fn configure_nic(address: PortAddress) -> Result<(), String> {
     let nics = fs::read_dir("/sys/class/net").map_err(|e| format!("/sys/class/net: {e}"))?;
     let mut names: Vec<String> = nics.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.retain(|name| name != "lo");

@@ -6,18 +6,18 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`agent`] | turns a manager's actions into what is done, and back |
+//! | [`sim_agent`] | turns a manager's actions into what is done, and back |
 //! | [`net`] | sessions between agents; control messages and migrations' connections in them |
 //! | [`qemu`], [`disk`] | the fakes |
 //! | [`fault`] | what goes wrong |
 //! | [`scenario`] | a run, from a seed, and what must come of it |
 
-pub mod agent;
 pub mod disk;
 pub mod fault;
 pub mod net;
 pub mod qemu;
 pub mod scenario;
+pub mod sim_agent;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -26,11 +26,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use skein_handover::{Input, Manager, MigrationId, Order, Outcome, needed};
 
-use self::agent::{Agent, Host};
 use self::fault::Fault;
-use self::net::{Link, Wire};
+use self::net::{AgentSession, Wire};
 use self::qemu::{Qemu, State};
 use self::scenario::Wish;
+use self::sim_agent::{SimAgent, SimHost};
 use crate::rng::Rng;
 use crate::world::{MS, S, Sabotage, Time};
 
@@ -165,12 +165,12 @@ pub struct Cluster {
     pub failure: Option<String>,
     pub stats: Stats,
     pub plant: Option<Plant>,
-    pub hosts: Vec<Host>,
-    pub agents: Vec<Agent>,
+    pub hosts: Vec<SimHost>,
+    pub agents: Vec<SimAgent>,
     pub qemus: Vec<Qemu>,
     pub vms: Vec<Vm>,
     pub wire: Wire,
-    pub links: BTreeMap<LinkIx, Link>,
+    pub links: BTreeMap<LinkIx, AgentSession>,
     pub faults: Vec<(Time, Fault)>,
     pub wishes: Vec<Wish>,
     /// How each migration ended, by its source's word.

@@ -6,12 +6,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use skein_core::session::Down;
+use skein_core::session::ConnectionEnd;
 use skein_core::{Received, Role, Session, Settings, StreamId};
 use skein_handover::{Input, Message, MigrationId};
 
-use super::qemu::{Channel, SHUT, SOCKET_BYTES, State};
-use super::{Cluster, HostIx, LinkIx, QemuIx, agent, trace};
+use super::qemu::{SHUT, SOCKET_BYTES, SimChannel, State};
+use super::{Cluster, HostIx, LinkIx, QemuIx, sim_agent, trace};
 use crate::network::PathSpec;
 use crate::world::{ACCEPTOR, Applications, Config, DIALER, Do as Act, ENDS, End, S, Time, World};
 
@@ -34,7 +34,7 @@ pub struct Wire {
 }
 
 /// A session between two agents.
-pub struct Link {
+pub struct AgentSession {
     pub world: World<Relay>,
     /// The dialling and the accepting one.
     pub agents: [HostIx; 2],
@@ -54,11 +54,11 @@ struct Control {
 /// Hands what a session says to the cluster.
 #[derive(Default)]
 pub struct Relay {
-    told: VecDeque<(End, Told)>,
+    sent: VecDeque<(End, SentMessage)>,
     streams_max: u64,
 }
 
-enum Told {
+enum SentMessage {
     Opened(StreamId, String),
     Readable(StreamId),
     Writable(StreamId),
@@ -72,23 +72,23 @@ impl Applications for Relay {
     fn act(_world: &mut World<Relay>, _action: ()) {}
 
     fn opened(world: &mut World<Relay>, end: End, id: StreamId, target: &str) {
-        world.apps.told.push_back((end, Told::Opened(id, target.to_owned())));
+        world.apps.sent.push_back((end, SentMessage::Opened(id, target.to_owned())));
     }
 
     fn readable(world: &mut World<Relay>, end: End, id: StreamId) {
-        world.apps.told.push_back((end, Told::Readable(id)));
+        world.apps.sent.push_back((end, SentMessage::Readable(id)));
     }
 
     fn writable(world: &mut World<Relay>, end: End, id: StreamId) {
-        world.apps.told.push_back((end, Told::Writable(id)));
+        world.apps.sent.push_back((end, SentMessage::Writable(id)));
     }
 
     fn ended(world: &mut World<Relay>, end: End) {
-        world.apps.told.push_back((end, Told::Ended));
+        world.apps.sent.push_back((end, SentMessage::Ended));
     }
 
     fn resumed(world: &mut World<Relay>, end: End) {
-        world.apps.told.push_back((end, Told::Resumed));
+        world.apps.sent.push_back((end, SentMessage::Resumed));
     }
 
     fn streams_max(&self) -> u64 {
@@ -96,7 +96,7 @@ impl Applications for Relay {
     }
 }
 
-impl Link {
+impl AgentSession {
     /// Whether that end can say something.
     fn works(&self, end: End) -> bool {
         !self.gone[end]
@@ -107,7 +107,7 @@ impl Link {
 
 impl Cluster {
     /// A session with the cluster's time.
-    fn link(&mut self, ix: LinkIx) -> &mut Link {
+    fn link(&mut self, ix: LinkIx) -> &mut AgentSession {
         let now = self.now;
         let link = self.links.get_mut(&ix).expect("it is there");
         link.world.now = now;
@@ -115,7 +115,7 @@ impl Cluster {
     }
 
     fn links_of(&self, host: HostIx) -> Vec<(LinkIx, End)> {
-        let ends = |(ix, link): (&LinkIx, &Link)| {
+        let ends = |(ix, link): (&LinkIx, &AgentSession)| {
             let (ix, agents, gone) = (*ix, link.agents, link.gone);
             ENDS.into_iter().filter(move |end| agents[*end] == host && !gone[*end]).map(move |end| (ix, end))
         };
@@ -152,7 +152,7 @@ impl Cluster {
             sabotage: self.plant.and_then(super::Plant::in_sessions),
         };
         // Main and multifd channels of every migration that there may be.
-        let apps = Relay { told: VecDeque::new(), streams_max: 2 + 6 * self.wishes.len() as u64 };
+        let apps = Relay { sent: VecDeque::new(), streams_max: 2 + 6 * self.wishes.len() as u64 };
         let mut world = World::starting_at(self.now, config, apps);
         if self.trace.as_deref() == Some("2") {
             world.trace = Some(format!("  session {ix}: "));
@@ -179,7 +179,7 @@ impl Cluster {
         trace!(self, "h{host} dials h{peer}: session {ix}");
         let begun_at = self.now;
         let streams = Default::default();
-        self.links.insert(ix, Link { world, agents, gone, control, streams, established: false, begun_at });
+        self.links.insert(ix, AgentSession { world, agents, gone, control, streams, established: false, begun_at });
     }
 
     /// What an agent does every now and then: dials, and sees whom it can reach.
@@ -199,7 +199,7 @@ impl Cluster {
                 let peer = link.agents[ACCEPTOR];
                 self.link(ix).established = true;
                 self.agents[host].contact.insert(peer, true);
-                self.input(host, Input::Contact(agent::name(peer), true));
+                self.input(host, Input::Contact(sim_agent::name(peer), true));
             } else if self.now > link.begun_at + BEGIN_TIME {
                 self.leave(ix, DIALER);
             }
@@ -217,7 +217,7 @@ impl Cluster {
             let before = self.agents[host].contact.insert(peer, contact).unwrap_or(false);
             if before != contact || (contact && anew == Some(peer)) {
                 trace!(self, "h{host} has contact to h{peer}: {contact}");
-                self.input(host, Input::Contact(agent::name(peer), contact));
+                self.input(host, Input::Contact(sim_agent::name(peer), contact));
             }
             if self.agents[host].manager.is_none() {
                 return;
@@ -268,7 +268,7 @@ impl Cluster {
     }
 
     fn cut(&mut self, qemu: QemuIx, channel: usize, stream: (LinkIx, End, StreamId)) {
-        let Some(Channel { stream: attached, input_closed, .. }) = self.qemus[qemu].channels.get_mut(channel) else {
+        let Some(SimChannel { stream: attached, input_closed, .. }) = self.qemus[qemu].channels.get_mut(channel) else {
             return;
         };
         if *attached != Some(stream) {
@@ -376,7 +376,8 @@ impl Cluster {
             }
             for conn in 0..link.world.conns.len() {
                 if link.world.conns[conn].path == nic {
-                    ENDS.into_iter().for_each(|end| link.world.after(after[end], Act::Broken(conn, end, Down::Failed)));
+                    ENDS.into_iter()
+                        .for_each(|end| link.world.after(after[end], Act::Broken(conn, end, ConnectionEnd::Failed)));
                 }
             }
         }
@@ -387,7 +388,7 @@ impl Cluster {
     pub(crate) fn settle_links(&mut self) {
         while self.failure.is_none()
             && let Some((ix, end, told)) = self.links.iter_mut().find_map(|(ix, link)| {
-                let (end, told) = link.world.apps.told.pop_front()?;
+                let (end, told) = link.world.apps.sent.pop_front()?;
                 Some((*ix, end, told))
             })
         {
@@ -395,15 +396,15 @@ impl Cluster {
                 continue;
             }
             match told {
-                Told::Opened(stream, target) => self.stream_opened(ix, end, stream, &target),
-                Told::Readable(stream) => self.stream_readable(ix, end, stream),
-                Told::Writable(stream) => {
+                SentMessage::Opened(stream, target) => self.stream_opened(ix, end, stream, &target),
+                SentMessage::Readable(stream) => self.stream_readable(ix, end, stream),
+                SentMessage::Writable(stream) => {
                     if let Some((qemu, _)) = self.links[&ix].streams[end].get(&stream).copied() {
                         self.pump_out(qemu);
                     }
                 }
-                Told::Ended => self.lose(ix, end),
-                Told::Resumed => {
+                SentMessage::Ended => self.lose(ix, end),
+                SentMessage::Resumed => {
                     let link = &self.links[&ix];
                     let control = link.control[end].as_ref().map(|control| control.stream);
                     let streams: Vec<StreamId> = control.into_iter().chain(link.streams[end].keys().copied()).collect();
@@ -437,7 +438,7 @@ impl Cluster {
         let channels: usize = channels.parse().expect("the same");
         let waiting = self.target_qemu(host, id).filter(|qemu| {
             let qemu = &self.qemus[*qemu];
-            let free = |channel: &Channel| channel.stream.is_none() && !channel.input_closed;
+            let free = |channel: &SimChannel| channel.stream.is_none() && !channel.input_closed;
             qemu.alive && qemu.state == State::Incoming && qemu.channels.get(channel).is_none_or(free)
         });
         let Some(qemu) = waiting else {
@@ -446,7 +447,7 @@ impl Cluster {
             return link.world.drain(end);
         };
         if self.qemus[qemu].channels.is_empty() {
-            self.qemus[qemu].channels.resize_with(channels, Channel::default);
+            self.qemus[qemu].channels.resize_with(channels, SimChannel::default);
         }
         self.qemus[qemu].channels[channel].stream = Some((ix, end, stream));
         self.link(ix).streams[end].insert(stream, (qemu, channel));
@@ -501,7 +502,7 @@ impl Cluster {
                     return;
                 }
                 trace!(self, "h{host} hears from h{peer}: {message:?}");
-                self.input(host, Input::Message(agent::name(peer), message));
+                self.input(host, Input::Message(sim_agent::name(peer), message));
             }
         }
     }

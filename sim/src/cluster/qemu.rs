@@ -44,7 +44,7 @@ pub enum State {
 
 /// One connection of a migration.
 #[derive(Default)]
-pub struct Channel {
+pub struct SimChannel {
     /// Where its agent carries it.
     pub stream: Option<(LinkIx, End, StreamId)>,
     /// Written by QEMU, not read by its agent.
@@ -59,7 +59,7 @@ pub struct Channel {
     barrier: Option<u32>,
 }
 
-impl Channel {
+impl SimChannel {
     pub fn push(&mut self, bytes: Bytes) {
         self.out_bytes += bytes.len();
         self.out.push_back(bytes);
@@ -88,7 +88,7 @@ pub struct Qemu {
     /// Version of each page.
     pub image: Vec<u32>,
     /// The first is QEMU's main channel.
-    pub channels: Vec<Channel>,
+    pub channels: Vec<SimChannel>,
     /// Pages to send in this round.
     todo: VecDeque<u32>,
     pub round: u32,
@@ -198,7 +198,7 @@ impl Qemu {
             .channels
             .iter()
             .map(|c| {
-                let Channel { stream, out_bytes, out_closed, input, input_closed, barrier, .. } = c;
+                let SimChannel { stream, out_bytes, out_closed, input, input_closed, barrier, .. } = c;
                 format!(
                     "{:?}: out {out_bytes} closed {out_closed}, in {} closed {input_closed}, barrier {barrier:?}",
                     stream.map(|(_, _, id)| id.0),
@@ -221,7 +221,7 @@ impl Qemu {
     pub fn begin(&mut self, channels: usize) {
         self.epoch += 1;
         self.state = State::Migrating;
-        self.channels = (0..channels).map(|_| Channel::default()).collect();
+        self.channels = (0..channels).map(|_| SimChannel::default()).collect();
         self.todo = (0..self.image.len() as u32).collect();
         (self.round, self.broken, self.ended, self.shut) = (0, false, false, false);
     }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use skein_handover::{Limits, MigrationId, Waits};
+use skein_handover::{MigrationId, MigrationLimits, WaitTimes};
 
-use super::agent::Host;
 use super::fault::{FLAP, Fault};
 use super::net::Wire;
 use super::qemu::{Qemu, State};
+use super::sim_agent::SimHost;
 use super::*;
 use crate::network::PathSpec;
 use crate::world::{MS, S, Time};
@@ -52,22 +52,22 @@ fn path(rng: &mut Rng, calm: bool) -> PathSpec {
     }
 }
 
-fn limits(rng: &mut Rng) -> Limits {
+fn limits(rng: &mut Rng) -> MigrationLimits {
     let time = |rng: &mut Rng, low: f64, high: f64| Duration::from_nanos(rng.log_between(low, high) as u64);
     // With waits as they are by default nothing may need them to come to rest in time.
     let usual = rng.percent(20);
-    Limits {
+    MigrationLimits {
         outgoing: rng.between(1, 4) as usize,
         incoming: rng.between(1, 4) as usize,
         waits: if usual {
-            Waits::default()
+            WaitTimes::default()
         } else {
-            Waits {
+            WaitTimes {
                 prepare: time(rng, 10e9, 60e9),
                 precopy: time(rng, 20e9, 60e9),
                 switchover: time(rng, 5e9, 20e9),
                 abandoned: time(rng, 5e9, 60e9),
-                ..Waits::default()
+                ..WaitTimes::default()
             }
         },
     }
@@ -97,14 +97,14 @@ impl Cluster {
             stats: Stats::default(),
             plant,
             hosts: (0..hosts)
-                .map(|_| Host {
+                .map(|_| SimHost {
                     disk: Default::default(),
                     off: false,
                     sources: BTreeMap::new(),
                     limits: limits(&mut rng),
                 })
                 .collect(),
-            agents: (0..hosts).map(|_| Agent::default()).collect(),
+            agents: (0..hosts).map(|_| SimAgent::default()).collect(),
             qemus: Vec::new(),
             vms: Vec::new(),
             wire,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use skein_core::Settings;
 use skein_core::Width;
-use skein_core::limits::{GONE_TIME, OUTAGE_TIME};
+use skein_core::limits::{OUTAGE_TIME_DEFAULT, PEER_CLOSED_WAIT};
 use skein_core::session::Ended;
 
 use super::{HalfSpec, Read, StreamSpec, World, Write};
@@ -266,7 +266,7 @@ impl Scenario {
 impl World {
     /// The accepting end takes the other for dead, while the network is in trouble. It may happen: a carrier that
     /// flaps has the dialling end reset a healthy path, the last one, and before it can dial again all is dark for
-    /// longer than [`GONE_TIME`]. The same as seen from the accepting end is a process that was killed.
+    /// longer than [`PEER_CLOSED_WAIT`]. The same as seen from the accepting end is a process that was killed.
     fn gave_up(&self, healed_at: Time) -> bool {
         self.ends[ACCEPTOR].ended == Some(Ended::PeerGone)
             && self.ends[ACCEPTOR].ended_at < healed_at.saturating_add(2 * S)
@@ -297,7 +297,7 @@ impl Ending {
         match self {
             Ending::Goodbye(end) => {
                 world.say_goodbye(end);
-                world.run(begin + GONE_TIME.as_nanos() as Time + 2 * S, all_ended);
+                world.run(begin + PEER_CLOSED_WAIT.as_nanos() as Time + 2 * S, all_ended);
                 // A kernel that still gets something for a closed connection resets it, and the goodbye may be lost;
                 // then the dialling end is refused, and the accepting end waits in vain.
                 let said = Some(Ended::ClosedByPeer { code: 7, reason: "all done".into() });
@@ -309,7 +309,7 @@ impl Ending {
             }
             Ending::Killed(end) => {
                 world.die(end);
-                let patience = GONE_TIME.as_nanos() as Time + 2 * S;
+                let patience = PEER_CLOSED_WAIT.as_nanos() as Time + 2 * S;
                 world.run(begin + patience, all_ended);
                 let why = world.ends[1 - end].ended.clone();
                 if why != Some(Ended::PeerGone) {
@@ -320,11 +320,11 @@ impl Ending {
                 for path in 0..world.paths.len() {
                     world.darken(path);
                 }
-                let patience = OUTAGE_TIME.as_nanos() as Time + 4 * S;
+                let patience = OUTAGE_TIME_DEFAULT.as_nanos() as Time + 4 * S;
                 world.run(begin + patience, all_ended);
                 for end in ENDS {
                     let why = world.ends[end].ended.clone();
-                    if why != Some(Ended::Outage(OUTAGE_TIME)) {
+                    if why != Some(Ended::Outage(OUTAGE_TIME_DEFAULT)) {
                         world.fail(format!("with all paths dark for good end {end} says {why:?}"));
                     }
                 }

@@ -15,7 +15,7 @@
 
 use std::time::{Duration, Instant};
 
-use skein_hypervisor::{Event, Monitor, RunState, Version};
+use skein_hypervisor::{Monitor, QemuVersion, QmpEvent, RunState};
 use skein_machine::check::standstill;
 use skein_machine::composition::{Composition, Part, differences};
 use skein_machine::shortened;
@@ -24,17 +24,17 @@ use tracing::info;
 use crate::composition;
 
 /// How often the composition is looked at: what changed is told within a second.
-const PERIOD: Duration = Duration::from_millis(400);
+const COMPOSITION_CHECK_PERIOD: Duration = Duration::from_millis(400);
 /// Most differences that are told.
 pub(super) const DIFFERENCES_TOLD_MAX: usize = 4;
 /// From this QEMU on a guest that sleeps is moved as one that sleeps ("cpus: vm_was_suspended"). Before, the QEMU of either end could wake it
 /// by itself.
-const KEEPS_SLEEP: (u32, u32) = (9, 0);
+const SUSPENDED_MOVES_FROM: (u32, u32) = (9, 0);
 
 /// Watches a guest from the beginning of its copy on.
 pub(super) struct GuestWatch {
     /// What the target was told.
-    told: Composition,
+    promised: Composition,
     looked_at: Instant,
     /// The last look at all of it was not answered.
     is_unknown: bool,
@@ -51,7 +51,7 @@ impl GuestWatch {
         let told =
             told.ok_or("the target has not asked what the guest is composed of: is its agent older than this one?")?;
         let told = Composition { files: Vec::new(), boot_id: None, ..told };
-        let mut watch = GuestWatch { told, looked_at: Instant::now(), is_unknown: false, reason: None };
+        let mut watch = GuestWatch { promised: told, looked_at: Instant::now(), is_unknown: false, reason: None };
         match watch.compare(monitor) {
             Some(why) => Err(why),
             None => Ok(watch),
@@ -59,7 +59,7 @@ impl GuestWatch {
     }
 
     /// What an event tells of the guest that is worth a line in the log; what stops the guest or ends its QEMU is remembered.
-    pub(super) fn hear(&mut self, event: &Event) -> Option<String> {
+    pub(super) fn hear(&mut self, event: &QmpEvent) -> Option<String> {
         match event.name.as_str() {
             "RESET" => return Some("the guest was reset; the copy goes on".into()),
             "SUSPEND" => return Some("the guest went to sleep".into()),
@@ -70,17 +70,17 @@ impl GuestWatch {
     }
 
     /// Whether this event may say that the composition changed.
-    pub(super) fn concerns(event: &Event) -> bool {
+    pub(super) fn concerns(event: &QmpEvent) -> bool {
         let names = ["DEVICE_", "BLOCK_JOB_", "JOB_STATUS_CHANGE", "MEMORY_DEVICE", "UNPLUG", "BLOCK_EXPORT"];
         names.iter().any(|name| event.name.contains(name))
     }
 
     /// Why the guest, which QEMU says is in this state, must not go on being copied. None: it may.
-    pub(super) fn stopped(&self, state: &RunState, version: &Version) -> Option<String> {
+    pub(super) fn stopped(&self, state: &RunState, version: &QemuVersion) -> Option<String> {
         let word = serde_json::to_value(state).ok()?.as_str()?.to_owned();
         match state {
             RunState::Running | RunState::FinishMigrate | RunState::PostMigrate => None,
-            RunState::Suspended if (version.major, version.minor) >= KEEPS_SLEEP => None,
+            RunState::Suspended if (version.major, version.minor) >= SUSPENDED_MOVES_FROM => None,
             RunState::Suspended => Some(format!("it went to sleep, and QEMU {version} could wake it at both ends")),
             _ => {
                 let why = standstill(&word).map_or("somebody or something stopped it", |(why, _)| why);
@@ -94,9 +94,9 @@ impl GuestWatch {
         self.reason.clone()
     }
 
-    /// What changed of the guest, at most every [`PERIOD`] unless `now`.
-    pub(super) fn look(&mut self, monitor: &Monitor, now: bool) -> Option<String> {
-        if !now && self.looked_at.elapsed() < PERIOD {
+    /// What changed of the guest, at most every [`COMPOSITION_CHECK_PERIOD`] unless `now`.
+    pub(super) fn check_composition(&mut self, monitor: &Monitor, now: bool) -> Option<String> {
+        if !now && self.looked_at.elapsed() < COMPOSITION_CHECK_PERIOD {
             return None;
         }
         self.looked_at = Instant::now();
@@ -107,7 +107,7 @@ impl GuestWatch {
         let now = composition::of(monitor);
         self.is_unknown = now.is_err();
         match now {
-            Ok(now) => changes(&self.told, &now),
+            Ok(now) => changes(&self.promised, &now),
             // The next look may be answered; the one at the end must be.
             Err(error) => {
                 info!("what the guest is composed of is not known now: {error}");
@@ -124,10 +124,11 @@ impl GuestWatch {
     pub(super) fn compare_at_standstill(&self, monitor: &Monitor, missed_events: bool) -> Result<(), String> {
         let now = match missed_events || self.is_unknown {
             true => composition::of(monitor),
-            false => composition::drives(monitor).map(|drives| Composition { drives, ..self.told.clone() }),
+            false => composition::drives(monitor).map(|drives| Composition { drives, ..self.promised.clone() }),
         };
-        let now = now.map_err(|error| format!("what it is composed of is not known: {}", crate::told(&error)))?;
-        changes(&self.told, &now).map_or(Ok(()), Err)
+        let now =
+            now.map_err(|error| format!("what it is composed of is not known: {}", crate::error_chain(&error)))?;
+        changes(&self.promised, &now).map_or(Ok(()), Err)
     }
 }
 
@@ -140,7 +141,7 @@ fn changes(told: &Composition, now: &Composition) -> Option<String> {
 }
 
 /// Why a guest stands still or ends, by an event (QEMU's qapi/run-state.json, qapi/block-core.json).
-fn reason(event: &Event) -> Option<String> {
+fn reason(event: &QmpEvent) -> Option<String> {
     let data = &event.data;
     let text = |key: &str| data[key].as_str().filter(|text| !text.is_empty());
     Some(match event.name.as_str() {
@@ -175,17 +176,17 @@ mod tests {
 
     use super::*;
 
-    fn event(name: &str, data: Value) -> Event {
-        Event { name: name.into(), data, time: Duration::ZERO }
+    fn event(name: &str, data: Value) -> QmpEvent {
+        QmpEvent { name: name.into(), data, time: Duration::ZERO }
     }
 
     fn watch() -> GuestWatch {
         let told = Composition { machine: "pc-q35-10.0".into(), ..Composition::default() };
-        GuestWatch { told, looked_at: Instant::now(), is_unknown: false, reason: None }
+        GuestWatch { promised: told, looked_at: Instant::now(), is_unknown: false, reason: None }
     }
 
-    fn version(major: u32, minor: u32) -> Version {
-        Version { major, minor, micro: 0 }
+    fn version(major: u32, minor: u32) -> QemuVersion {
+        QemuVersion { major, minor, micro: 0 }
     }
 
     #[test]
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn what_changed_is_told_and_not_without_end() {
-        let told = watch().told;
+        let told = watch().promised;
         let mut now = told.clone();
         assert_eq!(changes(&told, &now), None);
         now.activities = (0..9).map(|number| format!("block job {number}")).collect();

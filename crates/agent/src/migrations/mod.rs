@@ -8,9 +8,9 @@
 //! ```
 
 mod guest_watch;
-mod log;
 mod source;
 mod target;
+mod view;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -23,35 +23,36 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use skein_api::{LogEntry, MigrateOptions};
 use skein_handover::{
-    Action, Event, Input, Limits, Manager, MigrationId, NewMigration, Order, Outcome, Record, RefusedStart, Report,
-    Role, SourceInput, SourceOrder, SourcePhase, Stage, Summary, TargetInput, TargetOrder, needed, standing,
+    Action, Input, Manager, MigrationEvent, MigrationId, MigrationLimits, MigrationPhase, MigrationSummary,
+    NewMigration, Order, Outcome, Record, RefusedStart, Report, Role, SourceInput, SourceOrder, SourcePhase,
+    TargetInput, TargetOrder, last_records, needed,
 };
 use skein_hypervisor::MonitorEvent;
-use skein_journal::{Journal, Limits as JournalLimits, OpenError};
-use skein_machine::facts::Places;
-use skein_machine::{Keeping, Need, Transport};
+use skein_journal::{Journal, JournalLimits, OpenError};
+use skein_machine::facts::MigrationSlots;
+use skein_machine::{KeptRamPolicy, RoomNeed, Route};
 use skein_transfer::PathSnapshot;
-use skein_transfer::pages::Packers;
+use skein_transfer::pages::PackerPool;
 use tracing::{error, info, warn};
 
 use crate::dirs::Dirs;
-use crate::kept::Kept;
+use crate::error_chain;
+use crate::kept_ram::KeptRamStore;
 use crate::launch::Launch;
-use crate::meter::Meter;
+use crate::path_meter::PathMeter;
 use crate::peers::{PeerEvent, Peers};
-use crate::room::Rooms;
-use crate::told;
+use crate::room::HostRoom;
 use crate::vms::{Killed, Vm, Vms, wait_until};
 
-pub(crate) use log::View;
-pub(crate) use source::DELTA_MEMORY;
+pub(crate) use source::DELTA_MEMORY_DEFAULT_PERCENT;
+pub(crate) use view::MigrationViews;
 
 /// What waits for the owner: some inputs of each migration.
-const QUEUE: usize = 1024;
+const OWNER_INPUTS_MAX: usize = 1024;
 /// Orders that wait for a worker; what is too much is asked for again.
-const JOBS: usize = 64;
+const WORKER_INPUTS_MAX: usize = 64;
 /// Records of the journal that are kept free: what the migrations under way may still need.
-const ROOM: usize = 64;
+const JOURNAL_RECORDS_RESERVED: usize = 64;
 /// A killed process is gone by then, unless the kernel holds it.
 const KILL_TIME: Duration = Duration::from_secs(10);
 /// An agent that ends waits so long for its QEMUs.
@@ -66,7 +67,7 @@ pub(crate) struct Offer {
     /// multifd channels; 0: one stream.
     pub(crate) channels: u8,
     pub(crate) downtime_limit_ms: u64,
-    pub(crate) transport: Transport,
+    pub(crate) transport: Route,
     /// Why pages go through the target's QEMU, and not straight into the guest's RAM; none: they need not.
     #[serde(default)]
     pub(crate) indirect: Option<String>,
@@ -83,10 +84,10 @@ pub(crate) struct Offer {
     pub(crate) priority: u8,
     /// What the source keeps of the guest's RAM.
     #[serde(default)]
-    pub(crate) keep: Option<Keeping>,
+    pub(crate) keep: Option<KeptRamPolicy>,
     /// What the target's QEMU needs; none: its definition says it, or that QEMU once it is there.
     #[serde(default)]
-    pub(crate) need: Option<Need>,
+    pub(crate) need: Option<RoomNeed>,
 }
 
 impl std::fmt::Display for Offer {
@@ -107,7 +108,7 @@ impl std::fmt::Display for Offer {
 }
 
 /// What the owner is told.
-pub(crate) enum Item {
+pub(crate) enum OwnerInput {
     Peer(PeerEvent),
     Inputs(Vec<Input>),
     Start(Box<NewMigration>, SyncSender<Result<(), StartRefused>>),
@@ -120,8 +121,8 @@ pub(crate) enum Item {
 
 /// What this host could still take on.
 pub(crate) struct Capacity {
-    pub(crate) incoming: Places,
-    pub(crate) outgoing: Places,
+    pub(crate) incoming: MigrationSlots,
+    pub(crate) outgoing: MigrationSlots,
     /// RAM of guests that left.
     pub(crate) kept_ram_bytes: u64,
     pub(crate) journal: Result<(), String>,
@@ -129,12 +130,12 @@ pub(crate) struct Capacity {
 
 /// Asks the owner.
 #[derive(Clone)]
-pub(crate) struct Inquiry(SyncSender<Item>);
+pub(crate) struct Inquiry(SyncSender<OwnerInput>);
 
 impl Inquiry {
     pub(crate) fn capacity(&self) -> Option<Capacity> {
         let (reply, answer) = sync_channel(1);
-        self.0.send(Item::Capacity(reply)).ok()?;
+        self.0.send(OwnerInput::Capacity(reply)).ok()?;
         answer.recv().ok()
     }
 }
@@ -154,7 +155,7 @@ pub enum StartRefused {
 }
 
 /// What a worker is told.
-pub(crate) enum Job {
+pub(crate) enum WorkerInput {
     /// Do this, and say how QEMU is then.
     Order(Order),
     /// Say how QEMU is.
@@ -171,23 +172,23 @@ pub(crate) struct Context {
     pub(crate) dirs: Dirs,
     pub(crate) vms: Arc<Vms>,
     pub(crate) peers: Peers,
-    pub(crate) view: View,
-    /// See [`Tap::start`](crate::Tap::start).
-    keeper: Vec<OsString>,
+    pub(crate) view: MigrationViews,
+    /// See [`OutgoingChannels::start`](crate::outgoing_channels::OutgoingChannels::start).
+    keeper_command: Vec<OsString>,
     /// Who compresses pages; none: nobody could be had.
-    packers: Option<Arc<Packers>>,
+    packers: Option<Arc<PackerPool>>,
     /// Of guests that left or came, for their way back.
-    pub(crate) kept: Arc<Kept>,
+    pub(crate) kept: Arc<KeptRamStore>,
     /// What this host has room for.
-    pub(crate) rooms: Arc<Rooms>,
+    pub(crate) rooms: Arc<HostRoom>,
     /// Of the paths to each host.
-    meters: parking_lot::Mutex<BTreeMap<String, Meter>>,
-    queue: SyncSender<Item>,
+    meters: parking_lot::Mutex<BTreeMap<String, PathMeter>>,
+    queue: SyncSender<OwnerInput>,
 }
 
 impl Context {
     /// The paths to a host, and what they carry, as it is now.
-    pub(crate) fn paths<T>(&self, host: &str, look: impl FnOnce(Vec<PathSnapshot>, &mut Meter) -> T) -> T {
+    pub(crate) fn paths<T>(&self, host: &str, look: impl FnOnce(Vec<PathSnapshot>, &mut PathMeter) -> T) -> T {
         let sessions = self.peers.snapshots();
         let paths = sessions.into_iter().filter(|session| session.peer == host).flat_map(|session| session.paths);
         let paths: Vec<_> = paths.collect();
@@ -209,7 +210,7 @@ impl Context {
 
     fn tell(&self, inputs: Vec<Input>) {
         if !inputs.is_empty() {
-            let _ = self.queue.send(Item::Inputs(inputs));
+            let _ = self.queue.send(OwnerInput::Inputs(inputs));
         }
     }
 }
@@ -225,50 +226,61 @@ impl Migrations {
     pub(crate) fn start<E: From<io::Error>>(
         dirs: Dirs,
         (journal, records): (Journal<Record>, Vec<Record>),
-        rooms: Arc<Rooms>,
-        limits: Limits,
+        rooms: Arc<HostRoom>,
+        limits: MigrationLimits,
         keeper: Vec<OsString>,
-        packers: Option<Arc<Packers>>,
+        packers: Option<Arc<PackerPool>>,
         peers: impl FnOnce(SyncSender<PeerEvent>, Inquiry) -> Result<Peers, E>,
     ) -> Result<Migrations, E> {
         let (vms, kept) = (rooms.vms.clone(), rooms.kept.clone());
-        let open = standing(&needed(&records));
+        let open = last_records(&needed(&records));
         dirs.tidy_migrations(|id| open.contains_key(&id));
         vms.tidy_aside(|id| open.contains_key(&id));
         // Settled, and killed before that was written down of the VM, too.
         for vm in vms.all().iter().filter(|vm| vm.migration().is_some_and(|id| !open.contains_key(&id))) {
             vms.settled(vm);
         }
-        let (queue, items) = sync_channel(QUEUE);
-        let (events, from_peers) = sync_channel(QUEUE);
+        let (queue, items) = sync_channel(OWNER_INPUTS_MAX);
+        let (events, from_peers) = sync_channel(OWNER_INPUTS_MAX);
         let peers = peers(events, Inquiry(queue.clone()))?;
-        let view = View::new(dirs.migrations(), peers.host().to_owned());
+        let view = MigrationViews::new(dirs.migrations(), peers.host().to_owned());
         let meters = Default::default();
         let queued = queue.clone();
-        let context = Arc::new(Context { dirs, vms, peers, view, keeper, packers, kept, rooms, meters, queue: queued });
+        let context = Arc::new(Context {
+            dirs,
+            vms,
+            peers,
+            view,
+            keeper_command: keeper,
+            packers,
+            kept,
+            rooms,
+            meters,
+            queue: queued,
+        });
         thread::Builder::new().name("from peers".into()).spawn(move || {
-            skein_host::prompt();
+            skein_host::raise_thread_priority();
             for event in from_peers {
-                if queue.send(Item::Peer(event)).is_err() {
+                if queue.send(OwnerInput::Peer(event)).is_err() {
                     return;
                 }
             }
         })?;
         let killed = context.queue.clone();
         context.vms.on_killed(move |vm, by| {
-            let _ = killed.send(Item::Killed(vm.to_owned(), by));
+            let _ = killed.send(OwnerInput::Killed(vm.to_owned(), by));
         });
         let owner = Owner::new(context.clone(), limits, journal, records);
         let owner = thread::Builder::new().name("migrations".into()).spawn(move || owner.run(items))?;
         Ok(Migrations { context, owner: parking_lot::Mutex::new(Some(owner)) })
     }
 
-    pub(crate) fn view(&self) -> &View {
+    pub(crate) fn view(&self) -> &MigrationViews {
         &self.context.view
     }
 
     /// See [`Context::paths`].
-    pub(crate) fn paths<T>(&self, host: &str, look: impl FnOnce(Vec<PathSnapshot>, &mut Meter) -> T) -> T {
+    pub(crate) fn paths<T>(&self, host: &str, look: impl FnOnce(Vec<PathSnapshot>, &mut PathMeter) -> T) -> T {
         self.context.paths(host, look)
     }
 
@@ -298,14 +310,14 @@ impl Migrations {
             deadline: options.deadline_s.map(Duration::from_secs),
         };
         let (reply, answer) = sync_channel(1);
-        let _ = self.context.queue.send(Item::Start(Box::new(new), reply));
+        let _ = self.context.queue.send(OwnerInput::Start(Box::new(new), reply));
         answer.recv().unwrap_or(Err(StartRefused::Stopping)).map(|()| id)
     }
 
     /// Calls a migration off, as far as that is this host's to say. False: it is not under way here.
     pub(crate) fn cancel(&self, id: MigrationId) -> bool {
         let (reply, answer) = sync_channel(1);
-        let _ = self.context.queue.send(Item::Cancel(id, reply));
+        let _ = self.context.queue.send(OwnerInput::Cancel(id, reply));
         answer.recv().unwrap_or(false)
     }
 
@@ -320,7 +332,7 @@ impl Migrations {
 
     /// Ends the threads; migrations under way are taken up by the next agent.
     pub(crate) fn stop(&self) {
-        let _ = self.context.queue.send(Item::Stop);
+        let _ = self.context.queue.send(OwnerInput::Stop);
         if let Some(owner) = self.owner.lock().take() {
             let _ = owner.join();
         }
@@ -329,8 +341,8 @@ impl Migrations {
 }
 
 /// The thread that obeys a migration's orders.
-struct Worker {
-    jobs: SyncSender<Job>,
+struct WorkerHandle {
+    jobs: SyncSender<WorkerInput>,
     thread: thread::JoinHandle<()>,
 }
 
@@ -341,15 +353,15 @@ struct Owner {
     journal: Option<Journal<Record>>,
     /// What is in the journal.
     records: Vec<Record>,
-    workers: BTreeMap<MigrationId, Worker>,
-    limits: Limits,
+    workers: BTreeMap<MigrationId, WorkerHandle>,
+    limits: MigrationLimits,
     /// Guests that run here now, and are to be remembered.
     arrived: Vec<Arc<Vm>>,
     epoch: Instant,
 }
 
 impl Owner {
-    fn new(context: Arc<Context>, limits: Limits, journal: Journal<Record>, records: Vec<Record>) -> Owner {
+    fn new(context: Arc<Context>, limits: MigrationLimits, journal: Journal<Record>, records: Vec<Record>) -> Owner {
         let manager = Manager::new(Duration::ZERO, limits, &records);
         let journal = Some(journal);
         let mut owner = Owner {
@@ -363,25 +375,25 @@ impl Owner {
             epoch: Instant::now(),
         };
         // Those of before say how their QEMUs are.
-        for (id, begun) in standing(&owner.records) {
+        for (id, begun) in last_records(&owner.records) {
             if !begun.is_settled() {
                 owner.context.view.begin(id, &begun.vm, role_of(&begun), &begun.peer);
-                owner.employ(id, Job::Look);
+                owner.employ(id, WorkerInput::Look);
             }
         }
-        let standing = standing(&owner.records);
-        owner.context.view.end_unbegun(|id| standing.get(&id).is_some_and(|begun| !begun.is_settled()));
+        let last_records = last_records(&owner.records);
+        owner.context.view.end_unbegun(|id| last_records.get(&id).is_some_and(|begun| !begun.is_settled()));
         owner
     }
 
-    fn run(mut self, items: Receiver<Item>) {
-        skein_host::prompt();
+    fn run(mut self, items: Receiver<OwnerInput>) {
+        skein_host::raise_thread_priority();
         self.perform();
         loop {
             let now = self.epoch.elapsed();
             let wait = self.manager.next_timeout().map_or(Duration::from_secs(60), |at| at.saturating_sub(now));
             match items.recv_timeout(wait) {
-                Ok(Item::Stop) | Err(RecvTimeoutError::Disconnected) => return self.stop_workers(),
+                Ok(OwnerInput::Stop) | Err(RecvTimeoutError::Disconnected) => return self.stop_workers(),
                 Ok(item) => self.take(item),
                 Err(RecvTimeoutError::Timeout) => self.manager.handle_timeout(self.epoch.elapsed()),
             }
@@ -389,38 +401,42 @@ impl Owner {
         }
     }
 
-    fn take(&mut self, item: Item) {
+    fn take(&mut self, item: OwnerInput) {
         let now = self.epoch.elapsed();
         match item {
-            Item::Peer(PeerEvent::Contact(host, contact)) => self.manager.handle(now, Input::Contact(host, contact)),
-            Item::Peer(PeerEvent::Message(host, message)) => self.manager.handle(now, Input::Message(host, message)),
-            Item::Peer(PeerEvent::NotUnderstood(host, words)) => {
+            OwnerInput::Peer(PeerEvent::Contact(host, contact)) => {
+                self.manager.handle(now, Input::Contact(host, contact))
+            }
+            OwnerInput::Peer(PeerEvent::Message(host, message)) => {
+                self.manager.handle(now, Input::Message(host, message))
+            }
+            OwnerInput::Peer(PeerEvent::NotUnderstood(host, words)) => {
                 self.manager.handle(now, Input::NotUnderstood(host, words));
             }
-            Item::Inputs(inputs) => inputs.into_iter().for_each(|input| self.manager.handle(now, input)),
-            Item::Start(new, reply) => {
+            OwnerInput::Inputs(inputs) => inputs.into_iter().for_each(|input| self.manager.handle(now, input)),
+            OwnerInput::Start(new, reply) => {
                 let _ = reply.send(self.start(now, *new));
             }
-            Item::Cancel(id, reply) => {
+            OwnerInput::Cancel(id, reply) => {
                 let _ = reply.send(self.manager.cancel(now, id));
             }
-            Item::Capacity(reply) => {
+            OwnerInput::Capacity(reply) => {
                 let _ = reply.send(self.capacity());
             }
-            Item::Killed(vm, killed) => self.killed(now, &vm, &killed),
-            Item::Peer(PeerEvent::Note(host, id, text)) => {
+            OwnerInput::Killed(vm, killed) => self.killed(now, &vm, &killed),
+            OwnerInput::Peer(PeerEvent::Note(host, id, text)) => {
                 // Of a migration with that host only: of others it has nothing to say.
                 if self.manager.summary(id).is_some_and(|summary| summary.peer == host) {
                     self.context.view.log(id, LogEntry::Note { text });
                 }
             }
-            Item::Stop => {}
+            OwnerInput::Stop => {}
         }
     }
 
     /// Tells that a guest was killed where that may have to do with it: in all migrations to and from this host, at both ends.
     fn killed(&mut self, now: Duration, vm: &str, killed: &Killed) {
-        let text = killed.told(vm, self.context.peers.host());
+        let text = killed.text(vm, self.context.peers.host());
         for summary in self.manager.summaries() {
             self.context.view.log(summary.id, LogEntry::Note { text: text.clone() });
             self.context.peers.note(&summary.peer, summary.id, &text);
@@ -432,13 +448,13 @@ impl Owner {
 
     fn capacity(&mut self) -> Capacity {
         let used = |role| {
-            let of_role = |summary: &&Summary| summary.role == role && summary.outcome.is_none();
+            let of_role = |summary: &&MigrationSummary| summary.role == role && summary.outcome.is_none();
             self.manager.summaries().iter().filter(of_role).count() as u32
         };
         let (incoming, outgoing) = (used(Role::Target), used(Role::Source));
         Capacity {
-            incoming: Places { limit: self.limits.incoming as u32, used: incoming },
-            outgoing: Places { limit: self.limits.outgoing as u32, used: outgoing },
+            incoming: MigrationSlots { limit: self.limits.incoming as u32, used: incoming },
+            outgoing: MigrationSlots { limit: self.limits.outgoing as u32, used: outgoing },
             kept_ram_bytes: self.context.kept.ram_bytes(),
             journal: self.journal_ready(),
         }
@@ -457,7 +473,7 @@ impl Owner {
             }
         })?;
         if let Ok(vm) = self.context.vms.get(&vm) {
-            vm.set_migration(Some(id), false, None);
+            vm.set_involvement(Some(id), false, None);
         }
         Ok(())
     }
@@ -465,7 +481,7 @@ impl Owner {
     /// Whether a few more records will find their place.
     fn journal_ready(&mut self) -> Result<(), String> {
         let Some(journal) = self.journal() else { return Err("it cannot be opened".into()) };
-        journal.ready(ROOM / 2).map_err(|error| told(&error))?;
+        journal.ready(JOURNAL_RECORDS_RESERVED / 2).map_err(|error| error_chain(&error))?;
         // The journal has its room reserved; what else is kept of a VM has not.
         let dirs = &self.context.dirs;
         dirs.ready().map_err(|error| format!("{} takes nothing: {error}", dirs.state.display()))
@@ -476,7 +492,7 @@ impl Owner {
         if self.journal.is_none() {
             match Journal::open(&self.context.dirs.journal(), JournalLimits::default()) {
                 Ok((journal, records)) => (self.journal, self.records) = (Some(journal), records),
-                Err(error) => warn!("{}", told(&error)),
+                Err(error) => warn!("{}", error_chain(&error)),
             }
         }
         self.journal.as_mut()
@@ -487,26 +503,26 @@ impl Owner {
             #[cfg(feature = "fault-points")]
             let point = action.clone();
             #[cfg(feature = "fault-points")]
-            crate::fault::point(crate::fault::Moment::Before, &point);
+            crate::fault_points::point(crate::fault_points::Moment::Before, &point);
             match action {
                 Action::Write(records) => self.write(records),
                 Action::Send(host, message) => {
                     self.context.peers.send(&host, &message);
                 }
-                Action::Reach(host, wanted) => self.context.peers.reach(&host, wanted),
+                Action::Reach(host, wanted) => self.context.peers.set_wanted(&host, wanted),
                 Action::Order(id, order) => {
                     if matches!(order, Order::Target(TargetOrder::Kill) | Order::Source(SourceOrder::Quit)) {
                         self.kill(id);
                     }
-                    self.employ(id, Job::Order(order));
+                    self.employ(id, WorkerInput::Order(order));
                 }
                 Action::Event(id, event) => self.event(id, event),
                 Action::Forget(id) => {
                     if let Some(worker) = self.workers.remove(&id) {
-                        let _ = worker.jobs.try_send(Job::Forget);
+                        let _ = worker.jobs.try_send(WorkerInput::Forget);
                     }
-                    self.context.peers.landings().close(id);
-                    for socket in [self.context.dirs.tap(id), self.context.dirs.landing(id)] {
+                    self.context.peers.incoming_channels().close(id);
+                    for socket in [self.context.dirs.outgoing_socket(id), self.context.dirs.incoming_socket(id)] {
                         let _ = std::fs::remove_file(socket);
                     }
                     if let Some(vm) = self.context.vms.of_migration(id) {
@@ -516,13 +532,13 @@ impl Owner {
                 }
             }
             #[cfg(feature = "fault-points")]
-            crate::fault::point(crate::fault::Moment::After, &point);
+            crate::fault_points::point(crate::fault_points::Moment::After, &point);
         }
         // The source waits for the word, and this syncs files.
         self.arrived.drain(..).for_each(|vm| self.context.vms.arrived(&vm));
         for summary in self.manager.summaries() {
             if let Some(vm) = self.context.vms.of_migration(summary.id) {
-                vm.set_migration(Some(summary.id), summary.in_doubt, summary.outcome);
+                vm.set_involvement(Some(summary.id), summary.in_doubt, summary.outcome);
                 // Also one whose QEMU ended before it was told to.
                 if (summary.role, summary.outcome) == (Role::Source, Some(Outcome::Moved)) && vm.process().is_none() {
                     self.context.vms.released(&vm);
@@ -564,23 +580,23 @@ impl Owner {
         let known = needed(&self.records);
         let Some(journal) = self.journal() else { return Err("it cannot be opened".into()) };
         for record in records {
-            journal.append(record).map_err(|error| told(&error))?;
+            journal.append(record).map_err(|error| error_chain(&error))?;
         }
-        let is_tight = journal.room() < ROOM;
+        let is_tight = journal.free_slots() < JOURNAL_RECORDS_RESERVED;
         self.records.extend_from_slice(records);
         let needed = needed(&self.records);
         // Not in the middle of a handover, if that can wait.
-        if is_tight || (needed.is_empty() && !known.is_empty() && self.records.len() > ROOM) {
+        if is_tight || (needed.is_empty() && !known.is_empty() && self.records.len() > JOURNAL_RECORDS_RESERVED) {
             match self.journal.as_mut().map(|journal| journal.rewrite(&needed)) {
                 Some(Ok(())) => self.records = needed,
-                Some(Err(error)) => warn!("the journal cannot be made shorter: {}", told(&error)),
+                Some(Err(error)) => warn!("the journal cannot be made shorter: {}", error_chain(&error)),
                 None => {}
             }
         }
         Ok(())
     }
 
-    fn event(&mut self, id: MigrationId, event: Event) {
+    fn event(&mut self, id: MigrationId, event: MigrationEvent) {
         let summary = self.manager.summary(id);
         if let Some(summary) = &summary
             && !self.context.view.knows(id)
@@ -592,17 +608,19 @@ impl Owner {
         let logged = || self.context.view.get(id).map(|migration| migration.vm);
         let vm = summary.as_ref().map(|summary| summary.vm.clone()).or_else(logged).unwrap_or_default();
         match &event {
-            Event::Reported { report: Report::Running, .. } => self.context.view.runs_there(id),
-            Event::Phase { stage } => info!(%id, vm, "migration: {}", stage.words().1),
-            Event::CalledOff { why, detail } if detail.is_empty() => info!(%id, vm, "called off: {}", why.words()),
-            Event::CalledOff { why, detail } => info!(%id, vm, "called off: {}: {detail}", why.words()),
-            Event::InDoubt => error!(
+            MigrationEvent::Reported { report: Report::Running, .. } => self.context.view.runs_there(id),
+            MigrationEvent::Phase { stage } => info!(%id, vm, "migration: {}", stage.words().1),
+            MigrationEvent::CalledOff { why, detail } if detail.is_empty() => {
+                info!(%id, vm, "called off: {}", why.words())
+            }
+            MigrationEvent::CalledOff { why, detail } => info!(%id, vm, "called off: {}: {detail}", why.words()),
+            MigrationEvent::InDoubt => error!(
                 %id,
                 vm,
                 "IN DOUBT: its guest is paused, and only the other host knows whether it may run: bring that host or \
                  the network back, or see `skein migration resolve --help`"
             ),
-            Event::Over { outcome } => {
+            MigrationEvent::Over { outcome } => {
                 info!(%id, vm, "migration is over: {}", outcome.words());
                 let role = summary.map(|summary| summary.role);
                 let known = self.context.vms.get(&vm).ok();
@@ -624,21 +642,21 @@ impl Owner {
 
     /// Gives the job to this migration's worker. One is started if there is none, with that as its first: what it said of
     /// QEMU before an order would be taken for what came of it.
-    fn employ(&mut self, id: MigrationId, job: Job) {
+    fn employ(&mut self, id: MigrationId, job: WorkerInput) {
         if let Some(worker) = self.workers.get(&id) {
             // One that is busy is asked again.
             let _ = worker.jobs.try_send(job);
         } else if let Some(summary) = self.manager.summary(id) {
-            let (jobs, queue) = sync_channel(JOBS);
+            let (jobs, queue) = sync_channel(WORKER_INPUTS_MAX);
             let _ = jobs.try_send(job);
             let (context, own_jobs) = (self.context.clone(), jobs.clone());
             let offer = self.manager.offer(id).and_then(|offer| serde_json::from_str(offer).ok());
             let work = move || match summary.role {
-                Role::Source => source::Worker::new(context, summary, offer, own_jobs).run(queue),
-                Role::Target => target::Worker::new(context, summary, offer, own_jobs).run(queue),
+                Role::Source => source::SourceWorker::new(context, summary, offer, own_jobs).run(queue),
+                Role::Target => target::TargetWorker::new(context, summary, offer, own_jobs).run(queue),
             };
             match thread::Builder::new().name("migration".into()).spawn(work) {
-                Ok(thread) => drop(self.workers.insert(id, Worker { jobs, thread })),
+                Ok(thread) => drop(self.workers.insert(id, WorkerHandle { jobs, thread })),
                 Err(error) => warn!(%id, "cannot be worked on now: {error}"),
             }
         }
@@ -648,11 +666,11 @@ impl Owner {
     fn stop_workers(&mut self) {
         for (id, worker) in &self.workers {
             let stage = self.manager.summary(*id).map(|summary| summary.stage);
-            if matches!(stage, Some(Stage::Source(SourcePhase::Precopy | SourcePhase::Switchover))) {
+            if matches!(stage, Some(MigrationPhase::Source(SourcePhase::Precopy | SourcePhase::Switchover))) {
                 info!(%id, "called off, as the agent stops");
-                let _ = worker.jobs.try_send(Job::Order(Order::Source(SourceOrder::CancelMigration)));
+                let _ = worker.jobs.try_send(WorkerInput::Order(Order::Source(SourceOrder::CancelMigration)));
             }
-            let _ = worker.jobs.try_send(Job::Leave);
+            let _ = worker.jobs.try_send(WorkerInput::Leave);
         }
         wait_until(STOP_TIME, || self.workers.values().all(|worker| worker.thread.is_finished()));
     }
@@ -669,10 +687,10 @@ pub(crate) fn open_journal(path: &std::path::Path) -> Result<(Journal<Record>, V
     }
 }
 
-fn role_of(begun: &skein_handover::Begun) -> Role {
-    match begun.standing {
-        skein_handover::Standing::Source(_) => Role::Source,
-        skein_handover::Standing::Target(_) => Role::Target,
+fn role_of(begun: &skein_handover::JournalledMigration) -> Role {
+    match begun.last_record {
+        skein_handover::LastRecord::Source(_) => Role::Source,
+        skein_handover::LastRecord::Target(_) => Role::Target,
     }
 }
 

@@ -6,49 +6,51 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use skein_api::{Copy, LogEntry, PageCounts, Pages};
-use skein_handover::{Input, MigrationId, SourceGuest, SourceInput, SourceOrder, SourcePhase, Stage, Summary};
-use skein_hypervisor::facts::{Accel, accel};
-use skein_hypervisor::{
-    Event, MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QmpError, RamInfo, RunState, SAMPLE_PAGES, Tuning,
-    Version,
+use skein_api::{CopyProgress, LogEntry, PageCounts, PageFigures};
+use skein_handover::{
+    Input, MigrationId, MigrationPhase, MigrationSummary, SourceGuest, SourceInput, SourceOrder, SourcePhase,
 };
-use skein_machine::Transport;
-use skein_machine::convergence::{Convergence, Help, Look, Watch};
-use skein_transfer::pages::{Misses, Source, SourceSettings};
+use skein_hypervisor::inspect::{Accel, accel};
+use skein_hypervisor::{
+    MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QemuVersion, QmpError, QmpEvent, RamInfo, RunState,
+    SAMPLE_PAGES, Tuning,
+};
+use skein_machine::Route;
+use skein_machine::convergence::{Convergence, ConvergenceStep, ConvergenceWatch, CopySample};
+use skein_transfer::pages::{DirtyTracking, SourcePages, SourcePagesSettings};
 use skein_units::{GIB, about_bytes, exact_time};
 use tracing::{info, warn};
 
 use super::guest_watch::GuestWatch;
-use super::{Context, Job, Offer, source_order};
-use crate::ram;
+use super::{Context, Offer, WorkerInput, source_order};
+use crate::guest_ram;
+use crate::outgoing_channels::OutgoingChannels;
 use crate::room::{Reservation, agent_bytes, asked};
-use crate::tap::Tap;
 use crate::transport::width;
 use crate::vms::{Running, Vm, wait_until};
 
 /// How often progress is asked for.
-const LOOK: Duration = Duration::from_millis(100);
+const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 /// A QEMU that does not answer by then is asked again later: there may be orders to obey.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Links that carry at least this part of what they can are full.
-const FULL: f64 = 0.6;
+const FULL_LINK_SHARE: f64 = 0.6;
 /// Of what they carried of late, a look is this part.
-const CARRIED_SHARE: f64 = 0.1;
+const CARRIED_DECAY_SHARE: f64 = 0.1;
 /// A throttled guest waits so long for the network.
-const OUTAGE_TIME: Duration = Duration::from_secs(3);
+const THROTTLED_OUTAGE_TIME: Duration = Duration::from_secs(3);
 /// From this QEMU on it may stand still meanwhile.
-const FREEZES: Version = Version { major: 9, minor: 2, micro: 0 };
+const FREEZES_WITHOUT_NETWORK_FROM: QemuVersion = QemuVersion { major: 9, minor: 2, micro: 0 };
 /// From this QEMU on it misses less of what a guest writes without KVM.
-const MISSES_LESS: Version = Version { major: 9, minor: 0, micro: 0 };
+const TRACKS_ALIGNED_BLOCKS_FROM: QemuVersion = QemuVersion { major: 9, minor: 0, micro: 0 };
 /// One that may be deaf is not waited for.
-const DEAF_TIME: Duration = Duration::from_millis(200);
+const UNRESPONSIVE_QMP_WAIT: Duration = Duration::from_millis(200);
 /// A QEMU that gave up resumes its guest within milliseconds.
 const RESUME_TIME: Duration = Duration::from_secs(2);
 /// A QEMU whose migration is over has let go of it within milliseconds. One that has not by then never will.
 const LET_GO_TIME: Duration = Duration::from_secs(3);
 /// … or waits for the network.
-const FREE_TIME: Duration = Duration::from_millis(300);
+const LET_GO_NETWORK_WAIT: Duration = Duration::from_millis(300);
 /// A process whose QMP connection ended is gone by then.
 const END_TIME: Duration = Duration::from_secs(1);
 /// An agent that is told to end waits so long for a QEMU that was told to.
@@ -56,66 +58,66 @@ const LEAVE_TIME: Duration = Duration::from_millis(800);
 /// Of what the paths carry, what a guest's last bytes get.
 const SWITCHOVER_SHARE: f64 = 0.9;
 /// A guest's last pages may become less small than those before.
-const GAIN_MAX: f64 = 10.0;
+const PACKING_RATIO_DROP_MAX: f64 = 10.0;
 /// What fewer bytes of pages became says nothing.
-const GAIN_BYTES_MIN: u64 = 1 << 20;
+const PACKING_RATIO_BYTES_MIN: u64 = 1 << 20;
 /// What the handover, and comparing what both ends hold, take of the downtime limit; half of it at most.
-const HANDOVER: Duration = Duration::from_millis(25);
+const HANDOVER_TIME_RESERVED: Duration = Duration::from_millis(25);
 /// How long QEMU looks at what a guest writes, and how often: it hashes so many pages at most.
 const SAMPLE_TIME: Duration = Duration::from_secs(1);
 const SAMPLE_PERIOD: Duration = Duration::from_secs(2);
-const SAMPLES: u64 = 16 * SAMPLE_PAGES;
+const SAMPLED_PAGES_MAX: u64 = 16 * SAMPLE_PAGES;
 /// Looks of late: a second.
-const RECENT: usize = 10;
+const RECENT_SAMPLES: usize = 10;
 /// A guest that may be throttled always is by so many per cent: no less can be said.
-const UNTHROTTLED: u8 = 1;
+const THROTTLE_LEAST_PERCENT: u8 = 1;
 /// Memory to know in what the target holds, in per cent of the guest's RAM, unless told otherwise: what it takes for all of it.
-pub(crate) const DELTA_MEMORY: f64 = 4.0;
+pub(crate) const DELTA_MEMORY_DEFAULT_PERCENT: f64 = 4.0;
 /// Of what QEMU counts in pages.
 const PAGE_BYTES: u64 = 4096;
 /// Between two progress entries of the log.
 const COPIED_PERIOD: Duration = Duration::from_secs(10);
 
-pub(super) struct Worker {
+pub(super) struct SourceWorker {
     context: Arc<Context>,
     id: MigrationId,
     peer: String,
     vm: Option<Arc<Vm>>,
     offer: Option<Offer>,
-    jobs: SyncSender<Job>,
-    tap: Option<Tap>,
+    jobs: SyncSender<WorkerInput>,
+    outgoing: Option<OutgoingChannels>,
     /// Room for what the copy takes of this host.
     reservation: Option<Reservation>,
     /// What becomes of the guest's pages.
-    pages: Option<Arc<Source>>,
+    pages: Option<Arc<SourcePages>>,
     /// `migrate` was said and its end not seen yet.
     migrating: bool,
     /// QEMU may have parameters of this migration, which are not for the next.
     tuned: bool,
     /// What had been read of QEMU's pages at the last look at which that was more than before, and when that was.
-    moved: (u64, Instant),
+    last_progress: (u64, Instant),
     /// What had been received of the other agent at the last look at which that was more than before, and when that was.
-    received: (u64, Instant),
+    last_contact: (u64, Instant),
     /// Since when QEMU has held a migration that is over.
     held_since: Option<Instant>,
     /// The connection whose events are heard.
-    heard: Option<Monitor>,
+    monitor_listened_to: Option<Monitor>,
     /// An event found no room, or came while no connection was there.
     missed_events: Arc<AtomicBool>,
-    told: Option<SourceGuest>,
-    last: Option<(Instant, u64)>,
+    reported_guest: Option<SourceGuest>,
+    last_rate_sample: Option<(Instant, u64)>,
     counted_last: PageCounts,
     placement_noted: bool,
     /// Bytes of pages that a byte on the wire was, and Mb/s that QEMU's sockets took: at the last looks.
-    gains: VecDeque<f64>,
-    mbps: VecDeque<f64>,
+    packing_ratios: VecDeque<f64>,
+    socket_mbit_per_s: VecDeque<f64>,
     /// What may be left at the switchover and what the sockets took, as QEMU was steered by last.
     steered: Option<(u64, f64)>,
     /// It was seen not to converge: pages that it writes in every round may wait.
-    holds: bool,
-    spared_last: u64,
+    holds_pages_back: bool,
+    held_back_last: u64,
     begun: Instant,
-    watch: Watch,
+    watch: ConvergenceWatch,
     sampler: Sampler,
     /// The most that the guest was throttled by so far, and since when.
     throttled: Option<(u8, Instant)>,
@@ -124,27 +126,27 @@ pub(super) struct Worker {
     /// The guest changed, and that was told.
     has_changed: bool,
     /// Why it will not converge.
-    lacking: Option<String>,
+    not_converging_why: Option<String>,
     /// Why it would not, at some time.
-    lacked: Option<String>,
+    did_not_converge_why: Option<String>,
     /// It is called off: the reason is known, and what follows from it is none.
     is_called_off: bool,
     /// What was last seen of whether it converges.
     converges: Option<Convergence>,
     /// Bits a second that the paths carried of late.
-    carried: f64,
+    carried_bits_per_s: f64,
     /// The NICs that carry it, and bits a second that they say they can; none: not all say.
     nics: BTreeSet<String>,
-    speed: Option<f64>,
-    logged: Instant,
+    nics_bits_per_s: Option<f64>,
+    progress_logged_at: Instant,
 }
 
 /// Where a QEMU may miss what its guest writes.
-fn misses(monitor: &Monitor) -> Misses {
+fn misses(monitor: &Monitor) -> DirtyTracking {
     match accel(monitor) {
-        Ok(Accel::Kvm) => Misses::Nothing,
-        _ if *monitor.version() >= MISSES_LESS => Misses::OddBlocks,
-        _ => Misses::AllBlocks,
+        Ok(Accel::Kvm) => DirtyTracking::Exact,
+        _ if *monitor.version() >= TRACKS_ALIGNED_BLOCKS_FROM => DirtyTracking::MissesUnalignedBlocks,
+        _ => DirtyTracking::MissesAllBlocks,
     }
 }
 
@@ -178,7 +180,7 @@ impl Sampler {
             self.is_measuring = matches!(measured, Ok(None)) && !lasts(self.since, SAMPLE_PERIOD);
         }
         if !self.is_measuring && lasts(self.since, SAMPLE_PERIOD) {
-            let pages_per_gib = SAMPLE_PAGES.min(SAMPLES * GIB / ram_bytes.max(1));
+            let pages_per_gib = SAMPLE_PAGES.min(SAMPLED_PAGES_MAX * GIB / ram_bytes.max(1));
             self.is_measuring = monitor.measure_dirty_rate(SAMPLE_TIME.as_secs(), pages_per_gib).is_ok();
             (self.since, self.is_stale) = (Some(Instant::now()), false);
         }
@@ -186,63 +188,68 @@ impl Sampler {
     }
 }
 
-impl Worker {
-    pub(super) fn new(context: Arc<Context>, summary: Summary, offer: Option<Offer>, jobs: SyncSender<Job>) -> Worker {
+impl SourceWorker {
+    pub(super) fn new(
+        context: Arc<Context>,
+        summary: MigrationSummary,
+        offer: Option<Offer>,
+        jobs: SyncSender<WorkerInput>,
+    ) -> SourceWorker {
         let vm = context.vms.get(&summary.vm).ok();
         // What was granted is that guest alone whose QEMU is marked so.
-        let is_granted = matches!(summary.stage, Stage::Source(SourcePhase::Grant | SourcePhase::Release));
+        let is_granted = matches!(summary.stage, MigrationPhase::Source(SourcePhase::Grant | SourcePhase::Release));
         let vm = vm.filter(|vm| !is_granted || vm.migration() == Some(summary.id));
         if let Some(vm) = &vm {
-            vm.set_migration(Some(summary.id), summary.in_doubt, summary.outcome);
+            vm.set_involvement(Some(summary.id), summary.in_doubt, summary.outcome);
         }
-        let watch = Watch::new(offer.as_ref().and_then(|offer| offer.allow_throttle).unwrap_or(0));
-        Worker {
+        let watch = ConvergenceWatch::new(offer.as_ref().and_then(|offer| offer.allow_throttle).unwrap_or(0));
+        SourceWorker {
             context,
             id: summary.id,
             peer: summary.peer,
             vm,
             offer,
             jobs,
-            tap: None,
+            outgoing: None,
             reservation: None,
             pages: None,
             migrating: false,
             // By the agent before this one.
-            tuned: !matches!(summary.stage, Stage::Source(SourcePhase::Begin | SourcePhase::Prepare)),
-            moved: (0, Instant::now()),
-            received: (0, Instant::now()),
+            tuned: !matches!(summary.stage, MigrationPhase::Source(SourcePhase::Begin | SourcePhase::Prepare)),
+            last_progress: (0, Instant::now()),
+            last_contact: (0, Instant::now()),
             held_since: None,
-            heard: None,
+            monitor_listened_to: None,
             missed_events: Arc::default(),
-            told: None,
-            last: None,
+            reported_guest: None,
+            last_rate_sample: None,
             counted_last: PageCounts::default(),
             placement_noted: false,
-            gains: VecDeque::new(),
-            mbps: VecDeque::new(),
+            packing_ratios: VecDeque::new(),
+            socket_mbit_per_s: VecDeque::new(),
             steered: None,
-            holds: false,
-            spared_last: 0,
+            holds_pages_back: false,
+            held_back_last: 0,
             begun: Instant::now(),
             watch,
             sampler: Sampler::default(),
             throttled: None,
             guest: None,
             has_changed: false,
-            lacking: None,
-            lacked: None,
+            not_converging_why: None,
+            did_not_converge_why: None,
             is_called_off: false,
             converges: None,
-            carried: 0.0,
+            carried_bits_per_s: 0.0,
             nics: BTreeSet::new(),
-            speed: None,
-            logged: Instant::now(),
+            nics_bits_per_s: None,
+            progress_logged_at: Instant::now(),
         }
     }
 
-    pub(super) fn run(mut self, jobs: Receiver<Job>) {
+    pub(super) fn run(mut self, jobs: Receiver<WorkerInput>) {
         loop {
-            match jobs.recv_timeout(LOOK) {
+            match jobs.recv_timeout(PROGRESS_PERIOD) {
                 Ok(job) => {
                     if let Some(last) = self.work(job, &jobs) {
                         return last(&mut self);
@@ -256,17 +263,17 @@ impl Worker {
 
     /// Does this job and those that wait. Of orders only the last stands: while a QEMU was deaf, others were repeated. Gives
     /// what comes last of all, if this is over.
-    fn work(&mut self, job: Job, jobs: &Receiver<Job>) -> Option<fn(&mut Worker)> {
+    fn work(&mut self, job: WorkerInput, jobs: &Receiver<WorkerInput>) -> Option<fn(&mut SourceWorker)> {
         let mut order = None;
-        let mut over: Option<fn(&mut Worker)> = None;
+        let mut over: Option<fn(&mut SourceWorker)> = None;
         let mut next = Some(job);
         while let Some(job) = next.take() {
             match job {
-                Job::Order(newer) => order = source_order(newer),
-                Job::Look => self.look(),
-                Job::Qmp(event) => self.heed(&event),
-                Job::Forget => return Some(|_| ()),
-                Job::Leave => over = Some(Worker::leave),
+                WorkerInput::Order(newer) => order = source_order(newer),
+                WorkerInput::Look => self.look(),
+                WorkerInput::Qmp(event) => self.heed(&event),
+                WorkerInput::Forget => return Some(|_| ()),
+                WorkerInput::Leave => over = Some(SourceWorker::leave),
             }
             next = jobs.try_recv().ok().filter(|_| over.is_none());
         }
@@ -280,9 +287,9 @@ impl Worker {
     fn leave(&mut self) {
         wait_until(LEAVE_TIME, || {
             self.look();
-            !self.migrating || matches!(self.told, Some(SourceGuest::Completed | SourceGuest::Gone))
+            !self.migrating || matches!(self.reported_guest, Some(SourceGuest::Completed | SourceGuest::Gone))
         });
-        if let Some(tap) = self.tap.take() {
+        if let Some(tap) = self.outgoing.take() {
             tap.leave();
         }
     }
@@ -293,7 +300,7 @@ impl Worker {
 
     /// Does what is ordered, and says how QEMU is then, whatever came of it.
     fn obey(&mut self, order: SourceOrder) {
-        self.told = None;
+        self.reported_guest = None;
         if order == SourceOrder::Quit {
             return self.quit();
         }
@@ -338,11 +345,13 @@ impl Worker {
     /// It is called off: because it takes too long perhaps, then says whether it converged; or because its pages were found not to be
     /// right here, which the target may have been the first to act on.
     fn explain(&mut self) {
-        if std::mem::replace(&mut self.is_called_off, true) || self.lacking.is_some() || self.has_changed {
+        if std::mem::replace(&mut self.is_called_off, true) || self.not_converging_why.is_some() || self.has_changed {
             return;
         }
         let never = match self.converges {
-            Some(never @ Convergence::Never(_)) => self.lacked.clone().or_else(|| Some(never.to_string())),
+            Some(never @ Convergence::Never(_)) => {
+                self.did_not_converge_why.clone().or_else(|| Some(never.to_string()))
+            }
             _ => None,
         };
         // Once QEMU has let go of it, the reason is told.
@@ -354,7 +363,7 @@ impl Worker {
 
     /// What was wrong with the pages, and what follows.
     fn advised(&self, why: String) -> String {
-        match self.pages.as_ref().and_then(|pages| pages.unplaceable()) {
+        match self.pages.as_ref().and_then(|pages| pages.direct_placement_failure()) {
             Some(_) => why + "; without direct placement it can be moved, and is when it is tried again",
             None => why,
         }
@@ -363,7 +372,7 @@ impl Worker {
     /// Has room on this host for what the copy takes. Another one that was begun since the check may have taken what there was.
     fn reserve(&mut self) -> Result<(), String> {
         let (Some(vm), Some(offer)) = (&self.vm, &self.offer) else { return Ok(()) };
-        let delta_memory = offer.delta_memory.unwrap_or(DELTA_MEMORY);
+        let delta_memory = offer.delta_memory.unwrap_or(DELTA_MEMORY_DEFAULT_PERCENT);
         let ram_bytes = offer.need.map(|need| need.ram_bytes).or_else(|| asked(vm)).unwrap_or(0);
         // Who asks again gives back first what was had.
         self.reservation = None;
@@ -376,26 +385,26 @@ impl Worker {
         self.tuned = true;
         self.listen(monitor);
         let vm = self.vm.as_ref().ok_or("it is gone")?;
-        self.guest = Some(GuestWatch::begin(monitor, vm.told_composition())?);
-        self.context.vms.leaves(vm, self.id).map_err(|error| crate::told(&error))?;
-        let path = self.context.dirs.tap(self.id);
+        self.guest = Some(GuestWatch::begin(monitor, vm.promised_composition())?);
+        self.context.vms.leaves(vm, self.id).map_err(|error| crate::error_chain(&error))?;
+        let path = self.context.dirs.outgoing_socket(self.id);
         let packers = self.context.packers.clone().filter(|_| offer.transport.compresses());
         packers.iter().for_each(|packers| packers.begin());
-        let pages = Source::new(SourceSettings {
+        let pages = SourcePages::new(SourcePagesSettings {
             packers,
             width: width(offer.transport),
             direct: offer.indirect.is_none(),
             channels: u16::from(offer.channels),
             key: super::random(),
-            ram: vm.process().and_then(|process| ram::find(monitor, process.id().pid)),
-            delta_memory: offer.delta_memory.unwrap_or(DELTA_MEMORY) / 100.0,
-            kept: vm.process().and_then(|qemu| self.context.kept.take_marks(&vm.name, &self.peer, qemu.id())),
-            misses: misses(monitor),
+            ram: vm.process().and_then(|process| guest_ram::find(monitor, process.id().pid)),
+            delta_memory: offer.delta_memory.unwrap_or(DELTA_MEMORY_DEFAULT_PERCENT) / 100.0,
+            kept_marks: vm.process().and_then(|qemu| self.context.kept.take_marks(&vm.name, &self.peer, qemu.id())),
+            dirty_tracking: misses(monitor),
         });
         self.pages = Some(pages.clone());
-        let Context { peers, keeper, .. } = &*self.context;
-        let tap = Tap::start(&path, peers, &self.peer, self.id, pages, keeper);
-        self.tap = Some(tap.map_err(|error| crate::told(&error))?);
+        let Context { peers, keeper_command: keeper, .. } = &*self.context;
+        let tap = OutgoingChannels::start(&path, peers, &self.peer, self.id, pages, keeper);
+        self.outgoing = Some(tap.map_err(|error| crate::error_chain(&error))?);
         let begin = || -> Result<(), QmpError> {
             // Nothing that an earlier migration left of the switchover's rate.
             let unknown = Some(0);
@@ -416,8 +425,8 @@ impl Worker {
     /// From here on QEMU may be deaf, before it has answered: nobody waits for that.
     fn go_on(&mut self, monitor: &Monitor) -> Result<(), String> {
         // The guest stands still.
-        skein_host::prompt();
-        match monitor.with_patience(DEAF_TIME).migrate_continue() {
+        skein_host::raise_thread_priority();
+        match monitor.with_patience(UNRESPONSIVE_QMP_WAIT).migrate_continue() {
             Err(QmpError::Timeout { .. }) => Ok(()),
             other => other.map_err(|error| error.to_string()),
         }
@@ -426,7 +435,7 @@ impl Worker {
     /// In the switchover QEMU may be deaf as long as its target does not read; a main connection that closes wakes it, and
     /// the guest stands still until then.
     fn cancel(&mut self, monitor: &Monitor) -> Result<(), String> {
-        let cancelled = monitor.with_patience(DEAF_TIME).migrate_cancel();
+        let cancelled = monitor.with_patience(UNRESPONSIVE_QMP_WAIT).migrate_cancel();
         if cancelled.is_err() {
             self.give_up();
         }
@@ -435,12 +444,14 @@ impl Worker {
 
     /// Frees a QEMU that does not hear.
     fn give_up(&self) {
-        self.tap.iter().for_each(Tap::give_up);
+        self.outgoing.iter().for_each(OutgoingChannels::give_up);
     }
 
     /// Calls the migration off if not all of QEMU's connections are carried.
-    fn heed_tap(&self) {
-        if let Some(why) = self.tap.as_ref().and_then(Tap::failed).filter(|_| self.migrating && !self.has_changed) {
+    fn check_outgoing(&self) {
+        if let Some(why) =
+            self.outgoing.as_ref().and_then(OutgoingChannels::failed).filter(|_| self.migrating && !self.has_changed)
+        {
             let failed = Input::Source(self.id, SourceInput::MigrationFailed);
             self.context.tell(vec![Input::Detail(self.id, why), failed]);
         }
@@ -448,18 +459,18 @@ impl Worker {
 
     /// Has events come in, of the connection that is there now.
     fn listen(&mut self, monitor: &Monitor) {
-        if self.heard.as_ref().is_some_and(|heard| !heard.is_closed()) {
+        if self.monitor_listened_to.as_ref().is_some_and(|heard| !heard.is_closed()) {
             return;
         }
         let (jobs, missed) = (self.jobs.clone(), self.missed_events.clone());
-        missed.fetch_or(self.heard.is_some(), Ordering::SeqCst);
+        missed.fetch_or(self.monitor_listened_to.is_some(), Ordering::SeqCst);
         monitor.forward(move |event| {
-            if jobs.try_send(Job::Qmp(event)).is_err() {
+            if jobs.try_send(WorkerInput::Qmp(event)).is_err() {
                 missed.store(true, Ordering::SeqCst);
             }
             true
         });
-        self.heard = Some(monitor.clone());
+        self.monitor_listened_to = Some(monitor.clone());
     }
 
     fn heed(&mut self, event: &MonitorEvent) {
@@ -474,10 +485,10 @@ impl Worker {
                 // The two that a guest waits for are believed at once.
                 Some(MigrationStatus::PreSwitchover) => {
                     self.context.view.stopped(self.id);
-                    self.lack(None);
+                    self.note_not_converging(None);
                     self.tell_stopped();
                 }
-                Some(MigrationStatus::Device) => self.tell(SourceGuest::Device),
+                Some(MigrationStatus::Device) => self.report_guest(SourceGuest::Device),
                 Some(_) => self.look(),
                 None => self.heed_guest(event),
             },
@@ -485,7 +496,7 @@ impl Worker {
     }
 
     /// An event of the guest, not of its migration.
-    fn heed_guest(&mut self, event: &Event) {
+    fn heed_guest(&mut self, event: &QmpEvent) {
         if event.name == "STOP" {
             self.context.view.stopped(self.id);
         }
@@ -509,7 +520,7 @@ impl Worker {
             return;
         }
         let stopped = guest.stopped(state, monitor.version());
-        if let Some(why) = stopped.or_else(|| guest.look(&monitor, now)) {
+        if let Some(why) = stopped.or_else(|| guest.check_composition(&monitor, now)) {
             self.changed(&why);
         }
     }
@@ -517,14 +528,14 @@ impl Worker {
     /// The guest stands still for the switchover: one that changed does not go on.
     fn tell_stopped(&mut self) {
         if !self.has_changed {
-            self.tell(SourceGuest::PreSwitchover);
+            self.report_guest(SourceGuest::PreSwitchover);
         }
     }
 
     /// QEMU let go of the guest, whose state is on its way: what it is now, the target must have. Before, somebody could still have
     /// changed that; until the target has loaded the state, the guest can be kept.
     fn tell_completed(&mut self) {
-        let is_new = self.told != Some(SourceGuest::Completed) && !self.has_changed;
+        let is_new = self.reported_guest != Some(SourceGuest::Completed) && !self.has_changed;
         if let Some((running, guest)) = self.running().zip(self.guest.as_ref()).filter(|_| is_new) {
             let monitor = running.monitor.with_patience(ANSWER_TIME);
             let since = Instant::now();
@@ -535,7 +546,7 @@ impl Worker {
                 Err(why) => self.changed(&why),
             }
         }
-        self.tell(SourceGuest::Completed);
+        self.report_guest(SourceGuest::Completed);
     }
 
     fn changed(&mut self, why: &str) {
@@ -548,7 +559,7 @@ impl Worker {
     /// Its QEMU ended: what is known of why.
     fn tell_gone(&mut self) {
         // One that was told to end, as its guest runs elsewhere, is not asked why.
-        if self.guest.is_some() && self.told != Some(SourceGuest::Gone) && self.migrating {
+        if self.guest.is_some() && self.reported_guest != Some(SourceGuest::Gone) && self.migrating {
             let words = self.vm.as_ref().and_then(|vm| vm.last_words());
             let words = words.map(|words| format!("its QEMU said: {words}"));
             let reason = self.guest.as_ref().and_then(GuestWatch::ended);
@@ -559,19 +570,19 @@ impl Worker {
                 self.context.tell(vec![Input::Detail(self.id, why.join("; "))]);
             }
         }
-        self.tell(SourceGuest::Gone);
+        self.report_guest(SourceGuest::Gone);
     }
 
-    fn tell(&mut self, guest: SourceGuest) {
-        if self.told != Some(guest) {
-            self.told = Some(guest);
+    fn report_guest(&mut self, guest: SourceGuest) {
+        if self.reported_guest != Some(guest) {
+            self.reported_guest = Some(guest);
             self.context.source(self.id, [SourceInput::Guest(guest)]);
         }
     }
 
     /// Asks QEMU how it is, and says so.
     fn look(&mut self) {
-        self.heed_tap();
+        self.check_outgoing();
         let Some(running) = self.running() else {
             if self.vm.as_ref().is_none_or(|vm| vm.process().is_none()) {
                 self.tell_gone();
@@ -613,7 +624,7 @@ impl Worker {
         match guest(&after, status) {
             Some(SourceGuest::PreSwitchover) => self.tell_stopped(),
             Some(SourceGuest::Completed) => self.tell_completed(),
-            Some(guest) => self.tell(guest),
+            Some(guest) => self.report_guest(guest),
             None => {}
         }
     }
@@ -629,7 +640,7 @@ impl Worker {
         }
         let since = *self.held_since.get_or_insert_with(Instant::now);
         // With the other host out of reach its channels may wait for somebody to read what they still write.
-        if since.elapsed() >= FREE_TIME {
+        if since.elapsed() >= LET_GO_NETWORK_WAIT {
             self.give_up();
         }
         if since.elapsed() < LET_GO_TIME {
@@ -659,27 +670,28 @@ impl Worker {
         let Some(pages) = self.pages.as_ref().filter(|_| self.migrating && !self.is_called_off) else { return };
         let counts = pages.counts();
         let read = counts.guest_bytes().saturating_add(counts.other_bytes);
-        if read != self.moved.0 || counts.pages == 0 {
-            self.moved = (read, Instant::now());
+        if read != self.last_progress.0 || counts.pages == 0 {
+            self.last_progress = (read, Instant::now());
         }
         let received =
             self.context.paths(&self.peer, |paths, _| paths.iter().map(|path| path.status.received_bytes).sum());
-        if received != self.received.0 {
-            self.received = (received, Instant::now());
+        if received != self.last_contact.0 {
+            self.last_contact = (received, Instant::now());
         }
-        let may_freeze =
-            *monitor.version() >= FREEZES && self.offer.as_ref().is_some_and(|o| o.allow_throttle.is_some());
-        if self.moved.1.elapsed() < OUTAGE_TIME || !may_freeze && self.throttled.is_none() {
+        let may_freeze = *monitor.version() >= FREEZES_WITHOUT_NETWORK_FROM
+            && self.offer.as_ref().is_some_and(|o| o.allow_throttle.is_some());
+        if self.last_progress.1.elapsed() < THROTTLED_OUTAGE_TIME || !may_freeze && self.throttled.is_none() {
             return;
         }
         // Where nothing is on the way, QEMU has nothing to send. What is may be of another migration, which goes on.
-        let is_others = self.context.view.copying_to(&self.peer) > 1 && self.received.1.elapsed() < OUTAGE_TIME;
+        let is_others =
+            self.context.view.copying_to(&self.peer) > 1 && self.last_contact.1.elapsed() < THROTTLED_OUTAGE_TIME;
         let is_out = self.context.paths(&self.peer, |paths, _| {
             let is_under_way = paths.iter().any(|path| path.status.inflight_bytes > 0);
             paths.iter().all(|path| !path.status.usable) || is_under_way && !is_others
         });
         if is_out {
-            let seconds = OUTAGE_TIME.as_secs();
+            let seconds = THROTTLED_OUTAGE_TIME.as_secs();
             let why = format!(
                 "nothing got through to {} for {seconds} s, and a throttled guest does not wait for it",
                 self.peer
@@ -700,20 +712,24 @@ impl Worker {
         // It ended with the migration.
         self.note_throttle(0);
         let guest = without_migration(&state);
-        self.told = Some(guest);
+        self.reported_guest = Some(guest);
         let mut inputs = Vec::new();
-        if let (Some(vm), Some(why)) = (&self.vm, self.pages.as_ref().and_then(|pages| pages.unplaceable())) {
+        if let (Some(vm), Some(why)) =
+            (&self.vm, self.pages.as_ref().and_then(|pages| pages.direct_placement_failure()))
+        {
             vm.set_indirect(why);
         }
         // The other end may hear of that before QEMU does, and end the copy.
         if self.is_called_off || self.has_changed {
             info!(id = %self.id, "QEMU has let go of it");
-        } else if let Some(why) = self.lacking.clone().or_else(|| self.tap.as_ref().and_then(Tap::failed)) {
+        } else if let Some(why) =
+            self.not_converging_why.clone().or_else(|| self.outgoing.as_ref().and_then(OutgoingChannels::failed))
+        {
             inputs.push(Input::Detail(self.id, why));
         } else if let Some(why) = self.pages.as_ref().and_then(|pages| pages.failed()) {
             inputs.push(Input::Detail(self.id, self.advised(why)));
         } else if let Some(error) = &info.error {
-            inputs.push(Input::Said(self.id, format!("QEMU: {error}")));
+            inputs.push(Input::LastWords(self.id, format!("QEMU: {error}")));
         }
         inputs.push(Input::Source(self.id, SourceInput::MigrationFailed));
         inputs.push(Input::Source(self.id, SourceInput::Guest(guest)));
@@ -723,14 +739,14 @@ impl Worker {
     fn progress(&mut self, monitor: &Monitor, info: &MigrationInfo) {
         let Some(ram) = info.ram.filter(|_| self.migrating) else { return };
         let now = Instant::now();
-        let bits_per_s = match self.last {
+        let bits_per_s = match self.last_rate_sample {
             Some((at, bytes)) if ram.transferred >= bytes => {
                 ((ram.transferred - bytes) as f64 * 8.0 / (now - at).as_secs_f64().max(0.001)) as u64
             }
             _ => 0,
         };
-        self.last = Some((now, ram.transferred));
-        let throttle_percent = info.throttle.filter(|percent| *percent > UNTHROTTLED).unwrap_or(0);
+        self.last_rate_sample = Some((now, ram.transferred));
+        let throttle_percent = info.throttle.filter(|percent| *percent > THROTTLE_LEAST_PERCENT).unwrap_or(0);
         self.note_throttle(throttle_percent);
         let converges = match info.status {
             MigrationStatus::Active => {
@@ -740,7 +756,7 @@ impl Worker {
             _ => None,
         };
         self.converges = converges.or(self.converges);
-        let copy = Copy {
+        let copy = CopyProgress {
             total_bytes: ram.total,
             remaining_bytes: ram.remaining,
             transferred_bytes: ram.transferred,
@@ -751,9 +767,9 @@ impl Worker {
             throttle_percent,
             pages: self.pages.as_ref().map(|pages| self.counted(pages, ram.total)),
         };
-        let log = self.logged.elapsed() >= COPIED_PERIOD || info.status.is_over();
+        let log = self.progress_logged_at.elapsed() >= COPIED_PERIOD || info.status.is_over();
         if log {
-            self.logged = now;
+            self.progress_logged_at = now;
         }
         if let Some(pages) = &copy.pages {
             self.note_placement(pages);
@@ -762,12 +778,12 @@ impl Worker {
     }
 
     /// Where the bytes went so far, of a guest with so much RAM.
-    fn counted(&self, pages: &Source, ram_bytes: u64) -> Pages {
+    fn counted(&self, pages: &SourcePages, ram_bytes: u64) -> PageFigures {
         let counts = pages.counts();
         let offer = self.offer.as_ref();
         let sent_bytes = counts.guest_bytes().saturating_sub(counts.repaired_bytes());
-        Pages {
-            transport: offer.map_or_else(Transport::default, |offer| offer.transport),
+        PageFigures {
+            transport: offer.map_or_else(Route::default, |offer| offer.transport),
             direct: pages.is_direct(),
             why_not_direct: offer.and_then(|offer| offer.indirect.clone()).unwrap_or_else(|| pages.why_not_direct()),
             again_bytes: sent_bytes.saturating_sub(ram_bytes),
@@ -776,7 +792,7 @@ impl Worker {
     }
 
     /// Notes once how the pages get to the target's RAM.
-    fn note_placement(&mut self, pages: &Pages) {
+    fn note_placement(&mut self, pages: &PageFigures) {
         let Some(direct) = pages.direct.filter(|_| !self.placement_noted) else { return };
         self.placement_noted = true;
         let text = match (direct, &pages.why_not_direct[..]) {
@@ -791,19 +807,19 @@ impl Worker {
     }
 
     /// How many bytes of pages a byte on the wire was, of late at least: the last pages are like those before.
-    fn gain(&mut self) -> f64 {
+    fn packing_ratio(&mut self) -> f64 {
         let Some(pages) = &self.pages else { return 1.0 };
         let (now, before) = (pages.counts(), self.counted_last);
         // What is held says nothing of what pages become.
-        let spared = pages.spared_bytes();
-        let spared = spared - std::mem::replace(&mut self.spared_last, spared);
+        let spared = pages.held_back_bytes();
+        let spared = spared - std::mem::replace(&mut self.held_back_last, spared);
         let guest = now.guest_bytes().saturating_sub(before.guest_bytes()).saturating_sub(spared);
-        if guest >= GAIN_BYTES_MIN {
+        if guest >= PACKING_RATIO_BYTES_MIN {
             let wire = now.wire_bytes().saturating_sub(before.wire_bytes());
             self.counted_last = now;
-            recall(&mut self.gains, (guest as f64 / wire.max(1) as f64).clamp(1.0, GAIN_MAX));
+            recall(&mut self.packing_ratios, (guest as f64 / wire.max(1) as f64).clamp(1.0, PACKING_RATIO_DROP_MAX));
         }
-        self.gains.iter().copied().reduce(f64::min).unwrap_or(1.0)
+        self.packing_ratios.iter().copied().reduce(f64::min).unwrap_or(1.0)
     }
 
     /// Tells QEMU what may be left at the switchover, for what it takes to be within the limit: what fits through this guest's share
@@ -815,29 +831,29 @@ impl Worker {
         let limit = Duration::from_millis(limit_ms);
         let rate = self.context.paths(&self.peer, |_, meter| meter.sum_of_full()) as f64 / 8.0;
         let sharing = self.context.view.copying_to(&self.peer).max(1);
-        let time = (limit - HANDOVER.min(limit / 2)).as_secs_f64();
-        let gain = self.gain();
+        let time = (limit - HANDOVER_TIME_RESERVED.min(limit / 2)).as_secs_f64();
+        let gain = self.packing_ratio();
         let wire = rate * SWITCHOVER_SHARE / f64::from(sharing) * time;
         // Where pages become small, somebody else than the paths is the slowest.
         let fits = self.watch.moves().map_or(wire * gain, |moves| (wire * gain).min(moves * time)) as u64;
-        self.holds |= self.watch.is_hopeless();
+        self.holds_pages_back |= self.watch.is_hopeless();
         let held = self.pages.as_ref().map_or(0, |pages| {
             // Half of it may be pages that wait until then, where there is no other way. They go whole.
-            pages.hold_at_most(if self.holds { (wire / 2.0) as u64 } else { 0 });
+            pages.set_held_bytes_max(if self.holds_pages_back { (wire / 2.0) as u64 } else { 0 });
             (pages.held_bytes() as f64 * gain) as u64
         });
-        recall(&mut self.mbps, ram.mbps);
+        recall(&mut self.socket_mbit_per_s, ram.mbit_per_s);
         // The next moment may be as fast as any of late.
-        let mbps = self.mbps.iter().copied().fold(0.0, f64::max);
+        let mbps = self.socket_mbit_per_s.iter().copied().fold(0.0, f64::max);
         if fits == 0 {
-            return (ram.mbps * 1e6 / 8.0 * limit.as_secs_f64()) as u64;
+            return (ram.mbit_per_s * 1e6 / 8.0 * limit.as_secs_f64()) as u64;
         }
         let bytes = if held == 0 { self.watch.aim(fits) } else { fits.saturating_sub(held).max(fits / 8) };
         // Small changes are not worth a command.
         let is_near =
             |(before, took): (u64, f64)| bytes.abs_diff(before) <= before / 10 && (mbps - took).abs() <= took / 10.0;
         if !self.steered.is_some_and(is_near) {
-            match monitor.set_switchover(bytes, limit_ms, &RamInfo { mbps, ..*ram }) {
+            match monitor.set_switchover(bytes, limit_ms, &RamInfo { mbit_per_s: mbps, ..*ram }) {
                 Ok(()) => self.steered = Some((bytes, mbps)),
                 Err(error) => info!(id = %self.id, "QEMU: {error}"),
             }
@@ -848,7 +864,7 @@ impl Worker {
     /// Looks whether the copy converges with so much left at the switchover, and does what is allowed for it.
     fn help(&mut self, monitor: &Monitor, ram: &RamInfo, fits: u64, throttle: u8) -> Option<Convergence> {
         let (transport, has_deadline) = self.offer.as_ref().map(|offer| (offer.transport, offer.has_deadline))?;
-        if self.lacking.is_some() && !has_deadline {
+        if self.not_converging_why.is_some() && !has_deadline {
             return None;
         }
         let (nics, carried) = self.context.paths(&self.peer, |mut paths, meter| {
@@ -857,14 +873,14 @@ impl Worker {
             let nics: BTreeSet<String> = paths.into_iter().map(|path| path.info.nic).collect();
             (nics, carried as f64)
         });
-        self.carried += (carried - self.carried) * CARRIED_SHARE;
+        self.carried_bits_per_s += (carried - self.carried_bits_per_s) * CARRIED_DECAY_SHARE;
         if nics != self.nics {
-            self.speed = speed(&nics);
+            self.nics_bits_per_s = speed(&nics);
             self.nics.clone_from(&nics);
         }
         // Nobody knows of virtual ones.
-        let is_full = self.speed.is_none_or(|speed| self.carried >= FULL * speed);
-        let look = Look {
+        let is_full = self.nics_bits_per_s.is_none_or(|speed| self.carried_bits_per_s >= FULL_LINK_SHARE * speed);
+        let look = CopySample {
             at: self.begun.elapsed(),
             round: ram.dirty_sync_count,
             sent: ram.normal.saturating_add(ram.duplicate).saturating_mul(PAGE_BYTES),
@@ -874,24 +890,24 @@ impl Worker {
             sampled: self.sampled(monitor, ram, throttle),
             nics: if transport.uses_all_nics() && is_full { nics.len() as u32 } else { 0 },
         };
-        let (converges, help) = self.watch.look(&look);
+        let (converges, help) = self.watch.sample(&look);
         match help {
-            Help::None => self.lack(None),
-            Help::Throttle(percent, pace) => {
+            ConvergenceStep::None => self.note_not_converging(None),
+            ConvergenceStep::Throttle(percent, pace) => {
                 self.note(format!("throttles the guest's CPUs by {percent} %: {pace}"));
                 if let Err(error) = monitor.set_throttle(percent) {
                     self.note(format!("QEMU does not throttle it: {error}"));
                 }
             }
-            Help::GiveUp(pace, lack) => {
+            ConvergenceStep::GiveUp(pace, lack) => {
                 // It may have got there meanwhile.
                 if monitor.migration().is_ok_and(|now| now.status != MigrationStatus::Active) {
                     return converges;
                 }
-                let is_new = self.lacking.is_none();
+                let is_new = self.not_converging_why.is_none();
                 let short =
                     if is_full { "" } else { "; the links are not full: this host or the other is short of CPU" };
-                self.lack(Some(format!("will not converge: {pace}: {lack}{short}")));
+                self.note_not_converging(Some(format!("will not converge: {pace}: {lack}{short}")));
                 // Who said until when to try wants it tried until then.
                 if is_new && !has_deadline {
                     self.context.source(self.id, [SourceInput::MigrationFailed]);
@@ -912,16 +928,16 @@ impl Worker {
     }
 
     /// Says why it will not converge, once; none: it may.
-    fn lack(&mut self, why: Option<String>) {
-        if self.lacking.is_some() == why.is_some() {
+    fn note_not_converging(&mut self, why: Option<String>) {
+        if self.not_converging_why.is_some() == why.is_some() {
             return;
         }
         if let Some(why) = &why {
             self.note(why.clone());
-            self.lacked = Some(why.clone());
+            self.did_not_converge_why = Some(why.clone());
         }
         self.context.tell(vec![Input::Detail(self.id, why.clone().unwrap_or_default())]);
-        self.lacking = why;
+        self.not_converging_why = why;
     }
 
     /// Notes what throttling cost the guest, once it is over.
@@ -954,17 +970,17 @@ impl Worker {
         let Some(vm) = self.vm.clone() else { return self.look() };
         if wait_until(END_TIME, || vm.process().is_none()) {
             self.context.vms.released(&vm);
-            self.keep(&vm.name);
+            self.keep_ram(&vm.name);
         }
         self.look();
     }
 
     /// Keeps the RAM of the guest that is the other host's, for its way back.
-    fn keep(&mut self, vm: &str) {
+    fn keep_ram(&mut self, vm: &str) {
         let Some(keeping) = self.offer.as_ref().and_then(|offer| offer.keep) else {
             return self.context.kept.let_go_of_rams();
         };
-        let Some(ram) = self.pages.take().and_then(|pages| pages.kept(self.id.0)) else { return };
+        let Some(ram) = self.pages.take().and_then(|pages| pages.ram_to_keep(self.id.0)) else { return };
         let host = self.context.peers.host();
         let bytes = about_bytes(ram.bytes());
         let text = match self.context.kept.put_ram(vm, &self.peer, ram, keeping) {
@@ -983,7 +999,7 @@ impl Worker {
 /// Keeps it with those of late.
 fn recall(recent: &mut VecDeque<f64>, value: f64) {
     recent.push_back(value);
-    if recent.len() > RECENT {
+    if recent.len() > RECENT_SAMPLES {
         recent.pop_front();
     }
 }

@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use skein_api::LogEntry;
-use skein_handover::{Input, MigrationId, Order, Summary, TargetGuest, TargetInput, TargetOrder};
+use skein_handover::{Input, MigrationId, MigrationSummary, Order, TargetGuest, TargetInput, TargetOrder};
 use skein_hypervisor::{Announcement, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState};
 use skein_machine::composition::{Part, differences};
-use skein_machine::{Accel, Need, printable, shortened};
-use skein_transfer::pages::Target;
+use skein_machine::{Accel, RoomNeed, printable, shortened};
+use skein_transfer::pages::TargetPages;
 use tracing::{info, warn};
 
 use super::guest_watch::DIFFERENCES_TOLD_MAX;
 use super::source::tuning;
-use super::{Context, Job, Offer};
+use super::{Context, Offer, WorkerInput};
 use crate::composition;
+use crate::guest_ram;
 use crate::own_state::TpmFile;
-use crate::ram;
 use crate::room::{Reservation, asked};
 use crate::vms::{Running, Vm, wait_until};
 
-const LOOK: Duration = Duration::from_millis(200);
+const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
 /// How long the source may take to say what its guest is composed of.
 const ASK_TIME: Duration = Duration::from_secs(10);
 /// A QEMU that could not take a guest says why, and ends, by then.
@@ -35,7 +35,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// A process whose QMP connection ended is gone by then.
 const END_TIME: Duration = Duration::from_secs(1);
 
-pub(super) struct Worker {
+pub(super) struct TargetWorker {
     context: Arc<Context>,
     id: MigrationId,
     name: String,
@@ -44,15 +44,15 @@ pub(super) struct Worker {
     offer: Option<Offer>,
     /// Room for the guest.
     reservation: Option<Reservation>,
-    jobs: SyncSender<Job>,
+    jobs: SyncSender<WorkerInput>,
     /// What takes the guest's pages.
-    pages: Option<Arc<Target>>,
-    heard: Option<Monitor>,
+    pages: Option<Arc<TargetPages>>,
+    monitor_listened_to: Option<Monitor>,
     /// All that this QEMU ever said was heard, and it never said that the guest runs.
     unrun: Arc<AtomicBool>,
-    told: Option<TargetGuest>,
+    reported_guest: Option<TargetGuest>,
     /// Its QEMU, which an earlier agent started, has not answered this one, and that was told.
-    is_unheard: bool,
+    has_no_monitor: bool,
     /// Its QEMU was told to end.
     is_killed: bool,
     /// What its QEMU had when it was compared with the guest.
@@ -63,10 +63,15 @@ pub(super) struct Worker {
     cannot_run: bool,
 }
 
-impl Worker {
-    pub(super) fn new(context: Arc<Context>, summary: Summary, offer: Option<Offer>, jobs: SyncSender<Job>) -> Worker {
+impl TargetWorker {
+    pub(super) fn new(
+        context: Arc<Context>,
+        summary: MigrationSummary,
+        offer: Option<Offer>,
+        jobs: SyncSender<WorkerInput>,
+    ) -> TargetWorker {
         let vm = context.vms.of_migration(summary.id);
-        Worker {
+        TargetWorker {
             context,
             id: summary.id,
             name: summary.vm,
@@ -76,10 +81,10 @@ impl Worker {
             reservation: None,
             jobs,
             pages: None,
-            heard: None,
+            monitor_listened_to: None,
             unrun: Arc::new(AtomicBool::new(false)),
-            told: None,
-            is_unheard: false,
+            reported_guest: None,
+            has_no_monitor: false,
             is_killed: false,
             compared: None,
             tpm_file: None,
@@ -87,14 +92,14 @@ impl Worker {
         }
     }
 
-    pub(super) fn run(mut self, jobs: Receiver<Job>) {
+    pub(super) fn run(mut self, jobs: Receiver<WorkerInput>) {
         loop {
-            match jobs.recv_timeout(LOOK) {
-                Ok(Job::Order(Order::Target(order))) => self.obey(order),
-                Ok(Job::Order(Order::Source(_))) => {}
-                Ok(Job::Qmp(event)) => self.heed(&event),
-                Ok(Job::Look) | Err(RecvTimeoutError::Timeout) => self.look(),
-                Ok(Job::Forget | Job::Leave) | Err(RecvTimeoutError::Disconnected) => return,
+            match jobs.recv_timeout(PROGRESS_PERIOD) {
+                Ok(WorkerInput::Order(Order::Target(order))) => self.obey(order),
+                Ok(WorkerInput::Order(Order::Source(_))) => {}
+                Ok(WorkerInput::Qmp(event)) => self.heed(&event),
+                Ok(WorkerInput::Look) | Err(RecvTimeoutError::Timeout) => self.look(),
+                Ok(WorkerInput::Forget | WorkerInput::Leave) | Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
@@ -105,7 +110,7 @@ impl Worker {
 
     /// Does what is ordered, and says how QEMU is then, whatever came of it.
     fn obey(&mut self, order: TargetOrder) {
-        self.told = None;
+        self.reported_guest = None;
         match order {
             TargetOrder::Start => self.start(),
             TargetOrder::Continue => self.cont(),
@@ -119,7 +124,7 @@ impl Worker {
         }
         if let Err(why) = self.receive() {
             warn!(id = %self.id, "{why}");
-            self.told = Some(TargetGuest::Failed);
+            self.reported_guest = Some(TargetGuest::Failed);
             let failed = Input::Target(self.id, TargetInput::Guest(TargetGuest::Failed));
             self.context.tell(vec![Input::Detail(self.id, why), failed]);
         }
@@ -136,10 +141,10 @@ impl Worker {
         // Before the guest has a process here: it would be let go then.
         let kept = self.context.kept.take_ram(&self.name, &self.peer);
         let vm = self.context.vms.receive(&self.name, offer.launch.clone(), self.id);
-        let vm = vm.map_err(|error| format!("{}: {}", crate::told(&error), error.cure()))?;
+        let vm = vm.map_err(|error| format!("{}: {}", crate::error_chain(&error), error.cure()))?;
         self.vm = Some(vm.clone());
         let Running { monitor, .. } = vm.running().ok_or("its QEMU ended at once")?;
-        let need = need.or_else(|| Some(Need::new(asked(&vm)?, None, 1, Accel::Auto)));
+        let need = need.or_else(|| Some(RoomNeed::new(asked(&vm)?, None, 1, Accel::Auto)));
         let need = need.ok_or("its QEMU does not say how much RAM the guest has")?;
         match &self.reservation {
             Some(reservation) => reservation.confirm(&vm, need)?,
@@ -150,8 +155,8 @@ impl Worker {
         self.compare(&vm, &monitor)?;
         self.tpm_file = vm.own().tpm_file();
         let set_aside = self.context.vms.set_aside(&vm, self.id);
-        set_aside.map_err(|error| format!("{}: {}", crate::told(&error), error.cure()))?;
-        let path = self.context.dirs.landing(self.id);
+        set_aside.map_err(|error| format!("{}: {}", crate::error_chain(&error), error.cure()))?;
+        let path = self.context.dirs.incoming_socket(self.id);
         let _ = std::fs::remove_file(&path);
         let wait = || -> Result<(), QmpError> {
             monitor.tune(&tuning(&offer))?;
@@ -159,11 +164,11 @@ impl Worker {
         };
         wait().map_err(|error| format!("QEMU: {error}"))?;
         let process = vm.process().filter(|_| offer.indirect.is_none());
-        let pages = Target::new(process.and_then(|process| ram::find(&monitor, process.id().pid)), kept);
+        let pages = TargetPages::new(process.and_then(|process| guest_ram::find(&monitor, process.id().pid)), kept);
         self.pages = Some(pages.clone());
-        self.context.peers.landings().open(self.id, &self.peer, &path, pages);
+        self.context.peers.incoming_channels().open(self.id, &self.peer, &path, pages);
         // QEMU is started: what is left to do here, a guest waits for.
-        skein_host::prompt();
+        skein_host::raise_thread_priority();
         self.look();
         Ok(())
     }
@@ -171,9 +176,9 @@ impl Worker {
     /// Compares what its QEMU is composed of with the guest, as its source sees it now: the guest must not run in another.
     fn compare(&mut self, vm: &Vm, monitor: &Monitor) -> Result<(), String> {
         let asked = self.context.peers.ask_composition(&self.peer, self.id, Instant::now() + ASK_TIME);
-        let guest =
-            asked.map_err(|error| format!("what the guest is composed of is not known: {}", crate::told(&error)))?;
-        let own = vm.composition().map_err(|error| crate::told(&error))?;
+        let guest = asked
+            .map_err(|error| format!("what the guest is composed of is not known: {}", crate::error_chain(&error)))?;
+        let own = vm.composition().map_err(|error| crate::error_chain(&error))?;
         let host = self.context.peers.host();
         let differences = differences(&guest, &own);
         let (minor, grave): (Vec<_>, Vec<_>) =
@@ -223,7 +228,7 @@ impl Worker {
         self.context.target(self.id, [TargetInput::Continuing]);
         match monitor.cont() {
             Ok(()) => {
-                self.tell(TargetGuest::Running);
+                self.report_guest(TargetGuest::Running);
                 if let Err(error) = monitor.announce_self(&Announcement::default()) {
                     warn!(id = %self.id, "the guest's NICs are not announced: {error}");
                 }
@@ -247,8 +252,8 @@ impl Worker {
     /// The owner kills the process; here is what comes after that.
     fn kill(&mut self) {
         self.is_killed = true;
-        self.context.peers.landings().close(self.id);
-        let _ = std::fs::remove_file(self.context.dirs.landing(self.id));
+        self.context.peers.incoming_channels().close(self.id);
+        let _ = std::fs::remove_file(self.context.dirs.incoming_socket(self.id));
         if let Some(vm) = self.vm.clone() {
             if !wait_until(END_TIME, || vm.process().is_none()) {
                 return;
@@ -256,7 +261,7 @@ impl Worker {
             self.context.vms.drop_received(&vm);
         }
         self.reservation = None;
-        self.tell(self.gone());
+        self.report_guest(self.gone());
     }
 
     fn gone(&self) -> TargetGuest {
@@ -267,7 +272,7 @@ impl Worker {
     }
 
     fn listen(&mut self, monitor: &Monitor) {
-        if self.heard.as_ref().is_some_and(|heard| !heard.is_closed()) {
+        if self.monitor_listened_to.as_ref().is_some_and(|heard| !heard.is_closed()) {
             return;
         }
         let (jobs, unrun) = (self.jobs.clone(), self.unrun.clone());
@@ -277,10 +282,10 @@ impl Worker {
             if matches!(&event, MonitorEvent::Event(event) if event.name == "RESUME") {
                 unrun.store(false, Ordering::SeqCst);
             }
-            let _ = jobs.try_send(Job::Qmp(event));
+            let _ = jobs.try_send(WorkerInput::Qmp(event));
             true
         });
-        self.heard = Some(monitor.clone());
+        self.monitor_listened_to = Some(monitor.clone());
     }
 
     fn heed(&mut self, event: &MonitorEvent) {
@@ -294,24 +299,24 @@ impl Worker {
             MonitorEvent::Event(event) => match MigrationStatus::of_event(event) {
                 Some(MigrationStatus::Completed | MigrationStatus::Failed) => self.look(),
                 Some(_) => {}
-                None if event.name == "RESUME" => self.tell(TargetGuest::Running),
+                None if event.name == "RESUME" => self.report_guest(TargetGuest::Running),
                 None => {}
             },
         }
     }
 
-    fn tell(&mut self, guest: TargetGuest) {
-        if self.told != Some(guest) {
-            self.told = Some(guest);
+    fn report_guest(&mut self, guest: TargetGuest) {
+        if self.reported_guest != Some(guest) {
+            self.reported_guest = Some(guest);
             if guest == TargetGuest::Running {
-                self.keep();
+                self.keep_marks();
             }
             self.context.target(self.id, [TargetInput::Guest(guest)]);
         }
     }
 
     /// Keeps the marks of the guest that is this host's now, if the other one keeps its RAM.
-    fn keep(&mut self) {
+    fn keep_marks(&mut self) {
         let Some(keeping) = self.offer.as_ref().and_then(|offer| offer.keep) else { return };
         let marks = self.pages.take().and_then(|pages| pages.take_marks(self.id.0));
         let process = self.vm.as_ref().and_then(|vm| vm.process());
@@ -322,16 +327,16 @@ impl Worker {
 
     /// QEMU could not take the guest. It ends then, and its last words say why.
     fn failed(&mut self) {
-        let Some(vm) = self.vm.clone() else { return self.tell(TargetGuest::Failed) };
+        let Some(vm) = self.vm.clone() else { return self.report_guest(TargetGuest::Failed) };
         wait_until(WORDS_TIME, || vm.process().is_none());
         self.tell_words();
-        self.tell(TargetGuest::Failed);
+        self.report_guest(TargetGuest::Failed);
     }
 
     /// Keeps and tells what QEMU said as it ended, of a guest that has not come to run here.
     fn tell_words(&mut self) {
         let is_known = matches!(
-            self.told,
+            self.reported_guest,
             Some(TargetGuest::Running | TargetGuest::Failed | TargetGuest::Gone | TargetGuest::GoneUnrun)
         );
         let words = self.vm.as_ref().filter(|_| !is_known && !self.is_killed).and_then(|vm| vm.last_words());
@@ -339,7 +344,7 @@ impl Worker {
             let text = format!("QEMU of {} said as it ended: {words}", self.context.peers.host());
             self.context.view.log(self.id, LogEntry::Note { text: text.clone() });
             self.context.peers.note(&self.peer, self.id, &text);
-            self.context.tell(vec![Input::Said(self.id, text)]);
+            self.context.tell(vec![Input::LastWords(self.id, text)]);
         }
     }
 
@@ -348,41 +353,44 @@ impl Worker {
         let Some(running) = self.running() else {
             if self.vm.as_ref().is_some_and(|vm| vm.process().is_none()) || self.is_left_over() {
                 self.tell_words();
-                self.tell(self.gone());
-            } else if let Some(process) = self.vm.as_ref().and_then(|vm| vm.process()).filter(|_| !self.is_unheard) {
-                self.is_unheard = true;
+                self.report_guest(self.gone());
+            } else if let Some(process) = self.vm.as_ref().and_then(|vm| vm.process()).filter(|_| !self.has_no_monitor)
+            {
+                self.has_no_monitor = true;
                 let pid = process.id().pid;
                 let why = format!("its QEMU (pid {pid}), started by the agent before this one, does not answer");
                 self.context.tell(vec![Input::Detail(self.id, why)]);
             }
             return;
         };
-        if std::mem::take(&mut self.is_unheard) {
+        if std::mem::take(&mut self.has_no_monitor) {
             self.context.tell(vec![Input::Detail(self.id, String::new())]);
         }
         self.listen(&running.monitor);
         let monitor = running.monitor.with_patience(ANSWER_TIME);
         let asked = || -> Result<_, QmpError> { Ok((monitor.run_state()?, monitor.migration()?.status)) };
         match asked() {
-            Ok((RunState::Running, _)) => self.tell(TargetGuest::Running),
+            Ok((RunState::Running, _)) => self.report_guest(TargetGuest::Running),
             Ok((_, MigrationStatus::Failed | MigrationStatus::Cancelled)) => self.failed(),
-            Ok((RunState::Paused, MigrationStatus::Completed)) if self.told == Some(TargetGuest::Loaded) => {}
+            Ok((RunState::Paused, MigrationStatus::Completed)) if self.reported_guest == Some(TargetGuest::Loaded) => {}
             Ok((RunState::Paused, MigrationStatus::Completed)) => match self.lacks(&monitor) {
-                None => self.tell(TargetGuest::Loaded),
+                None => self.report_guest(TargetGuest::Loaded),
                 Some(why) => {
                     self.context.tell(vec![Input::Detail(self.id, why)]);
-                    self.tell(TargetGuest::Failed);
+                    self.report_guest(TargetGuest::Failed);
                 }
             },
             // It was told to run, and sleeps.
-            Ok((RunState::Suspended, _)) if !self.unrun.load(Ordering::SeqCst) => self.tell(TargetGuest::Running),
+            Ok((RunState::Suspended, _)) if !self.unrun.load(Ordering::SeqCst) => {
+                self.report_guest(TargetGuest::Running)
+            }
             // A QEMU before 9.0 could wake a guest that sleeps before it may run here.
             Ok((RunState::Suspended, MigrationStatus::Completed)) => {
                 let why = format!("the guest sleeps, and QEMU {} could wake it at both ends", monitor.version());
                 self.context.tell(vec![Input::Detail(self.id, why)]);
-                self.tell(TargetGuest::Failed);
+                self.report_guest(TargetGuest::Failed);
             }
-            Ok((RunState::InMigrate, _)) => self.tell(TargetGuest::Waiting),
+            Ok((RunState::InMigrate, _)) => self.report_guest(TargetGuest::Waiting),
             // On the way from one to the other.
             Ok(_) => {}
             Err(error) => info!(id = %self.id, "QEMU: {error}"),

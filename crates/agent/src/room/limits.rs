@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use skein_host::{ControlGroups, GroupResource};
-use skein_machine::{Limit, Resource, Room};
+use skein_machine::{Resource, Room, RoomLimit};
 
 use super::kilobytes;
 
@@ -14,7 +14,7 @@ const CAP_IPC_LOCK: u64 = 1 << 14;
 const NODES_MAX: u32 = 1023;
 
 /// Part of the names of limits of huge pages that count reserved pages, and not used ones.
-pub(super) const RESERVED: &str = ".rsvd.";
+pub(super) const HUGETLB_RESERVATION_MARK: &str = ".rsvd.";
 
 /// What somebody else was promised.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub(super) struct Promise {
 }
 
 /// Files that the limits are read from.
-pub(super) struct Files {
+pub(super) struct ProcFiles {
     pub(super) meminfo: String,
     /// `/proc/sys/vm/overcommit_memory`.
     pub(super) overcommit: String,
@@ -40,10 +40,10 @@ pub(super) struct Files {
     pub(super) status: String,
 }
 
-impl Files {
-    pub(super) fn read() -> Files {
+impl ProcFiles {
+    pub(super) fn read() -> ProcFiles {
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        Files {
+        ProcFiles {
             meminfo: text("/proc/meminfo"),
             overcommit: text("/proc/sys/vm/overcommit_memory"),
             limits: text("/proc/self/limits"),
@@ -53,7 +53,7 @@ impl Files {
 }
 
 /// The room that a QEMU in these groups has. `kept`: RAM of guests that left, which is let go of where it is needed.
-pub(super) fn room(files: &Files, groups: &[&ControlGroups], promises: &[Promise], kept: u64) -> Room {
+pub(super) fn room(files: &ProcFiles, groups: &[&ControlGroups], promises: &[Promise], kept: u64) -> Room {
     let mut room = Room::default();
     let all = |of: fn(&Promise) -> u64, is_in: &dyn Fn(&Promise) -> bool| {
         let those = promises.iter().filter(|promise| of(promise) > 0 && is_in(promise));
@@ -67,7 +67,7 @@ pub(super) fn room(files: &Files, groups: &[&ControlGroups], promises: &[Promise
         };
         let (promised, promised_to) = all(|promise| promise.bytes, &|_| true);
         let (owner, name) = (String::new(), name.to_owned());
-        room.limits.push(Limit { resource, owner, name, limit, used, promised, promised_to });
+        room.limits.push(RoomLimit { resource, owner, name, limit, used, promised, promised_to });
     };
     let total = memory("MemTotal");
     let used = total.zip(memory("MemAvailable")).map(|(total, free)| total.saturating_sub(free).saturating_sub(kept));
@@ -99,19 +99,19 @@ pub(super) fn room(files: &Files, groups: &[&ControlGroups], promises: &[Promise
                 }
                 GroupResource::HugePages { page_bytes } => {
                     // What is reserved is in use already.
-                    let is_reserved = limit.file.contains(RESERVED);
+                    let is_reserved = limit.file.contains(HUGETLB_RESERVATION_MARK);
                     let promised = if is_reserved { nothing() } else { all(|promise| promise.huge_bytes, &is_in) };
                     (Resource::HugePages { page_bytes }, limit.used, promised)
                 }
                 GroupResource::Tasks => (Resource::Tasks, limit.used, nothing()),
             };
             let (owner, name) = (format!("the control group {}", limit.dir.display()), limit.file);
-            room.limits.push(Limit { resource, owner, name, limit: limit.limit, used, promised, promised_to });
+            room.limits.push(RoomLimit { resource, owner, name, limit: limit.limit, used, promised, promised_to });
         }
     }
     if let Some(limit) = nodes(Path::new("/sys/devices/system/node"), &files.status, kept) {
         let (promised, promised_to) = all(|promise| promise.bytes, &|_| true);
-        room.limits.push(Limit { promised, promised_to, ..limit });
+        room.limits.push(RoomLimit { promised, promised_to, ..limit });
     }
     room.unread.sort();
     room.unread.dedup();
@@ -121,7 +121,7 @@ pub(super) fn room(files: &Files, groups: &[&ControlGroups], promises: &[Promise
 
 /// The memory of the NUMA nodes that the agent, and so its QEMUs, may use, where those are not all (cpuset.mems of a control
 /// group, numactl): the kernel kills for lack of theirs, too. `dir`: of all nodes.
-fn nodes(dir: &Path, status: &str, kept: u64) -> Option<Limit> {
+fn nodes(dir: &Path, status: &str, kept: u64) -> Option<RoomLimit> {
     let list = |text: &str| -> Option<Vec<u32>> {
         let ranges = text.trim().split(',').map(|range| {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -151,11 +151,11 @@ fn nodes(dir: &Path, status: &str, kept: u64) -> Option<Limit> {
     let owner = format!("NUMA node {}, which is all that the agent may use,", shown.join(", "));
     let used = used.saturating_sub(kept);
     let (name, promised, promised_to) = ("cpuset.mems".to_owned(), 0, Vec::new());
-    Some(Limit { resource: Resource::Ram, owner, name, limit, used, promised, promised_to })
+    Some(RoomLimit { resource: Resource::Ram, owner, name, limit, used, promised, promised_to })
 }
 
 /// Limits of each process, which a QEMU inherits from the agent.
-fn of_process(limits: &str, status: &str) -> Vec<Limit> {
+fn of_process(limits: &str, status: &str) -> Vec<RoomLimit> {
     let caps = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
     let may_lock = caps.unwrap_or(0) & CAP_IPC_LOCK != 0;
     let bound = |line: &str, name: &str, resource| {
@@ -163,7 +163,7 @@ fn of_process(limits: &str, status: &str) -> Vec<Limit> {
         // `unlimited` is no number.
         let (owner, name) = ("a process of the agent".to_owned(), name.to_owned());
         let (limit, used, promised, promised_to) = (soft.parse().ok()?, 0, 0, Vec::new());
-        Some(Limit { resource, owner, name, limit, used, promised, promised_to })
+        Some(RoomLimit { resource, owner, name, limit, used, promised, promised_to })
     };
     let locked = bound("Max locked memory", "RLIMIT_MEMLOCK", Resource::LockedRam).filter(|_| !may_lock);
     bound("Max address space", "RLIMIT_AS", Resource::Addresses).into_iter().chain(locked).collect()
@@ -186,8 +186,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn files(overcommit: &str) -> Files {
-        Files {
+    fn files(overcommit: &str) -> ProcFiles {
+        ProcFiles {
             meminfo:
                 "MemTotal: 8388608 kB\nMemAvailable: 6291456 kB\nCommitLimit: 4194304 kB\nCommitted_AS: 1048576 kB\n"
                     .into(),
@@ -216,7 +216,7 @@ mod tests {
     fn a_kernel_that_does_not_overcommit() {
         let room = room(&files("2\n"), &[], &[promise("old", GIB)], 0);
         assert_eq!(room.left(Resource::Commit), Some(2 * GIB), "what is not touched of a memfd is not committed");
-        let odd = super::room(&Files { meminfo: String::new(), ..files("x") }, &[], &[], 0);
+        let odd = super::room(&ProcFiles { meminfo: String::new(), ..files("x") }, &[], &[], 0);
         assert_eq!((odd.left(Resource::Ram), odd.unread.len()), (None, 2), "{odd:?}");
     }
 

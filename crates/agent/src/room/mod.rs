@@ -5,8 +5,8 @@
 //! the guest's own RAM that is not allocated yet is), or the migration ended otherwise. A guest that is started here is
 //! let in by the same book, and has its reservation until its QEMU runs.
 
-mod held;
 pub(crate) mod limits;
+mod qemu_memory;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use parking_lot::Mutex;
 use skein_handover::MigrationId;
 use skein_host::ControlGroups;
 use skein_hypervisor::Monitor;
-use skein_machine::{Accel, CopyRoom, Need, NoRoom, Room, refusal, refused_copy};
+use skein_machine::{Accel, CopyRoom, NoRoom, Room, RoomNeed, refusal, refused_copy};
 use tracing::{info, warn};
 
-use self::held::Held;
-use self::limits::{Files, Promise};
-use crate::kept::Kept;
+use self::limits::{ProcFiles, Promise};
+use self::qemu_memory::QemuMemory;
+use crate::kept_ram::KeptRamStore;
 use crate::vms::{Running, Vm, Vms};
 
 /// A QEMU that does not say by then how much RAM its guest has is asked for what it has mapped.
@@ -31,32 +31,32 @@ const DELTA_PER_CENT_MAX: f64 = 3.2;
 const MARKS_PER_CENT: f64 = 0.5;
 
 /// The room of this host.
-pub(crate) struct Rooms {
+pub(crate) struct HostRoom {
     host: String,
     /// What runs here.
     pub(crate) vms: Arc<Vms>,
     /// Of guests that left or came.
-    pub(crate) kept: Arc<Kept>,
-    reserved: Mutex<Book>,
+    pub(crate) kept: Arc<KeptRamStore>,
+    reserved: Mutex<Reservations>,
 }
 
 /// Who was promised what.
-type Book = BTreeMap<Holder, Reserved>;
+type Reservations = BTreeMap<ReservedFor, Reserved>;
 
 /// Who has room reserved.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Holder {
+enum ReservedFor {
     Migration(MigrationId),
     /// A VM of this name that is being started here.
     Start(String),
 }
 
-impl Holder {
+impl ReservedFor {
     /// Whether this VM's process is the holder's, or will be.
     fn has(&self, vm: &Vm) -> bool {
         match self {
-            Holder::Migration(id) => vm.migration() == Some(*id),
-            Holder::Start(name) => vm.name == *name && vm.process().is_none(),
+            ReservedFor::Migration(id) => vm.migration() == Some(*id),
+            ReservedFor::Start(name) => vm.name == *name && vm.process().is_none(),
         }
     }
 }
@@ -65,15 +65,15 @@ impl Holder {
 #[derive(Clone, Debug)]
 enum Reserved {
     /// A guest that comes here, or is started here.
-    Incoming { vm: String, need: Need },
+    Incoming { vm: String, need: RoomNeed },
     /// The copy of a guest that leaves.
     Outgoing { vm: String, agent_bytes: u64 },
 }
 
 /// Room that is its holder's until this is dropped.
 pub(crate) struct Reservation {
-    rooms: Arc<Rooms>,
-    holder: Holder,
+    rooms: Arc<HostRoom>,
+    holder: ReservedFor,
     /// Held whether there is room or not.
     overcommits: bool,
 }
@@ -83,19 +83,19 @@ impl Reservation {
     /// group of its own.
     ///
     /// # Errors
-    /// As for [`Rooms::admit`].
-    pub(crate) fn confirm(&self, vm: &Vm, need: Need) -> Result<(), String> {
+    /// As for [`HostRoom::admit`].
+    pub(crate) fn confirm(&self, vm: &Vm, need: RoomNeed) -> Result<(), String> {
         let pid = vm.process().map(|process| process.id().pid);
         let ram_bytes = asked(vm).unwrap_or(0).max(need.ram_bytes);
-        let need = Need { ram_bytes, ..need };
+        let need = RoomNeed { ram_bytes, ..need };
         self.rooms.reserve(&self.holder, &vm.name, need, pid, self.overcommits).map_err(|lack| lack.to_string())
     }
 
     /// The same of a guest that was started here, whose QEMU `running` is and nobody knows yet.
-    pub(crate) fn confirm_start(&self, vm: &Vm, running: &Running, need: Option<Need>) -> Result<(), NoRoom> {
+    pub(crate) fn confirm_start(&self, vm: &Vm, running: &Running, need: Option<RoomNeed>) -> Result<(), NoRoom> {
         let said = ram_asked(&running.monitor).unwrap_or(0);
-        let need = need.unwrap_or_else(|| Need::new(0, None, 1, Accel::Auto));
-        let need = Need { ram_bytes: said.max(need.ram_bytes), ..need };
+        let need = need.unwrap_or_else(|| RoomNeed::new(0, None, 1, Accel::Auto));
+        let need = RoomNeed { ram_bytes: said.max(need.ram_bytes), ..need };
         self.rooms.reserve(&self.holder, &vm.name, need, Some(running.process.id().pid), self.overcommits)
     }
 }
@@ -108,7 +108,7 @@ impl Drop for Reservation {
 
 /// The value of `NAME:  123 kB`, in bytes.
 fn kilobytes(file: &str, name: &str) -> Option<u64> {
-    crate::facts::kilobytes(file, name)
+    crate::read_facts::kilobytes(file, name)
 }
 
 /// What the agent takes of the source for a copy, in bytes. `delta_memory`: per cent of the RAM, as migrations have it.
@@ -117,9 +117,9 @@ pub(crate) fn agent_bytes(ram_bytes: u64, delta_memory: f64) -> u64 {
     (ram_bytes as f64 * per_cent / 100.0) as u64
 }
 
-impl Rooms {
-    pub(crate) fn new(host: String, vms: Arc<Vms>) -> Arc<Rooms> {
-        Arc::new(Rooms { host, vms, kept: Arc::default(), reserved: Mutex::default() })
+impl HostRoom {
+    pub(crate) fn new(host: String, vms: Arc<Vms>) -> Arc<HostRoom> {
+        Arc::new(HostRoom { host, vms, kept: Arc::default(), reserved: Mutex::default() })
     }
 
     /// What a QEMU that the agent starts gets at most. What was kept of guests that left counts as free.
@@ -133,8 +133,8 @@ impl Rooms {
     ///
     /// # Errors
     /// There is none: which limit is in the way, and what to do.
-    pub(crate) fn admit(self: &Arc<Self>, id: MigrationId, vm: &str, need: Need) -> Result<Reservation, String> {
-        let holder = Holder::Migration(id);
+    pub(crate) fn admit(self: &Arc<Self>, id: MigrationId, vm: &str, need: RoomNeed) -> Result<Reservation, String> {
+        let holder = ReservedFor::Migration(id);
         self.reserve(&holder, vm, need, None, false).map_err(|lack| lack.to_string())?;
         Ok(Reservation { rooms: self.clone(), holder, overcommits: false })
     }
@@ -147,10 +147,10 @@ impl Rooms {
     pub(crate) fn admit_start(
         self: &Arc<Self>,
         vm: &str,
-        need: Option<Need>,
+        need: Option<RoomNeed>,
         overcommits: bool,
     ) -> Result<Reservation, NoRoom> {
-        let holder = Holder::Start(vm.to_owned());
+        let holder = ReservedFor::Start(vm.to_owned());
         if let Some(need) = need {
             self.reserve(&holder, vm, need, None, overcommits)?;
         }
@@ -159,17 +159,17 @@ impl Rooms {
 
     fn reserve(
         &self,
-        holder: &Holder,
+        holder: &ReservedFor,
         vm: &str,
-        need: Need,
+        need: RoomNeed,
         qemu: Option<u32>,
         overcommits: bool,
     ) -> Result<(), NoRoom> {
         let mut reserved = self.reserved.lock();
-        let refused = |rooms: &Rooms, reserved: &_| {
+        let refused = |rooms: &HostRoom, reserved: &_| {
             let mut room = rooms.read(reserved, Some(holder), qemu, 0);
             // What the process holds already of what it needs is in use; nobody has to find it again.
-            if let Some(held) = qemu.and_then(|pid| Held::of(pid).ok()) {
+            if let Some(held) = qemu.and_then(|pid| QemuMemory::of(pid).ok()) {
                 for limit in &mut room.limits {
                     limit.used = limit.used.saturating_sub(held.of_limit(limit));
                 }
@@ -214,7 +214,7 @@ impl Rooms {
         if let Some(why) = why {
             return Err(why);
         }
-        let holder = Holder::Migration(id);
+        let holder = ReservedFor::Migration(id);
         reserved.insert(holder.clone(), Reserved::Outgoing { vm: vm.name.clone(), agent_bytes });
         Ok(Reservation { rooms: self.clone(), holder, overcommits: false })
     }
@@ -225,10 +225,11 @@ impl Rooms {
         self.copy_with(&reserved, vm, agent_bytes, self.kept.ram_bytes())
     }
 
-    fn copy_with(&self, reserved: &Book, vm: &Vm, agent_bytes: u64, kept: u64) -> Option<CopyRoom> {
+    fn copy_with(&self, reserved: &Reservations, vm: &Vm, agent_bytes: u64, kept: u64) -> Option<CopyRoom> {
         let pid = vm.process()?.id().pid;
-        let held =
-            Held::of(pid).inspect_err(|error| warn!(vm = vm.name, "its RAM cannot be looked at: {error}")).ok()?;
+        let held = QemuMemory::of(pid)
+            .inspect_err(|error| warn!(vm = vm.name, "its RAM cannot be looked at: {error}"))
+            .ok()?;
         let groups = [self.own_groups(), ControlGroups::of(pid).unwrap_or_default()];
         // Guests that only run may take what they were promised, or not; those that are copied do.
         let (others, unread) = self.promises(reserved, None, Some(&vm.name));
@@ -238,7 +239,7 @@ impl Rooms {
             .filter_map(|other| match other {
                 Reserved::Outgoing { vm: other, agent_bytes } if *other != vm.name => {
                     let pid = self.vms.get(other).ok()?.process()?.id().pid;
-                    let bytes = Held::of(pid).ok()?.holes().saturating_add(*agent_bytes);
+                    let bytes = QemuMemory::of(pid).ok()?.holes().saturating_add(*agent_bytes);
                     let groups = ControlGroups::of(pid).unwrap_or_default();
                     Some(Promise { name: other.clone(), bytes, huge_bytes: 0, groups })
                 }
@@ -246,7 +247,7 @@ impl Rooms {
             })
             .chain(self.arriving(reserved, None))
             .collect();
-        let mut room = limits::room(&Files::read(), &groups.iter().collect::<Vec<_>>(), &promises, kept);
+        let mut room = limits::room(&ProcFiles::read(), &groups.iter().collect::<Vec<_>>(), &promises, kept);
         room.unread.extend(unread);
         Some(CopyRoom { holes_bytes: held.holes(), agent_bytes, room, promised_bytes })
     }
@@ -262,23 +263,28 @@ impl Rooms {
 
     /// `except`: who asks, whose own promise does not count. `qemu`: its QEMU, in whose groups it has to
     /// find room as well as in the agent's: the agent writes to its RAM, and who touches memory first is charged for it.
-    fn read(&self, reserved: &Book, except: Option<&Holder>, qemu: Option<u32>, kept: u64) -> Room {
+    fn read(&self, reserved: &Reservations, except: Option<&ReservedFor>, qemu: Option<u32>, kept: u64) -> Room {
         let own = self.own_groups();
         let theirs = qemu.and_then(|pid| ControlGroups::of(pid).ok()).filter(|groups| *groups != own);
         let groups: Vec<&ControlGroups> = [Some(&own), theirs.as_ref()].into_iter().flatten().collect();
         let (promises, unread) = self.promises(reserved, except, None);
-        let mut room = limits::room(&Files::read(), &groups, &promises, kept);
+        let mut room = limits::room(&ProcFiles::read(), &groups, &promises, kept);
         room.unread.extend(unread);
         room
     }
 
     /// All that guests of this host were promised and do not have yet, but for one holder's or one guest's own; and of
     /// whom that cannot be read.
-    fn promises(&self, reserved: &Book, except: Option<&Holder>, but: Option<&str>) -> (Vec<Promise>, Vec<String>) {
+    fn promises(
+        &self,
+        reserved: &Reservations,
+        except: Option<&ReservedFor>,
+        but: Option<&str>,
+    ) -> (Vec<Promise>, Vec<String>) {
         let mut unread = Vec::new();
         let is_arriving = |vm: &Vm| {
             let id = vm.migration();
-            let promise = id.and_then(|id| reserved.get(&Holder::Migration(id)));
+            let promise = id.and_then(|id| reserved.get(&ReservedFor::Migration(id)));
             matches!(promise, Some(Reserved::Incoming { vm: name, .. }) if *name == vm.name)
         };
         let runs =
@@ -287,7 +293,7 @@ impl Rooms {
                 if except.is_some_and(|holder| holder.has(&vm)) {
                     return None;
                 }
-                let held = match Held::of(pid) {
+                let held = match QemuMemory::of(pid) {
                     Ok(held) => held,
                     Err(error) => {
                         // One that has ended has nothing to be promised.
@@ -309,7 +315,11 @@ impl Rooms {
     }
 
     /// What guests were promised that are let in and have not arrived.
-    fn arriving<'a>(&'a self, reserved: &'a Book, except: Option<&'a Holder>) -> impl Iterator<Item = Promise> + 'a {
+    fn arriving<'a>(
+        &'a self,
+        reserved: &'a Reservations,
+        except: Option<&'a ReservedFor>,
+    ) -> impl Iterator<Item = Promise> + 'a {
         reserved.iter().filter(move |(holder, _)| Some(*holder) != except).filter_map(|(holder, reserved)| {
             let Reserved::Incoming { vm, need } = reserved else { return None };
             // One that has arrived counts as a guest that runs here.
@@ -317,11 +327,11 @@ impl Rooms {
                 return None;
             }
             let pid = match holder {
-                Holder::Migration(id) => self.vms.of_migration(*id).and_then(|vm| vm.process()),
-                Holder::Start(name) => self.vms.get(name).ok().and_then(|vm| vm.starting()),
+                ReservedFor::Migration(id) => self.vms.of_migration(*id).and_then(|vm| vm.process()),
+                ReservedFor::Start(name) => self.vms.get(name).ok().and_then(|vm| vm.starting()),
             };
             let pid = pid.map(|process| process.id().pid);
-            let held = pid.and_then(|pid| Held::of(pid).ok()).unwrap_or_default();
+            let held = pid.and_then(|pid| QemuMemory::of(pid).ok()).unwrap_or_default();
             let has = held.files_allocated.saturating_add(held.private);
             let groups = pid.and_then(|pid| ControlGroups::of(pid).ok()).unwrap_or_else(|| self.own_groups());
             let huge_bytes =
@@ -333,7 +343,7 @@ impl Rooms {
 }
 
 /// How much RAM a guest has: by its definition, else by its QEMU's word, else by what that has mapped.
-fn ram_bytes(vm: &Vm, held: &Held) -> u64 {
+fn ram_bytes(vm: &Vm, held: &QemuMemory) -> u64 {
     let mapped = held.files.saturating_add(held.huge);
     let defined = vm.launch().definition().map(|definition| definition.memory_bytes);
     defined.or_else(|| asked(vm)).unwrap_or(0).max(mapped)
@@ -358,14 +368,14 @@ mod tests {
     use super::*;
     use crate::dirs::Dirs;
 
-    fn rooms(dir: &std::path::Path) -> Arc<Rooms> {
+    fn rooms(dir: &std::path::Path) -> Arc<HostRoom> {
         let dirs = Dirs { state: dir.join("state"), run: dir.join("run") };
         dirs.create().unwrap();
-        Rooms::new("hosta".into(), Vms::open(dirs, None, std::time::Duration::from_secs(60)).unwrap())
+        HostRoom::new("hosta".into(), Vms::open(dirs, None, std::time::Duration::from_secs(60)).unwrap())
     }
 
-    fn need(ram_bytes: u64) -> Option<Need> {
-        Some(Need::new(ram_bytes, None, 1, Accel::Kvm))
+    fn need(ram_bytes: u64) -> Option<RoomNeed> {
+        Some(RoomNeed::new(ram_bytes, None, 1, Accel::Kvm))
     }
 
     #[test]

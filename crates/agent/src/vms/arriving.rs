@@ -11,7 +11,7 @@ use std::sync::Arc;
 use skein_handover::MigrationId;
 use tracing::{info, warn};
 
-use super::files::{Kept, read, sync_dir_of, write, write_synced};
+use super::saved::{SavedVm, read, sync_dir_of, write, write_synced};
 use super::{Vm, VmError, Vms, io_error};
 
 impl Vms {
@@ -23,7 +23,7 @@ impl Vms {
     /// Writes down what is to be remembered of a guest that is to come, all of it.
     pub(crate) fn set_aside(&self, vm: &Vm, id: MigrationId) -> Result<(), VmError> {
         let what = format!("'{}' could not be remembered over a boot of this host", vm.name);
-        let kept = vm.kept.lock().clone();
+        let kept = vm.saved.lock().clone();
         // It runs as it was compared: for the next agent.
         let written = write(&vm.dir.join("vm.json"), &kept);
         written.and_then(|()| write_synced(&self.aside(&vm.name, id), &kept)).map_err(io_error(what))
@@ -40,7 +40,7 @@ impl Vms {
         match id.map_or(Ok(false), |id| self.name_aside(&vm.name, id))? {
             true => Ok(()),
             // It was begun by an agent that set nothing aside.
-            false => self.keep(vm),
+            false => self.save(vm),
         }
     }
 
@@ -48,7 +48,7 @@ impl Vms {
     /// is known from now on, and stopped.
     pub(crate) fn arrived_before(self: &Arc<Self>, name: &str, id: MigrationId) {
         let mut vms = self.vms.lock();
-        if vms.get(name).is_some_and(|vm| vm.taken().is_some()) {
+        if vms.get(name).is_some_and(|vm| vm.busy_error().is_some()) {
             // Whoever started it again knows what it is.
             let _ = fs::remove_file(self.aside(name, id));
             return;
@@ -56,7 +56,7 @@ impl Vms {
         match self.name_aside(name, id) {
             Ok(false) => {}
             Ok(true) => {
-                if let Some(kept) = read::<Kept>(&self.file(name)) {
+                if let Some(kept) = read::<SavedVm>(&self.file(name)) {
                     info!(vm = name, "it had come here before this host was booted");
                     let vm = self.new_vm(name, kept);
                     if let Err(error) = vm.own.arrived() {
@@ -65,7 +65,7 @@ impl Vms {
                     vms.insert(name.to_owned(), vm);
                 }
             }
-            Err(error) => warn!(vm = name, "{}", crate::told(&error)),
+            Err(error) => warn!(vm = name, "{}", crate::error_chain(&error)),
         }
     }
 
@@ -107,15 +107,15 @@ mod tests {
         Vms::open(dirs, None, Duration::from_secs(1)).unwrap()
     }
 
-    fn kept(program: &str) -> Kept {
+    fn kept(program: &str) -> SavedVm {
         let line = CommandLine { program: program.into(), args: Vec::new() };
-        Kept::new(Launch::CommandLine(line))
+        SavedVm::new(Launch::CommandLine(line))
     }
 
     /// As one whose QEMU waits for its guest.
     fn incoming(vms: &Arc<Vms>) -> Arc<Vm> {
         let vm = vms.new_vm("web", kept("new"));
-        vm.set_migration(Some(ID), false, None);
+        vm.set_involvement(Some(ID), false, None);
         vm.state.lock().incoming = Some(ID);
         fs::create_dir_all(&vm.dir).unwrap();
         vms.vms.lock().insert("web".into(), vm.clone());
@@ -137,7 +137,7 @@ mod tests {
         vms.set_aside(&vm, ID).unwrap();
         // Nothing new finds room: where a file would be written, there is a directory.
         fs::create_dir(vms.file("web").with_extension("new")).unwrap();
-        assert!(vms.keep(&vm).is_err());
+        assert!(vms.save(&vm).is_err());
         vms.arrived(&vm);
         assert_eq!(program(&open(&dir)).as_deref(), Some("new"), "after a boot");
     }
@@ -181,7 +181,7 @@ mod tests {
         let vm = incoming(&vms);
         fs::remove_dir_all(vms.dirs.vms()).unwrap();
         let error = vms.set_aside(&vm, ID).unwrap_err();
-        let told = crate::told(&error);
+        let told = crate::error_chain(&error);
         assert!(told.contains("'web' could not be remembered over a boot") && told.contains(".json"), "{told}");
     }
 }

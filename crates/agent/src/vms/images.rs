@@ -11,15 +11,15 @@ use skein_hypervisor::Monitor;
 use skein_machine::command_line;
 use skein_machine::composition::{Drive, Stale, stale};
 use skein_machine::definition::Definition;
-use skein_machine::{Accel, Composition, Need};
+use skein_machine::{Accel, Composition, RoomNeed};
 use tracing::{info, warn};
 
-use super::files::Kept;
+use super::saved::SavedVm;
 use super::{SHOW_TIME, Vm, VmError, Vms, movable};
 use crate::composition;
+use crate::error_chain;
 use crate::launch::Launch;
 use crate::own_state::OwnState;
-use crate::told;
 
 /// Images that are remembered of a guest which left them: more snapshots one upon the other nobody keeps.
 const LEFT_MAX: usize = 64;
@@ -52,8 +52,8 @@ pub(crate) struct Planned {
     pub(crate) name: String,
     pub(crate) launch: Launch,
     /// What it needs, as far as that is known before its QEMU runs.
-    pub(crate) need: Option<Need>,
-    /// See [`Kept::left`](super::files::Kept::left).
+    pub(crate) need: Option<RoomNeed>,
+    /// See [`SavedVm::replaced_images`](super::saved::SavedVm::replaced_images).
     pub(super) left: BTreeMap<String, String>,
 }
 
@@ -69,13 +69,13 @@ impl Vms {
     pub(crate) fn plan(&self, definition: Definition, as_defined: bool) -> Result<Planned, VmError> {
         let name = definition.name.clone();
         let old = self.get(&name).ok();
-        if let Some(why) = old.as_ref().and_then(|old| old.taken()) {
+        if let Some(why) = old.as_ref().and_then(|old| old.busy_error()) {
             return Err(why);
         }
         movable::check(&definition)?;
         let launch = Launch::Definition(Box::new(self.resolve(definition)?));
-        let kept = old.map(|old| old.kept.lock().clone()).filter(|_| !as_defined);
-        let left = kept.as_ref().map(|kept| kept.left.clone()).unwrap_or_default();
+        let kept = old.map(|old| old.saved.lock().clone()).filter(|_| !as_defined);
+        let left = kept.as_ref().map(|kept| kept.replaced_images.clone()).unwrap_or_default();
         if let Some(kept) = kept {
             check_file(&name, &launch, &kept)?;
         }
@@ -86,11 +86,11 @@ impl Vms {
     /// Looks into the start of a VM that is known and stopped: with what it last had open, unless `as_defined`.
     pub(crate) fn plan_again(&self, name: &str, as_defined: bool) -> Result<Planned, VmError> {
         let vm = self.get(name)?;
-        if let Some(why) = vm.taken() {
+        if let Some(why) = vm.busy_error() {
             return Err(why);
         }
-        let kept = vm.kept.lock().clone();
-        let seen = kept.seen.unwrap_or_default();
+        let kept = vm.saved.lock().clone();
+        let seen = kept.last_seen.unwrap_or_default();
         let launch = match as_defined {
             true => kept.launch,
             false => as_last(name, &kept.launch, &seen, kept.launched.as_ref())?,
@@ -98,10 +98,10 @@ impl Vms {
         if let Some(definition) = launch.definition() {
             movable::check(definition)?;
         }
-        let said = (seen.ram_bytes > 0).then(|| Need::new(seen.ram_bytes, None, seen.cpus, Accel::Auto));
+        let said = (seen.ram_bytes > 0).then(|| RoomNeed::new(seen.ram_bytes, None, seen.cpus, Accel::Auto));
         let need = launch.need().or(said);
         // Whoever goes back to the old ones does so for good.
-        let left = if as_defined { BTreeMap::new() } else { kept.left };
+        let left = if as_defined { BTreeMap::new() } else { kept.replaced_images };
         Ok(Planned { name: name.to_owned(), launch, need, left })
     }
 
@@ -116,14 +116,14 @@ impl Vms {
         }
         match composition::drives(&monitor) {
             Ok(drives) => self.saw(vm, Seen::of(&monitor, drives)),
-            Err(error) => return warn!(vm = vm.name, "what it has open is not known: {}", told(&error)),
+            Err(error) => return warn!(vm = vm.name, "what it has open is not known: {}", error_chain(&error)),
         }
         vm.state.lock().looked_at = Some(images);
     }
 
     /// Remembers what a guest was seen to be composed of.
     pub(crate) fn saw_composition(&self, vm: &Vm, composition: &Composition) {
-        let seen = Seen { drives: composition.drives.clone(), ..vm.kept.lock().seen.clone().unwrap_or_default() };
+        let seen = Seen { drives: composition.drives.clone(), ..vm.saved.lock().last_seen.clone().unwrap_or_default() };
         self.saw(vm, seen);
     }
 
@@ -133,8 +133,8 @@ impl Vms {
         if vm.running().is_none() || vm.is_incoming() || !self.file(&vm.name).exists() {
             return;
         }
-        let mut kept = vm.kept.lock();
-        let old = kept.seen.replace(seen.clone());
+        let mut kept = vm.saved.lock();
+        let old = kept.last_seen.replace(seen.clone());
         if old.as_ref() == Some(&seen) {
             return;
         }
@@ -151,12 +151,12 @@ impl Vms {
                 or_nothing(was)
             );
             if let (Some(was), Some(is), false) = (was, is, drive.removable) {
-                leave(&mut kept.left, was, is);
+                leave(&mut kept.replaced_images, was, is);
             }
         }
         drop(kept);
         if let Err(error) = self.write(vm) {
-            warn!(vm = vm.name, "what it has open is not remembered: {}", told(&error));
+            warn!(vm = vm.name, "what it has open is not remembered: {}", error_chain(&error));
         }
     }
 }
@@ -164,7 +164,7 @@ impl Vms {
 impl Vm {
     /// What is in its drives, or was when somebody last looked.
     pub(super) fn drives(&self) -> Vec<skein_api::Drive> {
-        let seen = self.kept.lock().seen.clone().unwrap_or_default();
+        let seen = self.saved.lock().last_seen.clone().unwrap_or_default();
         let drive = |drive: Drive| {
             let mut files = drive.medium.into_iter().flat_map(|medium| medium.chain).map(|image| image.filename);
             let name = if drive.name.is_empty() { drive.device } else { drive.name };
@@ -229,15 +229,15 @@ fn as_last(name: &str, launch: &Launch, seen: &Seen, launched: Option<&Compositi
 }
 
 /// Refuses a VM file that names images which its guest left, and not those that it has in place of them.
-fn check_file(name: &str, launch: &Launch, kept: &Kept) -> Result<(), VmError> {
-    let Some(seen) = kept.seen.as_ref().filter(|_| !is_temporary(launch)) else { return Ok(()) };
+fn check_file(name: &str, launch: &Launch, kept: &SavedVm) -> Result<(), VmError> {
+    let Some(seen) = kept.last_seen.as_ref().filter(|_| !is_temporary(launch)) else { return Ok(()) };
     // Which medium is in a drive that has media the file says, and harms nobody.
     let disks: Vec<Drive> = seen.drives.iter().filter(|drive| !drive.removable).cloned().collect();
     // A file may name other disks altogether: what cannot be told from that is no old image.
     let launched = kept.launched.as_ref().map_or(&[][..], |launched| &launched.drives);
     let named = named(launch);
     refuse(name, launch, &stale(&disks, Some(launched), &named))?;
-    refuse(name, launch, &long_left(&kept.left, &named))
+    refuse(name, launch, &long_left(&kept.replaced_images, &named))
 }
 
 /// Whether its guest is to begin from the same images each time (`-snapshot`).
@@ -350,10 +350,10 @@ mod tests {
             Launch::Definition(Box::new(Defined { definition, odd_ram: false }))
         };
         let last = [drive("d", "", &["/s/over", "/s/base"]), drive("cd", "cd0", &[])];
-        let kept = Kept {
-            seen: Some(seen(&last)),
-            left: [("/s/old".to_owned(), "/s/base".to_owned())].into(),
-            ..Kept::new(file("/s/base", ""))
+        let kept = SavedVm {
+            last_seen: Some(seen(&last)),
+            replaced_images: [("/s/old".to_owned(), "/s/base".to_owned())].into(),
+            ..SavedVm::new(file("/s/base", ""))
         };
         let told = check_file("a", &file("/s/base", ""), &kept).unwrap_err().to_string();
         assert!(told.contains("/s/over") && told.contains("an overlay of"), "{told}");

@@ -21,9 +21,9 @@ use skein_hypervisor::{Exit, Process, ProcessId};
 use crate::room::limits::memory_owner;
 
 /// Records of the kernel's log that are looked through: those of one kill are some fifty.
-const RECORDS_MAX: usize = 100_000;
+const KERNEL_LOG_LINES_MAX: usize = 100_000;
 /// Longest record (`PRINTK_MESSAGE_MAX` of the kernel's kernel/printk/internal.h, and its dictionary).
-const RECORD_BYTES_MAX: usize = 8192;
+const KERNEL_LOG_LINE_BYTES_MAX: usize = 8192;
 /// proc_pid_stat(5): a start time is in ticks of 1/100 s on all that Linux runs KVM on.
 const TICK_US: u64 = 10_000;
 
@@ -45,7 +45,7 @@ pub(crate) enum Killed {
 
 impl Killed {
     /// `the kernel killed guest web1 on hostb: out of memory on this host`
-    pub(crate) fn told(&self, guest: &str, host: &str) -> String {
+    pub(crate) fn text(&self, guest: &str, host: &str) -> String {
         match self {
             Killed::ByKernel(why) => format!("{KERNEL_KILLED}{guest} on {host}: {why}"),
             Killed::BySomebody => {
@@ -124,9 +124,9 @@ fn counters(groups: &ControlGroups) -> Vec<(PathBuf, u64)> {
 /// The kernel's log as it is now; none: it may not be read here.
 fn kernel_log() -> Option<Vec<String>> {
     let mut file = File::options().read(true).custom_flags(O_NONBLOCK).open("/dev/kmsg").ok()?;
-    let mut record = vec![0; RECORD_BYTES_MAX];
+    let mut record = vec![0; KERNEL_LOG_LINE_BYTES_MAX];
     let mut records = Vec::new();
-    for _ in 0..RECORDS_MAX {
+    for _ in 0..KERNEL_LOG_LINES_MAX {
         match file.read(&mut record) {
             Ok(bytes) => records.push(String::from_utf8_lossy(&record[..bytes]).into_owned()),
             // EPIPE: records were overwritten before they were read; the next read gives those that are there.

@@ -4,13 +4,13 @@
 //! that it left is removed ([`State::busy`]).
 
 mod arriving;
-mod files;
 mod images;
 mod kills;
 mod movable;
+mod saved;
 mod search;
 pub(crate) mod swtpm;
-mod taps;
+mod tap_devices;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -34,16 +34,16 @@ use skein_machine::{Composition, NoRoom};
 use thiserror::Error;
 use tracing::{error, info, warn};
 
-use self::files::{Kept, KeptProcess, read, write, write_synced};
 pub(crate) use self::images::Planned;
 pub(crate) use self::kills::Killed;
 use self::kills::Kills;
+use self::saved::{SavedProcess, SavedVm, read, write, write_synced};
 use crate::composition::{self, CompositionError};
 use crate::dirs::Dirs;
+use crate::error_chain;
 use crate::firmware;
 use crate::launch::{CommandLine, Defined, Launch, config};
 use crate::own_state::OwnState;
-use crate::told;
 
 /// A QEMU that does not answer by then is shown so.
 const SHOW_TIME: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ const KILL_TIME: Duration = Duration::from_secs(10);
 const LOOK_TIME: Duration = Duration::from_secs(10);
 
 /// What is noted of a VM whose QEMU is gone.
-const ENDED: &str = "its QEMU has ended";
+const QEMU_ENDED_NOTE: &str = "its QEMU has ended";
 
 /// What cannot be done with a VM.
 #[derive(Debug, Error)]
@@ -197,7 +197,7 @@ struct State {
     incoming: Option<MigrationId>,
     in_doubt: bool,
     /// What the target of its migration was told that it is composed of.
-    told: Option<Composition>,
+    promised_composition: Option<Composition>,
     /// Where its QEMU's words are, if it was started by this agent.
     log: Option<Log>,
     /// Why its pages cannot be written straight into a target's RAM, as a migration of its QEMU has shown.
@@ -213,7 +213,7 @@ pub(crate) struct Vm {
     pub(crate) name: String,
     dir: PathBuf,
     own: OwnState,
-    kept: Mutex<Kept>,
+    saved: Mutex<SavedVm>,
     state: Mutex<State>,
     /// Held while its files are written or removed, so that the newest stays.
     files: Mutex<()>,
@@ -221,7 +221,7 @@ pub(crate) struct Vm {
 
 impl Vm {
     pub(crate) fn launch(&self) -> Launch {
-        self.kept.lock().launch.clone()
+        self.saved.lock().launch.clone()
     }
 
     /// What the agent keeps for the guest.
@@ -231,12 +231,12 @@ impl Vm {
 
     /// The monitor by which it was adopted; none: the agent started its QEMU.
     pub(crate) fn adopted_socket(&self) -> Option<PathBuf> {
-        self.kept.lock().adopted.clone()
+        self.saved.lock().adopted.clone()
     }
 
     /// Whether somebody else started its QEMU.
     pub(crate) fn is_adopted(&self) -> bool {
-        self.kept.lock().adopted.is_some()
+        self.saved.lock().adopted.is_some()
     }
 
     pub(crate) fn running(&self) -> Option<Running> {
@@ -260,7 +260,7 @@ impl Vm {
     }
 
     /// Why it cannot be started, or its place be taken.
-    fn taken(&self) -> Option<VmError> {
+    fn busy_error(&self) -> Option<VmError> {
         if self.state.lock().busy {
             return Some(VmError::Busy(self.name.clone()));
         }
@@ -282,7 +282,7 @@ impl Vm {
         state.migration.filter(|_| state.outcome.is_none())
     }
 
-    pub(crate) fn set_migration(&self, migration: Option<MigrationId>, in_doubt: bool, outcome: Option<Outcome>) {
+    pub(crate) fn set_involvement(&self, migration: Option<MigrationId>, in_doubt: bool, outcome: Option<Outcome>) {
         let mut state = self.state.lock();
         (state.migration, state.in_doubt, state.outcome) = (migration, in_doubt, outcome);
     }
@@ -295,27 +295,27 @@ impl Vm {
     }
 
     /// The same for the target of its migration: what it is held to until it is stopped.
-    pub(crate) fn tell_composition(&self) -> Result<Composition, VmError> {
+    pub(crate) fn promise_composition(&self) -> Result<Composition, VmError> {
         let composition = self.composition()?;
-        self.state.lock().told = Some(composition.clone());
+        self.state.lock().promised_composition = Some(composition.clone());
         Ok(composition)
     }
 
-    /// See [`Vm::tell_composition`].
-    pub(crate) fn told_composition(&self) -> Option<Composition> {
-        self.state.lock().told.clone()
+    /// See [`Vm::promise_composition`].
+    pub(crate) fn promised_composition(&self) -> Option<Composition> {
+        self.state.lock().promised_composition.clone()
     }
 
     /// How its QEMU was composed when it had just been started; none: nobody looked.
     pub(crate) fn launched(&self) -> Option<Composition> {
-        self.kept.lock().launched.clone()
+        self.saved.lock().launched.clone()
     }
 
     /// Its QEMU has just been started, and is composed so.
     pub(crate) fn set_launched(&self, composition: &Composition) {
-        let mut kept = self.kept.lock();
+        let mut kept = self.saved.lock();
         kept.launched = Some(composition.as_launched());
-        let seen = kept.seen.get_or_insert_default();
+        let seen = kept.last_seen.get_or_insert_default();
         seen.drives.clone_from(&composition.drives);
     }
 
@@ -336,8 +336,8 @@ impl Vm {
     /// Why its QEMU ended, where nobody knew more.
     pub(crate) fn explain_end(&self, why: &str) {
         let mut state = self.state.lock();
-        if state.running.is_none() && state.note == ENDED {
-            state.note = format!("{ENDED}: {why}");
+        if state.running.is_none() && state.note == QEMU_ENDED_NOTE {
+            state.note = format!("{QEMU_ENDED_NOTE}: {why}");
         }
     }
 
@@ -346,8 +346,8 @@ impl Vm {
     }
 
     /// The VM as commands see it.
-    pub(crate) fn show(&self) -> skein_api::Vm {
-        let kept = self.kept.lock().clone();
+    pub(crate) fn show(&self) -> skein_api::VmView {
+        let kept = self.saved.lock().clone();
         let (running, process) = (self.running(), self.process());
         let state = {
             let state = self.state.lock();
@@ -373,11 +373,11 @@ impl Vm {
             }
         };
         let definition = kept.launch.definition();
-        let seen = kept.seen.clone().unwrap_or_default();
+        let seen = kept.last_seen.clone().unwrap_or_default();
         let running = running.filter(|_| state != VmState::Moved);
         let ram = || running.as_ref().and_then(|r| r.monitor.query("query-memory-size-summary").ok());
         let cpus = || running.as_ref().and_then(|r| r.monitor.query("query-cpus-fast").ok());
-        skein_api::Vm {
+        skein_api::VmView {
             name: self.name.clone(),
             state,
             memory_bytes: definition
@@ -461,18 +461,18 @@ impl Vms {
     /// What an earlier agent left of a VM. `processes`: those that were started as its QEMU.
     fn find(self: &Arc<Self>, name: &str, processes: Vec<Process>) -> Option<Arc<Vm>> {
         let dir = self.dirs.vm(name);
-        let recorded = read::<KeptProcess>(&dir.join("process.json"));
+        let recorded = read::<SavedProcess>(&dir.join("process.json"));
         let recorded = recorded.and_then(|kept| Some((Process::attach(kept.process).ok()??, kept)));
         let process = recorded.or_else(|| self.unrecorded(name, processes));
         // What runs now, also if an older definition is there; else what could be started.
         let running = process.as_ref().and_then(|_| read(&dir.join("vm.json")));
-        let kept: Option<Kept> = running.or_else(|| read(&self.file(name)));
+        let kept: Option<SavedVm> = running.or_else(|| read(&self.file(name)));
         let kept = kept.or_else(|| {
             // A guest that runs is never given up, whatever became of its files.
             let (process, _) = process.as_ref()?;
             let line = CommandLine::of(process.id().pid).ok()?;
             warn!(vm = name, "its definition is lost: it is taken from the command line of its QEMU");
-            Some(Kept::new(Launch::CommandLine(line)))
+            Some(SavedVm::new(Launch::CommandLine(line)))
         });
         let Some(kept) = kept else {
             // Of a guest that was to come here and did not.
@@ -482,7 +482,7 @@ impl Vms {
             return None;
         };
         let vm = self.new_vm(name, kept);
-        let Some((process, KeptProcess { qmp, incoming, outgoing, .. })) = process else {
+        let Some((process, SavedProcess { qmp, incoming, outgoing, .. })) = process else {
             self.remove(&vm);
             return Some(vm);
         };
@@ -505,7 +505,7 @@ impl Vms {
 
     /// A QEMU of which no file speaks: the agent was killed before it wrote one, or they are lost. One that still waits for
     /// a guest is of no use to anybody, and ended. Any other may have one.
-    fn unrecorded(&self, name: &str, processes: Vec<Process>) -> Option<(Process, KeptProcess)> {
+    fn unrecorded(&self, name: &str, processes: Vec<Process>) -> Option<(Process, SavedProcess)> {
         let qmp = self.dirs.vm(name).join("qmp");
         let waits = || Monitor::connect(&qmp, FIND_TIME)?.run_state();
         if !processes.is_empty() && waits().is_ok_and(|state| state == RunState::InMigrate) {
@@ -519,7 +519,7 @@ impl Vms {
         }
         // A script, if there is one, is older than the QEMU that it started.
         let process = processes.into_iter().max_by_key(|process| (process.id().started, process.id().pid))?;
-        let kept = KeptProcess { process: process.id(), qmp, incoming: None, outgoing: None };
+        let kept = SavedProcess { process: process.id(), qmp, incoming: None, outgoing: None };
         let dir = self.dirs.vm(name);
         let written = fs::create_dir_all(&dir).and_then(|()| write(&dir.join("process.json"), &kept));
         warn!(vm = name, pid = kept.process.pid, "found its QEMU, of which nothing was written down");
@@ -565,8 +565,8 @@ impl Vms {
         confirm: impl FnOnce(&T, &Vm, &Running) -> Result<(), NoRoom>,
     ) -> Result<Arc<Vm>, VmError> {
         let Planned { name, launch, left, .. } = planned;
-        let vm = self.new_vm(&name, Kept { left, ..Kept::new(launch) });
-        let old = self.place(&vm)?;
+        let vm = self.new_vm(&name, SavedVm { replaced_images: left, ..SavedVm::new(launch) });
+        let old = self.register(&vm)?;
         let admitted = let_in().map_err(VmError::NoRoom);
         let booted = admitted.and_then(|admitted| {
             let running = self.spawn(&vm, None)?;
@@ -590,9 +590,9 @@ impl Vms {
     }
 
     /// Puts a VM where none is, or one that is stopped, and has it busy. Gives the old one.
-    fn place(&self, vm: &Arc<Vm>) -> Result<Option<Arc<Vm>>, VmError> {
+    fn register(&self, vm: &Arc<Vm>) -> Result<Option<Arc<Vm>>, VmError> {
         let mut vms = self.vms.lock();
-        if let Some(why) = vms.get(&vm.name).and_then(|old| old.taken()) {
+        if let Some(why) = vms.get(&vm.name).and_then(|old| old.busy_error()) {
             return Err(why);
         }
         vm.state.lock().busy = true;
@@ -613,9 +613,9 @@ impl Vms {
         let machines = monitor.query("query-machines").unwrap_or_default();
         match composition::of(monitor) {
             Ok(composition) => vm.set_launched(&composition),
-            Err(error) => warn!(vm = vm.name, "it cannot be moved: {}", told(&error)),
+            Err(error) => warn!(vm = vm.name, "it cannot be moved: {}", error_chain(&error)),
         }
-        let mut kept = vm.kept.lock();
+        let mut kept = vm.saved.lock();
         if let Launch::Definition(defined) = &mut kept.launch {
             let definition = &mut defined.definition;
             let alias = definition.machine_type().to_owned();
@@ -624,7 +624,7 @@ impl Vms {
             versioned.map(|versioned| definition.resolve_machine_type(versioned));
         }
         drop(kept);
-        self.keep(vm)
+        self.save(vm)
     }
 
     /// KVM where it works, and what this host's QEMU needs. The guest keeps what it was started with.
@@ -651,11 +651,11 @@ impl Vms {
         kvm::works(self.qemu.as_deref())
     }
 
-    fn new_vm(&self, name: &str, kept: Kept) -> Arc<Vm> {
+    fn new_vm(&self, name: &str, kept: SavedVm) -> Arc<Vm> {
         let own = OwnState::new(&self.dirs.state, name);
         let state = Mutex::new(State { note: kept.note.clone(), ..State::default() });
         let (dir, kept) = (self.dirs.vm(name), Mutex::new(kept));
-        Arc::new(Vm { name: name.to_owned(), dir, own, kept, state, files: Mutex::default() })
+        Arc::new(Vm { name: name.to_owned(), dir, own, saved: kept, state, files: Mutex::default() })
     }
 
     /// Starts the QEMU that is to take a guest, under the VM's name.
@@ -666,11 +666,11 @@ impl Vms {
         if let Some(own) = self.of_migration(id).filter(|own| own.name == name && own.running().is_some()) {
             return Ok(own);
         }
-        let vm = self.new_vm(name, Kept::new(launch));
-        vm.set_migration(Some(id), false, None);
+        let vm = self.new_vm(name, SavedVm::new(launch));
+        vm.set_involvement(Some(id), false, None);
         vm.state.lock().incoming = Some(id);
         // What it was when it last ran here is of the past.
-        self.place(&vm).map_err(|why| match why {
+        self.register(&vm).map_err(|why| match why {
             VmError::Running(name) => VmError::Exists(name),
             why => why,
         })?;
@@ -697,11 +697,11 @@ impl Vms {
             warn!(vm = vm.name, "{error}");
         }
         if let Err(error) = self.keep_arrived(vm, migration) {
-            error!(vm = vm.name, "cannot be remembered over a boot of this host: {}", told(&error));
+            error!(vm = vm.name, "cannot be remembered over a boot of this host: {}", error_chain(&error));
         }
         let process = running.map_or(Ok(()), |running| self.keep_process(vm, running.process.id(), None, None));
         if let Err(error) = process {
-            warn!(vm = vm.name, "{}", told(&error));
+            warn!(vm = vm.name, "{}", error_chain(&error));
         }
         self.clean_if_ended(vm);
     }
@@ -740,10 +740,10 @@ impl Vms {
 
     /// A VM's migration is over.
     pub(crate) fn settled(&self, vm: &Vm) {
-        vm.set_migration(None, false, None);
+        vm.set_involvement(None, false, None);
         if let Some(process) = vm.process() {
             if let Err(error) = self.keep_process(vm, process.id(), None, None) {
-                warn!(vm = vm.name, "{}", told(&error));
+                warn!(vm = vm.name, "{}", error_chain(&error));
             }
             return self.clean_if_ended(vm);
         }
@@ -792,7 +792,7 @@ impl Vms {
             return Err(VmError::NoGuest(name));
         }
         let line = CommandLine::of(process.id().pid).map_err(io_error("its command line"))?;
-        let kept = Kept { adopted: Some(qmp.to_owned()), ..Kept::new(Launch::CommandLine(line)) };
+        let kept = SavedVm { adopted: Some(qmp.to_owned()), ..SavedVm::new(Launch::CommandLine(line)) };
         let vm = {
             let mut vms = self.vms.lock();
             if vms.contains_key(&name) {
@@ -813,7 +813,7 @@ impl Vms {
         };
         let kept = fs::create_dir_all(&vm.dir)
             .map_err(io_error(vm.dir.display().to_string()))
-            .and_then(|()| self.keep(&vm))
+            .and_then(|()| self.save(&vm))
             .and_then(|()| self.keep_process(&vm, process.id(), None, None));
         if let Err(error) = kept {
             vm.state.lock().silent = None;
@@ -839,7 +839,7 @@ impl Vms {
             return Ok(vm);
         }
         let Some(process) = vm.process() else {
-            return Err(vm.taken().unwrap_or_else(|| VmError::NotRunning(name.to_owned())));
+            return Err(vm.busy_error().unwrap_or_else(|| VmError::NotRunning(name.to_owned())));
         };
         let before = vm.migration();
         // Whoever starts it again has to give it what it has now.
@@ -900,7 +900,7 @@ impl Vms {
     /// Forgets a stopped VM.
     pub(crate) fn forget(&self, name: &str) -> Result<(), VmError> {
         let vm = self.get(name)?;
-        if let Some(why) = vm.taken().filter(|why| !(vm.is_adopted() && matches!(why, VmError::Running(_)))) {
+        if let Some(why) = vm.busy_error().filter(|why| !(vm.is_adopted() && matches!(why, VmError::Running(_)))) {
             return Err(why);
         }
         if let Some(id) = vm.moved_by() {
@@ -926,13 +926,13 @@ impl Vms {
         fs::create_dir_all(&vm.dir).map_err(io_error(vm.dir.display().to_string()))?;
         let (qmp, log) = (vm.dir.join("qmp"), vm.dir.join("qemu.log"));
         // Before there is a process, so that whoever finds one knows what it is.
-        write(&vm.dir.join("vm.json"), &*vm.kept.lock()).map_err(io_error("cannot remember the VM"))?;
+        write(&vm.dir.join("vm.json"), &*vm.saved.lock()).map_err(io_error("cannot remember the VM"))?;
         let started = match &launch {
             Launch::Definition(defined) => {
                 let definition = &defined.definition;
                 let prepare = if incoming.is_some() { OwnState::prepare_new } else { OwnState::prepare };
                 prepare(&vm.own, definition).map_err(io_error("what is kept for the guest"))?;
-                taps::plug(definition)?;
+                tap_devices::plug(definition)?;
                 if let Some(tpm) = definition.tpm {
                     swtpm::start(tpm, &vm.own.tpm(), &vm.dir)?;
                 }
@@ -978,10 +978,10 @@ impl Vms {
             warn!(vm = vm.name, "{error}");
         }
         if !vm.is_incoming()
-            && read::<Kept>(&self.file(&vm.name)).is_none()
+            && read::<SavedVm>(&self.file(&vm.name)).is_none()
             && let Err(error) = self.settle_start(vm, &running.monitor)
         {
-            warn!(vm = vm.name, "{}", told(&error));
+            warn!(vm = vm.name, "{}", error_chain(&error));
         }
         self.run(vm, running);
     }
@@ -1073,7 +1073,7 @@ impl Vms {
             let words = state.log.as_ref().and_then(Log::last_words);
             let said = words.map_or_else(String::new, |words| format!("; it said: {words}"));
             if state.note.is_empty() {
-                state.note = format!("{ENDED}{said}");
+                state.note = format!("{QEMU_ENDED_NOTE}{said}");
             }
         } else if state.silent.as_deref().is_some_and(is_it) {
             state.silent = None;
@@ -1087,16 +1087,16 @@ impl Vms {
         drop(state);
         info!(vm = vm.name, pid = process.id().pid, "its QEMU has ended");
         if !migrating {
-            self.keep_note(vm, note);
+            self.save_note(vm, note);
             self.remove(vm);
             vm.state.lock().busy = false;
         }
     }
 
     /// Keeps why a VM is off, which is busy, for the next agent.
-    fn keep_note(&self, vm: &Vm, note: String) {
+    fn save_note(&self, vm: &Vm, note: String) {
         let (_files, file) = (vm.files.lock(), self.file(&vm.name));
-        let mut kept = vm.kept.lock();
+        let mut kept = vm.saved.lock();
         kept.note = note;
         let kept = kept.clone();
         if file.exists()
@@ -1127,7 +1127,7 @@ impl Vms {
     /// Removes what belongs to a process that is gone. The VM is busy, or nobody knows it yet.
     fn remove(&self, vm: &Vm) {
         if let Some(definition) = vm.launch().definition() {
-            taps::unplug(definition);
+            tap_devices::unplug(definition);
             if definition.tpm.is_some() {
                 swtpm::end(&vm.dir);
             }
@@ -1141,14 +1141,14 @@ impl Vms {
         }
     }
 
-    fn keep(&self, vm: &Vm) -> Result<(), VmError> {
+    fn save(&self, vm: &Vm) -> Result<(), VmError> {
         let _files = vm.files.lock();
         self.write(vm)
     }
 
     /// The VM's files are locked.
     fn write(&self, vm: &Vm) -> Result<(), VmError> {
-        let kept = vm.kept.lock().clone();
+        let kept = vm.saved.lock().clone();
         // What runs, as the next agent finds it: its machine type may have been resolved since it was started.
         write(&vm.dir.join("vm.json"), &kept).map_err(io_error("cannot remember the VM"))?;
         write_synced(&self.file(&vm.name), &kept).map_err(io_error(format!("cannot remember '{}'", vm.name)))
@@ -1161,8 +1161,8 @@ impl Vms {
         incoming: Option<MigrationId>,
         outgoing: Option<MigrationId>,
     ) -> Result<(), VmError> {
-        let qmp = vm.kept.lock().adopted.clone().unwrap_or_else(|| vm.dir.join("qmp"));
-        let kept = KeptProcess { process, qmp, incoming, outgoing };
+        let qmp = vm.saved.lock().adopted.clone().unwrap_or_else(|| vm.dir.join("qmp"));
+        let kept = SavedProcess { process, qmp, incoming, outgoing };
         write(&vm.dir.join("process.json"), &kept).map_err(io_error("cannot remember the VM's process"))
     }
 }
@@ -1211,9 +1211,9 @@ mod tests {
     fn known(vms: &Vms, name: &str) -> Arc<Vm> {
         let definition = Definition::parse(&format!("name = '{name}'\nmemory = '64 MiB'\n"), "a.toml").unwrap();
         let launch = Launch::Definition(Box::new(Defined { definition, odd_ram: false }));
-        let vm = vms.new_vm(name, Kept::new(launch));
+        let vm = vms.new_vm(name, SavedVm::new(launch));
         fs::create_dir_all(&vm.dir).unwrap();
-        vms.keep(&vm).unwrap();
+        vms.save(&vm).unwrap();
         vms.vms.lock().insert(name.to_owned(), vm.clone());
         vm
     }
@@ -1222,10 +1222,10 @@ mod tests {
     fn why_a_vm_is_off_outlives_the_agent() {
         let dir = tempfile::tempdir().unwrap();
         let vms = Vms::open(dirs(dir.path()), None, Duration::from_secs(60)).unwrap();
-        vms.keep_note(&known(&vms, "a"), "the kernel killed its QEMU".into());
+        vms.save_note(&known(&vms, "a"), "the kernel killed its QEMU".into());
         known(&vms, "gone");
         fs::remove_file(vms.file("gone")).unwrap();
-        vms.keep_note(&vms.get("gone").unwrap(), "nobody asks".into());
+        vms.save_note(&vms.get("gone").unwrap(), "nobody asks".into());
         drop(vms);
         let again = Vms::open(dirs(dir.path()), None, Duration::from_secs(60)).unwrap();
         assert_eq!(again.get("a").unwrap().show().note, "the kernel killed its QEMU");
@@ -1237,10 +1237,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let vms = Vms::open(dirs(dir.path()), None, Duration::from_secs(60)).unwrap();
         let vm = known(&vms, "a");
-        for (outcome, state) in
-            [(None, VmState::Stopped), (Some(Outcome::Kept), VmState::Stopped), (Some(Outcome::Moved), VmState::Moved)]
-        {
-            vm.set_migration(Some(MigrationId(7)), false, outcome);
+        for (outcome, state) in [
+            (None, VmState::Stopped),
+            (Some(Outcome::CalledOff), VmState::Stopped),
+            (Some(Outcome::Moved), VmState::Moved),
+        ] {
+            vm.set_involvement(Some(MigrationId(7)), false, outcome);
             assert_eq!((vm.show().state, vm.show().memory_bytes), (state, 64 << 20));
         }
         // At the target it is the guest that comes.

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use skein_hypervisor::Monitor;
-use skein_hypervisor::facts::{BlockNode, block_nodes};
+use skein_hypervisor::inspect::{BlockNode, block_nodes};
 use skein_machine::definition::Definition;
 
 use super::{Vm, VmError};
-use crate::facts::image;
+use crate::read_facts::image;
 
 /// QEMU's block drivers that open a file or a block device of the host.
 const FILE_DRIVERS: [&str; 4] = ["file", "host_device", "host_cdrom", "io_uring"];

@@ -21,9 +21,9 @@ use super::{VmError, io_error, search, wait_until};
 /// The program, found in PATH.
 pub(crate) const PROGRAM: &str = "swtpm";
 /// It ends, or begins to listen, within this on a busy host.
-const TIME: Duration = Duration::from_secs(10);
+const START_OR_END_TIME: Duration = Duration::from_secs(10);
 /// `CMD_SHUTDOWN` of swtpm's tpm_ioctl.h, as it goes over the control channel: big endian.
-const SHUTDOWN: [u8; 4] = 3_u32.to_be_bytes();
+const SHUTDOWN_COMMAND: [u8; 4] = 3_u32.to_be_bytes();
 
 /// The version that is installed here; none: there is none.
 pub(crate) fn version() -> Option<String> {
@@ -43,7 +43,7 @@ pub(super) fn start(tpm: Tpm, state: &Path, dir: &Path) -> Result<(), VmError> {
         command.arg("--tpm2");
     }
     command.arg("--tpmstate").arg(option("dir=", state, ",mode=0600"));
-    command.arg("--ctrl").arg(control(&socket));
+    command.arg("--ctrl").arg(control_option(&socket));
     command.arg("--log").arg(option("file=", &dir.join("swtpm.log"), ",level=1"));
     let log = dir.join("swtpm.log");
     // Not into a pipe: whoever waits for its end would wait for the daemon.
@@ -56,7 +56,7 @@ pub(super) fn start(tpm: Tpm, state: &Path, dir: &Path) -> Result<(), VmError> {
     };
     // Its state may be on storage that does not answer.
     let mut exit = Ok(None);
-    wait_until(TIME, || {
+    wait_until(START_OR_END_TIME, || {
         exit = child.try_wait();
         !matches!(exit, Ok(None))
     });
@@ -66,7 +66,7 @@ pub(super) fn start(tpm: Tpm, state: &Path, dir: &Path) -> Result<(), VmError> {
         None => {
             let _ = child.kill();
             let _ = child.wait();
-            format!("swtpm did not listen within {} s", TIME.as_secs())
+            format!("swtpm did not listen within {} s", START_OR_END_TIME.as_secs())
         }
     };
     let said = std::fs::read_to_string(&log).unwrap_or_default();
@@ -75,7 +75,7 @@ pub(super) fn start(tpm: Tpm, state: &Path, dir: &Path) -> Result<(), VmError> {
 
 /// Ends what there is of a TPM whose QEMU is gone, or never came. One that does not hear is killed.
 pub(super) fn end(dir: &Path) {
-    end_within(dir, TIME);
+    end_within(dir, START_OR_END_TIME);
 }
 
 fn end_within(dir: &Path, time: Duration) {
@@ -86,16 +86,16 @@ fn end_within(dir: &Path, time: Duration) {
         Ok(mut connection) => {
             let _ = connection.set_read_timeout(Some(left()));
             // Its answer, or its end.
-            let _ = connection.write_all(&SHUTDOWN).and_then(|()| connection.read(&mut [0; 4]));
+            let _ = connection.write_all(&SHUTDOWN_COMMAND).and_then(|()| connection.read(&mut [0; 4]));
             false
         }
         // It is there, and does not accept.
         Err(error) => error.kind() != io::ErrorKind::WouldBlock,
     };
     if !wait_until(time, is_gone) {
-        for process in search::with_argument(control(&socket).as_bytes()) {
+        for process in search::with_argument(control_option(&socket).as_bytes()) {
             warn!(pid = process.id().pid, "swtpm does not end as it is told to, and is killed");
-            if let Err(error) = process.kill(TIME) {
+            if let Err(error) = process.kill(START_OR_END_TIME) {
                 warn!(pid = process.id().pid, "it cannot be killed: {error}");
             }
         }
@@ -104,7 +104,7 @@ fn end_within(dir: &Path, time: Duration) {
 }
 
 /// The value of `--ctrl`.
-fn control(socket: &Path) -> OsString {
+fn control_option(socket: &Path) -> OsString {
     option("type=unixio,path=", socket, ",mode=0600")
 }
 
@@ -128,11 +128,11 @@ mod tests {
         // It accepts nothing, and reads nothing.
         let listener = UnixListener::bind(&socket).unwrap();
         let mut deaf = Command::new("sh");
-        deaf.args(["-c", "read line", "sh"]).arg(control(&socket)).stdin(Stdio::piped());
+        deaf.args(["-c", "read line", "sh"]).arg(control_option(&socket)).stdin(Stdio::piped());
         let mut deaf = deaf.spawn().unwrap();
-        wait_until(TIME, || !search::with_argument(control(&socket).as_bytes()).is_empty());
+        wait_until(START_OR_END_TIME, || !search::with_argument(control_option(&socket).as_bytes()).is_empty());
         end_within(dir.path(), Duration::from_millis(300));
-        assert!(search::with_argument(control(&socket).as_bytes()).is_empty() && !socket.exists());
+        assert!(search::with_argument(control_option(&socket).as_bytes()).is_empty() && !socket.exists());
         // It was waited for.
         assert!(deaf.try_wait().is_err());
         drop(listener);

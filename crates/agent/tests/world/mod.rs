@@ -14,8 +14,8 @@ use skein_agent::{
 };
 use skein_handover::{Intent, Message, MigrationId};
 use skein_identity::{ClusterCa, Identity, Validity};
-use skein_machine::facts::{Files, HostFacts};
-use skein_transfer::pages::{Misses, Source, SourceSettings};
+use skein_machine::facts::{GuestFiles, HostFacts};
+use skein_transfer::pages::{DirtyTracking, SourcePages, SourcePagesSettings};
 use skein_transfer::{Dialer, Width};
 
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -73,7 +73,7 @@ pub fn facts(name: &str, bridges: Vec<PathBuf>) -> HostFacts {
 }
 
 pub fn question(file: &str) -> Question {
-    Question::HostFacts { qemu: None, files: Files { opened: vec![file.into()], ..Files::default() } }
+    Question::HostFacts { qemu: None, files: GuestFiles { opened: vec![file.into()], ..GuestFiles::default() } }
 }
 
 pub fn message(id: u64, offer: &str) -> Message {
@@ -165,8 +165,8 @@ impl World {
 }
 
 /// Pages are not looked for.
-pub fn pages() -> Arc<Source> {
-    Source::new(SourceSettings {
+pub fn pages() -> Arc<SourcePages> {
+    SourcePages::new(SourcePagesSettings {
         packers: None,
         width: Width::All,
         direct: false,
@@ -174,7 +174,7 @@ pub fn pages() -> Arc<Source> {
         key: [0; 16],
         ram: None,
         delta_memory: 0.0,
-        kept: None,
-        misses: Misses::Nothing,
+        kept_marks: None,
+        dirty_tracking: DirtyTracking::Exact,
     })
 }

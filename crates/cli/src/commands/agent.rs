@@ -8,10 +8,10 @@ use anyhow::Context;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use skein_agent::{AcceptorSettings, Agent, AgentError, AgentSettings, Allow, DEFAULT_PORT, Dirs, VmSettings};
-use skein_handover::Limits;
+use skein_handover::MigrationLimits;
 use tracing::warn;
 
-use super::dataplane::{Common, print_bytes, print_json, run_until_signal};
+use super::session_options::{SessionOptions, print_bytes, print_json, run_until_signal};
 
 /// What this program is called with to be a [`skein_agent::keep_channels`].
 pub const KEEP_CHANNELS: &str = "keep-channels";
@@ -36,7 +36,7 @@ Whoever holds an identity of this cluster may move VMs to this host, and connect
 as this program's user. libvirt's control socket is as good as root on this host.")]
 pub struct Args {
     #[command(flatten)]
-    common: Common,
+    common: SessionOptions,
     /// Where to listen; an unspecified address means every NIC, also those that appear later
     #[arg(long, value_name = "ADDR:PORT", default_value_t = SocketAddr::from(([0u16; 8], DEFAULT_PORT)))]
     listen: SocketAddr,
@@ -84,7 +84,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         allow_plain_data: args.allow_plain_data,
         outage: args.common.outage(),
     };
-    let limits = Limits { outgoing: args.outgoing.into(), incoming: args.incoming.into(), ..Limits::default() };
+    let limits = MigrationLimits {
+        outgoing: args.outgoing.into(),
+        incoming: args.incoming.into(),
+        ..MigrationLimits::default()
+    };
     // QEMUs are known by the paths of their sockets: one that begins here means another file elsewhere.
     let absolute = |dir: PathBuf| path::absolute(&dir).with_context(|| format!("finding {}", dir.display()));
     let vms = VmSettings {
@@ -95,8 +99,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         connections: args.connections.into(),
         plain_data: args.plain_data,
         // This very program, also when it was replaced by another build.
-        keeper: ["/proc/self/exe", KEEP_CHANNELS].map(Into::into).into(),
-        packer: packer(),
+        keeper_command: ["/proc/self/exe", KEEP_CHANNELS].map(Into::into).into(),
+        packer_command: packer(),
     };
     let vms = (!args.tunnels_only).then_some(vms);
     let settings = AgentSettings { acceptor, allow: Allow::new(&args.allow)?, vms };

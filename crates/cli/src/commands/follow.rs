@@ -6,29 +6,33 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use skein_api::{
-    CallError, Client, Conversation, Copy, KERNEL_KILLED, LogEntry, Migration, PROGRESS_PERIOD, Path, Reply, Request,
+    CallError, Client, Conversation, CopyProgress, KERNEL_KILLED, LogEntry, Migration, PROGRESS_PERIOD, PathView,
+    Reply, Request,
 };
-use skein_handover::{MigrationId, Outcome, Role, SourcePhase, Stage, TargetPhase};
+use skein_handover::{MigrationId, MigrationPhase, Outcome, Role, SourcePhase, TargetPhase};
 use skein_machine::Convergence;
 use skein_units::measured::bps;
 use skein_units::{about_bytes, decimal, duration};
 
-use super::local::{BLOCKED, IN_DOUBT, INTERRUPTED, PATIENCE, check_text, exit_code, other_host, reason, unexpected};
+use super::local::{
+    AGENT_ANSWER_TIME, EXIT_BLOCKED, EXIT_IN_DOUBT, EXIT_INTERRUPTED, check_text, exit_code, other_host, reason,
+    unexpected,
+};
 use super::text::{clean_line, count, print};
 
 /// How often a signal is looked for.
-const TICK: Duration = Duration::from_millis(100);
+const SIGNAL_CHECK_PERIOD: Duration = Duration::from_millis(100);
 const RETRY_PERIOD: Duration = Duration::from_millis(500);
 /// Between lines in a pipe, while nothing but figures changes.
 const LINE_PERIOD: Duration = Duration::from_secs(5);
 /// NICs that get a bar of their own.
 const PATHS_SHOWN: usize = 16;
 /// While it lasts.
-const DOUBT: &str = "IN DOUBT, paused until the other host can be asked";
+const IN_DOUBT_TEXT: &str = "IN DOUBT, paused until the other host can be asked";
 
 /// How long what is waited for.
 #[derive(Clone, Copy)]
-struct Waits {
+struct FollowTimes {
     /// For the first word: a check is made before it.
     first: Duration,
     /// For the next one.
@@ -39,8 +43,8 @@ struct Waits {
     doubt: Duration,
 }
 
-const WAITS: Waits = Waits {
-    first: PATIENCE,
+const FOLLOW_TIMES: FollowTimes = FollowTimes {
+    first: AGENT_ANSWER_TIME,
     silence: Duration::from_secs(10 * PROGRESS_PERIOD.as_secs()),
     restart: Duration::from_secs(60),
     doubt: Duration::from_secs(30),
@@ -48,10 +52,10 @@ const WAITS: Waits = Waits {
 
 /// Asks for a migration, to begin or to be watched, and shows it until it is over.
 pub fn follow(client: &Client, request: &Request, json: bool) -> anyhow::Result<ExitCode> {
-    follow_for(client, request, json, WAITS)
+    follow_for(client, request, json, FOLLOW_TIMES)
 }
 
-fn follow_for(client: &Client, request: &Request, json: bool, waits: Waits) -> anyhow::Result<ExitCode> {
+fn follow_for(client: &Client, request: &Request, json: bool, waits: FollowTimes) -> anyhow::Result<ExitCode> {
     let interrupt = skein_terminal::interrupt_flag()?;
     let mut screen = Screen::new(json);
     let mut conversation = Some(client.ask(request)?);
@@ -68,7 +72,7 @@ fn follow_for(client: &Client, request: &Request, json: bool, waits: Waits) -> a
                 }
                 None => eprintln!("\nWhat was begun goes on; `skein migration list` shows it."),
             }
-            return Ok(ExitCode::from(INTERRUPTED));
+            return Ok(ExitCode::from(EXIT_INTERRUPTED));
         }
         if let Some(migration) = &known
             && doubt.is_some_and(|since| since.elapsed() >= waits.doubt)
@@ -77,10 +81,10 @@ fn follow_for(client: &Client, request: &Request, json: bool, waits: Waits) -> a
             if !json {
                 print(&doubt_text(migration))?;
             }
-            return Ok(ExitCode::from(IN_DOUBT));
+            return Ok(ExitCode::from(EXIT_IN_DOUBT));
         }
         let next = match &mut conversation {
-            Some(conversation) => conversation.next(TICK),
+            Some(conversation) => conversation.next(SIGNAL_CHECK_PERIOD),
             None => Ok(None),
         };
         let reply = match next {
@@ -132,7 +136,7 @@ fn follow_for(client: &Client, request: &Request, json: bool, waits: Waits) -> a
         match reply {
             Reply::Progress(migration) => {
                 if migration.in_doubt && doubt.is_none() && !screen.tells_lines() {
-                    screen.note(&migration, DOUBT);
+                    screen.note(&migration, IN_DOUBT_TEXT);
                 }
                 doubt = migration.in_doubt.then(|| doubt.unwrap_or_else(Instant::now));
                 if let Some(before) = &known
@@ -140,7 +144,7 @@ fn follow_for(client: &Client, request: &Request, json: bool, waits: Waits) -> a
                 {
                     screen.note(&migration, &format!("begun again, as {}", migration.id));
                 }
-                if migration.outcome == Some(Outcome::Kept) {
+                if migration.outcome == Some(Outcome::CalledOff) {
                     screen.note(&migration, &format!("called off: {}", clean_line(&reason(&migration))));
                 } else {
                     screen.show(&migration)?;
@@ -153,7 +157,7 @@ fn follow_for(client: &Client, request: &Request, json: bool, waits: Waits) -> a
                     screen.line(check_text(&check).trim_end())?;
                 }
                 if blocks {
-                    return Ok(ExitCode::from(BLOCKED));
+                    return Ok(ExitCode::from(EXIT_BLOCKED));
                 }
             }
             Reply::Migration(migration) => {
@@ -215,7 +219,7 @@ pub fn end_text(migration: &Migration) -> String {
             };
             format!("{vm} runs on {target}: moved in {took}{downtime}{copied}\n")
         }
-        (Some(Outcome::Kept), _) => {
+        (Some(Outcome::CalledOff), _) => {
             format!(
                 "{vm} stays on {source}, after {took}{reason}\n  what happened: skein migration show {} --events\n",
                 migration.id
@@ -241,25 +245,25 @@ fn killed_text(migration: &Migration) -> String {
 
 /// Whether the figures of the copy say something now.
 fn copies(migration: &Migration) -> bool {
-    use Stage::{Source, Target};
+    use MigrationPhase::{Source, Target};
     let stage = migration.stage;
     matches!(stage, Some(Source(SourcePhase::Precopy | SourcePhase::Switchover) | Target(TargetPhase::Ready)))
 }
 
 /// `round 2, 1.2 GiB of 4 GiB left`.
-fn left_words(copy: &Copy) -> String {
+fn left_words(copy: &CopyProgress) -> String {
     format!("round {}, {} of {} left", copy.round, about_bytes(copy.remaining_bytes), about_bytes(copy.total_bytes))
 }
 
 /// `dirties 21 MB/s`; none: not known, or in the forecast.
-pub fn dirties(copy: &Copy) -> Option<String> {
+pub fn dirties(copy: &CopyProgress) -> Option<String> {
     let is_news = copy.dirty_bytes_per_s > 0 && !matches!(copy.converges, Some(Convergence::Never(_)));
     is_news.then(|| format!("dirties {}/s", decimal(copy.dirty_bytes_per_s as f64, "B")))
 }
 
 /// `1.88 Gb/s (eth0 940 Mb/s, eth1 943 Mb/s), dirties 21 MB/s`. QEMU's figures are of the last round or of the last moments:
 /// what it has none of yet is left out.
-fn rate_words(copy: &Copy, nics: &[(String, f64)], stopped: bool) -> String {
+fn rate_words(copy: &CopyProgress, nics: &[(String, f64)], stopped: bool) -> String {
     let nics = nics.iter().map(|(nic, rate)| format!("{nic} {}", bps(*rate))).collect::<Vec<_>>().join(", ");
     let mut words = match (copy.bits_per_s, nics.is_empty()) {
         (0, true) => vec![],
@@ -275,19 +279,19 @@ fn rate_words(copy: &Copy, nics: &[(String, f64)], stopped: bool) -> String {
 }
 
 /// `converges in about 5 s`, `guest throttled by 45 %`.
-pub fn copy_words(copy: &Copy) -> Vec<String> {
+pub fn copy_words(copy: &CopyProgress) -> Vec<String> {
     let throttled = (copy.throttle_percent > 0).then(|| format!("guest throttled by {} %", copy.throttle_percent));
     copy.converges.iter().map(Convergence::to_string).chain(throttled).collect()
 }
 
 /// `57 %`, of what was copied is on the wire; none if next to nothing is saved.
-fn wire_words(copy: &Copy) -> Option<String> {
+fn wire_words(copy: &CopyProgress) -> Option<String> {
     let share = copy.pages.as_ref()?.counts.wire_per_guest_byte()?;
     (share < 0.99).then(|| format!("{:.0} %", share * 100.0))
 }
 
 /// `57 % on the wire (20 % zero, 59 % compressed 3.4:1, 21 % as it is)`; none as there.
-fn kinds_words(copy: &Copy) -> Option<String> {
+fn kinds_words(copy: &CopyProgress) -> Option<String> {
     let wire = wire_words(copy)?;
     let counts = &copy.pages.as_ref()?.counts;
     let part = |bytes: u64| format!("{:.0} %", bytes as f64 * 100.0 / counts.guest_bytes() as f64);
@@ -303,7 +307,7 @@ fn kinds_words(copy: &Copy) -> Option<String> {
 }
 
 /// What each NIC carries, over all its paths.
-fn nics(paths: &[Path]) -> Vec<(String, f64)> {
+fn nics(paths: &[PathView]) -> Vec<(String, f64)> {
     let mut nics: Vec<(String, f64)> = Vec::new();
     for path in paths.iter().filter(|path| path.usable) {
         let name = clean_line(&path.nic);
@@ -319,12 +323,12 @@ fn nics(paths: &[Path]) -> Vec<(String, f64)> {
 /// A line of a migration's progress: `   3.2 s  web1: copying while it runs, round 2 ...`.
 fn progress_line(migration: &Migration) -> String {
     let mut words = vec![match migration.stage {
-        _ if migration.in_doubt => DOUBT.to_owned(),
+        _ if migration.in_doubt => IN_DOUBT_TEXT.to_owned(),
         Some(stage) => stage.words().1.to_owned(),
         None => "beginning".to_owned(),
     }];
     if let Some(copy) = migration.copy.as_ref().filter(|_| copies(migration)) {
-        let stopped = migration.stage == Some(Stage::Source(SourcePhase::Switchover));
+        let stopped = migration.stage == Some(MigrationPhase::Source(SourcePhase::Switchover));
         words.extend([left_words(copy), rate_words(copy, &nics(&migration.paths), stopped)]);
         words.extend(if stopped { Vec::new() } else { copy_words(copy) });
         words.extend(kinds_words(copy));
@@ -341,7 +345,7 @@ fn stamp(migration: &Migration) -> String {
 struct Screen {
     json: bool,
     bars: Option<Bars>,
-    told: Option<(MigrationId, Option<Stage>, bool, Instant)>,
+    last_shown: Option<(MigrationId, Option<MigrationPhase>, bool, Instant)>,
 }
 
 struct Bars {
@@ -361,7 +365,7 @@ struct Bars {
 impl Screen {
     fn new(json: bool) -> Screen {
         let terminal = !json && std::io::IsTerminal::is_terminal(&std::io::stdout());
-        Screen { json, bars: terminal.then(Bars::new), told: None }
+        Screen { json, bars: terminal.then(Bars::new), last_shown: None }
     }
 
     /// Whether each change of phase is a line anyway.
@@ -400,10 +404,11 @@ impl Screen {
             return Ok(());
         }
         let now = (migration.id, migration.stage, migration.in_doubt);
-        let due =
-            self.told.is_none_or(|(id, stage, doubt, at)| now != (id, stage, doubt) || at.elapsed() >= LINE_PERIOD);
+        let due = self
+            .last_shown
+            .is_none_or(|(id, stage, doubt, at)| now != (id, stage, doubt) || at.elapsed() >= LINE_PERIOD);
         if due {
-            self.told = Some((now.0, now.1, now.2, Instant::now()));
+            self.last_shown = Some((now.0, now.1, now.2, Instant::now()));
             self.line(&progress_line(migration))?;
         }
         Ok(())
@@ -442,7 +447,7 @@ impl Bars {
         let (source, target) = (clean_line(&migration.source), clean_line(&migration.target));
         let vm = clean_line(&migration.vm);
         let stage = match migration.stage {
-            _ if migration.in_doubt => DOUBT,
+            _ if migration.in_doubt => IN_DOUBT_TEXT,
             Some(stage) => stage.words().1,
             None => "beginning",
         };
@@ -498,14 +503,14 @@ pub fn role(role: Role) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use skein_machine::convergence::Pace;
+    use skein_machine::convergence::CopyRates;
 
     use super::*;
 
-    fn copy(remaining_bytes: u64, bits_per_s: u64, dirty_bytes_per_s: u64) -> Copy {
+    fn copy(remaining_bytes: u64, bits_per_s: u64, dirty_bytes_per_s: u64) -> CopyProgress {
         let total_bytes = 4 << 30;
         let (transferred_bytes, round) = (total_bytes - remaining_bytes, 2);
-        Copy {
+        CopyProgress {
             total_bytes,
             remaining_bytes,
             transferred_bytes,
@@ -521,14 +526,14 @@ mod tests {
     #[test]
     fn a_copy_is_in_words() {
         let words = |converges, throttle_percent| {
-            let copy = Copy { converges, throttle_percent, ..copy(1_000_000_000, 800_000_000, 50_000_000) };
+            let copy = CopyProgress { converges, throttle_percent, ..copy(1_000_000_000, 800_000_000, 50_000_000) };
             (rate_words(&copy, &[], false), copy_words(&copy).join(", "))
         };
         let both = |rate: &str, forecast: &str| (rate.to_owned(), forecast.to_owned());
         assert_eq!(words(None, 0), both("800 Mb/s, dirties 50 MB/s", ""));
         let soon = Convergence::In { seconds: 12.2 };
         assert_eq!(words(Some(soon), 0), both("800 Mb/s, dirties 50 MB/s", "converges in about 12 s"));
-        let pace = Pace { dirties_bytes_per_s: 310_000_000, moves_bytes_per_s: 230_000_000 };
+        let pace = CopyRates { dirties_bytes_per_s: 310_000_000, moves_bytes_per_s: 230_000_000 };
         let never = "will not converge: dirties 310 MB/s, moves 230 MB/s, guest throttled by 45 %";
         assert_eq!(words(Some(Convergence::Never(pace)), 45), both("800 Mb/s", never));
     }
@@ -558,7 +563,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let client = agent(dir.path(), script, stays);
         let (ms, request) = (Duration::from_millis, Request::MigrationWatch { id: "web1".into() });
-        let waits = Waits { first: ms(150), silence: ms(150), restart: ms(300), doubt: ms(100) };
+        let waits = FollowTimes { first: ms(150), silence: ms(150), restart: ms(300), doubt: ms(100) };
         follow_for(&client, &request, true, waits)
     }
 
@@ -572,7 +577,7 @@ mod tests {
         let error = followed(line(PROGRESS), false).unwrap_err().to_string();
         assert!(error.contains("skein migration watch 00000000000000aa"), "{error}");
         let doubt = PROGRESS.replace("\"in_doubt\":false", "\"in_doubt\":true");
-        assert_eq!(followed(line(&doubt), true).unwrap(), ExitCode::from(IN_DOUBT));
+        assert_eq!(followed(line(&doubt), true).unwrap(), ExitCode::from(EXIT_IN_DOUBT));
     }
 
     #[test]
@@ -585,7 +590,7 @@ mod tests {
 
     #[test]
     fn a_nics_paths_are_summed() {
-        let path = |nic: &str, usable, bits_per_s| Path {
+        let path = |nic: &str, usable, bits_per_s| PathView {
             nic: nic.into(),
             remote: "r".into(),
             usable,

@@ -2,19 +2,19 @@
 
 use std::process::ExitCode;
 
-use skein_api::{Host, Reply, Request};
-use skein_machine::facts::{HostFacts, Places, Presence};
-use skein_machine::{Limit, Resource};
+use skein_api::{HostView, Reply, Request};
+use skein_machine::facts::{HostFacts, MigrationSlots, Presence};
+use skein_machine::{Resource, RoomLimit};
 use skein_units::{about_bytes, exact_bytes};
 
-use super::local::{Local, unexpected};
+use super::local::{LocalAgent, unexpected};
 use super::text::{clean_line, count, fields, print, print_json, table};
 
 /// Look at the hosts of the cluster, as this one knows them.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    local: Local,
+    local: LocalAgent,
     #[command(subcommand)]
     command: Command,
 }
@@ -58,7 +58,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn contact(host: &Host) -> &'static str {
+fn contact(host: &HostView) -> &'static str {
     match host.reachable {
         _ if host.is_local => "this host",
         Some(true) => "yes",
@@ -72,12 +72,12 @@ fn guests(facts: &HostFacts) -> usize {
 }
 
 /// What bounds the RAM of a guest that comes: the check holds it against that. None: an agent that does not say.
-fn tightest(facts: &HostFacts) -> Option<&Limit> {
+fn tightest(facts: &HostFacts) -> Option<&RoomLimit> {
     let limits = facts.room.iter().flat_map(|room| &room.limits);
     limits.filter(|limit| limit.resource == Resource::Ram).min_by_key(|limit| limit.left())
 }
 
-fn listed(hosts: &[Host]) -> String {
+fn listed(hosts: &[HostView]) -> String {
     let rows: Vec<_> = hosts
         .iter()
         .map(|host| {
@@ -100,7 +100,7 @@ fn listed(hosts: &[Host]) -> String {
     table(["NAME", "CONTACT", "GUESTS", "CPUS", "ROOM", "QEMU", "ADDRESSES", "NOTE"], &rows)
 }
 
-fn shown(host: &Host) -> String {
+fn shown(host: &HostView) -> String {
     let mut text = clean_line(&host.name) + "\n";
     let mut rows = vec![
         ("contact", contact(host).to_owned()),
@@ -111,7 +111,7 @@ fn shown(host: &Host) -> String {
         Ok(()) => good.to_owned(),
         Err(why) => format!("NO: {why}"),
     };
-    let places = |places: Places| format!("{} of {}", places.used, places.limit);
+    let places = |places: MigrationSlots| format!("{} of {}", places.used, places.limit);
     if let Some(facts) = &host.facts {
         let speed = |bits: Option<u64>| {
             bits.map(|bits| format!(" {}", skein_units::measured::nominal(bits))).unwrap_or_default()

@@ -4,24 +4,24 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use skein_api::{CallError, Check, Client, Migration, Reply, Request, VmState};
-use skein_handover::{Outcome, Role, Why};
+use skein_api::{CallError, CheckResult, Client, Migration, Reply, Request, VmState};
+use skein_handover::{FailureReason, Outcome, Role};
 use skein_machine::check::Severity;
 
 use super::text::{clean, count};
 
 /// How long the agent may think. A QEMU is started, or another host is asked and starts one to see what it can do: each
 /// has deadlines of its own, of some ten seconds.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const AGENT_ANSWER_TIME: Duration = Duration::from_secs(90);
 
 /// Something blocks the migration, nothing was begun.
-pub const BLOCKED: u8 = 3;
+pub const EXIT_BLOCKED: u8 = 3;
 /// Called off: the guest goes on at the source.
-pub const KEPT: u8 = 4;
+pub const EXIT_CALLED_OFF: u8 = 4;
 /// The guest is paused, and somebody has to say where it runs.
-pub const IN_DOUBT: u8 = 5;
+pub const EXIT_IN_DOUBT: u8 = 5;
 /// Ctrl-C: what was begun goes on. As shells have it, 128 and SIGINT.
-pub const INTERRUPTED: u8 = 130;
+pub const EXIT_INTERRUPTED: u8 = 130;
 
 /// The part of `--help` that scripts are written from.
 pub const EXIT_CODES: &str = "\
@@ -36,13 +36,13 @@ Exit codes:
 
 /// Where the agent is.
 #[derive(clap::Args)]
-pub struct Local {
+pub struct LocalAgent {
     /// The socket of this host's agent
     #[arg(long, global = true, value_name = "PATH", env = "SKEIN_SOCKET", default_value = skein_api::DEFAULT_SOCKET)]
     pub socket: PathBuf,
 }
 
-impl Local {
+impl LocalAgent {
     /// Of this host's agent.
     pub fn client(&self) -> Client {
         Client::new(&self.socket)
@@ -50,7 +50,7 @@ impl Local {
 
     /// Asks once, and waits for the answer.
     pub fn call(&self, request: &Request) -> Result<Reply, CallError> {
-        self.client().call(request, PATIENCE)
+        self.client().call(request, AGENT_ANSWER_TIME)
     }
 }
 
@@ -89,7 +89,7 @@ pub fn vm_state(state: VmState) -> &'static str {
 pub fn migration_state(migration: &Migration) -> &'static str {
     match (migration.outcome, migration.in_doubt, migration.stage) {
         (Some(Outcome::Moved), ..) => "moved",
-        (Some(Outcome::Kept), ..) => "kept",
+        (Some(Outcome::CalledOff), ..) => "kept",
         (Some(Outcome::Ended), ..) => "ended",
         (None, true, _) => "IN DOUBT",
         (None, false, Some(stage)) => stage.words().0,
@@ -100,7 +100,7 @@ pub fn migration_state(migration: &Migration) -> &'static str {
 /// Why a migration was called off, with what is known beyond that; empty if it was not.
 pub fn reason(migration: &Migration) -> String {
     let detail = clean(&migration.detail);
-    match (migration.why.map(Why::words), detail.as_str()) {
+    match (migration.why.map(FailureReason::words), detail.as_str()) {
         (None, _) => detail,
         (Some(why), "") => why.to_owned(),
         (Some(why), _) => format!("{why}: {detail}"),
@@ -119,15 +119,15 @@ pub fn other_host(migration: &Migration) -> &str {
 pub fn exit_code(migration: &Migration) -> ExitCode {
     match (migration.outcome, migration.in_doubt) {
         (Some(Outcome::Moved), _) => ExitCode::SUCCESS,
-        (Some(Outcome::Kept), _) => ExitCode::from(KEPT),
+        (Some(Outcome::CalledOff), _) => ExitCode::from(EXIT_CALLED_OFF),
         (Some(Outcome::Ended), _) => ExitCode::FAILURE,
-        (None, true) => ExitCode::from(IN_DOUBT),
+        (None, true) => ExitCode::from(EXIT_IN_DOUBT),
         (None, false) => ExitCode::SUCCESS,
     }
 }
 
 /// What a check found: all at once, and what follows from it.
-pub fn check_text(check: &Check) -> String {
+pub fn check_text(check: &CheckResult) -> String {
     let mut text: String = check.problems.iter().map(|problem| clean(&problem.to_string()) + "\n").collect();
     let (vm, to) = (clean(&check.vm), clean(&check.to));
     let blocking = check.problems.iter().filter(|problem| problem.severity == Severity::Blocks).count();

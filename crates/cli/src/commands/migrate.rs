@@ -2,14 +2,17 @@
 
 use std::process::ExitCode;
 
-use skein_api::{ALLOW_THROTTLE, CHANNELS, DEADLINE_S, DELTA_MEMORY, MigrateOptions, RETRIES, Reply, Request};
-use skein_machine::Transport;
+use skein_api::{
+    ALLOW_THROTTLE_PERCENT_RANGE, DEADLINE_RANGE_S, DELTA_MEMORY_PERCENT_RANGE, MULTIFD_CHANNELS_RANGE, MigrateOptions,
+    RETRIES_RANGE, Reply, Request,
+};
+use skein_machine::Route;
 use skein_machine::definition::{DOWNTIME_LIMIT_MS, PRIORITY};
 use skein_units::parse_millis;
 
-use super::dataplane::transport;
 use super::follow::follow;
-use super::local::{BLOCKED, EXIT_CODES, Local, check_text, unexpected};
+use super::local::{EXIT_BLOCKED, EXIT_CODES, LocalAgent, check_text, unexpected};
+use super::session_options::transport;
 use super::text::{print, print_json};
 
 /// Move a running VM to another host.
@@ -38,7 +41,7 @@ Examples:
 {EXIT_CODES}"))]
 pub struct Args {
     #[command(flatten)]
-    local: Local,
+    local: LocalAgent,
     /// The VM's name
     vm: String,
     /// The host that it is to run on
@@ -63,7 +66,7 @@ pub struct Args {
     /// How the guest's memory travels: auto (all NICs, compressed as far as it pays), tcp (one connection, as it is),
     /// compression (one NIC), multichannel (all NICs, as it is) [default: the host's, see hosts.toml]
     #[arg(long, value_name = "HOW", value_parser = transport())]
-    transport: Option<Transport>,
+    transport: Option<Route>,
     /// Slow the guest's CPUs down, by so many per cent at most (1 to 99), if it writes faster than it is moved; without it,
     /// the migration of such a guest is called off after some rounds, or at --deadline if there is one
     #[arg(long, value_name = "PERCENT", value_parser = allow_throttle, allow_negative_numbers = true)]
@@ -88,22 +91,22 @@ fn priority() -> clap::builder::RangedI64ValueParser<u8> {
 }
 
 fn channels() -> clap::builder::RangedI64ValueParser<u8> {
-    clap::value_parser!(u8).range(i64::from(*CHANNELS.start())..=i64::from(*CHANNELS.end()))
+    clap::value_parser!(u8).range(i64::from(*MULTIFD_CHANNELS_RANGE.start())..=i64::from(*MULTIFD_CHANNELS_RANGE.end()))
 }
 
 fn retries() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(i64::from(*RETRIES.start())..=i64::from(*RETRIES.end()))
+    clap::value_parser!(u32).range(i64::from(*RETRIES_RANGE.start())..=i64::from(*RETRIES_RANGE.end()))
 }
 
 fn allow_throttle(text: &str) -> Result<u8, String> {
-    let percent = text.parse().ok().filter(|percent| ALLOW_THROTTLE.contains(percent));
-    let (least, most) = (ALLOW_THROTTLE.start(), ALLOW_THROTTLE.end());
+    let percent = text.parse().ok().filter(|percent| ALLOW_THROTTLE_PERCENT_RANGE.contains(percent));
+    let (least, most) = (ALLOW_THROTTLE_PERCENT_RANGE.start(), ALLOW_THROTTLE_PERCENT_RANGE.end());
     percent.ok_or_else(|| format!("write a whole number of per cent, {least} to {most}, such as 60"))
 }
 
 fn delta_memory(text: &str) -> Result<f64, String> {
-    let percent = text.parse().ok().filter(|percent| DELTA_MEMORY.contains(percent));
-    let (least, most) = (DELTA_MEMORY.start(), DELTA_MEMORY.end());
+    let percent = text.parse().ok().filter(|percent| DELTA_MEMORY_PERCENT_RANGE.contains(percent));
+    let (least, most) = (DELTA_MEMORY_PERCENT_RANGE.start(), DELTA_MEMORY_PERCENT_RANGE.end());
     percent.ok_or_else(|| format!("write a number of per cent, {least} to {most}, such as 4"))
 }
 
@@ -116,8 +119,8 @@ fn downtime_limit(text: &str) -> Result<u64, String> {
 /// Whole seconds, rounded up.
 fn deadline(text: &str) -> Result<u64, String> {
     let seconds = parse_millis(text).map_err(|error| error.to_string())?.div_ceil(1000);
-    let most = DEADLINE_S.end() / 86_400;
-    DEADLINE_S
+    let most = DEADLINE_RANGE_S.end() / 86_400;
+    DEADLINE_RANGE_S
         .contains(&seconds)
         .then_some(seconds)
         .ok_or_else(|| format!("it may be 1ms to {most} days ({}h)", most * 24))
@@ -148,7 +151,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         print(&check_text(&check))?
     }
-    Ok(if check.blocks() { ExitCode::from(BLOCKED) } else { ExitCode::SUCCESS })
+    Ok(if check.blocks() { ExitCode::from(EXIT_BLOCKED) } else { ExitCode::SUCCESS })
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@ use std::io::{BufRead, IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use anyhow::bail;
-use skein_api::{LogEntry, LoggedEvent, Migration, Pages, Reply, Request};
-use skein_handover::{Event, Outcome, Report};
+use skein_api::{LogEntry, LoggedEvent, Migration, PageFigures, Reply, Request};
+use skein_handover::{MigrationEvent, Outcome, Report};
 use skein_units::measured::bps;
 use skein_units::{about_bytes, duration};
 
 use super::follow::{copy_words, dirties, end_text, follow, role};
-use super::local::{EXIT_CODES, Local, migration_state, other_host, reason, unexpected};
+use super::local::{EXIT_CODES, LocalAgent, migration_state, other_host, reason, unexpected};
 use super::text::{clean_line, count, fields, moment, print, print_json, table};
 
 /// Look at migrations, follow them, call them off, settle them.
@@ -19,7 +19,7 @@ use super::text::{clean_line, count, fields, moment, print, print_json, table};
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    local: Local,
+    local: LocalAgent,
     #[command(subcommand)]
     command: Command,
 }
@@ -118,7 +118,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Watch { id, json } => return follow(&local.client(), &Request::MigrationWatch { id }, json),
         Command::Cancel { id, json } => {
             let migration = ask(local, &Request::MigrationCancel { id })?;
-            let is_off = matches!(migration.outcome, None | Some(Outcome::Kept));
+            let is_off = matches!(migration.outcome, None | Some(Outcome::CalledOff));
             if json {
                 print_json(&migration)?;
             } else if migration.outcome.is_some() {
@@ -157,7 +157,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(local: &Local, request: &Request) -> anyhow::Result<Box<Migration>> {
+fn ask(local: &LocalAgent, request: &Request) -> anyhow::Result<Box<Migration>> {
     match local.call(request)? {
         Reply::Migration(migration) => Ok(migration),
         reply => Err(unexpected(&reply).into()),
@@ -277,7 +277,7 @@ fn shown(migration: &Migration, events: bool) -> String {
 }
 
 /// Where the bytes went.
-fn page_rows(pages: &Pages) -> Vec<(&'static str, String)> {
+fn page_rows(pages: &PageFigures) -> Vec<(&'static str, String)> {
     let counts = &pages.counts;
     let mut rows = vec![("transport", pages.transport.to_string()), ("placement", placement(pages))];
     if let Some(share) = counts.wire_per_guest_byte() {
@@ -332,7 +332,7 @@ fn page_rows(pages: &Pages) -> Vec<(&'static str, String)> {
 }
 
 /// How the pages came into the target's RAM, and what it cost to compare them.
-fn placement(pages: &Pages) -> String {
+fn placement(pages: &PageFigures) -> String {
     let why = &pages.why_not_direct;
     let mut words = match (pages.direct, &why[..]) {
         (None, _) => String::new(),
@@ -364,20 +364,24 @@ fn event_line(logged: &LoggedEvent) -> String {
         }
         LogEntry::Downtime { ms } => format!("the guest stood still for {}", duration(*ms)),
         LogEntry::Handover { event } => match event {
-            Event::Queued => "waits for a place".into(),
-            Event::Phase { stage } => stage.words().1.into(),
-            Event::Reported { report, detail } if detail.is_empty() => {
+            MigrationEvent::Queued => "waits for a place".into(),
+            MigrationEvent::Phase { stage } => stage.words().1.into(),
+            MigrationEvent::Reported { report, detail } if detail.is_empty() => {
                 format!("the target says: {}", report_words(*report))
             }
-            Event::Reported { report, detail } => format!("the target says: {}: {detail}", report_words(*report)),
-            Event::CalledOff { why: reason, detail } if detail.is_empty() => format!("called off: {}", reason.words()),
-            Event::CalledOff { why: reason, detail } => format!("called off: {}: {detail}", reason.words()),
-            Event::InDoubt => "IN DOUBT: paused, until it is known where it runs".into(),
-            Event::Recovered => "taken up again after the agent was started again".into(),
-            Event::WriteFailed => "the journal could not be written".into(),
-            Event::Over { outcome } => match outcome {
+            MigrationEvent::Reported { report, detail } => {
+                format!("the target says: {}: {detail}", report_words(*report))
+            }
+            MigrationEvent::CalledOff { why: reason, detail } if detail.is_empty() => {
+                format!("called off: {}", reason.words())
+            }
+            MigrationEvent::CalledOff { why: reason, detail } => format!("called off: {}: {detail}", reason.words()),
+            MigrationEvent::InDoubt => "IN DOUBT: paused, until it is known where it runs".into(),
+            MigrationEvent::Recovered => "taken up again after the agent was started again".into(),
+            MigrationEvent::WriteFailed => "the journal could not be written".into(),
+            MigrationEvent::Over { outcome } => match outcome {
                 Outcome::Moved => "moved".into(),
-                Outcome::Kept => "kept at the source".into(),
+                Outcome::CalledOff => "kept at the source".into(),
                 Outcome::Ended => "the guest ended".into(),
             },
         },

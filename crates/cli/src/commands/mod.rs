@@ -4,7 +4,7 @@ pub mod agent;
 pub mod ca;
 pub mod completions;
 mod console;
-pub mod dataplane;
+
 pub mod doctor;
 mod follow;
 pub mod host;
@@ -13,6 +13,7 @@ pub mod man;
 pub mod migrate;
 pub mod migration;
 pub mod placement;
+pub mod session_options;
 pub mod text;
 pub mod tunnel;
 pub mod vm;

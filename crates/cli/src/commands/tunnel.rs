@@ -1,10 +1,10 @@
 //! `skein tunnel`.
 
 use serde::Serialize;
-use skein_agent::{DialerSettings, Forward, Snapshot, Tunnel, TunnelSettings, resolve};
-use skein_machine::Transport;
+use skein_agent::{DialerSettings, Forward, SessionSnapshot, Tunnel, TunnelSettings, resolve};
+use skein_machine::Route;
 
-use super::dataplane::{Common, print_bytes, print_json, run_until_signal, transport};
+use super::session_options::{SessionOptions, print_bytes, print_json, run_until_signal, transport};
 
 /// Join unix sockets here to unix sockets of another host, over every NIC at once.
 ///
@@ -28,7 +28,7 @@ Examples:
 The other host runs `skein agent` with an --allow that covers the targets.")]
 pub struct Args {
     #[command(flatten)]
-    common: Common,
+    common: SessionOptions,
     /// Where the other host's agent listens, as name or address; several are tried in order
     #[arg(long, value_name = "HOST[:PORT]", required = true)]
     to: Vec<String>,
@@ -46,8 +46,8 @@ pub struct Args {
     plain_data: bool,
     /// How what goes through it travels: auto (all NICs, guests' memory compressed as far as it pays), tcp (one
     /// connection, as it is), compression (one NIC), multichannel (all NICs, as it is)
-    #[arg(long, value_name = "HOW", default_value_t = Transport::Auto, value_parser = transport())]
-    transport: Transport,
+    #[arg(long, value_name = "HOW", default_value_t = Route::Auto, value_parser = transport())]
+    transport: Route,
     /// Permissions of the sockets made here, octal
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
     socket_mode: u32,
@@ -64,7 +64,7 @@ fn parse_mode(text: &str) -> Result<u32, String> {
 struct Status {
     connected: bool,
     #[serde(flatten)]
-    session: Option<Snapshot>,
+    session: Option<SessionSnapshot>,
 }
 
 /// Runs the command.

@@ -6,18 +6,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use skein_api::{Drive, Reply, Request, STOP_TIMEOUT_S, StartOptions, Vm, VmSource};
+use skein_api::{Drive, Reply, Request, STOP_TIMEOUT_RANGE_S, StartOptions, VmOrigin, VmView};
 use skein_machine::definition::{Definition, is_name};
 use skein_units::about_bytes;
 
-use super::local::{Local, PATIENCE, unexpected, vm_state};
+use super::local::{AGENT_ANSWER_TIME, LocalAgent, unexpected, vm_state};
 use super::text::{clean, clean_line, fields, print, print_json, table};
 
 /// Start, stop and look at the VMs of this host.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    local: Local,
+    local: LocalAgent,
     #[command(subcommand)]
     command: Command,
 }
@@ -100,7 +100,7 @@ Examples:
         /// Its name
         name: String,
         /// How long the guest has to shut down, in seconds
-        #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(STOP_TIMEOUT_S))]
+        #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(STOP_TIMEOUT_RANGE_S))]
         timeout: u64,
         /// Kill its QEMU if it still runs then: what the guest did not write to its disks is lost
         #[arg(long)]
@@ -145,7 +145,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Start { from, overcommit, as_defined, new_state, json } => {
             let options = StartOptions { overcommit, as_defined, new_state };
-            started(local, &Request::VmStart { from: source(&from)?, options }, json)?;
+            started(local, &Request::VmStart { from: vm_origin(&from)?, options }, json)?;
         }
         Command::Adopt { qmp, name, json } => {
             // The agent's working directory is another.
@@ -159,7 +159,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Stop { name, timeout, force, json } => {
             let request = Request::VmStop { name, timeout_s: timeout, force };
-            let vm = match local.client().call(&request, Duration::from_secs(timeout) + PATIENCE)? {
+            let vm = match local.client().call(&request, Duration::from_secs(timeout) + AGENT_ANSWER_TIME)? {
                 Reply::Vm(vm) => vm,
                 reply => return Err(unexpected(&reply).into()),
             };
@@ -190,27 +190,27 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(local: &Local, request: &Request) -> anyhow::Result<Box<Vm>> {
+fn ask(local: &LocalAgent, request: &Request) -> anyhow::Result<Box<VmView>> {
     match local.call(request)? {
         Reply::Vm(vm) => Ok(vm),
         reply => Err(unexpected(&reply).into()),
     }
 }
 
-fn started(local: &Local, request: &Request, json: bool) -> anyhow::Result<()> {
+fn started(local: &LocalAgent, request: &Request, json: bool) -> anyhow::Result<()> {
     let vm = ask(local, request)?;
     if json { print_json(&vm) } else { print(&sentence(&vm)) }
 }
 
 /// A definition that is valid, or a name.
-fn source(from: &str) -> anyhow::Result<VmSource> {
+fn vm_origin(from: &str) -> anyhow::Result<VmOrigin> {
     let path = Path::new(from);
     let is_file = from == "-" || from.contains('/') || from.ends_with(".toml") || path.is_file();
     if !is_file {
         if !is_name(from) {
             bail!("'{from}' is neither a file nor a VM's name (a-z 0-9 . _ -)");
         }
-        return Ok(VmSource::Name(from.to_owned()));
+        return Ok(VmOrigin::Name(from.to_owned()));
     }
     let (file, text) = match from {
         "-" => ("standard input".to_owned(), read_text(std::io::stdin().lock())),
@@ -218,7 +218,7 @@ fn source(from: &str) -> anyhow::Result<VmSource> {
     };
     let text = text.with_context(|| format!("cannot read {file}"))?;
     Definition::parse(&text, &file)?;
-    Ok(VmSource::Definition { file, text })
+    Ok(VmOrigin::Definition { file, text })
 }
 
 /// A text, no longer than is worth reading: the parser says so of a longer one.
@@ -228,7 +228,7 @@ fn read_text(from: impl Read) -> std::io::Result<String> {
     Ok(text)
 }
 
-fn list(local: &Local, json: bool) -> anyhow::Result<()> {
+fn list(local: &LocalAgent, json: bool) -> anyhow::Result<()> {
     let vms = match local.call(&Request::VmList)? {
         Reply::Vms { vms } => vms,
         reply => return Err(unexpected(&reply).into()),
@@ -257,7 +257,7 @@ fn list(local: &Local, json: bool) -> anyhow::Result<()> {
 }
 
 /// What a command made of a VM.
-fn sentence(vm: &Vm) -> String {
+fn sentence(vm: &VmView) -> String {
     let name = clean_line(&vm.name);
     let about = [
         vm.qemu.as_ref().map(|version| format!("QEMU {}", clean_line(version))),
@@ -269,7 +269,7 @@ fn sentence(vm: &Vm) -> String {
     format!("{name} is {}{about}\n", vm_state(vm.state))
 }
 
-fn shown(vm: &Vm) -> String {
+fn shown(vm: &VmView) -> String {
     let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let mut shown = clean_line(&vm.name) + "\n";
@@ -312,15 +312,15 @@ mod tests {
         let file = dir.path().join("web1.toml");
         std::fs::write(&file, "name = 'web1'\nmemory = '64 MiB'\n").unwrap();
         let file = file.to_str().unwrap();
-        let definition = VmSource::Definition { file: file.into(), text: "name = 'web1'\nmemory = '64 MiB'\n".into() };
-        assert_eq!(source(file).unwrap(), definition);
-        assert_eq!(source("web1").unwrap(), VmSource::Name("web1".into()));
+        let definition = VmOrigin::Definition { file: file.into(), text: "name = 'web1'\nmemory = '64 MiB'\n".into() };
+        assert_eq!(vm_origin(file).unwrap(), definition);
+        assert_eq!(vm_origin("web1").unwrap(), VmOrigin::Name("web1".into()));
         for (odd, says) in [("none.toml", "cannot read none.toml"), ("./x", "cannot read ./x"), ("Web 1", "neither")] {
-            let error = source(odd).unwrap_err().to_string();
+            let error = vm_origin(odd).unwrap_err().to_string();
             assert!(error.contains(says), "{odd}: {error}");
         }
         std::fs::write(file, "name = 'web1'\nmemory = 64\n").unwrap();
-        let error = source(file).unwrap_err().to_string();
+        let error = vm_origin(file).unwrap_err().to_string();
         assert!(error.contains("web1.toml:2:10: ") && error.contains("help: "), "{error}");
     }
 }

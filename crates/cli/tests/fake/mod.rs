@@ -13,10 +13,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use skein_api::{
-    Copy, Drive, LogEntry, LoggedEvent, Migration, PageCounts, Pages, Path as MigrationPath, Reply, Request, Vm,
-    VmState, read_line, write_line,
+    CopyProgress, Drive, LogEntry, LoggedEvent, Migration, PageCounts, PageFigures, PathView as MigrationPath, Reply,
+    Request, VmState, VmView, read_line, write_line,
 };
-use skein_handover::{Event, MigrationId, Outcome, Report, Role, SourcePhase, Stage, TargetPhase, Why};
+use skein_handover::{
+    FailureReason, MigrationEvent, MigrationId, MigrationPhase, Outcome, Report, Role, SourcePhase, TargetPhase,
+};
 use skein_machine::Convergence;
 
 /// Whatever hangs is given up after this.
@@ -192,9 +194,9 @@ impl Ran {
 
 pub const ID: MigrationId = MigrationId(0x4f1c_a3b2_0d5e_6677);
 
-pub fn vm(name: &str, state: VmState) -> Vm {
+pub fn vm(name: &str, state: VmState) -> VmView {
     let up = state != VmState::Stopped;
-    Vm {
+    VmView {
         name: name.into(),
         state,
         memory_bytes: 4 << 30,
@@ -216,12 +218,12 @@ pub fn vm(name: &str, state: VmState) -> Vm {
     }
 }
 
-pub fn copy(round: u64, remaining_mib: u64) -> Copy {
+pub fn copy(round: u64, remaining_mib: u64) -> CopyProgress {
     counted(round, remaining_mib, false)
 }
 
-fn counted(round: u64, remaining_mib: u64, compared: bool) -> Copy {
-    Copy {
+fn counted(round: u64, remaining_mib: u64, compared: bool) -> CopyProgress {
+    CopyProgress {
         total_bytes: 4 << 30,
         remaining_bytes: remaining_mib << 20,
         transferred_bytes: (4 << 30) - (remaining_mib << 20),
@@ -230,7 +232,7 @@ fn counted(round: u64, remaining_mib: u64, compared: bool) -> Copy {
         bits_per_s: 1_883_000_000,
         converges: (remaining_mib > 0).then_some(Convergence::In { seconds: remaining_mib as f64 / 200.0 }),
         throttle_percent: 0,
-        pages: Some(Pages {
+        pages: Some(PageFigures {
             direct: Some(true),
             again_bytes: 60 << 20,
             counts: PageCounts {
@@ -246,13 +248,13 @@ fn counted(round: u64, remaining_mib: u64, compared: bool) -> Copy {
                 repaired_pages: if compared { 512 } else { 0 },
                 ..PageCounts::default()
             },
-            ..Pages::default()
+            ..PageFigures::default()
         }),
     }
 }
 
 /// A migration of web1 from hosta, which answers, to hostb, after `elapsed_ms`.
-pub fn migration(stage: Option<Stage>, elapsed_ms: u64) -> Migration {
+pub fn migration(stage: Option<MigrationPhase>, elapsed_ms: u64) -> Migration {
     let path = |nic: &str, remote: &str, bits_per_s| MigrationPath {
         nic: nic.into(),
         remote: remote.into(),
@@ -260,7 +262,7 @@ pub fn migration(stage: Option<Stage>, elapsed_ms: u64) -> Migration {
         sent_bytes: 1_200_000_000,
         bits_per_s,
     };
-    let copies = matches!(stage, Some(Stage::Source(phase)) if phase >= SourcePhase::Precopy);
+    let copies = matches!(stage, Some(MigrationPhase::Source(phase)) if phase >= SourcePhase::Precopy);
     Migration {
         id: ID,
         vm: "web1".into(),
@@ -286,7 +288,7 @@ pub fn migration(stage: Option<Stage>, elapsed_ms: u64) -> Migration {
 }
 
 pub fn at(phase: SourcePhase, elapsed_ms: u64) -> Migration {
-    migration(Some(Stage::Source(phase)), elapsed_ms)
+    migration(Some(MigrationPhase::Source(phase)), elapsed_ms)
 }
 
 pub fn progress(migration: Migration) -> Act {
@@ -301,10 +303,10 @@ pub fn over(outcome: Outcome) -> Migration {
     let moved = outcome == Outcome::Moved;
     Migration {
         outcome: Some(outcome),
-        why: (!moved).then_some(Why::TargetRefused),
+        why: (!moved).then_some(FailureReason::TargetRefused),
         detail: if moved { String::new() } else { "no room for 4 GiB".into() },
         downtime_ms: moved.then_some(144),
-        copy: Some(Copy { remaining_bytes: 0, transferred_bytes: 5 << 30, round: 4, ..counted(4, 0, moved) }),
+        copy: Some(CopyProgress { remaining_bytes: 0, transferred_bytes: 5 << 30, round: 4, ..counted(4, 0, moved) }),
         ..migration(None, 7320)
     }
 }
@@ -314,13 +316,13 @@ pub fn indirect() -> Migration {
     let copied = copy(2, 100);
     let why = "the RAM of block 'pc.ram' is private to QEMU: start it with memory-backend-memfd,share=on";
     let counts = PageCounts { pages: 1 << 20, stored_pages: 1 << 20, packing_us: 90_000, ..PageCounts::default() };
-    let pages = Pages {
+    let pages = PageFigures {
         direct: Some(false),
         why_not_direct: format!("{why}\u{1b}[2J"),
         counts,
         ..copied.pages.clone().unwrap()
     };
-    Migration { copy: Some(Copy { pages: Some(pages), ..copied }), ..at(SourcePhase::Precopy, 5000) }
+    Migration { copy: Some(CopyProgress { pages: Some(pages), ..copied }), ..at(SourcePhase::Precopy, 5000) }
 }
 
 pub fn in_doubt() -> Migration {
@@ -332,19 +334,19 @@ pub fn events() -> Vec<LoggedEvent> {
     let handover = |event| LogEntry::Handover { event };
     let entries = [
         LogEntry::Begun { vm: "web1".into(), role: Role::Source, source: "hosta".into(), target: "hostb".into() },
-        handover(Event::Queued),
-        handover(Event::Phase { stage: Stage::Source(SourcePhase::Prepare) }),
-        handover(Event::Reported { report: Report::Ready, detail: String::new() }),
+        handover(MigrationEvent::Queued),
+        handover(MigrationEvent::Phase { stage: MigrationPhase::Source(SourcePhase::Prepare) }),
+        handover(MigrationEvent::Reported { report: Report::Ready, detail: String::new() }),
         LogEntry::Note { text: "4 multifd channels over 2 paths".into() },
         LogEntry::Copied { copy: copy(1, 2900) },
-        handover(Event::Recovered),
-        handover(Event::WriteFailed),
-        handover(Event::InDoubt),
-        handover(Event::Reported { report: Report::Refused, detail: "QEMU ended: \u{1b}[31msignal 9".into() }),
-        handover(Event::CalledOff { why: Why::Deadline, detail: "pre-copy took 10 min".into() }),
-        handover(Event::Phase { stage: Stage::Target(TargetPhase::Running) }),
+        handover(MigrationEvent::Recovered),
+        handover(MigrationEvent::WriteFailed),
+        handover(MigrationEvent::InDoubt),
+        handover(MigrationEvent::Reported { report: Report::Refused, detail: "QEMU ended: \u{1b}[31msignal 9".into() }),
+        handover(MigrationEvent::CalledOff { why: FailureReason::Deadline, detail: "pre-copy took 10 min".into() }),
+        handover(MigrationEvent::Phase { stage: MigrationPhase::Target(TargetPhase::Running) }),
         LogEntry::Downtime { ms: 144 },
-        handover(Event::Over { outcome: Outcome::Moved }),
+        handover(MigrationEvent::Over { outcome: Outcome::Moved }),
     ];
     let time = |n: usize| format!("2026-11-22T03:41:{:02}.120Z", 7 + n);
     entries.into_iter().enumerate().map(|(n, event)| LoggedEvent { time: time(n), event }).collect()

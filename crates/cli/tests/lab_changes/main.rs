@@ -15,9 +15,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use change::{CD, CHANGES, Change, DISK, End, LATE, OTHER_CD, disk_io, open};
-use skein_api::{MigrateOptions, Migration, Reply, Request, StartOptions, VmSource, VmState};
-use skein_handover::{Outcome, SourcePhase, Stage, Why};
-use skein_hypervisor::{Event, MonitorEvent};
+use skein_api::{MigrateOptions, Migration, Reply, Request, StartOptions, VmOrigin, VmState};
+use skein_handover::{FailureReason, MigrationPhase, Outcome, SourcePhase};
+use skein_hypervisor::{MonitorEvent, QmpEvent};
 use skein_lab_cluster::{Cluster, Seen, Settings, configuration, until};
 
 /// The copy takes some seconds, so that there is a while.
@@ -155,7 +155,7 @@ impl World {
         let is_copying = || {
             let now = self.cluster.migration("a", begun.id);
             assert!(now.outcome.is_none(), "{now:?}");
-            now.stage == Some(Stage::Source(SourcePhase::Precopy))
+            now.stage == Some(MigrationPhase::Source(SourcePhase::Precopy))
                 && now.copy.is_some_and(|copy| copy.transferred_bytes > 100_000)
         };
         assert!(until(DEADLINE, is_copying), "the copy begins");
@@ -165,7 +165,11 @@ impl World {
         if over.outcome == Some(Outcome::Moved) {
             return End::Moved;
         }
-        assert_eq!((over.outcome, over.why), (Some(Outcome::Kept), Some(Why::GuestChanged)), "{change:?}: {over:?}");
+        assert_eq!(
+            (over.outcome, over.why),
+            (Some(Outcome::CalledOff), Some(FailureReason::GuestChanged)),
+            "{change:?}: {over:?}"
+        );
         let is_named = change.reasons().iter().any(|reason| over.detail.contains(reason));
         assert!(is_named, "{change:?}: {}", over.detail);
         assert!(happened.elapsed() < NOTICE, "{change:?}: told after {:?}", happened.elapsed());
@@ -254,9 +258,9 @@ fn what_changes_in_the_switchover_is_noticed_to_its_end() {
         disk_io(source.monitor(), &format!("write -P {byte:#x} 0 64k"));
         let events = source.monitor().subscribe(1000);
         let begun = world.cluster.begin(&name, "a", "b", MigrateOptions::default());
-        let is = |event: &Event, status: &str| event.name == "MIGRATION" && event.data["status"] == status;
+        let is = |event: &QmpEvent, status: &str| event.name == "MIGRATION" && event.data["status"] == status;
         let mut heard = Vec::new();
-        while !heard.iter().any(|event: &Event| event.name == "STOP") {
+        while !heard.iter().any(|event: &QmpEvent| event.name == "STOP") {
             let Some(MonitorEvent::Event(event)) = events.next(DEADLINE) else {
                 panic!("it is never stopped: {heard:?}")
             };
@@ -312,7 +316,7 @@ fn a_guest_with_another_image_comes_back() {
     world.cluster.check();
 }
 
-fn start(from: VmSource, as_defined: bool) -> Request {
+fn start(from: VmOrigin, as_defined: bool) -> Request {
     Request::VmStart { from, options: StartOptions { as_defined, ..StartOptions::default() } }
 }
 
@@ -321,13 +325,13 @@ fn start(from: VmSource, as_defined: bool) -> Request {
 fn a_guest_that_is_started_again_has_what_it_last_had() {
     let mut world = World::new();
     let (name, dir) = world.guest();
-    let by_name = || VmSource::Name(name.clone());
+    let by_name = || VmOrigin::Name(name.clone());
     let file = world.cluster.vm("a", &name).definition.unwrap();
     disk_io(world.seen(&name, "a").monitor(), "write -P 0x11 0 64k");
     Change::Snapshot.happen(world.seen(&name, "a").monitor(), &dir);
     disk_io(world.seen(&name, "a").monitor(), "write -P 0x22 0 64k");
     world.cluster.asked("a", &Request::VmStop { name: name.clone(), timeout_s: 0, force: true });
-    let told = world.cluster.refused("a", &start(VmSource::Definition { file: "old.toml".into(), text: file }, false));
+    let told = world.cluster.refused("a", &start(VmOrigin::Definition { file: "old.toml".into(), text: file }, false));
     for part in ["overlay.qcow2", DISK, "an overlay of", "qemu-img commit", "--as-defined"] {
         assert!(told.contains(part), "{part}: {told}");
     }
@@ -376,7 +380,7 @@ fn an_adopted_guest_is_not_started_with_an_old_image_in_silence() {
     Change::Snapshot.happen(world.seen("old1", "a").monitor(), &dir);
     cluster.asked("a", &Request::VmStop { name: "old1".into(), timeout_s: 0, force: true });
     let _ = child.wait();
-    let from = VmSource::Name("old1".into());
+    let from = VmOrigin::Name("old1".into());
     let told = cluster.refused("a", &start(from, false));
     for part in ["last had", "overlay.qcow2", "its command line names", DISK, "skein vm adopt", "--as-defined"] {
         assert!(told.contains(part), "{part}: {told}");

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use skein_api::{Check, LogEntry, MigrateOptions, Migration, Reply, Request, StartOptions, VmSource};
+use skein_api::{CheckResult, LogEntry, MigrateOptions, Migration, Reply, Request, StartOptions, VmOrigin};
 use skein_handover::Outcome;
 use skein_lab_cluster::{Cluster, Settings};
 use skein_machine::{Problem, ProblemKind};
@@ -68,7 +68,7 @@ fn of_kind(problems: &[Problem], kind: ProblemKind) -> Vec<String> {
 }
 
 /// Says what stands against a move. An emulated machine takes its time.
-fn check_move(cluster: &Cluster, vm: &str, from: &str, to: &str) -> Check {
+fn check_move(cluster: &Cluster, vm: &str, from: &str, to: &str) -> CheckResult {
     let request = Request::Check { vm: vm.into(), to: to.into(), options: MigrateOptions::default() };
     match cluster.client(from).call(&request, PATIENCE) {
         Ok(Reply::Check(check)) => check,
@@ -143,7 +143,7 @@ fn room_for_one_is_not_given_to_two() {
         });
         moves.into_iter().map(|moved| moved.join().unwrap()).collect()
     });
-    let kept: Vec<&Migration> = ended.iter().filter(|one| one.outcome == Some(Outcome::Kept)).collect();
+    let kept: Vec<&Migration> = ended.iter().filter(|one| one.outcome == Some(Outcome::CalledOff)).collect();
     let [kept] = kept[..] else { panic!("{ended:#?}\n{}", cluster.report()) };
     assert!(kept.detail.contains(group.dir().to_str().unwrap()), "{}", kept.detail);
     assert!(ended.iter().any(|one| one.outcome == Some(Outcome::Moved)), "{ended:#?}");
@@ -164,7 +164,7 @@ fn a_guest_is_not_started_where_there_is_no_room_for_it() {
     cluster.start_vm("b", &guest(&cluster, "old", 128, None));
     group.limit(group.used() + 400 * MIB);
     let text = guest(&cluster, "hungry", 512, None);
-    let from = VmSource::Definition { file: "hungry.toml".into(), text };
+    let from = VmOrigin::Definition { file: "hungry.toml".into(), text };
     let start = |overcommit| {
         let options = StartOptions { overcommit, ..StartOptions::default() };
         Request::VmStart { from: from.clone(), options }

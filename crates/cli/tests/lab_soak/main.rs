@@ -113,7 +113,7 @@ fn main() -> ExitCode {
 fn outcome(outcome: Option<Outcome>) -> &'static str {
     match outcome {
         Some(Outcome::Moved) => "moved",
-        Some(Outcome::Kept) => "kept",
+        Some(Outcome::CalledOff) => "kept",
         Some(Outcome::Ended) => "ended",
         None => "refused",
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use skein_handover::{SourcePhase, Stage, TargetPhase};
+use skein_handover::{MigrationPhase, SourcePhase, TargetPhase};
 use skein_lab_hosts::Cut;
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
@@ -115,15 +115,15 @@ impl fmt::Display for Kind {
 }
 
 /// A step of the first migration, as the log of one of its ends has it.
-pub const STEPS: [Stage; 8] = [
-    Stage::Source(SourcePhase::Prepare),
-    Stage::Source(SourcePhase::Precopy),
-    Stage::Source(SourcePhase::Switchover),
-    Stage::Target(TargetPhase::Completed),
-    Stage::Source(SourcePhase::Grant),
-    Stage::Target(TargetPhase::Run),
-    Stage::Target(TargetPhase::Running),
-    Stage::Source(SourcePhase::Release),
+pub const STEPS: [MigrationPhase; 8] = [
+    MigrationPhase::Source(SourcePhase::Prepare),
+    MigrationPhase::Source(SourcePhase::Precopy),
+    MigrationPhase::Source(SourcePhase::Switchover),
+    MigrationPhase::Target(TargetPhase::Completed),
+    MigrationPhase::Source(SourcePhase::Grant),
+    MigrationPhase::Target(TargetPhase::Run),
+    MigrationPhase::Target(TargetPhase::Running),
+    MigrationPhase::Source(SourcePhase::Release),
 ];
 /// Those in which the guest is stopped.
 const SWITCHOVER: std::ops::Range<usize> = 2..6;
@@ -133,20 +133,20 @@ pub enum Moment {
     /// So long after it is asked for: it may be checked still.
     Asked(Duration),
     /// So long after a step.
-    Step(Stage, Duration),
+    Step(MigrationPhase, Duration),
 }
 
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Moment::Asked(after) => write!(f, "{:.1} ms after it is asked for", after.as_secs_f64() * 1e3),
-            Moment::Step(Stage::Source(step), after) => {
+            Moment::Step(MigrationPhase::Source(step), after) => {
                 write!(f, "{:.1} ms after the source's {step:?}", after.as_secs_f64() * 1e3)
             }
-            Moment::Step(Stage::Target(step), after) => {
+            Moment::Step(MigrationPhase::Target(step), after) => {
                 write!(f, "{:.1} ms after the target's {step:?}", after.as_secs_f64() * 1e3)
             }
-            Moment::Step(Stage::Queued, _) => write!(f, "queued"),
+            Moment::Step(MigrationPhase::Queued, _) => write!(f, "queued"),
         }
     }
 }

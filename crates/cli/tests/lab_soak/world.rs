@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use skein_api::{Client, LogEntry, MigrateOptions, Migration, Reply, Request, VmState};
-use skein_handover::{Event, MigrationId, Outcome, Stage};
+use skein_handover::{MigrationEvent, MigrationId, MigrationPhase, Outcome};
 use skein_hypervisor::MigrationStatus;
 use skein_journal::EventLog;
 use skein_lab_cluster::{Cluster, GUEST_TIME, Settings, Start, until};
@@ -512,14 +512,14 @@ impl World {
         read.map(|events| events.entries.into_iter().map(|entry| entry.event).collect()).unwrap_or_default()
     }
 
-    fn has_come(&self, ask: &Ask, stage: Stage) -> bool {
+    fn has_come(&self, ask: &Ask, stage: MigrationPhase) -> bool {
         let Some(id) = ask.id else { return false };
-        let host = if matches!(stage, Stage::Target(_)) { &ask.to } else { &ask.from };
-        self.log(host, id).contains(&LogEntry::Handover { event: Event::Phase { stage } })
+        let host = if matches!(stage, MigrationPhase::Target(_)) { &ask.to } else { &ask.from };
+        self.log(host, id).contains(&LogEntry::Handover { event: MigrationEvent::Phase { stage } })
     }
 
     fn is_over(&self, ask: &Ask) -> bool {
-        let over = |event: &LogEntry| matches!(event, LogEntry::Handover { event: Event::Over { .. } });
+        let over = |event: &LogEntry| matches!(event, LogEntry::Handover { event: MigrationEvent::Over { .. } });
         ask.id.is_some_and(|id| self.log(&ask.from, id).iter().any(over))
     }
 
@@ -618,7 +618,7 @@ impl World {
             }
             let expected = match source {
                 Some(Outcome::Moved) => Some(&ask.to),
-                Some(Outcome::Kept) => Some(&ask.from),
+                Some(Outcome::CalledOff) => Some(&ask.from),
                 _ => None,
             };
             if let Some(place) = &places[&ask.vm]
@@ -628,7 +628,9 @@ impl World {
             }
             result.outcomes.push(source);
             let doubtful = |(_, end): &&(String, Migration)| {
-                end.events.iter().any(|logged| matches!(logged.event, LogEntry::Handover { event: Event::InDoubt }))
+                end.events
+                    .iter()
+                    .any(|logged| matches!(logged.event, LogEntry::Handover { event: MigrationEvent::InDoubt }))
             };
             result.doubts.extend(ends.iter().find(doubtful).map(|_| source));
         }

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use host::{Host, why_not};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use skein_api::{Migration, Reply, Request, Vm, VmState};
-use skein_handover::{Outcome, SourcePhase, Stage};
+use skein_api::{Migration, Reply, Request, VmState, VmView};
+use skein_handover::{MigrationPhase, Outcome, SourcePhase};
 use skein_identity::{ClusterCa, Validity};
 use skein_lab_cluster::{Witness, arguments, until};
 use skein_lab_hosts::{Lab, Spec};
@@ -120,7 +120,7 @@ impl Site {
     }
 
     /// The guest as the agent of `host` has it; none: it has no such guest, or there is no agent.
-    fn vm(&self, host: &str) -> Option<Vm> {
+    fn vm(&self, host: &str) -> Option<VmView> {
         match self.host(host).client().call(&Request::VmShow { name: "v1".into() }, PATIENCE) {
             Ok(Reply::Vm(vm)) => Some(*vm),
             _ => None,
@@ -294,7 +294,7 @@ fn an_agent_is_replaced_in_mid_migration() {
             a.run("skein", &["migrate", "v1", "--to", "b", "--deadline", "10m", "--detach"]);
             let copies = || {
                 let stage = site.migration("a").and_then(|migration| migration.stage);
-                stage == Some(Stage::Source(SourcePhase::Precopy)) && qemus(b) == 1
+                stage == Some(MigrationPhase::Source(SourcePhase::Precopy)) && qemus(b) == 1
             };
             assert!(until(DEADLINE, copies), "it copies: {:?}", site.migration("a"));
             let id = site.migration("a").unwrap().id;
@@ -335,7 +335,7 @@ fn an_agent_is_replaced_in_mid_migration() {
                     "no packer outlives its agent"
                 );
             }
-            assert_eq!(site.migration("a").unwrap().outcome, Some(Outcome::Kept));
+            assert_eq!(site.migration("a").unwrap().outcome, Some(Outcome::CalledOff));
             assert_eq!(site.witness.runs("v1"), first, "the guest stays in its QEMU, and never stopped");
             site.check();
         }

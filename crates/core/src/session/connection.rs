@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::ConnectionKind;
 use crate::frame::HEADER_BYTES;
-use crate::path::{Path, SendStamp};
+use crate::path::{PathEstimate, SendStamp};
 use crate::stream::Chunk;
 use crate::{ConnectionId, PathId, StreamId};
 
 /// One frame, as long as it is not acknowledged.
 #[derive(Clone, Debug)]
-pub(super) enum Item {
+pub(super) enum QueuedFrame {
     Data(StreamId, Chunk),
     Open(StreamId, String),
     Fin(StreamId, u64),
@@ -23,13 +23,16 @@ pub(super) enum Item {
     Pong(u64),
 }
 
-impl Item {
+impl QueuedFrame {
     /// Only of items that are not data.
-    pub(super) fn says_the_same(&self, other: &Item) -> bool {
+    pub(super) fn is_duplicate_of(&self, other: &QueuedFrame) -> bool {
         match (self, other) {
-            (Item::Open(a, _), Item::Open(b, _)) | (Item::Fin(a, _), Item::Fin(b, _)) => a == b,
-            (Item::Reset(a, ..), Item::Reset(b, ..)) | (Item::Credit(a), Item::Credit(b)) => a == b,
-            (Item::Addresses, Item::Addresses) => true,
+            (QueuedFrame::Open(a, _), QueuedFrame::Open(b, _)) | (QueuedFrame::Fin(a, _), QueuedFrame::Fin(b, _)) => {
+                a == b
+            }
+            (QueuedFrame::Reset(a, ..), QueuedFrame::Reset(b, ..))
+            | (QueuedFrame::Credit(a), QueuedFrame::Credit(b)) => a == b,
+            (QueuedFrame::Addresses, QueuedFrame::Addresses) => true,
             _ => false,
         }
     }
@@ -37,20 +40,20 @@ impl Item {
     /// Bytes that it adds to [`Connection::urgent_bytes`].
     pub(super) fn urgent_bytes(&self) -> u64 {
         match self {
-            Item::Data(_, chunk) => HEADER_BYTES as u64 + chunk.len(),
+            QueuedFrame::Data(_, chunk) => HEADER_BYTES as u64 + chunk.len(),
             _ => 0,
         }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct SentItem {
+pub(super) struct SentFrame {
     /// Position on the connection after the frame.
     pub(super) end: u64,
     pub(super) bytes: u64,
     /// On data connections; what is small says nothing about a path's rate.
     pub(super) stamp: Option<SendStamp>,
-    pub(super) item: Item,
+    pub(super) item: QueuedFrame,
 }
 
 #[derive(Debug)]
@@ -60,10 +63,10 @@ pub(super) struct Connection {
     /// The caller waits for an [`super::Event::Transmit`].
     pub(super) idle: bool,
     /// Small frames to send; only on control connections.
-    pub(super) outbox: VecDeque<Item>,
+    pub(super) outbox: VecDeque<QueuedFrame>,
     /// Of urgent streams: bytes of frames in the outbox or not acknowledged.
     pub(super) urgent_bytes: u64,
-    pub(super) sent: VecDeque<SentItem>,
+    pub(super) sent: VecDeque<SentFrame>,
     pub(super) sent_position: u64,
     pub(super) acknowledged_position: u64,
     /// When the peer last acknowledged something or, where nothing was on the way, a frame was sent.
@@ -114,7 +117,7 @@ impl Connection {
 
 #[derive(Debug)]
 pub(super) struct PathState {
-    pub(super) estimate: Path,
+    pub(super) estimate: PathEstimate,
     pub(super) up_at: Duration,
     pub(super) control: Option<ConnectionId>,
     pub(super) probed_at: Duration,
@@ -128,7 +131,7 @@ pub(super) struct PathState {
 impl PathState {
     pub(super) fn new(now: Duration) -> PathState {
         PathState {
-            estimate: Path::new(now),
+            estimate: PathEstimate::new(now),
             up_at: now,
             control: None,
             probed_at: now,

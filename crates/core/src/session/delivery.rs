@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::connection::{Item, SentItem};
+use super::connection::{QueuedFrame, SentFrame};
 use super::{ConnectionKind, Ended, Event, ProtocolError, Session};
 use crate::frame::Header;
 use crate::limits::*;
@@ -46,7 +46,7 @@ impl Session {
         connection.acknowledged_position = offset;
         connection.progress_at = now;
         let arrived = connection.sent.iter().take_while(|sent| sent.end <= offset).count();
-        let arrived: Vec<SentItem> = connection.sent.drain(..arrived).collect();
+        let arrived: Vec<SentFrame> = connection.sent.drain(..arrived).collect();
         let path = connection.path;
         if connection.kind == ConnectionKind::Control {
             connection.urgent_bytes -= arrived.iter().map(|sent| sent.item.urgent_bytes()).sum::<u64>();
@@ -61,19 +61,19 @@ impl Session {
         }
         for sent in arrived {
             match sent.item {
-                Item::Data(stream_id, chunk) => {
+                QueuedFrame::Data(stream_id, chunk) => {
                     if let Some(stream) = self.streams.get_mut(&stream_id) {
                         stream.send.acknowledge(&chunk);
                         self.drop_if_over(stream_id);
                     }
                 }
-                Item::Fin(stream_id, _) => {
+                QueuedFrame::Fin(stream_id, _) => {
                     if let Some(stream) = self.streams.get_mut(&stream_id) {
                         stream.send.fin = Fin::Acknowledged;
                         self.drop_if_over(stream_id);
                     }
                 }
-                Item::Reset(stream_id, ..) => drop(self.resets.remove(&stream_id)),
+                QueuedFrame::Reset(stream_id, ..) => drop(self.resets.remove(&stream_id)),
                 _ => {}
             }
         }
@@ -127,36 +127,36 @@ impl Session {
         {
             connection.ping_at = now;
             connection.ping_open = Some(now);
-            connection.outbox.push_front(Item::Ping);
+            connection.outbox.push_front(QueuedFrame::Ping);
             return self.wake(id);
         }
         match connection.suspect_since {
-            Some(since) if now.saturating_sub(since) >= DEAD_TIME => {
+            Some(since) if now.saturating_sub(since) >= STALLED_CONNECTION_TIME_MAX => {
                 connection.closing = true;
                 self.events.push_back(Event::Close(id));
             }
             Some(_) => {}
             None if silent_since.is_some_and(|since| now.saturating_sub(since) >= patience) => {
                 connection.suspect_since = Some(now);
-                let sent: Vec<Item> = connection.sent.iter().map(|sent| sent.item.clone()).collect();
+                let sent: Vec<QueuedFrame> = connection.sent.iter().map(|sent| sent.item.clone()).collect();
                 let kind = connection.kind;
                 self.events.push_back(Event::Stalled(path, true));
                 // It may have arrived; whoever has it twice drops it.
-                self.give_back(kind, sent.into_iter());
+                self.requeue_unacknowledged(kind, sent.into_iter());
             }
             None => {}
         }
     }
 
     /// What a connection had may not have arrived and goes again, over others.
-    pub(super) fn give_back(&mut self, kind: ConnectionKind, items: impl Iterator<Item = Item>) {
+    pub(super) fn requeue_unacknowledged(&mut self, kind: ConnectionKind, items: impl Iterator<Item = QueuedFrame>) {
         if kind == ConnectionKind::Control {
-            let credits: Vec<Item> = self.streams.keys().map(|id| Item::Credit(*id)).collect();
-            credits.into_iter().for_each(|credit| self.post_again(credit));
+            let credits: Vec<QueuedFrame> = self.streams.keys().map(|id| QueuedFrame::Credit(*id)).collect();
+            credits.into_iter().for_each(|credit| self.queue_small_frame_once(credit));
         }
         for item in items {
             match item {
-                Item::Data(id, chunk) => {
+                QueuedFrame::Data(id, chunk) => {
                     let Some(stream) = self.streams.get_mut(&id) else {
                         continue;
                     };
@@ -166,9 +166,9 @@ impl Session {
                         self.turn.push_front(id);
                     }
                 }
-                Item::Credit(_) | Item::Ping | Item::Pong(_) => {}
-                Item::Fin(id, _) if self.streams.get(&id).is_none_or(|s| s.send.fin == Fin::Acknowledged) => {}
-                other => self.post_again(other),
+                QueuedFrame::Credit(_) | QueuedFrame::Ping | QueuedFrame::Pong(_) => {}
+                QueuedFrame::Fin(id, _) if self.streams.get(&id).is_none_or(|s| s.send.fin == Fin::Acknowledged) => {}
+                other => self.queue_small_frame_once(other),
             }
         }
         self.wake_data();

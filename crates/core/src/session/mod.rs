@@ -10,7 +10,7 @@
 //! what it has already. Nothing is freed on a promise.
 //!
 //! How data stays balanced: connections *pull*. Whichever can send takes the next chunk of the next
-//! stream in turn, as long as its path has room ([`crate::path::Path::inflight_limit`]). Streams give only what there
+//! stream in turn, as long as its path has room ([`crate::path::PathEstimate::inflight_limit`]). Streams give only what there
 //! is room for.
 //!
 //! How small streams stay quick: each path has a control connection that never carries bulk. Frames
@@ -21,7 +21,7 @@ mod connection;
 mod delivery;
 mod sending;
 mod status;
-mod streams;
+mod stream_frames;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -30,10 +30,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use self::connection::{Connection, Item, PathState};
+use self::connection::{Connection, PathState, QueuedFrame};
 pub use self::status::{Footprint, PathStatus, Status};
-use crate::frame::{Frame, Header, Kind};
-use crate::handshake::{self, Address};
+use crate::frame::{Frame, FrameKind, Header};
+use crate::handshake::{self, NicAddress};
 use crate::limits::*;
 use crate::stream::{Fin, Stream, Width};
 use crate::{ConnectionId, PathId, StreamId};
@@ -59,13 +59,13 @@ pub enum ConnectionKind {
 /// What may be set on a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How long the session outlives the loss of all its paths. Default [`OUTAGE_TIME`].
+    /// How long the session outlives the loss of all its paths. Default [`OUTAGE_TIME_DEFAULT`].
     pub outage: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { outage: OUTAGE_TIME }
+        Settings { outage: OUTAGE_TIME_DEFAULT }
     }
 }
 
@@ -95,7 +95,7 @@ pub enum ProtocolError {
 pub enum OpenError {
     #[error("{STREAMS_MAX} streams are open already")]
     TooMany,
-    #[error("the name of the target has more than {TARGET_BYTES_MAX} bytes")]
+    #[error("the name of the target has more than {DESTINATION_BYTES_MAX} bytes")]
     NameTooLong,
     #[error("the session has ended")]
     Ended,
@@ -116,7 +116,7 @@ pub enum Event {
     /// [`Session::send_capacity`] may have grown.
     Writable(StreamId),
     /// The peer's addresses changed.
-    PeerAddresses(Vec<Address>),
+    PeerAddresses(Vec<NicAddress>),
     /// A path stalls (true) or moves again (false).
     Stalled(PathId, bool),
     /// The session is over, and why.
@@ -163,10 +163,10 @@ pub struct Transmit {
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Down {
+pub enum ConnectionEnd {
     /// The peer's host ended it (TCP: FIN or reset), as a kernel does for a process that is no more. If it was so
-    /// with the last connections and none failed, the accepting end waits [`GONE_TIME`] for new ones, not
-    /// [`OUTAGE_TIME`]; the dialling end can ask, see [`Session::connection_refused`].
+    /// with the last connections and none failed, the accepting end waits [`PEER_CLOSED_WAIT`] for new ones, not
+    /// [`OUTAGE_TIME_DEFAULT`]; the dialling end can ask, see [`Session::connection_refused`].
     ByPeer,
     /// This end closed it, or it failed (TCP: unreachable, timed out).
     Failed,
@@ -194,8 +194,8 @@ pub struct Session {
     connections: BTreeMap<ConnectionId, Connection>,
     paths: BTreeMap<PathId, PathState>,
     /// Small frames that wait for any control connection.
-    backlog: VecDeque<Item>,
-    addresses: Vec<Address>,
+    backlog: VecDeque<QueuedFrame>,
+    addresses: Vec<NicAddress>,
     /// How often they changed; and the latest such count that the peer told of its own.
     addresses_changed: u64,
     peer_addresses_changed: u64,
@@ -248,12 +248,12 @@ impl Session {
 
     // ---- what the application wants ----
 
-    /// Opens a stream to what the peer knows by `target`.
-    pub fn open(&mut self, target: &str) -> Result<StreamId, OpenError> {
+    /// Opens a stream to what the peer knows by `destination`.
+    pub fn open(&mut self, destination: &str) -> Result<StreamId, OpenError> {
         if self.ended.is_some() {
             return Err(OpenError::Ended);
         }
-        if target.len() > TARGET_BYTES_MAX {
+        if destination.len() > DESTINATION_BYTES_MAX {
             return Err(OpenError::NameTooLong);
         }
         let own = self.next_own % 2;
@@ -264,7 +264,7 @@ impl Session {
         let id = StreamId(self.next_own);
         self.next_own += 2;
         self.streams.insert(id, Stream::new(true));
-        self.post(Item::Open(id, target.to_owned()));
+        self.queue_small_frame(QueuedFrame::Open(id, destination.to_owned()));
         Ok(id)
     }
 
@@ -294,13 +294,13 @@ impl Session {
     fn capacity(&mut self, now: Duration, id: StreamId, whole: usize) -> usize {
         self.now = now;
         let Some(stream) = self.streams.get_mut(&id) else { return 0 };
-        if !stream.may_hand_over() {
+        if !stream.accepts_data() {
             return 0;
         }
         let half = &mut stream.send;
         let limit = CHUNK_BYTES_MAX.saturating_sub(half.unsent_bytes());
-        half.full = limit < CHUNK_BYTES_MAX / 8;
-        if half.full {
+        half.was_refused = limit < CHUNK_BYTES_MAX / 8;
+        if half.was_refused {
             return 0;
         }
         // Whoever has begun a chunk with little may fill it.
@@ -316,8 +316,8 @@ impl Session {
         if whole <= URGENT_BYTES && half.is_quiet(now) {
             return URGENT_BYTES.min(limit);
         }
-        if !half.waits {
-            half.waits = true;
+        if !half.waits_for_capacity {
+            half.waits_for_capacity = true;
             self.waiting.push_back(id);
         }
         self.wake_data();
@@ -347,7 +347,7 @@ impl Session {
         }
         debug_assert_eq!(stream.send.fin, Fin::Open, "send after finish");
         self.now = now;
-        if std::mem::take(&mut stream.send.waits) {
+        if std::mem::take(&mut stream.send.waits_for_capacity) {
             // It got through without its turn, being small or filling a chunk. A turn that nobody uses would hold up
             // those who wait after it, for ever.
             self.waiting.retain(|other| *other != id);
@@ -365,7 +365,7 @@ impl Session {
             stream.send.fin = Fin::Sent;
             stream.send.granted = false;
             let end = stream.send.end();
-            self.post(Item::Fin(id, end));
+            self.queue_small_frame(QueuedFrame::Fin(id, end));
             self.wake_data();
         }
     }
@@ -380,7 +380,7 @@ impl Session {
             if id.0 % 2 == self.next_peer % 2 {
                 self.resets.insert(id);
             }
-            self.post(Item::Reset(id, code, handshake::truncated(reason).to_owned()));
+            self.queue_small_frame(QueuedFrame::Reset(id, code, handshake::truncated(reason).to_owned()));
         }
         // Whoever waits on it learns that there is nothing to wait for.
         self.events.extend([Event::Readable(id), Event::Writable(id)]);
@@ -442,11 +442,11 @@ impl Session {
     }
 
     /// Tells the peer where this end can be reached from now on.
-    pub fn announce(&mut self, addresses: Vec<Address>) {
+    pub fn announce(&mut self, addresses: Vec<NicAddress>) {
         if self.addresses != addresses {
             self.addresses = addresses;
             self.addresses_changed += 1;
-            self.post(Item::Addresses);
+            self.queue_small_frame(QueuedFrame::Addresses);
         }
     }
 
@@ -458,7 +458,7 @@ impl Session {
     /// The frame that tells the peer of the end.
     pub fn bye(code: u64, reason: &str) -> Transmit {
         let payload = Bytes::copy_from_slice(handshake::truncated(reason).as_bytes());
-        let header = Header { kind: Kind::Bye, stream: 0, offset: code, len: payload.len() as u32 };
+        let header = Header { kind: FrameKind::Bye, stream: 0, offset: code, len: payload.len() as u32 };
         Transmit { header, payload: vec![payload] }
     }
 
@@ -492,8 +492,8 @@ impl Session {
         if control {
             // Credit may have been lost with the connections before; repeating it costs nothing.
             let mut items = std::mem::take(&mut self.backlog);
-            items.extend(self.streams.keys().map(|id| Item::Credit(*id)));
-            items.push_front(Item::Ping);
+            items.extend(self.streams.keys().map(|id| QueuedFrame::Credit(*id)));
+            items.push_front(QueuedFrame::Ping);
             let connection = self.connections.get_mut(&id).expect("just inserted");
             connection.outbox = items;
             connection.ping_open = Some(now);
@@ -504,13 +504,13 @@ impl Session {
     }
 
     /// A connection is no more.
-    pub fn connection_down(&mut self, now: Duration, id: ConnectionId, how: Down) {
+    pub fn connection_down(&mut self, now: Duration, id: ConnectionId, how: ConnectionEnd) {
         self.now = now;
         let Some(connection) = self.connections.remove(&id) else {
             return;
         };
         match how {
-            Down::ByPeer if connection.is_usable() => self.closed_by_peer_at = Some(now),
+            ConnectionEnd::ByPeer if connection.is_usable() => self.closed_by_peer_at = Some(now),
             // One that is closed because its path's control connection went says nothing of its own.
             _ if connection.closing && connection.suspect_since.is_none() => {}
             _ => self.failed_at = Some(now),
@@ -537,11 +537,14 @@ impl Session {
             // Which connection goes last is chance. But where some failed, the network is in trouble, and the others
             // may have been reset by a peer that is alive and had given them up.
             let within = |time: Duration| move |at: &Duration| now.saturating_sub(*at) < time;
-            let trouble = self.failed_at.as_ref().is_some_and(within(DEAD_TIME * 2));
-            self.closed_by_peer_at = self.closed_by_peer_at.filter(within(GONE_TIME)).filter(|_| !trouble);
+            let trouble = self.failed_at.as_ref().is_some_and(within(STALLED_CONNECTION_TIME_MAX * 2));
+            self.closed_by_peer_at = self.closed_by_peer_at.filter(within(PEER_CLOSED_WAIT)).filter(|_| !trouble);
             self.alone_since = Some(now);
         }
-        self.give_back(connection.kind, connection.sent.into_iter().map(|s| s.item).chain(connection.outbox));
+        self.requeue_unacknowledged(
+            connection.kind,
+            connection.sent.into_iter().map(|s| s.item).chain(connection.outbox),
+        );
         self.wake_data();
     }
 
@@ -573,7 +576,7 @@ impl Session {
         self.now = now;
         self.account_received(now, id, header);
         let handled = match frame {
-            Frame::Open { stream, target } => self.handle_open(stream, target),
+            Frame::Open { stream, destination: target } => self.handle_open(stream, target),
             Frame::Data { stream, offset, data } => self.handle_data(stream, offset, data),
             Frame::Fin { stream, offset } => self.handle_fin(stream, offset),
             Frame::Reset { stream, code, reason } => self.handle_reset(stream, code, reason),
@@ -621,7 +624,9 @@ impl Session {
             self.check_connection(now, id);
         }
         // Nobody would notice the silence of data connections whose control connection never came.
-        let orphans = |state: &PathState| state.control.is_none() && now.saturating_sub(state.up_at) >= DEAD_TIME;
+        let orphans = |state: &PathState| {
+            state.control.is_none() && now.saturating_sub(state.up_at) >= STALLED_CONNECTION_TIME_MAX
+        };
         let orphans: Vec<PathId> = self.paths.iter().filter(|(_, state)| orphans(state)).map(|(id, _)| *id).collect();
         orphans.into_iter().for_each(|path| self.close_path(path));
         self.wake_data();
@@ -635,7 +640,7 @@ impl Session {
                 Role::Dialer => self.refused,
                 Role::Acceptor => self.closed_by_peer_at.is_some(),
             };
-            if gone && alone >= GONE_TIME {
+            if gone && alone >= PEER_CLOSED_WAIT {
                 self.end(Ended::PeerGone);
             }
         }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::connection::{Connection, Item, PathState, SentItem};
+use super::connection::{Connection, PathState, QueuedFrame, SentFrame};
 use super::{ConnectionKind, Event, Session, Transmit};
-use crate::frame::{Header, Kind};
+use crate::frame::{FrameKind, Header};
 use crate::handshake;
 use crate::limits::*;
 use crate::stream::Width;
@@ -40,7 +40,7 @@ impl Session {
             if stream.send.queued {
                 self.turn.push_back(stream_id);
             }
-            if std::mem::take(&mut stream.send.full) {
+            if std::mem::take(&mut stream.send.was_refused) {
                 self.events.push_back(Event::Writable(stream_id));
             }
             taken = Some((stream_id, chunk));
@@ -55,9 +55,9 @@ impl Session {
             }
             // One event woke one connection; it wakes the next while there is more to do.
             self.wake_data();
-            return Some(self.record(now, id, Item::Data(stream_id, chunk)));
+            return Some(self.retain_until_acknowledged(now, id, QueuedFrame::Data(stream_id, chunk)));
         }
-        if self.waiting.is_empty() && !self.streams.values().any(|s| s.send.granted && s.may_hand_over()) {
+        if self.waiting.is_empty() && !self.streams.values().any(|s| s.send.granted && s.accepts_data()) {
             self.paths.values_mut().for_each(|path| path.estimate.ran_dry());
         }
         None
@@ -66,7 +66,7 @@ impl Session {
     pub(super) fn poll_control(&mut self, now: Duration, id: ConnectionId) -> Option<Transmit> {
         // First what is small, and without which the peer takes this end for stalled.
         if let Some(token) = self.connections.get_mut(&id)?.pong.take() {
-            return Some(self.record(now, id, Item::Pong(token)));
+            return Some(self.retain_until_acknowledged(now, id, QueuedFrame::Pong(token)));
         }
         if let Some(acknowledgement) = self.poll_ack(now, id) {
             return Some(acknowledgement);
@@ -75,12 +75,14 @@ impl Session {
             let connection = self.connections.get_mut(&id)?;
             let item = connection.outbox.pop_front()?;
             let live = match &item {
-                Item::Credit(stream) => self.streams.contains_key(stream),
-                Item::Data(stream, chunk) => self.streams.get(stream).is_some_and(|s| !s.send.is_acknowledged(chunk)),
+                QueuedFrame::Credit(stream) => self.streams.contains_key(stream),
+                QueuedFrame::Data(stream, chunk) => {
+                    self.streams.get(stream).is_some_and(|s| !s.send.is_acknowledged(chunk))
+                }
                 _ => true,
             };
             if live {
-                return Some(self.record(now, id, item));
+                return Some(self.retain_until_acknowledged(now, id, item));
             }
             connection.urgent_bytes -= item.urgent_bytes();
         }
@@ -102,46 +104,48 @@ impl Session {
         state.unacknowledged -= std::mem::take(&mut connection.unacknowledged);
         // Armed on while bytes come, so that no event is needed to arm it again.
         state.acknowledge_at = Some(if state.unacknowledged > 0 { now } else { now + ACK_DELAY });
-        let header = Header { kind: Kind::Ack, stream: owed.0, offset: connection.received_position, len: 0 };
+        let header = Header { kind: FrameKind::Ack, stream: owed.0, offset: connection.received_position, len: 0 };
         Some(self.count_sent(id, Transmit { header, payload: Vec::new() }))
     }
 
     /// Makes the frame of an item and remembers it until it is acknowledged.
-    pub(super) fn record(&mut self, now: Duration, id: ConnectionId, item: Item) -> Transmit {
+    pub(super) fn retain_until_acknowledged(&mut self, now: Duration, id: ConnectionId, item: QueuedFrame) -> Transmit {
         let header =
             |kind, stream: StreamId, offset, len: usize| Header { kind, stream: stream.0, offset, len: len as u32 };
         let nobody = StreamId(0);
         let text = |text: &str| Bytes::copy_from_slice(text.as_bytes());
         let (header, payload) = match &item {
-            Item::Data(stream, chunk) => {
-                (header(Kind::Data, *stream, chunk.offset, chunk.len() as usize), chunk.parts.clone())
+            QueuedFrame::Data(stream, chunk) => {
+                (header(FrameKind::Data, *stream, chunk.offset, chunk.len() as usize), chunk.parts.clone())
             }
-            Item::Open(stream, target) => (header(Kind::Open, *stream, 0, target.len()), vec![text(target)]),
-            Item::Fin(stream, end) => (header(Kind::Fin, *stream, *end, 0), vec![]),
-            Item::Reset(stream, code, reason) => {
-                (header(Kind::Reset, *stream, *code, reason.len()), vec![text(reason)])
+            QueuedFrame::Open(stream, target) => {
+                (header(FrameKind::Open, *stream, 0, target.len()), vec![text(target)])
             }
-            Item::Credit(stream) => {
+            QueuedFrame::Fin(stream, end) => (header(FrameKind::Fin, *stream, *end, 0), vec![]),
+            QueuedFrame::Reset(stream, code, reason) => {
+                (header(FrameKind::Reset, *stream, *code, reason.len()), vec![text(reason)])
+            }
+            QueuedFrame::Credit(stream) => {
                 let granted = self.streams.get(stream).map_or(0, |s| s.receive.granted);
-                (header(Kind::Credit, *stream, granted, 0), vec![])
+                (header(FrameKind::Credit, *stream, granted, 0), vec![])
             }
-            Item::Addresses => {
+            QueuedFrame::Addresses => {
                 let payload = handshake::encode_addresses(&self.addresses);
-                (header(Kind::Addresses, nobody, self.addresses_changed, payload.len()), vec![payload.into()])
+                (header(FrameKind::Addresses, nobody, self.addresses_changed, payload.len()), vec![payload.into()])
             }
-            Item::Ping => (header(Kind::Ping, nobody, now.as_micros() as u64, 0), vec![]),
-            Item::Pong(token) => (header(Kind::Pong, nobody, *token, 0), vec![]),
+            QueuedFrame::Ping => (header(FrameKind::Ping, nobody, now.as_micros() as u64, 0), vec![]),
+            QueuedFrame::Pong(token) => (header(FrameKind::Pong, nobody, *token, 0), vec![]),
         };
         let transmit = self.count_sent(id, Transmit { header, payload });
         let connection = self.connections.get_mut(&id).expect("polled connections exist");
-        if header.kind.is_acknowledged() && !matches!(item, Item::Credit(_)) {
+        if header.kind.is_acknowledged() && !matches!(item, QueuedFrame::Credit(_)) {
             let bytes = header.frame_bytes();
             if connection.sent.is_empty() {
                 connection.progress_at = now;
             }
             let path = self.paths.get_mut(&connection.path).expect("connections have a path");
             let stamp = (connection.kind == ConnectionKind::Data).then(|| path.estimate.sent(now, bytes));
-            connection.sent.push_back(SentItem { end: connection.sent_position, bytes, stamp, item });
+            connection.sent.push_back(SentFrame { end: connection.sent_position, bytes, stamp, item });
             self.bound_frames(id);
         }
         transmit
@@ -164,7 +168,7 @@ impl Session {
             return false;
         }
         let state = &self.paths[&connection.path];
-        let probe_due = self.now.saturating_sub(state.probed_at) >= PATH_PROBE;
+        let probe_due = self.now.saturating_sub(state.probed_at) >= PATH_REMEASURE_PERIOD;
         let inflight = state.estimate.inflight();
         inflight < state.estimate.inflight_limit() && (!self.is_spare(state) || (probe_due && inflight == 0))
     }
@@ -218,7 +222,7 @@ impl Session {
         let room: u64 = estimates.map(|path| path.inflight_limit().saturating_sub(path.inflight())).sum();
         let handed_over: usize =
             self.turn.iter().filter_map(|id| self.streams.get(id)).map(|stream| stream.send.unsent_bytes()).sum();
-        let granted = self.streams.values().filter(|s| s.send.granted && s.may_hand_over()).count() * CHUNK_BYTES_MAX;
+        let granted = self.streams.values().filter(|s| s.send.granted && s.accepts_data()).count() * CHUNK_BYTES_MAX;
         room > (handed_over + granted) as u64
     }
 
@@ -240,8 +244,8 @@ impl Session {
         {
             let id = self.waiting.remove(next).expect("just found");
             if let Some(stream) = self.streams.get_mut(&id)
-                && std::mem::take(&mut stream.send.waits)
-                && stream.may_hand_over()
+                && std::mem::take(&mut stream.send.waits_for_capacity)
+                && stream.accepts_data()
             {
                 stream.send.granted = true;
                 stream.send.burst = 0;
@@ -279,36 +283,39 @@ impl Session {
     }
 
     /// Puts a small frame on its way over the best control connections, or keeps it until there is one.
-    pub(super) fn post(&mut self, item: Item) {
-        let controls = self.controls(|_, connection| !connection.closing);
+    pub(super) fn queue_small_frame(&mut self, item: QueuedFrame) {
+        let controls = self.best_control_connections(|_, connection| !connection.closing);
         if controls.is_empty() {
             self.backlog.push_back(item);
             return;
         }
         for id in controls {
-            self.post_on(id, item.clone());
+            self.queue_small_frame_on(id, item.clone());
         }
     }
 
-    /// As [`Self::post`], but not where it is already: every copy of it may come back, each time that a connection is
+    /// As [`Self::queue_small_frame`], but not where it is already: every copy of it may come back, each time that a connection is
     /// lost.
-    pub(super) fn post_again(&mut self, item: Item) {
-        let controls = self.controls(|_, connection| !connection.closing);
-        if controls.is_empty() && !self.backlog.iter().any(|other| other.says_the_same(&item)) {
+    pub(super) fn queue_small_frame_once(&mut self, item: QueuedFrame) {
+        let controls = self.best_control_connections(|_, connection| !connection.closing);
+        if controls.is_empty() && !self.backlog.iter().any(|other| other.is_duplicate_of(&item)) {
             self.backlog.push_back(item);
             return;
         }
         for id in controls {
             let Some(connection) = self.connections.get(&id) else { continue };
             let mut here = connection.sent.iter().map(|sent| &sent.item).chain(&connection.outbox);
-            if !here.any(|other| other.says_the_same(&item)) {
-                self.post_on(id, item.clone());
+            if !here.any(|other| other.is_duplicate_of(&item)) {
+                self.queue_small_frame_on(id, item.clone());
             }
         }
     }
 
     /// The best control connections among those that will do.
-    pub(super) fn controls(&self, will_do: impl Fn(&Session, &Connection) -> bool) -> Vec<ConnectionId> {
+    pub(super) fn best_control_connections(
+        &self,
+        will_do: impl Fn(&Session, &Connection) -> bool,
+    ) -> Vec<ConnectionId> {
         let mut controls: Vec<(bool, Duration, ConnectionId)> = self
             .paths
             .values()
@@ -330,7 +337,7 @@ impl Session {
             && control.urgent_bytes < self.paths[&control.path].estimate.inflight_limit() / 4
     }
 
-    pub(super) fn post_on(&mut self, id: ConnectionId, item: Item) {
+    pub(super) fn queue_small_frame_on(&mut self, id: ConnectionId, item: QueuedFrame) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.urgent_bytes += item.urgent_bytes();
             connection.outbox.push_back(item);
@@ -368,7 +375,7 @@ mod tests {
         }
         for (id, position) in &mut sent {
             *position = session.connections[id].sent_position;
-            let header = Header { kind: Kind::Ack, stream: id.0, offset: *position, len: 0 };
+            let header = Header { kind: FrameKind::Ack, stream: id.0, offset: *position, len: 0 };
             let ack = Frame::Ack { connection: *id, offset: *position };
             session.handle_frame(now, CONTROL, &header, ack).unwrap();
         }
@@ -390,7 +397,7 @@ mod tests {
             let id = session.open("confined").unwrap();
             session.confine(id, width);
             let credit = Frame::Credit { stream: id, offset: 8 << 20 };
-            let header = Header { kind: Kind::Credit, stream: id.0, offset: 8 << 20, len: 0 };
+            let header = Header { kind: FrameKind::Credit, stream: id.0, offset: 8 << 20, len: 0 };
             session.handle_frame(now, CONTROL, &header, credit).unwrap();
             let carries = |session: &mut Session| {
                 while session.send_capacity(now, id) > 0 {
@@ -401,7 +408,7 @@ mod tests {
             let both = width == Width::Path;
             assert_eq!(carries(&mut session)[2..], [false, false]);
             for lost in [0, 1, 2].map(ConnectionId) {
-                session.connection_down(now, lost, crate::session::Down::Failed);
+                session.connection_down(now, lost, crate::session::ConnectionEnd::Failed);
             }
             let carried = carries(&mut session);
             assert!(carried[2] && (both || !carried[3]), "{carried:?}");
@@ -418,7 +425,7 @@ mod tests {
         let [bulk, little] = ["bulk", "little"].map(|name| session.open(name).unwrap());
         for id in [bulk, little] {
             let credit = Frame::Credit { stream: id, offset: 8 << 20 };
-            let header = Header { kind: Kind::Credit, stream: id.0, offset: 8 << 20, len: 0 };
+            let header = Header { kind: FrameKind::Credit, stream: id.0, offset: 8 << 20, len: 0 };
             session.handle_frame(now, CONTROL, &header, credit).unwrap();
         }
         // All the room is taken, and the little one has sent too much lately to be small.
@@ -431,7 +438,7 @@ mod tests {
         // Later it is small, and nothing of its own is unsent.
         let stream = session.streams.get_mut(&little).unwrap();
         let _ = stream.send.take(CHUNK_BYTES_MAX);
-        now += URGENT_MEMORY;
+        now += URGENT_DECAY_TIME;
         let room = session.send_capacity(now, little);
         assert_eq!(room, URGENT_BYTES);
         session.send(now, little, vec![0; 9].into());

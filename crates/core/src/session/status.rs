@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::connection::Item;
+use super::connection::QueuedFrame;
 use super::{ConnectionKind, Ended, Session};
 use crate::PathId;
 
@@ -12,7 +12,8 @@ pub struct PathStatus {
     /// Which path.
     pub path: PathId,
     /// Whether it has its control connection.
-    pub control: bool,
+    #[serde(rename = "control")]
+    pub has_control_connection: bool,
     /// Its data connections.
     pub data_connections: usize,
     /// Whether it may carry bulk now.
@@ -79,7 +80,7 @@ impl Session {
     pub fn status(&self) -> Status {
         let paths = self.paths.iter().map(|(&id, state)| PathStatus {
             path: id,
-            control: state.control.is_some(),
+            has_control_connection: state.control.is_some(),
             data_connections: self.data_connections(id),
             usable: self.path_is_usable(id),
             sent_bytes: state.sent_bytes,
@@ -103,7 +104,7 @@ impl Session {
         let (mut queued, mut retained_bytes) = (self.turn.len() + self.waiting.len() + self.resets.len(), 0);
         for item in items.chain(&self.backlog) {
             queued += 1;
-            if let Item::Data(_, chunk) = item {
+            if let QueuedFrame::Data(_, chunk) = item {
                 retained_bytes += chunk.len();
             }
         }

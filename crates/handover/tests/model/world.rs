@@ -3,8 +3,8 @@
 use std::fmt;
 
 use skein_handover::{
-    Intent, Outcome, Report, Source, SourceGuest, SourceInput, SourceOrder, SourcePhase, SourceRecord, Target,
-    TargetGuest, TargetInput, TargetOrder, TargetPhase, TargetRecord, Wait,
+    Intent, Outcome, Report, SourceGuest, SourceHandover, SourceInput, SourceOrder, SourcePhase, SourceRecord,
+    TargetGuest, TargetHandover, TargetInput, TargetOrder, TargetPhase, TargetRecord, Wait,
 };
 
 /// How often something may still go wrong. In pairs: at the source, at the target.
@@ -121,7 +121,7 @@ pub struct World {
     budget: Budget,
     error: Option<Error>,
 
-    source: Agent<Source>,
+    source: Agent<SourceHandover>,
     source_on: bool,
     source_disk: Option<SourceRecord>,
     /// On its way to the disk.
@@ -130,7 +130,7 @@ pub struct World {
     source_orders: Option<SourceOrder>,
     source_qemu: SourceQemu,
 
-    target: Agent<Target>,
+    target: Agent<TargetHandover>,
     target_on: bool,
     target_disk: Option<TargetRecord>,
     target_writes: Option<TargetRecord>,
@@ -237,7 +237,7 @@ const REPORTS: [Report; 7] = [
 
 impl World {
     pub fn new(budget: Budget, error: Option<Error>) -> World {
-        let mut source = Source::new();
+        let mut source = SourceHandover::new();
         source.handle(SourceInput::Guest(SourceGuest::Running));
         World {
             budget,
@@ -341,8 +341,9 @@ impl World {
 
     /// Why there is something left to do.
     pub fn unrest(&self) -> Option<String> {
-        let late =
-            |target: &Target| self.came_late && self.source == Agent::Idle && target.outcome() == Some(Outcome::Kept);
+        let late = |target: &TargetHandover| {
+            self.came_late && self.source == Agent::Idle && target.outcome() == Some(Outcome::CalledOff)
+        };
         match (&self.source, &self.target) {
             (Agent::Down, _) | (_, Agent::Down) => Some("an agent is down".into()),
             (Agent::Busy(source), _) => Some(format!("the source still wants {:?}", source.wants())),
@@ -355,7 +356,7 @@ impl World {
     }
 
     pub fn outcome(&self) -> Option<Outcome> {
-        self.source.machine().and_then(Source::outcome)
+        self.source.machine().and_then(SourceHandover::outcome)
     }
 
     pub fn source_wait(&self) -> Option<Wait> {
@@ -715,7 +716,7 @@ impl World {
                 self.target_qemu = TargetQemu::Failed;
             }
             Step::NextMigration => {
-                let kept = self.source.machine().is_some_and(|source| source.outcome() == Some(Outcome::Kept));
+                let kept = self.source.machine().is_some_and(|source| source.outcome() == Some(Outcome::CalledOff));
                 (kept && self.source_runs() && self.source_orders.is_none()).then_some(())?;
                 self.source_qemu = SourceQemu::Completed;
                 self.followed = true;
@@ -746,14 +747,14 @@ impl World {
             Step::Restart(S) => {
                 (self.source_on && self.source == Agent::Down).then_some(())?;
                 let last = self.source_disk.filter(|last| *last != SourceRecord::Settled);
-                let recover = if self.followed { Source::recover_followed } else { Source::recover };
+                let recover = if self.followed { SourceHandover::recover_followed } else { SourceHandover::recover };
                 self.source = last.map_or(Agent::Idle, |last| Agent::Busy(recover(last)));
                 let _ = self.tell_source(SourceInput::Contact(false));
             }
             Step::Restart(T) => {
                 (self.target_on && self.target == Agent::Down).then_some(())?;
                 let last = self.target_disk.filter(|last| *last != TargetRecord::Settled);
-                self.target = last.map_or(Agent::Idle, |last| Agent::Busy(Target::recover(last)));
+                self.target = last.map_or(Agent::Idle, |last| Agent::Busy(TargetHandover::recover(last)));
                 let _ = self.tell_target(TargetInput::Contact(false));
             }
             Step::HostOff(end) => {
@@ -779,7 +780,7 @@ impl World {
             // It was settled before.
             Agent::Idle if intent == Intent::Settle => self.reports |= 1 << Report::Settled as u16,
             Agent::Idle => {
-                let mut target = Target::new();
+                let mut target = TargetHandover::new();
                 target.handle(TargetInput::Intent(intent));
                 self.watched = true;
                 self.target = Agent::Busy(target);
@@ -923,11 +924,11 @@ impl World {
             let outcome = source.outcome();
             self.intents |= source.wants().intent.map_or(0, |intent| 1 << intent as u8);
             // After a crash it is also said that one ended since; and a proof may turn it round, either way.
-            self.changed_its_mind |= self.said_moved && outcome == Some(Outcome::Kept) && !self.proved[0];
+            self.changed_its_mind |= self.said_moved && outcome == Some(Outcome::CalledOff) && !self.proved[0];
             self.changed_its_mind |= self.said_kept && outcome == Some(Outcome::Moved) && self.proved == [false; 2];
             self.changed_its_mind |= outcome == Some(Outcome::Ended) && self.running() > 0;
             self.said_moved |= outcome == Some(Outcome::Moved);
-            self.said_kept |= outcome == Some(Outcome::Kept);
+            self.said_kept |= outcome == Some(Outcome::CalledOff);
             if source.phase() == SourcePhase::Done {
                 self.source = Agent::Idle;
             }

@@ -21,12 +21,12 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use thiserror::Error;
 
-use crate::facts::Accel;
+use crate::inspect::Accel;
 use crate::qemu::{Config, Killed, collect, end_with_thread, text};
 
 /// A guest that works says so within some 300 ms, of which it needs 50 itself. On a host so busy that QEMU takes this
 /// long to start …
-const PATIENCE: Duration = Duration::from_secs(10);
+const GUEST_TIME_MAX: Duration = Duration::from_secs(10);
 /// … this is what tells: CPU time of a guest that goes round in circles.
 const CPU_TIME_MAX: Duration = Duration::from_secs(3);
 /// A guest that was too slow is tried again after this; whatever else was found stays.
@@ -34,14 +34,14 @@ const SLOW_TIME: Duration = Duration::from_secs(600);
 const LOOK_PERIOD: Duration = Duration::from_millis(5);
 /// How long a QEMU that is about to end is waited for.
 const LAST_WORDS_TIME: Duration = Duration::from_millis(500);
-const DEVICE: &str = "/dev/kvm";
+const KVM_DEVICE: &str = "/dev/kvm";
 /// An image of firmware is a multiple of 64 KiB (`x86_bios_rom_init` of QEMU's hw/i386/x86-common.c).
 const IMAGE_BYTES: usize = 64 << 10;
 /// The CPU begins here, 16 bytes before the end: a jump, relative within 64 KiB, to the image's first byte.
 const RESET_VECTOR: [u8; 3] = [0xe9, 0x0d, 0x00];
 
 /// Each step of the guest: its letter, and what it shows.
-const STEPS: [(u8, &str); 6] = [
+const GUEST_STEPS: [(u8, &str); 6] = [
     (b'r', "real mode"),
     (b'p', "protected mode"),
     (b'l', "long mode"),
@@ -99,13 +99,13 @@ const TOO_SLOW: &str = "takes for ever";
 const WRONG: &str = "goes wrong";
 
 /// Asked before: of which program, when, and the answer.
-struct Asked {
+struct RememberedResult {
     program: (PathBuf, Option<SystemTime>),
     at: Instant,
     answer: Result<(), KvmError>,
 }
 
-static ASKED: Mutex<Vec<Asked>> = Mutex::new(Vec::new());
+static RESULTS: Mutex<Vec<RememberedResult>> = Mutex::new(Vec::new());
 
 /// Whether guests run under KVM in this QEMU (`None`: the usual one). Takes a start of QEMU the first time; where KVM
 /// is broken, up to 10 s.
@@ -114,7 +114,7 @@ static ASKED: Mutex<Vec<Asked>> = Mutex::new(Vec::new());
 /// Why they do not.
 pub fn works(program: Option<&Path>) -> Result<(), KvmError> {
     // Cheap, and of today.
-    File::options().read(true).write(true).open(DEVICE).map_err(|error| KvmError::Device(error.kind()))?;
+    File::options().read(true).write(true).open(KVM_DEVICE).map_err(|error| KvmError::Device(error.kind()))?;
     let mut config = Config::new("", 0, "");
     config.binary = program.map(Path::to_owned);
     let program = config.program();
@@ -122,13 +122,13 @@ pub fn works(program: Option<&Path>) -> Result<(), KvmError> {
     let modified = fs::metadata(&program).and_then(|file| file.modified()).ok();
     let key = (program, modified);
     // Locked meanwhile: who else wants to know waits for the answer.
-    let mut asked = ASKED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut asked = RESULTS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     asked.retain(|known| known.at.elapsed() < SLOW_TIME || !known.answer.as_ref().is_err_and(KvmError::is_passing));
     if let Some(known) = asked.iter().find(|known| known.program == key) {
         return known.answer.clone();
     }
     let answer = run_guest(&key.0, Accel::Kvm);
-    asked.push(Asked { program: key, at: Instant::now(), answer: answer.clone() });
+    asked.push(RememberedResult { program: key, at: Instant::now(), answer: answer.clone() });
     answer
 }
 
@@ -174,10 +174,10 @@ pub fn run_guest(program: &Path, accel: Accel) -> Result<(), KvmError> {
         }
         let letters = letters.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
         let (steps, wrong) = progress(&letters);
-        if steps == STEPS.len() {
+        if steps == GUEST_STEPS.len() {
             return Ok(());
         }
-        let next = STEPS[steps].1;
+        let next = GUEST_STEPS[steps].1;
         if wrong {
             return Err(KvmError::Stuck(next, WRONG));
         }
@@ -192,7 +192,7 @@ pub fn run_guest(program: &Path, accel: Accel) -> Result<(), KvmError> {
             });
         }
         let cpu = skein_host::process_time(qemu.0.id()).map_or(0.0, |time| time.own_s());
-        if begun.elapsed() >= PATIENCE || cpu >= CPU_TIME_MAX.as_secs_f64() {
+        if begun.elapsed() >= GUEST_TIME_MAX || cpu >= CPU_TIME_MAX.as_secs_f64() {
             return Err(KvmError::Stuck(next, TOO_SLOW));
         }
         thread::sleep(LOOK_PERIOD);
@@ -201,7 +201,7 @@ pub fn run_guest(program: &Path, accel: Accel) -> Result<(), KvmError> {
 
 /// How many steps were done, and whether the next went wrong.
 fn progress(letters: &[u8]) -> (usize, bool) {
-    let steps = STEPS.iter().zip(letters).take_while(|((step, _), letter)| step == *letter).count();
+    let steps = GUEST_STEPS.iter().zip(letters).take_while(|((step, _), letter)| step == *letter).count();
     (steps, steps < letters.len())
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Check, ProblemKind, Severity};
+use super::{Checker, ProblemKind, Severity};
 use crate::command_line;
 use crate::composition::{Device, SameFile, same_file};
 use crate::definition::Definition;
@@ -17,7 +17,7 @@ enum Same {
     Unknown(String),
 }
 
-impl Check<'_> {
+impl Checker<'_> {
     /// What QEMU opens beside disks.
     pub(super) fn files(&mut self, definition: Option<&Definition>) {
         let Some(definition) = definition else { return };

@@ -12,10 +12,12 @@ use skein_units::{MIB, exact_bytes};
 use crate::claim::{claim, printable, shortened};
 use crate::composition::{Composition, composition_problems, launch_problems};
 use crate::definition::{Accel, Attachment, Definition};
-use crate::facts::{AccelFacts, GuestDisk, GuestFacts, HostFacts, PathFacts, Places, Presence, QemuFacts, Version};
+use crate::facts::{
+    AccelFacts, GuestDisk, GuestFacts, HostFacts, MigrationSlots, PathFacts, Presence, QemuFacts, QemuVersion,
+};
 
 /// The oldest QEMU that Skein is tried with.
-pub const QEMU_OLDEST: Version = Version { major: 7, minor: 2, micro: 0 };
+pub const QEMU_OLDEST: QemuVersion = QemuVersion { major: 7, minor: 2, micro: 0 };
 /// Most problems that are told. Those that block come first.
 pub const PROBLEMS_MAX: usize = 256;
 /// Longest sentence of a problem.
@@ -146,7 +148,7 @@ pub fn overhead_bytes(ram_bytes: u64, cpus: u32) -> u64 {
 
 /// What the target's QEMU will be started from.
 #[derive(Debug, Clone, Copy)]
-pub enum Start<'a> {
+pub enum TargetLaunch<'a> {
     /// A definition.
     Definition {
         /// As it is given to the target.
@@ -160,11 +162,11 @@ pub enum Start<'a> {
     CommandLine(&'a [String]),
 }
 
-impl<'a> Start<'a> {
+impl<'a> TargetLaunch<'a> {
     fn definition(self) -> Option<&'a Definition> {
         match self {
-            Start::Definition { definition, .. } => Some(definition),
-            Start::CommandLine(_) => None,
+            TargetLaunch::Definition { definition, .. } => Some(definition),
+            TargetLaunch::CommandLine(_) => None,
         }
     }
 }
@@ -173,12 +175,12 @@ impl<'a> Start<'a> {
 /// `paths` are those between the two that work.
 pub fn check(
     guest: &GuestFacts,
-    start: Start<'_>,
+    start: TargetLaunch<'_>,
     source: &HostFacts,
     target: &HostFacts,
     paths: &[PathFacts],
 ) -> Vec<Problem> {
-    let mut check = Check { guest, source, target, problems: Vec::new() };
+    let mut check = Checker { guest, source, target, problems: Vec::new() };
     if source.name == target.name {
         // The rest would be consequences: its name is taken there, its taps are in use...
         let what = format!("{} runs on {} already", guest.name, target.name);
@@ -215,14 +217,14 @@ pub fn check(
     check.problems
 }
 
-struct Check<'a> {
+struct Checker<'a> {
     guest: &'a GuestFacts,
     source: &'a HostFacts,
     target: &'a HostFacts,
     problems: Vec<Problem>,
 }
 
-impl Check<'_> {
+impl Checker<'_> {
     fn add(&mut self, kind: ProblemKind, severity: Severity, what: String, cure: impl Into<String>) {
         self.problems.push(Problem::new(kind, severity, what, cure));
     }
@@ -275,8 +277,8 @@ impl Check<'_> {
         self.places(target.incoming, &target.name, "incoming");
     }
 
-    fn places(&mut self, places: Places, host: &str, way: &str) {
-        let Places { limit, used } = places;
+    fn places(&mut self, places: MigrationSlots, host: &str, way: &str) {
+        let MigrationSlots { limit, used } = places;
         if limit == 0 {
             let what = format!("{host} takes no {way} migrations: its limit is 0");
             self.blocks(ProblemKind::Places, what, "raise the limit in its agent's configuration");
@@ -516,15 +518,15 @@ impl Check<'_> {
     }
 
     /// The target starts its QEMU anew: what the guest's has got or lost since it was started, the target's would lack or have.
-    fn composition(&mut self, start: Start<'_>) {
+    fn composition(&mut self, start: TargetLaunch<'_>) {
         let (name, now) = (&self.guest.name, &self.guest.composition);
         self.problems.extend(match start {
-            Start::Definition { launched: Some(launched), given, .. } => {
+            TargetLaunch::Definition { launched: Some(launched), given, .. } => {
                 composition_problems(name, launched, now, given)
             }
             // Of an agent that did not look yet. The target compares.
-            Start::Definition { launched: None, .. } => composition_problems(name, now, now, &[]),
-            Start::CommandLine(args) => launch_problems(name, args, now, &self.guest.hot_plugged),
+            TargetLaunch::Definition { launched: None, .. } => composition_problems(name, now, now, &[]),
+            TargetLaunch::CommandLine(args) => launch_problems(name, args, now, &self.guest.hot_plugged),
         });
     }
 
@@ -622,8 +624,9 @@ mod tests {
     use crate::facts::{
         CpuModel, FileFacts, FileSystem, GuestDisk, GuestNic, Hugepages, MachineType, NicFacts, VmFacts,
     };
-    use crate::room::{CopyRoom, Limit, Resource, Room};
     use skein_units::GIB;
+
+    use crate::room::{CopyRoom, Resource, Room, RoomLimit};
 
     struct World {
         guest: GuestFacts,
@@ -674,7 +677,7 @@ mod tests {
             kvm: Ok(()),
             qemu: Ok(QemuFacts {
                 program: "/usr/bin/qemu-system-x86_64".into(),
-                version: Version { major: 10, minor: 0, micro: 2 },
+                version: QemuVersion { major: 10, minor: 0, micro: 2 },
                 machines: vec![MachineType { name: "pc-q35-10.0".into(), alias: Some("q35".into()) }],
                 accels: vec![
                     accel(Accel::Kvm, &["host", "max", "EPYC-v4"], &["sse4-1", "avx2"]),
@@ -684,8 +687,8 @@ mod tests {
             bridges: names(&["br0"]),
             taps_in_use: names(&["tap0"]),
             vms: vec![VmFacts { name: "other".into(), presence: Presence::Guest }],
-            incoming: Places { limit: 2, used: 1 },
-            outgoing: Places { limit: 2, used: 1 },
+            incoming: MigrationSlots { limit: 2, used: 1 },
+            outgoing: MigrationSlots { limit: 2, used: 1 },
             journal: Ok(()),
             files: vec![file("/srv/web1.qcow2"), file("/boot/vmlinuz"), file("/boot/initrd")],
             digests: BTreeMap::from([("/boot/vmlinuz".into(), "1".into()), ("/boot/initrd".into(), "2".into())]),
@@ -702,7 +705,7 @@ mod tests {
             guest: GuestFacts {
                 name: "web1".into(),
                 adopted: false,
-                qemu: Version { major: 10, minor: 0, micro: 3 },
+                qemu: QemuVersion { major: 10, minor: 0, micro: 3 },
                 machine_type: "pc-q35-10.0".into(),
                 accel: Accel::Kvm,
                 cpu: "EPYC-v4,+avx2".into(),
@@ -767,8 +770,8 @@ mod tests {
         change(&mut world);
         let World { guest, definition, args, launched, source, target, paths } = &world;
         let start = match definition {
-            Some(definition) => Start::Definition { definition, launched: Some(launched), given: &[] },
-            None => Start::CommandLine(args),
+            Some(definition) => TargetLaunch::Definition { definition, launched: Some(launched), given: &[] },
+            None => TargetLaunch::CommandLine(args),
         };
         check(guest, start, source, target, paths)
     }
@@ -777,7 +780,7 @@ mod tests {
     fn group_of(limit: u64, used: u64) -> Room {
         let (owner, name) = ("the control group /sys/fs/cgroup/m".into(), "memory.max".into());
         let (promised, promised_to) = (0, Vec::new());
-        let limits = vec![Limit { resource: Resource::Ram, owner, name, limit, used, promised, promised_to }];
+        let limits = vec![RoomLimit { resource: Resource::Ram, owner, name, limit, used, promised, promised_to }];
         Room { limits, unread: Vec::new() }
     }
 
@@ -834,8 +837,8 @@ mod tests {
         (|w| w.target.journal = Err("read-only".into()), K::Journal, Blocks, &["hostb", "read-only"]),
         (|w| w.source.outgoing.used = 2, K::Places, Warns, &["hosta has 2 of 2 outgoing", "queued"]),
         (|w| w.target.incoming.used = 9, K::Places, Warns, &["hostb has 9 of 2 incoming", "queued"]),
-        (|w| w.target.incoming = Places { limit: 0, used: 0 }, K::Places, Blocks, &["hostb takes no incoming"]),
-        (|w| w.source.outgoing = Places { limit: 0, used: 1 }, K::Places, Blocks, &["hosta takes no outgoing"]),
+        (|w| w.target.incoming = MigrationSlots { limit: 0, used: 0 }, K::Places, Blocks, &["hostb takes no incoming"]),
+        (|w| w.source.outgoing = MigrationSlots { limit: 0, used: 1 }, K::Places, Blocks, &["hosta takes no outgoing"]),
         (|w| w.target.vms[0].name = "web1".into(), K::NameTaken, Blocks, &["hostb has a guest named web1"]),
         (
             |w| w.target.vms[0] = VmFacts { name: "web1".into(), presence: Presence::Stopped },
@@ -865,13 +868,13 @@ mod tests {
             &["hostb", "not installed", "install"],
         ),
         (
-            |w| qemu(&mut w.target).version = Version { major: 7, minor: 1, micro: 9 },
+            |w| qemu(&mut w.target).version = QemuVersion { major: 7, minor: 1, micro: 9 },
             K::QemuTooOld,
             Blocks,
             &["QEMU 7.1.9", "needs 7.2.0"],
         ),
         (
-            |w| qemu(&mut w.target).version = Version { major: 9, minor: 2, micro: 0 },
+            |w| qemu(&mut w.target).version = QemuVersion { major: 9, minor: 2, micro: 0 },
             K::QemuOlder,
             Warns,
             &["from QEMU 10.0.3 to the older 9.2.0 on hostb", "tested least"],
@@ -1354,7 +1357,7 @@ mod tests {
                 }
                 w.target.files[0].inode = 5;
             },
-            |w| qemu(&mut w.target).version = Version { major: 10, minor: 1, micro: 0 },
+            |w| qemu(&mut w.target).version = QemuVersion { major: 10, minor: 1, micro: 0 },
             |w| w.source.kvm = Err("asked the wrong way".into()),
         ];
         for (number, change) in changes.iter().enumerate() {

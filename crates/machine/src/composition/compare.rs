@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::{Composition, Device, Drive, Medium, OpenFile, is_numbered};
-use crate::facts::{FileFacts, FileSystem, Version};
+use crate::facts::{FileFacts, FileSystem, QemuVersion};
 
 /// Properties that say nothing of what a device is: `drive` names a node, which each QEMU numbers anew if it has no name of its own; a
 /// disk's geometry follows from its size when QEMU opened it (hw/block/block.c), which may have grown since; the number of a device's
@@ -215,7 +215,7 @@ pub fn differences(first: &Composition, second: &Composition) -> Vec<Difference>
 }
 
 fn release(composition: &Composition) -> Option<(u32, u32)> {
-    composition.qemu.map(|Version { major, minor, .. }| (major, minor))
+    composition.qemu.map(|QemuVersion { major, minor, .. }| (major, minor))
 }
 
 /// The ids of devices on buses.
@@ -279,7 +279,7 @@ impl Differences<'_> {
     fn devices(&mut self, first: &[Device], second: &[Device], asked: bool) {
         let mut rest: Vec<&Device> = second.iter().collect();
         for device in first {
-            match rest.iter().position(|other| place(other) == place(device)) {
+            match rest.iter().position(|other| location(other) == location(device)) {
                 Some(at) => {
                     let other = rest.remove(at);
                     let asked = asked || self.was_asked_for(device);
@@ -418,7 +418,7 @@ fn is_of_chance(value: &str) -> bool {
 }
 
 /// What a guest finds a device by.
-fn place(device: &Device) -> (&str, &str, &str, &str) {
+fn location(device: &Device) -> (&str, &str, &str, &str) {
     let address = device.properties.get("addr").map_or("", String::as_str);
     (&device.bus, &device.driver, &device.id, address)
 }
@@ -446,7 +446,7 @@ mod tests {
         answers().composition().unwrap()
     }
 
-    fn told(change: impl FnOnce(&mut Composition)) -> Vec<(Part, String)> {
+    fn differences_of(change: impl FnOnce(&mut Composition)) -> Vec<(Part, String)> {
         let first = composition();
         let mut second = first.clone();
         change(&mut second);
@@ -476,7 +476,7 @@ mod tests {
 
     #[test]
     fn what_is_the_same_does_not_differ() {
-        assert_eq!(told(|_| {}), []);
+        assert_eq!(differences_of(|_| {}), []);
         let netdev = |value: &'static str| {
             let mut composition = composition();
             let device = &mut composition.devices[0].children[0];
@@ -487,7 +487,10 @@ mod tests {
         assert_eq!(differences(&netdev("\"#net016\""), &netdev("\"#net087\"")), []);
         assert_eq!(differences(&netdev("\"#net016\""), &netdev("\"n0\"")).len(), 1);
         // Another process numbers its nodes in another way.
-        assert_eq!(told(|c| drop(c.devices[0].children[0].properties.insert("drive".into(), "\"#b1\"".into()))), []);
+        assert_eq!(
+            differences_of(|c| drop(c.devices[0].children[0].properties.insert("drive".into(), "\"#b1\"".into()))),
+            []
+        );
     }
 
     /// Each part of a composition that is changed alone is told, once, by its name.
@@ -532,7 +535,7 @@ mod tests {
             (Part::Activity, "the block job j (mirror) has ended", |c| c.activities.clear()),
         ];
         for (number, (part, words, spoil)) in cases.into_iter().enumerate() {
-            let told = told(spoil);
+            let told = differences_of(spoil);
             let [(found, sentence)] = &told[..] else { panic!("case {number}: {told:#?}") };
             assert_eq!(*found, part, "case {number}: {sentence}");
             assert!(sentence.contains(words), "case {number}: {sentence}");
@@ -542,8 +545,8 @@ mod tests {
     #[test]
     fn between_releases_only_what_a_guest_knows_a_device_by_counts() {
         let spoil = |property: &'static str| {
-            told(move |c| {
-                c.qemu = Some(Version { major: 7, minor: 2, micro: 0 });
+            differences_of(move |c| {
+                c.qemu = Some(QemuVersion { major: 7, minor: 2, micro: 0 });
                 drop(c.devices[0].children[0].properties.insert(property.into(), "9".into()));
             })
         };
@@ -553,7 +556,7 @@ mod tests {
         // Where the guest has put something of the chipset.
         first.devices[0].properties.insert("MCFG".into(), "1".into());
         let mut second = first.clone();
-        second.qemu = Some(Version { major: 7, minor: 2, micro: 0 });
+        second.qemu = Some(QemuVersion { major: 7, minor: 2, micro: 0 });
         second.devices[0].children[0].properties.insert("x-new".into(), "2".into());
         second.devices[0].properties.insert("MCFG".into(), "2".into());
         assert_eq!(differences(&first, &second), []);

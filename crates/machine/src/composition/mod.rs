@@ -33,14 +33,14 @@ pub(crate) use problems::{composition_problems, launch_problems};
 pub use read::{Answers, BlockAnswers, Malformed};
 pub use stale::{Stale, stale};
 
-use crate::facts::{FileFacts, Version};
+use crate::facts::{FileFacts, QemuVersion};
 
 /// What a guest is composed of. See the [module](self).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Composition {
     /// The QEMU's version: devices have more properties in a newer one.
-    pub qemu: Option<Version>,
+    pub qemu: Option<QemuVersion>,
     /// The machine type without alias: `pc-q35-10.0`.
     pub machine: String,
     /// Devices on buses, as a tree.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::graph::Graph;
 use super::{Composition, Drive, Image, Medium, RamBackend, qtree};
-use crate::facts::Version;
+use crate::facts::QemuVersion;
 
 const BLOCK: &str = "query-block";
 /// Longest backing chain that is read: each image of one is a file that QEMU has open.
@@ -39,7 +39,7 @@ const TUNING: [&str; 20] = [
 #[derive(Debug, Clone, Default)]
 pub struct Answers {
     /// QEMU's version.
-    pub version: Option<Version>,
+    pub version: Option<QemuVersion>,
     /// `qom-get` of `/machine`, `type`.
     pub machine: Value,
     /// HMP's `info qtree`.
@@ -326,7 +326,7 @@ pub(super) mod tests {
         let image = json!({"virtual-size": 67108864, "filename": "/s/ov.qcow2", "format": "qcow2",
             "backing-image": {"virtual-size": 67108864, "filename": "/s/base.qcow2", "format": "qcow2"}});
         Answers {
-            version: Some(Version { major: 10, minor: 0, micro: 2 }),
+            version: Some(QemuVersion { major: 10, minor: 0, micro: 2 }),
             machine: json!("pc-q35-10.0-machine"),
             qtree: json!(
                 "bus: main-system-bus\n  type System\n  dev: q35-pcihost, id \"\"\n    bus: pcie.0\n      dev: virtio-blk-pci, id \"\"\n        addr = 05.0\n        bus: virtio-bus\n          dev: virtio-blk-device, id \"\"\n            serial = \"\"\n"

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::names::check_path;
 use super::{Line, ROOT_KEYS, VALUE_BYTES_MAX, is_q35, path, word};
-use crate::reader::{Reader, Table, Value};
+use crate::toml_reader::{Reader, Table, Value};
 
 /// Most disks.
 pub const DISKS_MAX: usize = 64;
@@ -211,34 +211,34 @@ impl Storage<'_> {
         let path = value.parsed(reader, VALUE_BYTES_MAX, check_path)?;
         // As components, so that a doubled slash hides nothing.
         if !self.paths.insert(path.components().collect()) {
-            value.fault(reader, "this disk is there already", "remove one: two disks on one file destroy it");
+            value.report_at(reader, "this disk is there already", "remove one: two disks on one file destroy it");
         }
         Some(path)
     }
 
     /// A place at a controller.
-    fn place(&mut self, reader: &mut Reader, table: &mut Table, bus: Bus, value: Option<Value>) -> u8 {
+    fn read_controller(&mut self, reader: &mut Reader, table: &mut Table, bus: Bus, value: Option<Value>) -> u8 {
         let span = value.map_or(table.span.clone(), |value| value.span);
         let controller = table.get("controller");
         let number = controller.as_ref().and_then(|value| value.integer(reader, 0..=CONTROLLERS_MAX - 1)).unwrap_or(0);
         match bus {
             Bus::Ide if is_q35(self.machine) => {
-                reader.fault(span.clone(), "a q35 machine has no IDE controller", "write bus = \"sata\"");
+                reader.report_at(span.clone(), "a q35 machine has no IDE controller", "write bus = \"sata\"");
             }
             Bus::Nvme if !self.stays => {
                 let cure = "write bus = \"virtio-scsi\", or, if the VM is never to move, [migration] allowed = false";
-                reader.fault(span.clone(), "QEMU cannot move a guest with an NVMe disk", cure);
+                reader.report_at(span.clone(), "QEMU cannot move a guest with an NVMe disk", cure);
             }
             _ => {}
         }
         if let Some(value) = controller.filter(|_| number > 0 && !matches!(bus, Bus::VirtioScsi | Bus::Sata)) {
-            value.fault(reader, "only virtio-scsi and sata have several controllers", "remove this line");
+            value.report_at(reader, "only virtio-scsi and sata have several controllers", "remove this line");
         }
         let (taken, room) = (self.taken.entry((bus, number as u8)).or_default(), bus.room());
         *taken += 1;
         if *taken > room {
             let reason = format!("this controller is full: it has room for {room}");
-            reader.fault(span, reason, "give some of its disks another controller (controller = 1) or bus");
+            reader.report_at(span, reason, "give some of its disks another controller (controller = 1) or bus");
         }
         number as u8
     }
@@ -247,7 +247,7 @@ impl Storage<'_> {
         let value = table.get("boot_index")?;
         let index = value.integer(reader, BOOT_INDEX)? as u8;
         if !self.boot_indexes.insert(index) {
-            value.fault(reader, "another disk has this boot_index already", "give each its own");
+            value.report_at(reader, "another disk has this boot_index already", "give each its own");
         }
         Some(index)
     }
@@ -274,21 +274,21 @@ fn serial_bytes_max(bus: Bus) -> usize {
 fn read_options(reader: &mut Reader, table: &mut Table, storage: &mut Storage, cache: Cache) -> DiskOptions {
     let value = table.get("bus");
     let bus = value.as_ref().and_then(|value| value.word(reader, &BUSES)).unwrap_or_default();
-    let controller = storage.place(reader, table, bus, value);
+    let controller = storage.read_controller(reader, table, bus, value);
     let most = serial_bytes_max(bus);
     let serial = table.get("serial").and_then(|v| v.parsed(reader, most + 1, |text| check_serial(text, most)));
     let (wwn, ssd, iothread) = (table.get("wwn"), table.get("ssd"), table.get("iothread"));
     for value in [&wwn, &ssd].into_iter().flatten().filter(|_| !matches!(bus, Bus::VirtioScsi | Bus::Sata | Bus::Ide)) {
         let cure = "remove this line, or write bus = \"virtio-scsi\"";
-        value.fault(reader, format!("{} is of SCSI, SATA and IDE disks only", value.key), cure);
+        value.report_at(reader, format!("{} is of SCSI, SATA and IDE disks only", value.key), cure);
     }
     if let Some(value) = iothread.as_ref().filter(|_| !matches!(bus, Bus::VirtioBlk | Bus::VirtioScsi)) {
-        value.fault(reader, "iothread is of virtio-blk and virtio-scsi disks only", "remove this line");
+        value.report_at(reader, "iothread is of virtio-blk and virtio-scsi disks only", "remove this line");
     }
     let value = table.get("io");
     let io = value.as_ref().and_then(|value| value.word(reader, &IOS));
     if let Some(value) = value.filter(|_| io == Some(Io::Native) && cache != Cache::None) {
-        value.fault(reader, "io = \"native\" needs cache = \"none\"", "change one of the two");
+        value.report_at(reader, "io = \"native\" needs cache = \"none\"", "change one of the two");
     }
     let mut flag = |value: Option<Value>| value.and_then(|value| value.boolean(reader)).unwrap_or_default();
     let (ssd, iothread, discard) = (flag(ssd), flag(iothread), flag(table.get("discard")));
@@ -323,7 +323,7 @@ pub(super) fn read_cdroms(reader: &mut Reader, tables: Vec<Table>, storage: &mut
         let value = table.get("bus");
         let default = if is_q35(storage.machine) { Bus::Sata } else { Bus::Ide };
         let bus = value.as_ref().and_then(|value| value.word(reader, &CDROM_BUSES)).unwrap_or(default);
-        let controller = storage.place(reader, &mut table, bus, value);
+        let controller = storage.read_controller(reader, &mut table, bus, value);
         let boot_index = storage.boot_index(reader, &mut table);
         table.finish(reader, &ROOT_KEYS);
         cdroms.push(Cdrom { path, bus, controller, boot_index });

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::{Line, ROOT_KEYS, is_q35, path, read_path};
-use crate::reader::{Reader, Table};
+use crate::toml_reader::{Reader, Table};
 
 /// What runs before the guest's own software. Without this section: the BIOS that QEMU brings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,11 +54,11 @@ pub(super) fn read(reader: &mut Reader, mut table: Table, machine: &str) -> Firm
     let image = table.get("image");
     if kind == FirmwareKind::Bios && image.is_none() {
         let cure = "add image = \"/usr/share/seabios/bios-256k.bin\", or leave [firmware] out for the BIOS of QEMU";
-        reader.fault(table.span.clone(), "a [firmware] of type \"bios\" without an image", cure);
+        reader.report_at(table.span.clone(), "a [firmware] of type \"bios\" without an image", cure);
     }
     let (template, vars, secure_boot) = (table.get("template"), table.get("vars"), table.get("secure_boot"));
     for value in [&template, &vars, &secure_boot].into_iter().flatten().filter(|_| kind == FirmwareKind::Bios) {
-        value.fault(reader, format!("a BIOS has no {}", value.key), "remove this line, or write type = \"uefi\"");
+        value.report_at(reader, format!("a BIOS has no {}", value.key), "remove this line, or write type = \"uefi\"");
     }
     let secure = secure_boot.as_ref().and_then(|value| value.boolean(reader)).unwrap_or_default();
     if let Some(value) = secure_boot.filter(|_| secure) {
@@ -66,7 +66,7 @@ pub(super) fn read(reader: &mut Reader, mut table: Table, machine: &str) -> Firm
         let without_smm = machine.split(',').any(|option| option == "smm=off");
         if !is_q35(machine) || without_smm {
             let cure = "write machine = \"q35\", without smm=off, or remove this line";
-            value.fault(reader, "secure boot needs a q35 machine with system management mode", cure);
+            value.report_at(reader, "secure boot needs a q35 machine with system management mode", cure);
         }
     }
     let firmware = Firmware {

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use serde::{Deserialize, Serialize};
 
 use super::{Line, ROOT_KEYS};
-use crate::reader::{Reader, Table};
+use crate::toml_reader::{Reader, Table};
 
 /// `downtime-limit`, with QEMU's own upper bound (MAX_MIGRATE_DOWNTIME of its migration/options.c).
 pub const DOWNTIME_LIMIT_MS: RangeInclusive<u64> = 1..=2_000_000;

@@ -73,7 +73,7 @@ pub use self::tpm::{Tpm, TpmModel, TpmVersion};
 
 use self::disk::Storage;
 use self::names::{check_model, check_path};
-use crate::reader::{ParseError, Reader, Table, Value, read};
+use crate::toml_reader::{ParseError, Reader, Table, Value, read};
 
 /// Guests' RAM.
 pub const MEMORY_BYTES: RangeInclusive<u64> = 16 * MIB..=64 * TIB;
@@ -204,7 +204,7 @@ impl Definition {
             if let Some(memory) = memory_bytes.filter(|memory| !memory.is_multiple_of(bytes)) {
                 let (pages, memory) = (exact_bytes(bytes), exact_bytes(memory));
                 let reason = format!("memory of {memory} is no whole number of pages of {pages}");
-                value.fault(reader, reason, format!("make memory a multiple of {pages}, or use smaller pages"));
+                value.report_at(reader, reason, format!("make memory a multiple of {pages}, or use smaller pages"));
             }
             Some(bytes)
         });
@@ -212,7 +212,7 @@ impl Definition {
         let (kernel, initrd, append) = (root.get("kernel"), root.get("initrd"), root.get("append"));
         for value in [&initrd, &append].into_iter().flatten().filter(|_| kernel.is_none()) {
             let cure = "add kernel = \"/boot/vmlinuz\", or remove this line";
-            value.fault(reader, format!("{} without a kernel", value.key), cure);
+            value.report_at(reader, format!("{} without a kernel", value.key), cure);
         }
         let kernel = read_path(reader, kernel);
         let initrd = read_path(reader, initrd);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::names::check_interface;
 use super::{Line, ROOT_KEYS, VALUE_BYTES_MAX, word};
-use crate::reader::{Reader, Table, Value, quote};
+use crate::toml_reader::{Reader, Table, Value, quote};
 
 /// Most NICs.
 pub const NICS_MAX: usize = 32;
@@ -166,17 +166,17 @@ pub(super) fn read(reader: &mut Reader, tables: Vec<Table>, vm: &str) -> Vec<Nic
             (Some(value), None) => interface(value).map(Attachment::Bridge),
             (None, Some(value)) => interface(value).map(|name| {
                 if !taps.insert(name.clone()) {
-                    value.fault(reader, format!("tap {} is there already", quote(&name)), "give each NIC its own");
+                    value.report_at(reader, format!("tap {} is there already", quote(&name)), "give each NIC its own");
                 }
                 Attachment::Tap(name)
             }),
             (None, None) => {
                 let cure = "add bridge = \"br0\" or tap = \"tap7\"";
-                reader.fault(table.span.clone(), "this [[nic]] is plugged into nothing", cure);
+                reader.report_at(table.span.clone(), "this [[nic]] is plugged into nothing", cure);
                 None
             }
             (Some(_), Some(value)) => {
-                value.fault(reader, "this [[nic]] has both a bridge and a tap", "remove one");
+                value.report_at(reader, "this [[nic]] has both a bridge and a tap", "remove one");
                 None
             }
         };
@@ -187,7 +187,7 @@ pub(super) fn read(reader: &mut Reader, tables: Vec<Table>, vm: &str) -> Vec<Nic
         };
         if mac.is_some_and(|mac| !macs.insert(mac)) {
             let span = value.map_or(table.span.clone(), |value| value.span);
-            reader.fault(span, "another NIC has this mac already", "give each NIC its own, or leave the line out");
+            reader.report_at(span, "another NIC has this mac already", "give each NIC its own, or leave the line out");
         }
         let options = read_options(reader, &mut table);
         table.finish(reader, &ROOT_KEYS);
@@ -203,7 +203,7 @@ fn read_options(reader: &mut Reader, table: &mut Table) -> NicOptions {
     let (queues, vhost) = (table.get("queues"), table.get("vhost"));
     for value in [&queues, &vhost].into_iter().flatten().filter(|_| model != NicModel::Virtio) {
         let cure = "remove this line, or write model = \"virtio\"";
-        value.fault(reader, format!("{} is of virtio cards only", value.key), cure);
+        value.report_at(reader, format!("{} is of virtio cards only", value.key), cure);
     }
     let queues = queues.and_then(|value| value.integer(reader, QUEUES)).map(|queues| queues as u8);
     let vhost = vhost.and_then(|value| value.boolean(reader)).unwrap_or_default();

@@ -7,7 +7,7 @@ use toml::Value as Toml;
 
 use super::{Line, ROOT_KEYS, VALUE_BYTES_MAX, path, read_path};
 use crate::command_line;
-use crate::reader::{Reader, Table, quote};
+use crate::toml_reader::{Reader, Table, quote};
 
 /// Most extra arguments.
 pub const ARGS_MAX: usize = 256;
@@ -53,7 +53,7 @@ pub(super) fn read(reader: &mut Reader, mut table: Table) -> Qemu {
     for (value, text) in &args {
         let option = text.strip_prefix('-').map(|text| text.strip_prefix('-').unwrap_or(text));
         if let Some((_, cure)) = RESERVED.iter().find(|(name, _)| option == Some(name)) {
-            value.fault(reader, format!("args cannot have {}", quote(text)), *cure);
+            value.report_at(reader, format!("args cannot have {}", quote(text)), *cure);
         }
     }
     table.finish(reader, &ROOT_KEYS);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Line, ROOT_KEYS, word};
-use crate::reader::{Reader, Table};
+use crate::toml_reader::{Reader, Table};
 
 /// Longest text of the system's table: longer ones are no serial numbers.
 const TEXT_BYTES_MAX: usize = 128;

@@ -122,9 +122,9 @@ fn what_is_left_out_has_a_default() {
 fn check(text: &str, expect: &[(usize, usize, &[&str])]) {
     let error = Definition::parse(text, "web1.toml").expect_err(text);
     let message = error.to_string();
-    let places: Vec<_> = error.faults.iter().map(|fault| (fault.line, fault.column)).collect();
+    let places: Vec<_> = error.diagnostics.iter().map(|fault| (fault.line, fault.column)).collect();
     assert_eq!(places, expect.iter().map(|(line, column, _)| (*line, *column)).collect::<Vec<_>>(), "{message}");
-    for (fault, (line, column, parts)) in error.faults.iter().zip(expect) {
+    for (fault, (line, column, parts)) in error.diagnostics.iter().zip(expect) {
         let told = format!("{} {}", fault.reason, fault.cure);
         assert!(parts.iter().all(|part| told.contains(part)), "{parts:?} in {told}");
         assert!(message.contains(&format!("web1.toml:{line}:{column}: {}", fault.reason)), "{message}");
@@ -280,15 +280,15 @@ fn there_is_an_upper_bound_to_everything() {
         |count, bytes| format!("{LEAST}[qemu]\nargs = [{}]\n", format!("'{}',", "x".repeat(bytes)).repeat(count));
     assert_eq!(Definition::parse(&args(ARGS_MAX, VALUE_BYTES_MAX), "").unwrap().qemu.args.len(), ARGS_MAX);
     let beyond = Definition::parse(&args(ARGS_MAX + 1, 1), "").unwrap_err();
-    assert!(beyond.faults.len() == 1 && beyond.faults[0].reason.contains("257 entries"), "{beyond}");
+    assert!(beyond.diagnostics.len() == 1 && beyond.diagnostics[0].reason.contains("257 entries"), "{beyond}");
     let beyond = Definition::parse(&args(1, VALUE_BYTES_MAX + 1), "").unwrap_err();
-    assert!(beyond.faults[0].reason.contains("4097 bytes"), "{beyond}");
+    assert!(beyond.diagnostics[0].reason.contains("4097 bytes"), "{beyond}");
     assert!(beyond.to_string().len() < 1000, "a long line is shown in part: {beyond}");
     let beyond = Definition::parse(&"#".repeat(crate::TEXT_BYTES_MAX + 1), "").unwrap_err();
     assert!(beyond.to_string().contains("are read at most"), "{beyond}");
     // So are faults.
     let beyond = Definition::parse(&many("[[nic]]\nx = 1\ny = 2\nz = 3\n", NICS_MAX), "").unwrap_err();
-    assert_eq!((beyond.faults.len(), beyond.more), (100, 28));
+    assert_eq!((beyond.diagnostics.len(), beyond.more), (100, 28));
     assert!(beyond.to_string().ends_with("and 28 more"));
     assert!(Definition::parse(&format!("a = {}", "[".repeat(100_000)), "").is_err(), "no stack overflows");
 }
@@ -298,7 +298,7 @@ fn the_place_in_a_long_line_is_shown() {
     let text = format!("{LEAST}kernel = \"{}\"; foo\u{1b}[2J", "é/".repeat(100));
     let error = Definition::parse(&text, "a\u{1b}.toml").unwrap_err();
     assert!(!error.to_string().contains('\u{1b}'), "nothing drives a terminal");
-    let fault = &error.faults[0];
+    let fault = &error.diagnostics[0];
     assert_eq!((fault.column, fault.before), (212, 50), "{error}");
     assert_eq!(fault.excerpt.chars().nth(fault.before), Some(';'), "{error}");
 }
@@ -597,7 +597,7 @@ fn definitions() -> impl Strategy<Value = Definition> {
 #[test]
 fn a_fault_in_a_line_end_points_behind_the_line() {
     let error = Definition::parse("name = \"a\r\n", "x.toml").unwrap_err();
-    let fault = &error.faults[0];
+    let fault = &error.diagnostics[0];
     assert_eq!((fault.excerpt.as_str(), fault.column, fault.before), ("name = \"a", 11, 9));
 }
 
@@ -618,8 +618,8 @@ proptest! {
         match Definition::parse(&text, "x.toml") {
             Ok(read) => prop_assert_eq!(Definition::parse(&read.to_toml(), "x.toml"), Ok(read)),
             Err(error) => {
-                prop_assert!(!error.faults.is_empty());
-                for fault in &error.faults {
+                prop_assert!(!error.diagnostics.is_empty());
+                for fault in &error.diagnostics {
                     prop_assert!(fault.line >= 1 && fault.line <= text.matches('\n').count() + 1, "{}", error);
                     prop_assert!(!fault.cure.is_empty() && fault.before <= fault.excerpt.chars().count(), "{}", error);
                 }

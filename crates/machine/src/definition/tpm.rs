@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Line, ROOT_KEYS, word};
-use crate::reader::{Reader, Table};
+use crate::toml_reader::{Reader, Table};
 
 /// A trusted platform module, emulated by swtpm. The agent keeps its state, and the state moves with the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +51,7 @@ pub(super) fn read(reader: &mut Reader, mut table: Table) -> Tpm {
     let value = table.get("model");
     let model = value.as_ref().and_then(|value| value.word(reader, &MODELS)).unwrap_or(default);
     if let Some(value) = value.filter(|_| model == TpmModel::Crb && version == TpmVersion::V1_2) {
-        value.fault(reader, "a TPM 1.2 has no crb interface", "write model = \"tis\", or version = \"2.0\"");
+        value.report_at(reader, "a TPM 1.2 has no crb interface", "write model = \"tis\", or version = \"2.0\"");
     }
     table.finish(reader, &ROOT_KEYS);
     Tpm { model, version }

@@ -63,7 +63,7 @@ impl Check {
 /// Looks at an assignment. `history` is what the last look gave, and `now` the time, of whatever clock.
 pub fn check(compiled: &Compiled, assignment: &[HostId], history: &History, now: u64) -> (Check, History) {
     let verdict = judge(&compiled.problem, assignment);
-    let told = Told { problem: &compiled.problem, names: &compiled.names, at: assignment };
+    let told = BreachText { problem: &compiled.problem, names: &compiled.names, at: assignment };
     let mut complaints: Vec<Complaint> = verdict.hard.iter().flat_map(|breach| told.complaints(breach, true)).collect();
     complaints.extend(verdict.soft.iter().flat_map(|breach| told.complaints(breach, false)));
     complaints.extend(told.preferences());
@@ -80,13 +80,13 @@ pub fn check(compiled: &Compiled, assignment: &[HostId], history: &History, now:
 }
 
 /// Breaches in the user's words.
-struct Told<'a> {
+struct BreachText<'a> {
     problem: &'a Problem,
     names: &'a Names,
     at: &'a [HostId],
 }
 
-impl Told<'_> {
+impl BreachText<'_> {
     fn complaint(&self, key: String, what: String, guests: &[GuestId], hosts: &[HostId]) -> Complaint {
         Complaint {
             key,
@@ -171,7 +171,7 @@ impl Told<'_> {
             Breach::Avoid { group, of, level, area, .. } => {
                 let is_there = |on: HostId| on != NOWHERE && self.problem.hosts[on as usize].areas[level] == area;
                 let (guests, others) = (self.members_on(group, is_there), self.members_on(of, is_there));
-                let place = names.place(level, area);
+                let place = names.area_name(level, area);
                 let what = format!(
                     "{} {} {place} with {} and {} to be apart from {}",
                     names.list(&guests),

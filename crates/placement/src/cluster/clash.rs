@@ -468,7 +468,7 @@ impl<'a> Finder<'a> {
                 both.iter().all(|guest| only(&self.allowed_by(*guest, rules)) == Some(area))
             });
             rules.insert(self.rule_of(group));
-            let place = self.names.place(level, area);
+            let place = self.names.area_name(level, area);
             let what = format!("{} may only be in {place}, and are apart there", self.names.list(&both));
             self.tell(rules, &both, what, "allow one of them hosts elsewhere, or make the rule soft");
         }

@@ -11,7 +11,7 @@ const HOSTS: &str = "{hosts: [..]} or {group: G}";
 
 /// What is wrong, and what can stand there instead.
 pub(super) fn words(error: &Error, text: &str) -> String {
-    let place = Place::new(text, error.location());
+    let place = Excerpt::new(text, error.location());
     let field = place.field();
     let what = if field.is_empty() { "it".to_owned() } else { format!("'{field}'") };
     match error {
@@ -95,19 +95,19 @@ fn form(field: &str) -> Option<&'static str> {
 }
 
 /// Where in a file something is wrong: the parser does not say in which field.
-struct Place<'a> {
+struct Excerpt<'a> {
     before: &'a str,
     from: &'a str,
 }
 
-impl<'a> Place<'a> {
-    fn new(text: &'a str, location: Option<Location>) -> Place<'a> {
+impl<'a> Excerpt<'a> {
+    fn new(text: &'a str, location: Option<Location>) -> Excerpt<'a> {
         let (line, column) = location.map_or((1, 1), |location| (location.line(), location.column()));
         let lines = text.split_inclusive('\n').take(line.saturating_sub(1) as usize);
         let start: usize = lines.map(str::len).sum();
         let on_line = text[start..].char_indices().nth(column.saturating_sub(1) as usize);
         let (before, from) = text.split_at(on_line.map_or(text.len(), |(at, _)| start + at));
-        Place { before, from }
+        Excerpt { before, from }
     }
 
     /// The name of the field before it; empty if there is none.
@@ -132,7 +132,7 @@ mod tests {
     use crate::cluster::read;
 
     /// What is told of a file with a guest and a rule that are these.
-    fn told(guest: &str, rule: &str) -> String {
+    fn mistake_text(guest: &str, rule: &str) -> String {
         let text = format!(
             "resources: [{{name: cpu}}]\nhosts: [{{name: h1, capacity: {{cpu: 1}}}}]\nguests:\n- {{name: a, {guest}}}\nrules:\n- {rule}"
         );
@@ -150,7 +150,7 @@ mod tests {
             ("tenant: [a]", "'tenant' has to be a single word"),
             ("dirty: [a]", "it is a list, and has to be an amount like 12 or '16 GiB'"),
         ] {
-            assert_eq!(told(guest, "apart: {name: x, of: {tag: w}}"), format!("line 4: {what}"));
+            assert_eq!(mistake_text(guest, "apart: {name: x, of: {tag: w}}"), format!("line 4: {what}"));
         }
     }
 
@@ -158,7 +158,7 @@ mod tests {
     fn rules_are_told_in_plain_words() {
         const GUESTS: &str = "{guests: [..]}, {tag: T}, {set: S} or {tenant: T}";
         const HOSTS: &str = "{hosts: [..]} or {group: G}";
-        let apart = |rest: &str| told("", &format!("apart: {{name: x, {rest}}}"));
+        let apart = |rest: &str| mistake_text("", &format!("apart: {{name: x, {rest}}}"));
         for (rest, what) in [
             ("of: {tag: a, set: b}", format!("only one of these can stand there: {GUESTS}")),
             ("of: lb", format!("there is no kind 'lb': write {GUESTS}")),
@@ -174,7 +174,7 @@ mod tests {
         ] {
             assert_eq!(apart(rest), format!("line 6: {what}"), "{rest}");
         }
-        let of = |kind: &str, rest: &str| told("", &format!("{kind}: {{name: x, of: {{tag: w}}, {rest}}}"));
+        let of = |kind: &str, rest: &str| mistake_text("", &format!("{kind}: {{name: x, of: {{tag: w}}, {rest}}}"));
         for (kind, rest, what) in [
             ("preferred", "within: [{hosts: [h1]}]", format!("'within' has to be one of these: {HOSTS}")),
             ("preferred", "within: {hosts: [h1], group: g}", format!("only one of these can stand there: {HOSTS}")),
@@ -186,11 +186,11 @@ mod tests {
             let told = of(kind, "force: hard");
             assert!(told.contains("no field 'force': owners and among are always hard, preferred is"), "{told}");
         }
-        assert!(told("", "{name: x}").ends_with(
+        assert!(mistake_text("", "{name: x}").ends_with(
             "there is no kind 'name': write apart, together, spread, owners, preferred, among, needs, match"
         ));
         assert!(
-            told("", "{apart: {name: x, of: {tag: w}}, name: x}")
+            mistake_text("", "{apart: {name: x, of: {tag: w}}, name: x}")
                 .ends_with("each rule begins with '- ' and its kind, under which all of its fields are")
         );
     }

@@ -217,7 +217,7 @@ impl Names {
     }
 
     /// The same; of hosts, which are areas by themselves, only the name.
-    pub(crate) fn place(&self, level: usize, area: u32) -> String {
+    pub(crate) fn area_name(&self, level: usize, area: u32) -> String {
         match self.levels[level].name == super::HOST_LEVEL {
             true => format!("'{}'", self.levels[level].areas[area as usize]),
             false => self.area(level, area),
@@ -243,12 +243,12 @@ impl Names {
 
 /// The first ones by name, the rest as a number.
 pub(crate) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    const TOLD: usize = 4;
+    const NAMES_LISTED_MAX: usize = 4;
     let names: Vec<&str> = names.collect();
-    let told: Vec<String> = names.iter().take(TOLD).map(|name| format!("'{name}'")).collect();
+    let told: Vec<String> = names.iter().take(NAMES_LISTED_MAX).map(|name| format!("'{name}'")).collect();
     match names.len() {
         0 => "nobody".into(),
-        n if n > TOLD => format!("{} and {} more", told.join(", "), n - TOLD),
+        n if n > NAMES_LISTED_MAX => format!("{} and {} more", told.join(", "), n - NAMES_LISTED_MAX),
         _ => told.join(", "),
     }
 }

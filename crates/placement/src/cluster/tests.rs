@@ -31,7 +31,7 @@ fn mistake(text: &str) -> String {
 }
 
 /// What is wrong where everybody is.
-fn told(compiled: &Compiled) -> Vec<String> {
+fn complaints_of(compiled: &Compiled) -> Vec<String> {
     let (check, _) = check(compiled, &compiled.problem.initial, &History::default(), 7);
     check.complaints.into_iter().map(|complaint| complaint.what).collect()
 }
@@ -47,7 +47,7 @@ fn a_file_without_guests_is_fine() {
     assert_eq!(compiled.problem.hosts[0].safe, [7200, 29491]);
     assert_eq!(compiled.names.place_free[0], [1600, 6553]);
     assert!(compiled.clashes.is_empty());
-    assert!(told(&compiled).is_empty());
+    assert!(complaints_of(&compiled).is_empty());
 }
 
 #[test]
@@ -111,7 +111,7 @@ guests:
     assert_eq!(compiled.problem.hosts[0].safe, [16_000, 8000, 1]);
     assert_eq!(compiled.names.place_free[0], [4000, 2000, 0]);
     assert_eq!(compiled.problem.hosts[1].capacity, [16_000, 8000, 2]);
-    assert_eq!(told(&compiled), ["guests of 'h1': 2 used of 1, 1 too much"]);
+    assert_eq!(complaints_of(&compiled), ["guests of 'h1': 2 used of 1, 1 too much"]);
 }
 
 #[test]
@@ -136,14 +136,14 @@ guests:
     let may_be_on: Vec<Vec<bool>> =
         (0..3).map(|guest| (0..4).map(|host| compiled.problem.may_own(guest, host)).collect()).collect();
     assert_eq!(may_be_on, [[true; 4].to_vec(), [true, false, false, false].to_vec(), [true; 4].to_vec()]);
-    assert_eq!(told(&compiled), ["'down' is on no host"], "where it may be started is open");
+    assert_eq!(complaints_of(&compiled), ["'down' is on no host"], "where it may be started is open");
 }
 
 #[test]
 fn a_balance_is_counted_in_grains() {
     let compiled = made("guests: [{name: a, size: {memory: 1 GiB}}]\nbalances:\n- {for: cpu, of: memory, free: 4 GiB}");
     let balance = compiled.problem.balances[0];
-    assert_eq!((balance.first, balance.second, balance.target), (0, 1, 4), "4096 MiB for 1000 thousandths");
+    assert_eq!((balance.first, balance.second, balance.ratio), (0, 1, 4), "4096 MiB for 1000 thousandths");
     let refused = mistake(&format!("{HOSTS}balances:\n- {{for: memory, each: 4 GiB, of: cpu, free: 1}}"));
     assert!(refused.contains("the other way round"), "{refused}");
 }
@@ -155,7 +155,7 @@ fn what_is_broken_is_told_in_the_words_of_the_file() {
 - {name: b, host: h1, size: {memory: 20 GiB}, tags: [web], properties: {os: b}, owners: [h2, h3]}
 - {name: c, host: h3, tags: [db], properties: {os: a}, preferred: [h1, h3], near: [h4]}
 ";
-    let of = |rule: &str| told(&made(&format!("{guests}rules:\n- {rule}")));
+    let of = |rule: &str| complaints_of(&made(&format!("{guests}rules:\n- {rule}")));
     let always = |what: &[&str]| {
         let mut all: Vec<String> = what.iter().map(|what| (*what).to_owned()).collect();
         all.extend(["'h1' is not among the possible owners of 'b'".into()]);
@@ -231,7 +231,10 @@ fn hosts_that_are_not_online_are_left() {
     let guests =
         "guests: [{name: a, host: h1}, {name: b, host: h2, optimize: false}, {name: c, host: h3, optimize: false}]";
     let compiled = compile(&read(&format!("{text}{guests}")).unwrap()).unwrap();
-    assert_eq!(told(&compiled), ["'a' is on no host: 'h1' is offline", "'b' is on 'h2', which is in maintenance"]);
+    assert_eq!(
+        complaints_of(&compiled),
+        ["'a' is on no host: 'h1' is offline", "'b' is on 'h2', which is in maintenance"]
+    );
     let (check, _) = check(&compiled, &[0, 2, 2], &History::default(), 7);
     assert_eq!(check.complaints[0].what, "'a' is on 'h1', which is offline");
     let owners = |guest: usize| {
@@ -250,7 +253,7 @@ fn an_availability_set_is_soft_unless_a_rule_says_otherwise() {
     let guests = "guests: [{name: a, host: h1, availability_set: s}, {name: b, host: h1, availability_set: s}]\n";
     let soft = made(guests);
     assert_eq!(judge(&soft.problem, &soft.problem.initial).hard.len(), 0);
-    assert_eq!(told(&soft), ["'a', 'b' share 'h1' and are to be apart"]);
+    assert_eq!(complaints_of(&soft), ["'a', 'b' share 'h1' and are to be apart"]);
     let hard = made(&format!("{guests}rules:\n- apart: {{name: x, of: {{set: s}}, force: hard}}"));
     assert_eq!(judge(&hard.problem, &hard.problem.initial).hard.len(), 1);
     assert_eq!(hard.problem.groups.len(), 1);
@@ -281,7 +284,7 @@ fn the_worst_is_told_first() {
         "guests: [{name: a, host: h1, size: {memory: 33 GiB}, tags: [w]}, {name: b, host: h1, tags: [w]}, {name: c}]
 rules: [{apart: {name: x, of: {tag: w}}}]",
     );
-    let all = told(&compiled);
+    let all = complaints_of(&compiled);
     assert_eq!(all[0], "'c' is on no host");
     assert!(all[1].starts_with("memory of 'h1'"), "{all:?}");
     assert!(all[2].contains("to be apart"), "{all:?}");
@@ -656,7 +659,9 @@ fn of_two_kinds(rest: &str) -> String {
 #[test]
 fn groups_are_apart_on_hosts_and_in_areas() {
     let rule = |rest: &str| {
-        told(&made(&of_two_kinds(&format!("rules:\n- apart: {{name: r, of: {{tag: a}}, from: {{tag: b}}{rest}}}\n"))))
+        complaints_of(&made(&of_two_kinds(&format!(
+            "rules:\n- apart: {{name: r, of: {{tag: a}}, from: {{tag: b}}{rest}}}\n"
+        ))))
     };
     assert_eq!(rule(", force: hard"), ["'a1' shares 'h1' with 'b1' and is to be apart from it"]);
     assert_eq!(rule(", level: rack"), ["'a1', 'a2' share rack 'r1' with 'b1' and are to be apart from it"]);
@@ -681,7 +686,7 @@ fn guests_are_spread_evenly_where_they_may_be() {
     let rule = |guests: &str, skew: u32| {
         let rule =
             format!("rules:\n- spread: {{name: r, of: {{tag: a}}, level: rack, skew_max: {skew}, force: hard}}\n");
-        told(&made(&format!("{}{rule}", TWO_KINDS.replace("tags: [a]", guests))))
+        complaints_of(&made(&format!("{}{rule}", TWO_KINDS.replace("tags: [a]", guests))))
     };
     let uneven = "of 'a1', 'a2' up to 2 are in one area of level 'rack' and 0 in another, which is more than 1 apart";
     assert_eq!(rule("tags: [a]", 1), [uneven]);

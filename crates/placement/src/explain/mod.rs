@@ -6,14 +6,14 @@
 
 mod conflict;
 mod relax;
+mod report;
 #[cfg(test)]
 mod tests;
-mod told;
 mod why;
 
 pub use conflict::{Conflict, conflict};
 pub use relax::{Relaxation, Relaxations, Step, relax};
-pub use told::{Explanation, Fragmented, explain};
+pub use report::{Explanation, Fragmented, explain};
 pub use why::{Why, why_moved};
 
 use crate::cluster::{Compiled, HOST_LEVEL, RuleId, agree};
@@ -216,8 +216,8 @@ impl<'a> Placing<'a> {
         // Where they are is named: "there" could be where the guest goes as well as where it comes from.
         let are_in = |guests: &[GuestId], level: usize, area: u32| {
             let place = match names.levels[level].name == HOST_LEVEL {
-                true => format!("on {}", names.place(level, area)),
-                false => format!("in {}", names.place(level, area)),
+                true => format!("on {}", names.area_name(level, area)),
+                false => format!("in {}", names.area_name(level, area)),
             };
             format!("{} {} {place}", names.list(guests), agree(guests, "is", "are"))
         };

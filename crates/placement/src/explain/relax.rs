@@ -67,7 +67,7 @@ pub struct Relaxations {
 }
 
 /// Relaxations that are told.
-const TOLD: usize = 5;
+const RELAXATIONS_REPORTED_MAX: usize = 5;
 /// Hosts looked at for guests that may go: about two seconds' work.
 const TRIES_MAX: u32 = 20_000_000;
 /// To verify what was found takes as long as to look at so many.
@@ -76,13 +76,13 @@ const TRIES_TO_VERIFY: u32 = 100_000;
 const PAIRS_OF: usize = 24;
 
 /// How much worse than a soft rule's breach: that possible owners are never broken is what they are for.
-const OWNERS: i64 = 10;
+const OWNERS_PRICE: i64 = 10;
 /// Work for people, and then the host has to hold.
-const MAINTENANCE: i64 = 10;
+const MAINTENANCE_PRICE: i64 = 10;
 /// A repair.
-const OFFLINE: i64 = 20;
+const OFFLINE_PRICE: i64 = 20;
 /// A purchase, of nothing; twice as much if a host had to be doubled.
-const CAPACITY: f64 = 5.0;
+const CAPACITY_PRICE: f64 = 5.0;
 
 /// What would have to change for a guest that nothing accepts to fit somewhere. Empty if a host accepts it.
 pub fn relax(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Relaxations {
@@ -113,7 +113,7 @@ pub fn relax(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Rela
     let by_moves = mover.one().or_else(|| mover.two());
     let mut all: Vec<Relaxation> = best.into_values().chain(by_moves).collect();
     all.sort_by_key(|relaxation| (relaxation.cost, relaxation.steps.len(), relaxation.host));
-    all.truncate(TOLD);
+    all.truncate(RELAXATIONS_REPORTED_MAX);
     Relaxations { all, is_cut_short: mover.tries_left == 0 }
 }
 
@@ -152,17 +152,17 @@ fn price(compiled: &Compiled, step: &Step) -> i64 {
         }
         Step::Add(host, row, amount) => {
             let share = *amount as f64 / compiled.problem.hosts[*host as usize].capacity[*row].max(1) as f64;
-            return (unit as f64 * CAPACITY * (1.0 + share)) as i64;
+            return (unit as f64 * CAPACITY_PRICE * (1.0 + share)) as i64;
         }
         Step::Lift(_) => 1,
         Step::Widen(rule, _) => match names.rules[*rule as usize].kind {
-            RuleKind::GuestOwners | RuleKind::Owners => OWNERS,
-            RuleKind::Writes => MAINTENANCE,
+            RuleKind::GuestOwners | RuleKind::Owners => OWNERS_PRICE,
+            RuleKind::Writes => MAINTENANCE_PRICE,
             _ => 1,
         },
         Step::Open { host, .. } => match names.states[*host as usize] {
-            HostState::Offline => OFFLINE,
-            _ => MAINTENANCE,
+            HostState::Offline => OFFLINE_PRICE,
+            _ => MAINTENANCE_PRICE,
         },
     };
     unit.saturating_mul(times)
@@ -205,7 +205,7 @@ impl<'a> Mover<'a> {
                 continue;
             }
             self.state.shift(self.guest, host);
-            let target = self.target(other, Some(self.broken_max));
+            let target = self.cheapest_host(other, Some(self.broken_max));
             self.state.shift(self.guest, NOWHERE);
             if let Some(to) = target {
                 let found = self.verified(host, &[(other, to)]);
@@ -260,9 +260,9 @@ impl<'a> Mover<'a> {
     fn try_two(&mut self, host: HostId, a: GuestId, b: GuestId) -> Option<Relaxation> {
         self.state.shift(self.guest, host);
         let mut found = None;
-        if let Some(to_a) = self.target(a, None) {
+        if let Some(to_a) = self.cheapest_host(a, None) {
             self.state.shift(a, to_a);
-            if let Some(to_b) = self.target(b, Some(self.broken_max)) {
+            if let Some(to_b) = self.cheapest_host(b, Some(self.broken_max)) {
                 found = Some([(a, to_a), (b, to_b)]);
             }
             self.state.shift(a, host);
@@ -272,7 +272,7 @@ impl<'a> Mover<'a> {
     }
 
     /// The cheapest host for a guest that breaks no more there than where it is, and leaves no more broken than `most`.
-    fn target(&mut self, guest: GuestId, most: Option<i64>) -> Option<HostId> {
+    fn cheapest_host(&mut self, guest: GuestId, most: Option<i64>) -> Option<HostId> {
         let mut best: Option<(i64, HostId)> = None;
         let most = most.map_or(0, |most| (most - self.state.score().broken).min(0));
         self.tries_left = self.tries_left.saturating_sub(self.compiled.problem.hosts.len() as u32);

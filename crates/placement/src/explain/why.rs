@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::told::{Objection, lost, objection};
+use super::report::{Objection, lost, objection};
 use super::{Cause, Placing, Reason};
 use crate::cluster::{Compiled, RuleKind};
 use crate::problem::{GuestId, HostId, NOWHERE};

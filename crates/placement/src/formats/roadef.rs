@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use crate::problem::{
-    Balance, Group, Guest, Host, HostId, HostMoves, Need, Problem, Resource, Spread, Strength, Weights,
+    Balance, Group, Guest, Host, HostId, HostMoves, NeedsRule, Problem, Resource, Spread, Strength, Weights,
 };
 
 /// Levels of areas.
@@ -114,7 +114,7 @@ pub fn read_model(text: &str) -> Result<Problem, FileError> {
             spread: (areas_min > 0).then_some(Spread { level: LOCATION, areas_min, strength: Strength::Hard }),
             needs: needs
                 .into_iter()
-                .map(|of| Need { level: NEIGHBOURHOOD, of: of as u32, strength: Strength::Hard })
+                .map(|of| NeedsRule { level: NEIGHBOURHOOD, of: of as u32, strength: Strength::Hard })
                 .collect(),
             counts_moves: true,
             ..Group::default()
@@ -134,7 +134,7 @@ pub fn read_model(text: &str) -> Result<Problem, FileError> {
         let first = n.number("a balance's resource", count as i64 - 1)? as usize;
         let second = n.number("a balance's resource", count as i64 - 1)? as usize;
         let target = n.number("a balance's target", MOST)?;
-        balance.push(Balance { first, second, target, weight: n.number("a balance's weight", MOST)? });
+        balance.push(Balance { first, second, ratio: target, weight: n.number("a balance's weight", MOST)? });
     }
     let weights = Weights {
         guest_move: n.number("the weight of process moves", MOST)?,

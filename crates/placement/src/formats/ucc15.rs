@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::problem::{Guest, Host, HostId, HostMoves, NOWHERE, Problem, Resource, Weights};
-use crate::schedule::{Action, Job, Limits, Network, Plan, Port, Power, Step, Switch, Traffic, Waits, waits};
+use crate::schedule::{
+    Action, ConcurrencyLimits, Job, Network, Plan, Port, Power, Step, Switch, Traffic, Waits, waits,
+};
 
 /// Bytes a second of a Mbit/s: nine bits on the wire for each byte.
 const MEGABIT: f64 = 1e6 / 9.0;
@@ -308,7 +310,7 @@ fn job(file: &File, nodes: &Names, vms: &Names, steps: &[Step]) -> Result<Job, F
             Some(net) => network(net, nodes)?,
             None => observed(nodes.0.len(), steps),
         },
-        limits: vec![Limits::NONE; nodes.0.len()],
+        limits: vec![ConcurrencyLimits::NONE; nodes.0.len()],
         power: power(origin, nodes, steps)?,
         running: Vec::new(),
         problem,

@@ -82,7 +82,7 @@ pub struct History {
 
 impl History {
     /// Has a round's moves remembered.
-    pub fn record(&mut self, now_s: u64, round: &Round) {
+    pub fn remember_round(&mut self, now_s: u64, round: &Round) {
         let most = round.moves.iter().map(|of| of.guest as usize + 1).max().unwrap_or(0);
         self.moves_s.resize(self.moves_s.len().max(most), Vec::new());
         for of in &round.moves {
@@ -114,7 +114,7 @@ impl History {
 
 /// Why a guest moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum MoveReason {
     /// So much is broken less, as [`Score::broken`](crate::score::Score::broken) counts.
     Broken {
         /// By how much.
@@ -143,7 +143,7 @@ pub struct Move {
     /// To where.
     pub to: HostId,
     /// What for.
-    pub why: Why,
+    pub why: MoveReason,
     /// Seconds of one host wholly overloaded that it saves; less than 0 if it is for a rule only. Of two that change places, both together.
     pub saves_s: f64,
     /// Seconds that it is sent for; of both, too.
@@ -184,7 +184,7 @@ pub fn decide(config: &Config, view: &View, history: &History) -> Result<Round, 
     let columns = columns(view);
     let mut expected = expected(view, &columns).map_err(BadView::from)?;
     let overloaded = overload(view, history, &columns, &mut expected);
-    let mut desk = Desk::new(config, view, history, &columns, &expected);
+    let mut desk = RoundBuilder::new(config, view, history, &columns, &expected);
     desk.repair();
     let since = |relieved_s: u64| view.now_s >= relieved_s.saturating_add(config.interval_s.into());
     let is_relief = config.aggressiveness > 1 && history.relieved_s.is_none_or(since);
@@ -269,7 +269,7 @@ struct Leaves {
 }
 
 /// Where a round is worked out.
-struct Desk<'a> {
+struct RoundBuilder<'a> {
     config: &'a Config,
     view: &'a View<'a>,
     history: &'a History,
@@ -288,17 +288,17 @@ struct Desk<'a> {
     moves: Vec<Move>,
 }
 
-impl<'a> Desk<'a> {
+impl<'a> RoundBuilder<'a> {
     fn new(
         config: &'a Config,
         view: &'a View,
         history: &'a History,
         columns: &'a [Column],
         problem: &'a Problem,
-    ) -> Desk<'a> {
+    ) -> RoundBuilder<'a> {
         let none =
             Load { expected: vec![Default::default(); view.problem.resources.len()], used: vec![0; columns.len()] };
-        let mut desk = Desk {
+        let mut desk = RoundBuilder {
             config,
             view,
             history,
@@ -346,12 +346,12 @@ impl<'a> Desk<'a> {
     }
 
     /// Why a host is short, if it is: by what is expected, not by the last sample, which may be a spike.
-    fn short_of(&self, host: HostId) -> Option<Why> {
+    fn short_of(&self, host: HostId) -> Option<MoveReason> {
         let (of, load) = (&self.view.problem.hosts[host as usize], &self.loads[host as usize]);
         self.columns.iter().zip(&load.used).filter(|(column, _)| column.by != By::Latest).find_map(|(column, used)| {
             let resource = column.resource;
             let [capacity, safe] = [&of.capacity, &of.safe].map(|of| of[resource]);
-            (*used > safe).then_some(Why::Short { resource, free: capacity - used, start: capacity - safe })
+            (*used > safe).then_some(MoveReason::Short { resource, free: capacity - used, start: capacity - safe })
         })
     }
 
@@ -474,7 +474,7 @@ impl<'a> Desk<'a> {
             });
             self.is_urgent = false;
             let Some(choice) = choice else { break };
-            self.carry_out(choice, Why::Broken { less: -choice.broken });
+            self.carry_out(choice, MoveReason::Broken { less: -choice.broken });
         }
     }
 
@@ -512,12 +512,12 @@ impl<'a> Desk<'a> {
             guests.sort_unstable();
             let Some(choice) = self.best_shift(&guests, |choice| self.gain_s(choice) > 0.0) else { break };
             let host = self.state.host_of(choice.guest);
-            let why = self.short_of(host).unwrap_or(Why::Balance);
+            let why = self.short_of(host).unwrap_or(MoveReason::Balance);
             self.carry_out(choice, why);
         }
     }
 
-    fn carry_out(&mut self, choice: Choice, why: Why) {
+    fn carry_out(&mut self, choice: Choice, why: MoveReason) {
         let from = self.state.host_of(choice.guest);
         let back = choice.back.map(|back| (back, from));
         for (guest, to) in [(choice.guest, choice.to)].into_iter().chain(back) {
@@ -543,7 +543,7 @@ mod tests {
     use super::*;
     use crate::cases;
     use crate::dice::Dice;
-    use crate::policy::forecast::Forecast;
+    use crate::policy::forecast::LoadForecast;
     use crate::problem::{Guest, Host, HostMoves, Resource, Weights};
 
     /// Seconds that a small guest takes to move.
@@ -618,7 +618,7 @@ mod tests {
         let all =
             moves(&Config { aggressiveness: 1, ..Config::default() }, &problem, &[70.0, 20.0, 25.0, 60.0], MONTHS_S);
         assert_eq!(went(&all), [(0, 2)], "each of the three would do, and this leaves the most to spare");
-        assert_eq!(all[0].why, Why::Broken { less: 150_000 });
+        assert_eq!(all[0].why, MoveReason::Broken { less: 150_000 });
     }
 
     #[test]
@@ -632,7 +632,7 @@ mod tests {
         };
         let spiky: Vec<_> = cpu.iter().zip(&problem.guests).map(outlook).collect();
         let cheap = decided(&Config::default(), &problem, &spiky, SMALL_S);
-        assert_eq!(cheap[0].why, Why::Short { resource: 0, free: 5, start: 20 });
+        assert_eq!(cheap[0].why, MoveReason::Short { resource: 0, free: 5, start: 20 });
         assert!(cheap[0].saves_s > Config::default().price() * cheap[0].sends_s, "{cheap:?}");
         assert_eq!(cheap.len(), 1);
         assert_eq!(decided(&Config::default(), &problem, &spiky, MONTHS_S), [], "months of sending do not pay");
@@ -669,20 +669,20 @@ mod tests {
     /// A host at 60 of 100 whose second guest uses more from some sample on: the sample after which a guest moves.
     fn acts_after(rise: &[f64]) -> Option<usize> {
         let problem = cluster(2, &[(0, 10), (0, 10), (1, 10)]);
-        let mut forecasts = vec![Forecast::new(Expected { mean: 30.0, variance: 1.0 }); 3];
+        let mut forecasts = vec![LoadForecast::new(Expected { mean: 30.0, variance: 1.0 }); 3];
         let mut history = History::default();
         let calm = [30.0f64; 40];
         calm.iter().chain(rise).enumerate().find_map(|(n, used)| {
             for (forecast, used) in forecasts.iter_mut().zip([30.0, *used, 20.0]) {
                 forecast.sample(Some(used)).unwrap();
             }
-            let outlook = |of: &Forecast| vec![of.outlook(), Outlook::fixed(10.0)];
+            let outlook = |of: &LoadForecast| vec![of.outlook(), Outlook::fixed(10.0)];
             let outlooks: Vec<_> = forecasts.iter().map(outlook).collect();
             let now_s = n as u64 * 300;
             let place_free = [vec![20, 0], vec![20, 0]];
             let view = View { now_s, ..view(&problem, &place_free, &outlooks, &[SMALL_S; 3]) };
             let round = decide(&Config::default(), &view, &history).unwrap();
-            history.record(now_s, &round);
+            history.remember_round(now_s, &round);
             (!round.moves.is_empty()).then(|| n + 1 - calm.len())
         })
     }
@@ -701,9 +701,9 @@ mod tests {
         let outlooks: Vec<_> = outlooks.into_iter().zip(&problem.guests).map(outlook).collect();
         let place_free = [vec![20, 0], vec![20, 0]];
         let went_after = |moved: GuestId| {
-            let moved = Move { guest: moved, from: 1, to: 0, why: Why::Balance, saves_s: 0.0, sends_s: 0.0 };
+            let moved = Move { guest: moved, from: 1, to: 0, why: MoveReason::Balance, saves_s: 0.0, sends_s: 0.0 };
             let mut history = History::default();
-            history.record(0, &Round { moves: vec![moved], ..Round::default() });
+            history.remember_round(0, &Round { moves: vec![moved], ..Round::default() });
             let view = View { now_s: 600, ..view(&problem, &place_free, &outlooks, &sends_s) };
             went(&decide(&Config::default(), &view, &history).unwrap().moves)
         };
@@ -782,12 +782,12 @@ mod tests {
                 let view = View { pinned: &pinned, closed: &closed, now_s, ..view(&problem, &place_free, &outlooks, &sends_s) };
                 let round = decide(&config, &view, &history).unwrap();
                 prop_assert_eq!(decide(&config, &view, &history).unwrap(), round.clone());
-                history.record(now_s, &round);
+                history.remember_round(now_s, &round);
                 prop_assert!(round.moves.len() <= config.round_moves_max);
                 let mut at = problem.initial.clone();
                 let mut mended = Bits::default();
                 for of in &round.moves {
-                    let is_mending = matches!(of.why, Why::Broken { .. });
+                    let is_mending = matches!(of.why, MoveReason::Broken { .. });
                     if is_mending {
                         mended.insert(of.to);
                     }

@@ -48,11 +48,11 @@ impl Outlook {
 pub struct BadSample(f64);
 
 /// Samples count with weights that fade by 1 / so much with each that follows: three hours, of samples every five minutes.
-pub const MEMORY: f64 = 36.0;
+pub const DECAY_SAMPLES: f64 = 36.0;
 
 /// A forecast of one guest's use of one resource: a few numbers, however many samples.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Forecast {
+pub struct LoadForecast {
     samples: u32,
     mean: f64,
     variance: f64,
@@ -62,10 +62,10 @@ pub struct Forecast {
     recent: [f64; 2],
 }
 
-impl Forecast {
+impl LoadForecast {
     /// Nothing is known yet, but what such guests use. It counts as much as one sample.
-    pub fn new(like: Expected) -> Forecast {
-        Forecast { samples: 1, mean: like.mean, variance: like.variance, ..Forecast::default() }
+    pub fn new(like: Expected) -> LoadForecast {
+        LoadForecast { samples: 1, mean: like.mean, variance: like.variance, ..LoadForecast::default() }
     }
 
     /// The next sample; none if it is missing, which is as if nothing had changed.
@@ -78,7 +78,7 @@ impl Forecast {
             return Err(BadSample(used));
         }
         self.samples = self.samples.saturating_add(1);
-        let weight = 1.0 / f64::from(self.samples).min(MEMORY);
+        let weight = 1.0 / f64::from(self.samples).min(DECAY_SAMPLES);
         let before = if self.samples == 2 { 0.0 } else { self.recent[0] - self.mean };
         let off = used - self.mean;
         self.mean += weight * off;
@@ -107,8 +107,8 @@ mod tests {
 
     use super::*;
 
-    fn after(samples: impl IntoIterator<Item = f64>) -> Forecast {
-        let mut forecast = Forecast::new(Expected { mean: 10.0, variance: 4.0 });
+    fn after(samples: impl IntoIterator<Item = f64>) -> LoadForecast {
+        let mut forecast = LoadForecast::new(Expected { mean: 10.0, variance: 4.0 });
         samples.into_iter().for_each(|used| forecast.sample(Some(used)).unwrap());
         forecast
     }

@@ -149,7 +149,7 @@ pub struct History {
 
 impl History {
     /// Has a decision remembered.
-    pub fn record(&mut self, now_s: u64, decision: &Decision) {
+    pub fn remember_decision(&mut self, now_s: u64, decision: &Decision) {
         let is_settling = decision.against.iter().any(|(_, against)| matches!(against, Against::Settling { .. }));
         // After one has gone to sleep, the next has to have been possible as long again.
         self.possible_since_s = match (is_settling, self.possible_since_s) {
@@ -180,7 +180,7 @@ pub fn decide(config: &Config, view: &View, roles: &[Role], history: &History) -
         capacity.for_each(|(capacity, column)| *capacity = (*capacity - free[column.resource]).max(0));
     }
     let here = State::new(&place, &place.initial);
-    let desk = Desk { config, view, roles, columns: &columns, place: &place, reserve: &reserve, here };
+    let desk = PowerDecider { config, view, roles, columns: &columns, place: &place, reserve: &reserve, here };
     if let Some(need) = desk.need() {
         let against = desk.hosts().map(|host| (host, desk.barred(host).unwrap_or(Against::Waking))).collect();
         return Ok(Decision { sleep: None, wake: desk.wakes(need).map(|host| (host, need)), against });
@@ -189,7 +189,7 @@ pub fn decide(config: &Config, view: &View, roles: &[Role], history: &History) -
 }
 
 /// Where it is worked out: with `place` kept free in one problem, and with the `reserve` in the other.
-struct Desk<'a> {
+struct PowerDecider<'a> {
     config: &'a Config,
     view: &'a View<'a>,
     roles: &'a [Role],
@@ -200,7 +200,7 @@ struct Desk<'a> {
     here: State<'a>,
 }
 
-impl Desk<'_> {
+impl PowerDecider<'_> {
     fn hosts(&self) -> impl Iterator<Item = HostId> + use<> {
         0..self.roles.len() as HostId
     }
@@ -256,7 +256,7 @@ impl Desk<'_> {
             host => state.host_score(host).broken > 0,
         };
         let mut guests = (0..self.reserve.guests.len() as GuestId).filter(is_broken);
-        guests.find(|guest| place(&state, *guest, &closed).is_none()).map(|guest| Need::NoPlace { guest })
+        guests.find(|guest| first_fitting_host(&state, *guest, &closed).is_none()).map(|guest| Need::NoPlace { guest })
     }
 
     /// The one to wake: which votes, if votes are missing, and has most of the resource that is short.
@@ -366,7 +366,7 @@ fn evacuate(state: &mut State, host: HostId, closed: &Bits) -> Result<Vec<(Guest
     guests.sort_by(|a, b| size(*b).total_cmp(&size(*a)).then(a.cmp(b)));
     let mut moves = Vec::new();
     for guest in guests {
-        let to = place(state, guest, closed).ok_or(guest)?;
+        let to = first_fitting_host(state, guest, closed).ok_or(guest)?;
         state.shift(guest, to);
         moves.push((guest, to));
     }
@@ -374,7 +374,7 @@ fn evacuate(state: &mut State, host: HostId, closed: &Bits) -> Result<Vec<(Guest
 }
 
 /// The first host that has a place for a guest and breaks nothing: hosts are filled one after the other.
-fn place(state: &State, guest: GuestId, closed: &Bits) -> Option<HostId> {
+fn first_fitting_host(state: &State, guest: GuestId, closed: &Bits) -> Option<HostId> {
     let prices = vec![0.0; state.problem().hosts.len()];
     let free = Limit { prices: &prices, most: f64::INFINITY };
     let is_open = |to: &HostId| *to != state.host_of(guest) && !closed.contains(*to);
@@ -524,7 +524,7 @@ mod tests {
                 now_s,
             };
             let decision = decide(&config, &view, &[Role { stores: used > 80.0, ..AWAKE }; 2], &history).unwrap();
-            history.record(now_s, &decision);
+            history.remember_decision(now_s, &decision);
             if decision.sleep.is_some() {
                 slept_s.push(now_s);
             }

@@ -123,7 +123,7 @@ impl Problem {
         }
         for balance in &self.balances {
             refers(|| "a balance".into(), balance.first.max(balance.second), "resources", resources)?;
-            amounts(|| "a balance".into(), [&balance.target, &balance.weight])?;
+            amounts(|| "a balance".into(), [&balance.ratio, &balance.weight])?;
         }
         match &self.host_moves {
             HostMoves::Uniform(cost) => amounts(|| "the cost of moves between hosts".into(), [cost]),
@@ -231,7 +231,7 @@ impl Problem {
             cost = cost.saturating_add(product(&[demand, resource.load_weight.into()]));
         }
         for balance in &self.balances {
-            let free = product(&[total[balance.first], balance.target.into()]).saturating_add(total[balance.second]);
+            let free = product(&[total[balance.first], balance.ratio.into()]).saturating_add(total[balance.second]);
             // It is counted, though it may weigh nothing.
             limit("a balance", free)?;
             cost = cost.saturating_add(product(&[free, balance.weight.into()]));
@@ -322,7 +322,7 @@ mod tests {
         );
         let dear = |p: &mut Problem| (p.guests[0].move_cost, p.weights.guest_move) = (i64::MAX, i64::MAX);
         assert_eq!(flaw(dear), "the cost can come to more than 2^53: take larger units or smaller weights");
-        let balance = Balance { first: 0, second: 0, target: i64::MAX, weight: 0 };
+        let balance = Balance { first: 0, second: 0, ratio: i64::MAX, weight: 0 };
         assert_eq!(
             flaw(|p| p.balances = vec![balance]),
             "a balance can come to more than 2^53: take larger units or smaller weights"

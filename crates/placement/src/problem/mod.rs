@@ -75,7 +75,7 @@ pub struct Even {
 
 /// Where a member is, one of another group is in the same area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
+pub struct NeedsRule {
     /// Index in [`Problem::levels`].
     pub level: usize,
     /// The other group.
@@ -107,7 +107,7 @@ pub struct Group {
     /// The same number in each of several areas, nearly.
     pub even: Option<Even>,
     /// Near others.
-    pub needs: Vec<Need>,
+    pub needs: Vec<NeedsRule>,
     /// Not near others.
     pub avoids: Vec<Avoid>,
     /// All on hosts of one of these sets, whichever; anywhere if there is none. Hard: each that is outside is a breach.
@@ -139,7 +139,7 @@ pub struct Balance {
     /// Index in [`Problem::resources`].
     pub second: usize,
     /// How much of the second for each unit of the first.
-    pub target: i64,
+    pub ratio: i64,
     /// Cost of each unit of the second that is missing.
     pub weight: i64,
 }

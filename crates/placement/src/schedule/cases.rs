@@ -1,10 +1,10 @@
 //! Jobs for tests.
 
-use super::{Job, Limits, Network, Port, Power, Switch, Traffic};
+use super::{ConcurrencyLimits, Job, Network, Port, Power, Switch, Traffic};
 use crate::bits::Bits;
 use crate::dice::Dice;
 use crate::problem::{
-    Avoid, Group, Guest, Host, HostId, HostMoves, NOWHERE, Need, Problem, Resource, Spread, Strength, Weights,
+    Avoid, Group, Guest, Host, HostId, HostMoves, NOWHERE, NeedsRule, Problem, Resource, Spread, Strength, Weights,
 };
 
 /// Bytes a second of a port: 1 Gb/s.
@@ -40,7 +40,7 @@ pub(crate) fn job(capacities: &[i64], guests: &[(i64, HostId, HostId)]) -> Job {
         start_seconds: vec![5.0; guests.len()],
         stop_seconds: vec![2.0; guests.len()],
         network: Network { ports: vec![port; capacities.len()], switches: Vec::new() },
-        limits: vec![Limits::default(); capacities.len()],
+        limits: vec![ConcurrencyLimits::default(); capacities.len()],
         power: vec![Power::ALWAYS; capacities.len()],
         running: Vec::new(),
     }
@@ -88,7 +88,7 @@ pub(crate) fn roomy(dice: &mut Dice) -> Job {
     let most = job.problem.guests.iter().map(|guest| guest.demand[0]).sum();
     job.problem.hosts.push(Host { areas: vec![0], capacity: vec![most], safe: vec![most] });
     job.network.ports.push(Port { outward: GIGABIT, inward: GIGABIT, switch: None });
-    job.limits.push(Limits::default());
+    job.limits.push(ConcurrencyLimits::default());
     job.power.push(Power::ALWAYS);
     job
 }
@@ -117,7 +117,9 @@ fn rules(job: &mut Job, dice: &mut Dice) {
             together: dice.chance(0.1).then_some(strength),
             spread: dice.chance(0.4).then_some(spread),
             even: None,
-            needs: (0..dice.below(2)).map(|_| Need { level: 0, of: dice.below(groups) as u32, strength }).collect(),
+            needs: (0..dice.below(2))
+                .map(|_| NeedsRule { level: 0, of: dice.below(groups) as u32, strength })
+                .collect(),
             avoids: (0..dice.below(2)).map(|_| Avoid { level: 0, of: dice.below(groups) as u32, strength }).collect(),
             among: (0..dice.below(3)).map(|_| set(dice)).collect(),
             counts_moves: false,
@@ -153,7 +155,7 @@ fn links(job: &mut Job, dice: &mut Dice) {
     }
     for limits in &mut job.limits {
         let most = 1 + dice.below(3) as u32;
-        *limits = Limits { incoming: most, outgoing: most, total: most + dice.below(2) as u32 };
+        *limits = ConcurrencyLimits { incoming: most, outgoing: most, total: most + dice.below(2) as u32 };
     }
     for traffic in &mut job.traffic {
         traffic.hot_bytes = 1e8 * dice.unit();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::flight::{Flight, Task};
 use super::guard::Guard;
-use super::{Action, Job, Left, Obstacle, Step, Why};
+use super::{Action, Job, Left, Obstacle, Step, StepReason};
 use crate::problem::{GuestId, Host, HostId, NOWHERE};
 
 /// Seconds within which things count as at once.
@@ -116,7 +116,7 @@ pub(super) struct Drafter<'a> {
     /// Who waits aside until another task has started.
     pub aside: BTreeMap<TaskId, TaskId>,
     /// What kept each task from starting the last time.
-    why: BTreeMap<TaskId, Why>,
+    why: BTreeMap<TaskId, StepReason>,
     /// Hosts that are yet to be switched off.
     closing: Vec<HostId>,
     steps: Vec<Step>,
@@ -235,13 +235,13 @@ impl<'a> Drafter<'a> {
         let now: Vec<HostId> = now;
         for host in now {
             self.flight.switch(host, false);
-            let why = (self.now > 0.0).then_some(Why::Power);
+            let why = (self.now > 0.0).then_some(StepReason::Power);
             let seconds = self.context.job.power[host as usize].shutdown_seconds;
             self.push(Action::Shutdown { host }, 0.0, seconds, why, Kind::Shutdown);
         }
     }
 
-    fn push(&mut self, action: Action, rate: f64, seconds: f64, why: Option<Why>, kind: Kind) {
+    fn push(&mut self, action: Action, rate: f64, seconds: f64, why: Option<StepReason>, kind: Kind) {
         let (start, end) = (self.now, self.now + seconds);
         self.steps.push(Step { action, start, end, rate, waits: Vec::new(), why, under_way: false });
         self.underway.push(Underway { end, kind });

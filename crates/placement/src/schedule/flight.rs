@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::guard::{Guard, broken, has_hard, lasts};
 use super::job::RATE_LEAST;
-use super::{Action, Channel, Job, Obstacle, forecast, rate_min};
-use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Need, Strength};
+use super::{Action, Job, NetworkDirection, Obstacle, forecast, rate_min};
+use crate::problem::{GroupId, GuestId, HostId, NOWHERE, NeedsRule, Strength};
 use crate::verdict::judge_group;
 
 /// Rates that differ by less are the same: sums of others are not exact.
@@ -17,7 +17,7 @@ pub(super) struct Task {
     pub guest: GuestId,
     pub from: HostId,
     pub to: HostId,
-    path: Vec<Channel>,
+    path: Vec<NetworkDirection>,
     /// The rate at which nothing else is on the path.
     pub bottleneck: f64,
     /// The least rate of use.
@@ -76,14 +76,14 @@ pub(super) fn seconds(job: &Job, guest: GuestId, from: HostId, to: HostId) -> f6
 }
 
 /// Where a guest is: on both while they differ.
-type Place = (HostId, HostId);
+type GuestHosts = (HostId, HostId);
 
 /// Who is where at a moment, with what that uses.
 #[derive(Clone)]
 pub(super) struct Flight<'a> {
     job: &'a Job,
     guard: &'a Guard,
-    at: Vec<Place>,
+    at: Vec<GuestHosts>,
     /// Row by row: host, resource.
     used: Vec<i64>,
     /// Guests on each host, and on their way from or to it.
@@ -172,7 +172,8 @@ impl<'a> Flight<'a> {
                 return Err(Obstacle::Limit { host });
             }
         }
-        let free = |channel: &Channel| self.job.network.capacity(*channel).map(|most| most - self.load[*channel].0);
+        let free =
+            |channel: &NetworkDirection| self.job.network.capacity(*channel).map(|most| most - self.load[*channel].0);
         let has = task.path.iter().filter_map(free).fold(f64::INFINITY, f64::min);
         let Some(least) = task.rate_min else { return Err(Obstacle::Bandwidth { needs: None, has: task.bottleneck }) };
         let needs = least.max(task.bottleneck / f64::from(share));
@@ -312,7 +313,7 @@ impl<'a> Flight<'a> {
     }
 
     /// Whether a group's rules hold if one of its guests sets out, whoever of those on their way arrives when.
-    fn holds(&self, group: GroupId, guest: GuestId, place: Place) -> bool {
+    fn holds(&self, group: GroupId, guest: GuestId, place: GuestHosts) -> bool {
         let (guard, id) = (self.guard, group as usize);
         let (from, to) = place;
         if guard.apart[id]
@@ -327,7 +328,7 @@ impl<'a> Flight<'a> {
         if guard.among[id] && !of.among.iter().any(|set| self.hosts(group, moving).all(|host| set.contains(host))) {
             return false;
         }
-        let holds_need = |group: GroupId, need: &Need| {
+        let holds_need = |group: GroupId, need: &NeedsRule| {
             let surely: BTreeSet<u32> = self.areas(need.of, need.level, moving).filter_map(surely).collect();
             // Who is in both has itself wherever it is.
             let others = guard.members[group as usize].iter().zip(self.areas(group, need.level, moving));
@@ -379,14 +380,14 @@ impl<'a> Flight<'a> {
         self.job.problem.guests[guest as usize].groups.contains(&group)
     }
 
-    fn places(&self, group: GroupId, moving: (GuestId, Place)) -> impl Iterator<Item = Place> {
+    fn places(&self, group: GroupId, moving: (GuestId, GuestHosts)) -> impl Iterator<Item = GuestHosts> {
         self.guard.members[group as usize].iter().map(move |member| match *member == moving.0 {
             true => moving.1,
             false => self.at[*member as usize],
         })
     }
 
-    fn hosts(&self, group: GroupId, moving: (GuestId, Place)) -> impl Iterator<Item = HostId> {
+    fn hosts(&self, group: GroupId, moving: (GuestId, GuestHosts)) -> impl Iterator<Item = HostId> {
         self.places(group, moving).flat_map(|(a, b)| [a, b]).filter(|host| *host != NOWHERE)
     }
 
@@ -395,7 +396,7 @@ impl<'a> Flight<'a> {
         &self,
         group: GroupId,
         level: usize,
-        moving: (GuestId, Place),
+        moving: (GuestId, GuestHosts),
     ) -> impl Iterator<Item = (Option<u32>, Option<u32>)> {
         let area = move |host: HostId| (host != NOWHERE).then(|| self.job.problem.hosts[host as usize].areas[level]);
         self.places(group, moving).map(move |(from, to)| (area(from), area(to)))

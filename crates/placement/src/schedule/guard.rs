@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Job;
-use crate::problem::{Avoid, Group, GroupId, GuestId, HostId, NOWHERE, Need, Problem, Strength};
+use crate::problem::{Avoid, Group, GroupId, GuestId, HostId, NOWHERE, NeedsRule, Problem, Strength};
 use crate::verdict::{Breach, judge, members};
 
 /// The hard rules that hold before and after, and therefore on the way.
@@ -14,7 +14,7 @@ pub(super) struct Guard {
     pub(super) members: Vec<Vec<GuestId>>,
     pub(super) apart: Vec<bool>,
     pub(super) spread: Vec<bool>,
-    pub(super) needs: Vec<Vec<Need>>,
+    pub(super) needs: Vec<Vec<NeedsRule>>,
     /// Who needs each group.
     pub(super) needed_by: Vec<Vec<GroupId>>,
     pub(super) among: Vec<bool>,
@@ -76,8 +76,8 @@ impl Guard {
                 && group.spread.is_some_and(|spread| is_hard(spread.strength))
                 && holds(&|b| matches!(b, Breach::Spread { group, .. } if *group == id))
         });
-        let needs = numbered().map(|(id, group): (GroupId, &Group)| -> Vec<Need> {
-            let holds = |need: &&Need| {
+        let needs = numbered().map(|(id, group): (GroupId, &Group)| -> Vec<NeedsRule> {
+            let holds = |need: &&NeedsRule| {
                 holds(&|b| {
                     matches!(b, Breach::Need { group, of, level, .. }
                     if (*group, *of, *level) == (id, need.of, need.level))
@@ -86,7 +86,7 @@ impl Guard {
             let kept = group.needs.iter().filter(|_| !loose.needs.contains(&id) && is_kept(id));
             kept.filter(|need| is_hard(need.strength)).filter(holds).copied().collect()
         });
-        let needs: Vec<Vec<Need>> = needs.collect();
+        let needs: Vec<Vec<NeedsRule>> = needs.collect();
         let mut needed_by = vec![Vec::new(); groups.len()];
         for (id, needs) in (0..).zip(&needs) {
             needs.iter().for_each(|need| needed_by[need.of as usize].push(id));

@@ -37,7 +37,7 @@ pub struct Traffic {
 
 /// Most migrations at once on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ConcurrencyLimits {
     /// To it.
     pub incoming: u32,
     /// From it.
@@ -46,16 +46,16 @@ pub struct Limits {
     pub total: u32,
 }
 
-impl Default for Limits {
+impl Default for ConcurrencyLimits {
     /// Two each way, as in oVirt (`max_outgoing_migrations`).
-    fn default() -> Limits {
-        Limits { incoming: 2, outgoing: 2, total: 4 }
+    fn default() -> ConcurrencyLimits {
+        ConcurrencyLimits { incoming: 2, outgoing: 2, total: 4 }
     }
 }
 
-impl Limits {
+impl ConcurrencyLimits {
     /// As many as the links carry.
-    pub const NONE: Limits = Limits { incoming: u32::MAX, outgoing: u32::MAX, total: u32::MAX };
+    pub const NONE: ConcurrencyLimits = ConcurrencyLimits { incoming: u32::MAX, outgoing: u32::MAX, total: u32::MAX };
 }
 
 /// Whether a host is on.
@@ -103,7 +103,7 @@ pub struct Job {
     /// Between the hosts.
     pub network: Network,
     /// Of each host.
-    pub limits: Vec<Limits>,
+    pub limits: Vec<ConcurrencyLimits>,
     /// Of each host.
     pub power: Vec<Power>,
     /// What is under way.

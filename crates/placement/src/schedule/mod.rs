@@ -42,10 +42,10 @@ pub mod simulate;
 #[cfg(test)]
 mod tests;
 
-pub use job::{Job, JobFlaw, Limits, Power, ROUNDS_MAX, Running, Traffic};
-pub use network::{Channel, Network, Port, Switch};
-pub use plan::{Action, Left, Obstacle, Plan, Step, StepId, Waits, Why, waits};
-pub use precopy::{Forecast, forecast, rate_min};
+pub use job::{ConcurrencyLimits, Job, JobFlaw, Power, ROUNDS_MAX, Running, Traffic};
+pub use network::{Network, NetworkDirection, Port, Switch};
+pub use plan::{Action, Left, Obstacle, Plan, Step, StepId, StepReason, Waits, waits};
+pub use precopy::{PrecopyForecast, forecast, rate_min};
 pub use progress::{Progress, StepError};
 
 /// Makes a plan: the best of those that `budget` changes of the priorities led to. The same job, seed and budget give the

@@ -36,7 +36,7 @@ pub struct Network {
 }
 
 /// Of one direction of a link, or of a switch: from 0 to [`Network::channels`].
-pub type Channel = usize;
+pub type NetworkDirection = usize;
 
 impl Network {
     /// How many channels there are: two for each host and three for each switch.
@@ -45,7 +45,7 @@ impl Network {
     }
 
     /// How much a channel carries in bytes a second; none if it never blocks.
-    pub fn capacity(&self, channel: Channel) -> Option<f64> {
+    pub fn capacity(&self, channel: NetworkDirection) -> Option<f64> {
         let hosts = 2 * self.ports.len();
         match channel.checked_sub(hosts) {
             None if channel.is_multiple_of(2) => Some(self.ports[channel / 2].outward),
@@ -58,7 +58,7 @@ impl Network {
     }
 
     /// The channels between two hosts that can block.
-    pub fn path(&self, from: HostId, to: HostId) -> Vec<Channel> {
+    pub fn path(&self, from: HostId, to: HostId) -> Vec<NetworkDirection> {
         let (from, to) = (from as usize, to as usize);
         let (mut up, mut down) = (self.above(from), self.above(to));
         let mut top = None;
@@ -77,7 +77,7 @@ impl Network {
     }
 
     /// The least that a channel of a path carries, in bytes a second.
-    pub fn bottleneck(&self, path: &[Channel]) -> f64 {
+    pub fn bottleneck(&self, path: &[NetworkDirection]) -> f64 {
         path.iter().filter_map(|channel| self.capacity(*channel)).fold(f64::INFINITY, f64::min)
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Channel, Job};
+use super::{Job, NetworkDirection};
 use crate::bits::Bits;
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE};
 
@@ -83,7 +83,7 @@ impl Action {
 /// What kept a step from starting before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Why {
+pub enum StepReason {
     /// Memory, or another resource of its target.
     Memory,
     /// A rule.
@@ -135,13 +135,13 @@ pub enum Obstacle {
 
 impl Obstacle {
     /// In a word.
-    pub fn why(self) -> Why {
+    pub fn why(self) -> StepReason {
         match self {
-            Obstacle::Room { .. } => Why::Memory,
-            Obstacle::Rule { .. } | Obstacle::Aside => Why::Rule,
-            Obstacle::Limit { .. } => Why::Limit,
-            Obstacle::Bandwidth { .. } => Why::Bandwidth,
-            Obstacle::Off { .. } => Why::Power,
+            Obstacle::Room { .. } => StepReason::Memory,
+            Obstacle::Rule { .. } | Obstacle::Aside => StepReason::Rule,
+            Obstacle::Limit { .. } => StepReason::Limit,
+            Obstacle::Bandwidth { .. } => StepReason::Bandwidth,
+            Obstacle::Off { .. } => StepReason::Power,
         }
     }
 }
@@ -160,7 +160,7 @@ pub struct Step {
     /// The steps that have to be done before, but for those for which these wait themselves.
     pub waits: Vec<StepId>,
     /// What kept it from starting before; none if nothing did.
-    pub why: Option<Why>,
+    pub why: Option<StepReason>,
     /// It was under way before.
     pub under_way: bool,
 }
@@ -276,7 +276,7 @@ fn waits_for(job: &Job, steps: &[Step], at: Waits, shared: Vec<BTreeSet<Shared>>
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Shared {
     Host(HostId),
-    Channel(Channel),
+    Channel(NetworkDirection),
     Group(GroupId),
     Rules,
 }
@@ -329,8 +329,9 @@ fn without_idle_channels(
             }
         }
     }
-    let is_full =
-        |channel: Channel| at == Waits::Links && job.network.capacity(channel).is_some_and(|most| load[channel] > most);
+    let is_full = |channel: NetworkDirection| {
+        at == Waits::Links && job.network.capacity(channel).is_some_and(|most| load[channel] > most)
+    };
     for shared in &mut shared {
         shared.retain(|of| !matches!(of, Shared::Channel(channel) if !is_full(*channel)));
     }

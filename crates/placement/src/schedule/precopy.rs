@@ -9,7 +9,7 @@ const HALVINGS: u32 = 40;
 
 /// What a migration at a rate comes to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Forecast {
+pub struct PrecopyForecast {
     /// All of it, with the downtime.
     pub seconds: f64,
     /// How long the guest stands still.
@@ -29,7 +29,7 @@ fn dirty_bytes(traffic: &Traffic, seconds: f64) -> f64 {
 }
 
 /// What a migration at a rate in bytes a second comes to; none if what is dirty never becomes little enough.
-pub fn forecast(traffic: &Traffic, rate: f64) -> Option<Forecast> {
+pub fn forecast(traffic: &Traffic, rate: f64) -> Option<PrecopyForecast> {
     let (mut left, mut seconds) = (traffic.memory_bytes, 0.0);
     for rounds in 1..=ROUNDS_MAX {
         let round = left / rate;
@@ -37,7 +37,7 @@ pub fn forecast(traffic: &Traffic, rate: f64) -> Option<Forecast> {
         let dirty = dirty_bytes(traffic, round);
         if dirty <= traffic.downtime_seconds * rate * (1.0 - MARGIN) {
             let downtime_seconds = dirty / rate;
-            return Some(Forecast { seconds: seconds + downtime_seconds, downtime_seconds, rounds });
+            return Some(PrecopyForecast { seconds: seconds + downtime_seconds, downtime_seconds, rounds });
         }
         // The same again and again.
         if dirty >= left {
@@ -75,7 +75,7 @@ mod tests {
     fn an_idle_guest_is_sent_once() {
         let idle = Traffic { hot_bytes: 0.0, dirty_rate: 0.0, ..BUSY };
         let told = forecast(&idle, 1e8).unwrap();
-        assert_eq!(told, Forecast { seconds: 30.0, downtime_seconds: 0.0, rounds: 1 });
+        assert_eq!(told, PrecopyForecast { seconds: 30.0, downtime_seconds: 0.0, rounds: 1 });
     }
 
     #[test]

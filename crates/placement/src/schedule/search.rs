@@ -13,9 +13,9 @@ use crate::problem::GroupId;
 
 /// A change may be as bad as what was best so many changes before (late acceptance hill climbing: Burke and Bykov, "The
 /// late acceptance hill-climbing heuristic", EJOR 258, 2017).
-const LATE: usize = 50;
+const LATE_ACCEPTANCE_LENGTH: usize = 50;
 /// How small a part of a link a migration may make do with: one of so many.
-const SHARES: [u8; 4] = [1, 2, 3, 4];
+const LINK_SHARES: [u8; 4] = [1, 2, 3, 4];
 /// For how many others step aside at once.
 const HOPS: [usize; 4] = [1, 2, 4, usize::MAX];
 
@@ -131,11 +131,11 @@ fn best(job: &Job, guard: &Guard, may_hop: bool, seed: u64, budget: u64) -> Draf
     let (mut at, mut best) = first(&context);
     let mut best_score = best.score;
     let mut score = best_score;
-    let mut late = [score; LATE];
+    let mut late = [score; LATE_ACCEPTANCE_LENGTH];
     let dice = &mut Dice::new(seed);
     let rounds = if at.order.is_empty() { 0 } else { budget };
     for round in 0..rounds {
-        let slot = (round % LATE as u64) as usize;
+        let slot = (round % LATE_ACCEPTANCE_LENGTH as u64) as usize;
         let changed = change(&at, dice);
         let tried = draft(&context, &changed);
         if order(tried.score, score).is_le() || order(tried.score, late[slot]).is_le() {
@@ -204,7 +204,7 @@ fn change(at: &Priorities, dice: &mut Dice) -> Priorities {
         }
         4..8 => changed.order.swap(a, b),
         8 => changed.hops_at_once = *dice.pick(&HOPS),
-        _ => changed.shares[a] = *dice.pick(&SHARES),
+        _ => changed.shares[a] = *dice.pick(&LINK_SHARES),
     }
     changed
 }

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Action, Channel, Job, Plan, ROUNDS_MAX, StepId, Traffic};
+use super::{Action, Job, NetworkDirection, Plan, ROUNDS_MAX, StepId, Traffic};
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Strength};
 use crate::verdict::{Breach, judge};
 
@@ -118,7 +118,7 @@ pub fn simulate(job: &Job, plan: &Plan, start: Start) -> Outcome {
 /// Data that is being sent, or something that takes its time.
 struct Flow {
     step: StepId,
-    path: Vec<Channel>,
+    path: Vec<NetworkDirection>,
     cap: f64,
     rate: f64,
     kind: Kind,
@@ -146,7 +146,7 @@ struct World<'a> {
     /// Where each runs, or will once its step is done.
     at: Vec<HostId>,
     /// Where else each uses a host: its target.
-    target: Vec<HostId>,
+    moving_to: Vec<HostId>,
     on: Vec<bool>,
     /// Used on each host at first.
     before: Vec<Vec<i64>>,
@@ -178,7 +178,7 @@ impl<'a> World<'a> {
             started: vec![None; plan.steps.len()],
             flows: Vec::new(),
             at: job.problem.initial.clone(),
-            target: vec![NOWHERE; guests],
+            moving_to: vec![NOWHERE; guests],
             on: job.power.iter().map(|power| power.on).collect(),
             before: Vec::new(),
             broken: BTreeSet::new(),
@@ -217,7 +217,7 @@ impl<'a> World<'a> {
                 continue;
             }
             if let Some((guest, (from, _))) = step.action.guest().zip(Some(step.action.ends()))
-                && (self.at[guest as usize] != from || self.target[guest as usize] != NOWHERE)
+                && (self.at[guest as usize] != from || self.moving_to[guest as usize] != NOWHERE)
             {
                 self.tell(Violation::NotThere { step: id });
                 continue;
@@ -257,7 +257,7 @@ impl<'a> World<'a> {
             }
         };
         if let Some(guest) = step.action.guest() {
-            self.target[guest as usize] = step.action.ends().1;
+            self.moving_to[guest as usize] = step.action.ends().1;
         }
         self.flows.push(Flow { step: id, path, cap, rate: 0.0, kind });
     }
@@ -337,7 +337,7 @@ impl<'a> World<'a> {
         }
         if let Some(guest) = action.guest() {
             self.at[guest as usize] = action.ends().1;
-            self.target[guest as usize] = NOWHERE;
+            self.moving_to[guest as usize] = NOWHERE;
         }
     }
 
@@ -362,7 +362,7 @@ impl<'a> World<'a> {
                     free[*channel] = free[*channel].map(|free| free - more);
                 }
             }
-            let is_full = |channel: &Channel| {
+            let is_full = |channel: &NetworkDirection| {
                 let capacity = self.job.network.capacity(*channel);
                 free[*channel].zip(capacity).is_some_and(|(free, most)| free <= most * 1e-12)
             };
@@ -384,7 +384,7 @@ impl<'a> World<'a> {
     fn used(&self) -> Vec<Vec<i64>> {
         let problem = &self.job.problem;
         let mut used = vec![vec![0; problem.resources.len()]; problem.hosts.len()];
-        for (guest, hosts) in problem.guests.iter().zip(self.at.iter().zip(&self.target)) {
+        for (guest, hosts) in problem.guests.iter().zip(self.at.iter().zip(&self.moving_to)) {
             for host in [hosts.0, hosts.1].into_iter().filter(|host| **host != NOWHERE) {
                 used[*host as usize].iter_mut().zip(&guest.demand).for_each(|(used, demand)| *used += demand);
             }
@@ -435,7 +435,7 @@ impl<'a> World<'a> {
         let mut met: BTreeSet<(GroupId, HostId)> = BTreeSet::new();
         for (guest, of) in (0..).zip(&problem.guests) {
             let g = guest as usize;
-            for host in [self.at[g], self.target[g]].into_iter().filter(|host| *host != NOWHERE) {
+            for host in [self.at[g], self.moving_to[g]].into_iter().filter(|host| *host != NOWHERE) {
                 if !self.on[host as usize] {
                     wrong.push(Violation::Off { host, guest });
                 }
@@ -457,7 +457,7 @@ impl<'a> World<'a> {
     fn look_at_meetings(&self, wrong: &mut Vec<Violation>) {
         let problem = &self.job.problem;
         let areas = |group: GroupId, level: usize| -> BTreeSet<u32> {
-            let of = problem.guests.iter().zip(self.at.iter().zip(&self.target));
+            let of = problem.guests.iter().zip(self.at.iter().zip(&self.moving_to));
             let members = of.filter(|(guest, _)| guest.groups.contains(&group));
             let hosts = members.flat_map(|(_, (at, target))| [*at, *target]).filter(|host| *host != NOWHERE);
             hosts.map(|host| problem.hosts[host as usize].areas[level]).collect()

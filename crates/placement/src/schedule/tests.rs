@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::simulate::{Outcome, Start, simulate};
 use super::*;
 use crate::dice::Dice;
-use crate::problem::{Group, GuestId, HostId, NOWHERE, Need, Strength};
+use crate::problem::{Group, GuestId, HostId, NOWHERE, NeedsRule, Strength};
 
 const BUDGET: u64 = 30;
 
@@ -38,7 +38,7 @@ fn who_makes_room_goes_first() {
     let plan = planned(&job);
     assert_eq!(moves(&plan), [(1, 1, 2), (0, 0, 1)]);
     assert_eq!(plan.steps[1].waits, [0]);
-    assert_eq!(plan.steps[1].why, Some(Why::Memory));
+    assert_eq!(plan.steps[1].why, Some(StepReason::Memory));
     let outcome = sound(&job, &plan);
     assert!((outcome.makespan - plan.makespan()).abs() < 1e-3);
 }
@@ -118,7 +118,7 @@ fn those_apart_do_not_even_meet_on_the_way() {
     job.problem.guests.iter_mut().for_each(|guest| guest.groups = vec![0]);
     let plan = planned(&job);
     assert_eq!(moves(&plan), [(1, 1, 2), (0, 0, 1)]);
-    assert_eq!((plan.steps[1].why, &plan.steps[1].waits[..]), (Some(Why::Rule), &[0][..]));
+    assert_eq!((plan.steps[1].why, &plan.steps[1].waits[..]), (Some(StepReason::Rule), &[0][..]));
     sound(&job, &plan);
 }
 
@@ -133,7 +133,7 @@ fn hosts_boot_before_and_shut_down_after() {
     let (boot, shutdown) = (of(Action::Boot { host: 1 }), of(Action::Shutdown { host: 0 }));
     let (migrate, start) = (of(Action::Migrate { guest: 0, from: 0, to: 1 }), of(Action::Start { guest: 1, on: 1 }));
     assert!(plan.steps[migrate].waits.contains(&boot));
-    assert_eq!(plan.steps[migrate].why, Some(Why::Power));
+    assert_eq!(plan.steps[migrate].why, Some(StepReason::Power));
     assert_eq!(plan.steps[start].waits, [boot]);
     assert!(plan.steps[shutdown].waits.contains(&migrate));
     sound(&job, &plan);
@@ -211,7 +211,7 @@ fn needing(guests: &[(HostId, HostId)], members: [&[GuestId]; 2]) -> Job {
     let guests: Vec<(i64, HostId, HostId)> = guests.iter().map(|(from, to)| (1, *from, *to)).collect();
     let mut job = cases::job(&[4, 4, 4], &guests);
     (0..).zip(&mut job.problem.hosts).for_each(|(area, host)| host.areas = vec![area]);
-    let need = Need { level: 0, of: 1, strength: Strength::Hard };
+    let need = NeedsRule { level: 0, of: 1, strength: Strength::Hard };
     job.problem.groups = vec![Group { needs: vec![need], ..Group::default() }, Group::default()];
     for (group, members) in (0..).zip(members) {
         members.iter().for_each(|guest| job.problem.guests[*guest as usize].groups.push(group));
@@ -434,7 +434,7 @@ fn groups_apart_do_not_meet_on_the_way() {
     (0..).zip(&mut job.problem.guests).for_each(|(group, guest)| guest.groups = vec![group]);
     let plan = planned(&job);
     assert_eq!(moves(&plan), [(1, 1, 2), (0, 0, 1)]);
-    assert_eq!((plan.steps[1].why, &plan.steps[1].waits[..]), (Some(Why::Rule), &[0][..]));
+    assert_eq!((plan.steps[1].why, &plan.steps[1].waits[..]), (Some(StepReason::Rule), &[0][..]));
     sound(&job, &plan);
     // At once they would meet.
     let mut at_once = plan;

@@ -6,7 +6,7 @@
 //! That a guest is not where it was at first has a price, too, which falls to nothing: what helps most for what it moves comes
 //! first, so that the room that movers hold on both hosts is not given away for little.
 
-use super::cooling::Schedule;
+use super::cooling::CoolingSchedule;
 use super::units::{UnitId, units};
 use crate::dice::Dice;
 use crate::problem::{Guest, GuestId, HostId, NOWHERE, Problem};
@@ -29,7 +29,7 @@ const PRICES_CHANGE: f64 = 20.0;
 
 /// What is accepted now.
 pub(super) struct Anneal {
-    schedule: Schedule,
+    schedule: CoolingSchedule,
     temperature: f64,
     /// Of each host, for each unit of [`Score::broken`](crate::score::Score::broken).
     prices: Vec<f64>,
@@ -61,7 +61,7 @@ impl Anneal {
         let rest = rest.iter().sum::<f64>() / problem.hosts.len().max(1) as f64;
         let unit_price = (host_costs(problem).fold(0.0, f64::max) + rest).max(1.0) / 1e6;
         Anneal {
-            schedule: Schedule::default(),
+            schedule: CoolingSchedule::default(),
             temperature: 1.0,
             prices: vec![unit_price; problem.hosts.len()],
             unit_price,
@@ -76,7 +76,7 @@ impl Anneal {
     }
 
     /// Begins a cooling.
-    pub(super) fn heat(&mut self, schedule: Schedule) {
+    pub(super) fn heat(&mut self, schedule: CoolingSchedule) {
         self.schedule = schedule;
         let price_min = self.price_min();
         self.prices.fill(price_min);

@@ -6,7 +6,7 @@ use crate::score::Score;
 
 /// How a cooling goes, from its begin to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Schedule {
+pub(super) struct CoolingSchedule {
     /// The temperature at first, as a part of the size of the largest guests, and by how much it falls.
     hot: f64,
     cold: f64,
@@ -21,20 +21,20 @@ pub(super) struct Schedule {
 }
 
 /// Which is best depends on how much of a problem has to change.
-const SCHEDULES: [Schedule; 3] = [
+const COOLING_SCHEDULES: [CoolingSchedule; 3] = [
     // Few guests move in the end.
-    Schedule { hot: 0.06, cold: 1e-7, away: 1.0, away_cold: 1e-7, home: 0.3, price: 2.0 },
+    CoolingSchedule { hot: 0.06, cold: 1e-7, away: 1.0, away_cold: 1e-7, home: 0.3, price: 2.0 },
     // Many do, but what they hold on both hosts has to be saved.
-    Schedule { hot: 0.12, cold: 3e-4, away: 0.1, away_cold: 1e-5, home: 0.3, price: 2.0 },
+    CoolingSchedule { hot: 0.12, cold: 3e-4, away: 0.1, away_cold: 1e-5, home: 0.3, price: 2.0 },
     // Whoever has to, and little is overloaded on the way.
-    Schedule { hot: 0.06, cold: 1e-4, away: 0.0, away_cold: 1.0, home: 0.1, price: 10.0 },
+    CoolingSchedule { hot: 0.06, cold: 1e-4, away: 0.0, away_cold: 1.0, home: 0.1, price: 10.0 },
 ];
 /// Parts of the budget: of a cooling by each; of one by each of the best two; and of those by the best, until it is spent.
-const EACH: f64 = 0.04;
-const BETTER: f64 = 0.12;
-const BEST: f64 = 1.0 - 3.0 * EACH - 2.0 * BETTER;
+const EACH_BUDGET_SHARE: f64 = 0.04;
+const BETTER_BUDGET_SHARE: f64 = 0.12;
+const BEST_BUDGET_SHARE: f64 = 1.0 - 3.0 * EACH_BUDGET_SHARE - 2.0 * BETTER_BUDGET_SHARE;
 
-impl Schedule {
+impl CoolingSchedule {
     /// By how far the cooling is, 0 to 1.
     pub(super) fn temperature(&self, progress: f64) -> f64 {
         self.hot * self.cold.powf(progress)
@@ -49,7 +49,7 @@ impl Schedule {
 /// One cooling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Cooling {
-    /// Index in [`SCHEDULES`].
+    /// Index in [`COOLING_SCHEDULES`].
     by: usize,
     /// Parts of the budget at its begin and end.
     from: f64,
@@ -58,8 +58,8 @@ pub(super) struct Cooling {
 
 impl Cooling {
     /// How it goes.
-    pub(super) fn schedule(&self) -> Schedule {
-        SCHEDULES[self.by]
+    pub(super) fn schedule(&self) -> CoolingSchedule {
+        COOLING_SCHEDULES[self.by]
     }
 
     /// How far it is, 0 to 1, when so much of the budget is spent.
@@ -73,7 +73,7 @@ impl Cooling {
 pub(super) struct Coolings {
     begun: usize,
     /// The best that came of each schedule.
-    found: [Option<Score>; SCHEDULES.len()],
+    found: [Option<Score>; COOLING_SCHEDULES.len()],
     /// The better half of them, after all were tried.
     better: [usize; 2],
     /// All get the same, in turn.
@@ -88,16 +88,16 @@ impl Coolings {
 
     /// The first or next one, from so much of the budget on.
     pub(super) fn next(&mut self, from: f64) -> Cooling {
-        const TRIED: usize = SCHEDULES.len();
+        const TRIED: usize = COOLING_SCHEDULES.len();
         let [first, second, _] = self.ranked();
         if self.begun == TRIED {
             self.better = [first, second];
         }
         let (by, part) = match self.begun {
-            n if self.is_small => (n % TRIED, EACH),
-            n if n < TRIED => (n, EACH),
-            n if n < TRIED + self.better.len() => (self.better[n - TRIED], BETTER),
-            _ => (first, BEST),
+            n if self.is_small => (n % TRIED, EACH_BUDGET_SHARE),
+            n if n < TRIED => (n, EACH_BUDGET_SHARE),
+            n if n < TRIED + self.better.len() => (self.better[n - TRIED], BETTER_BUDGET_SHARE),
+            _ => (first, BEST_BUDGET_SHARE),
         };
         self.begun += 1;
         Cooling { by, from, until: from + part }
@@ -110,7 +110,7 @@ impl Coolings {
     }
 
     /// The schedules, the best first.
-    fn ranked(&self) -> [usize; SCHEDULES.len()] {
+    fn ranked(&self) -> [usize; COOLING_SCHEDULES.len()] {
         let mut ranked = std::array::from_fn(|by| by);
         ranked.sort_by_key(|by| self.found[*by].unwrap_or(Score::broken(i64::MAX)));
         ranked
@@ -130,7 +130,7 @@ mod tests {
             let cooling = coolings.next(spent);
             assert!((cooling.progress(cooling.from), cooling.progress(2.0)) == (0.0, 1.0));
             // The second is the best of the short ones, but the last of the longer.
-            let costs = if parts.len() < SCHEDULES.len() { [30, 10, 20] } else { [30, 10, 5] };
+            let costs = if parts.len() < COOLING_SCHEDULES.len() { [30, 10, 20] } else { [30, 10, 5] };
             coolings.ended(&cooling, Score::cost(costs[cooling.by]));
             parts.push((cooling.by, ((cooling.until - spent) * 100.0).round()));
             spent = cooling.until;
@@ -141,8 +141,8 @@ mod tests {
     #[test]
     fn small_ones_begin_anew_often() {
         let mut coolings = Coolings::new(true);
-        let all: Vec<usize> = (0..25).map(|n| coolings.next(EACH * f64::from(n)).by).collect();
+        let all: Vec<usize> = (0..25).map(|n| coolings.next(EACH_BUDGET_SHARE * f64::from(n)).by).collect();
         assert_eq!(all[..5], [0, 1, 2, 0, 1]);
-        assert!((coolings.next(EACH * 24.0).until - 1.0).abs() < 1e-9);
+        assert!((coolings.next(EACH_BUDGET_SHARE * 24.0).until - 1.0).abs() < 1e-9);
     }
 }

@@ -16,7 +16,7 @@ const NONE: Lanes = Lanes([0.0; LANES]);
 /// The rows of a host.
 const USED: usize = 0;
 /// Capacity, but for what guests hold that left.
-const ROOM: usize = 1;
+const CAPACITY: usize = 1;
 const SAFE: usize = 2;
 /// What a unit of overload breaks, before it is rounded up.
 const BREAKS: usize = 3;
@@ -37,7 +37,7 @@ pub(super) struct Exchange {
 }
 
 /// What is used of each host.
-pub(super) struct Hosts<'a> {
+pub(super) struct HostUsage<'a> {
     problem: &'a Problem,
     /// Of four resources each.
     blocks: usize,
@@ -50,9 +50,9 @@ pub(super) struct Hosts<'a> {
     score: Vec<Score>,
 }
 
-impl<'a> Hosts<'a> {
+impl<'a> HostUsage<'a> {
     /// Nobody is on any.
-    pub(super) fn new(problem: &'a Problem) -> Hosts<'a> {
+    pub(super) fn new(problem: &'a Problem) -> HostUsage<'a> {
         let blocks = problem.resources.len().div_ceil(LANES);
         let lanes = |values: &[i64], rest| of_lanes(values.iter().map(|value| *value as f64), blocks, rest);
         let mut rows = Vec::with_capacity(problem.hosts.len() * ROWS * blocks);
@@ -65,7 +65,7 @@ impl<'a> Hosts<'a> {
             rows.extend(of_lanes(breaks, blocks, 0.0));
         }
         let resources = &problem.resources;
-        let mut hosts = Hosts {
+        let mut hosts = HostUsage {
             problem,
             blocks,
             demand: problem.guests.iter().flat_map(|guest| lanes(&guest.demand, 0.0)).collect(),
@@ -95,7 +95,7 @@ impl<'a> Hosts<'a> {
     /// costs `price`.
     #[inline]
     pub(super) fn score_within(&self, host: HostId, exchange: Exchange, price: f64, most: f64) -> Option<Score> {
-        let (used, room, safe) = (self.row(host, USED), self.row(host, ROOM), self.row(host, SAFE));
+        let (used, room, safe) = (self.row(host, USED), self.row(host, CAPACITY), self.row(host, SAFE));
         let breaks = self.row(host, BREAKS);
         let comes = exchange.comes.map(|guest| self.demand(guest));
         let goes = exchange.goes.map(|guest| self.demand(guest));
@@ -157,7 +157,7 @@ impl<'a> Hosts<'a> {
     fn missing(&self, host: HostId, balance: &Balance, first: f64, second: f64) -> f64 {
         let capacity = &self.problem.hosts[host as usize].capacity;
         let free = |r: usize, used: f64| capacity[r] as f64 - used;
-        let missing = balance.target as f64 * free(balance.first, first) - free(balance.second, second);
+        let missing = balance.ratio as f64 * free(balance.first, first) - free(balance.second, second);
         balance.weight as f64 * if missing > 0.0 { missing } else { 0.0 }
     }
 
@@ -166,7 +166,7 @@ impl<'a> Hosts<'a> {
     pub(super) fn fits(&self, host: HostId, comes: GuestId, goes: Option<GuestId>) -> bool {
         let was_here = |guest: GuestId| f64::from(u8::from(self.problem.initial[guest as usize] == host));
         let (back, stays) = (was_here(comes), goes.map_or(0.0, was_here));
-        let (used, room, demand) = (self.row(host, USED), self.row(host, ROOM), self.demand(comes));
+        let (used, room, demand) = (self.row(host, USED), self.row(host, CAPACITY), self.demand(comes));
         for block in 0..self.blocks {
             let (comes, goes) = (demand[block].0, goes.map_or(NONE, |goes| self.demand(goes)[block]).0);
             for lane in 0..LANES {
@@ -199,7 +199,7 @@ impl<'a> Hosts<'a> {
 
     /// What is transient of a guest is held (1) where it was, which it left, or no longer (-1).
     pub(super) fn hold(&mut self, guest: GuestId, host: HostId, sign: i8) {
-        let (demand, row) = (guest as usize * self.blocks, (host as usize * ROWS + ROOM) * self.blocks);
+        let (demand, row) = (guest as usize * self.blocks, (host as usize * ROWS + CAPACITY) * self.blocks);
         for block in 0..self.blocks {
             for lane in 0..LANES {
                 let held = self.transient[block].0[lane] * self.demand[demand + block].0[lane];

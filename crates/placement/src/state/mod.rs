@@ -5,7 +5,7 @@ mod hosts;
 mod moves;
 mod rules;
 
-use hosts::{Exchange, Hosts};
+use hosts::{Exchange, HostUsage};
 use moves::Moves;
 use rules::Rules;
 
@@ -35,7 +35,7 @@ pub struct State<'a> {
     on: Vec<Vec<GuestId>>,
     /// Where in `on` each guest is.
     slot: Vec<u32>,
-    hosts: Hosts<'a>,
+    hosts: HostUsage<'a>,
     rules: Rules,
     moves: Moves,
     /// What a move of each guest can save at most, besides what its host costs.
@@ -84,7 +84,7 @@ impl<'a> State<'a> {
             at: vec![NOWHERE; problem.guests.len()],
             on: vec![Vec::new(); problem.hosts.len()],
             slot: vec![0; problem.guests.len()],
-            hosts: Hosts::new(problem),
+            hosts: HostUsage::new(problem),
             moves: Moves::new(problem, &rules),
             saves_max: saves_max(problem),
             rules,

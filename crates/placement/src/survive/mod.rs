@@ -7,13 +7,13 @@
 //! That is a packing problem. That it holds is shown by a placement, which is checked from scratch. That it does not is shown
 //! by a bound, or by trying all; where neither comes to an end within its steps, it is said that no way was found.
 
+mod bin_packing;
 mod mend;
-mod packing;
 #[cfg(test)]
 mod tests;
 
+use bin_packing::BinPacking;
 pub use mend::mend;
-use packing::Packing;
 
 use crate::bits::Bits;
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Problem, Strength};
@@ -90,7 +90,7 @@ pub fn survive(problem: &Problem, assignment: &[HostId], hosts: &[HostId], failu
     let steady = Problem { initial: assignment.to_vec(), ..problem.clone() };
     let failures = (failures as usize).min(hosts.len());
     let mut survival = Survival::default();
-    let mut packing = Packing::new(&steady, assignment);
+    let mut packing = BinPacking::new(&steady, assignment);
     let mut fullest = hosts.to_vec();
     fullest.sort_by(|a, b| packing.share(*b).total_cmp(&packing.share(*a)).then(a.cmp(b)));
     let mut looks = LOOKS_MAX;
@@ -104,7 +104,7 @@ pub fn survive(problem: &Problem, assignment: &[HostId], hosts: &[HostId], failu
             survival.tried += 1;
             let failed = match without_areas(&steady, set) {
                 None => packing.fail(set, &mut looks),
-                Some(other) => Packing::new(&other, assignment).fail(set, &mut looks),
+                Some(other) => BinPacking::new(&other, assignment).fail(set, &mut looks),
             };
             survival.failures.extend(failed);
         });

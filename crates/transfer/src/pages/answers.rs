@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use skein_core::StreamId;
-use skein_pages::record::{Decoder, Note, Record};
+use skein_pages::page_record::{Decoder, PageMessage, PageRecord};
 
-use super::source::Source;
+use super::source::SourcePages;
 
 /// Takes what comes from the target apart.
-pub(crate) struct Answers {
-    source: Arc<Source>,
+pub(crate) struct TargetMessages {
+    pages: Arc<SourcePages>,
     stream: StreamId,
     decoder: Decoder,
 }
 
-impl Answers {
-    pub(crate) fn new(source: Arc<Source>, stream: StreamId) -> Answers {
-        Answers { source, stream, decoder: Decoder::default() }
+impl TargetMessages {
+    pub(crate) fn new(source: Arc<SourcePages>, stream: StreamId) -> TargetMessages {
+        TargetMessages { pages: source, stream, decoder: Decoder::default() }
     }
 
     pub(crate) fn push(&mut self, piece: Bytes) {
@@ -27,17 +27,19 @@ impl Answers {
 
     /// The target has torn the stream down.
     pub(crate) fn torn_down(&self, why: &str) {
-        self.source.torn_down(why);
+        self.pages.torn_down(why);
     }
 
     /// What QEMU is to get goes to `out`.
     pub(crate) fn step(&mut self, out: &mut VecDeque<Bytes>) -> Result<(), String> {
         while let Some(record) = self.decoder.record().map_err(|error| error.to_string())? {
             match record {
-                Record::Bytes(bytes) if !bytes.is_empty() => out.push_back(bytes),
-                Record::Bytes(_) => {}
-                Record::Note(Note::Passed { barriers }) => self.source.placed(self.stream, barriers),
-                Record::Note(note) => self.source.heard(note)?,
+                PageRecord::Bytes(bytes) if !bytes.is_empty() => out.push_back(bytes),
+                PageRecord::Bytes(_) => {}
+                PageRecord::Note(PageMessage::Passed { barriers }) => {
+                    self.pages.note_pages_written(self.stream, barriers)
+                }
+                PageRecord::Note(note) => self.pages.handle_message(note)?,
                 _ => return Err("the target's agent sent a record that is not its to send".into()),
             }
         }

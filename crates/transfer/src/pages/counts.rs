@@ -7,12 +7,12 @@ use std::time::Duration;
 use skein_pages::PageCounts;
 use skein_pages::delta::DeltaHead;
 use skein_pages::packing::Effort;
-use skein_pages::record::DELTA_HEAD_BYTES;
+use skein_pages::page_record::DELTA_HEAD_BYTES;
 
 const EFFORTS: usize = Effort::MOST.step() as usize + 1;
 
 #[derive(Default)]
-pub(crate) struct Counts {
+pub(crate) struct PageCounters {
     pub(crate) pages: AtomicU64,
     pub(crate) zero_pages: AtomicU64,
     pub(crate) packed_pages: AtomicU64,
@@ -33,7 +33,7 @@ pub(crate) struct Counts {
     compared_us: AtomicU64,
 }
 
-impl Counts {
+impl PageCounters {
     /// A batch was packed.
     pub(crate) fn packed(&self, effort: Effort, cpu: Duration) {
         add(&self.packing_us, cpu.as_micros() as usize);
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_effort_that_is_told_is_that_of_most_batches() {
-        let counts = Counts::default();
+        let counts = PageCounters::default();
         let ms = Duration::from_millis;
         assert_eq!(counts.snapshot(), PageCounts::default());
         for (step, batches) in [(1, 3), (3, 5), (0, 4)] {

@@ -5,81 +5,86 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Condvar;
 use skein_core::StreamId;
-use skein_pages::pace::Turn;
-use skein_pages::record;
-use skein_pages::{Batch, Kind};
+use skein_pages::pace::PackingOutcome;
+use skein_pages::page_record;
+use skein_pages::{Batch, PageKind};
 
 use super::counts::add;
-use super::packers::{Job, Taken};
-use super::queue::{Queue, Queued};
-use super::source::Source;
-use crate::live::Live;
-use crate::stream::{self, hand_over};
+use super::packers::{PackJob, Taken};
+use super::queue::{Queue, QueueEntry};
+use super::source::SourcePages;
+use crate::running_session::RunningSession;
+use crate::stream::{self, submit};
 
 /// Hands what waits to the session, each in its turn.
-pub(super) fn feed(live: &Live, id: StreamId, queue: &Queue, source: &Source, writable: &Condvar) {
+pub(super) fn feed(live: &RunningSession, id: StreamId, queue: &Queue, source: &SourcePages, writable: &Condvar) {
     loop {
         let (bytes, job) = queue.wait();
         // First packed, then room: who asks for room and has no use for it yet holds up others.
         let late = job.filter(|job| !job.is_done());
-        let wait = |job: &Arc<Job>| {
-            job.wait(source.patience(job.batch.bytes(), || live.lock().core.rate(source.width())));
+        let wait = |job: &Arc<PackJob>| {
+            job.wait(source.packing_wait(job.batch.bytes(), || live.lock().core.rate(source.width())));
         };
         let waits = late.inspect(wait).is_some();
-        let Some(at_once) = room(live, id, bytes, writable) else { return queue.close() };
-        let turn = if waits && at_once { Turn::HeldUp } else { Turn::InTime };
+        let Some(at_once) = wait_for_batch_capacity(live, id, bytes, writable) else { return queue.close() };
+        let turn = if waits && at_once { PackingOutcome::HeldUp } else { PackingOutcome::InTime };
         let parts = match queue.pop() {
-            None | Some(Queued::End) => {
+            None | Some(QueueEntry::End) => {
                 live.with(|state, _| state.core.finish(id));
                 return queue.close();
             }
-            Some(Queued::Ready(parts)) => parts,
-            Some(Queued::Job(job)) => packed(&job, source, turn),
+            Some(QueueEntry::Ready(parts)) => parts,
+            Some(QueueEntry::Job(job)) => packed(&job, source, turn),
         };
-        hand_over(live, id, parts);
+        submit(live, id, parts);
     }
 }
 
 /// The records of a batch whose turn has come; `turn`: unless it is late.
-fn packed(job: &Job, source: &Source, turn: Turn) -> Vec<Bytes> {
+fn packed(job: &PackJob, source: &SourcePages, turn: PackingOutcome) -> Vec<Bytes> {
     let batch = &job.batch;
     let counts = &source.counts;
     match job.take() {
         Taken::Packed(packed, data) => {
-            source.taken(turn);
+            source.note_packing_outcome(turn);
             let kinds = &packed.sifted.kinds;
-            add(&counts.packed_pages, Kind::Packed.count(kinds));
+            add(&counts.packed_pages, PageKind::Packed.count(kinds));
             add(&counts.packed_bytes, packed.compressed.len);
-            add(&counts.stored_pages, Kind::Stored.count(kinds));
+            add(&counts.stored_pages, PageKind::Stored.count(kinds));
             counts.deltas(&batch.deltas, if packed.sifted.changes { batch.changes.len() } else { 0 });
-            record::batch(batch, Some((&packed, data)))
+            page_record::batch(batch, Some((&packed, data)))
         }
         Taken::Dense => {
-            source.taken(turn);
-            as_it_is(batch, source)
+            source.note_packing_outcome(turn);
+            encode_uncompressed(batch, source)
         }
-        Taken::Late => late(batch, source),
+        Taken::Late => note_late(batch, source),
     }
 }
 
 /// The records of a batch that should have been packed.
-pub(super) fn late(batch: &Batch, source: &Source) -> Vec<Bytes> {
-    source.taken(Turn::Late);
-    add(&source.counts.late_pages, Kind::Stored.count(&batch.kinds));
-    as_it_is(batch, source)
+pub(super) fn note_late(batch: &Batch, source: &SourcePages) -> Vec<Bytes> {
+    source.note_packing_outcome(PackingOutcome::Late);
+    add(&source.counts.late_pages, PageKind::Stored.count(&batch.kinds));
+    encode_uncompressed(batch, source)
 }
 
 /// The records of a batch that is not packed.
-pub(super) fn as_it_is(batch: &Batch, source: &Source) -> Vec<Bytes> {
-    add(&source.counts.stored_pages, Kind::Stored.count(&batch.kinds));
+pub(super) fn encode_uncompressed(batch: &Batch, source: &SourcePages) -> Vec<Bytes> {
+    add(&source.counts.stored_pages, PageKind::Stored.count(&batch.kinds));
     source.counts.deltas(&batch.deltas, 0);
-    record::batch(batch, None)
+    page_record::batch(batch, None)
 }
 
 /// Waits until the session takes so many bytes. True: it did at once; none: never.
-pub(super) fn room(live: &Live, id: StreamId, bytes: usize, writable: &Condvar) -> Option<bool> {
+pub(super) fn wait_for_batch_capacity(
+    live: &RunningSession,
+    id: StreamId,
+    bytes: usize,
+    writable: &Condvar,
+) -> Option<bool> {
     let mut at_once = true;
-    stream::wait_for_room(live, id, writable, |core, now| {
+    stream::wait_for_capacity(live, id, writable, |core, now| {
         let room = core.takes(now, id, bytes).then_some(at_once);
         at_once = false;
         room

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use skein_pages::Ledger;
 use skein_pages::ledger::Key;
-use skein_pages::record::BlockInfo;
+use skein_pages::page_record::BlockInfo;
 
 use super::target::Ram;
 

@@ -7,9 +7,9 @@
 //!                    packers                   ◀═══ answers
 //! ```
 //!
-//! One [`Source`] and one [`Target`] stand for all streams of a migration at either end. `skein_pages` says what travels;
+//! One [`SourcePages`] and one [`TargetPages`] stand for all streams of a migration at either end. `skein_pages` says what travels;
 //! here is who does it: an intake thread and a feeder thread for each stream at the source, the session's receivers at the
-//! target, and [`Packers`], for whom others compress, with CPU that nobody else wants.
+//! target, and [`PackerPool`], for whom others compress, with CPU that nobody else wants.
 
 mod answers;
 mod counts;
@@ -28,10 +28,10 @@ mod target;
 mod target_tests;
 
 pub use kept::{KeptMarks, KeptRam};
-pub use packers::{Compress, Done, Hire, Packers};
-pub use source::{Misses, Source, SourceSettings};
-pub use target::{FindRam, Ram, RamError, Target};
+pub use packers::{Compress, PackResult, PackerPool, StartCompressor};
+pub use source::{DirtyTracking, SourcePages, SourcePagesSettings};
+pub use target::{FindRam, Ram, RamError, TargetPages};
 
-pub(crate) use answers::Answers;
+pub(crate) use answers::TargetMessages;
 pub(crate) use intake::ingest;
-pub(crate) use placer::{Placer, Step};
+pub(crate) use placer::{PageWriter, Step};

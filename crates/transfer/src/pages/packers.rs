@@ -14,30 +14,30 @@ use bytes::Bytes;
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use skein_pages::Batch;
-use skein_pages::packing::{Compressed, Effort, Packed, Sifted};
+use skein_pages::packing::{Compressed, Effort, Packed, PackingPlan};
 use tracing::warn;
 
-use super::source::Source;
-use crate::live::spawn;
+use super::source::SourcePages;
 use crate::pool::Buffer;
+use crate::running_session::spawn;
 
 /// Batches that wait to be packed, of all migrations: 256 MiB, more than may wait for room.
 const JOBS_MAX: usize = 1024;
 /// A packer looks for work this often even if nobody wakes it.
-const LOOK: Duration = Duration::from_millis(50);
+const IDLE_CHECK_PERIOD: Duration = Duration::from_millis(50);
 /// A packer that has had nothing to do for so long gives up its [`Compress`].
-const KEEP: Duration = Duration::from_secs(60);
+const IDLE_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long a batch whose turn has come waits for the packer that is at it, before it goes unpacked.
-const PATIENCE: Duration = Duration::from_millis(2);
-const PATIENCE_STEP: Duration = Duration::from_micros(100);
+const PACKING_IN_PROGRESS_WAIT: Duration = Duration::from_millis(2);
+const PACKING_IN_PROGRESS_POLL: Duration = Duration::from_micros(100);
 
-const FRESH: u8 = 0;
-const PACKING: u8 = 1;
-const DONE: u8 = 2;
-const TAKEN: u8 = 3;
+const JOB_WAITING: u8 = 0;
+const JOB_BEING_PACKED: u8 = 1;
+const JOB_PACKED: u8 = 2;
+const JOB_TAKEN: u8 = 3;
 
 /// What became of pages that were to be compressed, none: it is not worth it; and the CPU time that it took.
-pub type Done = (Option<Compressed>, Duration);
+pub type PackResult = (Option<Compressed>, Duration);
 
 /// Whoever compresses for one packer: with CPU that nobody else wants.
 pub trait Compress: Send {
@@ -51,19 +51,19 @@ pub trait Compress: Send {
         effort: Effort,
         out: &mut [u8],
         is_over: &dyn Fn() -> bool,
-    ) -> io::Result<Done>;
+    ) -> io::Result<PackResult>;
 }
 
 /// How a packer gets whoever compresses for it, when there is something to do. None: nobody can be had, which is said
 /// where it is known.
-pub type Hire = dyn Fn(&dyn Fn() -> bool) -> Option<Box<dyn Compress>> + Send + Sync;
+pub type StartCompressor = dyn Fn(&dyn Fn() -> bool) -> Option<Box<dyn Compress>> + Send + Sync;
 
 /// A batch that may be packed.
-pub(crate) struct Job {
+pub(crate) struct PackJob {
     pub(crate) batch: Batch,
     /// What of it is packed, if it is.
-    sifted: Sifted,
-    source: Arc<Source>,
+    sifted: PackingPlan,
+    source_pages: Arc<SourcePages>,
     state: AtomicU8,
     /// Whoever waits for it.
     waits: OnceLock<Thread>,
@@ -82,14 +82,22 @@ pub(crate) enum Taken {
     Late,
 }
 
-impl Job {
-    pub(crate) fn new(batch: Batch, sifted: Sifted, source: Arc<Source>, out: Buffer) -> Arc<Job> {
-        let (state, out) = (AtomicU8::new(FRESH), Mutex::new(Some(out)));
-        Arc::new(Job { batch, sifted, source, state, waits: OnceLock::new(), out, packed: OnceLock::new() })
+impl PackJob {
+    pub(crate) fn new(batch: Batch, sifted: PackingPlan, source: Arc<SourcePages>, out: Buffer) -> Arc<PackJob> {
+        let (state, out) = (AtomicU8::new(JOB_WAITING), Mutex::new(Some(out)));
+        Arc::new(PackJob {
+            batch,
+            sifted,
+            source_pages: source,
+            state,
+            waits: OnceLock::new(),
+            out,
+            packed: OnceLock::new(),
+        })
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.state.load(SeqCst) == DONE
+        self.state.load(SeqCst) == JOB_PACKED
     }
 
     /// Waits so long at most for it to be packed.
@@ -108,10 +116,12 @@ impl Job {
         let since = Instant::now();
         loop {
             match self.state.load(Acquire) {
-                DONE => break,
-                PACKING if since.elapsed() < PATIENCE => thread::sleep(PATIENCE_STEP),
+                JOB_PACKED => break,
+                JOB_BEING_PACKED if since.elapsed() < PACKING_IN_PROGRESS_WAIT => {
+                    thread::sleep(PACKING_IN_PROGRESS_POLL)
+                }
                 state => {
-                    if self.state.compare_exchange(state, TAKEN, AcqRel, Acquire).is_ok() {
+                    if self.state.compare_exchange(state, JOB_TAKEN, AcqRel, Acquire).is_ok() {
                         return Taken::Late;
                     }
                 }
@@ -126,17 +136,17 @@ impl Job {
 
     /// Has it packed, unless it was taken away already.
     fn pack(&self, compress: &mut dyn Compress, is_over: &dyn Fn() -> bool) -> io::Result<()> {
-        if self.state.compare_exchange(FRESH, PACKING, AcqRel, Acquire).is_err() {
+        if self.state.compare_exchange(JOB_WAITING, JOB_BEING_PACKED, AcqRel, Acquire).is_err() {
             return Ok(());
         }
-        let (effort, since) = (self.source.effort(), Instant::now());
+        let (effort, since) = (self.source_pages.effort(), Instant::now());
         let packed = self.try_pack(compress, effort, is_over);
         let cpu = packed.as_ref().map_or(Duration::ZERO, |(_, cpu)| *cpu);
-        self.source.packed(effort, since.elapsed(), cpu);
+        self.source_pages.packed(effort, since.elapsed(), cpu);
         // What nobody could pack is as it was.
-        let state = if packed.is_ok() { DONE } else { FRESH };
+        let state = if packed.is_ok() { JOB_PACKED } else { JOB_WAITING };
         let done = packed.map(|(packed, _)| drop(self.packed.set(packed)));
-        let _ = self.state.compare_exchange(PACKING, state, SeqCst, Acquire);
+        let _ = self.state.compare_exchange(JOB_BEING_PACKED, state, SeqCst, Acquire);
         if let Some(waits) = self.waits.get() {
             waits.unpark();
         }
@@ -159,7 +169,7 @@ impl Job {
 }
 
 /// Threads that have batches packed, for all migrations of a host.
-pub struct Packers {
+pub struct PackerPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     cores: usize,
@@ -167,25 +177,25 @@ pub struct Packers {
 
 struct Shared {
     /// One that was taken away is gone, and its memory too.
-    jobs: ArrayQueue<Weak<Job>>,
+    jobs: ArrayQueue<Weak<PackJob>>,
     idle: ArrayQueue<Thread>,
     stopping: AtomicBool,
     /// Migrations that began, so far.
     begun: AtomicUsize,
-    hire: Box<Hire>,
+    hire: Box<StartCompressor>,
 }
 
-impl Packers {
+impl PackerPool {
     /// Starts so many threads, for which others compress on so many cores. They have nobody who does but while there is
     /// something to do.
     ///
     /// # Errors
     /// The system has no room for them.
-    pub fn start(threads: usize, cores: usize, hire: Box<Hire>) -> io::Result<Packers> {
+    pub fn start(threads: usize, cores: usize, hire: Box<StartCompressor>) -> io::Result<PackerPool> {
         let (jobs, idle) = (ArrayQueue::new(JOBS_MAX), ArrayQueue::new(threads.max(1) * 2));
         let shared =
             Arc::new(Shared { jobs, idle, stopping: AtomicBool::new(false), begun: AtomicUsize::new(0), hire });
-        let mut packers = Packers { shared, threads: Vec::new(), cores };
+        let mut packers = PackerPool { shared, threads: Vec::new(), cores };
         for _ in 0..threads {
             let shared = packers.shared.clone();
             packers.threads.push(spawn("packer", move || shared.work())?);
@@ -205,7 +215,7 @@ impl Packers {
     }
 
     /// Somebody may pack it.
-    pub(crate) fn offer(&self, job: &Arc<Job>) {
+    pub(crate) fn offer(&self, job: &Arc<PackJob>) {
         // Full: the oldest, whose turn comes soonest, goes as it is.
         self.shared.jobs.force_push(Arc::downgrade(job));
         if let Some(packer) = self.shared.idle.pop() {
@@ -214,7 +224,7 @@ impl Packers {
     }
 }
 
-impl Drop for Packers {
+impl Drop for PackerPool {
     fn drop(&mut self) {
         self.shared.stopping.store(true, SeqCst);
         for packer in self.threads.drain(..) {
@@ -247,10 +257,10 @@ impl Shared {
                 }
                 Some(None) => {}
                 None => {
-                    compress = compress.filter(|_| last.elapsed() < KEEP);
+                    compress = compress.filter(|_| last.elapsed() < IDLE_TIME_MAX);
                     let _ = self.idle.force_push(thread::current());
                     if self.jobs.is_empty() {
-                        thread::park_timeout(LOOK);
+                        thread::park_timeout(IDLE_CHECK_PERIOD);
                     }
                 }
             }
@@ -261,10 +271,10 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use skein_core::Width;
-    use skein_pages::packing::{Packer, Packing, sift};
-    use skein_pages::{Form, PAGE_BYTES};
+    use skein_pages::packing::{Packing, PageCompressor, plan_packing};
+    use skein_pages::{BatchForm, PAGE_BYTES};
 
-    use super::super::{Misses, SourceSettings};
+    use super::super::{DirtyTracking, SourcePagesSettings};
     use super::*;
     use crate::pool::Pool;
 
@@ -289,9 +299,9 @@ mod tests {
             _effort: Effort,
             _out: &mut [u8],
             is_over: &dyn Fn() -> bool,
-        ) -> io::Result<Done> {
+        ) -> io::Result<PackResult> {
             while self.0.hangs.load(SeqCst) && !is_over() {
-                thread::sleep(LOOK);
+                thread::sleep(IDLE_CHECK_PERIOD);
             }
             if self.0.fails.load(SeqCst) || is_over() {
                 self.0.failed.fetch_add(1, SeqCst);
@@ -301,17 +311,17 @@ mod tests {
         }
     }
 
-    fn packers(world: &Arc<World>) -> Packers {
+    fn packers(world: &Arc<World>) -> PackerPool {
         let world = world.clone();
         let hire = move |_: &dyn Fn() -> bool| {
             world.hired.fetch_add(1, SeqCst);
             Some(Box::new(Fake(world.clone())) as Box<dyn Compress>)
         };
-        Packers::start(1, 1, Box::new(hire)).unwrap()
+        PackerPool::start(1, 1, Box::new(hire)).unwrap()
     }
 
-    fn job() -> Arc<Job> {
-        let settings = SourceSettings {
+    fn job() -> Arc<PackJob> {
+        let settings = SourcePagesSettings {
             packers: None,
             width: Width::All,
             direct: false,
@@ -319,19 +329,19 @@ mod tests {
             key: Default::default(),
             ram: None,
             delta_memory: 0.0,
-            kept: None,
-            misses: Misses::Nothing,
+            kept_marks: None,
+            dirty_tracking: DirtyTracking::Exact,
         };
-        let batch = Batch::new(Form::Content, vec![7; 2 * PAGE_BYTES].into());
-        let sifted = sift(&batch).unwrap();
-        Job::new(batch, sifted, Source::new(settings), Pool::default().take(Packer::OUT_BYTES))
+        let batch = Batch::new(BatchForm::Content, vec![7; 2 * PAGE_BYTES].into());
+        let sifted = plan_packing(&batch).unwrap();
+        PackJob::new(batch, sifted, SourcePages::new(settings), Pool::default().take(PageCompressor::OUT_BYTES))
     }
 
     fn until(is_so: impl Fn() -> bool) {
         let end = Instant::now() + DEADLINE;
         while !is_so() {
             assert!(Instant::now() < end);
-            thread::sleep(PATIENCE_STEP);
+            thread::sleep(PACKING_IN_PROGRESS_POLL);
         }
     }
 
@@ -350,7 +360,7 @@ mod tests {
             world.fails.store(true, SeqCst);
             let job = self::job();
             packers.offer(&job);
-            until(|| world.failed.load(SeqCst) == round && job.state.load(SeqCst) == FRESH);
+            until(|| world.failed.load(SeqCst) == round && job.state.load(SeqCst) == JOB_WAITING);
             assert!(matches!(job.take(), Taken::Late), "at once");
             assert_eq!(world.hired.load(SeqCst), round, "another for each that failed");
         }
@@ -363,7 +373,7 @@ mod tests {
         world.hangs.store(true, SeqCst);
         let (first, second) = (job(), job());
         packers.offer(&first);
-        until(|| first.state.load(SeqCst) == PACKING);
+        until(|| first.state.load(SeqCst) == JOB_BEING_PACKED);
         packers.offer(&second);
         assert!(matches!(first.take(), Taken::Late) && matches!(second.take(), Taken::Late));
         let second = Arc::try_unwrap(second).map(drop);

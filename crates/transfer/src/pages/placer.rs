@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use skein_core::StreamId;
 use skein_pages::delta::DeltaHead;
-use skein_pages::packing::Unpacker;
-use skein_pages::record::{self, BatchHead, Decoder, Note, Record};
-use skein_pages::{Form, Kind, PAGE_BYTES, Place};
-use skein_qemu_stream::main::{Entry, entry};
+use skein_pages::packing::PageDecompressor;
+use skein_pages::page_record::{self, BatchHead, Decoder, PageMessage, PageRecord};
+use skein_pages::{BatchForm, PAGE_BYTES, PageKind, PageRuns};
+use skein_qemu_stream::main_channel::{Entry, entry};
 
 #[cfg(feature = "fault-points")]
 use super::fault::{Plant, is_planted};
-use super::target::{Failed, Target};
+use super::target::{PageError, TargetPages};
 
 const NO_BLOCKS: &str = "pages come before it was said of which RAM";
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
@@ -22,14 +22,14 @@ static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 /// What is read again at once: it is in the core's cache then.
 const SCRATCH_BYTES: usize = 32 * PAGE_BYTES;
 /// The base of a delta was sent before it: a path that is lost meanwhile may hold it up, nothing longer.
-const EARLY_TIME: Duration = Duration::from_secs(5);
+const BASE_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Takes one stream apart.
-pub(crate) struct Placer {
-    target: Arc<Target>,
+pub(crate) struct PageWriter {
+    pages: Arc<TargetPages>,
     stream: StreamId,
     decoder: Decoder,
-    unpacker: Option<Unpacker>,
+    unpacker: Option<PageDecompressor>,
     scratch: Vec<u8>,
     barriers: u32,
     /// A batch that waits for the bases of its deltas, and since when.
@@ -60,11 +60,11 @@ pub(crate) enum Step {
     Waits,
 }
 
-impl Placer {
-    pub(crate) fn new(target: Arc<Target>, stream: StreamId) -> Placer {
+impl PageWriter {
+    pub(crate) fn new(target: Arc<TargetPages>, stream: StreamId) -> PageWriter {
         target.passed(stream, 0);
-        Placer {
-            target,
+        PageWriter {
+            pages: target,
             stream,
             decoder: Decoder::default(),
             unpacker: None,
@@ -86,89 +86,95 @@ impl Placer {
         out: &mut VecDeque<Bytes>,
         answers: &mut Vec<Bytes>,
         wait: bool,
-    ) -> Result<Step, Failed> {
+    ) -> Result<Step, PageError> {
         loop {
             if let Some((batch, since)) = self.early.take() {
                 if self.is_early(&batch.head, wait)? {
-                    if since.elapsed() < EARLY_TIME {
+                    if since.elapsed() < BASE_WAIT_MAX {
                         self.early = Some((batch, since));
                         return Ok(Step::Waits);
                     }
-                    self.target.lose_patience();
+                    self.pages.count_missing_base();
                 }
                 self.batch(batch, out)?;
-                if let Some(doubt) = self.target.doubt() {
-                    answers.push(record::note(&doubt).map_err(told)?);
+                if let Some(doubt) = self.pages.doubt() {
+                    answers.push(page_record::note(&doubt).map_err(page_error)?);
                 }
             }
             if let Some(complete) = &self.complete {
-                if !self.target.all_passed(complete.streams, complete.version, wait) {
+                if !self.pages.all_passed(complete.streams, complete.version, wait) {
                     return Ok(Step::Waits);
                 }
-                let verdict = self.target.verdict(complete.digest)?;
+                let verdict = self.pages.compare_all(complete.digest)?;
                 self.complete = None;
-                answers.push(record::note(&verdict).map_err(told)?);
+                answers.push(page_record::note(&verdict).map_err(page_error)?);
             }
-            match self.decoder.record().map_err(told)? {
+            match self.decoder.record().map_err(page_error)? {
                 None => return Ok(Step::Done),
-                Some(Record::Bytes(bytes)) => out.extend((!bytes.is_empty()).then_some(bytes)),
-                Some(Record::Opaque) => {}
-                Some(Record::Barrier) => {
+                Some(PageRecord::Bytes(bytes)) => out.extend((!bytes.is_empty()).then_some(bytes)),
+                Some(PageRecord::Opaque) => {}
+                Some(PageRecord::Barrier) => {
                     self.barriers += 1;
-                    self.target.passed(self.stream, self.barriers);
-                    if self.target.blocks().is_some() {
-                        answers.push(record::note(&Note::Passed { barriers: self.barriers }).map_err(told)?);
+                    self.pages.passed(self.stream, self.barriers);
+                    if self.pages.blocks().is_some() {
+                        answers.push(
+                            page_record::note(&PageMessage::Passed { barriers: self.barriers }).map_err(page_error)?,
+                        );
                     }
                 }
-                Some(Record::Batch { head, packed, changes, stored }) => {
+                Some(PageRecord::Batch { head, packed, changes, stored }) => {
                     self.early = Some((Received { head, packed, changes, stored }, Instant::now()));
                 }
-                Some(Record::Note(note)) => {
+                Some(PageRecord::Note(note)) => {
                     if let Some(answer) = self.note(note)? {
-                        answers.push(record::note(&answer).map_err(told)?);
+                        answers.push(page_record::note(&answer).map_err(page_error)?);
                     }
                 }
             }
         }
     }
 
-    fn note(&mut self, note: Note) -> Result<Option<Note>, Failed> {
+    fn note(&mut self, note: PageMessage) -> Result<Option<PageMessage>, PageError> {
         match note {
-            Note::Blocks { key, blocks, kept } => self.target.decide(&key, blocks, kept).map(Some),
-            Note::Complete { version, streams, digest } => {
+            PageMessage::Blocks { key, blocks, kept_trip: kept } => {
+                self.pages.choose_direct_blocks(&key, blocks, kept).map(Some)
+            }
+            PageMessage::Complete { version, streams, digest } => {
                 self.complete = Some(Complete { version, streams, digest });
                 Ok(None)
             }
-            Note::Regions { regions, last } => self.target.compare(regions, last),
-            Note::Passed { .. } | Note::Mode { .. } | Note::Verdict { .. } | Note::Differ { .. } | Note::Doubt => {
-                Err("the source's agent said what is the target's to say".into())
-            }
+            PageMessage::Regions { regions, last } => self.pages.compare(regions, last),
+            PageMessage::Passed { .. }
+            | PageMessage::Mode { .. }
+            | PageMessage::Comparison { .. }
+            | PageMessage::Differ { .. }
+            | PageMessage::Doubt => Err("the source's agent said what is the target's to say".into()),
         }
     }
 
     /// Whether a batch has to wait for pages on other streams; `wait`: it waits for them a little.
-    fn is_early(&self, head: &BatchHead, wait: bool) -> Result<bool, Failed> {
-        let Form::Direct(place) = &head.form else { return Ok(false) };
-        if head.deltas.is_empty() || !self.target.is_patient() {
+    fn is_early(&self, head: &BatchHead, wait: bool) -> Result<bool, PageError> {
+        let BatchForm::Direct(place) = &head.form else { return Ok(false) };
+        if head.deltas.is_empty() || !self.pages.may_wait_for_bases() {
             return Ok(false);
         }
-        let blocks = self.target.blocks().ok_or(NO_BLOCKS)?;
-        let pages = place.pages().zip(&head.kinds).filter(|(_, kind)| **kind == Kind::Delta);
+        let blocks = self.pages.blocks().ok_or(NO_BLOCKS)?;
+        let pages = place.pages().zip(&head.kinds).filter(|(_, kind)| **kind == PageKind::Delta);
         let older = pages.zip(&head.deltas).filter(|(_, delta)| delta.base < self.barriers);
         let bases: Vec<(u32, u32)> = older.map(|((page, _), delta)| (page, delta.base)).collect();
-        self.target.is_early(wait, |passed| blocks.is_early(place.block, &bases, passed))
+        self.pages.is_early(wait, |passed| blocks.is_early(place.block, &bases, passed))
     }
 
-    fn batch(&mut self, batch: Received, out: &mut VecDeque<Bytes>) -> Result<(), Failed> {
+    fn batch(&mut self, batch: Received, out: &mut VecDeque<Bytes>) -> Result<(), PageError> {
         let Received { head, packed, changes, stored } = batch;
         let unpacked = match head.unpacked_bytes() {
             0 => &[][..],
             bytes => {
                 if self.unpacker.is_none() {
-                    self.unpacker = Some(Unpacker::new().map_err(told)?);
+                    self.unpacker = Some(PageDecompressor::new().map_err(page_error)?);
                 }
                 let unpacker = self.unpacker.as_mut().expect("just made");
-                unpacker.unpack(head.packing, bytes, &packed).map_err(told)?
+                unpacker.unpack(head.packing, bytes, &packed).map_err(page_error)?
             }
         };
         let (mut unpacked, rest) = unpacked.split_at(head.packed_page_bytes());
@@ -176,8 +182,8 @@ impl Placer {
         let mut deltas = &head.deltas[..];
         let mut stored = Stored(stored.into());
         match &head.form {
-            Form::Direct(place) => {
-                let blocks = self.target.blocks().ok_or(NO_BLOCKS)?;
+            BatchForm::Direct(place) => {
+                let blocks = self.pages.blocks().ok_or(NO_BLOCKS)?;
                 #[cfg(feature = "fault-points")]
                 if place.pages().next().is_some_and(|page| is_planted(Plant::LostBatch, page)) {
                     return Ok(());
@@ -191,29 +197,41 @@ impl Placer {
                         let mut pages = alike.len();
                         while pages > 0 {
                             let placed = match alike[0] {
-                                Kind::Zero => {
-                                    blocks.place_zeros(place.block, page, self.barriers, pages, &mut self.scratch)?;
+                                PageKind::Zero => {
+                                    blocks.write_zero_pages(
+                                        place.block,
+                                        page,
+                                        self.barriers,
+                                        pages,
+                                        &mut self.scratch,
+                                    )?;
                                     pages
                                 }
-                                Kind::Packed => {
+                                PageKind::Packed => {
                                     let (content, later) = unpacked.split_at(pages * PAGE_BYTES);
                                     unpacked = later;
-                                    blocks.place(place.block, page, self.barriers, content, &mut self.scratch)?;
+                                    blocks.write_pages(place.block, page, self.barriers, content, &mut self.scratch)?;
                                     pages
                                 }
-                                Kind::Stored => {
+                                PageKind::Stored => {
                                     let content = stored.next(pages);
-                                    blocks.place(place.block, page, self.barriers, &content, &mut self.scratch)?;
+                                    blocks.write_pages(
+                                        place.block,
+                                        page,
+                                        self.barriers,
+                                        &content,
+                                        &mut self.scratch,
+                                    )?;
                                     content.len() / PAGE_BYTES
                                 }
-                                Kind::Delta => {
+                                PageKind::Delta => {
                                     let (now, later) = deltas.split_at(pages);
                                     deltas = later;
                                     let (parts, later) = changes.split_at(now.iter().map(DeltaHead::bytes).sum());
                                     changes = later;
                                     let (number, version) = (place.block, self.barriers);
                                     if !blocks.change(number, page, version, now, parts, &mut self.scratch)? {
-                                        self.target.doubt_kept();
+                                        self.pages.doubt_kept();
                                     }
                                     pages
                                 }
@@ -223,24 +241,26 @@ impl Placer {
                         }
                     }
                 }
-                self.target.placed();
+                self.pages.note_pages_written();
             }
-            Form::Content | Form::Entries { .. } => {
+            BatchForm::Content | BatchForm::Entries { .. } => {
                 let mut heads = match &head.form {
-                    Form::Entries { place, named } => Some(entries(&self.target, place, *named)?.into_iter()),
+                    BatchForm::Entries { page_runs: place, named } => {
+                        Some(entries(&self.pages, place, *named)?.into_iter())
+                    }
                     _ => None,
                 };
                 for kind in &head.kinds {
                     out.extend(heads.as_mut().and_then(Iterator::next));
                     match kind {
-                        Kind::Zero => out.push_back(Bytes::from_static(&ZEROS)),
-                        Kind::Packed => {
+                        PageKind::Zero => out.push_back(Bytes::from_static(&ZEROS)),
+                        PageKind::Packed => {
                             let (content, later) = unpacked.split_at(PAGE_BYTES);
                             unpacked = later;
                             out.push_back(Bytes::copy_from_slice(content));
                         }
-                        Kind::Stored => stored.pass_on(|part| out.push_back(part)),
-                        Kind::Delta => return Err("deltas are not for QEMU".into()),
+                        PageKind::Stored => stored.pass_on(|part| out.push_back(part)),
+                        PageKind::Delta => return Err("deltas are not for QEMU".into()),
                     }
                 }
             }
@@ -250,7 +270,7 @@ impl Placer {
 }
 
 /// What goes before each page on QEMU's main channel.
-fn entries(target: &Target, place: &Place, named: bool) -> Result<Vec<Bytes>, Failed> {
+fn entries(target: &TargetPages, place: &PageRuns, named: bool) -> Result<Vec<Bytes>, PageError> {
     let blocks = target.blocks().ok_or(NO_BLOCKS)?;
     let info = blocks.infos.get(usize::from(place.block)).ok_or("pages of RAM that there is not")?;
     let entry = |(nth, page): (usize, u32)| {
@@ -261,7 +281,7 @@ fn entries(target: &Target, place: &Place, named: bool) -> Result<Vec<Bytes>, Fa
     place.pages().enumerate().map(entry).collect()
 }
 
-fn told(error: impl std::fmt::Display) -> Failed {
+fn page_error(error: impl std::fmt::Display) -> PageError {
     error.to_string()
 }
 
@@ -305,7 +325,7 @@ mod tests {
     use std::ops::Range;
 
     use proptest::prelude::*;
-    use skein_pages::record::BlockInfo;
+    use skein_pages::page_record::BlockInfo;
     use skein_pages::{Batch, Ledger};
 
     use super::super::target_tests::FakeRam;
@@ -373,7 +393,7 @@ mod tests {
             }
             // The source's agent reads them as it comes to it.
             let source = Ledger::new(&KEY, [PAGES]).with_deltas(u64::MAX);
-            source.hold_at_most(hold);
+            source.set_held_pages_max(hold);
             let mut wires: Vec<VecDeque<Bytes>> = vec![VecDeque::new(); 3];
             let mut versions = [0; 3];
             // A batch is noted page by page, and others meanwhile.
@@ -383,11 +403,11 @@ mod tests {
                 if let Some((batch, pages, mut noted)) = noting[stream].take() {
                     let nth = noted.len();
                     let page = [(pages[nth], batch.page(nth))];
-                    noted.extend(source.note_changes(0, versions[stream], page, ahead).unwrap());
+                    noted.extend(source.note_and_diff(0, versions[stream], page, ahead).unwrap());
                     if noted.len() < pages.len() {
                         noting[stream] = Some((batch, pages, noted));
                     } else {
-                        wires[stream].extend(record::batch(&batch.with_deltas(noted), None));
+                        wires[stream].extend(page_record::batch(&batch.with_deltas(noted), None));
                     }
                     continue;
                 }
@@ -395,7 +415,7 @@ mod tests {
                     None => {}
                     Some(None) => {
                         versions[stream] += 1;
-                        wires[stream].push_back(record::barrier());
+                        wires[stream].push_back(page_record::barrier());
                     }
                     Some(Some(first)) => {
                         let mut pages = vec![first];
@@ -404,26 +424,26 @@ mod tests {
                         }
                         let numbers: Vec<u32> = pages.iter().map(|(page, _)| *page).collect();
                         let content: Vec<u8> = pages.iter().flat_map(|(_, content)| content.clone()).collect();
-                        let batch = Batch::new(Form::Direct(Place::new(0, numbers.clone())), content.into());
+                        let batch = Batch::new(BatchForm::Direct(PageRuns::new(0, numbers.clone())), content.into());
                         noting[stream] = Some((batch, numbers, Vec::new()));
                     }
                 }
             }
             // What it has held it reads from the guest's RAM.
             let last = rounds.len() as u32 + 1;
-            wires[0].extend((versions[0]..last).map(|_| record::barrier()));
+            wires[0].extend((versions[0]..last).map(|_| page_record::barrier()));
             for page in source.release().into_iter().flat_map(|(_, pages)| pages) {
                 let content = guest[range(u64::from(page) * PAGE_BYTES as u64, PAGE_BYTES)].to_vec();
-                let batch = Batch::new(Form::Direct(Place::new(0, [page])), content.into());
-                let noted = source.note_changes(0, last, [(page, batch.page(0))], ahead).unwrap();
-                wires[0].extend(record::batch(&batch.with_deltas(noted), None));
+                let batch = Batch::new(BatchForm::Direct(PageRuns::new(0, [page])), content.into());
+                let noted = source.note_and_diff(0, last, [(page, batch.page(0))], ahead).unwrap();
+                wires[0].extend(page_record::batch(&batch.with_deltas(noted), None));
             }
             // The target's gets them as it comes.
             let ram = FakeRam::new(guest.len());
             let found = ram.clone();
-            let target = Target::new(Some(Box::new(move |_| Ok(Box::new(found.clone())))), None);
-            target.decide(&KEY, vec![BlockInfo { name: "ram".into(), bytes: guest.len() as u64 }], None).unwrap();
-            let mut placers: Vec<Placer> = (0..3).map(|id| Placer::new(target.clone(), StreamId(id))).collect();
+            let target = TargetPages::new(Some(Box::new(move |_| Ok(Box::new(found.clone())))), None);
+            target.choose_direct_blocks(&KEY, vec![BlockInfo { name: "ram".into(), bytes: guest.len() as u64 }], None).unwrap();
+            let mut placers: Vec<PageWriter> = (0..3).map(|id| PageWriter::new(target.clone(), StreamId(id))).collect();
             let (mut out, mut answers) = (VecDeque::new(), Vec::new());
             let (mut waits, mut steps) = ([false; 3], 0);
             while wires.iter().any(|wire| !wire.is_empty()) || waits.contains(&true) {
@@ -437,9 +457,9 @@ mod tests {
                 waits[stream] = matches!(step, Step::Waits);
             }
             prop_assert!(*ram.bytes.lock() == guest);
-            prop_assert!(target.is_patient() && out.is_empty());
-            let same = target.verdict(source.digest()).unwrap();
-            prop_assert_eq!(same, Note::Verdict { same: true });
+            prop_assert!(target.may_wait_for_bases() && out.is_empty());
+            let same = target.compare_all(source.digest()).unwrap();
+            prop_assert_eq!(same, PageMessage::Comparison { same: true });
         }
     }
 }

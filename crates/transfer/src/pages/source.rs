@@ -9,34 +9,34 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use skein_core::{StreamId, Width};
 use skein_pages::ledger::{Digest, Key, RegionId};
-use skein_pages::pace::{Pace, Turn, Use};
+use skein_pages::pace::{PackingMode, PackingOutcome, PackingPace};
 use skein_pages::packing::Effort;
-use skein_pages::record::{BlockInfo, Note};
+use skein_pages::page_record::{BlockInfo, PageMessage};
 use skein_pages::{Ledger, PAGE_BYTES, PageCounts};
 
-use super::counts::{Counts, add};
+use super::counts::{PageCounters, add};
 use super::kept::{KeptMarks, KeptRam, Trip};
-use super::packers::Packers;
+use super::packers::PackerPool;
 use super::target::{FindRam, Ram};
 
 /// The other agent answers by then, or the migration is called off.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
 /// A batch waits for its packer up to so many turns of its stream. Two: with one, packers that just keep up leave a tenth
 /// more bytes, and the paths gain nothing.
-const PATIENCE_TURNS: f64 = 2.0;
+const PACKING_WAIT_TURNS: f64 = 2.0;
 /// No batch waits longer for its packer.
-const PATIENCE_MAX: Duration = Duration::from_millis(50);
+const PACKING_WAIT_MAX: Duration = Duration::from_millis(50);
 /// Nobody waits longer for the target to catch up.
-const LAG_TIME: Duration = Duration::from_secs(1);
+const CATCH_UP_WAIT_MAX: Duration = Duration::from_secs(1);
 /// So much is kept of what the other agent says in words.
 const WORDS_CHARS_MAX: usize = 500;
 /// Who waits looks so often whether its stream was torn down.
-const LOOK: Duration = Duration::from_millis(100);
+const RESET_CHECK_PERIOD: Duration = Duration::from_millis(100);
 
 /// How a migration's pages travel.
-pub struct SourceSettings {
+pub struct SourcePagesSettings {
     /// Who packs; none: pages go as they are.
-    pub packers: Option<Arc<Packers>>,
+    pub packers: Option<Arc<PackerPool>>,
     /// What they may use of the session.
     pub width: Width,
     /// Pages may be written straight into the target guest's RAM, and both ends compare what they hold.
@@ -45,15 +45,15 @@ pub struct SourceSettings {
     pub channels: u16,
     /// Drawn for this migration; `kept` has another.
     pub key: Key,
-    /// Where this guest's RAM is, to send again what differs; as of [`super::Target`].
+    /// Where this guest's RAM is, to send again what differs; as of [`super::TargetPages`].
     pub ram: Option<FindRam>,
     /// What may be kept to know what the target holds, as a share of the guest's RAM: hashes of its pages' parts take 0.032.
     /// 0: all pages go whole.
     pub delta_memory: f64,
     /// The target may have kept the guest's RAM when it came from there.
-    pub kept: Option<KeptMarks>,
+    pub kept_marks: Option<KeptMarks>,
     /// Where QEMU may miss what the guest writes.
-    pub misses: Misses,
+    pub dirty_tracking: DirtyTracking,
 }
 
 /// Of which RAM QEMU may lose sight, so that it does not send all that the guest wrote to it: once the guest stands still, it is
@@ -65,35 +65,35 @@ pub struct SourceSettings {
 /// accel/tcg/cputlb.c, after `cpu_physical_memory_is_clean`). Where a block is a multiple of 256 KiB, TCG is told of all at once, and
 /// again the next time, too, before 9.0 not at all ("physmem: Fix migration dirty bitmap coherency with TCG memory access").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misses {
+pub enum DirtyTracking {
     /// Of none: KVM keeps the books.
-    Nothing,
+    Exact,
     /// Of blocks that are no multiple of 256 KiB.
-    OddBlocks,
+    MissesUnalignedBlocks,
     /// Of all.
-    AllBlocks,
+    MissesAllBlocks,
 }
 
 /// RAM of which QEMU notes in one word what was written.
 const WORD_BYTES: u64 = 64 * PAGE_BYTES as u64;
 
 /// All streams of a migration, at its source.
-pub struct Source {
-    settings: SourceSettings,
+pub struct SourcePages {
+    settings: SourcePagesSettings,
     state: Mutex<State>,
     changed: Condvar,
-    pace: Mutex<Pace>,
+    pace: Mutex<PackingPace>,
     /// The pace's, for packers: they share no lock with those who take.
     effort: AtomicU8,
     /// Microseconds that packers were at it, with CPU or without.
     busy_us: AtomicU64,
     epoch: Instant,
-    pub(super) counts: Counts,
+    pub(super) counts: PageCounters,
 }
 
 #[derive(Default)]
 struct State {
-    mode: Option<Mode>,
+    mode: Option<PageRoute>,
     /// Pages are built on what the target kept.
     builds_on_kept: bool,
     /// Why the target's agent does not write the pages itself; empty: it does, or that was not asked for.
@@ -102,11 +102,11 @@ struct State {
     /// Barriers that each channel has passed.
     channels: BTreeMap<StreamId, u32>,
     /// Barriers of each stream before which everything is placed at the target.
-    placed: BTreeMap<StreamId, u32>,
-    answers: Vec<Note>,
+    pages_written: BTreeMap<StreamId, u32>,
+    answers: Vec<PageMessage>,
     /// Since when the target has been asked whether its copy is the same.
     asked: Option<Instant>,
-    /// See [`Source::unplaceable`].
+    /// See [`SourcePages::direct_placement_failure`].
     unplaceable: Option<String>,
     failed: Option<String>,
     /// It was the target that gave it up.
@@ -115,22 +115,22 @@ struct State {
 
 /// What becomes of pages.
 #[derive(Clone)]
-pub(super) enum Mode {
+pub(super) enum PageRoute {
     /// QEMU gets them where they were.
     Rebuild,
     /// The target's agent writes those of some blocks itself.
-    Direct(Arc<Direct>),
+    Direct(Arc<DirectBlocks>),
 }
 
 /// The blocks that the target's agent writes itself, and what is known of their pages.
-pub(super) struct Direct {
+pub(super) struct DirectBlocks {
     pub(super) ledger: Ledger,
     numbers: HashMap<String, u16>,
     ram: BTreeMap<u16, Arc<dyn Ram>>,
     misses: Vec<u16>,
 }
 
-impl Direct {
+impl DirectBlocks {
     /// The blocks of which QEMU may miss something, and their RAM.
     pub(super) fn misses(&self) -> impl Iterator<Item = (u16, &dyn Ram)> {
         self.misses.iter().filter_map(|block| Some((*block, self.ram(*block)?)))
@@ -148,14 +148,14 @@ impl Direct {
 }
 
 /// The migration cannot go on, in words.
-pub(super) type Failed = String;
+pub(super) type PageError = String;
 
-impl Source {
+impl SourcePages {
     /// Before its first stream.
-    pub fn new(settings: SourceSettings) -> Arc<Source> {
-        let mode = (!settings.direct).then_some(Mode::Rebuild);
-        let pace = Pace::new(Duration::ZERO);
-        Arc::new(Source {
+    pub fn new(settings: SourcePagesSettings) -> Arc<SourcePages> {
+        let mode = (!settings.direct).then_some(PageRoute::Rebuild);
+        let pace = PackingPace::new(Duration::ZERO);
+        Arc::new(SourcePages {
             settings,
             state: Mutex::new(State { mode, ..State::default() }),
             changed: Condvar::new(),
@@ -163,7 +163,7 @@ impl Source {
             pace: Mutex::new(pace),
             busy_us: AtomicU64::new(0),
             epoch: Instant::now(),
-            counts: Counts::default(),
+            counts: PageCounters::default(),
         })
     }
 
@@ -174,7 +174,7 @@ impl Source {
 
     /// Whether the target's agent writes pages itself; none: not decided yet.
     pub fn is_direct(&self) -> Option<bool> {
-        self.state.lock().mode.as_ref().map(|mode| matches!(mode, Mode::Direct(_)))
+        self.state.lock().mode.as_ref().map(|mode| matches!(mode, PageRoute::Direct(_)))
     }
 
     /// Why the target's agent does not write the pages of the guest's RAM itself, in words; empty: it does, or that was not
@@ -184,23 +184,23 @@ impl Source {
     }
 
     /// Why the target's agent should not have written pages itself, if that was known too late: the migration has failed, and
-    /// would not have without [`SourceSettings::direct`].
-    pub fn unplaceable(&self) -> Option<String> {
+    /// would not have without [`SourcePagesSettings::direct`].
+    pub fn direct_placement_failure(&self) -> Option<String> {
         self.state.lock().unplaceable.clone()
     }
 
     /// From now on at most so many bytes of pages that the guest writes in every round wait until it stands still, if there are
     /// any that would go whole each time.
-    pub fn hold_at_most(&self, bytes: u64) {
-        if let Some(Mode::Direct(direct)) = &self.state.lock().mode {
-            direct.ledger.hold_at_most(bytes / PAGE_BYTES as u64);
+    pub fn set_held_bytes_max(&self, bytes: u64) {
+        if let Some(PageRoute::Direct(direct)) = &self.state.lock().mode {
+            direct.ledger.set_held_pages_max(bytes / PAGE_BYTES as u64);
         }
     }
 
     /// Bytes of the pages that wait so.
     pub fn held_bytes(&self) -> u64 {
         match &self.state.lock().mode {
-            Some(Mode::Direct(direct)) => direct.ledger.held() * PAGE_BYTES as u64,
+            Some(PageRoute::Direct(direct)) => direct.ledger.held() * PAGE_BYTES as u64,
             _ => 0,
         }
     }
@@ -212,22 +212,22 @@ impl Source {
 
     /// The RAM of a guest that the target runs now, for its way back from this trip; none: its pages went through QEMU, or it is
     /// not at hand.
-    pub fn kept(&self, trip: u64) -> Option<KeptRam> {
+    pub fn ram_to_keep(&self, trip: u64) -> Option<KeptRam> {
         let state = self.state.lock();
-        let Some(Mode::Direct(direct)) = &state.mode else { return None };
+        let Some(PageRoute::Direct(direct)) = &state.mode else { return None };
         let trip = Trip { id: trip, key: self.key(), blocks: state.blocks.clone() };
         (!direct.ram.is_empty()).then(|| KeptRam { trip, ram: direct.ram.clone() })
     }
 
     /// Of the marks of pages.
     fn key(&self) -> Key {
-        self.settings.kept.as_ref().map_or(self.settings.key, |kept| kept.trip.key)
+        self.settings.kept_marks.as_ref().map_or(self.settings.key, |kept| kept.trip.key)
     }
 
     /// Bytes of pages of which it was said that they wait, each time that it was.
-    pub fn spared_bytes(&self) -> u64 {
+    pub fn held_back_bytes(&self) -> u64 {
         match &self.state.lock().mode {
-            Some(Mode::Direct(direct)) => direct.ledger.spared() * PAGE_BYTES as u64,
+            Some(PageRoute::Direct(direct)) => direct.ledger.held_back_pages() * PAGE_BYTES as u64,
             _ => 0,
         }
     }
@@ -247,7 +247,7 @@ impl Source {
         self.settings.width
     }
 
-    pub(super) fn packers(&self) -> Option<&Arc<Packers>> {
+    pub(super) fn packers(&self) -> Option<&Arc<PackerPool>> {
         self.settings.packers.as_ref()
     }
 
@@ -262,89 +262,96 @@ impl Source {
     }
 
     /// A batch's turn came.
-    pub(super) fn taken(&self, turn: Turn) {
+    pub(super) fn note_packing_outcome(&self, turn: PackingOutcome) {
         let Some(packers) = self.packers() else { return };
         let mut pace = self.pace.lock();
-        pace.taken(self.epoch.elapsed(), Duration::from_micros(self.busy_us.load(Relaxed)), turn, packers.cores());
+        pace.note_outcome(
+            self.epoch.elapsed(),
+            Duration::from_micros(self.busy_us.load(Relaxed)),
+            turn,
+            packers.cores(),
+        );
         self.effort.store(pace.effort().step(), Relaxed);
     }
 
     /// What to do with a batch that may be worth packing.
-    pub(super) fn of_packers(&self) -> Use {
-        self.pace.lock().of_packers()
+    pub(super) fn packing_mode(&self) -> PackingMode {
+        self.pace.lock().packing_mode()
     }
 
     /// How long a batch of so many bytes waits for its packer before it asks for room on the paths; `rate`: bytes that
-    /// these carry in a second. In [`PATIENCE_TURNS`] of its stream they would carry it as it is: packers that take longer
+    /// these carry in a second. In [`PACKING_WAIT_TURNS`] of its stream they would carry it as it is: packers that take longer
     /// are no help.
-    pub(super) fn patience(&self, bytes: usize, rate: impl FnOnce() -> f64) -> Duration {
-        if self.of_packers() != Use::Awaited {
+    pub(super) fn packing_wait(&self, bytes: usize, rate: impl FnOnce() -> f64) -> Duration {
+        if self.packing_mode() != PackingMode::Awaited {
             return Duration::ZERO;
         }
         let turn = f64::from(self.settings.channels.max(1)) * bytes as f64 / rate().max(1.0);
-        Duration::from_secs_f64((PATIENCE_TURNS * turn).min(PATIENCE_MAX.as_secs_f64()))
+        Duration::from_secs_f64((PACKING_WAIT_TURNS * turn).min(PACKING_WAIT_MAX.as_secs_f64()))
     }
 
     /// The main channel tells of the guest's RAM: what is to be said to the target, and waited for.
-    pub(super) fn blocks(&self, blocks: Vec<BlockInfo>) -> Note {
+    pub(super) fn blocks(&self, blocks: Vec<BlockInfo>) -> PageMessage {
         self.state.lock().blocks.clone_from(&blocks);
         let may_build = |kept: &&KeptMarks| kept.trip.blocks == blocks && self.settings.delta_memory > 0.0;
-        let kept = self.settings.kept.as_ref().filter(may_build).map(|kept| kept.trip.id);
-        Note::Blocks { key: self.key(), blocks, kept }
+        let kept = self.settings.kept_marks.as_ref().filter(may_build).map(|kept| kept.trip.id);
+        PageMessage::Blocks { key: self.key(), blocks, kept_trip: kept }
     }
 
     /// Nothing more is understood of the main channel.
     ///
     /// # Errors
     /// The target's agent has begun to write pages itself, and only what the main channel says can end that.
-    pub(super) fn not_understood(&self, why: &str) -> Result<(), Failed> {
+    pub(super) fn not_understood(&self, why: &str) -> Result<(), PageError> {
         let why = format!("QEMU's stream has something that this version does not know: {why}");
         let mut state = self.state.lock();
-        if let Some(Mode::Direct(_)) = state.mode {
+        if let Some(PageRoute::Direct(_)) = state.mode {
             drop(state);
-            return Err(self.not_placeable(&why));
+            return Err(self.fail_direct_placement(&why));
         }
         if state.mode.is_none() {
             state.why_not = why;
         }
-        state.mode = Some(Mode::Rebuild);
+        state.mode = Some(PageRoute::Rebuild);
         self.changed.notify_all();
         Ok(())
     }
 
     /// What the target's agent was given pages for does not go together with that.
-    pub(super) fn not_placeable(&self, why: &str) -> Failed {
+    pub(super) fn fail_direct_placement(&self, why: &str) -> PageError {
         self.state.lock().unplaceable.get_or_insert_with(|| why.to_owned());
         format!("pages cannot be written straight into the guest's RAM: {why}")
     }
 
     /// What becomes of pages; waits until that is decided.
-    pub(super) fn mode(&self, is_over: &dyn Fn() -> bool) -> Result<Mode, Failed> {
+    pub(super) fn mode(&self, is_over: &dyn Fn() -> bool) -> Result<PageRoute, PageError> {
         self.wait("whether it writes pages itself", is_over, |state| state.mode.clone())
     }
 
     /// The target has answered.
-    pub(super) fn heard(&self, note: Note) -> Result<(), Failed> {
+    pub(super) fn handle_message(&self, note: PageMessage) -> Result<(), PageError> {
         let mut state = self.state.lock();
         match note {
-            Note::Mode { direct, .. } if direct.is_empty() && !self.settings.direct => {}
-            Note::Mode { direct, why_not, kept } if state.mode.is_none() && !state.blocks.is_empty() => {
+            PageMessage::Mode { direct, .. } if direct.is_empty() && !self.settings.direct => {}
+            PageMessage::Mode { direct, why_not, builds_on_kept: kept }
+                if state.mode.is_none() && !state.blocks.is_empty() =>
+            {
                 state.why_not = why_not.chars().take(WORDS_CHARS_MAX).collect();
                 state.mode = Some(if direct.is_empty() {
-                    Mode::Rebuild
+                    PageRoute::Rebuild
                 } else {
                     let direct = self.direct(&state.blocks, &direct, kept)?;
                     state.builds_on_kept = direct.ledger.has_kept();
-                    Mode::Direct(Arc::new(direct))
+                    PageRoute::Direct(Arc::new(direct))
                 });
             }
-            Note::Doubt => {
-                if let Some(Mode::Direct(direct)) = &state.mode {
+            PageMessage::Doubt => {
+                if let Some(PageRoute::Direct(direct)) = &state.mode {
                     direct.ledger.doubt_kept();
                 }
             }
-            Note::Verdict { .. } | Note::Differ { .. } if state.answers.is_empty() => {
-                if let (Note::Verdict { same: true }, Some(asked)) = (&note, state.asked) {
+            PageMessage::Comparison { .. } | PageMessage::Differ { .. } if state.answers.is_empty() => {
+                if let (PageMessage::Comparison { same: true }, Some(asked)) = (&note, state.asked) {
                     self.counts.compared(asked.elapsed());
                 }
                 state.answers.push(note);
@@ -356,7 +363,7 @@ impl Source {
     }
 
     /// `kept`: the target has what `settings.kept` is of.
-    fn direct(&self, blocks: &[BlockInfo], direct: &[u16], kept: bool) -> Result<Direct, Failed> {
+    fn direct(&self, blocks: &[BlockInfo], direct: &[u16], kept: bool) -> Result<DirectBlocks, PageError> {
         let mut numbers = HashMap::new();
         let mut ram = BTreeMap::new();
         for &number in direct {
@@ -376,21 +383,23 @@ impl Source {
             true => ledger.with_deltas((bytes as f64 * self.settings.delta_memory) as u64),
             false => ledger,
         };
-        let ledger = match self.settings.kept.as_ref().filter(|_| may_delta && kept) {
+        let ledger = match self.settings.kept_marks.as_ref().filter(|_| may_delta && kept) {
             Some(kept) => ledger.with_kept(kept.marks.clone()),
             None => ledger,
         };
-        let may_miss = |block: &&u16| match self.settings.misses {
-            Misses::Nothing => false,
-            Misses::OddBlocks => blocks.get(usize::from(**block)).is_some_and(|of| of.bytes % WORD_BYTES != 0),
-            Misses::AllBlocks => true,
+        let may_miss = |block: &&u16| match self.settings.dirty_tracking {
+            DirtyTracking::Exact => false,
+            DirtyTracking::MissesUnalignedBlocks => {
+                blocks.get(usize::from(**block)).is_some_and(|of| of.bytes % WORD_BYTES != 0)
+            }
+            DirtyTracking::MissesAllBlocks => true,
         };
         let misses = ram.keys().filter(may_miss).copied().collect();
-        Ok(Direct { ledger, numbers, ram, misses })
+        Ok(DirectBlocks { ledger, numbers, ram, misses })
     }
 
     /// The target's next answer.
-    pub(super) fn answer(&self, is_over: &dyn Fn() -> bool) -> Result<Note, Failed> {
+    pub(super) fn answer(&self, is_over: &dyn Fn() -> bool) -> Result<PageMessage, PageError> {
         self.wait("whether its copy is the same", is_over, |state| state.answers.pop())
     }
 
@@ -401,23 +410,23 @@ impl Source {
     }
 
     /// The target has placed everything before so many barriers of a stream.
-    pub(super) fn placed(&self, stream: StreamId, barriers: u32) {
-        self.state.lock().placed.insert(stream, barriers);
+    pub(super) fn note_pages_written(&self, stream: StreamId, barriers: u32) {
+        self.state.lock().pages_written.insert(stream, barriers);
         self.changed.notify_all();
     }
 
     /// A stream has passed so many barriers: waits until the target has placed what was before the one before, where deltas are
     /// sent. Paths hold many pages as deltas, and those would be what the guest stands still for. Not longer than
-    /// [`LAG_TIME`]: it is not needed to go on.
-    pub(super) fn wait_placed(&self, stream: StreamId, barriers: u32, is_over: &dyn Fn() -> bool) {
-        let deadline = Instant::now() + LAG_TIME;
+    /// [`CATCH_UP_WAIT_MAX`]: it is not needed to go on.
+    pub(super) fn wait_pages_written(&self, stream: StreamId, barriers: u32, is_over: &dyn Fn() -> bool) {
+        let deadline = Instant::now() + CATCH_UP_WAIT_MAX;
         let mut state = self.state.lock();
         let sends_deltas =
-            |state: &State| matches!(&state.mode, Some(Mode::Direct(direct)) if direct.ledger.has_deltas());
-        let placed = |state: &State| state.placed.get(&stream).copied().unwrap_or(0);
+            |state: &State| matches!(&state.mode, Some(PageRoute::Direct(direct)) if direct.ledger.has_deltas());
+        let placed = |state: &State| state.pages_written.get(&stream).copied().unwrap_or(0);
         let is_placed = |state: &State| placed(state) >= barriers.saturating_sub(1);
         while sends_deltas(&state) && !is_placed(&state) && state.failed.is_none() && Instant::now() < deadline {
-            self.changed.wait_for(&mut state, LOOK);
+            self.changed.wait_for(&mut state, RESET_CHECK_PERIOD);
             if is_over() {
                 return;
             }
@@ -425,10 +434,10 @@ impl Source {
     }
 
     /// All pages were sent: waits until all multifd channels have passed so many barriers. Returns how many they are.
-    pub(super) fn all_passed(&self, barriers: u32, is_over: &dyn Fn() -> bool) -> Result<u16, Failed> {
+    pub(super) fn all_passed(&self, barriers: u32, is_over: &dyn Fn() -> bool) -> Result<u16, PageError> {
         #[cfg(feature = "fault-points")]
         if super::fault::is_unplaceable() {
-            return Err(self.not_placeable("it was planted"));
+            return Err(self.fail_direct_placement("it was planted"));
         }
         let channels = self.settings.channels;
         self.wait("QEMU's channels", is_over, |state| {
@@ -459,7 +468,7 @@ impl Source {
         what: &str,
         is_over: &dyn Fn() -> bool,
         mut find: impl FnMut(&mut State) -> Option<T>,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, PageError> {
         let deadline = Instant::now() + ANSWER_TIME;
         let mut state = self.state.lock();
         loop {
@@ -472,7 +481,7 @@ impl Source {
             if Instant::now() >= deadline {
                 return Err(format!("not known within {} s: {what}", ANSWER_TIME.as_secs()));
             }
-            self.changed.wait_for(&mut state, LOOK);
+            self.changed.wait_for(&mut state, RESET_CHECK_PERIOD);
             if is_over() {
                 return Err("the connection is over".into());
             }
@@ -481,15 +490,15 @@ impl Source {
 }
 
 /// The regions of a ledger, in as many notes as it takes.
-pub(super) fn regions(ledger: &Ledger) -> Vec<Note> {
+pub(super) fn regions(ledger: &Ledger) -> Vec<PageMessage> {
     let regions: Vec<(RegionId, Digest)> = ledger.digests().into_iter().collect();
-    let mut notes: Vec<Note> = regions
-        .chunks(skein_pages::record::NOTE_REGIONS_MAX)
-        .map(|regions| Note::Regions { regions: regions.to_vec(), last: false })
+    let mut notes: Vec<PageMessage> = regions
+        .chunks(skein_pages::page_record::REGIONS_PER_MESSAGE_MAX)
+        .map(|regions| PageMessage::Regions { regions: regions.to_vec(), last: false })
         .collect();
     match notes.last_mut() {
-        Some(Note::Regions { last, .. }) => *last = true,
-        _ => notes.push(Note::Regions { regions: Vec::new(), last: true }),
+        Some(PageMessage::Regions { last, .. }) => *last = true,
+        _ => notes.push(PageMessage::Regions { regions: Vec::new(), last: true }),
     }
     notes
 }

@@ -9,9 +9,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::stream::wait_for_bytes;
 
 /// Bytes from the local socket.
-pub(crate) struct Tap<'a> {
+pub(crate) struct SocketReader<'a> {
     socket: &'a UnixStream,
-    /// Nobody shuts the socket down to free who waits for it: see [`crate::Live::open`].
+    /// Nobody shuts the socket down to free who waits for it: see [`crate::RunningSession::open`].
     held: bool,
     /// The stream is of no more use.
     is_over: &'a dyn Fn() -> bool,
@@ -22,7 +22,7 @@ pub(crate) struct Tap<'a> {
 
 /// There is nothing more to read.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum ReadEnded {
     /// The local end has said all.
     Eof,
     /// The stream was torn down.
@@ -31,10 +31,15 @@ pub(crate) enum Ended {
     Broke(io::Error),
 }
 
-impl<'a> Tap<'a> {
+impl<'a> SocketReader<'a> {
     /// `buffer`: its size in bytes.
-    pub(crate) fn new(socket: &'a UnixStream, held: bool, is_over: &'a dyn Fn() -> bool, buffer: usize) -> Tap<'a> {
-        Tap { socket, held, is_over, buffer: vec![0; buffer], filled: 0..0, bytes: 0 }
+    pub(crate) fn new(
+        socket: &'a UnixStream,
+        held: bool,
+        is_over: &'a dyn Fn() -> bool,
+        buffer: usize,
+    ) -> SocketReader<'a> {
+        SocketReader { socket, held, is_over, buffer: vec![0; buffer], filled: 0..0, bytes: 0 }
     }
 
     /// What is buffered.
@@ -60,7 +65,7 @@ impl<'a> Tap<'a> {
     }
 
     /// Buffers at least `least` bytes, which have to fit in.
-    pub(crate) fn fill(&mut self, least: usize) -> Result<(), Ended> {
+    pub(crate) fn fill(&mut self, least: usize) -> Result<(), ReadEnded> {
         debug_assert!(least <= self.buffer.len());
         while self.filled.len() < least {
             if self.filled.start > 0 {
@@ -77,7 +82,7 @@ impl<'a> Tap<'a> {
     }
 
     /// Fills `out`, first with what is buffered, then from the socket. On an end, tells how far it came.
-    pub(crate) fn read_exact(&mut self, out: &mut [u8]) -> Result<(), (Ended, usize)> {
+    pub(crate) fn read_exact(&mut self, out: &mut [u8]) -> Result<(), (ReadEnded, usize)> {
         let mut done = self.filled.len().min(out.len());
         out[..done].copy_from_slice(&self.buffered()[..done]);
         self.consume(done);
@@ -88,7 +93,7 @@ impl<'a> Tap<'a> {
     }
 
     /// At least a byte of what is buffered, or of what the socket has.
-    pub(crate) fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Ended> {
+    pub(crate) fn read_some(&mut self, out: &mut [u8]) -> Result<usize, ReadEnded> {
         if self.filled.is_empty() {
             return self.read(out);
         }
@@ -99,22 +104,22 @@ impl<'a> Tap<'a> {
     }
 
     /// Reads at least a byte.
-    fn read(&mut self, out: &mut [u8]) -> Result<usize, Ended> {
+    fn read(&mut self, out: &mut [u8]) -> Result<usize, ReadEnded> {
         loop {
             self.wait()?;
             match self.socket.read(out) {
-                Ok(0) => return Err(Ended::Eof),
+                Ok(0) => return Err(ReadEnded::Eof),
                 Ok(bytes) => {
                     self.bytes += bytes as u64;
                     return Ok(bytes);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Ended::Broke(error)),
+                Err(error) => return Err(ReadEnded::Broke(error)),
             }
         }
     }
 
-    fn wait(&self) -> Result<(), Ended> {
+    fn wait(&self) -> Result<(), ReadEnded> {
         // A socket that is not held is shut down to free who reads it.
         if !self.held {
             return Ok(());
@@ -122,9 +127,9 @@ impl<'a> Tap<'a> {
         loop {
             match wait_for_bytes(self.socket, self.held) {
                 Ok(true) => return Ok(()),
-                Ok(false) if (self.is_over)() => return Err(Ended::Over),
+                Ok(false) if (self.is_over)() => return Err(ReadEnded::Over),
                 Ok(false) => {}
-                Err(error) => return Err(Ended::Broke(error)),
+                Err(error) => return Err(ReadEnded::Broke(error)),
             }
         }
     }

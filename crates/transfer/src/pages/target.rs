@@ -33,26 +33,26 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use skein_core::StreamId;
 use skein_pages::delta::DeltaHead;
-use skein_pages::ledger::{Digest, KEPT, Key, REGION_PAGES, Region, RegionGuard, RegionId};
-use skein_pages::record::{BLOCKS_MAX, BlockInfo, NOTE_REGIONS_MAX, Note};
+use skein_pages::ledger::{Digest, Key, REGION_PAGES, Region, RegionGuard, RegionId, VERSION_KEPT};
+use skein_pages::page_record::{BLOCKS_MAX, BlockInfo, PageMessage, REGIONS_PER_MESSAGE_MAX};
 use skein_pages::{Ledger, PAGE_BYTES, is_zero};
 use thiserror::Error;
 use tracing::warn;
 
 use super::kept::{KeptMarks, KeptRam, Trip};
-use crate::live::spawn;
+use crate::running_session::spawn;
 
 #[cfg(feature = "fault-points")]
 use super::fault::{self, Plant, is_planted};
 
 /// Who waits looks so often whether its stream was torn down.
-const LOOK: Duration = Duration::from_millis(100);
+const RESET_CHECK_PERIOD: Duration = Duration::from_millis(100);
 /// Deltas that wait in vain for their bases before none waits any more: that is no outage, but an error.
-const VAIN_MAX: usize = 8;
+const MISSING_BASES_MAX: usize = 8;
 /// Regions that may be told of: of 16 TiB.
 const REGIONS_MAX: usize = 8 << 20;
 /// Regions that are asked for again at once. More are no accident.
-const DIFFER_MAX: usize = NOTE_REGIONS_MAX;
+const DIFFERING_REGIONS_MAX: usize = REGIONS_PER_MESSAGE_MAX;
 /// Pages that are looked at once more at the end, of all blocks ...
 const SAMPLE_PAGES: u32 = 512;
 /// ... and of each block at least.
@@ -83,7 +83,7 @@ pub trait Ram: Send + Sync {
 pub type FindRam = Box<dyn Fn(&BlockInfo) -> Result<Box<dyn Ram>, RamError> + Send + Sync>;
 
 /// All streams of a migration, at its target.
-pub struct Target {
+pub struct TargetPages {
     find: Option<FindRam>,
     state: Mutex<State>,
     changed: Condvar,
@@ -92,7 +92,7 @@ pub struct Target {
     /// So many have waited in vain.
     vain: AtomicUsize,
     /// Of the guest's last stay here.
-    kept: Mutex<Option<KeptRam>>,
+    kept_ram: Mutex<Option<KeptRam>>,
     /// It is not what it should be …
     is_doubted: AtomicBool,
     /// … and the source was told so.
@@ -107,7 +107,7 @@ struct State {
     passed: BTreeMap<StreamId, u32>,
     theirs: BTreeMap<RegionId, Digest>,
     /// What was placed, once it is known to be the same.
-    placed: Option<(Vec<BlockInfo>, Key, Arc<Ledger>)>,
+    written_marks: Option<(Vec<BlockInfo>, Key, Arc<Ledger>)>,
 }
 
 /// The guest's RAM blocks, and what is known of the pages of those that are written here.
@@ -117,22 +117,22 @@ pub(super) struct Blocks {
     ledger: Arc<Ledger>,
     ram: BTreeMap<u16, Box<dyn Ram>>,
     /// The RAM of the guest's last stay here.
-    kept: BTreeMap<u16, Arc<dyn Ram>>,
+    kept_ram: BTreeMap<u16, Arc<dyn Ram>>,
 }
 
 /// The migration cannot go on, in words.
-pub(super) type Failed = String;
+pub(super) type PageError = String;
 
-impl Target {
+impl TargetPages {
     /// Before its first stream. `find`: none if QEMU is to get all pages. `kept`: of the guest's last stay here.
-    pub fn new(find: Option<FindRam>, kept: Option<KeptRam>) -> Arc<Target> {
-        Arc::new(Target {
+    pub fn new(find: Option<FindRam>, kept: Option<KeptRam>) -> Arc<TargetPages> {
+        Arc::new(TargetPages {
             find,
             state: Mutex::default(),
             changed: Condvar::new(),
             waiting: AtomicUsize::new(0),
             vain: AtomicUsize::new(0),
-            kept: Mutex::new(kept),
+            kept_ram: Mutex::new(kept),
             is_doubted: AtomicBool::new(false),
             doubt_told: AtomicBool::new(false),
         })
@@ -140,7 +140,7 @@ impl Target {
 
     /// The marks of the pages with which the guest came on this trip, for its way back; once.
     pub fn take_marks(&self, trip: u64) -> Option<KeptMarks> {
-        let (blocks, key, marks) = self.state.lock().placed.take()?;
+        let (blocks, key, marks) = self.state.lock().written_marks.take()?;
         Some(KeptMarks { trip: Trip { id: trip, key, blocks }, marks })
     }
 
@@ -151,7 +151,12 @@ impl Target {
     /// Finds the RAM that can be reached, and says so.
     ///
     /// `trip`: the one that the source would build on.
-    pub(super) fn decide(&self, key: &Key, infos: Vec<BlockInfo>, trip: Option<u64>) -> Result<Note, Failed> {
+    pub(super) fn choose_direct_blocks(
+        &self,
+        key: &Key,
+        infos: Vec<BlockInfo>,
+        trip: Option<u64>,
+    ) -> Result<PageMessage, PageError> {
         if infos.len() > BLOCKS_MAX || self.blocks().is_some() {
             return Err("the source's agent tells of the guest's RAM twice, or of too much".into());
         }
@@ -183,7 +188,7 @@ impl Target {
         }
         let direct = ram.keys().copied().collect();
         // Anything else is given up here.
-        let kept = self.kept.lock().take();
+        let kept = self.kept_ram.lock().take();
         let kept = kept
             .filter(|kept| trip.map(|id| Trip { id, key: *key, blocks: infos.clone() }).as_ref() == Some(&kept.trip));
         let is_kept = kept.is_some();
@@ -193,9 +198,9 @@ impl Target {
         };
         let ledger = Arc::new(Ledger::new(key, infos.iter().enumerate().map(pages)));
         let kept = kept.map(|kept| kept.ram).unwrap_or_default();
-        self.state.lock().blocks = Some(Arc::new(Blocks { infos, key: *key, ledger, ram, kept }));
+        self.state.lock().blocks = Some(Arc::new(Blocks { infos, key: *key, ledger, ram, kept_ram: kept }));
         self.changed.notify_all();
-        Ok(Note::Mode { direct, why_not, kept: is_kept })
+        Ok(PageMessage::Mode { direct, why_not, builds_on_kept: is_kept })
     }
 
     /// A stream has passed so many barriers.
@@ -210,14 +215,18 @@ impl Target {
         let passed =
             |state: &State| state.passed.values().filter(|passed| **passed >= barriers).count() >= usize::from(streams);
         if patience && !passed(&state) {
-            self.changed.wait_for(&mut state, LOOK);
+            self.changed.wait_for(&mut state, RESET_CHECK_PERIOD);
         }
         passed(&state)
     }
 
     /// Whether something is early; `wait`: waits a little for what it needs to be placed. It is told how many barriers all
     /// streams have passed: what is of an older version than that and is not there never comes.
-    pub(super) fn is_early(&self, wait: bool, is_early: impl Fn(u32) -> Result<bool, Failed>) -> Result<bool, Failed> {
+    pub(super) fn is_early(
+        &self,
+        wait: bool,
+        is_early: impl Fn(u32) -> Result<bool, PageError>,
+    ) -> Result<bool, PageError> {
         let passed = |state: &State| state.passed.values().min().copied().unwrap_or(0);
         let early = is_early(passed(&self.state.lock()))?;
         if !early || !wait {
@@ -228,7 +237,7 @@ impl Target {
         let mut state = self.state.lock();
         let early = is_early(passed(&state));
         if let Ok(true) = early {
-            self.changed.wait_for(&mut state, LOOK);
+            self.changed.wait_for(&mut state, RESET_CHECK_PERIOD);
         }
         let least = passed(&state);
         drop(state);
@@ -238,7 +247,7 @@ impl Target {
     }
 
     /// Pages were placed, for which others may wait.
-    pub(super) fn placed(&self) {
+    pub(super) fn note_pages_written(&self) {
         if self.waiting.load(SeqCst) > 0 {
             drop(self.state.lock());
             self.changed.notify_all();
@@ -246,8 +255,8 @@ impl Target {
     }
 
     /// Whether a delta waits for its base.
-    pub(super) fn is_patient(&self) -> bool {
-        self.vain.load(SeqCst) < VAIN_MAX
+    pub(super) fn may_wait_for_bases(&self) -> bool {
+        self.vain.load(SeqCst) < MISSING_BASES_MAX
     }
 
     /// What was kept is not what it should be.
@@ -258,18 +267,18 @@ impl Target {
     }
 
     /// What the source is to be told of that; once.
-    pub(super) fn doubt(&self) -> Option<Note> {
-        (self.is_doubted.load(SeqCst) && !self.doubt_told.swap(true, SeqCst)).then_some(Note::Doubt)
+    pub(super) fn doubt(&self) -> Option<PageMessage> {
+        (self.is_doubted.load(SeqCst) && !self.doubt_told.swap(true, SeqCst)).then_some(PageMessage::Doubt)
     }
 
     /// The base of a delta has not come.
-    pub(super) fn lose_patience(&self) {
+    pub(super) fn count_missing_base(&self) {
         self.vain.fetch_add(1, SeqCst);
         warn!("the base of a delta does not come");
     }
 
     /// Compares what both ends hold. If it is the same, the RAM is let go: what follows may have QEMU write to it.
-    pub(super) fn verdict(&self, digest: Digest) -> Result<Note, Failed> {
+    pub(super) fn compare_all(&self, digest: Digest) -> Result<PageMessage, PageError> {
         let blocks = self.blocks().ok_or("the source's agent ends before it began")?;
         #[cfg(feature = "fault-points")]
         fault::compared();
@@ -277,26 +286,30 @@ impl Target {
         let is_as_sent = blocks.ledger.digest() == digest;
         if is_as_sent && !owed.is_empty() {
             warn!(regions = owed.len(), "deltas did not fit: their pages are sent again");
-            return Ok(Note::Verdict { same: false });
+            return Ok(PageMessage::Comparison { same: false });
         }
         if !is_as_sent || !blocks.is_sample_sound()? {
             warn!("the guest's RAM is not what was sent: all of it is looked at");
-            blocks.look_again()?;
+            blocks.mark_all_again()?;
         }
         let same = blocks.ledger.digest() == digest;
         if same {
             let mut state = self.state.lock();
             state.blocks = None;
-            state.placed = Some((blocks.infos.clone(), blocks.key, blocks.ledger.clone()));
+            state.written_marks = Some((blocks.infos.clone(), blocks.key, blocks.ledger.clone()));
             drop(state);
             // Of huge pages unmapping may take a while, for which the guest need not wait.
             let _ = spawn("unmap", move || drop(blocks));
         }
-        Ok(Note::Verdict { same })
+        Ok(PageMessage::Comparison { same })
     }
 
     /// The source's digests, as they come; after the last, which of them differ.
-    pub(super) fn compare(&self, regions: Vec<(RegionId, Digest)>, last: bool) -> Result<Option<Note>, Failed> {
+    pub(super) fn compare(
+        &self,
+        regions: Vec<(RegionId, Digest)>,
+        last: bool,
+    ) -> Result<Option<PageMessage>, PageError> {
         let blocks = self.blocks().ok_or("the source's agent ends before it began")?;
         let mut state = self.state.lock();
         if state.theirs.len() + regions.len() > REGIONS_MAX {
@@ -312,13 +325,13 @@ impl Target {
         let all = theirs.keys().chain(own.keys()).collect::<std::collections::BTreeSet<_>>();
         let digest = |of: &BTreeMap<RegionId, Digest>, id| of.get(id).copied().unwrap_or_default();
         let differ = all.into_iter().filter(|id| owed.contains(id) || digest(&theirs, id) != digest(&own, id));
-        let regions: Vec<RegionId> = differ.take(DIFFER_MAX).copied().collect();
-        Ok(Some(Note::Differ { regions }))
+        let regions: Vec<RegionId> = differ.take(DIFFERING_REGIONS_MAX).copied().collect();
+        Ok(Some(PageMessage::Differ { regions }))
     }
 }
 
 impl Blocks {
-    fn ram(&self, number: u16) -> Result<&dyn Ram, Failed> {
+    fn ram(&self, number: u16) -> Result<&dyn Ram, PageError> {
         let ram = self.ram.get(&number).ok_or("the source's agent sends pages of RAM that is not reached here")?;
         Ok(&**ram)
     }
@@ -327,14 +340,14 @@ impl Blocks {
     ///
     /// A region stays locked meanwhile: two versions of a page may arrive on two streams at once. `scratch`: for
     /// reading them back.
-    pub(super) fn place(
+    pub(super) fn write_pages(
         &self,
         number: u16,
         first: u32,
         version: u32,
         mut content: &[u8],
         scratch: &mut [u8],
-    ) -> Result<(), Failed> {
+    ) -> Result<(), PageError> {
         let ram = self.ram(number)?;
         let mut page = first;
         while !content.is_empty() {
@@ -360,7 +373,7 @@ impl Blocks {
     /// ascend on a stream, so that streams never wait for each other in a circle.
     ///
     /// `bases`: pages and the versions of them that are changed; `passed`: barriers that all streams have passed.
-    pub(super) fn is_early(&self, number: u16, bases: &[(u32, u32)], passed: u32) -> Result<bool, Failed> {
+    pub(super) fn is_early(&self, number: u16, bases: &[(u32, u32)], passed: u32) -> Result<bool, PageError> {
         for of_region in bases.chunk_by(|(a, _), (b, _)| RegionId::of(number, *a).0 == RegionId::of(number, *b).0) {
             let region = self.region(number, of_region[0].0)?;
             if of_region.iter().any(|(page, base)| *base >= passed && region.is_newer(nth(*page), *base)) {
@@ -380,39 +393,40 @@ impl Blocks {
         mut deltas: &[DeltaHead],
         mut parts: &[u8],
         scratch: &mut [u8],
-    ) -> Result<bool, Failed> {
+    ) -> Result<bool, PageError> {
         let (results, held) = scratch.split_at_mut(scratch.len() / 2);
         let (mut page, mut is_sound) = (first, true);
         while !deltas.is_empty() {
             let mut region = self.region(number, page)?;
             let most = deltas.len().min(results.len() / PAGE_BYTES).min(REGION_PAGES - nth(page));
             // Those that are built on the same, in one go.
-            let ground = ground(&region, page, version, &deltas[0]);
-            let is_same = |(delta, page): &(&DeltaHead, u32)| self::ground(&region, *page, version, delta) == ground;
+            let ground = delta_base(&region, page, version, &deltas[0]);
+            let is_same =
+                |(delta, page): &(&DeltaHead, u32)| self::delta_base(&region, *page, version, delta) == ground;
             let run = deltas[..most].iter().zip(page..).take_while(is_same).count();
             let (now, later) = deltas.split_at(run);
             deltas = later;
             let (of_run, rest) = parts.split_at(now.iter().map(DeltaHead::bytes).sum());
             parts = rest;
             let base = match ground {
-                Ground::Ram => Some(self.ram(number)?),
-                Ground::Kept => self.kept.get(&number).map(|kept| &**kept),
-                Ground::Old | Ground::Done | Ground::None => None,
+                DeltaBase::Ram => Some(self.ram(number)?),
+                DeltaBase::Kept => self.kept_ram.get(&number).map(|kept| &**kept),
+                DeltaBase::Old | DeltaBase::Done | DeltaBase::None => None,
             };
             if let Some(base) = base {
                 let results = &mut results[..run * PAGE_BYTES];
                 let is_read = base.read(offset(page), results);
                 let is_there =
-                    if ground == Ground::Ram { is_read.map(|()| true).map_err(not_read)? } else { is_read.is_ok() };
+                    if ground == DeltaBase::Ram { is_read.map(|()| true).map_err(not_read)? } else { is_read.is_ok() };
                 let marks = self.apply((number, page), now, of_run, results, is_there);
-                is_sound &= ground == Ground::Ram || marks.iter().all(Option::is_some);
+                is_sound &= ground == DeltaBase::Ram || marks.iter().all(Option::is_some);
                 self.commit(&mut region, (number, page, version), now, &marks, results, held)?;
-            } else if ground != Ground::Old {
-                is_sound &= ground != Ground::Kept;
+            } else if ground != DeltaBase::Old {
+                is_sound &= ground != DeltaBase::Kept;
                 for (page, delta) in (page..).zip(now) {
                     match ground {
-                        Ground::Done => region.set(nth(page), version, delta.mark),
-                        _ => region.owe(nth(page), version, delta.mark),
+                        DeltaBase::Done => region.set(nth(page), version, delta.mark),
+                        _ => region.mark_owed(nth(page), version, delta.mark),
                     }
                 }
             }
@@ -455,7 +469,7 @@ impl Blocks {
         marks: &[Option<u128>],
         results: &[u8],
         held: &mut [u8],
-    ) -> Result<(), Failed> {
+    ) -> Result<(), PageError> {
         let ram = self.ram(number)?;
         let mut at = 0;
         for alike in marks.chunk_by(|a, b| a.is_some() == b.is_some()) {
@@ -470,7 +484,7 @@ impl Blocks {
                 match mark {
                     Some(mark) if result == held => region.set(nth(page), version, *mark),
                     Some(_) => region.set(nth(page), version, self.mark(number, page, held)),
-                    None => region.owe(nth(page), version, delta.mark),
+                    None => region.mark_owed(nth(page), version, delta.mark),
                 }
             }
             at += alike.len();
@@ -479,14 +493,14 @@ impl Blocks {
     }
 
     /// The same of pages of zeros. `scratch`: one page at least.
-    pub(super) fn place_zeros(
+    pub(super) fn write_zero_pages(
         &self,
         number: u16,
         first: u32,
         version: u32,
         pages: usize,
         scratch: &mut [u8],
-    ) -> Result<(), Failed> {
+    ) -> Result<(), PageError> {
         let ram = self.ram(number)?;
         let (mut page, mut left) = (first, pages);
         while left > 0 {
@@ -518,12 +532,12 @@ impl Blocks {
     }
 
     /// Writes pages in a row.
-    fn write(&self, number: u16, first: u32, content: &[u8]) -> Result<(), Failed> {
+    fn write(&self, number: u16, first: u32, content: &[u8]) -> Result<(), PageError> {
         let ram = self.ram(number)?;
         #[cfg(feature = "fault-points")]
-        if (first..).take(content.len() / PAGE_BYTES).any(|page| self.astray(number, page).is_some()) {
+        if (first..).take(content.len() / PAGE_BYTES).any(|page| self.misplaced_by_fault(number, page).is_some()) {
             return (first..).zip(content.chunks_exact(PAGE_BYTES)).try_for_each(|(page, content)| {
-                let (block, page) = self.astray(number, page).unwrap_or((number, page));
+                let (block, page) = self.misplaced_by_fault(number, page).unwrap_or((number, page));
                 self.ram(block)?.write(offset(page), content).map_err(not_written)
             });
         }
@@ -532,7 +546,7 @@ impl Blocks {
 
     /// Where a test has a page go instead of where it belongs.
     #[cfg(feature = "fault-points")]
-    fn astray(&self, number: u16, page: u32) -> Option<(u16, u32)> {
+    fn misplaced_by_fault(&self, number: u16, page: u32) -> Option<(u16, u32)> {
         let other = || self.ram.iter().find(|(other, ram)| **other != number && ram.bytes() > offset(page));
         if is_planted(Plant::WrongBlock, page)
             && let Some((other, _)) = other()
@@ -544,7 +558,7 @@ impl Blocks {
     }
 
     /// Has a page be zeros.
-    fn zero(&self, number: u16, page: u32) -> Result<(), Failed> {
+    fn zero(&self, number: u16, page: u32) -> Result<(), PageError> {
         #[cfg(feature = "fault-points")]
         if is_planted(Plant::StaleZero, page) {
             return Ok(());
@@ -552,7 +566,7 @@ impl Blocks {
         self.ram(number)?.zero(offset(page), PAGE_BYTES as u64).map_err(not_written)
     }
 
-    fn region(&self, number: u16, page: u32) -> Result<RegionGuard<'_>, Failed> {
+    fn region(&self, number: u16, page: u32) -> Result<RegionGuard<'_>, PageError> {
         self.ledger.region(number, page).map_err(|error| error.to_string())
     }
 
@@ -562,12 +576,12 @@ impl Blocks {
     }
 
     /// Looks at some pages once more. Whether they hold what was placed there.
-    fn is_sample_sound(&self) -> Result<bool, Failed> {
+    fn is_sample_sound(&self) -> Result<bool, PageError> {
         let (mut held, mut in_qemu) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
         let of_each = (SAMPLE_PAGES / self.ram.len().max(1) as u32).max(SAMPLE_OF_BLOCK);
         for (&number, ram) in &self.ram {
             let pages = self.ledger.pages(number);
-            let drawn = (0..of_each.min(pages)).map(|n| self.ledger.drawn(n) % u128::from(pages));
+            let drawn = (0..of_each.min(pages)).map(|n| self.ledger.keyed_number(n) % u128::from(pages));
             for page in drawn.map(|page| page as u32) {
                 let region = self.region(number, page)?;
                 if region.version(nth(page)).is_none() {
@@ -590,7 +604,7 @@ impl Blocks {
     }
 
     /// Marks all pages as what the RAM holds now.
-    fn look_again(&self) -> Result<(), Failed> {
+    fn mark_all_again(&self) -> Result<(), PageError> {
         let mut held = [0; PAGE_BYTES];
         for RegionId { block, region } in self.ledger.digests().into_keys() {
             let ram = self.ram(block)?;
@@ -625,7 +639,7 @@ fn is_newer(region: &Region, page: u32, version: u32) -> bool {
 
 /// What a delta is applied to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ground {
+enum DeltaBase {
     /// To nothing: what is there is newer.
     Old,
     /// To nothing: the page is what it should be.
@@ -639,16 +653,16 @@ enum Ground {
 }
 
 /// What a delta of a page is applied to.
-fn ground(region: &Region, page: u32, version: u32, delta: &DeltaHead) -> Ground {
+fn delta_base(region: &Region, page: u32, version: u32, delta: &DeltaHead) -> DeltaBase {
     let nth = nth(page);
     let has_base = region.version(nth) == Some(delta.base) && !region.is_owed(nth);
     match delta {
-        _ if !is_newer(region, page, version) || delta.is_done(version) => Ground::Old,
-        DeltaHead { base: KEPT, .. } => Ground::Kept,
-        _ if !has_base => Ground::None,
-        DeltaHead { changed: 0, mark, .. } if region.mark(nth) == *mark => Ground::Done,
-        DeltaHead { changed: 0, .. } => Ground::None,
-        _ => Ground::Ram,
+        _ if !is_newer(region, page, version) || delta.is_unchanged(version) => DeltaBase::Old,
+        DeltaHead { base: VERSION_KEPT, .. } => DeltaBase::Kept,
+        _ if !has_base => DeltaBase::None,
+        DeltaHead { changed: 0, mark, .. } if region.mark(nth) == *mark => DeltaBase::Done,
+        DeltaHead { changed: 0, .. } => DeltaBase::None,
+        _ => DeltaBase::Ram,
     }
 }
 
@@ -672,10 +686,10 @@ fn offset(page: u32) -> u64 {
     u64::from(page) * PAGE_BYTES as u64
 }
 
-fn not_read(error: RamError) -> Failed {
+fn not_read(error: RamError) -> PageError {
     format!("the guest's RAM cannot be read: {error}")
 }
 
-fn not_written(error: RamError) -> Failed {
+fn not_written(error: RamError) -> PageError {
     format!("the guest's RAM cannot be written: {error}")
 }

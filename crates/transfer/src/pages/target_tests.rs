@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 use skein_core::StreamId;
 use skein_pages::delta::DeltaHead;
 use skein_pages::ledger::Key;
-use skein_pages::record::{BlockInfo, Note};
-use skein_pages::{Batch, Form, Ledger, PAGE_BYTES, Place, is_zero};
+use skein_pages::page_record::{BlockInfo, PageMessage};
+use skein_pages::{Batch, BatchForm, Ledger, PAGE_BYTES, PageRuns, is_zero};
 
-use super::target::{Ram, RamError, Target};
+use super::target::{Ram, RamError, TargetPages};
 
 const KEY: Key = [5; 16];
 
@@ -68,7 +68,7 @@ impl Ram for FakeRam {
 /// A target with one block of four pages, and the source's ledger of it.
 struct Bench {
     ram: FakeRam,
-    target: Arc<Target>,
+    target: Arc<TargetPages>,
     source: Ledger,
 }
 
@@ -76,39 +76,39 @@ impl Bench {
     fn new() -> Bench {
         let ram = FakeRam::new(4 * PAGE_BYTES);
         let found = ram.clone();
-        let target = Target::new(Some(Box::new(move |_| Ok(Box::new(found.clone())))), None);
+        let target = TargetPages::new(Some(Box::new(move |_| Ok(Box::new(found.clone())))), None);
         let block = BlockInfo { name: "ram".into(), bytes: ram.bytes() };
-        target.decide(&KEY, vec![block], None).unwrap();
+        target.choose_direct_blocks(&KEY, vec![block], None).unwrap();
         Bench { ram, target, source: Ledger::new(&KEY, [4]).with_deltas(u64::MAX) }
     }
 
     /// What the source sends of page 1 that holds this now.
     fn note(&self, version: u32, content: &[u8]) -> Option<DeltaHead> {
-        self.source.note_changes(0, version, [(1, Some(content))], true).unwrap().pop().unwrap()
+        self.source.note_and_diff(0, version, [(1, Some(content))], true).unwrap().pop().unwrap()
     }
 
     fn place(&self, version: u32, content: &[u8]) {
         let blocks = self.target.blocks().unwrap();
-        blocks.place(0, 1, version, content, &mut [0; 2 * PAGE_BYTES]).unwrap();
+        blocks.write_pages(0, 1, version, content, &mut [0; 2 * PAGE_BYTES]).unwrap();
     }
 
     /// A delta of page 1 arrives, with the parts that it says of this content.
     fn change(&self, version: u32, delta: DeltaHead, content: &[u8]) {
         let blocks = self.target.blocks().unwrap();
-        let batch = Batch::new(Form::Direct(Place::new(0, [1])), content.to_vec().into());
+        let batch = Batch::new(BatchForm::Direct(PageRuns::new(0, [1])), content.to_vec().into());
         let changes = batch.with_deltas(vec![Some(delta)]).changes;
         blocks.change(0, 1, version, &[delta], &changes, &mut [0; 2 * PAGE_BYTES]).unwrap();
     }
 
     fn is_same(&self) -> bool {
-        self.target.verdict(self.source.digest()).unwrap() == Note::Verdict { same: true }
+        self.target.compare_all(self.source.digest()).unwrap() == PageMessage::Comparison { same: true }
     }
 
     /// The regions that are sent again.
     fn differ(&self) -> usize {
         let regions = self.source.digests().into_iter().collect();
         match self.target.compare(regions, true).unwrap() {
-            Some(Note::Differ { regions }) => regions.len(),
+            Some(PageMessage::Differ { regions }) => regions.len(),
             other => panic!("{other:?}"),
         }
     }
@@ -141,7 +141,7 @@ fn a_page_that_is_owed_is_owed_until_it_comes_whole() {
     assert!(!bench.is_same(), "a page is owed, and what is not there did not change");
     assert_eq!(bench.differ(), 1);
     // It comes whole.
-    bench.source.note(0, 3, [(1, Some(&content[..]))]).unwrap();
+    bench.source.note_whole_pages(0, 3, [(1, Some(&content[..]))]).unwrap();
     bench.place(3, &content);
     assert!(bench.is_same());
     assert!(bench.ram.bytes.lock()[PAGE_BYTES..2 * PAGE_BYTES] == content);
@@ -166,9 +166,9 @@ fn what_the_ram_holds_counts_and_not_what_was_written_to_it() {
 fn every_page_that_becomes_zeros_is_zeros() {
     let bench = Bench::new();
     let zeros = |version, pages: [u32; 2]| {
-        bench.source.note(0, version, pages.map(|page| (page, None))).unwrap();
+        bench.source.note_whole_pages(0, version, pages.map(|page| (page, None))).unwrap();
         let blocks = bench.target.blocks().unwrap();
-        blocks.place_zeros(0, pages[0], version, 2, &mut [0; PAGE_BYTES]).unwrap();
+        blocks.write_zero_pages(0, pages[0], version, 2, &mut [0; PAGE_BYTES]).unwrap();
     };
     bench.note(0, &page(1));
     bench.place(0, &page(1));

@@ -68,7 +68,7 @@ pub struct Forward {
 }
 
 /// Between which hosts, for how many guests.
-pub struct Route<'a> {
+pub struct CarryRoute<'a> {
     /// The hosts.
     pub site: &'a Site,
     /// Where guests leave.
@@ -184,7 +184,7 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Sets up what carries `mover`, and waits until it is ready.
-pub fn start(mover: Mover, route: &Route<'_>, kit: &Kit) -> Result<Carried, CarryError> {
+pub fn start(mover: Mover, route: &CarryRoute<'_>, kit: &Kit) -> Result<Carried, CarryError> {
     match mover.carrier() {
         Carrier::Tcp => tcp(route, ""),
         Carrier::TcpTls => {
@@ -203,7 +203,7 @@ pub fn start(mover: Mover, route: &Route<'_>, kit: &Kit) -> Result<Carried, Carr
 }
 
 /// QEMU's own connections, by the first NIC.
-fn tcp(route: &Route<'_>, options: &str) -> Result<Carried, CarryError> {
+fn tcp(route: &CarryRoute<'_>, options: &str) -> Result<Carried, CarryError> {
     let ip = route.site.ip(route.target, 0)?;
     let uris = (0..route.guests as u16)
         // All addresses: with MPTCP, connections come in by every NIC.
@@ -213,7 +213,7 @@ fn tcp(route: &Route<'_>, options: &str) -> Result<Carried, CarryError> {
 }
 
 /// The unix sockets of each guest, and one more for the control stream.
-fn forwards(route: &Route<'_>) -> (Vec<Forward>, Option<Forward>) {
+fn forwards(route: &CarryRoute<'_>) -> (Vec<Forward>, Option<Forward>) {
     let forward = |name: String| Forward {
         listen: route.directory.join(format!("{name}.s")),
         connect: route.directory.join(format!("{name}.t")),

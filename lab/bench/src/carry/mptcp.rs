@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Carried, CarryError, Route};
+use super::{Carried, CarryError, CarryRoute};
 use crate::{
     process,
     site::{HOSTS, Site},
@@ -14,7 +14,7 @@ pub fn lacks(site: &Site) -> Option<String> {
     Some(crate::chain(&error))
 }
 
-pub fn start(route: &Route<'_>) -> Result<Carried, CarryError> {
+pub fn start(route: &CarryRoute<'_>) -> Result<Carried, CarryError> {
     route.site.mptcp(route.source, route.target)?;
     let mut carried = super::tcp(route, ",mptcp=on")?;
     for host in [route.source, route.target] {

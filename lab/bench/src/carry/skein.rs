@@ -1,6 +1,6 @@
 //! Skein itself: `skein agent` on the target, `skein tunnel` on the source.
 
-use super::{Carried, CarryError, Kit, READY_DEADLINE, Route, command_lines, forwards, unix_uris};
+use super::{Carried, CarryError, CarryRoute, Kit, READY_DEADLINE, command_lines, forwards, unix_uris};
 use crate::process::Process;
 
 /// Port of the agent.
@@ -9,7 +9,7 @@ const PORT: u16 = 7070;
 /// What both programs print once they are.
 const READY: &str = "word that it is ready";
 
-pub fn start(route: &Route<'_>, kit: &Kit, tls: bool) -> Result<Carried, CarryError> {
+pub fn start(route: &CarryRoute<'_>, kit: &Kit, tls: bool) -> Result<Carried, CarryError> {
     let (guests, control) = forwards(route);
     let site = route.site;
 

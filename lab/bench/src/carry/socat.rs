@@ -1,12 +1,14 @@
 //! A socat at each end: unix to TCP, TCP to unix. The shape of KubeVirt's proxy, without its TLS.
 
-use super::{Carried, CarryError, PORT, READY_DEADLINE, Route, command_lines, forwards, unix_uris, wait_for_sockets};
+use super::{
+    Carried, CarryError, CarryRoute, PORT, READY_DEADLINE, command_lines, forwards, unix_uris, wait_for_sockets,
+};
 use crate::process::Process;
 
 /// Bytes that socat moves at once; its default of 8 KiB would hold it back.
 const BLOCK_BYTES: &str = "262144";
 
-pub fn start(route: &Route<'_>) -> Result<Carried, CarryError> {
+pub fn start(route: &CarryRoute<'_>) -> Result<Carried, CarryError> {
     let (guests, control) = forwards(route);
     let ip = route.site.ip(route.target, 0)?;
     let mut carried = Carried { uris: unix_uris(&guests), ..Carried::default() };

@@ -3,7 +3,8 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use super::{
-    Carried, CarryError, Kit, Route, command_lines, find, forwards, lacks_program, unix_uris, wait_for_sockets, write,
+    Carried, CarryError, CarryRoute, Kit, command_lines, find, forwards, lacks_program, unix_uris, wait_for_sockets,
+    write,
 };
 use crate::process::{self, Process};
 
@@ -16,7 +17,7 @@ pub fn lacks() -> Option<String> {
     lacks_program("ssh").or_else(|| lacks_program("sshd")).or_else(|| lacks_program("ssh-keygen"))
 }
 
-pub fn start(route: &Route<'_>, kit: &Kit) -> Result<Carried, CarryError> {
+pub fn start(route: &CarryRoute<'_>, kit: &Kit) -> Result<Carried, CarryError> {
     let (guests, control) = forwards(route);
     let keys = kit.directory.path().join("ssh");
     prepare(&keys)?;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use skein_units::measured;
 
 use super::markup::escape;
-use crate::record::{Run, Samples, Total};
+use crate::results::{Run, Samples, Total};
 
 const WIDTH: f64 = 1040.0;
 

@@ -5,12 +5,12 @@ mod markup;
 
 use std::fmt::Write;
 
-use skein_api::Pages;
+use skein_api::PageFigures;
 use skein_units::measured;
 
 use crate::{
     figure::throughput_bps,
-    record::{CaseResult, EndMemory, Machine, PrivateMemory, Results, RoundTrips, Run, Samples, Total},
+    results::{CaseResult, EndMemory, Machine, PrivateMemory, Results, RoundTrips, Run, Samples, Total},
     stats::median,
 };
 use markup::escape;
@@ -33,7 +33,7 @@ pub fn page(results: &Results) -> String {
         escape(&title),
     );
     let method = if about.quick { "quick: strongest peer only" } else { "highest and lowest of each dropped" };
-    facts(
+    definition_list(
         &mut out,
         &[
             ("when", &about.started_at),
@@ -85,7 +85,7 @@ fn machine(machine: &Machine) -> String {
     )
 }
 
-fn facts(out: &mut String, facts: &[(&str, &str)]) {
+fn definition_list(out: &mut String, facts: &[(&str, &str)]) {
     out.push_str("<dl class=\"facts\">\n");
     for (name, value) in facts {
         let _ = writeln!(out, "<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(value));
@@ -287,7 +287,7 @@ fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
 
 /// Where the bytes went, by kind: as agents tell it, else as QEMU does. Medians; none without a run.
 fn kinds(runs: &[&Run]) -> Option<String> {
-    let of_agents: Vec<&Pages> = runs.iter().filter_map(|run| run.pages.as_ref()).collect();
+    let of_agents: Vec<&PageFigures> = runs.iter().filter_map(|run| run.pages.as_ref()).collect();
     if of_agents.is_empty() {
         let bytes = |of: fn(&Run) -> u64| median_of(runs, |run| Some(of(run) as f64)).map(measured::bytes);
         let (zero, other) = (bytes(|run| run.zero_bytes)?, bytes(|run| run.guest_bytes)?);
@@ -384,7 +384,7 @@ fn besides(out: &mut String, totals: &[&Total], runs: &[&Run]) {
     }
 }
 
-fn per_gb(run: &Run, of: fn(&crate::record::CpuSeconds) -> f64) -> Option<f64> {
+fn per_gb(run: &Run, of: fn(&crate::results::CpuSeconds) -> f64) -> Option<f64> {
     (run.guest_bytes > 0).then(|| (of(&run.cpu_source_s) + of(&run.cpu_target_s)) / (run.guest_bytes as f64 / 1e9))
 }
 
@@ -456,12 +456,12 @@ mod tests {
     use crate::{
         figure::{self, Data},
         mover::Mover,
-        record::{self, About, CoreSamples, FaultSeen, NicSamples, SCHEMA, Skipped, UseSamples, Yardstick},
+        results::{self, About, CoreSamples, FaultSeen, NicSamples, SCHEMA, Skipped, UseSamples, Yardstick},
     };
 
     /// Results in which every text that comes from outside tries to be markup.
     fn hostile(text: &str) -> Results {
-        let mut run = record::tests::run(text, text, Mover::SkeinTls);
+        let mut run = results::tests::run(text, text, Mover::SkeinTls);
         for field in [
             &mut run.source,
             &mut run.target,
@@ -551,7 +551,7 @@ mod tests {
 
     #[test]
     fn agents_tell_more_of_where_the_bytes_went() {
-        let run = Run { pages: Some(record::tests::pages()), ..record::tests::run("", "", Mover::SkeinAgents) };
+        let run = Run { pages: Some(results::tests::pages()), ..results::tests::run("", "", Mover::SkeinAgents) };
         let told = "zero 8.19 MB · compressed 606 MB to 101 MB (6.0:1, 0.42 s of CPU) · as it is 410 MB · sent again 50.0 MB · \
                     sent 511 MB in all · compared in 11.2 ms";
         assert_eq!(kinds(&[&run]).as_deref(), Some(told));

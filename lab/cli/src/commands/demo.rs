@@ -101,7 +101,7 @@ struct Screen {
     capacity_bps: Vec<f64>,
     bars: Option<Bars>,
     mover: Mover,
-    told: Option<Instant>,
+    last_shown_at: Option<Instant>,
 }
 
 struct Bars {
@@ -128,7 +128,7 @@ impl Screen {
             let nics = (0..capacity_bps.len()).map(|n| all.add(nic(n))).collect();
             Bars { all, total, nics }
         });
-        Self { capacity_bps, bars, mover: Mover::SkeinAgents, told: None }
+        Self { capacity_bps, bars, mover: Mover::SkeinAgents, last_shown_at: None }
     }
 
     fn line(&self, text: &str) {
@@ -151,7 +151,7 @@ impl Screen {
             Progress::Ready(took) => self.line(&format!("Ready after {}.", measured::seconds(took.as_secs_f64()))),
             Progress::Moving(mover, ..) => {
                 self.mover = *mover;
-                self.told = None;
+                self.last_shown_at = None;
                 self.line(&match mover.is_of_agents() {
                     true => "Moving it as `skein migrate` does: both agents, both NICs, TLS".into(),
                     false => format!("Moving it without Skein: {}, one NIC, plain text", mover.label()),
@@ -210,8 +210,8 @@ impl Screen {
             }
             // Nothing left: it settles.
             None if tick.sent_bytes > 0 && tick.left_bytes == 0 && rate < IDLE_BPS => {}
-            None if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) => {
-                self.told = Some(Instant::now());
+            None if self.last_shown_at.is_none_or(|told| told.elapsed() >= TELL_EVERY) => {
+                self.last_shown_at = Some(Instant::now());
                 let nics: Vec<String> = (0..tick.nic_bps.len()).map(|n| format!("nic{n} {}", nic(n))).collect();
                 println!("  {:4.1} s  {moved}; {}", tick.elapsed.as_secs_f64(), nics.join("; "));
             }

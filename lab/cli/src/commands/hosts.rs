@@ -29,7 +29,7 @@ struct Name {
 
 /// A NIC of a host.
 #[derive(clap::Args)]
-struct Link {
+struct LabLink {
     /// Name of the host
     host: String,
     /// Its NIC: `nic0`, or 0 for short
@@ -106,7 +106,7 @@ pub struct CutLink {
     #[command(flatten)]
     name: Name,
     #[command(flatten)]
-    link: Link,
+    link: LabLink,
     /// Leave the carrier, pass nothing; in one direction only if one is given
     #[arg(long, value_name = "DIRECTION", num_args = 0..=1, require_equals = true, default_missing_value = "both")]
     black_hole: Option<Direction>,
@@ -130,7 +130,7 @@ pub struct Rate {
     #[command(flatten)]
     name: Name,
     #[command(flatten)]
-    link: Link,
+    link: LabLink,
     /// Mb/s each way, 1 to 100000, or `unlimited`
     rate: Mbit,
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use skein_api::{CallError, Client, Host, Reply, Request};
+use skein_api::{CallError, Client, HostView, Reply, Request};
 use skein_identity::{Identity, IdentityError, RENEW_DAYS_BEFORE};
-use skein_machine::hosts::Hosts;
+use skein_machine::hosts_file::HostsFile;
 use skein_machine::{Resource, Room};
 use skein_units::about_bytes;
 
@@ -114,8 +114,8 @@ fn unusable(error: CallError) -> Finding {
     }
 }
 
-fn contacts(hosts: &[Host]) -> Finding {
-    let others: Vec<&Host> = hosts.iter().filter(|host| !host.is_local).collect();
+fn contacts(hosts: &[HostView]) -> Finding {
+    let others: Vec<&HostView> = hosts.iter().filter(|host| !host.is_local).collect();
     let lost: Vec<String> = others
         .iter()
         .filter(|host| host.reachable == Some(false))
@@ -130,7 +130,7 @@ fn contacts(hosts: &[Host]) -> Finding {
 }
 
 /// What is not as it should be on the way to the other hosts.
-fn network(hosts: &[Host]) -> Vec<Finding> {
+fn network(hosts: &[HostView]) -> Vec<Finding> {
     let problems = hosts.iter().flat_map(|host| &host.problems);
     problems.map(|problem| warn("nic", &problem.what, &problem.cure)).collect()
 }
@@ -149,14 +149,14 @@ pub fn hosts_file(path: &Path) -> Finding {
         Err(error) => {
             bad("hosts", format!("cannot read {shown}: {error}"), "make it a text file that this user may read")
         }
-        Ok(text) => match Hosts::parse(&text, &shown.to_string()) {
+        Ok(text) => match HostsFile::parse(&text, &shown.to_string()) {
             Ok(hosts) => ok("hosts", format!("{shown} names {}", count(hosts.hosts.len(), "host"))),
             Err(error) => {
-                let first = error.faults.first();
+                let first = error.diagnostics.first();
                 let what = first.map_or(String::new(), |fault| {
                     format!("{shown}:{}:{}: {}", fault.line, fault.column, fault.reason)
                 });
-                let more = error.faults.len() - usize::from(first.is_some()) + error.more;
+                let more = error.diagnostics.len() - usize::from(first.is_some()) + error.more;
                 let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
                 bad("hosts", what + &more, first.map(|fault| fault.cure.clone()).unwrap_or_default())
             }
@@ -166,13 +166,13 @@ pub fn hosts_file(path: &Path) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use skein_machine::Limit;
+    use skein_machine::RoomLimit;
 
     use super::super::Severity;
     use super::*;
 
-    fn host(name: &str, is_local: bool, reachable: Option<bool>, note: &str) -> Host {
-        Host {
+    fn host(name: &str, is_local: bool, reachable: Option<bool>, note: &str) -> HostView {
+        HostView {
             name: name.into(),
             addresses: vec![],
             is_local,
@@ -199,7 +199,7 @@ mod tests {
             what: "frames are lost".into(),
             cure: "set the MTU".into(),
         };
-        let host = Host { problems: vec![problem], ..host("b", false, Some(true), "") };
+        let host = HostView { problems: vec![problem], ..host("b", false, Some(true), "") };
         assert_eq!(network(&[host]), [warn("nic", "frames are lost", "set the MTU")]);
     }
 
@@ -207,9 +207,9 @@ mod tests {
     fn room_is_judged_by_the_tightest_limit() {
         let limit = |owner: &str, limit, used, promised| {
             let (owner, name, promised_to) = (owner.to_owned(), "memory.max".to_owned(), Vec::new());
-            Limit { resource: Resource::Ram, owner, name, limit, used, promised, promised_to }
+            RoomLimit { resource: Resource::Ram, owner, name, limit, used, promised, promised_to }
         };
-        let room = |limits: &[Limit], unread: &[&str]| {
+        let room = |limits: &[RoomLimit], unread: &[&str]| {
             let unread = unread.iter().map(|text| text.to_string()).collect();
             judge_room(&Room { limits: limits.to_vec(), unread })
         };

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::local::Local;
+use super::local::LocalAgent;
 use super::text::{clean_line, count, print, print_json};
 
 /// Say what is missing or slow on this host, and how to mend it.
@@ -27,7 +27,7 @@ Exit codes:
   1  something has to be mended before guests can be moved")]
 pub struct Args {
     #[command(flatten)]
-    local: Local,
+    local: LocalAgent,
     /// This host's identity
     #[arg(long, value_name = "DIR", default_value = skein_identity::DEFAULT_IDENTITY_DIR)]
     identity: PathBuf,

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     fn nic(name: &str, index: u32, address: &str, prefix_len: u8) -> Nic {
-        let address = skein_host::Address { ip: address.parse().unwrap(), prefix_len, usable: true };
+        let address = skein_host::InterfaceAddress { ip: address.parse().unwrap(), prefix_len, usable: true };
         Nic {
             name: name.into(),
             index,
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    fn told(nics: &[Nic]) -> Vec<(Severity, String)> {
+    fn findings(nics: &[Nic]) -> Vec<(Severity, String)> {
         let all = |_: &str| Offloads { tso: Some(true), gso: Some(true), gro: None };
         judge(nics, all).into_iter().map(|finding| (finding.severity, finding.what)).collect()
     }
@@ -221,7 +221,7 @@ mod tests {
     fn nics_are_judged() {
         let (a, b) = (nic("eth0", 2, "10.0.0.1", 24), nic("eth1", 3, "10.0.1.1", 24));
         assert_eq!(
-            told(&[a.clone(), b.clone()]),
+            findings(&[a.clone(), b.clone()]),
             [
                 (Severity::Ok, "eth0: 10 Gb/s, MTU 1500".into()),
                 (Severity::Ok, "eth1: 10 Gb/s, MTU 1500".into()),
@@ -230,12 +230,12 @@ mod tests {
         );
         let unplugged = Nic { carrier: false, ..b.clone() };
         let slow = Nic { speed_mbit: Some(100), ..a.clone() };
-        let said = told(&[slow, unplugged.clone()]);
+        let said = findings(&[slow, unplugged.clone()]);
         assert_eq!(said[0], (Severity::Warn, "eth1 has addresses and no link".into()));
         assert_eq!(said[1], (Severity::Warn, "eth0: 100 Mb/s, MTU 1500".into()));
         assert!(said[2].1.starts_with("one NIC"));
-        assert_eq!(told(&[unplugged]).last().unwrap().0, Severity::Bad);
-        assert_eq!(told(&[]), [(Severity::Bad, "no NIC has a link and an address".into())]);
+        assert_eq!(findings(&[unplugged]).last().unwrap().0, Severity::Bad);
+        assert_eq!(findings(&[]), [(Severity::Bad, "no NIC has a link and an address".into())]);
         let bond = Nic { speed_mbit: None, kind: Some("bond".into()), ..a };
         let port = |name: &str, index, carrier| Nic {
             master: Some(2),
@@ -243,7 +243,7 @@ mod tests {
             addresses: vec![],
             ..nic(name, index, "10.9.9.9", 8)
         };
-        let said = told(&[bond, port("p0", 7, true), port("p1", 8, false)]);
+        let said = findings(&[bond, port("p0", 7, true), port("p1", 8, false)]);
         assert_eq!(said[0].1, "eth0: 10 Gb/s, MTU 1500");
         assert_eq!(said[1], (Severity::Warn, "p1, of eth0, has no link".into()));
     }
@@ -251,11 +251,11 @@ mod tests {
     #[test]
     fn nics_of_one_subnet_are_told() {
         let (a, b) = (nic("eth0", 2, "10.0.0.1", 24), nic("eth1", 3, "10.0.0.200", 24));
-        let said = told(&[a.clone(), b.clone()]);
+        let said = findings(&[a.clone(), b.clone()]);
         let shared = "eth0 and eth1 share 10.0.0.0/24: fine, the agent keeps them apart (arp_ignore)";
         assert_eq!(said.last().unwrap(), &(Severity::Ok, shared.into()));
         let jumbo = Nic { mtu: 9000, ..b };
-        let said = told(&[a, jumbo]);
+        let said = findings(&[a, jumbo]);
         assert!(
             said.iter().any(|(severity, what)| *severity == Severity::Warn && what.contains("eth0 1500, eth1 9000"))
         );

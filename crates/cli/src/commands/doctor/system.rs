@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use skein_host::{ControlGroups, GroupResource};
-use skein_hypervisor::Version;
+use skein_hypervisor::QemuVersion;
 use skein_hypervisor::kvm::{self, KvmError};
 use skein_units::{about_bytes, exact_bytes};
 
@@ -24,7 +24,7 @@ const QEMU_NEWEST_MAJOR: u64 = 10;
 /// Before this QEMU loses writes of emulated guests while it migrates them.
 const QEMU_TCG_MAJOR: u64 = 9;
 /// What it means to have no KVM.
-const SLOW: &str = "guests are emulated, many times slower";
+const NO_KVM_TEXT: &str = "guests are emulated, many times slower";
 /// A migration has up to 128 connections, and two sockets for each of up to 66 streams; this is for ten.
 const FILES_LEAST: u64 = 4096;
 /// And two threads for each connection and each stream.
@@ -139,7 +139,7 @@ pub fn hypervisor(program: Option<PathBuf>) -> Vec<Finding> {
     }
 }
 
-fn judge_qemu(program: &Path, version: &Version, kvm: bool) -> Finding {
+fn judge_qemu(program: &Path, version: &QemuVersion, kvm: bool) -> Finding {
     let (major, minor) = (u64::from(version.major), u64::from(version.minor));
     let what = format!("QEMU {major}.{minor}.{}, {}", version.micro, program.display());
     if (major, minor) < QEMU_OLDEST {
@@ -162,7 +162,7 @@ fn judge_qemu(program: &Path, version: &Version, kvm: bool) -> Finding {
 fn judge_kvm(tried: Result<(), KvmError>) -> Finding {
     match tried {
         Ok(()) => ok("kvm", "works: a small guest ran"),
-        Err(error) => warn("kvm", format!("{error}: {SLOW}"), error.cure()),
+        Err(error) => warn("kvm", format!("{error}: {NO_KVM_TEXT}"), error.cure()),
     }
 }
 
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn versions_are_judged() {
         let judged = |major, minor, kvm| {
-            let version = Version { major, minor, micro: 0 };
+            let version = QemuVersion { major, minor, micro: 0 };
             judge_qemu(Path::new("qemu"), &version, kvm).severity
         };
         assert_eq!(

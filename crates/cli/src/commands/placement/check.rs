@@ -9,7 +9,7 @@ use serde::Serialize;
 use skein_placement::cluster::{Check, Clash, Complaint, History, Survived, check};
 use skein_units::duration;
 
-use super::cluster::Source;
+use super::cluster::ClusterFile;
 use super::words::Unit;
 use super::{EXIT_CODES, exit_code, files};
 use crate::commands::text::{clean, moment, print, print_json};
@@ -49,7 +49,7 @@ struct Report<'a> {
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let source = Source::read(&args.cluster)?;
+    let source = ClusterFile::read(&args.cluster)?;
     let history = files::output(args.history.as_deref(), &[&args.cluster])?;
     let known = history.map_or(Ok(History::default()), read_history)?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?.as_secs();
@@ -61,7 +61,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.json {
         print_json(&Report { check: &check, clashes: &compiled.clashes })?;
     } else {
-        print(&clean(&(told(&check, history.map(|_| now)) + &source.clashes())))?;
+        print(&clean(&(check_text(&check, history.map(|_| now)) + &source.clashes())))?;
     }
     Ok(exit_code(check.is_valid() && compiled.clashes.is_empty()))
 }
@@ -78,7 +78,7 @@ fn read_history(path: &Path) -> anyhow::Result<History> {
 }
 
 /// A line for each complaint; with since when if it is known what was before.
-pub fn told(check: &Check, now: Option<u64>) -> String {
+pub fn check_text(check: &Check, now: Option<u64>) -> String {
     let survived = check.survived.as_ref().map_or_else(String::new, survived);
     if check.complaints.is_empty() {
         return survived + "nothing is broken\n";

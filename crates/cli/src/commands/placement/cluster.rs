@@ -14,19 +14,19 @@ use super::files;
 use crate::commands::text::clean_line;
 
 /// A cluster file.
-pub struct Source {
+pub struct ClusterFile {
     pub path: PathBuf,
     /// What it means.
     pub compiled: Compiled,
 }
 
-impl Source {
-    pub fn read(path: &Path) -> anyhow::Result<Source> {
+impl ClusterFile {
+    pub fn read(path: &Path) -> anyhow::Result<ClusterFile> {
         let text = files::read(path)?;
         let name = || path.display().to_string();
         let file = cluster::read(&text).with_context(name)?;
         let compiled = cluster::compile(&file).with_context(name)?;
-        Ok(Source { path: path.to_owned(), compiled })
+        Ok(ClusterFile { path: path.to_owned(), compiled })
     }
 
     /// Which guest is called so.
@@ -113,7 +113,7 @@ impl Placement {
     }
 
     /// Where another file of the cluster has its guests.
-    pub fn of(other: &Source) -> Placement {
+    pub fn of(other: &ClusterFile) -> Placement {
         Placement::new(&other.compiled, &other.compiled.problem.initial)
     }
 
@@ -129,7 +129,7 @@ impl Placement {
     }
 
     /// A host for each guest of a cluster; `path` is where this is from.
-    pub fn assignment(&self, source: &Source, path: &Path) -> anyhow::Result<Vec<HostId>> {
+    pub fn assignment(&self, source: &ClusterFile, path: &Path) -> anyhow::Result<Vec<HostId>> {
         let names = &source.compiled.names;
         let from = || path.display().to_string();
         let mut assignment = vec![None; names.guests.len()];

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use skein_placement::explain::explain;
 
-use super::cluster::Source;
+use super::cluster::ClusterFile;
 use crate::commands::text::{clean, print, print_json};
 
 /// Say for each host why a guest can or cannot be there, and what would help if it can be nowhere
@@ -30,7 +30,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let source = Source::read(&args.cluster)?;
+    let source = ClusterFile::read(&args.cluster)?;
     let guest = source.guest(&args.guest)?;
     let explanation = explain(&source.compiled, &source.compiled.problem.initial, guest);
     if args.json {

@@ -18,7 +18,7 @@ mod words;
 use std::process::ExitCode;
 
 /// Something is broken, or a plan does not get everybody where they are to be.
-const BROKEN: u8 = 3;
+const EXIT_BROKEN: u8 = 3;
 
 /// The part of `--help` that scripts are written from.
 const EXIT_CODES: &str = "\
@@ -63,5 +63,5 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 /// What it exits with.
 fn exit_code(is_good: bool) -> ExitCode {
-    if is_good { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) }
+    if is_good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BROKEN) }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 use skein_placement::formats::planetlab::{SAMPLES, Trace, read_trace};
-use skein_placement::policy::replay::{Kind, Replay, Report, Setup, World};
+use skein_placement::policy::replay::{Kind, Replay, ReplayReport, Setup, World};
 
 use super::files;
 use super::screen::Screen;
@@ -80,7 +80,7 @@ impl Policy {
 struct Row {
     day: String,
     #[serde(flatten)]
-    report: Report,
+    report: ReplayReport,
 }
 
 /// Runs the command.
@@ -98,16 +98,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     match args.json {
         true => print_json(&rows)?,
-        false => print(&told(&rows))?,
+        false => print(&replay_table(&rows))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Plays a day to each of some policies.
-pub fn play(day: &Path, setup: &Setup, kinds: &[Kind], interrupt: &AtomicBool) -> anyhow::Result<Vec<Report>> {
+pub fn play(day: &Path, setup: &Setup, kinds: &[Kind], interrupt: &AtomicBool) -> anyhow::Result<Vec<ReplayReport>> {
     let world = World::new(&read_day(day)?, setup).with_context(|| day.display().to_string())?;
     let mut screen = Screen::new();
-    let mut played = |kind: &Kind| -> anyhow::Result<Report> {
+    let mut played = |kind: &Kind| -> anyhow::Result<ReplayReport> {
         let mut replay = Replay::new(&world, *kind);
         while replay.step()? {
             ensure!(!interrupt.load(Ordering::Relaxed), "interrupted");
@@ -164,7 +164,7 @@ fn kind_name(kind: Kind) -> String {
     serde_json::to_value(kind).ok().and_then(|name| Some(name.as_str()?.to_owned())).unwrap_or_default()
 }
 
-fn told(rows: &[Row]) -> String {
+fn replay_table(rows: &[Row]) -> String {
     let row = |Row { day, report }: &Row| {
         [
             day.clone(),

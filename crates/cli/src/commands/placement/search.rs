@@ -10,13 +10,13 @@ use skein_placement::score::Score;
 use skein_placement::search::{Repair, Search};
 
 /// How long threads go on by themselves. What they found is exchanged and shown in between.
-const ROUND: Duration = Duration::from_millis(250);
+const SEARCH_ROUND_TIME: Duration = Duration::from_millis(250);
 /// The same in steps, at most.
 const ROUND_STEPS: u64 = 500_000;
 /// So many rounds at least.
 const ROUNDS_MIN: u32 = 100;
 /// Steps between looks at the clock: some milliseconds.
-const STRIDE: u64 = 5_000;
+const CLOCK_CHECK_STEPS: u64 = 5_000;
 /// The same of a repair.
 const REPAIR_STRIDE: u64 = 500;
 
@@ -109,7 +109,7 @@ fn repair(problem: &Problem, options: &Options, interrupt: &AtomicBool, show: &m
             break;
         }
         left -= REPAIR_STRIDE.min(left);
-        if shown.elapsed() >= ROUND {
+        if shown.elapsed() >= SEARCH_ROUND_TIME {
             shown = Instant::now();
             show(&Progress { elapsed: begin.elapsed(), score: repair.score(), assignment: repair.assignment() });
         }
@@ -131,7 +131,8 @@ fn search(
     // One thread's is the seed itself.
     let seeds = std::iter::once(options.seed).chain(std::iter::repeat_with(|| dice.any()));
     let mut searches: Vec<Search> = seeds.take(options.threads).map(|seed| Search::new(problem, from, seed)).collect();
-    let mut clock = Clock { begin, stride: STRIDE.max(problem.guests.len() as u64), budget: options.budget, done: 0 };
+    let mut clock =
+        Clock { begin, stride: CLOCK_CHECK_STEPS.max(problem.guests.len() as u64), budget: options.budget, done: 0 };
     let has_choice = !problem.guests.is_empty() && !problem.hosts.is_empty();
     while has_choice
         && !is_interrupted()
@@ -168,31 +169,31 @@ struct Clock {
 
 /// Until when, or how many steps.
 #[derive(Clone, Copy)]
-enum Round {
+enum SearchRound {
     Until(Duration),
     Steps { from: u64, many: u64 },
 }
 
 impl Clock {
-    fn next(&mut self) -> Option<Round> {
+    fn next(&mut self) -> Option<SearchRound> {
         match self.budget {
             Budget::Time(most) => {
                 let now = self.begin.elapsed();
-                let round = ROUND.min(most / ROUNDS_MIN);
-                (now < most).then(|| Round::Until((now + round).min(most)))
+                let round = SEARCH_ROUND_TIME.min(most / ROUNDS_MIN);
+                (now < most).then(|| SearchRound::Until((now + round).min(most)))
             }
             Budget::Steps(most) => {
                 let (from, size) = (self.done, (most / u64::from(ROUNDS_MIN)).clamp(1, ROUND_STEPS));
                 let many = size.min(most - from);
                 self.done += many;
-                (many > 0).then_some(Round::Steps { from, many })
+                (many > 0).then_some(SearchRound::Steps { from, many })
             }
         }
     }
 
-    fn run(&self, search: &mut Search, round: Round, interrupt: &AtomicBool) {
+    fn run(&self, search: &mut Search, round: SearchRound, interrupt: &AtomicBool) {
         match (round, self.budget) {
-            (Round::Until(end), Budget::Time(most)) => {
+            (SearchRound::Until(end), Budget::Time(most)) => {
                 while !interrupt.load(Ordering::Relaxed) {
                     let now = self.begin.elapsed();
                     if now >= end {
@@ -201,7 +202,7 @@ impl Clock {
                     search.run(self.stride, now.as_secs_f64() / most.as_secs_f64());
                 }
             }
-            (Round::Steps { from, many }, Budget::Steps(most)) => {
+            (SearchRound::Steps { from, many }, Budget::Steps(most)) => {
                 search.run(many, (from + many) as f64 / most as f64);
             }
             _ => unreachable!("rounds are of the budget's kind"),

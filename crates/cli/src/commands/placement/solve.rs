@@ -17,7 +17,7 @@ use skein_placement::schedule::plan;
 use skein_placement::score::Score;
 use skein_placement::verdict::{judge, moves};
 
-use super::cluster::{Placement, Source};
+use super::cluster::{ClusterFile, Placement};
 use super::prove::{Proof, prove};
 use super::screen::Screen;
 use super::search::{self, Budget, Found, Goal, Options, Progress};
@@ -27,7 +27,7 @@ use super::{EXIT_CODES, check as checked, exit_code, files};
 use crate::commands::text::{clean, count, print, print_json};
 
 /// Moves that are told one by one, with why.
-const MOVES_TOLD: usize = 50;
+const MOVES_PRINTED_MAX: usize = 50;
 const SECONDS: u64 = 10;
 
 /// Find where guests should run: nothing broken first, then what costs least
@@ -124,13 +124,13 @@ pub fn all_threads() -> usize {
 enum Input {
     Roadef(Box<Problem>),
     Btrplace(Box<btrplace::Instance>),
-    Cluster(Box<Source>),
+    Cluster(Box<ClusterFile>),
 }
 
 impl Input {
     fn read(args: &InputArgs) -> anyhow::Result<Input> {
         match (&args.cluster, args.format, &args.files[..]) {
-            (Some(path), ..) => Ok(Input::Cluster(Source::read(path)?.into())),
+            (Some(path), ..) => Ok(Input::Cluster(ClusterFile::read(path)?.into())),
             (None, Some(Format::Roadef), [model, initial]) => Ok(Input::Roadef(read_roadef(model, initial)?.into())),
             (None, Some(Format::Roadef), _) => bail!("--format roadef needs two files: MODEL INITIAL"),
             (None, _, [file]) => Ok(Input::Btrplace(read_btrplace(file)?.into())),
@@ -342,17 +342,17 @@ impl Solved<'_> {
         }
     }
 
-    fn cluster_text(&self, source: &Source, check: &Check) -> String {
+    fn cluster_text(&self, source: &ClusterFile, check: &Check) -> String {
         let compiled = &source.compiled;
         let guests = moved(compiled, &self.found.assignment);
         let mut text = String::new();
-        for guest in guests.iter().take(MOVES_TOLD) {
+        for guest in guests.iter().take(MOVES_PRINTED_MAX) {
             text += &format!("{}\n", self.why(compiled, *guest));
         }
-        if guests.len() > MOVES_TOLD {
-            text += &format!("and {} more (--json has all)\n", count(guests.len() - MOVES_TOLD, "move"));
+        if guests.len() > MOVES_PRINTED_MAX {
+            text += &format!("and {} more (--json has all)\n", count(guests.len() - MOVES_PRINTED_MAX, "move"));
         }
-        text + "then: " + &checked::told(check, None) + &source.clashes()
+        text + "then: " + &checked::check_text(check, None) + &source.clashes()
     }
 
     fn why(&self, compiled: &Compiled, guest: GuestId) -> Why {

@@ -14,10 +14,10 @@ use skein_placement::verdict::judge;
 use super::search::{Budget, Found, Options};
 
 /// How much is kept free, as a part of what the guests of the failed hosts need on average.
-const FACTORS: [f64; 3] = [1.0, 0.6, 1.4];
+const SPARE_FACTORS: [f64; 3] = [1.0, 0.6, 1.4];
 /// What part of the time is for the first search, and for each further one.
-const FIRST: f64 = 0.4;
-const FURTHER: f64 = 0.2;
+const FIRST_SEARCH_SHARE: f64 = 0.4;
+const FURTHER_SEARCH_SHARE: f64 = 0.2;
 
 /// What is found by a search, of which several are made if failures are not survived.
 pub fn solve(
@@ -32,14 +32,14 @@ pub fn solve(
         Budget::Time(most) => Options { budget: Budget::Time(most.mul_f64(part)), ..*options },
         Budget::Steps(_) => *options,
     };
-    let mut best = search(problem, &part(FIRST))?;
+    let mut best = search(problem, &part(FIRST_SEARCH_SHARE))?;
     let mut least = rank(compiled, &best.assignment);
     let mut elapsed = best.elapsed;
-    for factor in FACTORS {
+    for factor in SPARE_FACTORS {
         if least.1 == 0 || best.is_interrupted {
             break;
         }
-        let mut found = search(&reserving(problem, &hosts, rule.failures, factor), &part(FURTHER))?;
+        let mut found = search(&reserving(problem, &hosts, rule.failures, factor), &part(FURTHER_SEARCH_SHARE))?;
         elapsed += found.elapsed;
         let interrupted = found.is_interrupted;
         found.assignment = mend(problem, &found.assignment, &hosts, rule);

@@ -305,7 +305,7 @@ impl<'a> Compiler<'a> {
         let hosts = self.problem.hosts.len().max(1) as f64;
         let mean = self.problem.hosts.iter().map(|host| host.capacity[second] as f64).sum::<f64>() / hosts;
         let weight = per_cent(self.costs.balance, mean);
-        Ok(Balance { first, second, target: target.round() as i64, weight })
+        Ok(Balance { first, second, ratio: target.round() as i64, weight })
     }
 
     /// Nobody is to be where hosts are not online.

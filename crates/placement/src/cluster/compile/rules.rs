@@ -8,7 +8,7 @@ use super::super::names::{Leaning, RuleKind};
 use super::super::{ClusterError, HOST_LEVEL, unknown};
 use super::{Compiler, Mistake, at, ranked, seconds};
 use crate::bits::Bits;
-use crate::problem::{Avoid, Even, Group, GuestId, HostId, NOWHERE, Need, Spread, Strength};
+use crate::problem::{Avoid, Even, Group, GuestId, HostId, NOWHERE, NeedsRule, Spread, Strength};
 use crate::survive::Survive;
 
 impl<'a> Compiler<'a> {
@@ -59,7 +59,7 @@ impl<'a> Compiler<'a> {
                 let rule = self.new_rule(name, RuleKind::Needs);
                 let of = self.group(rule, Group::default(), near);
                 let guests = self.who(name, &needs.of)?;
-                self.group(rule, Group { needs: vec![Need { level, of, strength }], ..Group::default() }, guests);
+                self.group(rule, Group { needs: vec![NeedsRule { level, of, strength }], ..Group::default() }, guests);
                 Ok(())
             }
             Rule::Owners(owners) => {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::file::parse;
 use super::{FileError, Instance, Move};
 use crate::problem::{GuestId, HostId, NOWHERE};
-use crate::schedule::{self, Job, Limits, Network, Port, Power, Traffic};
+use crate::schedule::{self, ConcurrencyLimits, Job, Network, Port, Power, Traffic};
 
 /// Bytes a second of a port, and bytes of memory for each second that a migration takes: any number, as there is no network.
 const RATE: f64 = 1e6;
@@ -186,7 +186,7 @@ impl Instance {
                 ports: vec![Port { outward: RATE, inward: RATE, switch: None }; hosts],
                 switches: Vec::new(),
             },
-            limits: vec![Limits { incoming: 1, outgoing: 1, total: 2 }; hosts],
+            limits: vec![ConcurrencyLimits { incoming: 1, outgoing: 1, total: 2 }; hosts],
             power: vec![Power::ALWAYS; hosts],
             running: Vec::new(),
         }

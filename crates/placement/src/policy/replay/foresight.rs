@@ -1,16 +1,16 @@
-//! The crate's own policy: [`dynamic`](crate::policy::dynamic) with a [`Forecast`] of each guest's CPU.
+//! The crate's own policy: [`dynamic`](crate::policy::dynamic) with a [`LoadForecast`] of each guest's CPU.
 
 use super::{CPU, MEMORY, Policy, Seen};
 use crate::bits::Bits;
 use crate::policy::View;
 use crate::policy::dynamic::{BadRound, Config, History, decide};
-use crate::policy::forecast::{Expected, Forecast, Outlook};
+use crate::policy::forecast::{Expected, LoadForecast, Outlook};
 use crate::problem::{GuestId, Host, HostId};
 
 /// Its state.
 #[derive(Default)]
 pub(super) struct Foresight {
-    forecasts: Vec<Forecast>,
+    forecasts: Vec<LoadForecast>,
     history: History,
 }
 
@@ -39,17 +39,17 @@ impl Policy for Foresight {
             now_s: seen.now_s,
         };
         let round = decide(&Config::default(), &view, &self.history)?;
-        self.history.record(view.now_s, &round);
+        self.history.remember_round(view.now_s, &round);
         Ok(round.moves.iter().map(|of| (of.guest, of.to)).collect())
     }
 }
 
 /// Who has just come is expected to use what all do of their size.
-fn like_the_others(seen: &Seen) -> Vec<Forecast> {
+fn like_the_others(seen: &Seen) -> Vec<LoadForecast> {
     let sizes = seen.problem.guests.iter().map(|guest| guest.demand[CPU] as f64);
     let parts: Vec<f64> = sizes.clone().zip(seen.used).map(|(size, used)| *used as f64 / size).collect();
     let mean_of = |all: &mut dyn Iterator<Item = f64>| all.sum::<f64>() / parts.len() as f64;
     let mean = mean_of(&mut parts.iter().copied());
     let variance = mean_of(&mut parts.iter().map(|part| (part - mean) * (part - mean)));
-    sizes.map(|size| Forecast::new(Expected { mean: mean * size, variance: variance * size * size })).collect()
+    sizes.map(|size| LoadForecast::new(Expected { mean: mean * size, variance: variance * size * size })).collect()
 }

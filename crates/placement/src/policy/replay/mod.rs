@@ -10,7 +10,7 @@ mod baseline;
 mod foresight;
 mod run;
 
-pub use run::{Replay, Report};
+pub use run::{Replay, ReplayReport};
 
 use serde::Serialize;
 use thiserror::Error;
@@ -43,7 +43,7 @@ const SAFE: f64 = 0.8;
 pub enum Kind {
     /// Nothing: nobody moves.
     Still,
-    /// [`dynamic`](crate::policy::dynamic) with a [`Forecast`](crate::policy::forecast::Forecast) of each guest's CPU.
+    /// [`dynamic`](crate::policy::dynamic) with a [`Forecast`](crate::policy::forecast::LoadForecast) of each guest's CPU.
     Ours,
     /// Each round one guest from the most to the least loaded host; a round for each sample.
     Greedy,

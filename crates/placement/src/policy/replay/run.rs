@@ -14,7 +14,7 @@ const SAMPLE_MIN: u32 = SAMPLE_S / 60;
 
 /// What came of a policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct ReplayReport {
     /// Whose.
     pub policy: Kind,
     /// How many hosts there were.
@@ -61,7 +61,7 @@ pub struct Replay<'a> {
     runs: Vec<u32>,
     wanted: f64,
     not_got: f64,
-    report: Report,
+    report: ReplayReport,
 }
 
 impl<'a> Replay<'a> {
@@ -80,7 +80,7 @@ impl<'a> Replay<'a> {
             runs: vec![0; hosts],
             wanted: 0.0,
             not_got: 0.0,
-            report: Report {
+            report: ReplayReport {
                 policy: kind,
                 hosts,
                 guests,
@@ -122,7 +122,7 @@ impl<'a> Replay<'a> {
     }
 
     /// What came of it until now.
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &ReplayReport {
         &self.report
     }
 
@@ -281,16 +281,16 @@ mod tests {
         }
     }
 
-    fn played(mut replay: Replay) -> Report {
+    fn played(mut replay: Replay) -> ReplayReport {
         while replay.step().unwrap() {}
         replay.report().clone()
     }
 
-    fn run(world: &World, policy: Kind) -> Report {
+    fn run(world: &World, policy: Kind) -> ReplayReport {
         played(Replay::new(world, policy))
     }
 
-    fn script(world: &World, moves: Vec<(usize, GuestId, HostId)>) -> Report {
+    fn script(world: &World, moves: Vec<(usize, GuestId, HostId)>) -> ReplayReport {
         played(Replay::with(world, Kind::Still, Box::new(Script(moves))))
     }
 

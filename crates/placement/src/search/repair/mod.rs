@@ -30,13 +30,13 @@ const ROUNDS_MAX: u32 = 30;
 /// How often a unit may fail to find a place in a round.
 const FAILS_MAX: u32 = 12;
 /// Hosts that are looked at before all are.
-const TRIES: usize = 48;
+const HOSTS_TRIED_FIRST: usize = 48;
 /// Hosts that could be cleared for a unit, and most units that have to leave for it.
-const CLEARED: usize = 24;
+const CLEARED_HOSTS_MAX: usize = 24;
 const VICTIMS_MAX: usize = 4;
 /// Most units that are brought back in a round, and for each that is taken out at first: else it could go on for long where
 /// there is no way.
-const ROUND: usize = 200;
+const ROUND_UNITS_MAX: usize = 200;
 const ROUND_EACH: usize = 20;
 /// How many steps a round's begin is worth: it looks at all guests.
 const GUESTS_PER_STEP: u64 = 32;
@@ -176,7 +176,7 @@ impl<'a> Repair<'a> {
             self.partial.restore(&self.best);
         }
         self.reduce();
-        self.left = ROUND + ROUND_EACH * self.pool.len();
+        self.left = ROUND_UNITS_MAX + ROUND_EACH * self.pool.len();
         self.phase = Phase::Fill;
     }
 
@@ -250,7 +250,7 @@ impl<'a> Repair<'a> {
             return Some(*home);
         }
         let hosts = self.partial.problem().hosts.len();
-        let some: Vec<HostId> = (0..TRIES.min(hosts)).map(|_| self.dice.below(hosts) as HostId).collect();
+        let some: Vec<HostId> = (0..HOSTS_TRIED_FIRST.min(hosts)).map(|_| self.dice.below(hosts) as HostId).collect();
         let of_some = self.best_of(unit, homes.into_iter().chain(some));
         of_some.or_else(|| self.best_of(unit, 0..hosts as HostId))
     }
@@ -289,7 +289,7 @@ impl<'a> Repair<'a> {
     fn clearing_for(&mut self, unit: UnitId) -> Option<(HostId, Vec<UnitId>)> {
         let mut hosts: Vec<HostId> = (0..self.partial.problem().hosts.len() as HostId).collect();
         hosts.retain(|host| self.partial.may_own(unit, *host));
-        let cleared = CLEARED.min(hosts.len());
+        let cleared = CLEARED_HOSTS_MAX.min(hosts.len());
         self.dice.shuffle(&mut hosts, cleared);
         hosts.truncate(cleared);
         hosts.extend(self.homes(unit));

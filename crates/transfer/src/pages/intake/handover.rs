@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, available_parallelism};
 
 use skein_pages::ledger::{Ledger, REGION_PAGES, RegionId};
-use skein_pages::record::{self, Note};
-use skein_pages::{BATCH_PAGES_MAX, Batch, Form, PAGE_BYTES, Place, is_zero};
+use skein_pages::page_record::{self, PageMessage};
+use skein_pages::{BATCH_PAGES_MAX, Batch, BatchForm, PAGE_BYTES, PageRuns, is_zero};
 use tracing::warn;
 
-use super::{Intake, Stop};
+use super::{Intake, IntakeStop};
 use crate::pages::counts::add;
-use crate::pages::source::{Direct, regions};
+use crate::pages::source::{DirectBlocks, regions};
 use crate::pages::target::Ram;
 
 /// How often pages that differ are sent again.
@@ -24,8 +24,8 @@ const COMPARERS_MAX: usize = 8;
 
 impl Intake<'_> {
     /// All pages were sent. Returns once the target is known to hold them.
-    pub(super) fn complete(&mut self, direct: &Direct, barriers: u32) -> Result<(), Stop> {
-        let channels = self.source.all_passed(barriers, self.is_over)?;
+    pub(super) fn send_last_pages(&mut self, direct: &DirectBlocks, barriers: u32) -> Result<(), IntakeStop> {
+        let channels = self.pages.all_passed(barriers, self.is_over)?;
         let mut version = barriers;
         let held = direct.ledger.release();
         if !held.is_empty() {
@@ -37,20 +37,20 @@ impl Intake<'_> {
         self.send_missed(direct, &mut version)?;
         for repair in 0..=REPAIRS_MAX {
             let digest = direct.ledger.digest();
-            self.say(&Note::Complete { version: barriers, streams: channels + 1, digest })?;
-            match self.source.answer(self.is_over)? {
-                Note::Verdict { same: true } => {
+            self.send_message(&PageMessage::Complete { version: barriers, streams: channels + 1, digest })?;
+            match self.pages.answer(self.is_over)? {
+                PageMessage::Comparison { same: true } => {
                     #[cfg(feature = "fault-points")]
                     crate::pages::fault::point("ram-complete");
                     return Ok(());
                 }
-                Note::Verdict { same: false } if repair < REPAIRS_MAX => {}
+                PageMessage::Comparison { same: false } if repair < REPAIRS_MAX => {}
                 _ => break,
             }
             for note in regions(&direct.ledger) {
-                self.say(&note)?;
+                self.send_message(&note)?;
             }
-            let Note::Differ { regions } = self.source.answer(self.is_over)? else { break };
+            let PageMessage::Differ { regions } = self.pages.answer(self.is_over)? else { break };
             warn!(session = %self.live.id, regions = regions.len(), "the target's copy of the guest's RAM differs");
             // Newer than any version so far: the guest is stopped, and its RAM is what counts.
             self.barrier(&mut version)?;
@@ -58,13 +58,13 @@ impl Intake<'_> {
                 self.repair(direct, region, version)?;
             }
         }
-        Err(Stop::Failed(
+        Err(IntakeStop::Failed(
             "the target's copy of the guest's RAM differs from the guest's, and could not be mended".into(),
         ))
     }
 
-    /// Sends what QEMU has missed of what the guest wrote: see [`Misses`](crate::pages::Misses).
-    fn send_missed(&mut self, direct: &Direct, version: &mut u32) -> Result<(), Stop> {
+    /// Sends what QEMU has missed of what the guest wrote: see [`Misses`](crate::pages::DirtyTracking).
+    fn send_missed(&mut self, direct: &DirectBlocks, version: &mut u32) -> Result<(), IntakeStop> {
         let mut is_newer = false;
         for (block, ram) in direct.misses() {
             let missed = missed(&direct.ledger, block, ram)?;
@@ -75,45 +75,51 @@ impl Intake<'_> {
                 self.barrier(version)?;
                 is_newer = true;
             }
-            add(&self.source.counts.missed_pages, missed.len());
+            add(&self.pages.counts.missed_pages, missed.len());
             self.send_from_ram(direct, block, &missed, *version)?;
         }
         Ok(())
     }
 
     /// Sends pages as they are in the guest's RAM, or what changed of them.
-    fn send_from_ram(&mut self, direct: &Direct, block: u16, pages: &[u32], version: u32) -> Result<(), Stop> {
+    fn send_from_ram(
+        &mut self,
+        direct: &DirectBlocks,
+        block: u16,
+        pages: &[u32],
+        version: u32,
+    ) -> Result<(), IntakeStop> {
         for pages in pages.chunks(BATCH_PAGES_MAX) {
             let batch = self.reread(direct, block, pages)?;
-            self.place(direct, batch, version)?;
+            self.send_direct(direct, batch, version)?;
         }
         Ok(())
     }
 
     /// Sends a region again, as it is in the guest's RAM.
-    fn repair(&mut self, direct: &Direct, region: RegionId, version: u32) -> Result<(), Stop> {
+    fn repair(&mut self, direct: &DirectBlocks, region: RegionId, version: u32) -> Result<(), IntakeStop> {
         let first = u64::from(region.region) * REGION_PAGES as u64;
         let end = (first + REGION_PAGES as u64).min(u64::from(direct.ledger.pages(region.block)));
         let pages: Vec<u32> = (first..end).map(|page| page as u32).collect();
         for pages in pages.chunks(BATCH_PAGES_MAX) {
             let batch = self.reread(direct, region.block, pages)?;
-            add(&self.source.counts.repaired_pages, pages.len());
+            add(&self.pages.counts.repaired_pages, pages.len());
             // Whole: what the target has is not what was thought.
             let contents = pages.iter().enumerate().map(|(nth, page)| (*page, batch.page(nth)));
-            direct.ledger.note(region.block, version, contents).map_err(|error| error.to_string())?;
+            direct.ledger.note_whole_pages(region.block, version, contents).map_err(|error| error.to_string())?;
             self.batch(batch)?;
         }
         Ok(())
     }
 
     /// What follows is newer than all before.
-    fn barrier(&mut self, version: &mut u32) -> Result<(), Stop> {
+    fn barrier(&mut self, version: &mut u32) -> Result<(), IntakeStop> {
         *version += 1;
-        self.push(vec![record::barrier()])
+        self.push(vec![page_record::barrier()])
     }
 
     /// Pages as they are in the guest's RAM, while the guest stands still.
-    fn reread(&self, direct: &Direct, block: u16, pages: &[u32]) -> Result<Batch, Stop> {
+    fn reread(&self, direct: &DirectBlocks, block: u16, pages: &[u32]) -> Result<Batch, IntakeStop> {
         let ram = direct.ram(block).ok_or_else(|| {
             "the target's copy of the guest's RAM differs from the guest's, which this agent cannot read".to_owned()
         })?;
@@ -122,8 +128,8 @@ impl Intake<'_> {
             let offset = u64::from(*page) * PAGE_BYTES as u64;
             ram.read(offset, out).map_err(|error| format!("the guest's RAM cannot be read: {error}"))?;
         }
-        let place = Place::new(block, pages.iter().copied());
-        Ok(Batch::new(Form::Direct(place), content.freeze()))
+        let place = PageRuns::new(block, pages.iter().copied());
+        Ok(Batch::new(BatchForm::Direct(place), content.freeze()))
     }
 }
 

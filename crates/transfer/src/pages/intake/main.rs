@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use skein_pages::record::{self, BlockInfo};
-use skein_pages::{BATCH_PAGES_MAX, Batch, Form, PAGE_BYTES, Place};
+use skein_pages::page_record::{self, BlockInfo};
+use skein_pages::{BATCH_PAGES_MAX, Batch, BatchForm, PAGE_BYTES, PageRuns};
 use skein_qemu_stream::barrier::Barriers;
-use skein_qemu_stream::main::{Block, Entry, Item, Parser, Postcopy, entry};
+use skein_qemu_stream::main_channel::{Block, Entry, MainItem, Parser, Postcopy, entry};
 
-use super::{Intake, Stop};
-use crate::pages::source::{Direct, Mode};
+use super::{Intake, IntakeStop};
+use crate::pages::source::{DirectBlocks, PageRoute};
 
 /// Pages have numbers of 32 bits.
 const BLOCK_BYTES_MAX: u64 = (PAGE_BYTES as u64) << 32;
@@ -20,15 +20,15 @@ pub(super) struct MainChannel<'i, 'a> {
     parser: Parser,
     barriers: Barriers,
     /// Since it was decided, if it was decided so.
-    direct: Option<Arc<Direct>>,
-    run: Run,
+    direct: Option<Arc<DirectBlocks>>,
+    run: PageRun,
     /// All of `ram` was said.
     ram_ended: bool,
 }
 
 /// Pages that are to travel together.
 #[derive(Default)]
-struct Run {
+struct PageRun {
     of: Option<RunOf>,
     version: u32,
     /// The first entry names its block.
@@ -51,29 +51,29 @@ enum RunOf {
 impl<'i, 'a> MainChannel<'i, 'a> {
     pub(super) fn new(intake: &'i mut Intake<'a>) -> MainChannel<'i, 'a> {
         let (parser, barriers) = (Parser::new(), Barriers::new());
-        MainChannel { intake, parser, barriers, direct: None, run: Run::default(), ram_ended: false }
+        MainChannel { intake, parser, barriers, direct: None, run: PageRun::default(), ram_ended: false }
     }
 
-    pub(super) fn read(mut self) -> Result<(), Stop> {
+    pub(super) fn read(mut self) -> Result<(), IntakeStop> {
         loop {
-            match self.parser.next(self.intake.tap.buffered()) {
-                Ok(Some((Item::Opaque(why), _))) => {
+            match self.parser.next(self.intake.reader.buffered()) {
+                Ok(Some((MainItem::Opaque(why), _))) => {
                     self.end_run()?;
                     if !self.ram_ended {
-                        self.intake.source.not_understood(&why.to_string())?;
+                        self.intake.pages.not_understood(&why.to_string())?;
                     }
                     return self.intake.opaque();
                 }
-                Ok(Some((Item::Blocks, bytes)))
+                Ok(Some((MainItem::Blocks, bytes)))
                     if self.parser.blocks().iter().any(|block| block.bytes > BLOCK_BYTES_MAX) =>
                 {
-                    let head = self.intake.tap.take(bytes);
+                    let head = self.intake.reader.take(bytes);
                     self.intake.gather(&head)?;
                     return self.give_up("a RAM block of more than 16 TiB");
                 }
                 Ok(Some((item, bytes))) => self.item(item, bytes)?,
                 Ok(None) => {
-                    if self.intake.tap.is_dry() {
+                    if self.intake.reader.is_dry() {
                         self.end_run()?;
                         self.intake.flush()?;
                     }
@@ -85,55 +85,55 @@ impl<'i, 'a> MainChannel<'i, 'a> {
     }
 
     /// Everything that follows is for QEMU.
-    fn give_up(&mut self, why: &str) -> Result<(), Stop> {
+    fn give_up(&mut self, why: &str) -> Result<(), IntakeStop> {
         self.end_run()?;
-        self.intake.source.not_understood(why)?;
+        self.intake.pages.not_understood(why)?;
         self.intake.opaque()
     }
 
     /// Buffers at least so many bytes. What was read before an end goes on its way before that.
-    fn fill(&mut self, least: usize) -> Result<(), Stop> {
-        let Err(ended) = self.intake.tap.fill(least) else { return Ok(()) };
+    fn fill(&mut self, least: usize) -> Result<(), IntakeStop> {
+        let Err(ended) = self.intake.reader.fill(least) else { return Ok(()) };
         self.end_run()?;
         Err(ended.into())
     }
 
     /// An item that the next so many bytes are.
-    fn item(&mut self, item: Item, bytes: usize) -> Result<(), Stop> {
+    fn item(&mut self, item: MainItem, bytes: usize) -> Result<(), IntakeStop> {
         let version = self.barriers.count() as u32;
         self.barriers.item(&item);
-        let head = self.intake.tap.take(bytes);
-        let source = self.intake.source;
+        let head = self.intake.reader.take(bytes);
+        let source = self.intake.pages;
         match item {
-            Item::Page { block, offset, named } => self.page(block, offset, named, version, &head),
-            Item::Zero { block, offset, .. } => self.zero(block, offset, version, &head),
-            Item::OtherPage { .. } if self.direct.is_some() => {
-                Err(Stop::Failed(source.not_placeable("QEMU sends deltas of them (xbzrle)")))
+            MainItem::Page { block, offset, named } => self.page(block, offset, named, version, &head),
+            MainItem::Zero { block, offset, .. } => self.zero(block, offset, version, &head),
+            MainItem::OtherPage { .. } if self.direct.is_some() => {
+                Err(IntakeStop::Failed(source.fail_direct_placement("QEMU sends deltas of them (xbzrle)")))
             }
-            Item::Postcopy(kind) if self.direct.is_some() && kind != Postcopy::Advise => {
-                Err(Stop::Failed(source.not_placeable("QEMU begins postcopy")))
+            MainItem::Postcopy(kind) if self.direct.is_some() && kind != Postcopy::Advise => {
+                Err(IntakeStop::Failed(source.fail_direct_placement("QEMU begins postcopy")))
             }
-            Item::Blocks => self.blocks(&head),
+            MainItem::Blocks => self.blocks(&head),
             _ => {
                 self.end_run()?;
                 self.intake.gather(&head)?;
                 if self.barriers.count() as u32 != version {
                     self.intake.flush()?;
-                    self.intake.push(vec![record::barrier()])?;
+                    self.intake.push(vec![page_record::barrier()])?;
                     let intake = &self.intake;
-                    intake.source.wait_placed(intake.id, self.barriers.count() as u32, intake.is_over);
+                    intake.pages.wait_pages_written(intake.id, self.barriers.count() as u32, intake.is_over);
                 }
-                self.ram_ended |= item == Item::RamEnd;
-                if let (Item::RamEnd, Some(direct)) = (item, self.direct.clone()) {
+                self.ram_ended |= item == MainItem::RamEnd;
+                if let (MainItem::RamEnd, Some(direct)) = (item, self.direct.clone()) {
                     self.intake.flush()?;
-                    self.intake.complete(&direct, self.barriers.count() as u32)?;
+                    self.intake.send_last_pages(&direct, self.barriers.count() as u32)?;
                 }
                 Ok(())
             }
         }
     }
 
-    fn page(&mut self, block: usize, offset: u64, named: bool, version: u32, head: &[u8]) -> Result<(), Stop> {
+    fn page(&mut self, block: usize, offset: u64, named: bool, version: u32, head: &[u8]) -> Result<(), IntakeStop> {
         if let Err(stop) = self.fill(PAGE_BYTES) {
             self.intake.gather(head)?;
             return Err(stop);
@@ -145,16 +145,16 @@ impl<'i, 'a> MainChannel<'i, 'a> {
             (None, None) => (RunOf::Entries(block as u16), named),
         };
         self.run_on(of, version, offset, named)?;
-        self.run.content.extend_from_slice(&self.intake.tap.buffered()[..PAGE_BYTES]);
-        self.intake.tap.consume(PAGE_BYTES);
+        self.run.content.extend_from_slice(&self.intake.reader.buffered()[..PAGE_BYTES]);
+        self.intake.reader.consume(PAGE_BYTES);
         Ok(())
     }
 
-    fn zero(&mut self, block: usize, offset: u64, version: u32, head: &[u8]) -> Result<(), Stop> {
+    fn zero(&mut self, block: usize, offset: u64, version: u32, head: &[u8]) -> Result<(), IntakeStop> {
         if let Some(number) = self.placed(block) {
             return self.run_on(RunOf::Zeros(number), version, offset, false);
         }
-        self.intake.source.counts.zeros(1);
+        self.intake.pages.counts.zeros(1);
         self.end_run()?;
         match self.direct {
             // As above: it must not refer to what was left out.
@@ -167,14 +167,14 @@ impl<'i, 'a> MainChannel<'i, 'a> {
     }
 
     /// The list of RAM blocks is complete: what becomes of their pages is decided now.
-    fn blocks(&mut self, head: &[u8]) -> Result<(), Stop> {
+    fn blocks(&mut self, head: &[u8]) -> Result<(), IntakeStop> {
         self.end_run()?;
         self.intake.gather(head)?;
         self.intake.flush()?;
         let info = |block: &Block| BlockInfo { name: block.name.clone(), bytes: block.bytes };
-        let note = self.intake.source.blocks(self.parser.blocks().iter().map(info).collect());
-        self.intake.say(&note)?;
-        if let Mode::Direct(direct) = self.intake.source.mode(self.intake.is_over)? {
+        let note = self.intake.pages.blocks(self.parser.blocks().iter().map(info).collect());
+        self.intake.send_message(&note)?;
+        if let PageRoute::Direct(direct) = self.intake.pages.mode(self.intake.is_over)? {
             self.direct = Some(direct);
         }
         Ok(())
@@ -187,7 +187,7 @@ impl<'i, 'a> MainChannel<'i, 'a> {
 
     /// Adds a page to the run, or begins the next one with it. One that QEMU gave with its block's name begins one, so that the
     /// name is given again.
-    fn run_on(&mut self, of: RunOf, version: u32, offset: u64, named: bool) -> Result<(), Stop> {
+    fn run_on(&mut self, of: RunOf, version: u32, offset: u64, named: bool) -> Result<(), IntakeStop> {
         let begins = named && self.direct.is_none();
         if begins || !self.run.takes(of, version) {
             self.end_run()?;
@@ -196,25 +196,25 @@ impl<'i, 'a> MainChannel<'i, 'a> {
         Ok(())
     }
 
-    fn end_run(&mut self) -> Result<(), Stop> {
+    fn end_run(&mut self) -> Result<(), IntakeStop> {
         let Some(of) = self.run.of.take() else { return Ok(()) };
         let pages = std::mem::take(&mut self.run.pages);
         let content = self.run.content.split().freeze();
         let batch = match of {
-            RunOf::Placed(block) => Batch::new(Form::Direct(Place::new(block, pages)), content),
-            RunOf::Zeros(block) => Batch::zeros(Place::new(block, pages)),
+            RunOf::Placed(block) => Batch::new(BatchForm::Direct(PageRuns::new(block, pages)), content),
+            RunOf::Zeros(block) => Batch::zeros(PageRuns::new(block, pages)),
             RunOf::Entries(block) => {
                 self.intake.flush()?;
-                let form = Form::Entries { place: Place::new(block, pages), named: self.run.named };
+                let form = BatchForm::Entries { page_runs: PageRuns::new(block, pages), named: self.run.named };
                 return self.intake.batch(Batch::new(form, content));
             }
         };
         let direct = self.direct.as_ref().expect("it was decided before a run of them began");
-        self.intake.place(direct, batch, self.run.version)
+        self.intake.send_direct(direct, batch, self.run.version)
     }
 }
 
-impl Run {
+impl PageRun {
     /// Whether one more may be added.
     fn takes(&self, of: RunOf, version: u32) -> bool {
         match self.of {

@@ -9,21 +9,21 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Condvar;
 use skein_core::StreamId;
-use skein_pages::pace::Use;
-use skein_pages::packing::{Packer, sift};
-use skein_pages::record::{self, BYTES_MAX, Note, RECORD_BYTES_MAX};
-use skein_pages::{BATCH_BYTES_MAX, Batch, Form, Kind, PAGE_BYTES};
+use skein_pages::pace::PackingMode;
+use skein_pages::packing::{PageCompressor, plan_packing};
+use skein_pages::page_record::{self, BYTES_MAX, PAGE_RECORD_BYTES_MAX, PageMessage};
+use skein_pages::{BATCH_BYTES_MAX, Batch, BatchForm, PAGE_BYTES, PageKind};
 
 use self::main::MainChannel;
 use super::counts::add;
-use super::feeder::{as_it_is, feed, late, room};
-use super::packers::Job;
-use super::queue::{Queue, Queued};
-use super::source::{Direct, Failed, Source};
-use super::tap::{Ended, Tap};
+use super::feeder::{encode_uncompressed, feed, note_late, wait_for_batch_capacity};
+use super::packers::PackJob;
+use super::queue::{Queue, QueueEntry};
+use super::source::{DirectBlocks, PageError, SourcePages};
+use super::tap::{ReadEnded, SocketReader};
 use crate::ResetCode;
-use crate::live::{Live, Urge, spawn};
-use crate::stream::{Egress, broken, hand_over};
+use crate::running_session::{Dispatch, RunningSession, spawn};
+use crate::stream::{Egress, reset_for_broken_socket, submit};
 
 /// What may wait for room on a stream, where batches are packed meanwhile: a packet of multifd. It is time that a
 /// guest's last pages spend here.
@@ -34,30 +34,30 @@ const BUFFER_BYTES: usize = 64 << 10;
 const GATHERED_BYTES: usize = 32 << 10;
 
 /// Why an intake ends early.
-enum Stop {
-    Ended(Ended),
-    Failed(Failed),
+enum IntakeStop {
+    Ended(ReadEnded),
+    Failed(PageError),
 }
 
-impl From<Ended> for Stop {
-    fn from(ended: Ended) -> Stop {
-        Stop::Ended(ended)
+impl From<ReadEnded> for IntakeStop {
+    fn from(ended: ReadEnded) -> IntakeStop {
+        IntakeStop::Ended(ended)
     }
 }
 
-impl From<Failed> for Stop {
-    fn from(why: Failed) -> Stop {
-        Stop::Failed(why)
+impl From<PageError> for IntakeStop {
+    fn from(why: PageError) -> IntakeStop {
+        IntakeStop::Failed(why)
     }
 }
 
 /// Reads a stream's local socket into the session until its end, taken apart. Returns the number of bytes.
 pub(crate) fn ingest(
-    live: &Arc<Live>,
+    live: &Arc<RunningSession>,
     id: StreamId,
     egress: &Egress,
     writable: &Arc<Condvar>,
-    source: &Arc<Source>,
+    source: &Arc<SourcePages>,
 ) -> u64 {
     let queue = Arc::new(Queue::default());
     let feeder = {
@@ -68,34 +68,34 @@ pub(crate) fn ingest(
     let mut intake = Intake {
         live,
         id,
-        source,
+        pages: source,
         queue: &queue,
         writable,
-        tap: Tap::new(egress.socket(), egress.is_held(), &is_over, BUFFER_BYTES),
+        reader: SocketReader::new(egress.socket(), egress.is_held(), &is_over, BUFFER_BYTES),
         is_over: &is_over,
         gathered: BytesMut::new(),
         is_ahead: false,
     };
     let stop = match &feeder {
         Ok(_) => intake.read().err(),
-        Err(error) => Some(Stop::Failed(error.to_string())),
+        Err(error) => Some(IntakeStop::Failed(error.to_string())),
     };
-    let bytes = intake.tap.bytes;
+    let bytes = intake.reader.bytes;
     let broke = match stop {
-        Some(Stop::Failed(why)) => {
+        Some(IntakeStop::Failed(why)) => {
             source.fail(&why);
             live.reset(id, ResetCode::Unsound, &why);
             None
         }
-        Some(Stop::Ended(Ended::Broke(error))) => Some(error),
+        Some(IntakeStop::Ended(ReadEnded::Broke(error))) => Some(error),
         _ => None,
     };
-    queue.push(Queued::End, usize::MAX);
+    queue.push(QueueEntry::End, usize::MAX);
     if let Ok(feeder) = feeder {
         let _ = feeder.join();
     }
     if let Some(error) = broke {
-        broken(live, id, &error);
+        reset_for_broken_socket(live, id, &error);
     }
     egress.drain_held();
     bytes
@@ -103,12 +103,12 @@ pub(crate) fn ingest(
 
 /// One stream's reader.
 struct Intake<'a> {
-    live: &'a Live,
+    live: &'a RunningSession,
     id: StreamId,
-    source: &'a Arc<Source>,
+    pages: &'a Arc<SourcePages>,
     queue: &'a Queue,
     writable: &'a Condvar,
-    tap: Tap<'a>,
+    reader: SocketReader<'a>,
     is_over: &'a dyn Fn() -> bool,
     /// Bytes for QEMU that are not on their way yet.
     gathered: BytesMut,
@@ -117,56 +117,56 @@ struct Intake<'a> {
 }
 
 impl Intake<'_> {
-    fn read(&mut self) -> Result<(), Stop> {
-        let read = self.kind().map_err(Stop::from).and_then(|kind| match kind {
-            skein_qemu_stream::Kind::Main => MainChannel::new(self).read(),
-            skein_qemu_stream::Kind::Multifd => self.multifd(),
-            skein_qemu_stream::Kind::Other => self.opaque(),
+    fn read(&mut self) -> Result<(), IntakeStop> {
+        let read = self.kind().map_err(IntakeStop::from).and_then(|kind| match kind {
+            skein_qemu_stream::ChannelKind::Main => MainChannel::new(self).read(),
+            skein_qemu_stream::ChannelKind::Multifd => self.multifd(),
+            skein_qemu_stream::ChannelKind::Other => self.opaque(),
         });
         match read {
-            Err(Stop::Ended(ended)) => self.end(ended),
+            Err(IntakeStop::Ended(ended)) => self.end(ended),
             read => read,
         }
     }
 
     /// What the connection is. One that is not QEMU's does not wait for four bytes.
-    fn kind(&mut self) -> Result<skein_qemu_stream::Kind, Ended> {
-        let magics = [skein_qemu_stream::main::MAGIC, skein_qemu_stream::multifd::MAGIC].map(u32::to_be_bytes);
+    fn kind(&mut self) -> Result<skein_qemu_stream::ChannelKind, ReadEnded> {
+        let magics = [skein_qemu_stream::main_channel::MAGIC, skein_qemu_stream::multifd::MAGIC].map(u32::to_be_bytes);
         loop {
-            let first = &self.tap.buffered()[..self.tap.buffered().len().min(4)];
+            let first = &self.reader.buffered()[..self.reader.buffered().len().min(4)];
             if !magics.iter().any(|magic| magic.starts_with(first)) {
-                return Ok(skein_qemu_stream::Kind::Other);
+                return Ok(skein_qemu_stream::ChannelKind::Other);
             }
             match first.try_into() {
                 Ok(first) => return Ok(skein_qemu_stream::kind(first)),
-                Err(_) => self.tap.fill(first.len() + 1)?,
+                Err(_) => self.reader.fill(first.len() + 1)?,
             }
         }
     }
 
     /// The local end has said all: what is left of it is for QEMU.
-    fn end(&mut self, ended: Ended) -> Result<(), Stop> {
-        let rest = self.tap.take(self.tap.buffered().len());
+    fn end(&mut self, ended: ReadEnded) -> Result<(), IntakeStop> {
+        let rest = self.reader.take(self.reader.buffered().len());
         self.gather(&rest)?;
         self.flush()?;
         match ended {
-            Ended::Eof => Ok(()),
+            ReadEnded::Eof => Ok(()),
             ended => Err(ended.into()),
         }
     }
 
     /// Everything that follows is for QEMU.
-    fn opaque(&mut self) -> Result<(), Stop> {
+    fn opaque(&mut self) -> Result<(), IntakeStop> {
         self.flush()?;
-        self.push(vec![record::opaque()])?;
+        self.push(vec![page_record::opaque()])?;
         loop {
             let mut buffer = self.live.pool.take(BYTES_MAX);
-            let bytes = match self.tap.read_some(buffer.as_mut()) {
+            let bytes = match self.reader.read_some(buffer.as_mut()) {
                 Ok(bytes) => bytes,
-                Err(Ended::Eof) => return Ok(()),
+                Err(ReadEnded::Eof) => return Ok(()),
                 Err(ended) => return Err(ended.into()),
             };
-            add(&self.source.counts.other_bytes, bytes);
+            add(&self.pages.counts.other_bytes, bytes);
             let data = if bytes < BYTES_MAX / 4 {
                 Bytes::copy_from_slice(&buffer.as_ref()[..bytes])
             } else {
@@ -178,9 +178,9 @@ impl Intake<'_> {
     }
 
     /// Pages' content, which comes next.
-    fn content(&mut self, pages: usize) -> Result<Bytes, Stop> {
+    fn content(&mut self, pages: usize) -> Result<Bytes, IntakeStop> {
         let mut content = self.live.pool.take(pages * PAGE_BYTES);
-        match self.tap.read_exact(content.as_mut()) {
+        match self.reader.read_exact(content.as_mut()) {
             Ok(()) => Ok(content.freeze()),
             Err((ended, done)) => {
                 content.truncate(done);
@@ -191,11 +191,11 @@ impl Intake<'_> {
     }
 
     /// Bytes for QEMU, which come next.
-    fn pass_on(&mut self, mut bytes: usize) -> Result<(), Stop> {
+    fn pass_on(&mut self, mut bytes: usize) -> Result<(), IntakeStop> {
         self.flush()?;
         while bytes > 0 {
             let mut part = self.live.pool.take(bytes.min(BYTES_MAX));
-            match self.tap.read_exact(part.as_mut()) {
+            match self.reader.read_exact(part.as_mut()) {
                 Ok(()) => {}
                 Err((ended, done)) => {
                     part.truncate(done);
@@ -210,46 +210,46 @@ impl Intake<'_> {
     }
 
     /// Pages that the target's agent writes itself.
-    fn place(&mut self, direct: &Direct, batch: Batch, version: u32) -> Result<(), Stop> {
-        let Form::Direct(place) = &batch.form else { unreachable!("only such pages are placed") };
+    fn send_direct(&mut self, direct: &DirectBlocks, batch: Batch, version: u32) -> Result<(), IntakeStop> {
+        let BatchForm::Direct(place) = &batch.form else { unreachable!("only such pages are placed") };
         let pages = place.pages().enumerate().map(|(nth, page)| (page, batch.page(nth)));
-        let noted = direct.ledger.note_changes(place.block, version, pages, self.is_ahead);
+        let noted = direct.ledger.note_and_diff(place.block, version, pages, self.is_ahead);
         let deltas = noted.map_err(|error| format!("QEMU's stream makes no sense: {error}"))?;
         self.batch(batch.with_deltas(deltas))
     }
 
-    fn batch(&mut self, batch: Batch) -> Result<(), Stop> {
-        let counts = &self.source.counts;
+    fn batch(&mut self, batch: Batch) -> Result<(), IntakeStop> {
+        let counts = &self.pages.counts;
         add(&counts.pages, batch.kinds.len());
-        add(&counts.zero_pages, Kind::Zero.count(&batch.kinds));
-        let packers = self.source.packers().filter(|_| batch.bytes() > 0);
+        add(&counts.zero_pages, PageKind::Zero.count(&batch.kinds));
+        let packers = self.pages.packers().filter(|_| batch.bytes() > 0);
         // A look at a few bytes costs less than to have somebody else look at all of them.
-        let Some((packers, sifted)) = packers.and_then(|packers| Some((packers, sift(&batch)?))) else {
-            return self.push(as_it_is(&batch, self.source));
+        let Some((packers, sifted)) = packers.and_then(|packers| Some((packers, plan_packing(&batch)?))) else {
+            return self.push(encode_uncompressed(&batch, self.pages));
         };
-        match self.source.of_packers() {
-            Use::AsItIs => return self.push(late(&batch, self.source)),
-            Use::WhileItWaits if self.queue.is_idle() && self.takes(batch.bytes()) => {
-                hand_over(self.live, self.id, late(&batch, self.source));
+        match self.pages.packing_mode() {
+            PackingMode::AsItIs => return self.push(note_late(&batch, self.pages)),
+            PackingMode::WhileItWaits if self.queue.is_idle() && self.takes(batch.bytes()) => {
+                submit(self.live, self.id, note_late(&batch, self.pages));
                 return Ok(());
             }
-            Use::WhileItWaits | Use::Awaited => {}
+            PackingMode::WhileItWaits | PackingMode::Awaited => {}
         }
-        let job = Job::new(batch, sifted, self.source.clone(), self.live.pool.take(Packer::OUT_BYTES));
+        let job = PackJob::new(batch, sifted, self.pages.clone(), self.live.pool.take(PageCompressor::OUT_BYTES));
         packers.offer(&job);
-        self.queue(Queued::Job(job))
+        self.queue(QueueEntry::Job(job))
     }
 
     /// Whether the session takes so many bytes at once. If not, somebody has to wait for that.
     fn takes(&self, bytes: usize) -> bool {
         let mut state = self.live.lock();
         let takes = state.core.takes(self.live.now(), self.id, bytes);
-        self.live.settle(&mut state, Urge::Threads);
+        self.live.dispatch(&mut state, Dispatch::Threads);
         takes
     }
 
     /// Bytes for QEMU, later.
-    fn gather(&mut self, bytes: &[u8]) -> Result<(), Stop> {
+    fn gather(&mut self, bytes: &[u8]) -> Result<(), IntakeStop> {
         for part in bytes.chunks(GATHERED_BYTES) {
             if self.gathered.len() + part.len() > GATHERED_BYTES {
                 self.flush()?;
@@ -260,36 +260,36 @@ impl Intake<'_> {
     }
 
     /// What was gathered.
-    fn flush(&mut self) -> Result<(), Stop> {
+    fn flush(&mut self) -> Result<(), IntakeStop> {
         let bytes = self.gathered.split().freeze();
         if bytes.is_empty() { Ok(()) } else { self.bytes(bytes) }
     }
 
     /// Bytes for QEMU.
-    fn bytes(&mut self, bytes: Bytes) -> Result<(), Stop> {
-        add(&self.source.counts.other_bytes, bytes.len());
-        self.push(vec![record::bytes_head(bytes.len()), bytes])
+    fn bytes(&mut self, bytes: Bytes) -> Result<(), IntakeStop> {
+        add(&self.pages.counts.other_bytes, bytes.len());
+        self.push(vec![page_record::bytes_head(bytes.len()), bytes])
     }
 
-    fn say(&mut self, note: &Note) -> Result<(), Stop> {
-        self.push(vec![record::note(note).map_err(|error| error.to_string())?])
+    fn send_message(&mut self, note: &PageMessage) -> Result<(), IntakeStop> {
+        self.push(vec![page_record::note(note).map_err(|error| error.to_string())?])
     }
 
     /// What is as it will be.
-    fn push(&mut self, parts: Vec<Bytes>) -> Result<(), Stop> {
+    fn push(&mut self, parts: Vec<Bytes>) -> Result<(), IntakeStop> {
         if !self.queue.is_idle() {
-            return self.queue(Queued::Ready(parts));
+            return self.queue(QueueEntry::Ready(parts));
         }
         // Nothing to wait for but room: a change of threads would only cost.
-        let bytes = parts.iter().map(Bytes::len).sum::<usize>().min(RECORD_BYTES_MAX);
-        let at_once = room(self.live, self.id, bytes, self.writable).ok_or(Ended::Over)?;
+        let bytes = parts.iter().map(Bytes::len).sum::<usize>().min(PAGE_RECORD_BYTES_MAX);
+        let at_once = wait_for_batch_capacity(self.live, self.id, bytes, self.writable).ok_or(ReadEnded::Over)?;
         self.is_ahead = !at_once;
-        hand_over(self.live, self.id, parts);
+        submit(self.live, self.id, parts);
         Ok(())
     }
 
-    fn queue(&mut self, queued: Queued) -> Result<(), Stop> {
+    fn queue(&mut self, queued: QueueEntry) -> Result<(), IntakeStop> {
         self.is_ahead = !self.queue.is_idle();
-        if self.queue.push(queued, WAITING_BYTES) { Ok(()) } else { Err(Ended::Over.into()) }
+        if self.queue.push(queued, WAITING_BYTES) { Ok(()) } else { Err(ReadEnded::Over.into()) }
     }
 }

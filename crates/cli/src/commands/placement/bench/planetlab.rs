@@ -1,6 +1,6 @@
 //! PlanetLab's days on 100 hosts, by each policy.
 
-use skein_placement::policy::replay::{Kind, Report, Setup};
+use skein_placement::policy::replay::{Kind, ReplayReport, Setup};
 
 use super::super::replay::{days, play};
 use super::Bench;
@@ -22,17 +22,17 @@ pub fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let setup = Setup { seed: bench.seed, ..Setup::default() };
         let reports = play(&day, &setup, &KINDS, &bench.interrupt)?;
         let (ours, others) = reports.split_first().expect("a report for each");
-        let is_less = |other: &Report| ours.moves < other.moves && ours.overload_min < other.overload_min;
+        let is_less = |other: &ReplayReport| ours.moves < other.moves && ours.overload_min < other.overload_min;
         let met =
             ours.longest_min <= LONGEST_MIN && ours.guest_moves_max <= GUEST_MOVES_MAX && others.iter().all(is_less);
-        let beside = others.iter().map(|other| format!("{}: {}", name(other), told(other))).collect::<Vec<_>>();
+        let beside = others.iter().map(|other| format!("{}: {}", name(other), result_text(other))).collect::<Vec<_>>();
         let day = day.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        bench.row(&day, told(ours), beside.join("; "), Some(met))?;
+        bench.row(&day, result_text(ours), beside.join("; "), Some(met))?;
     }
     Ok(())
 }
 
-fn name(report: &Report) -> &'static str {
+fn name(report: &ReplayReport) -> &'static str {
     match report.policy {
         Kind::Greedy => "greedy",
         Kind::Thresholds => "thresholds",
@@ -40,7 +40,7 @@ fn name(report: &Report) -> &'static str {
     }
 }
 
-fn told(report: &Report) -> String {
+fn result_text(report: &ReplayReport) -> String {
     format!(
         "{:.0} min overloaded, {} min longest in hindsight, {} by what was known, {} moves, {} of one guest",
         report.overload_min, report.longest_min, report.left_alone_min, report.moves, report.guest_moves_max

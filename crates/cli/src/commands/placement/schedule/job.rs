@@ -3,7 +3,7 @@
 use skein_placement::cluster::Compiled;
 use skein_placement::cluster::file::HostState;
 use skein_placement::problem::HostId;
-use skein_placement::schedule::{Job, Limits, Network, Port, Power};
+use skein_placement::schedule::{ConcurrencyLimits, Job, Network, Port, Power};
 
 /// The job: each host is linked with the file's bandwidth both ways; how long guests take to start and hosts to boot is not in
 /// the file, and counts as nothing.
@@ -22,7 +22,7 @@ pub fn job(compiled: &Compiled, goal: Vec<HostId>, states_at_end: &[HostState]) 
         start_seconds: vec![0.0; guests],
         stop_seconds: vec![0.0; guests],
         network: Network { ports: vec![port; hosts], switches: Vec::new() },
-        limits: vec![Limits::default(); hosts],
+        limits: vec![ConcurrencyLimits::default(); hosts],
         power: power.collect(),
         running: Vec::new(),
     }

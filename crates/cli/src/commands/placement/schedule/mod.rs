@@ -1,7 +1,7 @@
 //! `skein placement schedule`.
 
 mod job;
-mod told;
+mod report;
 pub mod ucc15;
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use skein_placement::problem::HostId;
 use skein_placement::schedule::plan;
 use skein_placement::schedule::simulate::{Start, simulate};
 
-use super::cluster::{Placement, Source};
+use super::cluster::{ClusterFile, Placement};
 use super::{EXIT_CODES, exit_code, files};
 use crate::commands::text::{clean, print, print_json};
 
@@ -89,11 +89,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn of_cluster(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let source = Source::read(path)?;
+    let source = ClusterFile::read(path)?;
     let mut states = source.compiled.names.states.clone();
     let (goal, from, then) = match (&args.to, &args.solution) {
         (Some(to), _) => {
-            let other = Source::read(to)?;
+            let other = ClusterFile::read(to)?;
             states = states_in(&source, &other)?;
             let then = complaints(&other, &other.compiled.problem.initial);
             (Placement::of(&other).assignment(&source, to)?, to, then)
@@ -107,9 +107,15 @@ fn of_cluster(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<Ex
     };
     let job = job::job(&source.compiled, goal, &states);
     let names = &source.compiled.names;
-    let plan = plan(&job, args.seed, args.steps).map_err(|flaw| told::flaw(names, flaw));
+    let plan = plan(&job, args.seed, args.steps).map_err(|flaw| report::flaw(names, flaw));
     let plan = plan.with_context(|| format!("{} cannot be reached", from.display()))?;
-    let told = told::Told { job: &job, plan: &plan, outcome: &simulate(&job, &plan, Start::Free), names, then: &then };
+    let told = report::ScheduleReport {
+        job: &job,
+        plan: &plan,
+        outcome: &simulate(&job, &plan, Start::Free),
+        names,
+        then: &then,
+    };
     if let Some(out) = out {
         files::write(out, &(serde_json::to_string_pretty(&told.json())? + "\n"))?;
     }
@@ -121,13 +127,13 @@ fn of_cluster(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<Ex
 }
 
 /// The hard rules that are broken where guests are to be.
-fn complaints(source: &Source, goal: &[HostId]) -> Vec<Complaint> {
+fn complaints(source: &ClusterFile, goal: &[HostId]) -> Vec<Complaint> {
     let (check, _) = check(&source.compiled, goal, &History::default(), 0);
     check.complaints.into_iter().filter(|complaint| complaint.hard).collect()
 }
 
 /// The state of each host in another file.
-fn states_in(source: &Source, other: &Source) -> anyhow::Result<Vec<HostState>> {
+fn states_in(source: &ClusterFile, other: &ClusterFile) -> anyhow::Result<Vec<HostState>> {
     let (ours, theirs) = (&source.compiled.names, &other.compiled.names);
     let state = |name: &String| {
         let at = theirs.hosts.iter().position(|host| host == name);

@@ -1,0 +1,216 @@
+//! The daemon.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+use skein_handover::MigrationLimits;
+use skein_hypervisor::kvm::KvmError;
+use skein_identity::Identity;
+use skein_journal::OpenError;
+use skein_link::ListenError;
+use skein_transfer::{AcceptorSettings, SessionSnapshot};
+use thiserror::Error;
+use tracing::{info, warn};
+
+use crate::Allow;
+use crate::control_stream::{Answer, Question};
+use crate::dirs::Dirs;
+use crate::migrations::{Migrations, open_journal};
+use crate::own_socket::{OwnSocket, SocketError};
+use crate::peers::{Peers, PeersSettings};
+use crate::room::HostRoom;
+use crate::serve::{RequestServer, host_facts, serve};
+use crate::transport::packers;
+use crate::vms::Vms;
+
+/// What may be set on an agent.
+#[derive(Clone, Debug)]
+pub struct AgentSettings {
+    /// How it takes connections, and the NICs and outage of the sessions that it begins.
+    pub acceptor: AcceptorSettings,
+    /// What tunnels may connect to.
+    pub allow: Allow,
+    /// VMs and their migrations; none: an agent for tunnels only.
+    pub vms: Option<VmSettings>,
+}
+
+/// What may be set on an agent that has VMs.
+#[derive(Clone, Debug)]
+pub struct VmSettings {
+    /// Where it keeps what.
+    pub dirs: Dirs,
+    /// The other hosts; need not exist.
+    pub hosts_file: PathBuf,
+    /// The QEMU program where a definition names none; none: `$SKEIN_QEMU`, or `qemu-system-x86_64`.
+    pub qemu: Option<PathBuf>,
+    /// How much at once.
+    pub limits: MigrationLimits,
+    /// Data connections on each path of the sessions that it begins.
+    pub connections: usize,
+    /// Whether it sends bulk data unencrypted.
+    pub plain_data: bool,
+    /// A program that calls [`crate::keep_channels`], and its arguments: migrations away from this host start it.
+    pub keeper_command: Vec<OsString>,
+    /// A program that calls [`crate::pack_pages`], and its arguments: started when there are pages to compress.
+    /// Empty: none are.
+    pub packer_command: Vec<OsString>,
+}
+
+/// An agent that did not start.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum AgentError {
+    #[error("cannot listen for other hosts")]
+    Listen(#[from] ListenError),
+    #[error("its journal cannot be opened")]
+    Journal(#[from] OpenError),
+    #[error("its directories")]
+    Directories(#[from] io::Error),
+    #[error("its socket for commands")]
+    Socket(#[from] SocketError),
+}
+
+/// A running agent. Dropping it closes every session; VMs go on.
+pub struct Agent {
+    inner: Inner,
+}
+
+enum Inner {
+    Tunnels(Peers),
+    Vms { desk: Arc<RequestServer>, serving: Mutex<Option<JoinHandle<()>>> },
+}
+
+impl Agent {
+    /// Listens and serves from then on; takes up VMs and migrations of the agent that was here before.
+    pub fn start(settings: AgentSettings, identity: &Identity) -> Result<Agent, AgentError> {
+        let allowed = settings.allow.to_string();
+        let inner = match settings.vms.clone() {
+            None => Inner::Tunnels(tunnels(settings, identity)?),
+            Some(vms) => with_vms(settings, vms, identity)?,
+        };
+        let agent = Agent { inner };
+        info!("agent of {} listens on port {}; tunnels may lead to {allowed}", identity.host(), agent.port());
+        Ok(agent)
+    }
+
+    fn peers(&self) -> &Peers {
+        match &self.inner {
+            Inner::Tunnels(peers) => peers,
+            Inner::Vms { desk, .. } => desk.migrations.peers(),
+        }
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.peers().port()
+    }
+
+    /// Each session at this moment.
+    pub fn snapshots(&self) -> Vec<SessionSnapshot> {
+        self.peers().snapshots()
+    }
+
+    /// Closes every session and stops listening. VMs go on; their migrations are taken up by the next agent.
+    pub fn stop(&self) {
+        match &self.inner {
+            Inner::Tunnels(peers) => peers.stop(),
+            Inner::Vms { desk, serving } => {
+                if !desk.stopping.swap(true, Ordering::SeqCst) {
+                    desk.migrations.stop();
+                }
+                if let Some(serving) = serving.lock().take() {
+                    let _ = serving.join();
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn tunnels(settings: AgentSettings, identity: &Identity) -> Result<Peers, AgentError> {
+    let peers = PeersSettings {
+        acceptor: settings.acceptor,
+        allow: settings.allow,
+        hosts_file: PathBuf::new(),
+        connections: 1,
+        plain_data: false,
+    };
+    let (events, _) = sync_channel(1);
+    Ok(Peers::start(peers, identity, Arc::new(|_, _| Err("that agent is for tunnels only".into())), events)?)
+}
+
+fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Result<Inner, AgentError> {
+    vms.dirs.create()?;
+    // Whoever has it has the directories: before anything in them is touched.
+    let journal = open_journal(&vms.dirs.journal())?;
+    let socket = OwnSocket::bind(&vms.dirs.socket(), 0o600)?;
+    // The rest of the time for preparing a migration is for what comes after its QEMU's first word.
+    let start_time = vms.limits.waits.prepare / 2;
+    let known = Vms::open(vms.dirs.clone(), vms.qemu.clone(), start_time)?;
+    // Whoever asks first does not wait for it. Without a thread it is tried then.
+    let trying = known.clone();
+    let _ = std::thread::Builder::new().name("kvm".into()).spawn(move || match trying.kvm_works() {
+        Ok(()) => {}
+        Err(error @ KvmError::Device(std::io::ErrorKind::NotFound)) => info!("guests run under TCG: {error}"),
+        Err(error) => warn!("guests run under TCG: {error}; {}", error.cure()),
+    });
+    let addresses = vec![settings.acceptor.listen.to_string()];
+    let peers = PeersSettings {
+        acceptor: settings.acceptor,
+        allow: settings.allow,
+        hosts_file: vms.hosts_file,
+        connections: vms.connections,
+        plain_data: vms.plain_data,
+    };
+    let (own_vms, name, default) = (known.clone(), identity.host().to_owned(), vms.qemu.clone());
+    let rooms = HostRoom::new(name.clone(), known.clone());
+    let own_rooms = rooms.clone();
+    let migrations = Migrations::start(
+        vms.dirs,
+        journal,
+        rooms.clone(),
+        vms.limits,
+        vms.keeper_command,
+        packers(&vms.packer_command).inspect_err(|error| warn!("pages are not compressed: {error}")).ok(),
+        |events, inquiry| {
+            let answer = move |_: &str, question: Question| match question {
+                Question::HostFacts { qemu, files } => {
+                    let facts =
+                        host_facts(&name, &own_vms, &own_rooms, &inquiry, qemu.or_else(|| default.clone()), &files);
+                    Ok(Answer::HostFacts(Box::new(facts)))
+                }
+                Question::Composition { migration } => {
+                    let vm =
+                        own_vms.of_migration(migration).ok_or("that migration takes no guest of this host away")?;
+                    vm.promise_composition()
+                        .map(|told| Answer::Composition(Box::new(told)))
+                        .map_err(|error| crate::error_chain(&error))
+                }
+            };
+            Ok::<_, AgentError>(Peers::start(peers, identity, Arc::new(answer), events)?)
+        },
+    )?;
+    let desk = Arc::new(RequestServer {
+        vms: known,
+        migrations,
+        rooms,
+        addresses,
+        qemu: vms.qemu,
+        stopping: AtomicBool::new(false),
+        clients: Arc::default(),
+    });
+    let own = desk.clone();
+    let serving = std::thread::Builder::new().name("commands".into()).spawn(move || serve(&own, &socket))?;
+    Ok(Inner::Vms { desk, serving: Mutex::new(Some(serving)) })
+}

@@ -1,0 +1,215 @@
+//! Where other hosts' agents listen.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use nix::fcntl::OFlag;
+use skein_machine::{HostAddress, HostsFile, TEXT_BYTES_MAX};
+use thiserror::Error;
+use tracing::warn;
+
+use crate::DEFAULT_PORT;
+
+/// A name or address that leads nowhere.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum ResolveError {
+    #[error("'{text}' is no address: {reason}")]
+    Syntax { text: String, reason: String },
+    #[error("cannot find the address of '{0}'")]
+    Unknown(String, #[source] io::Error),
+}
+
+/// Names and addresses to socket addresses, with the default port where none is given. Asks DNS, so it may take long.
+pub fn resolve(text: &str) -> Result<Vec<SocketAddr>, ResolveError> {
+    // As people write an address without a port, too.
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let address: HostAddress =
+        bare.parse().or_else(|_| text.parse()).map_err(|reason| ResolveError::Syntax { text: text.into(), reason })?;
+    look_up(&address)
+}
+
+fn look_up(address: &HostAddress) -> Result<Vec<SocketAddr>, ResolveError> {
+    let found = (address.host.as_str(), address.port.unwrap_or(DEFAULT_PORT)).to_socket_addrs();
+    Ok(found.map_err(|source| ResolveError::Unknown(address.to_string(), source))?.collect())
+}
+
+/// The file of hosts, read again whenever it changed.
+pub(crate) struct WatchedHostsFile {
+    path: PathBuf,
+    read: Mutex<Read>,
+}
+
+#[derive(Default)]
+struct Read {
+    /// By which the file is known to be the same: inode, size, time of change.
+    stamp: Option<(u64, u64, i64, i64)>,
+    /// The latest that could be read.
+    hosts: HostsFile,
+    fault: Option<String>,
+}
+
+impl WatchedHostsFile {
+    pub(crate) fn new(path: &Path) -> WatchedHostsFile {
+        WatchedHostsFile { path: path.to_owned(), read: Mutex::default() }
+    }
+
+    /// What the file says. No file, no hosts.
+    pub(crate) fn hosts(&self) -> Result<HostsFile, String> {
+        let read = self.refreshed();
+        read.fault.clone().map_or_else(|| Ok(read.hosts.clone()), Err)
+    }
+
+    /// Where a host's agent listens, best first: by the file, else by its name. A host that an earlier version of the
+    /// file had is found by that as long as the new one cannot be read.
+    pub(crate) fn find(&self, name: &str) -> Result<Vec<SocketAddr>, String> {
+        let (listed, fault) = {
+            let read = self.refreshed();
+            let host = read.hosts.hosts.iter().find(|host| host.name == name);
+            (host.map(|host| host.addresses.clone()), read.fault.clone())
+        };
+        let Some(addresses) = listed else {
+            let missing = |error| {
+                let path = self.path.display();
+                let fault = fault.map_or_else(|| format!("it is not in {path}"), |fault| format!("and {fault}"));
+                format!("{} ({fault})", crate::error_chain(&error))
+            };
+            return resolve(name).map_err(missing);
+        };
+        let mut found = Vec::new();
+        let mut last = None;
+        for address in &addresses {
+            match look_up(address) {
+                Ok(some) => {
+                    found.extend(some.into_iter().filter(|address| !found.contains(address)).collect::<Vec<_>>())
+                }
+                Err(error) => last = Some(crate::error_chain(&error)),
+            }
+        }
+        match last {
+            Some(error) if found.is_empty() => Err(error),
+            _ => Ok(found),
+        }
+    }
+
+    fn refreshed(&self) -> std::sync::MutexGuard<'_, Read> {
+        let mut read = self.read.lock().expect("no panic under this lock");
+        let stamp =
+            fs::metadata(&self.path).ok().map(|file| (file.ino(), file.size(), file.mtime(), file.mtime_nsec()));
+        if stamp.is_none() {
+            *read = Read::default();
+        } else if stamp != read.stamp {
+            let name = self.path.display().to_string();
+            let parsed = read_text(&self.path, TEXT_BYTES_MAX)
+                .map_err(|error| format!("{name} cannot be read: {error}"))
+                .and_then(|text| HostsFile::parse(&text, &name).map_err(|error| error.to_string()));
+            read.stamp = stamp;
+            match parsed {
+                Ok(hosts) => (read.hosts, read.fault) = (hosts, None),
+                Err(fault) => {
+                    warn!("{fault}");
+                    read.fault = Some(fault);
+                }
+            }
+        }
+        read
+    }
+}
+
+/// A text file that somebody named. Never waits for what is none: a FIFO that nobody writes to, a terminal.
+fn read_text(path: &Path, bytes_max: usize) -> Result<String, String> {
+    let told = |error: io::Error| error.to_string();
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags.bits()).open(path).map_err(told)?;
+    let kind = file.metadata().map_err(told)?.file_type();
+    if !kind.is_file() {
+        let what = match kind {
+            _ if kind.is_dir() => "a directory",
+            _ if kind.is_fifo() => "a pipe (FIFO)",
+            _ => "a device",
+        };
+        return Err(format!("it is {what}: put a text file there"));
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(told)?;
+    if bytes.len() > bytes_max {
+        return Err(format!("it is larger than {} MiB: is it the file that was meant?", bytes_max >> 20));
+    }
+    String::from_utf8(bytes).map_err(|_| "it is not UTF-8: write it as a text file".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_with_and_without_a_port() {
+        for (text, expected) in [
+            ("10.0.0.2", "10.0.0.2:7070"),
+            ("10.0.0.2:80", "10.0.0.2:80"),
+            ("fd00::2", "[fd00::2]:7070"),
+            ("[fd00::2]", "[fd00::2]:7070"),
+            ("[fd00::2]:80", "[fd00::2]:80"),
+        ] {
+            assert_eq!(resolve(text).unwrap(), [expected.parse().unwrap()], "{text}");
+        }
+        for bad in ["", "10.0.0.2:0", "10.0.0.256", "a b", "[a"] {
+            assert!(matches!(resolve(bad), Err(ResolveError::Syntax { .. })), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_file_is_read_again_when_it_changed_and_a_broken_one_harms_no_host_that_was_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("hosts.toml");
+        let file = WatchedHostsFile::new(&path);
+        assert_eq!(file.hosts(), Ok(HostsFile::default()));
+        fs::write(&path, "[[host]]\nname = 'b'\naddress = ['10.0.0.2', '10.0.1.2:80', '10.0.0.2:7070']\n").unwrap();
+        let expected: Vec<SocketAddr> = vec!["10.0.0.2:7070".parse().unwrap(), "10.0.1.2:80".parse().unwrap()];
+        assert_eq!(file.find("b").unwrap(), expected);
+        assert!(file.find("c d").unwrap_err().contains("is not in"));
+        fs::write(&path, "[[host]]\nname = 'b'\nadres = []\n").unwrap();
+        assert_eq!(file.find("b").unwrap(), expected);
+        assert!(file.hosts().unwrap_err().contains("adres"), "{:?}", file.hosts());
+        assert!(file.find("c d").unwrap_err().contains("adres"));
+        fs::write(&path, "[[host]]\nname = 'b'\naddress = ['10.0.0.3']\n").unwrap();
+        assert_eq!(file.find("b").unwrap(), ["10.0.0.3:7070".parse().unwrap()]);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(file.hosts(), Ok(HostsFile::default()));
+    }
+
+    #[test]
+    fn what_is_no_file_is_told_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("hosts.toml");
+        let file = WatchedHostsFile::new(&path);
+        let fault = |says: &str| {
+            let fault = file.hosts().unwrap_err();
+            assert!(fault.contains("hosts.toml cannot be read") && fault.contains(says), "{fault}");
+        };
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        fault("a pipe (FIFO)");
+        assert!(file.find("c d").unwrap_err().contains("FIFO"));
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        fault("a directory");
+        fs::remove_dir(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        fault("a device");
+        fs::remove_file(&path).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        fault("hosts.toml cannot be read");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, [0xff, 0xfe]).unwrap();
+        fault("not UTF-8");
+        // Sparse: no disk is filled for this.
+        File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        fault("larger than 4 MiB");
+        fs::write(&path, "[[host]]\nname = 'b'\naddress = ['10.0.0.3']\n").unwrap();
+        assert_eq!(file.find("b").unwrap(), ["10.0.0.3:7070".parse().unwrap()]);
+    }
+}

@@ -1,0 +1,324 @@
+//! What commands see of migrations: those under way, and the logs of those that are over.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use skein_api::{CopyProgress, LogEntry, LoggedEvent, Migration};
+use skein_handover::{
+    FailureReason, MigrationEvent, MigrationId, MigrationPhase, MigrationSummary, Outcome, Role, SourcePhase,
+};
+use skein_journal::{EVENT_LOGS_KEPT, EventLog};
+use tracing::warn;
+
+/// Of migrations that are over so many are shown in a list.
+const SHOWN_MAX: usize = 50;
+/// Logs are thinned out after so many new ones.
+const PRUNE_EVERY: u64 = 100;
+
+/// The table that the owner fills and commands read.
+pub(crate) struct MigrationViews {
+    dir: PathBuf,
+    host: String,
+    table: Mutex<Table>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: BTreeMap<MigrationId, ViewedMigration>,
+    begun: u64,
+}
+
+struct ViewedMigration {
+    log: Option<EventLog>,
+    events: Vec<LoggedEvent>,
+    summary: Option<MigrationSummary>,
+    copy: Option<CopyProgress>,
+    stopped: Option<Instant>,
+    /// Counts changes.
+    version: u64,
+    over: bool,
+}
+
+impl MigrationViews {
+    pub(super) fn new(dir: PathBuf, host: String) -> MigrationViews {
+        MigrationViews { dir, host, table: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// A migration that begins, or goes on after the agent was started again.
+    pub(super) fn begin(&self, id: MigrationId, vm: &str, role: Role, peer: &str) {
+        let (source, target) = match role {
+            Role::Source => (self.host.clone(), peer.to_owned()),
+            Role::Target => (peer.to_owned(), self.host.clone()),
+        };
+        let events = self.read(id).unwrap_or_default();
+        let is_new = events.is_empty();
+        let log = EventLog::open(&self.dir, &id.to_string()).ok();
+        let entry = ViewedMigration { log, events, summary: None, copy: None, stopped: None, version: 0, over: false };
+        let mut table = self.table.lock();
+        table.entries.insert(id, entry);
+        table.begun += 1;
+        let prune = table.begun.is_multiple_of(PRUNE_EVERY);
+        drop(table);
+        if is_new {
+            self.log(id, LogEntry::Begun { vm: vm.to_owned(), role, source, target });
+        }
+        if prune && let Err(error) = EventLog::prune(&self.dir, EVENT_LOGS_KEPT) {
+            warn!("old logs of migrations cannot be removed: {error}");
+        }
+    }
+
+    /// Ends the logs of migrations that an earlier agent asked for and never wrote into its journal: queued ones, for
+    /// instance. Of those under way `is_begun` is true.
+    pub(super) fn end_unbegun(&self, is_begun: impl Fn(MigrationId) -> bool) {
+        let logs = EventLog::list(&self.dir).unwrap_or_default();
+        for id in logs.iter().filter_map(|log| log.id.parse().ok()).filter(|id| !is_begun(*id)) {
+            let Some(log) = self.read(id).and_then(|events| migration(id, &events)) else { continue };
+            if log.outcome.is_none()
+                && let Ok(mut log) = EventLog::open(&self.dir, &id.to_string())
+            {
+                let why = MigrationEvent::CalledOff { why: FailureReason::AgentRestarted, detail: String::new() };
+                for event in [why, MigrationEvent::Over { outcome: Outcome::CalledOff }] {
+                    log.append(&LogEntry::Handover { event });
+                }
+            }
+        }
+    }
+
+    /// One that did not come to be.
+    pub(super) fn drop(&self, id: MigrationId) {
+        self.table.lock().entries.remove(&id);
+        let _ = std::fs::remove_file(self.dir.join(format!("{id}.jsonl")));
+    }
+
+    pub(super) fn knows(&self, id: MigrationId) -> bool {
+        self.table.lock().entries.contains_key(&id)
+    }
+
+    pub(crate) fn log(&self, id: MigrationId, event: LogEntry) {
+        self.change(id, |entry| {
+            if let Some(log) = &mut entry.log {
+                log.append(&event);
+            }
+            entry.over |= matches!(event, LogEntry::Handover { event: MigrationEvent::Over { .. } });
+            entry.events.push(LoggedEvent { time: now(), event });
+        });
+    }
+
+    pub(super) fn update(&self, summary: MigrationSummary) {
+        let id = summary.id;
+        let is_known = self.table.lock().entries.get(&id).is_some_and(|entry| entry.summary.as_ref() == Some(&summary));
+        if !is_known {
+            self.change(id, |entry| entry.summary = Some(summary));
+        }
+    }
+
+    /// Migrations from here to a host that copy now.
+    pub(super) fn copying_to(&self, peer: &str) -> u32 {
+        let copies = |entry: &&ViewedMigration| {
+            entry.summary.as_ref().is_some_and(|summary| {
+                let phase =
+                    matches!(summary.stage, MigrationPhase::Source(SourcePhase::Precopy | SourcePhase::Switchover));
+                phase && summary.peer == peer
+            })
+        };
+        self.table.lock().entries.values().filter(copies).count() as u32
+    }
+
+    pub(super) fn copied(&self, id: MigrationId, copy: CopyProgress, log: bool) {
+        self.change(id, |entry| entry.copy = Some(copy.clone()));
+        if log {
+            self.log(id, LogEntry::Copied { copy });
+        }
+    }
+
+    /// The guest is stopped for the switchover.
+    pub(super) fn stopped(&self, id: MigrationId) {
+        self.change(id, |entry| {
+            entry.stopped.get_or_insert_with(Instant::now);
+        });
+    }
+
+    /// The guest runs at the target.
+    pub(super) fn runs_there(&self, id: MigrationId) {
+        let stopped = self.table.lock().entries.get(&id).and_then(|entry| entry.stopped);
+        if let Some(stopped) = stopped {
+            self.log(id, LogEntry::Downtime { ms: stopped.elapsed().as_millis() as u64 });
+        }
+    }
+
+    /// Nothing more will happen in it. Its log stays.
+    pub(super) fn forget(&self, id: MigrationId) {
+        self.change(id, |entry| entry.over = true);
+        let mut table = self.table.lock();
+        // The last ones stay at hand for those who watch them.
+        let over: Vec<MigrationId> = table.entries.iter().filter(|(_, e)| e.over).map(|(id, _)| *id).collect();
+        if over.len() > SHOWN_MAX {
+            let oldest = over.into_iter().min_by_key(|id| table.entries[id].events.first().map(|e| e.time.clone()));
+            oldest.map(|id| table.entries.remove(&id));
+        }
+        if let Some(entry) = table.entries.get_mut(&id) {
+            entry.log = None;
+        }
+    }
+
+    fn change(&self, id: MigrationId, change: impl FnOnce(&mut ViewedMigration)) {
+        if let Some(entry) = self.table.lock().entries.get_mut(&id) {
+            change(entry);
+            entry.version += 1;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits until there is something newer than `seen` of a migration, or `patience` ends; its version then.
+    pub(crate) fn wait(&self, id: MigrationId, seen: u64, patience: Duration) -> u64 {
+        let mut table = self.table.lock();
+        let version = |table: &Table| table.entries.get(&id).map_or(seen, |entry| entry.version);
+        self.changed.wait_while_for(&mut table, |table| version(table) == seen, patience);
+        version(&table)
+    }
+
+    /// A migration, by its id.
+    pub(crate) fn get(&self, id: MigrationId) -> Option<Migration> {
+        let table = self.table.lock();
+        if let Some(entry) = table.entries.get(&id) {
+            let mut migration = migration(id, &entry.events)?;
+            if let Some(summary) = &entry.summary {
+                migration.in_doubt = summary.in_doubt;
+                migration.stage = Some(summary.stage).filter(|_| !entry.over);
+                // An event may be a moment ahead of the summary.
+                if !summary.detail.is_empty() {
+                    migration.detail.clone_from(&summary.detail);
+                }
+            }
+            migration.copy = entry.copy.clone().or(migration.copy);
+            return Some(migration);
+        }
+        drop(table);
+        migration(id, &self.read(id)?)
+    }
+
+    /// The migration that somebody means: by the beginning of its id, or by its VM's name the last one.
+    pub(crate) fn find(&self, text: &str) -> Result<Migration, String> {
+        // Every id begins with nothing: an empty variable of a script would mean the only one.
+        if text.is_empty() {
+            return Err("an empty id names no migration".into());
+        }
+        let all = self.list(usize::MAX);
+        if let Some(of_vm) = all.iter().find(|migration| migration.vm == text) {
+            return self.get(of_vm.id).ok_or_else(|| "its log is gone".into());
+        }
+        let found: Vec<&Migration> =
+            all.iter().filter(|migration| migration.id.to_string().starts_with(text)).collect();
+        match found[..] {
+            [] => Err(format!("there is no migration '{text}' on this host, nor one of a VM of that name")),
+            [one] => self.get(one.id).ok_or_else(|| "its log is gone".into()),
+            _ => Err(format!("{} migrations begin with '{text}': say more of the id", found.len())),
+        }
+    }
+
+    /// Those under way and the last ones, the newest first, without their events.
+    pub(crate) fn list(&self, most: usize) -> Vec<Migration> {
+        let mut ids: Vec<MigrationId> = self.table.lock().entries.keys().copied().collect();
+        let logs = EventLog::list(&self.dir).unwrap_or_default();
+        let logged = logs.iter().filter_map(|log| log.id.parse::<MigrationId>().ok());
+        ids.extend(logged.take(most.min(SHOWN_MAX.max(EVENT_LOGS_KEPT))));
+        ids.sort();
+        ids.dedup();
+        let mut all: Vec<Migration> = ids.into_iter().filter_map(|id| self.get(id)).collect();
+        all.iter_mut().for_each(|migration| migration.events.clear());
+        all.sort_by(|a, b| b.begun.cmp(&a.begun));
+        all.truncate(most);
+        all
+    }
+
+    fn read(&self, id: MigrationId) -> Option<Vec<LoggedEvent>> {
+        let events = EventLog::read::<LogEntry>(&self.dir, &id.to_string()).ok()?;
+        let logged =
+            events.entries.into_iter().map(|entry| LoggedEvent { time: shown(entry.time), event: entry.event });
+        Some(logged.collect())
+    }
+}
+
+fn now() -> String {
+    shown(jiff::Timestamp::now())
+}
+
+fn shown(time: jiff::Timestamp) -> String {
+    format!("{time:.3}")
+}
+
+/// What a log says of its migration.
+fn migration(id: MigrationId, events: &[LoggedEvent]) -> Option<Migration> {
+    let first = events.first()?;
+    let LogEntry::Begun { vm, role, source, target } = &first.event else { return None };
+    let mut migration = Migration {
+        id,
+        vm: vm.clone(),
+        role: *role,
+        source: source.clone(),
+        target: target.clone(),
+        stage: None,
+        outcome: None,
+        why: None,
+        detail: String::new(),
+        in_doubt: false,
+        begun: first.time.clone(),
+        elapsed_ms: 0,
+        downtime_ms: None,
+        copy: None,
+        paths: Vec::new(),
+        events: events.to_vec(),
+    };
+    let mut end: Option<(&str, Outcome)> = None;
+    for LoggedEvent { time, event } in events {
+        match event {
+            LogEntry::Handover { event: MigrationEvent::Over { outcome } } => {
+                end = Some((time, *outcome));
+            }
+            LogEntry::Handover { event: MigrationEvent::CalledOff { why, detail } } => {
+                let why: FailureReason = *why;
+                migration.why = Some(why);
+                migration.detail.clone_from(detail);
+            }
+            LogEntry::Copied { copy } => migration.copy = Some(copy.clone()),
+            LogEntry::Downtime { ms } => migration.downtime_ms = Some(*ms),
+            _ => {}
+        }
+    }
+    migration.outcome = end.map(|(_, outcome)| outcome);
+    let until = end.map_or_else(now, |(time, _)| time.to_owned());
+    let parse = |time: &str| time.parse::<jiff::Timestamp>().ok();
+    if let (Some(from), Some(until)) = (parse(&migration.begun), parse(&until)) {
+        migration.elapsed_ms = until.duration_since(from).as_millis().max(0) as u64;
+    }
+    Some(migration)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_migration_is_found_by_the_beginning_of_its_id_or_its_vm_and_not_by_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let view = MigrationViews::new(dir.path().to_owned(), "a".into());
+        let [first, second] = [MigrationId(0xab00), MigrationId(0xab << 56)];
+        view.begin(first, "v1", Role::Source, "b");
+        let found = |text: &str| view.find(text).map(|migration| migration.id);
+        assert!(found("").unwrap_err().contains("empty id"), "also if there is only one");
+        for text in ["0", "000000000000ab00", "v1"] {
+            assert_eq!(found(text), Ok(first), "{text}");
+        }
+        view.begin(second, "v2", Role::Target, "b");
+        assert_eq!((found("ab"), found("00"), found("v2")), (Ok(second), Ok(first), Ok(second)));
+        for text in ["abc", "v3", "ab01", "*"] {
+            assert!(found(text).unwrap_err().contains("no migration"), "{text}");
+        }
+        assert!(found("").is_err());
+        view.begin(MigrationId(0xab01), "v1", Role::Source, "b");
+        assert!(found("000000000000ab0").unwrap_err().contains("2 migrations begin"));
+    }
+}

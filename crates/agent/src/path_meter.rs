@@ -1,0 +1,124 @@
+//! What paths carry, by their counters at different moments. (A path's own rate is the most that it was seen to carry for an
+//! instant, which decides how much is sent on it.)
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use skein_transfer::PathSnapshot;
+
+/// Between two readings, at least.
+const READING_PERIOD_MIN: Duration = Duration::from_millis(400);
+/// A path that carried less between two readings may have had no more to carry.
+const FULL_BYTES: f64 = 8e6;
+/// What it carries less counts for this part of the difference, at each reading.
+const DECAY_SHARE: f64 = 0.1;
+/// What was read longer ago says nothing about now.
+const READING_AGE_MAX: Duration = Duration::from_secs(3);
+
+/// Of each path, by its NIC and its far address.
+type Counts = BTreeMap<(String, String), u64>;
+
+/// The paths to one host.
+#[derive(Default)]
+pub(crate) struct PathMeter {
+    last: Option<(Instant, Counts)>,
+    rates: Counts,
+    /// Between the last two readings.
+    period: Duration,
+    /// Of late, when it was busy.
+    most: Counts,
+    /// These rates are in it.
+    is_taken: bool,
+}
+
+fn key(path: &PathSnapshot) -> (String, String) {
+    (path.info.nic.clone(), path.info.remote.to_string())
+}
+
+impl PathMeter {
+    /// Reads the counters, if that is due.
+    pub(crate) fn read(&mut self, now: Instant, paths: &[PathSnapshot]) {
+        self.count(now, paths.iter().map(|path| (key(path), path.status.sent_bytes)).collect());
+    }
+
+    fn count(&mut self, now: Instant, counts: Counts) {
+        let before = self.last.as_ref().map(|(at, counts)| (now.saturating_duration_since(*at), counts));
+        let rate = |since: Duration, bytes: u64| (bytes as f64 * 8.0 / since.as_secs_f64()) as u64;
+        self.rates = match before {
+            Some((since, _)) if since < READING_PERIOD_MIN => return,
+            Some((since, before)) if since < READING_AGE_MAX => counts
+                .iter()
+                .filter_map(|(key, sent)| Some((key.clone(), rate(since, sent.checked_sub(*before.get(key)?)?))))
+                .collect(),
+            _ => BTreeMap::new(),
+        };
+        self.is_taken = false;
+        self.period = before.map(|(since, _)| since).unwrap_or_default();
+        self.last = Some((now, counts));
+    }
+
+    /// Bits a second that a path carried of late; none: not known yet.
+    pub(crate) fn rate(&self, path: &PathSnapshot) -> Option<u64> {
+        self.rates.get(&key(path)).copied()
+    }
+
+    /// Remembers what paths carry while there is more than enough to send, and gives all of it together.
+    pub(crate) fn sum_of_full(&mut self) -> u64 {
+        let is_full = |rate: u64| rate as f64 / 8.0 * self.period.as_secs_f64() >= FULL_BYTES;
+        if !std::mem::replace(&mut self.is_taken, true) {
+            for (key, rate) in self.rates.iter().filter(|(_, rate)| is_full(**rate)) {
+                let most = self.most.entry(key.clone()).or_default();
+                // A link, or a host, that has become slower is known to be within some seconds.
+                *most = (*rate).max((*most as f64 + (*rate as f64 - *most as f64) * DECAY_SHARE) as u64);
+            }
+        }
+        self.rates.values().sum()
+    }
+
+    /// The most that a path carried of late when it was busy; none: it never was.
+    pub(crate) fn most(&self, path: &PathSnapshot) -> Option<u64> {
+        self.most.get(&key(path)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_has_become_slower_is_known_to_be() {
+        let mut meter = PathMeter::default();
+        let begin = Instant::now();
+        let mut sent = 0;
+        for second in 0..30 {
+            meter.count(begin + Duration::from_secs(second), Counts::from([(("nic0".into(), "x".into()), sent)]));
+            meter.sum_of_full();
+            meter.sum_of_full();
+            sent += if second < 5 { 125_000_000 } else { 12_500_000 };
+        }
+        let most: Vec<u64> = meter.most.values().copied().collect();
+        assert!(matches!(most[..], [100_000_000..=200_000_000]), "{most:?}");
+    }
+
+    #[test]
+    fn rates_are_differences() {
+        let mut meter = PathMeter::default();
+        let begin = Instant::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let counts = |a, b| Counts::from([(("nic0".into(), "x".into()), a), (("nic1".into(), "y".into()), b)]);
+        meter.count(at(0), counts(1000, 50));
+        assert_eq!(meter.sum_of_full(), 0);
+        meter.count(at(100), counts(9000, 60));
+        assert_eq!(meter.sum_of_full(), 0, "too soon");
+        meter.count(at(1000), counts(12_501_000, 250));
+        assert_eq!(meter.rates.values().copied().collect::<Vec<_>>(), [100_000_000, 1600]);
+        assert_eq!(meter.sum_of_full(), 100_001_600);
+        // A new session counts from zero; a new path has no rate yet.
+        meter.count(at(2000), Counts::from([(("nic0".into(), "x".into()), 5), (("nic2".into(), "z".into()), 5)]));
+        assert_eq!(meter.sum_of_full(), 0);
+        meter.count(at(9000), counts(1 << 40, 0));
+        assert_eq!(meter.sum_of_full(), 0, "stale");
+        // What the other carried is not what it could.
+        assert_eq!(meter.most.values().copied().collect::<Vec<_>>(), [100_000_000]);
+    }
+}

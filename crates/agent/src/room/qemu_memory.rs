@@ -1,0 +1,202 @@
+//! What a QEMU holds of its guest's RAM, and what of it is still to be allocated.
+//!
+//! RAM in a file in memory (memfd, tmpfs) is allocated page by page, by whoever touches it first: also by the agent,
+//! whose writes the process's own figures do not show. So the file is asked (`st_blocks` counts what is swapped out,
+//! too). RAM that is private to QEMU is in `RssAnon` of `/proc/PID/status`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::sys::stat::{major, minor};
+use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
+use skein_machine::{Resource, RoomLimit};
+
+use super::limits::HUGETLB_RESERVATION_MARK;
+
+/// Smaller files in memory are rings and logs.
+const RAM_BYTES_MIN: u64 = 1 << 20;
+/// A guest's RAM in a memfd, by the name that QEMU gives that (memfd_backend_memory_alloc of its backends/hostmem-memfd.c).
+const BACKEND: &str = "/memfd:memory-backend-memfd";
+/// linux/magic.h; a kernel without tmpfs keeps memfds there.
+const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
+
+/// What a process holds of memory that may be a guest's RAM, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct QemuMemory {
+    /// Sizes of the files in memory that it has mapped.
+    pub(crate) files: u64,
+    /// Of those what is allocated.
+    pub(crate) files_allocated: u64,
+    /// The same in huge pages: size.
+    pub(crate) huge: u64,
+    /// And what is allocated of that.
+    pub(crate) huge_allocated: u64,
+    /// What is the process's own, in RAM or swapped out, with its page tables.
+    pub(crate) private: u64,
+    /// Resident shared memory, that of files among it.
+    pub(crate) shared: u64,
+    /// Threads.
+    pub(crate) threads: u64,
+}
+
+impl QemuMemory {
+    /// Of a process.
+    ///
+    /// # Errors
+    /// It has ended, or this process may not look into it.
+    pub(crate) fn of(pid: u32) -> io::Result<QemuMemory> {
+        let process = Path::new("/proc").join(pid.to_string());
+        let status = fs::read_to_string(process.join("status"))?;
+        let field = |name: &str| super::kilobytes(&status, name).unwrap_or(0);
+        let private = field("RssAnon").saturating_add(field("VmSwap")).saturating_add(field("VmPTE"));
+        let threads = status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse().ok()).unwrap_or(0);
+        let mut held = QemuMemory { private, shared: field("RssShmem"), threads, ..QemuMemory::default() };
+        let mounts = fs::read_to_string("/proc/self/mounts")?;
+        // Looking through all mappings takes longer than all else, and most QEMUs' RAM is known by its name.
+        let mut mappings: Option<BTreeSet<Inode>> = None;
+        let mut seen = BTreeMap::new();
+        for entry in fs::read_dir(process.join("fd"))? {
+            let Ok(entry) = entry else { continue };
+            let Ok(target) = fs::read_link(entry.path()) else { continue };
+            // Nothing else is asked: the server of a disk's file system may be dead.
+            let Some(name) = target.to_str().filter(|name| is_in_memory(name, &mounts)) else { continue };
+            let Ok(file) = fs::metadata(entry.path()) else { continue };
+            let inode = ((major(file.dev()), minor(file.dev())), file.ino());
+            if !file.is_file() {
+                continue;
+            }
+            if !name.starts_with(BACKEND) {
+                // A disk's image may be on tmpfs, too; but nobody maps that.
+                if mappings.is_none() {
+                    mappings = Some(mapped(&String::from_utf8_lossy(&fs::read(process.join("maps"))?)));
+                }
+                if !mappings.as_ref().is_some_and(|mapped| mapped.contains(&inode)) {
+                    continue;
+                }
+            }
+            seen.insert(inode, (entry.path(), file.len(), file.blocks().saturating_mul(512)));
+        }
+        for (path, size, allocated) in seen.into_values().filter(|(_, size, _)| *size >= RAM_BYTES_MIN) {
+            let Ok(kind) = statfs(&path).map(|stat| stat.filesystem_type()) else { continue };
+            if kind == HUGETLBFS_MAGIC {
+                held.huge = held.huge.saturating_add(size);
+                held.huge_allocated = held.huge_allocated.saturating_add(allocated);
+            } else if kind == TMPFS_MAGIC || kind == RAMFS_MAGIC {
+                held.files = held.files.saturating_add(size);
+                held.files_allocated = held.files_allocated.saturating_add(allocated);
+            }
+        }
+        Ok(held)
+    }
+
+    /// RAM of a guest with `ram_bytes` that is not allocated yet: what it may still take of the host's memory.
+    pub(crate) fn pending(&self, ram_bytes: u64) -> u64 {
+        let ram_bytes = ram_bytes.saturating_sub(self.huge);
+        // RAM that is in no file that is open, shared or not.
+        let elsewhere = ram_bytes.saturating_sub(self.files);
+        let shared = self.shared.saturating_sub(self.files_allocated);
+        self.holes().saturating_add(elsewhere.saturating_sub(self.private.saturating_add(shared)))
+    }
+
+    /// Of files in memory what was never written: it is allocated when it is read, too. (RAM that is private is not: the
+    /// kernel maps its one page of zeros.)
+    pub(crate) fn holes(&self) -> u64 {
+        self.files.saturating_sub(self.files_allocated)
+    }
+
+    /// What it has of what a limit counts as used.
+    pub(super) fn of_limit(&self, limit: &RoomLimit) -> u64 {
+        match limit.resource {
+            Resource::Ram | Resource::Commit => self.files_allocated.saturating_add(self.private),
+            Resource::HugePages { .. } if limit.name.contains(HUGETLB_RESERVATION_MARK) => self.huge,
+            Resource::HugePages { .. } => self.huge_allocated,
+            Resource::Tasks => self.threads,
+            Resource::Addresses | Resource::LockedRam | Resource::Other => 0,
+        }
+    }
+
+    /// Huge pages that are promised and not allocated, in bytes.
+    pub(crate) fn huge_pending(&self) -> u64 {
+        self.huge.saturating_sub(self.huge_allocated)
+    }
+}
+
+/// A device's two numbers, and an inode.
+type Inode = ((u64, u64), u64);
+
+/// Whether a file is in memory, by the name that the kernel gives a descriptor: memfds, and files of tmpfs and hugetlbfs as
+/// mounts go.
+fn is_in_memory(name: &str, mounts: &str) -> bool {
+    let path = name.strip_suffix(" (deleted)").unwrap_or(name);
+    // Of those at one place the last is on top.
+    let mount = mounts
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            Some((fields.next()?, fields.next()?))
+        })
+        .filter(|(point, _)| Path::new(path).starts_with(point))
+        .max_by_key(|(point, _)| point.len());
+    name.starts_with("/memfd:") || mount.is_some_and(|(_, kind)| matches!(kind, "tmpfs" | "hugetlbfs" | "ramfs"))
+}
+
+/// Files that are mapped. Of lines as `7f00-7f01 rw-s 00000000 00:01 1234   /memfd:ram (deleted)`.
+fn mapped(maps: &str) -> BTreeSet<Inode> {
+    let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
+    let inode = |line: &str| {
+        let mut fields = line.split_ascii_whitespace().skip(3);
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let inode = fields.next()?.parse().ok().filter(|inode| *inode != 0)?;
+        Some(((number(major)?, number(minor)?), inode))
+    };
+    maps.lines().filter_map(inode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_pending_of_each_kind_of_ram() {
+        let files = QemuMemory { files: 100, files_allocated: 30, shared: 20, private: 50, ..QemuMemory::default() };
+        assert_eq!((files.pending(100), files.holes()), (70, 70));
+        assert_eq!(files.pending(160), 80, "60 more in QEMU's own memory, of which 50 are there");
+        let private = QemuMemory { private: 40, ..QemuMemory::default() };
+        assert_eq!((private.pending(100), private.holes(), private.pending(30)), (60, 0, 0));
+        let anonymous_shared = QemuMemory { shared: 40, private: 5, ..QemuMemory::default() };
+        assert_eq!(anonymous_shared.pending(100), 55);
+        let huge = QemuMemory { huge: 100, huge_allocated: 60, ..QemuMemory::default() };
+        assert_eq!((huge.pending(100), huge.huge_pending()), (0, 40));
+    }
+
+    #[test]
+    fn files_in_memory_that_are_mapped() {
+        let maps = "55d0-55d1 r-xp 00000000 08:01 77                         /usr/bin/qemu\n\
+                    7f00-7f01 rw-s 00000000 00:01 1234                       /memfd:ram 0 (deleted)\n\
+                    7f01-7f02 rw-s 00001000 00:01 1234                       /memfd:ram 0 (deleted)\n\
+                    7f02-7f03 rw-s 00000000 00:01 9                          /memfd:ram 0 (deleted)\n\
+                    7f04-7f05 rw-s 00000000 00:1f 5                          /dev/shm/a b\n\
+                    7f06-7f07 rw-s 00000000 00:2a 6                          /dev/huge/x (deleted)\n\
+                    7f08-7f09 rw-p 00000000 00:00 0                          [stack]\n\
+                    7f0a-7f0b rw-p 00000000 00:00 0\nodd\n";
+        assert_eq!(mapped(maps), [((8, 1), 77), ((0, 1), 1234), ((0, 1), 9), ((0, 0x1f), 5), ((0, 0x2a), 6)].into());
+        let mounts = "/dev/sda / ext4 rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\nhuge /dev/huge hugetlbfs rw 0 0\n\
+                      nfs /dev/shm/nfs nfs rw 0 0\n";
+        for name in ["/memfd:ram 0 (deleted)", "/dev/shm/a b", "/dev/huge/x (deleted)"] {
+            assert!(is_in_memory(name, mounts), "{name}");
+        }
+        for name in ["/usr/bin/qemu", "/dev/shm/nfs/a", "socket:[12]", "anon_inode:kvm-vcpu:0", ""] {
+            assert!(!is_in_memory(name, mounts), "{name}");
+        }
+    }
+
+    #[test]
+    fn of_a_process() {
+        let own = QemuMemory::of(std::process::id()).unwrap();
+        assert!(own.private > 0 && own.threads > 0, "{own:?}");
+        assert!(QemuMemory::of(u32::MAX).is_err());
+    }
+}

@@ -1,0 +1,87 @@
+//! A VM is started on somebody's word, if nothing speaks against it.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use skein_api::{Refusal, StartOptions, VmOrigin};
+use skein_machine::definition::Definition;
+use skein_machine::facts::{GuestFiles, Presence};
+use skein_machine::{NoRoom, RoomNeed};
+
+use crate::read_facts;
+use crate::serve::{Answered, LIST_ASKED_MAX, RequestServer};
+use crate::vms::Vm;
+
+/// Other hosts say within this whether they have a VM of that name. One that starts a QEMU first, to know what that can do, may take longer.
+const OTHERS_TIME: Duration = Duration::from_secs(2);
+
+impl RequestServer {
+    /// Starts a VM from its file, or a stopped one by its name.
+    pub(crate) fn start_vm(&self, from: VmOrigin, options: StartOptions) -> Answered<Arc<Vm>> {
+        let planned = match from {
+            VmOrigin::Definition { file, text } => {
+                let definition = Definition::parse(&text, &file).map_err(|error| {
+                    Box::new(Refusal { message: error.to_string(), cure: "mend it and start it again".into() })
+                })?;
+                self.vms.plan(definition, options.as_defined)?
+            }
+            VmOrigin::Name(name) => self.vms.plan_again(&name, options.as_defined)?,
+        };
+        if !options.new_state && self.vms.has_new_state(&planned) {
+            self.refuse_new_state(&planned.name)?;
+        }
+        let locks_ram = read_facts::locks_ram(&planned.launch);
+        let (name, need) = (planned.name.clone(), planned.need.map(|need| RoomNeed { locks_ram, ..need }));
+        let started = self.vms.boot(
+            planned,
+            || self.rooms.admit_start(&name, need, options.overcommit).map_err(or_all_the_same),
+            |reservation, vm, running| reservation.confirm_start(vm, running, need).map_err(or_all_the_same),
+        );
+        Ok(started?)
+    }
+}
+
+impl RequestServer {
+    /// A VM would begin with new UEFI variables and a new TPM here: not where another host keeps those that it had. A host that does not
+    /// answer keeps nobody from starting it.
+    fn refuse_new_state(&self, name: &str) -> Answered<()> {
+        let others = self.known_hosts()?.into_iter().filter(|host| !host.is_local).take(LIST_ASKED_MAX);
+        let others: Vec<String> = others.map(|host| host.name).collect();
+        let (end, peers) = (Instant::now() + OTHERS_TIME, self.migrations.peers());
+        let find = |host: &str| {
+            let facts = peers.ask_facts(host, None, GuestFiles::default(), end).ok()?;
+            let presence = facts.vms.into_iter().find(|vm| vm.name == name)?.presence;
+            match presence {
+                Presence::Stopped => Some(format!("{host} has a VM of that name, stopped,")),
+                Presence::Guest => Some(format!("{host} runs a VM of that name,")),
+                Presence::Leftover { .. } => None,
+            }
+        };
+        let found = thread::scope(|scope| {
+            let ask = |host: &String| {
+                let host = host.clone();
+                thread::Builder::new().name("hosts".into()).spawn_scoped(scope, move || find(&host)).ok()
+            };
+            let asked: Vec<_> = others.iter().filter_map(ask).collect();
+            asked.into_iter().filter_map(|asked| asked.join().ok()?).next()
+        });
+        let Some(found) = found else { return Ok(()) };
+        Err(Box::new(Refusal {
+            message: format!(
+                "{found} and '{name}' would begin here with new UEFI variables and a new TPM, as this host keeps none of it"
+            ),
+            cure: "start it there, and move it (`skein migrate`), or copy own/NAME of that agent's state directory here; or say \
+                   --new-state, if what it had is not wanted"
+                .into(),
+        }))
+    }
+}
+
+fn or_all_the_same(lack: NoRoom) -> NoRoom {
+    let cure = format!(
+        "{}; or start it all the same with --overcommit: the kernel may kill it for that, or another guest",
+        lack.cure
+    );
+    NoRoom { cure, ..lack }
+}

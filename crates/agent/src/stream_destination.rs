@@ -1,0 +1,254 @@
+//! Connecting the streams of a session to unix sockets of this host.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use skein_handover::MigrationId;
+use skein_transfer::{IncomingStream, ResetCode, RunningSession, StreamContent};
+use socket2::{Domain, SockAddr, Socket, Type};
+use tracing::info;
+
+use crate::{Allow, AllowError};
+
+/// What is not a path begins with this.
+const SCHEME: &str = "skein:";
+/// A stream waits this long for its first bytes before its target is connected.
+///
+/// QEMU from 8.0 peeks at each new connection and blocks until four bytes are there, so they should be
+/// there; but a postcopy preempt channel stays empty, and other servers speak first.
+const FIRST_BYTES_TIME: Duration = Duration::from_millis(50);
+/// A socket that is not there yet, or does not accept, may come up until then.
+const CONNECT_TIME: Duration = Duration::from_secs(3);
+const CONNECT_PAUSE: Duration = Duration::from_millis(10);
+/// Targets of one session that streams wait for.
+const DESTINATIONS_MAX: usize = 256;
+/// Streams that wait for one target.
+const WAITING_MAX: usize = 512;
+
+/// What a stream is to reach, by the name that it is opened with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StreamDestination {
+    /// The other agent itself.
+    Control,
+    /// The QEMU that waits for a migration.
+    Migration(MigrationId),
+    /// A unix socket.
+    Socket(String),
+    /// A unix socket; what is QEMU's on the way to it is taken apart.
+    Pages(String),
+}
+
+impl fmt::Display for StreamDestination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StreamDestination::Control => write!(f, "{SCHEME}control"),
+            StreamDestination::Migration(id) => write!(f, "{SCHEME}migration/{id}"),
+            StreamDestination::Socket(path) => f.write_str(path),
+            StreamDestination::Pages(path) => write!(f, "{SCHEME}pages{path}"),
+        }
+    }
+}
+
+impl FromStr for StreamDestination {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<StreamDestination, String> {
+        let Some(name) = text.strip_prefix(SCHEME) else { return Ok(StreamDestination::Socket(text.to_owned())) };
+        if let Some(path) = name.strip_prefix("pages").filter(|path| path.starts_with('/')) {
+            return Ok(StreamDestination::Pages(path.to_owned()));
+        }
+        match name.strip_prefix("migration/") {
+            Some(id) => id.parse().map(StreamDestination::Migration),
+            None if name == "control" => Ok(StreamDestination::Control),
+            None => Err(format!("that host knows no '{text}': is its skein older than this one?")),
+        }
+    }
+}
+
+/// Why a stream is torn down.
+pub(crate) type Refusal = (ResetCode, String);
+
+/// Where a stream leads.
+pub(crate) struct LocalSocket {
+    /// A unix socket.
+    pub(crate) path: PathBuf,
+    /// What comes.
+    pub(crate) content: StreamContent,
+}
+
+/// Says where a stream leads; `None`: it is dealt with.
+pub(crate) type RouteStream<'a> =
+    dyn Fn(&Arc<RunningSession>, &IncomingStream) -> Result<Option<LocalSocket>, Refusal> + 'a;
+
+/// The route of a socket.
+pub(crate) fn allowed(allow: &Allow, path: &str, content: StreamContent) -> Result<Option<LocalSocket>, Refusal> {
+    match allow.check(path) {
+        Ok(()) => Ok(Some(LocalSocket { path: path.into(), content })),
+        Err(error @ AllowError::NotAllowed { .. }) => Err((ResetCode::NotAllowed, error.to_string())),
+        Err(error) => Err((ResetCode::NoDestination, error.to_string())),
+    }
+}
+
+/// Connects streams as they come, each target's in the order they were opened in; returns when the session
+/// ends.
+pub(crate) fn serve(live: &Arc<RunningSession>, streams: Receiver<IncomingStream>, route: &RouteStream) {
+    let waiting = Arc::new(Waiting::default());
+    for incoming in streams {
+        let stream = incoming.stream;
+        let refused = match route(live, &incoming) {
+            Ok(Some(lead)) => waiting.add(live, incoming, lead),
+            Ok(None) => Ok(()),
+            Err(refusal) => Err(refusal),
+        };
+        if let Err((code, reason)) = refused {
+            info!(peer = live.peer(), "refused: {reason}");
+            live.reset(stream, code, &reason);
+        }
+    }
+}
+
+/// The streams of a session that wait for their targets. A target that streams wait for has a thread.
+#[derive(Default)]
+struct Waiting {
+    targets: Mutex<HashMap<String, VecDeque<(IncomingStream, LocalSocket)>>>,
+}
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, VecDeque<(IncomingStream, LocalSocket)>>> {
+        self.targets.lock().expect("no panic under this lock")
+    }
+
+    fn add(
+        self: &Arc<Self>,
+        live: &Arc<RunningSession>,
+        incoming: IncomingStream,
+        lead: LocalSocket,
+    ) -> Result<(), Refusal> {
+        let mut targets = self.lock();
+        if let Some(queue) = targets.get_mut(&incoming.destination) {
+            if queue.len() >= WAITING_MAX {
+                return Err((ResetCode::Busy, "too many connections wait for that target".into()));
+            }
+            queue.push_back((incoming, lead));
+            return Ok(());
+        }
+        if targets.len() >= DESTINATIONS_MAX {
+            return Err((ResetCode::Busy, "connections wait for too many different targets".into()));
+        }
+        let (waiting, live, target) = (self.clone(), live.clone(), incoming.destination.clone());
+        let work = move || {
+            while let Some((incoming, lead)) = waiting.next(&target) {
+                attach(&live, &incoming, lead);
+            }
+        };
+        let started = thread::Builder::new().name("target".into()).spawn(work);
+        started.map_err(|error| (ResetCode::Busy, format!("that host cannot start another thread: {error}")))?;
+        targets.insert(incoming.destination.clone(), [(incoming, lead)].into());
+        Ok(())
+    }
+
+    /// The next stream for a target; if there is none, the target is forgotten.
+    fn next(&self, target: &str) -> Option<(IncomingStream, LocalSocket)> {
+        let mut targets = self.lock();
+        let next = targets.get_mut(target)?.pop_front();
+        if next.is_none() {
+            targets.remove(target);
+        }
+        next
+    }
+}
+
+fn attach(live: &Arc<RunningSession>, incoming: &IncomingStream, LocalSocket { path, content }: LocalSocket) {
+    let waited = incoming.since.elapsed();
+    live.wait_readable(incoming.stream, FIRST_BYTES_TIME.saturating_sub(waited));
+    match connect(live, incoming, &path) {
+        Ok(socket) => {
+            info!(peer = live.peer(), stream = incoming.stream.0, "connected to {}", path.display());
+            live.join_socket(incoming.stream, socket, content);
+        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+        Err(error) => {
+            let hint = match error.kind() {
+                io::ErrorKind::NotFound => " (is the target started, with -incoming unix:PATH?)",
+                io::ErrorKind::ConnectionRefused => " (nobody listens on it)",
+                io::ErrorKind::PermissionDenied => " (the agent's user may not connect to it)",
+                io::ErrorKind::TimedOut => " (its program does not accept connections)",
+                _ => "",
+            };
+            let reason = format!("cannot connect to {} on that host: {error}{hint}", path.display());
+            info!(peer = live.peer(), "{reason}");
+            live.reset(incoming.stream, ResetCode::NoDestination, &reason);
+        }
+    }
+}
+
+/// Connects without blocking for ever on a full backlog.
+fn connect(live: &RunningSession, incoming: &IncomingStream, path: &Path) -> io::Result<UnixStream> {
+    let address = SockAddr::unix(path)?;
+    // Counted from when it was opened: those behind it do not wait once more for the same.
+    let deadline = incoming.since + CONNECT_TIME;
+    loop {
+        // One stray connection makes an incoming QEMU exit: nobody connects for a stream that is dead, or whose
+        // tunnel may be.
+        if !live.wait_connected(incoming.stream) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        let error = match socket.connect(&address) {
+            Ok(()) => {
+                socket.set_nonblocking(false)?;
+                return Ok(UnixStream::from(std::os::fd::OwnedFd::from(socket)));
+            }
+            Err(error) => error,
+        };
+        let may_come = matches!(
+            error.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock
+        );
+        if !may_come {
+            return Err(error);
+        }
+        if Instant::now() >= deadline {
+            let full = error.kind() == io::ErrorKind::WouldBlock;
+            return Err(if full { io::ErrorKind::TimedOut.into() } else { error });
+        }
+        thread::sleep(CONNECT_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_read_as_they_are_written() {
+        for target in [
+            StreamDestination::Control,
+            StreamDestination::Migration(MigrationId(7)),
+            StreamDestination::Socket("/run/a".into()),
+            StreamDestination::Pages("/b".into()),
+        ] {
+            assert_eq!(target.to_string().parse(), Ok(target));
+        }
+        for bad in [
+            "skein:",
+            "skein:contro",
+            "skein:migration/",
+            "skein:migration/7",
+            "skein:pages",
+            "skein:pagesa",
+            "skein:/etc/shadow",
+        ] {
+            assert!(bad.parse::<StreamDestination>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What is kept of VMs on disk.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use skein_handover::MigrationId;
+use skein_hypervisor::ProcessId;
+use skein_machine::Composition;
+use tracing::warn;
+
+use super::images::Seen;
+use crate::dirs::replace;
+use crate::launch::Launch;
+
+/// What is kept of a VM while it is known to this host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct SavedVm {
+    pub(super) launch: Launch,
+    /// The QMP socket of one that somebody else started.
+    pub(super) adopted: Option<PathBuf>,
+    /// How its QEMU was composed when it had just been started.
+    #[serde(default)]
+    pub(super) launched: Option<Composition>,
+    /// What its guest had when somebody last looked.
+    #[serde(default)]
+    #[serde(rename = "seen")]
+    pub(super) last_seen: Option<Seen>,
+    /// Images that it had open and has another in place of: the old one's name, and that of the one after it.
+    #[serde(default)]
+    #[serde(rename = "left")]
+    pub(super) replaced_images: BTreeMap<String, String>,
+    /// Why it is off, if that is worth knowing.
+    #[serde(default)]
+    pub(super) note: String,
+}
+
+impl SavedVm {
+    /// Of a VM of which nothing more is known yet.
+    pub(super) fn new(launch: Launch) -> SavedVm {
+        SavedVm {
+            launch,
+            adopted: None,
+            launched: None,
+            last_seen: None,
+            replaced_images: BTreeMap::new(),
+            note: String::new(),
+        }
+    }
+}
+
+/// What is kept of a process while it runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct SavedProcess {
+    pub(super) process: ProcessId,
+    pub(super) qmp: PathBuf,
+    /// The migration that it waits for.
+    pub(super) incoming: Option<MigrationId>,
+    /// The migration that takes its guest away.
+    #[serde(default)]
+    pub(super) outgoing: Option<MigrationId>,
+}
+
+/// None: it is not there, or cannot be read, which is told.
+pub(super) fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => {
+            warn!("{}: {error}", path.display());
+            return None;
+        }
+    };
+    serde_json::from_slice(&bytes).inspect_err(|error| warn!("{} is damaged: {error}", path.display())).ok()
+}
+
+/// Whole or not at all.
+pub(super) fn write<T: Serialize>(path: &Path, kept: &T) -> io::Result<()> {
+    replace(path, &serde_json::to_vec_pretty(kept).expect("plain data always serialises"))
+}
+
+/// The same, and it is there after a power cut.
+pub(super) fn write_synced<T: Serialize>(path: &Path, kept: &T) -> io::Result<()> {
+    write(path, kept)?;
+    sync_dir_of(path)
+}
+
+/// Has what was renamed to or from this path be so after a power cut.
+pub(super) fn sync_dir_of(path: &Path) -> io::Result<()> {
+    fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+}

@@ -1,0 +1,91 @@
+//! What `skein agent` and `skein tunnel` share: options, and output for programs.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+use skein_identity::Identity;
+use skein_machine::Route;
+
+/// How often a status is printed with `--json`.
+pub const STATUS_PERIOD: Duration = Duration::from_millis(200);
+
+/// Options of both ends.
+#[derive(clap::Args)]
+pub struct SessionOptions {
+    /// This host's identity: a directory with ca.pem, host.pem and host.key, made by `skein ca issue`
+    #[arg(long, value_name = "DIR", default_value = skein_identity::DEFAULT_IDENTITY_DIR)]
+    pub identity: PathBuf,
+    /// Use only this NIC; may be given several times [default: all that are up]
+    #[arg(long = "nic", value_name = "NAME")]
+    pub nics: Vec<String>,
+    /// How long streams outlive the loss of all paths, in seconds
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub outage: u64,
+    /// Print a line of JSON every 200 ms: peer, streams, and each path with its bytes and rate
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl SessionOptions {
+    /// Loads the identity, or says how to get one.
+    pub fn load_identity(&self) -> anyhow::Result<Identity> {
+        let dir = self.identity.display();
+        Identity::load(&self.identity).with_context(|| format!("no usable identity in {dir}"))
+    }
+
+    /// The NICs to use; each has to exist.
+    pub fn addresses(&self) -> anyhow::Result<skein_agent::Addresses> {
+        let present = skein_host::nics().context("cannot list this host's NICs")?;
+        for name in &self.nics {
+            if !present.iter().any(|nic| nic.name == *name) {
+                let known: Vec<&str> = present.iter().map(|nic| nic.name.as_str()).collect();
+                anyhow::bail!("this host has no NIC '{name}'; it has {}", known.join(", "));
+            }
+        }
+        Ok(skein_agent::Addresses { nics: self.nics.clone() })
+    }
+
+    /// See `--outage`.
+    pub fn outage(&self) -> Duration {
+        Duration::from_secs(self.outage)
+    }
+}
+
+/// Of `--transport`.
+pub fn transport() -> impl TypedValueParser<Value = Route> {
+    PossibleValuesParser::new(Route::ALL.map(Route::name)).try_map(|name| name.parse::<Route>())
+}
+
+/// Waits for a signal to end, and calls `status` now and then.
+pub fn run_until_signal(mut status: impl FnMut()) -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).context("cannot handle signals")?;
+    let (sender, signal) = sync_channel(1);
+    // It waits until the program ends; whoever asks for that is not kept waiting for the rest of a period.
+    let wait = move || signals.forever().next().map(|_| sender.send(()));
+    std::thread::Builder::new().name("signals".into()).spawn(wait).context("cannot wait for signals")?;
+    loop {
+        status();
+        if signal.recv_timeout(STATUS_PERIOD) != Err(RecvTimeoutError::Timeout) {
+            return Ok(());
+        }
+    }
+}
+
+/// Prints a line of JSON.
+pub fn print_json(value: &impl serde::Serialize) {
+    let mut line = serde_json::to_vec(value).expect("plain data always serialises");
+    line.push(b'\n');
+    print_bytes(&line);
+}
+
+/// Writes to standard output; a closed pipe is no error.
+pub fn print_bytes(bytes: &[u8]) {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(bytes).and_then(|()| out.flush());
+}

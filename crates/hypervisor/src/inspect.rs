@@ -1,0 +1,357 @@
+//! What a QEMU can do, and what a guest is made of, by QEMU's own word: what a check before a migration compares.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::monitor::Monitor;
+use crate::qemu::{Error, Killed, collect, end_with_thread, text};
+use crate::qmp::{QemuVersion, QmpError};
+
+/// How long a QEMU that is about to end is waited for.
+const LAST_WORDS_TIME: Duration = Duration::from_millis(200);
+
+/// What runs the guest's instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accel {
+    /// QEMU, by translation.
+    Tcg,
+    /// The CPU, by `/dev/kvm`.
+    Kvm,
+}
+
+impl Accel {
+    /// As QEMU's command line has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcg => "tcg",
+            Self::Kvm => "kvm",
+        }
+    }
+}
+
+/// A machine type.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct MachineType {
+    /// `pc-q35-7.2`: means the same to every QEMU that has it.
+    pub name: String,
+    /// `q35`: another machine in each version.
+    pub alias: Option<String>,
+    /// Whether it is what a command line without `-machine` gets.
+    #[serde(default)]
+    pub is_default: bool,
+    /// Whether it goes away in a later QEMU.
+    #[serde(default)]
+    pub deprecated: bool,
+    /// Most virtual CPUs.
+    #[serde(rename = "cpu-max")]
+    pub cpus_max: u32,
+}
+
+/// A CPU model, as far as this QEMU on this host can have it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct CpuModel {
+    /// `Haswell`.
+    pub name: String,
+    /// `Haswell-v1`, which means the same everywhere.
+    pub alias_of: Option<String>,
+    /// What the host, or the accelerator, lacks: none, and the model is whole. `kvm`: it needs KVM.
+    #[serde(default)]
+    pub unavailable_features: Vec<String>,
+    /// Whether QEMU promises that it stays the same from version to version: not `max`, not `host`.
+    #[serde(default)]
+    pub migration_safe: bool,
+    /// Whether it goes away in a later QEMU.
+    #[serde(default)]
+    pub deprecated: bool,
+}
+
+/// What one QEMU program can do on this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QemuProgram {
+    /// Its version.
+    pub version: QemuVersion,
+    /// With which the rest was asked.
+    pub accel: Accel,
+    /// Machine types.
+    pub machines: Vec<MachineType>,
+    /// CPU models.
+    pub cpu_models: Vec<CpuModel>,
+    /// All CPU features that a guest can have here: those of the model `max`.
+    pub cpu_features: BTreeSet<String>,
+    /// Capabilities of migrations that it knows.
+    pub migration_capabilities: BTreeSet<String>,
+    /// Parameters of migrations that it knows.
+    pub migration_parameters: BTreeSet<String>,
+}
+
+impl QemuProgram {
+    /// Asks a QEMU that runs.
+    pub fn of(monitor: &Monitor) -> Result<Self, QmpError> {
+        #[derive(Deserialize)]
+        struct Capability {
+            capability: String,
+        }
+        let capabilities: Vec<Capability> = ask(monitor, "query-migrate-capabilities", Value::Null)?;
+        let parameters: serde_json::Map<String, Value> = ask(monitor, "query-migrate-parameters", Value::Null)?;
+        Ok(Self {
+            version: monitor.version().clone(),
+            accel: accel(monitor)?,
+            machines: ask(monitor, "query-machines", Value::Null)?,
+            cpu_models: ask(monitor, "query-cpu-definitions", Value::Null)?,
+            cpu_features: max_features(monitor)?.into_iter().filter_map(|(name, has)| has.then_some(name)).collect(),
+            migration_capabilities: capabilities.into_iter().map(|c| c.capability).collect(),
+            migration_parameters: parameters.into_iter().map(|(name, _)| name).collect(),
+        })
+    }
+
+    /// Starts a QEMU without a machine, asks it, and ends it, all within `deadline`. `firmware`: its `-L`.
+    pub fn probe(program: &Path, firmware: Option<&Path>, accel: Accel, deadline: Duration) -> Result<Self, Error> {
+        let end = Instant::now() + deadline;
+        let (ours, theirs) = UnixStream::pair().map_err(Error::Process)?;
+        let mut arguments: Vec<OsString> =
+            ["-nodefaults", "-no-user-config", "-S", "-display", "none"].map(Into::into).into();
+        arguments.extend(["-machine".into(), format!("none,accel={}", accel.as_str()).into()]);
+        // Its control socket is its standard input: no file to clean up, no stranger who connects.
+        arguments.extend(["-chardev", "socket,id=qmp0,fd=0", "-mon", "chardev=qmp0,mode=control"].map(Into::into));
+        if let Some(directory) = firmware {
+            arguments.extend(["-L".into(), directory.into()]);
+        }
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
+        end_with_thread(&mut command);
+        let mut child = Killed(command.spawn().map_err(|source| Error::Start { program: program.into(), source })?);
+        // Else the socket would not end with QEMU.
+        drop(command);
+        let stderr = std::sync::Arc::default();
+        let reader = collect(child.0.stderr.take().expect("is piped"), std::sync::Arc::clone(&stderr));
+        let result = Monitor::negotiate(ours, end.saturating_duration_since(Instant::now()))
+            .and_then(|monitor| Self::of(&monitor));
+        result.map_err(|source| {
+            // Its socket ends before it does, and its last words are read by another thread.
+            let end = Instant::now() + LAST_WORDS_TIME;
+            while !(reader.is_finished() && matches!(child.0.try_wait(), Ok(Some(_)))) && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            match child.0.try_wait() {
+                Ok(Some(status)) => Error::Ended { status: status.to_string(), stderr: text(&stderr) },
+                _ => Error::Qmp { stderr: text(&stderr), source },
+            }
+        })
+    }
+}
+
+/// Part of the guest's RAM, as the host has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryDevice {
+    /// Its `-object` id; none for RAM without one.
+    pub id: Option<String>,
+    /// Bytes.
+    pub size: u64,
+    /// Whether other processes can map it.
+    #[serde(default)]
+    pub share: bool,
+}
+
+/// A node of QEMU's block layer: an image, or a file or device below one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockNode {
+    /// Its name; `#block…` if it was given none.
+    #[serde(rename = "node-name")]
+    pub name: String,
+    /// `qcow2`, `raw`; `file`, `host_device`, `nbd`, `rbd`...
+    #[serde(rename = "drv")]
+    pub driver: String,
+    /// A path, or a `json:` or `nbd://` description.
+    #[serde(rename = "file")]
+    pub filename: String,
+    /// The image that it is an overlay of.
+    pub backing_file: Option<String>,
+    /// Whether it is only read.
+    #[serde(rename = "ro")]
+    pub read_only: bool,
+}
+
+/// A device that was asked for on the command line or plugged in later.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Its id; `device[0]`… if it was given none.
+    pub id: String,
+    /// `virtio-net-pci`.
+    pub kind: String,
+}
+
+impl Device {
+    /// Whether it is a device of the host (VFIO), which stays on its host.
+    pub fn is_passed_through(&self) -> bool {
+        self.kind.starts_with("vfio-")
+    }
+}
+
+/// What a guest is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InspectedGuest {
+    /// Its QEMU's version.
+    pub version: QemuVersion,
+    /// What runs its instructions.
+    pub accel: Accel,
+    /// Its machine type, without alias: `pc-q35-7.2`.
+    pub machine: String,
+    /// Its CPU model: `Haswell`, `max`.
+    pub cpu_model: String,
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// The CPU features that it has seen: those of its first CPU. A target must have them all. Without `ht`, which
+    /// follows from the number of CPUs.
+    pub cpu_features: BTreeSet<String>,
+    /// Bytes of RAM, with what was plugged in later.
+    pub memory_bytes: u64,
+    /// Where its RAM is; empty if QEMU has it from no `-object`.
+    pub memory: Vec<MemoryDevice>,
+    /// Its devices, but those that belong to every machine of its type.
+    pub devices: Vec<Device>,
+    /// What keeps it here, by QEMU's word; see [`Monitor::blocked_reasons`].
+    pub blocked_reasons: Vec<String>,
+}
+
+impl InspectedGuest {
+    /// Asks a QEMU that has a guest. Takes some hundred questions, tens of milliseconds; the guest runs on.
+    pub fn of(monitor: &Monitor) -> Result<Self, QmpError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        struct Cpu {
+            qom_path: String,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        struct Memory {
+            base_memory: u64,
+            #[serde(default)]
+            plugged_memory: u64,
+        }
+        let cpus: Vec<Cpu> = ask(monitor, "query-cpus-fast", Value::Null)?;
+        let first = cpus.first().map(|cpu| cpu.qom_path.as_str());
+        let first = first.ok_or_else(|| malformed("query-cpus-fast: no CPU; is there a guest?", &Value::Null))?;
+        let mut cpu_features = BTreeSet::new();
+        for (name, _) in max_features(monitor)? {
+            if name != HYPERTHREADING_FLAG && property::<bool>(monitor, first, &name)? {
+                cpu_features.insert(name);
+            }
+        }
+        let cpu: String = property(monitor, first, "type")?;
+        let machine: String = property(monitor, "/machine", "type")?;
+        let memory: Memory = ask(monitor, "query-memory-size-summary", Value::Null)?;
+        let mut devices = children(monitor, "/machine/peripheral")?;
+        devices.extend(children(monitor, "/machine/peripheral-anon")?);
+        Ok(Self {
+            version: monitor.version().clone(),
+            accel: accel(monitor)?,
+            machine: machine.strip_suffix("-machine").unwrap_or(&machine).into(),
+            // `Haswell-x86_64-cpu`, `cortex-a57-arm-cpu`.
+            cpu_model: cpu.rsplitn(3, '-').nth(2).unwrap_or(&cpu).into(),
+            cpus: cpus.len().try_into().unwrap_or(u32::MAX),
+            cpu_features,
+            memory_bytes: memory.base_memory.saturating_add(memory.plugged_memory),
+            memory: ask(monitor, "query-memdev", Value::Null)?,
+            devices,
+            blocked_reasons: monitor.blocked_reasons()?,
+        })
+    }
+}
+
+/// A QEMU's images and what is below them, also those that no device has.
+pub fn block_nodes(monitor: &Monitor) -> Result<Vec<BlockNode>, QmpError> {
+    ask(monitor, "query-named-block-nodes", json!({ "flat": true }))
+}
+
+/// Not a feature of the host: set where there are several CPUs.
+const HYPERTHREADING_FLAG: &str = "ht";
+
+fn malformed(reason: impl std::fmt::Display, value: &Value) -> QmpError {
+    let excerpt = value.to_string().chars().take(80).collect();
+    QmpError::Malformed { reason: reason.to_string(), excerpt }
+}
+
+fn ask<T: for<'de> Deserialize<'de>>(monitor: &Monitor, command: &str, arguments: Value) -> Result<T, QmpError> {
+    let answer = monitor.execute(command, arguments)?;
+    T::deserialize(&answer).map_err(|e| malformed(format_args!("{command}: {e}"), &answer))
+}
+
+fn property<T: for<'de> Deserialize<'de>>(monitor: &Monitor, path: &str, name: &str) -> Result<T, QmpError> {
+    ask(monitor, "qom-get", json!({ "path": path, "property": name }))
+}
+
+/// What executes the guest's instructions.
+pub fn accel(monitor: &Monitor) -> Result<Accel, QmpError> {
+    #[derive(Deserialize)]
+    struct Kvm {
+        enabled: bool,
+    }
+    Ok(if ask::<Kvm>(monitor, "query-kvm", Value::Null)?.enabled { Accel::Kvm } else { Accel::Tcg })
+}
+
+/// All features of CPUs by name, and whether `max`, which has what can be had, has them. The static expansion names
+/// features only; the full one has other properties too.
+fn max_features(monitor: &Monitor) -> Result<Vec<(String, bool)>, QmpError> {
+    #[derive(Deserialize)]
+    struct Expansion {
+        model: Model,
+    }
+    #[derive(Deserialize)]
+    struct Model {
+        #[serde(default)]
+        props: serde_json::Map<String, Value>,
+    }
+    let arguments = json!({ "type": "static", "model": { "name": "max" } });
+    let expansion: Expansion = ask(monitor, "query-cpu-model-expansion", arguments)?;
+    Ok(expansion.model.props.into_iter().filter_map(|(name, value)| Some((name, value.as_bool()?))).collect())
+}
+
+fn children(monitor: &Monitor, path: &str) -> Result<Vec<Device>, QmpError> {
+    #[derive(Deserialize)]
+    struct Property {
+        name: String,
+        #[serde(rename = "type")]
+        kind: String,
+    }
+    let properties: Vec<Property> = ask(monitor, "qom-list", json!({ "path": path }))?;
+    let device = |property: Property| {
+        let kind = property.kind.strip_prefix("child<")?.strip_suffix('>')?;
+        Some(Device { id: property.name, kind: kind.into() })
+    };
+    Ok(properties.into_iter().filter_map(device).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_qemu_says() {
+        // From QEMU 7.2, shortened.
+        let node: BlockNode = serde_json::from_value(json!({
+            "ro": false, "node-name": "disk0", "backing_file_depth": 1, "drv": "qcow2", "backing_file": "/s/base.raw",
+            "file": "/s/a.qcow2", "image": {"filename": "/s/a.qcow2", "format": "qcow2"}
+        }))
+        .unwrap();
+        assert_eq!((node.name.as_str(), node.driver.as_str(), node.read_only), ("disk0", "qcow2", false));
+        assert_eq!((node.filename.as_str(), node.backing_file.as_deref()), ("/s/a.qcow2", Some("/s/base.raw")));
+        let machine: MachineType = serde_json::from_value(json!({
+            "name": "pc-q35-7.2", "alias": "q35", "cpu-max": 288, "deprecated": false, "hotpluggable-cpus": true
+        }))
+        .unwrap();
+        assert_eq!((machine.alias.as_deref(), machine.cpus_max, machine.is_default), (Some("q35"), 288, false));
+        let device = |kind: &str| Device { id: "d".into(), kind: kind.into() };
+        assert!(device("vfio-pci").is_passed_through() && !device("virtio-net-pci").is_passed_through());
+    }
+}

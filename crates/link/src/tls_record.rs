@@ -1,0 +1,387 @@
+//! TLS 1.3 records without a connection object around them.
+//!
+//! rustls keeps one state for both directions, so a reading and a writing thread would have to take turns; it
+//! reads 4 KiB at a time, and copies every byte once in each direction beside the cipher. After the handshake
+//! nothing of that state is needed: no tickets, no renegotiation, no early data, and instead of a key update the
+//! connection is retired ([`Seal::is_worn`]). So each half takes its traffic secret and protects records itself
+//! (RFC 8446, section 5) from where the plaintext lies to where the ciphertext goes, or back. A record that is
+//! not application data ends the connection.
+
+use std::io;
+use std::ops::Range;
+
+use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use rustls::{ConnectionTrafficSecrets, SupportedCipherSuite};
+
+/// Most plaintext in a record (RFC 8446, section 5.1).
+pub const PLAINTEXT_MAX: usize = 1 << 14;
+/// Content type, legacy version, length.
+pub const HEADER_BYTES: usize = 5;
+/// Most ciphertext in a record (RFC 8446, section 5.2).
+const CIPHERTEXT_MAX: usize = PLAINTEXT_MAX + 256;
+/// Length of the tag, with every cipher of TLS 1.3.
+const TAG_BYTES: usize = 16;
+/// What a record adds to its plaintext: header, inner content type, tag.
+const TLS_RECORD_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
+/// Content types (RFC 8446, section 5.1).
+const ALERT: u8 = 21;
+const APPLICATION_DATA: u8 = 23;
+/// Shorter parts share records with their neighbours; longer ones begin their own, so that the receiver can
+/// open them to where they belong.
+const JOIN_BYTES: usize = 4 << 10;
+/// Ciphertext that a receiver takes from its socket at once, and records that fit.
+const READ_BYTES: usize = 256 << 10;
+
+/// Both directions' protection, from what a finished handshake gives out.
+pub(crate) fn protection(
+    suite: SupportedCipherSuite,
+    secrets: rustls::ExtractedSecrets,
+) -> Result<(Seal, RecordOpener), rustls::Error> {
+    let SupportedCipherSuite::Tls13(suite) = suite;
+    let ((sequence, sealing), (read_sequence, opening)) = (secrets.tx, secrets.rx);
+    let limit = suite.common.confidentiality_limit;
+    let numbers = SequenceNumbers { next: Some(sequence), last: sequence.saturating_add(limit - 1) };
+    let seal = Seal { key: Key::new(sealing)?, numbers, worn_from: sequence.saturating_add(limit / 2) };
+    Ok((
+        seal,
+        RecordOpener {
+            key: Key::new(opening)?,
+            numbers: SequenceNumbers { next: Some(read_sequence), last: u64::MAX },
+        },
+    ))
+}
+
+/// The numbers of a key's records: each is given once (RFC 8446, section 5.3: they must not wrap).
+struct SequenceNumbers {
+    /// The next record's; none after 2^64-1.
+    next: Option<u64>,
+    /// The last that the key may protect.
+    last: u64,
+}
+
+impl SequenceNumbers {
+    fn take(&mut self) -> io::Result<u64> {
+        let used_up = || io::Error::other("the key of a connection has protected as many records as it may");
+        let number = self.next.filter(|next| *next <= self.last).ok_or_else(used_up)?;
+        self.next = number.checked_add(1);
+        Ok(number)
+    }
+}
+
+/// A direction's traffic key and nonce mask.
+struct Key {
+    key: LessSafeKey,
+    iv: [u8; 12],
+}
+
+impl Key {
+    fn new(secrets: ConnectionTrafficSecrets) -> Result<Key, rustls::Error> {
+        let (algorithm, key, iv) = match &secrets {
+            ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
+            ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
+            ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
+            _ => return Err(rustls::Error::General("a cipher without record protection here".into())),
+        };
+        Key::from_bytes(algorithm, key.as_ref(), iv.as_ref())
+            .ok_or_else(|| rustls::Error::General("a key that does not fit its cipher".into()))
+    }
+
+    fn from_bytes(algorithm: &'static Algorithm, key: &[u8], iv: &[u8]) -> Option<Key> {
+        let key = UnboundKey::new(algorithm, key).ok()?;
+        Some(Key { key: LessSafeKey::new(key), iv: iv.try_into().ok()? })
+    }
+
+    /// The mask, with the record's number in its last eight bytes (RFC 8446, section 5.3).
+    fn nonce(&self, sequence: u64) -> Nonce {
+        let mut nonce = self.iv;
+        nonce[4..].iter_mut().zip(sequence.to_be_bytes()).for_each(|(byte, number)| *byte ^= number);
+        Nonce::assume_unique_for_key(nonce)
+    }
+}
+
+/// The header of a record of `length` bytes of ciphertext.
+fn header(length: usize) -> [u8; HEADER_BYTES] {
+    let [high, low] = (length as u16).to_be_bytes();
+    [APPLICATION_DATA, 3, 3, high, low]
+}
+
+/// Makes records.
+pub struct Seal {
+    key: Key,
+    numbers: SequenceNumbers,
+    /// From this number on it is time for another connection.
+    worn_from: u64,
+}
+
+impl Seal {
+    /// Returns the records of all of `parts`, in `buffer`, which grows as needed.
+    pub fn seal<'b>(&mut self, parts: &[&[u8]], buffer: &'b mut Vec<u8>) -> io::Result<&'b [u8]> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        // A long part ends with at most one short record, a short one may end a record.
+        let records_max = bytes / PLAINTEXT_MAX + parts.len();
+        let most = bytes + records_max * TLS_RECORD_BYTES;
+        if buffer.len() < most {
+            buffer.resize(most, 0);
+        }
+        let (mut end, mut gathered) = (0, 0);
+        for part in parts {
+            let long = part.len() >= JOIN_BYTES;
+            if gathered > 0 && (long || gathered + part.len() > PLAINTEXT_MAX) {
+                end += self.record(None, gathered, &mut buffer[end..])?;
+                gathered = 0;
+            }
+            if long {
+                for piece in part.chunks(PLAINTEXT_MAX) {
+                    end += self.record(Some(piece), piece.len(), &mut buffer[end..])?;
+                }
+            } else {
+                let at = end + HEADER_BYTES + gathered;
+                buffer[at..at + part.len()].copy_from_slice(part);
+                gathered += part.len();
+            }
+        }
+        if gathered > 0 {
+            end += self.record(None, gathered, &mut buffer[end..])?;
+        }
+        Ok(&buffer[..end])
+    }
+
+    /// Makes one record at the beginning of `buffer`, of `plain` or of what lies there behind the header's place.
+    /// Returns its length.
+    fn record(&mut self, plain: Option<&[u8]>, bytes: usize, buffer: &mut [u8]) -> io::Result<usize> {
+        let (head, body) = buffer[..bytes + TLS_RECORD_BYTES].split_at_mut(HEADER_BYTES);
+        let (text, end) = body.split_at_mut(bytes);
+        head.copy_from_slice(&header(bytes + 1 + TAG_BYTES));
+        let (nonce, aad) = (self.key.nonce(self.numbers.take()?), Aad::from(&*head));
+        let sealed = match plain {
+            Some(plain) => self.key.key.seal_out_of_place_scatter(nonce, aad, plain, text, &[APPLICATION_DATA], end),
+            None => self.key.key.seal_in_place_scatter(nonce, aad, text, &[APPLICATION_DATA], end),
+        };
+        sealed.map_err(io::Error::other)?;
+        Ok(bytes + TLS_RECORD_BYTES)
+    }
+
+    /// Half of what the key may protect is used up: time for another connection.
+    pub fn is_worn(&self) -> bool {
+        self.numbers.next.is_none_or(|next| next >= self.worn_from)
+    }
+
+    /// Is worn after so many more records, not only at half of what the cipher may protect: for tests.
+    pub(crate) fn retire_after(&mut self, records: u64) {
+        self.worn_from = self.numbers.next.unwrap_or(u64::MAX).saturating_add(records);
+    }
+}
+
+/// Opens records.
+pub struct RecordOpener {
+    key: Key,
+    numbers: SequenceNumbers,
+}
+
+impl RecordOpener {
+    /// Opens a whole record into `out`, which has room for all but its header and tag. Returns how much of it is
+    /// plaintext; an error for all that is no application data of this connection, see [`content`].
+    fn open_to(&mut self, record: &[u8], out: &mut [u8]) -> io::Result<usize> {
+        let (header, body) = record.split_at(HEADER_BYTES);
+        let (text, tag) = body.split_at(body.len() - TAG_BYTES);
+        let out = &mut out[..text.len()];
+        let nonce = self.key.nonce(self.numbers.take()?);
+        self.key.key.open_separate_gather(nonce, Aad::from(header), text, tag, out).map_err(|_| changed())?;
+        content(out)
+    }
+
+    /// As [`Self::open_to`], but in place: returns where in `record` the plaintext is.
+    fn open_in_place(&mut self, record: &mut [u8]) -> io::Result<Range<usize>> {
+        let (header, body) = record.split_at_mut(HEADER_BYTES);
+        let nonce = self.key.nonce(self.numbers.take()?);
+        let plain = self.key.key.open_in_place(nonce, Aad::from(&*header), body).map_err(|_| changed())?;
+        Ok(HEADER_BYTES..HEADER_BYTES + content(plain)?)
+    }
+}
+
+fn changed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a TLS record was damaged or changed on its way")
+}
+
+/// How much of an opened record is content: before it ends, its type, and padding of zeros (RFC 8446, section 5.2).
+///
+/// [`io::ErrorKind::UnexpectedEof`]: an alert, the peer is done.
+fn content(plain: &[u8]) -> io::Result<usize> {
+    let end = plain.iter().rposition(|byte| *byte != 0);
+    match end.map(|end| (end, plain[end])) {
+        Some((end, APPLICATION_DATA)) if end <= PLAINTEXT_MAX => Ok(end),
+        Some((_, ALERT)) => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "an unexpected TLS message")),
+    }
+}
+
+/// The length of the record that `bytes` begin with, header included, once its header is there.
+fn record_length(bytes: &[u8]) -> io::Result<Option<usize>> {
+    let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+    let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+    // After the handshake everything travels as application data.
+    if header[0] != APPLICATION_DATA || !(1 + TAG_BYTES..=CIPHERTEXT_MAX).contains(&length) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a TLS record"));
+    }
+    Ok(Some(HEADER_BYTES + length))
+}
+
+/// Plaintext out of a stream of records.
+pub struct Unseal {
+    open: RecordOpener,
+    bytes: Vec<u8>,
+    /// Records up to here are opened.
+    parsed: usize,
+    /// Bytes from the stream end here.
+    filled: usize,
+    /// Plaintext of the last record, of which not all was asked for.
+    plain: Range<usize>,
+}
+
+impl Unseal {
+    pub(crate) fn new(open: RecordOpener) -> Unseal {
+        Unseal { open, bytes: vec![0; READ_BYTES], parsed: 0, filled: 0, plain: 0..0 }
+    }
+
+    /// Fills `out`. `read` is to fill a part of what it is given, with the bytes that follow, and is told how many
+    /// are sure to follow.
+    pub fn read_exact(
+        &mut self,
+        out: &mut [u8],
+        mut read: impl FnMut(&mut [u8], usize) -> io::Result<usize>,
+    ) -> io::Result<()> {
+        let mut done = 0;
+        while done < out.len() {
+            let out = &mut out[done..];
+            if !self.plain.is_empty() {
+                let n = self.plain.len().min(out.len());
+                out[..n].copy_from_slice(&self.bytes[self.plain.start..self.plain.start + n]);
+                self.plain.start += n;
+                done += n;
+            } else if let Some(length) = record_length(&self.bytes[self.parsed..self.filled])?
+                && length <= self.filled - self.parsed
+            {
+                let record = &mut self.bytes[self.parsed..self.parsed + length];
+                if length - HEADER_BYTES - TAG_BYTES <= out.len() {
+                    done += self.open.open_to(record, out)?;
+                } else {
+                    let plain = self.open.open_in_place(record)?;
+                    self.plain = self.parsed + plain.start..self.parsed + plain.end;
+                }
+                self.parsed += length;
+            } else {
+                self.bytes.copy_within(self.parsed..self.filled, 0);
+                self.filled -= self.parsed;
+                self.parsed = 0;
+                let room = &mut self.bytes[self.filled..];
+                // Records are longer than what is in them.
+                let sure = out.len().saturating_sub(self.filled).clamp(1, room.len());
+                match read(room, sure)? {
+                    0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    n => self.filled += n,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+const _: () = assert!(READ_BYTES > 2 * (HEADER_BYTES + CIPHERTEXT_MAX), "whole records fit");
+
+/// Both ends of one direction, with a key that everybody knows: for tests and fuzzers.
+#[doc(hidden)]
+pub fn pair() -> (Seal, Unseal) {
+    let key = || Key::from_bytes(&AES_128_GCM, &[7; 16], &[9; 12]).expect("lengths fit");
+    let numbers = || SequenceNumbers { next: Some(0), last: u64::MAX };
+    let seal = Seal { key: key(), numbers: numbers(), worn_from: u64::MAX };
+    (seal, Unseal::new(RecordOpener { key: key(), numbers: numbers() }))
+}
+
+#[cfg(test)]
+mod by_the_book;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Hands out `wire` in pieces of lengths from `cuts`, and checks what it is told of what follows.
+    fn wire_in_pieces<'a>(wire: &'a [u8], cuts: &'a [usize]) -> impl FnMut(&mut [u8], usize) -> io::Result<usize> + 'a {
+        let (mut at, mut cuts) = (0, cuts.iter().cycle());
+        move |buffer, sure| {
+            assert!(sure <= wire.len() - at, "waits for {sure} bytes where {} follow", wire.len() - at);
+            let n = (*cuts.next().unwrap()).clamp(1, buffer.len()).min(wire.len() - at);
+            buffer[..n].copy_from_slice(&wire[at..at + n]);
+            at += n;
+            Ok(n)
+        }
+    }
+
+    fn any_parts() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let length = prop_oneof![0usize..40, 4000usize..4200, 0usize..70_000];
+        let part = (length, any::<u8>()).prop_map(|(n, seed)| (0..n).map(|i| (i >> 6) as u8 ^ seed).collect());
+        proptest::collection::vec(part, 1..8)
+    }
+
+    proptest! {
+        /// Whatever the parts, the reads from below and those from above: the same bytes, and no wait for more than
+        /// there is.
+        #[test]
+        fn what_is_sealed_opens(
+            writes in proptest::collection::vec(any_parts(), 1..4),
+            cuts in proptest::collection::vec(1usize..100_000, 1..8),
+            asks in proptest::collection::vec(1usize..60_000, 1..8),
+        ) {
+            let (mut seal, mut unseal) = pair();
+            let (mut wire, mut buffer) = (Vec::new(), Vec::new());
+            for parts in &writes {
+                let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+                wire.extend_from_slice(seal.seal(&parts, &mut buffer).unwrap());
+            }
+            let plain = writes.concat().concat();
+            let mut source = wire_in_pieces(&wire, &cuts);
+            let (mut got, mut asks) = (Vec::new(), asks.iter().cycle());
+            while got.len() < plain.len() {
+                let ask = (*asks.next().unwrap()).min(plain.len() - got.len());
+                let mut out = vec![0; ask];
+                unseal.read_exact(&mut out, &mut source).unwrap();
+                got.extend(out);
+            }
+            prop_assert!(got == plain);
+        }
+
+        /// Any bit that changes is noticed, and nothing after it comes out.
+        #[test]
+        fn what_is_changed_does_not_open(parts in any_parts(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
+            let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+            let length: usize = parts.iter().map(|part| part.len()).sum();
+            prop_assume!(length > 0);
+            let (mut seal, mut unseal) = pair();
+            let mut wire = seal.seal(&parts, &mut Vec::new()).unwrap().to_vec();
+            let at = at.index(wire.len());
+            wire[at] ^= 1 << bit;
+            let mut rest = &wire[..];
+            let read = unseal.read_exact(&mut vec![0; length], |buffer, _| io::Read::read(&mut rest, buffer));
+            // The legacy version in a header says nothing, but is authenticated as the rest.
+            prop_assert!(read.is_err());
+        }
+    }
+
+    #[test]
+    fn an_alert_is_an_end_and_padding_is_none() {
+        assert_eq!(content(b"\x01\0\x15").unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(content(b"ab\x17\0\0").unwrap(), 2);
+        assert_eq!(content(b"ab\x16").unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(content(&[0; 20]).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_header_is_no_promise() {
+        let claims = |kind: u8, length: u16| record_length(&[[kind, 3, 3].as_slice(), &length.to_be_bytes()].concat());
+        assert_eq!(claims(23, 17).unwrap(), Some(22));
+        for (kind, length) in [(22, 100), (23, 0), (23, 16), (23, 0x4101)] {
+            assert_eq!(claims(kind, length).unwrap_err().kind(), io::ErrorKind::InvalidData, "{kind} {length}");
+        }
+    }
+}

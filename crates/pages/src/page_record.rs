@@ -1,0 +1,617 @@
+//! The bytes between two agents: records of a stream.
+//!
+//! | tag | from | what follows |
+//! |---|---|---|
+//! | 1 bytes | both | `be32` length; bytes that this end's QEMU gets as they are |
+//! | 2 batch | source | a head, what is packed, bytes of deltas, stored pages; see [`BatchHead`] |
+//! | 3 barrier | source | nothing: pages that follow on this stream are of the next version |
+//! | 4 note | both | `be32` length, a [`PageMessage`] |
+//! | 5 opaque | source | everything that follows on the stream is for QEMU as it is |
+//!
+//! A batch's head: `u8` packing in the low half and form in the high half, `be16` block, `u8` pages, `u8` runs, `be32`
+//! packed bytes; of each run `be32` first page, `u8` pages; then the pages' kinds, four bits each, the first in the low
+//! ones; of each delta `be32` base, `be128` mark, `be32` parts that change. Forms are 0 content (no block, no runs), 1
+//! direct, 2 entries, 3 entries of which the first names its block. Packing is that of [`Packing`], and 8 more if the
+//! bytes of deltas are packed after the pages; otherwise they follow what is packed.
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::batch::{BATCH_BYTES_MAX, BATCH_PAGES_MAX, Batch, BatchForm, PAGE_BYTES, PageKind, PageRuns, Run};
+use crate::delta::{DELTA_BYTES_MAX, DeltaHead};
+use crate::ledger::{Digest, Key, RegionId};
+use crate::packing::{Packed, Packing, parts};
+
+const TAG_BYTES: u8 = 1;
+const TAG_BATCH: u8 = 2;
+const TAG_BARRIER: u8 = 3;
+const TAG_MESSAGE: u8 = 4;
+const TAG_OPAQUE: u8 = 5;
+
+/// Longest bytes in one record.
+pub const BYTES_MAX: usize = 256 << 10;
+/// Longest note: 8192 regions.
+pub const PAGE_MESSAGE_BYTES_MAX: usize = 256 << 10;
+/// Most RAM blocks of a guest: one for each DIMM (256) and device.
+pub const BLOCKS_MAX: usize = 4096;
+/// Longest head of a batch without deltas: of 64 single pages.
+const PLAIN_HEAD_BYTES_MAX: usize = 10 + BATCH_PAGES_MAX * 5 + BATCH_PAGES_MAX / 2;
+/// What the head of a delta takes.
+pub const DELTA_HEAD_BYTES: usize = 24;
+/// Longest record: of pages that go whole, as a delta and its head are shorter than a page.
+pub const PAGE_RECORD_BYTES_MAX: usize = PLAIN_HEAD_BYTES_MAX + BATCH_BYTES_MAX;
+const _: () = assert!(DELTA_HEAD_BYTES + DELTA_BYTES_MAX <= PAGE_BYTES);
+/// In the low half of a batch's first byte: the bytes of deltas are packed.
+const CHANGES_PACKED: u8 = 8;
+
+/// A RAM block of a guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockInfo {
+    /// QEMU's name: `pc.ram`.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// What the two agents of a migration say to each other in its streams.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PageMessage {
+    /// Source, on the main stream, before the first page: what RAM there is. The target answers with [`PageMessage::Mode`].
+    Blocks {
+        /// For the marks of pages.
+        key: Key,
+        /// In QEMU's order.
+        blocks: Vec<BlockInfo>,
+        /// The trip on which the guest came from there, under the same key, if its marks are still known: pages would be built
+        /// on the RAM that was kept then.
+        kept_trip: Option<u64>,
+    },
+    /// Target: which blocks it writes itself, by their numbers; and why not the others, in words.
+    Mode {
+        /// Numbers of blocks.
+        direct: Vec<u16>,
+        /// For people; may be empty.
+        why_not: String,
+        /// What was kept of that trip is there.
+        builds_on_kept: bool,
+    },
+    /// Target: what was kept is not what it should be. No more pages are to be built on it.
+    Doubt,
+    /// Target: everything before so many barriers of this stream is placed.
+    Passed {
+        /// Barriers.
+        barriers: u32,
+    },
+    /// Source, on the main stream: every page was sent, with so many barriers before the last of them on each of so many
+    /// streams. The target answers with [`PageMessage::Comparison`], and the source waits for it.
+    Complete {
+        /// Barriers.
+        version: u32,
+        /// Streams with pages.
+        streams: u16,
+        /// Of all pages of the blocks that the target writes itself.
+        digest: Digest,
+    },
+    /// Target: whether it holds the same.
+    Comparison {
+        /// It does.
+        same: bool,
+    },
+    /// Source, after a verdict of difference: its regions, in order, in as many notes as it takes.
+    Regions {
+        /// Regions and their digests.
+        regions: Vec<(RegionId, Digest)>,
+        /// No more follow.
+        last: bool,
+    },
+    /// Target, after the last of them: those that differ. Source: sends them again, and then [`PageMessage::Complete`].
+    Differ {
+        /// Which.
+        regions: Vec<RegionId>,
+    },
+}
+
+/// Regions in one [`PageMessage::Regions`].
+pub const REGIONS_PER_MESSAGE_MAX: usize = 4096;
+
+/// Bytes that are no record.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum PageRecordError {
+    #[error("there is no record with tag {0}")]
+    Tag(u8),
+    #[error("a record of {bytes} bytes is too long: {most} are possible")]
+    Length { bytes: usize, most: usize },
+    #[error("a batch's head contradicts itself")]
+    Head,
+    #[error("a note is damaged")]
+    Note,
+}
+
+/// What the head of a batch says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchHead {
+    /// What becomes of its pages.
+    pub form: BatchForm,
+    /// How each page travels.
+    pub kinds: Vec<PageKind>,
+    /// How what is packed is packed.
+    pub packing: Packing,
+    /// The heads of its deltas, in order.
+    pub deltas: Vec<DeltaHead>,
+    /// The bytes of its deltas are packed, after the pages that are.
+    pub changes_packed: bool,
+}
+
+impl BatchHead {
+    /// How many of its pages travel so.
+    pub fn count(&self, kind: PageKind) -> usize {
+        kind.count(&self.kinds)
+    }
+
+    /// Bytes of its packed pages.
+    pub fn packed_page_bytes(&self) -> usize {
+        self.count(PageKind::Packed) * PAGE_BYTES
+    }
+
+    /// Bytes of its deltas.
+    pub fn change_bytes(&self) -> usize {
+        self.deltas.iter().map(DeltaHead::bytes).sum()
+    }
+
+    /// Bytes of what is packed, before it was.
+    pub fn unpacked_bytes(&self) -> usize {
+        self.packed_page_bytes() + if self.changes_packed { self.change_bytes() } else { 0 }
+    }
+}
+
+/// A record, received.
+#[derive(Clone, Debug)]
+pub enum PageRecord {
+    /// For QEMU.
+    Bytes(Bytes),
+    /// Pages.
+    Batch {
+        /// Which, and how they travel.
+        head: BatchHead,
+        /// What is packed.
+        packed: Bytes,
+        /// The bytes of its deltas, one after the other, if they are not packed.
+        changes: Bytes,
+        /// Pages that are as they are, one after the other, cut anywhere.
+        stored: Vec<Bytes>,
+    },
+    /// The next version begins.
+    Barrier,
+    /// For this agent.
+    Note(PageMessage),
+    /// All that follows is for QEMU.
+    Opaque,
+}
+
+/// The head of a record of bytes for QEMU, of at most [`BYTES_MAX`].
+pub fn bytes_head(len: usize) -> Bytes {
+    debug_assert!(len <= BYTES_MAX);
+    let mut head = BytesMut::with_capacity(5);
+    head.put_u8(TAG_BYTES);
+    head.put_u32(len as u32);
+    head.freeze()
+}
+
+/// A barrier.
+pub fn barrier() -> Bytes {
+    Bytes::from_static(&[TAG_BARRIER])
+}
+
+/// The end of all records on a stream.
+pub fn opaque() -> Bytes {
+    Bytes::from_static(&[TAG_OPAQUE])
+}
+
+/// A note.
+///
+/// # Errors
+/// It is too long.
+pub fn note(note: &PageMessage) -> Result<Bytes, PageRecordError> {
+    let body = postcard::to_stdvec(note).map_err(|_| PageRecordError::Note)?;
+    let (bytes, most) = (body.len(), PAGE_MESSAGE_BYTES_MAX);
+    if bytes > most {
+        return Err(PageRecordError::Length { bytes, most });
+    }
+    let mut record = BytesMut::with_capacity(5 + bytes);
+    record.put_u8(TAG_MESSAGE);
+    record.put_u32(bytes as u32);
+    record.put_slice(&body);
+    Ok(record.freeze())
+}
+
+/// A batch, in the buffers in which it is: packed as told, what is packed of it in `data`; or as it is.
+pub fn batch(batch: &Batch, packed: Option<(&Packed, Bytes)>) -> Vec<Bytes> {
+    let (kinds, changes_packed, packing, data) = match packed {
+        Some((Packed { sifted, compressed }, data)) => {
+            (&sifted.kinds, sifted.changes, compressed.packing, data.slice(..compressed.len))
+        }
+        None => (&batch.kinds, false, Packing::None, Bytes::new()),
+    };
+    let (form, place) = match &batch.form {
+        BatchForm::Content => (0, None),
+        BatchForm::Direct(place) => (1, Some(place)),
+        BatchForm::Entries { page_runs: place, named } => (2 + u8::from(*named), Some(place)),
+    };
+    let runs = place.map_or(&[][..], |place| &place.runs);
+    let mut head = BytesMut::with_capacity(PLAIN_HEAD_BYTES_MAX + batch.deltas.len() * DELTA_HEAD_BYTES);
+    head.put_u8(TAG_BATCH);
+    let changes = if changes_packed { CHANGES_PACKED } else { 0 };
+    head.put_u8(packing as u8 | changes | form << 4);
+    head.put_u16(place.map_or(0, |place| place.block));
+    head.put_u8(kinds.len() as u8);
+    head.put_u8(runs.len() as u8);
+    head.put_u32(data.len() as u32);
+    for run in runs {
+        head.put_u32(run.first);
+        head.put_u8(run.pages);
+    }
+    for pair in kinds.chunks(2) {
+        head.put_u8(pair[0] as u8 | pair.get(1).map_or(0, |kind| (*kind as u8) << 4));
+    }
+    for delta in &batch.deltas {
+        head.put_u32(delta.base);
+        head.put_u128(delta.mark);
+        head.put_u32(delta.changed);
+    }
+    let mut record = vec![head.freeze()];
+    record.extend((!data.is_empty()).then_some(data));
+    record.extend((!changes_packed && !batch.changes.is_empty()).then(|| batch.changes.clone()));
+    record.extend(parts(batch, kinds, PageKind::Stored));
+    record
+}
+
+/// Takes records out of what arrives.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    input: Input,
+    is_opaque: bool,
+}
+
+impl Decoder {
+    /// The next bytes of the stream.
+    pub fn push(&mut self, piece: Bytes) {
+        self.input.push(piece);
+    }
+
+    /// Bytes that wait for the rest of their record. Never more than the longest record and one piece.
+    pub fn waiting(&self) -> usize {
+        self.input.bytes
+    }
+
+    /// The next record; none: more bytes are needed.
+    ///
+    /// # Errors
+    /// There is none; nothing that follows can be understood.
+    pub fn record(&mut self) -> Result<Option<PageRecord>, PageRecordError> {
+        if self.is_opaque {
+            return Ok(self.input.pop().map(PageRecord::Bytes));
+        }
+        let mut head = [0; 10];
+        let seen = self.input.peek(&mut head);
+        let length = |at: usize, most: usize| {
+            let bytes = u32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes")) as usize;
+            if bytes > most { Err(PageRecordError::Length { bytes, most }) } else { Ok(bytes) }
+        };
+        match (head[0], seen) {
+            (_, 0) => Ok(None),
+            (TAG_BARRIER, _) => {
+                self.input.skip(1);
+                Ok(Some(PageRecord::Barrier))
+            }
+            (TAG_OPAQUE, _) => {
+                self.input.skip(1);
+                self.is_opaque = true;
+                self.record()
+            }
+            (TAG_BYTES | TAG_MESSAGE | TAG_BATCH, seen) if seen < if head[0] == TAG_BATCH { 10 } else { 5 } => Ok(None),
+            (TAG_BYTES, _) => {
+                let bytes = length(1, BYTES_MAX)?;
+                Ok(self.input.take_after(5, bytes).map(PageRecord::Bytes))
+            }
+            (TAG_MESSAGE, _) => {
+                let bytes = length(1, PAGE_MESSAGE_BYTES_MAX)?;
+                let Some(body) = self.input.take_after(5, bytes) else { return Ok(None) };
+                let note = postcard::from_bytes(&body).map_err(|_| PageRecordError::Note)?;
+                Ok(Some(PageRecord::Note(note)))
+            }
+            (TAG_BATCH, _) => self.next_batch(head, length(6, BATCH_BYTES_MAX)?),
+            (tag, _) => Err(PageRecordError::Tag(tag)),
+        }
+    }
+
+    fn next_batch(&mut self, fixed: [u8; 10], packed_bytes: usize) -> Result<Option<PageRecord>, PageRecordError> {
+        let packing = Packing::numbered(fixed[1] & (CHANGES_PACKED - 1)).ok_or(PageRecordError::Head)?;
+        let changes_packed = fixed[1] & CHANGES_PACKED != 0;
+        let block = u16::from_be_bytes([fixed[2], fixed[3]]);
+        let (pages, runs) = (usize::from(fixed[4]), usize::from(fixed[5]));
+        if !(1..=BATCH_PAGES_MAX).contains(&pages) || runs > pages {
+            return Err(PageRecordError::Head);
+        }
+        let plain_bytes = 10 + runs * 5 + pages.div_ceil(2);
+        let mut head = [0; PLAIN_HEAD_BYTES_MAX + BATCH_PAGES_MAX * DELTA_HEAD_BYTES];
+        if self.input.peek(&mut head[..plain_bytes]) < plain_bytes {
+            return Ok(None);
+        }
+        let mut rest = &head[10..plain_bytes];
+        let runs: Vec<Run> = (0..runs).map(|_| Run { first: rest.get_u32(), pages: rest.get_u8() }).collect();
+        let kind = |nth: usize| match rest[nth / 2] >> (4 * (nth % 2)) & 15 {
+            0 => Ok(PageKind::Zero),
+            1 => Ok(PageKind::Packed),
+            2 => Ok(PageKind::Stored),
+            3 => Ok(PageKind::Delta),
+            _ => Err(PageRecordError::Head),
+        };
+        let kinds = (0..pages).map(kind).collect::<Result<Vec<_>, _>>()?;
+        let place = PageRuns { block, runs };
+        let form = match fixed[1] >> 4 {
+            0 if place == (PageRuns { block: 0, runs: Vec::new() }) => BatchForm::Content,
+            1 => BatchForm::Direct(place),
+            form @ (2 | 3) => BatchForm::Entries { page_runs: place, named: form == 3 },
+            _ => return Err(PageRecordError::Head),
+        };
+        let fits = form.place().is_none_or(|place| {
+            let in_runs: usize = place.runs.iter().map(|run| usize::from(run.pages)).sum();
+            let end = |run: &Run| run.first.checked_add(u32::from(run.pages)).is_some();
+            in_runs == pages && place.runs.iter().all(|run| run.pages > 0 && end(run))
+        });
+        let deltas = PageKind::Delta.count(&kinds);
+        // Only the agent's own pages are changed: QEMU gets whole ones.
+        if !fits || (deltas > 0 && !matches!(form, BatchForm::Direct(_))) {
+            return Err(PageRecordError::Head);
+        }
+        let head_bytes = plain_bytes + deltas * DELTA_HEAD_BYTES;
+        if self.input.peek(&mut head[..head_bytes]) < head_bytes {
+            return Ok(None);
+        }
+        let mut rest = &head[plain_bytes..head_bytes];
+        let mut delta = || DeltaHead { base: rest.get_u32(), mark: rest.get_u128(), changed: rest.get_u32() };
+        let deltas: Vec<DeltaHead> = (0..deltas).map(|_| delta()).collect();
+        let head = BatchHead { form, kinds, packing, deltas, changes_packed };
+        let is_packed = head.unpacked_bytes() > 0;
+        let is_sound = is_packed == (packing != Packing::None) && is_packed == (packed_bytes > 0);
+        if !is_sound || !head.deltas.iter().all(DeltaHead::is_valid) || (changes_packed && head.change_bytes() == 0) {
+            return Err(PageRecordError::Head);
+        }
+        let change_bytes = if changes_packed { 0 } else { head.change_bytes() };
+        let stored_bytes = head.count(PageKind::Stored) * PAGE_BYTES;
+        if self.input.bytes < head_bytes + packed_bytes + change_bytes + stored_bytes {
+            return Ok(None);
+        }
+        self.input.skip(head_bytes);
+        let packed = self.input.take(packed_bytes);
+        let changes = self.input.take(change_bytes);
+        let stored = self.input.take_pieces(stored_bytes);
+        Ok(Some(PageRecord::Batch { head, packed, changes, stored }))
+    }
+}
+
+/// Bytes in the pieces in which they came.
+#[derive(Debug, Default)]
+struct Input {
+    pieces: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Input {
+    fn push(&mut self, piece: Bytes) {
+        if !piece.is_empty() {
+            self.bytes += piece.len();
+            self.pieces.push_back(piece);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Bytes> {
+        let piece = self.pieces.pop_front()?;
+        self.bytes -= piece.len();
+        Some(piece)
+    }
+
+    /// Copies the first bytes, as many as there are.
+    fn peek(&self, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        for piece in &self.pieces {
+            let part = piece.len().min(out.len() - done);
+            out[done..done + part].copy_from_slice(&piece[..part]);
+            done += part;
+            if done == out.len() {
+                break;
+            }
+        }
+        done
+    }
+
+    fn skip(&mut self, mut bytes: usize) {
+        self.bytes -= bytes;
+        while bytes > 0 {
+            let front = self.pieces.front_mut().expect("as many bytes as were counted");
+            let part = bytes.min(front.len());
+            front.advance(part);
+            bytes -= part;
+            if front.is_empty() {
+                self.pieces.pop_front();
+            }
+        }
+    }
+
+    /// The next bytes, all of which are there, in one piece: copied only if they are not.
+    fn take(&mut self, bytes: usize) -> Bytes {
+        let mut pieces = self.take_pieces(bytes);
+        match pieces.len() {
+            0 => Bytes::new(),
+            1 => pieces.remove(0),
+            _ => pieces.concat().into(),
+        }
+    }
+
+    fn take_pieces(&mut self, mut bytes: usize) -> Vec<Bytes> {
+        self.bytes -= bytes;
+        let mut pieces = Vec::new();
+        while bytes > 0 {
+            let front = self.pieces.front_mut().expect("as many bytes as were counted");
+            let part = front.split_to(bytes.min(front.len()));
+            bytes -= part.len();
+            pieces.push(part);
+            if front.is_empty() {
+                self.pieces.pop_front();
+            }
+        }
+        pieces
+    }
+
+    /// The bytes after a head; none: they are not all there.
+    fn take_after(&mut self, head: usize, bytes: usize) -> Option<Bytes> {
+        (self.bytes >= head + bytes).then(|| {
+            self.skip(head);
+            self.take(bytes)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::packing::{Effort, PageCompressor, PageDecompressor, plan_packing};
+
+    #[derive(Clone, Debug)]
+    enum Said {
+        Bytes(Vec<u8>),
+        Batch(u8, Vec<(u32, u8, Option<u32>)>, bool),
+        Barrier,
+        Note(bool),
+    }
+
+    /// Parts that change, of pages said so.
+    fn delta() -> impl Strategy<Value = Option<u32>> {
+        let changed = prop_oneof![Just(0), any::<u32>().prop_map(|changed| changed & 0x00ff_ffff)];
+        prop_oneof![2 => Just(None), 1 => changed.prop_map(Some)]
+    }
+
+    fn said() -> impl Strategy<Value = Said> {
+        prop_oneof![
+            proptest::collection::vec(any::<u8>(), 0..5000).prop_map(Said::Bytes),
+            (0u8..4, proptest::collection::vec((0u32..1 << 30, 0u8..4, delta()), 1..=BATCH_PAGES_MAX), any::<bool>())
+                .prop_map(|(form, pages, pack)| Said::Batch(form, pages, pack)),
+            Just(Said::Barrier),
+            any::<bool>().prop_map(Said::Note),
+        ]
+    }
+
+    fn encode(said: &Said) -> (Vec<Bytes>, Option<Batch>) {
+        match said {
+            Said::Bytes(bytes) => (vec![bytes_head(bytes.len()), bytes.clone().into()], None),
+            Said::Barrier => (vec![barrier()], None),
+            Said::Note(same) => (vec![note(&PageMessage::Comparison { same: *same }).unwrap()], None),
+            Said::Batch(form, pages, pack) => {
+                let content: Vec<u8> = pages.iter().flat_map(|(_, fill, _)| [*fill; PAGE_BYTES]).collect();
+                let place = PageRuns::new(7, pages.iter().map(|(page, ..)| *page));
+                let form = match form {
+                    0 => BatchForm::Content,
+                    1 => BatchForm::Direct(place),
+                    form => BatchForm::Entries { page_runs: place, named: *form == 3 },
+                };
+                let mut made = Batch::new(form, content.into());
+                if let BatchForm::Direct(_) = made.form {
+                    let head = |(page, fill, changed): &(u32, u8, Option<u32>)| {
+                        let changed = changed.filter(|_| *fill > 0)?;
+                        Some(DeltaHead { base: *page, mark: u128::from(*page) << 90, changed })
+                    };
+                    made = made.with_deltas(pages.iter().map(head).collect());
+                }
+                let mut out = vec![0; PageCompressor::OUT_BYTES];
+                let sifted = pack.then(|| plan_packing(&made)).flatten();
+                let packed = sifted.and_then(|sifted| {
+                    let pages = sifted.parts(&made).concat();
+                    let compressed = PageCompressor::new().unwrap().pack(&pages, Effort::LEAST, &mut out)?;
+                    Some(Packed { sifted, compressed })
+                });
+                let out = Bytes::from(out);
+                (batch(&made, packed.as_ref().map(|packed| (packed, out))), Some(made))
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_said_is_heard_however_it_is_cut(
+            all in proptest::collection::vec(said(), 1..8),
+            cuts in proptest::collection::vec(1usize..70_000, 1..50),
+        ) {
+            let wire: Vec<u8> = all.iter().flat_map(|said| encode(said).0.concat()).collect();
+            let mut decoder = Decoder::default();
+            let mut heard = Vec::new();
+            let mut rest = Bytes::from(wire);
+            let mut cuts = cuts.iter().cycle();
+            while !rest.is_empty() {
+                decoder.push(rest.split_to((*cuts.next().unwrap()).min(rest.len())));
+                while let Some(record) = decoder.record().unwrap() {
+                    heard.push(record);
+                }
+                prop_assert!(decoder.waiting() < PAGE_RECORD_BYTES_MAX);
+            }
+            prop_assert_eq!(heard.len(), all.len());
+            for (said, record) in all.iter().zip(heard) {
+                match (said, record) {
+                    (Said::Bytes(bytes), PageRecord::Bytes(heard)) => prop_assert_eq!(bytes, &heard),
+                    (Said::Barrier, PageRecord::Barrier) => {}
+                    (Said::Note(same), PageRecord::Note(heard)) => prop_assert_eq!(heard, PageMessage::Comparison { same: *same }),
+                    (Said::Batch(_, pages, pack), PageRecord::Batch { head, packed, changes, stored }) => {
+                        let made = encode(said).1.unwrap();
+                        prop_assert_eq!(&head.form, &made.form);
+                        prop_assert_eq!(&head.deltas, &made.deltas);
+                        prop_assert_eq!(head.kinds.len(), pages.len());
+                        if !pack {
+                            prop_assert_eq!(&head.kinds, &made.kinds);
+                            prop_assert!(stored.concat() == parts(&made, &made.kinds, PageKind::Stored).concat());
+                        }
+                        let mut unpacker = PageDecompressor::new().unwrap();
+                        let unpacked = unpacker.unpack(head.packing, head.unpacked_bytes(), &packed).unwrap();
+                        let changes = if head.changes_packed { &unpacked[head.packed_page_bytes()..] } else { &changes };
+                        prop_assert!(changes == made.changes);
+                    }
+                    other => prop_assert!(false, "{other:?}"),
+                }
+            }
+        }
+
+        #[test]
+        fn anything_is_refused_or_bounded(wire in proptest::collection::vec(any::<u8>(), 0..2000), first in 0u8..7) {
+            let mut decoder = Decoder::default();
+            let mut wire = wire;
+            wire.insert(0, first);
+            decoder.push(wire.into());
+            for _ in 0..3000 {
+                match decoder.record() {
+                    Ok(Some(_)) => {}
+                    Ok(None) | Err(_) => break,
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn after_opaque_everything_is_for_qemu() {
+        let mut decoder = Decoder::default();
+        decoder.push([&opaque()[..], &[99, 1, 2]].concat().into());
+        let Some(PageRecord::Bytes(bytes)) = decoder.record().unwrap() else { panic!() };
+        assert_eq!(bytes, &[99, 1, 2][..]);
+        decoder.push(vec![TAG_OPAQUE].into());
+        assert!(matches!(decoder.record(), Ok(Some(PageRecord::Bytes(bytes))) if bytes == [TAG_OPAQUE][..]));
+    }
+
+    #[test]
+    fn a_full_note_of_regions_fits() {
+        let region = (RegionId { block: u16::MAX, region: u32::MAX }, Digest(u128::MAX));
+        assert!(note(&PageMessage::Regions { regions: vec![region; REGIONS_PER_MESSAGE_MAX], last: true }).is_ok());
+    }
+}

@@ -1,0 +1,275 @@
+//! The command channel to the workload inside a guest: JSON lines over a unix socket. The commands are described in
+//! the workload's `control` module.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::Error;
+
+/// The longest answer that is read. The longest that the workload gives is some 500 bytes.
+const LINE_BYTES_MAX: usize = 64 << 10;
+/// For commands that take no time. An emulated guest on a busy host may not run for a second.
+pub const QUICK_COMMAND_TIME: Duration = Duration::from_secs(15);
+
+/// What the workload says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Status {
+    /// Whether all is filled and running.
+    pub ready: bool,
+    /// The guest's clock, microseconds since it booted.
+    pub time_us: u64,
+    /// Pages filled so far.
+    pub filled_pages: u64,
+    /// Pages under test.
+    #[serde(default)]
+    pub pages: u64,
+    /// Rewrites done so far; two of these and two `time_us` give the rate reached.
+    #[serde(default)]
+    pub written: u64,
+    /// Whether the rewriting is on.
+    #[serde(default)]
+    pub dirtying: bool,
+    /// The rate wanted, pages a second.
+    #[serde(default)]
+    pub rate: u32,
+    /// Pages compared in the background.
+    #[serde(default)]
+    pub checked: u64,
+    /// How often one of them was wrong.
+    #[serde(default)]
+    pub bad: u64,
+    /// The first that was.
+    #[serde(default)]
+    pub first_bad: Option<u64>,
+    /// The disk, if one is under test.
+    #[serde(default)]
+    pub disk: Option<DiskStatus>,
+    /// The heartbeat by the guest's clock.
+    pub beat: BeatStatus,
+}
+
+/// The disk under test.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct DiskStatus {
+    /// Blocks of 4 KiB under test.
+    pub blocks: u64,
+    /// Blocks written since it was filled.
+    pub written: u64,
+    /// Blocks read back and compared.
+    pub checked: u64,
+    /// How many of those were wrong.
+    pub bad: u64,
+    /// The first error of the device.
+    pub error: Option<String>,
+}
+
+/// The heartbeat by the guest's clock, since the last [`WorkloadClient::reset_gap`], in microseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct BeatStatus {
+    /// Beats.
+    pub count: u64,
+    /// The longest time between two.
+    pub longest_us: u64,
+    /// The second longest.
+    pub second_us: u64,
+    /// What 99 % do not exceed.
+    pub p99_us: u64,
+}
+
+/// A comparison of everything under test with what was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkloadCheck {
+    /// Pages of RAM compared.
+    pub pages: u64,
+    /// Those that were wrong.
+    pub bad: u64,
+    /// The first of them.
+    pub first_bad: Option<u64>,
+    /// Blocks of the disk compared.
+    pub blocks: u64,
+    /// Those that were wrong.
+    pub bad_blocks: u64,
+    /// How long it took, by the guest's clock.
+    pub took_us: u64,
+}
+
+impl WorkloadCheck {
+    /// Whether nothing was wrong.
+    pub fn is_good(&self) -> bool {
+        self.bad == 0 && self.bad_blocks == 0
+    }
+}
+
+/// The command channel of one QEMU. After a migration, the target's is the one that answers.
+#[derive(Debug)]
+pub struct WorkloadClient {
+    stream: UnixStream,
+    received: Vec<u8>,
+    next_id: u64,
+}
+
+impl WorkloadClient {
+    /// Over a connection to QEMU's end of the workload's control port.
+    pub fn new(stream: UnixStream) -> Self {
+        Self { stream, received: Vec::new(), next_id: 1 }
+    }
+
+    /// How the workload is doing.
+    pub fn status(&mut self) -> Result<Status, Error> {
+        self.ask("status", QUICK_COMMAND_TIME)
+    }
+
+    /// Compares everything, within `deadline`.
+    pub fn verify(&mut self, deadline: Duration) -> Result<WorkloadCheck, Error> {
+        self.ask("verify", deadline)
+    }
+
+    /// Stops the rewriting of RAM; when this returns, it has stopped.
+    pub fn quiet(&mut self) -> Result<(), Error> {
+        self.request("quiet", QUICK_COMMAND_TIME).map(drop)
+    }
+
+    /// Starts it again.
+    pub fn dirty(&mut self) -> Result<(), Error> {
+        self.request("dirty", QUICK_COMMAND_TIME).map(drop)
+    }
+
+    /// Sets its rate, in pages a second.
+    pub fn set_rate(&mut self, rate: u32) -> Result<(), Error> {
+        self.request(&format!("rate {rate}"), QUICK_COMMAND_TIME).map(drop)
+    }
+
+    /// Forgets the gaps of the heartbeat, so that the next status tells of what follows only.
+    pub fn reset_gap(&mut self) -> Result<(), Error> {
+        self.request("reset-gap", QUICK_COMMAND_TIME).map(drop)
+    }
+
+    /// A hash over all pages under test: comparable while the rewriting is stopped.
+    pub fn hash(&mut self, deadline: Duration) -> Result<u64, Error> {
+        let answer = self.request("hash", deadline)?;
+        let text = answer["hash"].as_str().unwrap_or_default();
+        u64::from_str_radix(text, 16).map_err(|_| Error::Agent(format!("the workload's hash is not one: {answer}")))
+    }
+
+    /// Flips a bit of a page, by default of the last, and says of which: verification must find it.
+    pub fn corrupt(&mut self, page: Option<u64>) -> Result<u64, Error> {
+        let command = page.map_or("corrupt".into(), |page| format!("corrupt {page}"));
+        let answer = self.request(&command, QUICK_COMMAND_TIME)?;
+        answer["page"].as_u64().ok_or_else(|| Error::Agent(format!("the workload named no page: {answer}")))
+    }
+
+    /// Sends a command and gives the answer, within `deadline`.
+    pub fn request(&mut self, command: &str, deadline: Duration) -> Result<Value, Error> {
+        let id = self.send(command)?;
+        self.answer(id, deadline)?.ok_or_else(|| {
+            Error::Agent(format!("the guest did not answer {command} within {} ms", deadline.as_millis()))
+        })
+    }
+
+    fn ask<T: for<'de> Deserialize<'de>>(&mut self, command: &str, deadline: Duration) -> Result<T, Error> {
+        let answer = self.request(command, deadline)?;
+        parse(command, answer)
+    }
+
+    /// Sends a command and gives its id.
+    pub(crate) fn send(&mut self, command: &str) -> Result<u64, Error> {
+        let id = self.next_id;
+        self.next_id += 1;
+        // QEMU holds what the guest does not read yet, up to a socket buffer; a full one means that nobody ever reads.
+        self.stream.set_write_timeout(Some(QUICK_COMMAND_TIME)).map_err(talking)?;
+        self.stream.write_all(format!("{id} {command}\n").as_bytes()).map_err(talking)?;
+        Ok(id)
+    }
+
+    /// The answer to the command `id`, if it comes within `deadline`.
+    pub(crate) fn answer(&mut self, id: u64, deadline: Duration) -> Result<Option<Value>, Error> {
+        let end = Instant::now() + deadline;
+        loop {
+            while let Some(length) = self.received.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.received.drain(..=length).collect();
+                // The first line after a migration may lack its beginning, which the source's socket has.
+                let Ok(answer) = serde_json::from_slice::<Value>(&line) else { continue };
+                if answer["id"].as_u64() != Some(id) {
+                    continue;
+                }
+                return match answer["error"].as_str() {
+                    Some(error) => Err(Error::Refused(error.into())),
+                    None => Ok(Some(answer)),
+                };
+            }
+            if self.received.len() > LINE_BYTES_MAX {
+                return Err(Error::Agent(format!("the guest sent a line of more than {LINE_BYTES_MAX} bytes")));
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.stream.set_read_timeout(Some(left)).map_err(talking)?;
+            let mut buffer = [0; 4096];
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(Error::Agent("QEMU closed the guest's command channel: it has ended".into())),
+                Ok(count) => self.received.extend_from_slice(&buffer[..count]),
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => return Err(talking(error)),
+            }
+        }
+    }
+}
+
+pub(crate) fn parse<T: for<'de> Deserialize<'de>>(command: &str, answer: Value) -> Result<T, Error> {
+    serde_json::from_value(answer).map_err(|e| Error::Agent(format!("the workload's answer to {command}: {e}")))
+}
+
+fn talking(error: io::Error) -> Error {
+    Error::Agent(format!("the guest's command channel: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (WorkloadClient, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (WorkloadClient::new(ours), theirs)
+    }
+
+    const SHORT: Duration = Duration::from_millis(200);
+
+    #[test]
+    fn answers_are_matched() {
+        let (mut agent, mut guest) = pair();
+        // The rest of a line whose beginning went to the source, an old answer, then the one wanted.
+        guest.write_all(b"\"bad\":0}\n{\"id\":9}\n{\"id\":1,\"hash\":\"00000000000000ff\"}\n").unwrap();
+        assert_eq!(agent.hash(SHORT).unwrap(), 255);
+        let mut sent = [0; 7];
+        guest.read_exact(&mut sent).unwrap();
+        assert_eq!(&sent, b"1 hash\n");
+    }
+
+    #[test]
+    fn refusals_silence_and_floods_are_told() {
+        let (mut agent, mut guest) = pair();
+        guest.write_all(b"{\"id\":1,\"error\":\"not ready\"}\n").unwrap();
+        assert_eq!(agent.verify(SHORT).unwrap_err().to_string(), "the guest refuses: not ready");
+        let silent = agent.request("status", Duration::from_millis(20)).unwrap_err();
+        assert_eq!(silent.to_string(), "the guest did not answer status within 20 ms");
+        let flood = std::thread::spawn(move || guest.write_all(&vec![b'a'; LINE_BYTES_MAX + 5000]));
+        assert!(agent.request("status", SHORT).unwrap_err().to_string().contains("a line of more than"));
+        drop(agent);
+        let _ = flood.join();
+        let (mut agent, guest) = pair();
+        drop(guest);
+        assert!(agent.status().is_err());
+    }
+
+    #[test]
+    fn reads_a_status() {
+        let filling = r#"{"id":1,"ready":false,"time_us":5,"filled_pages":3,"beat":{"count":1,"longest_us":2,"second_us":0,"p99_us":2}}"#;
+        let status: Status = parse("status", serde_json::from_str(filling).unwrap()).unwrap();
+        assert!(!status.ready && status.disk.is_none());
+    }
+}
