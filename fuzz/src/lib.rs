@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use skein_agent::ControlMessage;
-use skein_core::frame::{Frame, HEADER_BYTES, Header};
-use skein_core::handshake::{Hello, Welcome, decode_addresses, encode_addresses};
 use skein_hypervisor::{MigrationInfo, Qmp};
 use skein_identity::{CertificateInfo, parse_pem};
-use skein_machine::{
+use skein_inventory::{
     Definition, ForecastInputs, GuestFacts, HostFacts, HostsFile, ParseError, PathFacts, Problem, Route, TargetLaunch,
     check, forecast,
 };
+use skein_session::frame::{Frame, HEADER_BYTES, Header};
+use skein_session::handshake::{Hello, Welcome, decode_addresses, encode_addresses};
 
 pub use journal::journal;
 pub use pages::pages;

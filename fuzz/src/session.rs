@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use skein_core::frame::{Frame, FrameKind, Header};
-use skein_core::limits::*;
-use skein_core::session::{ConnectionEnd, Ended};
-use skein_core::{ConnectionId, ConnectionKind, Event, PathId, Received, Role, Session, Settings, StreamId};
+use skein_session::frame::{Frame, FrameKind, Header};
+use skein_session::limits::*;
+use skein_session::session::{ConnectionEnd, Ended};
+use skein_session::{ConnectionId, ConnectionKind, Event, PathId, Received, Role, Session, Settings, StreamId};
 
 use crate::input::Input;
 

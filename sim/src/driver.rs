@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use skein_core::frame::{Frame, FrameError, FrameKind, HEADER_BYTES, Header};
-use skein_core::handshake::NicAddress;
-use skein_core::limits::*;
-use skein_core::session::{ConnectionEnd, Ended, Footprint};
-use skein_core::{ConnectionId, ConnectionKind, Event, PathId, Session, Transmit};
+use skein_session::frame::{Frame, FrameError, FrameKind, HEADER_BYTES, Header};
+use skein_session::handshake::NicAddress;
+use skein_session::limits::*;
+use skein_session::session::{ConnectionEnd, Ended, Footprint};
+use skein_session::{ConnectionId, ConnectionKind, Event, PathId, Session, Transmit};
 
 use crate::network::{Packet, SimConnection, What};
 use crate::world::{ACCEPTOR, Applications, ConnIx, DIALER, Do, ENDS, End, MS, PathIx, S, Sabotage, US, World, trace};

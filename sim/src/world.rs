@@ -5,19 +5,19 @@
 //!
 //! The drivers of both ends keep to the documented contract and do nothing more, so that a wake-up
 //! that the session owes and forgets is a wait without end here, too: a connection is polled after
-//! [`Event::Transmit`](skein_core::Event::Transmit) until it has nothing or its socket is full, and at [`Session::transmit_at`] as
+//! [`Event::Transmit`](skein_session::Event::Transmit) until it has nothing or its socket is full, and at [`Session::transmit_at`] as
 //! it was when the poll came back empty; `handle_timeout` is called every 20 ms; a stream is read
-//! after [`Event::Readable`](skein_core::Event::Readable) until `Pending`, and written to again after
-//! [`Event::Writable`](skein_core::Event::Writable). Who opens, writes and reads streams are the [`Applications`].
+//! after [`Event::Readable`](skein_session::Event::Readable) until `Pending`, and written to again after
+//! [`Event::Writable`](skein_session::Event::Writable). Who opens, writes and reads streams are the [`Applications`].
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use bytes::Bytes;
-use skein_core::handshake::NicAddress;
-use skein_core::session::{ConnectionEnd, Ended, Footprint};
-use skein_core::{Role, Session, Settings, StreamId};
+use skein_session::handshake::NicAddress;
+use skein_session::session::{ConnectionEnd, Ended, Footprint};
+use skein_session::{Role, Session, Settings, StreamId};
 
 use crate::network::{Fault, PathSpec, PathState, SimConnection};
 use crate::rng::Rng;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use skein_core::Settings;
-use skein_core::limits::{ACK_DELAY, QUEUE_TIME_MAX};
+use skein_session::Settings;
+use skein_session::limits::{ACK_DELAY, QUEUE_TIME_MAX};
 use skein_sim::network::{Fault, PathSpec};
 use skein_sim::pair::{Read, StreamSpec, World, Write};
 use skein_sim::world::{ACCEPTOR, Config, MS, S, Time};

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use skein_hypervisor::{Monitor, QmpError};
-use skein_machine::QemuVersion;
-use skein_machine::composition::{Answers, BlockAnswers, Composition, Drive, Malformed, OpenFile, is_numbered};
+use skein_inventory::QemuVersion;
+use skein_inventory::composition::{Answers, BlockAnswers, Composition, Drive, Malformed, OpenFile, is_numbered};
 use thiserror::Error;
 
 use crate::read_facts;
@@ -167,7 +167,7 @@ fn files(composition: &Composition, pid: u32, own: &Path) -> Result<Vec<OpenFile
     let file = |(name, path): (&str, &PathBuf)| {
         let facts = looked.iter().find(|facts| facts.path == *path).cloned();
         let is_open = facts.as_ref().is_some_and(|facts| open.contains(&(facts.device, facts.inode)));
-        let facts = facts.map(|facts| skein_machine::FileFacts { path: name.into(), ..facts });
+        let facts = facts.map(|facts| skein_inventory::FileFacts { path: name.into(), ..facts });
         OpenFile { filename: name.to_owned(), facts, is_open, moves: Path::new(name).starts_with(own) }
     };
     Ok(names.into_iter().zip(&paths).map(file).collect())
@@ -184,7 +184,7 @@ fn path_of(filename: &str, pid: u32) -> Option<PathBuf> {
 }
 
 /// Device and inode of each regular file that a process has open, or device number and 0 of a block device, as
-/// [`FileFacts`](skein_machine::FileFacts) have them.
+/// [`FileFacts`](skein_inventory::FileFacts) have them.
 fn open_files(pid: u32) -> BTreeSet<(u64, u64)> {
     let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let identity = |fd: fs::DirEntry| {

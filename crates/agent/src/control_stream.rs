@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use skein_api::{LineError, read_line_within};
+use skein_dataplane::RunningSession;
 use skein_handover::{Message, MigrationId};
-use skein_machine::Composition;
-use skein_machine::facts::{GuestFiles, HostFacts};
-use skein_transfer::RunningSession;
+use skein_inventory::Composition;
+use skein_inventory::facts::{GuestFiles, HostFacts};
 use thiserror::Error;
 use tracing::warn;
 

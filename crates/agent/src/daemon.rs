@@ -9,12 +9,12 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
+use skein_dataplane::{AcceptorSettings, SessionSnapshot};
 use skein_handover::MigrationLimits;
 use skein_hypervisor::kvm::KvmError;
 use skein_identity::Identity;
 use skein_journal::OpenError;
 use skein_link::ListenError;
-use skein_transfer::{AcceptorSettings, SessionSnapshot};
 use thiserror::Error;
 use tracing::{info, warn};
 

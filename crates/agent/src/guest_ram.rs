@@ -2,9 +2,9 @@
 
 use std::io;
 
+use skein_dataplane::pages::{FindRam, Ram, RamError};
 use skein_guest_ram::{AccessError, Memory};
 use skein_hypervisor::Monitor;
-use skein_transfer::pages::{FindRam, Ram, RamError};
 use tracing::info;
 
 use crate::error_chain;

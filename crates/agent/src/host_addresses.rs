@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use nix::fcntl::OFlag;
-use skein_machine::{HostAddress, HostsFile, TEXT_BYTES_MAX};
+use skein_inventory::{HostAddress, HostsFile, TEXT_BYTES_MAX};
 use thiserror::Error;
 use tracing::warn;
 

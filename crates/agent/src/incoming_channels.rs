@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use skein_dataplane::pages::TargetPages;
+use skein_dataplane::{ResetCode, RunningSession, StreamContent, StreamId};
 use skein_handover::MigrationId;
-use skein_transfer::pages::TargetPages;
-use skein_transfer::{ResetCode, RunningSession, StreamContent, StreamId};
 
 use crate::stream_destination::{LocalSocket, Refusal};
 

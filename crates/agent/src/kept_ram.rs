@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use skein_dataplane::pages::{KeptMarks, KeptRam};
 use skein_hypervisor::ProcessId;
-use skein_machine::KeptRamPolicy;
-use skein_transfer::pages::{KeptMarks, KeptRam};
+use skein_inventory::KeptRamPolicy;
 
 /// What is kept here.
 #[derive(Default)]

@@ -11,10 +11,10 @@ use skein_hypervisor::{
     Boot, Bus, Cdrom, Config, Disk, DiskCache, DiskFormat, DiskOptions, Display, HugePages, Incoming, Nic, NicBackend,
     Serial, Tpm,
 };
-use skein_machine::RoomNeed;
-use skein_machine::command_line::{self, CommandOption};
-use skein_machine::composition::{Composition, Drive};
-use skein_machine::definition::{
+use skein_inventory::RoomNeed;
+use skein_inventory::command_line::{self, CommandOption};
+use skein_inventory::composition::{Composition, Drive};
+use skein_inventory::definition::{
     self, Accel, Attachment, Definition, FirmwareKind, Io, NicModel, Rtc, RtcBase, TpmModel, Video,
 };
 

@@ -52,7 +52,7 @@ pub use outgoing_channels::OutgoingChannels;
 pub use own_socket::SocketError;
 pub use packer_process::pack_pages;
 pub use peers::{Answerer, AskError, PeerEvent, Peers, PeersSettings, SessionHold};
-pub use skein_transfer::{AcceptorSettings, Addresses, DialerSettings, NetworkProblem, SessionSnapshot, StartError};
+pub use skein_dataplane::{AcceptorSettings, Addresses, DialerSettings, NetworkProblem, SessionSnapshot, StartError};
 pub use tunnel::{Forward, ForwardError, Tunnel, TunnelError, TunnelSettings};
 
 /// Where agents listen unless said otherwise.

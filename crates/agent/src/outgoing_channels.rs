@@ -11,9 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use skein_dataplane::pages::SourcePages;
+use skein_dataplane::{ResetCode, RunningSession, StreamContent, StreamId};
 use skein_handover::MigrationId;
-use skein_transfer::pages::SourcePages;
-use skein_transfer::{ResetCode, RunningSession, StreamContent, StreamId};
 use tracing::{info, warn};
 
 use crate::channel_keeper::{self, ChannelKeeper};

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use skein_machine::definition::{Definition, Firmware, FirmwareKind};
+use skein_inventory::definition::{Definition, Firmware, FirmwareKind};
 use tracing::info;
 
 /// A file of a TPM's permanent state.

@@ -32,11 +32,11 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::{set_name, set_pdeathsig};
 use nix::sys::signal::Signal;
 use parking_lot::Mutex;
+use skein_dataplane::pages::{Compress, PackResult};
 use skein_host::idle_scheduling::{settle_down, starter};
 use skein_host::thread_time;
 use skein_pages::BATCH_BYTES_MAX;
 use skein_pages::packing::{Compressed, Effort, Packing, PageCompressor};
-use skein_transfer::pages::{Compress, PackResult};
 use tracing::{info, warn};
 
 use crate::pass_descriptor::{receive, send};

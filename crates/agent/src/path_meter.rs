@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use skein_transfer::PathSnapshot;
+use skein_dataplane::PathSnapshot;
 
 /// Between two readings, at least.
 const READING_PERIOD_MIN: Duration = Duration::from_millis(400);

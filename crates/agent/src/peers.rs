@@ -16,16 +16,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_api::LineError;
-use skein_handover::{Message, MigrationId};
-use skein_identity::Identity;
-use skein_link::ListenError;
-use skein_machine::facts::{GuestFiles, HostFacts};
-use skein_machine::{Composition, HostsFile, printable};
-use skein_transfer::pages;
-use skein_transfer::{
+use skein_dataplane::pages;
+use skein_dataplane::{
     Acceptor, AcceptorSettings, Dialer, DialerSettings, IncomingStream, ResetCode, RunningSession, SessionSnapshot,
     StreamContent,
 };
+use skein_handover::{Message, MigrationId};
+use skein_identity::Identity;
+use skein_inventory::facts::{GuestFiles, HostFacts};
+use skein_inventory::{Composition, HostsFile, printable};
+use skein_link::ListenError;
 use thiserror::Error;
 use tracing::{debug, info, warn};
 
@@ -65,7 +65,7 @@ pub struct PeersSettings {
     pub acceptor: AcceptorSettings,
     /// Which sockets of this host peers may connect to.
     pub allow: Allow,
-    /// The file of hosts (`skein_machine::Hosts`); need not exist.
+    /// The file of hosts (`skein_inventory::Hosts`); need not exist.
     pub hosts_file: PathBuf,
     /// Data connections on each path of the sessions that this end dials.
     pub connections: usize,

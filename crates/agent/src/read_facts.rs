@@ -28,10 +28,10 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use skein_hypervisor::inspect::{self as qemu, InspectedGuest, MemoryDevice, QemuProgram};
 use skein_hypervisor::{Config, Monitor, SAMPLE_PAGES};
-use skein_machine::command_line;
-use skein_machine::composition::Medium;
-use skein_machine::facts::GuestFiles;
-use skein_machine::{
+use skein_inventory::command_line;
+use skein_inventory::composition::Medium;
+use skein_inventory::facts::GuestFiles;
+use skein_inventory::{
     Accel, AccelFacts, Attachment, Composition, CpuModel, Definition, DiskFormat, FileFacts, FileSystem, GuestDisk,
     GuestFacts, GuestNic, HostFacts, Hugepages, MachineType, MigrationSlots, Nic, NicFacts, Presence, QemuFacts,
     QemuVersion, Room, VmFacts,
@@ -753,7 +753,7 @@ mod tests {
     use proptest::prelude::*;
     use skein_units::MIB;
 
-    use skein_machine::composition::{Drive, Image};
+    use skein_inventory::composition::{Drive, Image};
 
     use super::*;
     use crate::dirs::Dirs;

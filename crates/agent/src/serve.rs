@@ -16,14 +16,14 @@ use skein_api::{
     CheckResult, HostView, LogEntry, MigrateOptions, Migration, PROGRESS_PERIOD, Refusal, Reply, Request, read_line,
     write_line,
 };
+use skein_dataplane::{NetworkProblem, PathSnapshot, SessionSnapshot};
 use skein_handover::{MigrationId, Outcome};
 use skein_hypervisor::QmpError;
-use skein_machine::check::{Problem, ProblemKind, Severity};
-use skein_machine::facts::{GuestFiles, HostFacts, PathFacts};
-use skein_machine::forecast::{ForecastInputs, forecast};
-use skein_machine::printable;
-use skein_machine::{HostsFile, Route, TargetLaunch};
-use skein_transfer::{NetworkProblem, PathSnapshot, SessionSnapshot};
+use skein_inventory::check::{Problem, ProblemKind, Severity};
+use skein_inventory::facts::{GuestFiles, HostFacts, PathFacts};
+use skein_inventory::forecast::{ForecastInputs, forecast};
+use skein_inventory::printable;
+use skein_inventory::{HostsFile, Route, TargetLaunch};
 use tracing::{info, warn};
 
 use crate::error_chain;
@@ -422,7 +422,7 @@ impl RequestServer {
             }
             Launch::CommandLine(line) => TargetLaunch::CommandLine(&line.args),
         };
-        let mut problems = skein_machine::check::check(&guest, start, &source, &target, &paths);
+        let mut problems = skein_inventory::check::check(&guest, start, &source, &target, &paths);
         // They warn, and stand behind what blocks.
         problems.extend(self.network_problems(to));
         drop(hold);
@@ -609,7 +609,7 @@ pub(crate) fn host_facts(
     qemu: Option<PathBuf>,
     files: &GuestFiles,
 ) -> HostFacts {
-    let none = skein_machine::facts::MigrationSlots { limit: 0, used: 0 };
+    let none = skein_inventory::facts::MigrationSlots { limit: 0, used: 0 };
     let capacity = inquiry.capacity();
     let stopping =
         || Capacity { incoming: none, outgoing: none, kept_ram_bytes: 0, journal: Err("the agent stops".into()) };

@@ -5,9 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_api::{Refusal, StartOptions, VmOrigin};
-use skein_machine::definition::Definition;
-use skein_machine::facts::{GuestFiles, Presence};
-use skein_machine::{NoRoom, RoomNeed};
+use skein_inventory::definition::Definition;
+use skein_inventory::facts::{GuestFiles, Presence};
+use skein_inventory::{NoRoom, RoomNeed};
 
 use crate::read_facts;
 use crate::serve::{Answered, LIST_ASKED_MAX, RequestServer};

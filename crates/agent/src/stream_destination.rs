@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use skein_dataplane::{IncomingStream, ResetCode, RunningSession, StreamContent};
 use skein_handover::MigrationId;
-use skein_transfer::{IncomingStream, ResetCode, RunningSession, StreamContent};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tracing::info;
 

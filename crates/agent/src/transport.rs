@@ -5,9 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
-use skein_machine::Route;
-use skein_transfer::Width;
-use skein_transfer::pages::PackerPool;
+use skein_dataplane::Width;
+use skein_dataplane::pages::PackerPool;
+use skein_inventory::Route;
 
 use crate::packer_process::PackerProcessStarter;
 

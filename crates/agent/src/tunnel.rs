@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use skein_dataplane::pages::{DirtyTracking, PackerPool, SourcePages, SourcePagesSettings};
+use skein_dataplane::{Dialer, DialerSettings, RunningSession, SessionSnapshot, StartError, StreamContent};
 use skein_identity::Identity;
-use skein_machine::Route;
-use skein_transfer::pages::{DirtyTracking, PackerPool, SourcePages, SourcePagesSettings};
-use skein_transfer::{Dialer, DialerSettings, RunningSession, SessionSnapshot, StartError, StreamContent};
+use skein_inventory::Route;
 use thiserror::Error;
 use tracing::{info, warn};
 

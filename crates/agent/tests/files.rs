@@ -10,8 +10,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use skein_agent::{OutgoingChannels, keep_channels};
+use skein_dataplane::pages::TargetPages;
 use skein_handover::MigrationId;
-use skein_transfer::pages::TargetPages;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use self::world::*;

@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use skein_agent::{AcceptorSettings, Agent, AgentSettings, Allow, ControlMessage, DialerSettings, Dirs, VmSettings};
 use skein_api::{Client, Reply, Request, VmState, VmView};
+use skein_dataplane::{Dialer, StreamContent};
 use skein_handover::{Intent, Message, MigrationId, MigrationLimits, Record, Report, Role, TargetRecord, WaitTimes};
 use skein_hypervisor::{Process, ProcessId};
 use skein_journal::{Journal, JournalLimits};
-use skein_transfer::{Dialer, StreamContent};
 
 use self::world::{SECOND, World, loopback};
 

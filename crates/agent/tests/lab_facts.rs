@@ -13,9 +13,9 @@ use skein_agent::{AcceptorSettings, Addresses, Agent, AgentSettings, Allow, Dirs
 use skein_api::{Client, Reply, Request, VmOrigin, VmView};
 use skein_handover::MigrationLimits;
 use skein_identity::{ClusterCa, Validity};
+use skein_inventory::facts::{HostFacts, Presence};
+use skein_inventory::{Accel, ProblemKind};
 use skein_lab_hosts::{Lab, Spec};
-use skein_machine::facts::{HostFacts, Presence};
-use skein_machine::{Accel, ProblemKind};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const RATE_MBIT: u32 = 500;

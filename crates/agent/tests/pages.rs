@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use skein_agent::OutgoingChannels;
+use skein_dataplane::Width;
+use skein_dataplane::pages::{
+    Compress, DirtyTracking, FindRam, KeptMarks, KeptRam, PackResult, PackerPool, Ram, RamError, SourcePages,
+    SourcePagesSettings, TargetPages,
+};
 use skein_handover::MigrationId;
 use skein_pages::packing::{Effort, PageCompressor};
 use skein_qemu_stream::main_channel::{Entry, entry};
 use skein_qemu_stream::multifd::Canonical;
-use skein_transfer::Width;
-use skein_transfer::pages::{
-    Compress, DirtyTracking, FindRam, KeptMarks, KeptRam, PackResult, PackerPool, Ram, RamError, SourcePages,
-    SourcePagesSettings, TargetPages,
-};
 
 use self::world::*;
 

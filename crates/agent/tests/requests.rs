@@ -12,7 +12,7 @@ use skein_agent::{AcceptorSettings, Addresses, Agent, AgentSettings, Allow, Dirs
 use skein_api::{CallError, Client, MigrateOptions, Reply, Request};
 use skein_handover::MigrationLimits;
 use skein_identity::{ClusterCa, Validity};
-use skein_machine::Route;
+use skein_inventory::Route;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// More than an agent serves at once.

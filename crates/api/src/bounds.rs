@@ -4,9 +4,9 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use skein_machine::convergence::THROTTLE_MAX;
-use skein_machine::definition::{DOWNTIME_LIMIT_MS, MULTIFD_CHANNELS, NAME_BYTES_MAX, PRIORITY, is_name};
-use skein_machine::printable;
+use skein_inventory::convergence::THROTTLE_MAX;
+use skein_inventory::definition::{DOWNTIME_LIMIT_MS, MULTIFD_CHANNELS, NAME_BYTES_MAX, PRIORITY, is_name};
+use skein_inventory::printable;
 
 use crate::{MigrateOptions, Refusal, Request, VmOrigin};
 
@@ -165,7 +165,7 @@ mod tests {
             downtime_limit_ms: Some(2_000_000),
             deadline_s: Some(30 * 86_400),
             channels: Some(64),
-            transport: Some(skein_machine::Route::Tcp),
+            transport: Some(skein_inventory::Route::Tcp),
             allow_throttle: Some(99),
             delta_memory: Some(100.0),
             retries: 1000,

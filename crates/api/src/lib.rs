@@ -13,8 +13,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use skein_handover::{FailureReason, MigrationEvent, MigrationId, MigrationPhase, Outcome, Role};
-use skein_machine::check::{Problem, Severity};
-use skein_machine::{Convergence, Route};
+use skein_inventory::check::{Problem, Severity};
+use skein_inventory::{Convergence, Route};
 pub use skein_pages::PageCounts;
 
 pub use bounds::{
@@ -312,7 +312,7 @@ pub struct HostView {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<Problem>,
     /// What it has and can do, if it said so.
-    pub facts: Option<skein_machine::facts::HostFacts>,
+    pub facts: Option<skein_inventory::facts::HostFacts>,
 }
 
 /// What a check found.
@@ -325,7 +325,7 @@ pub struct CheckResult {
     /// All at once; none that blocks: it can go.
     pub problems: Vec<Problem>,
     /// How long it would take, in words; none if that cannot be said.
-    pub forecast: Option<skein_machine::forecast::Forecast>,
+    pub forecast: Option<skein_inventory::forecast::Forecast>,
 }
 
 impl CheckResult {

@@ -9,10 +9,12 @@ use std::time::Duration;
 use fake::{Act, Agent, ID, Ran, at, events, in_doubt, indirect, last, migration, over, progress, say, vm};
 use skein_api::{CheckResult, HostView, Migration, Refusal, Reply, Request, StartOptions, VmOrigin, VmState, VmView};
 use skein_handover::{MigrationId, MigrationPhase, Outcome, Role, SourcePhase, TargetPhase};
-use skein_machine::check::{Problem, ProblemKind, Severity};
-use skein_machine::facts::{HostFacts, Hugepages, MigrationSlots, NicFacts, Presence, QemuFacts, QemuVersion, VmFacts};
-use skein_machine::forecast::{ForecastInputs, forecast};
-use skein_machine::{Resource, Room, RoomLimit, Route};
+use skein_inventory::check::{Problem, ProblemKind, Severity};
+use skein_inventory::facts::{
+    HostFacts, Hugepages, MigrationSlots, NicFacts, Presence, QemuFacts, QemuVersion, VmFacts,
+};
+use skein_inventory::forecast::{ForecastInputs, forecast};
+use skein_inventory::{Resource, Room, RoomLimit, Route};
 
 fn vms() -> Vec<VmView> {
     let moving = VmView { migration: Some(ID), ..vm("web1", VmState::Running) };
@@ -586,10 +588,10 @@ fn the_documentations_files_are_valid() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/migrate.md")).unwrap();
     let blocks: Vec<&str> = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     let [hosts, vm] = blocks[..] else { panic!("{} files", blocks.len()) };
-    assert_eq!(skein_machine::hosts_file::HostsFile::parse(hosts, "docs").unwrap().hosts.len(), 1);
-    assert_eq!(skein_machine::definition::Definition::parse(vm, "docs").unwrap().name, "web1");
+    assert_eq!(skein_inventory::hosts_file::HostsFile::parse(hosts, "docs").unwrap().hosts.len(), 1);
+    assert_eq!(skein_inventory::definition::Definition::parse(vm, "docs").unwrap().name, "web1");
     let help = Agent::start(vec![]).run(&["vm", "start", "--help"]).exits(0).out;
     let smallest = help.split("The smallest file:\n").nth(1).unwrap();
     let smallest: String = smallest.lines().map(|line| line.trim_start().to_owned() + "\n").collect();
-    assert_eq!(skein_machine::definition::Definition::parse(&smallest, "help").unwrap().disks.len(), 1);
+    assert_eq!(skein_inventory::definition::Definition::parse(&smallest, "help").unwrap().disks.len(), 1);
 }

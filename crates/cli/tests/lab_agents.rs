@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use skein_api::{MigrateOptions, Migration, Reply, Request, VmOrigin, VmState};
 use skein_handover::{FailureReason, MigrationPhase, Outcome, Role, SourcePhase};
+use skein_inventory::check::{ProblemKind, Severity};
 use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
 use skein_lab_guest::{Params, Rewrite};
-use skein_machine::check::{ProblemKind, Severity};
 
 /// What is over is tidied up by then.
 const SOON: Duration = Duration::from_secs(5);

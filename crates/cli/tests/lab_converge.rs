@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use skein_api::{LogEntry, MigrateOptions, Migration, Reply, Request};
 use skein_handover::{FailureReason, MigrationId, Outcome};
+use skein_inventory::convergence::Convergence;
 use skein_lab_cluster::{Cluster, Settings};
 use skein_lab_guest::Params;
 use skein_lab_hosts::Cut;
-use skein_machine::convergence::Convergence;
 
 const VM: &str = "hot";
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use skein_api::{Request, VmOrigin};
 use skein_handover::Outcome;
+use skein_inventory::ProblemKind;
 use skein_lab_cluster::{Cluster, Settings, until};
-use skein_machine::ProblemKind;
 
 /// What is over is tidied up by then.
 const SOON: Duration = Duration::from_secs(10);

@@ -9,8 +9,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use skein_api::{Reply, Request};
+use skein_inventory::ProblemKind;
 use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
-use skein_machine::ProblemKind;
 
 /// For anything that has to happen at all.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -108,7 +108,7 @@ fn a_libvirt_like_guest_moves_and_a_replaced_data_file_blocks_it() {
     assert_eq!(vm.name, "lv");
     let problems = cluster.check_move("lv", "a", "b").problems;
     assert_eq!(
-        problems.iter().filter(|problem| problem.severity == skein_machine::Severity::Blocks).count(),
+        problems.iter().filter(|problem| problem.severity == skein_inventory::Severity::Blocks).count(),
         0,
         "{problems:#?}"
     );

@@ -21,10 +21,10 @@ use skein_api::{LogEntry, LoggedEvent, MigrateOptions, Migration, PageFigures, R
 use skein_guest_ram::{Memory, find};
 use skein_handover::{MigrationId, Outcome};
 use skein_hypervisor::version_of;
+use skein_inventory::{Definition, Route};
 use skein_lab_cluster::{Cluster, Settings, Start, arguments, configuration, until};
 use skein_lab_guest::{Params, Rewrite, Spec};
 use skein_lab_hosts::Cut;
-use skein_machine::{Definition, Route};
 
 /// Migrations unless told otherwise.
 const QUICK: usize = 8;

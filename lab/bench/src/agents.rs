@@ -16,9 +16,9 @@ use std::{
 use skein_api::{CallError, Client, LogEntry, MigrateOptions, Migration, Reply, Request, VmOrigin};
 use skein_handover::{MigrationEvent as Handover, MigrationPhase, Outcome};
 use skein_hypervisor::{Events, MigrationInfo, MigrationStatus, Monitor, MonitorEvent, Process as QemuProcess};
+use skein_inventory::{Route, Severity};
 use skein_lab_cluster::{Seen, Witness, arguments, console, workload_sockets};
 use skein_lab_guest::{Error, Gaps, Spec};
-use skein_machine::{Route, Severity};
 use tempfile::TempDir;
 
 use crate::{

@@ -7,8 +7,8 @@ use std::{
 
 use skein_api::{CallError, MigrateOptions, Migration, Reply, Request};
 use skein_handover::Outcome;
+use skein_inventory::Route;
 use skein_lab_guest::Error;
-use skein_machine::Route;
 use skein_units::measured;
 
 use crate::{

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use skein_hypervisor::{Compression, MemoryBackend, Tuning};
-use skein_machine::Route;
+use skein_inventory::Route;
 
 /// Multifd channels that every mover with multifd gets.
 pub const MULTIFD_CHANNELS: u8 = 4;

@@ -1,4 +1,4 @@
-//! Whole clusters: agents with real [`Manager`]s and real [`Session`](skein_core::Session)s, fake disks and QEMUs.
+//! Whole clusters: agents with real [`Manager`]s and real [`Session`](skein_session::Session)s, fake disks and QEMUs.
 //!
 //! An agent's process is its manager, its sessions' ends and what its edges remember; all of it is gone when it is
 //! killed. Its host is its disk, its QEMUs and which QEMU is the source of which migration (a file in `/run`): they

@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use bytes::Bytes;
-use skein_core::StreamId;
 use skein_handover::MigrationId;
+use skein_session::StreamId;
 
 use super::{HostIx, LinkIx, QemuIx, VmIx};
 use crate::rng::Rng;

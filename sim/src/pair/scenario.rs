@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use skein_core::Settings;
-use skein_core::Width;
-use skein_core::limits::{OUTAGE_TIME_DEFAULT, PEER_CLOSED_WAIT};
-use skein_core::session::Ended;
+use skein_session::Settings;
+use skein_session::Width;
+use skein_session::limits::{OUTAGE_TIME_DEFAULT, PEER_CLOSED_WAIT};
+use skein_session::session::Ended;
 
 use super::{HalfSpec, Read, StreamSpec, World, Write};
 use crate::network::{Fault, PathSpec};

@@ -16,9 +16,9 @@
 use std::time::{Duration, Instant};
 
 use skein_hypervisor::{Monitor, QemuVersion, QmpEvent, RunState};
-use skein_machine::check::standstill;
-use skein_machine::composition::{Composition, Part, differences};
-use skein_machine::shortened;
+use skein_inventory::check::standstill;
+use skein_inventory::composition::{Composition, Part, differences};
+use skein_inventory::shortened;
 use tracing::info;
 
 use crate::composition;

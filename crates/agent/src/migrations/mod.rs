@@ -22,17 +22,17 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use skein_api::{LogEntry, MigrateOptions};
+use skein_dataplane::PathSnapshot;
+use skein_dataplane::pages::PackerPool;
 use skein_handover::{
     Action, Input, Manager, MigrationEvent, MigrationId, MigrationLimits, MigrationPhase, MigrationSummary,
     NewMigration, Order, Outcome, Record, RefusedStart, Report, Role, SourceInput, SourceOrder, SourcePhase,
     TargetInput, TargetOrder, last_records, needed,
 };
 use skein_hypervisor::MonitorEvent;
+use skein_inventory::facts::MigrationSlots;
+use skein_inventory::{KeptRamPolicy, RoomNeed, Route};
 use skein_journal::{Journal, JournalLimits, OpenError};
-use skein_machine::facts::MigrationSlots;
-use skein_machine::{KeptRamPolicy, RoomNeed, Route};
-use skein_transfer::PathSnapshot;
-use skein_transfer::pages::PackerPool;
 use tracing::{error, info, warn};
 
 use crate::dirs::Dirs;

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use skein_api::{CopyProgress, LogEntry, PageCounts, PageFigures};
+use skein_dataplane::pages::{DirtyTracking, SourcePages, SourcePagesSettings};
 use skein_handover::{
     Input, MigrationId, MigrationPhase, MigrationSummary, SourceGuest, SourceInput, SourceOrder, SourcePhase,
 };
@@ -15,9 +16,8 @@ use skein_hypervisor::{
     MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QemuVersion, QmpError, QmpEvent, RamInfo, RunState,
     SAMPLE_PAGES, Tuning,
 };
-use skein_machine::Route;
-use skein_machine::convergence::{Convergence, ConvergenceStep, ConvergenceWatch, CopySample};
-use skein_transfer::pages::{DirtyTracking, SourcePages, SourcePagesSettings};
+use skein_inventory::Route;
+use skein_inventory::convergence::{Convergence, ConvergenceStep, ConvergenceWatch, CopySample};
 use skein_units::{GIB, about_bytes, exact_time};
 use tracing::{info, warn};
 

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use skein_api::LogEntry;
+use skein_dataplane::pages::TargetPages;
 use skein_handover::{Input, MigrationId, MigrationSummary, Order, TargetGuest, TargetInput, TargetOrder};
 use skein_hypervisor::{Announcement, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState};
-use skein_machine::composition::{Part, differences};
-use skein_machine::{Accel, RoomNeed, printable, shortened};
-use skein_transfer::pages::TargetPages;
+use skein_inventory::composition::{Part, differences};
+use skein_inventory::{Accel, RoomNeed, printable, shortened};
 use tracing::{info, warn};
 
 use super::guest_watch::DIFFERENCES_TOLD_MAX;

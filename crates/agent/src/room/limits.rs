@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use skein_host::{ControlGroups, GroupResource};
-use skein_machine::{Resource, Room, RoomLimit};
+use skein_inventory::{Resource, Room, RoomLimit};
 
 use super::kilobytes;
 

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use skein_handover::MigrationId;
 use skein_host::ControlGroups;
 use skein_hypervisor::Monitor;
-use skein_machine::{Accel, CopyRoom, NoRoom, Room, RoomNeed, refusal, refused_copy};
+use skein_inventory::{Accel, CopyRoom, NoRoom, Room, RoomNeed, refusal, refused_copy};
 use tracing::{info, warn};
 
 use self::limits::{ProcFiles, Promise};
@@ -362,7 +362,7 @@ fn ram_asked(monitor: &Monitor) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use skein_machine::Resource;
+    use skein_inventory::Resource;
     use skein_units::GIB;
 
     use super::*;

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use nix::sys::stat::{major, minor};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
-use skein_machine::{Resource, RoomLimit};
+use skein_inventory::{Resource, RoomLimit};
 
 use super::limits::HUGETLB_RESERVATION_MARK;
 

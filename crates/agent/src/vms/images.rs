@@ -8,10 +8,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use skein_hypervisor::Monitor;
-use skein_machine::command_line;
-use skein_machine::composition::{Drive, Stale, stale};
-use skein_machine::definition::Definition;
-use skein_machine::{Accel, Composition, RoomNeed};
+use skein_inventory::command_line;
+use skein_inventory::composition::{Drive, Stale, stale};
+use skein_inventory::definition::Definition;
+use skein_inventory::{Accel, Composition, RoomNeed};
 use tracing::{info, warn};
 
 use super::saved::SavedVm;
@@ -296,7 +296,7 @@ fn refuse(name: &str, launch: &Launch, stale: &[Stale]) -> Result<(), VmError> {
 
 #[cfg(test)]
 mod tests {
-    use skein_machine::composition::{Image, Medium};
+    use skein_inventory::composition::{Image, Medium};
 
     use super::*;
     use crate::launch::{CommandLine, Defined};

@@ -29,8 +29,8 @@ use skein_hypervisor::{
     Log, Monitor, Process, ProcessId, QmpError, RunState, connect_started, spawn_command_detached, spawn_detached,
     version_of,
 };
-use skein_machine::definition::{Accel, Definition, FirmwareKind, is_name};
-use skein_machine::{Composition, NoRoom};
+use skein_inventory::definition::{Accel, Definition, FirmwareKind, is_name};
+use skein_inventory::{Composition, NoRoom};
 use thiserror::Error;
 use tracing::{error, info, warn};
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use skein_hypervisor::Monitor;
 use skein_hypervisor::inspect::{BlockNode, block_nodes};
-use skein_machine::definition::Definition;
+use skein_inventory::definition::Definition;
 
 use super::{Vm, VmError};
 use crate::read_facts::image;

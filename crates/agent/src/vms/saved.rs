@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use skein_handover::MigrationId;
 use skein_hypervisor::ProcessId;
-use skein_machine::Composition;
+use skein_inventory::Composition;
 use tracing::warn;
 
 use super::images::Seen;

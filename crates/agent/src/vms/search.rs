@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use skein_hypervisor::{Process, ProcessId};
-use skein_machine::definition::is_name;
+use skein_inventory::definition::is_name;
 
 /// What follows the socket's path in both forms of a command line (`crate::launch`, [`super::Vms`]).
 const OPTIONS: &str = ",server=on,wait=off";

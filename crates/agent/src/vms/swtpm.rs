@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use skein_hypervisor::connect_within;
-use skein_machine::definition::{Tpm, TpmVersion};
+use skein_inventory::definition::{Tpm, TpmVersion};
 use tracing::warn;
 
 use super::{VmError, io_error, search, wait_until};

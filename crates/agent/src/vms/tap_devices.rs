@@ -3,7 +3,7 @@
 use std::io;
 use std::process::Command;
 
-use skein_machine::definition::{Attachment, Definition, Nic};
+use skein_inventory::definition::{Attachment, Definition, Nic};
 
 use super::{VmError, io_error};
 use crate::launch::tap_name;

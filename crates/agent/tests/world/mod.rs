@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use skein_agent::{
     AcceptorSettings, Addresses, Allow, Answer, DialerSettings, PeerEvent, Peers, PeersSettings, Question,
 };
+use skein_dataplane::pages::{DirtyTracking, SourcePages, SourcePagesSettings};
+use skein_dataplane::{Dialer, Width};
 use skein_handover::{Intent, Message, MigrationId};
 use skein_identity::{ClusterCa, Identity, Validity};
-use skein_machine::facts::{GuestFiles, HostFacts};
-use skein_transfer::pages::{DirtyTracking, SourcePages, SourcePagesSettings};
-use skein_transfer::{Dialer, Width};
+use skein_inventory::facts::{GuestFiles, HostFacts};
 
 pub const SECOND: Duration = Duration::from_secs(1);
 

@@ -10,7 +10,7 @@ use skein_api::{
     Reply, Request,
 };
 use skein_handover::{MigrationId, MigrationPhase, Outcome, Role, SourcePhase, TargetPhase};
-use skein_machine::Convergence;
+use skein_inventory::Convergence;
 use skein_units::measured::bps;
 use skein_units::{about_bytes, decimal, duration};
 
@@ -503,7 +503,7 @@ pub fn role(role: Role) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use skein_machine::convergence::CopyRates;
+    use skein_inventory::convergence::CopyRates;
 
     use super::*;
 

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use skein_api::{HostView, Reply, Request};
-use skein_machine::facts::{HostFacts, MigrationSlots, Presence};
-use skein_machine::{Resource, RoomLimit};
+use skein_inventory::facts::{HostFacts, MigrationSlots, Presence};
+use skein_inventory::{Resource, RoomLimit};
 use skein_units::{about_bytes, exact_bytes};
 
 use super::local::{LocalAgent, unexpected};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use skein_api::{CallError, CheckResult, Client, Migration, Reply, Request, VmState};
 use skein_handover::{FailureReason, Outcome, Role};
-use skein_machine::check::Severity;
+use skein_inventory::check::Severity;
 
 use super::text::{clean, count};
 

@@ -6,8 +6,8 @@ use skein_api::{
     ALLOW_THROTTLE_PERCENT_RANGE, DEADLINE_RANGE_S, DELTA_MEMORY_PERCENT_RANGE, MULTIFD_CHANNELS_RANGE, MigrateOptions,
     RETRIES_RANGE, Reply, Request,
 };
-use skein_machine::Route;
-use skein_machine::definition::{DOWNTIME_LIMIT_MS, PRIORITY};
+use skein_inventory::Route;
+use skein_inventory::definition::{DOWNTIME_LIMIT_MS, PRIORITY};
 use skein_units::parse_millis;
 
 use super::follow::follow;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use skein_agent::{DialerSettings, Forward, SessionSnapshot, Tunnel, TunnelSettings, resolve};
-use skein_machine::Route;
+use skein_inventory::Route;
 
 use super::session_options::{SessionOptions, print_bytes, print_json, run_until_signal, transport};
 

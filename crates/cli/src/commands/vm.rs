@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use skein_api::{Drive, Reply, Request, STOP_TIMEOUT_RANGE_S, StartOptions, VmOrigin, VmView};
-use skein_machine::definition::{Definition, is_name};
+use skein_inventory::definition::{Definition, is_name};
 use skein_units::about_bytes;
 
 use super::local::{AGENT_ANSWER_TIME, LocalAgent, unexpected, vm_state};
@@ -224,7 +224,7 @@ fn vm_origin(from: &str) -> anyhow::Result<VmOrigin> {
 /// A text, no longer than is worth reading: the parser says so of a longer one.
 fn read_text(from: impl Read) -> std::io::Result<String> {
     let mut text = String::new();
-    from.take(skein_machine::TEXT_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
+    from.take(skein_inventory::TEXT_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
     Ok(text)
 }
 

@@ -19,7 +19,7 @@ use skein_api::{
 use skein_handover::{
     FailureReason, MigrationEvent, MigrationId, MigrationPhase, Outcome, Report, Role, SourcePhase, TargetPhase,
 };
-use skein_machine::Convergence;
+use skein_inventory::Convergence;
 
 /// Whatever hangs is given up after this.
 pub const DEADLINE: Duration = Duration::from_secs(30);

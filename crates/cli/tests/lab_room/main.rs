@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use skein_api::{CheckResult, LogEntry, MigrateOptions, Migration, Reply, Request, StartOptions, VmOrigin};
 use skein_handover::Outcome;
+use skein_inventory::{Problem, ProblemKind};
 use skein_lab_cluster::{Cluster, Settings};
-use skein_machine::{Problem, ProblemKind};
 
 use group::Group;
 

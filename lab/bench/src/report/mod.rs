@@ -294,7 +294,7 @@ fn kinds(runs: &[&Run]) -> Option<String> {
         let sent = bytes(|run| run.transferred_bytes)?;
         return Some(format!("zero {zero} · other pages {other} · QEMU sent {sent} for all of them"));
     }
-    let bytes = |of: &dyn Fn(&Pages) -> u64| {
+    let bytes = |of: &dyn Fn(&PageFigures) -> u64| {
         median_of(&of_agents, |pages| Some(of(pages) as f64)).map_or("–".into(), measured::bytes)
     };
     let mut words = vec![format!("zero {}", bytes(&|pages| pages.counts.zero_bytes()))];

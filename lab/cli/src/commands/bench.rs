@@ -12,7 +12,7 @@ use skein_bench::{
     bench::{self, Adjust, Options, Progress},
     case,
     mover::Mover,
-    record::{CaseResult, Results, Run},
+    results::{CaseResult, Results, Run},
     report,
 };
 use skein_terminal::interrupt_flag;

@@ -11,7 +11,7 @@ use skein_bench::{
     bench::{self, Adjust, Options, Progress, Tick},
     case,
     mover::Mover,
-    record::{CpuSeconds, Run},
+    results::{CpuSeconds, Run},
 };
 use skein_terminal::interrupt_flag;
 use skein_units::measured;

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use skein_api::{CallError, Client, HostView, Reply, Request};
 use skein_identity::{Identity, IdentityError, RENEW_DAYS_BEFORE};
-use skein_machine::hosts_file::HostsFile;
-use skein_machine::{Resource, Room};
+use skein_inventory::hosts_file::HostsFile;
+use skein_inventory::{Resource, Room};
 use skein_units::about_bytes;
 
 use super::{Finding, bad, chain, ok, warn};
@@ -166,7 +166,7 @@ pub fn hosts_file(path: &Path) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use skein_machine::RoomLimit;
+    use skein_inventory::RoomLimit;
 
     use super::super::Severity;
     use super::*;
@@ -193,9 +193,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_on_the_way_to_a_host_is_told() {
-        let problem = skein_machine::check::Problem {
-            kind: skein_machine::check::ProblemKind::LargePacketsLost,
-            severity: skein_machine::check::Severity::Warns,
+        let problem = skein_inventory::check::Problem {
+            kind: skein_inventory::check::ProblemKind::LargePacketsLost,
+            severity: skein_inventory::check::Severity::Warns,
             what: "frames are lost".into(),
             cure: "set the MTU".into(),
         };

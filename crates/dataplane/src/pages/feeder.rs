@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Condvar;
-use skein_core::StreamId;
 use skein_pages::pace::PackingOutcome;
 use skein_pages::page_record;
 use skein_pages::{Batch, PageKind};
+use skein_session::StreamId;
 
 use super::counts::add;
 use super::packers::{PackJob, Taken};

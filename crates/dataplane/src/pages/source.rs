@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use skein_core::{StreamId, Width};
 use skein_pages::ledger::{Digest, Key, RegionId};
 use skein_pages::pace::{PackingMode, PackingOutcome, PackingPace};
 use skein_pages::packing::Effort;
 use skein_pages::page_record::{BlockInfo, PageMessage};
 use skein_pages::{Ledger, PAGE_BYTES, PageCounts};
+use skein_session::{StreamId, Width};
 
 use super::counts::{PageCounters, add};
 use super::kept::{KeptMarks, KeptRam, Trip};

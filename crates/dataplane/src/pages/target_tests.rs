@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use parking_lot::Mutex;
-use skein_core::StreamId;
 use skein_pages::delta::DeltaHead;
 use skein_pages::ledger::Key;
 use skein_pages::page_record::{BlockInfo, PageMessage};
 use skein_pages::{Batch, BatchForm, Ledger, PAGE_BYTES, PageRuns, is_zero};
+use skein_session::StreamId;
 
 use super::target::{Ram, RamError, TargetPages};
 

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::Serialize;
-use skein_core::frame::{FrameKind, HEADER_BYTES, Header};
-use skein_core::limits::PROBE_BYTES_MAX;
 use skein_link::{LinkError, LocalAddress, PACKET_BYTES_MIN, PacketProbe};
+use skein_session::frame::{FrameKind, HEADER_BYTES, Header};
+use skein_session::limits::PROBE_BYTES_MAX;
 
 use crate::handshake::HandshakeFailed;
 

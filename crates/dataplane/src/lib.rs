@@ -1,6 +1,6 @@
 //! The data plane: plain threads that join unix sockets, the session core and the links.
 //!
-//! A [`RunningSession`] session is one `skein_core::Session` behind a lock, and the threads around it:
+//! A [`RunningSession`] session is one `skein_session::Session` behind a lock, and the threads around it:
 //!
 //! | thread | does |
 //! |---|---|
@@ -35,8 +35,8 @@ pub use network_problem::{NetworkProblem, UnusedNic};
 pub use running_session::{
     IncomingStream, JoinError, PathInfo, PathSnapshot, RunningSession, SessionSnapshot, StreamContent,
 };
-pub use skein_core::session::OpenError;
-pub use skein_core::{StreamId, Width};
+pub use skein_session::session::OpenError;
+pub use skein_session::{StreamId, Width};
 
 /// Why a stream was torn down, as a number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

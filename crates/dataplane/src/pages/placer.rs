@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use skein_core::StreamId;
 use skein_pages::delta::DeltaHead;
 use skein_pages::packing::PageDecompressor;
 use skein_pages::page_record::{self, BatchHead, Decoder, PageMessage, PageRecord};
 use skein_pages::{BatchForm, PAGE_BYTES, PageKind, PageRuns};
 use skein_qemu_stream::main_channel::{Entry, entry};
+use skein_session::StreamId;
 
 #[cfg(feature = "fault-points")]
 use super::fault::{Plant, is_planted};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use skein_core::frame::{Frame, HEADER_BYTES, Header};
-use skein_core::session::ConnectionEnd;
-use skein_core::{ConnectionId, Session, Transmit};
 use skein_link::{Reader, Writer};
+use skein_session::frame::{Frame, HEADER_BYTES, Header};
+use skein_session::session::ConnectionEnd;
+use skein_session::{ConnectionId, Session, Transmit};
 use tracing::{debug, warn};
 
 use crate::running_session::{Dispatch, RunningSession};
@@ -188,7 +188,7 @@ fn receive_one(live: &Arc<RunningSession>, id: ConnectionId, reader: &mut Reader
     Ok(true)
 }
 
-fn invalid(error: skein_core::frame::FrameError) -> io::Error {
+fn invalid(error: skein_session::frame::FrameError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
@@ -201,9 +201,9 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use skein_core::{ConnectionKind, PathId, Role, SessionId, Settings};
     use skein_identity::{ClusterCa, Identity, Validity};
     use skein_link::{Listener, PendingConnection};
+    use skein_session::{ConnectionKind, PathId, Role, SessionId, Settings};
 
     use super::*;
     use crate::running_session::{PathInfo, StreamContent};
@@ -285,7 +285,7 @@ mod tests {
         drop(sending.join().unwrap());
         // Until it is noticed there are the records of one batch more: of less than a batch, and of a chunk.
         let records = |bytes: u64| bytes.div_ceil(1 << 14);
-        let most = WORN_AFTER + records(BATCH_BYTES) + records(skein_core::limits::CHUNK_BYTES_MAX as u64) + 2;
+        let most = WORN_AFTER + records(BATCH_BYTES) + records(skein_session::limits::CHUNK_BYTES_MAX as u64) + 2;
         let least = records(data.len() as u64) / most;
         assert!(made.len() as u64 >= least && least > 3, "{} connections, not {least} or more", made.len());
         ends.dialling.close("done");

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use skein_core::StreamId;
 use skein_pages::page_record::{Decoder, PageMessage, PageRecord};
+use skein_session::StreamId;
 
 use super::source::SourcePages;
 

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Condvar;
-use skein_core::StreamId;
 use skein_pages::pace::PackingMode;
 use skein_pages::packing::{PageCompressor, plan_packing};
 use skein_pages::page_record::{self, BYTES_MAX, PAGE_RECORD_BYTES_MAX, PageMessage};
 use skein_pages::{BATCH_BYTES_MAX, Batch, BatchForm, PAGE_BYTES, PageKind};
+use skein_session::StreamId;
 
 use self::main::MainChannel;
 use super::counts::add;

@@ -1,10 +1,10 @@
 //! The first messages on a connection.
 
 use aws_lc_rs::hmac;
-use skein_core::frame::{FrameKind, HEADER_BYTES, Header};
-use skein_core::handshake::{HandshakeError, Hello, RefuseCode, Welcome, encode_refuse};
-use skein_core::{ConnectionId, SessionId};
 use skein_link::{LinkError, PendingConnection};
+use skein_session::frame::{FrameKind, HEADER_BYTES, Header};
+use skein_session::handshake::{HandshakeError, Hello, RefuseCode, Welcome, encode_refuse};
+use skein_session::{ConnectionId, SessionId};
 use thiserror::Error;
 
 /// A connection that did not come about.

@@ -12,9 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::{Condvar, Mutex};
-use skein_core::{Received, Session, StreamId};
 use skein_link::send_pieces;
 use skein_pages::page_record::{self, BYTES_MAX};
+use skein_session::{Received, Session, StreamId};
 use tracing::{debug, info, warn};
 
 use crate::ResetCode;

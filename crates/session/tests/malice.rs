@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use skein_core::frame::{Frame, FrameKind, Header};
-use skein_core::handshake::{NicAddress, encode_addresses};
-use skein_core::limits::*;
-use skein_core::session::{ConnectionEnd, Ended, ProtocolError};
-use skein_core::{ConnectionId, ConnectionKind, Event, PathId, Received, Role, Session, Settings, StreamId};
+use skein_session::frame::{Frame, FrameKind, Header};
+use skein_session::handshake::{NicAddress, encode_addresses};
+use skein_session::limits::*;
+use skein_session::session::{ConnectionEnd, Ended, ProtocolError};
+use skein_session::{ConnectionId, ConnectionKind, Event, PathId, Received, Role, Session, Settings, StreamId};
 
 /// A session, an application that behaves, and what an enemy can know of it.
 struct Victim {

@@ -10,13 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
-use skein_core::frame::FrameKind;
-use skein_core::handshake::{Hello, RefuseCode, Welcome};
-use skein_core::limits::PROTOCOL_VERSION;
-use skein_core::pairs::announced;
-use skein_core::{ConnectionKind, Role, SessionId, Settings};
 use skein_identity::Identity;
 use skein_link::{ListenError, Listener, PendingConnection};
+use skein_session::frame::FrameKind;
+use skein_session::handshake::{Hello, RefuseCode, Welcome};
+use skein_session::limits::PROTOCOL_VERSION;
+use skein_session::pairs::announced;
+use skein_session::{ConnectionKind, Role, SessionId, Settings};
 use tracing::{debug, info, warn};
 
 use crate::addresses::{Addresses, keep_arp_apart};

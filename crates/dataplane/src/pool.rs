@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use skein_core::limits::{CHUNK_BYTES_MAX, INFLIGHT_MAX};
 use skein_pages::packing::PageCompressor;
 use skein_pages::page_record::PAGE_RECORD_BYTES_MAX;
+use skein_session::limits::{CHUNK_BYTES_MAX, INFLIGHT_MAX};
 
 /// Up to this, malloc serves as well from memory that it has.
 const SMALL_BYTES: usize = 64 << 10;

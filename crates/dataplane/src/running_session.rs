@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
-use skein_core::handshake::NicAddress;
-use skein_core::limits::STREAMS_MAX;
-use skein_core::session::{ConnectionEnd, Ended, OpenError, ProtocolError};
-use skein_core::{ConnectionId, ConnectionKind, Event, PathId, Role, Session, SessionId, Settings, StreamId};
 use skein_link::{Reader, Writer};
+use skein_session::handshake::NicAddress;
+use skein_session::limits::STREAMS_MAX;
+use skein_session::session::{ConnectionEnd, Ended, OpenError, ProtocolError};
+use skein_session::{ConnectionId, ConnectionKind, Event, PathId, Role, Session, SessionId, Settings, StreamId};
 use thiserror::Error;
 use tracing::{debug, info, warn};
 
@@ -94,7 +94,7 @@ pub struct PathSnapshot {
     pub info: PathInfo,
     /// Its numbers.
     #[serde(flatten)]
-    pub status: skein_core::session::PathStatus,
+    pub status: skein_session::session::PathStatus,
 }
 
 /// A stream that does not lead to its local end.

@@ -270,9 +270,9 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use skein_core::Width;
     use skein_pages::packing::{Packing, PageCompressor, plan_packing};
     use skein_pages::{BatchForm, PAGE_BYTES};
+    use skein_session::Width;
 
     use super::super::{DirtyTracking, SourcePagesSettings};
     use super::*;

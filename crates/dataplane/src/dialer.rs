@@ -10,12 +10,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
-use skein_core::handshake::{Hello, NicAddress, Welcome};
-use skein_core::limits::PROTOCOL_VERSION;
-use skein_core::pairs::{Choice, Ends, PATHS_MAX, Pair, Preference, announced, choose};
-use skein_core::{ConnectionId, ConnectionKind, PathId, Role, SessionId, Settings};
 use skein_identity::Identity;
 use skein_link::{LocalAddress, PACKET_BYTES_MIN, PendingConnection};
+use skein_session::handshake::{Hello, NicAddress, Welcome};
+use skein_session::limits::PROTOCOL_VERSION;
+use skein_session::pairs::{Choice, Ends, PATHS_MAX, Pair, Preference, announced, choose};
+use skein_session::{ConnectionId, ConnectionKind, PathId, Role, SessionId, Settings};
 use thiserror::Error;
 use tracing::{debug, info};
 

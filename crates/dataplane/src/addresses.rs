@@ -6,9 +6,9 @@ use std::fs;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
-use skein_core::handshake::NicAddress;
-use skein_core::pairs::is_routable;
 use skein_host::Nic;
+use skein_session::handshake::NicAddress;
+use skein_session::pairs::is_routable;
 use tracing::{info, warn};
 
 /// Which of a host's addresses to use.
