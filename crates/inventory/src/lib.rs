@@ -3,7 +3,7 @@
 //! | module | decides |
 //! |---|---|
 //! | [`definition`] | a VM as a TOML file |
-//! | [`hosts_file`] | the other hosts_file, as a TOML file |
+//! | [`hosts_file`] | the list of other hosts, as a TOML file |
 //! | [`facts`] | what was seen of a host, a guest and the paths between two hosts |
 //! | [`composition`] | what a guest is composed of by its QEMU's word, and what two compositions do not have in common |
 //! | [`command_line`] | what a QEMU's command line asks for |

@@ -2,7 +2,7 @@
 //!
 //! A connection begins as a [`PendingConnection`] (blocking, with a deadline, for the handshake) and is then
 //! [split](PendingConnection::split) into a [`Reader`] and a [`Writer`] that two threads use without sharing
-//! anything. Under TLS the split hands rustls' own tls_record protection to the halves, see [`tls_record`].
+//! anything. Under TLS the split hands rustls' own record protection to the halves, see [`tls_record`].
 //!
 //! Absent on purpose: frames, sessions, paths. This crate moves bytes.
 

@@ -2,7 +2,7 @@
 //!
 //! | module | reads |
 //! |---|---|
-//! | [`main_channel`] | the main_channel channel, up to the first section that is not `ram` |
+//! | [`main_channel`] | the main channel, up to the first section that is not `ram` |
 //! | [`multifd`] | a multifd channel |
 //! | [`barrier`] | which of two records of one page is the newer, by what both modules read |
 //!
