@@ -12,6 +12,7 @@ pub mod inflicted_fault;
 pub mod iperf;
 pub mod killed;
 pub mod machine;
+pub mod measured_page;
 pub mod migration;
 pub mod mover;
 pub mod ping;

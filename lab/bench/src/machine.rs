@@ -35,6 +35,23 @@ pub fn describe(qemu: Option<&Path>) -> Machine {
         kernel: read("/proc/sys/kernel/osrelease").trim().to_string(),
         os: after(&read("/etc/os-release"), "PRETTY_NAME", '=').unwrap_or_else(unknown),
         qemu: version.unwrap_or_else(unknown),
+        cipher: cipher_kernel(&after(&read("/proc/cpuinfo"), "flags", ':').unwrap_or_default()).to_string(),
+    }
+}
+
+/// How AWS-LC computes AES-GCM on a CPU with these flags (of `/proc/cpuinfo`): what it chooses by in
+/// `crypto/fipsmodule/modes/gcm.c`, `crypto_gcm_avx512_enabled` and `CRYPTO_ghash_init`.
+pub fn cipher_kernel(flags: &str) -> &'static str {
+    let flags: Vec<&str> = flags.split_whitespace().collect();
+    let has = |wanted: &[&str]| wanted.iter().all(|flag| flags.contains(flag));
+    if has(&["vaes", "vpclmulqdq", "avx512f", "avx512dq", "avx512bw", "avx512vl"]) {
+        "AES-GCM with AVX-512 VAES"
+    } else if has(&["aes", "pclmulqdq", "avx", "movbe"]) {
+        "AES-GCM with AES-NI and AVX"
+    } else if has(&["aes", "pclmulqdq"]) {
+        "AES-GCM with AES-NI"
+    } else {
+        "AES-GCM without AES-NI"
     }
 }
 
@@ -74,6 +91,15 @@ pub fn lab_name(n: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_cipher_kernel_follows_the_flags() {
+        let wide = "aes pclmulqdq avx movbe vaes vpclmulqdq avx512f avx512dq avx512bw avx512vl";
+        assert_eq!(cipher_kernel(wide), "AES-GCM with AVX-512 VAES");
+        assert_eq!(cipher_kernel(&wide.replace("avx512vl", "")), "AES-GCM with AES-NI and AVX");
+        assert_eq!(cipher_kernel("fpu aes pclmulqdq"), "AES-GCM with AES-NI");
+        assert_eq!(cipher_kernel("fpu aesx"), "AES-GCM without AES-NI");
+    }
 
     #[test]
     fn this_machine() {

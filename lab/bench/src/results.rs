@@ -57,6 +57,9 @@ pub struct Machine {
     pub os: String,
     /// What QEMU says of its version.
     pub qemu: String,
+    /// How AES-GCM is computed: [`crate::machine::cipher_kernel`].
+    #[serde(default)]
+    pub cipher: String,
 }
 
 /// One case: its figure, what was measured, whether it was met.
@@ -701,6 +704,7 @@ pub(crate) mod tests {
                     kernel: "6.1.0".into(),
                     os: "Debian GNU/Linux 12".into(),
                     qemu: "QEMU emulator version 7.2.22".into(),
+                    cipher: "AES-GCM with AES-NI and AVX".into(),
                 },
             },
             cases: vec![CaseResult {

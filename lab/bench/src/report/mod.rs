@@ -503,7 +503,8 @@ mod tests {
         case.parts[0].figure = text.into();
         case.parts[0].measured = text.into();
         let [t1, t2, t3, t4, t5, t6, t7] = [(); 7].map(|()| text.to_string());
-        let machine = Machine { cpu: t1, cores: 2, memory_bytes: 1, kernel: t2, os: t3, qemu: t4 };
+        let machine =
+            Machine { cpu: t1, cores: 2, memory_bytes: 1, kernel: t2, os: t3, qemu: t4, cipher: String::new() };
         let about = About { commit: t5, started_at: t6, command: vec![t7], quick: true, machine };
         Results { schema: SCHEMA, about, cases: vec![case], runs }
     }

@@ -11,9 +11,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use skein_bench::{
     bench::{self, Adjust, Options, Progress},
     case,
+    measured_page::Figures,
     mover::Mover,
-    results::{CaseResult, Results, Run},
     report,
+    results::{CaseResult, Results, Run},
 };
 use skein_terminal::interrupt_flag;
 use skein_units::measured;
@@ -43,6 +44,17 @@ enum Command {
         /// The page to write.
         #[arg(long, value_name = "FILE")]
         html: PathBuf,
+    },
+    /// Take runs' figures into docs/measured.json, and make docs/measured.md from it.
+    ///
+    /// A case that did not run to its end is left as it was. Exits with 1 if a case then has no figure, or an outdated one.
+    Figures {
+        /// What `--json` wrote; without any, only the page is made again.
+        #[arg(value_name = "JSON")]
+        runs: Vec<PathBuf>,
+        /// Where measured.json and measured.md are.
+        #[arg(long, value_name = "DIRECTORY", default_value = "docs")]
+        docs: PathBuf,
     },
 }
 
@@ -102,13 +114,30 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::List => list(),
         Command::Run(args) => measure(*args),
-        Command::Report { json, html } => {
-            let text = std::fs::read_to_string(&json).with_context(|| format!("reading {}", json.display()))?;
-            let results = serde_json::from_str(&text)
-                .with_context(|| format!("{} is not what this version's --json writes", json.display()))?;
-            write_whole(&html, &report::page(&results))
+        Command::Report { json, html } => write_whole(&html, &report::page(&read(&json)?)),
+        Command::Figures { runs, docs } => figures(&runs, &docs),
+    }
+}
+
+/// What this version's `--json` wrote.
+fn read<T: serde::de::DeserializeOwned>(json: &Path) -> anyhow::Result<T> {
+    let text = std::fs::read_to_string(json).with_context(|| format!("reading {}", json.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is not what this version writes", json.display()))
+}
+
+fn figures(runs: &[PathBuf], docs: &Path) -> anyhow::Result<()> {
+    let (json, all) = (docs.join("measured.json"), case::all());
+    let mut figures: Figures = read(&json)?;
+    for run in runs {
+        for case in figures.take(&read(run)?, &all) {
+            eprintln!("{}: {case} did not run to its end, or is no case any more: left as it was", run.display());
         }
     }
+    write_whole(&json, &(serde_json::to_string_pretty(&figures)? + "\n"))?;
+    write_whole(&docs.join("measured.md"), &figures.page())?;
+    let lacking = figures.lacking(&all);
+    anyhow::ensure!(lacking.is_empty(), "{}", lacking.join("\n"));
+    Ok(())
 }
 
 fn list() -> anyhow::Result<()> {
