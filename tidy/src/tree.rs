@@ -101,7 +101,7 @@ fn walk(root: &Path, folder: &str, paths: &mut Vec<String>) -> Result<(), TreeEr
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
         match entry.file_type().map_err(failed)? {
-            kind if kind.is_dir() && name != "target" && name != ".git" => walk(root, &path, paths)?,
+            kind if kind.is_dir() && path != "target" && name != ".git" => walk(root, &path, paths)?,
             kind if kind.is_file() => paths.push(path),
             _ => {}
         }

@@ -30,7 +30,7 @@ pub(crate) fn point(moment: Moment, action: &Action) {
         return;
     }
     ONCE.call_once(|| {
-        skein_dataplane::pages::fault::halt(Path::new(&file), &wanted);
+        skein_dataplane::fault_points::halt(Path::new(&file), &wanted);
     });
 }
 

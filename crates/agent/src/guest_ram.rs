@@ -2,7 +2,7 @@
 
 use std::io;
 
-use skein_dataplane::pages::{FindRam, Ram, RamError};
+use skein_dataplane::target::{FindRam, Ram, RamError};
 use skein_guest_ram::{AccessError, Memory};
 use skein_hypervisor::Monitor;
 use tracing::info;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use skein_dataplane::pages::TargetPages;
+use skein_dataplane::target::TargetPages;
 use skein_dataplane::{ResetCode, RunningSession, StreamContent, StreamId};
 use skein_handover::MigrationId;
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use skein_dataplane::pages::{KeptMarks, KeptRam};
+use skein_dataplane::{KeptMarks, KeptRam};
 use skein_hypervisor::ProcessId;
 use skein_inventory::KeptRamPolicy;
 

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use skein_dataplane::pages::SourcePages;
+use skein_dataplane::source::SourcePages;
 use skein_dataplane::{ResetCode, RunningSession, StreamContent, StreamId};
 use skein_handover::MigrationId;
 use tracing::{info, warn};

@@ -32,7 +32,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::{set_name, set_pdeathsig};
 use nix::sys::signal::Signal;
 use parking_lot::Mutex;
-use skein_dataplane::pages::{Compress, PackResult};
+use skein_dataplane::source::{Compress, PackResult};
 use skein_host::idle_scheduling::{settle_down, starter};
 use skein_host::thread_time;
 use skein_pages::BATCH_BYTES_MAX;

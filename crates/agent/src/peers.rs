@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_api::LineError;
-use skein_dataplane::pages;
+use skein_dataplane::target::TargetPages;
 use skein_dataplane::{
     Acceptor, AcceptorSettings, Dialer, DialerSettings, IncomingStream, ResetCode, RunningSession, SessionSnapshot,
     StreamContent,
@@ -623,7 +623,7 @@ impl Shared {
             Ok(StreamDestination::Pages(path)) => stream_destination::allowed(
                 &self.settings.allow,
                 &path,
-                StreamContent::Target(pages::TargetPages::new(None, None)),
+                StreamContent::Target(TargetPages::new(None, None)),
             ),
             Err(reason) => Err((ResetCode::NoDestination, reason)),
         });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use skein_dataplane::Width;
-use skein_dataplane::pages::PackerPool;
+use skein_dataplane::source::PackerPool;
 use skein_inventory::Route;
 
 use crate::packer_process::PackerProcessStarter;

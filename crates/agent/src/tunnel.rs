@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_dataplane::pages::{DirtyTracking, PackerPool, SourcePages, SourcePagesSettings};
+use skein_dataplane::source::{DirtyTracking, PackerPool, SourcePages, SourcePagesSettings};
 use skein_dataplane::{Dialer, DialerSettings, RunningSession, SessionSnapshot, StartError, StreamContent};
 use skein_identity::Identity;
 use skein_inventory::Route;

@@ -10,7 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use skein_agent::{OutgoingChannels, keep_channels};
-use skein_dataplane::pages::TargetPages;
+use skein_dataplane::target::TargetPages;
 use skein_handover::MigrationId;
 use socket2::{Domain, SockAddr, Socket, Type};
 

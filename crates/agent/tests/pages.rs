@@ -12,11 +12,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use skein_agent::OutgoingChannels;
-use skein_dataplane::Width;
-use skein_dataplane::pages::{
-    Compress, DirtyTracking, FindRam, KeptMarks, KeptRam, PackResult, PackerPool, Ram, RamError, SourcePages,
-    SourcePagesSettings, TargetPages,
-};
+use skein_dataplane::source::{Compress, DirtyTracking, PackResult, PackerPool, SourcePages, SourcePagesSettings};
+use skein_dataplane::target::{FindRam, Ram, RamError, TargetPages};
+use skein_dataplane::{KeptMarks, KeptRam, Width};
 use skein_handover::MigrationId;
 use skein_pages::packing::{Effort, PageCompressor};
 use skein_qemu_stream::main_channel::{Entry, entry};

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_agent::{Answer, AskError, CONTROL_VERSION, ControlMessage, OutgoingChannels, PeerEvent};
-use skein_dataplane::pages::TargetPages;
+use skein_dataplane::target::TargetPages;
 use skein_dataplane::{RunningSession, StreamContent};
 use skein_handover::MigrationId;
 use skein_identity::Identity;

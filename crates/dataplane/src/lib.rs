@@ -20,17 +20,22 @@ mod acceptor;
 mod addresses;
 mod connection;
 mod dialer;
+#[cfg(feature = "fault-points")]
+pub mod fault_points;
 mod handshake;
+mod kept_ram;
 mod network_problem;
-pub mod pages;
 mod path_mtu;
 mod pool;
 mod running_session;
+pub mod source;
 mod stream;
+pub mod target;
 
 pub use acceptor::{Acceptor, AcceptorSettings};
 pub use addresses::{Addresses, keep_arp_apart};
 pub use dialer::{Dialer, DialerSettings, StartError};
+pub use kept_ram::{KeptMarks, KeptRam};
 pub use network_problem::{NetworkProblem, UnusedNic};
 pub use running_session::{
     IncomingStream, JoinError, PathInfo, PathSnapshot, RunningSession, SessionSnapshot, StreamContent,

@@ -22,8 +22,10 @@ use tracing::{debug, info, warn};
 use crate::connection::ConnectionSender;
 use crate::network_problem::NetworkProblem;
 use crate::pool::Pool;
+use crate::source::SourcePages;
 use crate::stream::Egress;
-use crate::{ResetCode, connection, pages, stream};
+use crate::target::TargetPages;
+use crate::{ResetCode, connection, source, stream};
 
 /// How often a session is told the time.
 const CLOCK_PERIOD: Duration = Duration::from_millis(50);
@@ -60,9 +62,9 @@ pub enum StreamContent {
     /// Bytes, as they are.
     Bytes,
     /// A migration, whose source is here.
-    Source(Arc<pages::SourcePages>),
+    Source(Arc<SourcePages>),
     /// A migration, whose target is here.
-    Target(Arc<pages::TargetPages>),
+    Target(Arc<TargetPages>),
 }
 
 /// A session at a moment, for people and programs.
@@ -342,7 +344,7 @@ impl RunningSession {
         let writable = writable.ok_or(JoinError::TornDown)?;
         let (live, from) = (self.clone(), egress.clone());
         let threads = spawn("ingest", move || match content {
-            StreamContent::Source(source) => pages::ingest(&live, id, &from, &writable, &source),
+            StreamContent::Source(source) => source::ingest(&live, id, &from, &writable, &source),
             content => stream::ingest(&live, id, &from, &writable, matches!(content, StreamContent::Target(_))),
         })
         .and_then(|ingest| {

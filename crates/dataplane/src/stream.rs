@@ -18,8 +18,9 @@ use skein_session::{Received, Session, StreamId};
 use tracing::{debug, info, warn};
 
 use crate::ResetCode;
-use crate::pages::{PageWriter, Step, TargetMessages};
 use crate::running_session::{Dispatch, RunningSession, StreamContent};
+use crate::source::TargetMessages;
+use crate::target::{PageWriter, Step};
 
 /// A shorter read is copied into memory of its size, so that the pooled buffer can be read into again.
 const SHORT_READ: usize = BYTES_MAX / 4;

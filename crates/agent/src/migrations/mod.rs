@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use skein_api::{LogEntry, MigrateOptions};
 use skein_dataplane::PathSnapshot;
-use skein_dataplane::pages::PackerPool;
+use skein_dataplane::source::PackerPool;
 use skein_handover::{
     Action, Input, Manager, MigrationEvent, MigrationId, MigrationLimits, MigrationPhase, MigrationSummary,
     NewMigration, Order, Outcome, Record, RefusedStart, Report, Role, SourceInput, SourceOrder, SourcePhase,

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use skein_api::{CopyProgress, LogEntry, PageCounts, PageFigures};
-use skein_dataplane::pages::{DirtyTracking, SourcePages, SourcePagesSettings};
+use skein_dataplane::source::{DirtyTracking, SourcePages, SourcePagesSettings};
 use skein_handover::{
     Input, MigrationId, MigrationPhase, MigrationSummary, SourceGuest, SourceInput, SourceOrder, SourcePhase,
 };

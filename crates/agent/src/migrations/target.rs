@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use skein_api::LogEntry;
-use skein_dataplane::pages::TargetPages;
+use skein_dataplane::target::TargetPages;
 use skein_handover::{Input, MigrationId, MigrationSummary, Order, TargetGuest, TargetInput, TargetOrder};
 use skein_hypervisor::{Announcement, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState};
 use skein_inventory::composition::{Part, differences};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use skein_agent::{
     AcceptorSettings, Addresses, Allow, Answer, DialerSettings, PeerEvent, Peers, PeersSettings, Question,
 };
-use skein_dataplane::pages::{DirtyTracking, SourcePages, SourcePagesSettings};
+use skein_dataplane::source::{DirtyTracking, SourcePages, SourcePagesSettings};
 use skein_dataplane::{Dialer, Width};
 use skein_handover::{Intent, Message, MigrationId};
 use skein_identity::{ClusterCa, Identity, Validity};

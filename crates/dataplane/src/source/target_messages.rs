@@ -7,7 +7,7 @@ use bytes::Bytes;
 use skein_pages::page_record::{Decoder, PageMessage, PageRecord};
 use skein_session::StreamId;
 
-use super::source::SourcePages;
+use super::pages::SourcePages;
 
 /// Takes what comes from the target apart.
 pub(crate) struct TargetMessages {

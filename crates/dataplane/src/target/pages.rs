@@ -39,11 +39,10 @@ use skein_session::StreamId;
 use thiserror::Error;
 use tracing::warn;
 
-use super::kept::{KeptMarks, KeptRam, Trip};
-use crate::running_session::spawn;
-
 #[cfg(feature = "fault-points")]
-use super::fault::{self, Plant, is_planted};
+use crate::fault_points::{self, Plant, is_planted};
+use crate::kept_ram::{KeptMarks, KeptRam, Trip};
+use crate::running_session::spawn;
 
 /// Who waits looks so often whether its stream was torn down.
 const RESET_CHECK_PERIOD: Duration = Duration::from_millis(100);
@@ -281,7 +280,7 @@ impl TargetPages {
     pub(super) fn compare_all(&self, digest: Digest) -> Result<PageMessage, PageError> {
         let blocks = self.blocks().ok_or("the source's agent ends before it began")?;
         #[cfg(feature = "fault-points")]
-        fault::compared();
+        fault_points::compared();
         let owed = blocks.ledger.owed();
         let is_as_sent = blocks.ledger.digest() == digest;
         if is_as_sent && !owed.is_empty() {

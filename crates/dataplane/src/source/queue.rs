@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use skein_pages::PAGE_BYTES;
 use skein_pages::page_record::PAGE_RECORD_BYTES_MAX;
 
-use super::packers::PackJob;
+use super::packer_pool::PackJob;
 
 /// What waits for its turn.
 pub(crate) enum QueueEntry {

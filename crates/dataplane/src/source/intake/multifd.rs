@@ -6,7 +6,7 @@ use skein_qemu_stream::barrier::Barriers;
 use skein_qemu_stream::multifd::{Head, PACKET_BYTES, Packet, Parser};
 
 use super::{Intake, IntakeStop};
-use crate::pages::source::PageRoute;
+use crate::source::pages::PageRoute;
 
 impl Intake<'_> {
     pub(super) fn multifd(&mut self) -> Result<(), IntakeStop> {

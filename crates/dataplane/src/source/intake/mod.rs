@@ -1,7 +1,7 @@
-//! What QEMU sends at the source, taken apart: [`main`] and [`multifd`] say how, here is what they have in common.
+//! What QEMU sends at the source, taken apart: [`main_channel`] and [`multifd`] say how, here is what they have in common.
 
-mod handover;
-mod main;
+mod last_pages;
+mod main_channel;
 mod multifd;
 
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use skein_pages::page_record::{self, BYTES_MAX, PAGE_RECORD_BYTES_MAX, PageMessa
 use skein_pages::{BATCH_BYTES_MAX, Batch, BatchForm, PAGE_BYTES, PageKind};
 use skein_session::StreamId;
 
-use self::main::MainChannel;
-use super::counts::add;
+use self::main_channel::MainChannel;
 use super::feeder::{encode_uncompressed, feed, note_late, wait_for_batch_capacity};
-use super::packers::PackJob;
+use super::packer_pool::PackJob;
+use super::page_counters::add;
+use super::pages::{DirectBlocks, PageError, SourcePages};
 use super::queue::{Queue, QueueEntry};
-use super::source::{DirectBlocks, PageError, SourcePages};
-use super::tap::{ReadEnded, SocketReader};
+use super::socket_reader::{ReadEnded, SocketReader};
 use crate::ResetCode;
 use crate::running_session::{Dispatch, RunningSession, spawn};
 use crate::stream::{Egress, reset_for_broken_socket, submit};

@@ -9,7 +9,7 @@ use skein_qemu_stream::barrier::Barriers;
 use skein_qemu_stream::main_channel::{Block, Entry, MainItem, Parser, Postcopy, entry};
 
 use super::{Intake, IntakeStop};
-use crate::pages::source::{DirectBlocks, PageRoute};
+use crate::source::pages::{DirectBlocks, PageRoute};
 
 /// Pages have numbers of 32 bits.
 const BLOCK_BYTES_MAX: u64 = (PAGE_BYTES as u64) << 32;

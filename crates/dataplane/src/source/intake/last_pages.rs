@@ -11,9 +11,9 @@ use skein_pages::{BATCH_PAGES_MAX, Batch, BatchForm, PAGE_BYTES, PageRuns, is_ze
 use tracing::warn;
 
 use super::{Intake, IntakeStop};
-use crate::pages::counts::add;
-use crate::pages::source::{DirectBlocks, regions};
-use crate::pages::target::Ram;
+use crate::source::page_counters::add;
+use crate::source::pages::{DirectBlocks, regions};
+use crate::target::Ram;
 
 /// How often pages that differ are sent again.
 const REPAIRS_MAX: u32 = 3;
@@ -41,7 +41,7 @@ impl Intake<'_> {
             match self.pages.answer(self.is_over)? {
                 PageMessage::Comparison { same: true } => {
                     #[cfg(feature = "fault-points")]
-                    crate::pages::fault::point("ram-complete");
+                    crate::fault_points::point("ram-complete");
                     return Ok(());
                 }
                 PageMessage::Comparison { same: false } if repair < REPAIRS_MAX => {}
@@ -63,7 +63,7 @@ impl Intake<'_> {
         ))
     }
 
-    /// Sends what QEMU has missed of what the guest wrote: see [`Misses`](crate::pages::DirtyTracking).
+    /// Sends what QEMU has missed of what the guest wrote: see [`DirtyTracking`](crate::source::DirtyTracking).
     fn send_missed(&mut self, direct: &DirectBlocks, version: &mut u32) -> Result<(), IntakeStop> {
         let mut is_newer = false;
         for (block, ram) in direct.misses() {

@@ -9,10 +9,10 @@ use skein_pages::page_record;
 use skein_pages::{Batch, PageKind};
 use skein_session::StreamId;
 
-use super::counts::add;
-use super::packers::{PackJob, Taken};
+use super::packer_pool::{PackJob, Taken};
+use super::page_counters::add;
+use super::pages::SourcePages;
 use super::queue::{Queue, QueueEntry};
-use super::source::SourcePages;
 use crate::running_session::RunningSession;
 use crate::stream::{self, submit};
 

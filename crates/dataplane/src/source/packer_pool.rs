@@ -17,7 +17,7 @@ use skein_pages::Batch;
 use skein_pages::packing::{Compressed, Effort, Packed, PackingPlan};
 use tracing::warn;
 
-use super::source::SourcePages;
+use super::pages::SourcePages;
 use crate::pool::Buffer;
 use crate::running_session::spawn;
 

@@ -11,7 +11,7 @@ use skein_pages::page_record::{BlockInfo, PageMessage};
 use skein_pages::{Batch, BatchForm, Ledger, PAGE_BYTES, PageRuns, is_zero};
 use skein_session::StreamId;
 
-use super::target::{Ram, RamError, TargetPages};
+use super::pages::{Ram, RamError, TargetPages};
 
 const KEY: Key = [5; 16];
 

@@ -23,7 +23,7 @@ const HALT_MAX: Duration = Duration::from_secs(60);
 
 /// An error at the target, but for the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Plant {
+pub(crate) enum Plant {
     /// `stale-zero`: a page holds something and is to be zero, and is not written.
     StaleZero,
     /// `stale-version`: a newer version of a page is taken for an older one.
@@ -63,23 +63,23 @@ static PLANTED: LazyLock<Option<(Plant, bool)>> = LazyLock::new(|| {
 static COMPARED: AtomicBool = AtomicBool::new(false);
 
 /// Whether this error is to be made with this page; of a batch, its first.
-pub(super) fn is_planted(plant: Plant, page: u32) -> bool {
+pub(crate) fn is_planted(plant: Plant, page: u32) -> bool {
     let wanted = PLANTED.is_some_and(|(planted, always)| planted == plant && (always || !COMPARED.load(SeqCst)));
     wanted && page as usize / REGION_PAGES % 2 == 1 && (plant == Plant::LostBatch || page % 16 == 5)
 }
 
 /// Whether [`Plant::Unplaceable`] is planted.
-pub(super) fn is_unplaceable() -> bool {
+pub(crate) fn is_unplaceable() -> bool {
     PLANTED.is_some_and(|(planted, _)| planted == Plant::Unplaceable)
 }
 
 /// Both copies are about to be compared.
-pub(super) fn compared() {
+pub(crate) fn compared() {
     COMPARED.store(true, SeqCst);
 }
 
 /// The point `label` was reached: halts there if that is asked for.
-pub(super) fn point(label: &str) {
+pub(crate) fn point(label: &str) {
     if let (Ok(wanted), Ok(file)) = (env::var("SKEIN_FAULT_POINT"), env::var("SKEIN_FAULT_FILE"))
         && wanted == label
     {

@@ -7,21 +7,21 @@ use skein_pages::Ledger;
 use skein_pages::ledger::Key;
 use skein_pages::page_record::BlockInfo;
 
-use super::target::Ram;
+use crate::target::Ram;
 
 /// A guest's way from one host to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trip {
-    pub(super) id: u64,
+pub(crate) struct Trip {
+    pub(crate) id: u64,
     /// Of the marks of its pages.
-    pub(super) key: Key,
-    pub(super) blocks: Vec<BlockInfo>,
+    pub(crate) key: Key,
+    pub(crate) blocks: Vec<BlockInfo>,
 }
 
 /// What the host that the guest left keeps: its RAM, as it was then, though QEMU be gone.
 pub struct KeptRam {
-    pub(super) trip: Trip,
-    pub(super) ram: BTreeMap<u16, Arc<dyn Ram>>,
+    pub(crate) trip: Trip,
+    pub(crate) ram: BTreeMap<u16, Arc<dyn Ram>>,
 }
 
 impl KeptRam {
@@ -33,8 +33,8 @@ impl KeptRam {
 
 /// What the host that the guest came to keeps: the marks of its pages, as it came.
 pub struct KeptMarks {
-    pub(super) trip: Trip,
-    pub(super) marks: Arc<Ledger>,
+    pub(crate) trip: Trip,
+    pub(crate) marks: Arc<Ledger>,
 }
 
 impl KeptMarks {

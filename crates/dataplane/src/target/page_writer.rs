@@ -12,9 +12,9 @@ use skein_pages::{BatchForm, PAGE_BYTES, PageKind, PageRuns};
 use skein_qemu_stream::main_channel::{Entry, entry};
 use skein_session::StreamId;
 
+use super::pages::{PageError, TargetPages};
 #[cfg(feature = "fault-points")]
-use super::fault::{Plant, is_planted};
-use super::target::{PageError, TargetPages};
+use crate::fault_points::{Plant, is_planted};
 
 const NO_BLOCKS: &str = "pages come before it was said of which RAM";
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
@@ -328,7 +328,7 @@ mod tests {
     use skein_pages::page_record::BlockInfo;
     use skein_pages::{Batch, Ledger};
 
-    use super::super::target_tests::FakeRam;
+    use super::super::pages_tests::FakeRam;
     use super::*;
 
     const PAGES: u32 = 8;

@@ -14,10 +14,10 @@ use skein_pages::page_record::{BlockInfo, PageMessage};
 use skein_pages::{Ledger, PAGE_BYTES, PageCounts};
 use skein_session::{StreamId, Width};
 
-use super::counts::{PageCounters, add};
-use super::kept::{KeptMarks, KeptRam, Trip};
-use super::packers::PackerPool;
-use super::target::{FindRam, Ram};
+use super::packer_pool::PackerPool;
+use super::page_counters::{PageCounters, add};
+use crate::kept_ram::{KeptMarks, KeptRam, Trip};
+use crate::target::{FindRam, Ram};
 
 /// The other agent answers by then, or the migration is called off.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
@@ -45,7 +45,7 @@ pub struct SourcePagesSettings {
     pub channels: u16,
     /// Drawn for this migration; `kept` has another.
     pub key: Key,
-    /// Where this guest's RAM is, to send again what differs; as of [`super::TargetPages`].
+    /// Where this guest's RAM is, to send again what differs; as of [`crate::target::TargetPages`].
     pub ram: Option<FindRam>,
     /// What may be kept to know what the target holds, as a share of the guest's RAM: hashes of its pages' parts take 0.032.
     /// 0: all pages go whole.
@@ -436,7 +436,7 @@ impl SourcePages {
     /// All pages were sent: waits until all multifd channels have passed so many barriers. Returns how many they are.
     pub(super) fn all_passed(&self, barriers: u32, is_over: &dyn Fn() -> bool) -> Result<u16, PageError> {
         #[cfg(feature = "fault-points")]
-        if super::fault::is_unplaceable() {
+        if crate::fault_points::is_unplaceable() {
             return Err(self.fail_direct_placement("it was planted"));
         }
         let channels = self.settings.channels;

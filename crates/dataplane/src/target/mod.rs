@@ -1,0 +1,19 @@
+//! The target's end of a migration's streams: pages go into the guest's RAM, the rest to QEMU.
+//!
+//! ```text
+//!  session ─▶ page_writer ─▶ the guest's RAM
+//!  (records    │   └──────▶ QEMU: what is no page
+//!   in order)  ▼
+//!             source: what was written, whether both ends hold the same
+//! ```
+//!
+//! One [`TargetPages`] stands for all streams of a migration. A session's receiver threads do the work.
+
+mod page_writer;
+mod pages;
+#[cfg(test)]
+mod pages_tests;
+
+pub use pages::{FindRam, Ram, RamError, TargetPages};
+
+pub(crate) use page_writer::{PageWriter, Step};
