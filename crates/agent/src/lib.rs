@@ -6,6 +6,28 @@
 //! A tunnel listens on unix sockets and connects each connection made to them to a unix socket of the
 //! agent's host, in the order they were made. It carries opaque bytes: whose migration it is, and whether
 //! it succeeds, is its manager's business.
+//!
+//! # Invariants
+//!
+//! - **The owner thread alone changes the migrations' state**, and waits for nothing but the journal. What may take
+//!   long (QMP) has a thread for each migration.
+//! - **Room is promised once**: reserved where a migration is let in or a VM is started, until its guest has arrived
+//!   or runs. Test: `room_for_one_is_not_given_to_two`.
+//! - **A target is ready when what is to be remembered of its guest is on its disk**, and has all of the guest when
+//!   the TPM's state is there. Tests: `a_guest_that_has_come_is_remembered_though_the_disk_is_full_by_then`,
+//!   `firmware_and_tpm_move_with_their_guest`.
+//! - **A VM that is started again has what it last had**: what a guest has open is remembered, and an older image is
+//!   taken only on a person's word. Test: `a_file_is_started_with_what_its_guest_last_had`.
+//! - **A VM's name has one process at most.** The starter has the name from before the start until the VM runs or is
+//!   tidied up. A QEMU that runs is found again whatever became of its files, and never given up. Test:
+//!   `a_name_has_one_process`.
+//! - **A QEMU is known as a process from its start**, not from its first answer, and connected to with a deadline: a
+//!   full queue makes connect(2) of a unix socket wait for ever. Test:
+//!   `an_agent_that_finds_a_hung_one_comes_up_and_gives_it_up`.
+//! - **A QEMU is never waited for to be killed.** A process is named by pid and start time, and killed through a
+//!   pidfd. Test: `one_that_hangs_ends_as_soon_as_its_migration_is_called_off`.
+//! - **A packer shares no lock with a thread in a hurry**, the lock on a process's memory neither: a packer may get no
+//!   CPU for a while. Test: `pages_are_packed_by_another_process_which_ends_when_nobody_needs_it`.
 
 #![forbid(unsafe_code)]
 

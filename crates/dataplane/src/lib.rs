@@ -13,6 +13,21 @@
 //! The lock is held for decisions only: never while a socket is read or written or a byte is copied.
 //! [`Dialer`] makes and remakes the connections of a session from one end, [`Acceptor`] takes them at the
 //! other.
+//!
+//! # Invariants
+//!
+//! - **The lock is for decisions**: no thread holds it while it reads or writes a socket or copies a byte.
+//! - **An agent that writes a block's pages leaves none of that block to QEMU**, zeros neither. From machine type 9.0
+//!   on QEMU would skip the first zero record of a page that it did not receive itself. Test:
+//!   `pages_are_written_into_the_ram_and_qemu_gets_the_rest`.
+//! - **What is not understood is never guessed.** Before the first page is written a stream becomes an opaque pipe for
+//!   good; after that the migration goes back to its source. Tests:
+//!   `a_block_whose_pages_have_no_numbers_is_left_alone`,
+//!   `what_is_understood_too_late_for_direct_placement_goes_through_qemu_the_next_time`.
+//! - **Streams wait at each barrier** until the target has written what was before the barrier before, where the paths
+//!   hold many pages as deltas. Test: `all_streams_have_passed_all_barriers_or_it_is_waited_for_them`.
+//! - **The target is never probed**, and is connected in the order of the source's connections. Test:
+//!   `connections_reach_the_target_in_their_order`.
 
 #![forbid(unsafe_code)]
 

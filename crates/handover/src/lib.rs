@@ -27,6 +27,15 @@
 //! machines of an agent, queues what is too much at once, and turns wants into actions.
 //!
 //! Not here: time, disks, sockets, QMP, and why a migration is worth it.
+//!
+//! # Invariants
+//!
+//! - **Wants are levels, not edges.** Orders, intents and reports are repeated until something changes them; doing one
+//!   twice does no harm. So a crash needs no special case: the machines are made anew from the journal and from what
+//!   QEMU answers. Tests: the model (`tests/model`), `every_guest_runs_once_whatever_happens`.
+//! - **What stopped a guest is not a migration's to undo.** The source resumes what a migration stopped, never a guest
+//!   that stands still for another reason. Tests: `a_guest_that_somebody_stopped_stays_stopped`,
+//!   `only_what_a_migration_stopped_counts_as_stopped`.
 
 #![forbid(unsafe_code)]
 

@@ -14,6 +14,13 @@
 //!
 //! Absent on purpose: files, processes, sockets, clocks. Whoever owns those collects the facts; what another host
 //! says about itself arrives through serde and is bounded and freed of control characters there.
+//!
+//! # Invariants
+//!
+//! - **A guest is what its QEMU reports** ([`composition`]), read at both ends by the same questions. The target
+//!   compares before a page is copied. From then on whatever makes the guest another one, or stops it, calls the
+//!   migration off. Tests: `each_part_is_compared`, `what_is_not_understood_is_no_composition`,
+//!   `a_guest_that_changes_ends_where_it_has_to_with_what_it_has`.
 
 #![forbid(unsafe_code)]
 

@@ -5,6 +5,11 @@
 //! anything. Under TLS the split hands rustls' own record protection to the halves, see [`tls_record`].
 //!
 //! Absent on purpose: frames, sessions, paths. This crate moves bytes.
+//!
+//! # Invariants
+//!
+//! - **Sockets are bound to address and device**, listeners too. Linux would otherwise let two NICs of one subnet
+//!   share a link. Tests: `connects_from_the_loopback_address`, `two_nics_of_one_subnet_are_filled`.
 
 #![forbid(unsafe_code)]
 

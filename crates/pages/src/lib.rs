@@ -15,6 +15,16 @@
 //! | [`PageCounts`] | nothing: it says where the bytes went |
 //!
 //! Absent on purpose: QEMU's format, sockets, threads, guests' RAM, files, clocks, randomness.
+//!
+//! # Invariants
+//!
+//! - **A delta is committed by the mark of its result**, 128 keyed bits of the whole page, never because hashes of
+//!   parts are the same. A page whose delta does not fit is owed, and goes whole before the guest runs. Tests:
+//!   `a_page_that_is_owed_is_so_until_it_is_there`, `of_pages_that_are_sent_again_what_changed_goes`.
+//! - **A delta waits only for older versions**, and versions ascend on a stream, so that streams never wait for each
+//!   other in a circle. Test: `of_one_version_the_first_is_kept`.
+//! - **Kept RAM is never taken for what it should be.** Each of its pages is marked when the page is used; a page that
+//!   does not fit, or is in doubt, is thrown away. Test: `what_was_kept_of_anything_else_is_not_used`.
 
 #![forbid(unsafe_code)]
 
