@@ -22,8 +22,9 @@ use skein_inventory::{
     Definition, ForecastInputs, GuestFacts, HostFacts, HostsFile, ParseError, PathFacts, Problem, Route, TargetLaunch,
     check, forecast,
 };
+use skein_session::address::{decode_addresses, encode_addresses};
 use skein_session::frame::{Frame, HEADER_BYTES, Header};
-use skein_session::handshake::{Hello, Welcome, decode_addresses, encode_addresses};
+use skein_session::handshake::{Hello, Welcome};
 
 pub use journal::journal;
 pub use pages::pages;

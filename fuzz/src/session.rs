@@ -5,8 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use skein_session::frame::{Frame, FrameKind, Header};
 use skein_session::limits::*;
-use skein_session::session::{ConnectionEnd, Ended};
-use skein_session::{ConnectionId, ConnectionKind, Event, PathId, Received, Role, Session, Settings, StreamId};
+use skein_session::{
+    ConnectionEnd, ConnectionId, ConnectionKind, Ended, Event, PathId, Received, Role, Session, Settings, StreamId,
+};
 
 use crate::input::Input;
 

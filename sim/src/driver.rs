@@ -4,11 +4,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
+use skein_session::address::NicAddress;
 use skein_session::frame::{Frame, FrameError, FrameKind, HEADER_BYTES, Header};
-use skein_session::handshake::NicAddress;
 use skein_session::limits::*;
-use skein_session::session::{ConnectionEnd, Ended, Footprint};
-use skein_session::{ConnectionId, ConnectionKind, Event, PathId, Session, Transmit};
+use skein_session::{ConnectionEnd, ConnectionId, ConnectionKind, Ended, Event, Footprint, PathId, Session, Transmit};
 
 use crate::network::{Packet, SimConnection, What};
 use crate::world::{ACCEPTOR, Applications, ConnIx, DIALER, Do, ENDS, End, MS, PathIx, S, Sabotage, US, World, trace};

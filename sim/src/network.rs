@@ -10,8 +10,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use skein_session::frame::HEADER_BYTES;
-use skein_session::session::ConnectionEnd;
-use skein_session::{ConnectionKind, PathId};
+use skein_session::{ConnectionEnd, ConnectionKind, PathId};
 
 use crate::driver::Side;
 use crate::world::{Applications, ConnIx, Do, ENDS, End, MS, PathIx, Time, World, trace};

@@ -15,9 +15,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use bytes::Bytes;
-use skein_session::handshake::NicAddress;
-use skein_session::session::{ConnectionEnd, Ended, Footprint};
-use skein_session::{Role, Session, Settings, StreamId};
+use skein_session::address::NicAddress;
+use skein_session::{ConnectionEnd, Ended, Footprint, Role, Session, Settings, StreamId};
 
 use crate::network::{Fault, PathSpec, PathState, SimConnection};
 use crate::rng::Rng;

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 
 use skein_host::Nic;
-use skein_session::handshake::NicAddress;
+use skein_session::address::NicAddress;
 use skein_session::pairs::is_routable;
 use tracing::{info, warn};
 

@@ -7,8 +7,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use skein_link::{Reader, Writer};
 use skein_session::frame::{Frame, HEADER_BYTES, Header};
-use skein_session::session::ConnectionEnd;
-use skein_session::{ConnectionId, Session, Transmit};
+use skein_session::{ConnectionEnd, ConnectionId, Session, Transmit};
 use tracing::{debug, warn};
 
 use crate::running_session::{Dispatch, RunningSession};

@@ -55,8 +55,7 @@ pub use network_problem::{NetworkProblem, UnusedNic};
 pub use running_session::{
     IncomingStream, JoinError, PathInfo, PathSnapshot, RunningSession, SessionSnapshot, StreamContent,
 };
-pub use skein_session::session::OpenError;
-pub use skein_session::{StreamId, Width};
+pub use skein_session::{OpenError, StreamId, Width};
 
 /// Why a stream was torn down, as a number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
 use skein_link::{Reader, Writer};
-use skein_session::handshake::NicAddress;
+use skein_session::address::NicAddress;
 use skein_session::limits::STREAMS_MAX;
-use skein_session::session::{ConnectionEnd, Ended, OpenError, ProtocolError};
-use skein_session::{ConnectionId, ConnectionKind, Event, PathId, Role, Session, SessionId, Settings, StreamId};
+use skein_session::{
+    ConnectionEnd, ConnectionId, ConnectionKind, Ended, Event, OpenError, PathId, ProtocolError, Role, Session,
+    SessionId, Settings, StreamId,
+};
 use thiserror::Error;
 use tracing::{debug, info, warn};
 
@@ -96,7 +98,7 @@ pub struct PathSnapshot {
     pub info: PathInfo,
     /// Its numbers.
     #[serde(flatten)]
-    pub status: skein_session::session::PathStatus,
+    pub status: skein_session::PathStatus,
 }
 
 /// A stream that does not lead to its local end.

@@ -16,6 +16,7 @@
 use bytes::Bytes;
 use thiserror::Error;
 
+use crate::address::{NicAddress, decode_addresses};
 use crate::limits::{
     CHUNK_BYTES_MAX, DESTINATION_BYTES_MAX, HELLO_BYTES_MAX, OFFSET_MAX, PROBE_BYTES_MAX, REASON_BYTES_MAX,
 };
@@ -53,7 +54,7 @@ pub enum FrameKind {
     Ping = 14,
     /// The answer, with the ping's number.
     Pong = 15,
-    /// The sender's addresses have changed; offset: how often by now, payload: [`crate::handshake::NicAddress`]es.
+    /// The sender's addresses have changed; offset: how often by now, payload: [`crate::address::NicAddress`]es.
     Addresses = 16,
     /// The session ends; offset: code, payload: reason.
     Bye = 17,
@@ -158,6 +159,11 @@ impl Header {
     }
 }
 
+/// The longest beginning of a reason that a frame may carry.
+pub fn truncated(reason: &str) -> &str {
+    &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)]
+}
+
 /// A received frame of an established session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the kinds say it
@@ -170,7 +176,7 @@ pub enum Frame {
     Ack { connection: ConnectionId, offset: u64 },
     Ping { token: u64 },
     Pong { token: u64 },
-    Addresses { change: u64, addresses: Vec<crate::handshake::NicAddress> },
+    Addresses { change: u64, addresses: Vec<NicAddress> },
     Bye { code: u64, reason: String },
 }
 
@@ -197,7 +203,7 @@ impl Frame {
             FrameKind::Ping => Frame::Ping { token: offset },
             FrameKind::Pong => Frame::Pong { token: offset },
             FrameKind::Addresses => {
-                Frame::Addresses { change: offset, addresses: crate::handshake::decode_addresses(&payload).ok_or(bad)? }
+                Frame::Addresses { change: offset, addresses: decode_addresses(&payload).ok_or(bad)? }
             }
             FrameKind::Bye => Frame::Bye { code: offset, reason: text()? },
             FrameKind::Hello | FrameKind::Welcome | FrameKind::Refuse | FrameKind::Probe => return Err(bad),

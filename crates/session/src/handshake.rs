@@ -1,40 +1,14 @@
-//! What two ends tell each other before the first frame of a session, and about their addresses.
+//! What two ends tell each other before the first frame of a session.
 //!
 //! Cold messages, encoded with postcard. Every number and length in them is checked after decoding.
-
-use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::frame::{FrameKind, Header};
-use crate::limits::{ADDRESSES_MAX, HELLO_BYTES_MAX, NIC_BYTES_MAX, PROTOCOL_VERSION, REASON_BYTES_MAX};
-use crate::session::ConnectionKind;
-use crate::{ConnectionId, PathId, SessionId};
-
-/// An address at which an end can be reached, and the NIC that has it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct NicAddress {
-    /// The address.
-    pub ip: IpAddr,
-    /// Bits of its network.
-    pub prefix: u8,
-    /// The NIC, by the name that its host gives it.
-    pub nic: String,
-    /// The NIC or bond below it, if it is a VLAN, a bridge or the like.
-    pub uplink: Option<String>,
-    /// Speed of its link in Mb/s, if its driver knows.
-    pub speed_mbit: Option<u32>,
-    /// Its largest packet in bytes; 0: not known.
-    pub mtu: u32,
-}
-
-impl NicAddress {
-    /// An address of a NIC of which nothing is known.
-    pub fn new(ip: IpAddr, prefix: u8, nic: &str) -> NicAddress {
-        NicAddress { ip, prefix, nic: nic.to_owned(), uplink: None, speed_mbit: None, mtu: 0 }
-    }
-}
+use crate::address::{NicAddress, are_sound};
+use crate::frame::{FrameKind, Header, truncated};
+use crate::limits::{HELLO_BYTES_MAX, PROTOCOL_VERSION};
+use crate::{ConnectionId, ConnectionKind, PathId, SessionId};
 
 /// First message on each connection, by who dialled it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,15 +115,6 @@ fn decode<'a, T: Deserialize<'a>>(header: &Header, payload: &'a [u8]) -> Result<
     }
 }
 
-fn checked(addresses: &[NicAddress]) -> bool {
-    addresses.len() <= ADDRESSES_MAX
-        && addresses.iter().all(|a| {
-            let names = [Some(&a.nic), a.uplink.as_ref()];
-            let sound = names.into_iter().flatten().all(|name| name.len() <= NIC_BYTES_MAX);
-            sound && a.prefix <= if a.ip.is_ipv4() { 32 } else { 128 }
-        })
-}
-
 impl Hello {
     /// The frame that carries it.
     pub fn encode(&self) -> Vec<u8> {
@@ -162,7 +127,7 @@ impl Hello {
             return Err(HandshakeError::Garbage);
         }
         let hello: Hello = decode(header, payload)?;
-        let sound = checked(&hello.addresses) && hello.proof.len() <= 64;
+        let sound = are_sound(&hello.addresses) && hello.proof.len() <= 64;
         if sound { Ok(hello) } else { Err(HandshakeError::Garbage) }
     }
 }
@@ -178,7 +143,7 @@ impl Welcome {
         match header.kind {
             FrameKind::Welcome => {
                 let welcome: Welcome = decode(header, payload)?;
-                let sound = checked(&welcome.addresses) && welcome.plain_key.len() <= 64;
+                let sound = are_sound(&welcome.addresses) && welcome.plain_key.len() <= 64;
                 if sound { Ok(welcome) } else { Err(HandshakeError::Garbage) }
             }
             FrameKind::Refuse => Err(HandshakeError::Refused {
@@ -193,24 +158,6 @@ impl Welcome {
 /// The frame that refuses a connection.
 pub fn encode_refuse(code: RefuseCode, reason: &str) -> Vec<u8> {
     frame(FrameKind::Refuse, code as u64, truncated(reason).as_bytes())
-}
-
-/// The longest beginning of a reason that a frame may carry.
-pub fn truncated(reason: &str) -> &str {
-    &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)]
-}
-
-/// The payload of an [`FrameKind::Addresses`] frame.
-pub fn encode_addresses(addresses: &[NicAddress]) -> Vec<u8> {
-    postcard::to_stdvec(addresses).expect("plain data always encodes")
-}
-
-/// Reads the payload of an [`FrameKind::Addresses`] frame.
-pub fn decode_addresses(payload: &[u8]) -> Option<Vec<NicAddress>> {
-    match postcard::take_from_bytes::<Vec<NicAddress>>(payload) {
-        Ok((addresses, [])) if checked(&addresses) => Some(addresses),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -272,28 +219,6 @@ mod tests {
         assert_eq!(error.to_string(), "refused by the other end: no such session");
     }
 
-    #[test]
-    fn the_longest_list_fits() {
-        let name = || "n".repeat(NIC_BYTES_MAX);
-        let ip = "fd00:1111:2222:3333:4444:5555:6666:7777".parse().unwrap();
-        let longest = NicAddress {
-            uplink: Some(name()),
-            speed_mbit: Some(u32::MAX),
-            mtu: u32::MAX,
-            ..NicAddress::new(ip, 128, &name())
-        };
-        let addresses = vec![longest; ADDRESSES_MAX];
-        assert!(encode_addresses(&addresses).len() + 256 <= HELLO_BYTES_MAX);
-        assert_eq!(decode_addresses(&encode_addresses(&addresses)), Some(addresses));
-    }
-
-    #[test]
-    fn prefixes_beyond_the_address_are_refused() {
-        let mut addresses = hello().addresses;
-        addresses[0].prefix = 33;
-        assert_eq!(decode_addresses(&encode_addresses(&addresses)), None);
-    }
-
     proptest! {
         #[test]
         fn garbage_does_not_panic(payload: Vec<u8>, kind in 1u8..4, version in 0u64..3) {
@@ -301,7 +226,6 @@ mod tests {
             let header = Header { kind, stream: 0, offset: version, len: payload.len() as u32 };
             let _ = Hello::decode(&header, &payload);
             let _ = Welcome::decode(&header, &payload);
-            let _ = decode_addresses(&payload);
         }
     }
 }

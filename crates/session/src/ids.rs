@@ -1,4 +1,5 @@
-//! Newtypes for the numbers that name things, so that two of them cannot be swapped.
+//! What names things: a newtype for each number, so that two of them cannot be swapped, and the kinds of ends and
+//! connections.
 
 use std::fmt;
 
@@ -31,4 +32,22 @@ impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0[..4].iter().try_for_each(|b| write!(f, "{b:02x}"))
     }
+}
+
+/// Which end of the session this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Dials connections; opens even streams.
+    Dialer,
+    /// Accepts them; opens odd streams.
+    Acceptor,
+}
+
+/// What a connection carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConnectionKind {
+    /// Everything small: acknowledgements, credit, openings, urgent streams. One on each path.
+    Control,
+    /// Bulk data. Several on each path.
+    Data,
 }

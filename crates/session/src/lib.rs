@@ -10,13 +10,14 @@
 //!
 //! | module | decides |
 //! |---|---|
+//! | [`address`] | where an end can be reached |
 //! | [`frame`] | the bytes on a connection |
 //! | [`handshake`] | what two ends tell each other first |
 //! | [`reassembly`] | in-order bytes out of chunks in any order |
 //! | [`pairs`] | which addresses make a path |
 //! | [`path`] | how fast a path is and how much may be on the way on it |
 //! | [`stream`] | one stream's two halves: unsent, lost, acknowledged; received, delivered |
-//! | [`session`] | who sends what next, what is lost, what is dead |
+//! | [`Session`] | who sends what next, what is lost, what is dead |
 //!
 //! # Invariants
 //!
@@ -36,6 +37,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod address;
 pub mod frame;
 pub mod handshake;
 mod ids;
@@ -44,9 +46,12 @@ pub mod pairs;
 pub mod path;
 mod ranges;
 pub mod reassembly;
-pub mod session;
+mod session;
 pub mod stream;
 
-pub use ids::{ConnectionId, PathId, SessionId, StreamId};
-pub use session::{ConnectionKind, Event, Received, Role, Session, Settings, Transmit};
+pub use ids::{ConnectionId, ConnectionKind, PathId, Role, SessionId, StreamId};
+pub use session::{
+    ConnectionEnd, Ended, Event, Footprint, OpenError, PathStatus, ProtocolError, Received, Session, Settings, Status,
+    Transmit,
+};
 pub use stream::Width;

@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::handshake::NicAddress;
+use crate::address::NicAddress;
 use crate::limits::ADDRESSES_MAX;
 
 /// Most paths of a session: two for each of eight NICs.

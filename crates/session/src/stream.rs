@@ -255,13 +255,23 @@ pub enum Width {
     Connection,
 }
 
+/// Which end opened a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opener {
+    /// This end.
+    Here,
+    /// The other end.
+    Peer,
+}
+
 impl Stream {
-    pub(crate) fn new(opened: bool) -> Stream {
+    pub(crate) fn new(opener: Opener) -> Stream {
         Stream {
             send: SendHalf::new(),
             receive: ReceiveHalf::new(),
             reset: None,
-            opened,
+            // What the peer opens, the application hears of when the opening is there.
+            opened: opener == Opener::Here,
             destination: None,
             reset_seen: false,
             width: Width::All,

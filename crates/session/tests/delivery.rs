@@ -7,8 +7,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use skein_session::frame::{Frame, FrameKind, Header};
 use skein_session::limits::{INFLIGHT_INITIAL, STALL_TIME, WINDOW_INITIAL};
-use skein_session::session::ConnectionEnd;
-use skein_session::{ConnectionId, ConnectionKind, Event, PathId, Role, Session, Settings, StreamId, Transmit};
+use skein_session::{
+    ConnectionEnd, ConnectionId, ConnectionKind, Event, PathId, Role, Session, Settings, StreamId, Transmit,
+};
 
 /// A frame as it went out.
 #[derive(Clone, Debug)]

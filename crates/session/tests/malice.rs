@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use skein_session::address::{NicAddress, encode_addresses};
 use skein_session::frame::{Frame, FrameKind, Header};
-use skein_session::handshake::{NicAddress, encode_addresses};
 use skein_session::limits::*;
-use skein_session::session::{ConnectionEnd, Ended, ProtocolError};
-use skein_session::{ConnectionId, ConnectionKind, Event, PathId, Received, Role, Session, Settings, StreamId};
+use skein_session::{
+    ConnectionEnd, ConnectionId, ConnectionKind, Ended, Event, PathId, ProtocolError, Received, Role, Session,
+    Settings, StreamId,
+};
 
 /// A session, an application that behaves, and what an enemy can know of it.
 struct Victim {

@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use skein_handover::{Input, Message, MigrationId};
-use skein_session::session::ConnectionEnd;
-use skein_session::{Received, Role, Session, Settings, StreamId};
+use skein_session::{ConnectionEnd, Received, Role, Session, Settings, StreamId};
 
 use super::qemu::{SHUT, SOCKET_BYTES, SimChannel, State};
 use super::{Cluster, HostIx, LinkIx, QemuIx, sim_agent, trace};

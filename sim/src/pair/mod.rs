@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::OnceLock;
 
 use bytes::Bytes;
-use skein_session::session::OpenError;
-use skein_session::{Received, StreamId, Width};
+use skein_session::{OpenError, Received, StreamId, Width};
 
 use crate::rng::Rng;
 use crate::world::{ACCEPTOR, Applications, Config, DIALER, Do as Act, End, MS, Time, trace};

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use skein_session::Settings;
-use skein_session::Width;
 use skein_session::limits::{OUTAGE_TIME_DEFAULT, PEER_CLOSED_WAIT};
-use skein_session::session::Ended;
+use skein_session::{Ended, Settings, Width};
 
 use super::{HalfSpec, Read, StreamSpec, World, Write};
 use crate::network::{Fault, PathSpec};

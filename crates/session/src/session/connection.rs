@@ -3,11 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::ConnectionKind;
 use crate::frame::HEADER_BYTES;
 use crate::path::{PathEstimate, SendStamp};
 use crate::stream::Chunk;
-use crate::{ConnectionId, PathId, StreamId};
+use crate::{ConnectionId, ConnectionKind, PathId, StreamId};
 
 /// One frame, as long as it is not acknowledged.
 #[derive(Clone, Debug)]

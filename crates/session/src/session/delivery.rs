@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::connection::{QueuedFrame, SentFrame};
-use super::{ConnectionKind, Ended, Event, ProtocolError, Session};
+use super::{Ended, Event, ProtocolError, Session};
 use crate::frame::Header;
 use crate::limits::*;
 use crate::stream::Fin;
-use crate::{ConnectionId, PathId};
+use crate::{ConnectionId, ConnectionKind, PathId};
 
 impl Session {
     pub(super) fn account_received(&mut self, now: Duration, id: ConnectionId, header: &Header) {

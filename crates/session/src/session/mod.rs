@@ -27,34 +27,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use self::connection::{Connection, PathState, QueuedFrame};
 pub use self::status::{Footprint, PathStatus, Status};
-use crate::frame::{Frame, FrameKind, Header};
-use crate::handshake::{self, NicAddress};
+use crate::address::NicAddress;
+use crate::frame::{Frame, FrameKind, Header, truncated};
 use crate::limits::*;
-use crate::stream::{Fin, Stream, Width};
-use crate::{ConnectionId, PathId, StreamId};
-
-/// Which end of the session this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Dials connections; opens even streams.
-    Dialer,
-    /// Accepts them; opens odd streams.
-    Acceptor,
-}
-
-/// What a connection carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ConnectionKind {
-    /// Everything small: acknowledgements, credit, openings, urgent streams. One on each path.
-    Control,
-    /// Bulk data. Several on each path.
-    Data,
-}
+use crate::stream::{Fin, Opener, Stream, Width};
+use crate::{ConnectionId, ConnectionKind, PathId, Role, StreamId};
 
 /// What may be set on a session.
 #[derive(Clone, Copy, Debug)]
@@ -263,7 +244,7 @@ impl Session {
         }
         let id = StreamId(self.next_own);
         self.next_own += 2;
-        self.streams.insert(id, Stream::new(true));
+        self.streams.insert(id, Stream::new(Opener::Here));
         self.queue_small_frame(QueuedFrame::Open(id, destination.to_owned()));
         Ok(id)
     }
@@ -380,7 +361,7 @@ impl Session {
             if id.0 % 2 == self.next_peer % 2 {
                 self.resets.insert(id);
             }
-            self.queue_small_frame(QueuedFrame::Reset(id, code, handshake::truncated(reason).to_owned()));
+            self.queue_small_frame(QueuedFrame::Reset(id, code, truncated(reason).to_owned()));
         }
         // Whoever waits on it learns that there is nothing to wait for.
         self.events.extend([Event::Readable(id), Event::Writable(id)]);
@@ -457,7 +438,7 @@ impl Session {
 
     /// The frame that tells the peer of the end.
     pub fn bye(code: u64, reason: &str) -> Transmit {
-        let payload = Bytes::copy_from_slice(handshake::truncated(reason).as_bytes());
+        let payload = Bytes::copy_from_slice(truncated(reason).as_bytes());
         let header = Header { kind: FrameKind::Bye, stream: 0, offset: code, len: payload.len() as u32 };
         Transmit { header, payload: vec![payload] }
     }

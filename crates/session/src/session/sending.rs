@@ -5,12 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::connection::{Connection, PathState, QueuedFrame, SentFrame};
-use super::{ConnectionKind, Event, Session, Transmit};
+use super::{Event, Session, Transmit};
+use crate::address::encode_addresses;
 use crate::frame::{FrameKind, Header};
-use crate::handshake;
 use crate::limits::*;
 use crate::stream::Width;
-use crate::{ConnectionId, PathId, StreamId};
+use crate::{ConnectionId, ConnectionKind, PathId, StreamId};
 
 impl Session {
     pub(super) fn poll_data(&mut self, now: Duration, id: ConnectionId) -> Option<Transmit> {
@@ -130,7 +130,7 @@ impl Session {
                 (header(FrameKind::Credit, *stream, granted, 0), vec![])
             }
             QueuedFrame::Addresses => {
-                let payload = handshake::encode_addresses(&self.addresses);
+                let payload = encode_addresses(&self.addresses);
                 (header(FrameKind::Addresses, nobody, self.addresses_changed, payload.len()), vec![payload.into()])
             }
             QueuedFrame::Ping => (header(FrameKind::Ping, nobody, now.as_micros() as u64, 0), vec![]),
@@ -362,7 +362,7 @@ impl Session {
 mod tests {
     use super::*;
     use crate::frame::Frame;
-    use crate::{Role, Settings};
+    use crate::{ConnectionEnd, Role, Settings};
 
     const CONTROL: ConnectionId = ConnectionId(0);
     const DATA: ConnectionId = ConnectionId(1);
@@ -408,7 +408,7 @@ mod tests {
             let both = width == Width::Path;
             assert_eq!(carries(&mut session)[2..], [false, false]);
             for lost in [0, 1, 2].map(ConnectionId) {
-                session.connection_down(now, lost, crate::session::ConnectionEnd::Failed);
+                session.connection_down(now, lost, ConnectionEnd::Failed);
             }
             let carried = carries(&mut session);
             assert!(carried[2] && (both || !carried[3]), "{carried:?}");

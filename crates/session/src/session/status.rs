@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::connection::QueuedFrame;
-use super::{ConnectionKind, Ended, Session};
-use crate::PathId;
+use super::{Ended, Session};
+use crate::{ConnectionKind, PathId};
 
 /// What one path does, for people.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -6,7 +6,7 @@ use super::connection::QueuedFrame;
 use super::{Event, ProtocolError, Session};
 use crate::StreamId;
 use crate::limits::*;
-use crate::stream::{Chunk, Fin, Stream};
+use crate::stream::{Chunk, Fin, Opener, Stream};
 
 impl Session {
     /// Streams are announced in the order they were opened in, whatever order their `Open`s arrive in: QEMU
@@ -122,7 +122,7 @@ impl Session {
                 let id = StreamId(number);
                 // An honest peer may have more than it thinks: what is over for it waits for a reader here.
                 if open < STREAMS_MAX as usize {
-                    self.streams.insert(id, Stream::new(false));
+                    self.streams.insert(id, Stream::new(Opener::Peer));
                     open += 1;
                 } else {
                     self.resets.insert(id);
