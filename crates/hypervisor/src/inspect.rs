@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::monitor::Monitor;
-use crate::qemu::{Error, Killed, collect, end_with_thread, text};
-use crate::qmp::{QemuVersion, QmpError};
+use crate::process::child::{Killed, collect, end_with_thread, text};
+use crate::process::error::Error;
+use crate::qmp::error::QmpError;
+use crate::qmp::message::QemuVersion;
+use crate::qmp::monitor::Monitor;
 
 /// How long a QEMU that is about to end is waited for.
 const LAST_WORDS_TIME: Duration = Duration::from_millis(200);

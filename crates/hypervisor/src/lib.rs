@@ -3,7 +3,7 @@
 //! - [`Monitor`]: a client of QEMU's control socket for several threads; every wait has a deadline. [`Qmp`]: for one.
 //! - [`Config`]: a machine, and the command line of its QEMU. [`Qemu`]: the process, ended when dropped.
 //! - [`process`]: QEMU processes that outlive their starter.
-//! - [`devices`]: firmware, TPM, display, and what disks are plugged into.
+//! - [`config::devices`]: firmware, TPM, display, disks, NICs.
 //! - [`migration`]: a migration's settings, its start and its progress, and what QEMU does when things go wrong.
 //! - [`inspect`]: what a QEMU can do, and what a guest is made of.
 //! - [`kvm`]: whether KVM runs guests, tried with a small one.
@@ -11,24 +11,31 @@
 //!
 //! Tried with QEMU 7.2 and 10.0. Not here: guests' contents, hosts' networks, libvirt.
 
-pub mod devices;
+pub mod config;
 pub mod inspect;
 pub mod kvm;
 pub mod migration;
-pub mod monitor;
 pub mod process;
-pub mod qemu;
 pub mod qmp;
 mod ram_blocks;
 
-pub use devices::{Boot, Bus, Cdrom, DiskOptions, Display, Tpm};
-pub use migration::{
-    Announcement, Compression, MigrationInfo, MigrationStatus, RamInfo, RunState, SAMPLE_PAGES, Tls, Tuning,
+pub use config::devices::{
+    Boot, Bus, Cdrom, Disk, DiskCache, DiskFormat, DiskOptions, Display, Nic, NicBackend, Port, Serial, Tpm,
 };
-pub use monitor::{Events, Monitor, MonitorEvent};
-pub use process::{Exit, Log, Process, ProcessId, connect_started, spawn_command_detached, spawn_detached};
-pub use qemu::{
-    Config, Disk, DiskCache, DiskFormat, Error, HugePages, Incoming, MemoryBackend, Nic, NicBackend, Port, Qemu,
-    Serial, version_of,
-};
-pub use qmp::{QemuVersion, Qmp, QmpError, QmpEvent, connect_within};
+pub use config::{BINARY_VARIABLE, Config, HugePages, Incoming, MemoryBackend};
+pub use migration::commands::Announcement;
+pub use migration::info::{MigrationInfo, RamInfo};
+pub use migration::state::{MigrationStatus, RunState};
+pub use migration::tuning::{Compression, SAMPLE_PAGES, Tls, Tuning};
+pub use process::error::Error;
+pub use process::log::Log;
+pub use process::program::version_of;
+pub use process::qemu::Qemu;
+pub use process::start::{connect_started, spawn_command_detached, spawn_detached};
+pub use process::{Exit, Process, ProcessId};
+pub use qmp::client::Qmp;
+pub use qmp::connect::connect_within;
+pub use qmp::error::QmpError;
+pub use qmp::events::{Events, MonitorEvent};
+pub use qmp::message::{QemuVersion, QmpEvent};
+pub use qmp::monitor::Monitor;

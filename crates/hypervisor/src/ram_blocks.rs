@@ -3,8 +3,9 @@
 use serde_json::json;
 use skein_guest_ram::{RamBlock, host_address, parse_ramblocks, seen_at};
 
-use crate::qmp::excerpt;
-use crate::{Monitor, QmpError};
+use crate::qmp::error::QmpError;
+use crate::qmp::message::excerpt;
+use crate::qmp::monitor::Monitor;
 
 impl Monitor {
     /// QEMU's RAM blocks, with their addresses: of all blocks, or where QEMU's table does not tell (7.2), of the memory

@@ -21,8 +21,9 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use thiserror::Error;
 
+use crate::config::Config;
 use crate::inspect::Accel;
-use crate::qemu::{Config, Killed, collect, end_with_thread, text};
+use crate::process::child::{Killed, collect, end_with_thread, text};
 
 /// A guest that works says so within some 300 ms, of which it needs 50 itself. On a host so busy that QEMU takes this
 /// long to start …

@@ -122,7 +122,7 @@ fn judge_state(dir: &Path, room: u64, memory: bool, sync: Duration) -> Vec<Findi
 
 /// QEMU, and what runs guests' instructions.
 pub fn hypervisor(program: Option<PathBuf>) -> Vec<Finding> {
-    let program = program.or_else(|| std::env::var_os(skein_hypervisor::qemu::BINARY_VARIABLE).map(Into::into));
+    let program = program.or_else(|| std::env::var_os(skein_hypervisor::BINARY_VARIABLE).map(Into::into));
     let program = program.unwrap_or_else(|| "qemu-system-x86_64".into());
     match skein_hypervisor::version_of(&program) {
         Ok(version) => {

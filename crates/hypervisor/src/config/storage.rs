@@ -1,174 +1,9 @@
-//! Firmware, TPM, display, and what disks are plugged into, as QEMU's arguments.
+//! Where disks are plugged in: controllers, and the places at them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
 
-use crate::qemu::{Disk, escape};
-
-/// An option of QEMU and its value.
-type Argument = (&'static str, OsString);
-
-/// What runs before the guest's software.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Boot {
-    /// The BIOS that QEMU brings.
-    #[default]
-    Default,
-    /// An image of a BIOS.
-    Bios(PathBuf),
-    /// UEFI in flash memory. QEMU moves the contents of both flash devices with the guest's RAM, and writes the
-    /// variables to the target's store when the guest runs there (`postload_update_cb` of its
-    /// hw/block/pflash_cfi01.c): at the target the files need only be as long as at the source.
-    Uefi {
-        /// The code, which is only read.
-        code: PathBuf,
-        /// The variable store.
-        vars: PathBuf,
-        /// Whether only code in system management mode may write the variables.
-        secure: bool,
-    },
-}
-
-impl Boot {
-    /// What follows the machine type.
-    pub(crate) fn machine_options(&self) -> &'static str {
-        match self {
-            Boot::Uefi { secure: true, .. } => ",smm=on,pflash0=firmware-code,pflash1=firmware-vars",
-            Boot::Uefi { secure: false, .. } => ",pflash0=firmware-code,pflash1=firmware-vars",
-            Boot::Default | Boot::Bios(_) => "",
-        }
-    }
-
-    pub(crate) fn arguments(&self) -> Vec<Argument> {
-        match self {
-            Boot::Default => Vec::new(),
-            Boot::Bios(image) => vec![("-bios", image.into())],
-            Boot::Uefi { code, vars, secure } => {
-                let mut arguments = vec![
-                    ("-blockdev", image("firmware-code", ",read-only=on", "file", code)),
-                    ("-blockdev", image("firmware-vars", "", "file", vars)),
-                ];
-                if *secure {
-                    arguments.push(("-global", "driver=cfi.pflash01,property=secure,value=on".into()));
-                }
-                arguments
-            }
-        }
-    }
-}
-
-/// A raw image as a block node.
-fn image(node: &str, options: &str, driver: &str, path: &Path) -> OsString {
-    let mut value = OsString::from(format!(
-        "driver=raw,node-name={node}{options},file.driver={driver},file.locking=auto,file.filename="
-    ));
-    value.push(escape(path));
-    value
-}
-
-/// A TPM that another process emulates: swtpm.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tpm {
-    /// `tpm-crb` or `tpm-tis`.
-    pub model: String,
-    /// The unix socket that swtpm takes its orders at.
-    pub socket: PathBuf,
-}
-
-/// A graphics card.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Display {
-    /// `VGA`, `virtio-vga`.
-    pub card: String,
-    /// A unix socket that QEMU listens on, with VNC.
-    pub vnc: PathBuf,
-}
-
-/// What a disk is plugged into.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Bus {
-    /// A PCI device of its own.
-    #[default]
-    VirtioBlk,
-    /// A virtio SCSI controller.
-    VirtioScsi,
-    /// An AHCI controller: a q35 machine has one itself.
-    Sata,
-    /// The controller of an i440FX machine.
-    Ide,
-    /// An NVMe controller of its own.
-    Nvme,
-}
-
-/// How a guest sees a disk, and how QEMU reads it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DiskOptions {
-    /// What the disk is plugged into.
-    pub bus: Bus,
-    /// Which controller of that kind.
-    pub controller: u8,
-    /// Its serial number.
-    pub serial: Option<String>,
-    /// Its worldwide name.
-    pub wwn: Option<u64>,
-    /// Whether it has no moving parts.
-    pub ssd: bool,
-    /// The firmware tries disks with a lower number first.
-    pub boot_index: Option<u8>,
-    /// Whether what the guest discards is given back to the storage.
-    pub discard: bool,
-    /// QEMU's `aio`: `threads`, `native`, `io_uring`.
-    pub aio: Option<&'static str>,
-    /// Whether a thread of its own serves it.
-    pub iothread: bool,
-}
-
-impl DiskOptions {
-    /// Of the node with the disk's format.
-    pub(crate) fn format_options(&self) -> &'static str {
-        if self.discard { ",discard=unmap" } else { "" }
-    }
-
-    /// Of the node with the file.
-    pub(crate) fn file_options(&self) -> String {
-        let aio = self.aio.map(|aio| format!(",file.aio={aio}")).unwrap_or_default();
-        let discard = if self.discard { ",file.discard=unmap" } else { "" };
-        format!("{aio}{discard}")
-    }
-
-    fn device_options(&self) -> String {
-        let mut options = String::new();
-        if let Some(serial) = &self.serial {
-            options.push_str(&format!(",serial={serial}"));
-        }
-        if let Some(wwn) = self.wwn {
-            options.push_str(&format!(",wwn={wwn:#018x}"));
-        }
-        if self.ssd {
-            options.push_str(",rotation_rate=1");
-        }
-        options.push_str(&boot_option(self.boot_index));
-        options
-    }
-}
-
-fn boot_option(index: Option<u8>) -> String {
-    index.map(|index| format!(",bootindex={index}")).unwrap_or_default()
-}
-
-/// A CD drive.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cdrom {
-    /// The image in it, and whether that is a block device; none: the drive is empty.
-    pub medium: Option<(PathBuf, bool)>,
-    /// SATA, IDE or virtio SCSI.
-    pub bus: Bus,
-    /// Which controller of that kind.
-    pub controller: u8,
-    /// The firmware tries drives with a lower number first.
-    pub boot_index: Option<u8>,
-}
+use crate::config::arguments::Argument;
+use crate::config::devices::{Bus, Cdrom, Disk, boot_option, image};
 
 /// Gives disks their places at controllers, and makes these when they are needed first. The same disks in the same
 /// order have the same places: a guest's machine depends on that.
@@ -269,7 +104,8 @@ impl Storage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qemu::Config;
+    use crate::config::Config;
+    use crate::config::devices::{Boot, DiskOptions, Display, Tpm};
 
     /// What follows the CPUs of a machine, up to its monitor.
     fn devices(config: &Config) -> Vec<String> {

@@ -4,7 +4,7 @@
 //! QEMU answers in order (out-of-band execution is not negotiated): a slow command delays those after it. It reads at
 //! most eight commands ahead.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -14,21 +14,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::qmp::{
-    COMMAND_DEADLINE, Messages, QemuVersion, QmpError, QmpEvent, QmpMessage, connect, excerpt, remaining, would_block,
-};
+use crate::qmp::connect::connect;
+use crate::qmp::error::QmpError;
+use crate::qmp::events::{Events, MonitorEvent};
+use crate::qmp::message::{Messages, QemuVersion, QmpMessage, excerpt, remaining, would_block};
 
-/// What a subscriber hears.
-#[derive(Debug, Clone, PartialEq)]
-pub enum MonitorEvent {
-    /// QEMU's word.
-    Event(QmpEvent),
-    /// The connection is over: QEMU ended, or another client took its place. Nothing follows.
-    Closed,
-}
+/// How long a command may take if nothing else is said. Commands are quick, but QEMU's main loop may be
+/// held up by a switchover, and the host by other guests.
+pub const COMMAND_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Takes events in the reading thread, so it must not block; `false` to get no more.
 type Sink = Box<dyn FnMut(MonitorEvent) -> bool + Send>;
@@ -125,7 +121,8 @@ impl Monitor {
         let monitor = Self(Arc::new(connection), COMMAND_DEADLINE);
         match monitor.execute_within("qmp_capabilities", Value::Null, end.saturating_duration_since(Instant::now())) {
             Ok(_) => Ok(monitor),
-            // "Capabilities negotiation is already complete": by the same command of who was connected before (QEMU's monitor/qmp.c).
+            // "Capabilities negotiation is already complete": by the same command of who was connected before (QEMU's
+            // monitor/qmp.c).
             Err(QmpError::Refused { class, .. }) if class == "CommandNotFound" => Ok(monitor),
             Err(error) => Err(error),
         }
@@ -169,8 +166,8 @@ impl Monitor {
         self.wait_for(command, id, &answer, end, deadline)
     }
 
-    /// Executes commands and gives what each returns, in their order: all are sent before the first answer is waited for, so they take
-    /// about as long as one. The others are executed whatever becomes of one.
+    /// Executes commands and gives what each returns, in their order: all are sent before the first answer is waited
+    /// for, so they take about as long as one. The others are executed whatever becomes of one.
     pub fn execute_all<'a>(
         &self,
         commands: impl IntoIterator<Item = (&'a str, Value)>,
@@ -319,107 +316,12 @@ fn unexpected_answer(answer: &impl std::fmt::Debug) -> QmpError {
     QmpError::Malformed { reason: "an answer to nothing that was asked".into(), excerpt }
 }
 
-/// A subscriber's events: a bounded queue that drops its oldest.
-#[derive(Debug)]
-pub struct Events(Arc<Queue>);
-
-#[derive(Debug)]
-struct Queue {
-    capacity: usize,
-    waiting: Mutex<Waiting>,
-    arrived: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    events: VecDeque<QmpEvent>,
-    closed: bool,
-    dropped: u64,
-}
-
-impl Events {
-    pub(crate) fn new(capacity: usize) -> (impl FnMut(MonitorEvent) -> bool + Send + 'static, Self) {
-        let queue = Arc::new(Queue { capacity, waiting: Mutex::default(), arrived: Condvar::new() });
-        let of_sink = Arc::downgrade(&queue);
-        let sink = move |event| {
-            // The subscriber may have gone.
-            let Some(queue) = of_sink.upgrade() else { return false };
-            let mut waiting = queue.waiting.lock();
-            match event {
-                MonitorEvent::Closed => waiting.closed = true,
-                MonitorEvent::Event(event) => {
-                    if waiting.events.len() >= queue.capacity {
-                        waiting.events.pop_front();
-                        waiting.dropped += 1;
-                    }
-                    waiting.events.push_back(event);
-                }
-            }
-            queue.arrived.notify_all();
-            true
-        };
-        (sink, Self(queue))
-    }
-
-    /// The oldest event not yet taken, waiting up to `wait` for one. After the last, always [`MonitorEvent::Closed`]
-    /// if the connection is over.
-    pub fn next(&self, wait: Duration) -> Option<MonitorEvent> {
-        let end = Instant::now() + wait;
-        let mut waiting = self.0.waiting.lock();
-        loop {
-            if let Some(event) = waiting.events.pop_front() {
-                return Some(MonitorEvent::Event(event));
-            }
-            if waiting.closed {
-                return Some(MonitorEvent::Closed);
-            }
-            if self.0.arrived.wait_until(&mut waiting, end).timed_out() && waiting.events.is_empty() && !waiting.closed
-            {
-                return None;
-            }
-        }
-    }
-
-    /// Events lost because they were not taken in time.
-    pub fn dropped(&self) -> u64 {
-        self.0.waiting.lock().dropped
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::migration::{RamInfo, Tuning};
-    use std::io::{BufRead, BufReader};
+    use crate::qmp::fake::fake;
 
     const SECOND: Duration = Duration::from_secs(1);
-
-    /// A QEMU that has `serve` answer each request after the first: command, id, where to.
-    fn fake(mut serve: impl FnMut(&str, u64, &mut UnixStream) + Send + 'static) -> Monitor {
-        fake_of((10, 0), move |request, id, out| serve(request["execute"].as_str().unwrap(), id, out))
-    }
-
-    /// The same of a version, with the whole request.
-    fn fake_of(
-        (major, minor): (u32, u32),
-        mut serve: impl FnMut(&Value, u64, &mut UnixStream) + Send + 'static,
-    ) -> Monitor {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        std::thread::spawn(move || {
-            let mut out = theirs.try_clone().unwrap();
-            let version = json!({ "qemu": { "micro": 2, "minor": minor, "major": major } });
-            writeln!(out, "{}", json!({ "QMP": { "version": version, "capabilities": [] } })).unwrap();
-            for line in BufReader::new(theirs).lines() {
-                let Ok(request) = line.map(|line| serde_json::from_str::<Value>(&line).unwrap()) else { return };
-                let id = request["id"].as_u64().unwrap();
-                match request["execute"].as_str().unwrap() {
-                    "qmp_capabilities" => writeln!(out, "{}", json!({ "return": {}, "id": id })).unwrap(),
-                    _ => serve(&request, id, &mut out),
-                }
-            }
-        });
-        Monitor::negotiate(ours, SECOND).unwrap()
-    }
 
     #[test]
     fn answers_go_to_who_asked_in_whatever_order() {
@@ -531,61 +433,6 @@ mod tests {
         let error = monitor.execute_within("slow", Value::Null, Duration::from_millis(30)).unwrap_err();
         assert_eq!(error.to_string(), "QEMU did not answer slow within 30 ms");
         assert_eq!(monitor.query("next").unwrap(), json!("right"));
-    }
-
-    #[test]
-    fn what_a_migration_relies_on_is_set_where_qemu_knows_it() {
-        for (version, knows) in [((7, 2), false), ((8, 1), false), ((8, 2), true), ((10, 0), true)] {
-            let (set, heard) = std::sync::mpsc::sync_channel(2);
-            let monitor = fake_of(version, move |request, id, out| {
-                set.send(request["arguments"].clone()).unwrap();
-                writeln!(out, "{}", json!({ "return": {}, "id": id })).unwrap();
-            });
-            monitor.tune(&Tuning { avail_switchover_bandwidth: Some(5), ..Tuning::default() }).unwrap();
-            let parameters = heard.iter().nth(1).unwrap();
-            assert_eq!(parameters["downtime-limit"], 300);
-            let new = |value: Value| if knows { value } else { Value::Null };
-            // Somebody may have left cpr-reboot there.
-            assert_eq!(parameters["mode"], new("normal".into()), "{version:?}");
-            assert_eq!(parameters["avail-switchover-bandwidth"], new(5.into()), "{version:?}");
-        }
-    }
-
-    #[test]
-    fn a_switchover_is_steered_by_what_qemu_goes_by() {
-        let half_gbit = RamInfo { mbit_per_s: 500.0, ..RamInfo::default() };
-        let idle = RamInfo::default();
-        for (version, bytes, ram, says) in [
-            ((10, 0), 30_000_000, half_gbit, json!({ "avail-switchover-bandwidth": 100_000_000 })),
-            ((8, 2), 30_000_000, idle, json!({ "avail-switchover-bandwidth": 100_000_000 })),
-            ((7, 2), 10_000_000, half_gbit, json!({ "downtime-limit": 160 })),
-            ((7, 2), 30_000_000, half_gbit, json!({ "downtime-limit": 300 })),
-            ((8, 1), 10_000, half_gbit, json!({ "downtime-limit": 1 })),
-            ((7, 2), 30_000_000, idle, json!({ "downtime-limit": 300 })),
-        ] {
-            let (set, heard) = std::sync::mpsc::sync_channel(2);
-            let monitor = fake_of(version, move |request, id, out| {
-                set.send(request["arguments"].clone()).unwrap();
-                writeln!(out, "{}", json!({ "return": {}, "id": id })).unwrap();
-            });
-            monitor.set_switchover(bytes, 300, &ram).unwrap();
-            assert_eq!(heard.recv().unwrap(), says, "{version:?}");
-        }
-    }
-
-    #[test]
-    fn a_switchover_that_is_under_way_may_be_ordered_again() {
-        for (status, is_fine) in [("device", true), ("completed", true), ("active", false), ("failed", false)] {
-            let monitor = fake(move |command, id, out| {
-                let desc = format!("Migration not in expected state: {status}");
-                let answer = match command {
-                    "migrate-continue" => json!({ "error": { "class": "GenericError", "desc": desc }, "id": id }),
-                    _ => json!({ "return": { "status": status }, "id": id }),
-                };
-                writeln!(out, "{answer}").unwrap();
-            });
-            assert_eq!(monitor.migrate_continue().is_ok(), is_fine, "{status}");
-        }
     }
 
     #[test]

@@ -1,12 +1,15 @@
-//! QEMU processes that outlive whoever started them: found again by pid and start time, or by their QMP socket.
+//! QEMU processes: started, found again by pid and start time or by their QMP socket, ended.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
+pub(crate) mod child;
+pub mod error;
+pub mod log;
+pub mod program;
+pub mod qemu;
+pub mod start;
+
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,12 +18,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use serde::{Deserialize, Serialize};
 
-use crate::monitor::Monitor;
-use crate::qemu::{Config, Error, STDERR_BYTES_MAX, first_connection, words};
-use crate::qmp::QmpError;
+use crate::qmp::monitor::Monitor;
 
-/// A process for good: pids are used again, a pid with its start time is not, as long as the host runs. Whoever keeps it
-/// over a boot of the host keeps `/proc/sys/kernel/random/boot_id` with it.
+/// A process for good: pids are used again, a pid with its start time is not, as long as the host runs. Whoever keeps
+/// it over a boot of the host keeps `/proc/sys/kernel/random/boot_id` with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
     /// Its number.
@@ -73,7 +74,8 @@ impl std::fmt::Display for Exit {
     }
 }
 
-/// A running process, held by its pidfd: what is done to it never hits another. Dropping it does nothing to the process.
+/// A running process, held by its pidfd: what is done to it never hits another. Dropping it does nothing to the
+/// process.
 #[derive(Debug)]
 pub struct Process {
     id: ProcessId,
@@ -98,6 +100,16 @@ impl Process {
             Some(id) => Self::attach(id),
             None => Ok(None),
         }
+    }
+
+    /// Takes hold of a child that nobody has waited for: also of one that has ended already, whose words and status are
+    /// wanted.
+    fn of_child(child: &Child) -> io::Result<Self> {
+        let ended = || io::Error::other("it ended at once and somebody else waited for it");
+        // Our child keeps its pid until we reap it, so this is it.
+        let id = ProcessId::of(child.id())?.ok_or_else(ended)?;
+        let pidfd = open(id.pid)?.ok_or_else(ended)?;
+        Ok(Self { id, pidfd, killed: AtomicBool::new(false) })
     }
 
     /// Which it is.
@@ -174,123 +186,10 @@ fn open(pid: u32) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Where a process writes its output: appended to a file, of which its own words are those after `begin`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Log {
-    path: PathBuf,
-    begin: u64,
-}
-
-impl Log {
-    fn open(path: &Path) -> io::Result<(Self, File)> {
-        let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-        let begin = file.seek(SeekFrom::End(0))?;
-        Ok((Self { path: path.into(), begin }, file))
-    }
-
-    /// What this process wrote last, 16 KiB at most; none: nothing, or its log is gone.
-    pub fn last_words(&self) -> Option<String> {
-        let bytes = tail(&self.path, self.begin).ok()?;
-        let said = String::from_utf8_lossy(&bytes).trim().to_owned();
-        (!said.is_empty()).then_some(said)
-    }
-
-    /// The end of what this process wrote: 16 KiB at most.
-    pub fn tail(&self) -> String {
-        tail(&self.path, self.begin)
-            .map_or_else(|error| format!("its log cannot be read: {error}"), |bytes| words(&bytes))
-    }
-}
-
-fn tail(path: &Path, begin: u64) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    let end = file.metadata()?.len();
-    file.seek(SeekFrom::Start(begin.max(end.saturating_sub(STDERR_BYTES_MAX as u64))))?;
-    let mut bytes = Vec::new();
-    file.take(STDERR_BYTES_MAX as u64).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// Starts a QEMU that lives on when this process ends, and gives it at once: what is to be remembered of it can be
-/// written down before anything is asked of it. [`connect_started`] comes next.
-///
-/// It has a session and a process group of its own, no standard input, none of this process's descriptors, and its output
-/// goes to the end of `log`. `command` as for [`Qemu::start`](crate::Qemu::start).
-///
-/// It is a child until this process ends: keep the [`Process`] and wait for its end, or it stays a zombie.
-pub fn spawn_detached(
-    config: &Config,
-    log: &Path,
-    command: impl FnOnce(&Path) -> Command,
-) -> Result<(Process, Log), Error> {
-    let mut command = command(&config.program());
-    command.args(config.arguments());
-    spawn_command_detached(command, &config.qmp, log)
-}
-
-/// As [`spawn_detached`], of a command line as it is, that has QMP listen on `qmp`.
-pub fn spawn_command_detached(mut command: Command, qmp: &Path, log: &Path) -> Result<(Process, Log), Error> {
-    let program = PathBuf::from(command.get_program());
-    let (log, file) = Log::open(log).map_err(|source| Error::Log { path: log.into(), source })?;
-    let errors = file.try_clone().map_err(Error::Process)?;
-    command.stdin(Stdio::null()).stdout(file).stderr(errors);
-    // SAFETY: between fork and exec, only async-signal-safe calls: setsid(2) and close_range(2), which take integers.
-    // Descriptors are marked, not closed: the standard library still reports a failed exec through one.
-    unsafe {
-        command.pre_exec(|| {
-            Errno::result(libc::setsid())?;
-            Errno::result(libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC))?;
-            Ok(())
-        });
-    }
-    // A socket left over by an earlier QEMU would be connected to in place of the new one's.
-    let _ = std::fs::remove_file(qmp);
-    let mut child = command.spawn().map_err(|source| Error::Start { program, source })?;
-    // Our child keeps its pid until we reap it, so this is it.
-    let attach = || -> io::Result<Process> {
-        let ended = || io::Error::other("it ended at once and somebody else waited for it");
-        let id = ProcessId::of(child.id())?.ok_or_else(ended)?;
-        // Also of one that has ended already: its words and status are wanted.
-        let pidfd = open(id.pid)?.ok_or_else(ended)?;
-        Ok(Process { id, pidfd, killed: AtomicBool::new(false) })
-    };
-    match attach() {
-        Ok(process) => Ok((process, log)),
-        Err(error) => {
-            let _ = child.kill();
-            let _ = child.wait();
-            Err(Error::Process(error))
-        }
-    }
-}
-
-/// Waits up to `deadline` until a QEMU from [`spawn_detached`] answers. It is killed if it does not.
-pub fn connect_started(process: &Process, log: &Log, qmp: &Path, deadline: Duration) -> Result<Monitor, Error> {
-    let alive = || match process.wait_exit(Duration::ZERO).map_err(Error::Process)? {
-        None => Ok(()),
-        Some(exit) => Err(Error::Ended { status: exit.to_string(), stderr: log.tail() }),
-    };
-    let end = Instant::now() + deadline;
-    first_connection(|wait| Monitor::connect(qmp, wait), alive, || log.tail(), end)
-        .inspect_err(|error| {
-            // One that ended by itself was not killed: whoever asks is to hear its words.
-            if !matches!(error, Error::Ended { .. }) {
-                let _ = process.kill(KILL_DEADLINE);
-            }
-        })
-        .map_err(|error| match error {
-            Error::Qmp { stderr, source: QmpError::Connect { .. } | QmpError::Timeout { .. } } => {
-                Error::Silent { after: deadline, stderr }
-            }
-            other => other,
-        })
-}
-
-/// A killed process is gone in milliseconds, after its RAM was freed: about a second for some hundred GB.
-const KILL_DEADLINE: Duration = Duration::from_secs(5);
-
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     fn child(script: &str) -> (std::process::Child, Process) {
@@ -330,34 +229,6 @@ mod tests {
     }
 
     #[test]
-    fn one_that_starts_and_never_answers_is_killed_in_time() {
-        let dir = tempfile::tempdir().unwrap();
-        let (qmp, path) = (dir.path().join("qmp"), dir.path().join("log"));
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo stuck; exec sleep 60"]);
-        let (process, log) = spawn_command_detached(command, &qmp, &path).unwrap();
-        // As a QEMU's that has not come to its main loop: it listens, and does not accept.
-        let listener = listening(&qmp);
-        let since = Instant::now();
-        let error = connect_started(&process, &log, &qmp, Duration::from_millis(1500)).unwrap_err();
-        let told = error.to_string();
-        assert!(
-            matches!(error, Error::Silent { .. }) && told.contains("within 1 s") && told.contains("stuck"),
-            "{told}"
-        );
-        assert!(!process.is_alive().unwrap() && since.elapsed() < Duration::from_secs(30));
-        drop(listener);
-    }
-
-    fn listening(path: &Path) -> OwnedFd {
-        use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
-        let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
-        bind(socket.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
-        listen(&socket, Backlog::new(1).unwrap()).unwrap();
-        socket
-    }
-
-    #[test]
     fn a_stranger_with_the_same_pid_is_not_taken() {
         let own = ProcessId::of(std::process::id()).unwrap().unwrap();
         assert!(Process::attach(own).unwrap().is_some());
@@ -365,19 +236,5 @@ mod tests {
         for pid in [0, u32::MAX] {
             assert!(Process::attach(ProcessId { pid, started: 1 }).unwrap().is_none());
         }
-    }
-
-    #[test]
-    fn a_log_gives_its_own_end() {
-        let path = std::env::temp_dir().join(format!("skein-log-test-{}", std::process::id()));
-        std::fs::write(&path, "an earlier QEMU\n").unwrap();
-        let (log, mut file) = Log::open(&path).unwrap();
-        assert_eq!((log.tail().as_str(), log.last_words()), ("it wrote nothing", None));
-        io::Write::write_all(&mut file, b"boom\n").unwrap();
-        assert_eq!((log.tail().as_str(), log.last_words().as_deref()), ("boom", Some("boom")));
-        io::Write::write_all(&mut file, &[b'x'; 2 * STDERR_BYTES_MAX]).unwrap();
-        assert_eq!(log.tail().len(), STDERR_BYTES_MAX);
-        std::fs::remove_file(&path).unwrap();
-        assert!(log.tail().contains("cannot be read"));
     }
 }

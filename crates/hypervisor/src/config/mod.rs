@@ -1,0 +1,173 @@
+//! A machine, described: what its QEMU's command line is made from.
+
+mod arguments;
+mod command_line;
+pub mod devices;
+mod storage;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use self::devices::{Boot, Cdrom, Disk, Display, Nic, Port, Serial, Tpm};
+
+/// The environment variable that names the QEMU program to use where a [`Config`] names none.
+pub const BINARY_VARIABLE: &str = "SKEIN_QEMU";
+const BINARY_DEFAULT: &str = "qemu-system-x86_64";
+
+/// Where the guest's RAM lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemoryBackend {
+    /// A shared memfd, which others can map: `memory-backend-memfd,share=on`.
+    #[default]
+    Memfd,
+    /// QEMU's default.
+    Anonymous,
+}
+
+/// Huge pages of the host under the guest's RAM; they must be reserved (`vm.nr_hugepages`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum HugePages {
+    /// 2 MiB.
+    #[serde(rename = "2M")]
+    Size2M,
+    /// 1 GiB.
+    #[serde(rename = "1G")]
+    Size1G,
+}
+
+impl HugePages {
+    /// As QEMU writes it.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Size2M => "2M",
+            Self::Size1G => "1G",
+        }
+    }
+}
+
+/// Whether this QEMU waits for a migration.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Incoming {
+    /// It boots.
+    #[default]
+    No,
+    /// It waits for [`Monitor::migrate_incoming`](crate::Monitor::migrate_incoming).
+    Defer,
+    /// It listens at once.
+    Uri(String),
+}
+
+/// A machine, and where its sockets are. Source and target differ in the sockets and in `incoming` only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The program; none: `$SKEIN_QEMU`, or `qemu-system-x86_64`. A wrapper script must `exec` it.
+    pub binary: Option<PathBuf>,
+    /// Directory of its firmware (`-L`), for a QEMU that is not installed.
+    pub firmware: Option<PathBuf>,
+    /// Shown by `ps`.
+    pub name: String,
+    /// `q35`, `pc`, `pc-q35-7.2`...
+    pub machine: String,
+    /// `tcg`, `kvm`.
+    pub accel: String,
+    /// The CPU model.
+    pub cpu: String,
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// RAM in KiB, a multiple of 8.
+    pub memory_kib: u64,
+    /// Where the RAM lives.
+    pub memory: MemoryBackend,
+    /// Huge pages under a memfd; none: the kernel's choice.
+    pub hugepages: Option<HugePages>,
+    /// Kernel, initramfs and command line of a direct boot.
+    pub kernel: Option<PathBuf>,
+    /// See `kernel`.
+    pub initrd: Option<PathBuf>,
+    /// See `kernel`.
+    pub append: String,
+    /// What runs before the guest's software.
+    pub boot: Boot,
+    /// A TPM.
+    pub tpm: Option<Tpm>,
+    /// The SMBIOS table of the machine: `uuid`, and the keys of QEMU's `-smbios type=1`.
+    pub system: Vec<(String, String)>,
+    /// What follows `-rtc`; empty: universal time.
+    pub rtc: String,
+    /// A graphics card, and the unix socket that its picture is at.
+    pub display: Option<Display>,
+    /// Disks.
+    pub disks: Vec<Disk>,
+    /// CD drives.
+    pub cdroms: Vec<Cdrom>,
+    /// NICs.
+    pub nics: Vec<Nic>,
+    /// First serial port.
+    pub serial: Serial,
+    /// virtio-serial ports.
+    pub ports: Vec<Port>,
+    /// Where QMP listens. A unix socket's path has at most 107 bytes.
+    pub qmp: PathBuf,
+    /// Whether it waits for a migration.
+    pub incoming: Incoming,
+    /// Whether the guest stays stopped until `cont` (`-S`).
+    pub paused: bool,
+    /// Whether QEMU ends where the guest would reboot.
+    pub no_reboot: bool,
+    /// Whether QEMU gives up the system calls that it does not need (`-sandbox`), so that a guest that breaks out of it
+    /// finds fewer. It can start no other program then: no network scripts or helpers.
+    pub sandbox: bool,
+    /// More arguments, last.
+    pub extra: Vec<OsString>,
+}
+
+impl Config {
+    /// A q35 machine with one CPU under TCG and `memory_kib` KiB of RAM that listens for QMP on `qmp`.
+    pub fn new(name: impl Into<String>, memory_kib: u64, qmp: impl Into<PathBuf>) -> Self {
+        Self {
+            binary: None,
+            firmware: None,
+            name: name.into(),
+            machine: "q35".into(),
+            accel: "tcg".into(),
+            cpu: "max".into(),
+            cpus: 1,
+            memory_kib,
+            memory: MemoryBackend::default(),
+            hugepages: None,
+            kernel: None,
+            initrd: None,
+            append: String::new(),
+            boot: Boot::default(),
+            tpm: None,
+            system: Vec::new(),
+            rtc: String::new(),
+            display: None,
+            disks: Vec::new(),
+            cdroms: Vec::new(),
+            nics: Vec::new(),
+            serial: Serial::None,
+            ports: Vec::new(),
+            qmp: qmp.into(),
+            incoming: Incoming::No,
+            paused: false,
+            no_reboot: true,
+            sandbox: false,
+            extra: Vec::new(),
+        }
+    }
+
+    /// The same machine as a migration's target: it waits for [`Monitor::migrate_incoming`] and then for `cont`.
+    ///
+    /// [`Monitor::migrate_incoming`]: crate::Monitor::migrate_incoming
+    pub fn as_incoming(self) -> Self {
+        Self { incoming: Incoming::Defer, paused: true, ..self }
+    }
+
+    /// The program that will run.
+    pub fn program(&self) -> PathBuf {
+        let named = || std::env::var_os(BINARY_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
+        self.binary.clone().or_else(named).unwrap_or_else(|| BINARY_DEFAULT.into())
+    }
+}

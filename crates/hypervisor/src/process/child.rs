@@ -1,0 +1,62 @@
+//! Child processes that end with this one, and what they write.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+
+/// What is kept of QEMU's standard error: its end.
+pub(crate) const STDERR_BYTES_MAX: usize = 16 << 10;
+
+/// A process that is killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Killed {
+    pub(crate) fn kill(&mut self) {
+        // Fails only if it has ended and been waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Has a process end with the thread that starts it, if that is killed: nobody would know of it.
+pub(crate) fn end_with_thread(command: &mut Command) {
+    // SAFETY: between fork and exec, one async-signal-safe call that takes integers.
+    unsafe {
+        command.pre_exec(|| {
+            nix::errno::Errno::result(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)).map(drop).map_err(Into::into)
+        });
+    }
+}
+
+/// Keeps the end of what a process writes, until it ends.
+pub(crate) fn collect(mut from: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            let mut kept = into.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            kept.extend_from_slice(&buffer[..count]);
+            let excess = kept.len().saturating_sub(STDERR_BYTES_MAX);
+            kept.drain(..excess);
+        }
+    })
+}
+
+pub(crate) fn text(stderr: &Mutex<Vec<u8>>) -> String {
+    words(&stderr.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+}
+
+/// What a process wrote, for an error message.
+pub(crate) fn words(bytes: &[u8]) -> String {
+    match String::from_utf8_lossy(bytes).trim() {
+        "" => "it wrote nothing".into(),
+        said => said.into(),
+    }
+}
