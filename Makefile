@@ -6,7 +6,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help build lab install uninstall demo test check mutants soak soak-real bench fmt lint clean
 
-# The commands of skein-lab for `make demo` and `make bench`; for instance: make bench BENCH='bench run two-nics --quick'
+# The commands of skein-lab for `make demo` and `make bench`; for instance: make bench BENCH='bench run two-nics
+# --quick'
 DEMO ?= demo --html target/demo.html
 BENCH ?= bench run --quick --json target/bench.json --html target/bench.html
 

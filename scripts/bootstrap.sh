@@ -63,7 +63,8 @@ if [ "$goal" = test ] || [ "$goal" = check ]; then
   python3 -m pip --version >/dev/null 2>&1 || lacks python3-pip
 fi
 if [ "$goal" = test ] || [ "$goal" = check ] || [ -n "${EXACT-}" ]; then
-  # HiGHS, which proves placements, for the tests or in skein itself, is built from source, its bindings are made with libclang.
+  # HiGHS, which proves placements, for the tests or in skein itself, is built from source, its bindings are made with
+  # libclang.
   needs c++ g++
   needs cmake cmake
   ldconfig -p | grep -E 'libclang(-[0-9]+)?\.so' >/dev/null || lacks libclang1

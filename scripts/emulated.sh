@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # emulated.sh COMMAND... - runs a command as root in a machine of its own: Debian's kernel under QEMU without KVM, with
-# this machine's files (what is written to them stays in that machine's memory) and control groups of version 2. For what is
-# a whole kernel's matter, and for machines that have control groups of version 1:
+# this machine's files (what is written to them stays in that machine's memory) and control groups of version 2. For
+# what is a whole kernel's matter, and for machines that have control groups of version 1:
 #
 #   cargo test --release -p skein --test lab_room --no-run      # says where the program is
 #   scripts/emulated.sh target/release/deps/lab_room-0123456789abcdef --test-threads=1 --nocapture

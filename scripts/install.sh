@@ -27,7 +27,8 @@ fish=$root/share/fish/vendor_completions.d/skein.fish
 # This host's own systemd, and not a staging tree.
 has_systemd() { [ -z "$destdir" ] && [ -d /run/systemd/system ]; }
 
-# put MODE DESTINATION: standard input, in one step: an agent that is started again meanwhile finds the old or the new one.
+# put MODE DESTINATION: standard input, in one step: an agent that is started again meanwhile finds the old or the new
+# one.
 put() {
   mkdir -p "${2%/*}"
   cat >"$2.new"

@@ -102,8 +102,8 @@ for deb in "$tmp"/archives/*.deb; do
   dpkg-deb -x "$deb" "$out/root"
 done
 
-# Where QEMU looks for modules besides QEMU_MODULE_DIR is built in, and there lie those of the system's own QEMU. Finding
-# one of another build, it aborts; so these copies look in a directory that is not there.
+# Where QEMU looks for modules besides QEMU_MODULE_DIR is built in, and there lie those of the system's own QEMU.
+# Finding one of another build, it aborts; so these copies look in a directory that is not there.
 sed -i 's#/usr/lib/x86_64-linux-gnu/qemu\x00#/usr/lib/x86_64-linux-gnu/none\x00#' \
   "$out/root/usr/bin/qemu-system-x86_64" "$out/root/usr/bin/qemu-img"
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # software.sh - makes target/guest/software.cpio: what a guest unpacks and builds to have real content in its memory.
 #
-# The sources are one crate of crates.io, pinned by version and SHA-256: the C library that Skein's cryptography comes from.
-# What builds them are this machine's own C compiler, linker and busybox, with the libraries and headers that they need, at
-# their own places. The archive is a cpio that is put behind the initramfs (docs/guest.md); /software/run in it does the work.
+# The sources are one crate of crates.io, pinned by version and SHA-256: the C library that Skein's cryptography comes
+# from. What builds them are this machine's own C compiler, linker and busybox, with the libraries and headers that they
+# need, at their own places. The archive is a cpio that is put behind the initramfs (docs/guest.md); /software/run in it
+# does the work.
 #
 # Ends with a sentence that begins with "software:"; status 0 if it is there, 3 if it cannot be had here.
 set -euo pipefail

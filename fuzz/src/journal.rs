@@ -25,8 +25,8 @@ fn foreign(bytes: &[u8]) {
     }
 }
 
-/// The first records come back, or none; of those missing at most one was not zeros; and what happens where the next record
-/// is being written costs nothing at all.
+/// The first records come back, or none; of those missing at most one was not zeros; and what happens where the next
+/// record is being written costs nothing at all.
 fn ours(input: &mut Input) {
     let slots = usize::from(input.byte() % 8) + 1;
     let count = usize::from(input.byte()) % (slots + 1);
@@ -51,7 +51,8 @@ fn ours(input: &mut Input) {
         harmless &=
             range.is_empty() || (next..=next + SLOT_BYTES).contains(&range.start) && range.end <= next + SLOT_BYTES;
         match what % 8 {
-            // One byte again and again: with more freedom a fuzzer makes a CRC that is right, and then a record is a record.
+            // One byte again and again: with more freedom a fuzzer makes a CRC that is right, and then a record is a
+            // record.
             0..=3 => file[range].fill(input.byte()),
             4 => file[range].iter_mut().for_each(|byte| *byte ^= 1 << (what >> 5)),
             5 => file[range].fill(0),

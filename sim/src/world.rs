@@ -5,9 +5,9 @@
 //!
 //! The drivers of both ends keep to the documented contract and do nothing more, so that a wake-up
 //! that the session owes and forgets is a wait without end here, too: a connection is polled after
-//! [`Event::Transmit`](skein_session::Event::Transmit) until it has nothing or its socket is full, and at [`Session::transmit_at`] as
-//! it was when the poll came back empty; `handle_timeout` is called every 20 ms; a stream is read
-//! after [`Event::Readable`](skein_session::Event::Readable) until `Pending`, and written to again after
+//! [`Event::Transmit`](skein_session::Event::Transmit) until it has nothing or its socket is full, and at
+//! [`Session::transmit_at`] as it was when the poll came back empty; `handle_timeout` is called every 20 ms; a stream
+//! is read after [`Event::Readable`](skein_session::Event::Readable) until `Pending`, and written to again after
 //! [`Event::Writable`](skein_session::Event::Writable). Who opens, writes and reads streams are the [`Applications`].
 
 use std::cmp::Reverse;

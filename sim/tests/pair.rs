@@ -57,7 +57,8 @@ fn every_stream_comes_out_whole_whatever_happens() {
     println!("{seeds} seeds, {} actions; {given_up} sessions given up in the dark", actions.into_inner());
     for (seed, why) in &failures {
         println!(
-            "seed {seed}: {why}\nreplay: SKEIN_SEED={seed} SKEIN_TRACE=1 cargo test -p skein-sim --test pair every -- --nocapture"
+            "seed {seed}: {why}\nreplay: SKEIN_SEED={seed} SKEIN_TRACE=1 cargo test -p skein-sim --test pair every -- \
+             --nocapture"
         );
     }
     assert!(given_up <= 1 + seeds / 1000, "{given_up} of {seeds} sessions were given up");

@@ -6,8 +6,9 @@
 //! All names of a module taken at once (`use crate::a::*`) are an arrow to that module's file as well. A parent that
 //! names items of its children, while the children name items that the parent defines, is a circle.
 //!
-//! No arrow: a re-export (`pub use`), which passes a name on and needs nothing of it; a module's own name (`mod a;`, `use crate::a;`) before something in it is named; a method that is called
-//! without its type's name; a macro of the same target; comments; test-only code.
+//! No arrow: a re-export (`pub use`), which passes a name on and needs nothing of it; a module's own name (`mod a;`,
+//! `use crate::a;`) before something in it is named; a method that is called without its type's name; a macro of the
+//! same target; comments; test-only code.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

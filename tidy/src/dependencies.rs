@@ -1,6 +1,6 @@
-//! The dependencies of all crates: their licences, what must not be among them, how many versions of each there are, and
-//! where they come from. What is allowed is in [`PATH`], each with its reason; what is listed there and no longer needed
-//! is a finding, too.
+//! The dependencies of all crates: their licences, what must not be among them, how many versions of each there are,
+//! and where they come from. What is allowed is in [`PATH`], each with its reason; what is listed there and no longer
+//! needed is a finding, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -166,7 +166,8 @@ impl Rules<'_> {
         for (name, same) in versions.iter().filter(|(name, same)| same.len() > 1 && !allowed.contains_key(**name)) {
             let all: Vec<&str> = same.iter().map(|package| package.version.as_str()).collect();
             let what = format!(
-                "{name} is there in the versions {}: see `cargo tree -i {name}@{}`, and let one do, or list it in {PATH} \
+                "{name} is there in the versions {}: see `cargo tree -i {name}@{}`, and let one do, or list it in \
+                 {PATH} \
                  with the reason why both stay",
                 all.join(", "),
                 all[0]

@@ -1,5 +1,5 @@
-//! No field or variant is documented by a lone pronoun or question word, as `/// Who.`: that pleases the compiler's lint
-//! and tells a reader nothing.
+//! No field or variant is documented by a lone pronoun or question word, as `/// Who.`: that pleases the compiler's
+//! lint and tells a reader nothing.
 
 use crate::Finding;
 use crate::modules::Sources;

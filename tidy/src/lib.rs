@@ -1,4 +1,5 @@
-//! Reads the tree's sources and says what they break of the house's rules: what nobody remembers, and no compiler checks.
+//! Reads the tree's sources and says what they break of the house's rules: what nobody remembers, and no compiler
+//! checks.
 //!
 //! `tests/tidy.rs` runs every rule over the tree; each module here is a rule, or what rules read the tree with:
 //!

@@ -156,7 +156,8 @@ mod tests {
         let tree = Tree::of(&[
             (
                 "README.md",
-                "# A\n[b](docs/b.md#two-words-and-a_c) ![p](docs/p.svg) [d](docs) [c][c] [s](https://x.org/y#z) [a](#a)\n\
+                "# A\n[b](docs/b.md#two-words-and-a_c) ![p](docs/p.svg) [d](docs) [c][c] [s](https://x.org/y#z) \
+                 [a](#a)\n\
                  [m](mailto:a@b.c) `[x](none.md)` [l](src/a.rs#L3)\n```\n[x](none.md)\n```\n[c]: docs/b.md#again-1\n\
                  <a href=\"docs/b.md#named\"></a>\n",
             ),
@@ -176,7 +177,8 @@ mod tests {
         ]);
         let expected = [
             "README.md:1: the link to none.md is dead: there is no none.md",
-            "README.md:3: the link to docs/b.md#other is dead: docs/b.md has no heading with the anchor #other; did you mean \
+            "README.md:3: the link to docs/b.md#other is dead: docs/b.md has no heading with the anchor #other; did \
+             you mean \
              #the-other-one?",
             "README.md:3: the link to #here is dead: README.md has no heading with the anchor #here",
             "README.md:4: the link to docs/p.svg#part is dead: docs/p.svg has no headings",

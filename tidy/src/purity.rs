@@ -1,9 +1,9 @@
-//! A pure crate has no clock, thread, file, socket, lock or hash order, and no unsafe code; and it depends on pure crates
-//! only.
+//! A pure crate has no clock, thread, file, socket, lock or hash order, and no unsafe code; and it depends on pure
+//! crates only.
 //!
 //! Which crates are pure is said in ARCHITECTURE.md ([`crate::arrows`]). Each has a `clippy.toml` of its own that bans
-//! [`TYPES`] and [`METHODS`] by name: clippy does the rest. Where a ban does not fit a crate, its `clippy.toml` says why,
-//! in a line of its own: `# Not banned: PATH: REASON`.
+//! [`TYPES`] and [`METHODS`] by name: clippy does the rest. Where a ban does not fit a crate, its `clippy.toml` says
+//! why, in a line of its own: `# Not banned: PATH: REASON`.
 
 use crate::arrows::{DOCUMENT, Listed, name};
 use crate::crates::Crate;

@@ -1,8 +1,8 @@
 //! No function is longer than [`FUNCTION_LINES_MAX`] lines, no file longer than [`FILE_LINES_MAX`] lines of code.
 //!
-//! A function's lines go from its `fn` to its closing brace, all of them; functions of tests do not count, neither those
-//! in `#[cfg(test)]` nor those below `tests/`. A file's lines of code are those that are neither blank, nor only a
-//! comment, nor in `#[cfg(test)]`: what explains the code does not count against it. Files below `tests/` count.
+//! A function's lines go from its `fn` to its closing brace, all of them; functions of tests do not count, neither
+//! those in `#[cfg(test)]` nor those below `tests/`. A file's lines of code are those that are neither blank, nor only
+//! a comment, nor in `#[cfg(test)]`: what explains the code does not count against it. Files below `tests/` count.
 
 use std::collections::BTreeSet;
 

@@ -516,7 +516,8 @@ mod tests {
     #[test]
     fn docs_of_one_word_are_seen() {
         let source = read(
-            "struct S {\n    /// Who.\n    a: u8,\n    /// Who came.\n    b: u8,\n}\nenum E {\n    /// Why.\n    V,\n}\n",
+            "struct S {\n    /// Who.\n    a: u8,\n    /// Who came.\n    b: u8,\n}\nenum E {\n    /// Why.\n    V,\n\
+             }\n",
         );
         let docs: Vec<_> = source.one_word_docs.iter().map(|doc| (doc.word.as_str(), doc.line)).collect();
         assert_eq!(docs, [("Who", 2), ("Why", 8)]);

@@ -36,7 +36,8 @@ pub fn check(root: &Path) -> Result<Vec<Finding>, SpellingError> {
         .args(["--config", ".typos.toml", "--format", "brief", "--color", "never", "."])
         .output()
         .map_err(|error| SpellingError::Failed { words: error.to_string() })?;
-    // 0: no mistakes, 2: some. <https://github.com/crate-ci/typos/blob/v1.52.0/crates/typos-cli/src/bin/typos-cli/main.rs>
+    // 0: no mistakes, 2: some.
+    // <https://github.com/crate-ci/typos/blob/v1.52.0/crates/typos-cli/src/bin/typos-cli/main.rs>
     match output.status.code() {
         Some(0 | 2) => Ok(findings(&String::from_utf8_lossy(&output.stdout))),
         _ => Err(SpellingError::Failed { words: String::from_utf8_lossy(&output.stderr).trim().to_string() }),

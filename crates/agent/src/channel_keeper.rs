@@ -2,8 +2,8 @@
 //!
 //! A QEMU may wait for ever for a multifd channel that breaks before its main connection does
 //! ([`skein_hypervisor::migration`]), and when an agent is killed, all of its sockets break at once. So another process
-//! accepts QEMU's connections, passes them on to the agent, and keeps the channels open. When the agent is gone, or has given
-//! the migration up, it reads what QEMU still writes, and ends when QEMU has closed them.
+//! accepts QEMU's connections, passes them on to the agent, and keeps the channels open. When the agent is gone, or has
+//! given the migration up, it reads what QEMU still writes, and ends when QEMU has closed them.
 
 use std::ffi::OsStr;
 use std::io;
@@ -33,8 +33,8 @@ pub(crate) struct ChannelKeeper {
 }
 
 impl ChannelKeeper {
-    /// Starts it: `words` is a program that calls [`keep_channels`], and its arguments; another is `path`, for those who
-    /// look at processes.
+    /// Starts it: `words` is a program that calls [`keep_channels`], and its arguments; another is `path`, for those
+    /// who look at processes.
     pub(crate) fn start<W: AsRef<OsStr>>(
         words: &[W],
         path: &Path,
@@ -54,7 +54,8 @@ impl ChannelKeeper {
 
     /// The next connection; `None` if none comes within [`ACCEPT_WAIT`].
     ///
-    /// Errors: `UnexpectedEof` or `ConnectionReset` if the process has ended; otherwise a connection has come and is lost.
+    /// Errors: `UnexpectedEof` or `ConnectionReset` if the process has ended; otherwise a connection has come and is
+    /// lost.
     pub(crate) fn accept(&self) -> io::Result<Option<UnixStream>> {
         Ok(receive(&self.link)?.map(UnixStream::from))
     }
@@ -95,8 +96,8 @@ fn is_over(link: &UnixStream, listener: &UnixListener) -> io::Result<bool> {
     }
 }
 
-/// Reads all channels until their ends, those too that QEMU is about to connect. `is_over` is asked again and again, with the
-/// time for which there has been no channel. Others may read them, too.
+/// Reads all channels until their ends, those too that QEMU is about to connect. `is_over` is asked again and again,
+/// with the time for which there has been no channel. Others may read them, too.
 pub(crate) fn drain(
     listener: BorrowedFd<'_>,
     accept: impl Fn() -> io::Result<Option<UnixStream>>,

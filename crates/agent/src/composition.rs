@@ -13,8 +13,8 @@ use thiserror::Error;
 
 use crate::read_facts;
 
-/// Most files that are looked at: a guest's disks with their backing files. More make the comparison fail, as they must not be
-/// taken for the same.
+/// Most files that are looked at: a guest's disks with their backing files. More make the comparison fail, as they must
+/// not be taken for the same.
 const FILES_MAX: usize = 256;
 
 /// Where QOM has the devices that were asked for: by their ids, and without.
@@ -105,14 +105,15 @@ pub(crate) fn with_files(monitor: &Monitor, pid: u32, own: &Path) -> Result<Comp
     Ok(composition)
 }
 
-/// What the guest's drives lie on: what a guest that stands still is compared by, as these questions take a millisecond.
+/// What the guest's drives lie on: what a guest that stands still is compared by, as these questions take a
+/// millisecond.
 pub(crate) fn drives(monitor: &Monitor) -> Result<Vec<Drive>, CompositionError> {
     let mut answers = monitor.execute_all(block_commands())?.into_iter();
     Ok(block(&mut || answers.next().expect("each command has an answer"))?.drives()?)
 }
 
-/// Which images its drives have, and which devices it has: what somebody could change of a QEMU that waits for its guest. Short, as the
-/// guest stands still meanwhile.
+/// Which images its drives have, and which devices it has: what somebody could change of a QEMU that waits for its
+/// guest. Short, as the guest stands still meanwhile.
 pub(crate) fn images_and_devices(monitor: &Monitor) -> Result<Vec<Value>, QmpError> {
     let commands = [("query-block", Value::Null)].into_iter().chain(PERIPHERALS.map(list));
     let mut seen = monitor.execute_all(commands)?.into_iter().collect::<Result<Vec<Value>, QmpError>>()?;
@@ -188,7 +189,8 @@ fn path_of(filename: &str, pid: u32) -> Option<PathBuf> {
 fn open_files(pid: u32) -> BTreeSet<(u64, u64)> {
     let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let identity = |fd: fs::DirEntry| {
-        // The link leads to the open file itself, whatever has its name by now. No server is asked for sockets and pipes.
+        // The link leads to the open file itself, whatever has its name by now. No server is asked for sockets and
+        // pipes.
         let name = fs::read_link(fd.path()).ok()?;
         let found = name.is_absolute().then(|| fs::metadata(fd.path()).ok())??;
         let kind = found.file_type();

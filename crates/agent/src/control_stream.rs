@@ -85,7 +85,8 @@ pub enum Question {
         /// The guest's files.
         files: GuestFiles,
     },
-    /// What the guest that this migration takes away is composed of now. Its source compares with the same until the guest is stopped.
+    /// What the guest that this migration takes away is composed of now. Its source compares with the same until the
+    /// guest is stopped.
     Composition {
         /// The migration.
         migration: MigrationId,

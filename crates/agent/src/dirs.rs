@@ -65,8 +65,8 @@ impl Dirs {
         }
     }
 
-    /// Writes down which run directory belongs to this state directory. `vm_in`: a VM that runs with its sockets below such
-    /// a directory.
+    /// Writes down which run directory belongs to this state directory. `vm_in`: a VM that runs with its sockets below
+    /// such a directory.
     ///
     /// Errors: it was another one, and VMs run there: this agent would not know them, and start them again.
     pub(crate) fn take_run(&self, vm_in: impl Fn(&Path) -> Option<String>) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! What this host keeps of guests for their way back: the RAM of those that left it, the marks of those that came.
 //!
-//! In memory only: an agent that ends has forgotten it. Nothing rests on it: whatever is taken from it is verified, page by page.
-//! So it is thrown away on any doubt.
+//! In memory only: an agent that ends has forgotten it. Nothing rests on it: whatever is taken from it is verified,
+//! page by page. So it is thrown away on any doubt.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -56,8 +56,8 @@ impl KeptRamStore {
         self.marks.lock().retain(|kept| kept.until > now && runs(&kept.vm));
     }
 
-    /// Frees RAM that is kept, for somebody who has to have it: that of the guest that left first, `vm`'s own last of all.
-    /// Returns when it is free. False: nothing is kept.
+    /// Frees RAM that is kept, for somebody who has to have it: that of the guest that left first, `vm`'s own last of
+    /// all. Returns when it is free. False: nothing is kept.
     pub(crate) fn make_room(&self, vm: &str) -> bool {
         let item = self.rams.lock().take_first(vm);
         item.is_some()

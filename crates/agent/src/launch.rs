@@ -37,11 +37,11 @@ pub struct Defined {
     pub definition: Definition,
     /// Whether its RAM is [`ODD_BYTES`] more.
     ///
-    /// QEMU before 9.0 loses writes of an emulated CPU during a migration: it takes the dirty bits of 64 pages at a time and
-    /// forgets to tell the CPU's TLB to notice the next write to them (mended by "physmem: Fix migration dirty bitmap
-    /// coherency with TCG memory access"). RAM that is no multiple of 64 pages is taken page by page, by slower code that
-    /// does not forget. Tried with 7.2: 3 of some 40 migrations of a rewriting guest broke it without this, none of 120
-    /// with it.
+    /// QEMU before 9.0 loses writes of an emulated CPU during a migration: it takes the dirty bits of 64 pages at a
+    /// time and forgets to tell the CPU's TLB to notice the next write to them (mended by "physmem: Fix migration dirty
+    /// bitmap coherency with TCG memory access"). RAM that is no multiple of 64 pages is taken page by page, by slower
+    /// code that does not forget. Tried with 7.2: 3 of some 40 migrations of a rewriting guest broke it without this,
+    /// none of 120 with it.
     pub odd_ram: bool,
 }
 
@@ -82,8 +82,8 @@ impl CommandLine {
         Ok(CommandLine { program, args: CommandLine::without_own(words.into_iter().skip(1)) })
     }
 
-    /// Of a process, the monitors and files of its own that somebody may use, and that no QEMU made from [`CommandLine::of`] has: beside
-    /// the monitor that has this socket.
+    /// Of a process, the monitors and files of its own that somebody may use, and that no QEMU made from
+    /// [`CommandLine::of`] has: beside the monitor that has this socket.
     pub(crate) fn left_behind(pid: u32, own: &Path) -> Vec<String> {
         let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<String> =
@@ -136,8 +136,9 @@ impl CommandLine {
 }
 
 impl Launch {
-    /// The same with the images that the guest has open now in place of those that it was started with, where that is exact; and the
-    /// names of images that were put in so (`` for a drive that is empty now). `launched`: as [`Vm::launched`](crate::vms::Vm::launched).
+    /// The same with the images that the guest has open now in place of those that it was started with, where that is
+    /// exact; and the names of images that were put in so (`` for a drive that is empty now). `launched`: as
+    /// [`Vm::launched`](crate::vms::Vm::launched).
     pub(crate) fn with_images_of(&self, now: &Composition, launched: Option<&Composition>) -> (Launch, Vec<String>) {
         let mut given = Vec::new();
         let launch = match self {
@@ -178,8 +179,8 @@ impl Launch {
     }
 }
 
-/// Puts what a drive has `now` into a definition, where `then`, when its QEMU had just been started, it had what the definition says.
-/// None: it has the same, or a definition cannot say what it has.
+/// Puts what a drive has `now` into a definition, where `then`, when its QEMU had just been started, it had what the
+/// definition says. None: it has the same, or a definition cannot say what it has.
 fn give_image(definition: &mut Definition, then: &Drive, now: &Drive) -> Option<String> {
     let old = then.medium.as_ref().map(|medium| Path::new(medium.filename()));
     let new = now.medium.as_ref().map(|medium| medium.filename());
@@ -382,7 +383,8 @@ mod tests {
     #[test]
     fn a_foreign_command_line_loses_what_is_its_own() {
         let words = "-name x -chardev socket,id=mon0,path=/q,server=on -mon chardev=mon0,mode=control -m 64 -S \
-                     --qmp unix:/r,server -chardev socket,id=ser,path=/s -serial chardev:ser -incoming defer -pidfile /p";
+                     --qmp unix:/r,server -chardev socket,id=ser,path=/s -serial chardev:ser -incoming defer -pidfile \
+                     /p";
         let kept = CommandLine::without_own(words.split_ascii_whitespace().map(str::to_owned));
         assert_eq!(kept.join(" "), "-name x -m 64 -chardev socket,id=ser,path=/s -serial chardev:ser");
     }
@@ -416,9 +418,11 @@ mod tests {
             line.join(" "),
             "-name a -nodefaults -no-user-config -display none \
              -sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny -accel tcg \
-             -object memory-backend-memfd,id=ram0,share=on,size=65544K -machine pc-q35-7.2,memory-backend=ram0 -m 65544K \
+             -object memory-backend-memfd,id=ram0,share=on,size=65544K -machine pc-q35-7.2,memory-backend=ram0 -m \
+             65544K \
              -cpu max -smp 1 \
-             -blockdev driver=qcow2,node-name=disk0,cache.direct=on,file.driver=file,file.locking=auto,file.filename=/d \
+             -blockdev \
+             driver=qcow2,node-name=disk0,cache.direct=on,file.driver=file,file.locking=auto,file.filename=/d \
              -device virtio-blk-pci,drive=disk0 -netdev tap,id=net0,ifname=t0,script=no,downscript=no \
              -device virtio-net-pci,netdev=net0,mac=52:54:00:00:00:01,romfile= \
              -chardev socket,id=serial0,path=/r/console,server=on,wait=off -serial chardev:serial0 \
@@ -429,7 +433,8 @@ mod tests {
 
     #[test]
     fn what_a_file_says_of_devices_reaches_the_command_line() {
-        let text = "name = 'a'\nmemory = '64 MiB'\n[firmware]\nimage = '/code'\n[tpm]\nmodel = 'tis'\n[rtc]\nslew = true\n\
+        let text = "name = 'a'\nmemory = '64 MiB'\n[firmware]\nimage = '/code'\n[tpm]\nmodel = 'tis'\n[rtc]\nslew = \
+                    true\n\
                     [system]\nserial = 'S'\n[display]\nvideo = 'virtio'\n[[cdrom]]\npath = '/i'\n\
                     [[disk]]\npath = '/d'\nformat = 'raw'\nbus = 'sata'\nio = 'io_uring'\n\
                     [[nic]]\nbridge = 'b'\nqueues = 2\nvhost = true\n[[nic]]\nbridge = 'b'\nmodel = 'rtl8139'\n";

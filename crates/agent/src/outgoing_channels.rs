@@ -29,8 +29,8 @@ const STREAMS_MAX: usize = 1024;
 
 /// A listening unix socket whose connections lead to the QEMU that waits for a migration at another host, in the order
 /// they were made. Dropping it removes the socket and tears down the connections at once: what the other end does not
-/// have by then it will not get. Until then only the first of them ends when the other host breaks it off, or none leads
-/// there.
+/// have by then it will not get. Until then only the first of them ends when the other host breaks it off, or none
+/// leads there.
 pub struct OutgoingChannels {
     shared: Arc<Shared>,
 }
@@ -66,7 +66,8 @@ impl Open {
         self.stopped || self.given_up
     }
 
-    /// First the streams end, so that nothing gets to the other host that comes after what others may read of them from now on.
+    /// First the streams end, so that nothing gets to the other host that comes after what others may read of them from
+    /// now on.
     fn give_up(&mut self, why: &str) {
         self.reset(why);
         if let Some(main) = self.main.upgrade() {
@@ -87,8 +88,8 @@ impl Open {
 impl OutgoingChannels {
     /// Listens at `path`, for this user only, and takes connections from then on.
     ///
-    /// `keeper`: a program that calls [`crate::keep_channels`], and its arguments. Empty: all connections break when this
-    /// program dies.
+    /// `keeper`: a program that calls [`crate::keep_channels`], and its arguments. Empty: all connections break when
+    /// this program dies.
     ///
     /// Errors: the path is in use, or no socket can be made there.
     pub fn start(
@@ -117,8 +118,8 @@ impl OutgoingChannels {
         Ok(tap)
     }
 
-    /// Closes the main connection, so that a QEMU that does not hear gives up, and has all that it still writes to the others
-    /// read and dropped: it may wait for that, with the other host out of reach.
+    /// Closes the main connection, so that a QEMU that does not hear gives up, and has all that it still writes to the
+    /// others read and dropped: it may wait for that, with the other host out of reach.
     pub fn give_up(&self) {
         self.shared.lock().give_up("the source calls this migration off");
     }
@@ -167,7 +168,8 @@ impl Shared {
                 Ok(None) => {}
                 Err(error) if is_end(&error) && keeper.take().is_some() => {
                     warn!(
-                        "{path}: its channels would break if this agent died: the process that keeps them ended: {error}"
+                        "{path}: its channels would break if this agent died: the process that keeps them ended: \
+                         {error}"
                     );
                 }
                 Err(error) => {
@@ -209,8 +211,8 @@ impl Shared {
         }
     }
 
-    /// QEMU connects its main channel first. When things break, that one has to be the first to close: a QEMU that loses a
-    /// multifd channel before may wait for it for ever ([`skein_hypervisor::migration`]).
+    /// QEMU connects its main channel first. When things break, that one has to be the first to close: a QEMU that
+    /// loses a multifd channel before may wait for it for ever ([`skein_hypervisor::migration`]).
     fn carry(&self, connection: UnixStream) -> Result<(), String> {
         let connection = Arc::new(connection);
         let is_main = {

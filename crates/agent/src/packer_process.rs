@@ -1,8 +1,8 @@
 //! A process that compresses pages for its agent, with CPU that nobody else wants.
 //!
-//! The kernel gives such CPU to processes ([`skein_host::idle_scheduling`]), and the agent must not be one of them. The agent starts it
-//! when there is something to compress, and ends it when there has been nothing for a while. It ends by itself when the agent is
-//! gone.
+//! The kernel gives such CPU to processes ([`skein_host::idle_scheduling`]), and the agent must not be one of them. The
+//! agent starts it when there is something to compress, and ends it when there has been nothing for a while. It ends by
+//! itself when the agent is gone.
 //!
 //! ```text
 //!  agent                              process
@@ -12,8 +12,9 @@
 //!  link ────────────────────────────── main        first, what it lacks; then a socket and a memory for each new thread
 //! ```
 //!
-//! The memory is a file that neither has mapped: with the pages themselves shared, or read by the process out of the agent
-//! (process_vm_readv(2)), it would hold locks of the agent's memory that others wait for, and it may get no CPU for a while.
+//! The memory is a file that neither has mapped: with the pages themselves shared, or read by the process out of the
+//! agent (process_vm_readv(2)), it would hold locks of the agent's memory that others wait for, and it may get no CPU
+//! for a while.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -103,7 +104,8 @@ fn answered(bytes: [u8; ANSWER_BYTES], order: PackRequest) -> io::Result<PackRes
 /// # Errors
 /// It was started by nobody who knows what it is for.
 pub fn pack_pages() -> io::Result<()> {
-    // Also in the middle of its work. It is the end of the thread that started it, one of the agent's packers, that counts.
+    // Also in the middle of its work. It is the end of the thread that started it, one of the agent's packers, that
+    // counts.
     set_pdeathsig(Signal::SIGKILL)?;
     // It was started by a path that tells nothing.
     set_name(c"skein-packer")?;

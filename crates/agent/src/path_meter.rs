@@ -1,5 +1,5 @@
-//! What paths carry, by their counters at different moments. (A path's own rate is the most that it was seen to carry for an
-//! instant, which decides how much is sent on it.)
+//! What paths carry, by their counters at different moments. (A path's own rate is the most that it was seen to carry
+//! for an instant, which decides how much is sent on it.)
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -53,7 +53,8 @@ const PROBES_MAX: usize = 8;
 const FILES_TIME: Duration = Duration::from_secs(5);
 /// A guest's disks (at most 64), their backing files, kernel and initramfs.
 const FILES_MAX: usize = 256;
-/// Largest file whose contents are compared: no kernel or initramfs is larger, and it is read in the time that files have.
+/// Largest file whose contents are compared: no kernel or initramfs is larger, and it is read in the time that files
+/// have.
 const LOADED_BYTES_MAX: u64 = 1 << 30;
 /// Threads that look at files: those that a dead server blocks stay.
 const LOOKERS_MAX: usize = 512;
@@ -631,7 +632,8 @@ fn page_bytes(monitor: &Monitor, memory: &MemoryDevice) -> Option<u64> {
     }
 }
 
-/// The files below the guest's drives: images, those that they are overlays of, and what else these lie on. The target opens them all.
+/// The files below the guest's drives: images, those that they are overlays of, and what else these lie on. The target
+/// opens them all.
 fn disks(composition: &Composition) -> Vec<GuestDisk> {
     let mut disks: Vec<GuestDisk> = Vec::new();
     for medium in composition.drives.iter().filter_map(|drive| drive.medium.as_ref()) {

@@ -363,8 +363,8 @@ impl RequestServer {
         })
     }
 
-    /// How the guest's memory travels. Errors: the file of hosts cannot be read. It may say how, and where the target is: what
-    /// was meant is not guessed.
+    /// How the guest's memory travels. Errors: the file of hosts cannot be read. It may say how, and where the target
+    /// is: what was meant is not guessed.
     fn transport(&self, options: &MigrateOptions) -> Answered<Route> {
         let hosts = self.listed()?;
         Ok(options.transport.unwrap_or_else(|| hosts.transport_from(self.migrations.peers().host())))
@@ -376,8 +376,8 @@ impl RequestServer {
         hosts.map_err(|error| Box::new(refusal(error, "mend the file; it is read again at once")))
     }
 
-    /// All that speaks against a migration, and what the target would start. `watch`: how long to watch the guest's writing, for a
-    /// better forecast.
+    /// All that speaks against a migration, and what the target would start. `watch`: how long to watch the guest's
+    /// writing, for a better forecast.
     fn check(
         &self,
         name: &str,

@@ -13,7 +13,8 @@ use crate::read_facts;
 use crate::serve::{Answered, LIST_ASKED_MAX, RequestServer};
 use crate::vms::Vm;
 
-/// Other hosts say within this whether they have a VM of that name. One that starts a QEMU first, to know what that can do, may take longer.
+/// Other hosts say within this whether they have a VM of that name. One that starts a QEMU first, to know what that can
+/// do, may take longer.
 const OTHERS_TIME: Duration = Duration::from_secs(2);
 
 impl RequestServer {
@@ -43,8 +44,8 @@ impl RequestServer {
 }
 
 impl RequestServer {
-    /// A VM would begin with new UEFI variables and a new TPM here: not where another host keeps those that it had. A host that does not
-    /// answer keeps nobody from starting it.
+    /// A VM would begin with new UEFI variables and a new TPM here: not where another host keeps those that it had. A
+    /// host that does not answer keeps nobody from starting it.
     fn refuse_new_state(&self, name: &str) -> Answered<()> {
         let others = self.known_hosts()?.into_iter().filter(|host| !host.is_local).take(LIST_ASKED_MAX);
         let others: Vec<String> = others.map(|host| host.name).collect();
@@ -69,9 +70,11 @@ impl RequestServer {
         let Some(found) = found else { return Ok(()) };
         Err(Box::new(Refusal {
             message: format!(
-                "{found} and '{name}' would begin here with new UEFI variables and a new TPM, as this host keeps none of it"
+                "{found} and '{name}' would begin here with new UEFI variables and a new TPM, as this host keeps none \
+                 of it"
             ),
-            cure: "start it there, and move it (`skein migrate`), or copy own/NAME of that agent's state directory here; or say \
+            cure: "start it there, and move it (`skein migrate`), or copy own/NAME of that agent's state directory \
+                   here; or say \
                    --new-state, if what it had is not wanted"
                 .into(),
         }))

@@ -23,8 +23,8 @@ pub(crate) fn width(transport: Route) -> Width {
 /// Batches under way for each core: while one is handed over, another is compressed.
 const PER_CORE: usize = 2;
 
-/// Who compresses: threads for all cores, in a process of theirs. `words`: a program that calls [`crate::pack_pages`], and
-/// its arguments.
+/// Who compresses: threads for all cores, in a process of theirs. `words`: a program that calls [`crate::pack_pages`],
+/// and its arguments.
 ///
 /// # Errors
 /// The system has no room for them.

@@ -1,5 +1,5 @@
-//! A QEMU that hangs before its main loop: it has its QMP socket, and takes no connection. A program stands for it. Real agents, real
-//! sockets, no privileges.
+//! A QEMU that hangs before its main loop: it has its QMP socket, and takes no connection. A program stands for it.
+//! Real agents, real sockets, no privileges.
 
 mod world;
 

@@ -1,4 +1,5 @@
-//! A guest's pages from a source's tap to a target's RAM or QEMU, on the loopback interface, with streams that are made up.
+//! A guest's pages from a source's tap to a target's RAM or QEMU, on the loopback interface, with streams that are made
+//! up.
 
 mod world;
 

@@ -33,8 +33,8 @@ const PATH_BYTES_MAX: usize = 4096;
 const SHOWN_BYTES_MAX: usize = 80;
 
 impl Request {
-    /// Refuses what makes no sense on any host: numbers beyond their range, names that are none. What it lets through can
-    /// be added to a time and written into a log.
+    /// Refuses what makes no sense on any host: numbers beyond their range, names that are none. What it lets through
+    /// can be added to a time and written into a log.
     pub fn check(&self) -> Result<(), Refusal> {
         match self {
             Request::VmStart { from: VmOrigin::Definition { file, text: _ }, options: _ } => file_name(file),

@@ -174,8 +174,8 @@ pub struct MigrateOptions {
     pub transport: Option<Route>,
     /// Per cent by which the guest may be slowed down if it writes faster than it is moved. None: not at all.
     pub allow_throttle: Option<u8>,
-    /// Memory that the source may use to know what the target holds, in per cent of the guest's RAM; 0: no deltas. None:
-    /// the agent's choice.
+    /// Memory that the source may use to know what the target holds, in per cent of the guest's RAM; 0: no deltas.
+    /// None: the agent's choice.
     pub delta_memory: Option<f64>,
     /// How often a migration that failed for a reason that may pass is begun again.
     pub retries: u32,
@@ -406,12 +406,12 @@ pub struct PageFigures {
     pub transport: Route,
     /// Whether the target's agent writes them into the guest's RAM itself, and both ends compare it; none: not decided.
     pub direct: Option<bool>,
-    /// Why it does not, in words; empty: it does. If `direct` is true all the same, it writes smaller blocks than the guest's
-    /// RAM itself.
+    /// Why it does not, in words; empty: it does. If `direct` is true all the same, it writes smaller blocks than the
+    /// guest's RAM itself.
     #[serde(default)]
     pub why_not_direct: String,
-    /// Bytes of pages that were sent again since the guest wrote to them: QEMU sends each page once at first, so it is what
-    /// is more than the guest's RAM.
+    /// Bytes of pages that were sent again since the guest wrote to them: QEMU sends each page once at first, so it is
+    /// what is more than the guest's RAM.
     #[serde(default)]
     pub again_bytes: u64,
     /// How many they were, and of what kind. In JSON its fields are beside the others.

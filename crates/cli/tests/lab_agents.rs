@@ -61,7 +61,8 @@ fn start_busy(cluster: &mut Cluster, vm: &str) {
     cluster.wait_working(vm);
 }
 
-/// Begins a migration of a busy guest over links that are too slow for it, and comes back when the guest is being copied.
+/// Begins a migration of a busy guest over links that are too slow for it, and comes back when the guest is being
+/// copied.
 #[track_caller]
 fn copying(cluster: &Cluster, vm: &str) -> Migration {
     is_slow(cluster, true);

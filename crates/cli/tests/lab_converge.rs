@@ -1,5 +1,5 @@
-//! A guest that writes faster than the links carry: it is said so, with what would be enough; it is throttled if it may be, and only
-//! while it moves. Needs root.
+//! A guest that writes faster than the links carry: it is said so, with what would be enough; it is throttled if it may
+//! be, and only while it moves. Needs root.
 // Timeout: 600 s
 // QEMU: 7.2 10
 
@@ -14,8 +14,8 @@ use skein_lab_hosts::Cut;
 
 const VM: &str = "hot";
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Mb/s of the two pairs of NICs: they carry 17 MB/s, and the guest writes 33, nothing of which compresses; 22 on a machine that is
-/// busy.
+/// Mb/s of the two pairs of NICs: they carry 17 MB/s, and the guest writes 33, nothing of which compresses; 22 on a
+/// machine that is busy.
 const RATE: u32 = 75;
 const PAGES_PER_S: u32 = 8000;
 

@@ -106,8 +106,8 @@ impl Shell {
     }
 }
 
-/// What a guest with UEFI has written into its variable store, and measured into its TPM, is there after moves, and what
-/// is kept on storage after a cold start, too.
+/// What a guest with UEFI has written into its variable store, and measured into its TPM, is there after moves, and
+/// what is kept on storage after a cold start, too.
 #[test]
 fn firmware_and_tpm_move_with_their_guest() {
     let swtpm = std::process::Command::new("swtpm").arg("--version").output();
@@ -169,7 +169,8 @@ fn devices_of_a_vm_file_move() {
         format!("[[disk]]\npath = '{path}'\nformat = 'raw'\ncache = 'writeback'\n{more}\n")
     };
     let args = format!(
-        "args = ['-drive', 'if=pflash,unit=0,format=raw,readonly=on,file={}', '-drive', 'if=none,id=x,format=raw,file={}', \
+        "args = ['-drive', 'if=pflash,unit=0,format=raw,readonly=on,file={}', '-drive', \
+         'if=none,id=x,format=raw,file={}', \
          '-device', 'virtio-scsi-pci,id=mine', '-device', 'scsi-hd,bus=mine.0,drive=x', ",
         image(&cluster, "code"),
         image(&cluster, "x")

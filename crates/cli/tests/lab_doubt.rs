@@ -1,5 +1,5 @@
-//! Contact is lost in the very moment of the handover: what can be known is decided, what cannot is left to contact or to
-//! a person. Needs root.
+//! Contact is lost in the very moment of the handover: what can be known is decided, what cannot is left to contact or
+//! to a person. Needs root.
 // Timeout: 300 s
 // Features: fault-points
 #![cfg(feature = "fault-points")]

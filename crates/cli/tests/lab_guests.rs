@@ -1,5 +1,5 @@
-//! Guests as people have them: moved between releases of QEMU, started by libvirt-like command lines, with disks that lie on more than
-//! images. Needs root.
+//! Guests as people have them: moved between releases of QEMU, started by libvirt-like command lines, with disks that
+//! lie on more than images. Needs root.
 // Timeout: 300 s
 // QEMU: 7.2 10
 
@@ -49,7 +49,8 @@ fn a_guest_moves_to_another_release_and_back() {
         cluster.dir().join("v.qcow2").display()
     );
     let more = "'-device', 'pcie-root-port,id=rp1,chassis=1', '-device', 'virtio-rng-pci,bus=rp1,id=rng', \
-                '-netdev', 'hubport,id=n0,hubid=0', '-device', 'virtio-net-pci,netdev=n0,id=net0', '-device', 'qemu-xhci', ";
+                '-netdev', 'hubport,id=n0,hubid=0', '-device', 'virtio-net-pci,netdev=n0,id=net0', '-device', \
+                'qemu-xhci', ";
     let definition = cluster.bare("v1").replace("args = [", &format!("args = [{more}"));
     let definition =
         definition.replace("[qemu]\n", &format!("machine = 'pc-q35-7.2'\ncpu = 'qemu64'\n{disk}[[cdrom]]\n[qemu]\n"));
@@ -63,7 +64,8 @@ fn a_guest_moves_to_another_release_and_back() {
     cluster.check();
 }
 
-/// As libvirt makes it: nodes by name, JSON, root ports, an empty CD drive; and a disk that keeps its data in another file.
+/// As libvirt makes it: nodes by name, JSON, root ports, an empty CD drive; and a disk that keeps its data in another
+/// file.
 #[test]
 fn a_libvirt_like_guest_moves_and_a_replaced_data_file_blocks_it() {
     let mut cluster = Cluster::idle(Settings::new(env!("CARGO_BIN_EXE_skein").into()));

@@ -1,5 +1,6 @@
 //! Real libvirt over the tunnel: two daemons in two of the lab's hosts, a guest that moves between them, and faults of
-//! the network in the finish phase, where libvirt itself runs the guest on both hosts when its control connection fails.
+//! the network in the finish phase, where libvirt itself runs the guest on both hosts when its control connection
+//! fails.
 //!
 //! One program, run in order, which says what it sees. Where a machine cannot do this it says `skipped` and why.
 //!
@@ -45,7 +46,8 @@ const PLAIN: &[&str] = &[];
 const PARALLEL: &[&str] = &["--parallel", "--parallel-connections", "4"];
 const P2P: &[&str] = &["--p2p"];
 const P2P_PARALLEL: &[&str] = &["--p2p", "--parallel", "--parallel-connections", "4"];
-/// virsh gives a silent connection up after 4 s of these, and after 35 s by default: a quicker test, and a stricter one.
+/// virsh gives a silent connection up after 4 s of these, and after 35 s by default: a quicker test, and a stricter
+/// one.
 const IMPATIENT: &[&str] = &["--keepalive-interval", "1", "--keepalive-count", "3"];
 const PATIENT: &[&str] = &[];
 
@@ -77,7 +79,8 @@ fn all(tests: &mut Tests) -> Result<()> {
     let hosts = Hosts::up()?;
     let mut guest = tests.run("the guest boots under libvirt", || hosts.boot())?;
 
-    // Not socat with --parallel: its processes connect in any order, and this QEMU takes the first for the main channel.
+    // Not socat with --parallel: its processes connect in any order, and this QEMU takes the first for the main
+    // channel.
     guest = tests.run("socat, plain", || hosts.moves(guest, Mover::Socat, PATIENT, PLAIN, None))?;
     for (way, options) in
         [("plain", PLAIN), ("--parallel", PARALLEL), ("--p2p", P2P), ("--p2p --parallel", P2P_PARALLEL)]

@@ -1,5 +1,5 @@
-//! An agent ends in the moment in which its QEMU opens the connections of a migration: the guest runs on, and can be moved
-//! a second later. Needs root.
+//! An agent ends in the moment in which its QEMU opens the connections of a migration: the guest runs on, and can be
+//! moved a second later. Needs root.
 //!
 //! `SKEIN_OPENINGS=N` tries N times.
 // Timeout: 300 s

@@ -109,8 +109,8 @@ impl World {
         self.cluster.start_as(host, &Start { env, ..Start::default() });
     }
 
-    /// Starts a working guest on `a` without an agent, and has it adopted there once it works. `ram`: what QEMU is told of
-    /// its RAM.
+    /// Starts a working guest on `a` without an agent, and has it adopted there once it works. `ram`: what QEMU is told
+    /// of its RAM.
     fn adopt(&mut self, vm: &str, params: &Params, ram: &[&str]) {
         let cluster = &mut self.cluster;
         let qemu = cluster.settings().qemu.clone();
@@ -162,8 +162,8 @@ impl World {
         mapped.collect()
     }
 
-    /// Moves a VM, does `meanwhile`, and compares both RAMs when they are said to be the same. Gives how many pages that
-    /// were, and the migration.
+    /// Moves a VM, does `meanwhile`, and compares both RAMs when they are said to be the same. Gives how many pages
+    /// that were, and the migration.
     fn compared(
         &self,
         vm: &str,
@@ -310,7 +310,8 @@ fn both_rams_are_the_same_before_the_first_device() {
         });
         let figures = pages_of(&done);
         println!(
-            "{number:3} {transport} {channels} channels, {}, {}, {killed} packers killed: {pages} pages, {} sent, {} as \
+            "{number:3} {transport} {channels} channels, {}, {}, {killed} packers killed: {pages} pages, {} sent, {} \
+             as \
              deltas, {} unchanged, {} mended, {} missed, {} ms",
             machines[which],
             cut.map_or("no cut".into(), |(nic, cut, moment)| format!("NIC {nic} {cut:?} at {moment}/1000")),

@@ -227,7 +227,8 @@ fn a_running_vm_outlives_its_files() {
     let mut cluster = Cluster::up(settings());
     cluster.start_vm("a", &with_configuration(&cluster, "v1"));
     let pid = found(&cluster, "a", "v1").unwrap().pid.unwrap();
-    // What a script around QEMU set so that it finds its libraries: a launch from a command line starts the program in it.
+    // What a script around QEMU set so that it finds its libraries: a launch from a command line starts the program in
+    // it.
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
     let variables = environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
     let env = variables.filter_map(|variable| {

@@ -300,7 +300,8 @@ fn a_doubt_is_resolved_by_the_other_hosts_name() {
 #[test]
 fn a_search_shows_how_far_it_is() {
     let dir = tempfile::tempdir().unwrap();
-    let cluster = "resources: [{name: memory, unit: bytes}]\nhosts: [{name: a, capacity: {memory: 9 GiB}}, {name: b, capacity: {memory: 9 GiB}}]\n\
+    let cluster = "resources: [{name: memory, unit: bytes}]\nhosts: [{name: a, capacity: {memory: 9 GiB}}, \
+                   {name: b, capacity: {memory: 9 GiB}}]\n\
                    guests: [{name: v, host: a, size: {memory: 5 GiB}}, {name: w, host: a, size: {memory: 5 GiB}}]\n";
     std::fs::write(dir.path().join("cluster.yaml"), cluster).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_skein"));

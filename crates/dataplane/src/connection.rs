@@ -148,8 +148,8 @@ pub(crate) fn receive(live: &Arc<RunningSession>, id: ConnectionId, mut reader: 
             Err(error) => {
                 debug!(session = %live.id, connection = id.0, "cannot receive: {error}");
                 return match error.kind() {
-                    // A kernel resets the connections of a killed process where data waited for it. Those that the peer gave
-                    // up are reset, too, but stalled here before.
+                    // A kernel resets the connections of a killed process where data waited for it. Those that the peer
+                    // gave up are reset, too, but stalled here before.
                     io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => ConnectionEnd::ByPeer,
                     _ => ConnectionEnd::Failed,
                 };

@@ -2,8 +2,8 @@
 //!
 //! `SKEIN_PLANT=NAME` has a target's agent make an error until it is first asked whether its copy is the same, so that
 //! what it is sent again then stays; `SKEIN_PLANT=NAME:always` has it make them for ever. Names are those of `Plant`.
-//! Only pages of every other region are spoilt: the others show what an error does to its neighbours. Of a source's agent there
-//! is `unplaceable` alone.
+//! Only pages of every other region are spoilt: the others show what an error does to its neighbours. Of a source's
+//! agent there is `unplaceable` alone.
 //!
 //! `SKEIN_FAULT_POINT=ram-complete` and `SKEIN_FAULT_FILE=PATH`: a source's agent halts once the target's copy is known
 //! to be the same, and before anything that follows the pages is read, in every migration; see [`halt`].

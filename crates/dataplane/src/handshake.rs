@@ -21,7 +21,8 @@ pub enum HandshakeFailed {
     Handshake(#[from] HandshakeError),
     /// Someone of the cluster, but not whom we dialled.
     #[error(
-        "{address} is {found}, not {expected}: if {found} is meant, give that name, as hosts go by their names; else mend \
+        "{address} is {found}, not {expected}: if {found} is meant, give that name, as hosts go by their names; else \
+         mend \
          the address, where it is given or in hosts.toml"
     )]
     OtherHost {

@@ -69,7 +69,8 @@ impl NetworkProblem {
                     (mtu, remote_mtu) => format!("MTU {mtu} here, {remote_mtu} there"),
                 };
                 format!(
-                    "frames larger than {passes} bytes do not pass between {nic} and {remote_nic} of {peer}: {mtus}, what \
+                    "frames larger than {passes} bytes do not pass between {nic} and {remote_nic} of {peer}: {mtus}, \
+                     what \
                      is between drops them; its packets are kept small"
                 )
             }
@@ -85,7 +86,8 @@ impl NetworkProblem {
             NetworkProblem::LargePacketsLost { nic, mtu, passes, .. } => {
                 let most = if *mtu == 0 { "the NICs'".to_owned() } else { mtu.to_string() };
                 format!(
-                    "set the MTU of both NICs to {passes} (ip link set dev {nic} mtu {passes}), or that of the switch or \
+                    "set the MTU of both NICs to {passes} (ip link set dev {nic} mtu {passes}), or that of the switch \
+                     or \
                      tunnel between them to {most}"
                 )
             }

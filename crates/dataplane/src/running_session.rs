@@ -296,8 +296,8 @@ impl RunningSession {
 
     /// Opens a stream to `target` at the peer and joins it to `socket`.
     ///
-    /// `held`: the socket stays open when the stream is torn down, and what comes from it is dropped, until its other end
-    /// closes it or the caller shuts it down.
+    /// `held`: the socket stays open when the stream is torn down, and what comes from it is dropped, until its other
+    /// end closes it or the caller shuts it down.
     ///
     /// Errors: nobody reads the socket.
     pub fn open(

@@ -33,8 +33,8 @@ const RESET_CHECK_PERIOD_MS: u8 = 200;
 /// What a local end said before it broke may take this long to reach the peer.
 const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
 
-/// Reads the local socket into the session until its end. Returns the number of bytes. `in_records`: what is read goes in
-/// records, since others go on the stream, too.
+/// Reads the local socket into the session until its end. Returns the number of bytes. `in_records`: what is read goes
+/// in records, since others go on the stream, too.
 pub(crate) fn ingest(
     live: &RunningSession,
     id: StreamId,
@@ -367,7 +367,8 @@ pub(crate) fn egress(live: &RunningSession, id: StreamId, egress: &Egress, inges
         // After the peer had said all that it had to say.
         ended = reason;
     }
-    info!(session = %live.id, peer = live.peer, stream = id.0, bytes_to_peer, bytes_from_peer, "connection over: {ended}");
+    info!(session = %live.id, peer = live.peer, stream = id.0, bytes_to_peer, bytes_from_peer, "connection over: \
+        {ended}");
 }
 
 /// Waits until there may be something to receive.

@@ -1,5 +1,5 @@
-//! `oracle CASES SEED`: how repair and search do beside the proven best, in so many small clusters from a seed on, and in those
-//! with each kind of rule.
+//! `oracle CASES SEED`: how repair and search do beside the proven best, in so many small clusters from a seed on, and
+//! in those with each kind of rule.
 
 use std::time::Duration;
 

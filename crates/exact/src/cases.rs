@@ -1,7 +1,7 @@
 //! Small clusters from a seed, with rules of all kinds: tight, and most of them feasible.
 //!
-//! Each is made around an assignment that fits: capacities are what it uses and some more, and hard rules that it breaks
-//! are relaxed, but for a few. Where guests are at first is near it, and breaks something as a rule.
+//! Each is made around an assignment that fits: capacities are what it uses and some more, and hard rules that it
+//! breaks are relaxed, but for a few. Where guests are at first is near it, and breaks something as a rule.
 
 use skein_placement::bits::Bits;
 use skein_placement::dice::Dice;

@@ -6,8 +6,8 @@
 //! | [`cases`] | makes small, tight clusters from a seed |
 //! | [`compare`] | tells how a heuristic does beside the proven best, over many of them |
 //!
-//! It is in no program unless its feature `exact` is asked for: HiGHS is C++, takes minutes to build, and looks at the clock. It
-//! runs with one thread and a fixed seed, so that an answer is the same each time unless time was up.
+//! It is in no program unless its feature `exact` is asked for: HiGHS is C++, takes minutes to build, and looks at the
+//! clock. It runs with one thread and a fixed seed, so that an answer is the same each time unless time was up.
 
 #![forbid(unsafe_code)]
 
@@ -29,13 +29,14 @@ pub struct Proof {
     pub assignment: Vec<HostId>,
     /// How good it is, from [`verdict::judge`].
     pub score: Score,
-    /// What any assignment that keeps all hard rules costs at least: HiGHS's bound, less what floating point may have added,
-    /// rounded up to a whole number. None if it is proven that no assignment does.
+    /// What any assignment that keeps all hard rules costs at least: HiGHS's bound, less what floating point may have
+    /// added, rounded up to a whole number. None if it is proven that no assignment does.
     pub bound: Option<i64>,
 }
 
 impl Proof {
-    /// Whether it is proven that none is better. Where hard rules cannot be kept nothing is proven of how many are broken.
+    /// Whether it is proven that none is better. Where hard rules cannot be kept nothing is proven of how many are
+    /// broken.
     pub fn is_optimal(&self) -> bool {
         self.bound.is_some_and(|bound| self.score == Score::cost(bound))
     }
@@ -102,8 +103,9 @@ pub enum ExactError {
     },
 }
 
-/// Finds an assignment that keeps all hard rules and costs least, and proves it, as far as it gets in so much time. HiGHS looks
-/// at the clock between steps, which take long in models of hundreds of thousands of factors: there it can be late by half.
+/// Finds an assignment that keeps all hard rules and costs least, and proves it, as far as it gets in so much time.
+/// HiGHS looks at the clock between steps, which take long in models of hundreds of thousands of factors: there it can
+/// be late by half.
 ///
 /// # Errors
 /// The problem is none, or the start is none of its; it is too large, or floating point numbers do not do for it.

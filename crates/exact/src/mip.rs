@@ -1,7 +1,7 @@
 //! A problem as a mixed-integer program, exactly as [`skein_placement::verdict`] reads it.
 //!
-//! Guests that are alike in all that matters are one kind, of which so many are on each host: what rules, load and moves
-//! are about are counts. All that is not such a count is what a cost or a rule needs to be linear.
+//! Guests that are alike in all that matters are one kind, of which so many are on each host: what rules, load and
+//! moves are about are counts. All that is not such a count is what a cost or a rule needs to be linear.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::ExactError;
 pub(crate) const FACTORS_MAX: usize = 1 << 24;
 /// Rows are scaled so that factors stay below this: HiGHS's tolerances are absolute.
 const FACTOR_MAX: i64 = 1 << 20;
-/// How far a bound may be wrong, and how far for each unit of it: HiGHS's dual tolerance is 1e-7, and sums of doubles of
-/// many terms are good for some 12 digits. Both stay below 1, a cost's unit, up to costs of 10^10.
+/// How far a bound may be wrong, and how far for each unit of it: HiGHS's dual tolerance is 1e-7, and sums of doubles
+/// of many terms are good for some 12 digits. Both stay below 1, a cost's unit, up to costs of 10^10.
 const BOUND_ERROR: (f64, f64) = (1e-4, 1e-11);
 
 /// What HiGHS says.
@@ -332,7 +332,8 @@ impl Mip<'_> {
         there
     }
 
-    /// No area has more members than the fewest and the skew, or what is beyond costs: the fewest are as many as these have.
+    /// No area has more members than the fewest and the skew, or what is beyond costs: the fewest are as many as these
+    /// have.
     fn even(&mut self, id: GroupId, even: &Even) {
         let mut by_area = self.by_area(self.members(id), even.level);
         let members: i64 = self.members(id).map(Kind::count).sum();
@@ -410,10 +411,11 @@ impl Mip<'_> {
         model.set_option("random_seed", 0);
         model.set_option("time_limit", time.as_secs_f64());
         model.set_option("mip_rel_gap", 0.0);
-        // Costs are whole numbers. (A mip_feasibility_tolerance of 1e-9 made HiGHS 1.16 call an assignment the best that was
-        // not; ERGO-Code/HiGHS#2033 advises against it.)
+        // Costs are whole numbers. (A mip_feasibility_tolerance of 1e-9 made HiGHS 1.16 call an assignment the best
+        // that was not; ERGO-Code/HiGHS#2033 advises against it.)
         model.set_option("mip_abs_gap", 0.5);
-        // It is not told of a start: with one, HiGHS 1.16 called values that break the model's rows the best, or less than any is.
+        // It is not told of a start: with one, HiGHS 1.16 called values that break the model's rows the best, or less
+        // than any is.
         let solved = model.try_solve().map_err(|e| failed(&e))?;
         let bound = match solved.status() {
             // No cost is below 0, so that nothing is unbounded.

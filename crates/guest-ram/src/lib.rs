@@ -4,15 +4,16 @@
 //! - [`find()`]: finds a block's memory in a process, if it is shared; each reason why not is an error.
 //! - [`Memory`]: reads and writes it.
 //!
-//! Memory of ordinary pages is written and read as the file that it is. Huge pages have to be mapped. QEMU goes on using
-//! what is mapped here, and its guest writes to it at any time: so no `&[u8]` of it is ever made. All that this crate has
-//! of it is a slice of atomics, and bytes are copied in and out.
+//! Memory of ordinary pages is written and read as the file that it is. Huge pages have to be mapped. QEMU goes on
+//! using what is mapped here, and its guest writes to it at any time: so no `&[u8]` of it is ever made. All that this
+//! crate has of it is a slice of atomics, and bytes are copied in and out.
 //!
 //! # When the memory goes away
 //!
 //! - *No room* (the tmpfs is full): writing fails in an ordinary way.
-//! - *A file that shrinks*: QEMU seals the size of its memfd (`seal=on`, its default); that of a file in `/dev/shm` can be
-//!   changed by whoever may write to it, QEMU too: [`Memory::can_shrink`] tells. Its size is looked at before each write.
+//! - *A file that shrinks*: QEMU seals the size of its memfd (`seal=on`, its default); that of a file in `/dev/shm` can
+//!   be changed by whoever may write to it, QEMU too: [`Memory::can_shrink`] tells. Its size is looked at before each
+//!   write.
 //! - *A QEMU that dies*: the memory stays until it is let go here.
 //!
 //! Touching a page of a mapped file for which there is no memory is not an error that a program sees, but SIGBUS: the
@@ -21,8 +22,8 @@
 //! - a page is written to only after it was populated, which fails in an ordinary way if no huge page is left; what was
 //!   never populated here is read with `pread`, which takes no memory;
 //! - a file that shrinks nevertheless, and pages given back after they were populated here (balloon, `virtio-mem`, a
-//!   postcopy's discards) for which there is no memory then, kill the process. A target that waits for a migration's bytes
-//!   gives nothing back; so map late, and unmap before the guest runs.
+//!   postcopy's discards) for which there is no memory then, kill the process. A target that waits for a migration's
+//!   bytes gives nothing back; so map late, and unmap before the guest runs.
 //!
 //! Memory is charged to the cgroup of who touches a page first: what is populated here, to this process's.
 //!

@@ -91,8 +91,8 @@ pub struct Memory {
 /// How its bytes are reached.
 #[derive(Debug)]
 enum AccessMethod {
-    /// As a file's. The kernel need not clear a page first that is written as a whole, and nothing has to be mapped page
-    /// by page: a first write takes half of what it takes through a mapping, and there is nothing to unmap.
+    /// As a file's. The kernel need not clear a page first that is written as a whole, and nothing has to be mapped
+    /// page by page: a first write takes half of what it takes through a mapping, and there is nothing to unmap.
     File,
     /// Memory: huge pages. What hugetlbfs has cannot be written otherwise, and transparent ones come with the advice on
     /// a mapping.

@@ -188,8 +188,8 @@ pub enum Action {
     Write(Vec<Record>),
     /// Tell a host. If it cannot be told, nothing is lost.
     Send(String, Message),
-    /// Have the migration's QEMU do this, and tell how it is after that, whatever came of it. An order that is under way
-    /// already is not begun again; others of the same migration come after it.
+    /// Have the migration's QEMU do this, and tell how it is after that, whatever came of it. An order that is under
+    /// way already is not begun again; others of the same migration come after it.
     Order(MigrationId, Order),
     /// Reach a host and say when that is done; or do not mind it any more.
     Reach(String, bool),
@@ -643,8 +643,8 @@ impl Manager {
     fn intent(&mut self, id: MigrationId, peer: &str, intent: Intent, vm: &str, priority: u8, offer: String) {
         if !self.entries.contains_key(&id) {
             if intent == Intent::Settle || self.settled.contains(&id) {
-                // It was settled before, and forgotten. Whoever took up a belated `Prepare` would start a QEMU that nobody
-                // minds, or take the one that runs the guest for it.
+                // It was settled before, and forgotten. Whoever took up a belated `Prepare` would start a QEMU that
+                // nobody minds, or take the one that runs the guest for it.
                 let report = Report::Settled;
                 let message =
                     Message::Report { id, report, why: None, detail: String::new(), last_words: String::new() };
@@ -726,8 +726,8 @@ impl Manager {
         entry.wait = wait;
         if let Some(order) = entry.order.want(now, order) {
             actions.push_back(Action::Order(id, order));
-            // Until the edge has answered, what was known of QEMU is old: one that is called off now may start to migrate,
-            // or be started, all the same.
+            // Until the edge has answered, what was known of QEMU is old: one that is called off now may start to
+            // migrate, or be started, all the same.
             match (&mut entry.half, order) {
                 (MigrationHalf::Source(source), Order::Source(SourceOrder::Migrate)) => {
                     source.handle(SourceInput::Guest(SourceGuest::Unknown));

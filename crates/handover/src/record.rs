@@ -149,8 +149,8 @@ pub(crate) fn last_records_in_order(records: &[Record]) -> Vec<(MigrationId, Jou
     order.into_iter().filter_map(|id| Some((id, all.remove(&id)?))).collect()
 }
 
-/// The records that a journal cannot do without: of each migration that is not settled, its beginning and its last. They
-/// keep their order.
+/// The records that a journal cannot do without: of each migration that is not settled, its beginning and its last.
+/// They keep their order.
 pub fn needed(records: &[Record]) -> Vec<Record> {
     let mut kept = Vec::new();
     for (id, begun) in last_records_in_order(records) {

@@ -59,8 +59,8 @@ pub enum SourceGuest {
     Completed,
     /// The guest is stopped by a migration that is over.
     Stopped,
-    /// The guest stands still, by itself or by somebody's will, and no migration is under way. What made it stand still is not this
-    /// machine's to undo: it stays as it is.
+    /// The guest stands still, by itself or by somebody's will, and no migration is under way. What made it stand still
+    /// is not this machine's to undo: it stays as it is.
     Halted,
     /// The process has ended.
     Gone,
@@ -201,7 +201,8 @@ impl SourceHandover {
         SourceHandover { phase, written: Some(written), granted, over, why, ..SourceHandover::new() }
     }
 
-    /// The same of one that was followed by another migration of the guest, which was begun only when this one was over.
+    /// The same of one that was followed by another migration of the guest, which was begun only when this one was
+    /// over.
     pub fn recover_followed(written: SourceRecord) -> SourceHandover {
         SourceHandover { followed: true, ..SourceHandover::recover(written) }
     }
@@ -225,8 +226,8 @@ impl SourceHandover {
                 self.phase = SourcePhase::Done;
             }
             SourceInput::WriteFailed(SourceRecord::Grant) if self.phase == SourcePhase::Grant => {
-                // It was not sent, but may be found on disk after a crash, and be sent then. The guest goes on here once
-                // that is ruled out, at either end.
+                // It was not sent, but may be found on disk after a crash, and be sent then. The guest goes on here
+                // once that is ruled out, at either end.
                 self.granted = true;
                 self.why = Some(FailureReason::Journal);
                 self.phase = SourcePhase::Keep;
@@ -417,7 +418,8 @@ impl SourceHandover {
         let only_there = self.completed && self.guest == SourceGuest::Gone && !has_refused;
         if self.phase < SourcePhase::Grant && !only_there {
             self.why = Some(why);
-            // First it has to be known what the disk says: of a beginning that is found there somebody must know the end.
+            // First it has to be known what the disk says: of a beginning that is found there somebody must know the
+            // end.
             if self.phase != SourcePhase::Begin {
                 self.phase = SourcePhase::Keep;
             }
@@ -425,8 +427,8 @@ impl SourceHandover {
     }
 
     /// The target's QEMU goes first, then the guest here goes on. A target that was never granted anything may be left
-    /// behind when it cannot be reached: it never runs the guest. After a grant that was not sent, or not to a host that is
-    /// on, it is this end's disk that says that it never will be.
+    /// behind when it cannot be reached: it never runs the guest. After a grant that was not sent, or not to a host
+    /// that is on, it is this end's disk that says that it never will be.
     fn may_resume(&self) -> bool {
         match self.granted {
             true => self.is_called_off_there() || self.is_written(SourceRecord::Keep),

@@ -14,7 +14,8 @@ const DEPTH_MAX: usize = 64;
 /// Of the page cache of a group so much stays, as `si_mem_available` of the kernel's mm/show_mem.c leaves a part to the
 /// host: the program that runs is in it.
 const CACHE_KEPT_BYTES: u64 = 16 << 20;
-/// Limits of version 1 from here on are none: `PAGE_COUNTER_MAX` of the kernel's include/linux/page_counter.h, in bytes.
+/// Limits of version 1 from here on are none: `PAGE_COUNTER_MAX` of the kernel's include/linux/page_counter.h, in
+/// bytes.
 const UNLIMITED_FROM: u64 = i64::MAX as u64 / 4096 * 4096;
 
 /// What a control group limits.
@@ -398,8 +399,10 @@ mod tests {
         assert_eq!(groups.limits().0[1].resource, GroupResource::HugePages { page_bytes: 2 * MIB });
     }
 
-    const HYBRID: &str = "32 31 0:30 / /cg/memory rw - cgroup cgroup rw,memory\n33 31 0:31 / /cg/pids rw - cgroup cgroup rw,pids\n\
-                          34 31 0:32 / /cg/cpu rw - cgroup cgroup rw,cpu,cpuacct\n35 31 0:33 / /cg/unified rw - cgroup2 cgroup2 rw\n";
+    const HYBRID: &str = "32 31 0:30 / /cg/memory rw - cgroup cgroup rw,memory\n33 31 0:31 / /cg/pids rw - cgroup \
+                          cgroup rw,pids\n\
+                          34 31 0:32 / /cg/cpu rw - cgroup cgroup rw,cpu,cpuacct\n35 31 0:33 / /cg/unified rw - \
+                          cgroup2 cgroup2 rw\n";
 
     #[test]
     fn version_1_and_both_at_once() {

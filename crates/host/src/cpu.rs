@@ -1,5 +1,5 @@
-//! CPU time: of the cores, of a process, and of a thread. The kernel counts the first two in ticks (`_SC_CLK_TCK`, 10 ms on
-//! Linux), so take differences over a second or more.
+//! CPU time: of the cores, of a process, and of a thread. The kernel counts the first two in ticks (`_SC_CLK_TCK`, 10
+//! ms on Linux), so take differences over a second or more.
 
 use std::sync::LazyLock;
 use std::time::Duration;

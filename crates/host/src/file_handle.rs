@@ -14,8 +14,9 @@ struct Handle {
     bytes: [u8; HANDLE_BYTES_MAX],
 }
 
-/// The handle of a file, by name_to_handle_at(2), in hexadecimal digits. That of a file on NFS holds the server's own handle of it
-/// (nfs_encode_fh of fs/nfs/export.c), so that two hosts have the same for one file, and others for files of two exports.
+/// The handle of a file, by name_to_handle_at(2), in hexadecimal digits. That of a file on NFS holds the server's own
+/// handle of it (nfs_encode_fh of fs/nfs/export.c), so that two hosts have the same for one file, and others for files
+/// of two exports.
 ///
 /// # Errors
 /// If the file is not there, or its file system gives no handles (`EOPNOTSUPP`).

@@ -1,8 +1,9 @@
 //! A process that takes only CPU that nobody else wants.
 //!
-//! The kernel's class for threads (SCHED_IDLE, sched(7)) counts within a control group alone: beside a guest in another group such
-//! a thread still takes a third of a core. So the process goes to a group that is idle as a whole (`cpu.idle`, Linux 5.15), beside
-//! all others: then it takes 2 %. Under control groups of version 2 that has to be a process: a thread cannot leave its group.
+//! The kernel's class for threads (SCHED_IDLE, sched(7)) counts within a control group alone: beside a guest in another
+//! group such a thread still takes a third of a core. So the process goes to a group that is idle as a whole
+//! (`cpu.idle`, Linux 5.15), beside all others: then it takes 2 %. Under control groups of version 2 that has to be a
+//! process: a thread cannot leave its group.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +12,12 @@ use nix::libc;
 
 /// The group, right below the root of the hierarchy. It stays when nobody is in it any more.
 const IDLE_GROUP: &str = "skein-idle";
-/// The same where systemd owns the hierarchy: a unit with `CPUWeight=idle` (systemd 252). A name with a dash would mean one slice
-/// within another.
+/// The same where systemd owns the hierarchy: a unit with `CPUWeight=idle` (systemd 252). A name with a dash would mean
+/// one slice within another.
 const IDLE_SLICE: &str = "skeinidle.slice";
 
-/// Words before a program's that start it as such a process where systemd has to be asked; none: it gets there itself, by
-/// [`settle_down`], which it has to call in any case.
+/// Words before a program's that start it as such a process where systemd has to be asked; none: it gets there itself,
+/// by [`settle_down`], which it has to call in any case.
 pub fn starter() -> Option<Vec<String>> {
     let by_systemd = Path::new("/run/systemd/system").exists() && nix::unistd::geteuid().is_root();
     let unified = own_hierarchy().is_ok_and(|hierarchy| hierarchy.unified);
@@ -32,8 +33,8 @@ pub fn starter() -> Option<Vec<String>> {
 /// Guests in other control groups may still lose some CPU to it: why, in words. Whatever could be done was done.
 pub fn settle_down() -> Result<(), String> {
     let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the call reads the parameters, which live as long as it, and changes nothing but how this thread, and those that
-    // it will start, are scheduled.
+    // SAFETY: the call reads the parameters, which live as long as it, and changes nothing but how this thread, and
+    // those that it will start, are scheduled.
     let scheduled = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) };
     let grouped = join_group();
     match scheduled {

@@ -1,6 +1,5 @@
-//! What a host is: its NICs and their counters ([`nics`]), its cores, what a process takes of CPU and memory, and what limits it
-//! ([`ControlGroups`]); and
-//! a [`Sampler`] that records them over time.
+//! What a host is: its NICs and their counters ([`nics`]), its cores, what a process takes of CPU and memory, and what
+//! limits it ([`ControlGroups`]); and a [`Sampler`] that records them over time.
 //!
 //! Everything is read at the moment of the call and nothing is cached, so that a caller may ask every 250 ms and see
 //! NICs come and go. What belongs to a network namespace is read from the namespace of the calling *thread* (netlink),

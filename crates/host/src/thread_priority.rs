@@ -6,8 +6,8 @@ use rustix::thread::gettid;
 /// Before all that runs as usual, behind what an administrator has put before that.
 const RAISED_NICENESS: i32 = -10;
 
-/// From now on the calling thread gets CPU soon where cores are busy, and so do threads and processes that it starts: it must
-/// start nothing that works long. For threads that do little, and that a guest stands still for.
+/// From now on the calling thread gets CPU soon where cores are busy, and so do threads and processes that it starts:
+/// it must start nothing that works long. For threads that do little, and that a guest stands still for.
 ///
 /// Linux has niceness for each thread (sched(7)). Without the capability for that (CAP_SYS_NICE) nothing changes.
 pub fn raise_thread_priority() {

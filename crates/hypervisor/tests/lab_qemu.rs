@@ -105,8 +105,8 @@ impl Vm {
         self.told.iter().map(String::as_str).collect()
     }
 
-    /// After `migrate_cancel`: waits until it is over. It may end in `failed`, if the cut connections are noticed before
-    /// the reason is; the guest runs then too.
+    /// After `migrate_cancel`: waits until it is over. It may end in `failed`, if the cut connections are noticed
+    /// before the reason is; the guest runs then too.
     fn failed_instead(&mut self) -> bool {
         let end = Instant::now() + DEADLINE;
         while !self.told.iter().any(|told| ["cancelled", "failed"].contains(&told.as_str())) {
@@ -573,7 +573,8 @@ fn facts_of_a_program_and_of_a_guest() {
     assert_eq!((running.cpu_features, running.version), (facts.cpu_features, facts.version));
 }
 
-/// What tries KVM works where nothing of KVM's is in the way; and what it says of this host's KVM is a word, not a wait.
+/// What tries KVM works where nothing of KVM's is in the way; and what it says of this host's KVM is a word, not a
+/// wait.
 #[test]
 fn the_guest_that_tries_kvm_comes_to_its_end() {
     kvm::run_guest(&Config::new("", 0, "").program(), Accel::Tcg).unwrap();

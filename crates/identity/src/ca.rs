@@ -24,7 +24,8 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 #[non_exhaustive]
 pub enum CaError {
     /// There is no CA in this directory.
-    #[error("there is no CA in {dir} ({file} is missing): make one with `skein ca init --dir {dir}`", dir = .dir.display())]
+    #[error("there is no CA in {dir} ({file} is missing): make one with `skein ca init --dir \
+             {dir}`", dir = .dir.display())]
     Missing {
         /// Where it was looked for.
         dir: PathBuf,

@@ -1,7 +1,7 @@
 //! What a QEMU's command line asks for, as far as a migration has to know.
 //!
-//! QEMU takes `-x` and `--x`, values as `key=value,key=value` with doubled commas for single ones, the first key left out for some, or as
-//! JSON (util/keyval.c, util/qemu-option.c; JSON for `-device`, `-blockdev`, `-netdev`, `-object`).
+//! QEMU takes `-x` and `--x`, values as `key=value,key=value` with doubled commas for single ones, the first key left
+//! out for some, or as JSON (util/keyval.c, util/qemu-option.c; JSON for `-device`, `-blockdev`, `-netdev`, `-object`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -34,8 +34,8 @@ impl CommandOption<'_> {
     }
 }
 
-/// All options of a command line. A word that begins with a dash is one; the word after it, if it has no dash or the option is always
-/// followed by a value, its value.
+/// All options of a command line. A word that begins with a dash is one; the word after it, if it has no dash or the
+/// option is always followed by a value, its value.
 pub fn options(args: &[String]) -> Vec<CommandOption<'_>> {
     let mut options = Vec::new();
     for (at, word) in args.iter().enumerate() {
@@ -123,8 +123,8 @@ pub fn drive_files(args: &[String]) -> BTreeSet<String> {
     options(args).iter().flat_map(file).filter(|file| !file.is_empty()).collect()
 }
 
-/// Files that QEMU reads as it starts and shows the guest later, none of which moves: kernel, initramfs, what is behind fw_cfg, tables.
-/// RAM, ROMs and firmware images do move.
+/// Files that QEMU reads as it starts and shows the guest later, none of which moves: kernel, initramfs, what is behind
+/// fw_cfg, tables. RAM, ROMs and firmware images do move.
 pub fn loaded_files(args: &[String]) -> BTreeSet<PathBuf> {
     let file = |option: &CommandOption| -> Vec<String> {
         let keys = keys(option.value);
@@ -153,8 +153,8 @@ pub fn host_directories(args: &[String]) -> Vec<String> {
     options(args).iter().filter(is_one).map(|option| format!("-{} {}", option.name, option.value)).collect()
 }
 
-/// Devices that each QEMU gives another identity, which does not move: a VM generation ID that QEMU chooses (`guid=auto`, also the
-/// default of hw/acpi/vmgenid.c).
+/// Devices that each QEMU gives another identity, which does not move: a VM generation ID that QEMU chooses
+/// (`guid=auto`, also the default of hw/acpi/vmgenid.c).
 pub fn devices_of_chance(args: &[String]) -> Vec<String> {
     let is_one = |option: &&CommandOption| {
         let keys = keys(option.value);
@@ -197,7 +197,8 @@ pub fn is_temporary(args: &[String]) -> bool {
     options(args).iter().any(CommandOption::is_temporary)
 }
 
-/// Whether QEMU's name of an image leads to a server that each host has for itself: a unix socket, or this host's own address.
+/// Whether QEMU's name of an image leads to a server that each host has for itself: a unix socket, or this host's own
+/// address.
 pub fn is_of_this_host(filename: &str) -> bool {
     let is_own = |host: &str| {
         let host = host.trim_matches(['[', ']']);
@@ -241,7 +242,8 @@ pub fn drive_file(args: &[String], id: &str) -> Option<String> {
     files.next()
 }
 
-/// The same command line with another image, or none, in the `-drive` that has the file `old`, and the id `name` if it gives one.
+/// The same command line with another image, or none, in the `-drive` that has the file `old`, and the id `name` if it
+/// gives one.
 ///
 /// None: there is no such `-drive`, or more than one, so what to change is not certain.
 pub fn with_drive(args: &[String], name: &str, old: &str, new: Option<(&str, &str)>) -> Option<Vec<String>> {
@@ -280,8 +282,10 @@ mod tests {
     #[test]
     fn what_is_read_at_the_start_and_does_not_move_is_found() {
         let line = args(
-            "-kernel /k --initrd /i -append file=/no -fw_cfg name=opt/a,file=/f,,1 -fw_cfg name=opt/b,string=x -smbios type=1,uuid=u \
-             -acpitable data=/t1:/t2 -device loader,file=/l,addr=0 -device virtio-net-pci,romfile=/rom -bios /bios -drive file=/d",
+            "-kernel /k --initrd /i -append file=/no -fw_cfg name=opt/a,file=/f,,1 -fw_cfg name=opt/b,string=x \
+             -smbios type=1,uuid=u \
+             -acpitable data=/t1:/t2 -device loader,file=/l,addr=0 -device virtio-net-pci,romfile=/rom -bios /bios \
+             -drive file=/d",
         );
         let found: Vec<String> = loaded_files(&line).iter().map(|file| file.display().to_string()).collect();
         assert_eq!(found, ["/f,1", "/i", "/k", "/l", "/t1", "/t2"]);
@@ -322,7 +326,8 @@ mod tests {
     #[test]
     fn a_node_is_no_file() {
         let line = args(
-            "-blockdev {\"driver\":\"qcow2\",\"file\":\"libvirt-2-storage\",\"node-name\":\"n\"} -blockdev driver=raw,file.filename=/x",
+            "-blockdev {\"driver\":\"qcow2\",\"file\":\"libvirt-2-storage\",\"node-name\":\"n\"} -blockdev \
+             driver=raw,file.filename=/x",
         );
         assert_eq!(drive_files(&line).into_iter().collect::<Vec<_>>(), ["/x"]);
     }
@@ -332,8 +337,10 @@ mod tests {
         let line = args(
             "-name guest=a -drive file=/s/a,,b.qcow2,if=virtio,id=d0 --cdrom /s/cd.iso \
              -blockdev {\"driver\":\"file\",\"filename\":\"/s/x.qcow2\",\"node-name\":\"s1\"} \
-             -blockdev driver=qcow2,file.driver=file,file.filename=/s/y.qcow2,node-name=n -device virtio-blk-pci,drive=n,id=v1 \
-             -device {\"driver\":\"virtio-net-pci\",\"netdev\":\"h0\",\"id\":\"net0\"} -netdev {\"type\":\"tap\",\"fds\":\"23:24\",\"id\":\"h0\"} \
+             -blockdev driver=qcow2,file.driver=file,file.filename=/s/y.qcow2,node-name=n -device \
+             virtio-blk-pci,drive=n,id=v1 \
+             -device {\"driver\":\"virtio-net-pci\",\"netdev\":\"h0\",\"id\":\"net0\"} -netdev \
+             {\"type\":\"tap\",\"fds\":\"23:24\",\"id\":\"h0\"} \
              -readconfig /s/more.cfg -device virtio-rng-pci",
         );
         let files: Vec<String> = drive_files(&line).into_iter().collect();

@@ -3,35 +3,37 @@
 //! # The model
 //!
 //! A guest that writes `w` bytes of pages a second into a hot set of `N` bytes, each page as likely as any other, has
-//! dirtied `d(t) = N·(1 - e^(-w·t/N))` different ones after `t`: `w·t` as long as it has not come around, `N` in the end. A
-//! round that has `V` left at the rate `R` is followed by one of `d(V/R)`, until what is left fits into the switchover. With
-//! `N` without end that is the geometric series of [`forecast`](mod@crate::forecast), `V·λ^n` with `λ = w/R`; with one, rounds
-//! stop shrinking at the `V` for which `V = d(V/R)`: above zero if `w > R`. A guest converges all the same if that fits.
+//! dirtied `d(t) = N·(1 - e^(-w·t/N))` different ones after `t`: `w·t` as long as it has not come around, `N` in the
+//! end. A round that has `V` left at the rate `R` is followed by one of `d(V/R)`, until what is left fits into the
+//! switchover. With `N` without end that is the geometric series of [`forecast`](mod@crate::forecast), `V·λ^n` with
+//! `λ = w/R`; with one, rounds stop shrinking at the `V` for which `V = d(V/R)`: above zero if `w > R`. A guest
+//! converges all the same if that fits.
 //!
-//! `N` and `w` are those with which the first round, which is long, and one of late, which is short, dirtied what they did:
-//! what QEMU measures of either (`dirty-pages-rate`) is `d(t)/t`, which comes near `R` in *any* guest that does not converge, and
-//! says nothing of by how much. A guest that is throttled by `p` lives `1 - p` of the time.
+//! `N` and `w` are those with which the first round, which is long, and one of late, which is short, dirtied what they
+//! did: what QEMU measures of either (`dirty-pages-rate`) is `d(t)/t`, which comes near `R` in *any* guest that does
+//! not converge, and says nothing of by how much. A guest that is throttled by `p` lives `1 - p` of the time.
 //!
 //! What it dirties can be sampled, too: a guest that dirtied more within a second than is moved in
-//! one, `d(1 s) > R·1 s`, does not converge, unless so much fits. It is the only figure that tells a guest that writes six times as much as is
-//! moved from one that writes a little more: of both, whatever is sent is soon dirty again. Samples count from the second round on:
-//! how fast pages are moved that are sent again, as changes most of them, does not show in the first.
+//! one, `d(1 s) > R·1 s`, does not converge, unless so much fits. It is the only figure that tells a guest that writes
+//! six times as much as is moved from one that writes a little more: of both, whatever is sent is soon dirty again.
+//! Samples count from the second round on: how fast pages are moved that are sent again, as changes most of them, does
+//! not show in the first.
 //!
 //! # Help
 //!
-//! A guest that writes at most `EASE` of what is moved converges within some rounds: that is what is said to be enough. One that is
-//! throttled is throttled to `HURRY` of it, if that is allowed: with `λ = w/R` what is left takes `1/(1 - λ)` of the time for which it
-//! would have to stand still, and what it does not do meanwhile, `(1 - λ·R/w)/(1 - λ)` of what it would have, only grows with `λ`.
-//! Near 1 it would be throttled for long, near 0 as good as stopped.
+//! A guest that writes at most `EASE` of what is moved converges within some rounds: that is what is said to be enough.
+//! One that is throttled is throttled to `HURRY` of it, if that is allowed: with `λ = w/R` what is left takes
+//! `1/(1 - λ)` of the time for which it would have to stand still, and what it does not do meanwhile,
+//! `(1 - λ·R/w)/(1 - λ)` of what it would have, only grows with `λ`. Near 1 it would be throttled for long, near 0 as
+//! good as stopped.
 //!
-//! That is done as soon as it is known not to converge: without a sample first for the least `w` that would do what was seen, then for
-//! more, as far as that was not enough, by half of what is left to the guest at most. (One that is seldom busy hardly notices
-//! being throttled, and one that sweeps over its hot set instead of writing here and there seems to write more than it does.)
-//! With one at once for that, and again if the next one, of the guest as it is throttled then, is more than `EASE`: one that had
-//! less CPU than it wanted slows down by less than it is throttled by.
-//! When all that is allowed
-//! was, and some more rounds (`SURE_ROUNDS`, `SURE`) left no less than those before, it is given up: if its figures say so, too, or
-//! many more rounds (`LONG_ROUNDS`, `LONG`) do.
+//! That is done as soon as it is known not to converge: without a sample first for the least `w` that would do what was
+//! seen, then for more, as far as that was not enough, by half of what is left to the guest at most. (One that is
+//! seldom busy hardly notices being throttled, and one that sweeps over its hot set instead of writing here and there
+//! seems to write more than it does.) With one at once for that, and again if the next one, of the guest as it is
+//! throttled then, is more than `EASE`: one that had less CPU than it wanted slows down by less than it is throttled
+//! by. When all that is allowed was, and some more rounds (`SURE_ROUNDS`, `SURE`) left no less than those before, it is
+//! given up: if its figures say so, too, or many more rounds (`LONG_ROUNDS`, `LONG`) do.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -51,8 +53,8 @@ const DIRTY_SHARE_THROTTLED: f64 = 0.5;
 /// A guest that writes this part of what it wrote, throttled by so many per cent, is not throttled.
 const WRITE_SHARE_UNTHROTTLED: f64 = 0.5;
 const WITHOUT_EFFECT_PERCENT: u8 = 98;
-/// More than this part of what is moved, as sampled, is more, whatever the chance in a sample. (Of 512 pages in each GiB those that
-/// changed; a tenth more or less where a fifth did.)
+/// More than this part of what is moved, as sampled, is more, whatever the chance in a sample. (Of 512 pages in each
+/// GiB those that changed; a tenth more or less where a fifth did.)
 const SAMPLE_ERROR_FACTOR: f64 = 1.25;
 /// Throttling begins with so many per cent at least, and is raised by as many where it was not enough.
 const THROTTLE_STEP_PERCENT: u8 = 5;
@@ -65,7 +67,8 @@ const NO_PROGRESS_GIVE_UP_ROUNDS: u64 = 3;
 /// … whatever its figures say: that it converges is not true then.
 const NO_PROGRESS_TIME_MAX: Duration = Duration::from_secs(15);
 const NO_PROGRESS_ROUNDS_MAX: u64 = 10;
-/// Who looks so late was kept waiting: by QEMU, which answers nobody while it gathers what the guest has written, or for CPU.
+/// Who looks so late was kept waiting: by QEMU, which answers nobody while it gathers what the guest has written, or
+/// for CPU.
 const LATE_SAMPLE_TIME: Duration = Duration::from_secs(1);
 /// More times as many NICs as there are is no advice.
 const ADVISED_NICS_FACTOR_MAX: u32 = 4;
@@ -83,7 +86,8 @@ const MOVE_RATE_WINDOW_MIN: Duration = Duration::from_millis(500);
 const DIRTY_RATE_WINDOW: Duration = Duration::from_secs(1);
 /// Two rounds of nearly one length do not tell how large the hot set is.
 const ROUND_LENGTH_RATIO_MIN: f64 = 1.08;
-/// How often a round may have come around the hot set. After more, few pages are left to tell by, or, of a guest that sweeps, none.
+/// How often a round may have come around the hot set. After more, few pages are left to tell by, or, of a guest that
+/// sweeps, none.
 const HOT_SET_TURNS_MAX: f64 = 1.0;
 /// Of what may be left at the switchover a part is enough: one in so many …
 const SWITCHOVER_FRACTION: f64 = 16.0;
@@ -278,8 +282,8 @@ pub struct ConvergenceNeeds {
 }
 
 impl ConvergenceNeeds {
-    /// For a guest that writes `rate` where it is not throttled, which it may be, over `nics` that move so much; 0: another would
-    /// not carry it.
+    /// For a guest that writes `rate` where it is not throttled, which it may be, over `nics` that move so much; 0:
+    /// another would not carry it.
     fn of(rate: f64, moves: f64, nics: u32, allowed: u8) -> ConvergenceNeeds {
         let times = rate * running_share(allowed) / (DIRTY_SHARE_CONVERGING * moves);
         let more = (times * f64::from(nics)).ceil() as u32;
@@ -305,7 +309,8 @@ impl fmt::Display for ConvergenceNeeds {
         match self.throttle_without_effect {
             Some(percent) => write!(
                 f,
-                "; its QEMU says that it throttles it by {percent} %, and does not: one that has ended throttling once may not be \
+                "; its QEMU says that it throttles it by {percent} %, and does not: one that has ended throttling \
+                 once may not be \
                  able to any more until it is started anew"
             ),
             None => Ok(()),
@@ -460,7 +465,8 @@ impl ConvergenceWatch {
             self.deaf += since;
         } else {
             self.stalled += since;
-            // Between rounds QEMU waits for every virtual CPU, and one that is throttled may sleep for up to a second then.
+            // Between rounds QEMU waits for every virtual CPU, and one that is throttled may sleep for up to a second
+            // then.
             if look.throttle > 0 && self.stalled <= LATE_SAMPLE_TIME {
                 self.deaf += since;
                 self.moving += since;
@@ -492,8 +498,9 @@ impl ConvergenceWatch {
         (convergence, unthrottled.map_or(ConvergenceStep::None, |writes| self.help(look, writes, moves)))
     }
 
-    /// Bytes that are to be left at the switchover where so many may be: less, if rounds shrink to that by half and more each time,
-    /// so that it takes no longer than to move what may be left, and the guest stands still for a part of the time that it may.
+    /// Bytes that are to be left at the switchover where so many may be: less, if rounds shrink to that by half and
+    /// more each time, so that it takes no longer than to move what may be left, and the guest stands still for a part
+    /// of the time that it may.
     pub fn aim(&self, fits: u64) -> u64 {
         let less = fits as f64 / SWITCHOVER_FRACTION;
         let Some((moves, writes)) = self.moves().zip(self.writes) else { return less as u64 };
@@ -549,8 +556,9 @@ impl ConvergenceWatch {
         (sampled > more * moves).then_some(sampled)
     }
 
-    /// Per cent by which it is throttled, if that has no effect: QEMU's `cpu_throttle_thread` (migration/cpu-throttle.c) returns without
-    /// resetting `throttle_thread_scheduled` when throttling ended just before, and is not scheduled for that virtual CPU any more.
+    /// Per cent by which it is throttled, if that has no effect: QEMU's `cpu_throttle_thread`
+    /// (migration/cpu-throttle.c) returns without resetting `throttle_thread_scheduled` when throttling ended just
+    /// before, and is not scheduled for that virtual CPU any more.
     fn throttle_without_effect(&self, look: &CopySample) -> Option<u8> {
         let (free, now) = self.free.zip(look.sampled)?;
         (look.throttle >= WITHOUT_EFFECT_PERCENT && now as f64 > WRITE_SHARE_UNTHROTTLED * free as f64)
@@ -831,8 +839,8 @@ mod tests {
         assert_eq!(lack, ConvergenceNeeds { nics: None, throttle: None, throttle_without_effect: None });
     }
 
-    /// A guest and its QEMU: rounds, and the throttle as `migration_trigger_throttle` sets it, at the end of every other round
-    /// that is a second after the last.
+    /// A guest and its QEMU: rounds, and the throttle as `migration_trigger_throttle` sets it, at the end of every
+    /// other round that is a second after the last.
     #[derive(Debug, Clone)]
     struct Guest {
         ram: f64,

@@ -47,7 +47,8 @@ pub struct HostFacts {
     /// RAM of guests that left, kept for their way back.
     #[serde(default)]
     pub kept_ram_bytes: u64,
-    /// What bounds a QEMU that its agent starts, its memory among it; none: its agent is of a version that does not tell.
+    /// What bounds a QEMU that its agent starts, its memory among it; none: its agent is of a version that does not
+    /// tell.
     #[serde(default)]
     pub room: Option<Room>,
     /// Its pools of huge pages.
@@ -163,8 +164,8 @@ pub struct AccelFacts {
     pub accel: Accel,
     /// `query-cpu-definitions`.
     pub cpu_models: Vec<CpuModel>,
-    /// The features, by QEMU's names, that a guest can have here: those of `query-cpu-model-expansion` of `max` that are
-    /// true (static: the full expansion names other properties too). None: not known.
+    /// The features, by QEMU's names, that a guest can have here: those of `query-cpu-model-expansion` of `max` that
+    /// are true (static: the full expansion names other properties too). None: not known.
     #[serde(deserialize_with = "claim")]
     pub features: Option<BTreeSet<String>>,
 }
@@ -327,7 +328,8 @@ pub struct GuestFacts {
     pub passed_through: Vec<String>,
     /// Its disks.
     pub disks: Vec<GuestDisk>,
-    /// Files that its QEMU read as it started, and that QEMU does not move: the guest reads what the target's QEMU finds in them.
+    /// Files that its QEMU read as it started, and that QEMU does not move: the guest reads what the target's QEMU
+    /// finds in them.
     #[serde(default, deserialize_with = "claim")]
     pub loaded: Vec<PathBuf>,
     /// Files that hold its RAM, and that other processes may map (`memory-backend-file` with `share=on`).
@@ -341,7 +343,8 @@ pub struct GuestFacts {
     /// Devices that were plugged in while it ran: `virtio-blk-pci "late"`.
     #[serde(default, deserialize_with = "claim")]
     pub hot_plugged: Vec<String>,
-    /// Monitors and files that its QEMU has beside the agent's, and that the target's will not have: `-monitor unix:/run/web1`.
+    /// Monitors and files that its QEMU has beside the agent's, and that the target's will not have:
+    /// `-monitor unix:/run/web1`.
     #[serde(default, deserialize_with = "claim")]
     pub left_behind: Vec<String>,
     /// QEMU's run state: `running`, `paused`, `io-error`...
@@ -356,8 +359,8 @@ pub struct GuestFacts {
     /// A migration of it that is under way or in doubt.
     #[serde(deserialize_with = "claim")]
     pub migration: Option<String>,
-    /// Its QEMU is busy with a migration that is not the agent's: somebody else's, or one that is over for everybody but
-    /// this QEMU.
+    /// Its QEMU is busy with a migration that is not the agent's: somebody else's, or one that is over for everybody
+    /// but this QEMU.
     pub holds_migration: bool,
 }
 
@@ -387,7 +390,8 @@ pub struct GuestNic {
     /// What it is plugged into; none: what needs nothing of a host (user networking).
     #[serde(deserialize_with = "claim")]
     pub attachment: Option<Attachment>,
-    /// The tap of a NIC that is plugged into a bridge, where somebody took it out since, and the bridge that it is in now, if it is in one.
+    /// The tap of a NIC that is plugged into a bridge, where somebody took it out since, and the bridge that it is in
+    /// now, if it is in one.
     #[serde(default, deserialize_with = "claim")]
     pub moved: Option<(String, String)>,
 }

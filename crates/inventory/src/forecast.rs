@@ -1,10 +1,10 @@
 //! How long a migration by pre-copy takes, and whether it ends.
 //!
-//! Round 0 sends `V`, the RAM in use, at rate `R`; each later round sends what the guest dirtied, at rate `D`, during the
-//! one before (Clark et al., "Live Migration of Virtual Machines", NSDI 2005, 3.1). So round `i` sends `V·λ^i`, `λ = D/R`,
-//! and with `λ < 1` the rounds shrink until what is left fits into the downtime limit `L`: QEMU switches over at the
-//! first `n` with `V·λ^n <= R·L` (`migration_iteration_run` of its migration/migration.c). All rounds together, the last
-//! one with the guest stopped, take
+//! Round 0 sends `V`, the RAM in use, at rate `R`; each later round sends what the guest dirtied, at rate `D`, during
+//! the one before (Clark et al., "Live Migration of Virtual Machines", NSDI 2005, 3.1). So round `i` sends `V·λ^i`,
+//! `λ = D/R`, and with `λ < 1` the rounds shrink until what is left fits into the downtime limit `L`: QEMU switches
+//! over at the first `n` with `V·λ^n <= R·L` (`migration_iteration_run` of its migration/migration.c). All rounds
+//! together, the last one with the guest stopped, take
 //!
 //! ```text
 //! T = V/R · (1 - λ^(n+1)) / (1 - λ) = (V - λ·V_n) / (R - D),   V_n = V·λ^n
@@ -13,10 +13,10 @@
 //! as in Liu et al., "Performance and Energy Modeling for Live Migration of Virtual Machines", HPDC 2011. With
 //! `λ >= 1` rounds never shrink.
 //!
-//! It is a bound, and says so: pages of zeros are not sent, a guest dirties the same pages again within a round (it dirties
-//! less than `D` says), memory may compress, and a transport that takes one path may take a faster one than the slowest.
-//! How much that is nobody knows before. What it cannot bound: other traffic on the links, CPU that is short, and QEMU
-//! throttling a guest.
+//! It is a bound, and says so: pages of zeros are not sent, a guest dirties the same pages again within a round (it
+//! dirties less than `D` says), memory may compress, and a transport that takes one path may take a faster one than the
+//! slowest. How much that is nobody knows before. What it cannot bound: other traffic on the links, CPU that is short,
+//! and QEMU throttling a guest.
 
 use std::fmt;
 use std::time::Duration;
@@ -67,14 +67,15 @@ pub enum ForecastConvergence {
 /// How long a migration takes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
-    /// From the command to the guest running at the target, at most: see the module. If convergence is unknown, what each page
-    /// takes once, and rounds to come are not in it. None if it never ends, or may not.
+    /// From the command to the guest running at the target, at most: see the module. If convergence is unknown, what
+    /// each page takes once, and rounds to come are not in it. None if it never ends, or may not.
     pub seconds: Option<f64>,
     /// How long the guest stands still; none if that is not known.
     pub downtime_ms_estimate: Option<f64>,
     /// Whether it ends.
     pub converges: ForecastConvergence,
-    /// In words: `at most about 12 s at 1.9 Gb/s over 2 paths (transport multichannel); less where its memory is zeros`.
+    /// In words: `at most about 12 s at 1.9 Gb/s over 2 paths (transport multichannel); less where its memory is
+    /// zeros`.
     #[serde(deserialize_with = "claim")]
     pub why: String,
 }
@@ -198,7 +199,8 @@ mod tests {
                 Some(0),
                 two,
                 Auto,
-                "at most about 13 s at 1.9 Gb/s over 2 paths (transport auto); less where its memory is zeros or compresses",
+                "at most about 13 s at 1.9 Gb/s over 2 paths (transport auto); less where its memory is zeros or \
+                 compresses",
             ),
             (
                 2_600_000_000,
@@ -220,7 +222,8 @@ mod tests {
                 None,
                 &[GBIT],
                 Auto,
-                "about 23 s at 1 Gb/s over 1 path (transport auto) for each page once; more as the guest writes, less where",
+                "about 23 s at 1 Gb/s over 1 path (transport auto) for each page once; more as the guest writes, less \
+                 where",
             ),
             (
                 4 * GIB,

@@ -14,8 +14,8 @@ use crate::claim::{Claim, claim};
 use crate::definition::Accel;
 
 /// Threads of a QEMU beside its vCPUs, and the agent's for its migration: QEMU's pool for disks has up to 64
-/// (`THREAD_POOL_MAX_THREADS_DEFAULT` of its include/block/thread-pool.h), a migration up to 16 for channels at each end
-/// and as many of the agent's.
+/// (`THREAD_POOL_MAX_THREADS_DEFAULT` of its include/block/thread-pool.h), a migration up to 16 for channels at each
+/// end and as many of the agent's.
 const THREADS_BESIDE_VCPUS: u64 = 128;
 /// What QEMU maps for the code that TCG makes, at most (`DEFAULT_CODE_GEN_BUFFER_SIZE` of its tcg/region.c).
 const TCG_BYTES: u64 = GIB;
@@ -182,8 +182,8 @@ impl RoomLimit {
         }
     }
 
-    /// What is left, and who needs how much: `the control group /a of hostb has 210 MiB left of 360 MiB (memory.max) and
-    /// web1 needs 393 MiB`.
+    /// What is left, and who needs how much: `the control group /a of hostb has 210 MiB left of 360 MiB (memory.max)
+    /// and web1 needs 393 MiB`.
     pub fn shortage_text(&self, host: &str, who: &str, needed: u64) -> String {
         let (left, all, noun) = (self.amount(self.left()), self.amount(self.limit), self.noun());
         let mut text = match (self.owner.is_empty(), self.resource) {
@@ -209,7 +209,8 @@ impl RoomLimit {
             }
             (Resource::Ram, true) => format!("free {missing} there: move or stop other guests"),
             (Resource::Ram, false) => format!(
-                "raise its {} by {missing} (MemoryMax= or MemoryHigh=, if it is a unit's: `systemctl set-property`), or move or stop guests \
+                "raise its {} by {missing} (MemoryMax= or MemoryHigh=, if it is a unit's: `systemctl set-property`), \
+                 or move or stop guests \
                  that are in it",
                 self.name
             ),
@@ -286,7 +287,8 @@ impl CopyRoom {
         let (all, holes, agent) =
             (about_bytes(self.needed_bytes()), about_bytes(self.holes_bytes), about_bytes(self.agent_bytes));
         format!(
-            "copying {guest} makes the kernel allocate {all}: {holes} of RAM that it never wrote and that QEMU reads, {agent} for \
+            "copying {guest} makes the kernel allocate {all}: {holes} of RAM that it never wrote and that QEMU reads, \
+             {agent} for \
              the agent"
         )
     }
@@ -308,7 +310,8 @@ mod tests {
     fn a_limit_is_told_with_its_owner() {
         let group = limit(Resource::Ram, "the control group /sys/fs/cgroup/a", (360 * MIB, 44 * MIB, 106 * MIB));
         let told = group.shortage_text("hostb", "web1", 393 * MIB);
-        let expect = "the control group /sys/fs/cgroup/a of hostb has 210 MiB left of 360 MiB (memory.max) beside 106 MiB that \
+        let expect = "the control group /sys/fs/cgroup/a of hostb has 210 MiB left of 360 MiB (memory.max) beside 106 \
+                      MiB that \
                       old may still take and web1 needs 393 MiB";
         assert_eq!(told, expect);
         assert!(group.cure(393 * MIB).starts_with("raise its memory.max by 183 MiB (MemoryMax="));

@@ -36,7 +36,8 @@ fn milliseconds<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok,
 /// An ID that cannot be a file's name here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{id:?} is no ID: it takes 1 to {ID_BYTES_MAX} letters, digits, dots, dashes and underscores, and begins with no dot"
+    "{id:?} is no ID: it takes 1 to {ID_BYTES_MAX} letters, digits, dots, dashes and underscores, and begins with no \
+     dot"
 )]
 pub struct BadId {
     /// The ID, or its beginning.
@@ -53,7 +54,8 @@ fn path(dir: &Path, id: &str) -> Result<PathBuf, BadId> {
 
 /// The event log of one migration, open for writing: `DIR/ID.jsonl`.
 ///
-/// It is for people. Nothing waits for the disk, and a log that cannot be written is a warning, no error: the migration goes on.
+/// It is for people. Nothing waits for the disk, and a log that cannot be written is a warning, no error: the migration
+/// goes on.
 #[derive(Debug)]
 pub struct EventLog {
     path: PathBuf,
@@ -89,7 +91,8 @@ impl EventLog {
     fn append_at(&mut self, time: Timestamp, event: &impl Serialize) {
         if let Err(error) = self.write(time, event) {
             if self.lost == 0 {
-                tracing::warn!(path = %self.path.display(), %error, "the event log cannot be written: events are missing in it");
+                tracing::warn!(path = %self.path.display(), %error, "the event log cannot be written: events are \
+                    missing in it");
             }
             self.lost += 1;
         }
@@ -252,7 +255,8 @@ pub enum ReadError {
     #[error(transparent)]
     Id(#[from] BadId),
     /// There is none.
-    #[error("there is no log of migration {id} in {dir}: `skein migration list` names those that there are", dir = .dir.display())]
+    #[error("there is no log of migration {id} in {dir}: `skein migration list` names those that there \
+             are", dir = .dir.display())]
     Missing {
         /// The migration.
         id: String,

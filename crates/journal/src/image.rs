@@ -12,7 +12,8 @@
 //! | slots for records | 16..20 | | payload | 16.. |
 //! | first record's sequence number | 20..28 | | zeros | |
 //!
-//! Sequence numbers go up by one, and on from file to file, so that a slot of an older file is never taken for one of this.
+//! Sequence numbers go up by one, and on from file to file, so that a slot of an older file is never taken for one of
+//! this.
 
 /// The unit of the file: a page, and at least a sector of any disk.
 pub(crate) const SLOT_BYTES: usize = 4096;
@@ -133,8 +134,8 @@ pub struct Image<'a> {
 /// Reads a file's bytes.
 ///
 /// After the last whole record one slot may hold anything, a record half written; behind it there must be zeros only.
-/// Damage to the very last acknowledged record looks the same as that, and acknowledged records at the end of which a disk
-/// made zeros look like none: no code in the file can tell.
+/// Damage to the very last acknowledged record looks the same as that, and acknowledged records at the end of which a
+/// disk made zeros look like none: no code in the file can tell.
 pub fn decode(bytes: &[u8]) -> Result<Image<'_>, Damage> {
     let Some((header, slots)) = bytes.split_first_chunk::<SLOT_BYTES>() else {
         return Err(Damage::NotAJournal);
@@ -296,8 +297,8 @@ mod tests {
             }
         }
 
-        /// Whatever happens to the file: the records from the first on, or an error. What is missing then looks as if it
-        /// had never been written, or like a last record half written, and that is one record at most.
+        /// Whatever happens to the file: the records from the first on, or an error. What is missing then looks as if
+        /// it had never been written, or like a last record half written, and that is one record at most.
         #[test]
         fn damage_never_goes_unnoticed(payloads in payloads(), changes in vec(change(), 1..4)) {
             let slots = payloads.len() + 1;

@@ -19,8 +19,9 @@ const FILE_BYTES_MAX: usize = (1 + RECORDS_MAX) * SLOT_BYTES;
 /// How much a journal holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JournalLimits {
-    /// How many records the file has room for, within 1..=[`RECORDS_MAX`] (a value outside counts as the nearest of these);
-    /// 4 KiB of disk each, reserved. A file that was made with another limit keeps it until [`Journal::rewrite`].
+    /// How many records the file has room for, within 1..=[`RECORDS_MAX`] (a value outside counts as the nearest of
+    /// these); 4 KiB of disk each, reserved. A file that was made with another limit keeps it until
+    /// [`Journal::rewrite`].
     pub records: usize,
 }
 
@@ -75,7 +76,8 @@ impl DiskProblem {
 pub enum OpenError {
     /// Somebody has it open.
     #[error(
-        "{path} is in use, probably by another agent: stop that one (`fuser -v {path}.lock` shows it), or give this one a \
+        "{path} is in use, probably by another agent: stop that one (`fuser -v {path}.lock` shows it), or give this \
+         one a \
          state directory of its own",
         path = .path.display()
     )]
@@ -84,7 +86,8 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The file system has no room for what the journal reserves.
-    #[error("no space for {path}, which reserves {kib} KiB: free some on its file system and start again", path = .path.display())]
+    #[error("no space for {path}, which reserves {kib} KiB: free some on its file system and start \
+             again", path = .path.display())]
     NoSpace {
         /// The journal.
         path: PathBuf,
@@ -94,7 +97,8 @@ pub enum OpenError {
         source: io::Error,
     },
     /// Nothing can be written there.
-    #[error("{path} is on a read-only file system: see `dmesg` for why, mount it read-write, and start again", path = .path.display())]
+    #[error("{path} is on a read-only file system: see `dmesg` for why, mount it read-write, and start \
+             again", path = .path.display())]
     ReadOnly {
         /// The journal.
         path: PathBuf,
@@ -102,7 +106,8 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The system failed.
-    #[error("cannot {what} {path}: check the directory, its permissions and the disk (`dmesg`), and start again", path = .path.display())]
+    #[error("cannot {what} {path}: check the directory, its permissions and the disk (`dmesg`), and start \
+             again", path = .path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
@@ -113,7 +118,8 @@ pub enum OpenError {
     },
     /// Records that were acknowledged may be missing.
     #[error(
-        "{path} cannot be trusted, and nothing is started without it: keep a copy, find out by hand how far each migration \
+        "{path} cannot be trusted, and nothing is started without it: keep a copy, find out by hand how far each \
+         migration \
          in it had come (the event logs, and the other hosts, tell), move the file away, and start again",
         path = .path.display()
     )]
@@ -140,7 +146,8 @@ pub enum OpenError {
 #[non_exhaustive]
 pub enum AppendError {
     /// The journal has no room for that many records. Nothing was written; it goes on working.
-    #[error("{path} has room for {room} more records, not {asked}: finish or cancel migrations that are under way", path = .path.display())]
+    #[error("{path} has room for {room} more records, not {asked}: finish or cancel migrations that are under \
+             way", path = .path.display())]
     Full {
         /// The journal.
         path: PathBuf,
@@ -149,7 +156,8 @@ pub enum AppendError {
         /// How many were to be written.
         asked: usize,
     },
-    /// The record is longer than [`RECORD_BYTES_MAX`], or no record at all. Nothing was written; the journal goes on working.
+    /// The record is longer than [`RECORD_BYTES_MAX`], or no record at all. Nothing was written; the journal goes on
+    /// working.
     #[error("this record cannot be written to {path}: it has at most {RECORD_BYTES_MAX} bytes", path = .path.display())]
     Record {
         /// The journal.
@@ -166,7 +174,8 @@ pub enum AppendError {
         source: io::Error,
     },
     /// The file system is read-only.
-    #[error("{path} is on a read-only file system: see `dmesg` for why, and mount it read-write", path = .path.display())]
+    #[error("{path} is on a read-only file system: see `dmesg` for why, and mount it \
+             read-write", path = .path.display())]
     ReadOnly {
         /// The journal.
         path: PathBuf,
@@ -182,7 +191,8 @@ pub enum AppendError {
         source: io::Error,
     },
     /// An earlier write failed, so what the file holds is not known. Nothing is written until it is opened again.
-    #[error("an earlier write to {path} failed ({}): mend that, and restart the agent; guests go on running", .fault.what(), path = .path.display())]
+    #[error("an earlier write to {path} failed ({}): mend that, and restart the agent; guests go on \
+             running", .fault.what(), path = .path.display())]
     Poisoned {
         /// The journal.
         path: PathBuf,
@@ -215,19 +225,19 @@ impl AppendError {
 
 /// An append-only file of records of one type, written with postcard.
 ///
-/// `append` returns when the record is on the disk. It costs one write in place: the space is allocated and zeroed when the
-/// file is made, so that neither a full disk nor the file system's own journal comes between. (On ZFS and bcachefs every write
-/// allocates, and the reservation is no promise; on btrfs the file is made to be written in place.)
+/// `append` returns when the record is on the disk. It costs one write in place: the space is allocated and zeroed when
+/// the file is made, so that neither a full disk nor the file system's own journal comes between. (On ZFS and bcachefs
+/// every write allocates, and the reservation is no promise; on btrfs the file is made to be written in place.)
 ///
 /// A record whose `append` returned an error or never returned may be there when the file is opened again, or not; an
 /// acknowledged one always is.
 ///
-/// After a write that failed, the journal is *poisoned*: every later one fails too, because nobody knows what the disk holds,
-/// and a second sync would report success for what the first one lost. Drop it and open it again: that reads from the disk
-/// what is really there.
+/// After a write that failed, the journal is *poisoned*: every later one fails too, because nobody knows what the disk
+/// holds, and a second sync would report success for what the first one lost. Drop it and open it again: that reads
+/// from the disk what is really there.
 ///
-/// One program at a time has a journal open; `PATH.lock` is what it locks. `PATH.new` is a file that is being written to
-/// take the journal's place.
+/// One program at a time has a journal open; `PATH.lock` is what it locks. `PATH.new` is a file that is being written
+/// to take the journal's place.
 #[derive(Debug)]
 pub struct Journal<R> {
     path: PathBuf,
@@ -247,8 +257,8 @@ pub struct Journal<R> {
 }
 
 impl<R: Serialize + DeserializeOwned> Journal<R> {
-    /// Opens the journal at `path`, or makes an empty one where there is none, and gives the records that are in it. Its
-    /// directory must be there.
+    /// Opens the journal at `path`, or makes an empty one where there is none, and gives the records that are in it.
+    /// Its directory must be there.
     ///
     /// It needs no space on the file system if the journal is there already, but a file system that can be written.
     pub fn open(path: &Path, limits: JournalLimits) -> Result<(Journal<R>, Vec<R>), OpenError> {
@@ -346,11 +356,11 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
         Ok(())
     }
 
-    /// Replaces all records by `records`: the way to get room again, with those that are still needed. A crash leaves the
-    /// old ones or the new.
+    /// Replaces all records by `records`: the way to get room again, with those that are still needed. A crash leaves
+    /// the old ones or the new.
     ///
-    /// It needs the journal's space a second time. Where it fails for want of that, or before the new file took the old one's
-    /// place, the journal is what it was and goes on working.
+    /// It needs the journal's space a second time. Where it fails for want of that, or before the new file took the old
+    /// one's place, the journal is what it was and goes on working.
     pub fn rewrite(&mut self, records: &[R]) -> Result<(), AppendError> {
         self.sound()?;
         let slots = self.limits.slots();
@@ -390,8 +400,8 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
         self.used
     }
 
-    /// Whether `records` more will surely find room, on a disk that can be written now. It tries, with a durable write where
-    /// the next record will go: call it before something is begun, not while a guest is stopped.
+    /// Whether `records` more will surely find room, on a disk that can be written now. It tries, with a durable write
+    /// where the next record will go: call it before something is begun, not while a guest is stopped.
     pub fn ready(&self, records: usize) -> Result<(), AppendError> {
         self.sound()?;
         if self.file.is_read_only().map_err(|source| AppendError::of(&self.path, source))? {
@@ -443,8 +453,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing it is not enough: a child that another thread has forked, and that has not become another program yet,
-        // has it open too.
+        // Closing it is not enough: a child that another thread has forked, and that has not become another program
+        // yet, has it open too.
         let _ = self.0.unlock();
     }
 }
@@ -455,8 +465,8 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// What the *disk* holds. The cache may hold what was never synced: a program that was killed between write and sync leaves
-/// it there, and a failed sync leaves it there marked as written. So it is synced, forgotten, and read again.
+/// What the *disk* holds. The cache may hold what was never synced: a program that was killed between write and sync
+/// leaves it there, and a failed sync leaves it there marked as written. So it is synced, forgotten, and read again.
 fn read(files: &dyn FileSystem, path: &Path) -> io::Result<Vec<u8>> {
     let file = files.open(path, Access::Read)?;
     if !file.shape()?.is_file {
@@ -755,7 +765,8 @@ mod tests {
         Append(Vec<u8>),
         Rewrite(u8),
         Reopen,
-        /// The agent dies in an append: which of the slot's sectors were written, and garbage in it if the disk is that bad.
+        /// The agent dies in an append: which of the slot's sectors were written, and garbage in it if the disk is that
+        /// bad.
         Crash(Vec<u8>, u8, Option<(usize, Vec<u8>)>),
         /// The agent dies in a rewrite, with this much of the new file written.
         CrashInRewrite(usize),

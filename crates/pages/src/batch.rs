@@ -102,8 +102,8 @@ impl BatchForm {
 pub struct Batch {
     /// What becomes of them.
     pub form: BatchForm,
-    /// Whether each is zero ([`PageKind::Zero`]), has something in it ([`PageKind::Stored`]), or is said as what changed
-    /// ([`PageKind::Delta`]).
+    /// Whether each is zero ([`PageKind::Zero`]), has something in it ([`PageKind::Stored`]), or is said as what
+    /// changed ([`PageKind::Delta`]).
     pub kinds: Vec<PageKind>,
     /// All pages, one after the other. Empty if none is said whole.
     pub content: Bytes,

@@ -1,11 +1,11 @@
 //! What changed of a page since it was sent last.
 //!
-//! A page has [`PARTS_PER_PAGE`] parts of [`PART_BYTES`]. A **delta** is those of its parts that changed, what it is a change of (the
-//! version that was sent before), and the [mark](crate::ledger) of the result. The source knows parts that changed by
-//! 32 bits of a hash of each (XXH3, seeded for each migration), so that it need not keep the page; a hash that is the same
-//! by chance makes a delta whose result is not the page. The mark tells: it is 128 bits under the migration's key, made
-//! at the source of the whole page, and at the target of the result before that is written. What has another mark is not
-//! applied, and the page goes whole before the migration ends.
+//! A page has [`PARTS_PER_PAGE`] parts of [`PART_BYTES`]. A **delta** is those of its parts that changed, what it is a
+//! change of (the version that was sent before), and the [mark](crate::ledger) of the result. The source knows parts
+//! that changed by 32 bits of a hash of each (XXH3, seeded for each migration), so that it need not keep the page; a
+//! hash that is the same by chance makes a delta whose result is not the page. The mark tells: it is 128 bits under the
+//! migration's key, made at the source of the whole page, and at the target of the result before that is written. What
+//! has another mark is not applied, and the page goes whole before the migration ends.
 //!
 //! A page of which nothing changed is a delta of no part: 24 bytes.
 

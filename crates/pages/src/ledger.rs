@@ -1,18 +1,18 @@
 //! Which version of each page is the latest, and whether both ends hold the same.
 //!
-//! A page's **version** is the number of barriers before it on its own channel: QEMU sends a page at most once between two
-//! barriers, so of two records of a page the one with the higher version is the newer, whichever arrives first. What a page
-//! holds has a **mark**: a MAC (AEGIS-128X2, draft-irtf-cfrg-aegis-aead) over its content, block and number, under a key
-//! that is drawn for each migration. The sum of the marks of a region's pages is the region's **digest** (a multiset hash:
-//! Clarke et al., "Incremental Multiset Hash Functions", ASIACRYPT 2003). Where both ends have the same digests, the target
-//! holds what the source sent last of every page, where it belongs.
+//! A page's **version** is the number of barriers before it on its own channel: QEMU sends a page at most once between
+//! two barriers, so of two records of a page the one with the higher version is the newer, whichever arrives first.
+//! What a page holds has a **mark**: a MAC (AEGIS-128X2, draft-irtf-cfrg-aegis-aead) over its content, block and
+//! number, under a key that is drawn for each migration. The sum of the marks of a region's pages is the region's
+//! **digest** (a multiset hash: Clarke et al., "Incremental Multiset Hash Functions", ASIACRYPT 2003). Where both ends
+//! have the same digests, the target holds what the source sent last of every page, where it belongs.
 //!
-//! A source that is to send [deltas](crate::delta) keeps hashes of the parts of pages, too, as far as it may. And it may
-//! **hold** pages that the guest writes anew again and again: the target is told that they are what it has, and gets
-//! them once the guest stands still. Until then their marks differ, so that none can be forgotten.
+//! A source that is to send [deltas](crate::delta) keeps hashes of the parts of pages, too, as far as it may. And it
+//! may **hold** pages that the guest writes anew again and again: the target is told that they are what it has, and
+//! gets them once the guest stands still. Until then their marks differ, so that none can be forgotten.
 //!
-//! Where the guest came from the very host that it goes to, and that kept its RAM, the marks of that trip say what need not be
-//! sent: a page of the same mark is a delta of no part, of what was [`VERSION_KEPT`].
+//! Where the guest came from the very host that it goes to, and that kept its RAM, the marks of that trip say what need
+//! not be sent: a page of the same mark is a delta of no part, of what was [`VERSION_KEPT`].
 //!
 //! Costs 20 bytes for a page of 4096 (0.5 %), of regions with any page but untouched zeros; with hashes 149 (3.6 %).
 
@@ -30,8 +30,8 @@ use crate::delta::{self, DeltaHead, PARTS_PER_PAGE, Sketch};
 /// Pages of a region: 2 MiB.
 pub const REGION_PAGES: usize = 512;
 
-/// A key for marks, drawn for each migration but one that builds on an earlier one's marks: without it a guest could look for
-/// contents of equal marks.
+/// A key for marks, drawn for each migration but one that builds on an earlier one's marks: without it a guest could
+/// look for contents of equal marks.
 pub type Key = [u8; 16];
 
 /// Sum of marks, modulo 2^128.
@@ -147,9 +147,9 @@ impl Region {
 
     /// Whether a record of `version` of the nth page is newer than what is known.
     ///
-    /// QEMU before 9.0 sends the last page of a full multifd packet once more with the next (`multifd_queue_page`), perhaps on
-    /// another channel: two records of one version, of which either may be kept. Where they differ the guest has written in
-    /// between, and a newer version follows.
+    /// QEMU before 9.0 sends the last page of a full multifd packet once more with the next (`multifd_queue_page`),
+    /// perhaps on another channel: two records of one version, of which either may be kept. Where they differ the guest
+    /// has written in between, and a newer version follows.
     pub fn is_newer(&self, nth: usize, version: u32) -> bool {
         version + 1 > self.entries[nth].version
     }
@@ -434,7 +434,8 @@ impl Ledger {
     }
 
     /// The same, and what of each page the target needs, if that is not the whole page; nothing at all of any without
-    /// [`Self::with_deltas`]. `ahead`: there is time to hash pages that are sent for the first time, which may be sent again.
+    /// [`Self::with_deltas`]. `ahead`: there is time to hash pages that are sent for the first time, which may be sent
+    /// again.
     ///
     /// # Errors
     /// There is no such page.
@@ -683,7 +684,8 @@ mod tests {
     }
 
     proptest! {
-        /// Of a guest that comes back, what is as it was is built on that, if it is sent for the first time; nothing else is.
+        /// Of a guest that comes back, what is as it was is built on that, if it is sent for the first time; nothing
+        /// else is.
         #[test]
         fn pages_that_were_kept_are_not_sent(
             before in proptest::collection::btree_map(0u32..700, 0u8..4, 0..30),

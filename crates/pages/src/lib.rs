@@ -1,9 +1,9 @@
 //! What a guest's pages become between two agents.
 //!
-//! The source's agent takes QEMU's stream apart; what it sends is a stream of [records](page_record): bytes that QEMU's target is
-//! to get as they are, and [batches](Batch) of pages. The target's agent writes the pages into the guest's RAM, or gives
-//! them back to QEMU where they were. Both keep a [`Ledger`] of what each page holds, and compare it before anything that
-//! follows the pages is handed on.
+//! The source's agent takes QEMU's stream apart; what it sends is a stream of [records](page_record): bytes that QEMU's
+//! target is to get as they are, and [batches](Batch) of pages. The target's agent writes the pages into the guest's
+//! RAM, or gives them back to QEMU where they were. Both keep a [`Ledger`] of what each page holds, and compare it
+//! before anything that follows the pages is handed on.
 //!
 //! | module | decides |
 //! |---|---|

@@ -2,12 +2,12 @@
 //!
 //! Batches are packed by threads that take only idle CPU, while they wait for room on the paths and a while longer; one
 //! that is not packed by then goes as it is. So what is scarce shows in what is taken: batches that were packed in time
-//! mean that the packers keep up with the paths, and if they had time to spare, more effort pays; batches that held up the
-//! paths, or were not packed at all, mean that the paths would have taken more than the packers give, and less effort
-//! pays; in the end, not to wait for packers, or not to trouble them.
+//! mean that the packers keep up with the paths, and if they had time to spare, more effort pays; batches that held up
+//! the paths, or were not packed at all, mean that the paths would have taken more than the packers give, and less
+//! effort pays; in the end, not to wait for packers, or not to trouble them.
 //!
-//! Not to wait is tried, and done if batches go faster so. Where CPU is scarce and the paths are slow they do not: who waits leaves
-//! CPU to packers, and what these spare the paths is worth more than the time.
+//! Not to wait is tried, and done if batches go faster so. Where CPU is scarce and the paths are slow they do not: who
+//! waits leaves CPU to packers, and what these spare the paths is worth more than the time.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ const LATE_SHARE_HIGH: f64 = 0.2;
 const LATE_SHARE_STARVED: f64 = 0.95;
 /// The packers' share of the time in which they were at work, up to which three times the effort fits.
 const BUSY_SHARE_LOW: f64 = 0.3;
-/// Packers are not waited for if as many batches take at most this share of the time then. What windows take varies by a third with
-/// what is in them.
+/// Packers are not waited for if as many batches take at most this share of the time then. What windows take varies by
+/// a third with what is in them.
 const UNAWAITED_TIME_SHARE_MAX: f64 = 0.66;
 /// After an effort that was too much, the step below is kept for so many windows, and twice as many the next time …
 const HOLD_WINDOWS: u32 = 8;
@@ -217,8 +217,8 @@ mod tests {
         assert_eq!(pace.packing_mode(), PackingMode::Awaited);
     }
 
-    /// How much of a migration goes without waiting for packers, of which every second batch is late; a batch takes 2 ms where
-    /// they are waited for, and so long where they are not.
+    /// How much of a migration goes without waiting for packers, of which every second batch is late; a batch takes 2
+    /// ms where they are waited for, and so long where they are not.
     fn not_awaited(alone: Duration) -> f64 {
         let (mut pace, mut now, mut without) = (PackingPace::new(Duration::ZERO), Duration::ZERO, 0);
         let batches = WINDOW_BATCHES * 1000;

@@ -1,7 +1,7 @@
 //! Compressing the pages of a batch, and back.
 //!
-//! A page that looks incompressible goes as it is, at the price of a look at some of its bytes; the others are compressed
-//! together, since neighbours resemble each other.
+//! A page that looks incompressible goes as it is, at the price of a look at some of its bytes; the others are
+//! compressed together, since neighbours resemble each other.
 
 use bytes::Bytes;
 use lz4::block::CompressionMode;
@@ -37,8 +37,8 @@ pub struct Effort(u8);
 impl Effort {
     /// The least: LZ4.
     pub const LEAST: Effort = Effort(0);
-    /// zstd's levels of the steps above. Those below 1 take nearly as long on memory pages, and those beyond gain next to
-    /// nothing.
+    /// zstd's levels of the steps above. Those below 1 take nearly as long on memory pages, and those beyond gain next
+    /// to nothing.
     const ZSTD_LEVELS: [i32; 4] = [1, 3, 5, 8];
     /// The most.
     pub const MOST: Effort = Effort(Self::ZSTD_LEVELS.len() as u8);
@@ -81,8 +81,8 @@ impl std::fmt::Display for Effort {
     }
 }
 
-/// LZ4 that looks at fewer places ("acceleration" in lz4.h): on memory pages it takes three quarters of the time, or half, and
-/// leaves 4 % more.
+/// LZ4 that looks at fewer places ("acceleration" in lz4.h): on memory pages it takes three quarters of the time, or
+/// half, and leaves 4 % more.
 const LZ4_MODE: Option<CompressionMode> = Some(CompressionMode::FAST(4));
 
 /// A compressed page takes at most this share of what it was; otherwise it goes as it is.
@@ -163,8 +163,8 @@ pub struct PageCompressor {
 }
 
 impl PageCompressor {
-    /// Bytes that a result may take before it is cut: what LZ4 may make of a batch (`LZ4_COMPRESSBOUND` in lz4.h), more than
-    /// zstd does.
+    /// Bytes that a result may take before it is cut: what LZ4 may make of a batch (`LZ4_COMPRESSBOUND` in lz4.h), more
+    /// than zstd does.
     pub const OUT_BYTES: usize = BATCH_BYTES_MAX + BATCH_BYTES_MAX / 255 + 16;
 
     /// One that has compressed nothing yet.

@@ -59,14 +59,15 @@ pub struct BlockInfo {
 /// What the two agents of a migration say to each other in its streams.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PageMessage {
-    /// Source, on the main stream, before the first page: what RAM there is. The target answers with [`PageMessage::Mode`].
+    /// Source, on the main stream, before the first page: what RAM there is. The target answers with
+    /// [`PageMessage::Mode`].
     Blocks {
         /// For the marks of pages.
         key: Key,
         /// In QEMU's order.
         blocks: Vec<BlockInfo>,
-        /// The trip on which the guest came from there, under the same key, if its marks are still known: pages would be built
-        /// on the RAM that was kept then.
+        /// The trip on which the guest came from there, under the same key, if its marks are still known: pages would
+        /// be built on the RAM that was kept then.
         kept_trip: Option<u64>,
     },
     /// Target: which blocks it writes itself, by their numbers; and why not the others, in words.
@@ -85,8 +86,8 @@ pub enum PageMessage {
         /// Barriers.
         barriers: u32,
     },
-    /// Source, on the main stream: every page was sent, with so many barriers before the last of them on each of so many
-    /// streams. The target answers with [`PageMessage::Comparison`], and the source waits for it.
+    /// Source, on the main stream: every page was sent, with so many barriers before the last of them on each of so
+    /// many streams. The target answers with [`PageMessage::Comparison`], and the source waits for it.
     Complete {
         /// Barriers.
         version: u32,

@@ -1,4 +1,5 @@
-//! What is in an instance of BtrPlace, and what is wrong in it: `gzip -dc FILE.gz | cargo run --release --example btrplace`.
+//! What is in an instance of BtrPlace, and what is wrong in it:
+//! `gzip -dc FILE.gz | cargo run --release --example btrplace`.
 
 #![expect(clippy::disallowed_types, reason = "an example is a program: it measures how long the crate takes")]
 #![expect(clippy::disallowed_methods, reason = "an example is a program: it reads files")]

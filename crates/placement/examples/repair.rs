@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ => (1000, 20_000),
     };
     println!(
-        "what                    seed  valid  mended   at all  moves least  placed   cost   cost then  replan  plan: steps, makespan, violations, left, took    MiB"
+        "what                    seed  valid  mended   at all  moves least  placed   cost   cost then  replan  plan: \
+         steps, makespan, violations, left, took    MiB"
     );
     for seed in 0..SEEDS {
         let whole = fleet::fleet(hosts, guests, seed);

@@ -27,7 +27,8 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What is best of the file's plan: by its order on the nodes alone, also by that on the links, or not before its times.
+/// What is best of the file's plan: by its order on the nodes alone, also by that on the links, or not before its
+/// times.
 fn theirs(case: &ucc15::Case) -> Outcome {
     let mut by_links = case.plan.clone();
     let after = waits(&case.job, &by_links.steps, Waits::Links);

@@ -13,22 +13,22 @@ pub struct Least {
     pub moves: usize,
     /// Guests that are nowhere, and have to be placed.
     pub placements: usize,
-    /// There is no such assignment: a rule asks for more areas than there are, or than it has guests. The others count nothing of that
-    /// rule then. False tells nothing.
+    /// There is no such assignment: a rule asks for more areas than there are, or than it has guests. The others count
+    /// nothing of that rule then. False tells nothing.
     pub is_impossible: bool,
 }
 
 /// A lower bound on the moves of a problem, as [`Verdict::moves`](crate::verdict::Verdict::moves) counts them.
 ///
-/// Hosts by themselves: who may not be on its host has to leave it, as does who is larger than it. Of those that are left, so
-/// many have to leave as it takes to end each overload, the largest first, and of members that are apart all but one; the
-/// most of these counts. Each guest is on one host, so that hosts add up. What leaving does not free ([`transient`]) ends no
-/// overload, and tells nothing.
+/// Hosts by themselves: who may not be on its host has to leave it, as does who is larger than it. Of those that are
+/// left, so many have to leave as it takes to end each overload, the largest first, and of members that are apart all
+/// but one; the most of these counts. Each guest is on one host, so that hosts add up. What leaving does not free
+/// ([`transient`]) ends no overload, and tells nothing.
 ///
-/// Groups by themselves: of members that are together, or among sets of hosts, all but the most that are already where all
-/// of them could be; and to be in more areas, one for each that nobody who is nowhere could take. Groups that share guests
-/// do not add up: each guest counts for the first of its groups only. Guests of broken groups are left out where groups and
-/// hosts are added.
+/// Groups by themselves: of members that are together, or among sets of hosts, all but the most that are already where
+/// all of them could be; and to be in more areas, one for each that nobody who is nowhere could take. Groups that share
+/// guests do not add up: each guest counts for the first of its groups only. Guests of broken groups are left out where
+/// groups and hosts are added.
 ///
 /// Needs and soft rules are not looked at, nor is whether there is room elsewhere.
 ///

@@ -1,10 +1,10 @@
 //! Clusters as they are found, from a seed, for trying and measuring: what is in them is drawn, and nothing is broken.
 //!
-//! Hosts are in racks of 20, and racks in up to 4 rooms; a rack's hosts are alike. Guests have one of six sizes; memory is
-//! reserved, and used on both hosts while a guest moves, everything else is measured load. They come as applications of
-//! tenants: some tenants are in one room only or prefer one, some applications need hosts with a licence, and of those with
-//! several guests most are apart, on different racks, or together. With about 20 guests a
-//! host 72 % of the memory is in use.
+//! Hosts are in racks of 20, and racks in up to 4 rooms; a rack's hosts are alike. Guests have one of six sizes; memory
+//! is reserved, and used on both hosts while a guest moves, everything else is measured load. They come as applications
+//! of tenants: some tenants are in one room only or prefer one, some applications need hosts with a licence, and of
+//! those with several guests most are apart, on different racks, or together. With about 20 guests a host 72 % of the
+//! memory is in use.
 
 use crate::bits::Bits;
 use crate::dice::Dice;
@@ -44,8 +44,8 @@ const LICENSED_EVERY: usize = 16;
 /// How many hosts a guest is tried on before all are.
 const TRIES: usize = 8;
 
-/// A cluster of so many hosts and guests: the same for the same seed. A guest that fits nowhere without breaking a rule is
-/// nowhere; with 20 for each of a hundred hosts or more there is none.
+/// A cluster of so many hosts and guests: the same for the same seed. A guest that fits nowhere without breaking a rule
+/// is nowhere; with 20 for each of a hundred hosts or more there is none.
 ///
 /// # Panics
 /// There is no host.

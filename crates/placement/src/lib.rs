@@ -15,7 +15,8 @@
 //! | [`explain`] | why a guest cannot be somewhere, what would help, and why it was moved |
 //! | [`policy`] | what to do as the load goes: which guests to move, which hosts may sleep |
 //!
-//! Absent on purpose: files, clocks, threads, randomness but from a seed. The same problem, seed and budget give the same answer.
+//! Absent on purpose: files, clocks, threads, randomness but from a seed. The same problem, seed and budget give the
+//! same answer.
 
 #![forbid(unsafe_code)]
 

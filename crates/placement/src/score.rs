@@ -7,9 +7,10 @@ use crate::problem::{GuestId, HostId, NOWHERE, Problem, Strength};
 /// First how much is broken, then what it costs: less is better, and no saving pays for a broken rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score {
-    /// [`Score::BREACH`] for each breach of a hard rule, [`Score::UNPLACED`] for each guest that is nowhere, [`Score::FORBIDDEN`]
-    /// for each that goes where it may never be, and of an overload how many millionths of the capacity it is: neither is anything
-    /// overloaded for a rule to hold or for a guest to run, but for a thousandth at most, nor are owners disregarded.
+    /// [`Score::BREACH`] for each breach of a hard rule, [`Score::UNPLACED`] for each guest that is nowhere,
+    /// [`Score::FORBIDDEN`] for each that goes where it may never be, and of an overload how many millionths of the
+    /// capacity it is: neither is anything overloaded for a rule to hold or for a guest to run, but for a thousandth at
+    /// most, nor are owners disregarded.
     pub broken: i64,
     /// What load, balance, moves, preferences and soft rules cost.
     pub cost: i64,

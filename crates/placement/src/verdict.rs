@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Problem, Strength};
 use crate::score::{Score, overload};
 
-/// A rule that does not hold. Amounts are in the resource's unit; `members`, `hosts`, `areas` and `outside` are numbers of them.
+/// A rule that does not hold. Amounts are in the resource's unit; `members`, `hosts`, `areas` and `outside` are numbers
+/// of them.
 #[expect(missing_docs, reason = "fields are named for what they are")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Breach {

@@ -48,10 +48,10 @@ use crate::multifd::Packet;
 ///
 /// # At the end
 ///
-/// At [`MainItem::RamEnd`], main and all channels have the same count. Except with QEMU 9.0 to 9.2 and [`Barrier::Flush`]:
-/// each channel then ends with one SYNC for which main has no word (QEMU's change "Further remove the SYNC on
-/// complete", for 10.0, says so, and why it did no harm). No page follows it. So all pages before the end have been
-/// seen when each channel's count is **at least** main's.
+/// At [`MainItem::RamEnd`], main and all channels have the same count. Except with QEMU 9.0 to 9.2 and
+/// [`Barrier::Flush`]: each channel then ends with one SYNC for which main has no word (QEMU's change "Further remove
+/// the SYNC on complete", for 10.0, says so, and why it did no harm). No page follows it. So all pages before the end
+/// have been seen when each channel's count is **at least** main's.
 ///
 /// In postcopy all this ends: pages are sent as the target asks for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

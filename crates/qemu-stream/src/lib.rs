@@ -8,8 +8,8 @@
 //!
 //! The format is that of QEMU 7.2 to 10.2 for targets with pages of 4 KiB (x86-64). It says nowhere how long the state
 //! of a device is, so a parser stops there for good, as it does at anything else that it does not know: what follows is
-//! [`main_channel::MainItem::Opaque`] or [`NotUnderstood`], and goes on as it is. Nothing is ever searched for, since a guest
-//! decides what its pages contain.
+//! [`main_channel::MainItem::Opaque`] or [`NotUnderstood`], and goes on as it is. Nothing is ever searched for, since a
+//! guest decides what its pages contain.
 //!
 //! What is understood can be made again exactly: [`main_channel::entry`], [`multifd::Canonical`].
 //!

@@ -35,8 +35,8 @@ pub enum FrameKind {
     Welcome = 2,
     /// Its other answer, then the connection ends; offset: code, payload: reason.
     Refuse = 3,
-    /// First and last on a connection that is only to show whether packets of its size pass, and the same back; payload:
-    /// zeros.
+    /// First and last on a connection that is only to show whether packets of its size pass, and the same back;
+    /// payload: zeros.
     Probe = 4,
     /// Opens a stream; payload: the target's name (UTF-8).
     Open = 8,

@@ -5,8 +5,8 @@ use std::time::Duration;
 /// Version of the frames and of the handshake.
 pub const PROTOCOL_VERSION: u16 = 2;
 
-/// Largest payload of a data frame: at 1 Gb/s 2 ms on the wire, at 1 GB/s 4,000 frames/s. So that 64 pages travel together,
-/// it has room for what goes before them.
+/// Largest payload of a data frame: at 1 Gb/s 2 ms on the wire, at 1 GB/s 4,000 frames/s. So that 64 pages travel
+/// together, it has room for what goes before them.
 pub const CHUNK_BYTES_MAX: usize = (256 << 10) + 1024;
 /// Smallest chunk that is worth a frame when a path is slow: one TLS record.
 pub const CHUNK_BYTES_MIN: usize = 16 << 10;

@@ -123,8 +123,8 @@ impl PathEstimate {
         self.rtt.get()
     }
 
-    /// How many bytes may be on the way: what the path holds over two round trips and [`QUEUE_TIME_MAX`], of that no more
-    /// than [`QUEUE_BYTES_MAX`].
+    /// How many bytes may be on the way: what the path holds over two round trips and [`QUEUE_TIME_MAX`], of that no
+    /// more than [`QUEUE_BYTES_MAX`].
     pub fn inflight_limit(&self) -> u64 {
         let Some(rate) = self.rate() else {
             return INFLIGHT_INITIAL;

@@ -1,5 +1,5 @@
-//! The guests of a stage that agents own: `skein agent` on both hosts, guests that it started from definitions, and their
-//! moves by what `skein migrate` asks of it.
+//! The guests of a stage that agents own: `skein agent` on both hosts, guests that it started from definitions, and
+//! their moves by what `skein migrate` asks of it.
 //!
 //! They stay for the stage. What the bench sees of a guest it sees through a QMP socket of its own in each QEMU.
 
@@ -103,7 +103,8 @@ pub struct AgentCommand<'a> {
 }
 
 impl Agents {
-    /// Starts the agents, and a guest for each spec on the host of that number; waits until they have filled their memory.
+    /// Starts the agents, and a guest for each spec on the host of that number; waits until they have filled their
+    /// memory.
     pub fn boot(boot: Boot<'_>, specs: Vec<(Spec, usize)>) -> Result<Self, BenchError> {
         let Boot { stage, site, kit, busy, interrupt, .. } = boot;
         // Short: a unix socket's path has 107 bytes at most.
@@ -215,8 +216,8 @@ impl Agents {
         Ok(())
     }
 
-    /// Has data encrypted or not. That is an agent's setting from its start on: both are started again where it is another
-    /// than before. Guests go on meanwhile.
+    /// Has data encrypted or not. That is an agent's setting from its start on: both are started again where it is
+    /// another than before. Guests go on meanwhile.
     pub(crate) fn set_tls(&mut self, tls: bool, site: &Site, kit: &Kit) -> Result<(), BenchError> {
         if tls == self.tls {
             return Ok(());
@@ -252,8 +253,8 @@ impl Agents {
         true
     }
 
-    /// Moves guest `n` to the other host: begins with the order, and ends when it is known how that came out. Its new QEMU
-    /// is put to those that arrive.
+    /// Moves guest `n` to the other host: begins with the order, and ends when it is known how that came out. Its new
+    /// QEMU is put to those that arrive.
     pub fn migrate(
         &self,
         n: usize,

@@ -1,9 +1,9 @@
 //! Guests' work on all cores of the machine, in a control group of their own, as guests are kept on a host.
 //!
-//! Beside it stands a group for the host's own programs: the agents, and what they start. Both weigh the same, as systemd's
-//! `machine.slice` and `system.slice` do. So what a mover takes beyond what is idle the guests lose, however modest its
-//! threads are within their own group. The guests' work are loops of a shell, one a core; the kernel's account of the group
-//! says what they got.
+//! Beside it stands a group for the host's own programs: the agents, and what they start. Both weigh the same, as
+//! systemd's `machine.slice` and `system.slice` do. So what a mover takes beyond what is idle the guests lose, however
+//! modest its threads are within their own group. The guests' work are loops of a shell, one a core; the kernel's
+//! account of the group says what they got.
 
 use std::{
     fs, io,
@@ -137,7 +137,8 @@ impl Kind {
 }
 
 impl Hierarchy {
-    /// From proc_pid_mounts(5). `controllers`: what a root of version 2 has; it may have those only that version 1 has not.
+    /// From proc_pid_mounts(5). `controllers`: what a root of version 2 has; it may have those only that version 1 has
+    /// not.
     fn of(mounts: &str, controllers: impl Fn(&Path) -> String) -> Option<Self> {
         let mounts: Vec<(PathBuf, &str, &str)> = mounts
             .lines()

@@ -34,7 +34,8 @@ pub struct Scene {
     pub moves: Moves,
     /// `downtime-limit` of all movers.
     pub downtime_limit_ms: u64,
-    /// Per cent by which a mover may slow the guest: QEMU's `auto-converge`, an agent's `allow_throttle`. None: not at all.
+    /// Per cent by which a mover may slow the guest: QEMU's `auto-converge`, an agent's `allow_throttle`. None: not at
+    /// all.
     pub allow_throttle: Option<u8>,
     /// What agents are told of `delta_memory`, per cent of the guest's RAM. None: nothing, so that it is their default.
     pub delta_memory: Option<f64>,
@@ -56,7 +57,8 @@ pub struct Scene {
     pub ping: bool,
     /// After all rounds, move the agents' first guest once more and kill its agent meanwhile.
     pub kill_agent: bool,
-    /// While a guest moves, other guests are at work on all cores, in a control group of their own (see [`crate::busy`]).
+    /// While a guest moves, other guests are at work on all cores, in a control group of their own (see
+    /// [`crate::busy`]).
     pub busy_host: bool,
 }
 
@@ -471,7 +473,8 @@ pub fn all() -> Vec<Case> {
             subject: SkeinAgentsPlain,
             ..case(
                 "direct-unshaped",
-                "On links as fast as the machine nothing is lost against QEMU alone in plain text, and little with TLS on.",
+                "On links as fast as the machine nothing is lost against QEMU alone in plain text, and little with \
+                 TLS on.",
                 // Three sets of guests stand beside each other: smaller than those of the other unshaped cases.
                 &[stage(
                     links(&[None, None]),
@@ -488,7 +491,8 @@ pub fn all() -> Vec<Case> {
             subject: SkeinAgentsMultichannelPlain,
             ..case(
                 "cpu-per-gb",
-                "What a migration takes of the CPU for each GB, at both hosts, QEMU and mover together; raw, without TLS.",
+                "What a migration takes of the CPU for each GB, at both hosts, QEMU and mover together; raw, without \
+                 TLS.",
                 &[on(
                     &[GIGABIT, GIGABIT],
                     &[SkeinAgentsMultichannelPlain, QemuMultifd, MptcpMultifd, SkeinAgentsMultichannel, SkeinAgents],
@@ -498,7 +502,8 @@ pub fn all() -> Vec<Case> {
         },
         of_agents(case(
             "real-image",
-            "A guest that has unpacked and built real software, and not patterns: what goes over the links, and how long.",
+            "A guest that has unpacked and built real software, and not patterns: what goes over the links, and how \
+             long.",
             &[stage(
                 two.clone(),
                 Guest { vcpus: 2, software: true, ..idle(1024, 0) },
@@ -511,7 +516,8 @@ pub fn all() -> Vec<Case> {
         )),
         of_agents(case(
             "incompressible",
-            "Compression is allowed and there is nothing to gain: it costs next to nothing against sending pages as they are.",
+            "Compression is allowed and there is nothing to gain: it costs next to nothing against sending pages as \
+             they are.",
             &[on(&[GIGABIT, GIGABIT], &[SkeinAgents, SkeinAgentsMultichannel, SkeinAgentsCompression])],
             &[
                 TimeOf { stage: "", peer: SkeinAgentsMultichannel, at_most: 1.03 },
@@ -520,14 +526,16 @@ pub fn all() -> Vec<Case> {
         )),
         of_agents(case(
             "busy-host",
-            "All cores are busy with guests' work, and one guest leaves: the CPU that the others lose by that. Lost is what \
+            "All cores are busy with guests' work, and one guest leaves: the CPU that the others lose by that. Lost \
+             is what \
              their control group would have got in the migration's time, by what it got just before, and did not get.",
             &[Scene { busy_host: true, ..stage(two.clone(), half(1280, 1024), &[SkeinAgents, SkeinAgentsTcp]) }],
             &[LostOf { stage: "", peer: SkeinAgentsTcp, at_most: 1.05 }],
         )),
         of_agents(case(
             "page-memory",
-            "What an agent's own memory grows by while it moves a guest of 8 GB: bookkeeping of pages, and all its buffers.",
+            "What an agent's own memory grows by while it moves a guest of 8 GB: bookkeeping of pages, and all its \
+             buffers.",
             // What is kept to send changes by is another figure's.
             &[Scene {
                 watch_memory: true,
@@ -550,13 +558,15 @@ pub fn all() -> Vec<Case> {
         )),
         of_agents(case(
             "hot-one-nic",
-            "The guest that writes a word a page leaves over one NIC of 1 Gb/s, which would not carry its pages as they are.",
+            "The guest that writes a word a page leaves over one NIC of 1 Gb/s, which would not carry its pages as \
+             they are.",
             &[stage(links(&[GIGABIT]), hot(Rewrite::Word), &hot_movers_one_nic)],
             &[TimeOfBest { stage: "", peers: hot_peers_one_nic, at_most: 0.8 }],
         )),
         of_agents(case(
             "hotter",
-            "Whole pages are rewritten with what does not compress, faster than two NICs of 1 Gb/s carry them: the guest has to \
+            "Whole pages are rewritten with what does not compress, faster than two NICs of 1 Gb/s carry them: the \
+             guest has to \
              be slowed, and comes to an end.",
             &[Scene {
                 allow_throttle: Some(95),
@@ -576,7 +586,8 @@ pub fn all() -> Vec<Case> {
         )),
         of_agents(case(
             "torture",
-            "Two CPUs of a guest of 8 GB rewrite 6 GB as fast as they can, as Prime95's torture test does; all movers may slow it.",
+            "Two CPUs of a guest of 8 GB rewrite 6 GB as fast as they can, as Prime95's torture test does; all movers \
+             may slow it.",
             &[torture("idle", 0), torture("torture", 6144)],
             &[MultipleOfBest { stage: "torture", idle: "idle", peers: torture_peers, at_most: 0.6 }],
         )),
@@ -588,7 +599,8 @@ pub fn all() -> Vec<Case> {
         )),
         of_agents(case(
             "return-trip",
-            "A guest goes there and back, and rewrites a fifth of its memory meanwhile: hosts that kept it get what differs.",
+            "A guest goes there and back, and rewrites a fifth of its memory meanwhile: hosts that kept it get what \
+             differs.",
             &[Scene {
                 keep_ram: true,
                 ..stage(two, Guest { rewrite_mb: 307, rewrite_pages_per_s: 8000, ..usual.clone() }, &[SkeinAgents])
@@ -605,7 +617,8 @@ pub fn demo() -> Case {
     let stage = Scene { ping: true, kill_agent: true, ..stage(links(&[GIGABIT, GIGABIT]), guest, &movers) };
     Case {
         name: "demo",
-        shows: "Two hosts, two NICs in each. Agents move a guest that is at work over both NICs, encrypted; beside it, the \
+        shows: "Two hosts, two NICs in each. Agents move a guest that is at work over both NICs, encrypted; beside \
+                it, the \
                 same guest moved by QEMU alone. Then an agent is killed in the middle of a move.",
         subject: Mover::SkeinAgents,
         stages: vec![stage],

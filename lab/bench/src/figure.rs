@@ -22,10 +22,11 @@ pub enum Check {
     EachWay { stage: &'static str, share: f64 },
     /// Total time is at most this many times the peer's.
     TimeOf { stage: &'static str, peer: Mover, at_most: f64 },
-    /// Total time is at most this many times that of the best of the peers that came to an end. Where none did, it is held
-    /// against the time after which the first was called off.
+    /// Total time is at most this many times that of the best of the peers that came to an end. Where none did, it is
+    /// held against the time after which the first was called off.
     TimeOfBest { stage: &'static str, peers: &'static [Mover], at_most: f64 },
-    /// Total time as a multiple of the same mover's in stage `idle` is at most this many times the least such of the peers.
+    /// Total time as a multiple of the same mover's in stage `idle` is at most this many times the least such of the
+    /// peers.
     MultipleOfBest { stage: &'static str, idle: &'static str, peers: &'static [Mover], at_most: f64 },
     /// Every migration takes at most this long.
     TotalAtMost { stage: &'static str, seconds: f64 },
@@ -39,22 +40,26 @@ pub enum Check {
     AllCpuOf { stage: &'static str, peer: Mover, at_most: f64 },
     /// What all links carry in both directions is at most this many times the peer's.
     WireOf { stage: &'static str, peer: Mover, at_most: f64 },
-    /// What all links carry in both directions in a later round is at most this many times what they carried in the first.
+    /// What all links carry in both directions in a later round is at most this many times what they carried in the
+    /// first.
     WireBack { stage: &'static str, at_most: f64 },
     /// CPU that a migration costs the guests at work on its host is at most this many times the peer's.
     LostOf { stage: &'static str, peer: Mover, at_most: f64 },
-    /// Anonymous memory of the mover at each end grows by at most this share of the guest's RAM, over the least that it had
-    /// before any migration.
+    /// Anonymous memory of the mover at each end grows by at most this share of the guest's RAM, over the least that it
+    /// had before any migration.
     GrowthAtMost { stage: &'static str, share: f64 },
-    /// Anonymous memory of the mover at the source grows by at most this share of the guest's RAM more than in another stage.
+    /// Anonymous memory of the mover at the source grows by at most this share of the guest's RAM more than in another
+    /// stage.
     GrowthOver { stage: &'static str, without: &'static str, share: f64 },
     /// The guest rewrites at most this share less than before the migration.
     GuestSlowedAtMost { stage: &'static str, share: f64 },
     /// The downtime that the guest sees.
     GapAtMost { stage: &'static str, millis: f64 },
-    /// The downtime that the guest sees is at most `factor` times `downtime-limit` and `slack_ms` more in this share of all runs.
+    /// The downtime that the guest sees is at most `factor` times `downtime-limit` and `slack_ms` more in this share of
+    /// all runs.
     GapKept { stage: &'static str, factor: f64, slack_ms: f64, share: f64 },
-    /// The downtime that the guest sees is at most the larger of `factor` times and `slack_ms` more than the best of the peers'.
+    /// The downtime that the guest sees is at most the larger of `factor` times and `slack_ms` more than the best of
+    /// the peers'.
     GapOf { stage: &'static str, peers: &'static [Mover], factor: f64, slack_ms: f64 },
     /// Memory of the mover at each end.
     MemoryAtMost { stage: &'static str, bytes: u64 },
@@ -142,8 +147,8 @@ fn middle(runs: &[&Run], value: &dyn Fn(&Run) -> Option<f64>) -> Option<f64> {
     median(&runs.iter().filter_map(|r| value(completed(r)?)).collect::<Vec<_>>())
 }
 
-/// Median throughput of one mover's runs in one stage, in bits a second: guest content from the first to the last byte, of
-/// all guests that moved together in one direction. None when none completed.
+/// Median throughput of one mover's runs in one stage, in bits a second: guest content from the first to the last byte,
+/// of all guests that moved together in one direction. None when none completed.
 pub fn throughput_bps<'a>(runs: impl IntoIterator<Item = &'a Run>) -> Option<f64> {
     let rates: Vec<f64> = goodputs(runs.into_iter()).into_iter().map(|(_, rate)| rate).collect();
     median(&rates)
@@ -366,7 +371,8 @@ impl Check {
                     figure(
                         stage,
                         format!(
-                            "downtime as the guest sees it at most {factor} x the limit and {slack_ms} ms in {} of all runs",
+                            "downtime as the guest sees it at most {factor} x the limit and {slack_ms} ms in {} of \
+                             all runs",
                             measured::percent(share)
                         ),
                     ),
@@ -385,7 +391,8 @@ impl Check {
                 let text = figure(
                     stage,
                     format!(
-                        "downtime as the guest sees it at most the larger of {factor} x and {slack_ms} ms more than the best of {}",
+                        "downtime as the guest sees it at most the larger of {factor} x and {slack_ms} ms more than \
+                         the best of {}",
                         labels(peers)
                     ),
                 );
@@ -590,7 +597,8 @@ impl<'a> Data<'a> {
         format!("{} {why}", mover.label())
     }
 
-    /// Median of the runs that came to an end; of a mover whose runs all were called off, after what time the first was.
+    /// Median of the runs that came to an end; of a mover whose runs all were called off, after what time the first
+    /// was.
     fn least_total(self, stage: &'a str, mover: Mover) -> Result<Least, String> {
         self.total(stage, mover).map(|value| Least { value, ended: true }).or_else(|why| {
             let called_off = self.of(stage, mover).filter_map(|r| r.called_off_s).reduce(f64::min);
@@ -620,8 +628,8 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// RAM of the guest, and what the subject's anonymous memory at the source grew by, from the least that either end had before
-    /// any migration.
+    /// RAM of the guest, and what the subject's anonymous memory at the source grew by, from the least that either end
+    /// had before any migration.
     fn source_growth(self, stage: &'a str) -> Result<(f64, f64), String> {
         let seen: Vec<_> = self
             .of(stage, self.subject)

@@ -53,8 +53,8 @@ impl Counter {
     }
 }
 
-/// First and last moment of a bulk transfer in `[from, to]`: the counter has just passed [`SLACK_BYTES`] above its start, and
-/// has just come within [`SLACK_BYTES`] of its end. None when less than twice that was carried.
+/// First and last moment of a bulk transfer in `[from, to]`: the counter has just passed [`SLACK_BYTES`] above its
+/// start, and has just come within [`SLACK_BYTES`] of its end. None when less than twice that was carried.
 pub fn window(counter: &Counter, from: f64, to: f64) -> Option<(f64, f64)> {
     let (start, end) = (counter.at(from)?, counter.at(to)?);
     (end - start > 2.0 * SLACK_BYTES).then(|| {
@@ -64,8 +64,8 @@ pub fn window(counter: &Counter, from: f64, to: f64) -> Option<(f64, f64)> {
     })?
 }
 
-/// How long within `[from, to]` the rate was under `bps`, in whole bins of [`BIN_S`]; a last bin that is not whole counts as
-/// far as it goes.
+/// How long within `[from, to]` the rate was under `bps`, in whole bins of [`BIN_S`]; a last bin that is not whole
+/// counts as far as it goes.
 pub fn time_below(counter: &Counter, bps: f64, from: f64, to: f64) -> f64 {
     bins(from, to)
         .filter(|&(start, end)| counter.bps(start, end).is_none_or(|rate| rate < bps))

@@ -66,8 +66,8 @@ pub fn inflict(
 }
 
 impl Inflicted {
-    /// How the target's NICs took it. `can_carry`: what each link's NIC counts when it is full, in bits a second; None where
-    /// nobody knows. `last_byte_s`: the end of the transfer.
+    /// How the target's NICs took it. `can_carry`: what each link's NIC counts when it is full, in bits a second; None
+    /// where nobody knows. `last_byte_s`: the end of the transfer.
     pub fn judge(
         &self,
         watched: &Watched,

@@ -55,8 +55,8 @@ pub fn cipher_kernel(flags: &str) -> &'static str {
     }
 }
 
-/// Takes this much of the free memory, at most half of it, and gives it back. A machine that is virtual itself may have given it
-/// up to its host, which takes a while to return it: whoever is first would pay for that.
+/// Takes this much of the free memory, at most half of it, and gives it back. A machine that is virtual itself may have
+/// given it up to its host, which takes a while to return it: whoever is first would pay for that.
 pub fn reclaim_memory(bytes: u64) {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());

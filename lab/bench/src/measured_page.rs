@@ -1,7 +1,7 @@
 //! The figures that the documents show: `docs/measured.json`, kept case by case, and `docs/measured.md`, made from it.
 //!
-//! A full bench takes hours, and a case is often measured alone. So each [`Figure`] says for itself on which commit, when and
-//! on what it was measured, and [`Figures::take`] replaces the figures of the cases that a run has.
+//! A full bench takes hours, and a case is often measured alone. So each [`Figure`] says for itself on which commit,
+//! when and on what it was measured, and [`Figures::take`] replaces the figures of the cases that a run has.
 
 use std::fmt::Write;
 
@@ -80,8 +80,8 @@ impl Provenance {
 }
 
 impl Figures {
-    /// Takes over what a run measured, in the order of `all`. Cases that did not run to their end are left as they were, and
-    /// named in what is returned, as are cases that are no longer there.
+    /// Takes over what a run measured, in the order of `all`. Cases that did not run to their end are left as they
+    /// were, and named in what is returned, as are cases that are no longer there.
     pub fn take(&mut self, results: &Results, all: &[Case]) -> Vec<String> {
         let on = Provenance::of(&results.about);
         let (whole, left): (Vec<&CaseResult>, Vec<&CaseResult>) =
@@ -101,8 +101,8 @@ impl Figures {
         left.into_iter().map(|case| case.case.clone()).collect()
     }
 
-    /// What the figures lack to be those of `all` cases: a case without a figure, a figure without a case, a figure that a case
-    /// no longer asks for. Empty: nothing.
+    /// What the figures lack to be those of `all` cases: a case without a figure, a figure without a case, a figure
+    /// that a case no longer asks for. Empty: nothing.
     pub fn lacking(&self, all: &[Case]) -> Vec<String> {
         let mut lacking = Vec::new();
         for case in all {
@@ -156,8 +156,10 @@ impl Figures {
 const HEAD: &str = "# What was measured
 
 This page is made from [measured.json](measured.json) by `skein-lab bench figures`; a test compares. How cases are run:
-[bench.md](bench.md). Both hosts are on one machine, guests are emulated (TCG) unless a row says otherwise, and both hosts' memory
-is a shared memfd. TLS is on for Skein and off for QEMU's own transports. What the CPU limits drifts with the machine: compare
+[bench.md](bench.md). Both hosts are on one machine, guests are emulated (TCG) unless a row says otherwise, and both \
+hosts' memory
+is a shared memfd. TLS is on for Skein and off for QEMU's own transports. What the CPU limits drifts with the \
+machine: compare
 rows of one run only.
 
 The last column is the run:

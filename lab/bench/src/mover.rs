@@ -20,8 +20,8 @@ pub enum Mover {
     SkeinTls,
     /// Skein over all NICs, data in plain text: a deliberate option.
     SkeinPlain,
-    /// Skein's agents own the guest, and move it with all that belongs to that: check, journal, handover; TLS on, and the
-    /// transport is theirs to choose.
+    /// Skein's agents own the guest, and move it with all that belongs to that: check, journal, handover; TLS on, and
+    /// the transport is theirs to choose.
     SkeinAgents,
     /// The same with data in plain text: a deliberate option.
     SkeinAgentsPlain,
@@ -201,8 +201,8 @@ impl Mover {
         !matches!(self, Mover::Mptcp | Mover::QemuTcp | Mover::QemuXbzrle)
     }
 
-    /// The migration's settings, the same on both QEMUs. All movers have the same bandwidth (unlimited) and downtime limit.
-    /// `allow_throttle`: per cent by which the guest may be slowed, if it may.
+    /// The migration's settings, the same on both QEMUs. All movers have the same bandwidth (unlimited) and downtime
+    /// limit. `allow_throttle`: per cent by which the guest may be slowed, if it may.
     pub fn tuning(self, downtime_limit_ms: u64, allow_throttle: Option<u8>) -> Tuning {
         let zstd = matches!(self, Mover::MptcpMultifdZstd | Mover::QemuMultifdZstd);
         Tuning {

@@ -142,7 +142,8 @@ impl Household {
         if mover.memory(self.memory) == self.memory { &mut self.own } else { &mut self.elsewhere }
     }
 
-    /// Lets those run that `mover` moves, and stops the others: they would take CPU. Agents are as `mover` wants them, then.
+    /// Lets those run that `mover` moves, and stops the others: they would take CPU. Agents are as `mover` wants them,
+    /// then.
     pub fn make_way_for(&mut self, mover: Mover, site: &Site, kit: &Kit) -> Result<(), BenchError> {
         let own_move = !mover.is_of_agents() && mover.memory(self.memory) == self.memory;
         let others_move = !mover.is_of_agents() && !own_move;

@@ -188,7 +188,8 @@ pub struct Run {
     /// The guest's RAM.
     #[serde(default)]
     pub guest_memory_bytes: u64,
-    /// Everything that was set for this mover: capabilities and parameters of QEMU's, addresses, options, command lines.
+    /// Everything that was set for this mover: capabilities and parameters of QEMU's, addresses, options, command
+    /// lines.
     pub parameters: BTreeMap<String, Value>,
     /// `downtime-limit`.
     #[serde(default)]
@@ -342,7 +343,8 @@ pub struct FaultSeen {
     pub at_s: f64,
     /// When it was undone; null if not before the end.
     pub healed_s: Option<f64>,
-    /// How long, until healed, the other links together carried less than 90 % of what they can; null with no other link.
+    /// How long, until healed, the other links together carried less than 90 % of what they can; null with no other
+    /// link.
     pub below_90_s: Option<f64>,
     /// How long after healing until the links concerned carried at least half of what they can; null if never.
     pub used_again_s: Option<f64>,
@@ -388,8 +390,8 @@ pub struct PrivateMemory {
     pub most_bytes: u64,
 }
 
-/// CPU of guests that were at work on all cores while another guest migrated. They are no real guests, but processes that
-/// use all they get, one a core, in a control group of their own.
+/// CPU of guests that were at work on all cores while another guest migrated. They are no real guests, but processes
+/// that use all they get, one a core, in a control group of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GuestsWork {
     /// Cores that they were on.
@@ -543,7 +545,8 @@ impl Run {
         (self.guest_bytes > 0 && self.error.is_none()).then(|| self.all_wire_bytes() as f64 / self.guest_bytes as f64)
     }
 
-    /// CPU at both ends, QEMU's part in the migration and the mover together, for each GB (10^9 bytes) of guest content.
+    /// CPU at both ends, QEMU's part in the migration and the mover together, for each GB (10^9 bytes) of guest
+    /// content.
     pub fn cpu_s_per_gb(&self) -> Option<f64> {
         let both = [self.cpu_source_s, self.cpu_target_s];
         (self.guest_bytes > 0 && self.error.is_none())

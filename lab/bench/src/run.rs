@@ -535,8 +535,8 @@ impl Setting<'_> {
                 });
             }
         }
-        // Links and tunnel are shared: they are looked at until the last guest of this way is done. What a migration did
-        // until it failed is worth seeing too.
+        // Links and tunnel are shared: they are looked at until the last guest of this way is done. What a migration
+        // did until it failed is worth seeing too.
         let ends = way.guests.iter().map(|&n| seen.results[n].as_ref().ok().and_then(|m| m.phases.completed_s));
         let end_s = ends.collect::<Option<Vec<_>>>().and_then(|ends| ends.into_iter().reduce(f64::max));
         let end_s = end_s.unwrap_or(seen.ended_s);
@@ -622,8 +622,8 @@ fn cpu_used(watched: &Watched, way: usize, host: &str, end_s: f64, guests: f64) 
     cpu_between(at(0.0), at(end_s))
 }
 
-/// What guests at work got before a migration and in it; None if there are none. They have just begun when the watch does:
-/// its first second does not count.
+/// What guests at work got before a migration and in it; None if there are none. They have just begun when the watch
+/// does: its first second does not count.
 fn guests_work(watched: &Watched, from_s: f64, end_s: f64) -> Option<GuestsWork> {
     let work = &watched.work;
     let begin_s = work.t_s.first()? + 1.0;

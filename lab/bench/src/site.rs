@@ -125,8 +125,8 @@ impl Site {
         Ok(())
     }
 
-    /// Runs `work` while each NIC answers for its own addresses only, as whoever gives a host two NICs in one subnet sets it
-    /// up for programs other than Skein.
+    /// Runs `work` while each NIC answers for its own addresses only, as whoever gives a host two NICs in one subnet
+    /// sets it up for programs other than Skein.
     pub fn with_arp_apart<T>(&self, work: impl FnOnce() -> T) -> Result<T, SiteError> {
         if !self.one_subnet {
             return Ok(work());

@@ -171,8 +171,8 @@ pub fn words(pid: u32) -> Vec<String> {
     words
 }
 
-/// What a mover's process and the children that it waited for have used. Its first thread's account is exact, and that of
-/// all threads in ticks: a socat that carries one connection of many takes less than one.
+/// What a mover's process and the children that it waited for have used. Its first thread's account is exact, and that
+/// of all threads in ticks: a socat that carries one connection of many takes less than one.
 fn mover_s(pid: u32) -> Option<f64> {
     let all = skein_host::process_time(pid).ok()?;
     let first = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok();
@@ -210,8 +210,8 @@ fn belongs(line: &str, pids: &[u32]) -> bool {
 fn socket_line_bytes(line: &str) -> u64 {
     let Some((_, rest)) = line.split_once("skmem:(") else { return 0 };
     let Some((fields, _)) = rest.split_once(')') else { return 0 };
-    // A unix socket is charged for what it has sent and the other has not read. A TCP socket for its receive queue, what
-    // it allocated ahead, its send queue ('t' is part of that), its backlog.
+    // A unix socket is charged for what it has sent and the other has not read. A TCP socket for its receive queue,
+    // what it allocated ahead, its send queue ('t' is part of that), its backlog.
     let counted: &[&str] = if line.starts_with("u_") { &["t"] } else { &["r", "f", "w", "bl"] };
     fields
         .split(',')
@@ -306,7 +306,8 @@ mod tests {
 
     #[test]
     fn socket_memory_as_ss_tells_it() {
-        let line = "tcp ESTAB 0 0 10.0.0.1:5 10.0.0.2:6 users:((\"skein\",pid=42,fd=5)) skmem:(r100,rb131072,t5,tb87040,f1000,w20,o0,bl3,d7) ";
+        let line = "tcp ESTAB 0 0 10.0.0.1:5 10.0.0.2:6 users:((\"skein\",pid=42,fd=5)) \
+                    skmem:(r100,rb131072,t5,tb87040,f1000,w20,o0,bl3,d7) ";
         assert_eq!(socket_line_bytes(line), 1123);
         assert!(belongs(line, &[42]) && !belongs(line, &[4, 2, 5]));
         assert_eq!(socket_line_bytes("u_str ESTAB 0 0 * 1 * 2"), 0);

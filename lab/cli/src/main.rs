@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Hosts in network namespaces on this machine, with links to shape, cut and heal; and what is measured and shown in them.
+/// Hosts in network namespaces on this machine, with links to shape, cut and heal; and what is measured and shown in
+/// them.
 ///
 /// A lab is a few hosts, each a network namespace with NICs nic0, nic1 … of its own, around a switch. It stands until
 /// `skein-lab down`, or until the machine restarts. Needs root and iproute2.

@@ -24,8 +24,8 @@ pub struct Start {
 }
 
 impl Start {
-    /// With what a script around a QEMU that runs set so that it finds its libraries: an agent starts the program of an adopted
-    /// guest itself.
+    /// With what a script around a QEMU that runs set so that it finds its libraries: an agent starts the program of an
+    /// adopted guest itself.
     pub fn with_libraries_of(pid: u32) -> Start {
         let environment = fs::read(format!("/proc/{pid}/environ")).expect("it runs");
         let variables = environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);

@@ -502,7 +502,8 @@ impl Cluster {
             let vm = words.iter().position(|word| word == "-name").and_then(|at| words.get(at + 1)).cloned();
             QemuProcess { pid, vm, words }
         });
-        // An agent asks QEMUs without a name what they can do, at times of its own: they have no guest, and end by themselves.
+        // An agent asks QEMUs without a name what they can do, at times of its own: they have no guest, and end by
+        // themselves.
         found.filter(|qemu| qemu.vm.is_some()).collect()
     }
 

@@ -44,12 +44,12 @@ pub struct Spec {
     /// Whether its RAM is 8 KiB more than `memory_mb`; none: where this spec's QEMU needs it. Set it where source and
     /// target are of different versions.
     ///
-    /// QEMU before 9.0 loses writes of an emulated CPU during a migration: it takes the dirty bits of 64 pages at a time
-    /// and forgets to tell the CPU's TLB to notice the next write to them (mended by the change "physmem: Fix migration
-    /// dirty bitmap coherency with TCG memory access"). RAM that is no multiple of 64 pages is taken page by page, by
-    /// slower code that does not forget. Tried with QEMU 7.2: without this 3 of some 40 migrations of a rewriting guest
-    /// left its kernel spinning on a lock that nobody held, with it none of 120. QEMU 10.0: none of 80 without it; with
-    /// it a migration of 0.7 s takes 2.0 s.
+    /// QEMU before 9.0 loses writes of an emulated CPU during a migration: it takes the dirty bits of 64 pages at a
+    /// time and forgets to tell the CPU's TLB to notice the next write to them (mended by the change "physmem: Fix
+    /// migration dirty bitmap coherency with TCG memory access"). RAM that is no multiple of 64 pages is taken page by
+    /// page, by slower code that does not forget. Tried with QEMU 7.2: without this 3 of some 40 migrations of a
+    /// rewriting guest left its kernel spinning on a lock that nobody held, with it none of 120. QEMU 10.0: none of 80
+    /// without it; with it a migration of 0.7 s takes 2.0 s.
     pub odd_ram: Option<bool>,
     /// What the workload does.
     pub params: Params,
@@ -85,8 +85,8 @@ impl Spec {
         }
     }
 
-    /// RAM in MiB that a guest needs whose workload fills `fill_mb`: what Debian's kernel 6.1 keeps for itself was 78 MiB
-    /// of 140, 171 of 1024, 346 of 4096, 613 of 16384, and some is to be left.
+    /// RAM in MiB that a guest needs whose workload fills `fill_mb`: what Debian's kernel 6.1 keeps for itself was 78
+    /// MiB of 140, 171 of 1024, 346 of 4096, 613 of 16384, and some is to be left.
     pub fn memory_mb_for(fill_mb: u32) -> u32 {
         fill_mb + 110 + (fill_mb / 16).min(250) + fill_mb / 48
     }
@@ -123,8 +123,9 @@ impl Spec {
         format!("console={console} quiet panic=-1 mitigations=off nokaslr {}", self.params.command_line())
     }
 
-    /// The same guest as a VM's file, for an agent. `control`, `beat`: where its QEMU is to listen for those who talk to the
-    /// workload; `console`: the file to which its console is added; `args`: what else QEMU is told, besides [`Spec::extra`].
+    /// The same guest as a VM's file, for an agent. `control`, `beat`: where its QEMU is to listen for those who talk
+    /// to the workload; `console`: the file to which its console is added; `args`: what else QEMU is told, besides
+    /// [`Spec::extra`].
     ///
     /// `odd_ram` and `memory` have no part in it: the agent knows when RAM has to be odd, and memory is always shared.
     pub fn definition(&self, [control, beat]: [&Path; 2], console: &Path, args: &[String]) -> String {
@@ -289,12 +290,12 @@ impl Guest {
         Some(Error::Ended { status, stderr: self.qemu.stderr(), console: self.console() })
     }
 
-    /// Starts a migration to nowhere and cancels it, if RAM of an odd size makes a QEMU's first migration stall its guest;
-    /// does nothing otherwise. Call it a second or more before a migration whose pauses count.
+    /// Starts a migration to nowhere and cancels it, if RAM of an odd size makes a QEMU's first migration stall its
+    /// guest; does nothing otherwise. Call it a second or more before a migration whose pauses count.
     ///
     /// At the start all pages count as dirty, and QEMU before 9.0 looks through the CPU's TLB for each of them (see
-    /// [`Spec::odd_ram`]); later only for those written since. Tried with a guest of 1 GiB that rests: its longest pause
-    /// in a migration, the switchover aside, was 520 ms, and after this 10 ms.
+    /// [`Spec::odd_ram`]); later only for those written since. Tried with a guest of 1 GiB that rests: its longest
+    /// pause in a migration, the switchover aside, was 520 ms, and after this 10 ms.
     pub fn take_first_stall(&mut self) -> Result<(), Error> {
         const DEADLINE: Duration = Duration::from_secs(60);
         if !self.odd_ram {
@@ -339,9 +340,9 @@ pub struct Migration {
     pub gaps: Option<Gaps>,
 }
 
-/// Moves a guest: `target` listens on `listen`, `source` connects to `connect` (the same for a direct migration, the two
-/// ends of a tunnel otherwise). Waits up to `deadline` for completion, telling `progress` how it stands, then until the
-/// guest beats on the target.
+/// Moves a guest: `target` listens on `listen`, `source` connects to `connect` (the same for a direct migration, the
+/// two ends of a tunnel otherwise). Waits up to `deadline` for completion, telling `progress` how it stands, then until
+/// the guest beats on the target.
 pub fn migrate(
     source: &mut Guest,
     target: &mut Guest,

@@ -103,7 +103,8 @@ pub enum Error {
     #[error("the guest refuses: {0}")]
     Refused(String),
     /// A migration that ended badly.
-    #[error("the migration {}: {}; the target: {target}", status_word(info), info.error.as_deref().unwrap_or("no reason given"))]
+    #[error("the migration {}: {}; the target: {target}", status_word(info), info.error.as_deref().unwrap_or("no \
+        reason given"))]
     Migration {
         /// The source QEMU's account.
         info: Box<MigrationInfo>,

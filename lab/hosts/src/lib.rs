@@ -98,7 +98,8 @@ pub enum LabError {
     Unfinished { name: String },
     #[error("lab `{lab}` has no host `{host}`: {hosts}")]
     NoHost { lab: String, host: String, hosts: String },
-    #[error("host `{host}` has no NIC {nic}: {}", match nics { 0 => "it has none".to_owned(), n => format!("its NICs are 0 to {}", n - 1) })]
+    #[error("host `{host}` has no NIC {nic}: {}", match nics { 0 => "it has none".to_owned(), n => format!("its NICs \
+        are 0 to {}", n - 1) })]
     NoNic { host: String, nic: usize, nics: usize },
     #[error("host `{host}` has no such address on NIC {nic}")]
     NoAddress { host: String, nic: usize },

@@ -101,7 +101,8 @@ pub(crate) fn switch_links(spec: &Spec) -> Vec<String> {
     for segment in segments {
         // Spanning tree and multicast snooping are off: a port forwards at once, and the bridge sends nothing itself.
         lines.push(format!(
-            "link add seg.{segment} mtu {MTU_MAX} group {GROUP} up type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
+            "link add seg.{segment} mtu {MTU_MAX} group {GROUP} up type bridge stp_state 0 forward_delay 0 \
+             mcast_snooping 0"
         ));
     }
     for (h, host) in spec.hosts.iter().enumerate() {
@@ -111,7 +112,8 @@ pub(crate) fn switch_links(spec: &Spec) -> Vec<String> {
             // The host's number and the NIC's make a MAC that is easy to tell apart in a capture.
             let mac = format!("02:77:00:00:{:02x}:{n:02x}", h + 1);
             lines.push(format!(
-                "link add {port} mtu {MTU_MAX} group {GROUP} type veth peer name nic{n} address {mac} mtu {} netns {namespace}",
+                "link add {port} mtu {MTU_MAX} group {GROUP} type veth peer name nic{n} address {mac} mtu {} netns \
+                 {namespace}",
                 nic.mtu
             ));
             lines.push(format!("link set {port} master seg.{} up", nic.segment));
@@ -149,7 +151,8 @@ pub(crate) fn change(port: &str, from: &Setting, to: &Setting) -> (Vec<String>, 
     if !detour(from.from_host) && detour(to.from_host) {
         tc.push(format!("qdisc add dev {port} ingress"));
         tc.push(format!(
-            "filter add dev {port} parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev {port}-up"
+            "filter add dev {port} parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev \
+             {port}-up"
         ));
     }
     (ip, tc)
@@ -171,8 +174,8 @@ fn shape(device: &str, from: Flow, to: Flow) -> Option<String> {
     })
 }
 
-/// What may pass at once: 2 ms, but at least two of the largest packets that hosts hand over unsegmented (64 KiB), since
-/// tbf has to cut up whatever does not fit.
+/// What may pass at once: 2 ms, but at least two of the largest packets that hosts hand over unsegmented (64 KiB),
+/// since tbf has to cut up whatever does not fit.
 fn burst_bytes(rate_mbit: u32) -> u64 {
     (bytes_in_ms(rate_mbit) * 2).max(128 << 10)
 }
@@ -207,7 +210,8 @@ mod tests {
         assert_eq!(switch.len(), 1 + 2 * 3);
         assert_eq!(
             switch[4],
-            "link add b-0 mtu 9216 group 77 type veth peer name nic0 address 02:77:00:00:02:00 mtu 9000 netns skein.demo.b"
+            "link add b-0 mtu 9216 group 77 type veth peer name nic0 address 02:77:00:00:02:00 mtu 9000 netns \
+             skein.demo.b"
         );
         assert_eq!(
             host_links(&spec, 1),
@@ -260,7 +264,8 @@ mod tests {
                 "qdisc replace dev a-0 root handle 1: tbf rate 1000mbit burst 250000 limit 1250000",
                 "qdisc replace dev a-0-up root handle 1: tbf rate 1000mbit burst 250000 limit 1250000",
                 "qdisc add dev a-0 ingress",
-                "filter add dev a-0 parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev a-0-up",
+                "filter add dev a-0 parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev \
+                 a-0-up",
             ]
         );
         assert_eq!(

@@ -112,7 +112,8 @@ impl World {
         PathBuf::from(format!("/proc/{}/root{inside}", self.init))
     }
 
-    /// A command that runs `program` in all of this world's namespaces. Killing its child ends the program with SIGTERM.
+    /// A command that runs `program` in all of this world's namespaces. Killing its child ends the program with
+    /// SIGTERM.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.init.to_string(), "--mount", "--uts", "--ipc", "--net", "--pid", "--"]);

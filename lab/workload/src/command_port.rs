@@ -32,7 +32,8 @@ const ANSWER_DEADLINE_NS: u64 = 5_000_000_000;
 
 /// Answers commands, for ever.
 pub fn serve(workload: &Arc<Workload>) -> Result<(), String> {
-    // QEMU tells ports' names in messages that the driver takes when it comes to it: on a busy machine, after this start.
+    // QEMU tells ports' names in messages that the driver takes when it comes to it: on a busy machine, after this
+    // start.
     let end = sys::now_ns() + PORT_DEADLINE_NS;
     let mut port = loop {
         match sys::open_port(CONTROL_PORT) {

@@ -222,7 +222,8 @@ impl Params {
         } = self;
         let build = u8::from(*build);
         let mut line = format!(
-            "skein.fill_mb={fill_mb} skein.compressible={compressible} skein.rewrite_mb={rewrite_mb} skein.rewrite={rewrite} \
+            "skein.fill_mb={fill_mb} skein.compressible={compressible} skein.rewrite_mb={rewrite_mb} \
+             skein.rewrite={rewrite} \
              skein.rate={rate} skein.threads={threads} skein.seed={seed} skein.verify_rate={verify_rate} \
              skein.beat_ms={beat_ms} skein.disk_mb={disk_mb} skein.disk_rate={disk_rate} \
              skein.build={build}"
@@ -241,7 +242,8 @@ mod tests {
 
     #[test]
     fn parses_among_other_words() {
-        let line = "console=ttyS0 quiet skein.fill_mb=600 skein.rewrite_mb=400 skein.rewrite=word skein.rate=30000 skein.ip=10.78.0.5/24\n";
+        let line = "console=ttyS0 quiet skein.fill_mb=600 skein.rewrite_mb=400 skein.rewrite=word skein.rate=30000 \
+                    skein.ip=10.78.0.5/24\n";
         let wanted = Params {
             fill_mb: 600,
             rewrite_mb: 400,

@@ -1,7 +1,7 @@
 //! Sessions between agents, and what they carry: control messages and migrations' connections.
 //!
-//! The agent whose manager wants to reach another dials a session and opens `skein:control` in it. There is contact while
-//! some session to that host has its control stream and a path that works.
+//! The agent whose manager wants to reach another dials a session and opens `skein:control` in it. There is contact
+//! while some session to that host has its control stream and a path that works.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -2,8 +2,8 @@
 //!
 //! What it does when was observed with QEMU 7.2 and 10.0: it stops at `pre-switchover` until it is told to go on; it
 //! resumes by itself when a connection breaks in `active` or `device`, notices nothing in `pre-switchover`, and stays
-//! stopped once `completed`; `cont` then works, whatever runs elsewhere. A target that loses its connection before it has
-//! everything ends; one that has everything waits for `cont`, also when the source has resumed meanwhile.
+//! stopped once `completed`; `cont` then works, whatever runs elsewhere. A target that loses its connection before it
+//! has everything ends; one that has everything waits for `cont`, also when the source has resumed meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -208,7 +208,8 @@ impl Qemu {
             .collect();
         let Qemu { state, todo, round, broken, ended, shut, scheduled, .. } = self;
         format!(
-            "{state:?}, {} pages to send in round {round}, broken {broken}, ended {ended}, shut {shut}, scheduled {scheduled}, channels {channels:?}",
+            "{state:?}, {} pages to send in round {round}, broken {broken}, ended {ended}, shut {shut}, scheduled \
+             {scheduled}, channels {channels:?}",
             todo.len()
         )
     }

@@ -8,10 +8,11 @@
 //! | reset | event | goes on |
 //! | suspended | run state | goes on from QEMU 9.0 on, asleep; called off before |
 //!
-//! The composition is compared with what the target was told and has compared its own QEMU with. A look at all of it takes milliseconds.
-//! When QEMU has let go of the guest, its drives are looked at once more, while the target loads its state: they change without an event,
-//! to the last moment. While a migration runs, QEMU plugs and
-//! unplugs no device ("device_add not allowed while migrating", softmmu/qdev-monitor.c), and what the guest lets go of has an event.
+//! The composition is compared with what the target was told and has compared its own QEMU with. A look at all of it
+//! takes milliseconds. When QEMU has let go of the guest, its drives are looked at once more, while the target loads
+//! its state: they change without an event, to the last moment. While a migration runs, QEMU plugs and unplugs no
+//! device ("device_add not allowed while migrating", softmmu/qdev-monitor.c), and what the guest lets go of has an
+//! event.
 
 use std::time::{Duration, Instant};
 
@@ -27,8 +28,8 @@ use crate::composition;
 const COMPOSITION_CHECK_PERIOD: Duration = Duration::from_millis(400);
 /// Most differences that are told.
 pub(super) const DIFFERENCES_TOLD_MAX: usize = 4;
-/// From this QEMU on a guest that sleeps is moved as one that sleeps ("cpus: vm_was_suspended"). Before, the QEMU of either end could wake it
-/// by itself.
+/// From this QEMU on a guest that sleeps is moved as one that sleeps ("cpus: vm_was_suspended"). Before, the QEMU of
+/// either end could wake it by itself.
 const SUSPENDED_MOVES_FROM: (u32, u32) = (9, 0);
 
 /// Watches a guest from the beginning of its copy on.
@@ -58,7 +59,8 @@ impl GuestWatch {
         }
     }
 
-    /// What an event tells of the guest that is worth a line in the log; what stops the guest or ends its QEMU is remembered.
+    /// What an event tells of the guest that is worth a line in the log; what stops the guest or ends its QEMU is
+    /// remembered.
     pub(super) fn hear(&mut self, event: &QmpEvent) -> Option<String> {
         match event.name.as_str() {
             "RESET" => return Some("the guest was reset; the copy goes on".into()),
@@ -116,8 +118,8 @@ impl GuestWatch {
         }
     }
 
-    /// Whether the guest, which stands still, is still as the target was told: by its drives, or by everything if events of what
-    /// else changed were missed.
+    /// Whether the guest, which stands still, is still as the target was told: by its drives, or by everything if
+    /// events of what else changed were missed.
     ///
     /// # Errors
     /// What changed, or that it is not known.

@@ -434,7 +434,8 @@ impl Owner {
         }
     }
 
-    /// Tells that a guest was killed where that may have to do with it: in all migrations to and from this host, at both ends.
+    /// Tells that a guest was killed where that may have to do with it: in all migrations to and from this host, at
+    /// both ends.
     fn killed(&mut self, now: Duration, vm: &str, killed: &Killed) {
         let text = killed.text(vm, self.context.peers.host());
         for summary in self.manager.summaries() {
@@ -550,7 +551,8 @@ impl Owner {
         self.context.kept.tidy(|vm| vms.get(vm).is_ok_and(|vm| vm.process().is_some()));
     }
 
-    /// Kills the QEMU of a migration. Its worker may wait for that very QEMU's answer, the first one too; it hears of the end then.
+    /// Kills the QEMU of a migration. Its worker may wait for that very QEMU's answer, the first one too; it hears of
+    /// the end then.
     fn kill(&self, id: MigrationId) {
         let process = self.context.vms.of_migration(id).and_then(|vm| vm.any_process());
         let Some(process) = process else { return };
@@ -640,8 +642,8 @@ impl Owner {
         }
     }
 
-    /// Gives the job to this migration's worker. One is started if there is none, with that as its first: what it said of
-    /// QEMU before an order would be taken for what came of it.
+    /// Gives the job to this migration's worker. One is started if there is none, with that as its first: what it said
+    /// of QEMU before an order would be taken for what came of it.
     fn employ(&mut self, id: MigrationId, job: WorkerInput) {
         if let Some(worker) = self.workers.get(&id) {
             // One that is busy is asked again.

@@ -71,7 +71,8 @@ const SAMPLED_PAGES_MAX: u64 = 16 * SAMPLE_PAGES;
 const RECENT_SAMPLES: usize = 10;
 /// A guest that may be throttled always is by so many per cent: no less can be said.
 const THROTTLE_LEAST_PERCENT: u8 = 1;
-/// Memory to know in what the target holds, in per cent of the guest's RAM, unless told otherwise: what it takes for all of it.
+/// Memory to know in what the target holds, in per cent of the guest's RAM, unless told otherwise: what it takes for
+/// all of it.
 pub(crate) const DELTA_MEMORY_DEFAULT_PERCENT: f64 = 4.0;
 /// Of what QEMU counts in pages.
 const PAGE_BYTES: u64 = 4096;
@@ -96,7 +97,8 @@ pub(super) struct SourceWorker {
     tuned: bool,
     /// What had been read of QEMU's pages at the last look at which that was more than before, and when that was.
     last_progress: (u64, Instant),
-    /// What had been received of the other agent at the last look at which that was more than before, and when that was.
+    /// What had been received of the other agent at the last look at which that was more than before, and when that
+    /// was.
     last_contact: (u64, Instant),
     /// Since when QEMU has held a migration that is over.
     held_since: Option<Instant>,
@@ -261,8 +263,8 @@ impl SourceWorker {
         }
     }
 
-    /// Does this job and those that wait. Of orders only the last stands: while a QEMU was deaf, others were repeated. Gives
-    /// what comes last of all, if this is over.
+    /// Does this job and those that wait. Of orders only the last stands: while a QEMU was deaf, others were repeated.
+    /// Gives what comes last of all, if this is over.
     fn work(&mut self, job: WorkerInput, jobs: &Receiver<WorkerInput>) -> Option<fn(&mut SourceWorker)> {
         let mut order = None;
         let mut over: Option<fn(&mut SourceWorker)> = None;
@@ -342,8 +344,8 @@ impl SourceWorker {
         self.look();
     }
 
-    /// It is called off: because it takes too long perhaps, then says whether it converged; or because its pages were found not to be
-    /// right here, which the target may have been the first to act on.
+    /// It is called off: because it takes too long perhaps, then says whether it converged; or because its pages were
+    /// found not to be right here, which the target may have been the first to act on.
     fn explain(&mut self) {
         if std::mem::replace(&mut self.is_called_off, true) || self.not_converging_why.is_some() || self.has_changed {
             return;
@@ -369,7 +371,8 @@ impl SourceWorker {
         }
     }
 
-    /// Has room on this host for what the copy takes. Another one that was begun since the check may have taken what there was.
+    /// Has room on this host for what the copy takes. Another one that was begun since the check may have taken what
+    /// there was.
     fn reserve(&mut self) -> Result<(), String> {
         let (Some(vm), Some(offer)) = (&self.vm, &self.offer) else { return Ok(()) };
         let delta_memory = offer.delta_memory.unwrap_or(DELTA_MEMORY_DEFAULT_PERCENT);
@@ -432,8 +435,8 @@ impl SourceWorker {
         }
     }
 
-    /// In the switchover QEMU may be deaf as long as its target does not read; a main connection that closes wakes it, and
-    /// the guest stands still until then.
+    /// In the switchover QEMU may be deaf as long as its target does not read; a main connection that closes wakes it,
+    /// and the guest stands still until then.
     fn cancel(&mut self, monitor: &Monitor) -> Result<(), String> {
         let cancelled = monitor.with_patience(UNRESPONSIVE_QMP_WAIT).migrate_cancel();
         if cancelled.is_err() {
@@ -508,7 +511,8 @@ impl SourceWorker {
         }
     }
 
-    /// Calls the migration off if the guest, which QEMU says is in this state, was stopped, or is another than the target was told.
+    /// Calls the migration off if the guest, which QEMU says is in this state, was stopped, or is another than the
+    /// target was told.
     fn look_at_guest(&mut self, state: &RunState, now: bool) {
         let Some(running) = self.running().filter(|_| self.migrating && !self.has_changed && !self.is_called_off)
         else {
@@ -532,8 +536,8 @@ impl SourceWorker {
         }
     }
 
-    /// QEMU let go of the guest, whose state is on its way: what it is now, the target must have. Before, somebody could still have
-    /// changed that; until the target has loaded the state, the guest can be kept.
+    /// QEMU let go of the guest, whose state is on its way: what it is now, the target must have. Before, somebody
+    /// could still have changed that; until the target has loaded the state, the guest can be kept.
     fn tell_completed(&mut self) {
         let is_new = self.reported_guest != Some(SourceGuest::Completed) && !self.has_changed;
         if let Some((running, guest)) = self.running().zip(self.guest.as_ref()).filter(|_| is_new) {
@@ -663,9 +667,9 @@ impl SourceWorker {
         }
     }
 
-    /// Calls the migration off if the network is out while the guest is throttled. QEMU would go on with that; from 9.2 on it waits
-    /// in its main loop for the migration's thread, which waits for the network, so that the guest stands still (the timer of its
-    /// migration/cpu-throttle.c).
+    /// Calls the migration off if the network is out while the guest is throttled. QEMU would go on with that; from 9.2
+    /// on it waits in its main loop for the migration's thread, which waits for the network, so that the guest stands
+    /// still (the timer of its migration/cpu-throttle.c).
     fn heed_outage(&mut self, monitor: &Monitor) {
         let Some(pages) = self.pages.as_ref().filter(|_| self.migrating && !self.is_called_off) else { return };
         let counts = pages.counts();
@@ -822,10 +826,10 @@ impl SourceWorker {
         self.packing_ratios.iter().copied().reduce(f64::min).unwrap_or(1.0)
     }
 
-    /// Tells QEMU what may be left at the switchover, for what it takes to be within the limit: what fits through this guest's share
-    /// of what the paths were seen to carry, less what framing and other traffic take, in the time that the handover leaves. Its
-    /// own measure takes what buffers swallow for what arrives. Until there is one, its own has to do: what NICs say of themselves
-    /// may be ten times what the network gives. Gives the bytes that would fit.
+    /// Tells QEMU what may be left at the switchover, for what it takes to be within the limit: what fits through this
+    /// guest's share of what the paths were seen to carry, less what framing and other traffic take, in the time that
+    /// the handover leaves. Its own measure takes what buffers swallow for what arrives. Until there is one, its own
+    /// has to do: what NICs say of themselves may be ten times what the network gives. Gives the bytes that would fit.
     fn steer(&mut self, monitor: &Monitor, ram: &RamInfo) -> u64 {
         let limit_ms = self.offer.as_ref().map_or(0, |offer| offer.downtime_limit_ms);
         let limit = Duration::from_millis(limit_ms);
@@ -917,8 +921,8 @@ impl SourceWorker {
         converges
     }
 
-    /// Bytes of different pages that the guest was last seen to write within a second. From the second round on, of one that may be
-    /// throttled or will not converge: nobody else asks.
+    /// Bytes of different pages that the guest was last seen to write within a second. From the second round on, of one
+    /// that may be throttled or will not converge: nobody else asks.
     fn sampled(&mut self, monitor: &Monitor, ram: &RamInfo, throttle: u8) -> Option<u64> {
         let may_throttle = self.offer.as_ref().is_some_and(|offer| offer.allow_throttle.is_some());
         if ram.dirty_sync_count < 2 || !may_throttle && !self.watch.is_hopeless() {
@@ -963,8 +967,8 @@ impl SourceWorker {
         self.context.view.log(self.id, LogEntry::Note { text });
     }
 
-    /// The guest runs elsewhere. The owner does not ask QEMU to end but kills it, as what it holds of disks is another's by
-    /// now; here is what comes after that.
+    /// The guest runs elsewhere. The owner does not ask QEMU to end but kills it, as what it holds of disks is
+    /// another's by now; here is what comes after that.
     fn quit(&mut self) {
         self.guest = None;
         let Some(vm) = self.vm.clone() else { return self.look() };

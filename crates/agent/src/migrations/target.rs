@@ -173,7 +173,8 @@ impl TargetWorker {
         Ok(())
     }
 
-    /// Compares what its QEMU is composed of with the guest, as its source sees it now: the guest must not run in another.
+    /// Compares what its QEMU is composed of with the guest, as its source sees it now: the guest must not run in
+    /// another.
     fn compare(&mut self, vm: &Vm, monitor: &Monitor) -> Result<(), String> {
         let asked = self.context.peers.ask_composition(&self.peer, self.id, Instant::now() + ASK_TIME);
         let guest = asked
@@ -198,7 +199,8 @@ impl TargetWorker {
         Ok(())
     }
 
-    /// Whether its QEMU still has what was compared. One of which that is not known was compared by an agent before this one.
+    /// Whether its QEMU still has what was compared. One of which that is not known was compared by an agent before
+    /// this one.
     fn is_as_compared(&self, monitor: &Monitor) -> bool {
         let Some(compared) = &self.compared else { return true };
         let since = Instant::now();

@@ -119,8 +119,8 @@ pub(super) fn room(files: &ProcFiles, groups: &[&ControlGroups], promises: &[Pro
     room
 }
 
-/// The memory of the NUMA nodes that the agent, and so its QEMUs, may use, where those are not all (cpuset.mems of a control
-/// group, numactl): the kernel kills for lack of theirs, too. `dir`: of all nodes.
+/// The memory of the NUMA nodes that the agent, and so its QEMUs, may use, where those are not all (cpuset.mems of a
+/// control group, numactl): the kernel kills for lack of theirs, too. `dir`: of all nodes.
 fn nodes(dir: &Path, status: &str, kept: u64) -> Option<RoomLimit> {
     let list = |text: &str| -> Option<Vec<u32>> {
         let ranges = text.trim().split(',').map(|range| {

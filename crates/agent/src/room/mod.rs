@@ -79,8 +79,8 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Looks again, when there is a QEMU that is to take the guest: it may have more RAM than was said, or be in a control
-    /// group of its own.
+    /// Looks again, when there is a QEMU that is to take the guest: it may have more RAM than was said, or be in a
+    /// control group of its own.
     ///
     /// # Errors
     /// As for [`HostRoom::admit`].
@@ -139,8 +139,8 @@ impl HostRoom {
         Ok(Reservation { rooms: self.clone(), holder, overcommits: false })
     }
 
-    /// Lets a guest be started here, if there is room for it or `overcommits`, and reserves that until it runs. Its VM is busy: nobody
-    /// else starts it. `need`: none if that is not known before its QEMU says it.
+    /// Lets a guest be started here, if there is room for it or `overcommits`, and reserves that until it runs. Its VM
+    /// is busy: nobody else starts it. `need`: none if that is not known before its QEMU says it.
     ///
     /// # Errors
     /// There is none.
@@ -262,7 +262,8 @@ impl HostRoom {
     }
 
     /// `except`: who asks, whose own promise does not count. `qemu`: its QEMU, in whose groups it has to
-    /// find room as well as in the agent's: the agent writes to its RAM, and who touches memory first is charged for it.
+    /// find room as well as in the agent's: the agent writes to its RAM, and who touches memory first is charged for
+    /// it.
     fn read(&self, reserved: &Reservations, except: Option<&ReservedFor>, qemu: Option<u32>, kept: u64) -> Room {
         let own = self.own_groups();
         let theirs = qemu.and_then(|pid| ControlGroups::of(pid).ok()).filter(|groups| *groups != own);

@@ -18,7 +18,8 @@ use super::limits::HUGETLB_RESERVATION_MARK;
 
 /// Smaller files in memory are rings and logs.
 const RAM_BYTES_MIN: u64 = 1 << 20;
-/// A guest's RAM in a memfd, by the name that QEMU gives that (memfd_backend_memory_alloc of its backends/hostmem-memfd.c).
+/// A guest's RAM in a memfd, by the name that QEMU gives that (memfd_backend_memory_alloc of its
+/// backends/hostmem-memfd.c).
 const BACKEND: &str = "/memfd:memory-backend-memfd";
 /// linux/magic.h; a kernel without tmpfs keeps memfds there.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
@@ -101,8 +102,8 @@ impl QemuMemory {
         self.holes().saturating_add(elsewhere.saturating_sub(self.private.saturating_add(shared)))
     }
 
-    /// Of files in memory what was never written: it is allocated when it is read, too. (RAM that is private is not: the
-    /// kernel maps its one page of zeros.)
+    /// Of files in memory what was never written: it is allocated when it is read, too. (RAM that is private is not:
+    /// the kernel maps its one page of zeros.)
     pub(crate) fn holes(&self) -> u64 {
         self.files.saturating_sub(self.files_allocated)
     }
@@ -127,8 +128,8 @@ impl QemuMemory {
 /// A device's two numbers, and an inode.
 type Inode = ((u64, u64), u64);
 
-/// Whether a file is in memory, by the name that the kernel gives a descriptor: memfds, and files of tmpfs and hugetlbfs as
-/// mounts go.
+/// Whether a file is in memory, by the name that the kernel gives a descriptor: memfds, and files of tmpfs and
+/// hugetlbfs as mounts go.
 fn is_in_memory(name: &str, mounts: &str) -> bool {
     let path = name.strip_suffix(" (deleted)").unwrap_or(name);
     // Of those at one place the last is on top.

@@ -1,7 +1,8 @@
-//! The definition of a guest that is to come, set aside in `state/vms/NAME.json~ID` before its source is told that this host is ready.
+//! The definition of a guest that is to come, set aside in `state/vms/NAME.json~ID` before its source is told that this
+//! host is ready.
 //!
-//! Once the guest runs here, its source forgets the definition. One that found no room on a full disk then would be known to
-//! nobody after a boot of this host. What was set aside needs none any more: it gets its name.
+//! Once the guest runs here, its source forgets the definition. One that found no room on a full disk then would be
+//! known to nobody after a boot of this host. What was set aside needs none any more: it gets its name.
 
 use std::fs;
 use std::io;
@@ -44,8 +45,8 @@ impl Vms {
         }
     }
 
-    /// A guest came by this migration that the agent before this one did not come to remember, and this host was booted since: it
-    /// is known from now on, and stopped.
+    /// A guest came by this migration that the agent before this one did not come to remember, and this host was booted
+    /// since: it is known from now on, and stopped.
     pub(crate) fn arrived_before(self: &Arc<Self>, name: &str, id: MigrationId) {
         let mut vms = self.vms.lock();
         if vms.get(name).is_some_and(|vm| vm.busy_error().is_some()) {

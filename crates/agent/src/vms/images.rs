@@ -1,7 +1,8 @@
-//! What the guests of this host have open is remembered: a guest that is started again gets that, whatever its QEMU was started from first.
+//! What the guests of this host have open is remembered: a guest that is started again gets that, whatever its QEMU was
+//! started from first.
 //!
-//! QEMU tells nobody of a live snapshot. So each guest is looked at before it is stopped, when a check asks what it is composed of, and
-//! every [`LOOK_TIME`](super::LOOK_TIME).
+//! QEMU tells nobody of a live snapshot. So each guest is looked at before it is stopped, when a check asks what it is
+//! composed of, and every [`LOOK_TIME`](super::LOOK_TIME).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -64,8 +65,8 @@ impl Vms {
         planned.launch.definition().is_some_and(|definition| own.is_new_to(definition))
     }
 
-    /// Looks into the start of a VM from a definition: a new one, or one that is known and stopped, as it was or with what was changed.
-    /// `as_defined`: whatever it last had open.
+    /// Looks into the start of a VM from a definition: a new one, or one that is known and stopped, as it was or with
+    /// what was changed. `as_defined`: whatever it last had open.
     pub(crate) fn plan(&self, definition: Definition, as_defined: bool) -> Result<Planned, VmError> {
         let name = definition.name.clone();
         let old = self.get(&name).ok();
@@ -105,8 +106,8 @@ impl Vms {
         Ok(Planned { name: name.to_owned(), launch, need, left })
     }
 
-    /// Remembers what a guest has open, if that is not known already. Short: one question, unless something changed. A guest that moves is
-    /// looked at by who moves it.
+    /// Remembers what a guest has open, if that is not known already. Short: one question, unless something changed. A
+    /// guest that moves is looked at by who moves it.
     pub(crate) fn look(&self, vm: &Vm) {
         let Some(running) = vm.running().filter(|_| !vm.is_incoming() && vm.migration().is_none()) else { return };
         let monitor = running.monitor.with_patience(SHOW_TIME);
@@ -268,17 +269,20 @@ fn refuse(name: &str, launch: &Launch, stale: &[Stale]) -> Result<(), VmError> {
     let by_hand = match is_defined {
         true => "start it from a VM file that names it",
         false => {
-            "`skein vm forget` the VM, start its QEMU by hand with that image in its command line, and `skein vm adopt` it"
+            "`skein vm forget` the VM, start its QEMU by hand with that image in its command line, and `skein vm \
+             adopt` it"
         }
     };
     let (what, cure) = match had {
         Some(had) if *is_below => (
             format!(
-                "'{name}' last had {had} open in {drive}, and {says} names {gets}, which that is an overlay of: what the guest wrote since \
+                "'{name}' last had {had} open in {drive}, and {says} names {gets}, which that is an overlay of: what \
+                 the guest wrote since \
                  would be missing, and what it writes there would ruin the overlay"
             ),
             format!(
-                "{by_hand}; or merge the overlay (`qemu-img commit {had}`) and repeat with --as-defined; or go back to {gets} for good: \
+                "{by_hand}; or merge the overlay (`qemu-img commit {had}`) and repeat with --as-defined; or go back \
+                 to {gets} for good: \
                  --as-defined"
             ),
         ),

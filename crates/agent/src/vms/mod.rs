@@ -152,7 +152,8 @@ impl VmError {
             VmError::Qemu { .. } => "see what QEMU said, mend the VM's definition or this host, and repeat",
             VmError::Qmp { .. } => "another program may have its QMP socket open: QEMU serves one at a time",
             VmError::Composition { .. } => {
-                "a guest of which that is not known cannot be moved: repeat it, and report QEMU's version if it stays so"
+                "a guest of which that is not known cannot be moved: repeat it, and report QEMU's version if it stays \
+                 so"
             }
             VmError::StillOn { .. } => {
                 "its guest may not heed the power button: `skein vm stop --force` pulls the plug"
@@ -433,8 +434,9 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> VmError {
 }
 
 impl Vms {
-    /// Finds what is there: definitions, and QEMUs that an earlier agent started. To be called once it is certain that no
-    /// other agent has these directories. `start_time`: a QEMU that does not answer so long after its start is killed.
+    /// Finds what is there: definitions, and QEMUs that an earlier agent started. To be called once it is certain that
+    /// no other agent has these directories. `start_time`: a QEMU that does not answer so long after its start is
+    /// killed.
     ///
     /// Errors: the directories cannot be read, or VMs run with their sockets below another run directory.
     pub(crate) fn open(dirs: Dirs, qemu: Option<PathBuf>, start_time: Duration) -> io::Result<Arc<Vms>> {
@@ -503,8 +505,8 @@ impl Vms {
         Some(vm)
     }
 
-    /// A QEMU of which no file speaks: the agent was killed before it wrote one, or they are lost. One that still waits for
-    /// a guest is of no use to anybody, and ended. Any other may have one.
+    /// A QEMU of which no file speaks: the agent was killed before it wrote one, or they are lost. One that still waits
+    /// for a guest is of no use to anybody, and ended. Any other may have one.
     fn unrecorded(&self, name: &str, processes: Vec<Process>) -> Option<(Process, SavedProcess)> {
         let qmp = self.dirs.vm(name).join("qmp");
         let waits = || Monitor::connect(&qmp, FIND_TIME)?.run_state();
@@ -529,7 +531,8 @@ impl Vms {
         Some((process, kept))
     }
 
-    /// Has `tell` called for each guest that is killed, and not by this agent, with its name. Once; before that nobody is told.
+    /// Has `tell` called for each guest that is killed, and not by this agent, with its name. Once; before that nobody
+    /// is told.
     pub(crate) fn on_killed(&self, tell: impl Fn(&str, Killed) + Send + Sync + 'static) {
         let _ = self.on_killed.set(OnKilled(Box::new(tell)));
     }
@@ -556,8 +559,8 @@ impl Vms {
         self.all().into_iter().find(|vm| vm.migration() == Some(id))
     }
 
-    /// Starts a VM that was planned with [`Vms::plan`] or [`Vms::plan_again`]. `let_in` is asked before anything is started, and again with
-    /// the QEMU before the VM is anybody's; what it gives is held until the VM runs.
+    /// Starts a VM that was planned with [`Vms::plan`] or [`Vms::plan_again`]. `let_in` is asked before anything is
+    /// started, and again with the QEMU before the VM is anybody's; what it gives is held until the VM runs.
     pub(crate) fn boot<T>(
         self: &Arc<Self>,
         planned: Planned,
@@ -875,8 +878,8 @@ impl Vms {
         Ok(vm)
     }
 
-    /// Runs a guest that was paused here. One in a migration is run by nothing but that migration's end; one that was moved
-    /// away is not paused, but done with its migration.
+    /// Runs a guest that was paused here. One in a migration is run by nothing but that migration's end; one that was
+    /// moved away is not paused, but done with its migration.
     pub(crate) fn resume(&self, name: &str) -> Result<Arc<Vm>, VmError> {
         let vm = self.get(name)?;
         if let Some(id) = vm.moved_by() {

@@ -10,8 +10,8 @@ use skein_inventory::definition::is_name;
 /// What follows the socket's path in both forms of a command line (`crate::launch`, [`super::Vms`]).
 const OPTIONS: &str = ",server=on,wait=off";
 
-/// The processes that were started with `DIR/NAME/qmp` as their QMP socket, by that name. More than one: a script that has
-/// not become QEMU yet, or has QEMU as its child.
+/// The processes that were started with `DIR/NAME/qmp` as their QMP socket, by that name. More than one: a script that
+/// has not become QEMU yet, or has QEMU as its child.
 pub(super) fn qemus(dir: &Path) -> BTreeMap<String, Vec<Process>> {
     let mut found = BTreeMap::<String, Vec<Process>>::new();
     for process in all() {

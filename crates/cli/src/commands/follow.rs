@@ -261,8 +261,8 @@ pub fn dirties(copy: &CopyProgress) -> Option<String> {
     is_news.then(|| format!("dirties {}/s", decimal(copy.dirty_bytes_per_s as f64, "B")))
 }
 
-/// `1.88 Gb/s (eth0 940 Mb/s, eth1 943 Mb/s), dirties 21 MB/s`. QEMU's figures are of the last round or of the last moments:
-/// what it has none of yet is left out.
+/// `1.88 Gb/s (eth0 940 Mb/s, eth1 943 Mb/s), dirties 21 MB/s`. QEMU's figures are of the last round or of the last
+/// moments: what it has none of yet is left out.
 fn rate_words(copy: &CopyProgress, nics: &[(String, f64)], stopped: bool) -> String {
     let nics = nics.iter().map(|(nic, rate)| format!("{nic} {}", bps(*rate))).collect::<Vec<_>>().join(", ");
     let mut words = match (copy.bits_per_s, nics.is_empty()) {

@@ -56,8 +56,8 @@ pub struct Args {
     /// How long the guest may stand still, such as 300ms [default: its definition's, or 300ms]
     #[arg(long, value_name = "TIME", value_parser = downtime_limit)]
     downtime_limit: Option<u64>,
-    /// Call it off if the guest is not about to move after so long, such as 10m; until then one that does not converge is
-    /// tried, too
+    /// Call it off if the guest is not about to move after so long, such as 10m; until then one that does not converge
+    /// is tried, too
     #[arg(long, value_name = "TIME", value_parser = deadline)]
     deadline: Option<u64>,
     /// multifd channels; 0 is one plain stream [default: its definition's, or as many as fit]
@@ -67,12 +67,12 @@ pub struct Args {
     /// compression (one NIC), multichannel (all NICs, as it is) [default: the host's, see hosts.toml]
     #[arg(long, value_name = "HOW", value_parser = transport())]
     transport: Option<Route>,
-    /// Slow the guest's CPUs down, by so many per cent at most (1 to 99), if it writes faster than it is moved; without it,
-    /// the migration of such a guest is called off after some rounds, or at --deadline if there is one
+    /// Slow the guest's CPUs down, by so many per cent at most (1 to 99), if it writes faster than it is moved; without
+    /// it, the migration of such a guest is called off after some rounds, or at --deadline if there is one
     #[arg(long, value_name = "PERCENT", value_parser = allow_throttle, allow_negative_numbers = true)]
     allow_throttle: Option<u8>,
-    /// Memory that this host may use to send only what changed of pages, in per cent of the guest's RAM; 0 for none, more
-    /// than the default is of no use [default: 4]
+    /// Memory that this host may use to send only what changed of pages, in per cent of the guest's RAM; 0 for none,
+    /// more than the default is of no use [default: 4]
     #[arg(long, value_name = "PERCENT", value_parser = delta_memory, allow_negative_numbers = true)]
     delta_memory: Option<f64>,
     /// How often to begin again after a failure, while this command watches

@@ -71,8 +71,8 @@ Examples:
     /// A guest is in doubt when the hosts lost contact in the very moment of its handover: this one cannot know whether
     /// it runs on the other, so it stays paused. That settles by itself as soon as the two agents can talk. Only if the
     /// other host is off for good (or for now), and you have made sure of it yourself, by its power supply or its
-    /// remote management and not by ping, say so here: the guest then runs on this host. If you are wrong, the guest runs
-    /// on both and destroys its own disks.
+    /// remote management and not by ping, say so here: the guest then runs on this host. If you are wrong, the guest
+    /// runs on both and destroys its own disks.
     #[command(after_help = "\
 Examples:
   skein migration resolve web1 --other-host-is-off          asks for the other host's name

@@ -179,7 +179,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let Some(socket) = vm.console else {
                 if vm.adopted {
                     bail!(
-                        "{name} was adopted: its console is where the command line of its QEMU put it (-serial, -chardev)"
+                        "{name} was adopted: its console is where the command line of its QEMU put it (-serial, \
+                         -chardev)"
                     );
                 }
                 bail!("{name} has no console here: it is {}, or was started without one", vm_state(vm.state));

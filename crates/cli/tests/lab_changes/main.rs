@@ -1,6 +1,6 @@
-//! Guests that change before they are moved and while they are: each ends where it has to, with the very drives that it had, for the
-//! reason that is so. A witness outside of the agents, at a monitor of its own, compares what is open and what the guest reads. Needs
-//! root. `SKEIN_CHANGES=500 SKEIN_SEED=7` tries so many migrations drawn from a seed.
+//! Guests that change before they are moved and while they are: each ends where it has to, with the very drives that it
+//! had, for the reason that is so. A witness outside of the agents, at a monitor of its own, compares what is open and
+//! what the guest reads. Needs root. `SKEIN_CHANGES=500 SKEIN_SEED=7` tries so many migrations drawn from a seed.
 // Timeout: 900 s
 // QEMU: 7.2 10
 
@@ -240,8 +240,8 @@ fn a_guest_that_changes_ends_where_it_has_to_with_what_it_has() {
     assert!(wrong.lock().unwrap().is_empty(), "{wrong:#?}");
 }
 
-/// While the guest stands still for the switchover, what QEMU still does to its drives keeps it where that was done. What it does
-/// when the guest's state has left it, or refuses, the guest does not have.
+/// While the guest stands still for the switchover, what QEMU still does to its drives keeps it where that was done.
+/// What it does when the guest's state has left it, or refuses, the guest does not have.
 #[test]
 fn what_changes_in_the_switchover_is_noticed_to_its_end() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -366,7 +366,8 @@ fn an_adopted_guest_is_not_started_with_an_old_image_in_silence() {
     let qmp = dir.join("qmp");
     let program = std::env::var("SKEIN_QEMU").unwrap_or_else(|_| "qemu-system-x86_64".into());
     let line = format!(
-        "-name old1 -nodefaults -no-user-config -display none -accel tcg -machine q35 -m 64 -qmp unix:{},server=on,wait=off \
+        "-name old1 -nodefaults -no-user-config -display none -accel tcg -machine q35 -m 64 -qmp \
+         unix:{},server=on,wait=off \
          -blockdev driver=qcow2,node-name=disk0,file.driver=file,file.filename={} -device virtio-blk-pci,drive=disk0",
         qmp.display(),
         dir.join(DISK).display()

@@ -66,8 +66,8 @@ pub fn move_one(cluster: &Cluster, vm: &str, from: &str, to: &str) -> (End, Stri
     }
 }
 
-/// A guest begins to use RAM that it was promised: 24 MiB above what it has in use, below what firmware took. `take` or give it
-/// back. Who writes is in the group, so that the group is charged, as for the guest's own writes.
+/// A guest begins to use RAM that it was promised: 24 MiB above what it has in use, below what firmware took. `take` or
+/// give it back. Who writes is in the group, so that the group is charged, as for the guest's own writes.
 fn use_ram(cluster: &Cluster, group: &Group, vm: &str, take: bool) {
     let pid = cluster.vm("b", vm).pid.expect("it runs");
     let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten().map(|fd| fd.path());

@@ -1,5 +1,6 @@
-//! Targets and sources with real limits: nobody that was there is killed for a guest that comes, what two guests need is
-//! not promised twice, and who is killed all the same is named. Control groups of the version that is mounted. Needs root.
+//! Targets and sources with real limits: nobody that was there is killed for a guest that comes, what two guests need
+//! is not promised twice, and who is killed all the same is named. Control groups of the version that is mounted. Needs
+//! root.
 //!
 //! `ROOM_MOVES=N` (8), `ROOM_SEED=N` (1): how many guests move towards a target that is nearly full.
 // Timeout: 600 s
@@ -30,7 +31,8 @@ fn cluster(group: &Group, settings: Settings) -> Cluster {
     let start = group.start(cluster.dir());
     cluster.start("a");
     cluster.start_as("b", &start);
-    // What their QEMUs can do, which is remembered: in an emulated machine that takes longer than who asks for it waits.
+    // What their QEMUs can do, which is remembered: in an emulated machine that takes longer than who asks for it
+    // waits.
     for host in ["a", "b"] {
         cluster.asked(host, &Request::HostShow { name: None });
     }
@@ -202,8 +204,8 @@ fn a_sparse_guest_is_not_copied_where_its_source_has_no_room_for_that() {
     cluster.check();
 }
 
-/// Fills the group with pages of a file in memory, whose writer is smaller than any QEMU, until the kernel killed somebody.
-/// Before that it lets go of page cache, of which nobody knows how much there is.
+/// Fills the group with pages of a file in memory, whose writer is smaller than any QEMU, until the kernel killed
+/// somebody. Before that it lets go of page cache, of which nobody knows how much there is.
 fn exhaust(group: &Group) {
     let file = PathBuf::from(format!("/dev/shm/skein-room-{}", std::process::id()));
     let script = format!(

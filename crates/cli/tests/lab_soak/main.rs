@@ -2,8 +2,8 @@
 //! QEMUs, and after each round everything has to be resolved: each guest runs once, whole, and nothing is left over.
 //!
 //! One program for `make test` (a few migrations of a fixed seed) and `make soak-real`; `SOAK_MIGRATIONS=N` (10),
-//! `SOAK_SEED=N` (1), `SOAK_SECONDS=N`: not longer than that, `SOAK_FAULTS=WORDS`: only faults with one of these words in
-//! their name, separated by |. `--json FILE`: the result for programs. Needs root.
+//! `SOAK_SEED=N` (1), `SOAK_SECONDS=N`: not longer than that, `SOAK_FAULTS=WORDS`: only faults with one of these words
+//! in their name, separated by |. `--json FILE`: the result for programs. Needs root.
 //!
 //! Timeout: 600 s
 //! QEMU: 7.2 10

@@ -1,8 +1,8 @@
 //! Threads that have batches packed while these wait for room on the paths.
 //!
-//! They share no lock with anybody who is in a hurry: a job is taken and given back by atomic steps, so that whoever packs
-//! may get no CPU for a while, as it must not take any from guests, and holds up nobody. Whose turn comes before its batch
-//! is packed takes it away unpacked.
+//! They share no lock with anybody who is in a hurry: a job is taken and given back by atomic steps, so that whoever
+//! packs may get no CPU for a while, as it must not take any from guests, and holds up nobody. Whose turn comes before
+//! its batch is packed takes it away unpacked.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*};
@@ -41,7 +41,8 @@ pub type PackResult = (Option<Compressed>, Duration);
 
 /// Whoever compresses for one packer: with CPU that nobody else wants.
 pub trait Compress: Send {
-    /// Compresses `pages`, of as many bytes as 64 at most, one after the other into `out`. It may take long; once `is_over`, nobody waits for it.
+    /// Compresses `pages`, of as many bytes as 64 at most, one after the other into `out`. It may take long; once
+    /// `is_over`, nobody waits for it.
     ///
     /// # Errors
     /// It is of no use any more.

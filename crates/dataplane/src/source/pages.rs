@@ -21,8 +21,8 @@ use crate::target::{FindRam, Ram};
 
 /// The other agent answers by then, or the migration is called off.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
-/// A batch waits for its packer up to so many turns of its stream. Two: with one, packers that just keep up leave a tenth
-/// more bytes, and the paths gain nothing.
+/// A batch waits for its packer up to so many turns of its stream. Two: with one, packers that just keep up leave a
+/// tenth more bytes, and the paths gain nothing.
 const PACKING_WAIT_TURNS: f64 = 2.0;
 /// No batch waits longer for its packer.
 const PACKING_WAIT_MAX: Duration = Duration::from_millis(50);
@@ -47,8 +47,8 @@ pub struct SourcePagesSettings {
     pub key: Key,
     /// Where this guest's RAM is, to send again what differs; as of [`crate::target::TargetPages`].
     pub ram: Option<FindRam>,
-    /// What may be kept to know what the target holds, as a share of the guest's RAM: hashes of its pages' parts take 0.032.
-    /// 0: all pages go whole.
+    /// What may be kept to know what the target holds, as a share of the guest's RAM: hashes of its pages' parts take
+    /// 0.032. 0: all pages go whole.
     pub delta_memory: f64,
     /// The target may have kept the guest's RAM when it came from there.
     pub kept_marks: Option<KeptMarks>,
@@ -56,14 +56,15 @@ pub struct SourcePagesSettings {
     pub dirty_tracking: DirtyTracking,
 }
 
-/// Of which RAM QEMU may lose sight, so that it does not send all that the guest wrote to it: once the guest stands still, it is
-/// compared with what was sent.
+/// Of which RAM QEMU may lose sight, so that it does not send all that the guest wrote to it: once the guest stands
+/// still, it is compared with what was sent.
 ///
-/// TCG notes that a page was written once, and not again until it is told that the page is clean. Where QEMU takes over what was
-/// written, `cpu_physical_memory_sync_dirty_bitmap` (include/exec/ram_addr.h), it tells so page by page, while the guest goes on: a
-/// page of which that was noted before, and which comes to be in the TLB only after, stays there as noted (`tlb_set_page_full` of
-/// accel/tcg/cputlb.c, after `cpu_physical_memory_is_clean`). Where a block is a multiple of 256 KiB, TCG is told of all at once, and
-/// again the next time, too, before 9.0 not at all ("physmem: Fix migration dirty bitmap coherency with TCG memory access").
+/// TCG notes that a page was written once, and not again until it is told that the page is clean. Where QEMU takes over
+/// what was written, `cpu_physical_memory_sync_dirty_bitmap` (include/exec/ram_addr.h), it tells so page by page, while
+/// the guest goes on: a page of which that was noted before, and which comes to be in the TLB only after, stays there
+/// as noted (`tlb_set_page_full` of accel/tcg/cputlb.c, after `cpu_physical_memory_is_clean`). Where a block is a
+/// multiple of 256 KiB, TCG is told of all at once, and again the next time, too, before 9.0 not at all ("physmem: Fix
+/// migration dirty bitmap coherency with TCG memory access").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirtyTracking {
     /// Of none: KVM keeps the books.
@@ -177,20 +178,20 @@ impl SourcePages {
         self.state.lock().mode.as_ref().map(|mode| matches!(mode, PageRoute::Direct(_)))
     }
 
-    /// Why the target's agent does not write the pages of the guest's RAM itself, in words; empty: it does, or that was not
-    /// asked for, or is not decided yet. [`Self::is_direct`] may be true all the same, of smaller blocks.
+    /// Why the target's agent does not write the pages of the guest's RAM itself, in words; empty: it does, or that was
+    /// not asked for, or is not decided yet. [`Self::is_direct`] may be true all the same, of smaller blocks.
     pub fn why_not_direct(&self) -> String {
         self.state.lock().why_not.clone()
     }
 
-    /// Why the target's agent should not have written pages itself, if that was known too late: the migration has failed, and
-    /// would not have without [`SourcePagesSettings::direct`].
+    /// Why the target's agent should not have written pages itself, if that was known too late: the migration has
+    /// failed, and would not have without [`SourcePagesSettings::direct`].
     pub fn direct_placement_failure(&self) -> Option<String> {
         self.state.lock().unplaceable.clone()
     }
 
-    /// From now on at most so many bytes of pages that the guest writes in every round wait until it stands still, if there are
-    /// any that would go whole each time.
+    /// From now on at most so many bytes of pages that the guest writes in every round wait until it stands still, if
+    /// there are any that would go whole each time.
     pub fn set_held_bytes_max(&self, bytes: u64) {
         if let Some(PageRoute::Direct(direct)) = &self.state.lock().mode {
             direct.ledger.set_held_pages_max(bytes / PAGE_BYTES as u64);
@@ -210,8 +211,8 @@ impl SourcePages {
         self.state.lock().builds_on_kept
     }
 
-    /// The RAM of a guest that the target runs now, for its way back from this trip; none: its pages went through QEMU, or it is
-    /// not at hand.
+    /// The RAM of a guest that the target runs now, for its way back from this trip; none: its pages went through QEMU,
+    /// or it is not at hand.
     pub fn ram_to_keep(&self, trip: u64) -> Option<KeptRam> {
         let state = self.state.lock();
         let Some(PageRoute::Direct(direct)) = &state.mode else { return None };
@@ -280,8 +281,8 @@ impl SourcePages {
     }
 
     /// How long a batch of so many bytes waits for its packer before it asks for room on the paths; `rate`: bytes that
-    /// these carry in a second. In [`PACKING_WAIT_TURNS`] of its stream they would carry it as it is: packers that take longer
-    /// are no help.
+    /// these carry in a second. In [`PACKING_WAIT_TURNS`] of its stream they would carry it as it is: packers that take
+    /// longer are no help.
     pub(super) fn packing_wait(&self, bytes: usize, rate: impl FnOnce() -> f64) -> Duration {
         if self.packing_mode() != PackingMode::Awaited {
             return Duration::ZERO;
@@ -415,8 +416,9 @@ impl SourcePages {
         self.changed.notify_all();
     }
 
-    /// A stream has passed so many barriers: waits until the target has placed what was before the one before, where deltas are
-    /// sent. Paths hold many pages as deltas, and those would be what the guest stands still for. Not longer than
+    /// A stream has passed so many barriers: waits until the target has placed what was before the one before, where
+    /// deltas are sent. Paths hold many pages as deltas, and those would be what the guest stands still for. Not longer
+    /// than
     /// [`CATCH_UP_WAIT_MAX`]: it is not needed to go on.
     pub(super) fn wait_pages_written(&self, stream: StreamId, barriers: u32, is_over: &dyn Fn() -> bool) {
         let deadline = Instant::now() + CATCH_UP_WAIT_MAX;

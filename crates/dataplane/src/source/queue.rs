@@ -66,8 +66,8 @@ impl Queue {
         state.waiting.is_empty() && !state.submitting && !state.closed
     }
 
-    /// Waits for the first in it, and gives how many bytes it may become, and the job if it is one. What was taken before was
-    /// handed on.
+    /// Waits for the first in it, and gives how many bytes it may become, and the job if it is one. What was taken
+    /// before was handed on.
     pub(crate) fn wait(&self) -> (usize, Option<Arc<PackJob>>) {
         let mut state = self.state.lock();
         state.submitting = false;

@@ -338,7 +338,8 @@ mod tests {
         offset as usize..offset as usize + bytes
     }
 
-    /// A page of a round, and how much of it the guest has written since the one before: nothing, a word, most, all with zeros.
+    /// A page of a round, and how much of it the guest has written since the one before: nothing, a word, most, all
+    /// with zeros.
     type Sent = (u32, u8);
 
     /// What QEMU writes to a stream: a page and its content; none: a barrier.

@@ -11,12 +11,13 @@
 //! differ, whatever the reason, all marks are made anew from the RAM before the source is told: what is mended then is
 //! all that is wrong. It takes 0.2 s for a GiB in which the guest stands still, and is done in that case alone.
 //!
-//! A delta whose result has not the mark that the source made of the page is not written: the page is *owed*, and known to be
-//! so, from then on. So is one whose base is not there. Where nothing else differs, it is sent again whole, and nothing
-//! has to be looked at.
+//! A delta whose result has not the mark that the source made of the page is not written: the page is *owed*, and known
+//! to be so, from then on. So is one whose base is not there. Where nothing else differs, it is sent again whole, and
+//! nothing has to be looked at.
 //!
-//! What was kept of an earlier stay of the guest is of the same kind: a page is taken from there only if it has the mark that the
-//! source made of its own. Where one has not, the rest is in doubt, and the source is told to build on it no more.
+//! What was kept of an earlier stay of the guest is of the same kind: a page is taken from there only if it has the
+//! mark that the source made of its own. Where one has not, the rest is in doubt, and the source is told to build on it
+//! no more.
 //!
 //! Two things are left. A file that is not the RAM of QEMU would agree with itself: so a random sample of
 //! [`SAMPLE_PAGES`] is compared with what QEMU has in its own memory, and of a block that is elsewhere every page with
@@ -219,8 +220,8 @@ impl TargetPages {
         passed(&state)
     }
 
-    /// Whether something is early; `wait`: waits a little for what it needs to be placed. It is told how many barriers all
-    /// streams have passed: what is of an older version than that and is not there never comes.
+    /// Whether something is early; `wait`: waits a little for what it needs to be placed. It is told how many barriers
+    /// all streams have passed: what is of an older version than that and is not there never comes.
     pub(super) fn is_early(
         &self,
         wait: bool,
@@ -368,8 +369,8 @@ impl Blocks {
         Ok(())
     }
 
-    /// Whether one of these deltas has to wait for its base, which is on another stream. It is of an older version, and versions
-    /// ascend on a stream, so that streams never wait for each other in a circle.
+    /// Whether one of these deltas has to wait for its base, which is on another stream. It is of an older version, and
+    /// versions ascend on a stream, so that streams never wait for each other in a circle.
     ///
     /// `bases`: pages and the versions of them that are changed; `passed`: barriers that all streams have passed.
     pub(super) fn is_early(&self, number: u16, bases: &[(u32, u32)], passed: u32) -> Result<bool, PageError> {
@@ -382,8 +383,8 @@ impl Blocks {
         Ok(false)
     }
 
-    /// Changes pages in a row where that is newer than what is there; `parts`: of all of them. `scratch`: two pages at least.
-    /// False: one would have to be built on what was kept, which is not what it should be.
+    /// Changes pages in a row where that is newer than what is there; `parts`: of all of them. `scratch`: two pages at
+    /// least. False: one would have to be built on what was kept, which is not what it should be.
     pub(super) fn change(
         &self,
         number: u16,
@@ -434,8 +435,8 @@ impl Blocks {
         Ok(is_sound)
     }
 
-    /// Applies deltas to their bases, pages in a row. Gives the marks of the results; none: that is not what it should be.
-    /// `is_there`: the bases could be read.
+    /// Applies deltas to their bases, pages in a row. Gives the marks of the results; none: that is not what it should
+    /// be. `is_there`: the bases could be read.
     fn apply(
         &self,
         (number, first): (u16, u32),

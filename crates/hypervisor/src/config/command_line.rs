@@ -179,7 +179,8 @@ mod tests {
         assert_eq!(
             line(&config),
             "-name vm -nodefaults -no-user-config -no-reboot -display none -L /opt/share -accel tcg \
-             -object memory-backend-memfd,id=ram0,share=on,size=262144K -machine q35,memory-backend=ram0 -m 262144K -cpu max -smp 1 \
+             -object memory-backend-memfd,id=ram0,share=on,size=262144K -machine q35,memory-backend=ram0 -m 262144K \
+             -cpu max -smp 1 \
              -kernel /k -append quiet -initrd /i \
              -blockdev driver=raw,node-name=disk0,cache.direct=on,file.driver=file,file.locking=off,file.filename=/d \
              -device virtio-blk-pci,drive=disk0 \
@@ -213,7 +214,8 @@ mod tests {
              -sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny -accel tcg \
              -object memory-backend-memfd,id=ram0,share=on,hugetlb=on,hugetlbsize=2M,size=2097152K \
              -machine q35,memory-backend=ram0 -m 2097152K -cpu max -smp 1 \
-             -blockdev driver=qcow2,node-name=disk0,cache.direct=off,file.driver=file,file.locking=auto,file.filename=/s/a \
+             -blockdev \
+             driver=qcow2,node-name=disk0,cache.direct=off,file.driver=file,file.locking=auto,file.filename=/s/a \
              -device virtio-blk-pci,drive=disk0 \
              -blockdev driver=raw,node-name=disk1,cache.direct=on,read-only=on,file.driver=host_device,\
              file.locking=off,file.filename=/dev/b -device virtio-blk-pci,drive=disk1 \

@@ -37,7 +37,8 @@ pub enum Error {
     },
     /// It runs and does not answer. It was killed.
     #[error(
-        "it did not answer on its QMP socket within {} s of its start, and was killed; does what its command line leads to \
+        "it did not answer on its QMP socket within {} s of its start, and was killed; does what its command line \
+         leads to \
          (sockets, storage) answer? QEMU said: {stderr}",
         after.as_secs()
     )]

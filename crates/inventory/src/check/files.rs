@@ -1,4 +1,5 @@
-//! Whether the files that a guest lies on, starts from and has its RAM in mean at the target what they mean at the source.
+//! Whether the files that a guest lies on, starts from and has its RAM in mean at the target what they mean at the
+//! source.
 
 use std::path::{Path, PathBuf};
 
@@ -150,11 +151,13 @@ impl Checker<'_> {
         for path in &guest.ram_files {
             let Some(there) = target.file(path) else { continue };
             let shown = path.display();
-            let cure = "shut the guest down and start it with memory-backend-memfd, or with a file that each host has for itself";
+            let cure = "shut the guest down and start it with memory-backend-memfd, or with a file that each host has \
+                        for itself";
             match self.same(path, there) {
                 Same::Yes => {
                     let what = format!(
-                        "RAM of {} is in {shown}, which {} has, too: its QEMU there would write into the RAM of the guest that runs here",
+                        "RAM of {} is in {shown}, which {} has, too: its QEMU there would write into the RAM of the \
+                         guest that runs here",
                         guest.name, target.name
                     );
                     self.blocks(ProblemKind::RamShared, what, cure);

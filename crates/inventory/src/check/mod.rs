@@ -137,8 +137,8 @@ impl fmt::Display for Problem {
 
 /// RAM that a QEMU needs beside its guest's: page tables of QEMU's and of KVM's (8 bytes for each 4 KiB page, both),
 /// 8 MiB for each CPU (stack, coalesced rings, vhost), 128 MiB for the process, its devices' and its channels' buffers.
-/// The parts are those of KubeVirt's GetMemoryOverhead. A two-hundredth of the RAM more is the agent's, for its marks of
-/// the guest's pages: 16 bytes and a version for each of 4 KiB.
+/// The parts are those of KubeVirt's GetMemoryOverhead. A two-hundredth of the RAM more is the agent's, for its marks
+/// of the guest's pages: 16 bytes and a version for each of 4 KiB.
 pub fn overhead_bytes(ram_bytes: u64, cpus: u32) -> u64 {
     (ram_bytes / 256)
         .saturating_add(ram_bytes / 200)
@@ -246,7 +246,8 @@ impl Checker<'_> {
             self.blocks(ProblemKind::MigrationUnderWay, what, cure);
         } else if guest.holds_migration {
             let what = format!(
-                "the QEMU of {} is busy with a migration that is not Skein's, or has not ended an earlier one (QEMU 7.2 may \
+                "the QEMU of {} is busy with a migration that is not Skein's, or has not ended an earlier one (QEMU \
+                 7.2 may \
                  never end one whose connections broke)",
                 guest.name
             );
@@ -293,8 +294,8 @@ impl Checker<'_> {
         let under_way = &self.guest.migration;
         for vm in self.target.vms.iter().filter(|vm| vm.name == *guest) {
             match &vm.presence {
-                // What the migration that is under way has there is no leftover, and becomes the guest at its end: whoever
-                // removed it would end the guest.
+                // What the migration that is under way has there is no leftover, and becomes the guest at its end:
+                // whoever removed it would end the guest.
                 Presence::Leftover { migration: migration @ Some(_) } if migration == under_way => {}
                 Presence::Guest if under_way.is_some() => {}
                 Presence::Guest => {
@@ -305,14 +306,16 @@ impl Checker<'_> {
                 Presence::Stopped => {
                     let what = format!("{target} has a VM named {guest} already, which is stopped");
                     let cure = format!(
-                        "on {target}: `skein vm forget {guest}`, if that is an old copy (its disks are left alone); else rename one"
+                        "on {target}: `skein vm forget {guest}`, if that is an old copy (its disks are left alone); \
+                         else rename one"
                     );
                     self.blocks(ProblemKind::NameTaken, what, cure);
                 }
                 Presence::Leftover { migration: Some(id) } => {
                     let what = format!("{target} still has what migration {id} left of {guest}");
                     let cure = format!(
-                        "on {target}: `skein migration cancel {id}`; if it is in doubt, `skein migration resolve {id}` first"
+                        "on {target}: `skein migration cancel {id}`; if it is in doubt, `skein migration resolve \
+                         {id}` first"
                     );
                     self.blocks(ProblemKind::Leftover, what, cure);
                 }
@@ -336,7 +339,8 @@ impl Checker<'_> {
             self.blocks(ProblemKind::QemuTooOld, what, "install a newer QEMU there");
         } else if (version.major, version.minor) < (guest.qemu.major, guest.qemu.minor) {
             let what = format!(
-                "{} would move from QEMU {} to the older {version} on {}: with a versioned machine type that is meant to \
+                "{} would move from QEMU {} to the older {version} on {}: with a versioned machine type that is meant \
+                 to \
                  work, but it is tested least (QEMU's docs/devel/migration/compatibility)",
                 guest.name, guest.qemu, target.name
             );
@@ -437,7 +441,8 @@ impl Checker<'_> {
         let more = lacking(&target.cpu_flags, &source.cpu_flags);
         if is_host && !source.cpu_flags.is_empty() && !more.is_empty() {
             let what = format!(
-                "{} has cpu = \"{model}\", and the CPU of {} has more flags than that of {}: started anew there, the guest \
+                "{} has cpu = \"{model}\", and the CPU of {} has more flags than that of {}: started anew there, the \
+                 guest \
                  would not come back ({})",
                 guest.name,
                 target.name,
@@ -484,7 +489,8 @@ impl Checker<'_> {
                 guest.name, target.name
             );
             let cure = format!(
-                "put it back (`ip link set {tap} master {bridge}`), or stop the guest and start it with the bridge that it has now"
+                "put it back (`ip link set {tap} master {bridge}`), or stop the guest and start it with the bridge \
+                 that it has now"
             );
             self.blocks(ProblemKind::Bridge, what, cure);
         }
@@ -494,7 +500,8 @@ impl Checker<'_> {
                 Attachment::Bridge(bridge) if !target.bridges.contains(bridge) => {
                     let what = format!("{} has no bridge {bridge}, or it is down", target.name);
                     let cure = format!(
-                        "make it there, on the same network: `ip link add {bridge} type bridge`, `ip link set {bridge} up`"
+                        "make it there, on the same network: `ip link add {bridge} type bridge`, `ip link set \
+                         {bridge} up`"
                     );
                     self.blocks(ProblemKind::Bridge, what, cure);
                 }
@@ -517,7 +524,8 @@ impl Checker<'_> {
         }
     }
 
-    /// The target starts its QEMU anew: what the guest's has got or lost since it was started, the target's would lack or have.
+    /// The target starts its QEMU anew: what the guest's has got or lost since it was started, the target's would lack
+    /// or have.
     fn composition(&mut self, start: TargetLaunch<'_>) {
         let (name, now) = (&self.guest.name, &self.guest.composition);
         self.problems.extend(match start {
@@ -530,7 +538,8 @@ impl Checker<'_> {
         });
     }
 
-    /// The target starts its QEMU from the definition: one that was changed since the guest started makes another machine.
+    /// The target starts its QEMU from the definition: one that was changed since the guest started makes another
+    /// machine.
     fn definition(&mut self, definition: &Definition) {
         let (guest, target) = (self.guest, self.target);
         if definition.tpm.is_some() && target.swtpm.is_none() {
@@ -573,7 +582,8 @@ impl Checker<'_> {
     }
 }
 
-/// Why a guest stands still in one of QEMU's run states (RunState of its qapi/run-state.json), and what to do. None: it runs.
+/// Why a guest stands still in one of QEMU's run states (RunState of its qapi/run-state.json), and what to do. None: it
+/// runs.
 pub fn standstill(run_state: &str) -> Option<(&'static str, &'static str)> {
     let resume = "resume it (`skein vm resume`) or shut it down (`skein vm stop --force`), and repeat";
     let reset = "reset it (QMP `system_reset`, then `cont`) or shut it down (`skein vm stop --force`), and repeat";
@@ -594,7 +604,8 @@ pub fn standstill(run_state: &str) -> Option<(&'static str, &'static str)> {
         // It may run elsewhere.
         "postmigrate" => (
             "somebody else's migration took it away",
-            "if it runs there, end this one (`skein vm stop --force`); only if it does not, resume it (QMP `cont`), and repeat",
+            "if it runs there, end this one (`skein vm stop --force`); only if it does not, resume it (QMP `cont`), \
+             and repeat",
         ),
         "finish-migrate" | "save-vm" | "restore-vm" => ("QEMU holds it for a moment", wait),
         _ => ("somebody or something stopped it", resume),
@@ -699,7 +710,8 @@ mod tests {
 
     fn world() -> World {
         let nic = |attachment| GuestNic { attachment, moved: None };
-        let text = "name = 'web1'\nmemory = '4 GiB'\ncpus = 2\nmachine = 'pc-q35-10.0,smm=off'\nkernel = '/boot/vmlinuz'\n\
+        let text = "name = 'web1'\nmemory = '4 GiB'\ncpus = 2\nmachine = 'pc-q35-10.0,smm=off'\nkernel = \
+                    '/boot/vmlinuz'\n\
                     initrd = '/boot/initrd'\n[[disk]]\npath = '/srv/web1.qcow2'\nformat = 'qcow2'\n";
         World {
             guest: GuestFacts {

@@ -6,13 +6,13 @@ use std::fmt;
 use super::{Composition, Device, Drive, Medium, OpenFile, is_numbered};
 use crate::facts::{FileFacts, FileSystem, QemuVersion};
 
-/// Properties that say nothing of what a device is: `drive` names a node, which each QEMU numbers anew if it has no name of its own; a
-/// disk's geometry follows from its size when QEMU opened it (hw/block/block.c), which may have grown since; the number of a device's
-/// bus is the firmware's choice.
+/// Properties that say nothing of what a device is: `drive` names a node, which each QEMU numbers anew if it has no
+/// name of its own; a disk's geometry follows from its size when QEMU opened it (hw/block/block.c), which may have
+/// grown since; the number of a device's bus is the firmware's choice.
 const OF_A_PROCESS: [&str; 8] = ["busnr", "drive", "cyls", "heads", "secs", "lcyls", "lheads", "lsecs"];
-/// Properties that a guest knows a device by. Between QEMUs of different versions the others' defaults may differ, which
-/// the machine type makes up for. The chipset's others may be where the guest has put something (`MCFG` of hw/pci-host/q35.c, `smb_io_base`
-/// of hw/acpi/piix4.c), which moves with its state.
+/// Properties that a guest knows a device by. Between QEMUs of different versions the others' defaults may differ,
+/// which the machine type makes up for. The chipset's others may be where the guest has put something (`MCFG` of
+/// hw/pci-host/q35.c, `smb_io_base` of hw/acpi/piix4.c), which moves with its state.
 const IDENTITY: [&str; 22] = [
     "addr",
     "acpi-index",
@@ -181,8 +181,8 @@ fn same_on_network(first: &FileFacts, second: &FileFacts) -> SameFile {
     }
 }
 
-/// What `first` and `second` do not have in common: of one guest at two moments, or of a guest and the QEMU that is to take it.
-/// Files are compared where both compositions have looked at them, else their names are.
+/// What `first` and `second` do not have in common: of one guest at two moments, or of a guest and the QEMU that is to
+/// take it. Files are compared where both compositions have looked at them, else their names are.
 pub fn differences(first: &Composition, second: &Composition) -> Vec<Difference> {
     let mut all = Differences { all: Vec::new(), first, second, same_release: release(first) == release(second) };
     if first.machine != second.machine {
@@ -275,7 +275,8 @@ impl Differences<'_> {
         !device.id.is_empty() || self.first.peripherals.values().any(|kind| *kind == device.driver)
     }
 
-    /// Devices on the same buses, by what the guest finds them by. `asked`: somebody asked for the device that has these buses.
+    /// Devices on the same buses, by what the guest finds them by. `asked`: somebody asked for the device that has
+    /// these buses.
     fn devices(&mut self, first: &[Device], second: &[Device], asked: bool) {
         let mut rest: Vec<&Device> = second.iter().collect();
         for device in first {
@@ -412,7 +413,8 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Whether a property names what has no name of its own by a number of chance: `"#net016"` (id_generate of QEMU's util/id.c).
+/// Whether a property names what has no name of its own by a number of chance: `"#net016"` (id_generate of QEMU's
+/// util/id.c).
 fn is_of_chance(value: &str) -> bool {
     value.starts_with("\"#")
 }

@@ -1,7 +1,7 @@
 //! The files that a drive lies on, whatever its images are made of.
 //!
-//! `query-block` tells the images that a drive's first is an overlay of, and nothing else that is below: the data file of a qcow2, the
-//! children of a quorum, what a filter passes on. The block graph has them all.
+//! `query-block` tells the images that a drive's first is an overlay of, and nothing else that is below: the data file
+//! of a qcow2, the children of a quorum, what a filter passes on. The block graph has them all.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,8 @@ impl<'a> Graph<'a> {
         Ok(Graph { filenames, children })
     }
 
-    /// What is at the bottom below a node: the way there (`file`, `data-file`, `backing/file`), and what QEMU calls the file.
+    /// What is at the bottom below a node: the way there (`file`, `data-file`, `backing/file`), and what QEMU calls the
+    /// file.
     pub(super) fn files_below(&self, node: &'a str) -> Read<BTreeMap<String, String>> {
         let mut files = BTreeMap::new();
         let mut open = vec![(String::new(), node)];

@@ -1,8 +1,9 @@
 //! What a guest is composed of, as its QEMU reports it.
 //!
-//! A command line says what a QEMU was started with. Snapshots, pivoted mirrors, changed media, plugged and unplugged devices make
-//! that untrue while the guest runs. A [`Composition`] is read from the QEMU itself, at the source and at the target alike, and
-//! [`differences`] compares the two: a guest runs at the target only in a QEMU that is composed as its own was.
+//! A command line says what a QEMU was started with. Snapshots, pivoted mirrors, changed media, plugged and unplugged
+//! devices make that untrue while the guest runs. A [`Composition`] is read from the QEMU itself, at the source and at
+//! the target alike, and [`differences`] compares the two: a guest runs at the target only in a QEMU that is composed
+//! as its own was.
 //!
 //! | part | QEMU's answer | compared by |
 //! |---|---|---|
@@ -118,8 +119,8 @@ pub struct Drive {
 pub struct Medium {
     /// The image that the guest sees first, then the one that it is an overlay of, and so on.
     pub chain: Vec<Image>,
-    /// What is below beside the files of the chain: the data file of a qcow2, the children of a quorum. The way there from the first
-    /// image's node (`data-file`, `backing/data-file`), and what QEMU calls the file.
+    /// What is below beside the files of the chain: the data file of a qcow2, the children of a quorum. The way there
+    /// from the first image's node (`data-file`, `backing/data-file`), and what QEMU calls the file.
     #[serde(default)]
     pub beside: BTreeMap<String, String>,
     /// Whether the guest may only read.
@@ -162,7 +163,8 @@ pub struct OpenFile {
     pub facts: Option<FileFacts>,
     /// Whether that is what the process has open.
     pub is_open: bool,
-    /// Whether the agent keeps it for the guest, and what is in it arrives with the guest: UEFI's variables. Each host has its own.
+    /// Whether the agent keeps it for the guest, and what is in it arrives with the guest: UEFI's variables. Each host
+    /// has its own.
     #[serde(default)]
     pub moves: bool,
 }
@@ -188,7 +190,8 @@ impl Composition {
         names.map(String::as_str).collect()
     }
 
-    /// The same without what only a source's QEMU does, and without what was seen of its files: what its command line makes again.
+    /// The same without what only a source's QEMU does, and without what was seen of its files: what its command line
+    /// makes again.
     pub fn as_launched(&self) -> Composition {
         Composition { activities: BTreeSet::new(), files: Vec::new(), boot_id: None, ..self.clone() }
     }

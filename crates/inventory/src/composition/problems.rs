@@ -4,8 +4,9 @@ use super::{Change, Composition, Difference, Medium, Part, differences};
 use crate::check::{Problem, ProblemKind, Severity};
 use crate::command_line;
 
-/// Of a guest whose QEMU was started from a definition: what it has now that `launched`, as that QEMU was when it had just been
-/// started, had not, and the other way round. `given`: names of images that the target's QEMU is started with instead.
+/// Of a guest whose QEMU was started from a definition: what it has now that `launched`, as that QEMU was when it had
+/// just been started, had not, and the other way round. `given`: names of images that the target's QEMU is started with
+/// instead.
 pub(crate) fn composition_problems(
     guest: &str,
     launched: &Composition,
@@ -22,7 +23,8 @@ pub(crate) fn composition_problems(
     problems
 }
 
-/// The same of a guest whose QEMU somebody else started with this command line. `hot_plugged`: the devices that were plugged in later.
+/// The same of a guest whose QEMU somebody else started with this command line. `hot_plugged`: the devices that were
+/// plugged in later.
 pub(crate) fn launch_problems(guest: &str, args: &[String], now: &Composition, hot_plugged: &[String]) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut add = |kind, what: String, cure: &str| problems.push(Problem::new(kind, Severity::Blocks, what, cure));
@@ -70,9 +72,11 @@ pub(crate) fn launch_problems(guest: &str, args: &[String], now: &Composition, h
     }
     for option in command_line::descriptors(args) {
         let what = format!(
-            "the QEMU of {guest} was started with file descriptors of its parent ({option}), which no QEMU on another host can have"
+            "the QEMU of {guest} was started with file descriptors of its parent ({option}), which no QEMU on another \
+             host can have"
         );
-        let cure = "have who started it (libvirt, perhaps) move it, or start it with names (ifname=, path=, filename=) in their place";
+        let cure = "have who started it (libvirt, perhaps) move it, or start it with names (ifname=, path=, \
+                    filename=) in their place";
         add(ProblemKind::Composition, what, cure);
     }
     let named = command_line::drive_files(args);
@@ -80,7 +84,8 @@ pub(crate) fn launch_problems(guest: &str, args: &[String], now: &Composition, h
     // What a file of more options says of drives is seen at the target only, before anything is copied.
     for drive in now.drives.iter().filter(|_| !reads_files) {
         let Some(medium) = &drive.medium else { continue };
-        // Options that a path does not say, such as an offset or a filter's, are in what QEMU calls it; the files below are named.
+        // Options that a path does not say, such as an offset or a filter's, are in what QEMU calls it; the files below
+        // are named.
         let mut below =
             medium.beside.iter().filter(|(way, _)| !Medium::is_backing(way)).map(|(_, file)| file).peekable();
         let are_files_named =
@@ -107,9 +112,12 @@ pub(crate) fn launch_problems(guest: &str, args: &[String], now: &Composition, h
     problems
 }
 
-const PLUGGED: &str = "unplug it (QMP device_del) and plug it in again at the target, or shut the guest down and start it with the device";
-const UNPLUGGED: &str = "plug it in again (QMP device_add, with the same id and place), or shut the guest down and start it without the device";
-const CHANGED: &str = "put back what it was started with (a snapshot: QMP block-commit, then block-job-complete), or shut the guest down and \
+const PLUGGED: &str = "unplug it (QMP device_del) and plug it in again at the target, or shut the guest down and \
+                       start it with the device";
+const UNPLUGGED: &str = "plug it in again (QMP device_add, with the same id and place), or shut the guest down and \
+                         start it without the device";
+const CHANGED: &str = "put back what it was started with (a snapshot: QMP block-commit, then block-job-complete), or \
+                       shut the guest down and \
                        start it with what it has now";
 
 /// What keeps a guest here whatever its QEMU was started from.
@@ -136,7 +144,8 @@ fn own_problems(guest: &str, now: &Composition) -> Vec<Problem> {
                 format!("{guest} has {} open, which is not there any more: it was removed or renamed", file.filename)
             }
         };
-        let cure = "copy the guest's disk to a file of its own (QMP blockdev-mirror, then block-job-complete), and repeat; \
+        let cure = "copy the guest's disk to a file of its own (QMP blockdev-mirror, then block-job-complete), and \
+                    repeat; \
                     the target would open what has that name now";
         problems.push(Problem::new(ProblemKind::DiskChanged, Severity::Blocks, what, cure));
     }
@@ -152,7 +161,8 @@ fn own_problems(guest: &str, now: &Composition) -> Vec<Problem> {
 
 /// Whether this is the size of an image, which whoever opens the image finds there.
 fn is_size(difference: &Difference) -> bool {
-    matches!(&difference.change, Change::Differs { what, .. } if difference.part == Part::Drive && what == "the size in bytes")
+    matches!(&difference.change, Change::Differs { what, .. } if difference.part == Part::Drive && what == "the size \
+        in bytes")
 }
 
 fn is_relative(filename: &str) -> bool {

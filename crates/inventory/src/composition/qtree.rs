@@ -1,6 +1,7 @@
 //! The device tree, as HMP's `info qtree` prints it.
 //!
-//! The format is that of `qbus_print` and `qdev_print` of QEMU's system/qdev-monitor.c (softmmu/ before 8.2), the same from 7.2 to 10:
+//! The format is that of `qbus_print` and `qdev_print` of QEMU's system/qdev-monitor.c (softmmu/ before 8.2), the same
+//! from 7.2 to 10:
 //!
 //! ```text
 //! bus: main-system-bus
@@ -14,8 +15,8 @@
 //!         class SCSI controller, addr 00:05.0, pci id 1af4:1001 (sub 1af4:0002)
 //! ```
 //!
-//! Each level is indented by two blanks. Lines of a device that are not `name = value` tell what the guest made of the device (BARs,
-//! interrupts), and are passed over.
+//! Each level is indented by two blanks. Lines of a device that are not `name = value` tell what the guest made of the
+//! device (BARs, interrupts), and are passed over.
 
 use super::Device;
 

@@ -329,10 +329,13 @@ pub(super) mod tests {
             version: Some(QemuVersion { major: 10, minor: 0, micro: 2 }),
             machine: json!("pc-q35-10.0-machine"),
             qtree: json!(
-                "bus: main-system-bus\n  type System\n  dev: q35-pcihost, id \"\"\n    bus: pcie.0\n      dev: virtio-blk-pci, id \"\"\n        addr = 05.0\n        bus: virtio-bus\n          dev: virtio-blk-device, id \"\"\n            serial = \"\"\n"
+                "bus: main-system-bus\n  type System\n  dev: q35-pcihost, id \"\"\n    bus: pcie.0\n      dev: \
+                 virtio-blk-pci, id \"\"\n        addr = 05.0\n        bus: virtio-bus\n          dev: \
+                 virtio-blk-device, id \"\"\n            serial = \"\"\n"
             ),
             network: json!(
-                "virtio-net-pci.0: index=0,type=nic,model=virtio-net-pci,macaddr=52:54:00:00:00:01\r\n \\ n0: index=0,type=user,net=10.0.2.0,restrict=off\r\n"
+                "virtio-net-pci.0: index=0,type=nic,model=virtio-net-pci,macaddr=52:54:00:00:00:01\r\n \\ n0: \
+                 index=0,type=user,net=10.0.2.0,restrict=off\r\n"
             ),
             block: BlockAnswers {
                 edges,

@@ -1,7 +1,8 @@
 //! Which images a QEMU that is started again would have otherwise than its guest last had them.
 //!
-//! A live snapshot, a mirror that was pivoted, a changed or ejected medium: what a QEMU was started from says nothing of them. A guest that
-//! is started from the old image lacks all that it wrote since, and what it writes there ruins the overlay.
+//! A live snapshot, a mirror that was pivoted, a changed or ejected medium: what a QEMU was started from says nothing
+//! of them. A guest that is started from the old image lacks all that it wrote since, and what it writes there ruins
+//! the overlay.
 
 use std::collections::BTreeSet;
 
@@ -22,10 +23,12 @@ pub struct Stale {
     pub is_below: bool,
 }
 
-/// The drives that would not have what the guest last had in them. `last`: as they were then; `launched`: as they were when that QEMU had
-/// just been started, if that is known; `named`: the files of drives that are named to the QEMU that is to be started.
+/// The drives that would not have what the guest last had in them. `last`: as they were then; `launched`: as they were
+/// when that QEMU had just been started, if that is known; `named`: the files of drives that are named to the QEMU that
+/// is to be started.
 ///
-/// Drives that would be missing, as they were plugged in while the guest ran, are none: nothing is written to another image for it.
+/// Drives that would be missing, as they were plugged in while the guest ran, are none: nothing is written to another
+/// image for it.
 pub fn stale(last: &[Drive], launched: Option<&[Drive]>, named: &BTreeSet<String>) -> Vec<Stale> {
     let named: BTreeSet<&str> = named.iter().map(|name| plain(name)).collect();
     let open: BTreeSet<&str> = last.iter().filter_map(|drive| drive.medium.as_ref()).flat_map(files).collect();

@@ -73,8 +73,8 @@ impl Qemu {
         self.args.iter().any(|arg| arg.contains(&*text) || arg.contains(&escaped))
     }
 
-    /// What in its arguments keeps the guest on the host where it starts; QEMU itself says more once it runs. Not a rule
-    /// of [`super::Definition::parse`]: that would make what older versions have started and kept unreadable.
+    /// What in its arguments keeps the guest on the host where it starts; QEMU itself says more once it runs. Not a
+    /// rule of [`super::Definition::parse`]: that would make what older versions have started and kept unreadable.
     pub fn unmovable(&self) -> Vec<String> {
         let mut found = Vec::new();
         for option in command_line::options(&self.args) {

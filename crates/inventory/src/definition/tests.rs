@@ -469,7 +469,8 @@ fn all_devices_are_read() {
     let text = "[firmware]\nsecure_boot = true\n[tpm]\n[system]\nuuid = '4DEA22B3-1d52-d8f3-2516-782e98ab3fa0'\n\
                 serial = 'x, y'\n[rtc]\nbase = 'localtime'\nslew = true\n[display]\nvideo = 'virtio'\n\
                 [[disk]]\npath = '/a'\nformat = 'raw'\nbus = 'virtio-scsi'\ncontroller = 1\nserial = 'A1'\n\
-                wwn = '0x5000c50015ea71ac'\nssd = true\nboot_index = 1\ndiscard = true\nio = 'native'\niothread = true\n\
+                wwn = '0x5000c50015ea71ac'\nssd = true\nboot_index = 1\ndiscard = true\nio = 'native'\niothread = \
+                true\n\
                 [[cdrom]]\n[[cdrom]]\npath = '/i.iso'\nbus = 'virtio-scsi'\nboot_index = 0\n\
                 [[nic]]\nbridge = 'b'\nqueues = 4\nvhost = true\n[[nic]]\nbridge = 'b'\nmodel = 'e1000e'\n\
                 [migration]\nallowed = false\n";

@@ -1,6 +1,7 @@
 //! Amounts as people write them ("16 GiB", "4 cores", "200 MB/s", "10 %", 12), and as they are counted.
 //!
-//! They are counted in whole grains, coarse enough that sums stay exact ([`Problem::check`](crate::problem::Problem::check)).
+//! They are counted in whole grains, coarse enough that sums stay exact
+//! ([`Problem::check`](crate::problem::Problem::check)).
 
 use std::fmt;
 
@@ -122,8 +123,8 @@ impl Unit {
     /// An amount in plain units.
     ///
     /// # Errors
-    /// Its unit is none of this one; the text says which would be. Or it has none and is less than a grain: a unit that was
-    /// forgotten.
+    /// Its unit is none of this one; the text says which would be. Or it has none and is less than a grain: a unit that
+    /// was forgotten.
     pub fn plain(&self, amount: &Amount) -> Result<f64, String> {
         let factor = self.factor(&amount.unit);
         let factor = factor.ok_or_else(|| format!("'{amount}' has no unit of it: write {}", self.examples()))?;

@@ -1,7 +1,7 @@
 //! Rules that can never hold together, whatever is where: told when they are made.
 //!
-//! What is found is a clash for certain; not every clash is found, since that is as hard as placing all guests. Hosts that
-//! are offline or in maintenance count as there: they come back, and rules stay.
+//! What is found is a clash for certain; not every clash is found, since that is as hard as placing all guests. Hosts
+//! that are offline or in maintenance count as there: they come back, and rules stay.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -88,7 +88,8 @@ pub(super) fn find(problem: &Problem, names: &Names) -> Vec<Clash> {
     finder.found
 }
 
-/// Steps that are taken for a clash to find out which rules it needs: about a second. Rules that are not tried for it are told.
+/// Steps that are taken for a clash to find out which rules it needs: about a second. Rules that are not tried for it
+/// are told.
 const STEPS_MAX: usize = 50_000_000;
 
 type Rules = BTreeSet<RuleId>;
@@ -233,8 +234,8 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Of guests that have to be on one host and do not fit on any: the rules that this needs, whom they bind, and the hosts
-    /// that they leave.
+    /// Of guests that have to be on one host and do not fit on any: the rules that this needs, whom they bind, and the
+    /// hosts that they leave.
     fn reduced(
         &self,
         guests: &[GuestId],
@@ -304,7 +305,8 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// More members than there are hosts for them: by Hall's theorem some of them have fewer hosts than they are. Each crowd is told.
+    /// More members than there are hosts for them: by Hall's theorem some of them have fewer hosts than they are. Each
+    /// crowd is told.
     fn apart(&mut self, group: GroupId) {
         // Who may be nowhere is told of alone.
         let members = self.members(group).iter().filter(|guest| !self.allowed(**guest).is_empty());
@@ -477,8 +479,8 @@ impl<'a> Finder<'a> {
     /// Members that cannot be spread so evenly, by how many they are and where they may be.
     fn even(&mut self, group: GroupId, level: usize, skew_max: u32) {
         let members = self.members(group);
-        // That a member has no host is told already. Without that member the others may be as many as cannot be even, by
-        // rules of that member, which are not theirs.
+        // That a member has no host is told already. Without that member the others may be as many as cannot be even,
+        // by rules of that member, which are not theirs.
         if members.is_empty() || members.iter().any(|guest| self.allowed(*guest).is_empty()) {
             return;
         }
@@ -497,8 +499,8 @@ impl<'a> Finder<'a> {
         self.tell(rules, members, what, "allow a larger skew, allow them the same hosts, or make the rule soft");
     }
 
-    /// How uneven guests are at least: those that may be in some areas only are at least so many in one of them, and the others
-    /// leave the rest with at most so many. It may be more.
+    /// How uneven guests are at least: those that may be in some areas only are at least so many in one of them, and
+    /// the others leave the rest with at most so many. It may be more.
     fn skew_min(&self, guests: &[GuestId], level: usize, allowed: impl Fn(GuestId) -> Bits) -> u32 {
         let mut confined: BTreeMap<BTreeSet<u32>, usize> = BTreeMap::new();
         for guest in guests {
@@ -548,8 +550,8 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// All fences but that around hosts that are online, and those of each guest. Whoever is among sets of hosts is within all of them taken
-/// together, whichever the others choose: that is a fence, too.
+/// All fences but that around hosts that are online, and those of each guest. Whoever is among sets of hosts is within
+/// all of them taken together, whichever the others choose: that is a fence, too.
 fn lasting_fences(problem: &Problem, names: &Names) -> (Vec<Fence>, Vec<Vec<u32>>) {
     let mut fences = names.fences.clone();
     let mut fences_of = names.fences_of.clone();
@@ -565,7 +567,8 @@ fn lasting_fences(problem: &Problem, names: &Names) -> (Vec<Fence>, Vec<Vec<u32>
     (fences, fences_of)
 }
 
-/// Who has to be on one host with whom, and by which group: hard together, or a need on the same host of one guest alone.
+/// Who has to be on one host with whom, and by which group: hard together, or a need on the same host of one guest
+/// alone.
 struct Bonds {
     edges: Vec<Vec<(GuestId, GroupId)>>,
     /// Guests of one class have to be on one host.

@@ -412,7 +412,8 @@ pub struct Match {
     pub weight: Option<Number>,
 }
 
-/// So many hosts may fail at once: their guests find room on the others, where everybody else stays, and no rule is broken more.
+/// So many hosts may fail at once: their guests find room on the others, where everybody else stays, and no rule is
+/// broken more.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Survive {

@@ -134,7 +134,8 @@ mod tests {
     /// What is told of a file with a guest and a rule that are these.
     fn mistake_text(guest: &str, rule: &str) -> String {
         let text = format!(
-            "resources: [{{name: cpu}}]\nhosts: [{{name: h1, capacity: {{cpu: 1}}}}]\nguests:\n- {{name: a, {guest}}}\nrules:\n- {rule}"
+            "resources: [{{name: cpu}}]\nhosts: [{{name: h1, capacity: {{cpu: 1}}}}]\nguests:\n- \
+             {{name: a, {guest}}}\nrules:\n- {rule}"
         );
         read(&text).expect_err("it should be refused").to_string()
     }

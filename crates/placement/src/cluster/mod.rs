@@ -59,8 +59,8 @@ const NODES_MAX: usize = 20_000_000;
 /// Reads a file, YAML or JSON (which is YAML, too).
 ///
 /// # Errors
-/// It is none, with the line and the reason. A field that there is not is told with the one that may be meant. Or a name has
-/// control characters.
+/// It is none, with the line and the reason. A field that there is not is told with the one that may be meant. Or a
+/// name has control characters.
 pub fn read(text: &str) -> Result<Cluster, ClusterError> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_nodes: NODES_MAX, max_events: 2 * NODES_MAX, max_total_scalar_bytes: 1 << 30 },

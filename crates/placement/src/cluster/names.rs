@@ -120,7 +120,8 @@ pub struct Level {
     pub areas: Vec<String>,
 }
 
-/// A hard limit of guests to hosts. A guest's [`owners`](crate::problem::Guest::owners) are what all of its fences have in common.
+/// A hard limit of guests to hosts. A guest's [`owners`](crate::problem::Guest::owners) are what all of its fences have
+/// in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
     /// Whose.
@@ -129,7 +130,8 @@ pub struct Fence {
     pub hosts: Bits,
 }
 
-/// What hosts cost guests by one rule. A guest's [`preference`](crate::problem::Guest::preference) is the sum of all of its leanings.
+/// What hosts cost guests by one rule. A guest's [`preference`](crate::problem::Guest::preference) is the sum of all of
+/// its leanings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaning {
     /// Whose.

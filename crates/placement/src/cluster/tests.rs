@@ -53,7 +53,8 @@ fn a_file_without_guests_is_fine() {
 #[test]
 fn json_is_read_too() {
     let text = "{\"resources\": [{\"name\": \"memory\", \"unit\": \"bytes\"}],\n\t\"hosts\": [{\"name\": \"h1\", \"capacity\": {\"memory\": \"1 GiB\"}}],
-        \"rules\": [{\"apart\": {\"name\": \"x\", \"of\": {\"guests\": [\"a\"]}}}], \"guests\": [{\"name\": \"a\", \"size\": {\"memory\": \"1 B\"}}]}";
+        \"rules\": [{\"apart\": {\"name\": \"x\", \"of\": {\"guests\": [\"a\"]}}}], \"guests\": \
+        [{\"name\": \"a\", \"size\": {\"memory\": \"1 B\"}}]}";
     let compiled = compile(&read(text).unwrap()).unwrap();
     assert_eq!(compiled.problem.guests[0].demand, [1]);
 }
@@ -332,12 +333,14 @@ rules:
             "'a', 'b', 'c' are to be in 3 areas of level 'rack', and can be in 2 at most",
         ),
         (
-            "- spread: {name: x, of: {tag: w}, level: rack, areas_min: 2, force: hard}\n- owners: {name: y, of: {guests: [a, b]}, within: {group: gold}}",
+            "- spread: {name: x, of: {tag: w}, level: rack, areas_min: 2, force: hard}\n- owners: \
+             {name: y, of: {guests: [a, b]}, within: {group: gold}}",
             "rule 'y'",
             "'a', 'b', 'c' are to be in 2 areas of level 'rack', and can be in 1 at most",
         ),
         (
-            "- spread: {name: x, of: {guests: [a, b]}, level: rack, areas_min: 2, force: hard}\n- together: {name: y, of: {guests: [a, b]}, force: hard}",
+            "- spread: {name: x, of: {guests: [a, b]}, level: rack, areas_min: 2, force: hard}\n- together: \
+             {name: y, of: {guests: [a, b]}, force: hard}",
             "rule 'y'",
             "'a', 'b' are to be in 2 areas of level 'rack', and can be in 1 at most",
         ),
@@ -347,7 +350,8 @@ rules:
             "of memory 'd', 'e' need 40 GiB, and the largest host that they may be on has 32 GiB",
         ),
         (
-            "- together: {name: x, of: {guests: [a, c]}, force: hard}\n- owners: {name: y, of: {guests: [a]}, within: {group: tin}}",
+            "- together: {name: x, of: {guests: [a, c]}, force: hard}\n- owners: \
+             {name: y, of: {guests: [a]}, within: {group: tin}}",
             "rule 'y'",
             "'a', 'c' have to be on one host, and no host is allowed to all of them",
         ),
@@ -357,32 +361,38 @@ rules:
             "together they leave no host for 'c'",
         ),
         (
-            "- among: {name: x, of: {guests: [a]}, within: [{hosts: [h1]}]}\n- among: {name: y, of: {guests: [a]}, within: [{group: tin}, {hosts: [h2]}]}",
+            "- among: {name: x, of: {guests: [a]}, within: [{hosts: [h1]}]}\n- among: \
+             {name: y, of: {guests: [a]}, within: [{group: tin}, {hosts: [h2]}]}",
             "rule 'x' + rule 'y'",
             "together they leave no host for 'a'",
         ),
         (
-            "- among: {name: x, of: {guests: [a, b]}, within: [{hosts: [h1]}]}\n- apart: {name: y, of: {guests: [a, b]}, force: hard}",
+            "- among: {name: x, of: {guests: [a, b]}, within: [{hosts: [h1]}]}\n- apart: \
+             {name: y, of: {guests: [a, b]}, force: hard}",
             "rule 'x' + rule 'y'",
             "2 guests ('a', 'b') are apart and may only be on 1 host ('h1')",
         ),
         (
-            "- among: {name: x, of: {guests: [a, b]}, within: [{hosts: [h1]}, {hosts: [h1, h2]}]}\n- spread: {name: y, of: {guests: [a, b]}, level: rack, areas_min: 2, force: hard}",
+            "- among: {name: x, of: {guests: [a, b]}, within: [{hosts: [h1]}, {hosts: [h1, h2]}]}\n- spread: \
+             {name: y, of: {guests: [a, b]}, level: rack, areas_min: 2, force: hard}",
             "rule 'x' + rule 'y'",
             "'a', 'b' are to be in 2 areas of level 'rack', and can be in 1 at most",
         ),
         (
-            "- needs: {name: x, of: {guests: [a]}, near: {guests: [b]}}\n- needs: {name: y, of: {guests: [b]}, near: {guests: [d]}}\n- apart: {name: z, of: {guests: [a, d]}, force: hard}",
+            "- needs: {name: x, of: {guests: [a]}, near: {guests: [b]}}\n- needs: \
+             {name: y, of: {guests: [b]}, near: {guests: [d]}}\n- apart: {name: z, of: {guests: [a, d]}, force: hard}",
             "rule 'x' + rule 'y' + rule 'z'",
             "'a', 'd' have to be on one host and apart",
         ),
         (
-            "- needs: {name: x, of: {guests: [a]}, near: {guests: [b, c]}}\n- apart: {name: y, of: {tag: w}, force: hard}",
+            "- needs: {name: x, of: {guests: [a]}, near: {guests: [b, c]}}\n- apart: \
+             {name: y, of: {tag: w}, force: hard}",
             "rule 'x' + rule 'y'",
             "'a' needs on its host whom it is apart from ('b', 'c')",
         ),
         (
-            "- needs: {name: x, of: {guests: [a]}, near: {guests: [c]}, level: rack}\n- owners: {name: y, of: {guests: [a]}, within: {group: tin}}",
+            "- needs: {name: x, of: {guests: [a]}, near: {guests: [c]}, level: rack}\n- owners: \
+             {name: y, of: {guests: [a]}, within: {group: tin}}",
             "rule 'y'",
             "'a' can never be in the same area of level 'rack' as whom it needs ('c')",
         ),
@@ -432,7 +442,8 @@ rules:
             format!("{e} + {f} + rule 'x': 2 guests ('e', 'f') are apart and may only be on 1 host ('h2')"),
         ),
         (
-            "- apart: {name: x, of: {guests: [a, d]}, force: hard}\n- together: {name: y, of: {guests: [a, d]}, force: hard}",
+            "- apart: {name: x, of: {guests: [a, d]}, force: hard}\n- together: \
+             {name: y, of: {guests: [a, d]}, force: hard}",
             "rule 'x' + rule 'y': 'a', 'd' have to be on one host and apart".to_owned(),
         ),
         (
@@ -446,7 +457,8 @@ rules:
             format!("{a} + {e} + rule 'x': in none of its sets may all of its guests be: not 'a', 'e'"),
         ),
         (
-            "- needs: {name: x, of: {guests: [a]}, near: {guests: [e]}}\n- owners: {name: y, of: {guests: [a]}, within: {group: gold}}",
+            "- needs: {name: x, of: {guests: [a]}, near: {guests: [e]}}\n- owners: \
+             {name: y, of: {guests: [a]}, within: {group: gold}}",
             format!("{a} + {e} + rule 'x': 'a' can never be in the same area of level 'host' as whom it needs ('e')"),
         ),
     ] {
@@ -463,9 +475,11 @@ fn rules_that_can_hold_are_no_clash() {
         "- apart: {name: x, of: {guests: [a, b]}}\n- together: {name: y, of: {guests: [a, b]}, force: hard}",
         "- together: {name: x, of: {guests: [a, b, c, d]}, force: hard}",
         "- spread: {name: x, of: {guests: [a, b, c]}, level: host, areas_min: 3, force: hard}",
-        "- needs: {name: x, of: {guests: [a]}, near: {guests: [b]}}\n- needs: {name: y, of: {guests: [b]}, near: {guests: [a]}}",
+        "- needs: {name: x, of: {guests: [a]}, near: {guests: [b]}}\n- needs: \
+         {name: y, of: {guests: [b]}, near: {guests: [a]}}",
         "- among: {name: x, of: {guests: [a, c]}, within: [{group: tin}, {group: gold}]}",
-        "- among: {name: x, of: {guests: [a, b]}, within: [{hosts: [h1, h2]}]}\n- apart: {name: y, of: {guests: [a, b]}, force: hard}",
+        "- among: {name: x, of: {guests: [a, b]}, within: [{hosts: [h1, h2]}]}\n- apart: \
+         {name: y, of: {guests: [a, b]}, force: hard}",
     ] {
         assert_eq!(clashes(&format!("{guests}{rules}")), Vec::<String>::new(), "{rules}");
     }
@@ -626,7 +640,8 @@ proptest! {
 
     /// Whatever is changed of a file, it is read or refused.
     #[test]
-    fn no_file_panics(edits in proptest::collection::vec((any::<prop::sample::Index>(), 0usize..4, "[ -~\n]{0,3}"), 1..5)) {
+    fn no_file_panics(edits in proptest::collection::vec((any::<prop::sample::Index>(), 0usize..4, "[ -~\n\
+        ]{0,3}"), 1..5)) {
         let mut text: Vec<char> = format!("{HOSTS}{ALL}").chars().collect();
         for (at, gone, put) in edits {
             let at = at.index(text.len());

@@ -1,8 +1,8 @@
 //! Why a guest cannot be somewhere, what would help, and why it was moved.
 //!
-//! A rule speaks against a host if it is broken more often with the guest there than it would be at best, with the guest on
-//! another host or on none, and everybody else where they are. So a rule that others break speaks against nobody, and a
-//! spread speaks against areas that do not help it while others would.
+//! A rule speaks against a host if it is broken more often with the guest there than it would be at best, with the
+//! guest on another host or on none, and everybody else where they are. So a rule that others break speaks against
+//! nobody, and a spread speaks against areas that do not help it while others would.
 
 mod conflict;
 mod relax;

@@ -43,9 +43,9 @@ pub struct Relaxation {
     pub host: HostId,
     /// All of them are needed.
     pub steps: Vec<Step>,
-    /// In microseconds of traffic. Of moves it is what they cost; of what people have to decide or buy it only tells which is the
-    /// lesser evil, in terms of [`Weights::rule`](crate::cluster::file::Weights::rule): to lift a rule is one of them, capacity 5 to 10 and more, a host out of
-    /// maintenance or an owner more 10, a host brought online 20.
+    /// In microseconds of traffic. Of moves it is what they cost; of what people have to decide or buy it only tells
+    /// which is the lesser evil, in terms of [`Weights::rule`](crate::cluster::file::Weights::rule): to lift a rule is
+    /// one of them, capacity 5 to 10 and more, a host out of maintenance or an owner more 10, a host brought online 20.
     pub cost: i64,
 }
 
@@ -61,8 +61,8 @@ impl Relaxation {
 pub struct Relaxations {
     /// The cheapest first, one for each set of causes, and the cheapest by moves.
     pub all: Vec<Relaxation>,
-    /// Moves were looked for until there were too many. Otherwise: of one guest, and if none helps, of any two among the 24 of each host
-    /// that are moved most cheaply, each to the cheapest host that takes it.
+    /// Moves were looked for until there were too many. Otherwise: of one guest, and if none helps, of any two among
+    /// the 24 of each host that are moved most cheaply, each to the cheapest host that takes it.
     pub is_cut_short: bool,
 }
 
@@ -141,8 +141,8 @@ fn dropping(compiled: &Compiled, host: HostId, reasons: &[Reason], back: &[Guest
     Relaxation::new(compiled, host, steps)
 }
 
-/// How bad a step is: of a move, what the migration costs; a rule that is lifted, as bad as one breach of a soft rule; others in
-/// multiples of that.
+/// How bad a step is: of a move, what the migration costs; a rule that is lifted, as bad as one breach of a soft rule;
+/// others in multiples of that.
 fn price(compiled: &Compiled, step: &Step) -> i64 {
     let names = &compiled.names;
     let unit = names.rule_weight.max(1);

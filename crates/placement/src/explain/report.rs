@@ -86,7 +86,8 @@ pub struct Explanation {
     pub conflict: Option<ConflictReport>,
     /// What would help, the cheapest first; empty if a host accepts it.
     pub relaxations: Vec<RelaxationReport>,
-    /// Not all moves of others were tried that would have been: see [`Relaxations::is_cut_short`](super::Relaxations::is_cut_short).
+    /// Not all moves of others were tried that would have been: see
+    /// [`Relaxations::is_cut_short`](super::Relaxations::is_cut_short).
     pub is_cut_short: bool,
     /// Resources of which there is enough, but not in one place; empty if a host accepts it.
     pub fragmented: Vec<Fragmented>,
@@ -272,7 +273,8 @@ impl fmt::Display for Fragmented {
         let Fragmented { resource, needs, free, largest, largest_on, .. } = self;
         write!(
             f,
-            "{resource}: fits nowhere, though {free} are free in total; it needs {needs}, and the largest piece is {largest} on '{largest_on}'"
+            "{resource}: fits nowhere, though {free} are free in total; it needs {needs}, and the largest piece is \
+             {largest} on '{largest_on}'"
         )?;
         match &self.remedy {
             Some(remedy) => write!(f, "; to make room, {remedy}"),

@@ -301,7 +301,8 @@ proptest! {
     fn a_clash_needs_no_other_rules(seed: u64) {
         let case = case(&mut Dice::new(seed));
         for clash in compiled(&case).clashes {
-            let is_named = |line: &&str| clash.rules.iter().any(|rule| line.contains(&rule.replace("rule '", "name: ").replace('\'', "")));
+            let is_named = |line: &&str| clash.rules.iter().any(|rule| line.contains(&rule.replace("rule \
+                '", "name: ").replace('\'', "")));
             let (rest, rules) = case.text.split_once("rules:\n").unwrap_or((&case.text, ""));
             let kept: Vec<&str> = rules.lines().filter(is_named).collect();
             let rules = if kept.is_empty() { String::new() } else { format!("rules:\n{}", kept.join("\n")) };
@@ -373,13 +374,15 @@ proptest! {
             for relaxation in told.all {
                 let mut then = at.clone();
                 let relaxed = relaxed(&compiled, &mut then, &relaxation, guest);
-                prop_assert!(Placing::new(&relaxed, &then, guest).accepts(relaxation.host), "{:?}\n{}", relaxation, case.text);
+                prop_assert!(Placing::new(&relaxed, &then, guest).accepts(relaxation.host), "{:?}\n\
+                    {}", relaxation, case.text);
                 if relaxation.steps.iter().all(|step| matches!(step, Step::Move { .. })) {
                     let (mut before, mut after) = (at.clone(), then);
                     before[guest as usize] = NOWHERE;
                     after[guest as usize] = relaxation.host;
                     let broken = |at: &[HostId]| judge(&compiled.problem, at).score().broken;
-                    prop_assert!(broken(&after) <= broken(&before) - Score::UNPLACED, "{:?}\n{}", relaxation, case.text);
+                    prop_assert!(broken(&after) <= broken(&before) - Score::UNPLACED, "{:?}\n\
+                        {}", relaxation, case.text);
                 }
             }
         }
@@ -455,7 +458,8 @@ the fewest that rule out every host: cpu
 what helps: add 1 core of cpu to 'h4'; it fits on 'h4' then
         or: add 1 core of cpu to 'h2', make rule 'racks' soft; it fits on 'h2' then
         or: set the property 'os' so that rule 'system' allows 'h3', add 1 core of cpu to 'h3'; it fits on 'h3' then
-        or: let the possible owners of 'web' allow 'h1', add 1 core of cpu to 'h1', add 4 GiB of memory to 'h1', make rule 'two' soft, make rule 'racks' soft; it fits on 'h1' then
+        or: let the possible owners of 'web' allow 'h1', add 1 core of cpu to 'h1', add 4 GiB of memory to 'h1', make \
+        rule 'two' soft, make rule 'racks' soft; it fits on 'h1' then
 "
     );
 }
@@ -472,7 +476,8 @@ fn small_pieces_are_told_with_what_makes_room() {
     let text = explained(&guests, "new");
     assert!(
         text.contains(
-            "memory: fits nowhere, though 40 GiB are free in total; it needs 20 GiB, and the largest piece is 10 GiB on 'h1'; \
+            "memory: fits nowhere, though 40 GiB are free in total; it needs 20 GiB, and the largest piece is 10 GiB \
+             on 'h1'; \
              to make room, move 'b1' from 'h1' to 'h"
         ),
         "{text}"

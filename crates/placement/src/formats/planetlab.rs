@@ -1,5 +1,5 @@
-//! Traces of PlanetLab's machines as CloudSim has them (github.com/beloglazov/planetlab-workload-traces): a file for each
-//! machine and day, and in each line the CPU that it used over five minutes, in whole per cent.
+//! Traces of PlanetLab's machines as CloudSim has them (github.com/beloglazov/planetlab-workload-traces): a file for
+//! each machine and day, and in each line the CPU that it used over five minutes, in whole per cent.
 
 use thiserror::Error;
 

@@ -1,4 +1,5 @@
-//! The files of the ROADEF/EURO challenge 2012 (problem_definition_v1.pdf, section 4): whole numbers, apart by white space.
+//! The files of the ROADEF/EURO challenge 2012 (problem_definition_v1.pdf, section 4): whole numbers, apart by white
+//! space.
 
 use std::collections::BTreeMap;
 

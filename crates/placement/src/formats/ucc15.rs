@@ -1,10 +1,11 @@
-//! The plans of the experiments of Kherbache et al., "Scheduling live-migrations for fast, adaptable and energy-efficient
-//! relocation operations" (UCC 2015), as BtrPlace writes them: JSON with where all was, and what was done when.
+//! The plans of the experiments of Kherbache et al., "Scheduling live-migrations for fast, adaptable and
+//! energy-efficient relocation operations" (UCC 2015), as BtrPlace writes them: JSON with where all was, and what was
+//! done when.
 //!
-//! What the files leave open: a link of B Mbit/s carries B / 9 MB of memory a second (what the authors measured and plan
-//! with); guests may stand still for 0.3 s (QEMU's default); there is no limit but the links. Without a network view all
-//! nodes are linked to one switch that never blocks, each with as much as the actions ever use there at once. What a
-//! power budget allows is not in the files (their energy view has no content).
+//! What the files leave open: a link of B Mbit/s carries B / 9 MB of memory a second (what the authors measured and
+//! plan with); guests may stand still for 0.3 s (QEMU's default); there is no limit but the links. Without a network
+//! view all nodes are linked to one switch that never blocks, each with as much as the actions ever use there at once.
+//! What a power budget allows is not in the files (their energy view has no content).
 
 use std::collections::{BTreeMap, BTreeSet};
 

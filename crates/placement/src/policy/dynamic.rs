@@ -1,20 +1,21 @@
 //! Which guests to move, as the load goes.
 //!
-//! A round has two parts. What is **broken** is repaired whatever it costs: hard rules, and hosts whose guests have used, or will use on
-//! the average, more than there is. A host was overloaded only if its guests were too much in both of the last
-//! two samples: one alone is a spike. Where nothing else mends it, neither a guest's cooldown nor the level `place` stands in the way. Then, once an interval, hosts that are **short**, with less free than the level `start`, are relieved as far
-//! as that pays.
+//! A round has two parts. What is **broken** is repaired whatever it costs: hard rules, and hosts whose guests have
+//! used, or will use on the average, more than there is. A host was overloaded only if its guests were too much in both
+//! of the last two samples: one alone is a spike. Where nothing else mends it, neither a guest's cooldown nor the level
+//! `place` stands in the way. Then, once an interval, hosts that are **short**, with less free than the level `start`,
+//! are relieved as far as that pays.
 //!
-//! What it is worth that less of a load is in want is counted in seconds of one host wholly overloaded. Of a load with mean m and
-//! variance v, whatever its distribution, at most (sqrt(v + s^2) - s) / 2 is expected above a capacity c, with s = c - m (Scarf: "A
-//! min-max solution of an inventory problem", 1958). So a move
+//! What it is worth that less of a load is in want is counted in seconds of one host wholly overloaded. Of a load with
+//! mean m and variance v, whatever its distribution, at most (sqrt(v + s^2) - s) / 2 is expected above a capacity c,
+//! with s = c - m (Scarf: "A min-max solution of an inventory problem", 1958). So a move
 //!
-//! - **saves** `interval_s` x that part of the capacity which it takes away by the outlook for soon, and `horizon_s` x the same by the
-//!   outlook for later, over both hosts and all resources;
+//! - **saves** `interval_s` x that part of the capacity which it takes away by the outlook for soon, and `horizon_s` x
+//!   the same by the outlook for later, over both hosts and all resources;
 //! - **costs** the seconds that it is sent for, [`View::sends_s`], x the price of its [`Config::aggressiveness`];
 //!
-//! and is made if it saves more than it costs. Most of what is wanted at any time is spikes, which no move foresees; their variance, which
-//! counts here, tells where they will be.
+//! and is made if it saves more than it costs. Most of what is wanted at any time is spikes, which no move foresees;
+//! their variance, which counts here, tells where they will be.
 
 use std::cmp::Ordering;
 
@@ -30,8 +31,8 @@ use crate::verdict::{Breach, judge};
 /// How to go about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// 1: only what is broken is repaired. 2 to 4: hosts that are short are relieved, too, if for each second that is sent 4, 2 or 1 are
-    /// saved. 5: any host is, if half of one is.
+    /// 1: only what is broken is repaired. 2 to 4: hosts that are short are relieved, too, if for each second that is
+    /// sent 4, 2 or 1 are saved. 5: any host is, if half of one is.
     pub aggressiveness: u8,
     /// From one round of relief to the next. What is broken is repaired whenever asked.
     pub interval_s: u32,
@@ -144,7 +145,8 @@ pub struct Move {
     pub to: HostId,
     /// What for.
     pub why: MoveReason,
-    /// Seconds of one host wholly overloaded that it saves; less than 0 if it is for a rule only. Of two that change places, both together.
+    /// Seconds of one host wholly overloaded that it saves; less than 0 if it is for a rule only. Of two that change
+    /// places, both together.
     pub saves_s: f64,
     /// Seconds that it is sent for; of both, too.
     pub sends_s: f64,
@@ -194,8 +196,8 @@ pub fn decide(config: &Config, view: &View, history: &History) -> Result<Round, 
     Ok(Round { moves: desk.moves, is_relief, overloaded })
 }
 
-/// Makes those hosts broken that were overloaded in both of the last two samples; no other is by the last. Gives all that were in the
-/// last.
+/// Makes those hosts broken that were overloaded in both of the last two samples; no other is by the last. Gives all
+/// that were in the last.
 fn overload(view: &View, history: &History, columns: &[Column], problem: &mut Problem) -> Bits {
     let mut overloaded = Bits::default();
     for (n, column) in columns.iter().enumerate().filter(|(_, column)| column.by == By::Latest) {
@@ -463,8 +465,8 @@ impl<'a> RoundBuilder<'a> {
         (may_move && sends_s.is_finite()).then(|| Leaves { guest, sends_s, saves_s: self.leaving_s(guest) })
     }
 
-    /// Repairs what is broken, with what repairs most first; two change places only where no move repairs anything, and only where
-    /// that does not either it is urgent.
+    /// Repairs what is broken, with what repairs most first; two change places only where no move repairs anything, and
+    /// only where that does not either it is urgent.
     fn repair(&mut self) {
         while self.state.score().broken > 0 && self.moves.len() < self.config.round_moves_max {
             let (guests, mends) = (self.guilty(), |choice: &Choice| choice.broken < 0);
@@ -762,8 +764,9 @@ mod tests {
     }
 
     proptest! {
-        /// Over some rounds, whatever happens: no rule is broken more, no host is filled beyond `place`, who is pinned stays, nobody goes to
-        /// a closed host, nor moves too often or too soon, but for what is broken; and the same question has the same answer.
+        /// Over some rounds, whatever happens: no rule is broken more, no host is filled beyond `place`, who is pinned
+        /// stays, nobody goes to a closed host, nor moves too often or too soon, but for what is broken; and the same
+        /// question has the same answer.
         #[test]
         fn rounds_do_no_harm(seed: u64) {
             let dice = &mut Dice::new(seed);
@@ -810,7 +813,8 @@ mod tests {
                         for by in [|of: &Outlook| of.soon.mean, |of: &Outlook| of.later.mean] {
                             let used = |at: &[HostId]| used(at, host, &|of| by(&of[r]).ceil());
                             let (before, after) = (used(&problem.initial), used(&at));
-                            prop_assert!(after <= before || after <= left as f64, "host {} resource {}: {} to {}", host, r, before, after);
+                            prop_assert!(after <= before || after <= left as f64, "host {} resource {}: {} to \
+                                {}", host, r, before, after);
                         }
                     }
                 }

@@ -1,9 +1,9 @@
 //! What a guest will use of a resource, from samples of what it used.
 //!
-//! A guest's use is taken as a first-order autoregressive series: it has a mean, a variance, and a correlation from one sample to
-//! the next, each with exponentially fading weights (in the beginning plain averages). How far a sample away from the mean lasts is the
-//! guest's own: with spikes the correlation is near 0, with plateaus near 1. So a spike is not chased. What both of the last two samples
-//! show is no spike: it counts in full, whatever was before.
+//! A guest's use is taken as a first-order autoregressive series: it has a mean, a variance, and a correlation from one
+//! sample to the next, each with exponentially fading weights (in the beginning plain averages). How far a sample away
+//! from the mean lasts is the guest's own: with spikes the correlation is near 0, with plateaus near 1. So a spike is
+//! not chased. What both of the last two samples show is no spike: it counts in full, whatever was before.
 
 use thiserror::Error;
 
@@ -47,7 +47,8 @@ impl Outlook {
 #[error("a sample is {0}: what is used is a finite number of 0 or more, up to 2^53")]
 pub struct BadSample(f64);
 
-/// Samples count with weights that fade by 1 / so much with each that follows: three hours, of samples every five minutes.
+/// Samples count with weights that fade by 1 / so much with each that follows: three hours, of samples every five
+/// minutes.
 pub const DECAY_SAMPLES: f64 = 36.0;
 
 /// A forecast of one guest's use of one resource: a few numbers, however many samples.

@@ -1,10 +1,11 @@
 //! Which hosts can sleep, and when they have to wake.
 //!
-//! A host can sleep if all its guests have a place on those that stay awake, with the level `place` of each resource kept free by what is
-//! expected soon and later; if told so, they would even after one more of those is lost, then with the `reserve` only kept. One
-//! goes to sleep at a time, the one with the least to move first, and only if one could have for [`Config::settle_s`] on end.
-//! A host wakes as soon as what is expected leaves less than `start` free of all that the awake ones have together, or guests are broken
-//! whom none of them can take. Between the two levels nothing changes.
+//! A host can sleep if all its guests have a place on those that stay awake, with the level `place` of each resource
+//! kept free by what is expected soon and later; if told so, they would even after one more of those is lost, then with
+//! the `reserve` only kept. One goes to sleep at a time, the one with the least to move first, and only if one could
+//! have for [`Config::settle_s`] on end. A host wakes as soon as what is expected leaves less than `start` free of all
+//! that the awake ones have together, or guests are broken whom none of them can take. Between the two levels nothing
+//! changes.
 //!
 //! Of hosts that vote on who runs what, a majority stays awake whatever the load:
 //!

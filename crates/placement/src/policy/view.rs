@@ -10,20 +10,21 @@ use crate::state::{Limit, State};
 
 /// What there is to be seen.
 ///
-/// The levels of each host and resource are those of the problem that [`compile`](crate::cluster::compile()) makes: what is beyond
-/// [`Host::capacity`](crate::problem::Host::capacity) is the `reserve`, which nobody gets; a host that uses more than
-/// [`Host::safe`](crate::problem::Host::safe) has less free than `start`, and is short.
+/// The levels of each host and resource are those of the problem that [`compile`](crate::cluster::compile()) makes:
+/// what is beyond [`Host::capacity`](crate::problem::Host::capacity) is the `reserve`, which nobody gets; a host that
+/// uses more than [`Host::safe`](crate::problem::Host::safe) has less free than `start`, and is short.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// Hosts, guests and rules, with where each guest is as [`Problem::initial`]. What guests use is told by `outlooks`.
+    /// Hosts, guests and rules, with where each guest is as [`Problem::initial`]. What guests use is told by
+    /// `outlooks`.
     pub problem: &'a Problem,
-    /// The level `place` of each host, for each resource: so much of its capacity is free after a guest was put there, as in
-    /// [`Names::place_free`](crate::cluster::Names::place_free).
+    /// The level `place` of each host, for each resource: so much of its capacity is free after a guest was put there,
+    /// as in [`Names::place_free`](crate::cluster::Names::place_free).
     pub place_free: &'a [Vec<i64>],
     /// Of each guest, for each resource.
     pub outlooks: &'a [Vec<Outlook>],
-    /// How long each guest takes to move, in seconds ([`schedule::forecast`](crate::schedule::forecast())); infinite if it writes to its
-    /// memory faster than that can be sent: it stays.
+    /// How long each guest takes to move, in seconds ([`schedule::forecast`](crate::schedule::forecast())); infinite if
+    /// it writes to its memory faster than that can be sent: it stays.
     pub sends_s: &'a [f64],
     /// Guests that never move: their owners opted out.
     pub pinned: &'a Bits,
@@ -161,8 +162,8 @@ pub(super) fn expected(view: &View, columns: &[Column]) -> Result<Problem, Flaw>
     Ok(problem)
 }
 
-/// By how much more is broken if a guest goes to a host; none if there is no room, or a rule is broken more, for which no relief
-/// elsewhere makes up. `free` has no price on overload.
+/// By how much more is broken if a guest goes to a host; none if there is no room, or a rule is broken more, for which
+/// no relief elsewhere makes up. `free` has no price on overload.
 pub(super) fn shift_broken(state: &State, free: Limit, guest: GuestId, to: HostId) -> Option<i64> {
     if !state.fits(guest, to, None) {
         return None;

@@ -50,7 +50,8 @@ pub enum Flaw {
     },
     /// To know where groups are would take too much memory.
     #[error(
-        "{groups} groups on {hosts} hosts in {areas} areas of all levels take {bytes} bytes of books, where {BOOKS_MAX} are allowed: \
+        "{groups} groups on {hosts} hosts in {areas} areas of all levels take {bytes} bytes of books, where \
+         {BOOKS_MAX} are allowed: \
          take fewer groups or areas"
     )]
     TooMany {

@@ -1,8 +1,9 @@
-//! What is to be decided, in numbers only: hosts with resources, guests that use them, rules, and what load and moves cost.
+//! What is to be decided, in numbers only: hosts with resources, guests that use them, rules, and what load and moves
+//! cost.
 //!
-//! The Google Machine Reassignment problem (ROADEF/EURO challenge 2012, problem_definition_v1.pdf) is one instance: machines
-//! are hosts, processes are guests, a service is a group whose members are apart, spread over locations (level 0) and need
-//! others in their neighbourhood (level 1).
+//! The Google Machine Reassignment problem (ROADEF/EURO challenge 2012, problem_definition_v1.pdf) is one instance:
+//! machines are hosts, processes are guests, a service is a group whose members are apart, spread over locations
+//! (level 0) and need others in their neighbourhood (level 1).
 
 mod check;
 
@@ -59,8 +60,8 @@ pub struct Spread {
     pub strength: Strength,
 }
 
-/// Members are spread evenly: no area has more than so many members more than the area with the fewest (Kubernetes calls that
-/// the skew of a topology spread constraint).
+/// Members are spread evenly: no area has more than so many members more than the area with the fewest (Kubernetes
+/// calls that the skew of a topology spread constraint).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Even {
     /// Index in [`Problem::levels`].

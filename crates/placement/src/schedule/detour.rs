@@ -1,7 +1,7 @@
-//! A way found by trying all, one guest at a time, where list scheduling gets not everybody there: few guests on few hosts,
-//! with hardly any room. By A* (Hart, Nilsson, Raphael: "A formal basis for the heuristic determination of minimum cost paths",
-//! IEEE TSSC 4, 1968), which finds the one with the least traffic. Steps that share nothing need not wait for each other later
-//! on ([`waits`](super::waits())).
+//! A way found by trying all, one guest at a time, where list scheduling gets not everybody there: few guests on few
+//! hosts, with hardly any room. By A* (Hart, Nilsson, Raphael: "A formal basis for the heuristic determination of
+//! minimum cost paths", IEEE TSSC 4, 1968), which finds the one with the least traffic. Steps that share nothing need
+//! not wait for each other later on ([`waits`](super::waits())).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

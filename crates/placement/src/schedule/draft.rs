@@ -1,4 +1,5 @@
-//! A plan for an order of priorities: list scheduling. Whenever something ends, all that can start does, the first first.
+//! A plan for an order of priorities: list scheduling. Whenever something ends, all that can start does, the first
+//! first.
 
 use std::collections::BTreeMap;
 

@@ -61,8 +61,8 @@ impl Task {
     }
 }
 
-/// How long it takes a guest from one host to another, from nowhere, or to nowhere, while nobody else is on the way; infinite if
-/// it never gets there.
+/// How long it takes a guest from one host to another, from nowhere, or to nowhere, while nobody else is on the way;
+/// infinite if it never gets there.
 pub(super) fn seconds(job: &Job, guest: GuestId, from: HostId, to: HostId) -> f64 {
     let g = guest as usize;
     match (from, to) {
@@ -94,8 +94,8 @@ pub(super) struct Flight<'a> {
     /// Rates on each channel, and how many.
     load: Vec<(f64, u32)>,
     on: Vec<bool>,
-    /// Where rules are exchanged: where each guest runs, how often hard rules are broken, and how many guests with hard rules are on
-    /// their way.
+    /// Where rules are exchanged: where each guest runs, how often hard rules are broken, and how many guests with hard
+    /// rules are on their way.
     runs: Vec<HostId>,
     broken: i64,
     ruled: u32,

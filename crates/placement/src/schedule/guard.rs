@@ -8,8 +8,8 @@ use crate::verdict::{Breach, judge, members};
 
 /// The hard rules that hold before and after, and therefore on the way.
 ///
-/// Where rules are exchanged, guests with hard rules move one at a time, and only so that no more of these rules are broken than
-/// before the first step.
+/// Where rules are exchanged, guests with hard rules move one at a time, and only so that no more of these rules are
+/// broken than before the first step.
 pub(super) struct Guard {
     pub(super) members: Vec<Vec<GuestId>>,
     pub(super) apart: Vec<bool>,
@@ -43,7 +43,8 @@ pub(super) fn broken(problem: &Problem, at: &[HostId]) -> i64 {
     judge(problem, at).hard.iter().filter(|breach| lasts(breach)).map(Breach::count).sum()
 }
 
-/// Whether it is of a rule that is to hold on the way: those that are together are so at the ends only, and so are those spread evenly.
+/// Whether it is of a rule that is to hold on the way: those that are together are so at the ends only, and so are
+/// those spread evenly.
 pub(super) fn lasts(breach: &Breach) -> bool {
     matches!(
         breach,

@@ -18,8 +18,8 @@ struct Hop {
 }
 
 impl Drafter<'_> {
-    /// Has those step aside for whom it is cheapest among all that let somebody go on, for as many at once as the priorities
-    /// say. Whether there are any.
+    /// Has those step aside for whom it is cheapest among all that let somebody go on, for as many at once as the
+    /// priorities say. Whether there are any.
     pub(super) fn hop(&mut self) -> bool {
         let mut on = vec![Vec::new(); self.context.job.problem.hosts.len()];
         for guest in (0..self.context.job.goal.len() as GuestId)

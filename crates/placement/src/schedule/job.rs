@@ -90,7 +90,8 @@ pub struct Running {
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Hosts, guests and rules; [`Problem::initial`] is where the guests are now: on the host they leave, if on their way.
+    /// Hosts, guests and rules; [`Problem::initial`] is where the guests are now: on the host they leave, if on their
+    /// way.
     pub problem: Problem,
     /// Where each is to be, or [`NOWHERE`].
     pub goal: Vec<HostId>,

@@ -5,10 +5,10 @@
 //! judge of plans that shares neither the planner's model of a migration nor its books.
 //!
 //! A guest on its way uses all of its resources on both hosts until it has arrived. Rules that hold before and after
-//! hold on the way, too: members that are apart do not even meet on the way. Groups that are together or spread evenly, or
-//! among sets of which no one has both where they were and where they will be, are so at the ends only. Where no such order is found,
-//! needs are given up for a while, and then other rules are exchanged: guests with rules move one at a time, and at no moment are
-//! more hard rules broken than before the first step.
+//! hold on the way, too: members that are apart do not even meet on the way. Groups that are together or spread evenly,
+//! or among sets of which no one has both where they were and where they will be, are so at the ends only. Where no
+//! such order is found, needs are given up for a while, and then other rules are exchanged: guests with rules move one
+//! at a time, and at no moment are more hard rules broken than before the first step.
 //!
 //! | module | what |
 //! |---|---|
@@ -48,8 +48,8 @@ pub use plan::{Action, Left, Obstacle, Plan, Step, StepId, StepReason, Waits, wa
 pub use precopy::{PrecopyForecast, forecast, rate_min};
 pub use progress::{Progress, StepError};
 
-/// Makes a plan: the best of those that `budget` changes of the priorities led to. The same job, seed and budget give the
-/// same plan.
+/// Makes a plan: the best of those that `budget` changes of the priorities led to. The same job, seed and budget give
+/// the same plan.
 ///
 /// # Errors
 /// The job is none.

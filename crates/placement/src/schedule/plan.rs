@@ -196,12 +196,14 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What it does not do.
     pub left: Vec<Left>,
-    /// Groups whose needs do not hold for a while on the way, though they do before and after: no order was found in which they do.
+    /// Groups whose needs do not hold for a while on the way, though they do before and after: no order was found in
+    /// which they do.
     pub broken: Vec<GroupId>,
-    /// Groups whose rules may not hold for a while on the way, though they do before and after: no order was found in which they
-    /// do. At no moment are more hard rules broken than before the first step.
+    /// Groups whose rules may not hold for a while on the way, though they do before and after: no order was found in
+    /// which they do. At no moment are more hard rules broken than before the first step.
     pub exchanged: Vec<GroupId>,
-    /// If something is left: more could be done if the rules of these groups were broken for a while, more of them than now.
+    /// If something is left: more could be done if the rules of these groups were broken for a while, more of them than
+    /// now.
     pub helps: Vec<GroupId>,
 }
 
@@ -226,10 +228,12 @@ pub enum Waits {
     Links,
 }
 
-/// What each step has to wait for, by when they start and end: all that end before it starts and share something with it.
+/// What each step has to wait for, by when they start and end: all that end before it starts and share something with
+/// it.
 ///
-/// With links that is enough for every other timing, too: of the steps that started, take the one that starts last by the plan.
-/// Whatever ended before that by the plan is done, so that what is used on a host or a channel is no more than it was then.
+/// With links that is enough for every other timing, too: of the steps that started, take the one that starts last by
+/// the plan. Whatever ended before that by the plan is done, so that what is used on a host or a channel is no more
+/// than it was then.
 pub fn waits(job: &Job, steps: &[Step], at: Waits) -> Vec<Vec<StepId>> {
     let ordered = ordered_groups(job);
     waits_for(job, steps, at, steps.iter().map(|step| shares(job, &ordered, step)).collect())

@@ -80,7 +80,8 @@ mod tests {
 
     #[test]
     fn what_is_dirty_is_sent_again() {
-        // 30 s leave 96 + 2 x 28 MB, which take 1.52 s, in which 72.96 MB get dirty, in 0.7296 s 35.02 MB, in 0.35 s 16.8 MB.
+        // 30 s leave 96 + 2 x 28 MB, which take 1.52 s, in which 72.96 MB get dirty, in 0.7296 s 35.02 MB, in 0.35 s
+        // 16.8 MB.
         let told = forecast(&BUSY, 1e8).unwrap();
         assert_eq!(told.rounds, 4);
         assert!((told.seconds - (30.0 + 1.52 + 0.7296 + 0.350_208 + 0.168_1)).abs() < 1e-3, "{told:?}");

@@ -12,8 +12,8 @@ enum State {
     Failed,
 }
 
-/// What of a plan is done, and what may start now. A step is waiting, then running, and then done or failed; those that wait
-/// for one that failed never start.
+/// What of a plan is done, and what may start now. A step is waiting, then running, and then done or failed; those that
+/// wait for one that failed never start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress<'a> {
     plan: &'a Plan,
@@ -90,8 +90,8 @@ impl<'a> Progress<'a> {
         self.end(step, State::Failed)
     }
 
-    /// What is left of a job of which this is a plan: guests are where they are now, and what runs is under way and takes so
-    /// many seconds more.
+    /// What is left of a job of which this is a plan: guests are where they are now, and what runs is under way and
+    /// takes so many seconds more.
     pub fn rest(&self, job: &Job, seconds_left: impl Fn(StepId) -> f64) -> Job {
         let mut rest = job.clone();
         rest.running.clear();

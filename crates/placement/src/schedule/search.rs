@@ -89,8 +89,8 @@ impl Way {
         !rules_in_the_way(&self.guard, &self.left(job)).is_empty()
     }
 
-    /// The same with the rules that are in the way broken for a while, but no more at once than may be; and then those that are in
-    /// the way of that.
+    /// The same with the rules that are in the way broken for a while, but no more at once than may be; and then those
+    /// that are in the way of that.
     fn exchanging(&self, job: &Job, broken_max: i64, seed: u64, budget: u64) -> Way {
         let mut exchanged = rules_in_the_way(&self.guard, &self.left(job));
         let mut round = 1;
@@ -156,7 +156,8 @@ fn order(a: (usize, f64, f64), b: (usize, f64, f64)) -> Ordering {
     a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.total_cmp(&b.2))
 }
 
-/// The best of some rules: those on the busiest link first, the longest first, and those first that free most for others.
+/// The best of some rules: those on the busiest link first, the longest first, and those first that free most for
+/// others.
 fn first(context: &Context) -> (Priorities, Draft) {
     let tasks = &context.tasks;
     let hosts = context.job.problem.hosts.len();
@@ -193,7 +194,8 @@ fn first(context: &Context) -> (Priorities, Draft) {
     best.expect("there are rules")
 }
 
-/// Moves one to another place, has two change places, has one make do with another share, or more or fewer step aside at once.
+/// Moves one to another place, has two change places, has one make do with another share, or more or fewer step aside
+/// at once.
 fn change(at: &Priorities, dice: &mut Dice) -> Priorities {
     let mut changed = at.clone();
     let (a, b) = (dice.below(at.order.len()), dice.below(at.order.len()));

@@ -1,11 +1,11 @@
 //! What comes of a plan, told by others than those who made it: data flows, links are shared, guests write meanwhile.
 //!
-//! Nothing here is the planner's: not its sums for a migration, nor its books, nor what it holds for safe on the way. What
-//! it takes for granted is the [`Job`], what [`Traffic`] says of a migration, and the network's paths.
+//! Nothing here is the planner's: not its sums for a migration, nor its books, nor what it holds for safe on the way.
+//! What it takes for granted is the [`Job`], what [`Traffic`] says of a migration, and the network's paths.
 //!
-//! Migrations share each channel fairly (max-min: Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2), none above
-//! its planned rate. After each event all is looked at anew: room on each host, members that meet, hosts that are off,
-//! limits, and, by [`judge`], the rules for where guests run at that moment.
+//! Migrations share each channel fairly (max-min: Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2), none
+//! above its planned rate. After each event all is looked at anew: room on each host, members that meet, hosts that are
+//! off, limits, and, by [`judge`], the rules for where guests run at that moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -88,8 +88,8 @@ pub struct Outcome {
     pub mean_completion: f64,
     /// The longest that a guest stood still.
     pub downtime_max: f64,
-    /// What the plan says that it breaks for a while, as far as it did. Those that are together or spread evenly are not looked at on
-    /// the way.
+    /// What the plan says that it breaks for a while, as far as it did. Those that are together or spread evenly are
+    /// not looked at on the way.
     pub lapses: Vec<Lapse>,
     /// With when each came about first.
     pub violations: Vec<(f64, Violation)>,

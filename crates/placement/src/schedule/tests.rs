@@ -266,7 +266,8 @@ fn is_possible(job: &Job) -> bool {
     false
 }
 
-/// Carries a plan out in an order that dice decide; what is under way after so many events, with what is left of the job.
+/// Carries a plan out in an order that dice decide; what is under way after so many events, with what is left of the
+/// job.
 fn carry_out(job: &Job, plan: &Plan, dice: &mut Dice, events: usize) -> Job {
     let mut progress = Progress::new(plan);
     for _ in 0..events {

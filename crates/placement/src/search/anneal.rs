@@ -1,10 +1,11 @@
-//! Simulated annealing (Kirkpatrick, Gelatt, Vecchi: "Optimization by simulated annealing", Science 220, 1983) that goes
-//! through what is overloaded. Overload of a host has a price, which rises while it is overloaded, so that other hosts need not
-//! pay for it; once nothing is overloaded all prices fall, until something is again (strategic oscillation; Glover, Hao: "The case
-//! for strategic oscillation", Annals of Operations Research 183, 2011). No rule is broken on the way.
+//! Simulated annealing (Kirkpatrick, Gelatt, Vecchi: "Optimization by simulated annealing", Science 220, 1983) that
+//! goes through what is overloaded. Overload of a host has a price, which rises while it is overloaded, so that other
+//! hosts need not pay for it; once nothing is overloaded all prices fall, until something is again (strategic
+//! oscillation; Glover, Hao: "The case for strategic oscillation", Annals of Operations Research 183, 2011). No rule is
+//! broken on the way.
 //!
-//! That a guest is not where it was at first has a price, too, which falls to nothing: what helps most for what it moves comes
-//! first, so that the room that movers hold on both hosts is not given away for little.
+//! That a guest is not where it was at first has a price, too, which falls to nothing: what helps most for what it
+//! moves comes first, so that the room that movers hold on both hosts is not given away for little.
 
 use super::cooling::CoolingSchedule;
 use super::units::{UnitId, units};
@@ -15,8 +16,8 @@ use crate::verdict::members;
 
 /// The largest guests: one in so many.
 const LARGEST: usize = 100;
-/// Half of the tries are with guests that are at least so many times as large as the temperature: what is small moves by
-/// itself while it is hot, and what is large decides what can be reached. But they are so many at least.
+/// Half of the tries are with guests that are at least so many times as large as the temperature: what is small moves
+/// by itself while it is hot, and what is large decides what can be reached. But they are so many at least.
 const LARGE: f64 = 10.0;
 const LARGE_MIN: usize = 10;
 /// What each guest counts that is away, besides what it holds of transient resources: a multiple of the mean guest.
@@ -33,7 +34,8 @@ pub(super) struct Anneal {
     temperature: f64,
     /// Of each host, for each unit of [`Score::broken`](crate::score::Score::broken).
     prices: Vec<f64>,
-    /// What a millionth of a mean host costs: its load, of the resource that costs most, and what else its guests could.
+    /// What a millionth of a mean host costs: its load, of the resource that costs most, and what else its guests
+    /// could.
     unit_price: f64,
     /// What it would cost now that a guest is away.
     away: Vec<f64>,
@@ -208,7 +210,8 @@ fn capacities(problem: &Problem) -> impl Iterator<Item = f64> {
         .map(move |r| problem.hosts.iter().map(|host| host.capacity[r] as f64).sum::<f64>() / hosts)
 }
 
-/// What each guest counts that is away: its share of a mean host's transient resources, the largest, at what a mean host costs.
+/// What each guest counts that is away: its share of a mean host's transient resources, the largest, at what a mean
+/// host costs.
 fn away(problem: &Problem) -> Vec<f64> {
     let (cost, capacities): (f64, Vec<f64>) = (host_costs(problem).sum(), capacities(problem).collect());
     let mean = problem.hosts.len() as f64 / problem.guests.len().max(1) as f64;

@@ -1,6 +1,6 @@
-//! How a budget is spent: annealing again and again by several schedules, of which those that do best get more of it (successive
-//! halving; Karnin, Koren, Somekh: "Almost optimal exploration in multi-armed bandits", ICML 2013). Small problems need no long
-//! cooling, and are better begun anew often.
+//! How a budget is spent: annealing again and again by several schedules, of which those that do best get more of it
+//! (successive halving; Karnin, Koren, Somekh: "Almost optimal exploration in multi-armed bandits", ICML 2013). Small
+//! problems need no long cooling, and are better begun anew often.
 
 use crate::score::Score;
 
@@ -13,8 +13,8 @@ pub(super) struct CoolingSchedule {
     /// The price of being away at first, as a part of what a guest's share of its host costs, and by how much it falls.
     away: f64,
     away_cold: f64,
-    /// How often a guest that is elsewhere is tried where it was at first: what it holds there of a transient resource is
-    /// free again then, and its move is saved.
+    /// How often a guest that is elsewhere is tried where it was at first: what it holds there of a transient resource
+    /// is free again then, and its move is saved.
     pub(super) home: f64,
     /// The least price of an overload, as a multiple of what as much of a mean host costs.
     pub(super) price: f64,
@@ -29,7 +29,8 @@ const COOLING_SCHEDULES: [CoolingSchedule; 3] = [
     // Whoever has to, and little is overloaded on the way.
     CoolingSchedule { hot: 0.06, cold: 1e-4, away: 0.0, away_cold: 1.0, home: 0.1, price: 10.0 },
 ];
-/// Parts of the budget: of a cooling by each; of one by each of the best two; and of those by the best, until it is spent.
+/// Parts of the budget: of a cooling by each; of one by each of the best two; and of those by the best, until it is
+/// spent.
 const EACH_BUDGET_SHARE: f64 = 0.04;
 const BETTER_BUDGET_SHARE: f64 = 0.12;
 const BEST_BUDGET_SHARE: f64 = 1.0 - 3.0 * EACH_BUDGET_SHARE - 2.0 * BETTER_BUDGET_SHARE;

@@ -16,7 +16,8 @@ use crate::problem::{HostId, Problem};
 use crate::score::Score;
 use crate::state::State;
 
-/// Tries between looks at how good it is, at least, and as a part of how many guests there are: what is good has to be copied.
+/// Tries between looks at how good it is, at least, and as a part of how many guests there are: what is good has to be
+/// copied.
 const STRIDE: u64 = 256;
 const STRIDE_GUESTS: u64 = 10;
 

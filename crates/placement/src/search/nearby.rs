@@ -1,7 +1,7 @@
 //! Large neighbourhood search (Shaw: "Using constraint programming and local search methods to solve vehicle routing
-//! problems", CP 1998): some guests are taken from some hosts, and put back on these in the best of all ways. It finds what
-//! takes several moves of which each by itself breaks something: guests that change places in a ring, hosts that change all of
-//! theirs.
+//! problems", CP 1998): some guests are taken from some hosts, and put back on these in the best of all ways. It finds
+//! what takes several moves of which each by itself breaks something: guests that change places in a ring, hosts that
+//! change all of theirs.
 //!
 //! All ways can be looked at where there are few; where there are many, annealing has better use for the time.
 

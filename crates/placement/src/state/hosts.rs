@@ -91,8 +91,8 @@ impl<'a> HostUsage<'a> {
         self.score_within(host, exchange, 0.0, f64::INFINITY).expect("nothing is beyond infinity")
     }
 
-    /// The same; None if it is known before balances are looked at that it is more than `most`, where each unit of what is broken
-    /// costs `price`.
+    /// The same; None if it is known before balances are looked at that it is more than `most`, where each unit of what
+    /// is broken costs `price`.
     #[inline]
     pub(super) fn score_within(&self, host: HostId, exchange: Exchange, price: f64, most: f64) -> Option<Score> {
         let (used, room, safe) = (self.row(host, USED), self.row(host, CAPACITY), self.row(host, SAFE));

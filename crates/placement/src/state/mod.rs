@@ -1,5 +1,5 @@
-//! An assignment with its books: what a shift or a swap would change is told in time that depends on the resources and rules
-//! of the guests concerned, not on how many hosts and guests there are.
+//! An assignment with its books: what a shift or a swap would change is told in time that depends on the resources and
+//! rules of the guests concerned, not on how many hosts and guests there are.
 
 mod hosts;
 mod moves;
@@ -43,8 +43,9 @@ pub struct State<'a> {
     score: Score,
 }
 
-/// What rules and moves of groups can cost less at most if a guest moves: one breach of each soft rule, one of a group. Of an even
-/// spread it is one in each area, where the guest was missing most; of groups that are apart all of the others, if it was alone among them.
+/// What rules and moves of groups can cost less at most if a guest moves: one breach of each soft rule, one of a group.
+/// Of an even spread it is one in each area, where the guest was missing most; of groups that are apart all of the
+/// others, if it was alone among them.
 pub(crate) fn saves_max(problem: &Problem) -> Vec<f64> {
     let soft = |strength: Strength| match strength {
         Strength::Hard => 0,
@@ -170,8 +171,8 @@ impl<'a> State<'a> {
         score
     }
 
-    /// What is worse, overload being priced, if a guest were on another host; None if that is beyond the limit or breaks a rule
-    /// more. For guests that are somewhere.
+    /// What is worse, overload being priced, if a guest were on another host; None if that is beyond the limit or
+    /// breaks a rule more. For guests that are somewhere.
     #[inline]
     pub fn shift_within(&self, guest: GuestId, to: HostId, limit: Limit) -> Option<f64> {
         let from = self.at[guest as usize];
@@ -246,7 +247,8 @@ impl<'a> State<'a> {
         Some(score)
     }
 
-    /// Whether there is room for a guest on a host, or at least no resource that is short there gets shorter, if another went.
+    /// Whether there is room for a guest on a host, or at least no resource that is short there gets shorter, if
+    /// another went.
     #[inline]
     pub fn fits(&self, guest: GuestId, to: HostId, goes: Option<GuestId>) -> bool {
         self.hosts.fits(to, guest, goes)
@@ -386,7 +388,8 @@ mod tests {
             }
         }
 
-        /// What is within a limit is what it costs with a price on overload, and what is beyond is more, or breaks a rule more.
+        /// What is within a limit is what it costs with a price on overload, and what is beyond is more, or breaks a
+        /// rule more.
         #[test]
         fn limits_are_kept(seed: u64) {
             let dice = &mut Dice::new(seed);

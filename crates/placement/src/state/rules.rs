@@ -202,7 +202,8 @@ impl Rules {
         score
     }
 
-    /// What changes of two groups that are apart if one or two guests move, each of which is in one of the groups, or none.
+    /// What changes of two groups that are apart if one or two guests move, each of which is in one of the groups, or
+    /// none.
     fn pair_score(&self, problem: &Problem, pair: &Pair, moves: [(Option<GroupId>, HostId, HostId); 2]) -> Score {
         let area = |host: HostId| (host != NOWHERE).then(|| problem.hosts[host as usize].areas[pair.level]);
         let ends = moves.map(|(group, from, to)| (group, area(from), area(to)));

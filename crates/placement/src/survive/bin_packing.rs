@@ -202,7 +202,8 @@ impl<'a> BinPacking<'a> {
         Some(false)
     }
 
-    /// Whether a host may have a guest and has room for it; and, of rules that more guests never mend, whether it keeps them.
+    /// Whether a host may have a guest and has room for it; and, of rules that more guests never mend, whether it keeps
+    /// them.
     fn takes(&self, guest: GuestId, host: HostId) -> bool {
         let is_final = |group: &GroupId| !self.mends[*group as usize] && self.broken[*group as usize] == 0;
         self.problem.may_own(guest, host)

@@ -5,7 +5,8 @@ use crate::problem::{GuestId, HostId, NOWHERE, Problem};
 use crate::score::Score;
 use crate::state::State;
 
-/// How often failures are looked at, and the largest cluster (guests times hosts) in which they are: that is some seconds' work.
+/// How often failures are looked at, and the largest cluster (guests times hosts) in which they are: that is some
+/// seconds' work.
 const LOOKS_MAX: usize = 2_000;
 const SIZE_MAX: usize = 4_000;
 

@@ -1,11 +1,12 @@
 //! Whether guests find room if hosts fail (N+1, high availability admission control).
 //!
-//! If hosts fail, their guests are started again on others, where everybody else stays where they are: nobody makes room by
-//! moving. It holds if that is possible for every set of so many hosts, and of fewer, without an overload more and without more
-//! breaches of any group's hard rules than before.
+//! If hosts fail, their guests are started again on others, where everybody else stays where they are: nobody makes
+//! room by moving. It holds if that is possible for every set of so many hosts, and of fewer, without an overload more
+//! and without more breaches of any group's hard rules than before.
 //!
-//! That is a packing problem. That it holds is shown by a placement, which is checked from scratch. That it does not is shown
-//! by a bound, or by trying all; where neither comes to an end within its steps, it is said that no way was found.
+//! That is a packing problem. That it holds is shown by a placement, which is checked from scratch. That it does not is
+//! shown by a bound, or by trying all; where neither comes to an end within its steps, it is said that no way was
+//! found.
 
 mod bin_packing;
 mod mend;
@@ -132,7 +133,8 @@ fn each_set(hosts: &[HostId], size: usize, call: &mut dyn FnMut(&[HostId])) {
     }
 }
 
-/// The problem without the areas of even spreads of which all hosts failed, if there are any: nobody can be spread over these.
+/// The problem without the areas of even spreads of which all hosts failed, if there are any: nobody can be spread over
+/// these.
 fn without_areas(problem: &Problem, failed: &[HostId]) -> Option<Problem> {
     let is_lost = |level: usize, area: u32| {
         let there = (0..).zip(&problem.hosts).filter(|(_, host)| host.areas[level] == area);
@@ -150,8 +152,8 @@ fn without_areas(problem: &Problem, failed: &[HostId]) -> Option<Problem> {
     other
 }
 
-/// Of which resource more is used by all guests than is left when the largest hosts have failed, if there is one: then no placement
-/// survives. How much is used, and left.
+/// Of which resource more is used by all guests than is left when the largest hosts have failed, if there is one: then
+/// no placement survives. How much is used, and left.
 pub fn impossible(problem: &Problem, hosts: &[HostId], failures: u32) -> Option<(usize, i64, i64)> {
     (0..problem.resources.len()).find_map(|r| {
         let used: i64 = problem.guests.iter().map(|guest| guest.demand[r]).sum();
@@ -162,8 +164,8 @@ pub fn impossible(problem: &Problem, hosts: &[HostId], failures: u32) -> Option<
     })
 }
 
-/// The problem with so much of each host kept free that the guests of those that fail have room on the others, on average, times a
-/// factor: a search that keeps to it is likely to find what survives.
+/// The problem with so much of each host kept free that the guests of those that fail have room on the others, on
+/// average, times a factor: a search that keeps to it is likely to find what survives.
 pub fn reserving(problem: &Problem, hosts: &[HostId], failures: u32, factor: f64) -> Problem {
     let mut reserving = problem.clone();
     let share = (f64::from(failures) / hosts.len().max(1) as f64 * factor).min(1.0);

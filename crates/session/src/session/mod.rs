@@ -10,8 +10,8 @@
 //! what it has already. Nothing is freed on a promise.
 //!
 //! How data stays balanced: connections *pull*. Whichever can send takes the next chunk of the next
-//! stream in turn, as long as its path has room ([`crate::path::PathEstimate::inflight_limit`]). Streams give only what there
-//! is room for.
+//! stream in turn, as long as its path has room ([`crate::path::PathEstimate::inflight_limit`]). Streams give only what
+//! there is room for.
 //!
 //! How small streams stay quick: each path has a control connection that never carries bulk. Frames
 //! other than bulk, and the bytes of streams that send little, go over the control connections of two

@@ -226,7 +226,8 @@ impl Session {
         room > (handed_over + granted) as u64
     }
 
-    /// Bytes per second that all paths together are known to carry, for a stream of this width; 0: nothing is known yet.
+    /// Bytes per second that all paths together are known to carry, for a stream of this width; 0: nothing is known
+    /// yet.
     pub fn rate(&self, width: Width) -> f64 {
         let carries = |path: PathId| {
             let mut data = self.connections.iter().filter(|(_, c)| c.path == path && c.kind == ConnectionKind::Data);
@@ -294,8 +295,8 @@ impl Session {
         }
     }
 
-    /// As [`Self::queue_small_frame`], but not where it is already: every copy of it may come back, each time that a connection is
-    /// lost.
+    /// As [`Self::queue_small_frame`], but not where it is already: every copy of it may come back, each time that a
+    /// connection is lost.
     pub(super) fn queue_small_frame_once(&mut self, item: QueuedFrame) {
         let controls = self.best_control_connections(|_, connection| !connection.closing);
         if controls.is_empty() && !self.backlog.iter().any(|other| other.is_duplicate_of(&item)) {

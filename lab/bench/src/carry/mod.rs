@@ -163,8 +163,8 @@ pub fn lacks(mover: Mover, site: &Site, qemu: &Path, memory: MemoryBackend) -> O
     }
 }
 
-/// A socat forks for each connection, and whichever is first at the target is first; QEMU knows its channels by what they
-/// say since 8.0 (migration/migration.c, `migration_ioc_process_incoming`).
+/// A socat forks for each connection, and whichever is first at the target is first; QEMU knows its channels by what
+/// they say since 8.0 (migration/migration.c, `migration_ioc_process_incoming`).
 fn takes_the_first_for_main(qemu: &Path) -> Option<String> {
     let version = skein_hypervisor::version_of(qemu).ok().filter(|version| version.major < 8)?;
     Some(format!("socat does not keep the order of connections, and QEMU {version} takes the first for its main one"))

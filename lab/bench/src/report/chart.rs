@@ -116,7 +116,8 @@ fn hover(out: &mut String, plot: &Plot, lanes: &[Lane], t_s: &[f64], head: f64, 
         }
         let _ = writeln!(
             out,
-            "<rect class=\"hover\" x=\"{from:.1}\" y=\"{head:.1}\" width=\"{:.1}\" height=\"{:.1}\"><title>{}</title></rect>",
+            "<rect class=\"hover\" x=\"{from:.1}\" y=\"{head:.1}\" width=\"{:.1}\" \
+             height=\"{:.1}\"><title>{}</title></rect>",
             to - from,
             bottom - head,
             escape(&words),

@@ -62,14 +62,19 @@ const NOTES: &str = "<footer>\n<h2>How to read this</h2>\n<ul>\n\
 <li>Both hosts are network namespaces of one machine and share its cores: compare within one report only.</li>\n\
 <li><b>Total time</b> runs from <code>migrate</code> until QEMU says <code>completed</code>. Bars show the median; \
 a dot is a run, a hollow one was the highest or lowest and is left out of the mean.</li>\n\
-<li><b>Throughput</b> is the content of guest pages sent (zero pages, headers, compression and device state not counted), \
+<li><b>Throughput</b> is the content of guest pages sent (zero pages, headers, compression and device state not \
+counted), \
 over the time between the first and the last byte of bulk on the source's NICs.</li>\n\
-<li><b>Downtime</b> is given as QEMU reports it, as the guest saw it (the gap between its heartbeats over the switchover), and \
+<li><b>Downtime</b> is given as QEMU reports it, as the guest saw it (the gap between its heartbeats over the \
+switchover), and \
 as the longest time without an answer to an outside pinger.</li>\n\
-<li><b>CPU</b> is that of both ends per GB of guest content: QEMU's part in the migration (without the guest itself), and the mover's processes.</li>\n\
-<li><b>On the wire</b> is all that the NICs of both hosts sent, in both directions; beside it the same for each byte of guest \
+<li><b>CPU</b> is that of both ends per GB of guest content: QEMU's part in the migration (without the guest itself), \
+and the mover's processes.</li>\n\
+<li><b>On the wire</b> is all that the NICs of both hosts sent, in both directions; beside it the same for each byte \
+of guest \
 content.</li>\n\
-<li>Below a mover's numbers: what kinds of bytes its pages were, as its agents say, or QEMU; <b>sent again</b> is part of \
+<li>Below a mover's numbers: what kinds of bytes its pages were, as its agents say, or QEMU; <b>sent again</b> is \
+part of \
 the others, and the time that comparing took is part of the downtime.</li>\n\
 <li>Charts show 200 ms samples of the NICs' own counters against the capacity of the link, where one is set.</li>\n\
 </ul>\n</footer>\n";
@@ -109,7 +114,10 @@ fn overview(out: &mut String, cases: &[CaseResult]) {
             let _ = write!(out, " · <b>{n}</b> {word}");
         }
     }
-    out.push_str("</p>\n<div class=\"scroll\"><table>\n<thead><tr><th>case</th><th>figure</th><th>measured</th><th></th></tr></thead>\n");
+    out.push_str(
+        "</p>\n<div class=\"scroll\"><table>\n\
+                  <thead><tr><th>case</th><th>figure</th><th>measured</th><th></th></tr></thead>\n",
+    );
     for case in cases {
         out.push_str("<tbody>\n");
         for (n, part) in case.parts.iter().enumerate() {
@@ -216,8 +224,10 @@ fn of<'a>(total: &Total, runs: &[&'a Run]) -> Vec<&'a Run> {
 
 fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
     out.push_str(
-        "<div class=\"scroll\"><table class=\"numbers\">\n<thead><tr><th>mover</th><th>total: mean ± spread</th><th>median</th>\
-         <th>every run</th><th>throughput</th><th>downtime<br>QEMU · guest · ping</th><th>CPU per GB<br>QEMU · mover · both</th>\
+        "<div class=\"scroll\"><table class=\"numbers\">\n<thead><tr><th>mover</th><th>total: mean ± \
+         spread</th><th>median</th>\
+         <th>every run</th><th>throughput</th><th>downtime<br>QEMU · guest · ping</th><th>CPU per GB<br>QEMU · mover \
+         · both</th>\
          <th>on the wire<br>per guest byte</th><th>guest</th></tr></thead>\n<tbody>\n",
     );
     for total in totals {
@@ -553,7 +563,8 @@ mod tests {
     #[test]
     fn agents_tell_more_of_where_the_bytes_went() {
         let run = Run { pages: Some(results::tests::pages()), ..results::tests::run("", "", Mover::SkeinAgents) };
-        let told = "zero 8.19 MB · compressed 606 MB to 101 MB (6.0:1, 0.42 s of CPU) · as it is 410 MB · sent again 50.0 MB · \
+        let told = "zero 8.19 MB · compressed 606 MB to 101 MB (6.0:1, 0.42 s of CPU) · as it is 410 MB · sent again \
+                    50.0 MB · \
                     sent 511 MB in all · compared in 11.2 ms";
         assert_eq!(kinds(&[&run]).as_deref(), Some(told));
         assert_eq!(kinds(&[]), None);

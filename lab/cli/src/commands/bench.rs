@@ -47,7 +47,8 @@ enum Command {
     },
     /// Take runs' figures into docs/measured.json, and make docs/measured.md from it.
     ///
-    /// A case that did not run to its end is left as it was. Exits with 1 if a case then has no figure, or an outdated one.
+    /// A case that did not run to its end is left as it was. Exits with 1 if a case then has no figure, or an outdated
+    /// one.
     Figures {
         /// What `--json` wrote; without any, only the page is made again.
         #[arg(value_name = "JSON")]

@@ -21,10 +21,10 @@ use crate::skein::Skein;
 
 /// Have agents move a working guest between two hosts made on this machine, and kill one of them meanwhile.
 ///
-/// Two hosts with two NICs of 1 Gb/s each and an agent on each, and a Linux guest that rewrites its memory and its disk all
-/// the time. The agents move it over both NICs, encrypted; then QEMU alone moves the same guest over one NIC. At last it is
-/// moved once more, and its agent is killed (kill -9) in the middle and started again. After each move the guest checks all
-/// its memory. Needs root; takes about a minute. Fails if the guest was lost, changed, or ran twice.
+/// Two hosts with two NICs of 1 Gb/s each and an agent on each, and a Linux guest that rewrites its memory and its disk
+/// all the time. The agents move it over both NICs, encrypted; then QEMU alone moves the same guest over one NIC. At
+/// last it is moved once more, and its agent is killed (kill -9) in the middle and started again. After each move the
+/// guest checks all its memory. Needs root; takes about a minute. Fails if the guest was lost, changed, or ran twice.
 #[derive(clap::Args)]
 pub struct Args {
     /// Where the report goes: one page that needs nothing else.
@@ -142,7 +142,8 @@ impl Screen {
     fn show(&mut self, progress: &Progress<'_>) {
         match progress {
             Progress::Stage(stage) => self.line(&format!(
-                "Making two hosts with {} NICs each, starting their agents, booting a guest of {} MiB that fills {} MiB, \
+                "Making two hosts with {} NICs each, starting their agents, booting a guest of {} MiB that fills {} \
+                 MiB, \
                  twice ...",
                 stage.links.rates_mbit.len(),
                 stage.guest.memory_mb,

@@ -50,7 +50,8 @@ fn judge_room(room: &Room) -> Vec<Finding> {
         let free = limit.limit.saturating_sub(limit.used);
         if limit.promised > free {
             let what = format!(
-                "guests of {owner} were promised {} more than is left of its {all} ({name}): if they use it, the kernel kills one",
+                "guests of {owner} were promised {} more than is left of its {all} ({name}): if they use it, the \
+                 kernel kills one",
                 about_bytes(limit.promised - free)
             );
             findings.push(warn("room", what, "move or stop guests, or raise that limit if the host has more"));

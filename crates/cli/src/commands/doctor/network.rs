@@ -24,7 +24,8 @@ pub fn nics() -> Vec<Finding> {
     }
 }
 
-/// The NICs that could carry a migration, in this order: of those that people plug cables into, and those with addresses.
+/// The NICs that could carry a migration, in this order: of those that people plug cables into, and those with
+/// addresses.
 fn judge(nics: &[Nic], offloads: impl Fn(&str) -> Offloads) -> Vec<Finding> {
     let global = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),

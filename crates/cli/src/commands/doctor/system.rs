@@ -68,7 +68,8 @@ impl Probe {
         Ok(Probe { path, file })
     }
 
-    /// Bytes free, whether it is only in memory, and how long a small record takes to be on the disk (of five, the median).
+    /// Bytes free, whether it is only in memory, and how long a small record takes to be on the disk (of five, the
+    /// median).
     fn measure(&self) -> io::Result<(u64, bool, Duration)> {
         let system = fstatfs(&self.file)?;
         let room = system.blocks_available().saturating_mul(system.block_size().try_into().unwrap_or(0));
@@ -345,7 +346,8 @@ mod tests {
     fn limits_are_judged() {
         let limits = |files: &str, processes: &str| {
             format!(
-                "Limit   Soft Limit  Hard Limit  Units\nMax processes   {processes}  1000 processes\nMax open files   {files}  9 files\n"
+                "Limit   Soft Limit  Hard Limit  Units\nMax processes   {processes}  1000 processes\nMax open files   \
+                 {files}  9 files\n"
             )
         };
         let judged = |files, processes, tasks| severities(&judge_limits("x", &limits(files, processes), tasks));

@@ -16,8 +16,9 @@ use crate::commands::text::{clean, moment, print, print_json};
 
 /// Say what is broken now and since when, and which rules can never hold together
 ///
-/// Hard rules and overload are broken; soft rules and preferences are not as they should be, and cost. Rules that clash, are about nobody
-/// or compare a property that is not set are told once more each time, as they have to be corrected by whoever wrote them.
+/// Hard rules and overload are broken; soft rules and preferences are not as they should be, and cost. Rules that
+/// clash, are about nobody or compare a property that is not set are told once more each time, as they have to be
+/// corrected by whoever wrote them.
 #[derive(clap::Args)]
 #[command(after_help = format!("\
 Examples:
@@ -26,7 +27,8 @@ Examples:
   skein placement check --cluster cluster.yaml --json | jq '.complaints[] | select(.hard)'
 
 {EXIT_CODES}
-     (rules that clash count as broken; so do rules, soft ones too, about nobody or about a property that is not set)"))]
+     (rules that clash count as broken; so do rules, soft ones too, about nobody or about a property that is not \
+     set)"))]
 pub struct Args {
     /// The cluster: YAML or JSON, see docs/placement-file.md
     #[arg(long, value_name = "FILE")]
@@ -34,8 +36,8 @@ pub struct Args {
     /// Since when what is broken has been: read if it is there, and written
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
-    /// An object: complaints (the worst first by gravity, see docs/placement.md; since in seconds since 1970), clashes, cost (microseconds),
-    /// survived (of `survive`: failures, sets, tried, survived)
+    /// An object: complaints (the worst first by gravity, see docs/placement.md; since in seconds since 1970), clashes,
+    /// cost (microseconds), survived (of `survive`: failures, sets, tried, survived)
     #[arg(long)]
     json: bool,
 }

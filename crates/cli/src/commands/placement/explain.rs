@@ -10,8 +10,8 @@ use crate::commands::text::{clean, print, print_json};
 
 /// Say for each host why a guest can or cannot be there, and what would help if it can be nowhere
 ///
-/// All others are where the file has them. A host that says no gives every reason; 'rather not' costs only. If all hosts say no: the fewest
-/// rules and resources that rule them out together, and what to change, the cheapest first.
+/// All others are where the file has them. A host that says no gives every reason; 'rather not' costs only. If all
+/// hosts say no: the fewest rules and resources that rule them out together, and what to change, the cheapest first.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,7 +23,8 @@ pub struct Args {
     cluster: PathBuf,
     /// Its name in the file
     guest: String,
-    /// An object: guest, on, lost (its host that is offline), hosts, conflict, relaxations, fragmented; costs in microseconds
+    /// An object: guest, on, lost (its host that is offline), hosts, conflict, relaxations, fragmented; costs in
+    /// microseconds
     #[arg(long)]
     json: bool,
 }

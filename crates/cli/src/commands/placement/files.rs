@@ -58,7 +58,8 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Writes a file, whole or not at all: a new one takes its place, with its mode. What is no file, a device or a pipe, is written to.
+/// Writes a file, whole or not at all: a new one takes its place, with its mode. What is no file, a device or a pipe,
+/// is written to.
 pub fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let written = || -> std::io::Result<()> {
         // Where links lead to: they stay what they are.

@@ -18,7 +18,8 @@ const TRACES_MAX: usize = 100_000;
 
 /// Play a recorded day to policies of dynamic optimisation, and measure what comes of it
 ///
-/// The hosts and guests are made up by the seed, as docs/placement.md says; what guests use is what was recorded. A policy sees only what was used so far.
+/// The hosts and guests are made up by the seed, as docs/placement.md says; what guests use is what was recorded. A
+/// policy sees only what was used so far.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -44,7 +45,8 @@ pub struct Args {
     /// Draws the sizes of guests
     #[arg(long, value_name = "S", default_value_t = Setup::default().seed)]
     seed: u64,
-    /// An array with an object for each day and policy: overload_min, longest_min, left_alone_min, moves, guest_moves_max, lost
+    /// An array with an object for each day and policy: overload_min, longest_min, left_alone_min, moves,
+    /// guest_moves_max, lost
     #[arg(long)]
     json: bool,
 }

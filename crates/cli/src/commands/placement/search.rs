@@ -117,7 +117,8 @@ fn repair(problem: &Problem, options: &Options, interrupt: &AtomicBool, show: &m
     Found { assignment: repair.assignment().to_vec(), elapsed: begin.elapsed(), is_interrupted: is_interrupted() }
 }
 
-/// Searches from an assignment, one search for each thread, each with a seed of its own. `show` is called between rounds.
+/// Searches from an assignment, one search for each thread, each with a seed of its own. `show` is called between
+/// rounds.
 fn search(
     problem: &Problem,
     from: &[HostId],

@@ -50,14 +50,17 @@ pub struct Args {
     input: InputArgs,
     #[command(flatten)]
     options: SearchArgs,
-    /// Then prove for so many seconds at most how little any placement costs; HiGHS does, for some hundreds of guests on tens of hosts
+    /// Then prove for so many seconds at most how little any placement costs; HiGHS does, for some hundreds of guests
+    /// on tens of hosts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     prove: Option<u64>,
-    /// Write what was found here: an assignment (roadef), a plan (btrplace), or a host for each guest for `schedule --solution` (--cluster)
+    /// Write what was found here: an assignment (roadef), a plan (btrplace), or a host for each guest for
+    /// `schedule --solution` (--cluster)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// An object: initial, found (valid, breaches, cost, moves), moves_min (null: something is always broken), proof; of a cluster also moved
-    /// (with why), complaints, survived, clashes, placement; costs of a cluster are microseconds
+    /// An object: initial, found (valid, breaches, cost, moves), moves_min (null: something is always broken), proof;
+    /// of a cluster also moved (with why), complaints, survived, clashes, placement; costs of a cluster are
+    /// microseconds
     #[arg(long)]
     json: bool,
 }

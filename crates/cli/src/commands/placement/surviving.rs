@@ -1,7 +1,8 @@
 //! A search for what survives failing hosts, where the file asks for that.
 //!
-//! The search itself knows nothing of failures. Where what it finds does not survive them, it searches again with a part of each host
-//! kept free; and then guests are moved one by one. Each try is judged by the true problem, and the best is taken.
+//! The search itself knows nothing of failures. Where what it finds does not survive them, it searches again with a
+//! part of each host kept free; and then guests are moved one by one. Each try is judged by the true problem, and the
+//! best is taken.
 
 use std::time::Duration;
 

@@ -133,7 +133,8 @@ impl Intake<'_> {
     }
 }
 
-/// The pages of a block that do not hold what was sent last. The guest stands still for this, so that all cores are free for it.
+/// The pages of a block that do not hold what was sent last. The guest stands still for this, so that all cores are
+/// free for it.
 fn missed(ledger: &Ledger, block: u16, ram: &dyn Ram) -> Result<Vec<u32>, String> {
     let pages = ledger.pages(block);
     let next = AtomicU64::new(0);

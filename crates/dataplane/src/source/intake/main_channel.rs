@@ -185,8 +185,8 @@ impl<'i, 'a> MainChannel<'i, 'a> {
         self.direct.as_ref()?.number(&self.parser.blocks()[block].name)
     }
 
-    /// Adds a page to the run, or begins the next one with it. One that QEMU gave with its block's name begins one, so that the
-    /// name is given again.
+    /// Adds a page to the run, or begins the next one with it. One that QEMU gave with its block's name begins one, so
+    /// that the name is given again.
     fn run_on(&mut self, of: RunOf, version: u32, offset: u64, named: bool) -> Result<(), IntakeStop> {
         let begins = named && self.direct.is_none();
         if begins || !self.run.takes(of, version) {

@@ -1,4 +1,5 @@
-//! What QEMU sends at the source, taken apart: [`main_channel`] and [`multifd`] say how, here is what they have in common.
+//! What QEMU sends at the source, taken apart: [`main_channel`] and [`multifd`] say how, here is what they have in
+//! common.
 
 mod last_pages;
 mod main_channel;

@@ -11,7 +11,8 @@ use crate::schedule::{Traffic, forecast};
 /// How long guests may stand still: what `skein migrate` aims at unless it is told otherwise.
 const DOWNTIME_S: f64 = 0.3;
 
-/// Whoever writes its memory nearly as fast as it is sent is throttled in the end: no guest is sent more than ten times.
+/// Whoever writes its memory nearly as fast as it is sent is throttled in the end: no guest is sent more than ten
+/// times.
 const DIRTY_SHARE_MAX: f64 = 0.9;
 
 impl<'a> Compiler<'a> {

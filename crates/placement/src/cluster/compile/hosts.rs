@@ -147,7 +147,8 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// What is to be free of a capacity: reserve, start and place, in plain units. Amounts are of what there is, not of what it is overcommitted to.
+/// What is to be free of a capacity: reserve, start and place, in plain units. Amounts are of what there is, not of
+/// what it is overcommitted to.
 fn free(levels: &file::Levels, unit: &Unit, total: f64, times: f64) -> Result<[f64; 3], Mistake> {
     let of = |amount: &Amount| match amount.unit.as_str() {
         "%" if amount.number <= 100.0 => Ok(total * amount.number / 100.0),

@@ -42,7 +42,8 @@ const SECONDS_MAX: f64 = 1e9;
 /// Reads a file's meaning.
 ///
 /// # Errors
-/// A name that there is not or is there twice, an amount of another unit, levels out of order, or numbers that are too large.
+/// A name that there is not or is there twice, an amount of another unit, levels out of order, or numbers that are too
+/// large.
 pub fn compile(cluster: &Cluster) -> Result<Compiled, ClusterError> {
     let mut compiler = Compiler::new(cluster)?;
     compiler.hosts()?;

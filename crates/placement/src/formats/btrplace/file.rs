@@ -84,8 +84,8 @@ pub(super) struct View<'a> {
     pub(super) def_consumption: Option<u32>,
 }
 
-/// All kinds of constraints in one. The same long lists of nodes are written again and again: they stay text until it is
-/// known that one is new.
+/// All kinds of constraints in one. The same long lists of nodes are written again and again: they stay text until it
+/// is known that one is new.
 #[derive(Deserialize)]
 pub(super) struct Constraint<'a> {
     #[serde(borrow)]

@@ -1,5 +1,5 @@
-//! The files of BtrPlace (<https://github.com/btrplace/scheduler>, module `json`): an instance is a model (what there is, and
-//! what runs where) and constraints; a plan is a list of actions.
+//! The files of BtrPlace (<https://github.com/btrplace/scheduler>, module `json`): an instance is a model (what there
+//! is, and what runs where) and constraints; a plan is a list of actions.
 //!
 //! | in BtrPlace | here |
 //! |---|---|
@@ -13,10 +13,10 @@
 //! | `runningCapacity` of one node | capacity of a resource of which each guest uses 1 |
 //! | `split` of single VMs | group |
 //!
-//! An `among` is decided if it is `continuous` and all its VMs that run are in one of its parts: BtrPlace would never let them
-//! leave it. The same is true of a continuous `gather`. What cannot be said here is an error that names the constraint:
-//! `lonely`, `split` of several VMs each, capacities that several nodes share, and all that is about when VMs move.
-//! Nodes about which nothing is said are neither booted nor shut down. Each move costs 1.
+//! An `among` is decided if it is `continuous` and all its VMs that run are in one of its parts: BtrPlace would never
+//! let them leave it. The same is true of a continuous `gather`. What cannot be said here is an error that names the
+//! constraint: `lonely`, `split` of several VMs each, capacities that several nodes share, and all that is about when
+//! VMs move. Nodes about which nothing is said are neither booted nor shut down. Each move costs 1.
 
 mod file;
 mod plan;
@@ -85,7 +85,8 @@ pub struct Instance {
     pub vms: Vec<u32>,
     /// The name of each resource.
     pub resources: Vec<String>,
-    /// How long it takes to bring each guest to a host, in seconds: to migrate it, or to boot or resume it if it is nowhere.
+    /// How long it takes to bring each guest to a host, in seconds: to migrate it, or to boot or resume it if it is
+    /// nowhere.
     pub seconds: Vec<u32>,
     /// Of each group, whether its rule has to hold while guests move, too.
     pub continuous: Vec<bool>,

@@ -9,7 +9,8 @@ use super::{FileError, Instance, Move};
 use crate::problem::{GuestId, HostId, NOWHERE};
 use crate::schedule::{self, ConcurrencyLimits, Job, Network, Port, Power, Traffic};
 
-/// Bytes a second of a port, and bytes of memory for each second that a migration takes: any number, as there is no network.
+/// Bytes a second of a port, and bytes of memory for each second that a migration takes: any number, as there is no
+/// network.
 const RATE: f64 = 1e6;
 
 /// Something that is done, from a second to another.
@@ -86,9 +87,9 @@ impl Action {
     }
 }
 
-/// Writes a plan, but for the `origin`, which is the model of the instance: first nodes boot and VMs end as the constraints
-/// want it, then guests move, then those that stay are given what `preserve` wants for them and nodes are shut down. Times are
-/// whole seconds.
+/// Writes a plan, but for the `origin`, which is the model of the instance: first nodes boot and VMs end as the
+/// constraints want it, then guests move, then those that stay are given what `preserve` wants for them and nodes are
+/// shut down. Times are whole seconds.
 ///
 /// # Panics
 /// A move is of a guest or to a host that the problem has not.
@@ -170,8 +171,9 @@ pub fn read_plan(text: &str, instance: &Instance) -> Result<Vec<HostId>, FileErr
 
 impl Instance {
     /// What has to be done for all guests to be where they are to be: a host for each. Each move takes as long as the
-    /// instance says; for that a node sends one guest at a time, and receives one. Guests have all that `preserve` wants for them
-    /// from the start, and rules hold on the way whether they are continuous or not: what this allows BtrPlace does, too.
+    /// instance says; for that a node sends one guest at a time, and receives one. Guests have all that `preserve`
+    /// wants for them from the start, and rules hold on the way whether they are continuous or not: what this allows
+    /// BtrPlace does, too.
     pub fn job(&self, goal: &[HostId]) -> Job {
         let seconds: Vec<f64> = self.seconds.iter().map(|seconds| f64::from(*seconds)).collect();
         let traffic = |seconds: &f64| Traffic { memory_bytes: seconds * RATE, ..Traffic::default() };

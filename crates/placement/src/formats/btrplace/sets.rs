@@ -9,7 +9,8 @@ use super::file::parse_part;
 use crate::bits::Bits;
 use crate::problem::HostId;
 
-/// Bits of all sets together, copies too: 256 MiB. A file that names a few of many nodes often asks for more than it is large.
+/// Bits of all sets together, copies too: 256 MiB. A file that names a few of many nodes often asks for more than it is
+/// large.
 pub(super) const BITS_MAX: usize = 1 << 31;
 
 /// What makes a set: two that are made the same way are the same.

@@ -1,4 +1,5 @@
-//! Small instances: four nodes, of which 3 is off, and VMs 0 to 3 that run, two each on nodes 0 and 1; 4 is ready, 5 sleeps.
+//! Small instances: four nodes, of which 3 is off, and VMs 0 to 3 that run, two each on nodes 0 and 1; 4 is ready, 5
+//! sleeps.
 
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Ganeti's htools: the text files that `hbal -t` reads and `hscan` writes.
 //!
-//! Five sections, which empty lines divide, of lines whose fields `|` divides: node groups, nodes, instances, cluster tags, policies
-//! (the last may be missing). Which field is what is in `Ganeti.HTools.Backend.Text`.
+//! Five sections, which empty lines divide, of lines whose fields `|` divides: node groups, nodes, instances, cluster
+//! tags, policies (the last may be missing). Which field is what is in `Ganeti.HTools.Backend.Text`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -215,7 +215,8 @@ fn cluster_tags(draft: &mut Draft, nodes: &[&str], tagged: &BTreeMap<&str, Vec<S
 /// How many vCPUs a core carries; the limits of single instances are for new ones.
 ///
 /// Each node has the ratio of its group (`setNodePolicy` of `Ganeti.HTools.Loader`). A cluster file has one
-/// `overcommit` for all: where groups differ it is the least of theirs, and nodes of the others have more cores instead.
+/// `overcommit` for all: where groups differ it is the least of theirs, and nodes of the others have more cores
+/// instead.
 fn policies(draft: &mut Draft, groups: &BTreeMap<&str, &str>, lines: &[Line]) -> Result<(), ImportError> {
     let (mut cluster, mut own) = (VCPU_RATIO, BTreeMap::new());
     for &(line, text) in lines {

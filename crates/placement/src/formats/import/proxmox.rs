@@ -1,8 +1,8 @@
-//! Proxmox VE: `pvesh get /cluster/resources --output-format json`, `/etc/pve/ha/rules.cfg` (from 9 on), `groups.cfg` and
-//! `resources.cfg`, or JSON of `/cluster/ha/rules` and so on; and the tags by which ProxLB balances it.
+//! Proxmox VE: `pvesh get /cluster/resources --output-format json`, `/etc/pve/ha/rules.cfg` (from 9 on), `groups.cfg`
+//! and `resources.cfg`, or JSON of `/cluster/ha/rules` and so on; and the tags by which ProxLB balances it.
 //!
-//! What rules mean is in pve-ha-manager's `PVE::HA::Rules::NodeAffinity` and `ResourceAffinity`, and of groups in `PVE::HA::Groups`; of tags
-//! in ProxLB's `models/tags.py`.
+//! What rules mean is in pve-ha-manager's `PVE::HA::Rules::NodeAffinity` and `ResourceAffinity`, and of groups in
+//! `PVE::HA::Groups`; of tags in ProxLB's `models/tags.py`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -15,11 +15,12 @@ impl Policy for Still {
 
 /// Each round one guest from the most to the least loaded host, while that makes the balance better by a margin.
 ///
-/// So does Proxmox VE's load balancer (pve-ha-manager 5.2, method `bruteforce`): imbalance is the coefficient of variation of the hosts'
-/// loads, and a move has to make it less by `ha-auto-rebalance-margin`, 10 % by default. ProxLB moves from the most to the least
-/// loaded host while they differ by more than `balanciness`, 10 points by default. Both are here, but for two of Proxmox's defaults that would
-/// keep it still with so many hosts: it divides the imbalance by the root of their number less 1, and wants it above 0.3 then; and
-/// one move out of so many hardly makes the imbalance less by 10 % of all of it.
+/// So does Proxmox VE's load balancer (pve-ha-manager 5.2, method `bruteforce`): imbalance is the coefficient of
+/// variation of the hosts' loads, and a move has to make it less by `ha-auto-rebalance-margin`, 10 % by default. ProxLB
+/// moves from the most to the least loaded host while they differ by more than `balanciness`, 10 points by default.
+/// Both are here, but for two of Proxmox's defaults that would keep it still with so many hosts: it divides the
+/// imbalance by the root of their number less 1, and wants it above 0.3 then; and one move out of so many hardly makes
+/// the imbalance less by 10 % of all of it.
 pub(super) struct MostToLeast {
     /// Moves each step: rounds are shorter than samples.
     pub(super) rounds: usize,
@@ -58,9 +59,9 @@ impl Policy for MostToLeast {
     }
 }
 
-/// A host above a fixed part of its CPU gives away guests, those first that move fastest, until it is below; each goes where it
-/// fits best below it: CloudSim's ThrMmt with its parameter 0.8 (THR-MMT of Beloglazov, Buyya 2012, with their best-fit-decreasing
-/// placement; not the other half of theirs, which empties hosts).
+/// A host above a fixed part of its CPU gives away guests, those first that move fastest, until it is below; each goes
+/// where it fits best below it: CloudSim's ThrMmt with its parameter 0.8 (THR-MMT of Beloglazov, Buyya 2012, with their
+/// best-fit-decreasing placement; not the other half of theirs, which empties hosts).
 pub(super) struct Threshold;
 
 impl Policy for Threshold {

@@ -1,10 +1,10 @@
 //! A recorded day, played to a policy: it sees what was used until now, and moves guests; what comes of it is measured.
 //!
-//! The world is CloudSim's PlanetLab example (Beloglazov, Buyya: "Optimal online deterministic algorithms and adaptive heuristics",
-//! CCPE 24, 2012), tightened: guests are of its four flavours, but drawn by a seed, and hosts, instead of 800 that are mostly
-//! idle, are as few as told, and as large as makes them as busy as told, but not smaller than the largest flavour. A guest that moves
-//! uses 10 % more of CPU on both hosts while it does, and does so over half of a link of 1 Gbit/s, as there; a host takes part in
-//! one move at a time.
+//! The world is CloudSim's PlanetLab example (Beloglazov, Buyya: "Optimal online deterministic algorithms and adaptive
+//! heuristics", CCPE 24, 2012), tightened: guests are of its four flavours, but drawn by a seed, and hosts, instead of
+//! 800 that are mostly idle, are as few as told, and as large as makes them as busy as told, but not smaller than the
+//! largest flavour. A guest that moves uses 10 % more of CPU on both hosts while it does, and does so over half of a
+//! link of 1 Gbit/s, as there; a host takes part in one move at a time.
 
 mod baseline;
 mod foresight;
@@ -43,7 +43,8 @@ const SAFE: f64 = 0.8;
 pub enum Kind {
     /// Nothing: nobody moves.
     Still,
-    /// [`dynamic`](crate::policy::dynamic) with a [`Forecast`](crate::policy::forecast::LoadForecast) of each guest's CPU.
+    /// [`dynamic`](crate::policy::dynamic) with a [`Forecast`](crate::policy::forecast::LoadForecast) of each guest's
+    /// CPU.
     Ours,
     /// Each round one guest from the most to the least loaded host; a round for each sample.
     Greedy,

@@ -25,11 +25,12 @@ pub struct ReplayReport {
     pub steps: usize,
     /// Minutes in which the guests of a host wanted more CPU than it has, over all hosts.
     pub overload_min: f64,
-    /// The longest, in whole samples, that a host was overloaded at the end of each while a single move would have ended that: in hindsight,
-    /// by what was used then, which nobody knew when it was decided.
+    /// The longest, in whole samples, that a host was overloaded at the end of each while a single move would have
+    /// ended that: in hindsight, by what was used then, which nobody knew when it was decided.
     pub longest_min: u32,
-    /// The longest, in whole samples, that a host had been overloaded when the policy left it so, though by the last sample, which it
-    /// knew, a single move would have ended that. It is 5 where a sample is waited for, as it may be a spike.
+    /// The longest, in whole samples, that a host had been overloaded when the policy left it so, though by the last
+    /// sample, which it knew, a single move would have ended that. It is 5 where a sample is waited for, as it may be a
+    /// spike.
     pub left_alone_min: u32,
     /// What part of the CPU that guests wanted they did not get.
     pub lost: f64,

@@ -1,11 +1,12 @@
 //! Mends what is broken, with few moves.
 //!
-//! A round takes out who breaks something, as few as can be, and brings them back one by one, the hardest first: where nothing
-//! breaks, or else in the place of others, who are out then (an ejection chain; Glover: "Ejection chains, reference structures
-//! and alternating path methods for traveling salesman problems", Discrete Applied Mathematics 65, 1996). Who was hard to
-//! bring back is not put out again lightly (guided ejection search; Nagata, Bräysy: "A powerful route minimization heuristic for
-//! the vehicle routing problem with time windows", Operations Research Letters 37, 2009). Whoever could be where it was goes
-//! back there. When nothing is broken, or rounds are in vain, those that moved change places for what costs less.
+//! A round takes out who breaks something, as few as can be, and brings them back one by one, the hardest first: where
+//! nothing breaks, or else in the place of others, who are out then (an ejection chain; Glover: "Ejection chains,
+//! reference structures and alternating path methods for traveling salesman problems", Discrete Applied Mathematics 65,
+//! 1996). Who was hard to bring back is not put out again lightly (guided ejection search; Nagata, Bräysy: "A powerful
+//! route minimization heuristic for the vehicle routing problem with time windows", Operations Research Letters 37,
+//! 2009). Whoever could be where it was goes back there. When nothing is broken, or rounds are in vain, those that
+//! moved change places for what costs less.
 //!
 //! A step looks at some guests and hosts, and at all hosts only if those do not do.
 
@@ -34,15 +35,15 @@ const HOSTS_TRIED_FIRST: usize = 48;
 /// Hosts that could be cleared for a unit, and most units that have to leave for it.
 const CLEARED_HOSTS_MAX: usize = 24;
 const VICTIMS_MAX: usize = 4;
-/// Most units that are brought back in a round, and for each that is taken out at first: else it could go on for long where
-/// there is no way.
+/// Most units that are brought back in a round, and for each that is taken out at first: else it could go on for long
+/// where there is no way.
 const ROUND_UNITS_MAX: usize = 200;
 const ROUND_EACH: usize = 20;
 /// How many steps a round's begin is worth: it looks at all guests.
 const GUESTS_PER_STEP: u64 = 32;
 
-/// Mends an assignment, to one that breaks as little as could be found, with as few moves as could be found for that, and what
-/// costs least of these; it is never worse than the one to begin with. The same seed and steps give the same.
+/// Mends an assignment, to one that breaks as little as could be found, with as few moves as could be found for that,
+/// and what costs least of these; it is never worse than the one to begin with. The same seed and steps give the same.
 ///
 /// # Panics
 /// The assignment is none of the problem.
@@ -180,8 +181,8 @@ impl<'a> Repair<'a> {
         self.phase = Phase::Fill;
     }
 
-    /// Puts those for whom there is no place where that breaks least, and keeps what is best. Who was nowhere may stay so; nobody is
-    /// stopped.
+    /// Puts those for whom there is no place where that breaks least, and keeps what is best. Who was nowhere may stay
+    /// so; nobody is stopped.
     fn end(&mut self) {
         for unit in std::mem::take(&mut self.hopeless) {
             for at in 0..self.partial.units[unit as usize].len() {
@@ -328,8 +329,8 @@ impl<'a> Repair<'a> {
         (broken <= 0).then_some((price, victims))
     }
 
-    /// Who should leave a host first for less to be broken there: who ends most of it, and of these who has moved anyway, or
-    /// is the smallest; and by how much less is broken then.
+    /// Who should leave a host first for less to be broken there: who ends most of it, and of these who has moved
+    /// anyway, or is the smallest; and by how much less is broken then.
     fn victim(&mut self, host: HostId, but: Option<UnitId>) -> Option<(UnitId, i64)> {
         let guests: Vec<GuestId> = self.partial.state.guests_on(host).to_vec();
         let mut best = None;

@@ -83,8 +83,8 @@ impl<'a> Partial<'a> {
         self.units[unit as usize].iter().all(|guest| self.state.fits(*guest, host, None))
     }
 
-    /// Has a unit that is at one place, or out, at another. Gives what that changes; being out is not broken here, nor what
-    /// those who are out can mend yet.
+    /// Has a unit that is at one place, or out, at another. Gives what that changes; being out is not broken here, nor
+    /// what those who are out can mend yet.
     pub(super) fn shift(&mut self, unit: UnitId, to: HostId) -> Score {
         let (before, hope) = (self.state.score(), self.hope(unit));
         let mut placed = 0;

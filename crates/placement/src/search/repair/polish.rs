@@ -45,8 +45,8 @@ impl Polish {
         true
     }
 
-    /// What could be better: a unit somewhere else, or in another's place that moved, too; or one that did not move leaves its
-    /// host instead, for one or two who did.
+    /// What could be better: a unit somewhere else, or in another's place that moved, too; or one that did not move
+    /// leaves its host instead, for one or two who did.
     fn draw(&self, partial: &Partial, dice: &mut Dice, unit: UnitId) -> Option<Vec<Shift>> {
         let at = partial.place(unit)?;
         let any = dice.below(partial.problem().hosts.len()) as HostId;

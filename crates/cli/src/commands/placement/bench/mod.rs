@@ -25,8 +25,9 @@ use crate::commands::text::print;
 
 /// Measure on public problems, beside what others reached
 ///
-/// The directory has the data sets as they are published: roadef2012/ (with anchors.csv), btrplace/, ucc15/, planetlab/ (unpacked: a directory for each day). What is not there is skipped, and
-/// told. All of it takes about 80 minutes, with --quick some minutes. All CPUs search; nothing else should run.
+/// The directory has the data sets as they are published: roadef2012/ (with anchors.csv), btrplace/, ucc15/, planetlab/
+/// (unpacked: a directory for each day). What is not there is skipped, and told. All of it takes about 80 minutes, with
+/// --quick some minutes. All CPUs search; nothing else should run.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -76,7 +77,8 @@ const CASES: [Case; 8] = [
     },
     Case {
         name: "roadef-b",
-        figure: "ROADEF b_1 and b_2 to b_5, 300 s each: sum of 100 x (cost - bound) / initial cost not worse than MS-ILS; aims at S41",
+        figure: "ROADEF b_1 and b_2 to b_5, 300 s each: sum of 100 x (cost - bound) / initial cost not worse than \
+                 MS-ILS; aims at S41",
         run: roadef::set_b,
     },
     Case {
@@ -97,12 +99,14 @@ const CASES: [Case; 8] = [
     },
     Case {
         name: "planetlab",
-        figure: "a day, 100 hosts: no overload over 10 min that a move could end; no guest moved over 3 times; fewer moves and less overload than greedy and thresholds",
+        figure: "a day, 100 hosts: no overload over 10 min that a move could end; no guest moved over 3 times; fewer \
+                 moves and less overload than greedy and thresholds",
         run: planetlab::run,
     },
     Case {
         name: "exact",
-        figure: "1,000 random small clusters beside HiGHS: never invalid, 90 % optimal, the rest within 2 %; ROADEF a1_1 proven",
+        figure: "1,000 random small clusters beside HiGHS: never invalid, 90 % optimal, the rest within 2 %; ROADEF \
+                 a1_1 proven",
         run: exact::run,
     },
 ];

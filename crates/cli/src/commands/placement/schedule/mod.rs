@@ -20,11 +20,12 @@ use crate::commands::text::{clean, print, print_json};
 
 /// Plan in which order guests move, and how many at once
 ///
-/// Hard rules that hold before and after hold on the way (`together` and `skew_max` do at the ends only), nothing is overloaded on the way, and
-/// guests that wait for each other in a circle are freed by one that steps aside. Where no order keeps all of them, `needs` is broken for a
-/// while, or others are, but at no moment more than are broken now; which, and from when to when, is told. Where that does not do either, guests are
-/// left undone, and it is told which rules are in the way.
-/// The plan is then carried out by a simulator with a model of its own; what it finds wrong is told, and what is broken in the end.
+/// Hard rules that hold before and after hold on the way (`together` and `skew_max` do at the ends only), nothing is
+/// overloaded on the way, and guests that wait for each other in a circle are freed by one that steps aside. Where no
+/// order keeps all of them, `needs` is broken for a while, or others are, but at no moment more than are broken now;
+/// which, and from when to when, is told. Where that does not do either, guests are left undone, and it is told which
+/// rules are in the way. The plan is then carried out by a simulator with a model of its own; what it finds wrong is
+/// told, and what is broken in the end.
 #[derive(clap::Args)]
 #[command(after_help = format!("\
 Examples:
@@ -40,8 +41,8 @@ pub struct Args {
     /// Where guests are: Skein's own file, YAML or JSON
     #[arg(long, value_name = "FILE", group = "input", requires = "goal", conflicts_with = "file")]
     cluster: Option<PathBuf>,
-    /// Where they are to be: another file of the same hosts and guests, of which only that is taken, and which hosts are on. Its rules
-    /// are judged in the end, amounts and bandwidth are of --cluster
+    /// Where they are to be: another file of the same hosts and guests, of which only that is taken, and which hosts
+    /// are on. Its rules are judged in the end, amounts and bandwidth are of --cluster
     #[arg(long, value_name = "FILE", requires = "cluster", group = "goal")]
     to: Option<PathBuf>,
     /// Where they are to be: what `solve --cluster FILE --out` wrote
@@ -62,7 +63,8 @@ pub struct Args {
     /// Write the plan here: as --json prints it, or in the file's own format (ucc15)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// An object: steps (waits: those before it, counted from 0), left, helps, broken_on_the_way (rule, start_s, end_s), broken_then, makespan_s, simulated (makespan_s, mean_completion_s, downtime_max_s, violations)
+    /// An object: steps (waits: those before it, counted from 0), left, helps, broken_on_the_way (rule, start_s,
+    /// end_s), broken_then, makespan_s, simulated (makespan_s, mean_completion_s, downtime_max_s, violations)
     #[arg(long)]
     json: bool,
 }

@@ -75,7 +75,8 @@ impl Compared {
     }
 }
 
-/// What is best of the file's plan: by its order on the nodes alone, by that on the links, too, or not before its times.
+/// What is best of the file's plan: by its order on the nodes alone, by that on the links, too, or not before its
+/// times.
 fn theirs(case: &Case) -> Outcome {
     let mut by_links = case.plan.clone();
     let after = waits(&case.job, &by_links.steps, Waits::Links);
