@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use skein_dataplane::source::SourcePages;
-use skein_dataplane::{ResetCode, RunningSession, StreamContent, StreamId};
+use skein_dataplane::{LocalEnd, OnReset, ResetCode, RunningSession, StreamContent, StreamId};
 use skein_handover::MigrationId;
 use tracing::{info, warn};
 
@@ -230,7 +230,9 @@ impl Shared {
             return Ok(());
         }
         let target = self.destination.to_string();
-        let stream = live.open(&target, connection, StreamContent::Source(self.pages.clone()), !is_main);
+        let on_reset = if is_main { OnReset::ShutDown } else { OnReset::KeepOpen };
+        let local_end = LocalEnd { socket: connection, on_reset };
+        let stream = live.open(&target, local_end, StreamContent::Source(self.pages.clone()));
         let stream = stream.map_err(|error| error_chain(&error))?;
         info!(peer = live.peer(), stream = stream.0, "connection to {}", self.destination);
         if !open.live.as_ref().is_some_and(|known| Arc::ptr_eq(known, &live)) {

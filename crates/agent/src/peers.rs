@@ -589,7 +589,7 @@ impl Shared {
             if link.as_ref().is_none_or(|link| link.is_over()) && Instant::now() >= next_link {
                 next_link = Instant::now() + REDIAL_MAX;
                 let begun = self.begin(live).and_then(|(link, far)| {
-                    let opened = live.open(&StreamDestination::Control.to_string(), far, StreamContent::Bytes, false);
+                    let opened = live.open(&StreamDestination::Control.to_string(), far.into(), StreamContent::Bytes);
                     opened.map(|_| link).map_err(io::Error::other)
                 });
                 match begun {

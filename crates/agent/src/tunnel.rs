@@ -188,7 +188,7 @@ impl Shared {
         });
         let name = StreamDestination::Pages(target.to_owned()).to_string();
         let opened = self.session().map(|live| {
-            let opened = live.open(&name, connection, StreamContent::Source(pages), false);
+            let opened = live.open(&name, connection.into(), StreamContent::Source(pages));
             (live.peer().to_owned(), opened)
         });
         match opened {

@@ -148,7 +148,7 @@ impl Source {
         let dialer = Dialer::start(settings, &world.identity("a")).unwrap().0;
         let (socket, far) = UnixStream::pair().unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        dialer.live().open("skein:control", far, StreamContent::Bytes, false).unwrap();
+        dialer.live().open("skein:control", far.into(), StreamContent::Bytes).unwrap();
         (&socket).write_all(&ControlMessage::hello().line().unwrap()).unwrap();
         Source { lines: BufReader::new(socket.try_clone().unwrap()), socket, _dialer: dialer }
     }

@@ -23,7 +23,7 @@ fn open(live: &Arc<RunningSession>, target: &str) -> UnixStream {
     let (near, far) = UnixStream::pair().unwrap();
     near.set_read_timeout(Some(10 * SECOND)).unwrap();
     near.set_write_timeout(Some(10 * SECOND)).unwrap();
-    live.open(target, far, StreamContent::Bytes, false).unwrap();
+    live.open(target, far.into(), StreamContent::Bytes).unwrap();
     near
 }
 

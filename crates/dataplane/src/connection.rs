@@ -7,23 +7,16 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use skein_link::{Reader, Writer};
 use skein_session::frame::{Frame, HEADER_BYTES, Header};
-use skein_session::{ConnectionEnd, ConnectionId, Session, Transmit};
+use skein_session::{ConnectionEnd, ConnectionId, ConnectionKind, PathId, ProtocolError, Session, StreamId, Transmit};
 use tracing::{debug, warn};
 
-use crate::running_session::{Dispatch, RunningSession};
-use crate::stream;
+use crate::egress::deliver_now;
+use crate::running_session::{ConnectionHandle, ConnectionSender, Dispatch, PathInfo, RunningSession, spawn};
 
 /// Frames that go out together, if there are so many: they share a record, a write and a wake-up of the peer.
 const BATCH_BYTES: u64 = 16 << 10;
 /// Batches that a thread sends for others before it leaves the rest to the connection's own.
 const BATCHES_MAX: usize = 4;
-
-/// The sending half of a connection. Whoever has something for it sends that there and then, while it is in the
-/// core's cache; the connection's own thread sends what the socket does not take at once.
-pub(crate) struct ConnectionSender {
-    writer: Mutex<Writer>,
-    pub(crate) wake: Condvar,
-}
 
 /// How far sending came.
 enum SendProgress {
@@ -35,27 +28,70 @@ enum SendProgress {
     Last,
 }
 
-impl ConnectionSender {
-    pub(crate) fn new(writer: Writer) -> ConnectionSender {
-        ConnectionSender { writer: Mutex::new(writer), wake: Condvar::new() }
-    }
-
-    /// Sends what the session has for the connection without waiting for anything.
-    pub(crate) fn send_now(&self, live: &RunningSession, id: ConnectionId) {
-        let sent = match self.writer.try_lock() {
-            Some(mut writer) => pump(live, id, &mut writer, false),
-            None => Ok(SendProgress::Some),
-        };
-        match sent {
-            Ok(SendProgress::All) => {}
-            Ok(SendProgress::Some | SendProgress::Last) => live.lock().wake_connection(id),
-            Err(error) => fail(live, id, &error),
+impl RunningSession {
+    /// Adds a connection that has shaken hands, and starts its threads.
+    pub(crate) fn add_connection(
+        self: &Arc<Self>,
+        id: ConnectionId,
+        path: PathId,
+        kind: ConnectionKind,
+        info: PathInfo,
+        (reader, writer, shutdown): (Reader, Writer, skein_link::Shutdown),
+    ) -> Result<(), ProtocolError> {
+        let sender = ConnectionSender { writer: Mutex::new(writer), wake: Condvar::new() };
+        let outlet = Arc::new(sender);
+        self.with(|state, now| {
+            state.core.connection_up(now, id, path, kind)?;
+            state.paths.insert(path, info);
+            state.connections.insert(id, ConnectionHandle { sender: outlet.clone(), has_work: true, shutdown });
+            Ok(())
+        })?;
+        let live = self.clone();
+        let threads = spawn("sender", move || send(&live, id, &outlet)).and_then(|sender| {
+            let live = self.clone();
+            spawn("receiver", move || {
+                let down = receive(&live, id, reader);
+                live.drop_connection(id, down);
+                let _ = sender.join();
+            })
+        });
+        if let Err(error) = threads {
+            warn!(session = %self.id, "connection given up: {error}");
+            self.drop_connection(id, ConnectionEnd::Failed);
         }
+        Ok(())
+    }
+}
+
+/// Hands bytes of a stream to the session, all at once, and sends them if a connection waits for some.
+pub(crate) fn submit(live: &RunningSession, id: StreamId, parts: impl IntoIterator<Item = Bytes>) {
+    let mut free = None;
+    {
+        let mut state = live.lock();
+        state.core.send_parts(live.now(), id, parts);
+        live.dispatch(&mut state, Dispatch::Connection(&mut free));
+    }
+    if let Some((connection, sender)) = free {
+        send_now(live, connection, &sender);
+    }
+}
+
+/// Sends what the session has for a connection without waiting for anything, while that is in the core's cache; the
+/// connection's own thread sends what the socket does not take at once.
+fn send_now(live: &RunningSession, id: ConnectionId, sender: &ConnectionSender) {
+    let sent = match sender.writer.try_lock() {
+        Some(mut writer) => pump(live, id, &mut writer, false),
+        None => Ok(SendProgress::Some),
+    };
+    match sent {
+        Ok(SendProgress::All) => {}
+        Ok(SendProgress::Some | SendProgress::Last) => live.lock().wake_connection(id),
+        Err(error) => fail(live, id, &error),
     }
 }
 
 /// Sends what the session has for the connection, until it is gone.
-pub(crate) fn send(live: &RunningSession, id: ConnectionId, outlet: &ConnectionSender) {
+fn send(live: &RunningSession, id: ConnectionId, outlet: &ConnectionSender) {
     while wait_for_work(live, id, outlet) {
         let sent = pump(live, id, &mut outlet.writer.lock(), true);
         match sent {
@@ -140,7 +176,7 @@ fn poll(live: &RunningSession, core: &mut Session, id: ConnectionId, batch: &mut
 
 /// Hands every frame that arrives to the session, and what it completes to its stream's socket. Returns how the
 /// connection ended.
-pub(crate) fn receive(live: &Arc<RunningSession>, id: ConnectionId, mut reader: Reader) -> ConnectionEnd {
+fn receive(live: &Arc<RunningSession>, id: ConnectionId, mut reader: Reader) -> ConnectionEnd {
     loop {
         match receive_one(live, id, &mut reader) {
             Ok(true) => {}
@@ -182,7 +218,7 @@ fn receive_one(live: &Arc<RunningSession>, id: ConnectionId, reader: &mut Reader
         }
     }
     if let Some((stream, egress)) = readable {
-        stream::deliver_now(live, stream, &egress);
+        deliver_now(live, stream, &egress);
     }
     Ok(true)
 }
@@ -202,10 +238,10 @@ mod tests {
 
     use skein_identity::{ClusterCa, Identity, Validity};
     use skein_link::{Listener, PendingConnection};
-    use skein_session::{ConnectionKind, PathId, Role, SessionId, Settings};
+    use skein_session::{Role, SessionId, Settings};
 
     use super::*;
-    use crate::running_session::{PathInfo, StreamContent};
+    use crate::stream::StreamContent;
 
     const PATIENCE: Duration = Duration::from_secs(20);
     const PATH: PathId = PathId(0);
@@ -252,7 +288,7 @@ mod tests {
         let ends = Ends { dialling, accepting, identities };
         ends.connect(ConnectionId(0), ConnectionKind::Control, None);
         let (mut here, joined) = UnixStream::pair().unwrap();
-        ends.dialling.open("there", joined, StreamContent::Bytes, false).unwrap();
+        ends.dialling.open("there", joined.into(), StreamContent::Bytes).unwrap();
         let incoming = streams.recv_timeout(PATIENCE).unwrap();
         let (mut there, joined) = UnixStream::pair().unwrap();
         ends.accepting.join_socket(incoming.stream, joined, StreamContent::Bytes);

@@ -34,11 +34,16 @@
 mod acceptor;
 mod addresses;
 mod connection;
+mod decode;
 mod dialer;
+mod egress;
+mod error_chain;
 #[cfg(feature = "fault-points")]
 pub mod fault_points;
 mod handshake;
+mod ingest;
 mod kept_ram;
+mod local_end;
 mod network_problem;
 mod path_mtu;
 mod pool;
@@ -51,11 +56,11 @@ pub use acceptor::{Acceptor, AcceptorSettings};
 pub use addresses::{Addresses, keep_arp_apart};
 pub use dialer::{Dialer, DialerSettings, StartError};
 pub use kept_ram::{KeptMarks, KeptRam};
+pub use local_end::{LocalEnd, OnReset};
 pub use network_problem::{NetworkProblem, UnusedNic};
-pub use running_session::{
-    IncomingStream, JoinError, PathInfo, PathSnapshot, RunningSession, SessionSnapshot, StreamContent,
-};
+pub use running_session::{IncomingStream, PathInfo, PathSnapshot, RunningSession, SessionSnapshot};
 pub use skein_session::{OpenError, StreamId, Width};
+pub use stream::{JoinError, StreamContent};
 
 /// Why a stream was torn down, as a number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

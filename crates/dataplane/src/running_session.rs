@@ -1,38 +1,36 @@
 //! A session with its threads.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
-use std::os::unix::net::UnixStream;
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
-use skein_link::{Reader, Writer};
+use skein_link::Writer;
 use skein_session::address::NicAddress;
 use skein_session::limits::STREAMS_MAX;
 use skein_session::{
-    ConnectionEnd, ConnectionId, ConnectionKind, Ended, Event, OpenError, PathId, ProtocolError, Role, Session,
-    SessionId, Settings, StreamId,
+    ConnectionEnd, ConnectionId, Ended, Event, PathId, Received, Role, Session, SessionId, Settings, StreamId,
 };
-use thiserror::Error;
 use tracing::{debug, info, warn};
 
-use crate::connection::ConnectionSender;
+use crate::ResetCode;
+use crate::decode::Decode;
+use crate::local_end::LocalEnd;
 use crate::network_problem::NetworkProblem;
 use crate::pool::Pool;
-use crate::source::SourcePages;
-use crate::stream::Egress;
-use crate::target::TargetPages;
-use crate::{ResetCode, connection, source, stream};
 
 /// How often a session is told the time.
 const CLOCK_PERIOD: Duration = Duration::from_millis(50);
-/// Send buffer of a local socket: two full packets of multifd (1344 + 524288 bytes each).
-const SOCKET_BYTES: usize = 1 << 20;
+/// Whoever waits for capacity asks again after this, whatever happens.
+const CAPACITY_WAIT: Duration = Duration::from_secs(1);
+/// What a local end said before it broke may take this long to reach the peer.
+const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
 /// A goodbye may take this long to leave.
 const BYE_TIME: Duration = Duration::from_millis(500);
 
@@ -56,17 +54,6 @@ pub struct PathInfo {
     pub local: SocketAddr,
     /// The other end's address.
     pub remote: SocketAddr,
-}
-
-/// What a stream carries.
-#[derive(Clone)]
-pub enum StreamContent {
-    /// Bytes, as they are.
-    Bytes,
-    /// A migration, whose source is here.
-    Source(Arc<SourcePages>),
-    /// A migration, whose target is here.
-    Target(Arc<TargetPages>),
 }
 
 /// A session at a moment, for people and programs.
@@ -101,38 +88,60 @@ pub struct PathSnapshot {
     pub status: skein_session::PathStatus,
 }
 
-/// A stream that does not lead to its local end.
-#[derive(Debug, Error)]
-#[allow(missing_docs)]
-pub enum JoinError {
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    #[error("it was torn down meanwhile")]
-    TornDown,
-    #[error("no thread can be started: raise the limit on processes, or free memory")]
-    Threads(#[source] io::Error),
-}
-
 pub(crate) struct ConnectionHandle {
-    sender: Arc<ConnectionSender>,
+    pub(crate) sender: Arc<ConnectionSender>,
     /// Its thread is to look whether there is something to send.
     pub(crate) has_work: bool,
-    shutdown: skein_link::Shutdown,
+    pub(crate) shutdown: skein_link::Shutdown,
+}
+
+/// The sending half of a connection, for its own thread and for others.
+pub(crate) struct ConnectionSender {
+    pub(crate) writer: Mutex<Writer>,
+    pub(crate) wake: Condvar,
 }
 
 pub(crate) struct StreamHandle {
     /// Whoever waits for the first byte.
     readable: Arc<Condvar>,
-    writable: Arc<Condvar>,
+    pub(crate) writable: Arc<Condvar>,
     /// The local end, once connected.
-    egress: Option<Arc<Egress>>,
+    pub(crate) egress: Option<Arc<Egress>>,
     /// The egress thread is to look whether there is something to receive.
     pub(crate) has_work: bool,
 }
 
 impl StreamHandle {
-    fn new() -> StreamHandle {
+    pub(crate) fn new() -> StreamHandle {
         StreamHandle { readable: Arc::default(), writable: Arc::default(), egress: None, has_work: false }
+    }
+}
+
+/// A stream's way out: its local end, and what is on the way there.
+pub(crate) struct Egress {
+    pub(crate) local_end: LocalEnd,
+    pub(crate) undelivered: Mutex<Undelivered>,
+    pub(crate) wake: Condvar,
+}
+
+/// What was received of a stream and is not yet written.
+pub(crate) struct Undelivered {
+    /// Makes of what was received what is written. None: that is the same.
+    pub(crate) decoder: Option<Box<dyn Decode>>,
+    /// What is to be written next.
+    pub(crate) pieces: VecDeque<Bytes>,
+    /// Bytes of the stream that are done with, of which the session has not been told yet.
+    pub(crate) consumed: u64,
+    /// Bytes written since the stream began.
+    pub(crate) written: u64,
+    /// What comes after the pieces: nothing more.
+    pub(crate) end: Option<Received>,
+}
+
+impl Egress {
+    pub(crate) fn new(local_end: LocalEnd, decoder: Option<Box<dyn Decode>>) -> Egress {
+        let undelivered = Undelivered { decoder, pieces: VecDeque::new(), consumed: 0, written: 0, end: None };
+        Egress { local_end, undelivered: Mutex::new(undelivered), wake: Condvar::new() }
     }
 }
 
@@ -151,7 +160,7 @@ pub(crate) struct State {
     pub(crate) core: Session,
     pub(crate) connections: HashMap<ConnectionId, ConnectionHandle>,
     pub(crate) streams: HashMap<StreamId, StreamHandle>,
-    paths: HashMap<PathId, PathInfo>,
+    pub(crate) paths: HashMap<PathId, PathInfo>,
     peer_addresses: Vec<NicAddress>,
     problems: Vec<NetworkProblem>,
     mtu_probes_under_way: usize,
@@ -294,73 +303,33 @@ impl RunningSession {
         }
     }
 
-    /// Opens a stream to `target` at the peer and joins it to `socket`.
-    ///
-    /// `held`: the socket stays open when the stream is torn down, and what comes from it is dropped, until its other
-    /// end closes it or the caller shuts it down.
-    ///
-    /// Errors: nobody reads the socket.
-    pub fn open(
-        self: &Arc<Self>,
-        target: &str,
-        socket: impl Into<Arc<UnixStream>>,
-        content: StreamContent,
-        held: bool,
-    ) -> Result<StreamId, JoinError> {
-        let id = self.with(|state, _| {
-            let id = state.core.open(target)?;
-            if let StreamContent::Source(source) = &content {
-                state.core.confine(id, source.width());
+    /// Waits until the session takes more of a stream, as `capacity` tells. None: never again.
+    pub(crate) fn wait_for_capacity<T>(
+        &self,
+        id: StreamId,
+        writable: &Condvar,
+        mut capacity: impl FnMut(&mut Session, Duration) -> Option<T>,
+    ) -> Option<T> {
+        let mut state = self.lock();
+        loop {
+            if state.core.is_reset(id) {
+                return None;
             }
-            state.streams.insert(id, StreamHandle::new());
-            Ok::<_, OpenError>(id)
-        })?;
-        self.join_as(id, socket.into(), content, held)?;
-        Ok(id)
-    }
-
-    /// Joins a stream to its local end: bytes flow until both directions are done.
-    pub fn join_socket(self: &Arc<Self>, id: StreamId, socket: UnixStream, content: StreamContent) {
-        if let Err(error) = self.join_as(id, socket.into(), content, false) {
-            info!(session = %self.id, stream = id.0, "stream not joined: {error}");
+            let found = capacity(&mut state.core, self.now());
+            self.dispatch(&mut state, Dispatch::Threads);
+            if found.is_some() {
+                return found;
+            }
+            writable.wait_for(&mut state, CAPACITY_WAIT);
         }
     }
 
-    fn join_as(
-        self: &Arc<Self>,
-        id: StreamId,
-        socket: Arc<UnixStream>,
-        content: StreamContent,
-        held: bool,
-    ) -> Result<(), JoinError> {
-        // As much as the kernel grants (net.core.wmem_max): less waking of two threads for each packet of multifd.
-        let _ = socket2::SockRef::from(&*socket).set_send_buffer_size(SOCKET_BYTES);
-        let egress = Arc::new(Egress::new(id, socket, &content, held));
-        let writable = self.with(|state, _| {
-            let handle = state.streams.get_mut(&id)?;
-            handle.egress = Some(egress.clone());
-            handle.has_work = true;
-            Some(handle.writable.clone())
-        });
-        // Torn down while its local end was being connected: dropping the socket says so.
-        let writable = writable.ok_or(JoinError::TornDown)?;
-        let (live, from) = (self.clone(), egress.clone());
-        let threads = spawn("ingest", move || match content {
-            StreamContent::Source(source) => source::ingest(&live, id, &from, &writable, &source),
-            content => stream::ingest(&live, id, &from, &writable, matches!(content, StreamContent::Target(_))),
-        })
-        .and_then(|ingest| {
-            let live = self.clone();
-            spawn("egress", move || {
-                stream::egress(&live, id, &egress, ingest);
-                live.lock().streams.remove(&id);
-            })
-        });
-        threads.map(drop).map_err(|error| {
-            self.reset(id, ResetCode::Busy, "that host cannot start another thread: raise its limit on processes");
-            self.lock().streams.remove(&id);
-            JoinError::Threads(error)
-        })
+    /// Tears down a stream whose local end is gone, once the peer has what the local end said before.
+    pub(crate) fn reset_for_broken_socket(&self, id: StreamId, error: &io::Error) {
+        debug!(session = %self.id, stream = id.0, "local socket: {error}");
+        self.with(|state, _| state.core.finish(id));
+        self.wait_delivered(id, LAST_WORDS_TIME);
+        self.reset(id, ResetCode::SocketClosed, &format!("its local socket broke: {error}"));
     }
 
     /// Tears down a stream.
@@ -398,38 +367,6 @@ impl RunningSession {
         while !state.core.is_delivered(id) && Instant::now() < deadline {
             self.changed.wait_for(&mut state, CLOCK_PERIOD);
         }
-    }
-
-    /// Adds a connection that has shaken hands, and starts its threads.
-    pub(crate) fn add_connection(
-        self: &Arc<Self>,
-        id: ConnectionId,
-        path: PathId,
-        kind: ConnectionKind,
-        info: PathInfo,
-        (reader, writer, shutdown): (Reader, Writer, skein_link::Shutdown),
-    ) -> Result<(), ProtocolError> {
-        let outlet = Arc::new(ConnectionSender::new(writer));
-        self.with(|state, now| {
-            state.core.connection_up(now, id, path, kind)?;
-            state.paths.insert(path, info);
-            state.connections.insert(id, ConnectionHandle { sender: outlet.clone(), has_work: true, shutdown });
-            Ok(())
-        })?;
-        let live = self.clone();
-        let threads = spawn("sender", move || connection::send(&live, id, &outlet)).and_then(|sender| {
-            let live = self.clone();
-            spawn("receiver", move || {
-                let down = connection::receive(&live, id, reader);
-                live.drop_connection(id, down);
-                let _ = sender.join();
-            })
-        });
-        if let Err(error) = threads {
-            warn!(session = %self.id, "connection given up: {error}");
-            self.drop_connection(id, ConnectionEnd::Failed);
-        }
-        Ok(())
     }
 
     /// The connection is of no use any more: its threads end.
@@ -518,7 +455,7 @@ impl RunningSession {
                         (Dispatch::Egress(mine @ None), Some(egress)) if !reset => **mine = Some((id, egress.clone())),
                         (_, egress) => {
                             if let Some(egress) = egress.filter(|_| reset) {
-                                egress.shut_down();
+                                egress.local_end.shut(Shutdown::Both);
                             }
                             state.wake_egress(id);
                         }

@@ -13,8 +13,8 @@ use super::packer_pool::{PackJob, Taken};
 use super::page_counters::add;
 use super::pages::SourcePages;
 use super::queue::{Queue, QueueEntry};
+use crate::connection::submit;
 use crate::running_session::RunningSession;
-use crate::stream::{self, submit};
 
 /// Hands what waits to the session, each in its turn.
 pub(super) fn feed(live: &RunningSession, id: StreamId, queue: &Queue, source: &SourcePages, writable: &Condvar) {
@@ -84,7 +84,7 @@ pub(super) fn wait_for_batch_capacity(
     writable: &Condvar,
 ) -> Option<bool> {
     let mut at_once = true;
-    stream::wait_for_capacity(live, id, writable, |core, now| {
+    live.wait_for_capacity(id, writable, |core, now| {
         let room = core.takes(now, id, bytes).then_some(at_once);
         at_once = false;
         room

@@ -2,17 +2,14 @@
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::stream::wait_for_bytes;
+use crate::local_end::{LocalEnd, OnReset};
 
 /// Bytes from the local socket.
 pub(crate) struct SocketReader<'a> {
-    socket: &'a UnixStream,
-    /// Nobody shuts the socket down to free who waits for it: see [`crate::RunningSession::open`].
-    held: bool,
+    local_end: &'a LocalEnd,
     /// The stream is of no more use.
     is_over: &'a dyn Fn() -> bool,
     buffer: Vec<u8>,
@@ -33,13 +30,8 @@ pub(crate) enum ReadEnded {
 
 impl<'a> SocketReader<'a> {
     /// `buffer`: its size in bytes.
-    pub(crate) fn new(
-        socket: &'a UnixStream,
-        held: bool,
-        is_over: &'a dyn Fn() -> bool,
-        buffer: usize,
-    ) -> SocketReader<'a> {
-        SocketReader { socket, held, is_over, buffer: vec![0; buffer], filled: 0..0, bytes: 0 }
+    pub(crate) fn new(local_end: &'a LocalEnd, is_over: &'a dyn Fn() -> bool, buffer: usize) -> SocketReader<'a> {
+        SocketReader { local_end, is_over, buffer: vec![0; buffer], filled: 0..0, bytes: 0 }
     }
 
     /// What is buffered.
@@ -61,7 +53,10 @@ impl<'a> SocketReader<'a> {
 
     /// Whether reading would have to wait.
     pub(crate) fn is_dry(&self) -> bool {
-        !matches!(poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO), Ok(1..))
+        !matches!(
+            poll(&mut [PollFd::new(self.local_end.socket.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO),
+            Ok(1..)
+        )
     }
 
     /// Buffers at least `least` bytes, which have to fit in.
@@ -107,7 +102,7 @@ impl<'a> SocketReader<'a> {
     fn read(&mut self, out: &mut [u8]) -> Result<usize, ReadEnded> {
         loop {
             self.wait()?;
-            match self.socket.read(out) {
+            match { &*self.local_end.socket }.read(out) {
                 Ok(0) => return Err(ReadEnded::Eof),
                 Ok(bytes) => {
                     self.bytes += bytes as u64;
@@ -120,12 +115,12 @@ impl<'a> SocketReader<'a> {
     }
 
     fn wait(&self) -> Result<(), ReadEnded> {
-        // A socket that is not held is shut down to free who reads it.
-        if !self.held {
+        // A socket that is not kept open is shut down to free its reader.
+        if self.local_end.on_reset == OnReset::ShutDown {
             return Ok(());
         }
         loop {
-            match wait_for_bytes(self.socket, self.held) {
+            match self.local_end.wait_for_bytes() {
                 Ok(true) => return Ok(()),
                 Ok(false) if (self.is_over)() => return Err(ReadEnded::Over),
                 Ok(false) => {}

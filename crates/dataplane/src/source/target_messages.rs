@@ -7,7 +7,8 @@ use bytes::Bytes;
 use skein_pages::page_record::{Decoder, PageMessage, PageRecord};
 use skein_session::StreamId;
 
-use super::pages::SourcePages;
+use super::pages::{PageError, SourcePages};
+use crate::decode::{Decode, DecodeError, Progress};
 
 /// Takes what comes from the target apart.
 pub(crate) struct TargetMessages {
@@ -21,17 +22,8 @@ impl TargetMessages {
         TargetMessages { pages: source, stream, decoder: Decoder::default() }
     }
 
-    pub(crate) fn push(&mut self, piece: Bytes) {
-        self.decoder.push(piece);
-    }
-
-    /// The target has torn the stream down.
-    pub(crate) fn torn_down(&self, why: &str) {
-        self.pages.torn_down(why);
-    }
-
-    /// What QEMU is to get goes to `out`.
-    pub(crate) fn step(&mut self, out: &mut VecDeque<Bytes>) -> Result<(), String> {
+    /// Gives what QEMU is to get to `out`.
+    fn read(&mut self, out: &mut VecDeque<Bytes>) -> Result<(), PageError> {
         while let Some(record) = self.decoder.record().map_err(|error| error.to_string())? {
             match record {
                 PageRecord::Bytes(bytes) if !bytes.is_empty() => out.push_back(bytes),
@@ -44,5 +36,24 @@ impl TargetMessages {
             }
         }
         Ok(())
+    }
+}
+
+impl Decode for TargetMessages {
+    fn push(&mut self, piece: Bytes) {
+        self.decoder.push(piece);
+    }
+
+    fn step(
+        &mut self,
+        out: &mut VecDeque<Bytes>,
+        _answers: &mut Vec<Bytes>,
+        _wait: bool,
+    ) -> Result<Progress, DecodeError> {
+        Ok(self.read(out).map(|()| Progress::Done)?)
+    }
+
+    fn torn_down(&mut self, why: &str) {
+        self.pages.torn_down(why);
     }
 }

@@ -16,4 +16,4 @@ mod pages_tests;
 
 pub use pages::{FindRam, Ram, RamError, TargetPages};
 
-pub(crate) use page_writer::{PageWriter, Step};
+pub(crate) use page_writer::PageWriter;

@@ -13,6 +13,7 @@ use skein_qemu_stream::main_channel::{Entry, entry};
 use skein_session::StreamId;
 
 use super::pages::{PageError, TargetPages};
+use crate::decode::{Decode, DecodeError, Progress};
 #[cfg(feature = "fault-points")]
 use crate::fault_points::{Plant, is_planted};
 
@@ -52,14 +53,6 @@ struct Complete {
     digest: skein_pages::ledger::Digest,
 }
 
-/// How far it came.
-pub(crate) enum Step {
-    /// It needs more from the source.
-    Done,
-    /// It waits for other streams.
-    Waits,
-}
-
 impl PageWriter {
     pub(crate) fn new(target: Arc<TargetPages>, stream: StreamId) -> PageWriter {
         target.passed(stream, 0);
@@ -75,24 +68,14 @@ impl PageWriter {
         }
     }
 
-    pub(crate) fn push(&mut self, piece: Bytes) {
-        self.decoder.push(piece);
-    }
-
-    /// Deals with what is there. What QEMU is to get goes to `out`, what the source's agent is to know to `answers`.
-    /// `wait`: it may wait a little.
-    pub(crate) fn step(
-        &mut self,
-        out: &mut VecDeque<Bytes>,
-        answers: &mut Vec<Bytes>,
-        wait: bool,
-    ) -> Result<Step, PageError> {
+    /// Deals with the records that are there; see [`Decode::step`].
+    fn read(&mut self, out: &mut VecDeque<Bytes>, answers: &mut Vec<Bytes>, wait: bool) -> Result<Progress, PageError> {
         loop {
             if let Some((batch, since)) = self.early.take() {
                 if self.is_early(&batch.head, wait)? {
                     if since.elapsed() < BASE_WAIT_MAX {
                         self.early = Some((batch, since));
-                        return Ok(Step::Waits);
+                        return Ok(Progress::Waits);
                     }
                     self.pages.count_missing_base();
                 }
@@ -103,14 +86,14 @@ impl PageWriter {
             }
             if let Some(complete) = &self.complete {
                 if !self.pages.all_passed(complete.streams, complete.version, wait) {
-                    return Ok(Step::Waits);
+                    return Ok(Progress::Waits);
                 }
                 let verdict = self.pages.compare_all(complete.digest)?;
                 self.complete = None;
                 answers.push(page_record::note(&verdict).map_err(page_error)?);
             }
             match self.decoder.record().map_err(page_error)? {
-                None => return Ok(Step::Done),
+                None => return Ok(Progress::Done),
                 Some(PageRecord::Bytes(bytes)) => out.extend((!bytes.is_empty()).then_some(bytes)),
                 Some(PageRecord::Opaque) => {}
                 Some(PageRecord::Barrier) => {
@@ -267,6 +250,23 @@ impl PageWriter {
         }
         Ok(())
     }
+}
+
+impl Decode for PageWriter {
+    fn push(&mut self, piece: Bytes) {
+        self.decoder.push(piece);
+    }
+
+    fn step(
+        &mut self,
+        out: &mut VecDeque<Bytes>,
+        answers: &mut Vec<Bytes>,
+        wait: bool,
+    ) -> Result<Progress, DecodeError> {
+        Ok(self.read(out, answers, wait)?)
+    }
+
+    fn torn_down(&mut self, _why: &str) {}
 }
 
 /// What goes before each page on QEMU's main channel.
@@ -455,7 +455,7 @@ mod tests {
                     placers[stream].push(piece);
                 }
                 let step = placers[stream].step(&mut out, &mut answers, false).unwrap();
-                waits[stream] = matches!(step, Step::Waits);
+                waits[stream] = step == Progress::Waits;
             }
             prop_assert!(*ram.bytes.lock() == guest);
             prop_assert!(target.may_wait_for_bases() && out.is_empty());

@@ -23,8 +23,9 @@ use super::pages::{DirectBlocks, PageError, SourcePages};
 use super::queue::{Queue, QueueEntry};
 use super::socket_reader::{ReadEnded, SocketReader};
 use crate::ResetCode;
+use crate::connection::submit;
+use crate::local_end::LocalEnd;
 use crate::running_session::{Dispatch, RunningSession, spawn};
-use crate::stream::{Egress, reset_for_broken_socket, submit};
 
 /// What may wait for room on a stream, where batches are packed meanwhile: a packet of multifd. It is time that a
 /// guest's last pages spend here.
@@ -56,7 +57,7 @@ impl From<PageError> for IntakeStop {
 pub(crate) fn ingest(
     live: &Arc<RunningSession>,
     id: StreamId,
-    egress: &Egress,
+    local_end: &LocalEnd,
     writable: &Arc<Condvar>,
     source: &Arc<SourcePages>,
 ) -> u64 {
@@ -72,7 +73,7 @@ pub(crate) fn ingest(
         pages: source,
         queue: &queue,
         writable,
-        reader: SocketReader::new(egress.socket(), egress.is_held(), &is_over, BUFFER_BYTES),
+        reader: SocketReader::new(local_end, &is_over, BUFFER_BYTES),
         is_over: &is_over,
         gathered: BytesMut::new(),
         is_ahead: false,
@@ -96,9 +97,9 @@ pub(crate) fn ingest(
         let _ = feeder.join();
     }
     if let Some(error) = broke {
-        reset_for_broken_socket(live, id, &error);
+        live.reset_for_broken_socket(id, &error);
     }
-    egress.drain_held();
+    local_end.drain();
     bytes
 }
 

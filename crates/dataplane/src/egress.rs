@@ -1,0 +1,192 @@
+//! From the session to a stream's local socket: the bytes that arrived, in order, as the stream's decoder gives them.
+
+use std::io;
+use std::net::Shutdown;
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use skein_link::send_pieces;
+use skein_session::{Received, StreamId};
+use tracing::{info, warn};
+
+use crate::ResetCode;
+use crate::decode::Progress;
+use crate::error_chain::error_chain;
+use crate::local_end::LocalEnd;
+use crate::running_session::{Dispatch, Egress, RunningSession, Undelivered};
+
+/// Bytes written to the local socket between two reports of progress.
+const EGRESS_BYTES: usize = 1 << 20;
+
+/// Writes what has arrived on a stream, as much as its socket takes without waiting. A receiver does so with what it
+/// has just completed, while that is in the core's cache; the stream's own thread writes what the socket does not take
+/// at once.
+pub(crate) fn deliver_now(live: &RunningSession, id: StreamId, egress: &Egress) {
+    let done = match egress.undelivered.try_lock() {
+        Some(mut leaving) => matches!(deliver(live, id, egress, &mut leaving, false), Ok(DeliveryProgress::All)),
+        None => false,
+    };
+    if !done {
+        live.lock().wake_egress(id);
+    }
+}
+
+/// How far delivering came.
+enum DeliveryProgress {
+    /// Nothing more has arrived.
+    All,
+    /// The socket takes no more, or the stream waits for others.
+    Some,
+    /// The end has come.
+    End,
+}
+
+/// Writes what has arrived.
+fn deliver(
+    live: &RunningSession,
+    id: StreamId,
+    egress: &Egress,
+    leaving: &mut Undelivered,
+    wait: bool,
+) -> io::Result<DeliveryProgress> {
+    loop {
+        if !leaving.write(&egress.local_end, wait)? {
+            return Ok(DeliveryProgress::Some);
+        }
+        if !leaving.decode(live, id, wait)? {
+            return Ok(DeliveryProgress::Some);
+        }
+        if !leaving.pieces.is_empty() {
+            continue;
+        }
+        let mut state = live.lock();
+        let mut gathered = 0;
+        while gathered < EGRESS_BYTES && leaving.end.is_none() {
+            match state.core.receive(id) {
+                Received::Data(piece) => {
+                    gathered += piece.len();
+                    leaving.take(piece);
+                }
+                Received::Pending => break,
+                end => leaving.end = Some(end),
+            }
+        }
+        state.core.consumed(id, std::mem::take(&mut leaving.consumed));
+        live.dispatch(&mut state, Dispatch::Threads);
+        if gathered == 0 {
+            return Ok(if leaving.end.is_none() { DeliveryProgress::All } else { DeliveryProgress::End });
+        }
+    }
+}
+
+impl Undelivered {
+    /// Takes the next bytes of the stream. The peer may send as many more once they are consumed: bytes for the socket
+    /// when they are written, bytes for a decoder at once, for what a decoder holds is bounded by a record, which may be
+    /// longer than the stream's window.
+    fn take(&mut self, piece: Bytes) {
+        match &mut self.decoder {
+            None => self.pieces.push_back(piece),
+            Some(decoder) => {
+                self.consumed += piece.len() as u64;
+                decoder.push(piece);
+            }
+        }
+    }
+
+    /// Has the decoder make of what was received what is to be written. False: not yet.
+    fn decode(&mut self, live: &RunningSession, id: StreamId, wait: bool) -> io::Result<bool> {
+        let Some(decoder) = &mut self.decoder else { return Ok(true) };
+        let mut answers = Vec::new();
+        let progress = decoder.step(&mut self.pieces, &mut answers, wait);
+        if !answers.is_empty() {
+            // A QEMU that has closed its end waits for no answer.
+            live.with(|state, now| {
+                if state.core.may_send(id) {
+                    state.core.send_parts(now, id, answers);
+                }
+            });
+        }
+        match progress {
+            Ok(progress) => Ok(progress == Progress::Done),
+            Err(error) => {
+                let why = error_chain(&*error);
+                warn!(session = %live.id, peer = live.peer, stream = id.0, "{why}");
+                live.reset(id, ResetCode::Unsound, &why);
+                Err(io::Error::other(why))
+            }
+        }
+    }
+
+    /// Writes the pieces. False: the socket takes no more.
+    fn write(&mut self, local_end: &LocalEnd, wait: bool) -> io::Result<bool> {
+        while !self.pieces.is_empty() {
+            match send_pieces(&local_end.socket, &mut self.pieces, wait) {
+                Ok(bytes) => {
+                    self.consumed += if self.decoder.is_none() { bytes as u64 } else { 0 };
+                    self.written += bytes as u64;
+                }
+                Err(nix::Error::EINTR) => {}
+                Err(nix::Error::EAGAIN) if !wait => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Writes what arrives to the local socket, until the peer's end; returns when `ingest` is over, too.
+pub(crate) fn egress(live: &RunningSession, id: StreamId, egress: &Egress, ingest: JoinHandle<u64>) {
+    let mut ended = "both ends are done".to_owned();
+    let (bytes_from_peer, broke) = loop {
+        wait_for_data(live, id, egress);
+        let mut leaving = egress.undelivered.lock();
+        let delivered = loop {
+            match deliver(live, id, egress, &mut leaving, true) {
+                // The stream waits for others; that ends if it is torn down.
+                Ok(DeliveryProgress::Some) if !live.lock().core.is_reset(id) => {}
+                delivered => break delivered,
+            }
+        };
+        match (delivered, leaving.end.take()) {
+            (Err(error), _) => break (leaving.written, Some(error)),
+            (_, Some(Received::Reset(_, reason))) => {
+                if let Some(decoder) = &mut leaving.decoder {
+                    decoder.torn_down(&reason);
+                }
+                ended = reason;
+                egress.local_end.shut(Shutdown::Both);
+            }
+            // Half a close: the other direction may go on.
+            (_, Some(_)) => egress.local_end.shut(Shutdown::Write),
+            (Ok(DeliveryProgress::Some), None) => {
+                ended = "torn down".into();
+                egress.local_end.shut(Shutdown::Both);
+            }
+            (_, None) => continue,
+        }
+        break (leaving.written, None);
+    };
+    // What a local end wrote before it closed is still being read.
+    let bytes_to_peer = ingest.join().unwrap_or_default();
+    if let Some(error) = broke {
+        live.reset_for_broken_socket(id, &error);
+        egress.local_end.shut(Shutdown::Both);
+        ended = format!("its local socket broke: {error}");
+    } else if let Received::Reset(_, reason) = live.with(|state, _| state.core.receive(id)) {
+        // After the peer had said all that it had to say.
+        ended = reason;
+    }
+    info!(
+        session = %live.id, peer = live.peer, stream = id.0, bytes_to_peer, bytes_from_peer, "connection over: {ended}"
+    );
+}
+
+/// Waits until there may be something to receive.
+fn wait_for_data(live: &RunningSession, id: StreamId, egress: &Egress) {
+    let mut state = live.lock();
+    while let Some(handle) = state.streams.get_mut(&id)
+        && !std::mem::take(&mut handle.has_work)
+    {
+        egress.wake.wait(&mut state);
+    }
+}
