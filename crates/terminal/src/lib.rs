@@ -8,18 +8,28 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 pub use generated::{completions, write_manual_pages};
 
 /// Sends the log to standard error: what `SKEIN_LOG` asks for, `info` and above without it. Call once, first.
 pub fn log_to_stderr() {
-    tracing_subscriber::fmt()
+    let filter = log_filter(&std::env::var("SKEIN_LOG").unwrap_or_default());
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_env_filter(EnvFilter::try_from_env("SKEIN_LOG").unwrap_or_else(|_| "info".into()))
-        .with_target(false)
-        .init();
+        .with_target(false);
+    tracing_subscriber::registry().with(lines.with_filter(filter)).init();
+}
+
+/// A level, or levels of modules: `debug`, `info,skein_agent=trace`. Nothing, and what cannot be read, is `info`.
+fn log_filter(wanted: &str) -> Targets {
+    // Not an EnvFilter: matching spans and fields, which nobody asks for, takes a regular expression's machine of 0.5 MB.
+    let all = || Targets::new().with_default(LevelFilter::INFO);
+    if wanted.is_empty() { all() } else { wanted.parse().unwrap_or_else(|_| all()) }
 }
 
 /// Tells an error and all its causes to standard error, in one line that begins with the program's name.
@@ -65,6 +75,22 @@ pub fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_log_has_what_is_asked_for() {
+        let of = |wanted, module| {
+            let filter = log_filter(wanted);
+            [LevelFilter::INFO, LevelFilter::DEBUG, LevelFilter::TRACE]
+                .map(|level| filter.would_enable(module, &level.into_level().unwrap()))
+        };
+        for unclear in ["", "debug=loud", "a=b=c"] {
+            assert_eq!(of(unclear, "skein_agent"), [true, false, false], "{unclear:?}");
+        }
+        assert_eq!(of("debug", "skein_agent::peers"), [true, true, false]);
+        assert_eq!(of("warn", "skein_agent"), [false; 3]);
+        assert_eq!(of("info,skein_agent=trace", "skein_agent::peers"), [true; 3]);
+        assert_eq!(of("info,skein_agent=trace", "skein_link"), [true, false, false]);
+    }
 
     #[test]
     fn what_could_drive_a_terminal_is_replaced() {
