@@ -3,7 +3,8 @@
 #
 #   PREFIX   /usr without it; /usr/local will do, too
 #   DESTDIR  of a package's staging tree; nothing but files is touched then
-#   BINARY   target/release/skein without it
+#   BINARY   a program to install as it is; without it target/release/skein, stripped. What is stripped goes to
+#            $DESTDIR/usr/lib/debug, where debuggers and the program's own backtraces look for it.
 #
 # It starts, stops and enables nothing; neither touches /etc/skein and /var/lib/skein. An agent that runs goes on as the
 # program that it is until it is restarted.
@@ -18,6 +19,7 @@ die() { echo "install: $*" >&2; exit 1; }
 case $prefix in /*) ;; *) die "PREFIX is '$prefix', and has to begin with a /" ;; esac
 
 root=${destdir%/}${prefix%/}
+debug=${destdir%/}/usr/lib/debug${prefix%/}/bin/skein.debug
 program=$root/bin/skein
 units=$root/lib/systemd/system
 man=$root/share/man/man1
@@ -36,6 +38,17 @@ put() {
   mv -f "$2.new" "$2"
 }
 
+# put_stripped: the program without its debug information and symbols, most of its size, and those where they are found.
+put_stripped() {
+  command -v objcopy >/dev/null || die "there is no objcopy: install binutils, or give the program as it is with BINARY"
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  objcopy --only-keep-debug --compress-debug-sections "$binary" "$work/skein.debug"
+  objcopy --strip-all --add-gnu-debuglink="$work/skein.debug" "$binary" "$work/skein"
+  put 644 "$debug" <"$work/skein.debug"
+  put 755 "$program" <"$work/skein"
+}
+
 case ${1-} in
   install)
     # It is written into the unit, where systemd (and sed before it) gives other characters a meaning.
@@ -43,7 +56,12 @@ case ${1-} in
       *[!A-Za-z0-9/._+-]*) die "PREFIX is '$prefix': give one of letters, digits and / . _ + - (DESTDIR may be anything)" ;;
     esac
     [ -x "$binary" ] || die "there is no $binary: run 'make build' first"
-    put 755 "$program" <"$binary"
+    if [ -n "${BINARY-}" ]; then
+      rm -f "$debug"
+      put 755 "$program" <"$binary"
+    else
+      put_stripped
+    fi
     sed "s#/usr/bin/skein#${prefix%/}/bin/skein#" systemd/skein-agent.service | put 644 "$units/skein-agent.service"
     put 644 "$units/skeinidle.slice" <systemd/skeinidle.slice
     mkdir -p "$man"
@@ -65,7 +83,7 @@ case ${1-} in
     if has_systemd && systemctl is-active --quiet skein-agent; then
       die "the agent runs: 'systemctl disable --now skein-agent' first (its guests go on)"
     fi
-    rm -f "$program" "$units/skein-agent.service" "$units/skeinidle.slice" "$man"/skein.1 "$man"/skein-*.1 "$bash" "$zsh" "$fish"
+    rm -f "$program" "$debug" "$units/skein-agent.service" "$units/skeinidle.slice" "$man"/skein.1 "$man"/skein-*.1 "$bash" "$zsh" "$fish"
     ! has_systemd || systemctl daemon-reload
     echo "uninstalled; /etc/skein and /var/lib/skein are left"
     ;;

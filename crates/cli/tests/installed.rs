@@ -1,0 +1,104 @@
+//! What `make install` installs of a build: `skein` alone, without what only debuggers read, and nothing of the laboratory.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// A source tree whose release build is a program that the test chooses, and a staging tree to install it into.
+struct Staging {
+    dir: tempfile::TempDir,
+}
+
+impl Staging {
+    fn of(program: &Path) -> Staging {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
+        std::fs::create_dir_all(tree.join("scripts")).unwrap();
+        std::fs::create_dir_all(tree.join("target/release")).unwrap();
+        std::fs::copy(Path::new(REPOSITORY).join("scripts/install.sh"), tree.join("scripts/install.sh")).unwrap();
+        symlink(Path::new(REPOSITORY).join("systemd"), tree.join("systemd")).unwrap();
+        symlink(program, tree.join("target/release/skein")).unwrap();
+        Staging { dir }
+    }
+
+    fn run(&self, goal: &str, binary: Option<&Path>) {
+        let mut script = Command::new(self.dir.path().join("tree/scripts/install.sh"));
+        script.arg(goal).env("DESTDIR", self.path("")).env_remove("PREFIX").env_remove("BINARY");
+        if let Some(binary) = binary {
+            script.env("BINARY", binary);
+        }
+        let ran = script.output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    }
+
+    /// Where something is in the staging tree.
+    fn path(&self, installed: &str) -> PathBuf {
+        self.dir.path().join("staging").join(installed)
+    }
+
+    /// All files in the staging tree, by their paths in it, in order.
+    fn files(&self) -> Vec<String> {
+        fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
+            for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+                match entry.file_type().unwrap().is_dir() {
+                    true => collect(&entry.path(), found),
+                    false => found.push(entry.path()),
+                }
+            }
+        }
+        let (root, mut found) = (self.path(""), Vec::new());
+        collect(&root, &mut found);
+        found.sort();
+        found.iter().map(|path| path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned()).collect()
+    }
+}
+
+/// The names of an ELF file's sections, as readelf lists them.
+fn sections(file: &Path) -> String {
+    let listed = Command::new("readelf").args(["--section-headers", "--wide"]).arg(file).output().unwrap();
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    String::from_utf8(listed.stdout).unwrap()
+}
+
+#[test]
+fn one_program_is_installed_and_stripped() {
+    let program = Path::new(env!("CARGO_BIN_EXE_skein"));
+    let staging = Staging::of(program);
+    staging.run("install", None);
+    let (files, installed) = (staging.files(), staging.path("usr/bin/skein"));
+    let programs: Vec<&str> = files.iter().filter_map(|file| file.strip_prefix("usr/bin/")).collect();
+    assert_eq!(programs, ["skein"]);
+    assert!(!files.iter().any(|file| file.contains("skein-lab")), "{files:?}");
+    for file in ["usr/share/man/man1/skein-migrate.1", "usr/lib/systemd/system/skein-agent.service"] {
+        assert!(files.iter().any(|there| there == file), "{file} of {files:?}");
+    }
+
+    let (whole, stripped) = (sections(program), sections(&installed));
+    for section in [".debug_line", ".symtab"] {
+        assert!(whole.contains(section) && !stripped.contains(section), "{section} in {stripped}");
+    }
+    let debug = staging.path("usr/lib/debug/usr/bin/skein.debug");
+    assert!(stripped.contains(".gnu_debuglink") && sections(&debug).contains(".debug_line"), "{stripped}");
+    let says = Command::new(&installed).arg("--version").output().unwrap();
+    assert_eq!(says.stdout, Command::new(program).arg("--version").output().unwrap().stdout);
+
+    staging.run("uninstall", None);
+    assert_eq!(staging.files(), Vec::<String>::new());
+}
+
+#[test]
+fn a_program_that_is_named_is_installed_as_it_is() {
+    let staging = Staging::of(Path::new(env!("CARGO_BIN_EXE_skein")));
+    staging.run("install", None);
+    let named = staging.dir.path().join("named");
+    let mut content = std::fs::read(env!("CARGO_BIN_EXE_skein")).unwrap();
+    content.extend(b"another build");
+    std::fs::write(&named, &content).unwrap();
+    std::fs::set_permissions(&named, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    staging.run("install", Some(&named));
+    assert!(std::fs::read(staging.path("usr/bin/skein")).unwrap() == content);
+    let debug = staging.path("usr/lib/debug/usr/bin/skein.debug");
+    assert!(!debug.exists(), "that of the program before it");
+}
