@@ -1,6 +1,7 @@
 //! The control stream between two agents: lines of JSON, both ways, in a stream of their session.
 
 use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -12,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use skein_api::{LineError, read_line_within};
 use skein_dataplane::RunningSession;
 use skein_handover::{Message, MigrationId};
@@ -20,8 +22,10 @@ use skein_inventory::facts::{GuestFiles, HostFacts};
 use thiserror::Error;
 use tracing::warn;
 
+use crate::migrations::Offer;
+
 /// Version of what agents say to each other here. Agents of different versions do not talk.
-pub const CONTROL_VERSION: u32 = 3;
+pub const CONTROL_VERSION: u32 = 4;
 /// Longest line: a large definition, or the facts of a host with thousands of VMs. One is held for each session.
 pub const LINE_BYTES_MAX: u64 = 4 << 20;
 /// Lines that wait to be written: what an agent says of a thousand migrations.
@@ -47,7 +51,7 @@ pub enum ControlMessage {
         release: String,
     },
     /// Of the migrations between the two.
-    Handover(Message),
+    Handover(Message<Value>),
     /// Something worth telling of a migration between the two, for its log.
     Note {
         /// Of which.
@@ -112,6 +116,13 @@ impl ControlMessage {
     /// This end's first word.
     pub fn hello() -> ControlMessage {
         ControlMessage::Hello { version: CONTROL_VERSION, release: env!("CARGO_PKG_VERSION").into() }
+    }
+
+    /// What is said of a migration.
+    pub fn handover(message: &Message<Arc<Offer>>) -> ControlMessage {
+        let message = message.clone().try_map_offer(|offer| Ok::<_, Infallible>(offer.to_json()));
+        let Ok(message) = message;
+        ControlMessage::Handover(message)
     }
 
     /// Reads the next.

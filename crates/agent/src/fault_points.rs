@@ -5,11 +5,13 @@
 //! `source-after-write-grant`.
 
 use std::path::Path;
-use std::sync::Once;
+use std::sync::{Arc, Once};
 
 use skein_handover::{
     Action, Intent, Message, Order, Record, Report, SourceOrder, SourceRecord, TargetOrder, TargetRecord,
 };
+
+use crate::migrations::Offer;
 
 /// Before or after an action.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,7 +21,7 @@ pub(crate) enum Moment {
 }
 
 /// Halts here, if this is the point that is asked for.
-pub(crate) fn point(moment: Moment, action: &Action) {
+pub(crate) fn point(moment: Moment, action: &Action<Arc<Offer>>) {
     static ONCE: Once = Once::new();
     let (Ok(wanted), Ok(file)) = (std::env::var("SKEIN_FAULT_POINT"), std::env::var("SKEIN_FAULT_FILE")) else {
         return;
@@ -34,7 +36,7 @@ pub(crate) fn point(moment: Moment, action: &Action) {
     });
 }
 
-fn label(action: &Action) -> Option<(&'static str, &'static str)> {
+fn label(action: &Action<Arc<Offer>>) -> Option<(&'static str, &'static str)> {
     Some(match action {
         Action::Write(records) => match records.last()? {
             Record::Begin { role: skein_handover::Role::Source, .. } => ("source", "write-begin"),

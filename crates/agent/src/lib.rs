@@ -70,6 +70,7 @@ pub use daemon::{Agent, AgentError, AgentSettings, VmSettings};
 pub use dirs::Dirs;
 pub use host_addresses::{ResolveError, resolve};
 pub use incoming_channels::IncomingChannels;
+pub use migrations::{Offer, OfferError};
 pub use outgoing_channels::OutgoingChannels;
 pub use own_socket::SocketError;
 pub use packer_process::pack_pages;

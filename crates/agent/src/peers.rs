@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use skein_api::LineError;
 use skein_dataplane::target::TargetPages;
 use skein_dataplane::{
@@ -31,6 +32,7 @@ use tracing::{debug, info, warn};
 
 use crate::control_stream::{Answer, ControlMessage, ControlStream, ControlStreamError, HELLO_TIME, Question};
 use crate::host_addresses::WatchedHostsFile;
+use crate::migrations::Offer;
 use crate::permit::Permit;
 use crate::stream_destination::{Refusal, StreamDestination};
 use crate::{Allow, IncomingChannels, error_chain, stream_destination};
@@ -74,13 +76,24 @@ pub struct PeersSettings {
 }
 
 /// What peers do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum PeerEvent {
     /// A host can be reached, or not any more. Each new control stream is told; a listener that is slow is told only
     /// the latest.
     Contact(String, bool),
     /// A host says something.
-    Message(String, Message),
+    Message(String, Message<Arc<Offer>>),
+    /// A host wants a migration whose offer cannot be read.
+    UnreadableOffer {
+        /// The source's host.
+        host: String,
+        /// The migration.
+        id: MigrationId,
+        /// The VM.
+        vm: String,
+        /// Why not, in words.
+        reason: String,
+    },
     /// A host has something for the log of a migration, printable.
     Note(String, MigrationId, String),
     /// A host's agent and this one cannot read each other's messages; in words.
@@ -271,8 +284,8 @@ impl Peers {
 
     /// Tells a host, whichever end dialled. Does not wait, and promises nothing. False: the host is not in contact, or
     /// does not take what it is told.
-    pub fn send(&self, host: &str, message: &Message) -> bool {
-        let line = match ControlMessage::Handover(message.clone()).line() {
+    pub fn send(&self, host: &str, message: &Message<Arc<Offer>>) -> bool {
+        let line = match ControlMessage::handover(message).line() {
             Ok(line) => line,
             Err(error) => {
                 warn!(peer = host, "{error}");
@@ -681,9 +694,7 @@ impl Shared {
                 info!(peer, "in contact (skein {})", printable(release, PEER_TEXT_BYTES_MAX));
                 self.changed.notify_all();
             }
-            ControlMessage::Handover(message) => {
-                self.queue(link, PeerEvent::Message(peer.to_owned(), fit_to_print(message)))
-            }
+            ControlMessage::Handover(message) => self.queue(link, self.handover_event(peer, message)),
             ControlMessage::NotUnderstood => {
                 let us = self.identity.host();
                 self.not_understood(
@@ -700,6 +711,26 @@ impl Shared {
             }
             ControlMessage::Answer { number, answer } => {
                 link.complete_question(number, answer.map_err(|reason| printable(reason, PEER_TEXT_BYTES_MAX)))
+            }
+        }
+    }
+
+    /// Reads what a peer says of a migration.
+    fn handover_event(&self, peer: &str, message: Message<Value>) -> PeerEvent {
+        let (id, vm) = match &message {
+            Message::Intent { id, vm, .. } => (*id, vm.clone()),
+            Message::Report { id, .. } => (*id, String::new()),
+        };
+        match message.try_map_offer(|offer| Offer::from_json(&offer).map(Arc::new)) {
+            Ok(message) => PeerEvent::Message(peer.to_owned(), fit_to_print(message)),
+            Err(error) => {
+                let reason = format!(
+                    "{} cannot read what {peer} offers: {}: are both of one release?",
+                    self.identity.host(),
+                    error_chain(&error)
+                );
+                let reason = printable(reason, PEER_TEXT_BYTES_MAX);
+                PeerEvent::UnreadableOffer { host: peer.to_owned(), id, vm, reason }
             }
         }
     }
@@ -844,7 +875,7 @@ impl Shared {
 }
 
 /// The same with words that can be shown.
-fn fit_to_print(mut message: Message) -> Message {
+fn fit_to_print<O>(mut message: Message<O>) -> Message<O> {
     let fit = |text: &mut String| *text = printable(std::mem::take(text), PEER_TEXT_BYTES_MAX);
     match &mut message {
         Message::Intent { detail, .. } => fit(detail),

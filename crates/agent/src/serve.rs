@@ -320,9 +320,10 @@ impl RequestServer {
             let vm = self.vms.get(name)?;
             let offer = self.offer(&vm, launch, options)?;
             let was_direct = offer.indirect.is_none();
-            let begun = self.migrations.begin(name, to, &offer, options);
+            let note = LogEntry::Note { text: offer.to_string() };
+            let begun = self.migrations.begin(name, to, offer, options);
             let id = begun.map_err(|error| Box::new(refusal(error_chain(&error), "")))?;
-            self.migrations.view().log(id, LogEntry::Note { text: offer.to_string() });
+            self.migrations.view().log(id, note);
             if detach {
                 return Ok(Reply::Migration(Box::new(self.view(id)?)));
             }

@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use serde_json::Value;
 use skein_agent::{AcceptorSettings, Agent, AgentSettings, Allow, ControlMessage, DialerSettings, Dirs, VmSettings};
 use skein_api::{Client, Reply, Request, VmState, VmView};
 use skein_dataplane::{Dialer, StreamContent};
@@ -153,15 +154,8 @@ impl Source {
         Source { lines: BufReader::new(socket.try_clone().unwrap()), socket, _dialer: dialer }
     }
 
-    fn say(&self, intent: Intent, offer: &str) {
-        let message = Message::Intent {
-            id: ID,
-            intent,
-            vm: "web".into(),
-            priority: 0,
-            offer: offer.into(),
-            detail: String::new(),
-        };
+    fn say(&self, intent: Intent, offer: Option<Value>) {
+        let message = Message::Intent { id: ID, intent, vm: "web".into(), priority: 0, offer, detail: String::new() };
         (&self.socket).write_all(&ControlMessage::Handover(message).line().unwrap()).unwrap();
     }
 
@@ -178,7 +172,7 @@ impl Source {
 }
 
 /// What the source says is to be started: the fake.
-fn offer(world: &World) -> String {
+fn offer(world: &World) -> Value {
     let program = world.path("qemu");
     let exe = std::env::current_exe().unwrap();
     let script = format!("#!/bin/sh\n{SOCKET}=\"$*\" exec {} --ignored --exact fake_qemu --nocapture\n", exe.display());
@@ -187,13 +181,12 @@ fn offer(world: &World) -> String {
     let need = serde_json::json!({
         "ram_bytes": 1 << 20, "hugepages": null, "cpus": 1, "is_emulated": true, "locks_ram": false,
     });
-    let offer = serde_json::json!({
+    serde_json::json!({
         "launch": launch(&program), "channels": 0, "downtime_limit_ms": 300, "transport": "tcp", "priority": 0, "need": need,
-    });
-    offer.to_string()
+    })
 }
 
-fn launch(program: &Path) -> serde_json::Value {
+fn launch(program: &Path) -> Value {
     serde_json::json!({"command-line": {"program": program, "args": []}})
 }
 
@@ -203,16 +196,31 @@ fn a_qemu_that_hangs_as_it_starts_is_killed_and_the_source_told_why() {
     // Half of it is for the start.
     let target = start(&world, WaitTimes { prepare: 6 * SECOND, ..WaitTimes::default() });
     let mut source = Source::new(&world, &target);
-    source.say(Intent::Prepare, &offer(&world));
+    source.say(Intent::Prepare, Some(offer(&world)));
     let pid = target.pid();
     let why = source.wait(Report::Refusing);
     assert!(
         why.contains("did not answer on its QMP socket within 3 s") && why.contains("a peer that says nothing"),
         "{why}"
     );
-    source.say(Intent::Abort, "");
+    source.say(Intent::Abort, None);
     source.wait(Report::Refused);
     assert!(!is_alive(pid) && target.vms().is_empty(), "{:?}", target.vms());
+}
+
+#[test]
+fn an_offer_that_cannot_be_read_is_refused_before_anything_is_started() {
+    let world = World::new();
+    let target = start(&world, WaitTimes::default());
+    let mut source = Source::new(&world, &target);
+    let mut newer = offer(&world);
+    newer["mirror"] = true.into();
+    source.say(Intent::Prepare, Some(newer));
+    let why = source.wait(Report::Refused);
+    assert!(why.contains("b cannot read what a offers: it asks for mirror"), "{why}");
+    assert!(!world.path("qemu.sock").exists() && target.vms().is_empty(), "{:?}", target.vms());
+    source.say(Intent::Settle, None);
+    source.wait(Report::Settled);
 }
 
 #[test]
@@ -220,9 +228,9 @@ fn one_that_hangs_ends_as_soon_as_its_migration_is_called_off() {
     let world = World::new();
     let target = start(&world, WaitTimes { prepare: 600 * SECOND, ..WaitTimes::default() });
     let mut source = Source::new(&world, &target);
-    source.say(Intent::Prepare, &offer(&world));
+    source.say(Intent::Prepare, Some(offer(&world)));
     let pid = target.pid();
-    source.say(Intent::Abort, "");
+    source.say(Intent::Abort, None);
     source.wait(Report::Refused);
     assert!(!is_alive(pid) && target.vms().is_empty(), "{:?}", target.vms());
 }
@@ -273,7 +281,7 @@ fn one_whose_guest_may_run_is_left_alone() {
     let (fake, qmp) = left_behind(&world, TargetRecord::Run);
     let target = start(&world, WaitTimes { abandoned: SECOND / 2, prepare: SECOND / 2, ..WaitTimes::default() });
     let mut source = Source::new(&world, &target);
-    source.say(Intent::Abort, "");
+    source.say(Intent::Abort, None);
     // The target's word on it: it has decided to run the guest, and does not take that back.
     source.wait(Report::Run);
     thread::sleep(3 * SECOND);

@@ -444,7 +444,7 @@ fn who_does_not_listen_holds_up_nobody() {
         assert!(b.peers.send("deaf", &message(7, "")));
         let mut lines = BufReader::new(socket);
         assert!(matches!(ControlMessage::read(&mut lines), Ok(ControlMessage::Hello { .. })));
-        assert_eq!(ControlMessage::read(&mut lines).unwrap(), ControlMessage::Handover(message(7, "")));
+        assert_eq!(ControlMessage::read(&mut lines).unwrap(), ControlMessage::handover(&message(7, "")));
         std::mem::forget(lines);
     }
 }

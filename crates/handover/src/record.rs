@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{SourceRecord, TargetRecord};
+use crate::source::SourceRecord;
+use crate::target::TargetRecord;
 
 /// A migration's name, chosen at random by its source, never used again. 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

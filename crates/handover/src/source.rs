@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FailureReason, Intent, Report, Wait};
+use crate::words::{FailureReason, Intent, Report, Wait};
 
 /// Where the source stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -143,6 +143,13 @@ impl Outcome {
             Outcome::Ended => "the guest ended with its QEMU",
         }
     }
+}
+
+/// Whether something is left to be done for the guest at this end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    UnderWay,
+    Over,
 }
 
 /// The source of a migration.
@@ -325,16 +332,17 @@ impl SourceHandover {
                 wants.wait = (!self.in_doubt).then_some(Wait::Doubt);
             }
             SourcePhase::Release => {
-                let is_gone = self.guest == SourceGuest::Gone;
-                wants.order = (!is_gone).then_some(SourceOrder::Quit);
-                self.want_end(SourceRecord::Release, is_gone, &mut wants);
+                let ending = if self.guest == SourceGuest::Gone { Ending::Over } else { Ending::UnderWay };
+                wants.order = (ending == Ending::UnderWay).then_some(SourceOrder::Quit);
+                (wants.write, wants.intent) = self.last_steps(SourceRecord::Release, ending);
             }
             SourcePhase::Keep => {
                 wants.order = self.order_to_keep();
                 // By a proof it may have gone on here after it had run there.
                 let ran_there_too = self.over.is_some() && self.report == Some(Report::Running);
                 if self.is_called_off_there() || ran_there_too {
-                    self.want_end(SourceRecord::Keep, self.outcome().is_some(), &mut wants);
+                    let ending = if self.outcome().is_some() { Ending::Over } else { Ending::UnderWay };
+                    (wants.write, wants.intent) = self.last_steps(SourceRecord::Keep, ending);
                 } else {
                     wants.write = (!self.is_written(SourceRecord::Keep)).then_some(SourceRecord::Keep);
                     wants.intent = Some(Intent::Abort);
@@ -448,14 +456,14 @@ impl SourceHandover {
         }
     }
 
-    /// The last steps: how it ended is written, the target forgets, this end does.
-    fn want_end(&self, end: SourceRecord, is_over: bool, wants: &mut SourceWants) {
-        if !self.is_written(end) {
-            wants.write = Some(end);
-        } else if self.report == Some(Report::Settled) {
-            wants.write = is_over.then_some(SourceRecord::Settled);
-        } else if is_over {
-            wants.intent = Some(Intent::Settle);
+    /// Returns what to write and what to tell the target in the last steps: how it ended is written, the target forgets,
+    /// this end does.
+    fn last_steps(&self, end: SourceRecord, ending: Ending) -> (Option<SourceRecord>, Option<Intent>) {
+        match (self.report, ending) {
+            _ if !self.is_written(end) => (Some(end), None),
+            (Some(Report::Settled), Ending::Over) => (Some(SourceRecord::Settled), None),
+            (_, Ending::Over) => (None, Some(Intent::Settle)),
+            (_, Ending::UnderWay) => (None, None),
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FailureReason, Intent, Outcome, Report, Wait};
+use crate::source::Outcome;
+use crate::words::{FailureReason, Intent, Report, Wait};
 
 /// Where the target stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -1,7 +1,6 @@
 //! What goes wrong in a cluster.
 
-use skein_handover::Action;
-
+use super::offer::Action;
 use super::{Cluster, HostIx, QemuIx, VmIx, trace};
 use super::{Do, qemu};
 use crate::rng::Rng;

@@ -9,12 +9,14 @@
 //! | [`sim_agent`] | turns a manager's actions into what is done, and back |
 //! | [`net`] | sessions between agents; control messages and migrations' connections in them |
 //! | [`qemu`], [`disk`] | the fakes |
+//! | [`offer`] | the handover's types with what a source offers here |
 //! | [`fault`] | what goes wrong |
 //! | [`scenario`] | a run, from a seed, and what must come of it |
 
 pub mod disk;
 pub mod fault;
 pub mod net;
+pub mod offer;
 pub mod qemu;
 pub mod scenario;
 pub mod sim_agent;
@@ -24,10 +26,11 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use skein_handover::{Input, Manager, MigrationId, Order, Outcome, needed};
+use skein_handover::{MigrationId, Order, Outcome, needed};
 
 use self::fault::Fault;
 use self::net::{AgentSession, Wire};
+use self::offer::{Input, Manager};
 use self::qemu::{Qemu, State};
 use self::scenario::Wish;
 use self::sim_agent::{SimAgent, SimHost};

@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use skein_handover::{Input, Message, MigrationId};
+use skein_handover::MigrationId;
 use skein_session::{ConnectionEnd, Received, Role, Session, Settings, StreamId};
 
+use super::offer::{Input, Message};
 use super::qemu::{SHUT, SOCKET_BYTES, SimChannel, State};
 use super::{Cluster, HostIx, LinkIx, QemuIx, sim_agent, trace};
 use crate::network::PathSpec;

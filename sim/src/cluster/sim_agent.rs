@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use skein_handover::{
-    Action, Input, Manager, MigrationEvent, MigrationId, MigrationLimits, MigrationPhase, MigrationSummary,
-    NewMigration, Order, Outcome, Record, Role, SourceGuest, SourceInput, SourceOrder, TargetGuest, TargetInput,
-    TargetOrder,
+    MigrationEvent, MigrationId, MigrationLimits, MigrationPhase, MigrationSummary, NewMigration, Order, Outcome,
+    Record, Role, SourceGuest, SourceInput, SourceOrder, TargetGuest, TargetInput, TargetOrder, WriteResult,
 };
 
 use super::fault::Fault;
+use super::offer::{Action, Input, Manager};
 use super::qemu::{Qemu, State, shown};
 use super::scenario::Wish;
 use super::{Cluster, Do, ForAgent, HostIx, Plant, QemuIx, trace};
@@ -311,7 +311,8 @@ impl Cluster {
             self.begin_write(host);
         }
         trace!(self, "h{host} has written {records:?}: {on_disk}");
-        if let Some(input) = Input::written(&records, on_disk) {
+        let result = if on_disk { WriteResult::OnDisk } else { WriteResult::Unknown };
+        if let Some(input) = Input::written(&records, result) {
             self.input(host, input);
         }
     }

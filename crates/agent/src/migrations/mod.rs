@@ -8,6 +8,7 @@
 //! ```
 
 mod guest_watch;
+mod offer;
 mod source;
 mod target;
 mod view;
@@ -20,32 +21,35 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use skein_api::{LogEntry, MigrateOptions};
 use skein_dataplane::PathSnapshot;
 use skein_dataplane::source::PackerPool;
 use skein_handover::{
-    Action, Input, Manager, MigrationEvent, MigrationId, MigrationLimits, MigrationPhase, MigrationSummary,
-    NewMigration, Order, Outcome, Record, RefusedStart, Report, Role, SourceInput, SourceOrder, SourcePhase,
-    TargetInput, TargetOrder, last_records, needed,
+    MigrationEvent, MigrationId, MigrationLimits, MigrationPhase, MigrationSummary, Order, Outcome, Record,
+    RefusedStart, Report, Role, SourceInput, SourceOrder, SourcePhase, TargetInput, TargetOrder, WriteResult,
+    last_records, needed,
 };
 use skein_hypervisor::MonitorEvent;
 use skein_inventory::facts::MigrationSlots;
-use skein_inventory::{KeptRamPolicy, RoomNeed, Route};
 use skein_journal::{Journal, JournalLimits, OpenError};
 use tracing::{error, info, warn};
 
 use crate::dirs::Dirs;
 use crate::error_chain;
 use crate::kept_ram::KeptRamStore;
-use crate::launch::Launch;
 use crate::path_meter::PathMeter;
 use crate::peers::{PeerEvent, Peers};
 use crate::room::HostRoom;
 use crate::vms::{Killed, Vm, Vms, wait_until};
 
+pub use offer::{Offer, OfferError};
 pub(crate) use source::DELTA_MEMORY_DEFAULT_PERCENT;
 pub(crate) use view::MigrationViews;
+
+type Action = skein_handover::Action<Arc<Offer>>;
+type Input = skein_handover::Input<Arc<Offer>>;
+type Manager = skein_handover::Manager<Arc<Offer>>;
+type NewMigration = skein_handover::NewMigration<Arc<Offer>>;
 
 /// What waits for the owner: some inputs of each migration.
 const OWNER_INPUTS_MAX: usize = 1024;
@@ -59,53 +63,6 @@ const KILL_TIME: Duration = Duration::from_secs(10);
 const STOP_TIME: Duration = Duration::from_millis(1200);
 /// How long an agent waits for its predecessor's end.
 const JOURNAL_TIME: Duration = Duration::from_secs(3);
-
-/// How the target's QEMU is to be started: what [`NewMigration::offer`] holds.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Offer {
-    pub(crate) launch: Launch,
-    /// multifd channels; 0: one stream.
-    pub(crate) channels: u8,
-    pub(crate) downtime_limit_ms: u64,
-    pub(crate) transport: Route,
-    /// Why pages go through the target's QEMU, and not straight into the guest's RAM; none: they need not.
-    #[serde(default)]
-    pub(crate) indirect: Option<String>,
-    /// Per cent by which the guest may be throttled; none: not at all.
-    #[serde(default)]
-    pub(crate) allow_throttle: Option<u8>,
-    /// Memory to know in what the target holds, in per cent of the guest's RAM.
-    #[serde(default)]
-    pub(crate) delta_memory: Option<f64>,
-    /// Somebody said until when to try.
-    #[serde(default)]
-    pub(crate) has_deadline: bool,
-    /// The definition's.
-    pub(crate) priority: u8,
-    /// What the source keeps of the guest's RAM.
-    #[serde(default)]
-    pub(crate) keep: Option<KeptRamPolicy>,
-    /// What the target's QEMU needs; none: its definition says it, or that QEMU once it is there.
-    #[serde(default)]
-    pub(crate) need: Option<RoomNeed>,
-}
-
-impl std::fmt::Display for Offer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.channels {
-            0 => write!(f, "one stream")?,
-            channels => write!(f, "{channels} multifd channels")?,
-        }
-        write!(f, ", downtime limit {} ms, transport {}", self.downtime_limit_ms, self.transport)?;
-        if let Some(percent) = self.allow_throttle {
-            write!(f, ", throttled by {percent} % at most")?;
-        }
-        match &self.indirect {
-            None => Ok(()),
-            Some(why) => write!(f, ", {why}"),
-        }
-    }
-}
 
 /// What the owner is told.
 pub(crate) enum OwnerInput {
@@ -297,7 +254,7 @@ impl Migrations {
         &self,
         vm: &str,
         to: &str,
-        offer: &Offer,
+        offer: Offer,
         options: &MigrateOptions,
     ) -> Result<MigrationId, StartRefused> {
         let id = MigrationId(u64::from_ne_bytes(random()));
@@ -306,7 +263,7 @@ impl Migrations {
             vm: vm.to_owned(),
             peer: to.to_owned(),
             priority: options.priority.unwrap_or(offer.priority),
-            offer: serde_json::to_string(offer).expect("plain data always serialises"),
+            offer: Arc::new(offer),
             deadline: options.deadline_s.map(Duration::from_secs),
         };
         let (reply, answer) = sync_channel(1);
@@ -412,6 +369,9 @@ impl Owner {
             }
             OwnerInput::Peer(PeerEvent::NotUnderstood(host, words)) => {
                 self.manager.handle(now, Input::NotUnderstood(host, words));
+            }
+            OwnerInput::Peer(PeerEvent::UnreadableOffer { host: peer, id, vm, reason }) => {
+                self.manager.handle(now, Input::UnreadableOffer { peer, id, vm, reason });
             }
             OwnerInput::Inputs(inputs) => inputs.into_iter().for_each(|input| self.manager.handle(now, input)),
             OwnerInput::Start(new, reply) => {
@@ -573,7 +533,8 @@ impl Owner {
             // What it holds now is read from the disk, once that can be.
             self.journal = None;
         }
-        if let Some(input) = Input::written(&records, on_disk.is_ok()) {
+        let result = if on_disk.is_ok() { WriteResult::OnDisk } else { WriteResult::Unknown };
+        if let Some(input) = Input::written(&records, result) {
             self.manager.handle(self.epoch.elapsed(), input);
         }
     }
@@ -652,7 +613,7 @@ impl Owner {
             let (jobs, queue) = sync_channel(WORKER_INPUTS_MAX);
             let _ = jobs.try_send(job);
             let (context, own_jobs) = (self.context.clone(), jobs.clone());
-            let offer = self.manager.offer(id).and_then(|offer| serde_json::from_str(offer).ok());
+            let offer = self.manager.offer(id).map(|offer| Offer::clone(offer));
             let work = move || match summary.role {
                 Role::Source => source::SourceWorker::new(context, summary, offer, own_jobs).run(queue),
                 Role::Target => target::TargetWorker::new(context, summary, offer, own_jobs).run(queue),

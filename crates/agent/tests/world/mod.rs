@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_agent::{
-    AcceptorSettings, Addresses, Allow, Answer, DialerSettings, PeerEvent, Peers, PeersSettings, Question,
+    AcceptorSettings, Addresses, Allow, Answer, DialerSettings, Offer, PeerEvent, Peers, PeersSettings, Question,
 };
 use skein_dataplane::source::{DirtyTracking, SourcePages, SourcePagesSettings};
 use skein_dataplane::{Dialer, Width};
@@ -76,13 +76,22 @@ pub fn question(file: &str) -> Question {
     Question::HostFacts { qemu: None, files: GuestFiles { opened: vec![file.into()], ..GuestFiles::default() } }
 }
 
-pub fn message(id: u64, offer: &str) -> Message {
+/// What a source offers, with a mark to tell it by.
+pub fn offer(mark: &str) -> Arc<Offer> {
+    let offer = serde_json::json!({
+        "launch": {"command-line": {"program": "/usr/bin/qemu", "args": []}},
+        "channels": 0, "downtime_limit_ms": 300, "transport": "auto", "indirect": mark, "priority": 50,
+    });
+    Arc::new(Offer::from_json(&offer).unwrap())
+}
+
+pub fn message(id: u64, mark: &str) -> Message<Arc<Offer>> {
     Message::Intent {
         id: MigrationId(id),
         intent: Intent::Prepare,
         vm: "web".into(),
         priority: 1,
-        offer: offer.into(),
+        offer: Some(offer(mark)),
         detail: String::new(),
     }
 }
@@ -104,7 +113,7 @@ impl Node {
         self.wait(&PeerEvent::Contact(host.into(), contact), patience)
     }
 
-    pub fn message(&self, host: &str, message: Message) {
+    pub fn message(&self, host: &str, message: Message<Arc<Offer>>) {
         self.wait(&PeerEvent::Message(host.into(), message), 5 * SECOND);
     }
 

@@ -1,0 +1,151 @@
+//! What a source offers its target: how the target's QEMU is to be started, and how the guest gets there.
+//!
+//! What an offer asks for is done in full or refused: a field or a value that this version does not know is an error,
+//! since a guest that arrives by half of what its source asked for is another guest than its source believes.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use skein_inventory::{KeptRamPolicy, RoomNeed, Route};
+
+use crate::launch::Launch;
+
+/// How the target's QEMU is to be started, and how its guest gets there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Offer {
+    pub(crate) launch: Launch,
+    /// multifd channels; 0: one stream.
+    pub(crate) channels: u8,
+    pub(crate) downtime_limit_ms: u64,
+    pub(crate) transport: Route,
+    /// Why pages go through the target's QEMU, and not straight into the guest's RAM; none: they need not.
+    #[serde(default)]
+    pub(crate) indirect: Option<String>,
+    /// Per cent by which the guest may be throttled; none: not at all.
+    #[serde(default)]
+    pub(crate) allow_throttle: Option<u8>,
+    /// Memory to know in what the target holds, in per cent of the guest's RAM.
+    #[serde(default)]
+    pub(crate) delta_memory: Option<f64>,
+    /// Somebody said until when to try.
+    #[serde(default)]
+    pub(crate) has_deadline: bool,
+    /// The definition's.
+    pub(crate) priority: u8,
+    /// What the source keeps of the guest's RAM.
+    #[serde(default)]
+    pub(crate) keep: Option<KeptRamPolicy>,
+    /// What the target's QEMU needs; none: its definition says it, or that QEMU once it is there.
+    #[serde(default)]
+    pub(crate) need: Option<RoomNeed>,
+}
+
+impl std::fmt::Display for Offer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.channels {
+            0 => write!(f, "one stream")?,
+            channels => write!(f, "{channels} multifd channels")?,
+        }
+        write!(f, ", downtime limit {} ms, transport {}", self.downtime_limit_ms, self.transport)?;
+        if let Some(percent) = self.allow_throttle {
+            write!(f, ", throttled by {percent} % at most")?;
+        }
+        match &self.indirect {
+            None => Ok(()),
+            Some(why) => write!(f, ", {why}"),
+        }
+    }
+}
+
+/// An offer that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum OfferError {
+    #[error("it asks for {}, which this version of skein does not know", .0.iter().cloned().collect::<Vec<_>>().join(", "))]
+    Unknown(BTreeSet<String>),
+    #[error("it makes no sense")]
+    Malformed(#[source] serde_json::Error),
+}
+
+impl Offer {
+    /// Reads an offer as it came from its source.
+    ///
+    /// # Errors
+    ///
+    /// A part of it is missing, is of another kind, or is not known here.
+    pub fn from_json(offer: &Value) -> Result<Offer, OfferError> {
+        let mut unknown = BTreeSet::new();
+        let read = serde_ignored::deserialize(offer, |path| {
+            // Where a variant wraps another type the path has a question mark.
+            unknown.insert(path.to_string().replace(".?", ""));
+        });
+        match (read, unknown.is_empty()) {
+            (Ok(offer), true) => Ok(offer),
+            (Ok(_), false) => Err(OfferError::Unknown(unknown)),
+            (Err(error), _) => Err(OfferError::Malformed(error)),
+        }
+    }
+
+    /// Returns the offer as it goes to its target.
+    pub fn to_json(&self) -> Value {
+        serde_json::to_value(self).expect("plain data always serialises")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use skein_inventory::Definition;
+
+    use super::*;
+    use crate::error_chain;
+
+    fn offer() -> Value {
+        let text = "name = 'web'\nmemory = '1 GiB'\ncpus = 1\nmachine = 'pc-q35-10.0'\naccel = 'tcg'\n";
+        let definition = Definition::parse(text, "web.toml").unwrap();
+        json!({
+            "launch": {"definition": {"definition": definition, "odd_ram": false}},
+            "channels": 2, "downtime_limit_ms": 300, "transport": "auto", "priority": 50,
+        })
+    }
+
+    #[test]
+    fn an_offer_is_read_as_it_was_written() {
+        let read = Offer::from_json(&offer()).unwrap();
+        assert_eq!((read.channels, read.indirect.as_deref()), (2, None));
+        let full = Offer {
+            indirect: Some("for a reason".into()),
+            allow_throttle: Some(50),
+            delta_memory: Some(2.5),
+            has_deadline: true,
+            keep: Some(KeptRamPolicy { ram_bytes: 1 << 30, time_s: 60 }),
+            need: read.launch.need(),
+            ..read
+        };
+        assert_eq!(Offer::from_json(&full.to_json()).unwrap(), full);
+    }
+
+    #[test]
+    fn what_is_not_known_of_an_offer_is_refused_and_named() {
+        for (path, value, says) in [
+            ("/mirror", json!(true), "asks for mirror"),
+            ("/launch/definition/shape", json!(1), "asks for launch.shape"),
+            ("/launch/definition/definition/gpu", json!({"kind": "a"}), "asks for launch.definition.gpu"),
+            ("/transport", json!("rdma"), "unknown variant `rdma`"),
+            ("/launch", json!({"libvirt": {}}), "unknown variant `libvirt`"),
+            ("/channels", json!(-1), "invalid value"),
+            ("/priority", Value::Null, "invalid type: null"),
+        ] {
+            let mut odd = offer();
+            let (parent, key) = path.rsplit_once('/').unwrap();
+            odd.pointer_mut(parent).unwrap()[key] = value;
+            let words = error_chain(&Offer::from_json(&odd).unwrap_err());
+            assert!(words.contains(says), "{path}: {words}");
+        }
+        for nothing in [Value::Null, json!(""), json!({}), json!([])] {
+            assert!(matches!(Offer::from_json(&nothing), Err(OfferError::Malformed(_))), "{nothing}");
+        }
+    }
+}

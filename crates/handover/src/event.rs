@@ -1,0 +1,110 @@
+//! What is told of a migration: its events, its phase, how it stands.
+
+use serde::{Deserialize, Serialize};
+
+use crate::record::{MigrationId, Role};
+use crate::source::{Outcome, SourcePhase};
+use crate::target::TargetPhase;
+use crate::words::{FailureReason, Report};
+
+/// Something worth telling of a migration, for its event log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum MigrationEvent {
+    /// It waits for a place.
+    Queued,
+    /// It is in another phase.
+    Phase {
+        /// Which.
+        stage: MigrationPhase,
+    },
+    /// The other end said where it stands.
+    Reported {
+        /// Where.
+        report: Report,
+        /// And why, if it was called off.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        detail: String,
+    },
+    /// It is called off.
+    CalledOff {
+        /// Why.
+        why: FailureReason,
+        /// In words.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        detail: String,
+    },
+    /// The guest is paused, and this end can do nothing about it.
+    InDoubt,
+    /// It was taken up after the agent was started again.
+    Recovered,
+    /// The journal could not be written.
+    WriteFailed,
+    /// How it ended.
+    Over {
+        /// How.
+        outcome: Outcome,
+    },
+}
+
+/// The phase of either end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MigrationPhase {
+    /// It waits for a place here.
+    Queued,
+    /// Of a source.
+    Source(SourcePhase),
+    /// Of a target.
+    Target(TargetPhase),
+}
+
+impl MigrationPhase {
+    /// In a word, and as it is told to people while it lasts.
+    pub fn words(self) -> (&'static str, &'static str) {
+        match self {
+            MigrationPhase::Queued => ("queued", "waiting for a place"),
+            MigrationPhase::Source(SourcePhase::Begin) => ("begin", "beginning"),
+            MigrationPhase::Source(SourcePhase::Prepare) => ("prepare", "preparing the target"),
+            MigrationPhase::Source(SourcePhase::Precopy) => ("precopy", "copying while it runs"),
+            MigrationPhase::Source(SourcePhase::Switchover) => ("switchover", "stopped, copying the rest"),
+            MigrationPhase::Source(SourcePhase::Grant) => ("grant", "handing over"),
+            MigrationPhase::Source(SourcePhase::Release) => ("release", "runs on the target, clearing up"),
+            MigrationPhase::Source(SourcePhase::Keep) => ("keep", "called off, clearing up"),
+            MigrationPhase::Source(SourcePhase::Done) => ("done", "done"),
+            MigrationPhase::Target(TargetPhase::Begin) => ("begin", "beginning"),
+            MigrationPhase::Target(TargetPhase::Prepare) => ("prepare", "starting QEMU here"),
+            MigrationPhase::Target(TargetPhase::Ready) => ("ready", "receiving"),
+            MigrationPhase::Target(TargetPhase::Completed) => ("completed", "received, waiting for the word to run"),
+            MigrationPhase::Target(TargetPhase::Run) => ("run", "taking over"),
+            MigrationPhase::Target(TargetPhase::Running) => ("running", "runs here"),
+            MigrationPhase::Target(TargetPhase::Refuse) => ("refuse", "called off, clearing up"),
+            MigrationPhase::Target(TargetPhase::Done) => ("done", "done"),
+        }
+    }
+}
+
+/// A migration at this moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MigrationSummary {
+    /// Which.
+    pub id: MigrationId,
+    /// As what this host takes part.
+    pub role: Role,
+    /// The VM.
+    pub vm: String,
+    /// The other host.
+    pub peer: String,
+    /// Its phase.
+    pub stage: MigrationPhase,
+    /// Greater goes first.
+    pub priority: u8,
+    /// Why it was called off, if it was.
+    pub why: Option<FailureReason>,
+    /// The same in words.
+    pub detail: String,
+    /// The guest is paused, and this end can do nothing about it.
+    pub in_doubt: bool,
+    /// How it ended, from the moment that this is certain.
+    pub outcome: Option<Outcome>,
+}

@@ -1,0 +1,224 @@
+use super::*;
+use crate::event::MigrationPhase;
+use crate::source::SourceRecord;
+use crate::target::{TargetGuest, TargetOrder, TargetPhase, TargetRecord};
+
+type Manager = super::Manager<&'static str>;
+type Input = super::Input<&'static str>;
+type Action = super::Action<&'static str>;
+
+const ID: MigrationId = MigrationId(1);
+
+fn intent(intent: Intent) -> Input {
+    let message = Message::Intent { id: ID, intent, vm: "v".into(), priority: 0, offer: None, detail: "x".into() };
+    Input::Message("a".into(), message)
+}
+
+/// What it wants done, but for events.
+fn actions(manager: &mut Manager) -> Vec<Action> {
+    let all = std::iter::from_fn(|| manager.poll_action());
+    all.filter(|action| !matches!(action, Action::Event(..))).collect()
+}
+
+fn fed(manager: &mut Manager, inputs: impl IntoIterator<Item = Input>) -> Vec<Action> {
+    inputs.into_iter().for_each(|input| manager.handle(Duration::ZERO, input));
+    actions(manager)
+}
+
+fn target(input: TargetInput) -> Input {
+    Input::Target(ID, input)
+}
+
+/// An agent that was told to start a QEMU and has not said that it did.
+fn starting() -> Manager {
+    let mut manager = Manager::new(Duration::ZERO, MigrationLimits::default(), &[]);
+    let begin =
+        [Input::Contact("a".into(), true), intent(Intent::Prepare), target(TargetInput::Written(TargetRecord::Begin))];
+    let wanted = fed(&mut manager, begin);
+    assert!(wanted.contains(&Action::Order(ID, Order::Target(TargetOrder::Start))), "{wanted:?}");
+    manager
+}
+
+#[test]
+fn a_qemu_that_is_being_started_is_killed_when_it_is_called_off() {
+    let mut manager = starting();
+    let wanted = fed(&mut manager, [intent(Intent::Abort)]);
+    assert!(wanted.contains(&Action::Order(ID, Order::Target(TargetOrder::Kill))), "{wanted:?}");
+}
+
+#[test]
+fn the_target_learns_why_it_was_called_off() {
+    let mut manager = starting();
+    fed(&mut manager, [intent(Intent::Prepare)]);
+    assert_eq!(manager.summary(ID).unwrap().detail, "");
+    fed(&mut manager, [intent(Intent::Abort), Input::Detail(ID, "its QEMU was killed".into())]);
+    let summary = manager.summary(ID).unwrap();
+    assert_eq!(
+        (summary.why, summary.detail.as_str()),
+        (Some(FailureReason::Aborted), "x"),
+        "what follows is no reason"
+    );
+    let entry = &manager.entries[&ID];
+    let Message::Report { detail, .. } = entry.report(ID, Report::Refusing, entry.why()) else { panic!() };
+    assert_eq!(detail, "", "the source knows its own reason better");
+
+    let mut manager = sending();
+    manager.handle(Duration::ZERO, Input::Detail(ID, "somebody paused it".into()));
+    let wanted = fed(&mut manager, [Input::Source(ID, SourceInput::GuestChanged)]);
+    let told = "the guest changed while it was copied: somebody paused it";
+    let is_told = |action: &Action| matches!(action, Action::Send(_, Message::Intent { detail, .. }) if detail == told);
+    assert!(wanted.iter().any(is_told), "{wanted:?}");
+}
+
+#[test]
+fn agents_that_do_not_understand_each_other_call_it_off() {
+    let words = || Input::NotUnderstood("b".into(), "are both of one release?".into());
+    let mut manager = sending();
+    fed(&mut manager, [Input::NotUnderstood("c".into(), String::new())]);
+    assert_eq!(manager.summary(ID).unwrap().why, None, "another host's");
+    fed(&mut manager, [words(), words()]);
+    let summary = manager.summary(ID).unwrap();
+    assert_eq!((summary.why, summary.outcome), (Some(FailureReason::NotUnderstood), Some(Outcome::CalledOff)));
+    assert_eq!(summary.detail, "are both of one release?");
+
+    let mut manager = starting();
+    fed(&mut manager, [Input::NotUnderstood("a".into(), "are both of one release?".into())]);
+    let summary = manager.summary(ID).unwrap();
+    assert_eq!(
+        (summary.why, summary.stage),
+        (Some(FailureReason::NotUnderstood), MigrationPhase::Target(TargetPhase::Refuse))
+    );
+}
+
+#[test]
+fn an_offer_that_cannot_be_read_is_refused_with_its_reason() {
+    let mut manager = Manager::new(Duration::ZERO, MigrationLimits::default(), &[]);
+    let unreadable =
+        |peer: &str| Input::UnreadableOffer { peer: peer.into(), id: ID, vm: "v".into(), reason: "too new".into() };
+    let wanted = fed(&mut manager, [Input::Contact("a".into(), true), unreadable("a")]);
+    let report = |action: &Action| match action {
+        Action::Send(to, Message::Report { report, why, detail, .. }) if to == "a" => {
+            Some((*report, *why, detail.clone()))
+        }
+        _ => None,
+    };
+    let why = Some(FailureReason::NotUnderstood);
+    assert!(
+        wanted.iter().any(|action| report(action) == Some((Report::Refusing, why, "too new".into()))),
+        "{wanted:?}"
+    );
+    assert!(!wanted.iter().any(|action| matches!(action, Action::Order(..))), "no QEMU is touched: {wanted:?}");
+    // A stranger's word changes nothing, the source's own is answered each time.
+    assert_eq!(fed(&mut manager, [unreadable("c")]), []);
+    let wanted = fed(&mut manager, [target(TargetInput::Written(TargetRecord::Refused)), unreadable("a")]);
+    assert!(wanted.iter().any(|action| report(action) == Some((Report::Refused, why, "too new".into()))), "{wanted:?}");
+    let end = [intent(Intent::Settle), target(TargetInput::Written(TargetRecord::Settled)), unreadable("a")];
+    let wanted = fed(&mut manager, end);
+    assert_eq!(wanted.last().and_then(report), Some((Report::Settled, None, String::new())), "{wanted:?}");
+    assert_eq!(manager.summaries(), [], "what comes late begins nothing anew");
+}
+
+#[test]
+fn a_guest_that_may_run_here_stays_whatever_cannot_be_read() {
+    let mut manager = starting();
+    let running = [
+        target(TargetInput::Guest(TargetGuest::Loaded)),
+        intent(Intent::Grant),
+        target(TargetInput::Written(TargetRecord::Run)),
+    ];
+    fed(&mut manager, running);
+    let unreadable = Input::UnreadableOffer { peer: "a".into(), id: ID, vm: "v".into(), reason: String::new() };
+    fed(&mut manager, [unreadable]);
+    let summary = manager.summary(ID).unwrap();
+    assert_eq!((summary.why, summary.stage), (None, MigrationPhase::Target(TargetPhase::Run)));
+}
+
+/// An agent whose migration to b waits for b.
+fn sending() -> Manager {
+    let mut manager = Manager::new(Duration::ZERO, MigrationLimits::default(), &[]);
+    let (vm, peer, offer) = ("v".into(), "b".into(), "how");
+    manager.start(Duration::ZERO, NewMigration { id: ID, vm, peer, priority: 0, offer, deadline: None }).unwrap();
+    let written = Input::Source(ID, SourceInput::Written(SourceRecord::Begin));
+    fed(&mut manager, [written, Input::Contact("b".into(), true)]);
+    manager
+}
+
+#[test]
+fn what_comes_late_begins_nothing_anew() {
+    let mut manager = starting();
+    let end = [
+        intent(Intent::Abort),
+        target(TargetInput::Guest(TargetGuest::GoneUnrun)),
+        target(TargetInput::Written(TargetRecord::Refused)),
+        intent(Intent::Settle),
+        target(TargetInput::Written(TargetRecord::Settled)),
+    ];
+    assert!(fed(&mut manager, end).contains(&Action::Forget(ID)));
+    for late in [Intent::Prepare, Intent::Abort, Intent::Grant] {
+        let wanted = fed(&mut manager, [intent(late)]);
+        let settled = matches!(&wanted[..], [Action::Send(_, Message::Report { report: Report::Settled, .. })]);
+        assert!(settled && manager.summaries().is_empty(), "{late:?}: {wanted:?}");
+    }
+}
+
+#[test]
+fn a_wait_ends_though_things_go_on_happening() {
+    let mut manager = starting();
+    let prepare = MigrationLimits::default().waits.prepare;
+    for second in 1.. {
+        let now = Duration::from_secs(second);
+        manager.handle(now, intent(Intent::Prepare));
+        manager.handle_timeout(now);
+        let why = manager.summary(ID).unwrap().why;
+        assert_eq!(why, (now >= prepare).then_some(FailureReason::Deadline), "after {now:?}");
+        if why.is_some() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn of_a_migration_only_its_own_hosts_may_speak() {
+    let mut manager = starting();
+    let Input::Message(_, abort) = intent(Intent::Abort) else { unreachable!() };
+    manager.handle(Duration::ZERO, Input::Message("c".into(), abort));
+    assert_eq!(manager.summary(ID).unwrap().why, None);
+
+    let mut manager = Manager::new(Duration::ZERO, MigrationLimits::default(), &[]);
+    let (vm, peer, offer) = ("v".into(), "b".into(), "how");
+    manager.start(Duration::ZERO, NewMigration { id: ID, vm, peer, priority: 0, offer, deadline: None }).unwrap();
+    manager.handle(Duration::ZERO, Input::Source(ID, SourceInput::Written(SourceRecord::Begin)));
+    for (from, phase) in [("c", SourcePhase::Prepare), ("b", SourcePhase::Precopy)] {
+        let ready = Message::Report {
+            id: ID,
+            report: Report::Ready,
+            why: None,
+            detail: String::new(),
+            last_words: String::new(),
+        };
+        manager.handle(Duration::ZERO, Input::Message(from.into(), ready));
+        assert_eq!(manager.summary(ID).unwrap().stage, MigrationPhase::Source(phase), "{from}");
+    }
+}
+
+#[test]
+fn after_a_crash_only_the_latest_migration_of_a_vm_gives_orders() {
+    let begin = |id, peer: &str| Record::Begin { id, role: Role::Source, peer: peer.into(), vm: "v".into() };
+    // By its number the first comes last.
+    let (first, second) = (MigrationId(9), MigrationId(2));
+    let records = [
+        begin(first, "a"),
+        Record::Source(first, SourceRecord::Keep),
+        begin(second, "b"),
+        Record::Source(second, SourceRecord::Grant),
+    ];
+    for records in [records.to_vec(), crate::needed(&records)] {
+        let mut manager = Manager::new(Duration::ZERO, MigrationLimits::default(), &records);
+        let guest = SourceInput::Guest(SourceGuest::Completed);
+        let wanted = fed(&mut manager, [Input::Source(first, guest), Input::Source(second, guest)]);
+        let orders = wanted.iter().filter(|action| matches!(action, Action::Order(..)));
+        assert_eq!(orders.count(), 0, "{wanted:?}");
+        manager.handle_timeout(Duration::from_secs(5));
+        assert!(!actions(&mut manager).iter().any(|action| matches!(action, Action::Order(..))));
+    }
+}
