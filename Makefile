@@ -47,7 +47,7 @@ test: ## All tests, in tiers; TIERS='unit lab_x' for some
 	@scripts/qemu.sh 7.2 || [ $$? = 3 ]
 	@scripts/test.sh $(TIERS)
 
-check: ## The quick tests, before each commit: format, clippy, tidy, unit tests with the model and the simulation; five minutes at most, once built
+check: ## Before each commit, in minutes: tidy, format, clippy, unit tests with the model and the simulation
 	@scripts/bootstrap.sh check
 	@scripts/test.sh tidy fmt clippy unit
 
@@ -59,14 +59,16 @@ soak: ## Clusters in virtual time, on all cores, for SOAK_SECONDS=60: seeds, vir
 	@scripts/bootstrap.sh build
 	@$(ENV) cargo run --locked --quiet --release -p skein-sim --example soak
 
-soak-real: ## Real guests under random real faults, and towards full targets: SOAK_MIGRATIONS=100, SOAK_SEED, SOAK_SECONDS, SOAK_JSON=FILE, ROOM_MOVES=200; guests that change: SKEIN_CHANGES=250, SKEIN_SEED
+# SOAK_MIGRATIONS=100, SOAK_SEED, SOAK_SECONDS, SOAK_JSON=FILE; ROOM_MOVES=200; SKEIN_CHANGES=250, SKEIN_SEED
+soak-real: ## Real guests under random real faults, towards full targets, and changing; its settings are in the Makefile
 	@scripts/bootstrap.sh test
 	@scripts/build.sh guest
 	@scripts/qemu.sh 10 || [ $$? = 3 ]
 	@$(ENV) qemu=$$PWD/target/qemu-10/qemu-system-x86_64; [ -x "$$qemu" ] || qemu=; \
 	  SKEIN_QEMU=$${SKEIN_QEMU:-$$qemu} SOAK_MIGRATIONS=$${SOAK_MIGRATIONS:-100} \
 	  $(if $(SUDO),CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='sudo -n -E') \
-	  cargo test --locked --quiet --release -p skein --test lab_soak -- $(if $(SOAK_JSON),--json '$(abspath $(SOAK_JSON))') && \
+	  cargo test --locked --quiet --release -p skein --test lab_soak -- \
+	    $(if $(SOAK_JSON),--json '$(abspath $(SOAK_JSON))') && \
 	  SKEIN_QEMU=$${SKEIN_QEMU:-$$qemu} ROOM_MOVES=$${ROOM_MOVES:-200} \
 	  $(if $(SUDO),CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='sudo -n -E') \
 	  cargo test --locked --quiet --release -p skein --test lab_room -- --nocapture moves_towards && \

@@ -70,13 +70,16 @@ if [ "$goal" = test ] || [ "$goal" = check ] || [ -n "${EXACT-}" ]; then
   ldconfig -p | grep -E 'libclang(-[0-9]+)?\.so' >/dev/null || lacks libclang1
 fi
 
-rust() { find_rust && { { [ "$goal" != test ] && [ "$goal" != check ]; } || { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; }; }
+# Whether sources are checked, too, not only built.
+checks() { [ "$goal" = test ] || [ "$goal" = check ]; }
+rust() { find_rust && { ! checks || { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; }; }
 
 if ! rust || [ ${#packages[@]} != 0 ]; then
   command -v apt-get >/dev/null ||
     die "this system has no apt; install yourself: ${packages[*]-}$(rust || echo " Rust >= $rust_min")"
   [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
-    die "run 'scripts/bootstrap.sh $goal' as root first: ${packages[*]-} are to be installed$(rust || echo ", and Rust >= $rust_min")"
+    die "run 'scripts/bootstrap.sh $goal' as root first: ${packages[*]-} are to be installed$(
+      rust || echo ", and Rust >= $rust_min")"
   echo "bootstrap: reading the distribution's package lists"
   as_root apt-get -q -o DPkg::Lock::Timeout=120 update </dev/null >/dev/null || die "'apt-get update' failed, see above"
 fi
@@ -154,4 +157,5 @@ fi
 hash -r
 rust || die "Rust >= $rust_min is still missing, or its rustfmt and clippy are"
 echo "bootstrap: all there for 'make $goal' ($(rustc --version | cut -d' ' -f1,2), $(cc --version | head -n 1)$(
-  [ "$goal" = build ] || [ "$goal" = check ] || qemu-system-x86_64 --version | sed -n '1s/QEMU emulator version \([^ ]*\).*/, QEMU \1/p'))"
+  [ "$goal" = build ] || [ "$goal" = check ] ||
+    qemu-system-x86_64 --version | sed -n '1s/QEMU emulator version \([^ ]*\).*/, QEMU \1/p'))"

@@ -45,8 +45,8 @@ if [ ! -e "$work/initrd" ]; then
     cp "$file" "$work/root/modules/$name.ko"
     echo "$name.ko" >>"$work/root/modules/order"
   }
-  for module in virtio_pci 9pnet_virtio 9p overlay veth bridge tun ifb sch_tbf sch_htb sch_netem sch_fq sch_ingress cls_u32 \
-    cls_matchall cls_flower act_mirred; do add "$module"; done
+  for module in virtio_pci 9pnet_virtio 9p overlay veth bridge tun ifb sch_tbf sch_htb sch_netem sch_fq sch_ingress \
+    cls_u32 cls_matchall cls_flower act_mirred; do add "$module"; done
 
   cat >"$work/root/init" <<'INIT'
 #!/bin/busybox sh
@@ -80,9 +80,11 @@ trap 'rm -f "$run" "$run.log"' EXIT
   printf '%q ' "$@"
   echo
 } >"$run"
-timeout "${EMULATED_SECONDS:-1800}" "$qemu" -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m "${EMULATED_MIB:-3072}" \
+timeout "${EMULATED_SECONDS:-1800}" "$qemu" \
+  -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m "${EMULATED_MIB:-3072}" \
   -nodefaults -display none -serial stdio -no-reboot -kernel "$work/kernel" -initrd "$work/initrd" \
-  -append "console=ttyS0 quiet panic=1 run=$run" -fsdev local,id=host,path=/,security_model=none,multidevs=remap,readonly=on \
+  -append "console=ttyS0 quiet panic=1 run=$run" \
+  -fsdev local,id=host,path=/,security_model=none,multidevs=remap,readonly=on \
   -device virtio-9p-pci,fsdev=host,mount_tag=host </dev/null 2>&1 | sed -u 's/\r$//' | tee "$run.log" || true
 status=$(sed -n 's/^emulated: status \([0-9]*\)$/\1/p' "$run.log" | tail -n 1)
 exit "${status:-1}"

@@ -53,7 +53,9 @@ case ${1-} in
   install)
     # It is written into the unit, where systemd (and sed before it) gives other characters a meaning.
     case $prefix in
-      *[!A-Za-z0-9/._+-]*) die "PREFIX is '$prefix': give one of letters, digits and / . _ + - (DESTDIR may be anything)" ;;
+      *[!A-Za-z0-9/._+-]*)
+        die "PREFIX is '$prefix': give one of letters, digits and / . _ + - (DESTDIR may be anything)"
+        ;;
     esac
     [ -x "$binary" ] || die "there is no $binary: run 'make build' first"
     if [ -n "${BINARY-}" ]; then
@@ -73,7 +75,8 @@ case ${1-} in
     "$binary" completions fish | put 644 "$fish"
     if has_systemd; then
       systemctl daemon-reload
-      echo "installed $program; 'systemctl enable --now skein-agent' starts the agent, 'systemctl restart skein-agent'" \
+      echo "installed $program;" \
+        "'systemctl enable --now skein-agent' starts the agent, 'systemctl restart skein-agent'" \
         "replaces one that runs (guests go on)"
     else
       echo "installed below $root"
@@ -83,7 +86,9 @@ case ${1-} in
     if has_systemd && systemctl is-active --quiet skein-agent; then
       die "the agent runs: 'systemctl disable --now skein-agent' first (its guests go on)"
     fi
-    rm -f "$program" "$debug" "$units/skein-agent.service" "$units/skeinidle.slice" "$man"/skein.1 "$man"/skein-*.1 "$bash" "$zsh" "$fish"
+    rm -f "$program" "$debug" "$units/skein-agent.service" "$units/skeinidle.slice" \
+      "$man"/skein.1 "$man"/skein-*.1 \
+      "$bash" "$zsh" "$fish"
     ! has_systemd || systemctl daemon-reload
     echo "uninstalled; /etc/skein and /var/lib/skein are left"
     ;;

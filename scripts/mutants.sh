@@ -71,7 +71,8 @@ quick() {
     # By itself: what does not build finds nothing.
     (cd "$tree" && cargo test --locked --quiet -p "$crate" "$target" --no-run) >"$log" 2>&1 </dev/null || return 2
     status=0
-    (cd "$tree" && timeout -k 20 "$seconds" cargo test --locked --quiet -p "$crate" "$target") >"$log" 2>&1 </dev/null ||
+    (cd "$tree" && timeout -k 20 "$seconds" cargo test --locked --quiet -p "$crate" "$target") \
+      >"$log" 2>&1 </dev/null ||
       status=$?
     case $status in 0) ;; 124 | 137) return 3 ;; *) return 1 ;; esac
   done
@@ -102,7 +103,8 @@ for patch in "${patches[@]}"; do
   file=$(sed -n 's|^+++ b/||p' "$patch")
   cp -p "$tree/$file" "$root/original" 2>/dev/null || file=
   if [ -z "$file" ] || [ -z "$(crates "$patch")" ] ||
-    ! patch --directory="$tree" --strip=1 --fuzz=0 --no-backup-if-mismatch --reject-file=- <"$patch" >"$root/log" 2>&1; then
+    ! patch --directory="$tree" --strip=1 --fuzz=0 --no-backup-if-mismatch --reject-file=- \
+      <"$patch" >"$root/log" 2>&1; then
     verdict="no fit" detail="the code has changed: make the patch anew ($(tail -n 1 "$root/log"))"
   else
     for crate in $(crates "$patch"); do

@@ -76,7 +76,8 @@ done >"$tmp/parts/skein.sources"
 for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
   [ -r "$file" ] || continue
   for suite in $suites; do
-    sed -nE "s!^[[:space:]]*deb[[:space:]]+((\[[^]]*\][[:space:]]+)?[^[:space:]]+)[[:space:]]+${VERSION_CODENAME}[[:space:]]!deb \1 $suite !p" "$file" |
+    own="deb[[:space:]]+((\[[^]]*\][[:space:]]+)?[^[:space:]]+)[[:space:]]+${VERSION_CODENAME}"
+    sed -nE "s!^[[:space:]]*$own[[:space:]]!deb \1 $suite !p" "$file" |
       grep -v '^deb \(\[.*\] \)\?cdrom:' || true
   done
 done >"$tmp/parts/skein.list"
@@ -112,7 +113,8 @@ sed -i 's#/usr/lib/x86_64-linux-gnu/qemu\x00#/usr/lib/x86_64-linux-gnu/none\x00#
 for program in qemu-system-x86_64 qemu-img; do
   firmware=
   # shellcheck disable=SC2016 # expanded in the wrapper
-  [ $program = qemu-img ] || firmware=' -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" -L "$root/usr/lib/ipxe/qemu"'
+  [ $program = qemu-img ] ||
+    firmware=' -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" -L "$root/usr/lib/ipxe/qemu"'
   cat >"$out/$program" <<WRAPPER
 #!/bin/sh
 here=\$(readlink -f "\$0")

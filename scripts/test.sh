@@ -74,11 +74,14 @@ tier_of() {
       # Spelling is checked where the program for it can be had.
       # shellcheck disable=SC2016 # expanded by the inner shell
       tier tidy 300 bash -c '{ scripts/typos.sh || [ $? = 3 ]; } &&
-        cargo test --locked -p skein-tidy --test tidy --no-fail-fast'
+        RUST_BACKTRACE=0 cargo test --locked -p skein-tidy --test tidy'
       ;;
     # The files only; `make fmt` does the rest.
     fmt) tier fmt 60 cargo fmt --all -- --check -l ;;
-    clippy) tier clippy 1200 cargo clippy --locked --workspace --all-targets --features skein/fault-points,skein/exact -- -D warnings ;;
+    clippy)
+      tier clippy 1200 cargo clippy --locked --workspace --all-targets --features skein/fault-points,skein/exact -- \
+        -D warnings
+      ;;
     doc) RUSTDOCFLAGS="-D warnings" tier doc 600 cargo doc --locked --workspace --no-deps --document-private-items ;;
     unit)
       tier unit 1200 cargo test --locked --workspace --no-fail-fast --lib --bins "${quick[@]}"

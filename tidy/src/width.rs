@@ -1,7 +1,8 @@
 //! No line of Rust, shell, Make, TOML or Markdown has more than [`COLUMNS_MAX`] columns.
 //!
-//! Exempt: tables in Markdown, `Cargo.lock`, and lines that are too long by nothing but the rest of an address
-//! (`https://…`), which cannot be broken. A tab counts as one column.
+//! Exempt: tables in Markdown and in documentation comments; what a program printed, in Markdown's code blocks with no
+//! language, `text` or `console`; `Cargo.lock`; and lines that are too long by nothing but the rest of an address
+//! (`https://…`). None of them can be broken. A tab counts as one column.
 
 use crate::{Finding, Tree};
 
@@ -12,15 +13,17 @@ pub const COLUMNS_MAX: usize = 120;
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.files().filter(|(path, text)| is_checked(path, text)) {
+        let mut block: Option<&str> = None;
         for (before, line) in text.lines().enumerate() {
+            let start = line.trim_start();
+            if let Some(language) = start.strip_prefix("```").filter(|_| path.ends_with(".md")) {
+                block = if block.is_some() { None } else { Some(language.trim()) };
+            }
+            let is_printed = block.is_some_and(|language| ["", "console", "text"].contains(&language));
             let columns = line.chars().count();
-            let is_table = path.ends_with(".md") && line.trim_start().starts_with('|');
-            if columns > COLUMNS_MAX && !is_table && columns - address(line) > COLUMNS_MAX {
-                findings.push(Finding::new(
-                    path,
-                    before + 1,
-                    format!("{columns} columns: break the line at {COLUMNS_MAX}"),
-                ));
+            if columns > COLUMNS_MAX && !is_printed && !is_table(path, start) && columns - address(line) > COLUMNS_MAX {
+                let what = format!("{columns} columns: break the line at {COLUMNS_MAX}");
+                findings.push(Finding::new(path, before + 1, what));
             }
         }
     }
@@ -33,6 +36,13 @@ fn is_checked(path: &str, text: &str) -> bool {
     let is_script = !name.contains('.')
         && text.lines().next().is_some_and(|first| first.starts_with("#!") && first.ends_with("sh"));
     by_name || is_script
+}
+
+fn is_table(path: &str, line: &str) -> bool {
+    match path.ends_with(".rs") {
+        true => line.starts_with("//! |") || line.starts_with("/// |"),
+        false => path.ends_with(".md") && line.starts_with('|'),
+    }
 }
 
 /// Returns how many columns the longest address takes in a line.
@@ -65,6 +75,11 @@ mod tests {
         assert_eq!(found("Cargo.lock", &long), 0);
         assert_eq!(found("a.md", &format!("| {long} |")), 0);
         assert_eq!(found("a.rs", &format!("| {long} |")), 1);
+        assert_eq!(found("a.rs", &format!("    /// | {long} |")), 0);
+        assert_eq!(found("a.sh", &format!("| {long} |")), 1);
+        assert_eq!(found("a.md", &format!("```console\n{long}\n```")), 0);
+        assert_eq!(found("a.md", &format!("```sh\n{long}\n```\n{long}")), 2);
+        assert_eq!(found("a.md", &format!("```\n{long}\n```\n{long}")), 1);
         assert_eq!(found("a.rs", &format!("// See https://example.org/{long}")), 0);
         assert_eq!(found("a.rs", &format!("// {long} https://example.org/")), 1);
     }

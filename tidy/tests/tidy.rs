@@ -10,7 +10,7 @@ use skein_tidy::exceptions::Exceptions;
 use skein_tidy::modules::Sources;
 use skein_tidy::source::Source;
 use skein_tidy::spelling::{self, SpellingError};
-use skein_tidy::{Finding, Tree, circles, links, purity, sizes};
+use skein_tidy::{Finding, Tree, circles, docs, links, purity, sizes, width};
 
 /// All that the rules read.
 struct House {
@@ -82,6 +82,16 @@ fn pure_crates_have_their_bans() {
 #[test]
 fn links_lead_somewhere() {
     nothing(links::check(&HOUSE.tree));
+}
+
+#[test]
+fn lines_are_short() {
+    nothing(width::check(&HOUSE.tree));
+}
+
+#[test]
+fn docs_say_more_than_one_word() {
+    nothing(docs::check(&HOUSE.sources));
 }
 
 #[test]

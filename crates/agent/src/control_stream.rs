@@ -451,7 +451,8 @@ mod tests {
 
         #[test]
         fn damaged_lines_are_read_or_refused(at in 0usize..200, byte: u8, cut in 0usize..200) {
-            let question = Question::HostFacts { qemu: Some("/q".into()), files: GuestFiles { opened: vec!["/a".into()], ..GuestFiles::default() } };
+            let files = GuestFiles { opened: vec!["/a".into()], ..GuestFiles::default() };
+            let question = Question::HostFacts { qemu: Some("/q".into()), files };
             let mut line = ControlMessage::Ask { number: u64::MAX, question }.line().unwrap();
             let len = line.len();
             line[at % len] = byte;

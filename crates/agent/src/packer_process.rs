@@ -9,7 +9,7 @@
 //!  packer ─┬─ socket ───────────────── thread      a request: effort, bytes      an answer: packing, bytes
 //!          └─ memory ─────────────────┘            the pages                     the result
 //!  packer ─── …                        thread
-//!  link ────────────────────────────── main        first, what it lacks; then a socket and a memory for each new thread
+//!  link ────────────────────────────── main        first, what it lacks; then socket and memory for each new thread
 //! ```
 //!
 //! The memory is a file that neither has mapped: with the pages themselves shared, or read by the process out of the
@@ -493,7 +493,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_asked_and_answered_is_understood(of in 2usize..=BATCH_BYTES_MAX, step in 0u8..=5, len: u32, cpu: u32, zstd: bool) {
+        fn what_is_asked_and_answered_is_understood(
+            of in 2usize..=BATCH_BYTES_MAX,
+            step in 0u8..=5,
+            len: u32,
+            cpu: u32,
+            zstd: bool,
+        ) {
             let order = PackRequest { effort: Effort::nth(step), len: of };
             prop_assert_eq!(PackRequest::of(order.bytes()), Some(order));
             let len = 1 + len as usize % (of - 1);
@@ -504,7 +510,11 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_refused_or_bounded(order: [u8; PACK_REQUEST_BYTES], bytes: [u8; ANSWER_BYTES], len in 1usize..=BATCH_BYTES_MAX) {
+        fn nonsense_is_refused_or_bounded(
+            order: [u8; PACK_REQUEST_BYTES],
+            bytes: [u8; ANSWER_BYTES],
+            len in 1usize..=BATCH_BYTES_MAX,
+        ) {
             prop_assert!(PackRequest::of(order).is_none_or(|order| (1..=BATCH_BYTES_MAX).contains(&order.len)));
             let order = PackRequest { effort: Effort::LEAST, len };
             if let Ok((Some(done), _)) = answered(bytes, order) {

@@ -182,7 +182,8 @@ fn offer(world: &World) -> Value {
         "ram_bytes": 1 << 20, "hugepages": null, "cpus": 1, "is_emulated": true, "locks_ram": false,
     });
     serde_json::json!({
-        "launch": launch(&program), "channels": 0, "downtime_limit_ms": 300, "transport": "tcp", "priority": 0, "need": need,
+        "launch": launch(&program), "channels": 0, "downtime_limit_ms": 300, "transport": "tcp", "priority": 0,
+        "need": need,
     })
 }
 

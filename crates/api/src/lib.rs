@@ -89,7 +89,7 @@ pub enum Request {
         vm: String,
         /// The target host.
         to: String,
-        /// How.
+        /// What was asked for with the migration.
         options: MigrateOptions,
     },
     /// Move a VM. → [`Reply::Check`], which is the end if something blocks it, and may be left out if nothing is to be
@@ -100,7 +100,7 @@ pub enum Request {
         vm: String,
         /// The target host.
         to: String,
-        /// How.
+        /// What was asked for with the migration.
         options: MigrateOptions,
         /// Answer as soon as it is begun or queued.
         detach: bool,
@@ -195,14 +195,14 @@ pub enum Reply {
     Vm(Box<VmView>),
     /// VMs, by name.
     Vms {
-        /// All.
+        /// The VMs of this host.
         vms: Vec<VmView>,
     },
     /// A host.
     Host(Box<HostView>),
     /// Hosts, by name.
     Hosts {
-        /// All.
+        /// The hosts that this one knows.
         hosts: Vec<HostView>,
     },
     /// What a check found.
@@ -211,7 +211,7 @@ pub enum Reply {
     Migration(Box<Migration>),
     /// Migrations, the newest first.
     Migrations {
-        /// All.
+        /// The migrations that this host remembers.
         migrations: Vec<Migration>,
     },
 }
@@ -439,7 +439,7 @@ pub struct PathView {
 pub struct LoggedEvent {
     /// When: RFC 3339, milliseconds, UTC.
     pub time: String,
-    /// What.
+    /// The event itself.
     #[serde(flatten)]
     pub event: LogEntry,
 }

@@ -1,4 +1,5 @@
-//! What `make install` installs of a build: `skein` alone, without what only debuggers read, and nothing of the laboratory.
+//! What `make install` installs of a build: `skein` alone, without what only debuggers read, and nothing of the
+//! laboratory.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

@@ -79,22 +79,76 @@ fn a_libvirt_like_guest_moves_and_a_replaced_data_file_blocks_it() {
     image(&dir, &["create", "-q", "-f", "qcow2", "-o", &data, "data.qcow2", "16M"]);
     fs::write(at("lv.cfg"), configuration(&cluster.sockets(), "lv")).unwrap();
     let words: Vec<String> = [
-        "-name", "lv", "-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg",
-        "-machine", "pc-q35-7.2,usb=off,dump-guest-core=off,memory-backend=pc.ram", "-m", "size=65536k",
-        "-object", r#"{"qom-type":"memory-backend-memfd","id":"pc.ram","share":true,"x-use-canonical-path-for-ramblock-id":false,"size":67108864}"#,
-        "-device", r#"{"driver":"pcie-root-port","port":16,"chassis":1,"id":"pci.1","bus":"pcie.0","multifunction":true,"addr":"0x2"}"#,
-        "-device", r#"{"driver":"pcie-root-port","port":17,"chassis":2,"id":"pci.2","bus":"pcie.0","addr":"0x2.0x1"}"#,
-        "-blockdev", &format!(r#"{{"driver":"file","filename":"{}","node-name":"libvirt-3-storage","auto-read-only":true}}"#, at("base.qcow2")),
-        "-blockdev", r#"{"node-name":"libvirt-3-format","read-only":true,"driver":"qcow2","file":"libvirt-3-storage","backing":null}"#,
-        "-blockdev", &format!(r#"{{"driver":"file","filename":"{}","node-name":"libvirt-2-storage","auto-read-only":true}}"#, at("vm.qcow2")),
-        "-blockdev", r#"{"node-name":"libvirt-2-format","read-only":false,"driver":"qcow2","file":"libvirt-2-storage","backing":"libvirt-3-format"}"#,
-        "-device", r#"{"driver":"virtio-blk-pci","bus":"pci.1","addr":"0x0","drive":"libvirt-2-format","id":"virtio-disk0","bootindex":1}"#,
-        "-drive", &format!("file={},if=none,id=drive1,format=qcow2", at("data.qcow2")), "-device", "virtio-blk-pci,drive=drive1,id=virtio-disk1,addr=0x6",
-        "-device", r#"{"driver":"ide-cd","bus":"ide.0","id":"sata0-0-0"}"#,
-        "-netdev", r#"{"type":"user","id":"hostnet0"}"#,
-        "-device", r#"{"driver":"virtio-net-pci","netdev":"hostnet0","id":"net0","mac":"52:54:00:7c:e4:f0","bus":"pci.2","addr":"0x0"}"#,
-        "-nic", "user,model=virtio-net-pci,restrict=on", "-device", r#"{"driver":"virtio-balloon-pci","id":"balloon0","bus":"pcie.0","addr":"0x5"}"#,
-        "-qmp", &format!("unix:{},server=on,wait=off", at("lv.qmp")), "-readconfig", &at("lv.cfg"),
+        "-name",
+        "lv",
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-accel",
+        "tcg",
+        "-machine",
+        "pc-q35-7.2,usb=off,dump-guest-core=off,memory-backend=pc.ram",
+        "-m",
+        "size=65536k",
+        "-object",
+        concat!(
+            r#"{"qom-type":"memory-backend-memfd","id":"pc.ram","share":true,"#,
+            r#""x-use-canonical-path-for-ramblock-id":false,"size":67108864}"#
+        ),
+        "-device",
+        concat!(
+            r#"{"driver":"pcie-root-port","port":16,"chassis":1,"id":"pci.1","bus":"pcie.0","#,
+            r#""multifunction":true,"addr":"0x2"}"#
+        ),
+        "-device",
+        r#"{"driver":"pcie-root-port","port":17,"chassis":2,"id":"pci.2","bus":"pcie.0","addr":"0x2.0x1"}"#,
+        "-blockdev",
+        &format!(
+            r#"{{"driver":"file","filename":"{}","node-name":"libvirt-3-storage","auto-read-only":true}}"#,
+            at("base.qcow2")
+        ),
+        "-blockdev",
+        concat!(
+            r#"{"node-name":"libvirt-3-format","read-only":true,"driver":"qcow2","#,
+            r#""file":"libvirt-3-storage","backing":null}"#
+        ),
+        "-blockdev",
+        &format!(
+            r#"{{"driver":"file","filename":"{}","node-name":"libvirt-2-storage","auto-read-only":true}}"#,
+            at("vm.qcow2")
+        ),
+        "-blockdev",
+        concat!(
+            r#"{"node-name":"libvirt-2-format","read-only":false,"driver":"qcow2","#,
+            r#""file":"libvirt-2-storage","backing":"libvirt-3-format"}"#
+        ),
+        "-device",
+        concat!(
+            r#"{"driver":"virtio-blk-pci","bus":"pci.1","addr":"0x0","drive":"libvirt-2-format","#,
+            r#""id":"virtio-disk0","bootindex":1}"#
+        ),
+        "-drive",
+        &format!("file={},if=none,id=drive1,format=qcow2", at("data.qcow2")),
+        "-device",
+        "virtio-blk-pci,drive=drive1,id=virtio-disk1,addr=0x6",
+        "-device",
+        r#"{"driver":"ide-cd","bus":"ide.0","id":"sata0-0-0"}"#,
+        "-netdev",
+        r#"{"type":"user","id":"hostnet0"}"#,
+        "-device",
+        concat!(
+            r#"{"driver":"virtio-net-pci","netdev":"hostnet0","id":"net0","mac":"52:54:00:7c:e4:f0","#,
+            r#""bus":"pci.2","addr":"0x0"}"#
+        ),
+        "-nic",
+        "user,model=virtio-net-pci,restrict=on",
+        "-device",
+        r#"{"driver":"virtio-balloon-pci","id":"balloon0","bus":"pcie.0","addr":"0x5"}"#,
+        "-qmp",
+        &format!("unix:{},server=on,wait=off", at("lv.qmp")),
+        "-readconfig",
+        &at("lv.cfg"),
     ]
     .map(str::to_owned)
     .into();

@@ -80,9 +80,9 @@ pub enum StartError {
     /// None of the addresses led to an agent; the last one's error.
     #[error("cannot reach an agent at {to}")]
     Unreachable {
-        /// Where.
+        /// The last address that was tried.
         to: SocketAddr,
-        /// Why.
+        /// What failed there.
         #[source]
         source: Box<HandshakeFailed>,
     },

@@ -81,8 +81,8 @@ fn deliver(
 
 impl Undelivered {
     /// Takes the next bytes of the stream. The peer may send as many more once they are consumed: bytes for the socket
-    /// when they are written, bytes for a decoder at once, for what a decoder holds is bounded by a record, which may be
-    /// longer than the stream's window.
+    /// when they are written, bytes for a decoder at once, for what a decoder holds is bounded by a record, which may
+    /// be longer than the stream's window.
     fn take(&mut self, piece: Bytes) {
         match &mut self.decoder {
             None => self.pieces.push_back(piece),

@@ -26,7 +26,7 @@ pub enum HandshakeFailed {
          the address, where it is given or in hosts.toml"
     )]
     OtherHost {
-        /// Where.
+        /// The address where another host answered.
         address: std::net::SocketAddr,
         /// Who is there.
         found: String,

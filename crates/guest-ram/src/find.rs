@@ -30,7 +30,7 @@ pub enum FindError {
     Maps {
         /// The process.
         pid: u32,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// QEMU does not tell where the block is.
@@ -94,7 +94,7 @@ pub enum FindError {
         block: String,
         /// The file.
         path: String,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// What QEMU has at the address became another file meanwhile.
@@ -122,7 +122,7 @@ pub enum FindError {
     Map {
         /// The block.
         block: String,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
 }

@@ -60,7 +60,7 @@ pub enum Record {
     /// This end takes part in a migration ([`SourceRecord::Begin`], [`TargetRecord::Begin`]; also the first record of a
     /// migration that was refused unseen).
     Begin {
-        /// Which.
+        /// The migration's number.
         id: MigrationId,
         /// As what.
         role: Role,

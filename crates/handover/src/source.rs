@@ -456,8 +456,8 @@ impl SourceHandover {
         }
     }
 
-    /// Returns what to write and what to tell the target in the last steps: how it ended is written, the target forgets,
-    /// this end does.
+    /// Returns what to write and what to tell the target in the last steps: how it ended is written, the target
+    /// forgets, this end does.
     fn last_steps(&self, end: SourceRecord, ending: Ending) -> (Option<SourceRecord>, Option<Intent>) {
         match (self.report, ending) {
             _ if !self.is_written(end) => (Some(end), None),

@@ -109,7 +109,8 @@ pub enum Wait {
     Abort,
     /// Until a decision that nobody confirms is worth an alarm.
     Doubt,
-    /// Until a target calls it off that nobody talks to any more, or whose QEMU does not answer an agent that was started again.
+    /// Until a target calls it off that nobody talks to any more, or whose QEMU does not answer an agent that was
+    /// started again.
     Abandoned,
 }
 

@@ -483,7 +483,12 @@ mod tests {
             }
 
             #[test]
-            fn damaged_certificates_never_panic(which in 0..2usize, at in any::<prop::sample::Index>(), byte: u8, cut: bool) {
+            fn damaged_certificates_never_panic(
+                which in 0..2usize,
+                at in any::<prop::sample::Index>(),
+                byte: u8,
+                cut: bool,
+            ) {
                 let mut parts = parts();
                 let mut der = parse_pem(&parts[which]).unwrap()[0].to_vec();
                 let at = at.index(der.len());

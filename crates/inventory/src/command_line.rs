@@ -302,7 +302,10 @@ mod tests {
             "nbd:unix:/run/n.sock:exportname=d",
             "nbd:localhost:10809",
             "iscsi://me%pw@[::1]:3260/iqn/0",
-            r#"json:{"driver": "raw", "file": {"driver": "nbd", "server": {"type": "inet", "host": "::1", "port": "1"}}}"#,
+            concat!(
+                r#"json:{"driver": "raw", "file": {"driver": "nbd", "#,
+                r#""server": {"type": "inet", "host": "::1", "port": "1"}}}"#
+            ),
             r#"json:{"driver": "nbd", "path": "/run/n.sock"}"#,
             r#"json:{"driver": "nbd", "server.type": "unix", "server.path": "/n"}"#,
         ];

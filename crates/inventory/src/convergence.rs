@@ -262,7 +262,7 @@ fn throttle_to(aim: f64, rate: f64) -> Option<u8> {
 /// What to do for a guest to converge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvergenceStep {
-    /// Nothing.
+    /// Nothing is to be done.
     None,
     /// Throttle it to so many per cent.
     Throttle(u8, CopyRates),
@@ -1008,7 +1008,9 @@ mod tests {
             // One round tells less of how it writes than two, and there is one more or less where the last just fits.
             let told = end.said.iter().filter_map(|(at, round, said)| match said {
                 // Near to what is moved, a little more or less makes many rounds.
-                Convergence::In { seconds } if *round > 3 && guest.writes.rate < DIRTY_SHARE_CONVERGING * guest.moves => {
+                Convergence::In { seconds }
+                    if *round > 3 && guest.writes.rate < DIRTY_SHARE_CONVERGING * guest.moves =>
+                {
                     Some((end.seconds - at, *seconds))
                 }
                 _ => None,
@@ -1047,11 +1049,15 @@ mod tests {
         }
 
         #[test]
-        fn no_number_is_too_odd(looks in proptest::collection::vec((0u64..1 << 40, any::<[u64; 4]>(), any::<(u8, u32, Option<u64>)>()), 1..40), allowed: u8) {
+        fn no_number_is_too_odd(
+            looks in prop::collection::vec((0u64..1 << 40, any::<[u64; 4]>(), any::<(u8, u32, Option<u64>)>()), 1..40),
+            allowed: u8,
+        ) {
             let mut watch = ConvergenceWatch::new(allowed);
             for (at, [round, sent, remaining, fits], (throttle, nics, sampled)) in looks {
                 let at = Duration::from_millis(at);
-                let (convergence, _) = watch.sample(&CopySample { at, round, sent, remaining, fits, throttle, sampled, nics });
+                let sample = CopySample { at, round, sent, remaining, fits, throttle, sampled, nics };
+                let (convergence, _) = watch.sample(&sample);
                 if let Some(Convergence::FirstRound { seconds } | Convergence::In { seconds }) = convergence {
                     prop_assert!(seconds.is_finite() && seconds >= 0.0);
                 }

@@ -212,7 +212,7 @@ pub enum Presence {
 pub struct MigrationSlots {
     /// At most.
     pub limit: u32,
-    /// Now.
+    /// How many migrations are under way.
     pub used: u32,
 }
 

@@ -324,7 +324,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_address_is_written_as_it_is_read(text in "[\\[\\]a-z0-9.:-]{0,24}|[0-9.]{1,12}(:[0-9]{1,6})?|\\[?[0-9a-f:]{2,20}\\]?(:[0-9]{1,6})?") {
+        fn an_address_is_written_as_it_is_read(
+            text in "[\\[\\]a-z0-9.:-]{0,24}|[0-9.]{1,12}(:[0-9]{1,6})?|\\[?[0-9a-f:]{2,20}\\]?(:[0-9]{1,6})?",
+        ) {
             if let Ok(address) = text.parse::<HostAddress>() {
                 prop_assert_eq!(address.to_string().parse::<HostAddress>(), Ok(address.clone()));
                 let json = serde_json::to_string(&address).unwrap();

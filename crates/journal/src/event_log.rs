@@ -414,7 +414,8 @@ mod tests {
 
         #[test]
         fn a_log_cut_anywhere_gives_what_was_whole(
-            events in proptest::collection::vec((any::<String>(), any::<u32>()), 0..8), cut in any::<prop::sample::Index>(),
+            events in proptest::collection::vec((any::<String>(), any::<u32>()), 0..8),
+            cut in any::<prop::sample::Index>(),
         ) {
             let mut bytes = Vec::new();
             let time = Timestamp::UNIX_EPOCH;

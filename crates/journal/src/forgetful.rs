@@ -132,7 +132,7 @@ impl Disk {
 /// What goes wrong in a life of the machine.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
-    /// Nothing.
+    /// Nothing goes wrong.
     None,
     /// The power goes in this call, counted from 1; the call may have done its work or a part of it, and tells nobody.
     Cut(usize),

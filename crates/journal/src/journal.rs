@@ -805,7 +805,9 @@ mod tests {
                         prop_assert_eq!(journal.ready(1).is_ok(), room > 0);
                         match journal.append(&record) {
                             Ok(()) => model.push(record),
-                            Err(error) => prop_assert!(room == 0 && error.disk_problem() == DiskProblem::Full, "{error}"),
+                            Err(error) => {
+                                prop_assert!(room == 0 && error.disk_problem() == DiskProblem::Full, "{error}");
+                            }
                         }
                     }
                     Step::Rewrite(keep) => {
@@ -829,7 +831,8 @@ mod tests {
                         drop(journal);
                         let mut slot = before[at as usize..][..4096].to_vec();
                         let new = fs::read(&path).unwrap()[at as usize..][..4096].to_vec();
-                        for sector in (0..8).filter(|sector| sectors & 1 << sector != 0).map(|s| s * 512..(s + 1) * 512) {
+                        let written = (0..8).filter(|sector| sectors & 1 << sector != 0);
+                        for sector in written.map(|s| s * 512..(s + 1) * 512) {
                             slot[sector.clone()].copy_from_slice(&new[sector]);
                         }
                         if let Some((offset, noise)) = noise {
@@ -870,7 +873,8 @@ mod tests {
                             Ok((_, records)) => {
                                 let last = model.len() - 1;
                                 prop_assert_eq!(&records, &model[..last]);
-                                prop_assert!((1 + last..2 + last).contains(&(at / 4096)) || at + new.len() > (1 + last) * 4096);
+                                let in_last = (1 + last..2 + last).contains(&(at / 4096));
+                                prop_assert!(in_last || at + new.len() > (1 + last) * 4096);
                             }
                         }
                         fs::write(&path, &good).unwrap();

@@ -35,16 +35,16 @@ pub enum DialError {
         ip: IpAddr,
         /// The NIC.
         nic: String,
-        /// Why.
+        /// What the system said.
         #[source]
         source: io::Error,
     },
     /// The other end does not answer, or refuses.
     #[error("cannot connect to {to}")]
     Remote {
-        /// Whom.
+        /// The address that was dialled.
         to: SocketAddr,
-        /// Why.
+        /// What the system said.
         #[source]
         source: io::Error,
     },
@@ -101,7 +101,7 @@ pub struct ListenError {
     pub address: SocketAddr,
     /// The NIC, if only one.
     pub nic: Option<String>,
-    /// Why.
+    /// What the system said.
     #[source]
     pub source: io::Error,
 }

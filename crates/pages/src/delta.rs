@@ -95,7 +95,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_changed_makes_the_page_again(writes in proptest::collection::vec((0..PAGE_BYTES, any::<u8>()), 0..40), seed: u64) {
+        fn what_changed_makes_the_page_again(
+            writes in proptest::collection::vec((0..PAGE_BYTES, any::<u8>()), 0..40),
+            seed: u64,
+        ) {
             let before: Vec<u8> = (0..PAGE_BYTES).map(|at| (at * 7 % 251) as u8).collect();
             let mut after = before.clone();
             writes.iter().for_each(|(at, byte)| after[*at] = *byte);

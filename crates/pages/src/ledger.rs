@@ -631,13 +631,16 @@ mod tests {
             let sum = |notes: &[((u16, u32, u32), u8)]| {
                 let ledger = ledger();
                 for ((block, page, version), fill) in notes {
-                    ledger.note_whole_pages(*block, *version, [(*page, content(*fill).as_ref().map(|c| &c[..]))]).unwrap();
+                    let content = content(*fill);
+                    ledger.note_whole_pages(*block, *version, [(*page, content.as_ref().map(|c| &c[..]))]).unwrap();
                 }
                 (ledger.digest(), ledger.digests())
             };
             let in_order: Vec<_> = notes.iter().map(|(k, v)| (*k, *v)).collect();
             let mut shuffled = in_order.clone();
-            shuffled.sort_by_key(|((b, p, v), _)| (u64::from(*b) * 31 + u64::from(*p) * 7 + u64::from(*v)).wrapping_mul(seed | 1));
+            shuffled.sort_by_key(|((b, p, v), _)| {
+                (u64::from(*b) * 31 + u64::from(*p) * 7 + u64::from(*v)).wrapping_mul(seed | 1)
+            });
             prop_assert_eq!(sum(&in_order), sum(&shuffled));
 
             // The latest of the last page is different, or lost.

@@ -289,7 +289,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_unpacks(pages in proptest::collection::vec((0u8..3, 1u64..1000), 1..=BATCH_PAGES_MAX), step in 0..=Effort::MOST.step()) {
+        fn what_is_packed_unpacks(
+            pages in proptest::collection::vec((0u8..3, 1u64..1000), 1..=BATCH_PAGES_MAX),
+            step in 0..=Effort::MOST.step(),
+        ) {
             let content: Vec<u8> = pages.iter().flat_map(|(kind, seed)| page_of(*kind, *seed)).collect();
             let batch = Batch::new(BatchForm::Content, content.clone().into());
             let mut out = vec![0; PageCompressor::OUT_BYTES];
@@ -307,7 +310,10 @@ mod tests {
             }
             let mut unpacker = PageDecompressor::new().unwrap();
             let count = PageKind::Packed.count(&kinds);
-            let unpacked = if count > 0 { unpacker.unpack(packing, count * PAGE_BYTES, &out[..len]).unwrap().to_vec() } else { vec![] };
+            let unpacked = match count {
+                0 => vec![],
+                _ => unpacker.unpack(packing, count * PAGE_BYTES, &out[..len]).unwrap().to_vec(),
+            };
             let plain: Vec<u8> = parts(&batch, &kinds, PageKind::Stored).concat();
             let (mut unpacked, mut plain) = (unpacked.chunks(PAGE_BYTES), plain.chunks(PAGE_BYTES));
             let zero = vec![0; PAGE_BYTES];

@@ -110,7 +110,7 @@ pub enum PageMessage {
     },
     /// Target, after the last of them: those that differ. Source: sends them again, and then [`PageMessage::Complete`].
     Differ {
-        /// Which.
+        /// The regions that differ.
         regions: Vec<RegionId>,
     },
 }
@@ -565,7 +565,9 @@ mod tests {
                 match (said, record) {
                     (Said::Bytes(bytes), PageRecord::Bytes(heard)) => prop_assert_eq!(bytes, &heard),
                     (Said::Barrier, PageRecord::Barrier) => {}
-                    (Said::Note(same), PageRecord::Note(heard)) => prop_assert_eq!(heard, PageMessage::Comparison { same: *same }),
+                    (Said::Note(same), PageRecord::Note(heard)) => {
+                        prop_assert_eq!(heard, PageMessage::Comparison { same: *same });
+                    }
                     (Said::Batch(_, pages, pack), PageRecord::Batch { head, packed, changes, stored }) => {
                         let made = encode(said).1.unwrap();
                         prop_assert_eq!(&head.form, &made.form);
@@ -577,7 +579,10 @@ mod tests {
                         }
                         let mut unpacker = PageDecompressor::new().unwrap();
                         let unpacked = unpacker.unpack(head.packing, head.unpacked_bytes(), &packed).unwrap();
-                        let changes = if head.changes_packed { &unpacked[head.packed_page_bytes()..] } else { &changes };
+                        let changes = match head.changes_packed {
+                            true => &unpacked[head.packed_page_bytes()..],
+                            false => &changes,
+                        };
                         prop_assert!(changes == made.changes);
                     }
                     other => prop_assert!(false, "{other:?}"),

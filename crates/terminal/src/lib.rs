@@ -27,7 +27,8 @@ pub fn log_to_stderr() {
 
 /// A level, or levels of modules: `debug`, `info,skein_agent=trace`. Nothing, and what cannot be read, is `info`.
 fn log_filter(wanted: &str) -> Targets {
-    // Not an EnvFilter: matching spans and fields, which nobody asks for, takes a regular expression's machine of 0.5 MB.
+    // Not an EnvFilter: matching spans and fields, which nobody asks for, takes a regular expression's machine of 0.5
+    // MB.
     let all = || Targets::new().with_default(LevelFilter::INFO);
     if wanted.is_empty() { all() } else { wanted.parse().unwrap_or_else(|_| all()) }
 }

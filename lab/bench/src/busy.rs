@@ -31,7 +31,7 @@ pub enum BusyError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// A file of a control group that says something else.

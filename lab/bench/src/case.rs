@@ -108,7 +108,7 @@ pub enum Moves {
 /// What is done to links in mid-migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// How.
+    /// What is done to the links.
     pub kind: FaultKind,
     /// To the last of them, or to all.
     pub all_links: bool,

@@ -151,7 +151,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn time_below_is_bounded_and_monotonic(rates in prop::collection::vec(0.0..2e9f64, 1..100), limit in 0.0..2e9f64) {
+        fn time_below_is_bounded_and_monotonic(
+            rates in prop::collection::vec(0.0..2e9f64, 1..100),
+            limit in 0.0..2e9f64,
+        ) {
             let c = counter(&rates);
             let length = rates.len() as f64 * 0.02;
             let below = time_below(&c, limit, 0.0, length);

@@ -17,7 +17,7 @@ pub struct Inflicted {
     pub fault: Fault,
     /// To which links.
     pub links: Vec<usize>,
-    /// When.
+    /// When it was done, in seconds of the run.
     pub at_s: f64,
     /// When it was undone, if not only because all was over.
     pub healed_s: Option<f64>,

@@ -50,7 +50,7 @@ pub enum KilledError {
     /// Something did not happen in time.
     #[error("{what}: not within {} s", DEADLINE.as_secs())]
     Late {
-        /// What.
+        /// What did not happen.
         what: &'static str,
     },
     /// It does not run where it should, or in more than one QEMU.

@@ -101,7 +101,8 @@ fn request(id: u16, sequence: u16) -> [u8; 8] {
 /// Whether this IPv4 packet is an echo reply to one of ours.
 fn is_answer(packet: &[u8], id: u16) -> bool {
     let header = packet.first().map_or(0, |first| usize::from(first & 15) * 4);
-    matches!(packet.get(header..header + 6), Some(&[0, 0, _, _, high, low]) if header >= 20 && u16::from_be_bytes([high, low]) == id)
+    let Some(&[0, 0, _, _, high, low]) = packet.get(header..header + 6) else { return false };
+    header >= 20 && u16::from_be_bytes([high, low]) == id
 }
 
 /// RFC 1071.

@@ -29,7 +29,7 @@ pub enum ProcessError {
     Start {
         /// The program.
         program: String,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// It cannot be killed.
@@ -37,7 +37,7 @@ pub enum ProcessError {
     Kill {
         /// The program.
         program: String,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// Its log cannot be written or read.
@@ -45,7 +45,7 @@ pub enum ProcessError {
     Log {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// It ended early.
@@ -53,7 +53,7 @@ pub enum ProcessError {
     Ended {
         /// The program.
         program: String,
-        /// How.
+        /// How it ended.
         status: ExitStatus,
         /// The end of its output.
         said: String,

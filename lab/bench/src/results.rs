@@ -339,7 +339,7 @@ pub struct FaultSeen {
     pub kind: String,
     /// Numbers of the links it was done to.
     pub links: Vec<usize>,
-    /// When.
+    /// When it was done, in seconds of the run.
     pub at_s: f64,
     /// When it was undone; null if not before the end.
     pub healed_s: Option<f64>,

@@ -51,7 +51,7 @@ pub struct Party {
     pub way: usize,
     /// The host that they are on.
     pub watched_host: WatchedHost,
-    /// They.
+    /// The programs on that host.
     pub end: End,
     /// QEMUs that come later, as in [`End::qemus`].
     pub arriving: Arriving,

@@ -81,7 +81,7 @@ pub enum Error {
     /// QEMU ended.
     #[error("QEMU ended with {status}: {stderr}; the guest's last words: {console}")]
     Ended {
-        /// How.
+        /// How it ended.
         status: ExitStatus,
         /// QEMU's standard error.
         stderr: String,

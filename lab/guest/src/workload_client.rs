@@ -268,7 +268,10 @@ mod tests {
 
     #[test]
     fn reads_a_status() {
-        let filling = r#"{"id":1,"ready":false,"time_us":5,"filled_pages":3,"beat":{"count":1,"longest_us":2,"second_us":0,"p99_us":2}}"#;
+        let filling = concat!(
+            r#"{"id":1,"ready":false,"time_us":5,"filled_pages":3,"#,
+            r#""beat":{"count":1,"longest_us":2,"second_us":0,"p99_us":2}}"#
+        );
         let status: Status = parse("status", serde_json::from_str(filling).unwrap()).unwrap();
         assert!(!status.ready && status.disk.is_none());
     }

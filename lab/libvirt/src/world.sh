@@ -18,7 +18,10 @@ need hostname "$NAME"                           # travels in the migration cooki
 need mount -t proc proc /proc
 mount -t tmpfs -o mode=755 skein-run /run
 mkdir /run/upper /run/work
-overlay() { mkdir -p "/run/upper$1" "/run/work$1"; need mount -t overlay -o "lowerdir=$2,upperdir=/run/upper$1,workdir=/run/work$1" overlay "$1"; }
+overlay() {
+    mkdir -p "/run/upper$1" "/run/work$1"
+    need mount -t overlay -o "lowerdir=$2,upperdir=/run/upper$1,workdir=/run/work$1" overlay "$1"
+}
 overlay /usr "$ROOT/usr:/usr"
 overlay /etc "$ROOT/etc:/etc"
 overlay /var /var
@@ -37,7 +40,10 @@ mkdir /run/dev; mount -t tmpfs -o mode=755 skein-dev /run/dev
     mkdir pts shm net; mknod -m 666 net/tun c 10 200; ln -s pts/ptmx ptmx
     ln -s /proc/self/fd fd; ln -s fd/0 stdin; ln -s fd/1 stdout; ln -s fd/2 stderr
 )
-unmount_below() { awk -v d="$1" '$2 == d || index($2, d "/") == 1 {print $2}' /proc/mounts | sort -r | while read -r m; do umount -l "$m" || :; done; }
+unmount_below() {
+    awk -v d="$1" '$2 == d || index($2, d "/") == 1 {print $2}' /proc/mounts | sort -r |
+        while read -r m; do umount -l "$m" || :; done
+}
 unmount_below /dev
 mount --move /run/dev /dev; rmdir /run/dev
 mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts /dev/pts
@@ -53,7 +59,8 @@ getent group libvirt-qemu >/dev/null || echo 'libvirt-qemu:x:64055:libvirt-qemu'
 getent group libvirt >/dev/null || echo 'libvirt:x:64050:' >>/etc/group
 getent passwd libvirt-qemu >/dev/null ||
     echo "libvirt-qemu:x:64055:$(getent group kvm | cut -d: -f3):QEMU:/var/lib/libvirt:/usr/sbin/nologin" >>/etc/passwd
-mkdir -p /etc/libvirt/qemu /var/lib/libvirt/qemu /var/lib/libvirt/boot /var/log/libvirt/qemu /var/cache/libvirt/qemu /run/libvirt
+mkdir -p /etc/libvirt/qemu /var/lib/libvirt/qemu /var/lib/libvirt/boot /var/log/libvirt/qemu /var/cache/libvirt/qemu \
+    /run/libvirt
 
 # A libvirtd loads every driver that it finds; it needs QEMU's only.
 find /usr/lib -path '*/libvirt/connection-driver/*.so' ! -name '*_qemu.so' -delete

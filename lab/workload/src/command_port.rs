@@ -125,7 +125,8 @@ fn execute(workload: &Workload, command: &str, argument: Option<&str>) -> Result
             let (files, bad_files) = workload.software.get().map(Software::verify).unwrap_or_default();
             let (blocks, bad_blocks) = workload.disk.as_ref().map(|disk| disk.verify()).unwrap_or_default();
             return Ok(format!(
-                "\"pages\":{},\"bad\":{},\"first_bad\":{},\"blocks\":{blocks},\"bad_blocks\":{bad_blocks},\"took_us\":{}",
+                "\"pages\":{},\"bad\":{},\"first_bad\":{},\
+                 \"blocks\":{blocks},\"bad_blocks\":{bad_blocks},\"took_us\":{}",
                 found.pages + files,
                 found.bad + bad_files,
                 or_null(found.first_bad),

@@ -266,7 +266,13 @@ mod tests {
     proptest! {
         /// Rewriting step by step reaches what `fill` says of the version, and `check` agrees with both.
         #[test]
-        fn rewrites_add_up(seed: u64, page in 0u64..1 << 40, percent in 0u8..=100, parts in prop::sample::select(&PARTS[..]), version in 0u64..1100) {
+        fn rewrites_add_up(
+            seed: u64,
+            page in 0u64..1 << 40,
+            percent in 0u8..=100,
+            parts in prop::sample::select(&PARTS[..]),
+            version in 0u64..1100,
+        ) {
             let pattern = Pattern::new(seed, percent, parts);
             let (mut stepped, mut filled) = (zero(), zero());
             pattern.fill(page, 0, &mut stepped);
@@ -282,7 +288,14 @@ mod tests {
 
         /// Every single flipped bit is seen.
         #[test]
-        fn one_bit_is_seen(seed: u64, page: u64, version in 0u64..2000, parts in prop::sample::select(&PARTS[..]), word in 0..PAGE_WORDS, bit in 0..64u32) {
+        fn one_bit_is_seen(
+            seed: u64,
+            page: u64,
+            version in 0u64..2000,
+            parts in prop::sample::select(&PARTS[..]),
+            word in 0..PAGE_WORDS,
+            bit in 0..64u32,
+        ) {
             let pattern = Pattern::new(seed, 50, parts);
             let mut content = zero();
             pattern.fill(page, version, &mut content);

@@ -62,7 +62,8 @@ impl std::fmt::Display for Offer {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum OfferError {
-    #[error("it asks for {}, which this version of skein does not know", .0.iter().cloned().collect::<Vec<_>>().join(", "))]
+    #[error("it asks for {}, which this version of skein does not \
+             know", .0.iter().cloned().collect::<Vec<_>>().join(", "))]
     Unknown(BTreeSet<String>),
     #[error("it makes no sense")]
     Malformed(#[source] serde_json::Error),

@@ -19,7 +19,7 @@ pub(super) const HUGETLB_RESERVATION_MARK: &str = ".rsvd.";
 /// What somebody else was promised.
 #[derive(Clone, Debug)]
 pub(super) struct Promise {
-    /// Who.
+    /// The VM that was promised it.
     pub(super) name: String,
     /// Memory in pages of the usual size, in bytes.
     pub(super) bytes: u64,

@@ -140,8 +140,8 @@ fn kernel_log() -> Option<Vec<String>> {
 /// The control group whose memory was exhausted when the kernel killed this process: `/` or nothing for the host's.
 /// None: the log says nothing of it.
 ///
-/// `3,1234,5678901,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a,`
-/// `task=qemu-system-x86,pid=42,uid=0` (`dump_oom_summary` of the kernel's mm/oom_kill.c)
+/// `3,1234,5678901,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,`
+/// `task_memcg=/a,task=qemu-system-x86,pid=42,uid=0` (`dump_oom_summary` of the kernel's mm/oom_kill.c)
 fn killed(records: &[String], process: ProcessId) -> Option<String> {
     records.iter().rev().find_map(|record| {
         let (head, text) = record.split_once(';')?;

@@ -100,7 +100,8 @@ Examples:
         /// Its name
         name: String,
         /// How long the guest has to shut down, in seconds
-        #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(STOP_TIMEOUT_RANGE_S))]
+        #[arg(long, value_name = "S", default_value_t = 60)]
+        #[arg(value_parser = clap::value_parser!(u64).range(STOP_TIMEOUT_RANGE_S))]
         timeout: u64,
         /// Kill its QEMU if it still runs then: what the guest did not write to its disks is lost
         #[arg(long)]

@@ -115,7 +115,8 @@ impl Change {
         Some(match self {
             Snapshot => (
                 "blockdev-snapshot-sync",
-                json!({"node-name": "disk0", "snapshot-file": path("overlay.qcow2"), "format": "qcow2", "snapshot-node-name": "over"}),
+                json!({"node-name": "disk0", "snapshot-file": path("overlay.qcow2"), "format": "qcow2",
+                    "snapshot-node-name": "over"}),
             ),
             Ejected => ("eject", json!({"id": "cdrom", "force": true})),
             OtherMedium => (
@@ -149,7 +150,8 @@ impl Change {
             PivotedMirror | RunningMirror => {
                 tell(
                     "drive-mirror",
-                    json!({"job-id": "m", "device": "disk0", "target": path("mirror.qcow2"), "format": "qcow2", "sync": "full"}),
+                    json!({"job-id": "m", "device": "disk0", "target": path("mirror.qcow2"), "format": "qcow2",
+                        "sync": "full"}),
                 );
                 if self == PivotedMirror {
                     let jobs = || tell("query-block-jobs", Value::Null).as_array().cloned().unwrap_or_default();
@@ -168,7 +170,8 @@ impl Change {
             Balloon => drop(tell("balloon", json!({"value": 40 << 20}))),
             Throttled => drop(tell(
                 "block_set_io_throttle",
-                json!({"id": qdev(monitor), "bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 5000, "iops_rd": 0, "iops_wr": 0}),
+                json!({"id": qdev(monitor), "bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 5000,
+                    "iops_rd": 0, "iops_wr": 0}),
             )),
             Reset => drop(tell("system_reset", Value::Null)),
             Paused => drop(tell("stop", Value::Null)),

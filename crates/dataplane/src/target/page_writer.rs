@@ -372,7 +372,7 @@ mod tests {
         /// However the streams overtake each other, at either end, both hold the same in the end.
         #[test]
         fn deltas_fit_however_streams_overtake_each_other(
-            rounds in proptest::collection::vec(proptest::collection::vec(((0..PAGES, 0u8..8), 0usize..3), 1..20), 1..9),
+            rounds in prop::collection::vec(prop::collection::vec(((0..PAGES, 0u8..8), 0usize..3), 1..20), 1..9),
             ahead: bool,
             hold in 0u64..4,
             seed: u64,
@@ -443,7 +443,8 @@ mod tests {
             let ram = FakeRam::new(guest.len());
             let found = ram.clone();
             let target = TargetPages::new(Some(Box::new(move |_| Ok(Box::new(found.clone())))), None);
-            target.choose_direct_blocks(&KEY, vec![BlockInfo { name: "ram".into(), bytes: guest.len() as u64 }], None).unwrap();
+            let block = BlockInfo { name: "ram".into(), bytes: guest.len() as u64 };
+            target.choose_direct_blocks(&KEY, vec![block], None).unwrap();
             let mut placers: Vec<PageWriter> = (0..3).map(|id| PageWriter::new(target.clone(), StreamId(id))).collect();
             let (mut out, mut answers) = (VecDeque::new(), Vec::new());
             let (mut waits, mut steps) = ([false; 3], 0);

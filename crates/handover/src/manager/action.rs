@@ -106,8 +106,8 @@ pub enum Action<O> {
     Write(Vec<Record>),
     /// Tell a host. If it cannot be told, nothing is lost.
     Send(String, Message<O>),
-    /// Have the migration's QEMU do this, and tell how it is after that, whatever came of it. An order that is under way
-    /// already is not begun again; others of the same migration come after it.
+    /// Have the migration's QEMU do this, and tell how it is after that, whatever came of it. An order that is under
+    /// way already is not begun again; others of the same migration come after it.
     Order(MigrationId, Order),
     /// Reach a host and say when that is done; or do not mind it any more.
     Reach(String, bool),

@@ -162,7 +162,8 @@ impl<O: Clone + PartialEq> ManagedMigration<O> {
         }
     }
 
-    /// Returns whether this end called it off for a reason of its own: what the other end says after that follows from it.
+    /// Returns whether this end called it off for a reason of its own: what the other end says after that follows from
+    /// it.
     pub(super) fn has_own_reason(&self) -> bool {
         let is_source = matches!(self.half, MigrationHalf::Source(_));
         let knows = match self.why() {

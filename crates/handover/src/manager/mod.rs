@@ -292,8 +292,8 @@ impl<O: Clone + PartialEq> Manager<O> {
         self.entries.entry(id).or_insert_with(|| ManagedMigration::new(begin, number, half));
     }
 
-    /// Enters a migration to this host that its source asks for, queued, unless it is known. False: it is not known, and
-    /// shall not be.
+    /// Enters a migration to this host that its source asks for, queued, unless it is known. False: it is not known,
+    /// and shall not be.
     fn enter_target(&mut self, id: MigrationId, begin: Begin<O>) -> bool {
         if self.entries.contains_key(&id) {
             return true;

@@ -134,8 +134,8 @@ mod tests {
         assert_eq!(
             devices(&config),
             [
-                "-blockdev \
-                 driver=raw,node-name=firmware-code,read-only=on,file.driver=file,file.locking=auto,file.filename=/code",
+                "-blockdev driver=raw,node-name=firmware-code,read-only=on,\
+                 file.driver=file,file.locking=auto,file.filename=/code",
                 "-blockdev driver=raw,node-name=firmware-vars,file.driver=file,file.locking=auto,file.filename=/a,,b",
                 "-global driver=cfi.pflash01,property=secure,value=on",
             ]
@@ -197,15 +197,18 @@ mod tests {
         config.cdroms = vec![cdrom(None, Bus::Sata), cdrom(Some("/i"), Bus::VirtioScsi)];
         let node = "cache.direct=on,file.driver=file,file.locking=off,file.filename=";
         let expect = [
-            "-blockdev \
-             driver=raw,node-name=disk0,cache.direct=on,file.driver=file,file.locking=off,file.aio=native,file.filename=/0".into(),
+            "-blockdev driver=raw,node-name=disk0,cache.direct=on,\
+             file.driver=file,file.locking=off,file.aio=native,file.filename=/0"
+                .into(),
             "-object iothread,id=disk0-thread".into(),
             "-device virtio-blk-pci,drive=disk0,iothread=disk0-thread,bootindex=1".into(),
             "-blockdev driver=raw,node-name=disk1,cache.direct=on,discard=unmap,file.driver=file,file.locking=off,\
-             file.discard=unmap,file.filename=/1".into(),
+             file.discard=unmap,file.filename=/1"
+                .into(),
             "-device virtio-scsi-pci,id=scsi0".into(),
-            "-device \
-             scsi-hd,drive=disk1,bus=scsi0.0,channel=0,scsi-id=0,lun=0,serial=S,wwn=0x0000000000005000,rotation_rate=1".into(),
+            "-device scsi-hd,drive=disk1,bus=scsi0.0,channel=0,scsi-id=0,lun=0,\
+             serial=S,wwn=0x0000000000005000,rotation_rate=1"
+                .into(),
             format!("-blockdev driver=raw,node-name=disk2,{node}/2"),
             "-object iothread,id=scsi1-thread".into(),
             "-device virtio-scsi-pci,id=scsi1,iothread=scsi1-thread".into(),
@@ -221,7 +224,8 @@ mod tests {
             "-device nvme,drive=disk6,serial=disk6".into(),
             "-device ide-cd,id=cdrom0,bus=ide.1".into(),
             "-blockdev \
-             driver=raw,node-name=cd1,read-only=on,file.driver=file,file.locking=auto,file.filename=/i".into(),
+             driver=raw,node-name=cd1,read-only=on,file.driver=file,file.locking=auto,file.filename=/i"
+                .into(),
             "-device scsi-cd,id=cdrom1,drive=cd1,bus=scsi0.0,channel=0,scsi-id=2,lun=0".to_owned(),
         ];
         assert_eq!(devices(&config), expect);

@@ -100,10 +100,11 @@ mod tests {
         let completed = json!({
             "status": "completed", "setup-time": 2, "downtime": 7, "total-time": 1503, "cpu-throttle-percentage": 20,
             "ram": {
-                "total": 286_728_192, "postcopy-requests": 0, "dirty-sync-count": 3, "multifd-bytes": 0, "pages-per-second": 1000,
-                "downtime-bytes": 4096, "page-size": 4096, "remaining": 0, "postcopy-bytes": 0, "mbps": 1234.5, "transferred": 5000,
-                "dirty-sync-missed-zero-copy": 0, "precopy-bytes": 904, "duplicate": 61, "dirty-pages-rate": 2, "skipped": 0,
-                "normal-bytes": 8192, "normal": 2
+                "total": 286_728_192, "postcopy-requests": 0, "dirty-sync-count": 3, "multifd-bytes": 0,
+                "pages-per-second": 1000, "downtime-bytes": 4096, "page-size": 4096, "remaining": 0,
+                "postcopy-bytes": 0, "mbps": 1234.5, "transferred": 5000, "dirty-sync-missed-zero-copy": 0,
+                "precopy-bytes": 904, "duplicate": 61, "dirty-pages-rate": 2, "skipped": 0, "normal-bytes": 8192,
+                "normal": 2
             }
         });
         let info = MigrationInfo::parse(completed).unwrap();

@@ -185,7 +185,8 @@ mod tests {
         assert_eq!(
             tuning.parameters(),
             json!({
-                "max-bandwidth": i64::MAX, "downtime-limit": 300, "mode": "normal", "avail-switchover-bandwidth": 5, "multifd-channels": 4, "multifd-compression": "zstd",
+                "max-bandwidth": i64::MAX, "downtime-limit": 300, "mode": "normal", "avail-switchover-bandwidth": 5,
+                "multifd-channels": 4, "multifd-compression": "zstd",
                 "tls-creds": "tls0", "tls-hostname": "b", "throttle-trigger-threshold": 1, "cpu-throttle-initial": 1,
                 "cpu-throttle-increment": 99, "max-cpu-throttle": 1
             })

@@ -16,7 +16,7 @@ pub enum Error {
     Start {
         /// The program.
         program: PathBuf,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// It ended by itself.
@@ -61,7 +61,7 @@ pub enum Error {
     Log {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// The process cannot be observed.

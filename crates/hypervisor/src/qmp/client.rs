@@ -64,7 +64,10 @@ mod tests {
 
     use super::*;
 
-    const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": "Debian"}, "capabilities": ["oob"]}}"#;
+    const GREETING: &str = concat!(
+        r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": "Debian"}, "#,
+        r#""capabilities": ["oob"]}}"#
+    );
 
     /// A QEMU that says `greeting`, then for each line it reads the next of `answers`, with `$` for the id it was
     /// given.

@@ -17,7 +17,7 @@ pub enum QmpError {
     Connect {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// The connection broke.

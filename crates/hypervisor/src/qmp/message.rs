@@ -204,7 +204,10 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": "Debian"}, "capabilities": ["oob"]}}"#;
+    const GREETING: &str = concat!(
+        r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": "Debian"}, "#,
+        r#""capabilities": ["oob"]}}"#
+    );
 
     #[test]
     fn messages() {
@@ -225,7 +228,10 @@ mod tests {
                 event("STOP", Value::Null, 2005),
             ),
             (
-                r#"{"timestamp": {"seconds": -1, "microseconds": -1}, "event": "MIGRATION", "data": {"status": "setup"}}"#,
+                concat!(
+                    r#"{"timestamp": {"seconds": -1, "microseconds": -1}, "#,
+                    r#""event": "MIGRATION", "data": {"status": "setup"}}"#
+                ),
                 event("MIGRATION", json!({"status": "setup"}), 0),
             ),
         ] {
@@ -271,7 +277,8 @@ mod tests {
                 }
             }
             let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
-            let wanted: Vec<_> = whole.split_terminator('\n').map(|l| l.strip_suffix('\r').unwrap_or(l).as_bytes().to_vec()).collect();
+            let lines = whole.split_terminator('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
+            let wanted: Vec<_> = lines.map(|line| line.as_bytes().to_vec()).collect();
             prop_assert_eq!(got, wanted);
         }
     }

@@ -207,7 +207,7 @@ fn yes() -> bool {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Guests {
-    /// These.
+    /// The guests with these names.
     Guests(Vec<String>),
     /// All with this tag.
     Tag(String),
@@ -221,7 +221,7 @@ pub enum Guests {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hosts {
-    /// These.
+    /// The hosts with these names.
     Hosts(Vec<String>),
     /// All of this host group.
     Group(String),
@@ -295,7 +295,7 @@ impl Rule {
 pub struct Apart {
     /// Unique.
     pub name: Name,
-    /// Who.
+    /// The guests that are kept apart.
     pub of: Guests,
     /// From whom: none of these is where one of `of` is. From each other if it is left out.
     pub from: Option<Guests>,
@@ -314,7 +314,7 @@ pub struct Apart {
 pub struct Together {
     /// Unique.
     pub name: Name,
-    /// Who.
+    /// The guests that are kept together.
     pub of: Guests,
     /// Soft if it is left out.
     #[serde(default)]
@@ -329,7 +329,7 @@ pub struct Together {
 pub struct Spread {
     /// Unique.
     pub name: Name,
-    /// Who.
+    /// The guests that are spread.
     pub of: Guests,
     /// Of which areas: a key of the hosts' `areas`, or `host`.
     pub level: String,
@@ -350,7 +350,7 @@ pub struct Spread {
 pub struct Within {
     /// Unique.
     pub name: Name,
-    /// Who.
+    /// The guests that are kept within the hosts.
     pub of: Guests,
     /// Where. (Not `on`: to many YAML readers that is `true`.)
     pub within: Hosts,
@@ -362,7 +362,7 @@ pub struct Within {
 pub struct Among {
     /// Unique.
     pub name: Name,
-    /// Who.
+    /// The guests that are on one of several sets of hosts.
     pub of: Guests,
     /// Where: any of these.
     pub within: Vec<Hosts>,
@@ -374,7 +374,7 @@ pub struct Among {
 pub struct Needs {
     /// Unique.
     pub name: Name,
-    /// Who.
+    /// The guests that need others.
     pub of: Guests,
     /// Whom: one of these is enough.
     pub near: Guests,
@@ -404,7 +404,7 @@ pub struct Match {
     pub name: Name,
     /// The property's key.
     pub property: String,
-    /// How.
+    /// How a host's property and the guest's are compared.
     pub relation: Matching,
     /// On hosts of this group only; on all if it is left out.
     pub group: Option<String>,

@@ -63,7 +63,11 @@ const NODES_MAX: usize = 20_000_000;
 /// name has control characters.
 pub fn read(text: &str) -> Result<Cluster, ClusterError> {
     let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_nodes: NODES_MAX, max_events: 2 * NODES_MAX, max_total_scalar_bytes: 1 << 30 },
+        budget: serde_saphyr::budget! {
+            max_nodes: NODES_MAX,
+            max_events: 2 * NODES_MAX,
+            max_total_scalar_bytes: 1 << 30,
+        },
         with_snippet: false,
     };
     let cluster = serde_saphyr::from_str_with_options(text, options).map_err(|error| {

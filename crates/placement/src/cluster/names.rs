@@ -124,7 +124,7 @@ pub struct Level {
 /// in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// Whose.
+    /// The rule that sets the limit.
     pub rule: RuleId,
     /// Where it lets guests be.
     pub hosts: Bits,
@@ -134,7 +134,7 @@ pub struct Fence {
 /// its leanings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaning {
-    /// Whose.
+    /// The rule that sets the cost.
     pub rule: RuleId,
     /// Of hosts that cost something else than `otherwise`, by number.
     pub costs: Vec<(HostId, i64)>,

@@ -52,7 +52,8 @@ fn a_file_without_guests_is_fine() {
 
 #[test]
 fn json_is_read_too() {
-    let text = "{\"resources\": [{\"name\": \"memory\", \"unit\": \"bytes\"}],\n\t\"hosts\": [{\"name\": \"h1\", \"capacity\": {\"memory\": \"1 GiB\"}}],
+    let text = "{\"resources\": [{\"name\": \"memory\", \"unit\": \"bytes\"}],\n\t\
+        \"hosts\": [{\"name\": \"h1\", \"capacity\": {\"memory\": \"1 GiB\"}}],
         \"rules\": [{\"apart\": {\"name\": \"x\", \"of\": {\"guests\": [\"a\"]}}}], \"guests\": \
         [{\"name\": \"a\", \"size\": {\"memory\": \"1 B\"}}]}";
     let compiled = compile(&read(text).unwrap()).unwrap();
@@ -623,7 +624,8 @@ fn the_reference_is_right() {
 /// A file with most of what there can be.
 const ALL: &str = "
 guests:
-- {name: a, host: h1, size: {cpu: 2, memory: 8 GiB}, load: {cpu: 50}, tags: [w], tenant: t, owners: [h1, h2], preferred: [h2, h1]}
+- {name: a, host: h1, size: {cpu: 2, memory: 8 GiB}, load: {cpu: 50}, tags: [w], tenant: t, owners: [h1, h2],
+   preferred: [h2, h1]}
 - {name: b, host: h2, size: {cpu: 2, memory: 8 GiB}, tags: [w], availability_set: s, near: [h3], dirty: 10 MB/s}
 - {name: c, host: h4, size: {memory: 1 TiB}, properties: {os: a}, availability_set: s, optimize: false}
 rules:

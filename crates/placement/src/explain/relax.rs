@@ -18,7 +18,7 @@ pub enum Step {
     Widen(RuleId, HostId),
     /// A host gets online.
     Open {
-        /// Which.
+        /// The host that gets online.
         host: HostId,
         /// Others who are on it then.
         back: Vec<GuestId>,
@@ -27,7 +27,7 @@ pub enum Step {
     Add(HostId, usize, i64),
     /// Another guest goes elsewhere before.
     Move {
-        /// Who.
+        /// The guest that goes elsewhere.
         guest: GuestId,
         /// Where it is.
         from: HostId,
@@ -39,7 +39,7 @@ pub enum Step {
 /// Steps after which the guest fits on a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relaxation {
-    /// Where.
+    /// The host on which the guest fits then.
     pub host: HostId,
     /// All of them are needed.
     pub steps: Vec<Step>,

@@ -26,7 +26,7 @@ pub struct Objection {
 /// A host, and all that speaks against it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HostObjections {
-    /// Which.
+    /// The host's name.
     pub host: String,
     /// Nothing hard does.
     pub accepts: bool,
@@ -74,7 +74,7 @@ pub struct Fragmented {
 /// All that can be said of a guest and the hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// Who.
+    /// The guest's name.
     pub guest: String,
     /// Where it is.
     pub on: Option<String>,

@@ -270,7 +270,8 @@ proptest! {
         let compiled = compiled(&case);
         let hosts = case.capacity.len();
         for _ in 0..10 {
-            let at: Vec<HostId> = case.cpu.iter().map(|_| if dice.chance(0.1) { NOWHERE } else { dice.below(hosts) as HostId }).collect();
+            let mut anywhere = || if dice.chance(0.1) { NOWHERE } else { dice.below(hosts) as HostId };
+            let at: Vec<HostId> = case.cpu.iter().map(|_| anywhere()).collect();
             let (check, _) = cluster::check(&compiled, &at, &History::default(), 0);
             let hard = check.complaints.iter().filter(|complaint| complaint.hard);
             let told: BTreeSet<String> = hard.map(|complaint| match &complaint.rule {
@@ -343,7 +344,8 @@ proptest! {
         let at = compiled.problem.initial.clone();
         for guest in 0..at.len() as GuestId {
             let mut placing = Placing::new(&compiled, &at, guest);
-            let hosts: Vec<BTreeSet<Cause>> = (0..case.capacity.len() as HostId).map(|host| hard(&placing.against(host))).collect();
+            let hosts = 0..case.capacity.len() as HostId;
+            let hosts: Vec<BTreeSet<Cause>> = hosts.map(|host| hard(&placing.against(host))).collect();
             let rules_out = |causes: &BTreeSet<Cause>| hosts.iter().all(|host| !host.is_disjoint(causes));
             let told = explain(&compiled, &at, guest);
             let Some(found) = conflict(&hosts) else {
@@ -354,7 +356,8 @@ proptest! {
             prop_assert!(rules_out(&found.causes.iter().copied().collect()));
             let all: Vec<Cause> = hosts.iter().flatten().copied().collect::<BTreeSet<_>>().into_iter().collect();
             for some in 0u32..1 << all.len().min(12) {
-                let some: BTreeSet<Cause> = (0..all.len().min(12)).filter(|n| some >> n & 1 == 1).map(|n| all[n]).collect();
+                let some = (0..all.len().min(12)).filter(|n| some >> n & 1 == 1);
+                let some: BTreeSet<Cause> = some.map(|n| all[n]).collect();
                 prop_assert!(some.len() >= found.causes.len() || !rules_out(&some));
             }
         }

@@ -13,7 +13,7 @@ use crate::state::State;
 /// Why a guest is not left where it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Why {
-    /// Who.
+    /// The guest's name.
     pub guest: String,
     /// Where it was; none if it was nowhere.
     pub from: Option<String>,

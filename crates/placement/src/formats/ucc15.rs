@@ -586,7 +586,11 @@ mod tests {
     proptest! {
         /// No change of a file is a panic, and what is read can be simulated.
         #[test]
-        fn a_spoilt_file_is_told_or_read(at in 0usize..TEXT.len(), with in "[0-9eE.,:\\[\\]{}\"-]{0,3}", cut in 0usize..4) {
+        fn a_spoilt_file_is_told_or_read(
+            at in 0usize..TEXT.len(),
+            with in "[0-9eE.,:\\[\\]{}\"-]{0,3}",
+            cut in 0usize..4,
+        ) {
             let mut text = TEXT.to_string();
             text.replace_range(at..(at + cut).min(TEXT.len()), &with);
             if let Ok(case) = read(&text) {

@@ -137,7 +137,7 @@ pub enum MoveReason {
 /// A guest that is to move.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Move {
-    /// Who.
+    /// The guest that moves.
     pub guest: GuestId,
     /// From where, or [`NOWHERE`].
     pub from: HostId,
@@ -773,7 +773,8 @@ mod tests {
             let mut problem = cases::problem(dice, 6, 16);
             let guests = problem.guests.len();
             let config = some_config(dice);
-            let place = |host: &Host| host.capacity.iter().map(|most| dice.below(*most as usize / 2 + 1) as i64).collect();
+            let mut half = |most: &i64| dice.below(*most as usize / 2 + 1) as i64;
+            let place = |host: &Host| host.capacity.iter().map(&mut half).collect();
             let place_free: Vec<Vec<i64>> = problem.hosts.iter().map(place).collect();
             let pinned: Bits = (0..guests as GuestId).filter(|_| dice.chance(0.2)).collect();
             let closed: Bits = (0..problem.hosts.len() as HostId).filter(|_| dice.chance(0.2)).collect();
@@ -782,7 +783,8 @@ mod tests {
             for now_s in (0..10u64).map(|round| round * 1200) {
                 let outlooks = outlooks(dice, &problem);
                 let sends_s = vec![if dice.chance(0.1) { f64::INFINITY } else { 100.0 * dice.unit() }; guests];
-                let view = View { pinned: &pinned, closed: &closed, now_s, ..view(&problem, &place_free, &outlooks, &sends_s) };
+                let view = view(&problem, &place_free, &outlooks, &sends_s);
+                let view = View { pinned: &pinned, closed: &closed, now_s, ..view };
                 let round = decide(&config, &view, &history).unwrap();
                 prop_assert_eq!(decide(&config, &view, &history).unwrap(), round.clone());
                 history.remember_round(now_s, &round);

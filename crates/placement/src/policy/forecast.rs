@@ -170,7 +170,11 @@ mod tests {
 
         /// More in any sample means no less for later; and never less for soon than both of the last two.
         #[test]
-        fn it_is_monotone(samples in prop::collection::vec(0.0..1000.0f64, 2..100), at: prop::sample::Index, more in 0.0..100.0f64) {
+        fn it_is_monotone(
+            samples in prop::collection::vec(0.0..1000.0f64, 2..100),
+            at: prop::sample::Index,
+            more in 0.0..100.0f64,
+        ) {
             let mut higher = samples.clone();
             higher[at.index(samples.len())] += more;
             let (low, high) = (after(samples.iter().copied()).outlook(), after(higher).outlook());

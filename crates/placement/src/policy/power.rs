@@ -72,19 +72,19 @@ pub enum Against {
     },
     /// A guest of it never moves, or writes to memory faster than it could be sent.
     Stays {
-        /// Who.
+        /// The guest that stays.
         guest: GuestId,
     },
     /// A guest of it has no place elsewhere.
     NoPlace {
-        /// Who.
+        /// The guest that has no place.
         guest: GuestId,
     },
     /// If another host were lost as well, a guest of that would have no place.
     Loss {
-        /// Which.
+        /// The host that would be lost.
         of: HostId,
-        /// Who.
+        /// The guest that would have no place.
         guest: GuestId,
     },
     /// It could, but it has to have been so for longer.
@@ -116,7 +116,7 @@ pub enum Need {
     },
     /// A guest is nowhere, or on a host that is overloaded, and no awake one has a place for it.
     NoPlace {
-        /// Who.
+        /// The guest that has no place.
         guest: GuestId,
     },
 }
@@ -124,7 +124,7 @@ pub enum Need {
 /// A host that goes to sleep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sleep {
-    /// Which.
+    /// The host that goes to sleep.
     pub host: HostId,
     /// Where its guests go first.
     pub moves: Vec<(GuestId, HostId)>,
@@ -547,13 +547,26 @@ mod tests {
             let outlooks: Vec<Vec<Outlook>> = (problem.guests.iter())
                 .map(|guest| guest.demand.iter().map(|used| outlook(*used, dice)).collect())
                 .collect();
-            let mut role = || Role { is_asleep: dice.chance(0.2), stores: dice.chance(0.1), opted_out: dice.chance(0.1), votes: dice.chance(0.3) };
+            let mut role = || Role {
+                is_asleep: dice.chance(0.2),
+                stores: dice.chance(0.1),
+                opted_out: dice.chance(0.1),
+                votes: dice.chance(0.3),
+            };
             let roles: Vec<Role> = problem.hosts.iter().map(|_| role()).collect();
             let pinned: Bits = (0..guests as GuestId).filter(|_| dice.chance(0.1)).collect();
             let place = |host: &Host| host.capacity.iter().map(|most| most / 7).collect();
             let place_free: Vec<Vec<i64>> = problem.hosts.iter().map(place).collect();
             let config = Config { settle_s: 0, spare: dice.chance(0.3), awake_min: 1 };
-            let view = View { problem: &problem, outlooks: &outlooks, place_free: &place_free, sends_s: &vec![8.0; guests], pinned: &pinned, closed: &Bits::default(), now_s: 0 };
+            let view = View {
+                problem: &problem,
+                outlooks: &outlooks,
+                place_free: &place_free,
+                sends_s: &vec![8.0; guests],
+                pinned: &pinned,
+                closed: &Bits::default(),
+                now_s: 0,
+            };
             let decision = decide(&config, &view, &roles, &History::default()).unwrap();
             prop_assert_eq!(&decide(&config, &view, &roles, &History::default()).unwrap(), &decision);
             prop_assert_eq!(decision.against.len() + usize::from(decision.sleep.is_some()), roles.len());
@@ -579,7 +592,8 @@ mod tests {
             for (host, of) in (0..).zip(&problem.hosts) {
                 for (r, capacity) in of.capacity.iter().enumerate() {
                     let used = |at: &[HostId]| -> f64 {
-                        at.iter().zip(&outlooks).filter(|(on, _)| **on == host).map(|(_, of)| of[r].later.mean.ceil()).sum()
+                        let here = at.iter().zip(&outlooks).filter(|(on, _)| **on == host);
+                        here.map(|(_, of)| of[r].later.mean.ceil()).sum()
                     };
                     let left = (capacity - capacity / 7) as f64;
                     prop_assert!(used(&at) <= left || used(&at) <= used(&problem.initial));

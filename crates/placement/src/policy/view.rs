@@ -50,7 +50,7 @@ pub enum BadView {
     /// An outlook is no amount.
     #[error("the outlook of guest {guest} for resource {resource} has a number that is not finite, or below 0")]
     Outlook {
-        /// Whose.
+        /// The guest's number.
         guest: usize,
         /// For what.
         resource: usize,
@@ -66,7 +66,7 @@ pub enum BadView {
     /// A time is none.
     #[error("the seconds that guest {guest} takes to move are no number of 0 or more")]
     Sends {
-        /// Whose.
+        /// The guest's number.
         guest: usize,
     },
     /// The problem is none, or not with what guests are expected to use.

@@ -37,7 +37,7 @@ pub enum Flaw {
     /// An amount or a cost is below 0.
     #[error("{what} is {amount}, which is below 0")]
     Negative {
-        /// Which.
+        /// The amount or cost, in words.
         what: String,
         /// What it is.
         amount: i64,
@@ -67,7 +67,7 @@ pub enum Flaw {
     /// A guest is in two groups that are apart.
     #[error("guest {guest} is in group {group} and in group {of}, which are apart")]
     Both {
-        /// Who.
+        /// The guest's number.
         guest: usize,
         /// In which.
         group: usize,
@@ -77,7 +77,7 @@ pub enum Flaw {
     /// A guest is twice in a group.
     #[error("guest {guest} is in a group twice")]
     Twice {
-        /// Who.
+        /// The guest's number.
         guest: usize,
     },
 }

@@ -61,7 +61,7 @@ impl ConcurrencyLimits {
 /// Whether a host is on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Power {
-    /// Now.
+    /// Whether it is on now.
     pub on: bool,
     /// In the end.
     pub on_at_end: bool,
@@ -79,7 +79,7 @@ impl Power {
 /// Something that is under way, and is not stopped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Running {
-    /// What.
+    /// What is under way.
     pub action: Action,
     /// Of a migration, in bytes a second.
     pub rate: f64,
@@ -130,7 +130,7 @@ pub enum JobFlaw {
     /// A number is not one from 0 to 10^18.
     #[error("{what} of {of} is {amount}, which is not within 0 to 10^18")]
     Amount {
-        /// Which.
+        /// The number, in words.
         what: &'static str,
         /// Of whom.
         of: String,
@@ -140,9 +140,9 @@ pub enum JobFlaw {
     /// A guest is to be where there is no host.
     #[error("guest {guest} is to be on host {host}, of which there are {hosts}")]
     NoHost {
-        /// Who.
+        /// The guest's number.
         guest: usize,
-        /// Where.
+        /// The host that is not there.
         host: HostId,
         /// How many there are.
         hosts: usize,
@@ -150,15 +150,15 @@ pub enum JobFlaw {
     /// A guest is on a host that is off, or is to be on one that will be.
     #[error("guest {guest} cannot be on host {host}, which is off then")]
     Off {
-        /// Who.
+        /// The guest's number.
         guest: usize,
-        /// Where.
+        /// The host that is off then.
         host: HostId,
     },
     /// A switch's parent is not before it.
     #[error("switch {switch} is linked to switch {parent}: its parent has to be one of a lower number")]
     Parent {
-        /// Which.
+        /// The number of the switch.
         switch: usize,
         /// To which it is linked.
         parent: usize,
@@ -166,7 +166,7 @@ pub enum JobFlaw {
     /// A host is linked to a switch that is not there.
     #[error("host {host} is linked to switch {switch}, of which there are {switches}")]
     NoSwitch {
-        /// Which.
+        /// The host's number.
         host: usize,
         /// To which it is linked.
         switch: usize,
@@ -176,7 +176,7 @@ pub enum JobFlaw {
     /// Something cannot be under way.
     #[error("what is under way as number {number} cannot be: {why}")]
     Running {
-        /// Which.
+        /// Its number in the list of what is under way.
         number: usize,
         /// Why not.
         why: &'static str,

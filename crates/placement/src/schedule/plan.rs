@@ -18,7 +18,7 @@ pub type StepId = usize;
 pub enum Action {
     /// A guest moves while it runs.
     Migrate {
-        /// Who.
+        /// The guest that moves.
         guest: GuestId,
         /// From where.
         from: HostId,
@@ -27,26 +27,26 @@ pub enum Action {
     },
     /// A guest that is nowhere starts.
     Start {
-        /// Who.
+        /// The guest that starts.
         guest: GuestId,
-        /// Where.
+        /// The host on which it starts.
         on: HostId,
     },
     /// A guest stops, and is nowhere.
     Stop {
-        /// Who.
+        /// The guest that stops.
         guest: GuestId,
-        /// Where.
+        /// The host on which it was.
         on: HostId,
     },
     /// A host is switched on.
     Boot {
-        /// Which.
+        /// The host that is switched on.
         host: HostId,
     },
     /// A host is switched off.
     Shutdown {
-        /// Which.
+        /// The host that is switched off.
         host: HostId,
     },
 }
@@ -109,12 +109,12 @@ pub enum Obstacle {
     },
     /// A rule of a group would not hold on the way.
     Rule {
-        /// Which.
+        /// The group whose rule it is.
         group: GroupId,
     },
     /// As many migrate as are allowed on a host.
     Limit {
-        /// Where.
+        /// The host that is at its limit.
         host: HostId,
     },
     /// The links have too little left; if it is for good, what is dirty never becomes little enough.
@@ -126,7 +126,7 @@ pub enum Obstacle {
     },
     /// A host is off.
     Off {
-        /// Which.
+        /// The host that is off.
         host: HostId,
     },
     /// A guest that stepped aside waits until another has made use of that.
@@ -149,7 +149,7 @@ impl Obstacle {
 /// Something to be done.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
-    /// What.
+    /// What is to be done.
     pub action: Action,
     /// When it should start, in seconds from now.
     pub start: f64,
@@ -171,7 +171,7 @@ pub struct Step {
 pub enum Left {
     /// A guest does not get to where it is to be.
     Guest {
-        /// Who.
+        /// The guest that does not get there.
         guest: GuestId,
         /// Where it stays.
         from: HostId,
@@ -184,7 +184,7 @@ pub enum Left {
     },
     /// A host is not switched off, since guests stay on it.
     Host {
-        /// Which.
+        /// The host that stays on.
         host: HostId,
     },
 }

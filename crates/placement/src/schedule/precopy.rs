@@ -99,7 +99,11 @@ mod tests {
         /// Rates that are higher by more than a round's chance take less time.
         #[test]
         fn half_the_rate_takes_more_than_twice_as_long(
-            memory in 1e6..1e11, hot in 0.0..1e9, hot_seconds in 0.0..10.0, dirty_rate in 0.0..1e8, downtime in 0.0..2.0,
+            memory in 1e6..1e11,
+            hot in 0.0..1e9,
+            hot_seconds in 0.0..10.0,
+            dirty_rate in 0.0..1e8,
+            downtime in 0.0..2.0,
             rate in 1e6..1e10,
         ) {
             let traffic = Traffic {

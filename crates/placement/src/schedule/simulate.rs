@@ -60,7 +60,7 @@ pub enum Violation {
 /// A rule that holds before and after and did not for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lapse {
-    /// Whose.
+    /// The group whose rule it is.
     pub group: GroupId,
     /// From when on, in seconds.
     pub start: f64,

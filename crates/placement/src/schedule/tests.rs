@@ -299,7 +299,8 @@ proptest! {
         prop_assert!(outcome.makespan <= plan.makespan() * (1.0 + 1e-6) + 1e-3, "{} {}", outcome.makespan, plan);
         prop_assert_eq!(&super::plan(&job, seed, BUDGET).unwrap(), &plan);
         prop_assert_eq!(simulate(&job, &plan, Start::AsPlanned).violations, []);
-        let stays = |left: &Left| matches!(left, Left::Guest { guest, from, .. } if *from != job.problem.initial[*guest as usize]);
+        let initial = &job.problem.initial;
+        let stays = |left: &Left| matches!(left, Left::Guest { guest, from, .. } if *from != initial[*guest as usize]);
         prop_assert!(!plan.left.iter().any(stays), "somebody is left on the way\n{}", plan);
     }
 
@@ -356,7 +357,10 @@ proptest! {
 
     /// Nothing that a job can say is a panic.
     #[test]
-    fn a_spoilt_job_is_told(seed: u64, amount in prop_oneof![Just(f64::NAN), Just(-1.0), Just(0.0), Just(1e18), 0.0..1e9]) {
+    fn a_spoilt_job_is_told(
+        seed: u64,
+        amount in prop_oneof![Just(f64::NAN), Just(-1.0), Just(0.0), Just(1e18), 0.0..1e9],
+    ) {
         let dice = &mut Dice::new(seed);
         let mut job = cases::any(dice);
         let guests = job.traffic.len();

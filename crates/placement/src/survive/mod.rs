@@ -54,7 +54,7 @@ pub enum Proof {
 /// Hosts whose guests find no room, if they fail at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Which.
+    /// The hosts that fail.
     pub hosts: Vec<HostId>,
     /// Who finds none in the best placement that was found, if room is what is missing.
     pub left: Vec<GuestId>,

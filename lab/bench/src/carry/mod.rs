@@ -47,7 +47,7 @@ pub enum CarryError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// The keys of a cluster made for the bench.

@@ -48,7 +48,8 @@ const BY_HAND: &str = r#"By hand, on this machine, as root (`skein` and `skein-l
   for host in a b; do skein ca issue $host --dir ca --out $host; done
   printf '[[host]]\nname = "%s"\naddress = ["10.77.0.%d", "10.77.1.%d"]\n' a 1 1 b 2 2 >hosts.toml
   for host in a b; do
-    skein-lab exec $host -- skein agent --identity $host --hosts hosts.toml --state $PWD/$host/state --run $PWD/$host/run >$host.log 2>&1 &
+    skein-lab exec $host -- skein agent --identity $host --hosts hosts.toml \
+      --state $PWD/$host/state --run $PWD/$host/run >$host.log 2>&1 &
   done; sleep 2
   export SKEIN_SOCKET=$PWD/a/run/agent.sock          # the agent of a; without it, that of this machine
   printf 'name = "web1"\nmemory = "1 GiB"\n' | skein vm start -

@@ -91,7 +91,8 @@ enum Format {
 #[derive(clap::Args)]
 pub struct SearchArgs {
     /// By the clock: another run finds something else [default: 10]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000), conflicts_with = "steps")]
+    #[arg(long, value_name = "N", conflicts_with = "steps")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seconds: Option<u64>,
     /// By steps of each thread instead: the same answer for the same --seed and --threads
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

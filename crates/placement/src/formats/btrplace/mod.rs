@@ -103,7 +103,7 @@ pub struct Instance {
 /// A guest is brought to a host, from a second to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which.
+    /// The guest that moves.
     pub guest: GuestId,
     /// Where it is afterwards.
     pub to: HostId,

@@ -18,9 +18,11 @@ const MODEL: &str = r#"{
     },
     "offlineNodes": [3]
   },
-  "attributes": {"nodes": {"3": {"boot": 120}, "2": {"shutdown": 30, "name": "n2"}}, "vms": {"0": {"migrate": 7}, "4": {"boot": 4}}},
+  "attributes": {"nodes": {"3": {"boot": 120}, "2": {"shutdown": 30, "name": "n2"}}, "vms": {"0": {"migrate": 7},
+  "4": {"boot": 4}}},
   "views": [
-    {"id": "shareableResource", "rcId": "memory", "nodes": {"0": 10}, "vms": {"0": 3, "1": 2}, "defCapacity": 8, "defConsumption": 1},
+    {"id": "shareableResource", "rcId": "memory", "nodes": {"0": 10}, "vms": {"0": 3, "1": 2},
+    "defCapacity": 8, "defConsumption": 1},
     {"id": "ns", "type": "vm", "map": {"a": 0}}
   ]
 }"#;
@@ -68,7 +70,8 @@ fn what_there_is_is_read() {
 fn states_say_which_hosts_and_guests_there_are() {
     let instance = with(
         r#"{"id":"online","node":3},{"id":"online","node":3},{"id":"online","node":0},{"id":"offline","node":2},
-        {"id":"running","vm":4},{"id":"running","vm":5},{"id":"killed","vm":1},{"id":"ready","vm":2},{"id":"sleeping","vm":3}"#,
+        {"id":"running","vm":4},{"id":"running","vm":5},{"id":"killed","vm":1},{"id":"ready","vm":2},
+        {"id":"sleeping","vm":3}"#,
     );
     assert_eq!((&*instance.nodes, &*instance.vms), (&[0, 1, 2, 3][..], &[0, 4, 5][..]));
     assert_eq!(instance.problem.initial, [0, NOWHERE, NOWHERE]);
@@ -96,7 +99,8 @@ fn states_say_which_hosts_and_guests_there_are() {
 fn groups_are_read() {
     let instance = with(
         r#"{"id":"spread","vms":[2,0,4,0],"continuous":true},{"id":"split","parts":[[1],[3]],"continuous":false},
-        {"id":"gather","vms":[0,2],"continuous":true},{"id":"among","vms":[0,2],"parts":[[0,3],[1,2]],"continuous":true},
+        {"id":"gather","vms":[0,2],"continuous":true},
+        {"id":"among","vms":[0,2],"parts":[[0,3],[1,2]],"continuous":true},
         {"id":"spread","vms":[1],"continuous":true}"#,
     );
     let groups = &instance.problem.groups;
@@ -149,7 +153,8 @@ fn each_vm_may_be_where_all_constraints_let_it() {
 fn amounts_are_read() {
     let instance = with(
         r#"{"id":"preserve","vm":0,"rc":"memory","amount":4},{"id":"preserve","vm":0,"rc":"memory","amount":5},
-        {"id":"preserve","vm":4,"rc":"memory","amount":5},{"id":"overbook","node":1,"rc":"memory","ratio":1.3,"continuous":true},
+        {"id":"preserve","vm":4,"rc":"memory","amount":5},
+        {"id":"overbook","node":1,"rc":"memory","ratio":1.3,"continuous":true},
         {"id":"resourceCapacity","nodes":[2],"rc":"memory","amount":6},{"id":"runningCapacity","nodes":[0],"amount":1},
         {"id":"resourceCapacity","nodes":[3],"rc":"memory","amount":1},{"id":"maxOnline","nodes":[0,3],"amount":1}"#,
     );
@@ -207,8 +212,10 @@ fn there_can_be_too_many_resources() {
     assert_eq!(read(&file).unwrap_err().to_string(), "model.views[64]: there are more than 64 resources");
 }
 
-const STATES: &str = r#"{"id":"online","node":3},{"id":"offline","node":2},{"id":"running","vm":4},{"id":"running","vm":5},
-    {"id":"killed","vm":1},{"id":"preserve","vm":0,"rc":"memory","amount":4},{"id":"preserve","vm":2,"rc":"memory","amount":2},
+const STATES: &str = r#"{"id":"online","node":3},{"id":"offline","node":2},{"id":"running","vm":4},
+    {"id":"running","vm":5},
+    {"id":"killed","vm":1},{"id":"preserve","vm":0,"rc":"memory","amount":4},
+    {"id":"preserve","vm":2,"rc":"memory","amount":2},
     {"id":"preserve","vm":4,"rc":"memory","amount":3}"#;
 
 #[test]
@@ -261,13 +268,19 @@ fn a_plan_of_something_else_is_told() {
 /// One with every constraint that is understood.
 fn all_constraints() -> String {
     instance_of(
-        r#"{"id":"online","node":3},{"id":"offline","node":2},{"id":"running","vm":4},{"id":"running","vm":5},{"id":"ready","vm":3},
-        {"id":"spread","vms":[0,2],"continuous":true},{"id":"split","parts":[[1],[4]]},{"id":"gather","vms":[0,4],"continuous":false},
-        {"id":"among","vms":[0,2],"parts":[[0,3],[1,2]],"continuous":true},{"id":"among","vms":[1],"parts":[[0,3],[1,2]],"continuous":true},
-        {"id":"splitAmong","vParts":[[0],[2]],"pParts":[[0,2],[1,3]],"continuous":true},{"id":"fence","vm":0,"nodes":[0,1,3]},
-        {"id":"ban","vm":0,"nodes":[1]},{"id":"root","vm":1},{"id":"quarantine","node":1},{"id":"maxOnline","nodes":[0,3],"amount":2},
+        r#"{"id":"online","node":3},{"id":"offline","node":2},{"id":"running","vm":4},{"id":"running","vm":5},
+        {"id":"ready","vm":3},
+        {"id":"spread","vms":[0,2],"continuous":true},{"id":"split","parts":[[1],[4]]},
+        {"id":"gather","vms":[0,4],"continuous":false},
+        {"id":"among","vms":[0,2],"parts":[[0,3],[1,2]],"continuous":true},
+        {"id":"among","vms":[1],"parts":[[0,3],[1,2]],"continuous":true},
+        {"id":"splitAmong","vParts":[[0],[2]],"pParts":[[0,2],[1,3]],"continuous":true},
+        {"id":"fence","vm":0,"nodes":[0,1,3]},
+        {"id":"ban","vm":0,"nodes":[1]},{"id":"root","vm":1},{"id":"quarantine","node":1},
+        {"id":"maxOnline","nodes":[0,3],"amount":2},
         {"id":"preserve","vm":0,"rc":"memory","amount":4},{"id":"overbook","node":1,"rc":"memory","ratio":1.3},
-        {"id":"resourceCapacity","nodes":[0],"rc":"memory","amount":6},{"id":"runningCapacity","nodes":[0],"amount":1}"#,
+        {"id":"resourceCapacity","nodes":[0],"rc":"memory","amount":6},
+        {"id":"runningCapacity","nodes":[0],"amount":1}"#,
     )
 }
 

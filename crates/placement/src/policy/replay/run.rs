@@ -15,7 +15,7 @@ const SAMPLE_MIN: u32 = SAMPLE_S / 60;
 /// What came of a policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReplayReport {
-    /// Whose.
+    /// The policy that was replayed.
     pub policy: Kind,
     /// How many hosts there were.
     pub hosts: usize,
