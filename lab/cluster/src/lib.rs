@@ -383,12 +383,15 @@ impl Cluster {
         migration(self.wanted(from, &Request::Migrate { vm: vm.into(), to: to.into(), options, detach: false }))
     }
 
-    /// Moves a VM, which has to succeed, however long it takes on a busy machine.
+    /// Moves a VM, which has to succeed, however long it takes on a busy machine. Waits until both hosts have cleared
+    /// up: before that the VM cannot move again.
     #[track_caller]
     pub fn moved(&self, vm: &str, from: &str, to: &str) -> Migration {
         let options = MigrateOptions { deadline_s: Some(AGENT_ANSWER_TIME.as_secs()), ..MigrateOptions::default() };
         let migration = self.migrate_as(vm, from, to, options);
         assert_eq!(migration.outcome, Some(Outcome::Moved), "{migration:?}");
+        let is_over = |host| self.migrations(host).iter().all(|one| one.id != migration.id || !is_open(one));
+        self.wait(AGENT_ANSWER_TIME, "both hosts have cleared up", || is_over(from) && is_over(to));
         migration
     }
 
@@ -544,7 +547,7 @@ impl Cluster {
         };
         match client.call(&Request::MigrationList, soon) {
             Ok(Reply::Migrations { migrations }) => {
-                let open = migrations.iter().filter(|one| one.outcome.is_none() || one.stage.is_some() || one.in_doubt);
+                let open = migrations.iter().filter(|one| is_open(one));
                 found.extend(
                     open.map(|one| format!("migration {} as {:?} is not over: {:?}", one.id, one.role, one.stage)),
                 );
@@ -709,6 +712,11 @@ fn migration(reply: Reply) -> Migration {
         Reply::Migration(migration) => *migration,
         other => panic!("{other:?}"),
     }
+}
+
+/// Whether an agent has still to do with a migration.
+fn is_open(migration: &Migration) -> bool {
+    migration.outcome.is_none() || migration.stage.is_some() || migration.in_doubt
 }
 
 /// Waits until something is so, or the time is over.
