@@ -670,7 +670,7 @@ fn delta_base(region: &Region, page: u32, version: u32, delta: &DeltaHead) -> De
 fn is_same(own: u128, theirs: u128, page: u32) -> bool {
     #[cfg(feature = "fault-points")]
     if is_planted(Plant::ShortMark, page) {
-        return own as u8 == theirs as u8;
+        return own % 2 == theirs % 2;
     }
     let _ = page;
     own == theirs
