@@ -206,10 +206,11 @@ impl<'a> BinPacking<'a> {
     /// them.
     fn takes(&self, guest: GuestId, host: HostId) -> bool {
         let is_final = |group: &GroupId| !self.mends[*group as usize] && self.broken[*group as usize] == 0;
+        // Those that avoid this guest are among them: one whose rule was broken before may be broken as often again.
+        let mut groups = self.guest(guest).groups.iter().flat_map(|group| &self.about[*group as usize]);
         self.problem.may_own(guest, host)
             && self.state.fits(guest, host, None)
-            && (!self.guest(guest).groups.iter().all(is_final)
-                || self.state.shift_score(guest, host).broken <= -Score::UNPLACED)
+            && (!groups.all(is_final) || self.state.shift_score(guest, host).broken <= -Score::UNPLACED)
     }
 
     /// Groups whose hard rules are broken more than before.
