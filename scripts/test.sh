@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # test.sh [TIER…] - all tests, or the tiers named, a line each with its time, and the log of what failed.
 #
-#   tidy             the house's rules: circles, arrows, links, spelling, dependencies… (tidy/src/lib.rs)
+#   tidy             the house's rules: circles, arrows, links, spelling, dependencies (tidy/src/lib.rs)
 #   fmt clippy doc   the sources
 #   unit             unit and property tests, doc tests, and integration tests that need nothing but the code
 #   lab_NAME         tests/lab_NAME of some crate: needs root, network namespaces, QEMU; one test at a time
 #
+# All programs are built first, once, with the same features. Then tiers run side by side, as many as the cores allow:
+# a file says in a line "// Cores: 0.4" how many its tier keeps busy, else it is one. What only compiles runs on what
+# the cores have left.
+#
 # A tier has ten minutes, unless its file says otherwise in a line "// Timeout: 900 s". With a line "// QEMU: 7.2 10" it
-# runs once with each of these (scripts/qemu.sh), else with the system's; "// Features: NAME" builds it with features of
-# its package; "// Program: NAME" builds that package's program first. Logs lie in target/test/.
+# runs once with each of these (scripts/qemu.sh), else with the system's; "// Program: NAME" says that the tier needs
+# that program of another package. Logs lie in target/test/.
 # The last line is "N passed, N failed": the tests of all tiers, and one for each tier that has no count of its own.
 set -euo pipefail
 export LC_ALL=C CARGO_TERM_COLOR=never
@@ -39,86 +43,226 @@ for name in "${names[@]}"; do
   case $name in lab_*) lab+=("$name") ;; *) quick+=(--test "$name") ;; esac
 done
 
-passed=0 failed=0 bad=()
+# What everything is built with: nothing is compiled twice for another set of features. Points where a test halts an
+# agent do nothing unless the environment names one.
+features=(--workspace --features skein/fault-points)
 
-# tier NAME SECONDS COMMAND…
-tier() {
-  local name=$1 seconds=$2 log=target/test/$1.log begin=$SECONDS status=0 ok no
-  shift 2
-  printf '%-24s ' "$name"
+passed=0 failed=0 bad=()
+hundredths=$(($(nproc) * 100))
+
+# said NAME KEY PATTERN - what the file of a test says in a line "// KEY: PATTERN".
+said() { sed -nE "s#^//!? ?$2: ($3)\.?\$#\1#p" "${file[$1]}" | head -n 1; }
+
+# ---- tiers that run: by process, their names, when they began, the seconds they have, hundredths of a core they use
+declare -A name_of=() begin_of=() limit_of=() use_of=()
+used=0
+
+# start NAME SECONDS HUNDREDTHS COMMAND… - begins a tier.
+start() {
+  local name=$1 seconds=$2 use=$3
+  shift 3
   # No input to wait for; and whoever ignores the end of its time is killed.
-  timeout -k 20 "$seconds" "$@" </dev/null >"$log" 2>&1 || status=$?
-  ok=$(sed -n 's/^test result: .* \([0-9]*\) passed; .*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
-  no=$(sed -n 's/^test result: .* \([0-9]*\) failed; .*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
-  if [ $status != 0 ]; then
+  timeout -k 20 "$seconds" "$@" </dev/null >"target/test/$name.log" 2>&1 &
+  name_of[$!]=$name begin_of[$!]=$SECONDS limit_of[$!]=$seconds use_of[$!]=$use
+  used=$((used + use))
+}
+
+# counted LOG WHAT - the tests of a log that "passed" or "failed".
+counted() { sed -n "s/^test result: .* \([0-9]*\) $2; .*/\1/p" "$1" | awk '{n += $1} END {print n + 0}'; }
+
+# finish PID STATUS - says how a tier ended.
+finish() {
+  local name=${name_of[$1]} took=$((SECONDS - begin_of[$1])) seconds=${limit_of[$1]} status=$2 ok no log
+  log=target/test/$name.log
+  used=$((used - use_of[$1]))
+  unset "name_of[$1]" "begin_of[$1]" "limit_of[$1]" "use_of[$1]"
+  ok=$(counted "$log" passed) no=$(counted "$log" failed)
+  if [ "$status" != 0 ]; then
     [ "$no" != 0 ] || no=1
     bad+=("$name")
   elif ! grep -q '^test result: ' "$log"; then
     ok=1
   fi
   passed=$((passed + ok)) failed=$((failed + no))
-  if [ $status = 0 ]; then
-    printf 'ok      %4d s  %d passed\n' $((SECONDS - begin)) "$ok"
+  if [ "$status" = 0 ]; then
+    printf '%-24s ok      %4d s  %d passed\n' "$name" $took "$ok"
     # A test that could not run here says so; that is no secret.
     grep -ho 'skipped: .*' "$log" | sed 's/^/    /' || true
   else
-    printf 'FAILED  %4d s  %d passed, %d failed%s\n' $((SECONDS - begin)) "$ok" "$no" \
-      "$([ $status != 124 ] && [ $status != 137 ] || echo " (out of time after $seconds s)")"
+    printf '%-24s FAILED  %4d s  %d passed, %d failed%s\n' "$name" $took "$ok" "$no" \
+      "$([ "$status" != 124 ] && [ "$status" != 137 ] || echo " (out of time after $seconds s)")"
     tail -n 400 "$log" | awk '{print "    " $0}'
   fi
 }
 
-tier_of() {
-  case $1 in
-    tidy)
-      # Spelling is checked where the program for it can be had.
-      # shellcheck disable=SC2016 # expanded by the inner shell
-      tier tidy 300 bash -c '{ scripts/typos.sh || [ $? = 3 ]; } &&
-        RUST_BACKTRACE=0 cargo test --locked -p skein-tidy --test tidy'
-      ;;
-    # The files only; `make fmt` does the rest.
-    fmt) tier fmt 60 cargo fmt --all -- --check -l ;;
-    clippy)
-      tier clippy 1200 cargo clippy --locked --workspace --all-targets --features skein/fault-points,skein/exact -- \
-        -D warnings
-      ;;
-    doc) RUSTDOCFLAGS="-D warnings" tier doc 600 cargo doc --locked --workspace --no-deps --document-private-items ;;
-    unit)
-      tier unit 1200 cargo test --locked --workspace --no-fail-fast --lib --bins "${quick[@]}"
-      tier unit-doc 600 cargo test --locked --workspace --doc
-      ;;
-    lab_*)
-      [ -n "${package[$1]-}" ] || { echo "test: there is no tier $1" >&2; exit 2; }
-      local seconds
-      seconds=$(sed -nE 's#^//!? ?Timeout: ([0-9]+) s\.?$#\1#p' "${file[$1]}" | head -n 1)
-      # Built as who calls, run as root.
-      local runner=()
-      [ "$(id -u)" = 0 ] || runner=(env CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="sudo -n -E")
-      local features
-      features=$(sed -nE 's#^//!? ?Features: ([a-z0-9, -]+)$#\1#p' "${file[$1]}" | head -n 1)
-      local command=("${runner[@]}" cargo test --locked -p "${package[$1]}" --features "$features" --test "$1" --
-        --test-threads=1 --nocapture)
-      local program
-      program=$(sed -nE 's#^//!? ?Program: ([a-z-]+)$#\1#p' "${file[$1]}" | head -n 1)
-      [ -z "$program" ] || command=(sh -c 'cargo build --locked -p "$0" && exec "$@"' "$program" "${command[@]}")
-      local versions version qemu
-      versions=$(sed -nE 's#^//!? ?QEMU: ([0-9. ]+)$#\1#p' "${file[$1]}" | head -n 1)
-      [ -n "$versions" ] || tier "$1" "${seconds:-600}" "${command[@]}"
-      for version in $versions; do
-        qemu=$PWD/target/qemu-$version/qemu-system-x86_64
-        if [ -x "$qemu" ]; then
-          SKEIN_QEMU=$qemu tier "$1-qemu-$version" "${seconds:-600}" "${command[@]}"
-        else
-          printf '%-24s skipped: QEMU %s cannot be had here\n' "$1-qemu-$version" "$version"
-        fi
-      done
-      ;;
-    *) echo "test: there is no tier $1; there are: tidy fmt clippy doc unit ${lab[*]-}" >&2; exit 2 ;;
-  esac
+# next - waits until a tier has ended, and says how. Older shells' `wait -n` misses one that has ended already.
+next() {
+  local pid status
+  while :; do
+    for pid in "${!name_of[@]}"; do
+      if ! kill -0 "$pid" 2>/dev/null; then
+        status=0
+        wait "$pid" || status=$?
+        finish "$pid" $status
+        return
+      fi
+    done
+    sleep 0.2
+  done
 }
 
+# tier NAME SECONDS COMMAND… - a tier from beginning to end. False: it failed.
+tier() {
+  local before=$failed
+  start "$1" "$2" 0 "${@:3}"
+  next
+  [ "$failed" = "$before" ]
+}
+
+# Whoever is stopped takes what he started along.
+trap '[ ${#name_of[@]} = 0 ] || kill "${!name_of[@]}" 2>/dev/null || true' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# ---- what is wanted ----
 [ $# != 0 ] || set -- tidy fmt clippy doc unit "${lab[@]}"
-for name; do tier_of "$name"; done
+want=" $* " select=() wanted=() programs=()
+for name; do
+  case $name in
+    fmt | clippy | doc) ;;
+    tidy) select+=(--test tidy) ;;
+    unit) select+=(--lib --bins "${quick[@]}") ;;
+    lab_*)
+      [ -n "${package[$name]-}" ] || { echo "test: there is no tier $name" >&2; exit 2; }
+      select+=(--test "$name") wanted+=("$name")
+      program=$(said "$name" Program '[a-z-]+')
+      [ -z "$program" ] || programs+=(--bin "$program")
+      ;;
+    *) echo "test: there is no tier $name; there are: tidy fmt clippy doc unit ${lab[*]-}" >&2; exit 2 ;;
+  esac
+done
+wants() { case $want in *" $1 "*) ;; *) false ;; esac; }
+
+# The files only; `make fmt` does the rest.
+if wants fmt; then tier fmt 60 cargo fmt --all -- --check -l || true; fi
+
+# ---- one build ----
+build() {
+  local program='.*"manifest_path":"([^"]*)/Cargo.toml","target":\{"kind":\["([a-z-]+)"[^}]*"name":"([^"]+)"[^}]*\},'
+  program+='"profile":\{[^}]*"test":true\}.*"executable":"([^"]+)".*'
+  [ $# = 0 ] || cargo build --locked "${features[@]}" "$@"
+  # Messages for programs, of which those that name a test's program are kept; those for people go to the log.
+  cargo test --locked "${features[@]}" --no-run "${select[@]}" --message-format json-render-diagnostics |
+    sed -nE "s#$program#\2 \3 \1 \4#p" >target/test/programs
+}
+if [ ${#select[@]} != 0 ]; then
+  # In this shell's own copy, with its functions.
+  export -f build
+  tier build 2400 bash -euo pipefail -c "$(declare -p features select); build \"\$@\"" build "${programs[@]}" ||
+    select=()
+fi
+
+# program_of NAME - the directory and the program of a test.
+program_of() { sed -n "s/^test $1 //p" target/test/programs; }
+export -f program_of
+
+# units - runs what the unit tier has, one program after the other, to the end. Their directory is their package's, as
+# cargo has it.
+units() {
+  local kind name dir program status=0
+  while read -r kind name dir program; do
+    case $kind-$name in test-lab_* | test-tidy) continue ;; esac
+    echo "     Running $name ($program)"
+    env -C "$dir" CARGO_MANIFEST_DIR="$dir" "$program" </dev/null || status=$?
+  done <target/test/programs
+  return $status
+}
+export -f units
+
+# begin NAME VERSION SECONDS HUNDREDTHS - begins a tier of the lab's, with a version of QEMU, or none.
+begin() {
+  local name=$1 version=$2 tier=$1 dir program qemu=()
+  if [ -n "$version" ]; then
+    tier=$name-qemu-$version
+    qemu=(SKEIN_QEMU="$PWD/target/qemu-$version/qemu-system-x86_64")
+    if [ ! -x "${qemu[0]#*=}" ]; then
+      printf '%-24s skipped: QEMU %s cannot be had here\n' "$tier" "$version"
+      return
+    fi
+  fi
+  read -r dir program < <(program_of "$name")
+  # Built as who calls, run as root.
+  local root=()
+  [ "$(id -u)" = 0 ] || root=(sudo -n -E)
+  start "$tier" "$3" "$4" "${root[@]}" env -C "$dir" CARGO_MANIFEST_DIR="$dir" "${qemu[@]}" \
+    "$program" --test-threads=1 --nocapture
+}
+
+# ---- side by side ----
+# Lines "SECONDS HUNDREDTHS TIER VERSION": those that may take longest come first, so that none of them is left at the
+# end.
+lines=()
+for name in "${wanted[@]}"; do
+  [ ${#select[@]} != 0 ] || break
+  seconds=$(said "$name" Timeout '[0-9]+ s')
+  cores=$(said "$name" Cores '[0-9.]+')
+  use=$(awk -v cores="${cores:-1}" 'BEGIN {printf "%d", cores * 100}')
+  versions=$(said "$name" QEMU '[0-9. ]+')
+  for version in ${versions:-none}; do
+    lines+=("$(sed 's/ s$//' <<<"${seconds:-600}") $use $name ${version/none/}")
+  done
+done
+[ ${#lines[@]} = 0 ] || mapfile -t lines < <(printf '%s\n' "${lines[@]}" | sort -s -k1,1nr -k2,2nr)
+
+# What only compiles gets what the others leave; one after the other, since cargo lets one build at a time.
+compiling=()
+if wants clippy; then compiling+=(clippy); fi
+if wants doc; then compiling+=(doc); fi
+if wants unit && [ ${#select[@]} != 0 ]; then compiling+=(unit-doc); fi
+compiles=
+compile() {
+  local idle=(chrt --idle 0)
+  case $1 in
+    clippy)
+      start clippy 2400 0 "${idle[@]}" cargo clippy --locked --workspace --all-targets \
+        --features skein/fault-points,skein/exact -- -D warnings
+      ;;
+    # Without the features that only tests have.
+    doc) RUSTDOCFLAGS="-D warnings" start doc 2400 0 "${idle[@]}" \
+      cargo doc --locked --workspace --no-deps --document-private-items ;;
+    unit-doc) start unit-doc 2400 0 "${idle[@]}" cargo test --locked "${features[@]}" --doc ;;
+  esac
+  compiles=$!
+}
+
+if wants tidy && [ ${#select[@]} != 0 ]; then
+  # Spelling is checked where the program for it can be had.
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  start tidy 300 0 bash -c '{ scripts/typos.sh || [ $? = 3 ]; } &&
+    read -r dir program < <(program_of tidy) && cd "$dir" && RUST_BACKTRACE=0 "$program"'
+fi
+if wants unit && [ ${#select[@]} != 0 ]; then start unit 1800 "$hundredths" bash -c units; fi
+while :; do
+  if [ -z "$compiles" ] && [ ${#compiling[@]} != 0 ]; then
+    compile "${compiling[0]}"
+    compiling=("${compiling[@]:1}")
+  fi
+  left=()
+  for line in "${lines[@]}"; do
+    read -r seconds use name version <<<"$line"
+    # Whoever needs more than there is gets all there is.
+    [ "$use" -le "$hundredths" ] || use=$hundredths
+    if [ $((used + use)) -le "$hundredths" ]; then
+      begin "$name" "$version" "$seconds" "$use"
+    else
+      left+=("$line")
+    fi
+  done
+  lines=("${left[@]}")
+  [ ${#name_of[@]} != 0 ] || break
+  next
+  [ -z "$compiles" ] || [ -n "${name_of[$compiles]-}" ] || compiles=
+done
 
 # What was asserted, once more: the logs above may be long.
 for name in "${bad[@]}"; do

@@ -2,6 +2,7 @@
 //! and nothing that is not there. The guests are a BIOS without anything to boot. Needs root.
 // Timeout: 300 s
 // QEMU: 7.2 10
+// Cores: 0.5
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! Agents that own VMs and move them: with real hosts, agents and QEMUs. Needs root.
 // Timeout: 900 s
 // QEMU: 7.2 10
+// Cores: 0.7
 
 use std::fs;
 use std::process::{Command, Stdio};

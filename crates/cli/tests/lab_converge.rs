@@ -2,6 +2,7 @@
 //! be, and only while it moves. Needs root.
 // Timeout: 600 s
 // QEMU: 7.2 10
+// Cores: 0.7
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Contact is lost in the very moment of the handover: what can be known is decided, what cannot is left to contact or
 //! to a person. Needs root.
 // Timeout: 300 s
-// Features: fault-points
+// Cores: 0.5
 #![cfg(feature = "fault-points")]
 
 use std::fs;

@@ -2,6 +2,7 @@
 //! lie on more than images. Needs root.
 // Timeout: 300 s
 // QEMU: 7.2 10
+// Cores: 0.8
 
 use std::fs;
 use std::path::{Path, PathBuf};

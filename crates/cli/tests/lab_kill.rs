@@ -3,7 +3,6 @@
 //!
 //! `SKEIN_KILL=WORDS` runs only the cases whose name (`source-before-write-grant target-agent`) has all the words.
 // Timeout: 1200 s
-// Features: fault-points
 #![cfg(feature = "fault-points")]
 
 use std::collections::BTreeMap;

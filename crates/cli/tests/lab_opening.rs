@@ -4,6 +4,7 @@
 //! `SKEIN_OPENINGS=N` tries N times.
 // Timeout: 300 s
 // QEMU: 7.2 10
+// Cores: 0.8
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -4,7 +4,6 @@
 //! `SKEIN_PAGES_MIGRATIONS=N` compares N migrations instead of [`QUICK`], with `SKEIN_PAGES_SEED=N` (1) as the dice.
 // Timeout: 900 s
 // QEMU: 7.2 10
-// Features: fault-points
 #![cfg(feature = "fault-points")]
 
 use std::collections::BTreeMap;

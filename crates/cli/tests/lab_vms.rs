@@ -1,6 +1,7 @@
 //! VMs of an agent that is held up, killed, refused and robbed of its files. Needs root.
 // Timeout: 300 s
 // QEMU: 7.2 10
+// Cores: 0.4
 
 use std::cell::Cell;
 use std::fs;

@@ -1,6 +1,7 @@
 //! The RAM of real QEMUs: mapped, written and read from both sides, and why it cannot be mapped. The guests do not run.
 // Timeout: 300 s
 // QEMU: 7.2 10
+// Cores: 0.6
 
 use std::error::Error as _;
 use std::fs;

@@ -2,6 +2,7 @@
 //! migration do, step by step, also when one dies. The guest is a BIOS without anything to boot.
 // Timeout: 300 s
 // QEMU: 7.2 10
+// Cores: 0.3
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;

@@ -1,4 +1,5 @@
 //! The journal on file systems that are full, read-only or broken, and what an append costs the disk. Needs root.
+// Cores: 0.1
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -5,6 +5,7 @@
 //! what the stopped source has in its own.
 // Timeout: 300 s
 // QEMU: 7.2 10
+// Cores: 0.8
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test has sockets, threads and clocks")]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,7 @@
 //! `skein-lab bench` and `skein-lab demo` as people run them: real guests, real hosts, a small case.
 // QEMU: 7.2 10
 // Program: skein
+// Cores: 0.9
 
 use std::{
     fs,

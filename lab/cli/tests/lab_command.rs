@@ -1,4 +1,5 @@
 //! Labs as people use them: one invocation after the other. Needs root and iproute2.
+// Cores: 0.3
 
 use std::process::{Command, Output};
 

@@ -2,6 +2,7 @@
 //!
 //! Needs QEMU and the workload (`scripts/build.sh guest`); no root.
 // QEMU: 7.2 10
+// Cores: 0.8
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,5 @@
 //! The lab with real namespaces. Needs root and iproute2.
+// Cores: 0.2
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};

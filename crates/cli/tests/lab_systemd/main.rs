@@ -2,6 +2,7 @@
 //! their agent, and agents that are replaced while they move one. Needs root, and systemd-nspawn.
 // Timeout: 300 s
 // QEMU: 7.2 10
+// Cores: 0.5
 
 mod host;
 
