@@ -15,12 +15,12 @@ pub enum MigrationEvent {
     Queued,
     /// It is in another phase.
     Phase {
-        /// Which.
+        /// The phase in which it is.
         stage: MigrationPhase,
     },
     /// The other end said where it stands.
     Reported {
-        /// Where.
+        /// Where the other end stands.
         report: Report,
         /// And why, if it was called off.
         #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -28,7 +28,7 @@ pub enum MigrationEvent {
     },
     /// It is called off.
     CalledOff {
-        /// Why.
+        /// The reason, by its kind.
         why: FailureReason,
         /// In words.
         #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -42,7 +42,7 @@ pub enum MigrationEvent {
     WriteFailed,
     /// How it ended.
     Over {
-        /// How.
+        /// How it ended.
         outcome: Outcome,
     },
 }
@@ -87,7 +87,7 @@ impl MigrationPhase {
 /// A migration at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationSummary {
-    /// Which.
+    /// The migration's number.
     pub id: MigrationId,
     /// As what this host takes part.
     pub role: Role,
