@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use skein_link::{Reader, Writer};
+use skein_link::{Patience, Reader, Writer};
 use skein_session::frame::{Frame, HEADER_BYTES, Header};
 use skein_session::{ConnectionEnd, ConnectionId, ConnectionKind, PathId, ProtocolError, Session, StreamId, Transmit};
 use tracing::{debug, warn};
 
 use crate::egress::deliver_now;
-use crate::running_session::{ConnectionHandle, ConnectionSender, Dispatch, PathInfo, RunningSession, spawn};
+use crate::running_session::{ConnectionHandle, ConnectionSender, PathInfo, RunningSession, spawn};
 
 /// Frames that go out together, if there are so many: they share a record, a write and a wake-up of the peer.
 const BATCH_BYTES: u64 = 16 << 10;
@@ -65,12 +65,11 @@ impl RunningSession {
 
 /// Hands bytes of a stream to the session, all at once, and sends them if a connection waits for some.
 pub(crate) fn submit(live: &RunningSession, id: StreamId, parts: impl IntoIterator<Item = Bytes>) {
-    let mut free = None;
-    {
+    let free = {
         let mut state = live.lock();
         state.core.send_parts(live.now(), id, parts);
-        live.dispatch(&mut state, Dispatch::Connection(&mut free));
-    }
+        live.dispatch_but_send(&mut state)
+    };
     if let Some((connection, sender)) = free {
         send_now(live, connection, &sender);
     }
@@ -80,7 +79,7 @@ pub(crate) fn submit(live: &RunningSession, id: StreamId, parts: impl IntoIterat
 /// connection's own thread sends what the socket does not take at once.
 fn send_now(live: &RunningSession, id: ConnectionId, sender: &ConnectionSender) {
     let sent = match sender.writer.try_lock() {
-        Some(mut writer) => pump(live, id, &mut writer, false),
+        Some(mut writer) => pump(live, id, &mut writer, Patience::Try),
         None => Ok(SendProgress::Some),
     };
     match sent {
@@ -93,7 +92,7 @@ fn send_now(live: &RunningSession, id: ConnectionId, sender: &ConnectionSender) 
 /// Sends what the session has for the connection, until it is gone.
 fn send(live: &RunningSession, id: ConnectionId, outlet: &ConnectionSender) {
     while wait_for_work(live, id, outlet) {
-        let sent = pump(live, id, &mut outlet.writer.lock(), true);
+        let sent = pump(live, id, &mut outlet.writer.lock(), Patience::Wait);
         match sent {
             Ok(SendProgress::All | SendProgress::Some) => {}
             Ok(SendProgress::Last) => return live.drop_connection(id, ConnectionEnd::Failed),
@@ -127,23 +126,27 @@ fn wait_for_work(live: &RunningSession, id: ConnectionId, outlet: &ConnectionSen
 
 /// Sends what the session has for the connection; frames go out in the order in which they are polled, so the writer
 /// is the caller's all the while.
-fn pump(live: &RunningSession, id: ConnectionId, writer: &mut Writer, wait: bool) -> io::Result<SendProgress> {
+fn pump(live: &RunningSession, id: ConnectionId, writer: &mut Writer, patience: Patience) -> io::Result<SendProgress> {
     let mut batch = Vec::new();
-    if !writer.flush(wait)? {
+    if !writer.flush(patience)? {
         return Ok(SendProgress::Some);
     }
-    for _ in 0..if wait { usize::MAX } else { BATCHES_MAX } {
+    let batches = match patience {
+        Patience::Try => BATCHES_MAX,
+        Patience::Wait => usize::MAX,
+    };
+    for _ in 0..batches {
         let over = {
             let mut state = live.lock();
             let over = state.core.ended().map(ToString::to_string);
             match &over {
-                Some(_) if !wait => return Ok(SendProgress::Some),
+                Some(_) if patience == Patience::Try => return Ok(SendProgress::Some),
                 Some(why) => batch.push(Session::bye(0, why)),
                 // Before there is something to send: other threads may find it first each time.
                 None if writer.key_is_used_up() => return Ok(SendProgress::Last),
                 None => poll(live, &mut state.core, id, &mut batch),
             }
-            live.dispatch(&mut state, Dispatch::Threads);
+            live.dispatch(&mut state);
             over.is_some()
         };
         if batch.is_empty() {
@@ -153,7 +156,7 @@ fn pump(live: &RunningSession, id: ConnectionId, writer: &mut Writer, wait: bool
             std::iter::once(Bytes::copy_from_slice(&header.encode())).chain(payload)
         });
         writer.push(parts)?;
-        if !writer.flush(wait)? {
+        if !writer.flush(patience)? {
             return Ok(SendProgress::Some);
         }
         if over {
@@ -203,8 +206,7 @@ fn receive_one(live: &Arc<RunningSession>, id: ConnectionId, reader: &mut Reader
     let mut payload = live.pool.take(header.len as usize);
     reader.read_exact(payload.as_mut())?;
     let frame = Frame::parse(header, payload.freeze()).map_err(invalid)?;
-    let mut readable = None;
-    {
+    let readable = {
         let mut state = live.lock();
         if !state.connections.contains_key(&id) {
             return Ok(false);
@@ -212,11 +214,12 @@ fn receive_one(live: &Arc<RunningSession>, id: ConnectionId, reader: &mut Reader
         if let Err(error) = state.core.handle_frame(live.now(), id, &header, frame) {
             warn!(session = %live.id, peer = live.peer, "the peer broke the protocol: {error}");
         }
-        live.dispatch(&mut state, Dispatch::Egress(&mut readable));
+        let readable = live.dispatch_but_delivery(&mut state);
         if state.core.ended().is_some() {
             return Ok(false);
         }
-    }
+        readable
+    };
     if let Some((stream, egress)) = readable {
         deliver_now(live, stream, &egress);
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::error::Error;
 
 use bytes::Bytes;
+use skein_link::Patience;
 
 /// Makes of the bytes that a stream brings what its local end is to get.
 pub(crate) trait Decode: Send {
@@ -12,8 +13,8 @@ pub(crate) trait Decode: Send {
 
     /// Deals with the bytes that are there.
     ///
-    /// `out` gets what the local end is to get, `answers` what the peer is to get on the same stream. With `wait`, the
-    /// call may block for a moment before it returns [`Progress::Waits`].
+    /// `out` gets what the local end is to get, `answers` what the peer is to get on the same stream. With
+    /// [`Patience::Wait`] the call may block for a moment before it returns [`Progress::Waits`].
     ///
     /// # Errors
     /// The bytes make no sense or cannot be dealt with: the stream is torn down, and the peer is told the error.
@@ -21,7 +22,7 @@ pub(crate) trait Decode: Send {
         &mut self,
         out: &mut VecDeque<Bytes>,
         answers: &mut Vec<Bytes>,
-        wait: bool,
+        patience: Patience,
     ) -> Result<Progress, DecodeError>;
 
     /// The peer has torn the stream down, for this reason.

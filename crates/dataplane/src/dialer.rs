@@ -150,6 +150,21 @@ struct Chosen {
     choice: Choice,
 }
 
+/// What a path lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MissingConnections {
+    /// Its control connection, without which it carries nothing.
+    control: bool,
+    /// So many data connections.
+    data: usize,
+}
+
+impl MissingConnections {
+    fn any(self) -> bool {
+        self.control || self.data > 0
+    }
+}
+
 /// Keeps a session connected.
 pub struct Dialer {
     live: Arc<RunningSession>,
@@ -303,29 +318,30 @@ impl Dialer {
             let state = paths.entry(pair.ends()).or_insert_with(next);
             state.pair = pair.clone();
             let (control, data) = self.live.path_connections(state.path);
-            let complete = control && data >= self.settings.connections;
+            let missing =
+                MissingConnections { control: !control, data: self.settings.connections.saturating_sub(data) };
             if state.dialling || now < state.retry_at {
                 continue;
             }
-            if complete {
+            if !missing.any() {
                 if state.is_doubtful() {
                     let (dialer, pair) = (self.clone(), pair.clone());
                     state.dialling = spawn("packets", move || dialer.try_large(pair)).is_ok();
                 }
                 continue;
             }
-            if !control && data > 0 {
+            if missing.control && data > 0 {
                 // On their way down, after their control connection.
                 self.live.path_down(state.path);
                 continue;
             }
-            if !control && state.has_worked {
+            if missing.control && state.has_worked {
                 // What was measured on the path before may not hold any more.
                 state.path = PathId(self.next_path.fetch_add(1, Ordering::SeqCst));
             }
             let (dialer, pair, path) = (self.clone(), pair.clone(), state.path);
             // Without a thread for it the next look tries again.
-            state.dialling = spawn("dial", move || dialer.open_connections(pair, path, control, data)).is_ok();
+            state.dialling = spawn("dial", move || dialer.open_connections(pair, path, missing)).is_ok();
         }
         drop(paths);
         self.set_problems(unused(&wanted, &left_out));
@@ -338,17 +354,16 @@ impl Dialer {
     }
 
     /// Brings a path to its number of connections: the control connection first.
-    fn open_connections(self: Arc<Self>, pair: Pair, path: PathId, control: bool, data: usize) {
-        let missing = self.settings.connections.saturating_sub(data);
+    fn open_connections(self: Arc<Self>, pair: Pair, path: PathId, missing: MissingConnections) {
         let raised = (|| {
-            if !control {
+            if missing.control {
                 self.connect(&pair, path, ConnectionKind::Control, CONTROL_PACKET_BYTES)?;
             }
             let packets = self.live.while_probing_mtu(|| {
                 let found = path_mtu::discover_path_mtu(&from(&pair), self.at(&pair), mtu(&pair), DIAL_TIME);
                 found.inspect(|packets| self.note_packets(&pair, *packets))
             })?;
-            (0..missing).try_for_each(|_| self.connect(&pair, path, ConnectionKind::Data, packets.limit()))
+            (0..missing.data).try_for_each(|_| self.connect(&pair, path, ConnectionKind::Data, packets.limit()))
         })();
         if let Err(HandshakeFailed::Handshake(error)) = &raised
             && error.is_unknown_session()
@@ -361,7 +376,7 @@ impl Dialer {
         state.dialling = false;
         match raised {
             Ok(()) => {
-                if !control {
+                if missing.control {
                     let what = if state.has_worked { "is back" } else { "is up" };
                     info!(session = %self.live.id, "path {} {what}", shown(&pair));
                 }

@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use skein_link::send_pieces;
+use skein_link::{Patience, send_pieces};
 use skein_session::{Received, StreamId};
 use tracing::{info, warn};
 
@@ -13,7 +13,7 @@ use crate::ResetCode;
 use crate::decode::Progress;
 use crate::error_chain::error_chain;
 use crate::local_end::LocalEnd;
-use crate::running_session::{Dispatch, Egress, RunningSession, Undelivered};
+use crate::running_session::{Egress, RunningSession, Undelivered};
 
 /// Bytes written to the local socket between two reports of progress.
 const EGRESS_BYTES: usize = 1 << 20;
@@ -23,7 +23,9 @@ const EGRESS_BYTES: usize = 1 << 20;
 /// at once.
 pub(crate) fn deliver_now(live: &RunningSession, id: StreamId, egress: &Egress) {
     let done = match egress.undelivered.try_lock() {
-        Some(mut leaving) => matches!(deliver(live, id, egress, &mut leaving, false), Ok(DeliveryProgress::All)),
+        Some(mut leaving) => {
+            matches!(deliver(live, id, egress, &mut leaving, Patience::Try), Ok(DeliveryProgress::All))
+        }
         None => false,
     };
     if !done {
@@ -47,13 +49,13 @@ fn deliver(
     id: StreamId,
     egress: &Egress,
     leaving: &mut Undelivered,
-    wait: bool,
+    patience: Patience,
 ) -> io::Result<DeliveryProgress> {
     loop {
-        if !leaving.write(&egress.local_end, wait)? {
+        if !leaving.write(&egress.local_end, patience)? {
             return Ok(DeliveryProgress::Some);
         }
-        if !leaving.decode(live, id, wait)? {
+        if !leaving.decode(live, id, patience)? {
             return Ok(DeliveryProgress::Some);
         }
         if !leaving.pieces.is_empty() {
@@ -72,7 +74,7 @@ fn deliver(
             }
         }
         state.core.consumed(id, std::mem::take(&mut leaving.consumed));
-        live.dispatch(&mut state, Dispatch::Threads);
+        live.dispatch(&mut state);
         if gathered == 0 {
             return Ok(if leaving.end.is_none() { DeliveryProgress::All } else { DeliveryProgress::End });
         }
@@ -94,10 +96,10 @@ impl Undelivered {
     }
 
     /// Has the decoder make of what was received what is to be written. False: not yet.
-    fn decode(&mut self, live: &RunningSession, id: StreamId, wait: bool) -> io::Result<bool> {
+    fn decode(&mut self, live: &RunningSession, id: StreamId, patience: Patience) -> io::Result<bool> {
         let Some(decoder) = &mut self.decoder else { return Ok(true) };
         let mut answers = Vec::new();
-        let progress = decoder.step(&mut self.pieces, &mut answers, wait);
+        let progress = decoder.step(&mut self.pieces, &mut answers, patience);
         if !answers.is_empty() {
             // A QEMU that has closed its end waits for no answer.
             live.with(|state, now| {
@@ -118,15 +120,15 @@ impl Undelivered {
     }
 
     /// Writes the pieces. False: the socket takes no more.
-    fn write(&mut self, local_end: &LocalEnd, wait: bool) -> io::Result<bool> {
+    fn write(&mut self, local_end: &LocalEnd, patience: Patience) -> io::Result<bool> {
         while !self.pieces.is_empty() {
-            match send_pieces(&local_end.socket, &mut self.pieces, wait) {
+            match send_pieces(&local_end.socket, &mut self.pieces, patience) {
                 Ok(bytes) => {
                     self.consumed += if self.decoder.is_none() { bytes as u64 } else { 0 };
                     self.written += bytes as u64;
                 }
                 Err(nix::Error::EINTR) => {}
-                Err(nix::Error::EAGAIN) if !wait => return Ok(false),
+                Err(nix::Error::EAGAIN) if patience == Patience::Try => return Ok(false),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -141,7 +143,7 @@ pub(crate) fn egress(live: &RunningSession, id: StreamId, egress: &Egress, inges
         wait_for_data(live, id, egress);
         let mut leaving = egress.undelivered.lock();
         let delivered = loop {
-            match deliver(live, id, egress, &mut leaving, true) {
+            match deliver(live, id, egress, &mut leaving, Patience::Wait) {
                 // The stream waits for others; that ends if it is torn down.
                 Ok(DeliveryProgress::Some) if !live.lock().core.is_reset(id) => {}
                 delivered => break delivered,

@@ -145,16 +145,6 @@ impl Egress {
     }
 }
 
-/// Who does what the session asks for: the threads whose it is, but for one thing that the caller does itself.
-pub(crate) enum Dispatch<'a> {
-    /// The threads, all of it.
-    Threads,
-    /// The caller sends on one connection.
-    Connection(&'a mut Option<(ConnectionId, Arc<ConnectionSender>)>),
-    /// The caller writes to one stream's socket.
-    Egress(&'a mut Option<(StreamId, Arc<Egress>)>),
-}
-
 /// What the lock protects.
 pub(crate) struct State {
     pub(crate) core: Session,
@@ -240,7 +230,7 @@ impl RunningSession {
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State, Duration) -> T) -> T {
         let mut state = self.lock();
         let result = work(&mut state, self.now());
-        self.dispatch(&mut state, Dispatch::Threads);
+        self.dispatch(&mut state);
         result
     }
 
@@ -316,7 +306,7 @@ impl RunningSession {
                 return None;
             }
             let found = capacity(&mut state.core, self.now());
-            self.dispatch(&mut state, Dispatch::Threads);
+            self.dispatch(&mut state);
             if found.is_some() {
                 return found;
             }
@@ -410,7 +400,7 @@ impl RunningSession {
         for handle in state.connections.values() {
             handle.shutdown.close();
         }
-        self.dispatch(&mut state, Dispatch::Threads);
+        self.dispatch(&mut state);
     }
 
     fn tell_time(&self) {
@@ -431,61 +421,91 @@ impl RunningSession {
         }
     }
 
-    /// Does what the session asks for; the lock is held.
-    pub(crate) fn dispatch(&self, state: &mut State, mut urge: Dispatch<'_>) {
+    /// Has the threads do what the session asks for; the lock is held.
+    pub(crate) fn dispatch(&self, state: &mut State) {
+        while let Some(event) = state.core.poll_event() {
+            self.handle_event(state, event);
+        }
+    }
+
+    /// As [`Self::dispatch`], but for one connection to send on, which is the caller's to do: while what goes out is in
+    /// its core's cache.
+    pub(crate) fn dispatch_but_send(&self, state: &mut State) -> Option<(ConnectionId, Arc<ConnectionSender>)> {
+        let mut own = None;
         while let Some(event) = state.core.poll_event() {
             match event {
-                Event::Transmit(id) => match (&mut urge, state.connections.get(&id)) {
-                    (Dispatch::Connection(mine @ None), Some(handle)) => **mine = Some((id, handle.sender.clone())),
-                    _ => state.wake_connection(id),
-                },
-                Event::Close(id) => {
-                    // Its receiver notices, and reports it down.
-                    if let Some(connection) = state.connections.get(&id) {
-                        connection.shutdown.abort();
-                        connection.sender.wake.notify_all();
-                    }
+                Event::Transmit(id) if own.is_none() => {
+                    own = state.connections.get(&id).map(|handle| (id, handle.sender.clone()));
                 }
-                Event::Opened(stream, target) => {
-                    self.pass_on(state, IncomingStream { stream, destination: target, since: Instant::now() })
+                event => self.handle_event(state, event),
+            }
+        }
+        own
+    }
+
+    /// As [`Self::dispatch`], but for one stream to deliver from, which is the caller's to do: while what came in is in
+    /// its core's cache.
+    pub(crate) fn dispatch_but_delivery(&self, state: &mut State) -> Option<(StreamId, Arc<Egress>)> {
+        let mut own = None;
+        while let Some(event) = state.core.poll_event() {
+            let ready = match event {
+                Event::Readable(id) if own.is_none() && !state.core.is_reset(id) => {
+                    state.streams.get(&id).and_then(|handle| Some((id, handle.egress.clone()?)))
                 }
-                Event::Readable(id) => {
-                    let reset = state.core.is_reset(id);
-                    match (&mut urge, state.streams.get(&id).and_then(|handle| handle.egress.as_ref())) {
-                        (Dispatch::Egress(mine @ None), Some(egress)) if !reset => **mine = Some((id, egress.clone())),
-                        (_, egress) => {
-                            if let Some(egress) = egress.filter(|_| reset) {
-                                egress.local_end.shut(Shutdown::Both);
-                            }
-                            state.wake_egress(id);
-                        }
-                    }
+                _ => None,
+            };
+            match ready {
+                Some(ready) => own = Some(ready),
+                None => self.handle_event(state, event),
+            }
+        }
+        own
+    }
+
+    fn handle_event(&self, state: &mut State, event: Event) {
+        match event {
+            Event::Transmit(id) => state.wake_connection(id),
+            Event::Close(id) => {
+                // Its receiver notices, and reports it down.
+                if let Some(connection) = state.connections.get(&id) {
+                    connection.shutdown.abort();
+                    connection.sender.wake.notify_all();
                 }
-                Event::Writable(id) => {
-                    if let Some(stream) = state.streams.get(&id) {
-                        stream.writable.notify_one();
-                    }
+            }
+            Event::Opened(stream, target) => {
+                self.pass_on(state, IncomingStream { stream, destination: target, since: Instant::now() })
+            }
+            Event::Readable(id) => {
+                let egress = state.streams.get(&id).and_then(|handle| handle.egress.as_ref());
+                if let Some(egress) = egress.filter(|_| state.core.is_reset(id)) {
+                    egress.local_end.shut(Shutdown::Both);
                 }
-                Event::PeerAddresses(addresses) => state.peer_addresses = addresses,
-                Event::Stalled(path, stalled) => {
-                    if let Some(PathInfo { nic, remote, .. }) = state.paths.get(&path) {
-                        let what = if stalled { "stalls: its data goes over the others" } else { "moves again" };
-                        info!(session = %self.id, "path {nic} > {remote} {what}");
-                    }
+                state.wake_egress(id);
+            }
+            Event::Writable(id) => {
+                if let Some(stream) = state.streams.get(&id) {
+                    stream.writable.notify_one();
                 }
-                Event::Ended(why) => {
-                    match &why {
-                        Ended::Closed | Ended::ClosedByPeer { .. } => {
-                            info!(session = %self.id, peer = self.peer, "session over: {why}");
-                        }
-                        _ => warn!(session = %self.id, peer = self.peer, "session over: {why}"),
-                    }
-                    state.incoming = None;
-                    for connection in state.connections.values() {
-                        connection.sender.wake.notify_all();
-                    }
-                    self.changed.notify_all();
+            }
+            Event::PeerAddresses(addresses) => state.peer_addresses = addresses,
+            Event::Stalled(path, stalled) => {
+                if let Some(PathInfo { nic, remote, .. }) = state.paths.get(&path) {
+                    let what = if stalled { "stalls: its data goes over the others" } else { "moves again" };
+                    info!(session = %self.id, "path {nic} > {remote} {what}");
                 }
+            }
+            Event::Ended(why) => {
+                match &why {
+                    Ended::Closed | Ended::ClosedByPeer { .. } => {
+                        info!(session = %self.id, peer = self.peer, "session over: {why}");
+                    }
+                    _ => warn!(session = %self.id, peer = self.peer, "session over: {why}"),
+                }
+                state.incoming = None;
+                for connection in state.connections.values() {
+                    connection.sender.wake.notify_all();
+                }
+                self.changed.notify_all();
             }
         }
     }

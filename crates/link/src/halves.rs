@@ -15,7 +15,7 @@ use nix::sys::socket::{MsgFlags, SetSockOpt, recv, send, sockopt};
 use nix::{libc, setsockopt_impl};
 use socket2::SockRef;
 
-use crate::pieces::{flags, send_pieces};
+use crate::pieces::{Patience, flags, send_pieces};
 use crate::tls_record::{Seal, Unseal};
 
 /// How long a writer waits for room before it looks whether its connection was given up.
@@ -140,24 +140,27 @@ impl Writer {
         Ok(())
     }
 
-    /// Sends what was taken on: all of it if it is to `wait`, else as much as the socket takes at once. Returns
-    /// whether that was all.
-    pub fn flush(&mut self, wait: bool) -> io::Result<bool> {
+    /// Sends what was taken on: all of it, or with [`Patience::Try`] as much as the socket takes at once. Returns whether
+    /// that was all.
+    ///
+    /// # Errors
+    /// Those of the socket. With [`Patience::Wait`] also once the connection was given up.
+    pub fn flush(&mut self, patience: Patience) -> io::Result<bool> {
         loop {
             let sent = if !self.unsent_records.is_empty() {
                 let records = &self.records[self.unsent_records.clone()];
-                let sent = send(self.socket.as_raw_fd(), records, flags(wait));
+                let sent = send(self.socket.as_raw_fd(), records, flags(patience));
                 sent.inspect(|bytes| self.unsent_records.start += bytes)
             } else if !self.unsent_parts.is_empty() {
-                send_pieces(&self.socket, &mut self.unsent_parts, wait)
+                send_pieces(&self.socket, &mut self.unsent_parts, patience)
             } else {
                 return Ok(true);
             };
             match sent {
                 Ok(_) | Err(nix::Error::EINTR) => {}
                 // No room for a while; whether to wait on is for whoever watches the path to say.
-                Err(nix::Error::EAGAIN) if wait && !self.aborted.load(Ordering::SeqCst) => {}
-                Err(nix::Error::EAGAIN) if !wait => return Ok(false),
+                Err(nix::Error::EAGAIN) if patience == Patience::Try => return Ok(false),
+                Err(nix::Error::EAGAIN) if !self.aborted.load(Ordering::SeqCst) => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -23,5 +23,5 @@ pub mod tls_record;
 pub use halves::{Reader, Shutdown, Writer};
 pub use passage::{PacketProbe, probe, segment_bytes};
 pub use pending_connection::{LinkError, PendingConnection};
-pub use pieces::send_pieces;
+pub use pieces::{Patience, send_pieces};
 pub use tcp::{DialError, ListenError, Listener, LocalAddress, PACKET_BYTES_MIN, dial};

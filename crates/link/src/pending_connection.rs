@@ -248,13 +248,14 @@ impl PendingConnection {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
     use std::thread;
 
     use bytes::Bytes;
     use skein_identity::{ClusterCa, Identity, Validity};
 
     use super::*;
-    use crate::Listener;
+    use crate::{Listener, Patience};
 
     const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -306,8 +307,8 @@ mod tests {
                 for piece in sent.chunks(100_000) {
                     let (x, y) = piece.split_at(piece.len() / 3);
                     to_a.push([x, &[], y].map(Bytes::copy_from_slice)).unwrap();
-                    while !to_a.flush(false).unwrap() {
-                        to_a.flush(true).unwrap();
+                    while !to_a.flush(Patience::Try).unwrap() {
+                        to_a.flush(Patience::Wait).unwrap();
                     }
                 }
             });
@@ -337,15 +338,27 @@ mod tests {
             let (mut reader, _, _) = b.split().unwrap();
             let data = pattern(1_000_003);
             let mut received = vec![0; data.len()];
-            let receiving = thread::spawn(move || reader.read_exact(&mut received).map(|()| received));
             let (x, y) = data.split_at(data.len() / 3);
             writer.push([x, y].map(Bytes::copy_from_slice)).unwrap();
+            // Read one piece for each time that the socket was full, so that it is full again and again.
+            let (full, was_full) = mpsc::sync_channel(1);
+            let receiving = thread::spawn(move || {
+                for piece in received.chunks_mut(20_000) {
+                    // An error says that all was written.
+                    let _ = was_full.recv();
+                    reader.read_exact(piece).unwrap();
+                }
+                received
+            });
             let mut parts = 1;
-            while !writer.flush(false).unwrap() {
+            while !writer.flush(Patience::Try).unwrap() {
                 parts += 1;
+                let _ = full.try_send(());
                 thread::yield_now();
             }
-            assert!(receiving.join().unwrap().unwrap() == data);
+            drop(full);
+            let received = receiving.join().unwrap();
+            assert!(received == data);
             assert!(parts > 2, "the socket took it in {parts} parts");
         }
     }
@@ -376,7 +389,7 @@ mod tests {
         let waiting = thread::spawn(move || {
             loop {
                 writer.push([Bytes::from_static(&[0; 100_000])]).unwrap();
-                if let Err(error) = writer.flush(true) {
+                if let Err(error) = writer.flush(Patience::Wait) {
                     return error;
                 }
             }

@@ -10,17 +10,30 @@ use nix::sys::socket::{MsgFlags, sendmsg};
 /// Pieces in one gathered write.
 const PIECES_MAX: usize = 64;
 
+/// What a call does where it would have to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// It returns, having done what can be done at once.
+    Try,
+    /// It waits.
+    Wait,
+}
+
 /// How a write treats a socket that is full.
-pub(crate) fn flags(wait: bool) -> MsgFlags {
-    MsgFlags::MSG_NOSIGNAL | if wait { MsgFlags::empty() } else { MsgFlags::MSG_DONTWAIT }
+pub(crate) fn flags(patience: Patience) -> MsgFlags {
+    match patience {
+        Patience::Try => MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT,
+        Patience::Wait => MsgFlags::MSG_NOSIGNAL,
+    }
 }
 
 /// Sends what one gathered write takes of `pieces`, none of them empty, and drops it from them. Returns the bytes.
 ///
-/// Errors are the socket's: [`nix::Error::EAGAIN`] if it is full and not to be waited for.
-pub fn send_pieces(socket: impl AsFd, pieces: &mut VecDeque<Bytes>, wait: bool) -> nix::Result<usize> {
+/// # Errors
+/// The socket's: [`nix::Error::EAGAIN`] if it is full, with [`Patience::Try`] or after the socket's own time for writes.
+pub fn send_pieces(socket: impl AsFd, pieces: &mut VecDeque<Bytes>, patience: Patience) -> nix::Result<usize> {
     let slices: Vec<IoSlice<'_>> = pieces.iter().take(PIECES_MAX).map(|piece| IoSlice::new(piece)).collect();
-    let sent = sendmsg::<()>(socket.as_fd().as_raw_fd(), &slices, &[], flags(wait), None)?;
+    let sent = sendmsg::<()>(socket.as_fd().as_raw_fd(), &slices, &[], flags(patience), None)?;
     let mut rest = sent;
     while let Some(front) = pieces.front_mut()
         && rest > 0

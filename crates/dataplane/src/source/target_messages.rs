@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use skein_link::Patience;
 use skein_pages::page_record::{Decoder, PageMessage, PageRecord};
 use skein_session::StreamId;
 
@@ -48,7 +49,7 @@ impl Decode for TargetMessages {
         &mut self,
         out: &mut VecDeque<Bytes>,
         _answers: &mut Vec<Bytes>,
-        _wait: bool,
+        _patience: Patience,
     ) -> Result<Progress, DecodeError> {
         Ok(self.read(out).map(|()| Progress::Done)?)
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use skein_link::Patience;
 use skein_pages::delta::DeltaHead;
 use skein_pages::packing::PageDecompressor;
 use skein_pages::page_record::{self, BatchHead, Decoder, PageMessage, PageRecord};
@@ -69,10 +70,15 @@ impl PageWriter {
     }
 
     /// Deals with the records that are there; see [`Decode::step`].
-    fn read(&mut self, out: &mut VecDeque<Bytes>, answers: &mut Vec<Bytes>, wait: bool) -> Result<Progress, PageError> {
+    fn read(
+        &mut self,
+        out: &mut VecDeque<Bytes>,
+        answers: &mut Vec<Bytes>,
+        patience: Patience,
+    ) -> Result<Progress, PageError> {
         loop {
             if let Some((batch, since)) = self.early.take() {
-                if self.is_early(&batch.head, wait)? {
+                if self.is_early(&batch.head, patience)? {
                     if since.elapsed() < BASE_WAIT_MAX {
                         self.early = Some((batch, since));
                         return Ok(Progress::Waits);
@@ -85,7 +91,7 @@ impl PageWriter {
                 }
             }
             if let Some(complete) = &self.complete {
-                if !self.pages.all_passed(complete.streams, complete.version, wait) {
+                if !self.pages.all_passed(complete.streams, complete.version, patience) {
                     return Ok(Progress::Waits);
                 }
                 let verdict = self.pages.compare_all(complete.digest)?;
@@ -135,8 +141,9 @@ impl PageWriter {
         }
     }
 
-    /// Whether a batch has to wait for pages on other streams; `wait`: it waits for them a little.
-    fn is_early(&self, head: &BatchHead, wait: bool) -> Result<bool, PageError> {
+    /// Returns whether a batch has to wait for pages on other streams. With [`Patience::Wait`] the call first waits a
+    /// little for them.
+    fn is_early(&self, head: &BatchHead, patience: Patience) -> Result<bool, PageError> {
         let BatchForm::Direct(place) = &head.form else { return Ok(false) };
         if head.deltas.is_empty() || !self.pages.may_wait_for_bases() {
             return Ok(false);
@@ -145,7 +152,7 @@ impl PageWriter {
         let pages = place.pages().zip(&head.kinds).filter(|(_, kind)| **kind == PageKind::Delta);
         let older = pages.zip(&head.deltas).filter(|(_, delta)| delta.base < self.barriers);
         let bases: Vec<(u32, u32)> = older.map(|((page, _), delta)| (page, delta.base)).collect();
-        self.pages.is_early(wait, |passed| blocks.is_early(place.block, &bases, passed))
+        self.pages.is_early(patience, |passed| blocks.is_early(place.block, &bases, passed))
     }
 
     fn batch(&mut self, batch: Received, out: &mut VecDeque<Bytes>) -> Result<(), PageError> {
@@ -261,9 +268,9 @@ impl Decode for PageWriter {
         &mut self,
         out: &mut VecDeque<Bytes>,
         answers: &mut Vec<Bytes>,
-        wait: bool,
+        patience: Patience,
     ) -> Result<Progress, DecodeError> {
-        Ok(self.read(out, answers, wait)?)
+        Ok(self.read(out, answers, patience)?)
     }
 
     fn torn_down(&mut self, _why: &str) {}
@@ -455,7 +462,7 @@ mod tests {
                 if let Some(piece) = wires[stream].pop_front() {
                     placers[stream].push(piece);
                 }
-                let step = placers[stream].step(&mut out, &mut answers, false).unwrap();
+                let step = placers[stream].step(&mut out, &mut answers, Patience::Try).unwrap();
                 waits[stream] = step == Progress::Waits;
             }
             prop_assert!(*ram.bytes.lock() == guest);

@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use skein_link::Patience;
 use skein_pages::delta::DeltaHead;
 use skein_pages::ledger::{Digest, Key, REGION_PAGES, Region, RegionGuard, RegionId, VERSION_KEPT};
 use skein_pages::page_record::{BLOCKS_MAX, BlockInfo, PageMessage, REGIONS_PER_MESSAGE_MAX};
@@ -209,27 +210,29 @@ impl TargetPages {
         self.changed.notify_all();
     }
 
-    /// Whether so many streams have passed so many barriers; `patience`: waits a little for that.
-    pub(super) fn all_passed(&self, streams: u16, barriers: u32, patience: bool) -> bool {
+    /// Returns whether so many streams have passed so many barriers. With [`Patience::Wait`] the call first waits a
+    /// little for that.
+    pub(super) fn all_passed(&self, streams: u16, barriers: u32, patience: Patience) -> bool {
         let mut state = self.state.lock();
         let passed =
             |state: &State| state.passed.values().filter(|passed| **passed >= barriers).count() >= usize::from(streams);
-        if patience && !passed(&state) {
+        if patience == Patience::Wait && !passed(&state) {
             self.changed.wait_for(&mut state, RESET_CHECK_PERIOD);
         }
         passed(&state)
     }
 
-    /// Whether something is early; `wait`: waits a little for what it needs to be placed. It is told how many barriers
-    /// all streams have passed: what is of an older version than that and is not there never comes.
+    /// Returns whether something is early. With [`Patience::Wait`] the call first waits a little for what it needs to be
+    /// placed. `is_early` is told how many barriers all streams have passed: what is of an older version than that and is
+    /// not there never comes.
     pub(super) fn is_early(
         &self,
-        wait: bool,
+        patience: Patience,
         is_early: impl Fn(u32) -> Result<bool, PageError>,
     ) -> Result<bool, PageError> {
         let passed = |state: &State| state.passed.values().min().copied().unwrap_or(0);
         let early = is_early(passed(&self.state.lock()))?;
-        if !early || !wait {
+        if !early || patience == Patience::Try {
             return Ok(early);
         }
         // Who places looks for somebody who waits after that, and who waits looks again after having said so.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use parking_lot::Mutex;
+use skein_link::Patience;
 use skein_pages::delta::DeltaHead;
 use skein_pages::ledger::Key;
 use skein_pages::page_record::{BlockInfo, PageMessage};
@@ -183,9 +184,9 @@ fn all_streams_have_passed_all_barriers_or_it_is_waited_for_them() {
     let bench = Bench::new();
     bench.target.passed(StreamId(0), 3);
     bench.target.passed(StreamId(2), 2);
-    assert!(bench.target.all_passed(2, 2, false));
-    assert!(!bench.target.all_passed(2, 3, false), "one has the last pages before it");
+    assert!(bench.target.all_passed(2, 2, Patience::Try));
+    assert!(!bench.target.all_passed(2, 3, Patience::Try), "one has the last pages before it");
     bench.target.passed(StreamId(2), 3);
-    assert!(bench.target.all_passed(2, 3, false));
-    assert!(!bench.target.all_passed(3, 3, false), "one has not begun");
+    assert!(bench.target.all_passed(2, 3, Patience::Try));
+    assert!(!bench.target.all_passed(3, 3, Patience::Try), "one has not begun");
 }

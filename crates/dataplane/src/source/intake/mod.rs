@@ -25,7 +25,7 @@ use super::socket_reader::{ReadEnded, SocketReader};
 use crate::ResetCode;
 use crate::connection::submit;
 use crate::local_end::LocalEnd;
-use crate::running_session::{Dispatch, RunningSession, spawn};
+use crate::running_session::{RunningSession, spawn};
 
 /// What may wait for room on a stream, where batches are packed meanwhile: a packet of multifd. It is time that a
 /// guest's last pages spend here.
@@ -246,7 +246,7 @@ impl Intake<'_> {
     fn takes(&self, bytes: usize) -> bool {
         let mut state = self.live.lock();
         let takes = state.core.takes(self.live.now(), self.id, bytes);
-        self.live.dispatch(&mut state, Dispatch::Threads);
+        self.live.dispatch(&mut state);
         takes
     }
 
