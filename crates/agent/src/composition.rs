@@ -1,14 +1,12 @@
-//! Asks a QEMU what its guest is composed of, and looks at the files that its process has open.
+//! What a guest is composed of, with the files that its process has open.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
-use skein_hypervisor::{Monitor, QmpError};
-use skein_inventory::QemuVersion;
-use skein_inventory::composition::{Answers, BlockAnswers, Composition, Drive, Malformed, OpenFile, is_numbered};
+use skein_hypervisor::Guest;
+use skein_inventory::composition::{Composition, OpenFile};
 use thiserror::Error;
 
 use crate::read_facts;
@@ -17,144 +15,23 @@ use crate::read_facts;
 /// not be taken for the same.
 const FILES_MAX: usize = 256;
 
-/// Where QOM has the devices that were asked for: by their ids, and without.
-const PERIPHERALS: [&str; 2] = ["/machine/peripheral", "/machine/peripheral-anon"];
-
 /// Why it is not known what a guest is composed of.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum CompositionError {
-    #[error("QMP")]
-    Qmp(#[from] QmpError),
     #[error(transparent)]
-    Malformed(#[from] Malformed),
+    Guest(#[from] skein_hypervisor::CompositionError),
     #[error("it has {0} files open, and {FILES_MAX} can be compared")]
     TooManyFiles(usize),
 }
 
-fn list(path: &str) -> (&'static str, Value) {
-    ("qom-list", json!({ "path": path }))
-}
-
-/// What drives are read from.
-fn block_commands() -> [(&'static str, Value); 3] {
-    [
-        ("query-block", Value::Null),
-        ("x-debug-query-block-graph", Value::Null),
-        ("query-named-block-nodes", json!({ "flat": true })),
-    ]
-}
-
-/// What the guest of this QEMU is composed of, its files aside. Takes some milliseconds; the guest runs on.
-pub(crate) fn of(monitor: &Monitor) -> Result<Composition, CompositionError> {
-    let show = |command: &str| ("human-monitor-command", json!({ "command-line": command }));
-    let ask = |command| (command, Value::Null);
-    let skein_hypervisor::QemuVersion { major, minor, micro, .. } = *monitor.version();
-    let [drives, edges, nodes] = block_commands();
-    let commands = [
-        ("qom-get", json!({ "path": "/machine", "property": "type" })),
-        show("info qtree"),
-        show("info network"),
-        drives,
-        edges,
-        nodes,
-        ask("query-jobs"),
-        ask("query-block-exports"),
-        ask("query-memdev"),
-        ask("query-memory-devices"),
-        list(PERIPHERALS[0]),
-        list(PERIPHERALS[1]),
-        list("/objects"),
-        ask("query-hotpluggable-cpus"),
-        ask("query-tpm"),
-    ];
-    let mut answers = monitor.execute_all(commands)?.into_iter();
-    let mut next = || answers.next().expect("each command has an answer");
-    let answers = Answers {
-        version: Some(QemuVersion { major, minor, micro }),
-        machine: next()?,
-        qtree: next()?,
-        network: next()?,
-        block: block(&mut next)?,
-        jobs: next()?,
-        exports: next()?,
-        memdev: next()?,
-        memory_devices: next()?,
-        peripherals: [next()?, next()?],
-        objects: next()?,
-        vcpus: optional(next())?,
-        tpms: optional(next())?,
-    };
-    Ok(answers.composition()?)
-}
-
-/// Machine types without pluggable CPUs and QEMUs built without TPM refuse the question: there is nothing of the kind.
-fn optional(answer: Result<Value, QmpError>) -> Result<Value, QmpError> {
-    match answer {
-        Err(QmpError::Refused { .. }) => Ok(json!([])),
-        other => other,
-    }
-}
-
-/// The same with its files, as the process `pid` has them open.
-/// `own`: where the agent keeps what moves with the guest.
-pub(crate) fn with_files(monitor: &Monitor, pid: u32, own: &Path) -> Result<Composition, CompositionError> {
-    let mut composition = of(monitor)?;
+/// Returns what a guest is composed of, with its files, as the process `pid` has them open. `own`: where the agent
+/// keeps what moves with the guest.
+pub(crate) fn with_files(guest: &dyn Guest, pid: u32, own: &Path) -> Result<Composition, CompositionError> {
+    let mut composition = guest.composition()?;
     composition.boot_id = read_facts::boot_id();
     composition.files = files(&composition, pid, own)?;
     Ok(composition)
-}
-
-/// What the guest's drives lie on: what a guest that stands still is compared by, as these questions take a
-/// millisecond.
-pub(crate) fn drives(monitor: &Monitor) -> Result<Vec<Drive>, CompositionError> {
-    let mut answers = monitor.execute_all(block_commands())?.into_iter();
-    Ok(block(&mut || answers.next().expect("each command has an answer"))?.drives()?)
-}
-
-/// Which images its drives have, and which devices it has: what somebody could change of a QEMU that waits for its
-/// guest. Short, as the guest stands still meanwhile.
-pub(crate) fn images_and_devices(monitor: &Monitor) -> Result<Vec<Value>, QmpError> {
-    let commands = [("query-block", Value::Null)].into_iter().chain(PERIPHERALS.map(list));
-    let mut seen = monitor.execute_all(commands)?.into_iter().collect::<Result<Vec<Value>, QmpError>>()?;
-    seen[0] = images_of(&seen[0]);
-    Ok(seen)
-}
-
-/// Which images its drives have: one question, to tell whether more have to be asked.
-pub(crate) fn images(monitor: &Monitor) -> Result<Value, QmpError> {
-    Ok(images_of(&monitor.query("query-block")?))
-}
-
-/// Of drives not what is counted.
-fn images_of(drives: &Value) -> Value {
-    let drive = |drive: &Value| {
-        let inserted = &drive["inserted"];
-        json!([drive["qdev"], inserted["node-name"], inserted["file"], inserted["drv"], inserted["ro"]])
-    };
-    drives.as_array().into_iter().flatten().map(drive).collect()
-}
-
-/// From the answers to [`block_commands`].
-fn block(next: &mut dyn FnMut() -> Result<Value, QmpError>) -> Result<BlockAnswers, QmpError> {
-    Ok(BlockAnswers { drives: next()?, edges: next()?, nodes: next()? })
-}
-
-/// Those of the guest's devices that were plugged in while it ran: `virtio-blk-pci "late"`.
-pub(crate) fn hot_plugged(monitor: &Monitor, composition: &Composition) -> Result<Vec<String>, QmpError> {
-    let [named, unnamed] = PERIPHERALS;
-    let ask = |id: &String| {
-        let parent = if is_numbered(id) { unnamed } else { named };
-        ("qom-get", json!({ "path": format!("{parent}/{id}"), "property": "hotplugged" }))
-    };
-    let answers = monitor.execute_all(composition.peripherals.keys().map(ask))?;
-    let mut plugged = Vec::new();
-    for ((id, kind), is_late) in composition.peripherals.iter().zip(answers) {
-        if is_late? == true {
-            plugged.push(format!("{kind} \"{id}\""));
-        }
-    }
-    Ok(plugged)
 }
 
 fn files(composition: &Composition, pid: u32, own: &Path) -> Result<Vec<OpenFile>, CompositionError> {

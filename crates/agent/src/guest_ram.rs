@@ -4,7 +4,7 @@ use std::io;
 
 use skein_dataplane::target::{FindRam, Ram, RamError};
 use skein_guest_ram::{AccessError, Memory};
-use skein_hypervisor::Monitor;
+use skein_hypervisor::Guest;
 use tracing::info;
 
 use crate::error_chain;
@@ -48,9 +48,9 @@ impl Ram for GuestRam {
     }
 }
 
-/// Finds the RAM of the QEMU behind `monitor`; none if it does not tell where it is.
-pub(crate) fn find(monitor: &Monitor, pid: u32) -> Option<FindRam> {
-    let blocks = monitor.ram_blocks().inspect_err(|error| info!(pid, "QEMU does not tell of its RAM: {error}")).ok()?;
+/// Finds the RAM of a guest that process `pid` runs; none if its hypervisor does not tell where it is.
+pub(crate) fn find(guest: &dyn Guest, pid: u32) -> Option<FindRam> {
+    let blocks = guest.ram_blocks().inspect_err(|error| info!(pid, "QEMU does not tell of its RAM: {error}")).ok()?;
     Some(Box::new(move |info| {
         let block = blocks.iter().find(|block| block.name == info.name);
         let block = block.ok_or_else(|| RamError(format!("QEMU has no RAM block '{}' here", info.name)))?;

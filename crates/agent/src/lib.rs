@@ -33,6 +33,7 @@
 
 mod allow;
 mod channel_keeper;
+mod clock;
 mod composition;
 mod control_stream;
 mod daemon;

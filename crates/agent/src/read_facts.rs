@@ -25,20 +25,20 @@ use aws_lc_rs::digest::{Context, SHA256};
 use nix::sys::statfs::statfs;
 use nix::unistd::{AccessFlags, eaccess};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
-use skein_hypervisor::inspect::{self as qemu, InspectedGuest, MemoryDevice, QemuProgram};
-use skein_hypervisor::{Config, Monitor, SAMPLE_PAGES};
+use serde_json::Value;
+use skein_hypervisor::guest::facts::{self, MemoryDevice, MemoryPages};
+use skein_hypervisor::inspect::{self as qemu, QemuProgram};
+use skein_hypervisor::{Config, SAMPLE_PAGES};
 use skein_inventory::command_line;
 use skein_inventory::composition::Medium;
 use skein_inventory::facts::GuestFiles;
 use skein_inventory::{
     Accel, AccelFacts, Attachment, Composition, CpuModel, Definition, DiskFormat, FileFacts, FileSystem, GuestDisk,
-    GuestFacts, GuestNic, HostFacts, Hugepages, MachineType, MigrationSlots, Nic, NicFacts, Presence, QemuFacts,
-    QemuVersion, Room, VmFacts,
+    GuestFacts, GuestNic, HostFacts, Hugepages, MachineType, MigrationSlots, Nic, NicFacts, Presence, QemuFacts, Room,
+    VmFacts,
 };
 use tracing::warn;
 
-use crate::composition;
 use crate::launch::{CommandLine, Launch, ODD_BYTES, tap_name};
 use crate::vms::{Vm, VmError, Vms, swtpm};
 
@@ -218,7 +218,7 @@ struct Probe {
     inode: u64,
     modified: Option<SystemTime>,
     bytes: u64,
-    accel: qemu::Accel,
+    accel: facts::Accel,
 }
 
 struct Probed {
@@ -236,7 +236,7 @@ fn program(named: Option<&Path>, kvm: bool) -> Result<QemuFacts, String> {
     config.binary = named.map(Path::to_owned);
     let path = find(&config.program())?;
     let found = fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let accels = [qemu::Accel::Kvm, qemu::Accel::Tcg].into_iter().filter(|accel| kvm || *accel != qemu::Accel::Kvm);
+    let accels = [facts::Accel::Kvm, facts::Accel::Tcg].into_iter().filter(|accel| kvm || *accel != facts::Accel::Kvm);
     let (mut programs, mut why) = (Vec::new(), String::new());
     let end = Instant::now() + PROBE_TIME;
     for accel in accels {
@@ -250,14 +250,14 @@ fn program(named: Option<&Path>, kvm: bool) -> Result<QemuFacts, String> {
     let machine =
         |machine: &qemu::MachineType| MachineType { name: machine.name.clone(), alias: machine.alias.clone() };
     Ok(QemuFacts {
-        version: version(&first.version),
+        version: first.version,
         machines: first.machines.iter().map(machine).collect(),
         accels: programs.iter().map(accel_facts).collect(),
         program: path,
     })
 }
 
-fn ask(path: &Path, found: &Metadata, accel: qemu::Accel, end: Instant) -> Result<QemuProgram, String> {
+fn ask(path: &Path, found: &Metadata, accel: facts::Accel, end: Instant) -> Result<QemuProgram, String> {
     let probe = Probe {
         path: path.to_owned(),
         device: found.dev(),
@@ -307,14 +307,10 @@ fn find(program: &Path) -> Result<PathBuf, String> {
     candidates.into_iter().find(runs).ok_or_else(missing)
 }
 
-fn version(version: &skein_hypervisor::QemuVersion) -> QemuVersion {
-    QemuVersion { major: version.major, minor: version.minor, micro: version.micro }
-}
-
-fn accel(accel: qemu::Accel) -> Accel {
+fn accel(accel: facts::Accel) -> Accel {
     match accel {
-        qemu::Accel::Kvm => Accel::Kvm,
-        qemu::Accel::Tcg => Accel::Tcg,
+        facts::Accel::Kvm => Accel::Kvm,
+        facts::Accel::Tcg => Accel::Tcg,
     }
 }
 
@@ -515,9 +511,9 @@ fn file_system(magic: u32) -> (FileSystem, String) {
 /// If it does not run, or its QEMU does not answer.
 pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
     let running = vm.running().ok_or_else(|| VmError::NotRunning(vm.name.clone()))?;
-    let monitor = &running.monitor;
-    let qmp = |source| VmError::Qmp { name: vm.name.clone(), source };
-    let guest = InspectedGuest::of(monitor).map_err(qmp)?;
+    let asked = &running.guest;
+    let of_guest = |source| VmError::Guest { name: vm.name.clone(), source };
+    let guest = asked.inspect().map_err(of_guest)?;
     let accel = accel(guest.accel);
     let composition = vm.composition()?;
     let mut disks = disks(&composition);
@@ -538,16 +534,16 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
             (cpu.map_or(guest.cpu_model, str::to_owned), nics(&line.args))
         }
     };
-    let ram_blocks: u64 = monitor.ram_blocks().map_err(qmp)?.iter().map(|block| block.used_bytes).sum();
+    let ram_blocks: u64 = asked.ram_blocks().map_err(of_guest)?.iter().map(|block| block.used_bytes).sum();
     // Asked in this order: at the end of a migration of ours the guest stands still.
     let migration = vm.moved_by();
-    let run_state = monitor.run_state().map_err(qmp)?;
-    let hot_plugged = composition::hot_plugged(monitor, &composition).map_err(qmp)?;
+    let run_state = asked.run_state().map_err(of_guest)?;
+    let hot_plugged = asked.hot_plugged(&composition).map_err(of_guest)?;
     let passed_through = guest.devices.iter().filter(|device| device.is_passed_through() || device.kind == "usb-host");
     Ok(GuestFacts {
         name: vm.name.clone(),
         adopted: vm.is_adopted(),
-        qemu: version(&guest.version),
+        qemu: guest.version,
         machine_type: guest.machine,
         accel,
         cpu,
@@ -556,17 +552,12 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         ram_bytes,
         device_bytes: ram_blocks.saturating_sub(guest.memory_bytes),
         ram_shared: !guest.memory.is_empty() && guest.memory.iter().all(|memory| memory.share),
-        hugepages: guest.memory.iter().find_map(|memory| page_bytes(monitor, memory)),
+        hugepages: guest.memory.iter().find_map(page_bytes),
         blockers: guest.blocked_reasons,
         passed_through: passed_through.map(|device| device.id.clone()).collect(),
         disks,
         loaded: loaded(&vm.launch()),
-        ram_files: guest
-            .memory
-            .iter()
-            .filter(|memory| memory.share)
-            .filter_map(|memory| ram_file(monitor, memory))
-            .collect(),
+        ram_files: guest.memory.iter().filter(|memory| memory.share).filter_map(ram_file).collect(),
         nics,
         composition,
         hot_plugged,
@@ -575,9 +566,9 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         copy: None,
         locks_ram: locks_ram(&vm.launch()),
         // As QEMU calls it.
-        run_state: json!(run_state).as_str().unwrap_or_default().to_owned(),
+        run_state: run_state.word(),
         migration: migration.map(|id| id.to_string()),
-        holds_migration: migration.or_else(|| vm.moved_by()).is_none() && monitor.holds_migration().map_err(qmp)?,
+        holds_migration: migration.or_else(|| vm.moved_by()).is_none() && asked.holds_migration().map_err(of_guest)?,
     })
 }
 
@@ -600,10 +591,8 @@ fn loaded(launch: &Launch) -> Vec<PathBuf> {
 }
 
 /// The file that a part of the RAM is in, if that has a name.
-fn ram_file(monitor: &Monitor, memory: &MemoryDevice) -> Option<PathBuf> {
-    let path = format!("/objects/{}", memory.id.as_ref()?);
-    let file = monitor.execute("qom-get", json!({ "path": path, "property": "mem-path" })).ok()?;
-    let file = PathBuf::from(file.as_str().filter(|file| !file.is_empty())?);
+fn ram_file(memory: &MemoryDevice) -> Option<PathBuf> {
+    let file = PathBuf::from(memory.file.as_ref()?);
     // In a directory QEMU makes a file without a name.
     let is_dir = {
         let file = file.clone();
@@ -613,19 +602,12 @@ fn ram_file(monitor: &Monitor, memory: &MemoryDevice) -> Option<PathBuf> {
 }
 
 /// The size of the huge pages below a part of the RAM; none: it has usual ones.
-fn page_bytes(monitor: &Monitor, memory: &MemoryDevice) -> Option<u64> {
-    let path = format!("/objects/{}", memory.id.as_ref()?);
-    let get = |property| monitor.execute("qom-get", json!({ "path": path, "property": property })).ok();
-    match get("hugetlb") {
-        // A memfd.
-        Some(Value::Bool(true)) => {
-            let bytes = get("hugetlbsize").and_then(|size| size.as_u64()).filter(|bytes| *bytes > 0);
-            bytes.or_else(|| kilobytes(&text("/proc/meminfo"), "Hugepagesize"))
-        }
-        Some(_) => None,
-        // A file, perhaps on hugetlbfs, whose blocks are its pages.
-        None => {
-            let file = get("mem-path")?.as_str()?.to_owned();
+fn page_bytes(memory: &MemoryDevice) -> Option<u64> {
+    match memory.pages {
+        MemoryPages::Huge(bytes) => bytes.or_else(|| kilobytes(&text("/proc/meminfo"), "Hugepagesize")),
+        MemoryPages::Usual => None,
+        MemoryPages::OfFile => {
+            let file = memory.file.clone()?;
             let stat = aside(move || statfs(file.as_str()).ok())?.recv_timeout(FILES_TIME).ok()??;
             (file_system(stat.filesystem_type().0 as u32).1 == "hugetlbfs").then_some(stat.block_size() as u64)
         }
@@ -737,13 +719,13 @@ fn backend(value: &str) -> Option<GuestNic> {
 pub(crate) fn dirty_bytes_per_s(vm: &Vm, measure: Duration) -> Option<u64> {
     const MARGIN: Duration = Duration::from_secs(5);
     const POLL: Duration = Duration::from_millis(50);
-    let monitor = vm.running()?.monitor.with_patience(MARGIN);
-    let seconds = measure.as_secs().clamp(1, 60);
-    let end = Instant::now() + Duration::from_secs(seconds) + MARGIN;
-    monitor.measure_dirty_rate(seconds, SAMPLE_PAGES).ok()?;
+    let guest = vm.running()?.guest.with_patience(MARGIN);
+    let time = Duration::from_secs(measure.as_secs().clamp(1, 60));
+    let end = Instant::now() + time + MARGIN;
+    guest.measure_dirty_rate(time, SAMPLE_PAGES).ok()?;
     while Instant::now() < end {
         thread::sleep(POLL);
-        if let Some(rate) = monitor.dirty_rate().ok()? {
+        if let Some(rate) = guest.dirty_rate().ok()? {
             return Some(rate);
         }
     }

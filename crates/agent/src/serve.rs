@@ -26,6 +26,7 @@ use skein_inventory::printable;
 use skein_inventory::{HostsFile, Route, TargetLaunch};
 use tracing::{info, warn};
 
+use crate::clock::wait_until;
 use crate::error_chain;
 use crate::launch::Launch;
 use crate::migrations::{Capacity, DELTA_MEMORY_DEFAULT_PERCENT, Migrations, Offer};
@@ -33,7 +34,7 @@ use crate::own_socket::OwnSocket;
 use crate::permit::Permit;
 use crate::read_facts;
 use crate::room::{HostRoom, agent_bytes};
-use crate::vms::{Vm, VmError, Vms, wait_until};
+use crate::vms::{Vm, VmError, Vms};
 
 /// Commands at once.
 const CLIENTS_MAX: usize = 128;

@@ -10,35 +10,16 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use skein_inventory::QemuVersion;
 
+use crate::guest::facts::{Accel, BlockNode, Device, InspectedGuest, MemoryDevice, MemoryPages};
 use crate::process::child::{Killed, collect, end_with_thread, text};
 use crate::process::error::Error;
 use crate::qmp::error::QmpError;
-use crate::qmp::message::QemuVersion;
 use crate::qmp::monitor::Monitor;
 
 /// How long a QEMU that is about to end is waited for.
 const LAST_WORDS_TIME: Duration = Duration::from_millis(200);
-
-/// What runs the guest's instructions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Accel {
-    /// QEMU, by translation.
-    Tcg,
-    /// The CPU, by `/dev/kvm`.
-    Kvm,
-}
-
-impl Accel {
-    /// As QEMU's command line has it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Tcg => "tcg",
-            Self::Kvm => "kvm",
-        }
-    }
-}
 
 /// A machine type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,7 +88,7 @@ impl QemuProgram {
         let capabilities: Vec<Capability> = ask(monitor, "query-migrate-capabilities", Value::Null)?;
         let parameters: serde_json::Map<String, Value> = ask(monitor, "query-migrate-parameters", Value::Null)?;
         Ok(Self {
-            version: monitor.version().clone(),
+            version: *monitor.version(),
             accel: accel(monitor)?,
             machines: ask(monitor, "query-machines", Value::Null)?,
             cpu_models: ask(monitor, "query-cpu-definitions", Value::Null)?,
@@ -153,79 +134,6 @@ impl QemuProgram {
     }
 }
 
-/// Part of the guest's RAM, as the host has it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemoryDevice {
-    /// Its `-object` id; none for RAM without one.
-    pub id: Option<String>,
-    /// Bytes.
-    pub size: u64,
-    /// Whether other processes can map it.
-    #[serde(default)]
-    pub share: bool,
-}
-
-/// A node of QEMU's block layer: an image, or a file or device below one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BlockNode {
-    /// Its name; `#block…` if it was given none.
-    #[serde(rename = "node-name")]
-    pub name: String,
-    /// `qcow2`, `raw`; `file`, `host_device`, `nbd`, `rbd`...
-    #[serde(rename = "drv")]
-    pub driver: String,
-    /// A path, or a `json:` or `nbd://` description.
-    #[serde(rename = "file")]
-    pub filename: String,
-    /// The image that it is an overlay of.
-    pub backing_file: Option<String>,
-    /// Whether it is only read.
-    #[serde(rename = "ro")]
-    pub read_only: bool,
-}
-
-/// A device that was asked for on the command line or plugged in later.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Device {
-    /// Its id; `device[0]`… if it was given none.
-    pub id: String,
-    /// `virtio-net-pci`.
-    pub kind: String,
-}
-
-impl Device {
-    /// Whether it is a device of the host (VFIO), which stays on its host.
-    pub fn is_passed_through(&self) -> bool {
-        self.kind.starts_with("vfio-")
-    }
-}
-
-/// What a guest is made of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InspectedGuest {
-    /// Its QEMU's version.
-    pub version: QemuVersion,
-    /// What runs its instructions.
-    pub accel: Accel,
-    /// Its machine type, without alias: `pc-q35-7.2`.
-    pub machine: String,
-    /// Its CPU model: `Haswell`, `max`.
-    pub cpu_model: String,
-    /// Virtual CPUs.
-    pub cpus: u32,
-    /// The CPU features that it has seen: those of its first CPU. A target must have them all. Without `ht`, which
-    /// follows from the number of CPUs.
-    pub cpu_features: BTreeSet<String>,
-    /// Bytes of RAM, with what was plugged in later.
-    pub memory_bytes: u64,
-    /// Where its RAM is; empty if QEMU has it from no `-object`.
-    pub memory: Vec<MemoryDevice>,
-    /// Its devices, but those that belong to every machine of its type.
-    pub devices: Vec<Device>,
-    /// What keeps it here, by QEMU's word; see [`Monitor::blocked_reasons`].
-    pub blocked_reasons: Vec<String>,
-}
-
 impl InspectedGuest {
     /// Asks a QEMU that has a guest. Takes some hundred questions, tens of milliseconds; the guest runs on.
     pub fn of(monitor: &Monitor) -> Result<Self, QmpError> {
@@ -256,7 +164,7 @@ impl InspectedGuest {
         let mut devices = children(monitor, "/machine/peripheral")?;
         devices.extend(children(monitor, "/machine/peripheral-anon")?);
         Ok(Self {
-            version: monitor.version().clone(),
+            version: *monitor.version(),
             accel: accel(monitor)?,
             machine: machine.strip_suffix("-machine").unwrap_or(&machine).into(),
             // `Haswell-x86_64-cpu`, `cortex-a57-arm-cpu`.
@@ -264,11 +172,33 @@ impl InspectedGuest {
             cpus: cpus.len().try_into().unwrap_or(u32::MAX),
             cpu_features,
             memory_bytes: memory.base_memory.saturating_add(memory.plugged_memory),
-            memory: ask(monitor, "query-memdev", Value::Null)?,
+            memory: memory_devices(monitor)?,
             devices,
             blocked_reasons: monitor.blocked_reasons()?,
         })
     }
+}
+
+/// The parts of the guest's RAM, with what each lies on.
+fn memory_devices(monitor: &Monitor) -> Result<Vec<MemoryDevice>, QmpError> {
+    let mut devices: Vec<MemoryDevice> = ask(monitor, "query-memdev", Value::Null)?;
+    for device in &mut devices {
+        let Some(id) = &device.id else { continue };
+        let path = format!("/objects/{id}");
+        let get = |name: &str| property::<Value>(monitor, &path, name).ok();
+        device.file = get("mem-path").and_then(|file| file.as_str().map(str::to_owned)).filter(|file| !file.is_empty());
+        device.pages = match get("hugetlb") {
+            // A memfd.
+            Some(Value::Bool(true)) => {
+                let bytes = get("hugetlbsize").and_then(|size| size.as_u64()).filter(|bytes| *bytes > 0);
+                MemoryPages::Huge(bytes)
+            }
+            Some(_) => MemoryPages::Usual,
+            // A file, perhaps on hugetlbfs, whose blocks are its pages.
+            None => MemoryPages::OfFile,
+        };
+    }
+    Ok(devices)
 }
 
 /// A QEMU's images and what is below them, also those that no device has.

@@ -1,6 +1,8 @@
 //! QMP and QEMU processes: what Skein needs of a hypervisor, over its unmodified interfaces.
 //!
-//! - [`Monitor`]: a client of QEMU's control socket for several threads; every wait has a deadline. [`Qmp`]: for one.
+//! - [`guest`]: a running guest, whatever runs it: the seam between an agent's workers and a hypervisor.
+//! - [`Monitor`]: a guest of QEMU's, by a client of QEMU's control socket for several threads; every wait has a
+//!   deadline. [`Qmp`]: for one.
 //! - [`Config`]: a machine, and the command line of its QEMU. [`Qemu`]: the process, ended when dropped.
 //! - [`process`]: QEMU processes that outlive their starter.
 //! - [`config::devices`]: firmware, TPM, display, disks, NICs.
@@ -12,10 +14,12 @@
 //! Tried with QEMU 7.2 and 10.0. Not here: guests' contents, hosts' networks, libvirt.
 
 pub mod config;
+pub mod guest;
 pub mod inspect;
 pub mod kvm;
 pub mod migration;
 pub mod process;
+mod qemu_guest;
 pub mod qmp;
 mod ram_blocks;
 
@@ -23,9 +27,15 @@ pub use config::devices::{
     Boot, Bus, Cdrom, Disk, DiskCache, DiskFormat, DiskOptions, Display, Nic, NicBackend, Port, Serial, Tpm,
 };
 pub use config::{BINARY_VARIABLE, Config, HugePages, Incoming, MemoryBackend};
+pub use guest::error::GuestError;
+pub use guest::event::{EventSink, GuestEvent, ShutdownCause, StopCause};
+pub use guest::facts::{DeviceSnapshot, DirtyTracking, ImageSnapshot};
+pub use guest::inspect::{CompositionError, Inspect};
+pub use guest::migrate::{CopyState, Migrate, MigrationSettings, MigrationState, MigrationStatus, Throttling};
+pub use guest::run::{RunControl, RunState};
+pub use guest::{Guest, Quirks};
 pub use migration::commands::Announcement;
 pub use migration::info::{MigrationInfo, RamInfo};
-pub use migration::state::{MigrationStatus, RunState};
 pub use migration::tuning::{Compression, SAMPLE_PAGES, Tls, Tuning};
 pub use process::error::Error;
 pub use process::log::Log;
@@ -37,5 +47,6 @@ pub use qmp::client::Qmp;
 pub use qmp::connect::connect_within;
 pub use qmp::error::QmpError;
 pub use qmp::events::{Events, MonitorEvent};
-pub use qmp::message::{QemuVersion, QmpEvent};
+pub use qmp::message::QmpEvent;
 pub use qmp::monitor::Monitor;
+pub use skein_inventory::QemuVersion;

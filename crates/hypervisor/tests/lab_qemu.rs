@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, getsid};
-use skein_hypervisor::inspect::{Accel, InspectedGuest, QemuProgram, block_nodes};
+use skein_hypervisor::guest::facts::{Accel, InspectedGuest};
+use skein_hypervisor::inspect::{QemuProgram, block_nodes};
 use skein_hypervisor::{
     Announcement, Config, Disk, Error, Events, Exit, Log, MigrationStatus, Monitor, MonitorEvent, Nic, NicBackend,
     Process, ProcessId, QemuVersion, QmpError, RunState, Tuning, connect_started, kvm, spawn_detached,

@@ -16,21 +16,16 @@
 
 use std::time::{Duration, Instant};
 
-use skein_hypervisor::{Monitor, QemuVersion, QmpEvent, RunState};
+use skein_hypervisor::{Guest, GuestEvent, Quirks, RunState, StopCause};
 use skein_inventory::check::standstill;
 use skein_inventory::composition::{Composition, Part, differences};
 use skein_inventory::shortened;
 use tracing::info;
 
-use crate::composition;
-
 /// How often the composition is looked at: what changed is told within a second.
 const COMPOSITION_CHECK_PERIOD: Duration = Duration::from_millis(400);
 /// Most differences that are told.
 pub(super) const DIFFERENCES_TOLD_MAX: usize = 4;
-/// From this QEMU on a guest that sleeps is moved as one that sleeps ("cpus: vm_was_suspended"). Before, the QEMU of
-/// either end could wake it by itself.
-const SUSPENDED_MOVES_FROM: (u32, u32) = (9, 0);
 
 /// Watches a guest from the beginning of its copy on.
 pub(super) struct GuestWatch {
@@ -40,7 +35,7 @@ pub(super) struct GuestWatch {
     /// The last look at all of it was not answered.
     is_unknown: bool,
     /// What an event last said of why the guest stands still, or its QEMU ends.
-    reason: Option<String>,
+    reason: Option<StopCause>,
 }
 
 impl GuestWatch {
@@ -48,12 +43,12 @@ impl GuestWatch {
     ///
     /// # Errors
     /// If the target was told nothing, or the guest is not composed so any more; with the reason.
-    pub(super) fn begin(monitor: &Monitor, told: Option<Composition>) -> Result<GuestWatch, String> {
+    pub(super) fn begin(guest: &dyn Guest, told: Option<Composition>) -> Result<GuestWatch, String> {
         let told =
             told.ok_or("the target has not asked what the guest is composed of: is its agent older than this one?")?;
         let told = Composition { files: Vec::new(), boot_id: None, ..told };
         let mut watch = GuestWatch { promised: told, looked_at: Instant::now(), is_unknown: false, reason: None };
-        match watch.compare(monitor) {
+        match watch.compare(guest) {
             Some(why) => Err(why),
             None => Ok(watch),
         }
@@ -61,52 +56,53 @@ impl GuestWatch {
 
     /// What an event tells of the guest that is worth a line in the log; what stops the guest or ends its QEMU is
     /// remembered.
-    pub(super) fn hear(&mut self, event: &QmpEvent) -> Option<String> {
-        match event.name.as_str() {
-            "RESET" => return Some("the guest was reset; the copy goes on".into()),
-            "SUSPEND" => return Some("the guest went to sleep".into()),
-            "WAKEUP" => return Some("the guest woke up".into()),
-            _ => self.reason = reason(event).or_else(|| self.reason.take()),
+    pub(super) fn hear(&mut self, event: &GuestEvent) -> Option<&'static str> {
+        match event {
+            GuestEvent::Reset => return Some("the guest was reset; the copy goes on"),
+            GuestEvent::Asleep => return Some("the guest went to sleep"),
+            GuestEvent::Awake => return Some("the guest woke up"),
+            GuestEvent::Stopping(cause) => self.reason = Some(cause.clone()),
+            GuestEvent::Migration(_)
+            | GuestEvent::Stopped
+            | GuestEvent::Resumed
+            | GuestEvent::Recomposed
+            | GuestEvent::Closed => {}
         }
         None
     }
 
-    /// Whether this event may say that the composition changed.
-    pub(super) fn concerns(event: &QmpEvent) -> bool {
-        let names = ["DEVICE_", "BLOCK_JOB_", "JOB_STATUS_CHANGE", "MEMORY_DEVICE", "UNPLUG", "BLOCK_EXPORT"];
-        names.iter().any(|name| event.name.contains(name))
-    }
-
-    /// Why the guest, which QEMU says is in this state, must not go on being copied. None: it may.
-    pub(super) fn stopped(&self, state: &RunState, version: &QemuVersion) -> Option<String> {
-        let word = serde_json::to_value(state).ok()?.as_str()?.to_owned();
+    /// Why the guest, which its hypervisor says is in this state, must not go on being copied. None: it may.
+    /// `program`: what runs it.
+    pub(super) fn stopped(&self, state: &RunState, program: &str, quirks: Quirks) -> Option<String> {
         match state {
             RunState::Running | RunState::FinishMigrate | RunState::PostMigrate => None,
-            RunState::Suspended if (version.major, version.minor) >= SUSPENDED_MOVES_FROM => None,
-            RunState::Suspended => Some(format!("it went to sleep, and QEMU {version} could wake it at both ends")),
+            RunState::Suspended if quirks.moves_asleep => None,
+            RunState::Suspended => Some(format!("it went to sleep, and {program} could wake it at both ends")),
             _ => {
+                let word = state.word();
                 let why = standstill(&word).map_or("somebody or something stopped it", |(why, _)| why);
-                Some(self.reason.clone().unwrap_or_else(|| format!("{why} (QEMU's run state is {word})")))
+                let known = self.reason.as_ref().map(ToString::to_string);
+                Some(known.unwrap_or_else(|| format!("{why} (QEMU's run state is {word})")))
             }
         }
     }
 
     /// Why its QEMU ended, as far as an event said.
     pub(super) fn ended(&self) -> Option<String> {
-        self.reason.clone()
+        self.reason.as_ref().map(ToString::to_string)
     }
 
     /// What changed of the guest, at most every [`COMPOSITION_CHECK_PERIOD`] unless `now`.
-    pub(super) fn check_composition(&mut self, monitor: &Monitor, now: bool) -> Option<String> {
+    pub(super) fn check_composition(&mut self, guest: &dyn Guest, now: bool) -> Option<String> {
         if !now && self.looked_at.elapsed() < COMPOSITION_CHECK_PERIOD {
             return None;
         }
         self.looked_at = Instant::now();
-        self.compare(monitor)
+        self.compare(guest)
     }
 
-    fn compare(&mut self, monitor: &Monitor) -> Option<String> {
-        let now = composition::of(monitor);
+    fn compare(&mut self, guest: &dyn Guest) -> Option<String> {
+        let now = guest.composition();
         self.is_unknown = now.is_err();
         match now {
             Ok(now) => changes(&self.promised, &now),
@@ -123,10 +119,10 @@ impl GuestWatch {
     ///
     /// # Errors
     /// What changed, or that it is not known.
-    pub(super) fn compare_at_standstill(&self, monitor: &Monitor, missed_events: bool) -> Result<(), String> {
+    pub(super) fn compare_at_standstill(&self, guest: &dyn Guest, missed_events: bool) -> Result<(), String> {
         let now = match missed_events || self.is_unknown {
-            true => composition::of(monitor),
-            false => composition::drives(monitor).map(|drives| Composition { drives, ..self.promised.clone() }),
+            true => guest.composition(),
+            false => guest.drives().map(|drives| Composition { drives, ..self.promised.clone() }),
         };
         let now =
             now.map_err(|error| format!("what it is composed of is not known: {}", crate::error_chain(&error)))?;
@@ -142,96 +138,51 @@ fn changes(told: &Composition, now: &Composition) -> Option<String> {
     (!all.is_empty()).then(|| shortened(&all, DIFFERENCES_TOLD_MAX))
 }
 
-/// Why a guest stands still or ends, by an event (QEMU's qapi/run-state.json, qapi/block-core.json).
-fn reason(event: &QmpEvent) -> Option<String> {
-    let data = &event.data;
-    let text = |key: &str| data[key].as_str().filter(|text| !text.is_empty());
-    Some(match event.name.as_str() {
-        "BLOCK_IO_ERROR" if data["action"] == "stop" => {
-            let drive = text("device").or(text("qom-path")).or(text("node-name")).unwrap_or("a drive");
-            match data["nospace"].as_bool() {
-                Some(true) => format!("its drive {drive} has no space left"),
-                _ => format!(
-                    "its drive {drive} failed to {} ({})",
-                    text("operation").unwrap_or("work"),
-                    text("reason").unwrap_or("QEMU says no more")
-                ),
-            }
-        }
-        "GUEST_PANICKED" => "its kernel panicked".into(),
-        "WATCHDOG" => format!("its watchdog fired (action {})", text("action").unwrap_or("unknown")),
-        "SHUTDOWN" => match text("reason").unwrap_or("unknown") {
-            "guest-shutdown" => "the guest shut down".into(),
-            "guest-panic" => "its kernel panicked".into(),
-            "guest-reset" => "the guest restarted, and its QEMU ends then".into(),
-            "host-qmp-quit" => "somebody ended its QEMU (QMP quit)".into(),
-            "host-signal" => "its QEMU was ended by a signal".into(),
-            other => format!("it was shut down ({other})"),
-        },
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use skein_hypervisor::ShutdownCause;
 
     use super::*;
 
-    fn event(name: &str, data: Value) -> QmpEvent {
-        QmpEvent { name: name.into(), data, time: Duration::ZERO }
-    }
+    const NEW: Quirks = Quirks { freezes_throttled_without_network: true, moves_asleep: true };
+    const OLD: Quirks = Quirks { freezes_throttled_without_network: false, moves_asleep: false };
 
     fn watch() -> GuestWatch {
         let told = Composition { machine: "pc-q35-10.0".into(), ..Composition::default() };
         GuestWatch { promised: told, looked_at: Instant::now(), is_unknown: false, reason: None }
     }
 
-    fn version(major: u32, minor: u32) -> QemuVersion {
-        QemuVersion { major, minor, micro: 0 }
-    }
-
     #[test]
     fn what_stops_a_guest_is_told_with_its_reason() {
         let mut watch = watch();
-        let new = version(10, 0);
-        assert_eq!(watch.stopped(&RunState::Running, &new), None);
-        assert_eq!(watch.stopped(&RunState::FinishMigrate, &new), None);
-        assert!(watch.stopped(&RunState::Paused, &new).unwrap().contains("somebody paused it"));
-        assert!(watch.stopped(&RunState::Other("debug".into()), &new).unwrap().contains("run state is debug"));
-        watch.hear(&event("BLOCK_IO_ERROR", json!({"device": "d0", "action": "report", "nospace": true})));
-        assert!(
-            watch.stopped(&RunState::IoError, &new).unwrap().contains("one of its disks fails"),
-            "the guest was told, and ran on"
+        let stopped = |watch: &GuestWatch, state: RunState| watch.stopped(&state, "QEMU 10.0.0", NEW);
+        assert_eq!(stopped(&watch, RunState::Running), None);
+        assert_eq!(stopped(&watch, RunState::FinishMigrate), None);
+        assert!(stopped(&watch, RunState::Paused).unwrap().contains("somebody paused it"));
+        assert!(stopped(&watch, RunState::Other("debug".into())).unwrap().contains("run state is debug"));
+        assert!(stopped(&watch, RunState::IoError).unwrap().contains("one of its disks fails"));
+        watch.hear(&GuestEvent::Stopping(StopCause::DriveFull { drive: "d0".into() }));
+        assert_eq!(stopped(&watch, RunState::IoError).unwrap(), "its drive d0 has no space left");
+        watch.hear(&GuestEvent::Stopped);
+        assert_eq!(
+            stopped(&watch, RunState::IoError).unwrap(),
+            "its drive d0 has no space left",
+            "what says no reason takes none away"
         );
-        watch.hear(&event(
-            "BLOCK_IO_ERROR",
-            json!({"device": "d0", "action": "stop", "nospace": true, "operation": "write"}),
-        ));
-        assert_eq!(watch.stopped(&RunState::IoError, &new).unwrap(), "its drive d0 has no space left");
-        watch.hear(&event(
-            "BLOCK_IO_ERROR",
-            json!({"device": "", "node-name": "n", "action": "stop", "operation": "read", "reason": "EIO"}),
-        ));
-        assert_eq!(watch.stopped(&RunState::IoError, &new).unwrap(), "its drive n failed to read (EIO)");
-        watch.hear(&event("GUEST_PANICKED", json!({"action": "pause"})));
-        assert_eq!(watch.stopped(&RunState::GuestPanicked, &new).unwrap(), "its kernel panicked");
-        watch.hear(&event("SHUTDOWN", json!({"guest": true, "reason": "guest-shutdown"})));
+        watch.hear(&GuestEvent::Stopping(StopCause::Panicked));
+        assert_eq!(stopped(&watch, RunState::GuestPanicked).unwrap(), "its kernel panicked");
+        watch.hear(&GuestEvent::Stopping(StopCause::ShutDown(ShutdownCause::Guest)));
         assert_eq!(watch.ended().unwrap(), "the guest shut down");
     }
 
     #[test]
     fn what_goes_on_is_a_note() {
         let mut watch = watch();
-        assert!(watch.hear(&event("RESET", json!({"guest": true}))).unwrap().contains("goes on"));
-        assert!(watch.hear(&event("SUSPEND", json!({}))).is_some());
-        assert_eq!(watch.stopped(&RunState::Suspended, &version(9, 0)), None);
-        assert!(watch.stopped(&RunState::Suspended, &version(8, 2)).unwrap().contains("8.2"));
+        assert!(watch.hear(&GuestEvent::Reset).unwrap().contains("goes on"));
+        assert!(watch.hear(&GuestEvent::Asleep).is_some());
+        assert_eq!(watch.stopped(&RunState::Suspended, "QEMU 9.0.0", NEW), None);
+        assert!(watch.stopped(&RunState::Suspended, "QEMU 8.2.0", OLD).unwrap().contains("QEMU 8.2.0 could wake"));
         assert_eq!(watch.ended(), None);
-        assert!(
-            GuestWatch::concerns(&event("DEVICE_TRAY_MOVED", json!({})))
-                && !GuestWatch::concerns(&event("STOP", json!({})))
-        );
     }
 
     #[test]

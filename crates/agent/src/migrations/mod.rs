@@ -29,18 +29,19 @@ use skein_handover::{
     RefusedStart, Report, Role, SourceInput, SourceOrder, SourcePhase, TargetInput, TargetOrder, WriteResult,
     last_records, needed,
 };
-use skein_hypervisor::MonitorEvent;
+use skein_hypervisor::GuestEvent;
 use skein_inventory::facts::MigrationSlots;
 use skein_journal::{Journal, JournalLimits, OpenError};
 use tracing::{error, info, warn};
 
+use crate::clock::wait_until;
 use crate::dirs::Dirs;
 use crate::error_chain;
 use crate::kept_ram::KeptRamStore;
 use crate::path_meter::PathMeter;
 use crate::peers::{PeerEvent, Peers};
 use crate::room::HostRoom;
-use crate::vms::{Killed, Vm, Vms, wait_until};
+use crate::vms::{Involvement, Killed, Vm, Vms};
 
 pub use offer::{Offer, OfferError};
 pub(crate) use source::DELTA_MEMORY_DEFAULT_PERCENT;
@@ -117,7 +118,7 @@ pub(crate) enum WorkerInput {
     Order(Order),
     /// Say how QEMU is.
     Look,
-    Qmp(MonitorEvent),
+    Guest(GuestEvent),
     /// The migration is over and forgotten.
     Forget,
     /// The agent ends.
@@ -434,7 +435,7 @@ impl Owner {
             }
         })?;
         if let Ok(vm) = self.context.vms.get(&vm) {
-            vm.set_involvement(Some(id), false, None);
+            vm.set_involvement(Involvement::Moving(id));
         }
         Ok(())
     }
@@ -499,7 +500,7 @@ impl Owner {
         self.arrived.drain(..).for_each(|vm| self.context.vms.arrived(&vm));
         for summary in self.manager.summaries() {
             if let Some(vm) = self.context.vms.of_migration(summary.id) {
-                vm.set_involvement(Some(summary.id), summary.in_doubt, summary.outcome);
+                vm.set_involvement(Involvement::of(&summary));
                 // Also one whose QEMU ended before it was told to.
                 if (summary.role, summary.outcome) == (Role::Source, Some(Outcome::Moved)) && vm.process().is_none() {
                     self.context.vms.released(&vm);

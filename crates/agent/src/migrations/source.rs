@@ -11,10 +11,9 @@ use skein_dataplane::source::{DirtyTracking, SourcePages, SourcePagesSettings};
 use skein_handover::{
     Input, MigrationId, MigrationPhase, MigrationSummary, SourceGuest, SourceInput, SourceOrder, SourcePhase,
 };
-use skein_hypervisor::inspect::{Accel, accel};
 use skein_hypervisor::{
-    MigrationInfo, MigrationStatus, Monitor, MonitorEvent, QemuVersion, QmpError, QmpEvent, RamInfo, RunState,
-    SAMPLE_PAGES, Tuning,
+    CopyState, Guest, GuestError, GuestEvent, MigrationSettings, MigrationState, MigrationStatus, RunState,
+    SAMPLE_PAGES, StopCause, Throttling,
 };
 use skein_inventory::Route;
 use skein_inventory::convergence::{Convergence, ConvergenceStep, ConvergenceWatch, CopySample};
@@ -23,11 +22,12 @@ use tracing::{info, warn};
 
 use super::guest_watch::GuestWatch;
 use super::{Context, Offer, WorkerInput, source_order};
+use crate::clock::wait_until;
 use crate::guest_ram;
 use crate::outgoing_channels::OutgoingChannels;
 use crate::room::{Reservation, agent_bytes, asked};
 use crate::transport::width;
-use crate::vms::{Running, Vm, wait_until};
+use crate::vms::{Involvement, Running, Vm};
 
 /// How often progress is asked for.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
@@ -39,10 +39,6 @@ const FULL_LINK_SHARE: f64 = 0.6;
 const CARRIED_DECAY_SHARE: f64 = 0.1;
 /// A throttled guest waits so long for the network.
 const THROTTLED_OUTAGE_TIME: Duration = Duration::from_secs(3);
-/// From this QEMU on it may stand still meanwhile.
-const FREEZES_WITHOUT_NETWORK_FROM: QemuVersion = QemuVersion { major: 9, minor: 2, micro: 0 };
-/// From this QEMU on it misses less of what a guest writes without KVM.
-const TRACKS_ALIGNED_BLOCKS_FROM: QemuVersion = QemuVersion { major: 9, minor: 0, micro: 0 };
 /// One that may be deaf is not waited for.
 const UNRESPONSIVE_QMP_WAIT: Duration = Duration::from_millis(200);
 /// A QEMU that gave up resumes its guest within milliseconds.
@@ -74,8 +70,6 @@ const THROTTLE_LEAST_PERCENT: u8 = 1;
 /// Memory to know in what the target holds, in per cent of the guest's RAM, unless told otherwise: what it takes for
 /// all of it.
 pub(crate) const DELTA_MEMORY_DEFAULT_PERCENT: f64 = 4.0;
-/// Of what QEMU counts in pages.
-const PAGE_BYTES: u64 = 4096;
 /// Between two progress entries of the log.
 const COPIED_PERIOD: Duration = Duration::from_secs(10);
 
@@ -103,7 +97,7 @@ pub(super) struct SourceWorker {
     /// Since when QEMU has held a migration that is over.
     held_since: Option<Instant>,
     /// The connection whose events are heard.
-    monitor_listened_to: Option<Monitor>,
+    listened_to: Option<Arc<dyn Guest>>,
     /// An event found no room, or came while no connection was there.
     missed_events: Arc<AtomicBool>,
     reported_guest: Option<SourceGuest>,
@@ -143,12 +137,12 @@ pub(super) struct SourceWorker {
     progress_logged_at: Instant,
 }
 
-/// Where a QEMU may miss what its guest writes.
-fn misses(monitor: &Monitor) -> DirtyTracking {
-    match accel(monitor) {
-        Ok(Accel::Kvm) => DirtyTracking::Exact,
-        _ if *monitor.version() >= TRACKS_ALIGNED_BLOCKS_FROM => DirtyTracking::MissesUnalignedBlocks,
-        _ => DirtyTracking::MissesAllBlocks,
+/// Where a hypervisor may miss what its guest writes, as the data plane has it.
+fn dirty_tracking(qemu: &dyn Guest) -> DirtyTracking {
+    match qemu.dirty_tracking() {
+        skein_hypervisor::DirtyTracking::Exact => DirtyTracking::Exact,
+        skein_hypervisor::DirtyTracking::MissesUnalignedBlocks => DirtyTracking::MissesUnalignedBlocks,
+        skein_hypervisor::DirtyTracking::MissesAllBlocks => DirtyTracking::MissesAllBlocks,
     }
 }
 
@@ -166,14 +160,14 @@ struct Sampler {
 
 impl Sampler {
     /// What came of the last measure of the guest throttled as it is. Begins another now and then.
-    fn look(&mut self, monitor: &Monitor, ram_bytes: u64, throttle: u8) -> Option<u64> {
+    fn look(&mut self, qemu: &dyn Guest, ram_bytes: u64, throttle: u8) -> Option<u64> {
         if self.throttle != throttle {
             (self.throttle, self.last, self.is_stale) = (throttle, None, self.is_measuring);
             self.since = self.since.filter(|_| self.is_measuring);
         }
         let lasts = |since: Option<Instant>, time| since.is_none_or(|since| since.elapsed() >= time);
         if self.is_measuring && lasts(self.since, SAMPLE_TIME) {
-            let measured = monitor.dirty_rate();
+            let measured = qemu.dirty_rate();
             if let Ok(Some(rate)) = measured {
                 self.last = Some(rate).filter(|_| !self.is_stale);
                 self.since = self.since.filter(|_| !self.is_stale);
@@ -183,7 +177,7 @@ impl Sampler {
         }
         if !self.is_measuring && lasts(self.since, SAMPLE_PERIOD) {
             let pages_per_gib = SAMPLE_PAGES.min(SAMPLED_PAGES_MAX * GIB / ram_bytes.max(1));
-            self.is_measuring = monitor.measure_dirty_rate(SAMPLE_TIME.as_secs(), pages_per_gib).is_ok();
+            self.is_measuring = qemu.measure_dirty_rate(SAMPLE_TIME, pages_per_gib).is_ok();
             (self.since, self.is_stale) = (Some(Instant::now()), false);
         }
         self.last
@@ -202,7 +196,7 @@ impl SourceWorker {
         let is_granted = matches!(summary.stage, MigrationPhase::Source(SourcePhase::Grant | SourcePhase::Release));
         let vm = vm.filter(|vm| !is_granted || vm.migration() == Some(summary.id));
         if let Some(vm) = &vm {
-            vm.set_involvement(Some(summary.id), summary.in_doubt, summary.outcome);
+            vm.set_involvement(Involvement::of(&summary));
         }
         let watch = ConvergenceWatch::new(offer.as_ref().and_then(|offer| offer.allow_throttle).unwrap_or(0));
         SourceWorker {
@@ -221,7 +215,7 @@ impl SourceWorker {
             last_progress: (0, Instant::now()),
             last_contact: (0, Instant::now()),
             held_since: None,
-            monitor_listened_to: None,
+            listened_to: None,
             missed_events: Arc::default(),
             reported_guest: None,
             last_rate_sample: None,
@@ -273,7 +267,7 @@ impl SourceWorker {
             match job {
                 WorkerInput::Order(newer) => order = source_order(newer),
                 WorkerInput::Look => self.look(),
-                WorkerInput::Qmp(event) => self.heed(&event),
+                WorkerInput::Guest(event) => self.heed(&event),
                 WorkerInput::Forget => return Some(|_| ()),
                 WorkerInput::Leave => over = Some(SourceWorker::leave),
             }
@@ -326,10 +320,10 @@ impl SourceWorker {
         }
         let done = match order {
             SourceOrder::Migrate if self.migrating => Ok(()),
-            SourceOrder::Migrate => self.migrate(&running.monitor),
-            SourceOrder::Continue => self.go_on(&running.monitor),
-            SourceOrder::CancelMigration => self.cancel(&running.monitor),
-            SourceOrder::Resume => running.monitor.cont().map_err(|error| error.to_string()),
+            SourceOrder::Migrate => self.migrate(&running.guest),
+            SourceOrder::Continue => self.go_on(&*running.guest),
+            SourceOrder::CancelMigration => self.cancel(&*running.guest),
+            SourceOrder::Resume => running.guest.resume().map_err(|error| error.to_string()),
             SourceOrder::Quit => Ok(()),
         };
         if let Err(error) = done {
@@ -383,12 +377,13 @@ impl SourceWorker {
         Ok(())
     }
 
-    fn migrate(&mut self, monitor: &Monitor) -> Result<(), String> {
+    fn migrate(&mut self, qemu: &Arc<dyn Guest>) -> Result<(), String> {
         let offer = self.offer.clone().ok_or("it was begun by an agent that is gone")?;
         self.tuned = true;
-        self.listen(monitor);
+        self.listen(qemu);
+        let qemu = &**qemu;
         let vm = self.vm.as_ref().ok_or("it is gone")?;
-        self.guest = Some(GuestWatch::begin(monitor, vm.promised_composition())?);
+        self.guest = Some(GuestWatch::begin(qemu, vm.promised_composition())?);
         self.context.vms.leaves(vm, self.id).map_err(|error| crate::error_chain(&error))?;
         let path = self.context.dirs.outgoing_socket(self.id);
         let packers = self.context.packers.clone().filter(|_| offer.transport.compresses());
@@ -399,46 +394,35 @@ impl SourceWorker {
             direct: offer.indirect.is_none(),
             channels: u16::from(offer.channels),
             key: super::random(),
-            ram: vm.process().and_then(|process| guest_ram::find(monitor, process.id().pid)),
+            ram: vm.process().and_then(|process| guest_ram::find(qemu, process.id().pid)),
             delta_memory: offer.delta_memory.unwrap_or(DELTA_MEMORY_DEFAULT_PERCENT) / 100.0,
             kept_marks: vm.process().and_then(|qemu| self.context.kept.take_marks(&vm.name, &self.peer, qemu.id())),
-            dirty_tracking: misses(monitor),
+            dirty_tracking: dirty_tracking(qemu),
         });
         self.pages = Some(pages.clone());
         let Context { peers, keeper_command: keeper, .. } = &*self.context;
         let tap = OutgoingChannels::start(&path, peers, &self.peer, self.id, pages, keeper);
         self.outgoing = Some(tap.map_err(|error| crate::error_chain(&error))?);
-        let begin = || -> Result<(), QmpError> {
-            // Nothing that an earlier migration left of the switchover's rate.
-            let unknown = Some(0);
-            let source = Tuning {
-                pause_before_switchover: true,
-                avail_switchover_bandwidth: unknown,
-                throttle: offer.allow_throttle.is_some(),
-                ..tuning(&offer)
-            };
-            monitor.tune(&source)?;
-            monitor.migrate(&format!("unix:{}", path.display()))
-        };
-        begin().map_err(|error| error.to_string())?;
+        let throttling = if offer.allow_throttle.is_some() { Throttling::Allowed } else { Throttling::Forbidden };
+        qemu.begin_outgoing(&settings(&offer), throttling, &path).map_err(|error| error.to_string())?;
         self.migrating = true;
         Ok(())
     }
 
     /// From here on QEMU may be deaf, before it has answered: nobody waits for that.
-    fn go_on(&mut self, monitor: &Monitor) -> Result<(), String> {
+    fn go_on(&mut self, qemu: &dyn Guest) -> Result<(), String> {
         // The guest stands still.
         skein_host::raise_thread_priority();
-        match monitor.with_patience(UNRESPONSIVE_QMP_WAIT).migrate_continue() {
-            Err(QmpError::Timeout { .. }) => Ok(()),
+        match qemu.with_patience(UNRESPONSIVE_QMP_WAIT).continue_migration() {
+            Err(GuestError::Silent(_)) => Ok(()),
             other => other.map_err(|error| error.to_string()),
         }
     }
 
     /// In the switchover QEMU may be deaf as long as its target does not read; a main connection that closes wakes it,
     /// and the guest stands still until then.
-    fn cancel(&mut self, monitor: &Monitor) -> Result<(), String> {
-        let cancelled = monitor.with_patience(UNRESPONSIVE_QMP_WAIT).migrate_cancel();
+    fn cancel(&mut self, qemu: &dyn Guest) -> Result<(), String> {
+        let cancelled = qemu.with_patience(UNRESPONSIVE_QMP_WAIT).cancel_migration();
         if cancelled.is_err() {
             self.give_up();
         }
@@ -461,52 +445,57 @@ impl SourceWorker {
     }
 
     /// Has events come in, of the connection that is there now.
-    fn listen(&mut self, monitor: &Monitor) {
-        if self.monitor_listened_to.as_ref().is_some_and(|heard| !heard.is_closed()) {
+    fn listen(&mut self, qemu: &Arc<dyn Guest>) {
+        if self.listened_to.as_ref().is_some_and(|heard| !heard.is_closed()) {
             return;
         }
         let (jobs, missed) = (self.jobs.clone(), self.missed_events.clone());
-        missed.fetch_or(self.monitor_listened_to.is_some(), Ordering::SeqCst);
-        monitor.forward(move |event| {
-            if jobs.try_send(WorkerInput::Qmp(event)).is_err() {
+        missed.fetch_or(self.listened_to.is_some(), Ordering::SeqCst);
+        qemu.forward(Box::new(move |event| {
+            if jobs.try_send(WorkerInput::Guest(event)).is_err() {
                 missed.store(true, Ordering::SeqCst);
             }
             true
-        });
-        self.monitor_listened_to = Some(monitor.clone());
+        }));
+        self.listened_to = Some(qemu.clone());
     }
 
-    fn heed(&mut self, event: &MonitorEvent) {
+    fn heed(&mut self, event: &GuestEvent) {
         match event {
-            MonitorEvent::Closed => {
+            GuestEvent::Closed => {
                 if let Some(vm) = self.vm.clone() {
                     wait_until(END_TIME, || vm.process().is_none());
                 }
                 self.look();
             }
-            MonitorEvent::Event(event) => match MigrationStatus::of_event(event) {
-                // The two that a guest waits for are believed at once.
-                Some(MigrationStatus::PreSwitchover) => {
-                    self.context.view.stopped(self.id);
-                    self.note_not_converging(None);
-                    self.tell_stopped();
-                }
-                Some(MigrationStatus::Device) => self.report_guest(SourceGuest::Device),
-                Some(_) => self.look(),
-                None => self.heed_guest(event),
-            },
+            // The two that a guest waits for are believed at once.
+            GuestEvent::Migration(MigrationStatus::PreSwitchover) => {
+                self.context.view.stopped(self.id);
+                self.note_not_converging(None);
+                self.tell_stopped();
+            }
+            GuestEvent::Migration(MigrationStatus::Device) => self.report_guest(SourceGuest::Device),
+            GuestEvent::Migration(_) => self.look(),
+            event => self.heed_guest(event),
         }
     }
 
     /// An event of the guest, not of its migration.
-    fn heed_guest(&mut self, event: &QmpEvent) {
-        if event.name == "STOP" {
+    fn heed_guest(&mut self, event: &GuestEvent) {
+        if *event == GuestEvent::Stopped {
             self.context.view.stopped(self.id);
         }
         let note = self.guest.as_mut().and_then(|guest| guest.hear(event));
-        note.into_iter().for_each(|note| self.note(note));
-        if ["STOP", "SUSPEND", "GUEST_PANICKED"].contains(&event.name.as_str()) || GuestWatch::concerns(event) {
-            let state = self.running().and_then(|running| running.monitor.with_patience(ANSWER_TIME).run_state().ok());
+        note.into_iter().for_each(|note| self.note(note.to_owned()));
+        let is_urgent = matches!(
+            event,
+            GuestEvent::Stopped
+                | GuestEvent::Asleep
+                | GuestEvent::Stopping(StopCause::Panicked)
+                | GuestEvent::Recomposed
+        );
+        if is_urgent {
+            let state = self.running().and_then(|running| running.guest.with_patience(ANSWER_TIME).run_state().ok());
             state.into_iter().for_each(|state| self.look_at_guest(&state, true));
         }
     }
@@ -519,12 +508,12 @@ impl SourceWorker {
             return;
         };
         let Some(guest) = &mut self.guest else { return };
-        let monitor = running.monitor.with_patience(ANSWER_TIME);
+        let qemu = running.guest.with_patience(ANSWER_TIME);
         if matches!(state, RunState::FinishMigrate | RunState::PostMigrate) {
             return;
         }
-        let stopped = guest.stopped(state, monitor.version());
-        if let Some(why) = stopped.or_else(|| guest.check_composition(&monitor, now)) {
+        let stopped = guest.stopped(state, &qemu.program(), qemu.quirks());
+        if let Some(why) = stopped.or_else(|| guest.check_composition(&*qemu, now)) {
             self.changed(&why);
         }
     }
@@ -541,9 +530,9 @@ impl SourceWorker {
     fn tell_completed(&mut self) {
         let is_new = self.reported_guest != Some(SourceGuest::Completed) && !self.has_changed;
         if let Some((running, guest)) = self.running().zip(self.guest.as_ref()).filter(|_| is_new) {
-            let monitor = running.monitor.with_patience(ANSWER_TIME);
+            let qemu = running.guest.with_patience(ANSWER_TIME);
             let since = Instant::now();
-            let compared = guest.compare_at_standstill(&monitor, self.missed_events.load(Ordering::SeqCst));
+            let compared = guest.compare_at_standstill(&*qemu, self.missed_events.load(Ordering::SeqCst));
             let took = since.elapsed();
             match compared {
                 Ok(()) => info!(id = %self.id, "the guest is as the target was told: compared in {took:?}"),
@@ -593,11 +582,10 @@ impl SourceWorker {
             }
             return;
         };
-        let monitor = running.monitor.with_patience(ANSWER_TIME);
-        self.listen(&running.monitor);
-        self.heed_outage(&monitor);
-        let asked =
-            || -> Result<_, QmpError> { Ok((monitor.run_state()?, monitor.migration()?, monitor.run_state()?)) };
+        let qemu = running.guest.with_patience(ANSWER_TIME);
+        self.listen(&running.guest);
+        self.heed_outage(&*qemu);
+        let asked = || -> Result<_, GuestError> { Ok((qemu.run_state()?, qemu.migration()?, qemu.run_state()?)) };
         let (before, info, after) = match asked() {
             Ok(answers) => answers,
             Err(error) => {
@@ -613,17 +601,17 @@ impl SourceWorker {
         self.look_at_guest(&after, false);
         if info.status == MigrationStatus::Cancelling {
             // It may wait for this.
-            let _ = monitor.migrate_continue_cancelling();
+            let _ = qemu.continue_cancelling();
         }
-        self.progress(&monitor, &info);
-        let status = self.let_go(&monitor, info.status);
+        self.progress(&*qemu, &info);
+        let status = self.let_go(&*qemu, info.status);
         let has_failed = matches!(status, MigrationStatus::Failed | MigrationStatus::Cancelled);
         if self.migrating && has_failed {
-            return self.failed(&monitor, &info);
+            return self.failed(&*qemu, &info);
         }
         let is_over = matches!(status, MigrationStatus::None) || has_failed;
         if self.tuned && !self.migrating && is_over && after == RunState::Running {
-            self.forget_tuning(&monitor);
+            self.forget_tuning(&*qemu);
         }
         match guest(&after, status) {
             Some(SourceGuest::PreSwitchover) => self.tell_stopped(),
@@ -634,11 +622,11 @@ impl SourceWorker {
     }
 
     /// A migration is over when QEMU has let go of it: before, the next one would be refused.
-    fn let_go(&mut self, monitor: &Monitor, status: MigrationStatus) -> MigrationStatus {
+    fn let_go(&mut self, qemu: &dyn Guest, status: MigrationStatus) -> MigrationStatus {
         if !matches!(status, MigrationStatus::Cancelling | MigrationStatus::Cancelled | MigrationStatus::Failed) {
             return status;
         }
-        if monitor.holds_migration().is_ok_and(|holds| !holds) {
+        if qemu.holds_migration().is_ok_and(|holds| !holds) {
             self.held_since = None;
             return status;
         }
@@ -659,8 +647,8 @@ impl SourceWorker {
     }
 
     /// The guest goes on here: another migration is to find its QEMU as it was.
-    fn forget_tuning(&mut self, monitor: &Monitor) {
-        match monitor.forget_tuning() {
+    fn forget_tuning(&mut self, qemu: &dyn Guest) {
+        match qemu.forget_migration_settings() {
             Ok(()) => self.tuned = false,
             // The next look tries again.
             Err(error) => info!(id = %self.id, "QEMU: {error}"),
@@ -670,7 +658,7 @@ impl SourceWorker {
     /// Calls the migration off if the network is out while the guest is throttled. QEMU would go on with that; from 9.2
     /// on it waits in its main loop for the migration's thread, which waits for the network, so that the guest stands
     /// still (the timer of its migration/cpu-throttle.c).
-    fn heed_outage(&mut self, monitor: &Monitor) {
+    fn heed_outage(&mut self, qemu: &dyn Guest) {
         let Some(pages) = self.pages.as_ref().filter(|_| self.migrating && !self.is_called_off) else { return };
         let counts = pages.counts();
         let read = counts.guest_bytes().saturating_add(counts.other_bytes);
@@ -682,7 +670,7 @@ impl SourceWorker {
         if received != self.last_contact.0 {
             self.last_contact = (received, Instant::now());
         }
-        let may_freeze = *monitor.version() >= FREEZES_WITHOUT_NETWORK_FROM
+        let may_freeze = qemu.quirks().freezes_throttled_without_network
             && self.offer.as_ref().is_some_and(|o| o.allow_throttle.is_some());
         if self.last_progress.1.elapsed() < THROTTLED_OUTAGE_TIME || !may_freeze && self.throttled.is_none() {
             return;
@@ -707,12 +695,12 @@ impl SourceWorker {
     }
 
     /// The migration is over, and the guest here is about to go on.
-    fn failed(&mut self, monitor: &Monitor, info: &MigrationInfo) {
-        let is_settled = || monitor.run_state().map_or(true, |state| state != RunState::FinishMigrate);
+    fn failed(&mut self, qemu: &dyn Guest, info: &MigrationState) {
+        let is_settled = || qemu.run_state().map_or(true, |state| state != RunState::FinishMigrate);
         wait_until(RESUME_TIME, is_settled);
-        let Ok(state) = monitor.run_state() else { return };
+        let Ok(state) = qemu.run_state() else { return };
         self.migrating = false;
-        self.forget_tuning(monitor);
+        self.forget_tuning(qemu);
         // It ended with the migration.
         self.note_throttle(0);
         let guest = without_migration(&state);
@@ -740,36 +728,36 @@ impl SourceWorker {
         self.context.tell(inputs);
     }
 
-    fn progress(&mut self, monitor: &Monitor, info: &MigrationInfo) {
-        let Some(ram) = info.ram.filter(|_| self.migrating) else { return };
+    fn progress(&mut self, qemu: &dyn Guest, info: &MigrationState) {
+        let Some(ram) = info.copy.filter(|_| self.migrating) else { return };
         let now = Instant::now();
         let bits_per_s = match self.last_rate_sample {
-            Some((at, bytes)) if ram.transferred >= bytes => {
-                ((ram.transferred - bytes) as f64 * 8.0 / (now - at).as_secs_f64().max(0.001)) as u64
+            Some((at, bytes)) if ram.transferred_bytes >= bytes => {
+                ((ram.transferred_bytes - bytes) as f64 * 8.0 / (now - at).as_secs_f64().max(0.001)) as u64
             }
             _ => 0,
         };
-        self.last_rate_sample = Some((now, ram.transferred));
-        let throttle_percent = info.throttle.filter(|percent| *percent > THROTTLE_LEAST_PERCENT).unwrap_or(0);
+        self.last_rate_sample = Some((now, ram.transferred_bytes));
+        let throttle_percent = info.throttle_percent.filter(|percent| *percent > THROTTLE_LEAST_PERCENT).unwrap_or(0);
         self.note_throttle(throttle_percent);
         let converges = match info.status {
             MigrationStatus::Active => {
-                let fits = self.steer(monitor, &ram);
-                self.help(monitor, &ram, fits, info.throttle.unwrap_or(0))
+                let fits = self.steer(qemu, &ram);
+                self.help(qemu, &ram, fits, info.throttle_percent.unwrap_or(0))
             }
             _ => None,
         };
         self.converges = converges.or(self.converges);
         let copy = CopyProgress {
-            total_bytes: ram.total,
-            remaining_bytes: ram.remaining,
-            transferred_bytes: ram.transferred,
-            round: ram.dirty_sync_count,
-            dirty_bytes_per_s: ram.dirty_pages_rate.saturating_mul(PAGE_BYTES),
+            total_bytes: ram.total_bytes,
+            remaining_bytes: ram.remaining_bytes,
+            transferred_bytes: ram.transferred_bytes,
+            round: ram.round,
+            dirty_bytes_per_s: ram.dirty_bytes_per_s,
             bits_per_s,
             converges,
             throttle_percent,
-            pages: self.pages.as_ref().map(|pages| self.counted(pages, ram.total)),
+            pages: self.pages.as_ref().map(|pages| self.counted(pages, ram.total_bytes)),
         };
         let log = self.progress_logged_at.elapsed() >= COPIED_PERIOD || info.status.is_over();
         if log {
@@ -830,7 +818,7 @@ impl SourceWorker {
     /// guest's share of what the paths were seen to carry, less what framing and other traffic take, in the time that
     /// the handover leaves. Its own measure takes what buffers swallow for what arrives. Until there is one, its own
     /// has to do: what NICs say of themselves may be ten times what the network gives. Gives the bytes that would fit.
-    fn steer(&mut self, monitor: &Monitor, ram: &RamInfo) -> u64 {
+    fn steer(&mut self, qemu: &dyn Guest, ram: &CopyState) -> u64 {
         let limit_ms = self.offer.as_ref().map_or(0, |offer| offer.downtime_limit_ms);
         let limit = Duration::from_millis(limit_ms);
         let rate = self.context.paths(&self.peer, |_, meter| meter.sum_of_full()) as f64 / 8.0;
@@ -846,18 +834,18 @@ impl SourceWorker {
             pages.set_held_bytes_max(if self.holds_pages_back { (wire / 2.0) as u64 } else { 0 });
             (pages.held_bytes() as f64 * gain) as u64
         });
-        recall(&mut self.socket_mbit_per_s, ram.mbit_per_s);
+        recall(&mut self.socket_mbit_per_s, ram.socket_mbit_per_s);
         // The next moment may be as fast as any of late.
         let mbps = self.socket_mbit_per_s.iter().copied().fold(0.0, f64::max);
         if fits == 0 {
-            return (ram.mbit_per_s * 1e6 / 8.0 * limit.as_secs_f64()) as u64;
+            return (ram.socket_mbit_per_s * 1e6 / 8.0 * limit.as_secs_f64()) as u64;
         }
         let bytes = if held == 0 { self.watch.aim(fits) } else { fits.saturating_sub(held).max(fits / 8) };
         // Small changes are not worth a command.
         let is_near =
             |(before, took): (u64, f64)| bytes.abs_diff(before) <= before / 10 && (mbps - took).abs() <= took / 10.0;
         if !self.steered.is_some_and(is_near) {
-            match monitor.set_switchover(bytes, limit_ms, &RamInfo { mbit_per_s: mbps, ..*ram }) {
+            match qemu.set_switchover(bytes, limit_ms, mbps) {
                 Ok(()) => self.steered = Some((bytes, mbps)),
                 Err(error) => info!(id = %self.id, "QEMU: {error}"),
             }
@@ -866,7 +854,7 @@ impl SourceWorker {
     }
 
     /// Looks whether the copy converges with so much left at the switchover, and does what is allowed for it.
-    fn help(&mut self, monitor: &Monitor, ram: &RamInfo, fits: u64, throttle: u8) -> Option<Convergence> {
+    fn help(&mut self, qemu: &dyn Guest, ram: &CopyState, fits: u64, throttle: u8) -> Option<Convergence> {
         let (transport, has_deadline) = self.offer.as_ref().map(|offer| (offer.transport, offer.has_deadline))?;
         if self.not_converging_why.is_some() && !has_deadline {
             return None;
@@ -886,12 +874,12 @@ impl SourceWorker {
         let is_full = self.nics_bits_per_s.is_none_or(|speed| self.carried_bits_per_s >= FULL_LINK_SHARE * speed);
         let look = CopySample {
             at: self.begun.elapsed(),
-            round: ram.dirty_sync_count,
-            sent: ram.normal.saturating_add(ram.duplicate).saturating_mul(PAGE_BYTES),
-            remaining: ram.remaining,
+            round: ram.round,
+            sent: ram.sent_page_bytes,
+            remaining: ram.remaining_bytes,
             fits,
             throttle,
-            sampled: self.sampled(monitor, ram, throttle),
+            sampled: self.sampled(qemu, ram, throttle),
             nics: if transport.uses_all_nics() && is_full { nics.len() as u32 } else { 0 },
         };
         let (converges, help) = self.watch.sample(&look);
@@ -899,13 +887,13 @@ impl SourceWorker {
             ConvergenceStep::None => self.note_not_converging(None),
             ConvergenceStep::Throttle(percent, pace) => {
                 self.note(format!("throttles the guest's CPUs by {percent} %: {pace}"));
-                if let Err(error) = monitor.set_throttle(percent) {
+                if let Err(error) = qemu.set_throttle(percent) {
                     self.note(format!("QEMU does not throttle it: {error}"));
                 }
             }
             ConvergenceStep::GiveUp(pace, lack) => {
                 // It may have got there meanwhile.
-                if monitor.migration().is_ok_and(|now| now.status != MigrationStatus::Active) {
+                if qemu.migration().is_ok_and(|now| now.status != MigrationStatus::Active) {
                     return converges;
                 }
                 let is_new = self.not_converging_why.is_none();
@@ -923,12 +911,12 @@ impl SourceWorker {
 
     /// Bytes of different pages that the guest was last seen to write within a second. From the second round on, of one
     /// that may be throttled or will not converge: nobody else asks.
-    fn sampled(&mut self, monitor: &Monitor, ram: &RamInfo, throttle: u8) -> Option<u64> {
+    fn sampled(&mut self, qemu: &dyn Guest, ram: &CopyState, throttle: u8) -> Option<u64> {
         let may_throttle = self.offer.as_ref().is_some_and(|offer| offer.allow_throttle.is_some());
-        if ram.dirty_sync_count < 2 || !may_throttle && !self.watch.is_hopeless() {
+        if ram.round < 2 || !may_throttle && !self.watch.is_hopeless() {
             return None;
         }
-        self.sampler.look(monitor, ram.total, throttle)
+        self.sampler.look(qemu, ram.total_bytes, throttle)
     }
 
     /// Says why it will not converge, once; none: it may.
@@ -1016,13 +1004,10 @@ fn speed(names: &BTreeSet<String>) -> Option<f64> {
 }
 
 /// What both ends have to agree on.
-pub(super) fn tuning(offer: &Offer) -> Tuning {
-    Tuning {
-        multifd: Some(offer.channels).filter(|channels| *channels > 0),
-        return_path: true,
-        events: true,
+pub(super) fn settings(offer: &Offer) -> MigrationSettings {
+    MigrationSettings {
+        channels: Some(offer.channels).filter(|channels| *channels > 0),
         downtime_limit_ms: offer.downtime_limit_ms,
-        ..Tuning::default()
     }
 }
 

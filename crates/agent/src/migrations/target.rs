@@ -5,23 +5,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use skein_api::LogEntry;
 use skein_dataplane::target::TargetPages;
 use skein_handover::{Input, MigrationId, MigrationSummary, Order, TargetGuest, TargetInput, TargetOrder};
-use skein_hypervisor::{Announcement, MigrationStatus, Monitor, MonitorEvent, QmpError, RunState};
+use skein_hypervisor::{DeviceSnapshot, Guest, GuestError, GuestEvent, MigrationStatus, RunState};
 use skein_inventory::composition::{Part, differences};
 use skein_inventory::{Accel, RoomNeed, printable, shortened};
 use tracing::{info, warn};
 
 use super::guest_watch::DIFFERENCES_TOLD_MAX;
-use super::source::tuning;
+use super::source::settings;
 use super::{Context, Offer, WorkerInput};
-use crate::composition;
+use crate::clock::wait_until;
 use crate::guest_ram;
 use crate::own_state::TpmFile;
 use crate::room::{Reservation, asked};
-use crate::vms::{Running, Vm, wait_until};
+use crate::vms::{Running, Vm};
 
 const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
 /// How long the source may take to say what its guest is composed of.
@@ -47,7 +46,7 @@ pub(super) struct TargetWorker {
     jobs: SyncSender<WorkerInput>,
     /// What takes the guest's pages.
     pages: Option<Arc<TargetPages>>,
-    monitor_listened_to: Option<Monitor>,
+    listened_to: Option<Arc<dyn Guest>>,
     /// All that this QEMU ever said was heard, and it never said that the guest runs.
     unrun: Arc<AtomicBool>,
     reported_guest: Option<TargetGuest>,
@@ -56,7 +55,7 @@ pub(super) struct TargetWorker {
     /// Its QEMU was told to end.
     is_killed: bool,
     /// What its QEMU had when it was compared with the guest.
-    compared: Option<Vec<Value>>,
+    compared: Option<DeviceSnapshot>,
     /// The file of the TPM's state before the guest's came.
     tpm_file: Option<TpmFile>,
     /// QEMU would not run the guest, and that was told: it must not run it on a second thought.
@@ -81,7 +80,7 @@ impl TargetWorker {
             reservation: None,
             jobs,
             pages: None,
-            monitor_listened_to: None,
+            listened_to: None,
             unrun: Arc::new(AtomicBool::new(false)),
             reported_guest: None,
             has_no_monitor: false,
@@ -97,7 +96,7 @@ impl TargetWorker {
             match jobs.recv_timeout(PROGRESS_PERIOD) {
                 Ok(WorkerInput::Order(Order::Target(order))) => self.obey(order),
                 Ok(WorkerInput::Order(Order::Source(_))) => {}
-                Ok(WorkerInput::Qmp(event)) => self.heed(&event),
+                Ok(WorkerInput::Guest(event)) => self.heed(&event),
                 Ok(WorkerInput::Look) | Err(RecvTimeoutError::Timeout) => self.look(),
                 Ok(WorkerInput::Forget | WorkerInput::Leave) | Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -143,7 +142,7 @@ impl TargetWorker {
         let vm = self.context.vms.receive(&self.name, offer.launch.clone(), self.id);
         let vm = vm.map_err(|error| format!("{}: {}", crate::error_chain(&error), error.cure()))?;
         self.vm = Some(vm.clone());
-        let Running { monitor, .. } = vm.running().ok_or("its QEMU ended at once")?;
+        let Running { guest: qemu, .. } = vm.running().ok_or("its QEMU ended at once")?;
         let need = need.or_else(|| Some(RoomNeed::new(asked(&vm)?, None, 1, Accel::Auto)));
         let need = need.ok_or("its QEMU does not say how much RAM the guest has")?;
         match &self.reservation {
@@ -151,20 +150,16 @@ impl TargetWorker {
             None => self.reservation = Some(self.context.rooms.admit(self.id, &self.name, need)?),
         }
         self.unrun.store(true, Ordering::SeqCst);
-        self.listen(&monitor);
-        self.compare(&vm, &monitor)?;
+        self.listen(&qemu);
+        self.compare(&vm, &*qemu)?;
         self.tpm_file = vm.own().tpm_file();
         let set_aside = self.context.vms.set_aside(&vm, self.id);
         set_aside.map_err(|error| format!("{}: {}", crate::error_chain(&error), error.cure()))?;
         let path = self.context.dirs.incoming_socket(self.id);
         let _ = std::fs::remove_file(&path);
-        let wait = || -> Result<(), QmpError> {
-            monitor.tune(&tuning(&offer))?;
-            monitor.migrate_incoming(&format!("unix:{}", path.display()))
-        };
-        wait().map_err(|error| format!("QEMU: {error}"))?;
+        qemu.begin_incoming(&settings(&offer), &path).map_err(|error| format!("QEMU: {error}"))?;
         let process = vm.process().filter(|_| offer.indirect.is_none());
-        let pages = TargetPages::new(process.and_then(|process| guest_ram::find(&monitor, process.id().pid)), kept);
+        let pages = TargetPages::new(process.and_then(|process| guest_ram::find(&*qemu, process.id().pid)), kept);
         self.pages = Some(pages.clone());
         self.context.peers.incoming_channels().open(self.id, &self.peer, &path, pages);
         // QEMU is started: what is left to do here, a guest waits for.
@@ -175,7 +170,7 @@ impl TargetWorker {
 
     /// Compares what its QEMU is composed of with the guest, as its source sees it now: the guest must not run in
     /// another.
-    fn compare(&mut self, vm: &Vm, monitor: &Monitor) -> Result<(), String> {
+    fn compare(&mut self, vm: &Vm, qemu: &dyn Guest) -> Result<(), String> {
         let asked = self.context.peers.ask_composition(&self.peer, self.id, Instant::now() + ASK_TIME);
         let guest = asked
             .map_err(|error| format!("what the guest is composed of is not known: {}", crate::error_chain(&error)))?;
@@ -195,23 +190,23 @@ impl TargetWorker {
             return Err(printable(format!("its QEMU is not as the guest's: {told}"), TOLD_BYTES_MAX));
         }
         vm.set_launched(&own);
-        self.compared = Some(composition::images_and_devices(monitor).map_err(|error| error.to_string())?);
+        self.compared = Some(qemu.devices().map_err(|error| error.to_string())?);
         Ok(())
     }
 
     /// Whether its QEMU still has what was compared. One of which that is not known was compared by an agent before
     /// this one.
-    fn is_as_compared(&self, monitor: &Monitor) -> bool {
+    fn is_as_compared(&self, qemu: &dyn Guest) -> bool {
         let Some(compared) = &self.compared else { return true };
         let since = Instant::now();
-        let is_same = composition::images_and_devices(monitor).is_ok_and(|now| now == *compared);
+        let is_same = qemu.devices().is_ok_and(|now| now == *compared);
         info!(id = %self.id, "its QEMU was compared once more in {:?}", since.elapsed());
         is_same
     }
 
     /// Why a guest that came whole must not run here.
-    fn lacks(&self, monitor: &Monitor) -> Option<String> {
-        if !self.is_as_compared(monitor) {
+    fn lacks(&self, qemu: &dyn Guest) -> Option<String> {
+        if !self.is_as_compared(qemu) {
             return Some("its QEMU has other drives or devices than when the guest was compared with it".into());
         }
         let vm = self.vm.as_ref()?;
@@ -226,19 +221,19 @@ impl TargetWorker {
     }
 
     fn cont(&mut self) {
-        let Some(Running { monitor, .. }) = self.running().filter(|_| !self.cannot_run) else { return self.look() };
+        let Some(Running { guest: qemu, .. }) = self.running().filter(|_| !self.cannot_run) else { return self.look() };
         self.context.target(self.id, [TargetInput::Continuing]);
-        match monitor.cont() {
+        match qemu.resume() {
             Ok(()) => {
                 self.report_guest(TargetGuest::Running);
-                if let Err(error) = monitor.announce_self(&Announcement::default()) {
+                if let Err(error) = qemu.announce() {
                     warn!(id = %self.id, "the guest's NICs are not announced: {error}");
                 }
             }
-            Err(error @ QmpError::Refused { .. }) => {
+            Err(error @ GuestError::Refused(_)) => {
                 warn!(id = %self.id, "{error}");
                 // It answered: so it is known to be paused.
-                if monitor.run_state().is_ok_and(|state| state == RunState::Paused) {
+                if qemu.run_state().is_ok_and(|state| state == RunState::Paused) {
                     self.cannot_run = true;
                     let cannot = Input::Target(self.id, TargetInput::CannotRun);
                     self.context.tell(vec![Input::Detail(self.id, format!("QEMU: {error}")), cannot]);
@@ -273,37 +268,33 @@ impl TargetWorker {
         }
     }
 
-    fn listen(&mut self, monitor: &Monitor) {
-        if self.monitor_listened_to.as_ref().is_some_and(|heard| !heard.is_closed()) {
+    fn listen(&mut self, qemu: &Arc<dyn Guest>) {
+        if self.listened_to.as_ref().is_some_and(|heard| !heard.is_closed()) {
             return;
         }
         let (jobs, unrun) = (self.jobs.clone(), self.unrun.clone());
-        monitor.forward(move |event| {
-            // QEMU says RESUME before a vCPU runs (vm_prepare_start in its softmmu/cpus.c), and what it said is read to
-            // its end also after it was killed.
-            if matches!(&event, MonitorEvent::Event(event) if event.name == "RESUME") {
+        qemu.forward(Box::new(move |event| {
+            // That is said before a vCPU runs, and what was said is read to its end also after it was killed.
+            if event == GuestEvent::Resumed {
                 unrun.store(false, Ordering::SeqCst);
             }
-            let _ = jobs.try_send(WorkerInput::Qmp(event));
+            let _ = jobs.try_send(WorkerInput::Guest(event));
             true
-        });
-        self.monitor_listened_to = Some(monitor.clone());
+        }));
+        self.listened_to = Some(qemu.clone());
     }
 
-    fn heed(&mut self, event: &MonitorEvent) {
+    fn heed(&mut self, event: &GuestEvent) {
         match event {
-            MonitorEvent::Closed => {
+            GuestEvent::Closed => {
                 if let Some(vm) = self.vm.clone() {
                     wait_until(END_TIME, || vm.process().is_none());
                 }
                 self.look();
             }
-            MonitorEvent::Event(event) => match MigrationStatus::of_event(event) {
-                Some(MigrationStatus::Completed | MigrationStatus::Failed) => self.look(),
-                Some(_) => {}
-                None if event.name == "RESUME" => self.report_guest(TargetGuest::Running),
-                None => {}
-            },
+            GuestEvent::Migration(MigrationStatus::Completed | MigrationStatus::Failed) => self.look(),
+            GuestEvent::Resumed => self.report_guest(TargetGuest::Running),
+            _ => {}
         }
     }
 
@@ -368,14 +359,14 @@ impl TargetWorker {
         if std::mem::take(&mut self.has_no_monitor) {
             self.context.tell(vec![Input::Detail(self.id, String::new())]);
         }
-        self.listen(&running.monitor);
-        let monitor = running.monitor.with_patience(ANSWER_TIME);
-        let asked = || -> Result<_, QmpError> { Ok((monitor.run_state()?, monitor.migration()?.status)) };
+        self.listen(&running.guest);
+        let qemu = running.guest.with_patience(ANSWER_TIME);
+        let asked = || -> Result<_, GuestError> { Ok((qemu.run_state()?, qemu.migration()?.status)) };
         match asked() {
             Ok((RunState::Running, _)) => self.report_guest(TargetGuest::Running),
             Ok((_, MigrationStatus::Failed | MigrationStatus::Cancelled)) => self.failed(),
             Ok((RunState::Paused, MigrationStatus::Completed)) if self.reported_guest == Some(TargetGuest::Loaded) => {}
-            Ok((RunState::Paused, MigrationStatus::Completed)) => match self.lacks(&monitor) {
+            Ok((RunState::Paused, MigrationStatus::Completed)) => match self.lacks(&*qemu) {
                 None => self.report_guest(TargetGuest::Loaded),
                 Some(why) => {
                     self.context.tell(vec![Input::Detail(self.id, why)]);
@@ -388,7 +379,7 @@ impl TargetWorker {
             }
             // A QEMU before 9.0 could wake a guest that sleeps before it may run here.
             Ok((RunState::Suspended, MigrationStatus::Completed)) => {
-                let why = format!("the guest sleeps, and QEMU {} could wake it at both ends", monitor.version());
+                let why = format!("the guest sleeps, and {} could wake it at both ends", qemu.program());
                 self.context.tell(vec![Input::Detail(self.id, why)]);
                 self.report_guest(TargetGuest::Failed);
             }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use skein_handover::MigrationId;
 use skein_host::ControlGroups;
-use skein_hypervisor::Monitor;
+use skein_hypervisor::Guest;
 use skein_inventory::{Accel, CopyRoom, NoRoom, Room, RoomNeed, refusal, refused_copy};
 use tracing::{info, warn};
 
@@ -93,7 +93,7 @@ impl Reservation {
 
     /// The same of a guest that was started here, whose QEMU `running` is and nobody knows yet.
     pub(crate) fn confirm_start(&self, vm: &Vm, running: &Running, need: Option<RoomNeed>) -> Result<(), NoRoom> {
-        let said = ram_asked(&running.monitor).unwrap_or(0);
+        let said = ram_asked(&*running.guest).unwrap_or(0);
         let need = need.unwrap_or_else(|| RoomNeed::new(0, None, 1, Accel::Auto));
         let need = RoomNeed { ram_bytes: said.max(need.ram_bytes), ..need };
         self.rooms.reserve(&self.holder, &vm.name, need, Some(running.process.id().pid), self.overcommits)
@@ -261,9 +261,8 @@ impl HostRoom {
         })
     }
 
-    /// `except`: who asks, whose own promise does not count. `qemu`: its QEMU, in whose groups it has to
-    /// find room as well as in the agent's: the agent writes to its RAM, and who touches memory first is charged for
-    /// it.
+    /// `except`: who asks, whose own promise does not count. `qemu`: its QEMU, in whose groups it has to find room as
+    /// well as in the agent's: the agent writes to its RAM, and who touches memory first is charged for it.
     fn read(&self, reserved: &Reservations, except: Option<&ReservedFor>, qemu: Option<u32>, kept: u64) -> Room {
         let own = self.own_groups();
         let theirs = qemu.and_then(|pid| ControlGroups::of(pid).ok()).filter(|groups| *groups != own);
@@ -352,13 +351,11 @@ fn ram_bytes(vm: &Vm, held: &QemuMemory) -> u64 {
 
 /// RAM of a guest by its QEMU's word, with what was plugged in.
 pub(crate) fn asked(vm: &Vm) -> Option<u64> {
-    ram_asked(&vm.running()?.monitor)
+    ram_asked(&*vm.running()?.guest)
 }
 
-fn ram_asked(monitor: &Monitor) -> Option<u64> {
-    let monitor = monitor.with_patience(ANSWER_TIME);
-    let answer = monitor.query("query-memory-size-summary").ok()?;
-    Some(answer["base-memory"].as_u64()?.saturating_add(answer["plugged-memory"].as_u64().unwrap_or(0)))
+fn ram_asked(guest: &dyn Guest) -> Option<u64> {
+    guest.with_patience(ANSWER_TIME).ram_size().ok().map(|size| size.total_bytes())
 }
 
 #[cfg(test)]

@@ -116,7 +116,7 @@ mod tests {
     /// As one whose QEMU waits for its guest.
     fn incoming(vms: &Arc<Vms>) -> Arc<Vm> {
         let vm = vms.new_vm("web", kept("new"));
-        vm.set_involvement(Some(ID), false, None);
+        vm.set_involvement(crate::vms::Involvement::Moving(ID));
         vm.state.lock().incoming = Some(ID);
         fs::create_dir_all(&vm.dir).unwrap();
         vms.vms.lock().insert("web".into(), vm.clone());

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use skein_hypervisor::Monitor;
+use skein_hypervisor::Guest;
 use skein_inventory::command_line;
 use skein_inventory::composition::{Drive, Stale, stale};
 use skein_inventory::definition::Definition;
@@ -17,7 +17,6 @@ use tracing::{info, warn};
 
 use super::saved::SavedVm;
 use super::{SHOW_TIME, Vm, VmError, Vms, movable};
-use crate::composition;
 use crate::error_chain;
 use crate::launch::Launch;
 use crate::own_state::OwnState;
@@ -38,12 +37,9 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    pub(super) fn of(monitor: &Monitor, drives: Vec<Drive>) -> Seen {
-        let ram = monitor.query("query-memory-size-summary").unwrap_or_default();
-        let cpus = monitor.query("query-cpus-fast").unwrap_or_default();
-        let plugged = ram["plugged-memory"].as_u64().unwrap_or(0);
-        let cpus = cpus.as_array().map_or(0, Vec::len).try_into().unwrap_or(u32::MAX);
-        Seen { drives, ram_bytes: ram["base-memory"].as_u64().unwrap_or(0).saturating_add(plugged), cpus }
+    pub(super) fn of(guest: &dyn Guest, drives: Vec<Drive>) -> Seen {
+        let ram = guest.ram_size().unwrap_or_default();
+        Seen { drives, ram_bytes: ram.total_bytes(), cpus: guest.cpus().unwrap_or(0) }
     }
 }
 
@@ -110,13 +106,13 @@ impl Vms {
     /// guest that moves is looked at by who moves it.
     pub(crate) fn look(&self, vm: &Vm) {
         let Some(running) = vm.running().filter(|_| !vm.is_incoming() && vm.migration().is_none()) else { return };
-        let monitor = running.monitor.with_patience(SHOW_TIME);
-        let Ok(images) = composition::images(&monitor) else { return };
+        let guest = running.guest.with_patience(SHOW_TIME);
+        let Ok(images) = guest.images() else { return };
         if vm.state.lock().looked_at.as_ref() == Some(&images) {
             return;
         }
-        match composition::drives(&monitor) {
-            Ok(drives) => self.saw(vm, Seen::of(&monitor, drives)),
+        match guest.drives() {
+            Ok(drives) => self.saw(vm, Seen::of(&*guest, drives)),
             Err(error) => return warn!(vm = vm.name, "what it has open is not known: {}", error_chain(&error)),
         }
         vm.state.lock().looked_at = Some(images);

@@ -5,6 +5,7 @@
 
 mod arriving;
 mod images;
+mod involvement;
 mod kills;
 mod movable;
 mod saved;
@@ -19,15 +20,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use skein_api::VmState;
 use skein_handover::{MigrationId, Outcome};
+use skein_hypervisor::guest::facts::ImageSnapshot;
 use skein_hypervisor::kvm::{self, KvmError};
 use skein_hypervisor::{
-    Log, Monitor, Process, ProcessId, QmpError, RunState, connect_started, spawn_command_detached, spawn_detached,
-    version_of,
+    Guest, GuestError, Log, Monitor, Process, ProcessId, QmpError, RunState, connect_started, spawn_command_detached,
+    spawn_detached, version_of,
 };
 use skein_inventory::definition::{Accel, Definition, FirmwareKind, is_name};
 use skein_inventory::{Composition, NoRoom};
@@ -35,9 +37,11 @@ use thiserror::Error;
 use tracing::{error, info, warn};
 
 pub(crate) use self::images::Planned;
+pub(crate) use self::involvement::Involvement;
 pub(crate) use self::kills::Killed;
 use self::kills::Kills;
 use self::saved::{SavedProcess, SavedVm, read, write, write_synced};
+use crate::clock::wait_until;
 use crate::composition::{self, CompositionError};
 use crate::dirs::Dirs;
 use crate::error_chain;
@@ -103,6 +107,12 @@ pub enum VmError {
         #[source]
         source: QmpError,
     },
+    #[error("QMP of '{name}'")]
+    Guest {
+        name: String,
+        #[source]
+        source: GuestError,
+    },
     #[error("what '{name}' is composed of is not known")]
     Composition {
         name: String,
@@ -150,7 +160,9 @@ impl VmError {
             VmError::Migrating { .. } => "wait for its end, or call it off with `skein migration cancel`",
             VmError::BadName(_) => "names are of a-z 0-9 . _ -, at most 63, and begin with a letter or a digit",
             VmError::Qemu { .. } => "see what QEMU said, mend the VM's definition or this host, and repeat",
-            VmError::Qmp { .. } => "another program may have its QMP socket open: QEMU serves one at a time",
+            VmError::Qmp { .. } | VmError::Guest { .. } => {
+                "another program may have its QMP socket open: QEMU serves one at a time"
+            }
             VmError::Composition { .. } => {
                 "a guest of which that is not known cannot be moved: repeat it, and report QEMU's version if it stays \
                  so"
@@ -175,11 +187,11 @@ impl VmError {
     }
 }
 
-/// A QEMU that runs.
+/// A QEMU that runs, with its guest.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     pub(crate) process: Arc<Process>,
-    pub(crate) monitor: Monitor,
+    pub(crate) guest: Arc<dyn Guest>,
 }
 
 #[derive(Debug, Default)]
@@ -190,13 +202,10 @@ struct State {
     /// The process of a QEMU that was started here and has not answered yet.
     starting: Option<Arc<Process>>,
     /// The images of its drives at the last look: what QEMU said.
-    looked_at: Option<serde_json::Value>,
-    migration: Option<MigrationId>,
-    /// How that ended, once it is certain: it is only tidied up.
-    outcome: Option<Outcome>,
+    looked_at: Option<ImageSnapshot>,
+    involvement: Involvement,
     /// The migration by which its guest is to come here.
     incoming: Option<MigrationId>,
-    in_doubt: bool,
     /// What the target of its migration was told that it is composed of.
     promised_composition: Option<Composition>,
     /// Where its QEMU's words are, if it was started by this agent.
@@ -269,7 +278,7 @@ impl Vm {
     }
 
     pub(crate) fn migration(&self) -> Option<MigrationId> {
-        self.state.lock().migration
+        self.state.lock().involvement.migration()
     }
 
     /// Whether its QEMU waits for the guest.
@@ -279,19 +288,17 @@ impl Vm {
 
     /// The migration whose end is still open.
     pub(crate) fn moved_by(&self) -> Option<MigrationId> {
-        let state = self.state.lock();
-        state.migration.filter(|_| state.outcome.is_none())
+        self.state.lock().involvement.moved_by()
     }
 
-    pub(crate) fn set_involvement(&self, migration: Option<MigrationId>, in_doubt: bool, outcome: Option<Outcome>) {
-        let mut state = self.state.lock();
-        (state.migration, state.in_doubt, state.outcome) = (migration, in_doubt, outcome);
+    pub(crate) fn set_involvement(&self, involvement: Involvement) {
+        self.state.lock().involvement = involvement;
     }
 
     /// What its guest is composed of, with the files that its QEMU has open.
     pub(crate) fn composition(&self) -> Result<Composition, VmError> {
         let running = self.running().ok_or_else(|| VmError::NotRunning(self.name.clone()))?;
-        composition::with_files(&running.monitor, running.process.id().pid, self.own.dir())
+        composition::with_files(&*running.guest, running.process.id().pid, self.own.dir())
             .map_err(|source| VmError::Composition { name: self.name.clone(), source: Box::new(source) })
     }
 
@@ -354,17 +361,21 @@ impl Vm {
             let state = self.state.lock();
             match (&process, &running) {
                 // Its QEMU ends, and does not answer any more.
-                _ if state.outcome == Some(Outcome::Moved) && state.incoming.is_none() => VmState::Moved,
+                _ if matches!(state.involvement, Involvement::Settling(_, Outcome::Moved))
+                    && state.incoming.is_none() =>
+                {
+                    VmState::Moved
+                }
                 (None, _) if state.busy => VmState::Starting,
                 (None, _) => VmState::Stopped,
-                _ if state.in_doubt => VmState::InDoubt,
+                _ if matches!(state.involvement, Involvement::InDoubt(_)) => VmState::InDoubt,
                 (Some(_), None) => VmState::Unresponsive,
                 _ if state.incoming.is_some() => VmState::Incoming,
                 (Some(_), Some(running)) => {
-                    let monitor = running.monitor.with_patience(SHOW_TIME);
-                    let migrating = state.migration.is_some();
+                    let guest = running.guest.with_patience(SHOW_TIME);
+                    let migrating = state.involvement.migration().is_some();
                     drop(state);
-                    match monitor.run_state() {
+                    match guest.run_state() {
                         Ok(RunState::Running) => VmState::Running,
                         Ok(RunState::FinishMigrate | RunState::PostMigrate) if migrating => VmState::Handover,
                         Ok(_) => VmState::Paused,
@@ -376,21 +387,18 @@ impl Vm {
         let definition = kept.launch.definition();
         let seen = kept.last_seen.clone().unwrap_or_default();
         let running = running.filter(|_| state != VmState::Moved);
-        let ram = || running.as_ref().and_then(|r| r.monitor.query("query-memory-size-summary").ok());
-        let cpus = || running.as_ref().and_then(|r| r.monitor.query("query-cpus-fast").ok());
+        let ram = || running.as_ref().and_then(|running| running.guest.ram_size().ok());
+        let cpus = || running.as_ref().and_then(|running| running.guest.cpus().ok());
         skein_api::VmView {
             name: self.name.clone(),
             state,
             memory_bytes: definition
                 .map(|definition| definition.memory_bytes)
-                .or_else(|| ram().and_then(|answer| answer["base-memory"].as_u64()))
+                .or_else(|| ram().map(|ram| ram.base_bytes))
                 .unwrap_or(seen.ram_bytes),
-            cpus: definition
-                .map(|definition| definition.cpus)
-                .or_else(|| cpus().and_then(|answer| answer.as_array().map(|all| all.len() as u32)))
-                .unwrap_or(seen.cpus),
+            cpus: definition.map(|definition| definition.cpus).or_else(cpus).unwrap_or(seen.cpus),
             pid: process.as_ref().map(|process| process.id().pid),
-            qemu: running.as_ref().map(|running| running.monitor.version().to_string()),
+            qemu: running.as_ref().map(|running| running.guest.version()),
             machine: definition.map(|definition| definition.machine.clone()),
             qmp: process.as_ref().map(|_| kept.adopted.clone().unwrap_or_else(|| self.dir.join("qmp"))),
             console: Some(self.console()).filter(|path| process.is_some() && path.exists()),
@@ -489,12 +497,12 @@ impl Vms {
             return Some(vm);
         };
         vm.state.lock().incoming = incoming;
-        vm.state.lock().migration = incoming.or(outgoing);
+        vm.set_involvement(incoming.or(outgoing).map_or(Involvement::None, Involvement::Moving));
         let process = Arc::new(process);
         match Monitor::connect(&qmp, FIND_TIME) {
             Ok(monitor) => {
                 info!(vm = name, pid = process.id().pid, "found its QEMU");
-                self.take_up(&vm, Running { process, monitor });
+                self.take_up(&vm, Running { process, guest: Arc::new(monitor) });
             }
             Err(error) => {
                 warn!(vm = name, pid = process.id().pid, "its QEMU does not answer: {error}");
@@ -574,8 +582,8 @@ impl Vms {
         let booted = admitted.and_then(|admitted| {
             let running = self.spawn(&vm, None)?;
             let settled = confirm(&admitted, &vm, &running).map_err(VmError::NoRoom);
-            let settled = settled.and_then(|()| movable::check_running(&vm, &running.monitor));
-            let settled = settled.and_then(|()| self.settle_start(&vm, &running.monitor));
+            let settled = settled.and_then(|()| movable::check_running(&vm, &*running.guest));
+            let settled = settled.and_then(|()| self.settle_start(&vm, &*running.guest));
             settled.inspect_err(|_| drop(running.process.kill(KILL_TIME)))?;
             Ok((running, admitted))
         });
@@ -612,19 +620,16 @@ impl Vms {
     }
 
     /// From its first start on a guest keeps its machine, whatever QEMU's alias stands for later; and it is remembered.
-    fn settle_start(&self, vm: &Vm, monitor: &Monitor) -> Result<(), VmError> {
-        let machines = monitor.query("query-machines").unwrap_or_default();
-        match composition::of(monitor) {
+    fn settle_start(&self, vm: &Vm, guest: &dyn Guest) -> Result<(), VmError> {
+        match guest.composition() {
             Ok(composition) => vm.set_launched(&composition),
             Err(error) => warn!(vm = vm.name, "it cannot be moved: {}", error_chain(&error)),
         }
         let mut kept = vm.saved.lock();
         if let Launch::Definition(defined) = &mut kept.launch {
             let definition = &mut defined.definition;
-            let alias = definition.machine_type().to_owned();
-            let named = |machine: &&serde_json::Value| machine["alias"] == alias.as_str();
-            let versioned = machines.as_array().and_then(|all| all.iter().find(named)?["name"].as_str());
-            versioned.map(|versioned| definition.resolve_machine_type(versioned));
+            let versioned = guest.versioned_machine(definition.machine_type());
+            versioned.map(|versioned| definition.resolve_machine_type(&versioned));
         }
         drop(kept);
         self.save(vm)
@@ -670,7 +675,7 @@ impl Vms {
             return Ok(own);
         }
         let vm = self.new_vm(name, SavedVm::new(launch));
-        vm.set_involvement(Some(id), false, None);
+        vm.set_involvement(Involvement::Moving(id));
         vm.state.lock().incoming = Some(id);
         // What it was when it last ran here is of the past.
         self.register(&vm).map_err(|why| match why {
@@ -693,7 +698,7 @@ impl Vms {
     pub(crate) fn arrived(&self, vm: &Vm) {
         let mut state = vm.state.lock();
         let migration = state.incoming.take();
-        (state.migration, state.in_doubt, state.outcome) = (None, false, None);
+        state.involvement = Involvement::None;
         let running = state.running.clone();
         drop(state);
         if let Err(error) = vm.own.arrived() {
@@ -743,7 +748,7 @@ impl Vms {
 
     /// A VM's migration is over.
     pub(crate) fn settled(&self, vm: &Vm) {
-        vm.set_involvement(None, false, None);
+        vm.set_involvement(Involvement::None);
         if let Some(process) = vm.process() {
             if let Err(error) = self.keep_process(vm, process.id(), None, None) {
                 warn!(vm = vm.name, "{}", error_chain(&error));
@@ -778,20 +783,19 @@ impl Vms {
     pub(crate) fn adopt(self: &Arc<Self>, qmp: &Path, name: Option<String>) -> Result<Arc<Vm>, VmError> {
         let shown = qmp.display().to_string();
         let of_qmp = |source| VmError::Qmp { name: shown.clone(), source };
+        let of_guest = |source| VmError::Guest { name: shown.clone(), source };
         let monitor = Monitor::connect(qmp, ATTACH_TIME).map_err(of_qmp)?;
         let process = Process::of_monitor(&monitor).map_err(io_error(format!("the process behind {shown}")))?;
         let process = Arc::new(process.ok_or_else(|| VmError::NoProcess(qmp.to_owned()))?);
+        let guest: Arc<dyn Guest> = Arc::new(monitor);
         let name = match name {
             Some(name) => name,
-            None => {
-                let answer = monitor.query("query-name").map_err(of_qmp)?;
-                answer["name"].as_str().unwrap_or_default().to_owned()
-            }
+            None => guest.name().map_err(of_guest)?,
         };
         if !is_name(&name) {
             return Err(VmError::BadName(name));
         }
-        if monitor.run_state().map_err(of_qmp)? == RunState::InMigrate {
+        if guest.run_state().map_err(of_guest)? == RunState::InMigrate {
             return Err(VmError::NoGuest(name));
         }
         let line = CommandLine::of(process.id().pid).map_err(io_error("its command line"))?;
@@ -824,7 +828,7 @@ impl Vms {
             return Err(error);
         }
         info!(vm = vm.name, pid = process.id().pid, "adopted");
-        self.run(&vm, Running { process, monitor });
+        self.run(&vm, Running { process, guest });
         Ok(vm)
     }
 
@@ -849,9 +853,9 @@ impl Vms {
         self.look(&vm);
         let ended = |wait| process.wait_exit(wait).map_err(io_error("waiting for QEMU"));
         if let Some(running) = vm.running() {
-            let pressed = running.monitor.query("system_powerdown");
+            let pressed = running.guest.press_power_button();
             if !force {
-                pressed.map_err(|source| VmError::Qmp { name: name.to_owned(), source })?;
+                pressed.map_err(|source| VmError::Guest { name: name.to_owned(), source })?;
             }
         }
         if ended(timeout)?.is_none() {
@@ -863,7 +867,7 @@ impl Vms {
             }
             self.look(&vm);
             // QEMU flushes its disks before it ends.
-            let quits = vm.running().is_some_and(|running| running.monitor.quit().is_ok());
+            let quits = vm.running().is_some_and(|running| running.guest.quit().is_ok());
             if !quits || ended(KILL_TIME)?.is_none() {
                 process.kill(KILL_TIME).map_err(io_error("killing QEMU"))?;
             }
@@ -885,16 +889,15 @@ impl Vms {
         if let Some(id) = vm.moved_by() {
             return Err(VmError::Migrating { name: name.to_owned(), id });
         }
-        let of_qmp = |source| VmError::Qmp { name: name.to_owned(), source };
+        let of_guest = |source| VmError::Guest { name: name.to_owned(), source };
         let running = vm.running().ok_or_else(|| VmError::NotRunning(name.to_owned()))?;
-        match running.monitor.run_state().map_err(of_qmp)? {
+        match running.guest.run_state().map_err(of_guest)? {
             RunState::Running => {}
             RunState::Paused | RunState::PreLaunch | RunState::IoError | RunState::Watchdog => {
-                running.monitor.cont().map_err(of_qmp)?;
+                running.guest.resume().map_err(of_guest)?;
             }
             state => {
-                let state = serde_json::json!(state).as_str().unwrap_or_default().to_owned();
-                return Err(VmError::NotPaused { name: name.to_owned(), state });
+                return Err(VmError::NotPaused { name: name.to_owned(), state: state.word() });
             }
         }
         Ok(vm)
@@ -911,7 +914,7 @@ impl Vms {
         }
         if let Some(running) = vm.running() {
             // Its QMP socket is its owner's again.
-            running.monitor.close();
+            running.guest.close();
         }
         {
             let mut state = vm.state.lock();
@@ -961,7 +964,7 @@ impl Vms {
         let monitor = remembered.and_then(|()| connect_started(&process, &log, &qmp, self.start_time).map_err(of_qemu));
         vm.state.lock().starting = None;
         match monitor {
-            Ok(monitor) => Ok(Running { process, monitor }),
+            Ok(monitor) => Ok(Running { process, guest: Arc::new(monitor) }),
             Err(error) => {
                 let is_called_off =
                     matches!(&error, VmError::Qemu { source: skein_hypervisor::Error::Ended { .. }, .. })
@@ -982,7 +985,7 @@ impl Vms {
         }
         if !vm.is_incoming()
             && read::<SavedVm>(&self.file(&vm.name)).is_none()
-            && let Err(error) = self.settle_start(vm, &running.monitor)
+            && let Err(error) = self.settle_start(vm, &*running.guest)
         {
             warn!(vm = vm.name, "{}", error_chain(&error));
         }
@@ -1043,7 +1046,7 @@ impl Vms {
                         return vms.drop_received(&vm);
                     }
                     info!(vm = vm.name, "its QEMU answers again");
-                    return vms.take_up(&vm, Running { process, monitor });
+                    return vms.take_up(&vm, Running { process, guest: Arc::new(monitor) });
                 }
                 drop(vms);
                 thread::sleep(Duration::from_millis(500));
@@ -1084,7 +1087,7 @@ impl Vms {
             return;
         }
         // Nobody comes in between.
-        let migrating = state.migration.is_some();
+        let migrating = state.involvement.migration().is_some();
         state.busy = !migrating;
         let note = state.note.clone();
         drop(state);
@@ -1189,18 +1192,6 @@ fn resolve_firmware(definition: &mut Definition) -> Result<(), VmError> {
     Ok(())
 }
 
-/// Waits until `is` or the time is over.
-pub(crate) fn wait_until(time: Duration, mut is: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + time;
-    while !is() {
-        if Instant::now() >= end {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
-    true
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -1240,12 +1231,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let vms = Vms::open(dirs(dir.path()), None, Duration::from_secs(60)).unwrap();
         let vm = known(&vms, "a");
-        for (outcome, state) in [
-            (None, VmState::Stopped),
-            (Some(Outcome::CalledOff), VmState::Stopped),
-            (Some(Outcome::Moved), VmState::Moved),
+        for (involvement, state) in [
+            (Involvement::Moving(MigrationId(7)), VmState::Stopped),
+            (Involvement::Settling(MigrationId(7), Outcome::CalledOff), VmState::Stopped),
+            (Involvement::Settling(MigrationId(7), Outcome::Moved), VmState::Moved),
         ] {
-            vm.set_involvement(Some(MigrationId(7)), false, outcome);
+            vm.set_involvement(involvement);
             assert_eq!((vm.show().state, vm.show().memory_bytes), (state, 64 << 20));
         }
         // At the target it is the guest that comes.

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use skein_hypervisor::Monitor;
-use skein_hypervisor::inspect::{BlockNode, block_nodes};
+use skein_hypervisor::Guest;
+use skein_hypervisor::guest::facts::BlockNode;
 use skein_inventory::definition::Definition;
 
 use super::{Vm, VmError};
@@ -20,14 +20,14 @@ pub(super) fn check(definition: &Definition) -> Result<(), VmError> {
 }
 
 /// What its QEMU says once it runs: its devices, and the files that it has open.
-pub(super) fn check_running(vm: &Vm, monitor: &Monitor) -> Result<(), VmError> {
+pub(super) fn check_running(vm: &Vm, guest: &dyn Guest) -> Result<(), VmError> {
     let launch = vm.launch();
     let Some(definition) = launch.definition().filter(|definition| definition.migration.allowed) else {
         return Ok(());
     };
-    let qmp = |source| VmError::Qmp { name: vm.name.clone(), source };
-    let nodes = block_nodes(monitor).map_err(qmp)?;
-    let mut reasons = monitor.blocked_reasons().map_err(qmp)?;
+    let of_guest = |source| VmError::Guest { name: vm.name.clone(), source };
+    let nodes = guest.block_nodes().map_err(of_guest)?;
+    let mut reasons = guest.blocked_reasons().map_err(of_guest)?;
     reasons.extend(unreachable(&nodes, Path::exists));
     refuse(definition, reasons)
 }

@@ -16,7 +16,8 @@ use skein_hypervisor::connect_within;
 use skein_inventory::definition::{Tpm, TpmVersion};
 use tracing::warn;
 
-use super::{VmError, io_error, search, wait_until};
+use super::{VmError, io_error, search};
+use crate::clock::wait_until;
 
 /// The program, found in PATH.
 pub(crate) const PROGRAM: &str = "swtpm";

@@ -22,7 +22,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use thiserror::Error;
 
 use crate::config::Config;
-use crate::inspect::Accel;
+use crate::guest::facts::Accel;
 use crate::process::child::{Killed, collect, end_with_thread, text};
 
 /// A guest that works says so within some 300 ms, of which it needs 50 itself. On a host so busy that QEMU takes this

@@ -4,16 +4,17 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use skein_inventory::QemuVersion;
 use tracing::debug;
 
+use crate::guest::migrate::MigrationStatus;
+use crate::guest::run::RunState;
 use crate::migration::info::{MigrationInfo, RamInfo, dirty_rate};
-use crate::migration::state::{MigrationStatus, RunState};
 use crate::migration::tuning::{
     AVAIL_SWITCHOVER_BANDWIDTH, DOWNTIME_LIMIT, NEW_IN_8_2, SAMPLE_PAGES_MIN, THROTTLE_MAX, Tuning, throttle,
     throttle_parameters,
 };
 use crate::qmp::error::QmpError;
-use crate::qmp::message::QemuVersion;
 use crate::qmp::monitor::Monitor;
 
 /// How a guest's NICs tell the network where they are now: `rounds` packets, `initial`, then `step` more each time, up

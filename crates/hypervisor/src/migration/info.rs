@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::migration::state::MigrationStatus;
+use crate::guest::migrate::MigrationStatus;
 use crate::qmp::error::QmpError;
 
 /// The RAM's part of a migration. Bytes unless said otherwise; the totals grow over all rounds.

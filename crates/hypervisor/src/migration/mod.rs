@@ -97,6 +97,6 @@
 //! 94) in `failed` with the guest stopped.
 
 pub mod commands;
+mod event;
 pub mod info;
-pub mod state;
 pub mod tuning;

@@ -5,9 +5,10 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use skein_inventory::QemuVersion;
+
 use crate::process::child::{Killed, collect, text};
 use crate::process::error::Error;
-use crate::qmp::message::QemuVersion;
 
 /// The version of a QEMU program, by its own word.
 pub fn version_of(program: &Path) -> Result<QemuVersion, Error> {

@@ -1,32 +1,15 @@
 //! The lines of a QMP socket: greeting, answers, events.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
+use skein_inventory::QemuVersion;
 
 use crate::qmp::error::{LINE_BYTES_MAX, QmpError};
-
-/// QEMU's version.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct QemuVersion {
-    /// 10 of 10.0.2.
-    pub major: u32,
-    /// 0 of 10.0.2.
-    pub minor: u32,
-    /// 2 of 10.0.2.
-    pub micro: u32,
-}
-
-impl fmt::Display for QemuVersion {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.major, self.minor, self.micro)
-    }
-}
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq)]

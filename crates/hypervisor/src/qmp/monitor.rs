@@ -16,11 +16,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use skein_inventory::QemuVersion;
 
 use crate::qmp::connect::connect;
 use crate::qmp::error::QmpError;
 use crate::qmp::events::{Events, MonitorEvent};
-use crate::qmp::message::{Messages, QemuVersion, QmpMessage, excerpt, remaining, would_block};
+use crate::qmp::message::{Messages, QmpMessage, excerpt, remaining, would_block};
 
 /// How long a command may take if nothing else is said. Commands are quick, but QEMU's main loop may be
 /// held up by a switchover, and the host by other guests.
