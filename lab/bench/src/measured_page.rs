@@ -43,7 +43,7 @@ pub struct Figure {
     pub measured: String,
     /// Whether the figure was reached; null when part of it could not be judged.
     pub met: Option<bool>,
-    /// Where it was measured; an index of nothing: each figure has its own.
+    /// Where it was measured.
     #[serde(default)]
     pub on: Provenance,
 }
@@ -129,9 +129,9 @@ impl Figures {
         on.dedup();
         let mut out = String::from(HEAD);
         for (number, on) in on.iter().enumerate() {
-            let quick = if on.quick { ", `--quick`" } else { "" };
+            let quick = if on.quick { " --quick" } else { "" };
             let Provenance { commit, date, cpu, cipher, qemu, .. } = on;
-            let _ = writeln!(out, "{}. commit {commit}, {date}; {cpu}; {cipher}; {qemu}{quick}", number + 1);
+            let _ = writeln!(out, "| {} | {commit}{quick} | {date} | {cpu} | {cipher} | {qemu} |", number + 1);
         }
         let by_number = |figure: &Figure| on.iter().position(|on| **on == figure.on).map_or(0, |number| number + 1);
         let (missed, others): (Vec<&Figure>, Vec<&Figure>) =
@@ -156,14 +156,14 @@ impl Figures {
 const HEAD: &str = "# What was measured
 
 This page is made from [measured.json](measured.json) by `skein-lab bench figures`; a test compares. How cases are run:
-[bench.md](bench.md). Both hosts are on one machine, guests are emulated (TCG) unless a row says otherwise, and both \
-hosts' memory
-is a shared memfd. TLS is on for Skein and off for QEMU's own transports. What the CPU limits drifts with the \
-machine: compare
-rows of one run only.
+[bench.md](bench.md). Both hosts are on one machine, guests are emulated (TCG) unless a row says otherwise, and both
+hosts' memory is a shared memfd. TLS is on for Skein and off for QEMU's own transports. What the CPU limits drifts with
+the machine: compare rows of one run only.
 
-The last column is the run:
+The last column of the cases is the run:
 
+| run | commit | day | CPU | cipher | QEMU |
+|---|---|---|---|---|---|
 ";
 
 /// A cell of a table: no line ends, no bars.

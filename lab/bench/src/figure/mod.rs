@@ -1,12 +1,20 @@
 //! Whether a case's figure was reached. Pure: runs and yardsticks in, words and a verdict out.
 
-use std::collections::BTreeMap;
+mod cost;
+mod data;
+mod faults;
+mod guest;
+mod part;
+mod throughput;
+mod time;
 
-use skein_units::measured;
+use data::completed;
+pub use data::{Data, throughput_bps};
+use part::{Limit::AtLeast, part};
 
 use crate::{
     mover::Mover,
-    results::{CaseResult, Part, Run, Skipped, Total, Yardstick},
+    results::{CaseResult, Part, Run, Skipped, Total},
     stats::{Summary, median},
 };
 
@@ -77,17 +85,6 @@ pub enum Check {
     By { mover: Mover, check: &'static Check },
 }
 
-/// What a case measured, as the figure sees it.
-#[derive(Clone, Copy)]
-pub struct Data<'a> {
-    /// The mover that the figure is about.
-    pub subject: Mover,
-    /// Runs of this case.
-    pub runs: &'a [Run],
-    /// Its yardsticks.
-    pub yardsticks: &'a [Yardstick],
-}
-
 /// Judges a case: all its checks, and that every run of the subject completed with the guest intact.
 pub fn judge(case: &str, shows: &str, checks: &[Check], data: Data<'_>, skipped: Vec<Skipped>) -> CaseResult {
     let mut parts: Vec<Part> = checks.iter().map(|check| check.judge(data)).collect();
@@ -147,420 +144,46 @@ fn middle(runs: &[&Run], value: &dyn Fn(&Run) -> Option<f64>) -> Option<f64> {
     median(&runs.iter().filter_map(|r| value(completed(r)?)).collect::<Vec<_>>())
 }
 
-/// Median throughput of one mover's runs in one stage, in bits a second: guest content from the first to the last byte,
-/// of all guests that moved together in one direction. None when none completed.
-pub fn throughput_bps<'a>(runs: impl IntoIterator<Item = &'a Run>) -> Option<f64> {
-    let rates: Vec<f64> = goodputs(runs.into_iter()).into_iter().map(|(_, rate)| rate).collect();
-    median(&rates)
-}
-
 impl Check {
     /// Compares, and says so in words.
     pub fn judge(self, data: Data<'_>) -> Part {
-        let subject = data.subject;
         match self {
-            Check::OfIperf3 { stage, share } => {
-                let yardstick = data.yardsticks.iter().find(|y| y.stage == stage && !y.iperf3_bps.is_empty());
-                let iperf3 =
-                    yardstick.map(|y| y.iperf3_bps.iter().sum::<f64>()).ok_or("iperf3 was not measured".into());
-                part(
-                    figure(
-                        stage,
-                        format!(
-                            "guest bytes at {} of what iperf3 gets on all links together",
-                            measured::percent(share)
-                        ),
-                    ),
-                    AtLeast(share),
-                    ratio(data.goodput(stage, subject), iperf3, measured::bps),
-                )
+            Check::OfIperf3 { stage, share } => throughput::of_iperf3(data, stage, share),
+            Check::OfLinks { stage, share } => throughput::of_links(data, stage, share),
+            Check::EachWay { stage, share } => throughput::each_way(data, stage, share),
+            Check::TimeOf { stage, peer, at_most } => time::time_of(data, stage, peer, at_most),
+            Check::TimeOfBest { stage, peers, at_most } => time::time_of_best(data, stage, peers, at_most),
+            Check::MultipleOfBest { stage, idle, peers, at_most } => {
+                time::multiple_of_best(data, stage, idle, peers, at_most)
             }
-            Check::OfLinks { stage, share } => part(
-                figure(stage, format!("guest bytes at {} of the links' sum", measured::percent(share))),
-                AtLeast(share),
-                ratio(data.goodput(stage, subject), data.links(stage, subject), measured::bps),
-            ),
-            Check::EachWay { stage, share } => {
-                let measured = data.links(stage, subject).and_then(|links| {
-                    let ways = data.goodput_each_way(stage, subject)?;
-                    let words = ways
-                        .iter()
-                        .map(|(way, rate)| format!("{way}: {}", measured::percent(rate / links)))
-                        .collect::<Vec<_>>();
-                    let worst = ways.values().copied().fold(f64::INFINITY, f64::min) / links;
-                    if ways.len() < 2 {
-                        Err("only one direction was measured".into())
-                    } else {
-                        Ok((worst, words.join(", ")))
-                    }
-                });
-                part(
-                    figure(
-                        stage,
-                        format!("guest bytes of each direction at {} of the links' sum", measured::percent(share)),
-                    ),
-                    AtLeast(share),
-                    measured,
-                )
+            Check::TotalAtMost { stage, seconds } => time::total_at_most(data, stage, seconds),
+            Check::GoodputOf { stage, peer, at_least } => throughput::goodput_of(data, stage, peer, at_least),
+            Check::GoodputOfStage { stage, other, at_least } => {
+                throughput::goodput_of_stage(data, stage, other, at_least)
             }
-            Check::TimeOf { stage, peer, at_most } => part(
-                figure(stage, format!("total time at most {at_most} x {}", peer.label())),
-                AtMost(at_most),
-                times(data.total(stage, subject), data.total(stage, peer), measured::seconds),
-            ),
-            Check::TimeOfBest { stage, peers, at_most } => part(
-                figure(stage, format!("total time at most {at_most} x the best of {}", labels(peers))),
-                AtMost(at_most),
-                data.total(stage, subject).and_then(|own| {
-                    let (peer, best) = data.best(peers, |mover| data.least_total(stage, mover))?;
-                    data.against_best(own, peer, best, measured::seconds, at_most)
-                }),
-            ),
-            Check::MultipleOfBest { stage, idle, peers, at_most } => part(
-                figure(
-                    stage,
-                    format!("total time as a multiple of '{idle}' at most {at_most} x the best of {}", labels(peers)),
-                ),
-                AtMost(at_most),
-                data.total(stage, subject).and_then(|own| {
-                    let own = own / data.total(idle, subject)?;
-                    let (peer, best) = data.best(peers, |mover| {
-                        let Least { value, ended } = data.least_total(stage, mover)?;
-                        Ok(Least { value: value / data.total(idle, mover)?, ended })
-                    })?;
-                    data.against_best(own, peer, best, |value| format!("{value:.2} x"), at_most)
-                }),
-            ),
-            Check::TotalAtMost { stage, seconds } => {
-                // One that was called off took longer than until then.
-                let took = |r: &Run| completed(r).and_then(|r| r.total_s).or(r.called_off_s);
-                let longest = data.of(stage, subject).filter_map(took).reduce(f64::max);
-                part(
-                    figure(stage, format!("every migration ends within {seconds} s")),
-                    AtMost(seconds),
-                    longest
-                        .map(|longest| (longest, measured::seconds(longest)))
-                        .ok_or_else(|| data.why_none(stage, subject)),
-                )
-            }
-            Check::GoodputOf { stage, peer, at_least } => part(
-                figure(stage, format!("throughput at least {at_least} x {}", peer.label())),
-                AtLeast(at_least),
-                times(data.goodput(stage, subject), data.goodput(stage, peer), measured::bps),
-            ),
-            Check::GoodputOfStage { stage, other, at_least } => part(
-                figure(stage, format!("throughput at least {at_least} x that of '{other}'")),
-                AtLeast(at_least),
-                times(data.goodput(stage, subject), data.goodput(other, subject), measured::bps),
-            ),
-            Check::CpuOf { stage, peer, at_most } => part(
-                figure(stage, format!("CPU of the mover per GB at most {at_most:.3} x {}", peer.label())),
-                AtMost(at_most),
-                times(data.cpu_per_gb(stage, subject), data.cpu_per_gb(stage, peer), |s| {
-                    format!("{} s/GB", measured::digits(s))
-                }),
-            ),
-            Check::AllCpuOf { stage, peer, at_most } => {
-                let of = |mover| data.median_of(stage, mover, Run::cpu_s_per_gb);
-                part(
-                    figure(stage, format!("CPU of QEMU and mover per GB at most {at_most} x {}", peer.label())),
-                    AtMost(at_most),
-                    times(of(subject), of(peer), |s| format!("{} s/GB", measured::digits(s))),
-                )
-            }
-            Check::WireOf { stage, peer, at_most } => {
-                let of = |mover| data.median_of(stage, mover, |r| Some(r.all_wire_bytes() as f64));
-                part(
-                    figure(stage, format!("bytes on the wire at most {at_most} x {}", peer.label())),
-                    AtMost(at_most),
-                    times(of(subject), of(peer), measured::bytes),
-                )
-            }
-            Check::WireBack { stage, at_most } => {
-                let of = |is_back| {
-                    let bytes = |r: &Run| ((r.round > 1) == is_back).then(|| r.all_wire_bytes() as f64);
-                    data.median_of(stage, subject, bytes)
-                };
-                part(
-                    figure(stage, format!("bytes on the wire of a trip back at most {at_most} x the first trip's")),
-                    AtMost(at_most),
-                    times(of(true), of(false), measured::bytes),
-                )
-            }
-            Check::LostOf { stage, peer, at_most } => {
-                let of = |mover| {
-                    let seen = || data.of(stage, mover).filter_map(completed).filter_map(|r| r.guests_work);
-                    if seen().next().is_some() && !seen().any(|work| work.undisturbed()) {
-                        return Err("something else used the cores".into());
-                    }
-                    data.median_of(stage, mover, |r| Some(r.guests_work.filter(|work| work.undisturbed())?.lost_s()))
-                };
-                // What is lost in the noise cannot be compared.
-                let lost = of(peer).and_then(|s| if s > 0.0 { Ok(s) } else { Err("the peer cost nothing".into()) });
-                part(
-                    figure(stage, format!("CPU that guests at work lose at most {at_most} x {}", peer.label())),
-                    AtMost(at_most),
-                    times(of(subject), lost, measured::seconds),
-                )
-            }
-            Check::GrowthAtMost { stage, share } => {
-                let ends = |run: &'_ Run| run.private_memory.map(|m| (run.guest_memory_bytes, [m.source, m.target]));
-                let seen: Vec<_> = data.of(stage, subject).filter_map(ends).collect();
-                // An agent may keep what it once had: only the first migration begins with an idle one.
-                let idle = seen.iter().flat_map(|(_, ends)| ends).map(|end| end.before_bytes).min();
-                let most = seen.iter().flat_map(|(_, ends)| ends).map(|end| end.most_bytes).max();
-                let ram = seen.iter().map(|(ram, _)| *ram).find(|ram| *ram > 0);
-                let measured = idle.zip(most).zip(ram).map(|((idle, most), ram)| {
-                    let grown = most.saturating_sub(idle) as f64;
-                    let [words, idle, ram_words] = [grown, idle as f64, ram as f64].map(measured::bytes);
-                    (grown / ram as f64, format!("{words} over {idle}, for a guest of {ram_words}"))
-                });
-                part(
-                    figure(
-                        stage,
-                        format!(
-                            "own memory of each end grows by at most {} of the guest's RAM",
-                            measured::percent(share)
-                        ),
-                    ),
-                    AtMost(share),
-                    measured
-                        .map(|(value, words)| (value, format!("{} ({words})", measured::percent(value))))
-                        .ok_or("memory was not watched".into()),
-                )
-            }
-            Check::GrowthOver { stage, without, share } => {
-                let measured = data.source_growth(stage).and_then(|(ram, with)| {
-                    let (_, usual) = data.source_growth(without)?;
-                    let [more, with_words, usual_words, ram_words] =
-                        [with - usual, with, usual, ram].map(measured::bytes);
-                    let words = format!("{more}: {with_words} against {usual_words}, for a guest of {ram_words}");
-                    Ok(((with - usual) / ram, words))
-                });
-                part(
-                    figure(
-                        stage,
-                        format!(
-                            "own memory of the source grows by at most {} of the guest's RAM more than in '{without}'",
-                            measured::percent(share)
-                        ),
-                    ),
-                    AtMost(share),
-                    measured.map(|(value, words)| (value, format!("{} ({words})", measured::percent(value)))),
-                )
-            }
-            Check::GuestSlowedAtMost { stage, share } => part(
-                figure(stage, format!("the guest is slowed by at most {}", measured::percent(share))),
-                AtMost(share),
-                data.median(stage, subject, |r| r.rewriting.map(|seen| seen.slowed()), measured::percent),
-            ),
-            Check::GapAtMost { stage, millis } => part(
-                figure(stage, format!("downtime as the guest sees it at most {millis} ms")),
-                AtMost(millis),
-                data.median(stage, subject, |r| r.guest_switchover_ms, measured::millis),
-            ),
-            Check::GapKept { stage, factor, slack_ms, share } => {
-                // One that did not complete did not keep it.
-                let limit = |r: &Run| factor * r.downtime_limit_ms as f64 + slack_ms;
-                let kept = |r: &&Run| completed(r).and_then(|r| r.guest_switchover_ms).is_some_and(|ms| ms <= limit(r));
-                let runs = data.of(stage, subject).count();
-                let good = data.of(stage, subject).filter(kept).count();
-                let longest = data.of(stage, subject).filter_map(|r| completed(r)?.guest_switchover_ms);
-                let longest = longest.reduce(f64::max).map_or("none".into(), measured::millis);
-                part(
-                    figure(
-                        stage,
-                        format!(
-                            "downtime as the guest sees it at most {factor} x the limit and {slack_ms} ms in {} of \
-                             all runs",
-                            measured::percent(share)
-                        ),
-                    ),
-                    AtLeast(share),
-                    match runs {
-                        0 => Err(data.why_none(stage, subject)),
-                        _ => Ok((good as f64 / runs as f64, format!("{good} of {runs} runs, the longest {longest}"))),
-                    },
-                )
-            }
-            Check::GapOf { stage, peers, factor, slack_ms } => {
-                let best = peers
-                    .iter()
-                    .filter_map(|&peer| Some((peer, data.gap(stage, peer).ok()?)))
-                    .min_by(|a, b| a.1.total_cmp(&b.1));
-                let text = figure(
-                    stage,
-                    format!(
-                        "downtime as the guest sees it at most the larger of {factor} x and {slack_ms} ms more than \
-                         the best of {}",
-                        labels(peers)
-                    ),
-                );
-                match best {
-                    None => part(text, AtMost(0.0), Err("no peer was measured".into())),
-                    Some((peer, gap)) => {
-                        let limit = (factor * gap).max(gap + slack_ms);
-                        let measured = data.gap(stage, subject).map(|own| {
-                            let words = format!(
-                                "{} against {} of {}",
-                                measured::millis(own),
-                                measured::millis(gap),
-                                peer.label()
-                            );
-                            (own, words)
-                        });
-                        part(text, AtMost(limit), measured)
-                    }
-                }
-            }
-            Check::MemoryAtMost { stage, bytes } => {
-                let ends = |run: &Run| run.memory.map(|m| (m.source.total_bytes(), m.target.total_bytes()));
-                let seen: Vec<_> = data.of(stage, subject).filter_map(ends).collect();
-                let most = |end: fn(&(u64, u64)) -> u64| seen.iter().map(end).max();
-                let measured = most(|m| m.0).zip(most(|m| m.1)).map(|(source, target)| {
-                    let words = format!(
-                        "{} at the source, {} at the target",
-                        measured::bytes(source as f64),
-                        measured::bytes(target as f64)
-                    );
-                    (source.max(target) as f64, words)
-                });
-                part(
-                    figure(
-                        stage,
-                        format!("memory and socket buffers of each end at most {}", measured::bytes(bytes as f64)),
-                    ),
-                    AtMost(bytes as f64),
-                    measured.ok_or("memory was not watched".into()),
-                )
-            }
-            Check::BelowAtMost { stage, seconds } => part(
-                figure(stage, format!("under 90 % of the remaining links for at most {seconds} s")),
-                AtMost(seconds),
-                data.median(
-                    stage,
-                    subject,
-                    |r| r.faults.iter().filter_map(|f| f.below_90_s).reduce(f64::max),
-                    measured::seconds,
-                ),
-            ),
-            Check::UsedAgainWithin { stage, seconds } => {
-                // A transfer that ended before the time was up, without using them, says nothing.
-                let telling: Vec<_> = data
-                    .of(stage, subject)
-                    .flat_map(|r| &r.faults)
-                    .filter(|f| f.used_again_s.is_some() || f.went_on_s.is_some_and(|s| s >= seconds))
-                    .collect();
-                let never = telling.iter().filter(|f| f.used_again_s.is_none()).count();
-                let measured = median(&telling.iter().filter_map(|f| f.used_again_s).collect::<Vec<_>>());
-                part(
-                    figure(stage, format!("all links used again within {seconds} s of healing")),
-                    AtMost(seconds),
-                    match (measured, never) {
-                        (_, 1..) => Ok((f64::INFINITY, format!("not in {never} of {} runs", telling.len()))),
-                        (Some(value), _) => Ok((value, measured::seconds(value))),
-                        (None, _) => Err("no transfer went on for long enough after healing".into()),
-                    },
-                )
-            }
-            Check::Adds { stage, undisturbed, seconds } => {
-                let measured = data.total(stage, subject).and_then(|with| {
-                    let without = data.total(undisturbed, subject)?;
-                    let words = format!(
-                        "{} more ({} against {})",
-                        measured::seconds(with - without),
-                        measured::seconds(with),
-                        measured::seconds(without)
-                    );
-                    Ok((with - without, words))
-                });
-                part(figure(stage, format!("adds at most {seconds} s")), AtMost(seconds), measured)
-            }
-            Check::LatencyOver { stage, millis } => {
-                let over = |r: &Run| r.control.as_ref().map(|c| (c.loaded.p99_us - c.idle.median_us) / 1e3);
-                part(
-                    figure(stage, format!("round trip beside bulk (p99) at most {millis} ms over the idle one")),
-                    AtMost(millis),
-                    data.median(stage, subject, over, |v| format!("{} over", measured::millis(v))),
-                )
-            }
+            Check::CpuOf { stage, peer, at_most } => cost::cpu_of(data, stage, peer, at_most),
+            Check::AllCpuOf { stage, peer, at_most } => cost::all_cpu_of(data, stage, peer, at_most),
+            Check::WireOf { stage, peer, at_most } => cost::wire_of(data, stage, peer, at_most),
+            Check::WireBack { stage, at_most } => cost::wire_back(data, stage, at_most),
+            Check::LostOf { stage, peer, at_most } => cost::lost_of(data, stage, peer, at_most),
+            Check::GrowthAtMost { stage, share } => cost::growth_at_most(data, stage, share),
+            Check::GrowthOver { stage, without, share } => cost::growth_over(data, stage, without, share),
+            Check::GuestSlowedAtMost { stage, share } => guest::guest_slowed_at_most(data, stage, share),
+            Check::GapAtMost { stage, millis } => guest::gap_at_most(data, stage, millis),
+            Check::GapKept { stage, factor, slack_ms, share } => guest::gap_kept(data, stage, factor, slack_ms, share),
+            Check::GapOf { stage, peers, factor, slack_ms } => guest::gap_of(data, stage, peers, factor, slack_ms),
+            Check::MemoryAtMost { stage, bytes } => cost::memory_at_most(data, stage, bytes),
+            Check::BelowAtMost { stage, seconds } => faults::below_at_most(data, stage, seconds),
+            Check::UsedAgainWithin { stage, seconds } => faults::used_again_within(data, stage, seconds),
+            Check::Adds { stage, undisturbed, seconds } => time::adds(data, stage, undisturbed, seconds),
+            Check::LatencyOver { stage, millis } => faults::latency_over(data, stage, millis),
+            Check::FinishWithin { stage, factor } => time::finish_within(data, stage, factor),
             Check::By { mover, check } => {
                 let part = check.judge(Data { subject: mover, ..data });
                 Part { figure: format!("{}: {}", mover.label(), part.figure), ..part }
             }
-            Check::FinishWithin { stage, factor } => {
-                let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
-                for run in data.of(stage, subject).filter_map(completed) {
-                    rounds.entry(run.round).or_default().extend(run.total_s);
-                }
-                let apart: Vec<f64> = rounds
-                    .values()
-                    .filter(|times| times.len() > 1)
-                    .filter_map(|times| Some(Summary::of(times)?.max / Summary::of(times)?.min))
-                    .collect();
-                part(
-                    figure(stage, format!("finish times within {} of each other", measured::percent(factor - 1.0))),
-                    AtMost(factor),
-                    median(&apart)
-                        .map(|apart| (apart, measured::percent(apart - 1.0)))
-                        .ok_or("fewer than two guests completed together".into()),
-                )
-            }
         }
     }
-}
-
-/// A peer's least value.
-#[derive(Clone, Copy)]
-struct Least {
-    value: f64,
-    /// It is one; otherwise it is known to be more.
-    ended: bool,
-}
-
-fn labels(movers: &[Mover]) -> String {
-    movers.iter().map(|mover| mover.label()).collect::<Vec<_>>().join(", ")
-}
-
-/// A measured number with its words, or why there is none.
-type Measured = Result<(f64, String), String>;
-
-enum Limit {
-    AtLeast(f64),
-    AtMost(f64),
-}
-use Limit::{AtLeast, AtMost};
-
-fn part(figure: String, limit: Limit, measured: Measured) -> Part {
-    let (AtLeast(bound) | AtMost(bound)) = limit;
-    let (value, measured) = match measured {
-        Ok((value, words)) => (Some(value), words),
-        Err(why) => (None, why),
-    };
-    let met = value.map(|value| match limit {
-        AtLeast(bound) => value >= bound,
-        AtMost(bound) => value <= bound,
-    });
-    // JSON knows no infinity: 'never' is said in words, and as no number.
-    Part { figure, measured, value: value.filter(|v| v.is_finite()), limit: bound, met }
-}
-
-fn figure(stage: &str, words: String) -> String {
-    if stage.is_empty() { words } else { format!("{stage}: {words}") }
-}
-
-fn ratio(own: Result<f64, String>, reference: Result<f64, String>, unit: fn(f64) -> String) -> Measured {
-    let (own, reference) = (own?, reference?);
-    Ok((own / reference, format!("{} ({} of {})", measured::percent(own / reference), unit(own), unit(reference))))
-}
-
-fn times(own: Result<f64, String>, reference: Result<f64, String>, unit: fn(f64) -> String) -> Measured {
-    let (own, reference) = (own?, reference?);
-    Ok((own / reference, format!("{:.3} x ({} against {})", own / reference, unit(own), unit(reference))))
-}
-
-fn completed(run: &Run) -> Option<&Run> {
-    run.error.is_none().then_some(run)
 }
 
 /// `movers`: those that the figure is about; the case's subject is the first.
@@ -574,150 +197,12 @@ fn intact(movers: &[Mover], runs: &[Run]) -> Part {
     part("every migration completes, every guest finds its memory intact".into(), AtLeast(1.0), measured)
 }
 
-impl<'a> Data<'a> {
-    fn of(self, stage: &'a str, mover: Mover) -> impl Iterator<Item = &'a Run> {
-        self.runs.iter().filter(move |r| r.stage == stage && r.mover == mover)
-    }
-
-    /// Median over the runs that have it.
-    fn median_of(self, stage: &'a str, mover: Mover, value: impl Fn(&Run) -> Option<f64>) -> Result<f64, String> {
-        median(&self.of(stage, mover).filter_map(completed).filter_map(value).collect::<Vec<_>>())
-            .ok_or_else(|| self.why_none(stage, mover))
-    }
-
-    /// Why there is no value of a mover.
-    fn why_none(self, stage: &'a str, mover: Mover) -> String {
-        let ran = self.of(stage, mover).next().is_some();
-        let ended = self.of(stage, mover).any(|r| r.called_off_s.is_none());
-        let why = match (ran, ended) {
-            (false, _) => "was not measured",
-            (true, true) => "did not complete",
-            (true, false) => "did not end",
-        };
-        format!("{} {why}", mover.label())
-    }
-
-    /// Median of the runs that came to an end; of a mover whose runs all were called off, after what time the first
-    /// was.
-    fn least_total(self, stage: &'a str, mover: Mover) -> Result<Least, String> {
-        self.total(stage, mover).map(|value| Least { value, ended: true }).or_else(|why| {
-            let called_off = self.of(stage, mover).filter_map(|r| r.called_off_s).reduce(f64::min);
-            called_off.map(|value| Least { value, ended: false }).ok_or(why)
-        })
-    }
-
-    /// The peer with the least value; one that came to an end before those that did not.
-    fn best(self, peers: &[Mover], of: impl Fn(Mover) -> Result<Least, String>) -> Result<(Mover, Least), String> {
-        let known = peers.iter().filter_map(|&peer| Some((peer, of(peer).ok()?)));
-        known
-            .min_by(|(_, a), (_, b)| b.ended.cmp(&a.ended).then(a.value.total_cmp(&b.value)))
-            .ok_or_else(|| "no peer was measured".into())
-    }
-
-    /// Against a peer that did not end, only what is met for certain can be judged.
-    fn against_best(self, own: f64, peer: Mover, best: Least, words: fn(f64) -> String, at_most: f64) -> Measured {
-        let ratio = own / best.value;
-        let (own, reference, label) = (words(own), words(best.value), peer.label());
-        match best.ended {
-            true => Ok((ratio, format!("{ratio:.3} x ({own} against {reference} of {label})"))),
-            false if ratio <= at_most => Ok((
-                ratio,
-                format!("less than {ratio:.3} x ({own}; {label} did not end in {reference}, nor any other)"),
-            )),
-            false => Err(format!("{own}; no peer ended, {label} not in {reference}")),
-        }
-    }
-
-    /// RAM of the guest, and what the subject's anonymous memory at the source grew by, from the least that either end
-    /// had before any migration.
-    fn source_growth(self, stage: &'a str) -> Result<(f64, f64), String> {
-        let seen: Vec<_> = self
-            .of(stage, self.subject)
-            .filter_map(|r| Some((r.guest_memory_bytes, r.private_memory?)))
-            .filter(|(ram, _)| *ram > 0)
-            .collect();
-        let idle = seen.iter().flat_map(|(_, m)| [m.source.before_bytes, m.target.before_bytes]).min();
-        let most = seen.iter().map(|(_, m)| m.source.most_bytes).max();
-        let ram = seen.first().map(|(ram, _)| *ram as f64);
-        ram.zip(idle.zip(most))
-            .map(|(ram, (idle, most))| (ram, most.saturating_sub(idle) as f64))
-            .ok_or("memory was not watched".into())
-    }
-
-    fn median(
-        self,
-        stage: &'a str,
-        mover: Mover,
-        value: impl Fn(&Run) -> Option<f64>,
-        words: impl Fn(f64) -> String,
-    ) -> Measured {
-        self.median_of(stage, mover, value).map(|value| (value, words(value)))
-    }
-
-    fn total(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
-        self.median_of(stage, mover, |r| r.total_s)
-    }
-
-    fn gap(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
-        self.median_of(stage, mover, |r| r.guest_switchover_ms)
-    }
-
-    fn cpu_per_gb(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
-        self.median_of(stage, mover, Run::mover_cpu_s_per_gb)
-    }
-
-    /// Sum of the links' nominal rates.
-    fn links(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
-        let run = self.of(stage, mover).next().ok_or_else(|| format!("{} was not run", mover.label()))?;
-        let sum: Option<u64> = run.link_bps.iter().copied().sum();
-        sum.map(|bps| bps as f64).ok_or("the links have no nominal rate".into())
-    }
-
-    /// See [`throughput_bps`].
-    fn goodput(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
-        throughput_bps(self.of(stage, mover)).ok_or_else(|| match self.of(stage, mover).next() {
-            None => format!("{} was not measured", mover.label()),
-            Some(_) => format!("{} did not complete", mover.label()),
-        })
-    }
-
-    /// As [`Self::goodput`], for each direction, named `a to b`.
-    fn goodput_each_way(self, stage: &'a str, mover: Mover) -> Result<BTreeMap<String, f64>, String> {
-        let mut ways: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-        for (way, rate) in goodputs(self.of(stage, mover)) {
-            ways.entry(way).or_default().push(rate);
-        }
-        let ways: BTreeMap<_, _> = ways.into_iter().filter_map(|(way, rates)| Some((way, median(&rates)?))).collect();
-        if ways.is_empty() { Err(format!("{} was not measured", mover.label())) } else { Ok(ways) }
-    }
-}
-
-/// One value for each round and direction in which all guests completed.
-fn goodputs<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<(String, f64)> {
-    let mut groups: BTreeMap<(u32, String), Vec<&Run>> = BTreeMap::new();
-    for run in runs {
-        groups.entry((run.round, format!("{} to {}", run.source, run.target))).or_default().push(run);
-    }
-    groups.into_iter().filter_map(|((_, way), group)| Some((way, together_bps(&group)?))).collect()
-}
-
-/// Guest content of all from the first byte of any to the last byte of any; None unless all completed.
-fn together_bps(group: &[&Run]) -> Option<f64> {
-    let all = |moment: fn(&Run) -> Option<f64>| {
-        group.iter().map(|r| completed(r).and_then(moment)).collect::<Option<Vec<_>>>()
-    };
-    let first = all(|r| r.first_byte_s)?.into_iter().reduce(f64::min)?;
-    let last = all(|r| r.last_byte_s)?.into_iter().reduce(f64::max)?;
-    let bytes: u64 = group.iter().map(|r| r.guest_bytes).sum();
-    (last > first).then(|| bytes as f64 * 8.0 / (last - first))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::results::{
         ControlLatency, CpuSeconds, EndMemory, FaultSeen, GuestCheck, GuestsWork, MoverMemory, MoverPrivateMemory,
-        NicBytes, PrivateMemory, Rewriting, RoundTrips, tests::run,
+        NicBytes, PrivateMemory, Rewriting, RoundTrips, Yardstick, tests::run,
     };
     use Mover::*;
 

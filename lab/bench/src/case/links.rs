@@ -1,0 +1,84 @@
+//! Cases of links: how far they are filled.
+
+use super::build::{BY_AGENTS, GIGABIT, case, idle, links, of_agents, on, stage, two};
+use super::scene::{Case, Links, Scene};
+use crate::{
+    figure::Check::*,
+    mover::Mover::{self, *},
+};
+
+/// The cases.
+pub(super) fn cases() -> Vec<Case> {
+    let both_nics_filled = [
+        OfIperf3 { stage: "", share: 0.95 },
+        TimeOf { stage: "", peer: QemuMultifd, at_most: 0.55 },
+        TimeOf { stage: "", peer: MptcpMultifd, at_most: 1.05 },
+    ];
+    let everyone = [
+        SkeinTls,
+        MptcpMultifd,
+        QemuMultifd,
+        QemuTcp,
+        Mptcp,
+        MptcpMultifdZstd,
+        QemuMultifdZstd,
+        QemuMultifdTls,
+        QemuXbzrle,
+        Ssh,
+        Socat,
+        SkeinPlain,
+    ];
+    // For cases of two stages, so that a quick one keeps its rounds.
+    let smaller = |rates: &[Option<u32>], movers: &[Mover]| stage(links(rates), idle(1280, 1024), movers);
+    vec![
+        case(
+            "two-nics",
+            "Two NICs of 1 Gb/s are both filled, with TLS on, by a guest that does not compress; every peer beside it.",
+            &[Scene { iperf3: true, ..on(&[GIGABIT, GIGABIT], &everyone) }],
+            &both_nics_filled,
+        ),
+        of_agents(case(
+            "agent-two-nics",
+            "Two NICs of 1 Gb/s are as well filled where agents move the guest.",
+            &[Scene { iperf3: true, ..on(&[GIGABIT, GIGABIT], BY_AGENTS) }],
+            &both_nics_filled,
+        )),
+        case(
+            "same-subnet",
+            "The same with both NICs of each host in one subnet, where the kernel alone would send all by one NIC.",
+            &[Scene {
+                iperf3: true,
+                links: Links { same_subnet: true, ..two() },
+                ..on(&[GIGABIT, GIGABIT], &[SkeinTls, MptcpMultifd, QemuMultifd])
+            }],
+            &both_nics_filled,
+        ),
+        case(
+            "uneven",
+            "NICs of 1 Gb/s and 250 Mb/s are each used as far as they go.",
+            &[Scene { iperf3: true, ..on(&[GIGABIT, Some(250)], &[SkeinTls, MptcpMultifd, QemuMultifd]) }],
+            &[OfLinks { stage: "", share: 0.93 }],
+        ),
+        case(
+            "eight-nics",
+            "Eight NICs of 200 Mb/s are all used.",
+            &[Scene { iperf3: true, ..on(&[Some(200); 8], &[SkeinTls, MptcpMultifd, QemuMultifd]) }],
+            &[OfLinks { stage: "", share: 0.93 }],
+        ),
+        case(
+            "one-nic",
+            "On a single NIC of 1 Gb/s nothing is lost.",
+            &[Scene { iperf3: true, ..on(&[GIGABIT], &[SkeinTls, QemuMultifd, QemuTcp, Ssh, Socat]) }],
+            &[OfLinks { stage: "", share: 0.93 }],
+        ),
+        case(
+            "slow-beside-fast",
+            "A NIC of 10 Mb/s beside one of 1 Gb/s does not hold it up.",
+            &[
+                Scene { name: "beside", ..smaller(&[GIGABIT, Some(10)], &[SkeinTls, MptcpMultifd, QemuMultifd]) },
+                Scene { name: "alone", ..smaller(&[GIGABIT], &[SkeinTls, QemuMultifd]) },
+            ],
+            &[GoodputOfStage { stage: "beside", other: "alone", at_least: 0.97 }],
+        ),
+    ]
+}

@@ -1,0 +1,137 @@
+//! Checks of what migrations cost: CPU, bytes, memory.
+
+use skein_units::measured;
+
+use super::data::{Data, completed};
+use super::part::{Limit::AtMost, figure, part, times};
+use crate::{
+    mover::Mover,
+    results::{Part, Run},
+};
+
+pub(super) fn cpu_of(data: Data<'_>, stage: &'static str, peer: Mover, at_most: f64) -> Part {
+    let subject = data.subject;
+    part(
+        figure(stage, format!("CPU of the mover per GB at most {at_most:.3} x {}", peer.label())),
+        AtMost(at_most),
+        times(data.cpu_per_gb(stage, subject), data.cpu_per_gb(stage, peer), |s| {
+            format!("{} s/GB", measured::digits(s))
+        }),
+    )
+}
+
+pub(super) fn all_cpu_of(data: Data<'_>, stage: &'static str, peer: Mover, at_most: f64) -> Part {
+    let subject = data.subject;
+    let of = |mover| data.median_of(stage, mover, Run::cpu_s_per_gb);
+    part(
+        figure(stage, format!("CPU of QEMU and mover per GB at most {at_most} x {}", peer.label())),
+        AtMost(at_most),
+        times(of(subject), of(peer), |s| format!("{} s/GB", measured::digits(s))),
+    )
+}
+
+pub(super) fn wire_of(data: Data<'_>, stage: &'static str, peer: Mover, at_most: f64) -> Part {
+    let subject = data.subject;
+    let of = |mover| data.median_of(stage, mover, |r| Some(r.all_wire_bytes() as f64));
+    part(
+        figure(stage, format!("bytes on the wire at most {at_most} x {}", peer.label())),
+        AtMost(at_most),
+        times(of(subject), of(peer), measured::bytes),
+    )
+}
+
+pub(super) fn wire_back(data: Data<'_>, stage: &'static str, at_most: f64) -> Part {
+    let subject = data.subject;
+    let of = |is_back| {
+        let bytes = |r: &Run| ((r.round > 1) == is_back).then(|| r.all_wire_bytes() as f64);
+        data.median_of(stage, subject, bytes)
+    };
+    part(
+        figure(stage, format!("bytes on the wire of a trip back at most {at_most} x the first trip's")),
+        AtMost(at_most),
+        times(of(true), of(false), measured::bytes),
+    )
+}
+
+pub(super) fn lost_of(data: Data<'_>, stage: &'static str, peer: Mover, at_most: f64) -> Part {
+    let subject = data.subject;
+    let of = |mover| {
+        let seen = || data.of(stage, mover).filter_map(completed).filter_map(|r| r.guests_work);
+        if seen().next().is_some() && !seen().any(|work| work.undisturbed()) {
+            return Err("something else used the cores".into());
+        }
+        data.median_of(stage, mover, |r| Some(r.guests_work.filter(|work| work.undisturbed())?.lost_s()))
+    };
+    // What is lost in the noise cannot be compared.
+    let lost = of(peer).and_then(|s| if s > 0.0 { Ok(s) } else { Err("the peer cost nothing".into()) });
+    part(
+        figure(stage, format!("CPU that guests at work lose at most {at_most} x {}", peer.label())),
+        AtMost(at_most),
+        times(of(subject), lost, measured::seconds),
+    )
+}
+
+pub(super) fn growth_at_most(data: Data<'_>, stage: &'static str, share: f64) -> Part {
+    let subject = data.subject;
+    let ends = |run: &'_ Run| run.private_memory.map(|m| (run.guest_memory_bytes, [m.source, m.target]));
+    let seen: Vec<_> = data.of(stage, subject).filter_map(ends).collect();
+    // An agent may keep what it once had: only the first migration begins with an idle one.
+    let idle = seen.iter().flat_map(|(_, ends)| ends).map(|end| end.before_bytes).min();
+    let most = seen.iter().flat_map(|(_, ends)| ends).map(|end| end.most_bytes).max();
+    let ram = seen.iter().map(|(ram, _)| *ram).find(|ram| *ram > 0);
+    let measured = idle.zip(most).zip(ram).map(|((idle, most), ram)| {
+        let grown = most.saturating_sub(idle) as f64;
+        let [words, idle, ram_words] = [grown, idle as f64, ram as f64].map(measured::bytes);
+        (grown / ram as f64, format!("{words} over {idle}, for a guest of {ram_words}"))
+    });
+    part(
+        figure(
+            stage,
+            format!("own memory of each end grows by at most {} of the guest's RAM", measured::percent(share)),
+        ),
+        AtMost(share),
+        measured
+            .map(|(value, words)| (value, format!("{} ({words})", measured::percent(value))))
+            .ok_or("memory was not watched".into()),
+    )
+}
+
+pub(super) fn growth_over(data: Data<'_>, stage: &'static str, without: &'static str, share: f64) -> Part {
+    let measured = data.source_growth(stage).and_then(|(ram, with)| {
+        let (_, usual) = data.source_growth(without)?;
+        let [more, with_words, usual_words, ram_words] = [with - usual, with, usual, ram].map(measured::bytes);
+        let words = format!("{more}: {with_words} against {usual_words}, for a guest of {ram_words}");
+        Ok(((with - usual) / ram, words))
+    });
+    part(
+        figure(
+            stage,
+            format!(
+                "own memory of the source grows by at most {} of the guest's RAM more than in '{without}'",
+                measured::percent(share)
+            ),
+        ),
+        AtMost(share),
+        measured.map(|(value, words)| (value, format!("{} ({words})", measured::percent(value)))),
+    )
+}
+
+pub(super) fn memory_at_most(data: Data<'_>, stage: &'static str, bytes: u64) -> Part {
+    let subject = data.subject;
+    let ends = |run: &Run| run.memory.map(|m| (m.source.total_bytes(), m.target.total_bytes()));
+    let seen: Vec<_> = data.of(stage, subject).filter_map(ends).collect();
+    let most = |end: fn(&(u64, u64)) -> u64| seen.iter().map(end).max();
+    let measured = most(|m| m.0).zip(most(|m| m.1)).map(|(source, target)| {
+        let words = format!(
+            "{} at the source, {} at the target",
+            measured::bytes(source as f64),
+            measured::bytes(target as f64)
+        );
+        (source.max(target) as f64, words)
+    });
+    part(
+        figure(stage, format!("memory and socket buffers of each end at most {}", measured::bytes(bytes as f64))),
+        AtMost(bytes as f64),
+        measured.ok_or("memory was not watched".into()),
+    )
+}

@@ -1,0 +1,47 @@
+//! A part of a figure: a number that was measured, its bound, and both in words.
+
+use skein_units::measured;
+
+use crate::{mover::Mover, results::Part};
+
+pub(super) fn labels(movers: &[Mover]) -> String {
+    movers.iter().map(|mover| mover.label()).collect::<Vec<_>>().join(", ")
+}
+
+/// A measured number with its words, or why there is none.
+pub(super) type Measured = Result<(f64, String), String>;
+
+pub(super) enum Limit {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+pub(super) use self::Limit::{AtLeast, AtMost};
+
+pub(super) fn part(figure: String, limit: Limit, measured: Measured) -> Part {
+    let (AtLeast(bound) | AtMost(bound)) = limit;
+    let (value, measured) = match measured {
+        Ok((value, words)) => (Some(value), words),
+        Err(why) => (None, why),
+    };
+    let met = value.map(|value| match limit {
+        AtLeast(bound) => value >= bound,
+        AtMost(bound) => value <= bound,
+    });
+    // JSON knows no infinity: 'never' is said in words, and as no number.
+    Part { figure, measured, value: value.filter(|v| v.is_finite()), limit: bound, met }
+}
+
+pub(super) fn figure(stage: &str, words: String) -> String {
+    if stage.is_empty() { words } else { format!("{stage}: {words}") }
+}
+
+pub(super) fn ratio(own: Result<f64, String>, reference: Result<f64, String>, unit: fn(f64) -> String) -> Measured {
+    let (own, reference) = (own?, reference?);
+    Ok((own / reference, format!("{} ({} of {})", measured::percent(own / reference), unit(own), unit(reference))))
+}
+
+pub(super) fn times(own: Result<f64, String>, reference: Result<f64, String>, unit: fn(f64) -> String) -> Measured {
+    let (own, reference) = (own?, reference?);
+    Ok((own / reference, format!("{:.3} x ({} against {})", own / reference, unit(own), unit(reference))))
+}

@@ -1,0 +1,106 @@
+//! Checks of how long migrations take.
+
+use std::collections::BTreeMap;
+
+use skein_units::measured;
+
+use super::data::{Data, Least, completed};
+use super::part::{Limit::AtMost, figure, labels, part, times};
+use crate::{
+    mover::Mover,
+    results::{Part, Run},
+    stats::{Summary, median},
+};
+
+pub(super) fn time_of(data: Data<'_>, stage: &'static str, peer: Mover, at_most: f64) -> Part {
+    let subject = data.subject;
+    part(
+        figure(stage, format!("total time at most {at_most} x {}", peer.label())),
+        AtMost(at_most),
+        times(data.total(stage, subject), data.total(stage, peer), measured::seconds),
+    )
+}
+
+pub(super) fn time_of_best(data: Data<'_>, stage: &'static str, peers: &'static [Mover], at_most: f64) -> Part {
+    let subject = data.subject;
+    part(
+        figure(stage, format!("total time at most {at_most} x the best of {}", labels(peers))),
+        AtMost(at_most),
+        data.total(stage, subject).and_then(|own| {
+            let (peer, best) = data.best(peers, |mover| data.least_total(stage, mover))?;
+            data.against_best(own, peer, best, measured::seconds, at_most)
+        }),
+    )
+}
+
+pub(super) fn multiple_of_best(
+    data: Data<'_>,
+    stage: &'static str,
+    idle: &'static str,
+    peers: &'static [Mover],
+    at_most: f64,
+) -> Part {
+    let subject = data.subject;
+    part(
+        figure(
+            stage,
+            format!("total time as a multiple of '{idle}' at most {at_most} x the best of {}", labels(peers)),
+        ),
+        AtMost(at_most),
+        data.total(stage, subject).and_then(|own| {
+            let own = own / data.total(idle, subject)?;
+            let (peer, best) = data.best(peers, |mover| {
+                let Least { value, ended } = data.least_total(stage, mover)?;
+                Ok(Least { value: value / data.total(idle, mover)?, ended })
+            })?;
+            data.against_best(own, peer, best, |value| format!("{value:.2} x"), at_most)
+        }),
+    )
+}
+
+pub(super) fn total_at_most(data: Data<'_>, stage: &'static str, seconds: f64) -> Part {
+    let subject = data.subject;
+    // One that was called off took longer than until then.
+    let took = |r: &Run| completed(r).and_then(|r| r.total_s).or(r.called_off_s);
+    let longest = data.of(stage, subject).filter_map(took).reduce(f64::max);
+    part(
+        figure(stage, format!("every migration ends within {seconds} s")),
+        AtMost(seconds),
+        longest.map(|longest| (longest, measured::seconds(longest))).ok_or_else(|| data.why_none(stage, subject)),
+    )
+}
+
+pub(super) fn adds(data: Data<'_>, stage: &'static str, undisturbed: &'static str, seconds: f64) -> Part {
+    let subject = data.subject;
+    let measured = data.total(stage, subject).and_then(|with| {
+        let without = data.total(undisturbed, subject)?;
+        let words = format!(
+            "{} more ({} against {})",
+            measured::seconds(with - without),
+            measured::seconds(with),
+            measured::seconds(without)
+        );
+        Ok((with - without, words))
+    });
+    part(figure(stage, format!("adds at most {seconds} s")), AtMost(seconds), measured)
+}
+
+pub(super) fn finish_within(data: Data<'_>, stage: &'static str, factor: f64) -> Part {
+    let subject = data.subject;
+    let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    for run in data.of(stage, subject).filter_map(completed) {
+        rounds.entry(run.round).or_default().extend(run.total_s);
+    }
+    let apart: Vec<f64> = rounds
+        .values()
+        .filter(|times| times.len() > 1)
+        .filter_map(|times| Some(Summary::of(times)?.max / Summary::of(times)?.min))
+        .collect();
+    part(
+        figure(stage, format!("finish times within {} of each other", measured::percent(factor - 1.0))),
+        AtMost(factor),
+        median(&apart)
+            .map(|apart| (apart, measured::percent(apart - 1.0)))
+            .ok_or("fewer than two guests completed together".into()),
+    )
+}
