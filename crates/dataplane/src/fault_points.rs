@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_pages::ledger::REGION_PAGES;
+use skein_pages::REGION_PAGES;
 
 /// Who halts goes on after this, whatever happens.
 const HALT_MAX: Duration = Duration::from_secs(60);

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use skein_pages::Ledger;
-use skein_pages::ledger::Key;
 use skein_pages::page_record::BlockInfo;
+use skein_pages::{Key, Ledger};
 
 use crate::target::Ram;
 

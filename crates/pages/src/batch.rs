@@ -3,9 +3,9 @@
 use bytes::{Bytes, BytesMut};
 
 use crate::delta::DeltaHead;
+use crate::page::{PAGE_BYTES, is_zero};
+use crate::sent::ToSend;
 
-/// Bytes in a page. Guests with others are moved without looking into their stream.
-pub const PAGE_BYTES: usize = 4096;
 /// Most pages in a batch: half a full packet of multifd. Packed well together, and one chunk of a fast path.
 pub const BATCH_PAGES_MAX: usize = 64;
 /// Their bytes.
@@ -128,11 +128,16 @@ impl Batch {
         Batch { form, kinds, content, deltas: Vec::new(), changes: Bytes::new() }
     }
 
-    /// With pages said as what changed of them, where that is known; as many as it has pages, or none.
-    pub fn with_deltas(mut self, deltas: Vec<Option<DeltaHead>>) -> Batch {
+    /// With pages sent as the target needs them: each page of the batch has an entry in `to_send`, or all go whole.
+    /// `version` is that of the batch.
+    pub fn with_deltas(mut self, version: u32, to_send: Vec<ToSend>) -> Batch {
         let mut changes = BytesMut::new();
-        for (nth, head) in deltas.into_iter().enumerate() {
-            let Some(head) = head else { continue };
+        for (nth, to_send) in to_send.into_iter().enumerate() {
+            let head = match to_send {
+                ToSend::Whole => continue,
+                ToSend::Nothing => DeltaHead::unchanged(version),
+                ToSend::Hold(head) | ToSend::Delta(head) => head,
+            };
             if let Some(page) = self.page(nth) {
                 head.gather(page, &mut changes);
             }
@@ -174,13 +179,6 @@ impl Batch {
     }
 }
 
-/// Whether there are only zeros.
-pub fn is_zero(page: &[u8]) -> bool {
-    // Most pages that are not zero are so in their first bytes.
-    let (first, rest) = page.split_at(page.len().min(64));
-    first.iter().all(|byte| *byte == 0) && rest.chunks(256).all(|part| part.iter().fold(0, |any, byte| any | byte) == 0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,16 +191,5 @@ mod tests {
             [(7, 3), (11, 1), (10, 1), (u32::MAX, 1)]
         );
         assert_eq!(place.pages().collect::<Vec<_>>(), [7, 8, 9, 11, 10, u32::MAX]);
-    }
-
-    #[test]
-    fn a_single_bit_is_not_zero() {
-        let mut page = vec![0; PAGE_BYTES];
-        assert!(is_zero(&page));
-        for at in [0, 63, 64, 2000, 4095] {
-            page[at] = 1;
-            assert!(!is_zero(&page), "{at}");
-            page[at] = 0;
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::PAGE_BYTES;
+use crate::page::PAGE_BYTES;
 
 /// What became of a guest's pages at the source, so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! What changed of a page since it was sent last.
 //!
 //! A page has [`PARTS_PER_PAGE`] parts of [`PART_BYTES`]. A **delta** is those of its parts that changed, what it is a
-//! change of (the version that was sent before), and the [mark](crate::ledger) of the result. The source knows parts
+//! change of (the version that was sent before), and the [mark](crate::Digest) of the result. The source knows parts
 //! that changed by 32 bits of a hash of each (XXH3, seeded for each migration), so that it need not keep the page; a
 //! hash that is the same by chance makes a delta whose result is not the page. The mark tells: it is 128 bits under the
 //! migration's key, made at the source of the whole page, and at the target of the result before that is written. What
@@ -11,8 +11,7 @@
 
 use bytes::BytesMut;
 
-use crate::batch::PAGE_BYTES;
-use crate::ledger::{VERSION_KEPT, VERSION_MAX};
+use crate::page::{PAGE_BYTES, VERSION_KEPT, VERSION_MAX};
 
 /// Bytes of a part: a small change costs one, and hashes of all take 3.1 % of a page.
 pub const PART_BYTES: usize = 128;
@@ -73,25 +72,12 @@ impl DeltaHead {
     }
 }
 
-/// Hashes of a page's parts.
-pub(crate) type Sketch = [u32; PARTS_PER_PAGE];
-
-/// The hashes of a page's parts.
-pub(crate) fn sketch(page: &[u8], seed: u64) -> Sketch {
-    let mut hashes = page.chunks_exact(PART_BYTES).map(|part| xxhash_rust::xxh3::xxh3_64_with_seed(part, seed) as u32);
-    std::array::from_fn(|_| hashes.next().unwrap_or_default())
-}
-
-/// Which parts have other hashes.
-pub(crate) fn changed(before: &Sketch, after: &Sketch) -> u32 {
-    before.iter().zip(after).rev().fold(0, |changed, (before, after)| changed << 1 | u32::from(before != after))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::sketch::{changed, sketch};
 
     proptest! {
         #[test]

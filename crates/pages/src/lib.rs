@@ -11,7 +11,8 @@
 //! | [`delta`] | what changed of a page |
 //! | [`packing`] | what a batch costs on the wire: zero, packed, or as it is |
 //! | [`pace`] | how much effort packing is worth just now |
-//! | [`ledger`] | which version of a page is the latest, and whether both ends hold the same |
+//! | [`Ledger`] | which version of a page is the latest, and whether both ends hold the same |
+//! | [`SentPages`] | what the target needs of a page that QEMU sends: nothing, what changed, or all |
 //! | [`PageCounts`] | nothing: it says where the bytes went |
 //!
 //! Absent on purpose: QEMU's format, sockets, threads, guests' RAM, files, clocks, randomness.
@@ -31,11 +32,22 @@
 mod batch;
 mod counts;
 pub mod delta;
-pub mod ledger;
+mod held;
+mod kept;
+mod ledger;
+mod mark;
 pub mod pace;
 pub mod packing;
+mod page;
 pub mod page_record;
+mod region;
+mod sent;
+mod sketch;
 
-pub use batch::{BATCH_BYTES_MAX, BATCH_PAGES_MAX, Batch, BatchForm, PAGE_BYTES, PageKind, PageRuns, Run, is_zero};
+pub use batch::{BATCH_BYTES_MAX, BATCH_PAGES_MAX, Batch, BatchForm, PageKind, PageRuns, Run};
 pub use counts::PageCounts;
-pub use ledger::Ledger;
+pub use ledger::{Ledger, LedgerError, RegionGuard};
+pub use mark::{Digest, Key};
+pub use page::{PAGE_BYTES, REGION_PAGES, VERSION_KEPT, VERSION_MAX, is_zero};
+pub use region::{Region, RegionId};
+pub use sent::{Hashing, SentPages, ToSend};

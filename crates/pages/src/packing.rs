@@ -9,7 +9,8 @@ use thiserror::Error;
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::CParameter;
 
-use crate::batch::{BATCH_BYTES_MAX, Batch, PAGE_BYTES, PageKind};
+use crate::batch::{BATCH_BYTES_MAX, Batch, PageKind};
+use crate::page::PAGE_BYTES;
 
 /// How packed pages are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,10 +20,12 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::batch::{BATCH_BYTES_MAX, BATCH_PAGES_MAX, Batch, BatchForm, PAGE_BYTES, PageKind, PageRuns, Run};
+use crate::batch::{BATCH_BYTES_MAX, BATCH_PAGES_MAX, Batch, BatchForm, PageKind, PageRuns, Run};
 use crate::delta::{DELTA_BYTES_MAX, DeltaHead};
-use crate::ledger::{Digest, Key, RegionId};
+use crate::mark::{Digest, Key};
 use crate::packing::{Packed, Packing, parts};
+use crate::page::PAGE_BYTES;
+use crate::region::RegionId;
 
 const TAG_BYTES: u8 = 1;
 const TAG_BATCH: u8 = 2;
@@ -483,6 +485,7 @@ mod tests {
 
     use super::*;
     use crate::packing::{Effort, PageCompressor, PageDecompressor, plan_packing};
+    use crate::sent::ToSend;
 
     #[derive(Clone, Debug)]
     enum Said {
@@ -523,11 +526,11 @@ mod tests {
                 };
                 let mut made = Batch::new(form, content.into());
                 if let BatchForm::Direct(_) = made.form {
-                    let head = |(page, fill, changed): &(u32, u8, Option<u32>)| {
-                        let changed = changed.filter(|_| *fill > 0)?;
-                        Some(DeltaHead { base: *page, mark: u128::from(*page) << 90, changed })
+                    let to_send = |(page, fill, changed): &(u32, u8, Option<u32>)| {
+                        let delta = |changed| DeltaHead { base: *page, mark: u128::from(*page) << 90, changed };
+                        changed.filter(|_| *fill > 0).map_or(ToSend::Whole, |changed| ToSend::Delta(delta(changed)))
                     };
-                    made = made.with_deltas(pages.iter().map(head).collect());
+                    made = made.with_deltas(0, pages.iter().map(to_send).collect());
                 }
                 let mut out = vec![0; PageCompressor::OUT_BYTES];
                 let sifted = pack.then(|| plan_packing(&made)).flatten();

@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use skein_pages::ledger::{Digest, Key, RegionId};
 use skein_pages::pace::{PackingMode, PackingOutcome, PackingPace};
 use skein_pages::packing::Effort;
 use skein_pages::page_record::{BlockInfo, PageMessage};
-use skein_pages::{Ledger, PAGE_BYTES, PageCounts};
+use skein_pages::{Digest, Key, Ledger, PAGE_BYTES, PageCounts, RegionId, SentPages};
 use skein_session::{StreamId, Width};
 
 use super::packer_pool::PackerPool;
@@ -125,7 +124,7 @@ pub(super) enum PageRoute {
 
 /// The blocks that the target's agent writes itself, and what is known of their pages.
 pub(super) struct DirectBlocks {
-    pub(super) ledger: Ledger,
+    pub(super) sent: SentPages,
     numbers: HashMap<String, u16>,
     ram: BTreeMap<u16, Arc<dyn Ram>>,
     misses: Vec<u16>,
@@ -194,14 +193,14 @@ impl SourcePages {
     /// there are any that would go whole each time.
     pub fn set_held_bytes_max(&self, bytes: u64) {
         if let Some(PageRoute::Direct(direct)) = &self.state.lock().mode {
-            direct.ledger.set_held_pages_max(bytes / PAGE_BYTES as u64);
+            direct.sent.set_held_pages_max(bytes / PAGE_BYTES as u64);
         }
     }
 
     /// Bytes of the pages that wait so.
     pub fn held_bytes(&self) -> u64 {
         match &self.state.lock().mode {
-            Some(PageRoute::Direct(direct)) => direct.ledger.held() * PAGE_BYTES as u64,
+            Some(PageRoute::Direct(direct)) => direct.sent.held_pages() * PAGE_BYTES as u64,
             _ => 0,
         }
     }
@@ -228,7 +227,7 @@ impl SourcePages {
     /// Bytes of pages of which it was said that they wait, each time that it was.
     pub fn held_back_bytes(&self) -> u64 {
         match &self.state.lock().mode {
-            Some(PageRoute::Direct(direct)) => direct.ledger.held_back_pages() * PAGE_BYTES as u64,
+            Some(PageRoute::Direct(direct)) => direct.sent.held_back_pages() * PAGE_BYTES as u64,
             _ => 0,
         }
     }
@@ -342,13 +341,13 @@ impl SourcePages {
                     PageRoute::Rebuild
                 } else {
                     let direct = self.direct(&state.blocks, &direct, kept)?;
-                    state.builds_on_kept = direct.ledger.has_kept();
+                    state.builds_on_kept = direct.sent.builds_on_kept();
                     PageRoute::Direct(Arc::new(direct))
                 });
             }
             PageMessage::Doubt => {
                 if let Some(PageRoute::Direct(direct)) = &state.mode {
-                    direct.ledger.doubt_kept();
+                    direct.sent.doubt_kept();
                 }
             }
             PageMessage::Comparison { .. } | PageMessage::Differ { .. } if state.answers.is_empty() => {
@@ -375,18 +374,18 @@ impl SourcePages {
             }
         }
         let pages = blocks.iter().map(|block| block.bytes.div_ceil(PAGE_BYTES as u64) as u32);
-        let ledger = Ledger::new(&self.key(), pages);
+        let sent = SentPages::new(&self.key(), pages);
         let bytes: u64 =
             direct.iter().filter_map(|number| blocks.get(usize::from(*number))).map(|block| block.bytes).sum();
         // A delta that does not fit is made good with what the RAM holds.
         let may_delta = self.settings.delta_memory > 0.0 && ram.len() == numbers.len();
-        let ledger = match may_delta {
-            true => ledger.with_deltas((bytes as f64 * self.settings.delta_memory) as u64),
-            false => ledger,
+        let sent = match may_delta {
+            true => sent.with_deltas((bytes as f64 * self.settings.delta_memory) as u64),
+            false => sent,
         };
-        let ledger = match self.settings.kept_marks.as_ref().filter(|_| may_delta && kept) {
-            Some(kept) => ledger.with_kept(kept.marks.clone()),
-            None => ledger,
+        let sent = match self.settings.kept_marks.as_ref().filter(|_| may_delta && kept) {
+            Some(kept) => sent.with_kept(kept.marks.clone()),
+            None => sent,
         };
         let may_miss = |block: &&u16| match self.settings.dirty_tracking {
             DirtyTracking::Exact => false,
@@ -396,7 +395,7 @@ impl SourcePages {
             DirtyTracking::MissesAllBlocks => true,
         };
         let misses = ram.keys().filter(may_miss).copied().collect();
-        Ok(DirectBlocks { ledger, numbers, ram, misses })
+        Ok(DirectBlocks { sent, numbers, ram, misses })
     }
 
     /// The target's next answer.
@@ -424,7 +423,7 @@ impl SourcePages {
         let deadline = Instant::now() + CATCH_UP_WAIT_MAX;
         let mut state = self.state.lock();
         let sends_deltas =
-            |state: &State| matches!(&state.mode, Some(PageRoute::Direct(direct)) if direct.ledger.has_deltas());
+            |state: &State| matches!(&state.mode, Some(PageRoute::Direct(direct)) if direct.sent.has_deltas());
         let placed = |state: &State| state.pages_written.get(&stream).copied().unwrap_or(0);
         let is_placed = |state: &State| placed(state) >= barriers.saturating_sub(1);
         while sends_deltas(&state) && !is_placed(&state) && state.failed.is_none() && Instant::now() < deadline {

@@ -9,7 +9,7 @@ use skein_link::Patience;
 use skein_pages::delta::DeltaHead;
 use skein_pages::packing::PageDecompressor;
 use skein_pages::page_record::{self, BatchHead, Decoder, PageMessage, PageRecord};
-use skein_pages::{BatchForm, PAGE_BYTES, PageKind, PageRuns};
+use skein_pages::{BatchForm, Digest, PAGE_BYTES, PageKind, PageRuns};
 use skein_qemu_stream::main_channel::{Entry, entry};
 use skein_session::StreamId;
 
@@ -51,7 +51,7 @@ struct Received {
 struct Complete {
     version: u32,
     streams: u16,
-    digest: skein_pages::ledger::Digest,
+    digest: Digest,
 }
 
 impl PageWriter {
@@ -333,7 +333,7 @@ mod tests {
 
     use proptest::prelude::*;
     use skein_pages::page_record::BlockInfo;
-    use skein_pages::{Batch, Ledger};
+    use skein_pages::{Batch, Hashing, SentPages, ToSend};
 
     use super::super::pages_tests::FakeRam;
     use super::*;
@@ -353,7 +353,7 @@ mod tests {
     type Said = Option<(u32, Vec<u8>)>;
 
     /// A batch, its pages, and what was noted of the first of them.
-    type Noting = (Batch, Vec<u32>, Vec<Option<DeltaHead>>);
+    type Noting = (Batch, Vec<u32>, Vec<ToSend>);
 
     /// A round: on which of the streams each page goes.
     type Round = Vec<(Sent, usize)>;
@@ -400,7 +400,8 @@ mod tests {
                 said.iter_mut().for_each(|stream| stream.push_back(None));
             }
             // The source's agent reads them as it comes to it.
-            let source = Ledger::new(&KEY, [PAGES]).with_deltas(u64::MAX);
+            let source = SentPages::new(&KEY, [PAGES]).with_deltas(u64::MAX);
+            let hashing = if ahead { Hashing::Ahead } else { Hashing::OnlyResent };
             source.set_held_pages_max(hold);
             let mut wires: Vec<VecDeque<Bytes>> = vec![VecDeque::new(); 3];
             let mut versions = [0; 3];
@@ -411,11 +412,11 @@ mod tests {
                 if let Some((batch, pages, mut noted)) = noting[stream].take() {
                     let nth = noted.len();
                     let page = [(pages[nth], batch.page(nth))];
-                    noted.extend(source.note_and_diff(0, versions[stream], page, ahead).unwrap());
+                    noted.extend(source.note_and_diff(0, versions[stream], page, hashing).unwrap());
                     if noted.len() < pages.len() {
                         noting[stream] = Some((batch, pages, noted));
                     } else {
-                        wires[stream].extend(page_record::batch(&batch.with_deltas(noted), None));
+                        wires[stream].extend(page_record::batch(&batch.with_deltas(versions[stream], noted), None));
                     }
                     continue;
                 }
@@ -443,8 +444,8 @@ mod tests {
             for page in source.release().into_iter().flat_map(|(_, pages)| pages) {
                 let content = guest[range(u64::from(page) * PAGE_BYTES as u64, PAGE_BYTES)].to_vec();
                 let batch = Batch::new(BatchForm::Direct(PageRuns::new(0, [page])), content.into());
-                let noted = source.note_and_diff(0, last, [(page, batch.page(0))], ahead).unwrap();
-                wires[0].extend(page_record::batch(&batch.with_deltas(noted), None));
+                let noted = source.note_and_diff(0, last, [(page, batch.page(0))], hashing).unwrap();
+                wires[0].extend(page_record::batch(&batch.with_deltas(last, noted), None));
             }
             // The target's gets them as it comes.
             let ram = FakeRam::new(guest.len());
@@ -467,7 +468,7 @@ mod tests {
             }
             prop_assert!(*ram.bytes.lock() == guest);
             prop_assert!(target.may_wait_for_bases() && out.is_empty());
-            let same = target.compare_all(source.digest()).unwrap();
+            let same = target.compare_all(source.ledger().digest()).unwrap();
             prop_assert_eq!(same, PageMessage::Comparison { same: true });
         }
     }

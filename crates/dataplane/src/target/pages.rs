@@ -34,9 +34,10 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use skein_link::Patience;
 use skein_pages::delta::DeltaHead;
-use skein_pages::ledger::{Digest, Key, REGION_PAGES, Region, RegionGuard, RegionId, VERSION_KEPT};
 use skein_pages::page_record::{BLOCKS_MAX, BlockInfo, PageMessage, REGIONS_PER_MESSAGE_MAX};
-use skein_pages::{Ledger, PAGE_BYTES, is_zero};
+use skein_pages::{
+    Digest, Key, Ledger, PAGE_BYTES, REGION_PAGES, Region, RegionGuard, RegionId, VERSION_KEPT, is_zero,
+};
 use skein_session::StreamId;
 use thiserror::Error;
 use tracing::warn;

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use parking_lot::Mutex;
 use skein_link::Patience;
 use skein_pages::delta::DeltaHead;
-use skein_pages::ledger::Key;
 use skein_pages::page_record::{BlockInfo, PageMessage};
-use skein_pages::{Batch, BatchForm, Ledger, PAGE_BYTES, PageRuns, is_zero};
+use skein_pages::{Batch, BatchForm, Hashing, Key, PAGE_BYTES, PageRuns, SentPages, ToSend, is_zero};
 use skein_session::StreamId;
 
 use super::pages::{Ram, RamError, TargetPages};
@@ -70,7 +69,7 @@ impl Ram for FakeRam {
 struct Bench {
     ram: FakeRam,
     target: Arc<TargetPages>,
-    source: Ledger,
+    source: SentPages,
 }
 
 impl Bench {
@@ -80,12 +79,20 @@ impl Bench {
         let target = TargetPages::new(Some(Box::new(move |_| Ok(Box::new(found.clone())))), None);
         let block = BlockInfo { name: "ram".into(), bytes: ram.bytes() };
         target.choose_direct_blocks(&KEY, vec![block], None).unwrap();
-        Bench { ram, target, source: Ledger::new(&KEY, [4]).with_deltas(u64::MAX) }
+        Bench { ram, target, source: SentPages::new(&KEY, [4]).with_deltas(u64::MAX) }
     }
 
     /// What the source sends of page 1 that holds this now.
-    fn note(&self, version: u32, content: &[u8]) -> Option<DeltaHead> {
-        self.source.note_and_diff(0, version, [(1, Some(content))], true).unwrap().pop().unwrap()
+    fn note(&self, version: u32, content: &[u8]) -> ToSend {
+        self.source.note_and_diff(0, version, [(1, Some(content))], Hashing::Ahead).unwrap().pop().unwrap()
+    }
+
+    /// What the source sends of page 1 that holds this now, if only what changed.
+    fn note_delta(&self, version: u32, content: &[u8]) -> DeltaHead {
+        match self.note(version, content) {
+            ToSend::Delta(head) => head,
+            other => panic!("its hashes are known: {other:?}"),
+        }
     }
 
     fn place(&self, version: u32, content: &[u8]) {
@@ -97,17 +104,17 @@ impl Bench {
     fn change(&self, version: u32, delta: DeltaHead, content: &[u8]) {
         let blocks = self.target.blocks().unwrap();
         let batch = Batch::new(BatchForm::Direct(PageRuns::new(0, [1])), content.to_vec().into());
-        let changes = batch.with_deltas(vec![Some(delta)]).changes;
+        let changes = batch.with_deltas(version, vec![ToSend::Delta(delta)]).changes;
         blocks.change(0, 1, version, &[delta], &changes, &mut [0; 2 * PAGE_BYTES]).unwrap();
     }
 
     fn is_same(&self) -> bool {
-        self.target.compare_all(self.source.digest()).unwrap() == PageMessage::Comparison { same: true }
+        self.target.compare_all(self.source.ledger().digest()).unwrap() == PageMessage::Comparison { same: true }
     }
 
     /// The regions that are sent again.
     fn differ(&self) -> usize {
-        let regions = self.source.digests().into_iter().collect();
+        let regions = self.source.ledger().digests().into_iter().collect();
         match self.target.compare(regions, true).unwrap() {
             Some(PageMessage::Differ { regions }) => regions.len(),
             other => panic!("{other:?}"),
@@ -128,7 +135,7 @@ fn a_page_that_is_owed_is_owed_until_it_comes_whole() {
     let bench = Bench::new();
     bench.note(0, &page(1));
     bench.place(0, &page(1));
-    let delta = bench.note(1, &page(2)).expect("its hashes are known");
+    let delta = bench.note_delta(1, &page(2));
     // Some other page's bytes: the result has not the mark that it should have.
     bench.change(1, delta, &page(7));
     assert!(bench.ram.bytes.lock()[PAGE_BYTES + 300] != 7, "what does not fit was written");
@@ -136,13 +143,13 @@ fn a_page_that_is_owed_is_owed_until_it_comes_whole() {
     assert_eq!(bench.differ(), 1);
     // The guest does not write to it any more.
     let content = page(2);
-    let same = bench.note(2, &content).expect("nothing of it changed");
+    let same = bench.note_delta(2, &content);
     assert_eq!((same.base, same.changed), (1, 0));
     bench.change(2, same, &content);
     assert!(!bench.is_same(), "a page is owed, and what is not there did not change");
     assert_eq!(bench.differ(), 1);
     // It comes whole.
-    bench.source.note_whole_pages(0, 3, [(1, Some(&content[..]))]).unwrap();
+    bench.source.ledger().note_whole_pages(0, 3, [(1, Some(&content[..]))]).unwrap();
     bench.place(3, &content);
     assert!(bench.is_same());
     assert!(bench.ram.bytes.lock()[PAGE_BYTES..2 * PAGE_BYTES] == content);
@@ -156,7 +163,7 @@ fn what_the_ram_holds_counts_and_not_what_was_written_to_it() {
         bench.place(0, &page(1));
         bench.note(1, &page(2));
         bench.place(1, &page(2));
-        let delta = bench.note(2, &page(3)).expect("its hashes are known");
+        let delta = bench.note_delta(2, &page(3));
         bench.ram.damages.store(damages, SeqCst);
         bench.change(2, delta, &page(3));
         assert_eq!(bench.is_same(), !damages);
@@ -167,7 +174,7 @@ fn what_the_ram_holds_counts_and_not_what_was_written_to_it() {
 fn every_page_that_becomes_zeros_is_zeros() {
     let bench = Bench::new();
     let zeros = |version, pages: [u32; 2]| {
-        bench.source.note_whole_pages(0, version, pages.map(|page| (page, None))).unwrap();
+        bench.source.ledger().note_whole_pages(0, version, pages.map(|page| (page, None))).unwrap();
         let blocks = bench.target.blocks().unwrap();
         blocks.write_zero_pages(0, pages[0], version, 2, &mut [0; PAGE_BYTES]).unwrap();
     };

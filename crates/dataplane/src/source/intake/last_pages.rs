@@ -5,9 +5,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, available_parallelism};
 
-use skein_pages::ledger::{Ledger, REGION_PAGES, RegionId};
 use skein_pages::page_record::{self, PageMessage};
-use skein_pages::{BATCH_PAGES_MAX, Batch, BatchForm, PAGE_BYTES, PageRuns, is_zero};
+use skein_pages::{BATCH_PAGES_MAX, Batch, BatchForm, Ledger, PAGE_BYTES, PageRuns, REGION_PAGES, RegionId, is_zero};
 use tracing::warn;
 
 use super::{Intake, IntakeStop};
@@ -27,7 +26,7 @@ impl Intake<'_> {
     pub(super) fn send_last_pages(&mut self, direct: &DirectBlocks, barriers: u32) -> Result<(), IntakeStop> {
         let channels = self.pages.all_passed(barriers, self.is_over)?;
         let mut version = barriers;
-        let held = direct.ledger.release();
+        let held = direct.sent.release();
         if !held.is_empty() {
             self.barrier(&mut version)?;
         }
@@ -36,7 +35,7 @@ impl Intake<'_> {
         }
         self.send_missed(direct, &mut version)?;
         for repair in 0..=REPAIRS_MAX {
-            let digest = direct.ledger.digest();
+            let digest = direct.sent.ledger().digest();
             self.send_message(&PageMessage::Complete { version: barriers, streams: channels + 1, digest })?;
             match self.pages.answer(self.is_over)? {
                 PageMessage::Comparison { same: true } => {
@@ -47,7 +46,7 @@ impl Intake<'_> {
                 PageMessage::Comparison { same: false } if repair < REPAIRS_MAX => {}
                 _ => break,
             }
-            for note in regions(&direct.ledger) {
+            for note in regions(direct.sent.ledger()) {
                 self.send_message(&note)?;
             }
             let PageMessage::Differ { regions } = self.pages.answer(self.is_over)? else { break };
@@ -67,7 +66,7 @@ impl Intake<'_> {
     fn send_missed(&mut self, direct: &DirectBlocks, version: &mut u32) -> Result<(), IntakeStop> {
         let mut is_newer = false;
         for (block, ram) in direct.misses() {
-            let missed = missed(&direct.ledger, block, ram)?;
+            let missed = missed(direct.sent.ledger(), block, ram)?;
             if missed.is_empty() {
                 continue;
             }
@@ -99,14 +98,18 @@ impl Intake<'_> {
     /// Sends a region again, as it is in the guest's RAM.
     fn repair(&mut self, direct: &DirectBlocks, region: RegionId, version: u32) -> Result<(), IntakeStop> {
         let first = u64::from(region.region) * REGION_PAGES as u64;
-        let end = (first + REGION_PAGES as u64).min(u64::from(direct.ledger.pages(region.block)));
+        let end = (first + REGION_PAGES as u64).min(u64::from(direct.sent.ledger().pages(region.block)));
         let pages: Vec<u32> = (first..end).map(|page| page as u32).collect();
         for pages in pages.chunks(BATCH_PAGES_MAX) {
             let batch = self.reread(direct, region.block, pages)?;
             add(&self.pages.counts.repaired_pages, pages.len());
             // Whole: what the target has is not what was thought.
             let contents = pages.iter().enumerate().map(|(nth, page)| (*page, batch.page(nth)));
-            direct.ledger.note_whole_pages(region.block, version, contents).map_err(|error| error.to_string())?;
+            direct
+                .sent
+                .ledger()
+                .note_whole_pages(region.block, version, contents)
+                .map_err(|error| error.to_string())?;
             self.batch(batch)?;
         }
         Ok(())

@@ -12,7 +12,7 @@ use parking_lot::Condvar;
 use skein_pages::pace::PackingMode;
 use skein_pages::packing::{PageCompressor, plan_packing};
 use skein_pages::page_record::{self, BYTES_MAX, PAGE_RECORD_BYTES_MAX, PageMessage};
-use skein_pages::{BATCH_BYTES_MAX, Batch, BatchForm, PAGE_BYTES, PageKind};
+use skein_pages::{BATCH_BYTES_MAX, Batch, BatchForm, Hashing, PAGE_BYTES, PageKind};
 use skein_session::StreamId;
 
 use self::main_channel::MainChannel;
@@ -215,9 +215,10 @@ impl Intake<'_> {
     fn send_direct(&mut self, direct: &DirectBlocks, batch: Batch, version: u32) -> Result<(), IntakeStop> {
         let BatchForm::Direct(place) = &batch.form else { unreachable!("only such pages are placed") };
         let pages = place.pages().enumerate().map(|(nth, page)| (page, batch.page(nth)));
-        let noted = direct.ledger.note_and_diff(place.block, version, pages, self.is_ahead);
-        let deltas = noted.map_err(|error| format!("QEMU's stream makes no sense: {error}"))?;
-        self.batch(batch.with_deltas(deltas))
+        let hashing = if self.is_ahead { Hashing::Ahead } else { Hashing::OnlyResent };
+        let to_send = direct.sent.note_and_diff(place.block, version, pages, hashing);
+        let to_send = to_send.map_err(|error| format!("QEMU's stream makes no sense: {error}"))?;
+        self.batch(batch.with_deltas(version, to_send))
     }
 
     fn batch(&mut self, batch: Batch) -> Result<(), IntakeStop> {
