@@ -48,6 +48,15 @@ pub enum ParseError {
     },
 }
 
+/// Which columns QEMU's table has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Columns {
+    /// Up to `Total`: QEMU 7.2.
+    UpToTotal,
+    /// `HVA` and `RO` as well: QEMU 10.
+    WithAddress,
+}
+
 /// Reads what `info ramblock` prints (`ram_block_format` in QEMU). QEMU 10 has two columns more than 7.2 has: HVA and
 /// RO.
 pub fn parse_ramblocks(text: &str) -> Result<Vec<RamBlock>, ParseError> {
@@ -56,9 +65,9 @@ pub fn parse_ramblocks(text: &str) -> Result<Vec<RamBlock>, ParseError> {
     }
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let titles = lines.next().unwrap_or_default();
-    let with_address = match titles.split_whitespace().collect::<Vec<_>>()[..] {
-        ["Block", "Name", "PSize", "Offset", "Used", "Total"] => false,
-        ["Block", "Name", "PSize", "Offset", "Used", "Total", "HVA", "RO"] => true,
+    let columns = match titles.split_whitespace().collect::<Vec<_>>()[..] {
+        ["Block", "Name", "PSize", "Offset", "Used", "Total"] => Columns::UpToTotal,
+        ["Block", "Name", "PSize", "Offset", "Used", "Total", "HVA", "RO"] => Columns::WithAddress,
         _ => return Err(ParseError::Columns(titles.into())),
     };
     let mut blocks = Vec::new();
@@ -68,7 +77,7 @@ pub fn parse_ramblocks(text: &str) -> Result<Vec<RamBlock>, ParseError> {
             return Err(ParseError::TooMany);
         }
         let refused = |reason| ParseError::Line { reason, line: line.into() };
-        let block = parse_line(line, with_address).map_err(refused)?;
+        let block = parse_line(line, columns).map_err(refused)?;
         if !names.insert(block.name.clone()) {
             return Err(refused("its name is taken"));
         }
@@ -78,19 +87,19 @@ pub fn parse_ramblocks(text: &str) -> Result<Vec<RamBlock>, ParseError> {
 }
 
 /// From right to left: a name may have spaces (that of a ROM is a file's).
-fn parse_line(line: &str, with_address: bool) -> Result<RamBlock, &'static str> {
+fn parse_line(line: &str, columns: Columns) -> Result<RamBlock, &'static str> {
     let mut rest = line;
     let mut column = || {
         let (before, word) = rest.rsplit_once(char::is_whitespace).ok_or("a column is missing")?;
         rest = before.trim_end();
         Ok::<_, &str>(word)
     };
-    let host_address = match with_address {
-        true => {
+    let host_address = match columns {
+        Columns::WithAddress => {
             column()?;
             Some(hex(column()?).filter(|&address| address > 0).ok_or("no HVA")?)
         }
-        false => None,
+        Columns::UpToTotal => None,
     };
     let max_bytes = hex(column()?).ok_or("no Total")?;
     let used_bytes = hex(column()?).ok_or("no Used")?;

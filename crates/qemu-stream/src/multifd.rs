@@ -5,7 +5,8 @@
 //! leaves in a packet what an earlier one had: offsets past its own, and in one without pages the block and the
 //! payload's size.
 
-use crate::{BLOCK_NAME_BYTES_MAX, NotUnderstood, PAGE_BYTES, block_name, is_page};
+use crate::block::{BLOCK_NAME_BYTES_MAX, PAGE_BYTES, block_name, is_page};
+use crate::not_understood::NotUnderstood;
 
 /// The first word of every packet.
 pub const MAGIC: u32 = 0x1122_3344;
@@ -63,12 +64,22 @@ pub enum Head {
     },
 }
 
+/// Where in a channel a packet is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Position {
+    /// At the begin: the initial packet.
+    #[default]
+    First,
+    /// After the initial packet.
+    Later,
+}
+
 /// Reads the headers of a channel. Payloads are the caller's, who takes them off the connection before the next header.
 #[derive(Debug, Default)]
 pub struct Parser {
     /// The header so far.
     unfinished: Vec<u8>,
-    begun: bool,
+    position: Position,
     failed: Option<NotUnderstood>,
 }
 
@@ -80,12 +91,12 @@ impl Parser {
 
     /// How many bytes [`Parser::head`] is to be given next; 0 once something was not understood.
     pub fn need(&self) -> usize {
-        match (self.begun, &self.unfinished[..]) {
+        match (self.position, &self.unfinished[..]) {
             _ if self.failed.is_some() => 0,
-            (false, _) => INIT_BYTES,
-            (true, []) => COMMON_BYTES,
-            (true, common) if be32(common, FLAGS_AT) == DEVICE_STATE => DEVICE_STATE_BYTES - COMMON_BYTES,
-            (true, _) => PACKET_BYTES - COMMON_BYTES,
+            (Position::First, _) => INIT_BYTES,
+            (Position::Later, []) => COMMON_BYTES,
+            (Position::Later, common) if be32(common, FLAGS_AT) == DEVICE_STATE => DEVICE_STATE_BYTES - COMMON_BYTES,
+            (Position::Later, _) => PACKET_BYTES - COMMON_BYTES,
         }
     }
 
@@ -105,11 +116,11 @@ impl Parser {
             return Err(error.clone());
         }
         self.unfinished.extend_from_slice(bytes);
-        match read(&self.unfinished, self.begun) {
+        match read(&self.unfinished, self.position) {
             Ok(Head::More) => Ok(Head::More),
             Ok(head) => {
                 self.unfinished.clear();
-                self.begun = true;
+                self.position = Position::Later;
                 Ok(head)
             }
             Err(error) => {
@@ -121,12 +132,12 @@ impl Parser {
 }
 
 /// Reads a header, which is as long as [`Parser::need`] says, or the common part of one.
-fn read(bytes: &[u8], begun: bool) -> Result<Head, NotUnderstood> {
+fn read(bytes: &[u8], position: Position) -> Result<Head, NotUnderstood> {
     let (magic, version) = (be32(bytes, 0), be32(bytes, 4));
     if (magic, version) != (MAGIC, VERSION) {
         return Err(NotUnderstood::Format { magic, version });
     }
-    if !begun {
+    if position == Position::First {
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&bytes[8..24]);
         return Ok(Head::Init { id: bytes[24], uuid });

@@ -1,6 +1,6 @@
 //! Reading numbers off the front of what has arrived.
 
-use crate::NotUnderstood;
+use crate::not_understood::NotUnderstood;
 
 /// Why a record could not be read.
 #[derive(Debug)]

@@ -5,8 +5,9 @@
 //! `migration/savevm.c`, `ram.c`). So the parser gets to the first section of a device, which is at the end of the
 //! migration, or at its begin if a device (virtio-mem) sends something early.
 
+use crate::block::{BLOCKS_MAX, PAGE_BYTES, block_name, is_page};
+use crate::not_understood::NotUnderstood;
 use crate::take::{Take, TakeStop};
-use crate::{BLOCKS_MAX, NotUnderstood, PAGE_BYTES, block_name, is_page};
 
 /// The first word of the channel: "QEVM".
 pub const MAGIC: u32 = 0x5145_564d;
@@ -183,10 +184,10 @@ enum State {
         id: u32,
         remaining: u64,
     },
-    /// An entry of section `id`, which may be the last of `ram`.
+    /// An entry of section `id`.
     Entry {
         id: u32,
-        last: bool,
+        section: Position,
     },
     Opaque(Opaque),
     Failed(NotUnderstood),
@@ -199,6 +200,15 @@ enum After {
     Configuration,
     Section(u32),
     Other,
+}
+
+/// Which of the sections of `ram` one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Position {
+    /// Others follow.
+    Before,
+    /// The END.
+    Last,
 }
 
 /// The sections of `ram`: a START, PARTs, an END.
@@ -290,7 +300,7 @@ impl Parser {
                 word => Err(NotUnderstood::Word(word).into()),
             },
             State::Block { id, remaining } => self.block(id, remaining, take),
-            State::Entry { id, last } => self.entry(id, last, take),
+            State::Entry { id, section } => self.entry(id, section, take),
             State::Opaque(what) => Ok(opaque(what)),
             State::Failed(error) => Err(error.into()),
         }
@@ -305,7 +315,8 @@ impl Parser {
             (section_type::START | section_type::FULL, _) => self.begin(kind, take),
             (section_type::PART | section_type::END, _) => match take.u32()? {
                 id if self.ram == Ram::Open(id) => {
-                    Ok((MainItem::Plain, State::Entry { id, last: kind == section_type::END }))
+                    let section = if kind == section_type::END { Position::Last } else { Position::Before };
+                    Ok((MainItem::Plain, State::Entry { id, section }))
                 }
                 id => Ok(opaque(Opaque::Unnamed(id))),
             },
@@ -442,15 +453,18 @@ impl Parser {
         Ok(block_list(id, remaining))
     }
 
-    fn entry(&mut self, id: u32, last: bool, take: &mut Take<'_>) -> Result<(MainItem, State), TakeStop> {
+    fn entry(&mut self, id: u32, section: Position, take: &mut Take<'_>) -> Result<(MainItem, State), TakeStop> {
         let word = take.u64()?;
         let (offset, flags) = (word - word % PAGE, word % PAGE);
-        let again = State::Entry { id, last };
+        let again = State::Entry { id, section };
         match word {
             flag::MULTIFD_FLUSH => return Ok((MainItem::Barrier(Barrier::Flush), again)),
             flag::END_OF_SECTION => {
-                let item = if last { MainItem::RamEnd } else { MainItem::Barrier(Barrier::EndOfSection) };
-                self.ram = if last { Ram::Ended } else { Ram::Open(id) };
+                let (item, ram) = match section {
+                    Position::Last => (MainItem::RamEnd, Ram::Ended),
+                    Position::Before => (MainItem::Barrier(Barrier::EndOfSection), Ram::Open(id)),
+                };
+                self.ram = ram;
                 return Ok((item, State::Record(After::Section(id))));
             }
             _ => {}
@@ -510,7 +524,7 @@ fn payload(remaining: u64) -> State {
 /// After a part of the list of RAM blocks.
 fn block_list(id: u32, remaining: u64) -> (MainItem, State) {
     match remaining {
-        0 => (MainItem::Blocks, State::Entry { id, last: false }),
+        0 => (MainItem::Blocks, State::Entry { id, section: Position::Before }),
         _ => (MainItem::Plain, State::Block { id, remaining }),
     }
 }
