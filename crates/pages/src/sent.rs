@@ -148,8 +148,8 @@ impl SentPages {
         released
     }
 
-    /// Notes pages that QEMU has sent, with their contents (none: zeros). Returns what the target needs of each; nothing
-    /// at all if there are no [deltas](Self::with_deltas), as all pages go whole then.
+    /// Notes pages that QEMU has sent, with their contents (none: zeros). Returns what the target needs of each; an
+    /// empty list without [deltas](Self::with_deltas), as all pages go whole then.
     ///
     /// # Errors
     /// There is no such page.

@@ -223,9 +223,9 @@ impl TargetPages {
         passed(&state)
     }
 
-    /// Returns whether something is early. With [`Patience::Wait`] the call first waits a little for what it needs to be
-    /// placed. `is_early` is told how many barriers all streams have passed: what is of an older version than that and is
-    /// not there never comes.
+    /// Returns whether something is early. With [`Patience::Wait`] the call first waits a little for what it needs to
+    /// be placed. `is_early` is told how many barriers all streams have passed: what is of an older version than that
+    /// and is not there never comes.
     pub(super) fn is_early(
         &self,
         patience: Patience,
