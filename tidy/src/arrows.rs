@@ -1,7 +1,7 @@
 //! The arrows between the workspace's crates are those that ARCHITECTURE.md lists: neither more nor fewer.
 //!
 //! The list is a code block that begins with ```` ```arrows ````. Its first line names the crates that are pure; each
-//! other line has a crate and the crates that it depends on, without dev- and build-dependencies:
+//! other line has crates, and the crates that each of them depends on, without dev- and build-dependencies:
 //!
 //! ```text
 //! pure: core, pages
@@ -41,18 +41,17 @@ pub fn listed(tree: &Tree) -> (Listed, Vec<Finding>) {
     };
     let mut listed = Listed { line: begin, ..Listed::default() };
     let mut findings = Vec::new();
-    let words =
-        |text: &str| text.split(',').map(|word| word.trim().to_string()).filter(|word| !word.is_empty()).collect();
+    let words = |text: &str| -> BTreeSet<String> {
+        text.split(',').map(|word| word.trim().to_string()).filter(|word| !word.is_empty()).collect()
+    };
     for (line, text) in lines.take_while(|(_, line)| *line != "```").filter(|(_, line)| !line.is_empty()) {
         if let Some(pure) = text.strip_prefix("pure:") {
             listed.pure = words(pure);
         } else if let Some((name, ends)) = text.split_once("->") {
-            if listed.arrows.insert(name.trim().to_string(), (line, words(ends))).is_some() {
-                findings.push(Finding::new(
-                    DOCUMENT,
-                    line,
-                    format!("lists {} twice: make one line of both", name.trim()),
-                ));
+            for name in words(name) {
+                if listed.arrows.insert(name.clone(), (line, words(ends))).is_some() {
+                    findings.push(Finding::new(DOCUMENT, line, format!("lists {name} twice: make one line of both")));
+                }
             }
         } else {
             findings.push(Finding::new(DOCUMENT, line, "is no arrow: write `crate -> crate, crate`"));
@@ -130,6 +129,14 @@ mod tests {
     #[test]
     fn the_arrows_of_the_tree_are_the_listed_ones() {
         assert_eq!(found("# A\n\n```arrows\npure: b\n\na -> b\nb ->\nlab -> a\n```\n"), [""; 0]);
+    }
+
+    #[test]
+    fn crates_with_the_same_needs_share_a_line() {
+        assert_eq!(found("```arrows\na, lab -> b\nb ->\n```\n").len(), 2, "lab needs a, and not b");
+        let tree = Tree::of(&[(DOCUMENT, "```arrows\na, b -> c, d\n```\n")]);
+        let (listed, findings) = listed(&tree);
+        assert!(findings.is_empty() && listed.arrows["a"] == listed.arrows["b"] && listed.arrows["b"].1.len() == 2);
     }
 
     #[test]
