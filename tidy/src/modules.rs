@@ -114,33 +114,30 @@ impl<'a> Modules<'a> {
     /// Follows a path that is written in a module. `None`: it leads out of the target. `seen`: the imports that are
     /// followed already, as two may name each other.
     fn end(&self, at: usize, path: &'a [String], seen: &mut Vec<&'a Import>) -> Option<End<'a>> {
-        let (first, rest) = path.split_first()?;
-        let mut end = match first.as_str() {
-            "crate" | "$crate" => End::Module(0),
-            "self" => End::Module(at),
-            "super" => End::Module(self.modules[at].parent?),
-            name => self.named(at, name, seen)?,
-        };
-        for name in rest {
+        let mut end = End::Module(at);
+        for (number, name) in path.iter().enumerate() {
             // What follows an item is its own: a variant, an associated function.
             let End::Module(at) = end else { break };
             end = match name.as_str() {
+                "crate" | "$crate" if number == 0 => End::Module(0),
+                "self" if number == 0 => End::Module(at),
                 "super" => End::Module(self.modules[at].parent?),
-                name => self.named(at, name, seen)?,
+                name => self.named(at, name, number + 1 < path.len(), seen)?,
             };
         }
         Some(end)
     }
 
     /// Finds a name in a module: what it defines, its modules, what it imports by name, what it imports as a whole.
-    fn named(&self, at: usize, name: &str, seen: &mut Vec<&'a Import>) -> Option<End<'a>> {
+    /// `leads_on`: more of the path follows, so that of a function and a module of one name the module is meant.
+    fn named(&self, at: usize, name: &str, leads_on: bool, seen: &mut Vec<&'a Import>) -> Option<End<'a>> {
         let module = &self.modules[at];
         let scope = &self.sources[module.file].scopes[module.scope];
-        if scope.items.contains(name) {
-            return Some(End::Item(module.file));
-        }
-        if let Some(child) = module.children.get(name) {
-            return Some(End::Module(*child));
+        let child = module.children.get(name).map(|child| End::Module(*child));
+        let item = scope.items.contains(name).then_some(End::Item(module.file));
+        let own = if leads_on { child.or(item) } else { item.or(child) };
+        if own.is_some() {
+            return own;
         }
         let named = scope.imports.iter().filter(|import| import.name.as_deref() == Some(name));
         for import in named.chain(scope.imports.iter().filter(|import| import.name.is_none())) {
@@ -150,7 +147,7 @@ impl<'a> Modules<'a> {
             seen.push(import);
             let end = match (&import.name, self.end(at, &import.path, seen)) {
                 (Some(_), end) => end,
-                (None, Some(End::Module(whole))) => self.named(whole, name, seen),
+                (None, Some(End::Module(whole))) => self.named(whole, name, leads_on, seen),
                 (None, _) => None,
             };
             seen.pop();
@@ -203,6 +200,19 @@ mod tests {
             ("src/b.rs", "pub fn g() {}"),
         ];
         assert_eq!(arrows(&files), ["src/a.rs -> src/b.rs: b::g"]);
+    }
+
+    #[test]
+    fn a_function_with_a_modules_name_is_not_on_the_way() {
+        let files = [
+            ("src/lib.rs", "mod plan; mod b; pub fn plan() {} pub use self::plan::Action;"),
+            ("src/plan.rs", "pub struct Action;"),
+            ("src/b.rs", "use crate::plan::Action; use super::plan;"),
+        ];
+        assert_eq!(
+            arrows(&files),
+            ["src/b.rs -> src/lib.rs: super::plan", "src/b.rs -> src/plan.rs: crate::plan::Action"]
+        );
     }
 
     #[test]
