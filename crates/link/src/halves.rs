@@ -140,8 +140,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Sends what was taken on: all of it, or with [`Patience::Try`] as much as the socket takes at once. Returns whether
-    /// that was all.
+    /// Sends what was taken on: all of it, or with [`Patience::Try`] as much as the socket takes at once. Returns
+    /// whether that was all.
     ///
     /// # Errors
     /// Those of the socket. With [`Patience::Wait`] also once the connection was given up.

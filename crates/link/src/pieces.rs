@@ -30,7 +30,8 @@ pub(crate) fn flags(patience: Patience) -> MsgFlags {
 /// Sends what one gathered write takes of `pieces`, none of them empty, and drops it from them. Returns the bytes.
 ///
 /// # Errors
-/// The socket's: [`nix::Error::EAGAIN`] if it is full, with [`Patience::Try`] or after the socket's own time for writes.
+/// The socket's: [`nix::Error::EAGAIN`] if it is full, with [`Patience::Try`] or after the socket's own time for
+/// writes.
 pub fn send_pieces(socket: impl AsFd, pieces: &mut VecDeque<Bytes>, patience: Patience) -> nix::Result<usize> {
     let slices: Vec<IoSlice<'_>> = pieces.iter().take(PIECES_MAX).map(|piece| IoSlice::new(piece)).collect();
     let sent = sendmsg::<()>(socket.as_fd().as_raw_fd(), &slices, &[], flags(patience), None)?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::complaint::Complaint;
 use super::names::{Names, RuleKind, agree};
 use super::survival::{self, Survived};
 use super::{Compiled, file::HostState};
@@ -18,27 +19,6 @@ use crate::verdict::{Breach, judge};
 pub struct History {
     /// Named in JSON, so that no other file of numbers is taken for one.
     since: BTreeMap<String, u64>,
-}
-
-/// Something that is broken.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Complaint {
-    /// The same for the same trouble, whatever its extent.
-    pub key: String,
-    /// It must not be. Otherwise it only costs.
-    pub hard: bool,
-    /// Of two hard ones, or two soft ones, the larger is worse: [`Score::broken`], or microseconds of traffic.
-    pub gravity: i64,
-    /// In the words of the file.
-    pub what: String,
-    /// Which rule, as the user called it; none where it is about what hosts have.
-    pub rule: Option<String>,
-    /// Who is concerned.
-    pub guests: Vec<String>,
-    /// And where.
-    pub hosts: Vec<String>,
-    /// When it was found first, in the unit of [`check`]'s `now`.
-    pub since: u64,
 }
 
 /// What is broken, the worst first.

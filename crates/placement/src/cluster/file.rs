@@ -7,6 +7,9 @@ use serde_saphyr::{Location, Spanned};
 
 use super::amount::Amount;
 
+/// The level at which each host is an area of its own.
+pub const HOST_LEVEL: &str = "host";
+
 /// A name, and where in the file it stands.
 pub type Name = Spanned<String>;
 
@@ -393,7 +396,7 @@ fn hard() -> Force {
 }
 
 fn host() -> String {
-    super::HOST_LEVEL.to_owned()
+    HOST_LEVEL.to_owned()
 }
 
 /// Guests on hosts by a property.

@@ -2,7 +2,7 @@
 
 use serde_saphyr::{Error, Location, MessageFormatter, UserMessageFormatter};
 
-use super::unknown;
+use super::error::unknown;
 
 /// What can stand where a rule says who it is about.
 const GUESTS: &str = "{guests: [..]}, {tag: T}, {set: S} or {tenant: T}";

@@ -14,6 +14,8 @@ pub mod amount;
 mod check;
 mod clash;
 mod compile;
+mod complaint;
+mod error;
 pub mod file;
 mod mistake;
 mod names;
@@ -22,36 +24,18 @@ mod survival;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use check::{Check, Complaint, History, check};
+pub use check::{Check, History, check};
 pub use clash::Clash;
 pub use compile::{Compiled, compile};
+pub use complaint::Complaint;
+pub use error::ClusterError;
+use error::unknown;
+pub use file::HOST_LEVEL;
 pub(crate) use names::agree;
 pub use names::{Fence, Leaning, Level, Measure, Names, Row, RuleId, RuleKind, RuleName};
 pub use survival::{Survived, failing};
 
 use file::Cluster;
-use thiserror::Error;
-
-use crate::problem::Flaw;
-
-/// The level at which each host is an area of its own.
-pub const HOST_LEVEL: &str = "host";
-
-/// Why a file is no cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ClusterError {
-    /// Something that stands in it.
-    #[error("line {line}: {what}")]
-    File {
-        /// From 1 on.
-        line: u64,
-        /// Why it cannot be, and what could.
-        what: String,
-    },
-    /// Its amounts or weights.
-    #[error("the cluster cannot be counted")]
-    Flaw(#[from] Flaw),
-}
 
 /// More than any cluster that is placed within a minute: 200,000 guests with 50 values each.
 const NODES_MAX: usize = 20_000_000;
@@ -77,16 +61,4 @@ pub fn read(text: &str) -> Result<Cluster, ClusterError> {
     })?;
     printable::check(&cluster)?;
     Ok(cluster)
-}
-
-/// That there is no such thing, and which may be meant.
-fn unknown<T: AsRef<str>>(what: &str, name: &str, known: impl IntoIterator<Item = T>) -> String {
-    let likeness = |known: &T| (strsim::jaro_winkler(known.as_ref(), name) * 1000.0) as u32;
-    match known.into_iter().max_by_key(likeness) {
-        Some(close) if likeness(&close) > 700 => {
-            format!("there is no {what} '{name}'; did you mean '{}'?", close.as_ref())
-        }
-        Some(_) => format!("there is no {what} '{name}'"),
-        None => format!("there is no {what} '{name}', and no other either"),
-    }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Compiled;
-use super::check::Complaint;
+use super::complaint::Complaint;
 use super::file::HostState;
 use super::names::{agree, listed};
 use crate::problem::{HostId, Strength};

@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 
 use super::flight::{Flight, Task};
 use super::guard::Guard;
+use super::job::INSTANT;
 use super::{Action, Job, Left, Obstacle, Step, StepReason};
 use crate::problem::{GuestId, Host, HostId, NOWHERE};
-
-/// Seconds within which things count as at once.
-pub(super) const INSTANT: f64 = 1e-9;
 
 /// Index of a task: first those of the job, then those of hops.
 pub(super) type TaskId = usize;

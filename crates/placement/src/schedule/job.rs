@@ -10,6 +10,8 @@ use crate::problem::{Flaw, GuestId, HostId, NOWHERE, Problem};
 pub const ROUNDS_MAX: u32 = 30;
 /// Amounts, rates and times are up to this, so that no sum or quotient of them leaves what can be counted.
 const MOST: f64 = 1e18;
+/// Seconds within which things count as at once.
+pub(super) const INSTANT: f64 = 1e-9;
 /// Bytes a second: what is slower is as good as none.
 pub(super) const RATE_LEAST: f64 = 1.0;
 

@@ -25,6 +25,7 @@
 //! | `progress` | carrying it out |
 //! | `simulate` | what comes of it, told by others |
 
+mod action;
 #[cfg(test)]
 mod cases;
 mod detour;
@@ -42,9 +43,10 @@ pub mod simulate;
 #[cfg(test)]
 mod tests;
 
+pub use action::Action;
 pub use job::{ConcurrencyLimits, Job, JobFlaw, Power, ROUNDS_MAX, Running, Traffic};
 pub use network::{Network, NetworkDirection, Port, Switch};
-pub use plan::{Action, Left, Obstacle, Plan, Step, StepId, StepReason, Waits, waits};
+pub use plan::{Left, Obstacle, Plan, Step, StepId, StepReason, Waits, waits};
 pub use precopy::{PrecopyForecast, forecast, rate_min};
 pub use progress::{Progress, StepError};
 

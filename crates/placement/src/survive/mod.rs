@@ -9,15 +9,17 @@
 //! found.
 
 mod bin_packing;
+mod failure;
 mod mend;
 #[cfg(test)]
 mod tests;
 
 use bin_packing::BinPacking;
+pub use failure::{Failure, Proof};
 pub use mend::mend;
 
 use crate::bits::Bits;
-use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Problem, Strength};
+use crate::problem::{HostId, NOWHERE, Problem, Strength};
 
 /// Sets of hosts that are tried at most; of more the fullest hosts' are.
 const SETS_MAX: u64 = 5_000;
@@ -31,37 +33,6 @@ pub struct Survive {
     pub failures: u32,
     /// Each set of hosts that must not fail is a breach.
     pub strength: Strength,
-}
-
-/// Why there is no room for certain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// No other host takes this guest, even alone.
-    Guest(GuestId),
-    /// Of a resource more is needed than is free on all others together.
-    Resource {
-        /// Index in [`Problem::resources`].
-        resource: usize,
-        /// What the guests use of it.
-        needs: i64,
-        /// What is free.
-        free: i64,
-    },
-    /// All ways were tried.
-    Tried,
-}
-
-/// Hosts whose guests find no room, if they fail at once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// The hosts that fail.
-    pub hosts: Vec<HostId>,
-    /// Who finds none in the best placement that was found, if room is what is missing.
-    pub left: Vec<GuestId>,
-    /// Groups whose rules are broken more in that placement.
-    pub rules: Vec<GroupId>,
-    /// None: no way was found, and there may be one.
-    pub proof: Option<Proof>,
 }
 
 /// What comes of failures.

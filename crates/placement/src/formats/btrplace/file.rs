@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::FileError;
+use super::error::FileError;
 
 /// An instance. What it is to be best in does not matter for what is allowed, and is not read.
 #[derive(Deserialize)]

@@ -18,7 +18,11 @@
 //! constraint: `lonely`, `split` of several VMs each, capacities that several nodes share, and all that is about when
 //! VMs move. Nodes about which nothing is said are neither booted nor shut down. Each move costs 1.
 
+mod action;
+mod constraint;
+mod error;
 mod file;
+mod instance;
 mod plan;
 mod rules;
 mod sets;
@@ -28,90 +32,15 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use thiserror::Error;
+pub use error::FileError;
+pub use instance::Instance;
+pub use plan::{Move, moves, read_plan, write_plan};
 
-pub use plan::{moves, read_plan, write_plan};
-
-use crate::problem::{Flaw, Group, Guest, GuestId, Host, HostId, HostMoves, NOWHERE, Problem, Resource, Weights};
-use file::{Constraint, File, Seconds, View, parse, parse_part};
-use plan::{Action, What};
+use crate::problem::HostId;
+use file::{File, parse};
 use rules::Rules;
 use sets::{BITS_MAX, Sets};
-use states::{Goal, Now, States};
-
-/// Each guest has an amount of each: a bound on both keeps a file from asking for more memory than it is large.
-const RESOURCES_MAX: usize = 64;
-
-/// A file that is none of the format, or that says what cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum FileError {
-    /// It is not written as it has to be.
-    #[error("line {line}: {path}: {what}")]
-    Json {
-        /// From 1 on.
-        line: usize,
-        /// Where in the tree.
-        path: String,
-        /// Why it cannot be.
-        what: String,
-    },
-    /// What is written makes no sense, or none here.
-    #[error("{path}: {what}")]
-    Meaning {
-        /// Where in the tree.
-        path: String,
-        /// Why it cannot be.
-        what: String,
-    },
-    /// It is too large to be counted.
-    #[error("the instance is no problem that can be solved")]
-    Flaw(#[from] Flaw),
-}
-
-impl FileError {
-    fn meaning(path: impl Into<String>, what: impl Into<String>) -> FileError {
-        FileError::Meaning { path: path.into(), what: what.into() }
-    }
-}
-
-/// What an instance says.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Instance {
-    /// What is to be decided.
-    pub problem: Problem,
-    /// BtrPlace's number of each host.
-    pub nodes: Vec<u32>,
-    /// BtrPlace's number of each guest.
-    pub vms: Vec<u32>,
-    /// The name of each resource.
-    pub resources: Vec<String>,
-    /// How long it takes to bring each guest to a host, in seconds: to migrate it, or to boot or resume it if it is
-    /// nowhere.
-    pub seconds: Vec<u32>,
-    /// Of each group, whether its rule has to hold while guests move, too.
-    pub continuous: Vec<bool>,
-    /// Where guests sleep that are to run.
-    sleeping: BTreeMap<GuestId, u32>,
-    /// What guests are to have of a resource other than they have.
-    allocate: BTreeMap<(GuestId, usize), i64>,
-    /// What has to be done before guests move; times count from the start.
-    before: Vec<Action>,
-    /// What has to be done after all have; times count from then.
-    after: Vec<Action>,
-}
-
-/// A guest is brought to a host, from a second to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
-    /// The guest that moves.
-    pub guest: GuestId,
-    /// Where it is afterwards.
-    pub to: HostId,
-    /// When it begins, in seconds.
-    pub start: u32,
-    /// When it is done.
-    pub end: u32,
-}
+use states::States;
 
 /// Reads an instance.
 ///
@@ -128,139 +57,4 @@ pub fn read(text: &str) -> Result<Instance, FileError> {
     Rules::new(&mut instance, &states, sets).read(&constraints)?;
     instance.problem.check()?;
     Ok(instance)
-}
-
-impl Instance {
-    /// Hosts, guests, and where they are; no resources yet, and no rules.
-    fn new(states: &States) -> Instance {
-        let nodes: Vec<u32> =
-            states.nodes.iter().filter(|(_, node)| node.is_online || node.ends_online()).map(|(id, _)| *id).collect();
-        let vms: Vec<u32> = states.vms.iter().filter(|(_, vm)| vm.goal() == Goal::Running).map(|(id, _)| *id).collect();
-        let hosts: BTreeMap<u32, HostId> = nodes.iter().copied().zip(0..).collect();
-        let (mut initial, mut sleeping) = (Vec::with_capacity(vms.len()), BTreeMap::new());
-        for (guest, vm) in (0..).zip(&vms) {
-            initial.push(match states.vms[vm].now {
-                Now::Running(node) => hosts[&node],
-                Now::Sleeping(node) => {
-                    sleeping.insert(guest, node);
-                    NOWHERE
-                }
-                Now::Ready => NOWHERE,
-            });
-        }
-        let host = Host { areas: Vec::new(), capacity: Vec::new(), safe: Vec::new() };
-        let guest = Guest { demand: Vec::new(), groups: Vec::new(), move_cost: 1, owners: None, preference: None };
-        let problem = Problem {
-            resources: Vec::new(),
-            levels: Vec::new(),
-            hosts: vec![host; nodes.len()],
-            groups: Vec::new(),
-            guests: vec![guest; vms.len()],
-            balances: Vec::new(),
-            weights: Weights { guest_move: 1, ..Weights::default() },
-            host_moves: HostMoves::Uniform(0),
-            owners: Vec::new(),
-            preferences: Vec::new(),
-            initial,
-        };
-        Instance {
-            problem,
-            seconds: vec![0; vms.len()],
-            nodes,
-            vms,
-            resources: Vec::new(),
-            continuous: Vec::new(),
-            sleeping,
-            allocate: BTreeMap::new(),
-            before: Vec::new(),
-            after: Vec::new(),
-        }
-    }
-
-    fn read_views(&mut self, views: &[View], states: &States) -> Result<(), FileError> {
-        for (at, view) in views.iter().enumerate() {
-            let path = format!("model.views[{at}]");
-            match &*view.id {
-                "shareableResource" => self.read_resource(view, states, &path)?,
-                // Names, and links between nodes: neither says where a VM may run.
-                "ns" | "net" => {}
-                other => return Err(FileError::meaning(path, format!("views of the kind '{other}' are not known"))),
-            }
-        }
-        Ok(())
-    }
-
-    fn read_resource(&mut self, view: &View, states: &States, path: &str) -> Result<(), FileError> {
-        let missing = |what: &str| FileError::meaning(path, format!("`{what}` is missing"));
-        let name = view.rc_id.as_ref().ok_or_else(|| missing("rcId"))?;
-        if self.resources.contains(name) {
-            return Err(FileError::meaning(path, format!("resource '{name}' is there twice")));
-        }
-        if self.resources.len() == RESOURCES_MAX {
-            return Err(FileError::meaning(path, format!("there are more than {RESOURCES_MAX} resources")));
-        }
-        let amounts = |list: Option<_>, key: &str| -> Result<BTreeMap<u32, u32>, FileError> {
-            parse_part(list.ok_or_else(|| missing(key))?, &format!("{path}.{key}"))
-        };
-        let capacities = amounts(view.nodes, "nodes")?;
-        let demands = amounts(view.vms, "vms")?;
-        if let Some(node) = capacities.keys().find(|node| !states.nodes.contains_key(node)) {
-            return Err(FileError::meaning(format!("{path}.nodes"), format!("there is no node {node}")));
-        }
-        if let Some(vm) = demands.keys().find(|vm| !states.vms.contains_key(vm)) {
-            return Err(FileError::meaning(format!("{path}.vms"), format!("there is no VM {vm}")));
-        }
-        let amount = |of: &BTreeMap<u32, u32>, id: &u32, default: Option<u32>, key: &str| {
-            of.get(id).copied().or(default).map(i64::from).ok_or_else(|| missing(key))
-        };
-        for (node, host) in self.nodes.iter().zip(&mut self.problem.hosts) {
-            let capacity = amount(&capacities, node, view.def_capacity, "defCapacity")?;
-            host.capacity.push(capacity);
-        }
-        for (vm, guest) in self.vms.iter().zip(&mut self.problem.guests) {
-            guest.demand.push(amount(&demands, vm, view.def_consumption, "defConsumption")?);
-        }
-        self.resources.push(name.clone());
-        self.problem.resources.push(Resource { transient: false, load_weight: 0 });
-        Ok(())
-    }
-
-    /// What becomes of nodes, and of VMs that do not run in the end; and how long it takes to bring guests anywhere.
-    fn read_actions(&mut self, nodes: &BTreeMap<u32, Seconds>, vms: &BTreeMap<u32, Seconds>, states: &States) {
-        let of = |all: &BTreeMap<u32, Seconds>, id: &u32| all.get(id).copied().unwrap_or_default();
-        for (&node, state) in &states.nodes {
-            let Seconds { boot, shutdown, .. } = of(nodes, &node);
-            match (state.is_online, state.ends_online()) {
-                (false, true) => self.before.push(Action::new(What::BootNode { node }, 0, boot.into())),
-                (true, false) => self.after.push(Action::new(What::ShutdownNode { node }, 0, shutdown.into())),
-                _ => {}
-            }
-        }
-        for (&vm, state) in &states.vms {
-            let seconds = of(vms, &vm);
-            let (what, end) = match (state.now, state.goal()) {
-                (Now::Running(on), Goal::Ready) => (What::ShutdownVm { vm, on }, seconds.shutdown),
-                (Now::Running(on) | Now::Sleeping(on), Goal::Killed) => (What::KillVm { vm, on }, seconds.kill),
-                (Now::Running(on), Goal::Sleeping) => (What::SuspendVm { vm, from: on, to: on }, seconds.suspend),
-                _ => continue,
-            };
-            self.before.push(Action::new(what, 0, end.into()));
-        }
-        for (seconds, vm) in self.seconds.iter_mut().zip(&self.vms) {
-            let of = of(vms, vm);
-            *seconds = match states.vms[vm].now {
-                Now::Running(_) => of.migrate,
-                Now::Sleeping(_) => of.resume,
-                Now::Ready => of.boot,
-            };
-        }
-    }
-
-    /// A rule about several guests.
-    fn add_group(&mut self, group: Group, members: &[GuestId], continuous: bool) {
-        let id = self.problem.groups.len() as u32;
-        members.iter().for_each(|guest| self.problem.guests[*guest as usize].groups.push(id));
-        self.problem.groups.push(group);
-        self.continuous.push(continuous);
-    }
 }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::action::{Action, Event, What};
+use super::error::FileError;
 use super::file::parse;
-use super::{FileError, Instance, Move};
+use super::instance::Instance;
 use crate::problem::{GuestId, HostId, NOWHERE};
 use crate::schedule::{self, ConcurrencyLimits, Job, Network, Port, Power, Traffic};
 
@@ -13,78 +15,22 @@ use crate::schedule::{self, ConcurrencyLimits, Job, Network, Port, Power, Traffi
 /// network.
 const RATE: f64 = 1e6;
 
-/// Something that is done, from a second to another.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Action {
-    #[serde(flatten)]
-    what: What,
-    start: u64,
-    end: u64,
-    #[serde(default, skip_serializing_if = "Hooks::is_empty")]
-    hooks: Hooks,
-}
-
-/// The names are those of BtrPlace's `ActionConverter`s.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "id")]
-pub(super) enum What {
-    #[serde(rename = "bootNode")]
-    BootNode { node: u32 },
-    #[serde(rename = "shutdownNode")]
-    ShutdownNode { node: u32 },
-    #[serde(rename = "bootVM")]
-    BootVm { vm: u32, on: u32 },
-    #[serde(rename = "shutdownVM")]
-    ShutdownVm { vm: u32, on: u32 },
-    #[serde(rename = "killVM")]
-    KillVm { vm: u32, on: u32 },
-    #[serde(rename = "migrateVM")]
-    MigrateVm { vm: u32, from: u32, to: u32 },
-    #[serde(rename = "resumeVM")]
-    ResumeVm { vm: u32, from: u32, to: u32 },
-    #[serde(rename = "suspendVM")]
-    SuspendVm { vm: u32, from: u32, to: u32 },
-    #[serde(rename = "allocate")]
-    Allocate { vm: u32, on: u32, rc: String, amount: i64 },
-}
-
-/// What is done right before an action, and right after it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Hooks {
-    #[serde(default)]
-    pre: Vec<Event>,
-    #[serde(default)]
-    post: Vec<Event>,
-}
-
-impl Hooks {
-    fn is_empty(&self) -> bool {
-        self.pre.is_empty() && self.post.is_empty()
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "id")]
-enum Event {
-    #[serde(rename = "allocate")]
-    Allocate { vm: u32, rc: String, amount: i64 },
-    #[serde(rename = "substitutedVM")]
-    Substituted {
-        vm: u32,
-        #[serde(rename = "newVm")]
-        new_vm: u32,
-    },
+/// A guest is brought to a host, from a second to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The guest that moves.
+    pub guest: GuestId,
+    /// Where it is afterwards.
+    pub to: HostId,
+    /// When it begins, in seconds.
+    pub start: u32,
+    /// When it is done.
+    pub end: u32,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Plan {
     actions: Vec<Action>,
-}
-
-impl Action {
-    pub(super) fn new(what: What, start: u64, end: u64) -> Action {
-        Action { what, start, end, hooks: Hooks::default() }
-    }
 }
 
 /// Writes a plan, but for the `origin`, which is the model of the instance: first nodes boot and VMs end as the

@@ -4,55 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::value::RawValue;
 
+use super::constraint::Rule;
+use super::error::FileError;
+use super::file::{Constraint, parse_part};
+use super::instance::Instance;
 use super::sets::Sets;
 use super::states::States;
-use super::{Constraint, FileError, Instance, parse_part};
 use crate::bits::Bits;
 use crate::problem::{Group, GuestId, HostId, NOWHERE, Resource, Strength};
 
 /// The resource of which each guest uses 1, if there is a `runningCapacity`.
 const RUNNING: &str = "running VMs";
-
-/// A constraint, and where it is in the file.
-#[derive(Clone, Copy)]
-pub(super) struct Rule<'c, 'a> {
-    pub(super) of: &'c Constraint<'a>,
-    pub(super) at: usize,
-}
-
-impl<'c, 'a> Rule<'c, 'a> {
-    fn path(&self, key: &str) -> String {
-        format!("constraints[{}].{key}", self.at)
-    }
-
-    pub(super) fn error(&self, what: impl std::fmt::Display) -> FileError {
-        FileError::meaning(format!("constraints[{}]", self.at), format!("{}: {what}", self.of.id))
-    }
-
-    fn has<T>(&self, value: Option<T>, key: &str) -> Result<T, FileError> {
-        value.ok_or_else(|| self.error(format!("`{key}` is missing")))
-    }
-
-    pub(super) fn vm(&self) -> Result<u32, FileError> {
-        self.has(self.of.vm, "vm")
-    }
-
-    pub(super) fn node(&self) -> Result<u32, FileError> {
-        self.has(self.of.node, "node")
-    }
-
-    fn vms(&self) -> Result<&'c [u32], FileError> {
-        self.has(self.of.vms.as_deref(), "vms")
-    }
-
-    fn nodes(&self) -> Result<&'a RawValue, FileError> {
-        self.has(self.of.nodes, "nodes")
-    }
-
-    fn amount(&self) -> Result<i64, FileError> {
-        self.has(self.of.amount, "amount").map(i64::from)
-    }
-}
 
 /// Adds rules to an instance.
 pub(super) struct Rules<'a, 'i> {

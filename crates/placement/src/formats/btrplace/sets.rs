@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-use super::FileError;
+use super::error::FileError;
 use super::file::parse_part;
 use crate::bits::Bits;
 use crate::problem::HostId;

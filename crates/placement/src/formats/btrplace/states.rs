@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::FileError;
+use super::constraint::Rule;
+use super::error::FileError;
 use super::file::{Constraint, Mapping};
-use super::rules::Rule;
 
 /// What a VM is in the end.
 #[derive(Clone, Copy, PartialEq, Eq)]

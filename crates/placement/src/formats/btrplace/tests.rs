@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::bits::Bits;
 use crate::dice::Dice;
-use crate::problem::Strength;
+use crate::problem::{GuestId, NOWHERE, Strength};
 
 const MODEL: &str = r#"{
   "mapping": {
@@ -21,8 +21,8 @@ const MODEL: &str = r#"{
   "attributes": {"nodes": {"3": {"boot": 120}, "2": {"shutdown": 30, "name": "n2"}}, "vms": {"0": {"migrate": 7},
   "4": {"boot": 4}}},
   "views": [
-    {"id": "shareableResource", "rcId": "memory", "nodes": {"0": 10}, "vms": {"0": 3, "1": 2},
-    "defCapacity": 8, "defConsumption": 1},
+    {"id": "shareableResource", "rcId": "memory", "nodes": {"0": 10},
+     "vms": {"0": 3, "1": 2}, "defCapacity": 8, "defConsumption": 1},
     {"id": "ns", "type": "vm", "map": {"a": 0}}
   ]
 }"#;

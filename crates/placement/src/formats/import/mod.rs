@@ -5,6 +5,7 @@
 //! | [`proxmox`] | Proxmox VE's `/cluster/resources`, its HA rules, groups and resources, and ProxLB's tags |
 //! | [`hbal`] | the text files of Ganeti's htools |
 
+mod draft;
 pub mod hbal;
 mod ipolicy;
 pub mod proxmox;
@@ -13,6 +14,7 @@ mod sections;
 mod tests;
 mod yaml;
 
+use draft::{Draft, Guest, Host, Kind, Rule};
 use thiserror::Error;
 
 use crate::cluster;
@@ -45,58 +47,6 @@ pub struct Imported {
     pub hard_left_out: Vec<String>,
     /// What else has no counterpart, and what was made of that.
     pub words: Vec<String>,
-}
-
-/// A cluster as it is written.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Draft {
-    /// How often a core can be reserved; none if only what is used is counted.
-    overcommit: Option<f64>,
-    hosts: Vec<Host>,
-    guests: Vec<Guest>,
-    rules: Vec<Rule>,
-    hard_left_out: Vec<String>,
-    words: Vec<String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Host {
-    name: String,
-    group: Option<String>,
-    cores: f64,
-    memory_mib: u64,
-    reserve_mib: u64,
-    is_offline: bool,
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Guest {
-    name: String,
-    /// What others are called, too.
-    alias: Option<String>,
-    host: Option<String>,
-    /// What is reserved, or what is used.
-    cores: f64,
-    memory_mib: u64,
-    tags: Vec<String>,
-    owners: Option<Vec<String>>,
-    stays: bool,
-}
-
-/// A rule about guests by name.
-#[derive(Clone, Debug, PartialEq)]
-struct Rule {
-    name: String,
-    guests: Vec<String>,
-    kind: Kind,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Kind {
-    Apart { hard: bool },
-    Together { hard: bool },
-    Owners { hosts: Vec<String> },
-    Preferred { hosts: Vec<String> },
 }
 
 impl Draft {

@@ -1,6 +1,6 @@
 //! What others do, to be measured beside.
 
-use super::{CPU, MEMORY, Policy, SAFE, Seen};
+use super::policy::{CPU, MEMORY, Policy, SAFE, Seen};
 use crate::policy::dynamic::BadRound;
 use crate::problem::{GuestId, HostId};
 

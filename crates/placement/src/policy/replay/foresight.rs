@@ -1,6 +1,6 @@
 //! The crate's own policy: [`dynamic`](crate::policy::dynamic) with a [`LoadForecast`] of each guest's CPU.
 
-use super::{CPU, MEMORY, Policy, Seen};
+use super::policy::{CPU, MEMORY, Policy, Seen};
 use crate::bits::Bits;
 use crate::policy::View;
 use crate::policy::dynamic::{BadRound, Config, History, decide};

@@ -8,8 +8,10 @@
 
 mod baseline;
 mod foresight;
+mod policy;
 mod run;
 
+use policy::{CPU, MEMORY, Policy, SAFE};
 pub use run::{Replay, ReplayReport};
 
 use serde::Serialize;
@@ -17,14 +19,8 @@ use thiserror::Error;
 
 use crate::dice::Dice;
 use crate::formats::planetlab::{SAMPLES, Trace};
-use crate::policy::dynamic::BadRound;
-use crate::problem::{Guest, GuestId, Host, HostId, HostMoves, Problem, Resource, Weights};
+use crate::problem::{Guest, Host, HostId, HostMoves, Problem, Resource, Weights};
 use crate::schedule::{Traffic, forecast};
-
-/// Index of CPU among the resources, in hundredths of MIPS.
-const CPU: usize = 0;
-/// Index of memory, in MB.
-const MEMORY: usize = 1;
 
 /// MIPS and MB of each of CloudSim's flavours (examples/power/Constants.java: VM_MIPS, VM_RAM).
 const FLAVOURS: [(i64, i64); 4] = [(2500, 870), (2000, 1740), (1000, 1740), (500, 613)];
@@ -34,8 +30,6 @@ const LINK: f64 = 62.5e6;
 const DIRTY_AT_FULL: f64 = LINK / 5.0;
 /// How long a guest may stand still.
 const DOWNTIME_S: f64 = 0.3;
-/// What part of a host's CPU is used at most before it is short: CloudSim's threshold.
-const SAFE: f64 = 0.8;
 
 /// What decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -112,23 +106,6 @@ pub struct World {
     problem: Problem,
     traces: Vec<Trace>,
     mips: Vec<i64>,
-}
-
-/// What a policy gets to see before a step.
-struct Seen<'a> {
-    /// The hosts and guests, with where each is as [`Problem::initial`].
-    problem: &'a Problem,
-    now_s: u64,
-    /// What each guest used of CPU in the step before.
-    used: &'a [i64],
-    /// How long each takes to move.
-    sends_s: &'a [f64],
-}
-
-/// Decides which guests move.
-trait Policy {
-    /// Guests and where they go, in this order.
-    fn decide(&mut self, seen: &Seen) -> Result<Vec<(GuestId, HostId)>, BadRound>;
 }
 
 impl World {

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::{CPU, Kind, MEMORY, Policy, Seen, World};
+use super::policy::{CPU, MEMORY, Policy, Seen};
+use super::{Kind, World};
 use crate::formats::planetlab::{SAMPLE_S, SAMPLES};
 use crate::policy::dynamic::BadRound;
 use crate::problem::{GuestId, HostId, Problem};
