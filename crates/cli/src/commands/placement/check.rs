@@ -11,7 +11,7 @@ use skein_units::duration;
 
 use super::cluster::ClusterFile;
 use super::words::Unit;
-use super::{EXIT_CODES, exit_code, files};
+use super::{EXIT_CODES, files, success_if};
 use crate::commands::text::{clean, moment, print, print_json};
 
 /// Say what is broken now and since when, and which rules can never hold together
@@ -65,7 +65,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         print(&clean(&(check_text(&check, history.map(|_| now)) + &source.clashes())))?;
     }
-    Ok(exit_code(check.is_valid() && compiled.clashes.is_empty()))
+    Ok(success_if(check.is_valid() && compiled.clashes.is_empty()))
 }
 
 fn read_history(path: &Path) -> anyhow::Result<History> {

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use serde_json::json;
 use skein_placement::formats::import::{Imported, hbal, proxmox};
 
-use super::{exit_code, files};
+use super::{files, success_if};
 use crate::commands::text::{clean, clean_line, print, print_json};
 
 /// Make a cluster file of what another program has: Proxmox VE (with HA rules and ProxLB's tags), or Ganeti's htools
@@ -72,7 +72,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         files::write(out, &imported.cluster)?;
     }
     let Imported { cluster, hard_left_out, words } = imported;
-    let code = exit_code(hard_left_out.is_empty());
+    let code = success_if(hard_left_out.is_empty());
     if args.json {
         print_json(&json!({ "cluster": cluster, "hard_left_out": hard_left_out, "without_counterpart": words }))?;
         return Ok(code);

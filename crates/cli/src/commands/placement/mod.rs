@@ -6,13 +6,10 @@ mod cluster;
 mod explain;
 mod files;
 mod import;
-mod prove;
 mod replay;
 mod schedule;
 mod screen;
-mod search;
 mod solve;
-mod surviving;
 mod words;
 
 use std::process::ExitCode;
@@ -61,7 +58,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What it exits with.
-fn exit_code(is_good: bool) -> ExitCode {
+/// Returns the exit code of a command that found nothing broken, or something.
+fn success_if(is_good: bool) -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BROKEN) }
 }

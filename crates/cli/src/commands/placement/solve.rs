@@ -1,6 +1,6 @@
 //! `skein placement solve`.
 
-use std::num::NonZero;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,14 +16,12 @@ use skein_placement::problem::{GuestId, HostId, Problem, Strength};
 use skein_placement::schedule::plan;
 use skein_placement::score::Score;
 use skein_placement::verdict::{judge, moves};
+use skein_solver::{Budget, Ending, Goal, Options, Progress, Proof, ProofError, Solution, Task, solve};
 
 use super::cluster::{ClusterFile, Placement};
-use super::prove::{Proof, prove};
 use super::screen::Screen;
-use super::search::{self, Budget, Found, Goal, Options, Progress};
-use super::surviving;
 use super::words::{Judged, Outcome, Unit, beside};
-use super::{EXIT_CODES, check as checked, exit_code, files};
+use super::{EXIT_CODES, check as checked, files, success_if};
 use crate::commands::text::{clean, count, print, print_json};
 
 /// Moves that are told one by one, with why.
@@ -109,19 +107,21 @@ pub struct SearchArgs {
 }
 
 impl SearchArgs {
-    fn resolve(&self) -> Options {
+    /// The options of a search; `prove` seconds at most are for a proof.
+    fn resolve(&self, prove: Option<u64>) -> Options {
         let budget = match self.steps {
             Some(steps) => Budget::Steps(steps),
             None => Budget::Time(Duration::from_secs(self.seconds.unwrap_or(SECONDS))),
         };
         let goal = if self.repair_only { Goal::Repaired } else { Goal::Cheapest };
-        Options { budget, seed: self.seed, threads: self.threads.map_or_else(all_threads, usize::from), goal }
+        let threads = self.threads.and_then(|threads| NonZeroUsize::new(threads.into())).unwrap_or_else(all_threads);
+        Options { budget, seed: self.seed, threads, goal, proof: prove.map(Duration::from_secs) }
     }
 }
 
 /// One for each CPU.
-pub fn all_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, NonZero::get)
+pub fn all_threads() -> NonZeroUsize {
+    std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
 /// What is to be solved.
@@ -150,6 +150,14 @@ impl Input {
         }
     }
 
+    fn task(&self) -> Task<'_> {
+        match self {
+            Input::Roadef(problem) => problem.as_ref().into(),
+            Input::Btrplace(instance) => (&instance.problem).into(),
+            Input::Cluster(source) => (&source.compiled).into(),
+        }
+    }
+
     fn unit(&self) -> Unit {
         match self {
             Input::Roadef(_) | Input::Btrplace(_) => Unit::Plain,
@@ -174,16 +182,6 @@ impl Input {
         match self {
             Input::Cluster(source) => source.compiled.survive.is_some_and(|rule| rule.strength == Strength::Hard),
             _ => false,
-        }
-    }
-
-    /// Whether an assignment is no worse than another one, failures of hosts among what counts.
-    fn is_no_worse(&self, assignment: &[HostId], than: &[HostId]) -> bool {
-        match self {
-            Input::Cluster(source) => {
-                surviving::rank(&source.compiled, assignment) <= surviving::rank(&source.compiled, than)
-            }
-            _ => judge(self.problem(), assignment).score() <= judge(self.problem(), than).score(),
         }
     }
 
@@ -227,38 +225,26 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         // That it cannot be written is better known before the search than after.
         input.solution(&input.problem().initial)?;
     }
-    let (options, problem) = (args.options.resolve(), input.problem());
-    let search = |problem: &Problem, options: &Options| searched(problem, options, &input);
-    let mut found = match &input {
-        Input::Cluster(source) => surviving::solve(&source.compiled, &options, search)?,
-        _ => search(problem, &options)?,
-    };
-    let seconds = args.prove.filter(|_| !found.is_interrupted);
-    let proof = seconds.map(|seconds| prove(problem, &found.assignment, Duration::from_secs(seconds)));
-    // What is proven knows nothing of failures.
-    if let Some(Ok(Proof { assignment, .. })) = &proof
-        && input.is_no_worse(assignment, &found.assignment)
-    {
-        found.assignment.clone_from(assignment);
-    }
+    let options = args.options.resolve(args.prove);
+    let found = searched(&input, &options)?;
     if let Some(path) = out {
         files::write(path, &input.solution(&found.assignment)?)?;
     }
-    let ((initial, _), (judged, check)) = (input.outcome(&problem.initial), input.outcome(&found.assignment));
-    let result = Solved { input: &input, options, found: &found, proof, initial, judged, check };
+    let ((initial, _), (judged, check)) = (input.outcome(&input.problem().initial), input.outcome(&found.assignment));
+    let result = Solved { input: &input, options, found: &found, initial, judged, check };
     match args.json {
         true => print_json(&result.json()?)?,
         false => print(&clean(&result.text()))?,
     }
-    Ok(exit_code(result.judged.is_valid()))
+    Ok(success_if(result.judged.is_valid()))
 }
 
 /// Searches, and shows how far it is.
-fn searched(problem: &Problem, options: &Options, input: &Input) -> anyhow::Result<Found> {
+fn searched(input: &Input, options: &Options) -> anyhow::Result<Solution> {
     let (interrupt, mut screen) = (skein_terminal::interrupt_flag()?, Screen::new());
     let valid = if input.has_to_survive() { "valid (failures of hosts not tried yet)" } else { "valid" };
     let show = |progress: &Progress<'_>| {
-        let moves = moves(problem, progress.assignment);
+        let moves = moves(input.problem(), progress.assignment);
         let is_valid = if progress.score.broken == 0 { valid } else { "not valid yet" };
         let cost = input.unit().text(progress.score.cost);
         screen.show(&format!(
@@ -266,16 +252,14 @@ fn searched(problem: &Problem, options: &Options, input: &Input) -> anyhow::Resu
             progress.elapsed.as_secs_f64()
         ));
     };
-    Ok(search::solve(problem, options, &interrupt, show))
+    Ok(solve(&input.task(), options, &interrupt, show)?)
 }
 
 /// What came of it.
 struct Solved<'a> {
     input: &'a Input,
     options: Options,
-    found: &'a Found,
-    /// If it was asked for.
-    proof: Option<anyhow::Result<Proof>>,
+    found: &'a Solution,
     initial: Outcome,
     judged: Outcome,
     /// Of what was found, in a cluster.
@@ -285,15 +269,15 @@ struct Solved<'a> {
 impl Solved<'_> {
     fn text(&self) -> String {
         let mut text = beside(&self.initial, &self.judged, self.input.unit());
-        let how = if self.found.is_interrupted { "ended early" } else { "searched" };
+        let how = if self.found.ending == Ending::Cancelled { "ended early" } else { "searched" };
         text += &format!(
             "{how}, {:.1} s on {}, seed {}; {}\n",
             self.found.elapsed.as_secs_f64(),
-            count(self.options.threads, "thread"),
+            count(self.options.threads.get(), "thread"),
             self.options.seed,
             self.least_text(),
         );
-        if let Some(proof) = &self.proof {
+        if let Some(proof) = &self.found.proof {
             text += &self.proven(proof);
         }
         if let (Input::Cluster(source), Some(check)) = (self.input, &self.check) {
@@ -330,10 +314,10 @@ impl Solved<'_> {
         format!("to break nothing {can} {moves} and {placements} at least")
     }
 
-    fn proven(&self, proof: &anyhow::Result<Proof>) -> String {
+    fn proven(&self, proof: &Result<Proof, ProofError>) -> String {
         let cost = |cost: i64| self.input.unit().text(cost);
         match proof {
-            Err(error) => format!("nothing is proven: {error:#}\n"),
+            Err(error) => format!("nothing is proven: {}\n", error_chain(error)),
             Ok(Proof { bound: None, .. }) => "proven: every placement breaks something\n".into(),
             Ok(Proof { bound: Some(bound), .. })
                 if self.judged.is_valid() && self.judged.verdict.score() == Score::cost(*bound) =>
@@ -371,15 +355,15 @@ impl Solved<'_> {
             "found": Judged::new(&self.judged),
             "moves_min": moves_min,
             "seconds": self.found.elapsed.as_secs_f64(),
-            "interrupted": self.found.is_interrupted,
+            "interrupted": self.found.ending == Ending::Cancelled,
             "seed": self.options.seed,
             "threads": self.options.threads,
         });
-        match &self.proof {
+        match &self.found.proof {
             Some(Ok(proof)) => {
                 value["proof"] = json!({ "is_feasible": proof.bound.is_some(), "cost_min": proof.bound })
             }
-            Some(Err(error)) => value["proof"] = json!({ "error": format!("{error:#}") }),
+            Some(Err(error)) => value["proof"] = json!({ "error": error_chain(error) }),
             None => {}
         }
         if let (Input::Cluster(source), Some(check)) = (self.input, &self.check) {
@@ -393,6 +377,12 @@ impl Solved<'_> {
         }
         Ok(value)
     }
+}
+
+/// An error and what caused it, in one line.
+fn error_chain(error: &ProofError) -> String {
+    let chain = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 fn plain(value: &impl Serialize) -> anyhow::Result<Value> {

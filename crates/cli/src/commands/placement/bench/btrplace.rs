@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use skein_placement::bound::moves_min;
 use skein_placement::verdict::judge;
+use skein_solver::Goal;
 
-use super::super::search::Goal;
 use super::super::solve;
 use super::Bench;
 

@@ -43,6 +43,6 @@ pub fn run(bench: &mut Bench) -> anyhow::Result<()> {
 
 #[cfg(not(feature = "exact"))]
 pub fn run(bench: &mut Bench) -> anyhow::Result<()> {
-    let skipped = format!("skipped: {}", super::super::prove::WITHOUT);
+    let skipped = format!("skipped: {}", skein_solver::ProofError::NotBuilt);
     bench.row("small clusters", skipped, String::new(), None)
 }

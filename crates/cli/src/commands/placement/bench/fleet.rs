@@ -6,8 +6,8 @@ use skein_placement::bound::moves_min;
 use skein_placement::fleet;
 use skein_placement::problem::{HostId, Problem};
 use skein_placement::verdict::judge;
+use skein_solver::Goal;
 
-use super::super::search::Goal;
 use super::Bench;
 
 const HOSTS: usize = 1000;

@@ -16,11 +16,11 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 use skein_placement::problem::Problem;
+use skein_solver::{Budget, Goal, Options, Solution};
 
 use super::screen::Screen;
-use super::search::{self, Budget, Found, Goal, Options};
 use super::solve::all_threads;
-use super::{exit_code, files};
+use super::{files, success_if};
 use crate::commands::text::print;
 
 /// Measure on public problems, beside what others reached
@@ -169,14 +169,15 @@ impl Bench {
     }
 
     /// Solves on all CPUs.
-    fn solve(&self, what: &str, problem: &Problem, goal: Goal, time: Duration) -> anyhow::Result<Found> {
-        let options = Options { budget: Budget::Time(time), seed: self.seed, threads: all_threads(), goal };
+    fn solve(&self, what: &str, problem: &Problem, goal: Goal, time: Duration) -> anyhow::Result<Solution> {
+        let options =
+            Options { budget: Budget::Time(time), seed: self.seed, threads: all_threads(), goal, proof: None };
         let mut screen = Screen::new();
-        let found = search::solve(problem, &options, &self.interrupt, |progress| {
+        let found = skein_solver::solve(&problem.into(), &options, &self.interrupt, |progress| {
             let is_valid = if progress.score.broken == 0 { "valid" } else { "not valid yet" };
             let (seconds, of, cost) = (progress.elapsed.as_secs_f64(), time.as_secs_f64(), progress.score.cost);
             screen.show(&format!("{what}: {seconds:.1} of {of:.0} s  {is_valid}  cost {cost}"));
-        });
+        })?;
         self.go_on()?;
         Ok(found)
     }
@@ -207,7 +208,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         files::write(path, &(serde_json::to_string_pretty(&bench.rows)? + "\n"))?;
     }
     done?;
-    Ok(exit_code(bench.rows.iter().all(|row| row.met != Some(false))))
+    Ok(success_if(bench.rows.iter().all(|row| row.met != Some(false))))
 }
 
 fn select(names: &[String]) -> anyhow::Result<Vec<&'static Case>> {

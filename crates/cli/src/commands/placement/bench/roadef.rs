@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use skein_placement::verdict::judge;
+use skein_solver::Goal;
 
-use super::super::search::Goal;
 use super::super::{files, solve};
 use super::Bench;
 

@@ -15,7 +15,7 @@ use skein_placement::schedule::plan;
 use skein_placement::schedule::simulate::{Start, simulate};
 
 use super::cluster::{ClusterFile, Placement};
-use super::{EXIT_CODES, exit_code, files};
+use super::{EXIT_CODES, files, success_if};
 use crate::commands::text::{clean, print, print_json};
 
 /// Plan in which order guests move, and how many at once
@@ -125,7 +125,7 @@ fn of_cluster(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<Ex
         true => print_json(&told.json())?,
         false => print(&clean(&told.text()))?,
     }
-    Ok(exit_code(told.is_good()))
+    Ok(success_if(told.is_good()))
 }
 
 /// The hard rules that are broken where guests are to be.

@@ -10,7 +10,7 @@ use skein_placement::formats::ucc15::{self, Case};
 use skein_placement::schedule::simulate::{Outcome, Start, simulate};
 use skein_placement::schedule::{Plan, Waits, plan, waits};
 
-use super::super::{exit_code, files};
+use super::super::{files, success_if};
 use crate::commands::text::{print, print_json, table};
 
 /// A file's plan and ours, carried out by the same simulator.
@@ -97,5 +97,5 @@ pub fn run(args: &super::Args, path: &Path, out: Option<&Path>) -> anyhow::Resul
         true => print_json(&compared.json())?,
         false => print(&compared.text())?,
     }
-    Ok(exit_code(compared.wrong() == 0))
+    Ok(success_if(compared.wrong() == 0))
 }
