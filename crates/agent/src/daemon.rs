@@ -19,11 +19,10 @@ use thiserror::Error;
 use tracing::{info, warn};
 
 use crate::Allow;
-use crate::control_stream::{Answer, Question};
 use crate::dirs::Dirs;
 use crate::migrations::{Migrations, open_journal};
 use crate::own_socket::{OwnSocket, SocketError};
-use crate::peers::{Peers, PeersSettings};
+use crate::peers::{Answer, CONTROL_VERSIONS, Peers, PeersSettings, Question};
 use crate::room::HostRoom;
 use crate::serve::{RequestServer, host_facts, serve};
 use crate::transport::packers;
@@ -145,6 +144,7 @@ fn tunnels(settings: AgentSettings, identity: &Identity) -> Result<Peers, AgentE
         hosts_file: PathBuf::new(),
         connections: 1,
         plain_data: false,
+        versions: CONTROL_VERSIONS,
     };
     let (events, _) = sync_channel(1);
     Ok(Peers::start(peers, identity, Arc::new(|_, _| Err("that agent is for tunnels only".into())), events)?)
@@ -172,6 +172,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         hosts_file: vms.hosts_file,
         connections: vms.connections,
         plain_data: vms.plain_data,
+        versions: CONTROL_VERSIONS,
     };
     let (own_vms, name, default) = (known.clone(), identity.host().to_owned(), vms.qemu.clone());
     let rooms = HostRoom::new(name.clone(), known.clone());

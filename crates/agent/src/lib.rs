@@ -35,14 +35,13 @@ mod allow;
 mod channel_keeper;
 mod clock;
 mod composition;
-mod control_stream;
 mod daemon;
 mod dirs;
+mod error_chain;
 #[cfg(feature = "fault-points")]
 mod fault_points;
 mod firmware;
 mod guest_ram;
-mod host_addresses;
 mod incoming_channels;
 mod kept_ram;
 mod launch;
@@ -66,24 +65,19 @@ mod vms;
 
 pub use allow::{Allow, AllowError};
 pub use channel_keeper::keep_channels;
-pub use control_stream::{Answer, CONTROL_VERSION, ControlMessage, Question, TooLong};
 pub use daemon::{Agent, AgentError, AgentSettings, VmSettings};
 pub use dirs::Dirs;
-pub use host_addresses::{ResolveError, resolve};
 pub use incoming_channels::IncomingChannels;
 pub use migrations::{Offer, OfferError};
 pub use outgoing_channels::OutgoingChannels;
 pub use own_socket::SocketError;
 pub use packer_process::pack_pages;
-pub use peers::{Answerer, AskError, PeerEvent, Peers, PeersSettings, SessionHold};
+pub use peers::{
+    Answer, Answerer, AskError, CONTROL_VERSIONS, ControlMessage, ControlStreamError, ControlVersions, DEFAULT_PORT,
+    DialError, FindError, HostsFileError, PeerEvent, Peers, PeersSettings, Question, ResolveError, SessionHold,
+    TextFileError, TooLong, resolve,
+};
 pub use skein_dataplane::{AcceptorSettings, Addresses, DialerSettings, NetworkProblem, SessionSnapshot, StartError};
 pub use tunnel::{Forward, ForwardError, Tunnel, TunnelError, TunnelSettings};
 
-/// Where agents listen unless said otherwise.
-pub const DEFAULT_PORT: u16 = 7070;
-
-/// An error with its causes, in a line.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
+pub(crate) use error_chain::error_chain;

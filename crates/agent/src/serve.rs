@@ -31,6 +31,7 @@ use crate::error_chain;
 use crate::launch::Launch;
 use crate::migrations::{Capacity, DELTA_MEMORY_DEFAULT_PERCENT, Migrations, Offer};
 use crate::own_socket::OwnSocket;
+use crate::peers::AskError;
 use crate::permit::Permit;
 use crate::read_facts;
 use crate::room::{HostRoom, agent_bytes};
@@ -91,8 +92,8 @@ impl From<VmError> for Box<Refusal> {
 }
 
 /// What to do about a host that did not answer.
-fn unreached(host: &str, words: &str) -> String {
-    let nobody_listens = words.contains("Connection refused");
+fn unreached(host: &str, error: &AskError) -> String {
+    let nobody_listens = matches!(error, AskError::Unreachable { source, .. } if source.is_refused());
     let first = if nobody_listens { format!("is skein-agent running on {host}? Else ") } else { String::new() };
     format!("{first}see `skein host show {host}`, and `skein doctor` on both hosts")
 }
@@ -375,7 +376,7 @@ impl RequestServer {
     /// What the file of hosts says.
     fn listed(&self) -> Answered<HostsFile> {
         let hosts = self.migrations.peers().hosts();
-        hosts.map_err(|error| Box::new(refusal(error, "mend the file; it is read again at once")))
+        hosts.map_err(|error| Box::new(refusal(error_chain(&error), "mend the file; it is read again at once")))
     }
 
     /// All that speaks against a migration, and what the target would start. `watch`: how long to watch the guest's
@@ -411,11 +412,7 @@ impl RequestServer {
             (source.clone(), Vec::new())
         } else {
             let asked = self.migrations.peers().ask_facts(to, qemu, files, Instant::now() + ASK_TIME);
-            let target = asked.map_err(|error| {
-                let words = error_chain(&error);
-                let cure = unreached(to, &words);
-                Box::new(refusal(words, cure))
-            })?;
+            let target = asked.map_err(|error| Box::new(refusal(error_chain(&error), unreached(to, &error))))?;
             (target, self.paths(to, &source))
         };
         let start = match &launch {

@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use serde_json::Value;
-use skein_agent::{AcceptorSettings, Agent, AgentSettings, Allow, ControlMessage, DialerSettings, Dirs, VmSettings};
+use skein_agent::{
+    AcceptorSettings, Agent, AgentSettings, Allow, CONTROL_VERSIONS, ControlMessage, DialerSettings, Dirs, VmSettings,
+};
 use skein_api::{Client, Reply, Request, VmState, VmView};
 use skein_dataplane::{Dialer, StreamContent};
 use skein_handover::{Intent, Message, MigrationId, MigrationLimits, Record, Report, Role, TargetRecord, WaitTimes};
@@ -150,7 +152,7 @@ impl Source {
         let (socket, far) = UnixStream::pair().unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         dialer.live().open("skein:control", far.into(), StreamContent::Bytes).unwrap();
-        (&socket).write_all(&ControlMessage::hello().line().unwrap()).unwrap();
+        (&socket).write_all(&ControlMessage::hello(CONTROL_VERSIONS).line().unwrap()).unwrap();
         Source { lines: BufReader::new(socket.try_clone().unwrap()), socket, _dialer: dialer }
     }
 
@@ -218,7 +220,7 @@ fn an_offer_that_cannot_be_read_is_refused_before_anything_is_started() {
     newer["mirror"] = true.into();
     source.say(Intent::Prepare, Some(newer));
     let why = source.wait(Report::Refused);
-    assert!(why.contains("b cannot read what a offers: it asks for mirror"), "{why}");
+    assert!(why.contains(") cannot read what a (skein "), "{why}");
     assert!(!world.path("qemu.sock").exists() && target.vms().is_empty(), "{:?}", target.vms());
     source.say(Intent::Settle, None);
     source.wait(Report::Settled);

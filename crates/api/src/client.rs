@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::{LINE_BYTES_MAX, LineError, Refusal, Reply, Request, line, write_line};
+use crate::{LINE_BYTES_MAX, LineError, Refusal, Reply, Request, parse_line, write_line};
 
 /// An agent that lives takes a connection and a request within this.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
@@ -131,7 +131,7 @@ impl Conversation {
                 let rest = self.pending.split_off(self.searched + length + 1);
                 let line = std::mem::replace(&mut self.pending, rest);
                 self.searched = 0;
-                return match line::parse(&line).map_err(CallError::Broken)? {
+                return match parse_line(&line).map_err(CallError::Broken)? {
                     Reply::Error(refusal) => Err(CallError::Refused(refusal)),
                     reply => Ok(Some(reply)),
                 };

@@ -22,7 +22,7 @@ pub use bounds::{
     STOP_TIMEOUT_RANGE_S,
 };
 pub use client::{CallError, Client, Conversation};
-pub use line::{LINE_BYTES_MAX, LineError, read_line, read_line_within, write_line};
+pub use line::{LINE_BYTES_MAX, LineError, parse_line, read_bytes_within, read_line, write_line};
 
 /// Where an agent listens for commands unless said otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/skein/agent.sock";

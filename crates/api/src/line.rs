@@ -28,23 +28,30 @@ pub enum LineError {
 
 /// Reads the next value.
 pub fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<T, LineError> {
-    read_line_within(from, LINE_BYTES_MAX)
+    parse_line(&read_bytes_within(from, LINE_BYTES_MAX)?)
 }
 
-/// Reads the next value, of a line of so many bytes at most.
-pub fn read_line_within<T: DeserializeOwned>(from: &mut impl BufRead, bytes_max: u64) -> Result<T, LineError> {
+/// Reads the next line, of `bytes_max` bytes at most, with its end.
+///
+/// # Errors
+///
+/// The connection broke or ended, or the line is longer.
+pub fn read_bytes_within(from: &mut impl BufRead, bytes_max: u64) -> Result<Vec<u8>, LineError> {
     let mut line = Vec::new();
     from.take(bytes_max).read_until(b'\n', &mut line).map_err(LineError::Io)?;
     match line.last() {
-        Some(b'\n') => {}
-        _ if line.len() as u64 == bytes_max => return Err(LineError::TooLong),
-        _ => return Err(LineError::Closed),
+        Some(b'\n') => Ok(line),
+        _ if line.len() as u64 == bytes_max => Err(LineError::TooLong),
+        _ => Err(LineError::Closed),
     }
-    parse(&line)
 }
 
-/// The value of a line.
-pub(crate) fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T, LineError> {
+/// Reads the value of a line.
+///
+/// # Errors
+///
+/// The line is no JSON, or another value.
+pub fn parse_line<T: DeserializeOwned>(line: &[u8]) -> Result<T, LineError> {
     serde_json::from_slice(line).map_err(|source| {
         let excerpt = String::from_utf8_lossy(&line[..line.len().min(100)]);
         let excerpt = excerpt.trim_end().replace(char::is_control, "\u{fffd}");

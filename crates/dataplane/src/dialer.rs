@@ -88,6 +88,14 @@ pub enum StartError {
     },
 }
 
+impl StartError {
+    /// Returns whether the other host answered that nobody listens there.
+    pub fn is_refused(&self) -> bool {
+        let StartError::Unreachable { source, .. } = self else { return false };
+        matches!(&**source, HandshakeFailed::Dial(error) if error.is_refused())
+    }
+}
+
 #[derive(Debug)]
 struct PathState {
     /// As it was found last.

@@ -471,7 +471,8 @@ impl Owner {
                 Action::Send(host, message) => {
                     self.context.peers.send(&host, &message);
                 }
-                Action::Reach(host, wanted) => self.context.peers.set_wanted(&host, wanted),
+                Action::Reach(host, true) => self.context.peers.reach(&host),
+                Action::Reach(host, false) => self.context.peers.leave(&host),
                 Action::Order(id, order) => {
                     if matches!(order, Order::Target(TargetOrder::Kill) | Order::Source(SourceOrder::Quit)) {
                         self.kill(id);

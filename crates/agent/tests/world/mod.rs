@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test takes of it what it needs
 
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -10,10 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_agent::{
-    AcceptorSettings, Addresses, Allow, Answer, DialerSettings, Offer, PeerEvent, Peers, PeersSettings, Question,
+    AcceptorSettings, Addresses, Allow, Answer, CONTROL_VERSIONS, ControlVersions, DialerSettings, Offer, PeerEvent,
+    Peers, PeersSettings, Question,
 };
 use skein_dataplane::source::{DirtyTracking, SourcePages, SourcePagesSettings};
-use skein_dataplane::{Dialer, Width};
+use skein_dataplane::{Dialer, RunningSession, StreamContent, Width};
 use skein_handover::{Intent, Message, MigrationId};
 use skein_identity::{ClusterCa, Identity, Validity};
 use skein_inventory::facts::{GuestFiles, HostFacts};
@@ -26,11 +28,31 @@ pub struct Node {
     pub events: Receiver<PeerEvent>,
 }
 
+/// An error with its causes, in a line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// A stream to a destination of the other end.
+pub fn open(session: &Arc<RunningSession>, destination: &str) -> UnixStream {
+    let (near, far) = UnixStream::pair().unwrap();
+    near.set_read_timeout(Some(10 * SECOND)).unwrap();
+    near.set_write_timeout(Some(10 * SECOND)).unwrap();
+    session.open(destination, far.into(), StreamContent::Bytes).unwrap();
+    near
+}
+
 pub fn loopback() -> Addresses {
     Addresses { nics: vec!["lo".into()] }
 }
 
 pub fn start(dir: &Path, identity: &Identity, port: u16) -> Node {
+    start_as(dir, identity, port, CONTROL_VERSIONS)
+}
+
+/// One that speaks other versions of the protocol.
+pub fn start_as(dir: &Path, identity: &Identity, port: u16, versions: ControlVersions) -> Node {
     let settings = PeersSettings {
         acceptor: AcceptorSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], port)),
@@ -42,6 +64,7 @@ pub fn start(dir: &Path, identity: &Identity, port: u16) -> Node {
         hosts_file: dir.join("hosts.toml"),
         connections: 1,
         plain_data: false,
+        versions,
     };
     let name = identity.host().to_owned();
     let answer = move |peer: &str, question: Question| match question {
@@ -105,6 +128,18 @@ impl Node {
                 Ok(event) if event == *wanted => return begin.elapsed(),
                 Ok(_) => {}
                 Err(error) => panic!("no {wanted:?} within {patience:?}: {error}"),
+            }
+        }
+    }
+
+    /// The next event that is no news of contact.
+    pub fn next(&self, patience: Duration) -> PeerEvent {
+        let end = Instant::now() + patience;
+        loop {
+            match self.events.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(PeerEvent::Contact(..)) => {}
+                Ok(event) => return event,
+                Err(error) => panic!("nothing within {patience:?}: {error}"),
             }
         }
     }

@@ -5,14 +5,15 @@ use std::io::{self, Read as _};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use nix::fcntl::OFlag;
-use skein_inventory::{HostAddress, HostsFile, TEXT_BYTES_MAX};
+use parking_lot::{Mutex, MutexGuard};
+use skein_inventory::{HostAddress, HostsFile, ParseError, TEXT_BYTES_MAX};
 use thiserror::Error;
 use tracing::warn;
 
-use crate::DEFAULT_PORT;
+/// Where agents listen unless said otherwise.
+pub const DEFAULT_PORT: u16 = 7070;
 
 /// A name or address that leads nowhere.
 #[derive(Debug, Error)]
@@ -22,6 +23,65 @@ pub enum ResolveError {
     Syntax { text: String, reason: String },
     #[error("cannot find the address of '{0}'")]
     Unknown(String, #[source] io::Error),
+}
+
+/// The file of hosts cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum HostsFileError {
+    #[error("{file} cannot be read")]
+    Unreadable {
+        file: String,
+        #[source]
+        source: TextFileError,
+    },
+    #[error(transparent)]
+    Invalid(ParseError),
+}
+
+/// A text file that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum TextFileError {
+    /// In words: what the system says.
+    #[error("{0}")]
+    Io(String),
+    #[error("it is {0}: put a text file there")]
+    NoFile(&'static str),
+    #[error("it is larger than {} MiB: is it the file that was meant?", .0 >> 20)]
+    TooLarge(usize),
+    #[error("it is not UTF-8: write it as a text file")]
+    NotText,
+}
+
+impl From<io::Error> for TextFileError {
+    fn from(error: io::Error) -> TextFileError {
+        TextFileError::Io(error.to_string())
+    }
+}
+
+/// A host whose agent's address is not known.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum FindError {
+    #[error(transparent)]
+    Address(ResolveError),
+    /// The host is looked up by its name, as the file does not have it.
+    #[error("{} ({})", crate::error_chain(&**by_name), unlisted_words(file, hosts_file.as_ref()))]
+    Unlisted {
+        file: PathBuf,
+        /// Why the file cannot be used; none: it can.
+        hosts_file: Option<HostsFileError>,
+        // No source of the chain: its words are in the middle.
+        by_name: Box<ResolveError>,
+    },
+}
+
+fn unlisted_words(file: &Path, hosts_file: Option<&HostsFileError>) -> String {
+    match hosts_file {
+        Some(error) => format!("and {}", crate::error_chain(error)),
+        None => format!("it is not in {}", file.display()),
+    }
 }
 
 /// Names and addresses to socket addresses, with the default port where none is given. Asks DNS, so it may take long.
@@ -50,7 +110,7 @@ struct Read {
     stamp: Option<(u64, u64, i64, i64)>,
     /// The latest that could be read.
     hosts: HostsFile,
-    fault: Option<String>,
+    error: Option<HostsFileError>,
 }
 
 impl WatchedHostsFile {
@@ -58,27 +118,34 @@ impl WatchedHostsFile {
         WatchedHostsFile { path: path.to_owned(), read: Mutex::default() }
     }
 
-    /// What the file says. No file, no hosts.
-    pub(crate) fn hosts(&self) -> Result<HostsFile, String> {
+    /// Returns what the file says. No file, no hosts.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or makes no sense.
+    pub(crate) fn hosts(&self) -> Result<HostsFile, HostsFileError> {
         let read = self.refreshed();
-        read.fault.clone().map_or_else(|| Ok(read.hosts.clone()), Err)
+        read.error.clone().map_or_else(|| Ok(read.hosts.clone()), Err)
     }
 
-    /// Where a host's agent listens, best first: by the file, else by its name. A host that an earlier version of the
-    /// file had is found by that as long as the new one cannot be read.
-    pub(crate) fn find(&self, name: &str) -> Result<Vec<SocketAddr>, String> {
-        let (listed, fault) = {
+    /// Returns where a host's agent listens, best first: by the file, else by its name. A host that an earlier version
+    /// of the file had is found by that as long as the new one cannot be read.
+    ///
+    /// # Errors
+    ///
+    /// No address is known.
+    pub(crate) fn find(&self, name: &str) -> Result<Vec<SocketAddr>, FindError> {
+        let (listed, error) = {
             let read = self.refreshed();
             let host = read.hosts.hosts.iter().find(|host| host.name == name);
-            (host.map(|host| host.addresses.clone()), read.fault.clone())
+            (host.map(|host| host.addresses.clone()), read.error.clone())
         };
         let Some(addresses) = listed else {
-            let missing = |error| {
-                let path = self.path.display();
-                let fault = fault.map_or_else(|| format!("it is not in {path}"), |fault| format!("and {fault}"));
-                format!("{} ({fault})", crate::error_chain(&error))
-            };
-            return resolve(name).map_err(missing);
+            return resolve(name).map_err(|by_name| FindError::Unlisted {
+                file: self.path.clone(),
+                hosts_file: error,
+                by_name: Box::new(by_name),
+            });
         };
         let mut found = Vec::new();
         let mut last = None;
@@ -87,17 +154,17 @@ impl WatchedHostsFile {
                 Ok(some) => {
                     found.extend(some.into_iter().filter(|address| !found.contains(address)).collect::<Vec<_>>())
                 }
-                Err(error) => last = Some(crate::error_chain(&error)),
+                Err(error) => last = Some(error),
             }
         }
         match last {
-            Some(error) if found.is_empty() => Err(error),
+            Some(error) if found.is_empty() => Err(FindError::Address(error)),
             _ => Ok(found),
         }
     }
 
-    fn refreshed(&self) -> std::sync::MutexGuard<'_, Read> {
-        let mut read = self.read.lock().expect("no panic under this lock");
+    fn refreshed(&self) -> MutexGuard<'_, Read> {
+        let mut read = self.read.lock();
         let stamp =
             fs::metadata(&self.path).ok().map(|file| (file.ino(), file.size(), file.mtime(), file.mtime_nsec()));
         if stamp.is_none() {
@@ -105,14 +172,14 @@ impl WatchedHostsFile {
         } else if stamp != read.stamp {
             let name = self.path.display().to_string();
             let parsed = read_text(&self.path, TEXT_BYTES_MAX)
-                .map_err(|error| format!("{name} cannot be read: {error}"))
-                .and_then(|text| HostsFile::parse(&text, &name).map_err(|error| error.to_string()));
+                .map_err(|source| HostsFileError::Unreadable { file: name.clone(), source })
+                .and_then(|text| HostsFile::parse(&text, &name).map_err(HostsFileError::Invalid));
             read.stamp = stamp;
             match parsed {
-                Ok(hosts) => (read.hosts, read.fault) = (hosts, None),
-                Err(fault) => {
-                    warn!("{fault}");
-                    read.fault = Some(fault);
+                Ok(hosts) => (read.hosts, read.error) = (hosts, None),
+                Err(error) => {
+                    warn!("{}", crate::error_chain(&error));
+                    read.error = Some(error);
                 }
             }
         }
@@ -120,26 +187,24 @@ impl WatchedHostsFile {
     }
 }
 
-/// A text file that somebody named. Never waits for what is none: a FIFO that nobody writes to, a terminal.
-fn read_text(path: &Path, bytes_max: usize) -> Result<String, String> {
-    let told = |error: io::Error| error.to_string();
+/// Reads a text file that somebody named. Never waits for what is none: a FIFO that nobody writes to, a terminal.
+fn read_text(path: &Path, bytes_max: usize) -> Result<String, TextFileError> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file = File::options().read(true).custom_flags(flags.bits()).open(path).map_err(told)?;
-    let kind = file.metadata().map_err(told)?.file_type();
+    let file = File::options().read(true).custom_flags(flags.bits()).open(path)?;
+    let kind = file.metadata()?.file_type();
     if !kind.is_file() {
-        let what = match kind {
+        return Err(TextFileError::NoFile(match kind {
             _ if kind.is_dir() => "a directory",
             _ if kind.is_fifo() => "a pipe (FIFO)",
             _ => "a device",
-        };
-        return Err(format!("it is {what}: put a text file there"));
+        }));
     }
     let mut bytes = Vec::new();
-    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(told)?;
+    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > bytes_max {
-        return Err(format!("it is larger than {} MiB: is it the file that was meant?", bytes_max >> 20));
+        return Err(TextFileError::TooLarge(bytes_max));
     }
-    String::from_utf8(bytes).map_err(|_| "it is not UTF-8: write it as a text file".into())
+    String::from_utf8(bytes).map_err(|_| TextFileError::NotText)
 }
 
 #[cfg(test)]
@@ -171,11 +236,11 @@ mod tests {
         fs::write(&path, "[[host]]\nname = 'b'\naddress = ['10.0.0.2', '10.0.1.2:80', '10.0.0.2:7070']\n").unwrap();
         let expected: Vec<SocketAddr> = vec!["10.0.0.2:7070".parse().unwrap(), "10.0.1.2:80".parse().unwrap()];
         assert_eq!(file.find("b").unwrap(), expected);
-        assert!(file.find("c d").unwrap_err().contains("is not in"));
+        assert!(file.find("c d").unwrap_err().to_string().contains("is not in"));
         fs::write(&path, "[[host]]\nname = 'b'\nadres = []\n").unwrap();
         assert_eq!(file.find("b").unwrap(), expected);
-        assert!(file.hosts().unwrap_err().contains("adres"), "{:?}", file.hosts());
-        assert!(file.find("c d").unwrap_err().contains("adres"));
+        assert!(file.hosts().unwrap_err().to_string().contains("adres"), "{:?}", file.hosts());
+        assert!(file.find("c d").unwrap_err().to_string().contains("adres"));
         fs::write(&path, "[[host]]\nname = 'b'\naddress = ['10.0.0.3']\n").unwrap();
         assert_eq!(file.find("b").unwrap(), ["10.0.0.3:7070".parse().unwrap()]);
         fs::remove_file(&path).unwrap();
@@ -188,12 +253,12 @@ mod tests {
         let path = dir.path().join("hosts.toml");
         let file = WatchedHostsFile::new(&path);
         let fault = |says: &str| {
-            let fault = file.hosts().unwrap_err();
+            let fault = crate::error_chain(&file.hosts().unwrap_err());
             assert!(fault.contains("hosts.toml cannot be read") && fault.contains(says), "{fault}");
         };
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         fault("a pipe (FIFO)");
-        assert!(file.find("c d").unwrap_err().contains("FIFO"));
+        assert!(file.find("c d").unwrap_err().to_string().contains("FIFO"));
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         fault("a directory");

@@ -1,0 +1,293 @@
+//! Sessions with the agents of other hosts, and what is said in them.
+//!
+//! A host that somebody wants has a thread that dials it, again and again, and keeps a control stream in the session.
+//! Control streams of sessions that others dialled are the same. One thread looks whether each still has a path, one
+//! passes on what is new. None of the threads is waited for by whoever uses this.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `version` | which version of the protocol two agents speak |
+//! | `control_message` | what they say, and how two versions read each other |
+//! | `control_stream`, `outgoing_lines` | one end of a control stream: its greeting, its questions, what waits to be said |
+//! | `state`, `shared` | what is known of each host, and what the threads share |
+//! | `dial`, `hear`, `contact` | the threads: sessions are dialled, control streams served and looked after |
+//! | `hold`, `event`, `errors`, `settings` | what whoever uses this gets, hears and sets |
+//! | `host_addresses` | where other hosts listen |
+
+mod contact;
+mod control_message;
+mod control_stream;
+mod dial;
+mod errors;
+mod event;
+mod hear;
+mod hold;
+mod host_addresses;
+mod outgoing_lines;
+mod settings;
+mod shared;
+mod state;
+mod version;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender};
+use std::thread;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use serde_json::Value;
+use skein_dataplane::{Acceptor, RunningSession, SessionSnapshot};
+use skein_handover::{Message, MigrationId};
+use skein_identity::Identity;
+use skein_inventory::facts::{GuestFiles, HostFacts};
+use skein_inventory::{Composition, HostsFile};
+use skein_link::ListenError;
+use tracing::warn;
+
+pub use control_message::{Answer, ControlMessage, Question, TooLong};
+pub use control_stream::ControlStreamError;
+pub use errors::{AskError, DialError};
+pub use event::PeerEvent;
+pub use hold::SessionHold;
+pub use host_addresses::{DEFAULT_PORT, FindError, HostsFileError, ResolveError, TextFileError, resolve};
+pub use settings::PeersSettings;
+pub use shared::Answerer;
+pub use version::{CONTROL_VERSIONS, ControlVersions};
+
+use control_stream::ControlStream;
+use host_addresses::WatchedHostsFile;
+use shared::{ATTEMPTS_BEFORE_ERROR, LOOK_PERIOD, Shared, spawn};
+use state::State;
+
+use crate::IncomingChannels;
+use crate::migrations::Offer;
+use crate::permit::Permit;
+
+/// Questions to others at once.
+const ASKING_MAX: usize = 64;
+
+/// The agents of other hosts. Dropping it closes every session.
+pub struct Peers {
+    shared: Arc<Shared>,
+    acceptor: Acceptor,
+}
+
+impl Peers {
+    /// Listens for sessions of other hosts; dials those that are wanted. What peers ask is answered by `answer`, what
+    /// they do is told to `events`, until its other end is dropped.
+    ///
+    /// # Errors
+    ///
+    /// The address is in use, or not of this host.
+    pub fn start(
+        settings: PeersSettings,
+        identity: &Identity,
+        answer: Arc<Answerer>,
+        events: SyncSender<PeerEvent>,
+    ) -> Result<Peers, ListenError> {
+        let acceptor = settings.acceptor.clone();
+        let listen = acceptor.listen;
+        let shared = Arc::new(Shared {
+            hosts_file: WatchedHostsFile::new(&settings.hosts_file),
+            settings,
+            identity: identity.clone(),
+            incoming: IncomingChannels::default(),
+            answer,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            stopping: AtomicBool::new(false),
+            asking: Arc::default(),
+        });
+        let serving = shared.clone();
+        let on_session = move |session: Arc<RunningSession>, streams| serving.serve(&session, streams);
+        let acceptor = Acceptor::start(acceptor, &shared.identity, Box::new(on_session))?;
+        let peers = Peers { shared: shared.clone(), acceptor };
+        let looking = shared.clone();
+        spawn("contact", move || looking.check_contact())
+            .and_then(|()| spawn("peer-events", move || shared.tell(&events)))
+            .map_err(|source| ListenError { address: listen, nic: None, source })?;
+        Ok(peers)
+    }
+
+    /// Returns this host's name.
+    pub fn host(&self) -> &str {
+        self.shared.identity.host()
+    }
+
+    /// Returns the port that is listened on.
+    pub fn port(&self) -> u16 {
+        self.acceptor.port()
+    }
+
+    /// Returns where migrations to this host arrive.
+    pub fn incoming_channels(&self) -> &IncomingChannels {
+        &self.shared.incoming
+    }
+
+    /// Returns the hosts of the file as it is now.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be used.
+    pub fn hosts(&self) -> Result<HostsFile, HostsFileError> {
+        self.shared.hosts_file.hosts()
+    }
+
+    /// Keeps a session with a host from now on. Does not wait.
+    pub fn reach(&self, host: &str) {
+        self.shared.want(host, |host| host.reached = true);
+    }
+
+    /// Keeps no session with a host any more, unless somebody holds it ([`Peers::hold`]).
+    pub fn leave(&self, host: &str) {
+        self.shared.want(host, |host| host.reached = false);
+    }
+
+    /// Keeps a session with a host as long as the result exists. Does not wait.
+    pub fn hold(&self, host: &str) -> SessionHold {
+        self.shared.want(host, |host| host.holds += 1);
+        SessionHold { shared: self.shared.clone(), host: host.to_owned() }
+    }
+
+    /// Returns whether there is contact with a host at this moment.
+    pub fn contact(&self, host: &str) -> bool {
+        self.shared.lock().hosts.get(host).is_some_and(|host| host.contact)
+    }
+
+    /// Tells a host, whichever end dialled. Does not wait, and promises nothing. False: the host is not in contact, or
+    /// does not take what it is told.
+    pub fn send(&self, host: &str, message: &Message<Arc<Offer>>) -> bool {
+        let line = match ControlMessage::handover(message).line() {
+            Ok(line) => line,
+            Err(error) => {
+                warn!(peer = host, "{error}");
+                return false;
+            }
+        };
+        let Some(stream) = self.best(host) else { return false };
+        let sent = stream.send(line);
+        if !sent {
+            warn!(peer = host, "it does not take what it is told: its control stream is begun anew");
+        }
+        sent
+    }
+
+    /// Tells a host something for the log of a migration. Lost if it cannot be told now: nothing depends on it.
+    pub fn note(&self, host: &str, id: MigrationId, text: &str) {
+        let note = ControlMessage::Note { id, text: text.to_owned() }.line();
+        if let (Ok(line), Some(stream)) = (note, self.best(host)) {
+            stream.send(line);
+        }
+    }
+
+    fn best(&self, host: &str) -> Option<Arc<ControlStream>> {
+        self.shared.lock().hosts.get(host)?.best().cloned()
+    }
+
+    /// Asks a host, and reaches it for that. Waits, for `deadline` at most.
+    ///
+    /// # Errors
+    ///
+    /// There is no answer, or none that can be read.
+    pub fn ask(&self, host: &str, question: &Question, deadline: Instant) -> Result<Answer, AskError> {
+        let shared = &self.shared;
+        if host == self.host() {
+            return Err(AskError::Myself(host.to_owned()));
+        }
+        let _place = Permit::take(&shared.asking, ASKING_MAX).ok_or(AskError::Busy)?;
+        let hold = self.hold(host);
+        let failures = shared.lock().hosts.get(host).map_or(0, |host| host.failures);
+        loop {
+            let best = |state: &State| state.hosts.get(host)?.best().cloned();
+            let stop = |state: &State| {
+                state.hosts.get(host).is_none_or(|host| host.failures >= failures + ATTEMPTS_BEFORE_ERROR)
+            };
+            let Some(stream) = shared.wait_for(deadline, best, stop) else { return Err(hold.unreachable()) };
+            let Some((number, answer)) = stream.ask(question) else { continue };
+            loop {
+                let left = deadline.saturating_duration_since(Instant::now());
+                match answer.recv_timeout(left.min(LOOK_PERIOD)) {
+                    Ok(Ok(answer)) => return self.read_answer(&stream, answer),
+                    Ok(Err(reason)) => return Err(AskError::Refused { host: host.to_owned(), reason }),
+                    Err(RecvTimeoutError::Timeout) if left.is_zero() => {
+                        stream.forget(number);
+                        return Err(AskError::NoAnswer(host.to_owned()));
+                    }
+                    Err(RecvTimeoutError::Timeout)
+                        if !shared.lock().hosts.get(host).is_some_and(|host| host.is_replaced(&stream)) => {}
+                    // The control stream broke, or has no path and another is better: over that one. The session
+                    // of an agent that was killed outlives it.
+                    Err(_) => break stream.forget(number),
+                }
+            }
+        }
+    }
+
+    fn read_answer(&self, stream: &ControlStream, answer: Value) -> Result<Answer, AskError> {
+        serde_json::from_value(answer).map_err(|source| AskError::Unreadable {
+            us: self.host().to_owned(),
+            host: stream.peer().to_owned(),
+            release: stream.greeting().map(|greeting| greeting.release.clone()).unwrap_or_default(),
+            source,
+        })
+    }
+
+    /// Asks a host what it is and has; see [`Peers::ask`].
+    pub(crate) fn ask_facts(
+        &self,
+        host: &str,
+        qemu: Option<PathBuf>,
+        files: GuestFiles,
+        deadline: Instant,
+    ) -> Result<HostFacts, AskError> {
+        match self.ask(host, &Question::HostFacts { qemu, files }, deadline)? {
+            Answer::HostFacts(facts) => Ok(*facts),
+            Answer::Composition(_) => Err(AskError::Unasked(host.to_owned())),
+        }
+    }
+
+    /// Asks the source of a migration what its guest is composed of; see [`Peers::ask`].
+    pub(crate) fn ask_composition(
+        &self,
+        host: &str,
+        migration: MigrationId,
+        deadline: Instant,
+    ) -> Result<Composition, AskError> {
+        match self.ask(host, &Question::Composition { migration }, deadline)? {
+            Answer::Composition(composition) => Ok(*composition),
+            Answer::HostFacts(_) => Err(AskError::Unasked(host.to_owned())),
+        }
+    }
+
+    /// Returns each session as it is at this moment.
+    pub fn snapshots(&self) -> Vec<SessionSnapshot> {
+        let dialled = self.shared.dialers().into_iter().map(|dialer| dialer.live().clone());
+        let all = dialled.chain(self.acceptor.sessions());
+        all.filter(|session| session.ended().is_none()).map(|session| session.snapshot()).collect()
+    }
+
+    /// Closes every session, and stops listening and dialling.
+    pub fn stop(&self) {
+        if self.shared.stopping.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        // Whoever is about to wait has seen it, or gets the notice.
+        drop(self.shared.lock());
+        self.shared.changed.notify_all();
+        let dialers = self.shared.dialers();
+        thread::scope(|scope| {
+            for dialer in &dialers {
+                scope.spawn(|| dialer.stop("the agent stops"));
+            }
+            self.acceptor.stop("the agent stops");
+        });
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,112 @@
+//! What the threads of [`Peers`](super::Peers) share.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use skein_dataplane::Dialer;
+use skein_identity::Identity;
+
+use super::control_message::{Answer, Question};
+use super::errors::DialError;
+use super::host_addresses::WatchedHostsFile;
+use super::settings::PeersSettings;
+use super::state::{Peer, State};
+use crate::IncomingChannels;
+
+/// How often sessions are looked at.
+pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// After so many failed attempts to reach a host, whoever asks it is told why.
+pub(super) const ATTEMPTS_BEFORE_ERROR: u64 = 2;
+
+/// Longest text of another host that people are told.
+pub(super) const PEER_TEXT_BYTES_MAX: usize = 2000;
+
+/// What answers the questions of a host; called by several threads at once.
+pub type Answerer = dyn Fn(&str, Question) -> Result<Answer, String> + Send + Sync;
+
+/// What the threads share.
+pub(super) struct Shared {
+    pub(super) settings: PeersSettings,
+    pub(super) identity: Identity,
+    pub(super) hosts_file: WatchedHostsFile,
+    /// Where migrations to this host arrive.
+    pub(super) incoming: IncomingChannels,
+    pub(super) answer: Arc<Answerer>,
+    pub(super) state: Mutex<State>,
+    /// Notified when anything in `state` changes.
+    pub(super) changed: Condvar,
+    pub(super) stopping: AtomicBool,
+    pub(super) asking: Arc<AtomicUsize>,
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn dialers(&self) -> Vec<Arc<Dialer>> {
+        self.lock().hosts.values().filter_map(|host| host.dialer.clone()).collect()
+    }
+
+    /// Waits for a change, or a little.
+    pub(super) fn wait(&self, state: &mut MutexGuard<'_, State>, patience: Duration) {
+        self.changed.wait_for(state, patience);
+    }
+
+    /// Changes who wants a host, and sees to it that somebody dials it.
+    pub(super) fn want(self: &Arc<Self>, name: &str, change: impl FnOnce(&mut Peer)) {
+        let mut state = self.lock();
+        let host = state.hosts.entry(name.to_owned()).or_default();
+        change(host);
+        if host.wanted() && !host.dialling && !self.is_stopping() {
+            if name == self.identity.host() {
+                host.failures += ATTEMPTS_BEFORE_ERROR;
+                host.problem = Some(Arc::new(DialError::Itself));
+            } else {
+                let (shared, dialled) = (self.clone(), name.to_owned());
+                match spawn("reach", move || shared.keep(&dialled)) {
+                    Ok(()) => host.dialling = true,
+                    Err(error) => {
+                        // The next look tries again.
+                        host.failures += 1;
+                        host.problem = Some(Arc::new(DialError::Threads(error)));
+                    }
+                }
+            }
+        }
+        state.tidy(name);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Returns what `find` finds, once it does; unless the deadline is first, or `stop`.
+    pub(super) fn wait_for<T>(
+        &self,
+        deadline: Instant,
+        find: impl Fn(&State) -> Option<T>,
+        stop: impl Fn(&State) -> bool,
+    ) -> Option<T> {
+        let mut state = self.lock();
+        loop {
+            let found = find(&state);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if found.is_some() || left.is_zero() || self.is_stopping() || stop(&state) {
+                return found;
+            }
+            self.wait(&mut state, left.min(LOOK_PERIOD));
+        }
+    }
+}
+
+/// Starts a thread that nobody waits for.
+pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.into()).spawn(work).map(drop)
+}
