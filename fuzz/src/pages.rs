@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use skein_pages::packing::PageDecompressor;
 use skein_pages::page_record::{Decoder, PAGE_RECORD_BYTES_MAX, PageRecord};
-use skein_pages::{BATCH_PAGES_MAX, PAGE_BYTES, PageKind};
+use skein_pages::{BATCH_PAGES_MAX, PAGE_BYTES, PageKind, ReceivedBatch};
 
 /// Records of a stream, cut where the first byte says; what is packed is unpacked.
 pub fn pages(bytes: &[u8]) {
@@ -14,7 +14,7 @@ pub fn pages(bytes: &[u8]) {
         decoder.push(Bytes::copy_from_slice(piece));
         loop {
             match decoder.record() {
-                Ok(Some(PageRecord::Batch { head, packed, changes, stored })) => {
+                Ok(Some(PageRecord::Batch(ReceivedBatch { head, packed, changes, stored }))) => {
                     assert!((1..=BATCH_PAGES_MAX).contains(&head.kinds.len()));
                     let places = head.form.place().map(|place| place.pages().count());
                     assert!(places.is_none_or(|places| places == head.kinds.len()));

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use skein_agent::OutgoingChannels;
 use skein_dataplane::source::{Compress, DirtyTracking, PackResult, PackerPool, SourcePages, SourcePagesSettings};
-use skein_dataplane::target::{FindRam, Ram, RamError, TargetPages};
-use skein_dataplane::{KeptMarks, KeptRam, Width};
+use skein_dataplane::target::TargetPages;
+use skein_dataplane::{FindRam, KeptMarks, KeptRam, RamNotFound, Width};
+use skein_guest_ram::{AccessError, Ram};
 use skein_handover::MigrationId;
 use skein_pages::packing::{Effort, PageCompressor};
 use skein_qemu_stream::main_channel::{Entry, entry};
@@ -47,7 +48,7 @@ impl FakeRam {
         let ram = self.clone();
         Box::new(move |info| match &info.name[..] {
             "pc.ram" => Ok(Box::new(ram.clone())),
-            _ => Err(RamError("it is private".into())),
+            name => Err(RamNotFound::NoBlock(name.to_owned())),
         })
     }
 }
@@ -57,7 +58,7 @@ impl Ram for FakeRam {
         self.bytes.lock().unwrap().len() as u64
     }
 
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), RamError> {
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
         let mut bytes = self.bytes.lock().unwrap();
         bytes[offset as usize..][..data.len()].copy_from_slice(data);
         // A page that no later round writes again, and mends.
@@ -71,20 +72,20 @@ impl Ram for FakeRam {
         Ok(())
     }
 
-    fn zero(&self, offset: u64, bytes: u64) -> Result<(), RamError> {
+    fn zero(&self, offset: u64, bytes: u64) -> Result<(), AccessError> {
         self.write(offset, &vec![0; bytes as usize])
     }
 
-    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), RamError> {
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         out.copy_from_slice(&self.bytes.lock().unwrap()[offset as usize..][..out.len()]);
         Ok(())
     }
 
-    fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, RamError> {
+    fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, AccessError> {
         Ok(self.bytes.lock().unwrap()[offset as usize..][..bytes as usize].iter().all(|byte| *byte == 0))
     }
 
-    fn read_in_qemu(&self, offset: u64, out: &mut [u8]) -> Result<(), RamError> {
+    fn read_in_qemu(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         if self.elsewhere {
             out.fill(0);
             return Ok(());

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use skein_guest_ram::Ram;
 use skein_pages::page_record::BlockInfo;
 use skein_pages::{Key, Ledger};
-
-use crate::target::Ram;
 
 /// A guest's way from one host to another.
 #[derive(Clone, Debug, PartialEq, Eq)]

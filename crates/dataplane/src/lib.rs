@@ -40,6 +40,7 @@ mod egress;
 mod error_chain;
 #[cfg(feature = "fault-points")]
 pub mod fault_points;
+mod find_ram;
 mod handshake;
 mod ingest;
 mod kept_ram;
@@ -55,6 +56,7 @@ pub mod target;
 pub use acceptor::{Acceptor, AcceptorSettings};
 pub use addresses::{Addresses, keep_arp_apart};
 pub use dialer::{Dialer, DialerSettings, StartError};
+pub use find_ram::{FindRam, RamNotFound};
 pub use kept_ram::{KeptMarks, KeptRam};
 pub use local_end::{LocalEnd, OnReset};
 pub use network_problem::{NetworkProblem, UnusedNic};

@@ -239,6 +239,7 @@ fn is_same_file(stat: &FileStat, backing: &Backing) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Ram;
 
     const NOWHERE: ProcessAddress = ProcessAddress { pid: 0, address: 0 };
     use crate::mapping::Mapping;

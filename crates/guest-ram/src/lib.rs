@@ -2,7 +2,7 @@
 //!
 //! - [`parse_ramblocks`]: QEMU's own table of its RAM blocks. Pure.
 //! - [`find()`]: finds a block's memory in a process, if it is shared; each reason why not is an error.
-//! - [`Memory`]: reads and writes it.
+//! - [`Memory`]: reads and writes it; [`Ram`] is how its users know it.
 //!
 //! Memory of ordinary pages is written and read as the file that it is. Huge pages have to be mapped. QEMU goes on
 //! using what is mapped here, and its guest writes to it at any time: so no `&[u8]` of it is ever made. All that this
@@ -36,10 +36,12 @@ mod find;
 mod mapping;
 mod maps;
 mod memory;
+mod ram;
 mod table;
 mod touched;
 mod words;
 
 pub use find::{FindError, find};
-pub use memory::{AccessError, Memory};
+pub use memory::Memory;
+pub use ram::{AccessError, Ram};
 pub use table::{NAME_BYTES_MAX, ParseError, RamBlock, host_address, parse_ramblocks, seen_at};

@@ -11,6 +11,7 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::{Pid, Whence, lseek};
 
 use crate::mapping::Mapping;
+use crate::ram::{AccessError, Ram};
 use crate::touched::Touched;
 use crate::words;
 
@@ -21,47 +22,6 @@ const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 /// Bytes of a page of a file in memory that is not of huge pages.
 const PAGE_BYTES: u64 = 4096;
 
-/// Why bytes cannot be read or written.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AccessError {
-    /// They are not all in the block.
-    #[error("{bytes} bytes at {offset} are not within a block of {block_bytes} bytes")]
-    OutOfBounds {
-        /// The first byte.
-        offset: u64,
-        /// How many.
-        bytes: u64,
-        /// The block's size.
-        block_bytes: u64,
-    },
-    /// There is no memory for them: the tmpfs is full, or no huge page is left, or the cgroup may not have more.
-    #[error("no memory for the guest's RAM at {offset}")]
-    NoMemory {
-        /// The first byte of the range.
-        offset: u64,
-        /// What the kernel says.
-        source: io::Error,
-    },
-    /// The file has become shorter than it was when it was opened.
-    #[error("the file of the guest's RAM has shrunk to {bytes} bytes")]
-    Shrunk {
-        /// Its size now.
-        bytes: u64,
-    },
-    /// The file cannot be read.
-    #[error("reading the file of the guest's RAM")]
-    File(#[source] io::Error),
-    /// QEMU's own memory cannot be read.
-    #[error("reading the guest's RAM in the memory of process {pid}")]
-    Process {
-        /// QEMU.
-        pid: u32,
-        /// Why: it has ended, or this process may not look into it.
-        source: io::Error,
-    },
-}
-
 /// Where a process has a block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProcessAddress {
@@ -69,11 +29,7 @@ pub(crate) struct ProcessAddress {
     pub(crate) address: u64,
 }
 
-/// The memory of one block of a QEMU process, which that process and its guest go on using.
-///
-/// Offsets are bytes from the block's begin. Several threads may use it at once; where they write to the same bytes,
-/// each word of them is one thread's or another's. Accesses are not ordered: tell whoever is to read what was
-/// written, QEMU too, through a lock or a socket.
+/// The memory of one block of a QEMU process, which that process and its guest go on using; see [`Ram`].
 ///
 /// The first write to a page has the kernel find memory for it; as much as is written, no more.
 #[derive(Debug)]
@@ -110,11 +66,6 @@ impl Memory {
         Ok(Self { can_shrink: can_shrink(&file), way, file, extent, page_bytes, at })
     }
 
-    /// The block's size.
-    pub fn bytes(&self) -> u64 {
-        self.extent.end - self.extent.start
-    }
-
     /// The size of the pages that the file is made of: 4096, or that of huge pages of hugetlbfs. The kernel may put
     /// transparent huge pages under the former.
     pub fn page_bytes(&self) -> u64 {
@@ -125,59 +76,6 @@ impl Memory {
     /// crate's documentation.
     pub fn can_shrink(&self) -> bool {
         self.can_shrink
-    }
-
-    /// Writes `data` at `offset`.
-    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
-        let pages = self.pages(offset, data.len() as u64)?;
-        match &self.way {
-            AccessMethod::File => {
-                // Else the file would become longer again, and nobody would see that.
-                if self.can_shrink {
-                    self.check_length(self.extent.start + offset + data.len() as u64)?;
-                }
-                let written = self.file.write_all_at(data, self.extent.start + offset);
-                written.map_err(|source| AccessError::NoMemory { offset, source })
-            }
-            AccessMethod::Mapping { .. } if data.is_empty() => Ok(()),
-            AccessMethod::Mapping { mapping, populated } => {
-                self.populate(mapping, populated, pages, offset)?;
-                words::store(mapping.words(), offset as usize, data);
-                Ok(())
-            }
-        }
-    }
-
-    /// Makes `bytes` at `offset` zero. What is zero already is not written to: a hole stays one.
-    pub fn zero(&self, offset: u64, bytes: u64) -> Result<(), AccessError> {
-        self.check_zeros(offset, bytes, |at, seen| {
-            for (number, page) in seen.chunks(ZEROS.len()).enumerate() {
-                let zeros = &ZEROS[..page.len()];
-                if page != zeros {
-                    self.write(at + (number * ZEROS.len()) as u64, zeros)?;
-                }
-            }
-            Ok(true)
-        })?;
-        Ok(())
-    }
-
-    /// Reads what is at `offset`. A hole stays one.
-    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
-        let pages = self.pages(offset, out.len() as u64)?;
-        match &self.way {
-            // Touching a hole, if only to read it, would take memory for it.
-            AccessMethod::Mapping { mapping, populated } if populated.all(pages) => {
-                words::load(mapping.words(), offset as usize, out);
-                Ok(())
-            }
-            _ => self.read_by_file(offset, out),
-        }
-    }
-
-    /// Whether `bytes` at `offset` are zero, by the file and not by the mapping.
-    pub fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, AccessError> {
-        self.check_zeros(offset, bytes, |_, seen| Ok(seen.chunks(ZEROS.len()).all(|page| page == &ZEROS[..page.len()])))
     }
 
     /// Has the kernel find memory for pages of the mapping, unless this was done before. `offset`: what for.
@@ -293,6 +191,75 @@ impl Memory {
         let end = offset.checked_add(bytes).filter(|&end| end <= self.bytes());
         let end = end.ok_or_else(|| AccessError::OutOfBounds { offset, bytes, block_bytes: self.bytes() })?;
         Ok((offset / self.page_bytes) as usize..end.div_ceil(self.page_bytes) as usize)
+    }
+}
+
+impl Ram for Memory {
+    fn bytes(&self) -> u64 {
+        self.extent.end - self.extent.start
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
+        let pages = self.pages(offset, data.len() as u64)?;
+        match &self.way {
+            AccessMethod::File => {
+                // Else the file would become longer again, and nobody would see that.
+                if self.can_shrink {
+                    self.check_length(self.extent.start + offset + data.len() as u64)?;
+                }
+                let written = self.file.write_all_at(data, self.extent.start + offset);
+                written.map_err(|source| AccessError::NoMemory { offset, source })
+            }
+            AccessMethod::Mapping { .. } if data.is_empty() => Ok(()),
+            AccessMethod::Mapping { mapping, populated } => {
+                self.populate(mapping, populated, pages, offset)?;
+                words::store(mapping.words(), offset as usize, data);
+                Ok(())
+            }
+        }
+    }
+
+    /// A hole stays one.
+    fn zero(&self, offset: u64, bytes: u64) -> Result<(), AccessError> {
+        self.check_zeros(offset, bytes, |at, seen| {
+            for (number, page) in seen.chunks(ZEROS.len()).enumerate() {
+                let zeros = &ZEROS[..page.len()];
+                if page != zeros {
+                    self.write(at + (number * ZEROS.len()) as u64, zeros)?;
+                }
+            }
+            Ok(true)
+        })?;
+        Ok(())
+    }
+
+    /// Looks by the file and not by the mapping.
+    fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, AccessError> {
+        self.check_zeros(offset, bytes, |_, seen| Ok(seen.chunks(ZEROS.len()).all(|page| page == &ZEROS[..page.len()])))
+    }
+
+    /// A hole stays one.
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
+        let pages = self.pages(offset, out.len() as u64)?;
+        match &self.way {
+            // Touching a hole, if only to read it, would take memory for it.
+            AccessMethod::Mapping { mapping, populated } if populated.all(pages) => {
+                words::load(mapping.words(), offset as usize, out);
+                Ok(())
+            }
+            _ => self.read_by_file(offset, out),
+        }
+    }
+
+    /// Where this process may not look into QEMU's memory, the file has to do.
+    fn read_in_qemu(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
+        match self.read_in_process(offset, out) {
+            // Reaching the memory as a file takes less than looking into another process.
+            Err(AccessError::Process { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+                self.read(offset, out)
+            }
+            read => read,
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::json;
-use skein_guest_ram::{AccessError, FindError, Memory, RamBlock, find};
+use skein_guest_ram::{AccessError, FindError, Memory, Ram, RamBlock, find};
 use skein_hypervisor::{Config, HugePages, MemoryBackend, Monitor, Process, connect_started, spawn_detached};
 use tempfile::TempDir;
 

@@ -71,6 +71,15 @@ impl PageKind {
     }
 }
 
+/// Whether an entry of QEMU's main channel names its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockName {
+    /// It does.
+    Given,
+    /// It does not: the block is that of the entry before.
+    AsBefore,
+}
+
 /// What becomes of the pages of a batch at the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchForm {
@@ -82,8 +91,8 @@ pub enum BatchForm {
     Entries {
         /// Where they belong.
         page_runs: PageRuns,
-        /// The first of them names its block.
-        named: bool,
+        /// Whether the first of them names its block.
+        name: BlockName,
     },
 }
 

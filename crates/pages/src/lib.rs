@@ -40,14 +40,16 @@ pub mod pace;
 pub mod packing;
 mod page;
 pub mod page_record;
+mod received;
 mod region;
 mod sent;
 mod sketch;
 
-pub use batch::{BATCH_BYTES_MAX, BATCH_PAGES_MAX, Batch, BatchForm, PageKind, PageRuns, Run};
+pub use batch::{BATCH_BYTES_MAX, BATCH_PAGES_MAX, Batch, BatchForm, BlockName, PageKind, PageRuns, Run};
 pub use counts::PageCounts;
 pub use ledger::{Ledger, LedgerError, RegionGuard};
 pub use mark::{Digest, Key};
 pub use page::{PAGE_BYTES, REGION_PAGES, VERSION_KEPT, VERSION_MAX, is_zero};
+pub use received::{BatchHead, ReceivedBatch, ReceivedRun, ReceivedRuns, RunContent, StoredPages};
 pub use region::{Region, RegionId};
 pub use sent::{Hashing, SentPages, ToSend};

@@ -197,9 +197,26 @@ impl PageCompressor {
 }
 
 /// Packed pages that are none.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("pages do not unpack to what they should be: {0}")]
-pub struct UnpackError(String);
+#[derive(Debug, Error)]
+pub enum UnpackError {
+    /// A batch has at most [`BATCH_BYTES_MAX`].
+    #[error("pages do not unpack to what they should be: {bytes} bytes are too many")]
+    TooLong {
+        /// What they should be.
+        bytes: usize,
+    },
+    /// What is packed is damaged.
+    #[error("pages do not unpack to what they should be")]
+    Damaged(#[source] std::io::Error),
+    /// What is packed is something else.
+    #[error("pages do not unpack to what they should be: {found} bytes instead of {bytes}")]
+    Length {
+        /// What they are.
+        found: usize,
+        /// What they should be.
+        bytes: usize,
+    },
+}
 
 /// Gives pages back. One for each thread that does.
 pub struct PageDecompressor {
@@ -221,18 +238,15 @@ impl PageDecompressor {
     /// # Errors
     /// It is damaged, or not as much as should be.
     pub fn unpack(&mut self, packing: Packing, bytes: usize, data: &[u8]) -> Result<&[u8], UnpackError> {
-        let failed = |error: String| UnpackError(error);
-        let out = self.pages.get_mut(..bytes).ok_or_else(|| failed(format!("{bytes} bytes are too many")))?;
-        let len = match packing {
-            Packing::None => 0,
-            Packing::Lz4 => {
-                let unpacked = lz4::block::decompress_to_buffer(data, Some(bytes as i32), out);
-                unpacked.map_err(|error| failed(error.to_string()))?
-            }
-            Packing::Zstd => self.zstd.decompress_to_buffer(data, out).map_err(|error| failed(error.to_string()))?,
+        let out = self.pages.get_mut(..bytes).ok_or(UnpackError::TooLong { bytes })?;
+        let unpacked = match packing {
+            Packing::None => Ok(0),
+            Packing::Lz4 => lz4::block::decompress_to_buffer(data, Some(bytes as i32), out),
+            Packing::Zstd => self.zstd.decompress_to_buffer(data, out),
         };
-        if len != out.len() {
-            return Err(failed(format!("{len} bytes instead of {bytes}")));
+        let found = unpacked.map_err(UnpackError::Damaged)?;
+        if found != bytes {
+            return Err(UnpackError::Length { found, bytes });
         }
         Ok(out)
     }

@@ -20,11 +20,12 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::batch::{BATCH_BYTES_MAX, BATCH_PAGES_MAX, Batch, BatchForm, PageKind, PageRuns, Run};
+use crate::batch::{BATCH_BYTES_MAX, BATCH_PAGES_MAX, Batch, BatchForm, BlockName, PageKind, PageRuns, Run};
 use crate::delta::{DELTA_BYTES_MAX, DeltaHead};
 use crate::mark::{Digest, Key};
 use crate::packing::{Packed, Packing, parts};
 use crate::page::PAGE_BYTES;
+use crate::received::{BatchHead, ReceivedBatch};
 use crate::region::RegionId;
 
 const TAG_BYTES: u8 = 1;
@@ -134,59 +135,13 @@ pub enum PageRecordError {
     Note,
 }
 
-/// What the head of a batch says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BatchHead {
-    /// What becomes of its pages.
-    pub form: BatchForm,
-    /// How each page travels.
-    pub kinds: Vec<PageKind>,
-    /// How what is packed is packed.
-    pub packing: Packing,
-    /// The heads of its deltas, in order.
-    pub deltas: Vec<DeltaHead>,
-    /// The bytes of its deltas are packed, after the pages that are.
-    pub changes_packed: bool,
-}
-
-impl BatchHead {
-    /// How many of its pages travel so.
-    pub fn count(&self, kind: PageKind) -> usize {
-        kind.count(&self.kinds)
-    }
-
-    /// Bytes of its packed pages.
-    pub fn packed_page_bytes(&self) -> usize {
-        self.count(PageKind::Packed) * PAGE_BYTES
-    }
-
-    /// Bytes of its deltas.
-    pub fn change_bytes(&self) -> usize {
-        self.deltas.iter().map(DeltaHead::bytes).sum()
-    }
-
-    /// Bytes of what is packed, before it was.
-    pub fn unpacked_bytes(&self) -> usize {
-        self.packed_page_bytes() + if self.changes_packed { self.change_bytes() } else { 0 }
-    }
-}
-
 /// A record, received.
 #[derive(Clone, Debug)]
 pub enum PageRecord {
     /// For QEMU.
     Bytes(Bytes),
     /// Pages.
-    Batch {
-        /// Which, and how they travel.
-        head: BatchHead,
-        /// What is packed.
-        packed: Bytes,
-        /// The bytes of its deltas, one after the other, if they are not packed.
-        changes: Bytes,
-        /// Pages that are as they are, one after the other, cut anywhere.
-        stored: Vec<Bytes>,
-    },
+    Batch(ReceivedBatch),
     /// The next version begins.
     Barrier,
     /// For this agent.
@@ -242,7 +197,7 @@ pub fn batch(batch: &Batch, packed: Option<(&Packed, Bytes)>) -> Vec<Bytes> {
     let (form, place) = match &batch.form {
         BatchForm::Content => (0, None),
         BatchForm::Direct(place) => (1, Some(place)),
-        BatchForm::Entries { page_runs: place, named } => (2 + u8::from(*named), Some(place)),
+        BatchForm::Entries { page_runs: place, name } => (2 + u8::from(*name == BlockName::Given), Some(place)),
     };
     let runs = place.map_or(&[][..], |place| &place.runs);
     let mut head = BytesMut::with_capacity(PLAIN_HEAD_BYTES_MAX + batch.deltas.len() * DELTA_HEAD_BYTES);
@@ -358,7 +313,8 @@ impl Decoder {
         let form = match fixed[1] >> 4 {
             0 if place == (PageRuns { block: 0, runs: Vec::new() }) => BatchForm::Content,
             1 => BatchForm::Direct(place),
-            form @ (2 | 3) => BatchForm::Entries { page_runs: place, named: form == 3 },
+            2 => BatchForm::Entries { page_runs: place, name: BlockName::AsBefore },
+            3 => BatchForm::Entries { page_runs: place, name: BlockName::Given },
             _ => return Err(PageRecordError::Head),
         };
         let fits = form.place().is_none_or(|place| {
@@ -392,8 +348,8 @@ impl Decoder {
         self.input.skip(head_bytes);
         let packed = self.input.take(packed_bytes);
         let changes = self.input.take(change_bytes);
-        let stored = self.input.take_pieces(stored_bytes);
-        Ok(Some(PageRecord::Batch { head, packed, changes, stored }))
+        let stored = self.input.take_pieces(stored_bytes).into();
+        Ok(Some(PageRecord::Batch(ReceivedBatch { head, packed, changes, stored })))
     }
 }
 
@@ -522,7 +478,8 @@ mod tests {
                 let form = match form {
                     0 => BatchForm::Content,
                     1 => BatchForm::Direct(place),
-                    form => BatchForm::Entries { page_runs: place, named: *form == 3 },
+                    2 => BatchForm::Entries { page_runs: place, name: BlockName::AsBefore },
+                    _ => BatchForm::Entries { page_runs: place, name: BlockName::Given },
                 };
                 let mut made = Batch::new(form, content.into());
                 if let BatchForm::Direct(_) = made.form {
@@ -571,14 +528,16 @@ mod tests {
                     (Said::Note(same), PageRecord::Note(heard)) => {
                         prop_assert_eq!(heard, PageMessage::Comparison { same: *same });
                     }
-                    (Said::Batch(_, pages, pack), PageRecord::Batch { head, packed, changes, stored }) => {
+                    (Said::Batch(_, pages, pack), PageRecord::Batch(received)) => {
+                        let ReceivedBatch { head, packed, changes, stored } = received;
                         let made = encode(said).1.unwrap();
                         prop_assert_eq!(&head.form, &made.form);
                         prop_assert_eq!(&head.deltas, &made.deltas);
                         prop_assert_eq!(head.kinds.len(), pages.len());
                         if !pack {
                             prop_assert_eq!(&head.kinds, &made.kinds);
-                            prop_assert!(stored.concat() == parts(&made, &made.kinds, PageKind::Stored).concat());
+                            let parts = parts(&made, &made.kinds, PageKind::Stored);
+                            prop_assert!(Vec::from(stored).concat() == parts.concat());
                         }
                         let mut unpacker = PageDecompressor::new().unwrap();
                         let unpacked = unpacker.unpack(head.packing, head.unpacked_bytes(), &packed).unwrap();

@@ -10,6 +10,7 @@
 //! One [`SourcePages`] stands for all streams of a migration. Each stream has an intake thread and a feeder thread. The
 //! threads of a [`PackerPool`] have batches compressed by others, with CPU that nobody else wants.
 
+mod error;
 mod feeder;
 mod intake;
 mod packer_pool;

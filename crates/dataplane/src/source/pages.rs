@@ -7,16 +7,19 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use skein_guest_ram::Ram;
 use skein_pages::pace::{PackingMode, PackingOutcome, PackingPace};
 use skein_pages::packing::Effort;
 use skein_pages::page_record::{BlockInfo, PageMessage};
 use skein_pages::{Digest, Key, Ledger, PAGE_BYTES, PageCounts, RegionId, SentPages};
 use skein_session::{StreamId, Width};
 
+use super::error::{Awaited, ProtocolError, SourceError, Unknown, Unplaceable};
 use super::packer_pool::PackerPool;
 use super::page_counters::{PageCounters, add};
+use crate::error_chain::error_chain;
+use crate::find_ram::FindRam;
 use crate::kept_ram::{KeptMarks, KeptRam, Trip};
-use crate::target::{FindRam, Ram};
 
 /// The other agent answers by then, or the migration is called off.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
@@ -107,10 +110,8 @@ struct State {
     /// Since when the target has been asked whether its copy is the same.
     asked: Option<Instant>,
     /// See [`SourcePages::direct_placement_failure`].
-    unplaceable: Option<String>,
-    failed: Option<String>,
-    /// It was the target that gave it up.
-    is_torn_down: bool,
+    unplaceable: Option<Unplaceable>,
+    failed: Option<Arc<SourceError>>,
 }
 
 /// What becomes of pages.
@@ -146,9 +147,6 @@ impl DirectBlocks {
         self.ram.get(&block).map(|ram| &**ram)
     }
 }
-
-/// The migration cannot go on, in words.
-pub(super) type PageError = String;
 
 impl SourcePages {
     /// Before its first stream.
@@ -186,7 +184,7 @@ impl SourcePages {
     /// Why the target's agent should not have written pages itself, if that was known too late: the migration has
     /// failed, and would not have without [`SourcePagesSettings::direct`].
     pub fn direct_placement_failure(&self) -> Option<String> {
-        self.state.lock().unplaceable.clone()
+        self.state.lock().unplaceable.as_ref().map(|why| error_chain(why))
     }
 
     /// From now on at most so many bytes of pages that the guest writes in every round wait until it stands still, if
@@ -234,13 +232,14 @@ impl SourcePages {
 
     /// Why the migration could not go on.
     pub fn failed(&self) -> Option<String> {
-        self.state.lock().failed.clone()
+        self.state.lock().failed.as_ref().map(|why| error_chain(why))
     }
 
     /// The same, if it was found here and not by the target, which may only know that it is over.
     pub fn failed_here(&self) -> Option<String> {
         let state = self.state.lock();
-        state.failed.clone().filter(|_| !state.is_torn_down)
+        let failed = state.failed.as_ref().filter(|why| !matches!(***why, SourceError::TornDown(_)));
+        failed.map(|why| error_chain(why))
     }
 
     pub(crate) fn width(&self) -> Width {
@@ -302,34 +301,34 @@ impl SourcePages {
     ///
     /// # Errors
     /// The target's agent has begun to write pages itself, and only what the main channel says can end that.
-    pub(super) fn not_understood(&self, why: &str) -> Result<(), PageError> {
-        let why = format!("QEMU's stream has something that this version does not know: {why}");
+    pub(super) fn not_understood(&self, what: impl Into<Unknown>) -> Result<(), SourceError> {
+        let why = Unplaceable::NotUnderstood(what.into());
         let mut state = self.state.lock();
         if let Some(PageRoute::Direct(_)) = state.mode {
             drop(state);
-            return Err(self.fail_direct_placement(&why));
+            return Err(self.fail_direct_placement(why));
         }
         if state.mode.is_none() {
-            state.why_not = why;
+            state.why_not = error_chain(&why);
         }
         state.mode = Some(PageRoute::Rebuild);
         self.changed.notify_all();
         Ok(())
     }
 
-    /// What the target's agent was given pages for does not go together with that.
-    pub(super) fn fail_direct_placement(&self, why: &str) -> PageError {
-        self.state.lock().unplaceable.get_or_insert_with(|| why.to_owned());
-        format!("pages cannot be written straight into the guest's RAM: {why}")
+    /// Notes that pages should not have been written into the guest's RAM, and returns the error.
+    pub(super) fn fail_direct_placement(&self, why: Unplaceable) -> SourceError {
+        self.state.lock().unplaceable.get_or_insert_with(|| why.clone());
+        SourceError::Unplaceable(why)
     }
 
     /// What becomes of pages; waits until that is decided.
-    pub(super) fn mode(&self, is_over: &dyn Fn() -> bool) -> Result<PageRoute, PageError> {
-        self.wait("whether it writes pages itself", is_over, |state| state.mode.clone())
+    pub(super) fn mode(&self, is_over: &dyn Fn() -> bool) -> Result<PageRoute, SourceError> {
+        self.wait(Awaited::Mode, is_over, |state| state.mode.clone())
     }
 
     /// The target has answered.
-    pub(super) fn handle_message(&self, note: PageMessage) -> Result<(), PageError> {
+    pub(super) fn handle_message(&self, note: PageMessage) -> Result<(), SourceError> {
         let mut state = self.state.lock();
         match note {
             PageMessage::Mode { direct, .. } if direct.is_empty() && !self.settings.direct => {}
@@ -356,18 +355,18 @@ impl SourcePages {
                 }
                 state.answers.push(note);
             }
-            note => return Err(format!("the target's agent said something out of place: {note:?}")),
+            note => return Err(ProtocolError::Message(note).into()),
         }
         self.changed.notify_all();
         Ok(())
     }
 
     /// `kept`: the target has what `settings.kept` is of.
-    fn direct(&self, blocks: &[BlockInfo], direct: &[u16], kept: bool) -> Result<DirectBlocks, PageError> {
+    fn direct(&self, blocks: &[BlockInfo], direct: &[u16], kept: bool) -> Result<DirectBlocks, SourceError> {
         let mut numbers = HashMap::new();
         let mut ram = BTreeMap::new();
         for &number in direct {
-            let block = blocks.get(usize::from(number)).ok_or("the target's agent speaks of RAM that there is not")?;
+            let block = blocks.get(usize::from(number)).ok_or(ProtocolError::NoSuchRam)?;
             numbers.insert(block.name.clone(), number);
             if let Some(Ok(found)) = self.settings.ram.as_ref().map(|find| find(block)) {
                 ram.insert(number, Arc::from(found));
@@ -399,8 +398,8 @@ impl SourcePages {
     }
 
     /// The target's next answer.
-    pub(super) fn answer(&self, is_over: &dyn Fn() -> bool) -> Result<PageMessage, PageError> {
-        self.wait("whether its copy is the same", is_over, |state| state.answers.pop())
+    pub(super) fn answer(&self, is_over: &dyn Fn() -> bool) -> Result<PageMessage, SourceError> {
+        self.wait(Awaited::Comparison, is_over, |state| state.answers.pop())
     }
 
     /// A multifd channel has passed so many barriers.
@@ -435,13 +434,13 @@ impl SourcePages {
     }
 
     /// All pages were sent: waits until all multifd channels have passed so many barriers. Returns how many they are.
-    pub(super) fn all_passed(&self, barriers: u32, is_over: &dyn Fn() -> bool) -> Result<u16, PageError> {
+    pub(super) fn all_passed(&self, barriers: u32, is_over: &dyn Fn() -> bool) -> Result<u16, SourceError> {
         #[cfg(feature = "fault-points")]
         if crate::fault_points::is_unplaceable() {
-            return Err(self.fail_direct_placement("it was planted"));
+            return Err(self.fail_direct_placement(Unplaceable::Planted));
         }
         let channels = self.settings.channels;
-        self.wait("QEMU's channels", is_over, |state| {
+        self.wait(Awaited::Channels, is_over, |state| {
             let passed = state.channels.values().filter(|passed| **passed >= barriers).count();
             (passed >= usize::from(channels)).then(|| {
                 state.asked = Some(Instant::now());
@@ -450,41 +449,33 @@ impl SourcePages {
         })
     }
 
-    /// It cannot go on.
-    pub(super) fn fail(&self, why: &str) {
-        self.state.lock().failed.get_or_insert_with(|| why.to_owned());
-        self.changed.notify_all();
-    }
-
-    pub(super) fn torn_down(&self, why: &str) {
-        let mut state = self.state.lock();
-        if state.failed.is_none() {
-            (state.failed, state.is_torn_down) = (Some(why.to_owned()), true);
-        }
+    /// Notes why the migration cannot go on, unless that is known.
+    pub(super) fn fail(&self, why: SourceError) {
+        self.state.lock().failed.get_or_insert_with(|| Arc::new(why));
         self.changed.notify_all();
     }
 
     fn wait<T>(
         &self,
-        what: &str,
+        awaited: Awaited,
         is_over: &dyn Fn() -> bool,
         mut find: impl FnMut(&mut State) -> Option<T>,
-    ) -> Result<T, PageError> {
+    ) -> Result<T, SourceError> {
         let deadline = Instant::now() + ANSWER_TIME;
         let mut state = self.state.lock();
         loop {
             if let Some(why) = &state.failed {
-                return Err(why.clone());
+                return Err(SourceError::OtherStream(why.clone()));
             }
             if let Some(found) = find(&mut state) {
                 return Ok(found);
             }
             if Instant::now() >= deadline {
-                return Err(format!("not known within {} s: {what}", ANSWER_TIME.as_secs()));
+                return Err(SourceError::Late { awaited, after: ANSWER_TIME });
             }
             self.changed.wait_for(&mut state, RESET_CHECK_PERIOD);
             if is_over() {
-                return Err("the connection is over".into());
+                return Err(SourceError::Over);
             }
         }
     }

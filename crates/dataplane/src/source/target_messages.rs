@@ -8,7 +8,8 @@ use skein_link::Patience;
 use skein_pages::page_record::{Decoder, PageMessage, PageRecord};
 use skein_session::StreamId;
 
-use super::pages::{PageError, SourcePages};
+use super::error::{ProtocolError, SourceError};
+use super::pages::SourcePages;
 use crate::decode::{Decode, DecodeError, Progress};
 
 /// Takes what comes from the target apart.
@@ -24,8 +25,8 @@ impl TargetMessages {
     }
 
     /// Gives what QEMU is to get to `out`.
-    fn read(&mut self, out: &mut VecDeque<Bytes>) -> Result<(), PageError> {
-        while let Some(record) = self.decoder.record().map_err(|error| error.to_string())? {
+    fn read(&mut self, out: &mut VecDeque<Bytes>) -> Result<(), SourceError> {
+        while let Some(record) = self.decoder.record()? {
             match record {
                 PageRecord::Bytes(bytes) if !bytes.is_empty() => out.push_back(bytes),
                 PageRecord::Bytes(_) => {}
@@ -33,7 +34,7 @@ impl TargetMessages {
                     self.pages.note_pages_written(self.stream, barriers)
                 }
                 PageRecord::Note(note) => self.pages.handle_message(note)?,
-                _ => return Err("the target's agent sent a record that is not its to send".into()),
+                _ => return Err(ProtocolError::SourcesRecord.into()),
             }
         }
         Ok(())
@@ -55,6 +56,6 @@ impl Decode for TargetMessages {
     }
 
     fn torn_down(&mut self, why: &str) {
-        self.pages.torn_down(why);
+        self.pages.fail(SourceError::TornDown(why.to_owned()));
     }
 }

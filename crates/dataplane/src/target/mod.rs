@@ -9,11 +9,13 @@
 //!
 //! One [`TargetPages`] stands for all streams of a migration. A session's receiver threads do the work.
 
+mod blocks;
+mod error;
 mod page_writer;
 mod pages;
 #[cfg(test)]
 mod pages_tests;
 
-pub use pages::{FindRam, Ram, RamError, TargetPages};
+pub use pages::TargetPages;
 
 pub(crate) use page_writer::PageWriter;

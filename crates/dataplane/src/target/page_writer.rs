@@ -4,21 +4,23 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use skein_link::Patience;
-use skein_pages::delta::DeltaHead;
 use skein_pages::packing::PageDecompressor;
-use skein_pages::page_record::{self, BatchHead, Decoder, PageMessage, PageRecord};
-use skein_pages::{BatchForm, Digest, PAGE_BYTES, PageKind, PageRuns};
+use skein_pages::page_record::{self, Decoder, PageMessage, PageRecord};
+use skein_pages::{
+    BatchForm, BatchHead, BlockName, Digest, PAGE_BYTES, PageKind, PageRuns, ReceivedBatch, ReceivedRuns, RunContent,
+};
 use skein_qemu_stream::main_channel::{Entry, entry};
 use skein_session::StreamId;
 
-use super::pages::{PageError, TargetPages};
+use super::blocks::{Bases, Blocks, Destination};
+use super::error::{ProtocolError, TargetError};
+use super::pages::{Regions, TargetPages};
 use crate::decode::{Decode, DecodeError, Progress};
 #[cfg(feature = "fault-points")]
 use crate::fault_points::{Plant, is_planted};
 
-const NO_BLOCKS: &str = "pages come before it was said of which RAM";
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// What is read again at once: it is in the core's cache then.
@@ -31,21 +33,13 @@ pub(crate) struct PageWriter {
     pages: Arc<TargetPages>,
     stream: StreamId,
     decoder: Decoder,
-    unpacker: Option<PageDecompressor>,
+    decompressor: Option<PageDecompressor>,
     scratch: Vec<u8>,
     barriers: u32,
     /// A batch that waits for the bases of its deltas, and since when.
-    early: Option<(Received, Instant)>,
+    early: Option<(ReceivedBatch, Instant)>,
     /// The source has sent all pages; what follows on this stream waits for those of the others.
     complete: Option<Complete>,
-}
-
-/// A batch as it came.
-struct Received {
-    head: BatchHead,
-    packed: Bytes,
-    changes: Bytes,
-    stored: Vec<Bytes>,
 }
 
 struct Complete {
@@ -61,7 +55,7 @@ impl PageWriter {
             pages: target,
             stream,
             decoder: Decoder::default(),
-            unpacker: None,
+            decompressor: None,
             scratch: vec![0; SCRATCH_BYTES],
             barriers: 0,
             early: None,
@@ -75,7 +69,7 @@ impl PageWriter {
         out: &mut VecDeque<Bytes>,
         answers: &mut Vec<Bytes>,
         patience: Patience,
-    ) -> Result<Progress, PageError> {
+    ) -> Result<Progress, TargetError> {
         loop {
             if let Some((batch, since)) = self.early.take() {
                 if self.is_early(&batch.head, patience)? {
@@ -85,9 +79,9 @@ impl PageWriter {
                     }
                     self.pages.count_missing_base();
                 }
-                self.batch(batch, out)?;
+                self.write(batch, out)?;
                 if let Some(doubt) = self.pages.doubt() {
-                    answers.push(page_record::note(&doubt).map_err(page_error)?);
+                    answers.push(page_record::note(&doubt)?);
                 }
             }
             if let Some(complete) = &self.complete {
@@ -96,9 +90,9 @@ impl PageWriter {
                 }
                 let verdict = self.pages.compare_all(complete.digest)?;
                 self.complete = None;
-                answers.push(page_record::note(&verdict).map_err(page_error)?);
+                answers.push(page_record::note(&verdict)?);
             }
-            match self.decoder.record().map_err(page_error)? {
+            match self.decoder.record()? {
                 None => return Ok(Progress::Done),
                 Some(PageRecord::Bytes(bytes)) => out.extend((!bytes.is_empty()).then_some(bytes)),
                 Some(PageRecord::Opaque) => {}
@@ -106,24 +100,20 @@ impl PageWriter {
                     self.barriers += 1;
                     self.pages.passed(self.stream, self.barriers);
                     if self.pages.blocks().is_some() {
-                        answers.push(
-                            page_record::note(&PageMessage::Passed { barriers: self.barriers }).map_err(page_error)?,
-                        );
+                        answers.push(page_record::note(&PageMessage::Passed { barriers: self.barriers })?);
                     }
                 }
-                Some(PageRecord::Batch { head, packed, changes, stored }) => {
-                    self.early = Some((Received { head, packed, changes, stored }, Instant::now()));
-                }
+                Some(PageRecord::Batch(batch)) => self.early = Some((batch, Instant::now())),
                 Some(PageRecord::Note(note)) => {
                     if let Some(answer) = self.note(note)? {
-                        answers.push(page_record::note(&answer).map_err(page_error)?);
+                        answers.push(page_record::note(&answer)?);
                     }
                 }
             }
         }
     }
 
-    fn note(&mut self, note: PageMessage) -> Result<Option<PageMessage>, PageError> {
+    fn note(&mut self, note: PageMessage) -> Result<Option<PageMessage>, TargetError> {
         match note {
             PageMessage::Blocks { key, blocks, kept_trip: kept } => {
                 self.pages.choose_direct_blocks(&key, blocks, kept).map(Some)
@@ -132,131 +122,118 @@ impl PageWriter {
                 self.complete = Some(Complete { version, streams, digest });
                 Ok(None)
             }
-            PageMessage::Regions { regions, last } => self.pages.compare(regions, last),
+            PageMessage::Regions { regions, last: true } => self.pages.compare(Regions::Last(regions)),
+            PageMessage::Regions { regions, last: false } => self.pages.compare(Regions::More(regions)),
             PageMessage::Passed { .. }
             | PageMessage::Mode { .. }
             | PageMessage::Comparison { .. }
             | PageMessage::Differ { .. }
-            | PageMessage::Doubt => Err("the source's agent said what is the target's to say".into()),
+            | PageMessage::Doubt => Err(ProtocolError::TargetsMessage.into()),
         }
     }
 
     /// Returns whether a batch has to wait for pages on other streams. With [`Patience::Wait`] the call first waits a
     /// little for them.
-    fn is_early(&self, head: &BatchHead, patience: Patience) -> Result<bool, PageError> {
+    fn is_early(&self, head: &BatchHead, patience: Patience) -> Result<bool, TargetError> {
         let BatchForm::Direct(place) = &head.form else { return Ok(false) };
         if head.deltas.is_empty() || !self.pages.may_wait_for_bases() {
             return Ok(false);
         }
-        let blocks = self.pages.blocks().ok_or(NO_BLOCKS)?;
+        let blocks = self.pages.blocks().ok_or(ProtocolError::PagesBeforeBlocks)?;
         let pages = place.pages().zip(&head.kinds).filter(|(_, kind)| **kind == PageKind::Delta);
         let older = pages.zip(&head.deltas).filter(|(_, delta)| delta.base < self.barriers);
         let bases: Vec<(u32, u32)> = older.map(|((page, _), delta)| (page, delta.base)).collect();
         self.pages.is_early(patience, |passed| blocks.is_early(place.block, &bases, passed))
     }
 
-    fn batch(&mut self, batch: Received, out: &mut VecDeque<Bytes>) -> Result<(), PageError> {
-        let Received { head, packed, changes, stored } = batch;
+    /// Writes pages into the guest's RAM, or gives them back to QEMU.
+    fn write(&mut self, mut batch: ReceivedBatch, out: &mut VecDeque<Bytes>) -> Result<(), TargetError> {
+        let head = &batch.head;
         let unpacked = match head.unpacked_bytes() {
             0 => &[][..],
             bytes => {
-                if self.unpacker.is_none() {
-                    self.unpacker = Some(PageDecompressor::new().map_err(page_error)?);
-                }
-                let unpacker = self.unpacker.as_mut().expect("just made");
-                unpacker.unpack(head.packing, bytes, &packed).map_err(page_error)?
+                let decompressor = match &mut self.decompressor {
+                    Some(decompressor) => decompressor,
+                    none => none.insert(PageDecompressor::new().map_err(TargetError::Decompressor)?),
+                };
+                decompressor.unpack(head.packing, bytes, &batch.packed)?
             }
         };
-        let (mut unpacked, rest) = unpacked.split_at(head.packed_page_bytes());
-        let mut changes = if head.changes_packed { rest } else { &changes[..] };
-        let mut deltas = &head.deltas[..];
-        let mut stored = Stored(stored.into());
-        match &head.form {
-            BatchForm::Direct(place) => {
-                let blocks = self.pages.blocks().ok_or(NO_BLOCKS)?;
-                #[cfg(feature = "fault-points")]
-                if place.pages().next().is_some_and(|page| is_planted(Plant::LostBatch, page)) {
-                    return Ok(());
+        let BatchForm::Direct(place) = &head.form else { return give_back(&self.pages, &mut batch, unpacked, out) };
+        let blocks = self.pages.blocks().ok_or(ProtocolError::PagesBeforeBlocks)?;
+        #[cfg(feature = "fault-points")]
+        if place.pages().next().is_some_and(|page| is_planted(Plant::LostBatch, page)) {
+            return Ok(());
+        }
+        let mut to = Destination { block: place.block, version: self.barriers, scratch: &mut self.scratch };
+        if write_runs(&blocks, &mut to, batch.runs(unpacked))? == Bases::KeptInDoubt {
+            self.pages.doubt_kept();
+        }
+        self.pages.note_pages_written();
+        Ok(())
+    }
+}
+
+/// Writes the pages of a batch into the guest's RAM.
+fn write_runs(blocks: &Blocks, to: &mut Destination<'_>, mut runs: ReceivedRuns<'_>) -> Result<Bases, TargetError> {
+    let mut bases = Bases::Sound;
+    while let Some(run) = runs.next() {
+        match run.content {
+            RunContent::Zeros => blocks.write_zero_pages(to, run.first, run.pages)?,
+            RunContent::Unpacked(content) => blocks.write_pages(to, run.first, content)?,
+            RunContent::Stored(mut stored) => {
+                let mut page = run.first;
+                while let Some(content) = stored.take_whole() {
+                    blocks.write_pages(to, page, &content)?;
+                    page += (content.len() / PAGE_BYTES) as u32;
                 }
-                let mut left = &head.kinds[..];
-                for run in &place.runs {
-                    let (kinds, later) = left.split_at(usize::from(run.pages));
-                    left = later;
-                    let mut page = run.first;
-                    for alike in kinds.chunk_by(|a, b| a == b) {
-                        let mut pages = alike.len();
-                        while pages > 0 {
-                            let placed = match alike[0] {
-                                PageKind::Zero => {
-                                    blocks.write_zero_pages(
-                                        place.block,
-                                        page,
-                                        self.barriers,
-                                        pages,
-                                        &mut self.scratch,
-                                    )?;
-                                    pages
-                                }
-                                PageKind::Packed => {
-                                    let (content, later) = unpacked.split_at(pages * PAGE_BYTES);
-                                    unpacked = later;
-                                    blocks.write_pages(place.block, page, self.barriers, content, &mut self.scratch)?;
-                                    pages
-                                }
-                                PageKind::Stored => {
-                                    let content = stored.next(pages);
-                                    blocks.write_pages(
-                                        place.block,
-                                        page,
-                                        self.barriers,
-                                        &content,
-                                        &mut self.scratch,
-                                    )?;
-                                    content.len() / PAGE_BYTES
-                                }
-                                PageKind::Delta => {
-                                    let (now, later) = deltas.split_at(pages);
-                                    deltas = later;
-                                    let (parts, later) = changes.split_at(now.iter().map(DeltaHead::bytes).sum());
-                                    changes = later;
-                                    let (number, version) = (place.block, self.barriers);
-                                    if !blocks.change(number, page, version, now, parts, &mut self.scratch)? {
-                                        self.pages.doubt_kept();
-                                    }
-                                    pages
-                                }
-                            };
-                            page += placed as u32;
-                            pages -= placed;
-                        }
-                    }
-                }
-                self.pages.note_pages_written();
             }
-            BatchForm::Content | BatchForm::Entries { .. } => {
-                let mut heads = match &head.form {
-                    BatchForm::Entries { page_runs: place, named } => {
-                        Some(entries(&self.pages, place, *named)?.into_iter())
-                    }
-                    _ => None,
-                };
-                for kind in &head.kinds {
-                    out.extend(heads.as_mut().and_then(Iterator::next));
-                    match kind {
-                        PageKind::Zero => out.push_back(Bytes::from_static(&ZEROS)),
-                        PageKind::Packed => {
-                            let (content, later) = unpacked.split_at(PAGE_BYTES);
-                            unpacked = later;
-                            out.push_back(Bytes::copy_from_slice(content));
-                        }
-                        PageKind::Stored => stored.pass_on(|part| out.push_back(part)),
-                        PageKind::Delta => return Err("deltas are not for QEMU".into()),
-                    }
+            RunContent::Changed { deltas, parts } => {
+                if blocks.change(to, run.first, deltas, parts)? == Bases::KeptInDoubt {
+                    bases = Bases::KeptInDoubt;
                 }
             }
         }
-        Ok(())
     }
+    Ok(bases)
+}
+
+/// Gives the pages of a batch to QEMU, as they were on its own stream.
+fn give_back(
+    pages: &TargetPages,
+    batch: &mut ReceivedBatch,
+    unpacked: &[u8],
+    out: &mut VecDeque<Bytes>,
+) -> Result<(), TargetError> {
+    let mut heads = match &batch.head.form {
+        BatchForm::Entries { page_runs, name } => entries(pages, page_runs, *name)?.into_iter(),
+        BatchForm::Content | BatchForm::Direct(_) => Vec::new().into_iter(),
+    };
+    let mut runs = batch.runs(unpacked);
+    while let Some(run) = runs.next() {
+        match run.content {
+            RunContent::Zeros => {
+                for _ in 0..run.pages {
+                    out.extend(heads.next());
+                    out.push_back(Bytes::from_static(&ZEROS));
+                }
+            }
+            RunContent::Unpacked(content) => {
+                for page in content.chunks_exact(PAGE_BYTES) {
+                    out.extend(heads.next());
+                    out.push_back(Bytes::copy_from_slice(page));
+                }
+            }
+            RunContent::Stored(mut stored) => {
+                for _ in 0..run.pages {
+                    out.extend(heads.next());
+                    stored.take_page(|part| out.push_back(part));
+                }
+            }
+            RunContent::Changed { .. } => return Err(ProtocolError::DeltaForQemu.into()),
+        }
+    }
+    Ok(())
 }
 
 impl Decode for PageWriter {
@@ -276,55 +253,16 @@ impl Decode for PageWriter {
     fn torn_down(&mut self, _why: &str) {}
 }
 
-/// What goes before each page on QEMU's main channel.
-fn entries(target: &TargetPages, place: &PageRuns, named: bool) -> Result<Vec<Bytes>, PageError> {
-    let blocks = target.blocks().ok_or(NO_BLOCKS)?;
-    let info = blocks.infos.get(usize::from(place.block)).ok_or("pages of RAM that there is not")?;
-    let entry = |(nth, page): (usize, u32)| {
-        let name = (named && nth == 0).then_some(&info.name[..]);
-        let bytes = entry(Entry::Page, name, u64::from(page) * PAGE_BYTES as u64);
-        bytes.map(Bytes::from).ok_or_else(|| "pages of RAM that there is not".to_owned())
+/// Returns what goes before each page on QEMU's main channel. `first` is whether the first names the block.
+fn entries(target: &TargetPages, place: &PageRuns, first: BlockName) -> Result<Vec<Bytes>, TargetError> {
+    let blocks = target.blocks().ok_or(ProtocolError::PagesBeforeBlocks)?;
+    let info = blocks.info(place.block).ok_or(ProtocolError::NoSuchRam)?;
+    let mut name = Some(&info.name[..]).filter(|_| first == BlockName::Given);
+    let entry = |page: u32| {
+        let bytes = entry(Entry::Page, name.take(), u64::from(page) * PAGE_BYTES as u64);
+        Ok(bytes.map(Bytes::from).ok_or(ProtocolError::NoSuchRam)?)
     };
-    place.pages().enumerate().map(entry).collect()
-}
-
-fn page_error(error: impl std::fmt::Display) -> PageError {
-    error.to_string()
-}
-
-/// Pages in the pieces in which they came.
-struct Stored(VecDeque<Bytes>);
-
-impl Stored {
-    /// The next pages: up to so many that are in one piece, or one that was torn.
-    fn next(&mut self, pages: usize) -> Bytes {
-        let front = self.front();
-        let whole = (front.len() / PAGE_BYTES).min(pages);
-        if whole > 0 {
-            return front.split_to(whole * PAGE_BYTES);
-        }
-        let mut torn = BytesMut::with_capacity(PAGE_BYTES);
-        self.pass_on(|part| torn.extend_from_slice(&part));
-        torn.freeze()
-    }
-
-    /// The parts of the next page.
-    fn pass_on(&mut self, mut to: impl FnMut(Bytes)) {
-        let mut left = PAGE_BYTES;
-        while left > 0 {
-            let front = self.front();
-            let part = front.split_to(front.len().min(left));
-            left -= part.len();
-            to(part);
-        }
-    }
-
-    fn front(&mut self) -> &mut Bytes {
-        while self.0.front().is_some_and(Bytes::is_empty) {
-            self.0.pop_front();
-        }
-        self.0.front_mut().expect("as many pages as the head says")
-    }
+    place.pages().map(entry).collect()
 }
 
 #[cfg(test)]

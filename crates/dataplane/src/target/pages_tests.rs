@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use parking_lot::Mutex;
+use skein_guest_ram::{AccessError, Ram};
 use skein_link::Patience;
 use skein_pages::delta::DeltaHead;
 use skein_pages::page_record::{BlockInfo, PageMessage};
 use skein_pages::{Batch, BatchForm, Hashing, Key, PAGE_BYTES, PageRuns, SentPages, ToSend, is_zero};
 use skein_session::StreamId;
 
-use super::pages::{Ram, RamError, TargetPages};
+use super::blocks::Destination;
+use super::pages::{Regions, TargetPages};
 
 const KEY: Key = [5; 16];
 
@@ -37,7 +39,7 @@ impl Ram for FakeRam {
         self.bytes.lock().len() as u64
     }
 
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), RamError> {
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
         let mut bytes = self.bytes.lock();
         bytes[range(offset, data.len())].copy_from_slice(data);
         if self.damages.load(SeqCst) {
@@ -46,23 +48,28 @@ impl Ram for FakeRam {
         Ok(())
     }
 
-    fn zero(&self, offset: u64, bytes: u64) -> Result<(), RamError> {
+    fn zero(&self, offset: u64, bytes: u64) -> Result<(), AccessError> {
         self.bytes.lock()[range(offset, bytes as usize)].fill(0);
         Ok(())
     }
 
-    fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, RamError> {
+    fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, AccessError> {
         Ok(is_zero(&self.bytes.lock()[range(offset, bytes as usize)]))
     }
 
-    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), RamError> {
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         out.copy_from_slice(&self.bytes.lock()[range(offset, out.len())]);
         Ok(())
     }
 
-    fn read_in_qemu(&self, offset: u64, out: &mut [u8]) -> Result<(), RamError> {
+    fn read_in_qemu(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         self.read(offset, out)
     }
+}
+
+/// Where pages of block 0 go.
+fn to(version: u32, scratch: &mut [u8]) -> Destination<'_> {
+    Destination { block: 0, version, scratch }
 }
 
 /// A target with one block of four pages, and the source's ledger of it.
@@ -97,7 +104,7 @@ impl Bench {
 
     fn place(&self, version: u32, content: &[u8]) {
         let blocks = self.target.blocks().unwrap();
-        blocks.write_pages(0, 1, version, content, &mut [0; 2 * PAGE_BYTES]).unwrap();
+        blocks.write_pages(&mut to(version, &mut [0; 2 * PAGE_BYTES]), 1, content).unwrap();
     }
 
     /// A delta of page 1 arrives, with the parts that it says of this content.
@@ -105,7 +112,7 @@ impl Bench {
         let blocks = self.target.blocks().unwrap();
         let batch = Batch::new(BatchForm::Direct(PageRuns::new(0, [1])), content.to_vec().into());
         let changes = batch.with_deltas(version, vec![ToSend::Delta(delta)]).changes;
-        blocks.change(0, 1, version, &[delta], &changes, &mut [0; 2 * PAGE_BYTES]).unwrap();
+        blocks.change(&mut to(version, &mut [0; 2 * PAGE_BYTES]), 1, &[delta], &changes).unwrap();
     }
 
     fn is_same(&self) -> bool {
@@ -115,7 +122,7 @@ impl Bench {
     /// The regions that are sent again.
     fn differ(&self) -> usize {
         let regions = self.source.ledger().digests().into_iter().collect();
-        match self.target.compare(regions, true).unwrap() {
+        match self.target.compare(Regions::Last(regions)).unwrap() {
             Some(PageMessage::Differ { regions }) => regions.len(),
             other => panic!("{other:?}"),
         }
@@ -176,7 +183,7 @@ fn every_page_that_becomes_zeros_is_zeros() {
     let zeros = |version, pages: [u32; 2]| {
         bench.source.ledger().note_whole_pages(0, version, pages.map(|page| (page, None))).unwrap();
         let blocks = bench.target.blocks().unwrap();
-        blocks.write_zero_pages(0, pages[0], version, 2, &mut [0; PAGE_BYTES]).unwrap();
+        blocks.write_zero_pages(&mut to(version, &mut [0; PAGE_BYTES]), pages[0], 2).unwrap();
     };
     bench.note(0, &page(1));
     bench.place(0, &page(1));

@@ -5,14 +5,15 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, available_parallelism};
 
+use skein_guest_ram::Ram;
 use skein_pages::page_record::{self, PageMessage};
 use skein_pages::{BATCH_PAGES_MAX, Batch, BatchForm, Ledger, PAGE_BYTES, PageRuns, REGION_PAGES, RegionId, is_zero};
 use tracing::warn;
 
 use super::{Intake, IntakeStop};
+use crate::source::error::SourceError;
 use crate::source::page_counters::add;
 use crate::source::pages::{DirectBlocks, regions};
-use crate::target::Ram;
 
 /// How often pages that differ are sent again.
 const REPAIRS_MAX: u32 = 3;
@@ -57,9 +58,7 @@ impl Intake<'_> {
                 self.repair(direct, region, version)?;
             }
         }
-        Err(IntakeStop::Failed(
-            "the target's copy of the guest's RAM differs from the guest's, and could not be mended".into(),
-        ))
+        Err(SourceError::Differs.into())
     }
 
     /// Sends what QEMU has missed of what the guest wrote: see [`DirtyTracking`](crate::source::DirtyTracking).
@@ -105,11 +104,7 @@ impl Intake<'_> {
             add(&self.pages.counts.repaired_pages, pages.len());
             // Whole: what the target has is not what was thought.
             let contents = pages.iter().enumerate().map(|(nth, page)| (*page, batch.page(nth)));
-            direct
-                .sent
-                .ledger()
-                .note_whole_pages(region.block, version, contents)
-                .map_err(|error| error.to_string())?;
+            direct.sent.ledger().note_whole_pages(region.block, version, contents).map_err(SourceError::NoRam)?;
             self.batch(batch)?;
         }
         Ok(())
@@ -123,13 +118,11 @@ impl Intake<'_> {
 
     /// Pages as they are in the guest's RAM, while the guest stands still.
     fn reread(&self, direct: &DirectBlocks, block: u16, pages: &[u32]) -> Result<Batch, IntakeStop> {
-        let ram = direct.ram(block).ok_or_else(|| {
-            "the target's copy of the guest's RAM differs from the guest's, which this agent cannot read".to_owned()
-        })?;
+        let ram = direct.ram(block).ok_or(SourceError::DiffersOutOfReach)?;
         let mut content = self.live.pool.take(pages.len() * PAGE_BYTES);
         for (page, out) in pages.iter().zip(content.as_mut().chunks_exact_mut(PAGE_BYTES)) {
             let offset = u64::from(*page) * PAGE_BYTES as u64;
-            ram.read(offset, out).map_err(|error| format!("the guest's RAM cannot be read: {error}"))?;
+            ram.read(offset, out).map_err(SourceError::Read)?;
         }
         let place = PageRuns::new(block, pages.iter().copied());
         Ok(Batch::new(BatchForm::Direct(place), content.freeze()))
@@ -138,10 +131,10 @@ impl Intake<'_> {
 
 /// The pages of a block that do not hold what was sent last. The guest stands still for this, so that all cores are
 /// free for it.
-fn missed(ledger: &Ledger, block: u16, ram: &dyn Ram) -> Result<Vec<u32>, String> {
+fn missed(ledger: &Ledger, block: u16, ram: &dyn Ram) -> Result<Vec<u32>, SourceError> {
     let pages = ledger.pages(block);
     let next = AtomicU64::new(0);
-    let compare = || -> Result<Vec<u32>, String> {
+    let compare = || -> Result<Vec<u32>, SourceError> {
         let mut content = vec![0; COMPARED_PAGES as usize * PAGE_BYTES];
         let mut missed = Vec::new();
         loop {
@@ -151,10 +144,9 @@ fn missed(ledger: &Ledger, block: u16, ram: &dyn Ram) -> Result<Vec<u32>, String
                 return Ok(missed);
             }
             let content = &mut content[..count as usize * PAGE_BYTES];
-            let read = ram.read(first * PAGE_BYTES as u64, content);
-            read.map_err(|error| format!("the guest's RAM cannot be read: {error}"))?;
+            ram.read(first * PAGE_BYTES as u64, content).map_err(SourceError::Read)?;
             let contents = content.chunks_exact(PAGE_BYTES).map(|page| (!is_zero(page)).then_some(page));
-            missed.extend(ledger.changed(block, (first as u32..).zip(contents)).map_err(|error| error.to_string())?);
+            missed.extend(ledger.changed(block, (first as u32..).zip(contents)).map_err(SourceError::NoRam)?);
         }
     };
     let cores = available_parallelism().map_or(1, NonZero::get).min(COMPARERS_MAX);
@@ -164,7 +156,7 @@ fn missed(ledger: &Ledger, block: u16, ram: &dyn Ram) -> Result<Vec<u32>, String
             (1..cores).map_while(|_| thread::Builder::new().spawn_scoped(scope, compare).ok()).collect();
         let mut all = compare()?;
         for other in others {
-            all.extend(other.join().map_err(|_| "a thread that compared the guest's RAM has panicked")??);
+            all.extend(other.join().map_err(|_| SourceError::Panicked)??);
         }
         all.sort_unstable();
         Ok(all)

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use skein_pages::page_record::{self, BlockInfo};
-use skein_pages::{BATCH_PAGES_MAX, Batch, BatchForm, PAGE_BYTES, PageRuns};
+use skein_pages::{BATCH_PAGES_MAX, Batch, BatchForm, BlockName, PAGE_BYTES, PageRuns};
 use skein_qemu_stream::barrier::Barriers;
 use skein_qemu_stream::main_channel::{Block, Entry, MainItem, Parser, Postcopy, entry};
 
 use super::{Intake, IntakeStop};
+use crate::source::error::{Unknown, Unplaceable};
 use crate::source::pages::{DirectBlocks, PageRoute};
 
 /// Pages have numbers of 32 bits.
@@ -27,12 +28,11 @@ pub(super) struct MainChannel<'i, 'a> {
 }
 
 /// Pages that are to travel together.
-#[derive(Default)]
 struct PageRun {
     of: Option<RunOf>,
     version: u32,
-    /// The first entry names its block.
-    named: bool,
+    /// Whether the first entry names its block.
+    name: BlockName,
     pages: Vec<u32>,
     content: BytesMut,
 }
@@ -51,7 +51,7 @@ enum RunOf {
 impl<'i, 'a> MainChannel<'i, 'a> {
     pub(super) fn new(intake: &'i mut Intake<'a>) -> MainChannel<'i, 'a> {
         let (parser, barriers) = (Parser::new(), Barriers::new());
-        MainChannel { intake, parser, barriers, direct: None, run: PageRun::default(), ram_ended: false }
+        MainChannel { intake, parser, barriers, direct: None, run: PageRun::new(), ram_ended: false }
     }
 
     pub(super) fn read(mut self) -> Result<(), IntakeStop> {
@@ -60,7 +60,7 @@ impl<'i, 'a> MainChannel<'i, 'a> {
                 Ok(Some((MainItem::Opaque(why), _))) => {
                     self.end_run()?;
                     if !self.ram_ended {
-                        self.intake.pages.not_understood(&why.to_string())?;
+                        self.intake.pages.not_understood(why)?;
                     }
                     return self.intake.opaque();
                 }
@@ -69,7 +69,7 @@ impl<'i, 'a> MainChannel<'i, 'a> {
                 {
                     let head = self.intake.reader.take(bytes);
                     self.intake.gather(&head)?;
-                    return self.give_up("a RAM block of more than 16 TiB");
+                    return self.give_up(Unknown::LargeBlock);
                 }
                 Ok(Some((item, bytes))) => self.item(item, bytes)?,
                 Ok(None) => {
@@ -79,13 +79,13 @@ impl<'i, 'a> MainChannel<'i, 'a> {
                     }
                     self.fill(self.parser.need())?;
                 }
-                Err(why) => return self.give_up(&why.to_string()),
+                Err(why) => return self.give_up(why.into()),
             }
         }
     }
 
     /// Everything that follows is for QEMU.
-    fn give_up(&mut self, why: &str) -> Result<(), IntakeStop> {
+    fn give_up(&mut self, why: Unknown) -> Result<(), IntakeStop> {
         self.end_run()?;
         self.intake.pages.not_understood(why)?;
         self.intake.opaque()
@@ -105,13 +105,16 @@ impl<'i, 'a> MainChannel<'i, 'a> {
         let head = self.intake.reader.take(bytes);
         let source = self.intake.pages;
         match item {
-            MainItem::Page { block, offset, named } => self.page(block, offset, named, version, &head),
+            MainItem::Page { block, offset, named } => {
+                let name = if named { BlockName::Given } else { BlockName::AsBefore };
+                self.page(block, offset, name, version, &head)
+            }
             MainItem::Zero { block, offset, .. } => self.zero(block, offset, version, &head),
             MainItem::OtherPage { .. } if self.direct.is_some() => {
-                Err(IntakeStop::Failed(source.fail_direct_placement("QEMU sends deltas of them (xbzrle)")))
+                Err(source.fail_direct_placement(Unplaceable::Xbzrle).into())
             }
             MainItem::Postcopy(kind) if self.direct.is_some() && kind != Postcopy::Advise => {
-                Err(IntakeStop::Failed(source.fail_direct_placement("QEMU begins postcopy")))
+                Err(source.fail_direct_placement(Unplaceable::Postcopy).into())
             }
             MainItem::Blocks => self.blocks(&head),
             _ => {
@@ -133,18 +136,25 @@ impl<'i, 'a> MainChannel<'i, 'a> {
         }
     }
 
-    fn page(&mut self, block: usize, offset: u64, named: bool, version: u32, head: &[u8]) -> Result<(), IntakeStop> {
+    fn page(
+        &mut self,
+        block: usize,
+        offset: u64,
+        name: BlockName,
+        version: u32,
+        head: &[u8],
+    ) -> Result<(), IntakeStop> {
         if let Err(stop) = self.fill(PAGE_BYTES) {
             self.intake.gather(head)?;
             return Err(stop);
         }
         // What is left out of the stream must not be what an entry without a name refers to.
-        let (of, named) = match (&self.direct, self.placed(block)) {
-            (_, Some(number)) => (RunOf::Placed(number), false),
-            (Some(_), None) => (RunOf::Entries(block as u16), true),
-            (None, None) => (RunOf::Entries(block as u16), named),
+        let (of, name) = match (&self.direct, self.placed(block)) {
+            (_, Some(number)) => (RunOf::Placed(number), BlockName::AsBefore),
+            (Some(_), None) => (RunOf::Entries(block as u16), BlockName::Given),
+            (None, None) => (RunOf::Entries(block as u16), name),
         };
-        self.run_on(of, version, offset, named)?;
+        self.run_on(of, version, offset, name)?;
         self.run.content.extend_from_slice(&self.intake.reader.buffered()[..PAGE_BYTES]);
         self.intake.reader.consume(PAGE_BYTES);
         Ok(())
@@ -152,7 +162,7 @@ impl<'i, 'a> MainChannel<'i, 'a> {
 
     fn zero(&mut self, block: usize, offset: u64, version: u32, head: &[u8]) -> Result<(), IntakeStop> {
         if let Some(number) = self.placed(block) {
-            return self.run_on(RunOf::Zeros(number), version, offset, false);
+            return self.run_on(RunOf::Zeros(number), version, offset, BlockName::AsBefore);
         }
         self.intake.pages.counts.zeros(1);
         self.end_run()?;
@@ -187,12 +197,12 @@ impl<'i, 'a> MainChannel<'i, 'a> {
 
     /// Adds a page to the run, or begins the next one with it. One that QEMU gave with its block's name begins one, so
     /// that the name is given again.
-    fn run_on(&mut self, of: RunOf, version: u32, offset: u64, named: bool) -> Result<(), IntakeStop> {
-        let begins = named && self.direct.is_none();
+    fn run_on(&mut self, of: RunOf, version: u32, offset: u64, name: BlockName) -> Result<(), IntakeStop> {
+        let begins = name == BlockName::Given && self.direct.is_none();
         if begins || !self.run.takes(of, version) {
             self.end_run()?;
         }
-        self.run.add(of, version, offset, named);
+        self.run.add(of, version, offset, name);
         Ok(())
     }
 
@@ -205,7 +215,7 @@ impl<'i, 'a> MainChannel<'i, 'a> {
             RunOf::Zeros(block) => Batch::zeros(PageRuns::new(block, pages)),
             RunOf::Entries(block) => {
                 self.intake.flush()?;
-                let form = BatchForm::Entries { page_runs: PageRuns::new(block, pages), named: self.run.named };
+                let form = BatchForm::Entries { page_runs: PageRuns::new(block, pages), name: self.run.name };
                 return self.intake.batch(Batch::new(form, content));
             }
         };
@@ -215,6 +225,11 @@ impl<'i, 'a> MainChannel<'i, 'a> {
 }
 
 impl PageRun {
+    fn new() -> PageRun {
+        let (version, name) = (0, BlockName::AsBefore);
+        PageRun { of: None, version, name, pages: Vec::new(), content: BytesMut::new() }
+    }
+
     /// Whether one more may be added.
     fn takes(&self, of: RunOf, version: u32) -> bool {
         match self.of {
@@ -223,9 +238,9 @@ impl PageRun {
         }
     }
 
-    fn add(&mut self, of: RunOf, version: u32, offset: u64, named: bool) {
+    fn add(&mut self, of: RunOf, version: u32, offset: u64, name: BlockName) {
         if self.of.is_none() {
-            (self.of, self.version, self.named) = (Some(of), version, named);
+            (self.of, self.version, self.name) = (Some(of), version, name);
         }
         self.pages.push((offset / PAGE_BYTES as u64) as u32);
     }

@@ -16,14 +16,16 @@ use skein_pages::{BATCH_BYTES_MAX, Batch, BatchForm, Hashing, PAGE_BYTES, PageKi
 use skein_session::StreamId;
 
 use self::main_channel::MainChannel;
+use super::error::SourceError;
 use super::feeder::{encode_uncompressed, feed, note_late, wait_for_batch_capacity};
 use super::packer_pool::PackJob;
 use super::page_counters::add;
-use super::pages::{DirectBlocks, PageError, SourcePages};
+use super::pages::{DirectBlocks, SourcePages};
 use super::queue::{Queue, QueueEntry};
 use super::socket_reader::{ReadEnded, SocketReader};
 use crate::ResetCode;
 use crate::connection::submit;
+use crate::error_chain::error_chain;
 use crate::local_end::LocalEnd;
 use crate::running_session::{RunningSession, spawn};
 
@@ -38,7 +40,7 @@ const GATHERED_BYTES: usize = 32 << 10;
 /// Why an intake ends early.
 enum IntakeStop {
     Ended(ReadEnded),
-    Failed(PageError),
+    Failed(SourceError),
 }
 
 impl From<ReadEnded> for IntakeStop {
@@ -47,8 +49,8 @@ impl From<ReadEnded> for IntakeStop {
     }
 }
 
-impl From<PageError> for IntakeStop {
-    fn from(why: PageError) -> IntakeStop {
+impl From<SourceError> for IntakeStop {
+    fn from(why: SourceError) -> IntakeStop {
         IntakeStop::Failed(why)
     }
 }
@@ -78,22 +80,23 @@ pub(crate) fn ingest(
         gathered: BytesMut::new(),
         is_ahead: false,
     };
-    let stop = match &feeder {
-        Ok(_) => intake.read().err(),
-        Err(error) => Some(IntakeStop::Failed(error.to_string())),
+    let (feeder, stop) = match feeder {
+        Ok(feeder) => (Some(feeder), intake.read().err()),
+        Err(error) => (None, Some(IntakeStop::Failed(SourceError::Thread(error)))),
     };
     let bytes = intake.reader.bytes;
     let broke = match stop {
         Some(IntakeStop::Failed(why)) => {
-            source.fail(&why);
-            live.reset(id, ResetCode::Unsound, &why);
+            let words = error_chain(&why);
+            source.fail(why);
+            live.reset(id, ResetCode::Unsound, &words);
             None
         }
         Some(IntakeStop::Ended(ReadEnded::Broke(error))) => Some(error),
         _ => None,
     };
     queue.push(QueueEntry::End, usize::MAX);
-    if let Ok(feeder) = feeder {
+    if let Some(feeder) = feeder {
         let _ = feeder.join();
     }
     if let Some(error) = broke {
@@ -217,7 +220,7 @@ impl Intake<'_> {
         let pages = place.pages().enumerate().map(|(nth, page)| (page, batch.page(nth)));
         let hashing = if self.is_ahead { Hashing::Ahead } else { Hashing::OnlyResent };
         let to_send = direct.sent.note_and_diff(place.block, version, pages, hashing);
-        let to_send = to_send.map_err(|error| format!("QEMU's stream makes no sense: {error}"))?;
+        let to_send = to_send.map_err(SourceError::NoPage)?;
         self.batch(batch.with_deltas(version, to_send))
     }
 
@@ -275,7 +278,7 @@ impl Intake<'_> {
     }
 
     fn send_message(&mut self, note: &PageMessage) -> Result<(), IntakeStop> {
-        self.push(vec![page_record::note(note).map_err(|error| error.to_string())?])
+        self.push(vec![page_record::note(note).map_err(SourceError::Record)?])
     }
 
     /// What is as it will be.

@@ -6,6 +6,7 @@ use skein_qemu_stream::barrier::Barriers;
 use skein_qemu_stream::multifd::{Head, PACKET_BYTES, Packet, Parser};
 
 use super::{Intake, IntakeStop};
+use crate::source::error::{SourceError, Unplaceable};
 use crate::source::pages::PageRoute;
 
 impl Intake<'_> {
@@ -41,7 +42,7 @@ impl Intake<'_> {
                     self.pass_on(payload_bytes as usize)?;
                 }
                 Err(why) => {
-                    self.pages.not_understood(&why.to_string())?;
+                    self.pages.not_understood(why)?;
                     self.gather(parser.kept())?;
                     return self.opaque();
                 }
@@ -72,21 +73,16 @@ impl Intake<'_> {
             return Ok(());
         };
         if packet.is_compressed() {
-            return Err(IntakeStop::Failed(
-                self.pages.fail_direct_placement("QEMU compresses them itself (multifd-compression)"),
-            ));
+            return Err(self.pages.fail_direct_placement(Unplaceable::Compressed).into());
         }
-        let number = |offset: u64| {
-            u32::try_from(offset / PAGE_BYTES as u64)
-                .map_err(|_| format!("QEMU's stream makes no sense: a page at {offset:#x}"))
-        };
-        let normal = packet.normal().map(number).collect::<Result<Vec<u32>, String>>()?;
+        let number = |offset: u64| u32::try_from(offset / PAGE_BYTES as u64).map_err(|_| SourceError::NoNumber(offset));
+        let normal = packet.normal().map(number).collect::<Result<Vec<u32>, SourceError>>()?;
         for pages in normal.chunks(BATCH_PAGES_MAX) {
             let content = self.content(pages.len())?;
             let batch = Batch::new(BatchForm::Direct(PageRuns::new(block, pages.iter().copied())), content);
             self.send_direct(&direct, batch, barriers)?;
         }
-        let zero = packet.zero().map(number).collect::<Result<Vec<u32>, String>>()?;
+        let zero = packet.zero().map(number).collect::<Result<Vec<u32>, SourceError>>()?;
         for pages in zero.chunks(BATCH_PAGES_MAX) {
             self.send_direct(&direct, Batch::zeros(PageRuns::new(block, pages.iter().copied())), barriers)?;
         }
