@@ -346,7 +346,8 @@ mod tests {
     fn words(role: &str) -> Vec<OsString> {
         let program = format!("/proc/{}/exe", std::process::id());
         let role = format!("{ROLE}={role}");
-        ["env", &role, &program, "--exact", "packer::tests::a_role", "--nocapture"].map(Into::into).into()
+        let (_, module) = module_path!().split_once("::").unwrap();
+        ["env", &role, &program, "--exact", &format!("{module}::a_role"), "--nocapture"].map(Into::into).into()
     }
 
     /// No test, but what other processes are.

@@ -1,10 +1,10 @@
 //! A guest that lives in virtual time: the second implementation of [`Guest`](skein_hypervisor::Guest), for the tests
 //! of whoever asks guests and orders them about.
 //!
-//! A [`FakeGuest`] is copied in rounds, at the rate of a link, while it writes; it is stopped, switched over, completed,
-//! cancelled, and it fails, with the states and events of the tables in [`skein_hypervisor::migration`]. A test says
-//! how fast everything is, and what goes wrong: at which command, whether it is refused, not heard, or heard and not
-//! answered; which events are lost; what of the [`Oddities`] of QEMU's versions happens.
+//! A [`FakeGuest`] is copied in rounds, at the rate of a link, while it writes; it is stopped, switched over,
+//! completed, cancelled, and it fails, with the states and events of the tables in [`skein_hypervisor::migration`]. A
+//! test says how fast everything is, and what goes wrong: at which command, whether it is refused, not heard, or heard
+//! and not answered; which events are lost; what of the [`Oddities`] of QEMU's versions happens.
 //!
 //! Time is a [`VirtualClock`]'s: it passes when somebody waits. So a copy of an hour takes milliseconds, and a guest
 //! that does not answer takes the time for which its caller would have waited.
