@@ -54,6 +54,7 @@ mod pass_descriptor;
 mod path_meter;
 mod peers;
 mod permit;
+mod random;
 mod read_facts;
 mod room;
 mod serve;

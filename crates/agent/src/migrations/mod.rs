@@ -7,171 +7,47 @@
 //!  workers ▶└───────────────┘ ─▶ worker of each     orders to QEMU ─▶ how it is, back to the owner
 //! ```
 
+mod context;
 mod guest_watch;
+mod input;
 mod offer;
+mod owner;
 mod source;
 mod target;
 mod view;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_api::{LogEntry, MigrateOptions};
 use skein_dataplane::PathSnapshot;
 use skein_dataplane::source::PackerPool;
-use skein_handover::{
-    MigrationEvent, MigrationId, MigrationLimits, MigrationPhase, MigrationSummary, Order, Outcome, Record,
-    RefusedStart, Report, Role, SourceInput, SourceOrder, SourcePhase, TargetInput, TargetOrder, WriteResult,
-    last_records, needed,
-};
-use skein_hypervisor::GuestEvent;
-use skein_inventory::facts::MigrationSlots;
+use skein_handover::{MigrationId, MigrationLimits, Record, Role, SourceInput, TargetInput, last_records, needed};
 use skein_journal::{Journal, JournalLimits, OpenError};
-use tracing::{error, info, warn};
 
-use crate::clock::wait_until;
+use self::context::Context;
+use self::input::{NewMigration, OwnerInput};
+use self::owner::Owner;
 use crate::dirs::Dirs;
-use crate::error_chain;
-use crate::kept_ram::KeptRamStore;
 use crate::path_meter::PathMeter;
 use crate::peers::{PeerEvent, Peers};
+use crate::random::random;
 use crate::room::HostRoom;
-use crate::vms::{Involvement, Killed, Vm, Vms};
 
-pub use offer::{Offer, OfferError};
-pub(crate) use source::DELTA_MEMORY_DEFAULT_PERCENT;
-pub(crate) use view::MigrationViews;
-
-type Action = skein_handover::Action<Arc<Offer>>;
-type Input = skein_handover::Input<Arc<Offer>>;
-type Manager = skein_handover::Manager<Arc<Offer>>;
-type NewMigration = skein_handover::NewMigration<Arc<Offer>>;
+pub use self::input::StartRefused;
+pub(crate) use self::input::{Capacity, Inquiry};
+pub use self::offer::{Offer, OfferError};
+pub(crate) use self::source::DELTA_MEMORY_DEFAULT_PERCENT;
+pub(crate) use self::view::MigrationViews;
 
 /// What waits for the owner: some inputs of each migration.
 const OWNER_INPUTS_MAX: usize = 1024;
-/// Orders that wait for a worker; what is too much is asked for again.
-const WORKER_INPUTS_MAX: usize = 64;
-/// Records of the journal that are kept free: what the migrations under way may still need.
-const JOURNAL_RECORDS_RESERVED: usize = 64;
-/// A killed process is gone by then, unless the kernel holds it.
-const KILL_TIME: Duration = Duration::from_secs(10);
-/// An agent that ends waits so long for its QEMUs.
-const STOP_TIME: Duration = Duration::from_millis(1200);
 /// How long an agent waits for its predecessor's end.
 const JOURNAL_TIME: Duration = Duration::from_secs(3);
-
-/// What the owner is told.
-pub(crate) enum OwnerInput {
-    Peer(PeerEvent),
-    Inputs(Vec<Input>),
-    Start(Box<NewMigration>, SyncSender<Result<(), StartRefused>>),
-    Cancel(MigrationId, SyncSender<bool>),
-    Capacity(SyncSender<Capacity>),
-    /// A guest of this host was killed: its name, and by whom.
-    Killed(String, Killed),
-    Stop,
-}
-
-/// What this host could still take on.
-pub(crate) struct Capacity {
-    pub(crate) incoming: MigrationSlots,
-    pub(crate) outgoing: MigrationSlots,
-    /// RAM of guests that left.
-    pub(crate) kept_ram_bytes: u64,
-    pub(crate) journal: Result<(), String>,
-}
-
-/// Asks the owner.
-#[derive(Clone)]
-pub(crate) struct Inquiry(SyncSender<OwnerInput>);
-
-impl Inquiry {
-    pub(crate) fn capacity(&self) -> Option<Capacity> {
-        let (reply, answer) = sync_channel(1);
-        self.0.send(OwnerInput::Capacity(reply)).ok()?;
-        answer.recv().ok()
-    }
-}
-
-/// Why a migration is not begun.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
-pub enum StartRefused {
-    #[error("migration {0} moves this VM already: follow it with `skein migration watch {0}`")]
-    UnderWay(MigrationId),
-    #[error("too many migrations are under way or queued on this host: wait until some are over")]
-    TooMany,
-    #[error("the journal cannot be written: {0}")]
-    Journal(String),
-    #[error("the agent stops")]
-    Stopping,
-}
-
-/// What a worker is told.
-pub(crate) enum WorkerInput {
-    /// Do this, and say how QEMU is then.
-    Order(Order),
-    /// Say how QEMU is.
-    Look,
-    Guest(GuestEvent),
-    /// The migration is over and forgotten.
-    Forget,
-    /// The agent ends.
-    Leave,
-}
-
-/// What owner and workers share.
-pub(crate) struct Context {
-    pub(crate) dirs: Dirs,
-    pub(crate) vms: Arc<Vms>,
-    pub(crate) peers: Peers,
-    pub(crate) view: MigrationViews,
-    /// See [`OutgoingChannels::start`](crate::outgoing_channels::OutgoingChannels::start).
-    keeper_command: Vec<OsString>,
-    /// Who compresses pages; none: nobody could be had.
-    packers: Option<Arc<PackerPool>>,
-    /// Of guests that left or came, for their way back.
-    pub(crate) kept: Arc<KeptRamStore>,
-    /// What this host has room for.
-    pub(crate) rooms: Arc<HostRoom>,
-    /// Of the paths to each host.
-    meters: parking_lot::Mutex<BTreeMap<String, PathMeter>>,
-    queue: SyncSender<OwnerInput>,
-}
-
-impl Context {
-    /// The paths to a host, and what they carry, as it is now.
-    pub(crate) fn paths<T>(&self, host: &str, look: impl FnOnce(Vec<PathSnapshot>, &mut PathMeter) -> T) -> T {
-        let sessions = self.peers.snapshots();
-        let paths = sessions.into_iter().filter(|session| session.peer == host).flat_map(|session| session.paths);
-        let paths: Vec<_> = paths.collect();
-        let mut meters = self.meters.lock();
-        let meter = meters.entry(host.to_owned()).or_default();
-        meter.read(Instant::now(), &paths);
-        look(paths, meter)
-    }
-
-    /// Tells the owner what happened to a source.
-    fn source(&self, id: MigrationId, inputs: impl IntoIterator<Item = SourceInput>) {
-        self.tell(inputs.into_iter().map(|input| Input::Source(id, input)).collect());
-    }
-
-    /// Tells the owner what happened to a target.
-    fn target(&self, id: MigrationId, inputs: impl IntoIterator<Item = TargetInput>) {
-        self.tell(inputs.into_iter().map(|input| Input::Target(id, input)).collect());
-    }
-
-    fn tell(&self, inputs: Vec<Input>) {
-        if !inputs.is_empty() {
-            let _ = self.queue.send(OwnerInput::Inputs(inputs));
-        }
-    }
-}
 
 /// The migrations of this host.
 pub(crate) struct Migrations {
@@ -298,349 +174,6 @@ impl Migrations {
     }
 }
 
-/// The thread that obeys a migration's orders.
-struct WorkerHandle {
-    jobs: SyncSender<WorkerInput>,
-    thread: thread::JoinHandle<()>,
-}
-
-struct Owner {
-    context: Arc<Context>,
-    manager: Manager,
-    /// None while it cannot be opened again.
-    journal: Option<Journal<Record>>,
-    /// What is in the journal.
-    records: Vec<Record>,
-    workers: BTreeMap<MigrationId, WorkerHandle>,
-    limits: MigrationLimits,
-    /// Guests that run here now, and are to be remembered.
-    arrived: Vec<Arc<Vm>>,
-    epoch: Instant,
-}
-
-impl Owner {
-    fn new(context: Arc<Context>, limits: MigrationLimits, journal: Journal<Record>, records: Vec<Record>) -> Owner {
-        let manager = Manager::new(Duration::ZERO, limits, &records);
-        let journal = Some(journal);
-        let mut owner = Owner {
-            context,
-            manager,
-            journal,
-            records,
-            workers: BTreeMap::new(),
-            limits,
-            arrived: Vec::new(),
-            epoch: Instant::now(),
-        };
-        // Those of before say how their QEMUs are.
-        for (id, begun) in last_records(&owner.records) {
-            if !begun.is_settled() {
-                owner.context.view.begin(id, &begun.vm, role_of(&begun), &begun.peer);
-                owner.employ(id, WorkerInput::Look);
-            }
-        }
-        let last_records = last_records(&owner.records);
-        owner.context.view.end_unbegun(|id| last_records.get(&id).is_some_and(|begun| !begun.is_settled()));
-        owner
-    }
-
-    fn run(mut self, items: Receiver<OwnerInput>) {
-        skein_host::raise_thread_priority();
-        self.perform();
-        loop {
-            let now = self.epoch.elapsed();
-            let wait = self.manager.next_timeout().map_or(Duration::from_secs(60), |at| at.saturating_sub(now));
-            match items.recv_timeout(wait) {
-                Ok(OwnerInput::Stop) | Err(RecvTimeoutError::Disconnected) => return self.stop_workers(),
-                Ok(item) => self.take(item),
-                Err(RecvTimeoutError::Timeout) => self.manager.handle_timeout(self.epoch.elapsed()),
-            }
-            self.perform();
-        }
-    }
-
-    fn take(&mut self, item: OwnerInput) {
-        let now = self.epoch.elapsed();
-        match item {
-            OwnerInput::Peer(PeerEvent::Contact(host, contact)) => {
-                self.manager.handle(now, Input::Contact(host, contact))
-            }
-            OwnerInput::Peer(PeerEvent::Message(host, message)) => {
-                self.manager.handle(now, Input::Message(host, message))
-            }
-            OwnerInput::Peer(PeerEvent::NotUnderstood(host, words)) => {
-                self.manager.handle(now, Input::NotUnderstood(host, words));
-            }
-            OwnerInput::Peer(PeerEvent::UnreadableOffer { host: peer, id, vm, reason }) => {
-                self.manager.handle(now, Input::UnreadableOffer { peer, id, vm, reason });
-            }
-            OwnerInput::Inputs(inputs) => inputs.into_iter().for_each(|input| self.manager.handle(now, input)),
-            OwnerInput::Start(new, reply) => {
-                let _ = reply.send(self.start(now, *new));
-            }
-            OwnerInput::Cancel(id, reply) => {
-                let _ = reply.send(self.manager.cancel(now, id));
-            }
-            OwnerInput::Capacity(reply) => {
-                let _ = reply.send(self.capacity());
-            }
-            OwnerInput::Killed(vm, killed) => self.killed(now, &vm, &killed),
-            OwnerInput::Peer(PeerEvent::Note(host, id, text)) => {
-                // Of a migration with that host only: of others it has nothing to say.
-                if self.manager.summary(id).is_some_and(|summary| summary.peer == host) {
-                    self.context.view.log(id, LogEntry::Note { text });
-                }
-            }
-            OwnerInput::Stop => {}
-        }
-    }
-
-    /// Tells that a guest was killed where that may have to do with it: in all migrations to and from this host, at
-    /// both ends.
-    fn killed(&mut self, now: Duration, vm: &str, killed: &Killed) {
-        let text = killed.text(vm, self.context.peers.host());
-        for summary in self.manager.summaries() {
-            self.context.view.log(summary.id, LogEntry::Note { text: text.clone() });
-            self.context.peers.note(&summary.peer, summary.id, &text);
-            if summary.vm == vm && summary.outcome.is_none() {
-                self.manager.handle(now, Input::Detail(summary.id, text.clone()));
-            }
-        }
-    }
-
-    fn capacity(&mut self) -> Capacity {
-        let used = |role| {
-            let of_role = |summary: &&MigrationSummary| summary.role == role && summary.outcome.is_none();
-            self.manager.summaries().iter().filter(of_role).count() as u32
-        };
-        let (incoming, outgoing) = (used(Role::Target), used(Role::Source));
-        Capacity {
-            incoming: MigrationSlots { limit: self.limits.incoming as u32, used: incoming },
-            outgoing: MigrationSlots { limit: self.limits.outgoing as u32, used: outgoing },
-            kept_ram_bytes: self.context.kept.ram_bytes(),
-            journal: self.journal_ready(),
-        }
-    }
-
-    fn start(&mut self, now: Duration, new: NewMigration) -> Result<(), StartRefused> {
-        // A migration that is begun will be able to end.
-        self.journal_ready().map_err(StartRefused::Journal)?;
-        let (id, vm, peer) = (new.id, new.vm.clone(), new.peer.clone());
-        self.context.view.begin(id, &vm, Role::Source, &peer);
-        self.manager.start(now, new).map_err(|refused| {
-            self.context.view.drop(id);
-            match refused {
-                RefusedStart::UnderWay(id) => StartRefused::UnderWay(id),
-                RefusedStart::TooMany => StartRefused::TooMany,
-            }
-        })?;
-        if let Ok(vm) = self.context.vms.get(&vm) {
-            vm.set_involvement(Involvement::Moving(id));
-        }
-        Ok(())
-    }
-
-    /// Whether a few more records will find their place.
-    fn journal_ready(&mut self) -> Result<(), String> {
-        let Some(journal) = self.journal() else { return Err("it cannot be opened".into()) };
-        journal.ready(JOURNAL_RECORDS_RESERVED / 2).map_err(|error| error_chain(&error))?;
-        // The journal has its room reserved; what else is kept of a VM has not.
-        let dirs = &self.context.dirs;
-        dirs.ready().map_err(|error| format!("{} takes nothing: {error}", dirs.state.display()))
-    }
-
-    /// The journal; opened again if it failed before.
-    fn journal(&mut self) -> Option<&mut Journal<Record>> {
-        if self.journal.is_none() {
-            match Journal::open(&self.context.dirs.journal(), JournalLimits::default()) {
-                Ok((journal, records)) => (self.journal, self.records) = (Some(journal), records),
-                Err(error) => warn!("{}", error_chain(&error)),
-            }
-        }
-        self.journal.as_mut()
-    }
-
-    fn perform(&mut self) {
-        while let Some(action) = self.manager.poll_action() {
-            #[cfg(feature = "fault-points")]
-            let point = action.clone();
-            #[cfg(feature = "fault-points")]
-            crate::fault_points::point(crate::fault_points::Moment::Before, &point);
-            match action {
-                Action::Write(records) => self.write(records),
-                Action::Send(host, message) => {
-                    self.context.peers.send(&host, &message);
-                }
-                Action::Reach(host, true) => self.context.peers.reach(&host),
-                Action::Reach(host, false) => self.context.peers.leave(&host),
-                Action::Order(id, order) => {
-                    if matches!(order, Order::Target(TargetOrder::Kill) | Order::Source(SourceOrder::Quit)) {
-                        self.kill(id);
-                    }
-                    self.employ(id, WorkerInput::Order(order));
-                }
-                Action::Event(id, event) => self.event(id, event),
-                Action::Forget(id) => {
-                    if let Some(worker) = self.workers.remove(&id) {
-                        let _ = worker.jobs.try_send(WorkerInput::Forget);
-                    }
-                    self.context.peers.incoming_channels().close(id);
-                    for socket in [self.context.dirs.outgoing_socket(id), self.context.dirs.incoming_socket(id)] {
-                        let _ = std::fs::remove_file(socket);
-                    }
-                    if let Some(vm) = self.context.vms.of_migration(id) {
-                        self.context.vms.settled(&vm);
-                    }
-                    self.context.view.forget(id);
-                }
-            }
-            #[cfg(feature = "fault-points")]
-            crate::fault_points::point(crate::fault_points::Moment::After, &point);
-        }
-        // The source waits for the word, and this syncs files.
-        self.arrived.drain(..).for_each(|vm| self.context.vms.arrived(&vm));
-        for summary in self.manager.summaries() {
-            if let Some(vm) = self.context.vms.of_migration(summary.id) {
-                vm.set_involvement(Involvement::of(&summary));
-                // Also one whose QEMU ended before it was told to.
-                if (summary.role, summary.outcome) == (Role::Source, Some(Outcome::Moved)) && vm.process().is_none() {
-                    self.context.vms.released(&vm);
-                }
-            }
-            self.context.view.update(summary);
-        }
-        let vms = &self.context.vms;
-        self.context.kept.tidy(|vm| vms.get(vm).is_ok_and(|vm| vm.process().is_some()));
-    }
-
-    /// Kills the QEMU of a migration. Its worker may wait for that very QEMU's answer, the first one too; it hears of
-    /// the end then.
-    fn kill(&self, id: MigrationId) {
-        let process = self.context.vms.of_migration(id).and_then(|vm| vm.any_process());
-        let Some(process) = process else { return };
-        let kill = move || {
-            if let Err(error) = process.kill(KILL_TIME) {
-                warn!(%id, "QEMU cannot be killed: {error}");
-            }
-        };
-        if let Err(error) = thread::Builder::new().name("kill".into()).spawn(kill) {
-            warn!(%id, "QEMU cannot be killed now: {error}");
-        }
-    }
-
-    fn write(&mut self, records: Vec<Record>) {
-        let on_disk = self.append(&records);
-        if let Err(error) = &on_disk {
-            error!("the journal cannot be written: {error}");
-            // What it holds now is read from the disk, once that can be.
-            self.journal = None;
-        }
-        let result = if on_disk.is_ok() { WriteResult::OnDisk } else { WriteResult::Unknown };
-        if let Some(input) = Input::written(&records, result) {
-            self.manager.handle(self.epoch.elapsed(), input);
-        }
-    }
-
-    fn append(&mut self, records: &[Record]) -> Result<(), String> {
-        let known = needed(&self.records);
-        let Some(journal) = self.journal() else { return Err("it cannot be opened".into()) };
-        for record in records {
-            journal.append(record).map_err(|error| error_chain(&error))?;
-        }
-        let is_tight = journal.free_slots() < JOURNAL_RECORDS_RESERVED;
-        self.records.extend_from_slice(records);
-        let needed = needed(&self.records);
-        // Not in the middle of a handover, if that can wait.
-        if is_tight || (needed.is_empty() && !known.is_empty() && self.records.len() > JOURNAL_RECORDS_RESERVED) {
-            match self.journal.as_mut().map(|journal| journal.rewrite(&needed)) {
-                Some(Ok(())) => self.records = needed,
-                Some(Err(error)) => warn!("the journal cannot be made shorter: {}", error_chain(&error)),
-                None => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn event(&mut self, id: MigrationId, event: MigrationEvent) {
-        let summary = self.manager.summary(id);
-        if let Some(summary) = &summary
-            && !self.context.view.knows(id)
-        {
-            self.context.view.begin(id, &summary.vm, summary.role, &summary.peer);
-        }
-        self.context.view.log(id, LogEntry::Handover { event: event.clone() });
-        // Its last event comes when it is gone.
-        let logged = || self.context.view.get(id).map(|migration| migration.vm);
-        let vm = summary.as_ref().map(|summary| summary.vm.clone()).or_else(logged).unwrap_or_default();
-        match &event {
-            MigrationEvent::Reported { report: Report::Running, .. } => self.context.view.runs_there(id),
-            MigrationEvent::Phase { stage } => info!(%id, vm, "migration: {}", stage.words().1),
-            MigrationEvent::CalledOff { why, detail } if detail.is_empty() => {
-                info!(%id, vm, "called off: {}", why.words())
-            }
-            MigrationEvent::CalledOff { why, detail } => info!(%id, vm, "called off: {}: {detail}", why.words()),
-            MigrationEvent::InDoubt => error!(
-                %id,
-                vm,
-                "IN DOUBT: its guest is paused, and only the other host knows whether it may run: bring that host or \
-                 the network back, or see `skein migration resolve --help`"
-            ),
-            MigrationEvent::Over { outcome } => {
-                info!(%id, vm, "migration is over: {}", outcome.words());
-                let role = summary.map(|summary| summary.role);
-                let known = self.context.vms.get(&vm).ok();
-                match (role.filter(|_| *outcome == Outcome::Moved), known) {
-                    (Some(Role::Target), Some(vm)) if vm.migration() == Some(id) => self.arrived.push(vm),
-                    (Some(Role::Target), _) => self.context.vms.arrived_before(&vm, id),
-                    // After a crash of the host nothing is left of it but its definition.
-                    (Some(Role::Source), Some(vm))
-                        if vm.process().is_none() && vm.migration().is_none_or(|own| own == id) =>
-                    {
-                        self.context.vms.released(&vm);
-                    }
-                    _ => {}
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Gives the job to this migration's worker. One is started if there is none, with that as its first: what it said
-    /// of QEMU before an order would be taken for what came of it.
-    fn employ(&mut self, id: MigrationId, job: WorkerInput) {
-        if let Some(worker) = self.workers.get(&id) {
-            // One that is busy is asked again.
-            let _ = worker.jobs.try_send(job);
-        } else if let Some(summary) = self.manager.summary(id) {
-            let (jobs, queue) = sync_channel(WORKER_INPUTS_MAX);
-            let _ = jobs.try_send(job);
-            let (context, own_jobs) = (self.context.clone(), jobs.clone());
-            let offer = self.manager.offer(id).map(|offer| Offer::clone(offer));
-            let work = move || match summary.role {
-                Role::Source => source::SourceWorker::new(context, summary, offer, own_jobs).run(queue),
-                Role::Target => target::TargetWorker::new(context, summary, offer, own_jobs).run(queue),
-            };
-            match thread::Builder::new().name("migration".into()).spawn(work) {
-                Ok(thread) => drop(self.workers.insert(id, WorkerHandle { jobs, thread })),
-                Err(error) => warn!(%id, "cannot be worked on now: {error}"),
-            }
-        }
-    }
-
-    /// The next agent would call off what is not granted, too; done here, no guest waits for it.
-    fn stop_workers(&mut self) {
-        for (id, worker) in &self.workers {
-            let stage = self.manager.summary(*id).map(|summary| summary.stage);
-            if matches!(stage, Some(MigrationPhase::Source(SourcePhase::Precopy | SourcePhase::Switchover))) {
-                info!(%id, "called off, as the agent stops");
-                let _ = worker.jobs.try_send(WorkerInput::Order(Order::Source(SourceOrder::CancelMigration)));
-            }
-            let _ = worker.jobs.try_send(WorkerInput::Leave);
-        }
-        wait_until(STOP_TIME, || self.workers.values().all(|worker| worker.thread.is_finished()));
-    }
-}
-
 /// An agent that has just been replaced may still hold the journal for a moment.
 pub(crate) fn open_journal(path: &std::path::Path) -> Result<(Journal<Record>, Vec<Record>), OpenError> {
     let end = Instant::now() + JOURNAL_TIME;
@@ -650,27 +183,4 @@ pub(crate) fn open_journal(path: &std::path::Path) -> Result<(Journal<Record>, V
             other => return other,
         }
     }
-}
-
-fn role_of(begun: &skein_handover::JournalledMigration) -> Role {
-    match begun.last_record {
-        skein_handover::LastRecord::Source(_) => Role::Source,
-        skein_handover::LastRecord::Target(_) => Role::Target,
-    }
-}
-
-/// The order, if it is a source's.
-fn source_order(order: Order) -> Option<SourceOrder> {
-    match order {
-        Order::Source(order) => Some(order),
-        Order::Target(_) => None,
-    }
-}
-
-fn random<const BYTES: usize>() -> [u8; BYTES] {
-    let mut bytes = [0; BYTES];
-    // The kernel's; there is no machine where this fails once it has booted.
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| io::Read::read_exact(&mut file, &mut bytes));
-    read.expect("/dev/urandom can be read");
-    bytes
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use skein_api::{CopyProgress, LogEntry, PageCounts, PageFigures};
 use skein_dataplane::source::{DirtyTracking, SourcePages, SourcePagesSettings};
 use skein_handover::{
-    Input, MigrationId, MigrationPhase, MigrationSummary, SourceGuest, SourceInput, SourceOrder, SourcePhase,
+    Input, MigrationId, MigrationPhase, MigrationSummary, Order, SourceGuest, SourceInput, SourceOrder, SourcePhase,
 };
 use skein_hypervisor::{
     CopyState, Guest, GuestError, GuestEvent, MigrationSettings, MigrationState, MigrationStatus, RunState,
@@ -20,11 +20,14 @@ use skein_inventory::convergence::{Convergence, ConvergenceStep, ConvergenceWatc
 use skein_units::{GIB, about_bytes, exact_time};
 use tracing::{info, warn};
 
+use super::context::Context;
 use super::guest_watch::GuestWatch;
-use super::{Context, Offer, WorkerInput, source_order};
+use super::input::WorkerInput;
+use super::offer::Offer;
 use crate::clock::wait_until;
 use crate::guest_ram;
 use crate::outgoing_channels::OutgoingChannels;
+use crate::random::random;
 use crate::room::{Reservation, agent_bytes, asked};
 use crate::transport::width;
 use crate::vms::{Involvement, Running, Vm};
@@ -265,7 +268,8 @@ impl SourceWorker {
         let mut next = Some(job);
         while let Some(job) = next.take() {
             match job {
-                WorkerInput::Order(newer) => order = source_order(newer),
+                WorkerInput::Order(Order::Source(newer)) => order = Some(newer),
+                WorkerInput::Order(Order::Target(_)) => {}
                 WorkerInput::Look => self.look(),
                 WorkerInput::Guest(event) => self.heed(&event),
                 WorkerInput::Forget => return Some(|_| ()),
@@ -393,7 +397,7 @@ impl SourceWorker {
             width: width(offer.transport),
             direct: offer.indirect.is_none(),
             channels: u16::from(offer.channels),
-            key: super::random(),
+            key: random(),
             ram: vm.process().and_then(|process| guest_ram::find(qemu, process.id().pid)),
             delta_memory: offer.delta_memory.unwrap_or(DELTA_MEMORY_DEFAULT_PERCENT) / 100.0,
             kept_marks: vm.process().and_then(|qemu| self.context.kept.take_marks(&vm.name, &self.peer, qemu.id())),

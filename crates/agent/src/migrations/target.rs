@@ -13,9 +13,11 @@ use skein_inventory::composition::{Part, differences};
 use skein_inventory::{Accel, RoomNeed, printable, shortened};
 use tracing::{info, warn};
 
+use super::context::Context;
 use super::guest_watch::DIFFERENCES_TOLD_MAX;
+use super::input::WorkerInput;
+use super::offer::Offer;
 use super::source::settings;
-use super::{Context, Offer, WorkerInput};
 use crate::clock::wait_until;
 use crate::guest_ram;
 use crate::own_state::TpmFile;
