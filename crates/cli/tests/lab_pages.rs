@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use skein_api::{LogEntry, LoggedEvent, MigrateOptions, Migration, PageFigures, Reply, Request};
-use skein_guest_ram::{Memory, find};
+use skein_guest_ram::{Memory, Ram, find};
 use skein_handover::{MigrationId, Outcome};
 use skein_hypervisor::version_of;
 use skein_inventory::{Definition, Route};
