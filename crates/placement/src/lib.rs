@@ -10,7 +10,7 @@
 //! | [`survive`] | whether guests find room if hosts fail |
 //! | [`schedule`] | in which order guests get to where they are to be |
 //! | [`formats`] | what files of others say |
-//! | [`cluster`] | what Skein's own file says, in numbers and back, and what is broken, in the user's words |
+//! | [`cluster`] | what a cluster in words says, from a file or live, in numbers and back, and what is broken, in words |
 //! | [`fleet`] | nothing: clusters that look real, from a seed, to try things on |
 //! | [`explain`] | why a guest cannot be somewhere, what would help, and why it was moved |
 //! | [`policy`] | what to do as the load goes: which guests to move, which hosts may sleep |

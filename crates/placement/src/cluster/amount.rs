@@ -7,17 +7,47 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
-use serde_saphyr::Spanned;
+use thiserror::Error;
 
 /// A number and the unit behind it, if any: what both mean is told by the resource that it is of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Amount {
     /// 0 or more, and below [`MOST`].
-    pub number: f64,
+    pub(super) number: f64,
     /// As it is written; empty without one.
-    pub unit: String,
-    /// Of the file, from 1 on; 0 if it is not from one.
-    pub line: u64,
+    pub(super) unit: String,
+}
+
+/// Why something is no amount, or none of a unit.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum AmountError {
+    /// A text without a number.
+    #[error("'{0}' is no amount: a number and its unit, like '16 GiB'")]
+    NoAmount(String),
+    /// A number below 0, or absurdly large.
+    #[error("{0} is no amount: it is not within 0 to 2^60")]
+    OutOfRange(f64),
+    /// A unit of something else.
+    #[error("'{amount}' has no unit of it: write {}", unit.examples())]
+    OtherUnit {
+        /// As it is written.
+        amount: Amount,
+        /// What it should be of.
+        unit: Unit,
+    },
+    /// Less than a grain, and no unit: one was forgotten.
+    #[error("'{number}' has no unit: write '{number} {likely}', or '{number} {plain}' if it is so little")]
+    UnitMissing {
+        /// As it is written.
+        number: f64,
+        /// The unit that may be meant.
+        likely: &'static str,
+        /// The unit of plain numbers.
+        plain: &'static str,
+    },
+    /// More than an exbibyte, in its unit.
+    #[error("'{0}' is more than there can be")]
+    TooMuch(Amount),
 }
 
 /// No amount is larger, in whatever unit: an exbibyte.
@@ -125,28 +155,25 @@ impl Unit {
     /// # Errors
     /// Its unit is none of this one; the text says which would be. Or it has none and is less than a grain: a unit that
     /// was forgotten.
-    pub fn plain(&self, amount: &Amount) -> Result<f64, String> {
+    pub fn plain(&self, amount: &Amount) -> Result<f64, AmountError> {
         let factor = self.factor(&amount.unit);
-        let factor = factor.ok_or_else(|| format!("'{amount}' has no unit of it: write {}", self.examples()))?;
+        let factor = factor.ok_or_else(|| AmountError::OtherUnit { amount: amount.clone(), unit: self.clone() })?;
         if let Some([likely, plain]) = self.meant()
             && amount.unit.is_empty()
             && 0.0 < amount.number
             && amount.number < self.grain()
         {
-            let number = amount.number;
-            return Err(format!(
-                "'{number}' has no unit: write '{number} {likely}', or '{number} {plain}' if it is so little"
-            ));
+            return Err(AmountError::UnitMissing { number: amount.number, likely, plain });
         }
         let plain = amount.number * factor;
-        if plain <= MOST { Ok(plain) } else { Err(format!("'{amount}' is more than there can be")) }
+        if plain <= MOST { Ok(plain) } else { Err(AmountError::TooMuch(amount.clone())) }
     }
 
     /// An amount in grains, to the next above: what is used.
     ///
     /// # Errors
     /// As [`Unit::plain`].
-    pub fn used(&self, amount: &Amount) -> Result<i64, String> {
+    pub fn used(&self, amount: &Amount) -> Result<i64, AmountError> {
         let grains = self.plain(amount)? / self.grain();
         Ok((grains - noise(grains)).ceil().max(0.0) as i64)
     }
@@ -195,19 +222,22 @@ impl Amount {
     ///
     /// # Errors
     /// It is none, below 0, or absurdly large.
-    pub fn parse(text: &str) -> Result<Amount, String> {
+    pub fn parse(text: &str) -> Result<Amount, AmountError> {
         let text = text.trim();
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let number: f64 =
-            text[..end].parse().map_err(|_| format!("'{text}' is no amount: a number and its unit, like '16 GiB'"))?;
+        let number: f64 = text[..end].parse().map_err(|_| AmountError::NoAmount(text.to_owned()))?;
         Amount::new(number, text[end..].trim())
     }
 
-    fn new(number: f64, unit: &str) -> Result<Amount, String> {
+    /// A number of a unit, which can be empty.
+    ///
+    /// # Errors
+    /// The number is below 0, absurdly large, or none.
+    pub fn new(number: f64, unit: &str) -> Result<Amount, AmountError> {
         if !(0.0..MOST).contains(&number) {
-            return Err(format!("{number} is no amount: it is not within 0 to 2^60"));
+            return Err(AmountError::OutOfRange(number));
         }
-        Ok(Amount { number, unit: unit.to_owned(), line: 0 })
+        Ok(Amount { number, unit: unit.to_owned() })
     }
 }
 
@@ -219,13 +249,7 @@ impl fmt::Display for Amount {
 
 impl<'de> Deserialize<'de> for Amount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Amount, D::Error> {
-        struct Written(Amount);
         struct Reader;
-        impl<'de> Deserialize<'de> for Written {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Written, D::Error> {
-                deserializer.deserialize_any(Reader).map(Written)
-            }
-        }
         impl Visitor<'_> for Reader {
             type Value = Amount;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -244,8 +268,7 @@ impl<'de> Deserialize<'de> for Amount {
                 Amount::parse(text).map_err(E::custom)
             }
         }
-        let Spanned { value: Written(amount), referenced, .. } = Spanned::deserialize(deserializer)?;
-        Ok(Amount { line: referenced.line(), ..amount })
+        deserializer.deserialize_any(Reader)
     }
 }
 
@@ -256,7 +279,7 @@ mod tests {
     use super::*;
 
     fn used(unit: Unit, text: &str) -> Result<i64, String> {
-        unit.used(&Amount::parse(text)?)
+        Amount::parse(text).and_then(|amount| unit.used(&amount)).map_err(|error| error.to_string())
     }
 
     #[test]

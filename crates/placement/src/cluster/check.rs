@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::complaint::Complaint;
 use super::names::{Names, RuleKind, agree};
 use super::survival::{self, Survived};
-use super::{Compiled, file::HostState};
+use super::{Compiled, model::HostState};
 use crate::problem::{GuestId, HostId, NOWHERE, Problem};
 use crate::score::Score;
 use crate::verdict::{Breach, judge};

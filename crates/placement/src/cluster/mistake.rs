@@ -1,198 +1,116 @@
-//! What the YAML parser says of a file, in the words of the format.
+//! What is wrong in a cluster, and with which object, wherever the cluster is from.
 
-use serde_saphyr::{Error, Location, MessageFormatter, UserMessageFormatter};
+use std::fmt;
 
-use super::error::unknown;
+use thiserror::Error;
 
-/// What can stand where a rule says who it is about.
-const GUESTS: &str = "{guests: [..]}, {tag: T}, {set: S} or {tenant: T}";
-/// And where it is about hosts.
-const HOSTS: &str = "{hosts: [..]} or {group: G}";
+use crate::problem::Flaw;
 
-/// What is wrong, and what can stand there instead.
-pub(super) fn words(error: &Error, text: &str) -> String {
-    let place = Excerpt::new(text, error.location());
-    let field = place.field();
-    let what = if field.is_empty() { "it".to_owned() } else { format!("'{field}'") };
-    match error {
-        Error::SerdeUnknownField { field, expected, .. } => unknown_field(field, expected),
-        Error::SerdeUnknownVariant { variant, expected, .. } => {
-            let known = unknown("kind", variant, expected);
-            if known.ends_with('?') {
-                return known;
-            }
-            format!("there is no kind '{variant}': write {}", form(field).unwrap_or(&expected.join(", ")))
+/// Why a cluster cannot be compiled.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CompileError {
+    /// Something in it cannot be.
+    #[error(transparent)]
+    Mistake(#[from] Mistake),
+    /// Its amounts or weights are too large together.
+    #[error("the cluster cannot be counted")]
+    Flaw(#[from] Flaw),
+}
+
+/// Something in a cluster that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{what}")]
+pub struct Mistake {
+    /// The object in which it is.
+    pub object: Object,
+    /// The fields that lead to it within the object: `size`, `memory`. Empty: the object's name, or the only value
+    /// that the object has.
+    pub part: Vec<String>,
+    /// Why it cannot be, and what could. Names the object.
+    pub what: String,
+}
+
+/// An object of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// What it is.
+    pub kind: ObjectKind,
+    /// Index in the list of its kind, from 0 on.
+    pub index: usize,
+    /// What it is called; of a balance, the resource that it is for. Empty where there is only one of its kind.
+    pub name: String,
+}
+
+/// Kinds of objects, by the field of [`Cluster`](super::model::Cluster) that they are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectKind {
+    /// One of `resources`.
+    Resource,
+    /// One of `hosts`.
+    Host,
+    /// One of `templates`.
+    Template,
+    /// One of `guests`.
+    Guest,
+    /// One of `rules`, of this kind.
+    Rule(&'static str),
+    /// One of `balances`.
+    Balance,
+    /// `survive`.
+    Survive,
+    /// `weights`.
+    Weights,
+    /// `bandwidth`.
+    Bandwidth,
+}
+
+impl ObjectKind {
+    /// What an object of this kind is called.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            ObjectKind::Resource => "resource",
+            ObjectKind::Host => "host",
+            ObjectKind::Template => "template",
+            ObjectKind::Guest => "guest",
+            ObjectKind::Rule(_) => "rule",
+            ObjectKind::Balance => "balance",
+            ObjectKind::Survive => "survive",
+            ObjectKind::Weights => "weights",
+            ObjectKind::Bandwidth => "bandwidth",
         }
-        Error::SerdeMissingField { field, .. } => format!("the field '{field}' is missing"),
-        Error::DuplicateMappingKey { key: Some(key), .. } => format!("'{key}' is there twice: remove one"),
-        Error::Unexpected { expected: "sequence start", .. } => match place.word() {
-            Some(word) => format!("{what} has to be a list: write [{word}]"),
-            None => format!("{what} has to be a list: put it in brackets, or each of it behind '- '"),
-        },
-        Error::Unexpected { expected: "mapping start", .. } => {
-            format!("{what} has to have fields: write '{{name: value}}' or a line for each")
-        }
-        Error::Unexpected { expected: "string scalar", .. } => format!("{what} has to be a single word"),
-        Error::ExternallyTaggedEnumExpectedScalarOrMapping { .. }
-        | Error::ExpectedStringKeyForExternallyTaggedEnum { .. } => match form(field) {
-            Some(form) => format!("{what} has to be one of these: {form}"),
-            None => format!("{what} has to be a single word"),
-        },
-        Error::ExpectedMappingEndAfterEnumVariantValue { .. } => match place.word() {
-            Some("guests" | "tag" | "set" | "tenant") => format!("only one of these can stand there: {GUESTS}"),
-            Some("hosts" | "group") => format!("only one of these can stand there: {HOSTS}"),
-            _ => "each rule begins with '- ' and its kind, under which all of its fields are".into(),
-        },
-        Error::InvalidScalar { ty, .. } => {
-            let wanted = match *ty {
-                "boolean" => "true or false",
-                "floating point" => "a number",
-                _ => "a whole number, not below 0",
-            };
-            format!("{what} has to be {wanted}")
-        }
-        Error::SerdeInvalidType { unexpected, expected, .. } => {
-            let unexpected = if unexpected == "sequence" { "a list" } else { unexpected };
-            format!("{what} is {unexpected}, and has to be {expected}")
-        }
-        other => UserMessageFormatter.format_message(other).into_owned(),
     }
 }
 
-fn unknown_field(field: &str, expected: &[&str]) -> String {
-    let is_rule = expected.contains(&"of") || expected.contains(&"relation");
-    match field {
-        // What YAML 1.1 makes of `on` comes as `true`, if another program wrote the file.
-        "on" | "true" if expected.contains(&"within") => {
-            format!("there is no field '{field}'; did you mean 'within'?")
-        }
-        "force" if is_rule => {
-            "there is no field 'force': owners and among are always hard, preferred is always soft, and match has \
-             a relation"
-                .into()
-        }
-        "weight" if is_rule => {
-            "there is no field 'weight': owners and among are always hard, and preferred costs by weights.preference"
-                .into()
-        }
-        _ => {
-            let told = unknown("field", field, expected);
-            if told.ends_with('?') { told } else { format!("{told}: there are {}", expected.join(", ")) }
+impl Object {
+    pub(super) fn new(kind: ObjectKind, index: usize, name: &str) -> Object {
+        Object { kind, index, name: name.to_owned() }
+    }
+
+    /// The only object of its kind.
+    pub(super) fn only(kind: ObjectKind) -> Object {
+        Object { kind, index: 0, name: String::new() }
+    }
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (word, name) = (self.kind.word(), &self.name);
+        match self.kind {
+            ObjectKind::Balance => write!(f, "{word} for '{name}'"),
+            ObjectKind::Survive | ObjectKind::Weights | ObjectKind::Bandwidth => f.write_str(word),
+            _ => write!(f, "{word} '{name}'"),
         }
     }
 }
 
-/// What can stand behind the name of a field.
-fn form(field: &str) -> Option<&'static str> {
-    match field {
-        "of" | "near" | "from" => Some(GUESTS),
-        "within" => Some(HOSTS),
-        "force" => Some("soft or hard"),
-        "relation" => Some("must, should, must-not or should-not"),
-        "state" => Some("online, offline or maintenance"),
-        _ => None,
-    }
-}
-
-/// Where in a file something is wrong: the parser does not say in which field.
-struct Excerpt<'a> {
-    before: &'a str,
-    from: &'a str,
-}
-
-impl<'a> Excerpt<'a> {
-    fn new(text: &'a str, location: Option<Location>) -> Excerpt<'a> {
-        let (line, column) = location.map_or((1, 1), |location| (location.line(), location.column()));
-        let lines = text.split_inclusive('\n').take(line.saturating_sub(1) as usize);
-        let start: usize = lines.map(str::len).sum();
-        let on_line = text[start..].char_indices().nth(column.saturating_sub(1) as usize);
-        let (before, from) = text.split_at(on_line.map_or(text.len(), |(at, _)| start + at));
-        Excerpt { before, from }
-    }
-
-    /// The name of the field before it; empty if there is none.
-    fn field(&self) -> &'a str {
-        let before = self.before.trim_end_matches(|c: char| c.is_whitespace() || "{[-\"'".contains(c));
-        let Some(before) = before.strip_suffix(':') else { return "" };
-        let before = before.trim_end_matches(['"', '\'']);
-        let is_word = |c: char| c.is_alphanumeric() || c == '_';
-        before.rfind(|c: char| !is_word(c)).map_or(before, |at| &before[at + 1..])
-    }
-
-    /// The word that stands there, if it is one.
-    fn word(&self) -> Option<&'a str> {
-        let end = self.from.find(|c: char| ",:[]{}#\"'\n".contains(c)).unwrap_or(self.from.len());
-        let word = self.from[..end].trim();
-        (!word.is_empty()).then_some(word)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::cluster::read;
-
-    /// What is told of a file with a guest and a rule that are these.
-    fn mistake_text(guest: &str, rule: &str) -> String {
-        let text = format!(
-            "resources: [{{name: cpu}}]\nhosts: [{{name: h1, capacity: {{cpu: 1}}}}]\nguests:\n- \
-             {{name: a, {guest}}}\nrules:\n- {rule}"
-        );
-        read(&text).expect_err("it should be refused").to_string()
-    }
-
-    #[test]
-    fn guests_are_told_in_plain_words() {
-        for (guest, what) in [
-            ("preferred: h1", "'preferred' has to be a list: write [h1]"),
-            ("tags: {a: b}", "'tags' has to be a list: put it in brackets, or each of it behind '- '"),
-            ("name: b", "'name' is there twice: remove one"),
-            ("optimize: maybe", "'optimize' has to be true or false"),
-            ("size: 3", "'size' has to have fields: write '{name: value}' or a line for each"),
-            ("tenant: [a]", "'tenant' has to be a single word"),
-            ("dirty: [a]", "it is a list, and has to be an amount like 12 or '16 GiB'"),
-        ] {
-            assert_eq!(mistake_text(guest, "apart: {name: x, of: {tag: w}}"), format!("line 4: {what}"));
+/// That there is no such thing, and which may be meant.
+pub(super) fn unknown<T: AsRef<str>>(what: &str, name: &str, known: impl IntoIterator<Item = T>) -> String {
+    let likeness = |known: &T| (strsim::jaro_winkler(known.as_ref(), name) * 1000.0) as u32;
+    match known.into_iter().max_by_key(likeness) {
+        Some(close) if likeness(&close) > 700 => {
+            format!("there is no {what} '{name}'; did you mean '{}'?", close.as_ref())
         }
-    }
-
-    #[test]
-    fn rules_are_told_in_plain_words() {
-        const GUESTS: &str = "{guests: [..]}, {tag: T}, {set: S} or {tenant: T}";
-        const HOSTS: &str = "{hosts: [..]} or {group: G}";
-        let apart = |rest: &str| mistake_text("", &format!("apart: {{name: x, {rest}}}"));
-        for (rest, what) in [
-            ("of: {tag: a, set: b}", format!("only one of these can stand there: {GUESTS}")),
-            ("of: lb", format!("there is no kind 'lb': write {GUESTS}")),
-            ("of: {host: a}", format!("there is no kind 'host': write {GUESTS}")),
-            ("of: [a]", format!("'of' has to be one of these: {GUESTS}")),
-            ("of: {}", format!("'of' has to be one of these: {GUESTS}")),
-            ("of: {tags: a}", "there is no kind 'tags'; did you mean 'tag'?".into()),
-            ("of: {tag: a}, force: must", "there is no kind 'must': write soft or hard".into()),
-            ("of: {tag: a}, force: [hard]", "'force' has to be one of these: soft or hard".into()),
-            ("of: {tag: a}, weight: lots", "'weight' has to be a number".into()),
-            ("of: {tag: a}, x: y", "there is no field 'x': there are name, of, from, level, force, weight".into()),
-            ("force: hard", "the field 'of' is missing".into()),
-        ] {
-            assert_eq!(apart(rest), format!("line 6: {what}"), "{rest}");
-        }
-        let of = |kind: &str, rest: &str| mistake_text("", &format!("{kind}: {{name: x, of: {{tag: w}}, {rest}}}"));
-        for (kind, rest, what) in [
-            ("preferred", "within: [{hosts: [h1]}]", format!("'within' has to be one of these: {HOSTS}")),
-            ("preferred", "within: {hosts: [h1], group: g}", format!("only one of these can stand there: {HOSTS}")),
-            ("owners", "true: {hosts: [h1]}", "there is no field 'true'; did you mean 'within'?".into()),
-        ] {
-            assert_eq!(of(kind, rest), format!("line 6: {what}"), "{kind} {rest}");
-        }
-        for kind in ["owners", "among"] {
-            let told = of(kind, "force: hard");
-            assert!(told.contains("no field 'force': owners and among are always hard, preferred is"), "{told}");
-        }
-        assert!(mistake_text("", "{name: x}").ends_with(
-            "there is no kind 'name': write apart, together, spread, owners, preferred, among, needs, match"
-        ));
-        assert!(
-            mistake_text("", "{apart: {name: x, of: {tag: w}}, name: x}")
-                .ends_with("each rule begins with '- ' and its kind, under which all of its fields are")
-        );
+        Some(_) => format!("there is no {what} '{name}'"),
+        None => format!("there is no {what} '{name}', and no other either"),
     }
 }

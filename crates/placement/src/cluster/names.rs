@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::amount::Unit;
-use super::file::HostState;
+use super::model::HostState;
 use crate::bits::Bits;
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE};
 

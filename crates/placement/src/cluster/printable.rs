@@ -2,52 +2,55 @@
 
 use std::collections::BTreeMap;
 
-use super::ClusterError;
-use super::file::{Cluster, Guests, Hosts, Name, Rule};
+use super::mistake::{Mistake, Object, ObjectKind};
+use super::model::{Cluster, Guests, Hosts, Rule};
 
-/// That no name in a file has control characters.
-pub(super) fn check(cluster: &Cluster) -> Result<(), ClusterError> {
-    for resource in &cluster.resources {
-        of("resource", &resource.name, [&resource.unit])?;
+/// That no name in a cluster has control characters.
+pub(super) fn check(cluster: &Cluster) -> Result<(), Mistake> {
+    for (n, resource) in cluster.resources.iter().enumerate() {
+        of(ObjectKind::Resource, n, &resource.name, [&resource.unit])?;
     }
-    for host in &cluster.hosts {
+    for (n, host) in cluster.hosts.iter().enumerate() {
         let levels = host.levels.keys().chain(&host.group);
-        of("host", &host.name, host.capacity.keys().chain(levels))?;
-        of("host", &host.name, pairs(&host.areas).chain(pairs(&host.properties)))?;
+        of(ObjectKind::Host, n, &host.name, host.capacity.keys().chain(levels))?;
+        of(ObjectKind::Host, n, &host.name, pairs(&host.areas).chain(pairs(&host.properties)))?;
     }
-    for template in &cluster.templates {
+    for (n, template) in cluster.templates.iter().enumerate() {
         let labels = template.tags.iter().chain(&template.tenant);
-        of("template", &template.name, pairs(&template.properties).chain(labels))?;
-        of("template", &template.name, template.size.keys().chain(template.load.keys()))?;
+        of(ObjectKind::Template, n, &template.name, pairs(&template.properties).chain(labels))?;
+        of(ObjectKind::Template, n, &template.name, template.size.keys().chain(template.load.keys()))?;
     }
-    for guest in &cluster.guests {
+    for (n, guest) in cluster.guests.iter().enumerate() {
         let labels = guest.tags.iter().chain(&guest.tenant).chain(&guest.availability_set).chain(&guest.template);
         let labels = labels.chain(&guest.alias);
         let hosts = guest.owners.iter().flatten().chain(&guest.host).chain(&guest.preferred).chain(&guest.near);
-        of("guest", &guest.name, pairs(&guest.properties).chain(labels).chain(hosts))?;
-        of("guest", &guest.name, guest.size.keys().chain(guest.load.keys()))?;
+        of(ObjectKind::Guest, n, &guest.name, pairs(&guest.properties).chain(labels).chain(hosts))?;
+        of(ObjectKind::Guest, n, &guest.name, guest.size.keys().chain(guest.load.keys()))?;
     }
-    for rule in &cluster.rules {
-        of("rule", rule.name(), in_rule(rule))?;
+    for (n, rule) in cluster.rules.iter().enumerate() {
+        of(ObjectKind::Rule(rule.kind()), n, rule.name(), in_rule(rule))?;
     }
-    for balance in &cluster.balances {
-        of("balance", &balance.per, [&balance.of])?;
+    for (n, balance) in cluster.balances.iter().enumerate() {
+        of(ObjectKind::Balance, n, &balance.per, [&balance.of])?;
     }
     Ok(())
 }
 
 /// A thing's own name, and others that it has.
-fn of<'a>(what: &str, name: &'a Name, others: impl IntoIterator<Item = &'a String>) -> Result<(), ClusterError> {
-    match std::iter::once(&name.value).chain(others).find(|name| name.contains(char::is_control)) {
+fn of<'a>(
+    kind: ObjectKind,
+    index: usize,
+    name: &'a String,
+    others: impl IntoIterator<Item = &'a String>,
+) -> Result<(), Mistake> {
+    match std::iter::once(name).chain(others).find(|name| name.contains(char::is_control)) {
         None => Ok(()),
-        Some(bad) => Err(ClusterError::File {
-            line: name.referenced.line().max(1),
-            what: format!(
-                "{what} '{}': the name '{}' has a control character: remove it",
-                name.value.escape_debug(),
-                bad.escape_debug()
-            ),
-        }),
+        Some(bad) => {
+            let (word, printable, bad) = (kind.word(), name.escape_debug(), bad.escape_debug());
+            let what = format!("{word} '{printable}': the name '{bad}' has a control character: remove it");
+            let object = Object::new(kind, index, name);
+            Err(Mistake { object, part: Vec::new(), what })
+        }
     }
 }
 

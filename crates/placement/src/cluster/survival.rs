@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Compiled;
 use super::complaint::Complaint;
-use super::file::HostState;
+use super::model::HostState;
 use super::names::{agree, listed};
 use crate::problem::{HostId, Strength};
 use crate::score::Score;

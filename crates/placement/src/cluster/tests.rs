@@ -19,12 +19,11 @@ hosts:
 ";
 
 pub(crate) fn made(rest: &str) -> Compiled {
-    let cluster = read(&format!("{HOSTS}{rest}")).unwrap();
-    compile(&cluster).unwrap()
+    read(&format!("{HOSTS}{rest}")).unwrap().compile().unwrap()
 }
 
 fn mistake(text: &str) -> String {
-    match read(text).and_then(|cluster| compile(&cluster)) {
+    match read(text).and_then(|file| file.compile()) {
         Ok(_) => panic!("it should be refused"),
         Err(error) => error.to_string(),
     }
@@ -56,7 +55,7 @@ fn json_is_read_too() {
         \"hosts\": [{\"name\": \"h1\", \"capacity\": {\"memory\": \"1 GiB\"}}],
         \"rules\": [{\"apart\": {\"name\": \"x\", \"of\": {\"guests\": [\"a\"]}}}], \"guests\": \
         [{\"name\": \"a\", \"size\": {\"memory\": \"1 B\"}}]}";
-    let compiled = compile(&read(text).unwrap()).unwrap();
+    let compiled = read(text).unwrap().compile().unwrap();
     assert_eq!(compiled.problem.guests[0].demand, [1]);
 }
 
@@ -94,9 +93,8 @@ rules:
 
 #[test]
 fn levels_and_overcommit_make_the_capacity() {
-    let compiled = compile(
-        &read(
-            "
+    let compiled = read(
+        "
 resources:
 - {name: cpu, unit: cores, overcommit: 2, levels: {reserve: 10 %, start: 20 %, place: 30 %}}
 hosts:
@@ -105,9 +103,9 @@ hosts:
 guests:
 - {name: a, size: {cpu: 1}, load: {cpu: 1}, host: h1}
 - {name: b, size: {cpu: 1}, load: {cpu: 1}, host: h1}",
-        )
-        .unwrap(),
     )
+    .unwrap()
+    .compile()
     .unwrap();
     assert_eq!(compiled.problem.hosts[0].capacity, [18_000, 9000, 1]);
     assert_eq!(compiled.problem.hosts[0].safe, [16_000, 8000, 1]);
@@ -232,7 +230,7 @@ fn hosts_that_are_not_online_are_left() {
         .replace("{name: h2,", "{name: h2, state: maintenance,");
     let guests =
         "guests: [{name: a, host: h1}, {name: b, host: h2, optimize: false}, {name: c, host: h3, optimize: false}]";
-    let compiled = compile(&read(&format!("{text}{guests}")).unwrap()).unwrap();
+    let compiled = read(&format!("{text}{guests}")).unwrap().compile().unwrap();
     assert_eq!(
         complaints_of(&compiled),
         ["'a' is on no host: 'h1' is offline", "'b' is on 'h2', which is in maintenance"]
@@ -618,7 +616,7 @@ fn what_is_wrong_is_told_where_it_stands() {
 fn the_reference_is_right() {
     let text = include_str!("../../../../docs/placement-file.md");
     let file = text.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    assert_eq!(compile(&read(file).unwrap()).unwrap().clashes, []);
+    assert_eq!(read(file).unwrap().compile().unwrap().clashes, []);
 }
 
 /// A file with most of what there can be.
@@ -651,7 +649,7 @@ proptest! {
             text.splice(at..end, put.chars());
         }
         let text: String = text.into_iter().collect();
-        if let Ok(compiled) = read(&text).and_then(|cluster| compile(&cluster)) {
+        if let Ok(compiled) = read(&text).and_then(|file| file.compile()) {
             let problem = &compiled.problem;
             check(&compiled, &problem.initial, &History::default(), 0);
             if !problem.guests.is_empty() {

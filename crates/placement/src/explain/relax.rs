@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Cause, Placing, Reason};
-use crate::cluster::file::HostState;
+use crate::cluster::model::HostState;
 use crate::cluster::{Compiled, RuleId, RuleKind};
 use crate::problem::{GuestId, HostId, NOWHERE};
 use crate::score::Score;
@@ -44,7 +44,7 @@ pub struct Relaxation {
     /// All of them are needed.
     pub steps: Vec<Step>,
     /// In microseconds of traffic. Of moves it is what they cost; of what people have to decide or buy it only tells
-    /// which is the lesser evil, in terms of [`Weights::rule`](crate::cluster::file::Weights::rule): to lift a rule is
+    /// which is the lesser evil, in terms of [`Weights::rule`](crate::cluster::model::Weights::rule): to lift a rule is
     /// one of them, capacity 5 to 10 and more, a host out of maintenance or an owner more 10, a host brought online 20.
     pub cost: i64,
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::{Cause, Placing, Reason, Relaxation, Step, conflict, relax};
-use crate::cluster::file::HostState;
+use crate::cluster::model::HostState;
 use crate::cluster::{Compiled, RuleKind, agree};
 use crate::problem::{GuestId, HostId, NOWHERE};
 

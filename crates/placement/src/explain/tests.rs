@@ -258,7 +258,7 @@ fn hard(reasons: &[Reason]) -> BTreeSet<Cause> {
 
 fn compiled(case: &Case) -> Compiled {
     let cluster = cluster::read(&case.text).unwrap_or_else(|error| panic!("{error}\n{}", case.text));
-    cluster::compile(&cluster).unwrap_or_else(|error| panic!("{error}\n{}", case.text))
+    cluster.compile().unwrap_or_else(|error| panic!("{error}\n{}", case.text))
 }
 
 proptest! {
@@ -307,7 +307,7 @@ proptest! {
             let (rest, rules) = case.text.split_once("rules:\n").unwrap_or((&case.text, ""));
             let kept: Vec<&str> = rules.lines().filter(is_named).collect();
             let rules = if kept.is_empty() { String::new() } else { format!("rules:\n{}", kept.join("\n")) };
-            let alone = cluster::compile(&cluster::read(&format!("{rest}{rules}")).unwrap()).unwrap().clashes;
+            let alone = cluster::read(&format!("{rest}{rules}")).unwrap().compile().unwrap().clashes;
             prop_assert!(alone.iter().any(|other| other.todo == clash.todo), "{:?} {:?}\n{}", clash, alone, case.text);
         }
     }
@@ -556,7 +556,7 @@ guests:
 - {name: b, host: h2, size: {memory: 1 GiB}, owners: [h3]}
 rules:
 - together: {name: both, of: {guests: [a, b]}, force: hard}";
-    let compiled = cluster::compile(&cluster::read(text).unwrap()).unwrap();
+    let compiled = cluster::read(text).unwrap().compile().unwrap();
     let before = &compiled.problem.initial;
     let why = |guest: GuestId| why_moved(&compiled, before, &[1, 2, 2], guest);
     assert_eq!(why(0).to_string(), "place 'mon' on 'h2': its host 'h1' is offline");
@@ -582,7 +582,7 @@ guests:
         )
     };
     let told = |used: u32| {
-        let compiled = cluster::compile(&cluster::read(&text(used)).unwrap()).unwrap();
+        let compiled = cluster::read(&text(used)).unwrap().compile().unwrap();
         explain(&compiled, &compiled.problem.initial, 1).hosts[0].objections.first().map(|told| told.what.clone())
     };
     assert_eq!(told(95).unwrap(), "memory: 'h1' would be 4 MiB more beyond its start level, 9 MiB in all");
@@ -612,7 +612,7 @@ guests:
 - {{name: a, host: h1, size: {{memory: 8 GiB}}}}
 - {{name: b, size: {{memory: 6 GiB}}}}"
         );
-        cluster::compile(&cluster::read(&text).unwrap()).unwrap()
+        cluster::read(&text).unwrap().compile().unwrap()
     };
     let told = |memory: u32, state: &str| {
         let compiled = cluster(memory, state);

@@ -25,7 +25,7 @@ impl ClusterFile {
         let text = files::read(path)?;
         let name = || path.display().to_string();
         let file = cluster::read(&text).with_context(name)?;
-        let compiled = cluster::compile(&file).with_context(name)?;
+        let compiled = file.compile().with_context(name)?;
         Ok(ClusterFile { path: path.to_owned(), compiled })
     }
 

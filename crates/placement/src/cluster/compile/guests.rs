@@ -1,10 +1,11 @@
 //! Guests: what they use, where they may be by themselves, and what it takes to move them.
 
-use super::super::ClusterError;
-use super::super::amount::{Amount, Unit};
-use super::super::file::HostState;
+use super::super::amount::Unit;
+use super::super::mistake::{Mistake, Object, ObjectKind};
+use super::super::model::HostState;
 use super::super::names::{Leaning, Measure, Row, RuleKind};
-use super::{Compiler, Mistake, SECOND, SECONDS_MAX, at, at_amount, ranked, sorted};
+use super::fault::{Fault, at};
+use super::{Compiler, SECOND, SECONDS_MAX, Written, ranked, sorted};
 use crate::problem::{Guest, GuestId, NOWHERE};
 use crate::schedule::{Traffic, forecast};
 
@@ -16,30 +17,28 @@ const DOWNTIME_S: f64 = 0.3;
 const DIRTY_SHARE_MAX: f64 = 0.9;
 
 impl<'a> Compiler<'a> {
-    pub(super) fn guests(&mut self) -> Result<(), ClusterError> {
+    pub(super) fn guests(&mut self) -> Result<(), Mistake> {
         let cluster = self.cluster;
-        for template in &cluster.templates {
-            self.known_resources(&template.name, "template", [&template.size, &template.load])?;
+        for (n, template) in cluster.templates.iter().enumerate() {
+            let amounts = [&template.size, &template.load];
+            self.known_resources(ObjectKind::Template, (n, &template.name), amounts)?;
         }
-        let bandwidth = Unit::Rate.plain(&cluster.bandwidth).and_then(|plain| match plain {
-            0.0 => Err("it is 0".to_owned()),
+        let bandwidth = Unit::Rate.plain(&cluster.bandwidth).map_err(Fault::from).and_then(|plain| match plain {
+            0.0 => Err("it is 0".to_owned().into()),
             other => Ok(other),
         });
-        self.bandwidth = bandwidth.map_err(|what| ClusterError::File {
-            line: cluster.bandwidth.line.max(1),
-            what: format!("bandwidth: {what}"),
-        })?;
+        self.bandwidth = at(|| Object::only(ObjectKind::Bandwidth), bandwidth.map_err(|fault| fault.of("bandwidth")))?;
         self.names.fences_of = vec![Vec::new(); cluster.guests.len()];
         self.names.leanings_of = vec![Vec::new(); cluster.guests.len()];
-        for (n, guest) in (0..).zip(&cluster.guests) {
-            self.known_resources(&guest.name, "guest", [&guest.size, &guest.load])?;
-            let who = format!("guest '{}'", guest.name.value);
-            at(&guest.name, self.guest(n).map_err(|mistake| mistake.of(&who)))?;
+        for (n, guest) in cluster.guests.iter().enumerate() {
+            self.known_resources(ObjectKind::Guest, (n, &guest.name), [&guest.size, &guest.load])?;
+            let object = || Object::new(ObjectKind::Guest, n, &guest.name);
+            at(object, self.guest(n as GuestId).map_err(|fault| fault.of(&object().to_string())))?;
         }
         Ok(())
     }
 
-    fn guest(&mut self, n: GuestId) -> Result<(), Mistake> {
+    fn guest(&mut self, n: GuestId) -> Result<(), Fault> {
         let guest = &self.cluster.guests[n as usize];
         let recorded = guest.host.as_ref().map_or(Ok(NOWHERE), |host| self.host_named(host))?;
         let is_up = recorded != NOWHERE && self.names.states[recorded as usize] != HostState::Offline;
@@ -54,7 +53,7 @@ impl<'a> Compiler<'a> {
         self.problem.guests.push(made);
         self.problem.initial.push(if is_up { recorded } else { NOWHERE });
         self.names.recorded.push(recorded);
-        let name = &guest.name.value;
+        let name = &guest.name;
         if let Some(owners) = &guest.owners {
             let hosts = self.hosts_named(owners)?.into_iter().collect();
             let rule = self.new_rule(name, RuleKind::GuestOwners);
@@ -84,42 +83,44 @@ impl<'a> Compiler<'a> {
     }
 
     /// What a guest uses of each row. Who has no measured load is taken to use all that it has reserved.
-    fn demand(&self, n: GuestId) -> Result<Vec<i64>, Mistake> {
+    fn demand(&self, n: GuestId) -> Result<Vec<i64>, Fault> {
         let merged = &self.merged[n as usize];
-        let used = |row: &Row, amount: Option<&Amount>| {
-            let used = amount.map_or(Ok(0), |amount| at_amount(amount, row.unit.used(amount)));
-            used.map_err(|mistake| mistake.of(&row.name))
+        let used = |row: &Row, field: &str, written: Option<Written<'_>>| {
+            let used = written.map_or(Ok(0), |of| of.checked(&[field, &row.name], row.unit.used(of.amount)));
+            used.map_err(|fault| fault.of(&row.name))
         };
         let of = |row: &Row| match row.measure {
             Measure::Count => Ok(1),
-            Measure::Reserved => used(row, merged.size(&row.name)),
-            Measure::Measured => used(row, merged.load(&row.name).or(merged.size(&row.name))),
+            Measure::Reserved => used(row, "size", merged.size(&row.name)),
+            Measure::Measured => match merged.load(&row.name) {
+                Some(load) => used(row, "load", Some(load)),
+                None => used(row, "size", merged.size(&row.name)),
+            },
         };
         self.names.rows.iter().map(of).collect()
     }
 
     /// What there is to send of a guest.
-    fn traffic(&self, n: GuestId) -> Result<Traffic, Mistake> {
+    fn traffic(&self, n: GuestId) -> Result<Traffic, Fault> {
         let merged = &self.merged[n as usize];
-        let template = merged.template;
-        let memory =
-            merged.guest.memory.as_ref().or_else(|| template?.memory.as_ref()).or_else(|| merged.size("memory"));
-        let plain = |name: &str, unit: Unit, amount: Option<&Amount>| {
-            let plain = amount.map_or(Ok(0.0), |amount| at_amount(amount, unit.plain(amount)));
-            plain.map_err(|mistake| mistake.of(name))
+        let plain = |fields: &[&str], unit: Unit, written: Option<Written<'_>>| {
+            let plain = written.map_or(Ok(0.0), |of| of.checked(fields, unit.plain(of.amount)));
+            plain.map_err(|fault| fault.of(fields[fields.len() - 1]))
         };
-        let memory = plain("memory", Unit::Bytes, memory)?;
-        let dirty = merged.guest.dirty.as_ref().or_else(|| template?.dirty.as_ref());
-        let dirty_rate = plain("dirty", Unit::Rate, dirty)?;
+        let memory = match merged.memory() {
+            Some(memory) => plain(&["memory"], Unit::Bytes, Some(memory)),
+            None => plain(&["size", "memory"], Unit::Bytes, merged.size("memory")),
+        }?;
+        let dirty_rate = plain(&["dirty"], Unit::Rate, merged.dirty())?;
         Ok(Traffic { memory_bytes: memory, dirty_rate, downtime_seconds: DOWNTIME_S, ..Traffic::default() })
     }
 
     /// Its memory once, and what is written meanwhile again and again (a geometric series), in time.
-    fn move_cost(&self, traffic: &Traffic) -> Result<i64, Mistake> {
+    fn move_cost(&self, traffic: &Traffic) -> Result<i64, Fault> {
         let (memory, bandwidth) = (traffic.memory_bytes, self.bandwidth);
         let share = (traffic.dirty_rate / bandwidth).min(DIRTY_SHARE_MAX);
         let weights = &self.cluster.weights;
-        let cost = weights.each_move.value + weights.moves.value * memory / bandwidth / (1.0 - share);
+        let cost = weights.each_move + weights.moves * memory / bandwidth / (1.0 - share);
         if cost >= SECONDS_MAX {
             let what = format!("its move costs {cost:.0} seconds: correct 'bandwidth', its memory, or 'weights.moves'");
             return Err(what.into());

@@ -1,26 +1,28 @@
 //! Hosts: what there is of each resource, and the areas where they are.
 
 use super::super::amount::{Amount, Unit};
-use super::super::file::{self, Rule};
+use super::super::mistake::{Mistake, Object, ObjectKind, unknown};
+use super::super::model::{self, HOST_LEVEL, Rule};
 use super::super::names::{Level, Measure, Row};
-use super::super::{ClusterError, HOST_LEVEL, unknown};
-use super::{Compiler, Mistake, at, at_amount, per_cent};
+use super::fault::{Fault, at, below};
+use super::{Compiler, per_cent};
 use crate::problem::{Host, Resource};
 
 impl<'a> Compiler<'a> {
     /// Rows, areas and hosts.
-    pub(super) fn hosts(&mut self) -> Result<(), ClusterError> {
+    pub(super) fn hosts(&mut self) -> Result<(), Mistake> {
         let cluster = self.cluster;
         self.find_levels();
         let guests_max = cluster.hosts.iter().any(|host| host.guests_max.is_some());
-        for host in &cluster.hosts {
-            self.known_resources(&host.name, "host", [&host.capacity])?;
+        for (n, host) in cluster.hosts.iter().enumerate() {
+            self.known_resources(ObjectKind::Host, (n, &host.name), [&host.capacity])?;
+            let object = || Object::new(ObjectKind::Host, n, &host.name);
             let levels = host.levels.keys().find(|name| !self.resources.contains_key(name.as_str()));
             if let Some(name) = levels {
                 let what = unknown("resource", name, self.resources.keys());
-                return at(&host.name, Err(format!("host '{}': {what}", host.name.value)));
+                return at(object, Err(format!("host '{}': {what}", host.name)));
             }
-            let areas = at(&host.name, self.areas(host))?;
+            let areas = at(object, self.areas(host))?;
             self.problem.hosts.push(Host { areas, capacity: Vec::new(), safe: Vec::new() });
         }
         self.names.states = cluster.hosts.iter().map(|host| host.state).collect();
@@ -28,10 +30,10 @@ impl<'a> Compiler<'a> {
         self.names.storage = (0..).zip(&cluster.hosts).filter(|(_, host)| host.storage).map(|(n, _)| n).collect();
         self.names.place_free = vec![Vec::new(); cluster.hosts.len()];
         for (of, resource) in cluster.resources.iter().enumerate() {
-            let name = resource.name.value.as_str();
+            let name = resource.name.as_str();
             if !(1.0..=1000.0).contains(&resource.overcommit) {
                 let what = format!("resource '{name}': overcommit is {}, not within 1 to 1000", resource.overcommit);
-                return at(&resource.name, Err(what));
+                return at(|| Object::new(ObjectKind::Resource, of, name), Err(what));
             }
             let is_measured = self.merged.iter().any(|guest| guest.load(name).is_some());
             let is_reserved = self.merged.iter().any(|guest| guest.size(name).is_some());
@@ -86,22 +88,22 @@ impl<'a> Compiler<'a> {
     }
 
     /// A host's area at each level, new ones numbered.
-    fn areas(&mut self, host: &file::Host) -> Result<Vec<u32>, String> {
+    fn areas(&mut self, host: &model::Host) -> Result<Vec<u32>, String> {
         let mut areas = Vec::new();
         for (at, level) in self.names.levels.iter_mut().enumerate() {
             let name = match host.areas.get(&level.name) {
                 Some(_) if level.name == HOST_LEVEL => {
                     return Err(format!(
                         "host '{}': the level '{HOST_LEVEL}' is each host by itself: rename it",
-                        host.name.value
+                        host.name
                     ));
                 }
                 Some(area) => area,
-                None if level.name == HOST_LEVEL => &host.name.value,
+                None if level.name == HOST_LEVEL => &host.name,
                 None => {
                     return Err(format!(
                         "host '{}': its {} is missing in 'areas', which other hosts have",
-                        host.name.value, level.name
+                        host.name, level.name
                     ));
                 }
             };
@@ -117,22 +119,28 @@ impl<'a> Compiler<'a> {
     }
 
     /// A row of a resource: of each host what there is, what is free of cost, and what has to stay free.
-    fn row(&mut self, of: usize, measure: Measure, costs: bool) -> Result<(), ClusterError> {
+    fn row(&mut self, of: usize, measure: Measure, costs: bool) -> Result<(), Mistake> {
         let cluster = self.cluster;
         let (resource, unit) = (&cluster.resources[of], &self.units[of]);
-        let name = resource.name.value.as_str();
+        let name = resource.name.as_str();
         let times = if measure == Measure::Reserved { resource.overcommit } else { 1.0 };
         let mut sum = 0.0;
         for (n, host) in cluster.hosts.iter().enumerate() {
-            let who = format!("host '{}': {name}", host.name.value);
-            let plain = host.capacity.get(name).map_or(Ok(0.0), |amount| at_amount(amount, unit.plain(amount)));
-            let total = at(&host.name, plain.map_err(|mistake| mistake.of(&who)))? * times;
-            let (levels, whose) = match host.levels.get(name) {
-                Some(levels) => (levels, who),
-                None => (&resource.levels, format!("resource '{name}', on '{}'", host.name.value)),
+            let object = || Object::new(ObjectKind::Host, n, &host.name);
+            let who = format!("host '{}': {name}", host.name);
+            let plain = host.capacity.get(name).map_or(Ok(0.0), |amount| unit.plain(amount));
+            let plain = below(&["capacity", name], plain).map_err(|fault| fault.of(&who));
+            let total = at(object, plain)? * times;
+            let free = match host.levels.get(name) {
+                Some(levels) => {
+                    below(&["levels", name], free(levels, unit, total, times)).map_err(|fault| fault.of(&who))
+                }
+                None => below(&["levels"], free(&resource.levels, unit, total, times)).map_err(|fault| {
+                    let whose = format!("resource '{name}', on '{}'", host.name);
+                    fault.of_object(Object::new(ObjectKind::Resource, of, name)).of(&whose)
+                }),
             };
-            let free = free(levels, unit, total, times).map_err(|mistake| mistake.of(&whose));
-            let [reserve, start, place] = at(&host.name, free)?;
+            let [reserve, start, place] = at(object, free)?;
             let to = &mut self.problem.hosts[n];
             to.capacity.push(unit.there_is(total - reserve));
             to.safe.push(unit.there_is(total - start).min(unit.there_is(total - reserve)));
@@ -149,20 +157,22 @@ impl<'a> Compiler<'a> {
 
 /// What is to be free of a capacity: reserve, start and place, in plain units. Amounts are of what there is, not of
 /// what it is overcommitted to.
-fn free(levels: &file::Levels, unit: &Unit, total: f64, times: f64) -> Result<[f64; 3], Mistake> {
+fn free(levels: &model::Levels, unit: &Unit, total: f64, times: f64) -> Result<[f64; 3], Fault> {
     let of = |amount: &Amount| match amount.unit.as_str() {
         "%" if amount.number <= 100.0 => Ok(total * amount.number / 100.0),
-        "%" => at_amount(amount, Err(format!("{amount} is more than there is"))),
-        _ => at_amount(amount, unit.plain(amount)).map(|plain| plain * times),
+        "%" => Err(format!("{amount} is more than there is").into()),
+        _ => unit.plain(amount).map(|plain| plain * times).map_err(Fault::from),
     };
-    let level = |amount: &Option<Amount>, default: f64| amount.as_ref().map_or(Ok(default), of);
-    let reserve = level(&levels.reserve, 0.0)?;
-    let start = level(&levels.start, (total * 0.1).max(reserve))?;
-    let place = level(&levels.place, (total * 0.2).max(start))?;
+    let level =
+        |field: &str, amount: &Option<Amount>, default: f64| below(&[field], amount.as_ref().map_or(Ok(default), of));
+    let reserve = level("reserve", &levels.reserve, 0.0)?;
+    let start = level("start", &levels.start, (total * 0.1).max(reserve))?;
+    let place = level("place", &levels.place, (total * 0.2).max(start))?;
     if !(reserve <= start && start <= place) {
-        let written = [&levels.place, &levels.start, &levels.reserve].into_iter().flatten().next();
-        let line = written.map_or(0, |amount| amount.line);
-        return Err(Mistake { line, what: "levels have to be in order: reserve <= start <= place".into() });
+        let all = [("place", &levels.place), ("start", &levels.start), ("reserve", &levels.reserve)];
+        let written = all.into_iter().find(|(_, amount)| amount.is_some()).map(|(field, _)| field);
+        let what = "levels have to be in order: reserve <= start <= place".to_owned();
+        return Err(Fault::from(what).below(written.as_slice()));
     }
     Ok([reserve, start, place])
 }

@@ -1,22 +1,27 @@
-//! A file as a problem: `hosts`, `guests` and `rules` each add their part, and what they have in common is here.
+//! A cluster as a problem: `hosts`, `guests` and `rules` each add their part, and what they have in common is here.
 
+mod fault;
 mod guests;
 mod hosts;
 mod rules;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
 use super::amount::{Amount, Unit};
 use super::clash::{self, Clash};
-use super::file::{self, Amounts, Cluster, HostState, Name, Number};
+use super::mistake::{CompileError, Mistake, Object, ObjectKind, unknown};
+use super::model::{self, Amounts, Cluster, HostState};
 use super::names::{Fence, Leaning, Measure, Names, RuleId, RuleKind, RuleName};
-use super::{ClusterError, unknown};
+use super::printable;
 use crate::bits::Bits;
 use crate::problem::{Balance, Group, GroupId, GuestId, HostId, HostMoves, Problem, Weights};
 use crate::schedule::Traffic;
 use crate::survive::Survive;
+use fault::{Fault, at, below, index};
 
-/// What a file says.
+/// What a cluster says.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     /// In numbers. Costs are microseconds of migration traffic.
@@ -36,22 +41,23 @@ pub struct Compiled {
 /// The cost of a second of traffic.
 const SECOND: f64 = 1e6;
 
-/// No number of seconds in the file is larger: thirty years.
+/// No number of seconds is larger: thirty years.
 const SECONDS_MAX: f64 = 1e9;
 
-/// Reads a file's meaning.
+/// Reads a cluster's meaning.
 ///
 /// # Errors
-/// A name that there is not or is there twice, an amount of another unit, levels out of order, or numbers that are too
-/// large.
-pub fn compile(cluster: &Cluster) -> Result<Compiled, ClusterError> {
+/// A name that there is not, is there twice or has control characters, an amount of another unit, levels out of order,
+/// or numbers that are too large.
+pub fn compile(cluster: &Cluster) -> Result<Compiled, CompileError> {
+    printable::check(cluster)?;
     let mut compiler = Compiler::new(cluster)?;
     compiler.hosts()?;
     compiler.guests()?;
     compiler.balances()?;
     compiler.availability_sets();
-    for rule in &cluster.rules {
-        compiler.rule(rule)?;
+    for (n, rule) in cluster.rules.iter().enumerate() {
+        compiler.rule(n, rule)?;
     }
     compiler.host_states();
     compiler.close();
@@ -63,57 +69,11 @@ pub fn compile(cluster: &Cluster) -> Result<Compiled, ClusterError> {
     Ok(Compiled { problem, names, traffic, bandwidth, survive, clashes })
 }
 
-/// What is wrong, and at which line; 0 where that of whatever it is in will do.
-struct Mistake {
-    line: u64,
-    what: String,
-}
-
-impl Mistake {
-    /// The same, and whose it is.
-    fn of(self, who: &str) -> Mistake {
-        Mistake { what: format!("{who}: {}", self.what), ..self }
-    }
-}
-
-impl From<String> for Mistake {
-    fn from(what: String) -> Mistake {
-        Mistake { line: 0, what }
-    }
-}
-
-/// An error at its own line, or else at that of a name, unless there is none.
-fn at<T, E: Into<Mistake>>(name: &Name, result: Result<T, E>) -> Result<T, ClusterError> {
-    result.map_err(|mistake| {
-        let Mistake { line, what } = mistake.into();
-        ClusterError::File { line: if line > 0 { line } else { name.referenced.line().max(1) }, what }
-    })
-}
-
-/// An error about an amount, at its line.
-fn at_amount<T>(amount: &Amount, result: Result<T, String>) -> Result<T, Mistake> {
-    result.map_err(|what| Mistake { line: amount.line, what })
-}
-
-/// Things by their names, each of which is there once.
-fn index<'a>(what: &str, names: impl Iterator<Item = &'a Name>) -> Result<BTreeMap<&'a str, u32>, ClusterError> {
-    let mut all = BTreeMap::new();
-    for (n, name) in (0..).zip(names) {
-        if all.insert(name.value.as_str(), n).is_some() {
-            return at(name, Err(format!("there are two {what}s '{}': rename one", name.value)));
-        }
-    }
-    Ok(all)
-}
-
 /// Seconds as a cost.
-fn seconds(name: &str, number: &Number) -> Result<i64, Mistake> {
-    let (seconds, line) = (number.value, number.referenced.line());
+fn seconds(name: &str, seconds: f64) -> Result<i64, String> {
     match (0.0..SECONDS_MAX).contains(&seconds) {
         true => Ok((seconds * SECOND).round() as i64),
-        false => {
-            Err(Mistake { line, what: format!("{name} is {seconds}, which is not within 0 to {SECONDS_MAX} seconds") })
-        }
+        false => Err(format!("{name} is {seconds}, which is not within 0 to {SECONDS_MAX} seconds")),
     }
 }
 
@@ -127,58 +87,92 @@ struct Costs {
 }
 
 impl Costs {
-    fn new(weights: &file::Weights) -> Result<Costs, ClusterError> {
-        let of = |name: &str, number: &Number| {
-            seconds(&format!("weights.{name}"), number)
-                .map_err(|Mistake { line, what }| ClusterError::File { line: line.max(1), what })
+    fn new(weights: &model::Weights) -> Result<Costs, Mistake> {
+        let of = |name: &str, number: f64| {
+            let cost = below(&[name], seconds(&format!("weights.{name}"), number));
+            at(|| Object::only(ObjectKind::Weights), cost)
         };
         // These are factors of each move; they are told here, as they stand, and not of the first guest.
-        of("moves", &weights.moves)?;
-        of("each_move", &weights.each_move)?;
+        of("moves", weights.moves)?;
+        of("each_move", weights.each_move)?;
         Ok(Costs {
-            load: of("load", &weights.load)?,
-            balance: of("balance", &weights.balance)?,
-            rule: of("rule", &weights.rule)?,
-            preference: of("preference", &weights.preference)?,
-            locality: of("locality", &weights.locality)?,
+            load: of("load", weights.load)?,
+            balance: of("balance", weights.balance)?,
+            rule: of("rule", weights.rule)?,
+            preference: of("preference", weights.preference)?,
+            locality: of("locality", weights.locality)?,
         })
     }
 }
 
 /// A guest with what its template says.
 struct Merged<'a> {
-    guest: &'a file::Guest,
-    template: Option<&'a file::Template>,
+    guest: &'a model::Guest,
+    /// With its index in the cluster.
+    template: Option<(usize, &'a model::Template)>,
+}
+
+/// An amount of a guest, and where it is written.
+#[derive(Clone, Copy)]
+struct Written<'a> {
+    amount: &'a Amount,
+    /// The template that it is from; None: the guest's own.
+    template: Option<(usize, &'a model::Template)>,
+}
+
+impl Written<'_> {
+    /// What is wrong with the amount, in these fields of the guest or of its template.
+    fn checked<T, E: Into<Fault>>(&self, fields: &[&str], result: Result<T, E>) -> Result<T, Fault> {
+        below(fields, result).map_err(|fault| match self.template {
+            Some((n, template)) => fault.of_object(Object::new(ObjectKind::Template, n, &template.name)),
+            None => fault,
+        })
+    }
 }
 
 impl<'a> Merged<'a> {
-    fn amount(
+    fn written(
         &self,
-        of: fn(&file::Guest) -> &Amounts,
-        or: fn(&file::Template) -> &Amounts,
-        name: &str,
-    ) -> Option<&'a Amount> {
-        of(self.guest).get(name).or_else(|| or(self.template?).get(name))
+        own: Option<&'a Amount>,
+        of_template: impl FnOnce(&'a model::Template) -> Option<&'a Amount>,
+    ) -> Option<Written<'a>> {
+        let own = own.map(|amount| Written { amount, template: None });
+        own.or_else(|| {
+            let amount = of_template(self.template?.1)?;
+            Some(Written { amount, template: self.template })
+        })
     }
 
-    fn size(&self, name: &str) -> Option<&'a Amount> {
-        self.amount(|guest| &guest.size, |template| &template.size, name)
+    fn size(&self, name: &str) -> Option<Written<'a>> {
+        self.written(self.guest.size.get(name), |template| template.size.get(name))
     }
 
-    fn load(&self, name: &str) -> Option<&'a Amount> {
-        self.amount(|guest| &guest.load, |template| &template.load, name)
+    fn load(&self, name: &str) -> Option<Written<'a>> {
+        self.written(self.guest.load.get(name), |template| template.load.get(name))
+    }
+
+    fn memory(&self) -> Option<Written<'a>> {
+        self.written(self.guest.memory.as_ref(), |template| template.memory.as_ref())
+    }
+
+    fn dirty(&self) -> Option<Written<'a>> {
+        self.written(self.guest.dirty.as_ref(), |template| template.dirty.as_ref())
+    }
+
+    fn template(&self) -> Option<&'a model::Template> {
+        self.template.map(|(_, template)| template)
     }
 
     fn property(&self, key: &str) -> Option<&'a String> {
-        self.guest.properties.get(key).or_else(|| self.template?.properties.get(key))
+        self.guest.properties.get(key).or_else(|| self.template()?.properties.get(key))
     }
 
     fn tags(&self) -> impl Iterator<Item = &'a String> + use<'a> {
-        self.guest.tags.iter().chain(self.template.into_iter().flat_map(|template| &template.tags))
+        self.guest.tags.iter().chain(self.template().into_iter().flat_map(|template| &template.tags))
     }
 
     fn tenant(&self) -> Option<&'a String> {
-        self.guest.tenant.as_ref().or(self.template.and_then(|template| template.tenant.as_ref()))
+        self.guest.tenant.as_ref().or(self.template().and_then(|template| template.tenant.as_ref()))
     }
 }
 
@@ -202,23 +196,25 @@ struct Compiler<'a> {
 }
 
 impl<'a> Compiler<'a> {
-    fn new(cluster: &'a Cluster) -> Result<Compiler<'a>, ClusterError> {
-        let templates = index("template", cluster.templates.iter().map(|template| &template.name))?;
+    fn new(cluster: &'a Cluster) -> Result<Compiler<'a>, Mistake> {
+        let of = |kind: ObjectKind| move |n: usize, name: &str| Object::new(kind, n, name);
+        let templates = index(cluster.templates.iter().map(|template| &template.name), of(ObjectKind::Template))?;
         let mut merged = Vec::new();
-        for guest in &cluster.guests {
+        for (n, guest) in cluster.guests.iter().enumerate() {
             let template = match &guest.template {
                 None => None,
                 Some(name) => {
-                    let known = templates.get(name.as_str()).ok_or_else(|| {
-                        format!("guest '{}': {}", guest.name.value, unknown("template", name, templates.keys()))
+                    let known = templates.get(name.as_str()).copied().ok_or_else(|| {
+                        format!("guest '{}': {}", guest.name, unknown("template", name, templates.keys()))
                     });
-                    Some(&cluster.templates[*at(&guest.name, known)? as usize])
+                    let known = at(|| Object::new(ObjectKind::Guest, n, &guest.name), known)? as usize;
+                    Some((known, &cluster.templates[known]))
                 }
             };
             merged.push(Merged { guest, template });
         }
-        let rules = cluster.rules.iter().map(file::Rule::name);
-        index("rule", rules)?;
+        let rule = |n: usize, name: &str| Object::new(ObjectKind::Rule(cluster.rules[n].kind()), n, name);
+        index(cluster.rules.iter().map(model::Rule::name), rule)?;
         let problem = Problem {
             resources: Vec::new(),
             levels: Vec::new(),
@@ -234,17 +230,17 @@ impl<'a> Compiler<'a> {
         };
         let costs = Costs::new(&cluster.weights)?;
         let names = Names {
-            hosts: cluster.hosts.iter().map(|host| host.name.value.clone()).collect(),
-            guests: cluster.guests.iter().map(|guest| guest.name.value.clone()).collect(),
+            hosts: cluster.hosts.iter().map(|host| host.name.clone()).collect(),
+            guests: cluster.guests.iter().map(|guest| guest.name.clone()).collect(),
             aliases: cluster.guests.iter().map(|guest| guest.alias.clone()).collect(),
             rule_weight: costs.rule,
             ..Names::default()
         };
         Ok(Compiler {
             cluster,
-            hosts: index("host", cluster.hosts.iter().map(|host| &host.name))?,
-            guests: index("guest", cluster.guests.iter().map(|guest| &guest.name))?,
-            resources: index("resource", cluster.resources.iter().map(|resource| &resource.name))?,
+            hosts: index(cluster.hosts.iter().map(|host| &host.name), of(ObjectKind::Host))?,
+            guests: index(cluster.guests.iter().map(|guest| &guest.name), of(ObjectKind::Guest))?,
+            resources: index(cluster.resources.iter().map(|resource| &resource.name), of(ObjectKind::Resource))?,
             units: cluster.resources.iter().map(|resource| Unit::named(&resource.unit)).collect(),
             tags: labels(&merged, Merged::tags),
             sets: labels(&merged, |merged| merged.guest.availability_set.iter()),
@@ -260,11 +256,19 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn known_resources<const N: usize>(&self, name: &Name, what: &str, of: [&Amounts; N]) -> Result<(), ClusterError> {
+    /// That an object names no resources but those that there are.
+    fn known_resources<const N: usize>(
+        &self,
+        kind: ObjectKind,
+        (index, name): (usize, &str),
+        of: [&Amounts; N],
+    ) -> Result<(), Mistake> {
         match of.iter().flat_map(|amounts| amounts.keys()).find(|key| !self.resources.contains_key(key.as_str())) {
             None => Ok(()),
             Some(key) => {
-                at(name, Err(format!("{what} '{}': {}", name.value, unknown("resource", key, self.resources.keys()))))
+                let object = Object::new(kind, index, name);
+                let what = format!("{object}: {}", unknown("resource", key, self.resources.keys()));
+                Err(Fault::from(what).at(|| object))
             }
         }
     }
@@ -277,29 +281,29 @@ impl<'a> Compiler<'a> {
         names.iter().map(|name| self.host_named(name)).collect()
     }
 
-    fn balances(&mut self) -> Result<(), ClusterError> {
-        for balance in &self.cluster.balances {
-            let who = format!("balance for '{}'", balance.per.value);
-            let made = self.balance(balance).map_err(|mistake| mistake.of(&who));
-            self.problem.balances.push(at(&balance.per, made)?);
+    fn balances(&mut self) -> Result<(), Mistake> {
+        for (n, balance) in self.cluster.balances.iter().enumerate() {
+            let object = || Object::new(ObjectKind::Balance, n, &balance.per);
+            let made = self.balance(balance).map_err(|fault| fault.of(&object().to_string()));
+            self.problem.balances.push(at(object, made)?);
         }
         Ok(())
     }
 
-    fn balance(&self, balance: &file::Balance) -> Result<Balance, Mistake> {
+    fn balance(&self, balance: &model::Balance) -> Result<Balance, Fault> {
         // What is measured, where something is: it is what hosts have left in truth.
         let row = |name: &str| {
             let found = self.names.rows.iter().rposition(|row| row.name == name && row.measure != Measure::Count);
             found.ok_or_else(|| unknown("resource", name, self.resources.keys()))
         };
-        let (first, second) = (row(&balance.per.value)?, row(&balance.of)?);
-        let unit = |row: usize| &self.names.rows[row].unit;
-        let used = |row: usize, amount: &Amount| at_amount(amount, unit(row).used(amount));
-        let target = used(second, &balance.free)? as f64 / used(first, &balance.each)?.max(1) as f64;
+        let (first, second) = (row(&balance.per)?, row(&balance.of)?);
+        let used = |row: usize, field: &str, amount: &Amount| below(&[field], self.names.rows[row].unit.used(amount));
+        let free = used(second, "free", &balance.free)?;
+        let target = free as f64 / used(first, "each", &balance.each)?.max(1) as f64;
         if target < 0.5 {
             let what = format!(
                 "{} of {} for {} of {} is too little to be counted: write the balance the other way round",
-                balance.free, balance.of, balance.each, balance.per.value
+                balance.free, balance.of, balance.each, balance.per
             );
             return Err(what.into());
         }

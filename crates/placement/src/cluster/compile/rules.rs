@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::clash::{self, Clash};
-use super::super::file::{self, Force, Guests, Hosts, Matching, Number, Rule};
+use super::super::mistake::{Mistake, Object, ObjectKind, unknown};
+use super::super::model::{self, Force, Guests, HOST_LEVEL, Hosts, Matching, Rule};
 use super::super::names::{Leaning, RuleKind};
-use super::super::{ClusterError, HOST_LEVEL, unknown};
-use super::{Compiler, Mistake, at, ranked, seconds};
+use super::fault::{Fault, at, below};
+use super::{Compiler, ranked, seconds};
 use crate::bits::Bits;
 use crate::problem::{Avoid, Even, Group, GuestId, HostId, NOWHERE, NeedsRule, Spread, Strength};
 use crate::survive::Survive;
@@ -15,7 +16,7 @@ impl<'a> Compiler<'a> {
     /// Who is of the same set is apart, if no rule says so with a force of its own.
     pub(super) fn availability_sets(&mut self) {
         let told = self.cluster.rules.iter().filter_map(|rule| match rule {
-            Rule::Apart(file::Apart { of: Guests::Set(set), from: None, .. }) => Some(set.as_str()),
+            Rule::Apart(model::Apart { of: Guests::Set(set), from: None, .. }) => Some(set.as_str()),
             _ => None,
         });
         let told: BTreeSet<&str> = told.collect();
@@ -28,17 +29,17 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    pub(super) fn rule(&mut self, rule: &Rule) -> Result<(), ClusterError> {
+    pub(super) fn rule(&mut self, n: usize, rule: &Rule) -> Result<(), Mistake> {
         let name = rule.name();
-        let who = format!("rule '{}'", name.value);
-        at(name, self.add_rule(rule, &name.value).map_err(|mistake| mistake.of(&who)))
+        let object = || Object::new(ObjectKind::Rule(rule.kind()), n, name);
+        at(object, self.add_rule(rule, name).map_err(|fault| fault.of(&object().to_string())))
     }
 
-    fn add_rule(&mut self, rule: &Rule, name: &str) -> Result<(), Mistake> {
+    fn add_rule(&mut self, rule: &Rule, name: &str) -> Result<(), Fault> {
         match rule {
             Rule::Apart(apart) => self.apart(name, apart),
             Rule::Together(together) => {
-                let strength = self.strength(together.force, &together.weight)?;
+                let strength = self.strength(together.force, together.weight)?;
                 let group = Group { together: Some(strength), ..Group::default() };
                 self.group_rule(name, RuleKind::Together, &together.of, group)
             }
@@ -53,7 +54,7 @@ impl<'a> Compiler<'a> {
                 self.group_rule(name, RuleKind::Among, &among.of, Group { among: sets, ..Group::default() })
             }
             Rule::Needs(needs) => {
-                let strength = self.strength(needs.force, &needs.weight)?;
+                let strength = self.strength(needs.force, needs.weight)?;
                 let level = self.level(&needs.level)?;
                 let near = self.who(name, &needs.near)?;
                 let rule = self.new_rule(name, RuleKind::Needs);
@@ -89,8 +90,8 @@ impl<'a> Compiler<'a> {
     }
 
     /// Guests apart from each other, or from others: these have a group of their own.
-    fn apart(&mut self, name: &str, apart: &file::Apart) -> Result<(), Mistake> {
-        let strength = self.strength(apart.force, &apart.weight)?;
+    fn apart(&mut self, name: &str, apart: &model::Apart) -> Result<(), Fault> {
+        let strength = self.strength(apart.force, apart.weight)?;
         let Some(from) = &apart.from else {
             if apart.level.is_some() {
                 let what = "there is a level without 'from': name whom they are apart from, or use spread";
@@ -115,8 +116,8 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn spread(&mut self, name: &str, spread: &file::Spread) -> Result<(), Mistake> {
-        let strength = self.strength(spread.force, &spread.weight)?;
+    fn spread(&mut self, name: &str, spread: &model::Spread) -> Result<(), Fault> {
+        let strength = self.strength(spread.force, spread.weight)?;
         let level = self.level(&spread.level)?;
         if spread.areas_min.is_none() && spread.skew_max.is_none() {
             return Err("say over how many areas: areas_min, or how evenly: skew_max".to_owned().into());
@@ -144,7 +145,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn group_rule(&mut self, name: &str, kind: RuleKind, of: &Guests, group: Group) -> Result<(), Mistake> {
+    fn group_rule(&mut self, name: &str, kind: RuleKind, of: &Guests, group: Group) -> Result<(), Fault> {
         let guests = self.who(name, of)?;
         let rule = self.new_rule(name, kind);
         self.group(rule, group, guests);
@@ -152,19 +153,19 @@ impl<'a> Compiler<'a> {
     }
 
     /// How many hosts may fail, of which some are left.
-    pub(super) fn survive(&self, survive: &file::Survive) -> Result<Survive, ClusterError> {
-        let line = survive.failures.referenced.line().max(1);
-        let told = |what: String| ClusterError::File { line, what: format!("survive: {what}") };
-        let (failures, hosts) = (survive.failures.value, self.cluster.hosts.len());
+    pub(super) fn survive(&self, survive: &model::Survive) -> Result<Survive, Mistake> {
+        let told = |fault: Fault| fault.of("survive").at(|| Object::only(ObjectKind::Survive));
+        let (failures, hosts) = (survive.failures, self.cluster.hosts.len());
         if failures == 0 || failures as usize >= hosts {
-            return Err(told(format!("failures is {failures}: write 1 or more, and fewer than the {hosts} hosts")));
+            let what = format!("failures is {failures}: write 1 or more, and fewer than the {hosts} hosts");
+            return Err(told(what.into()));
         }
-        let strength = self.strength(survive.force, &survive.weight).map_err(|mistake| told(mistake.what))?;
+        let strength = self.strength(survive.force, survive.weight).map_err(told)?;
         Ok(Survive { failures, strength })
     }
 
     /// A rule on a property: each value that guests have gives a set of hosts.
-    fn matching(&mut self, name: &str, of: &file::Match) -> Result<(), Mistake> {
+    fn matching(&mut self, name: &str, of: &model::Match) -> Result<(), Fault> {
         let cluster = self.cluster;
         let hosts = match &of.group {
             Some(group) => self.within(&Hosts::Group(group.clone()))?,
@@ -177,7 +178,7 @@ impl<'a> Compiler<'a> {
             .iter()
             .map(|host| &cluster.hosts[*host as usize])
             .filter(|host| !host.properties.contains_key(&of.property))
-            .map(|host| host.name.value.as_str())
+            .map(|host| host.name.as_str())
             .collect();
         let mut guests_unset = Vec::new();
         let mut values: BTreeMap<Option<&str>, Vec<GuestId>> = BTreeMap::new();
@@ -190,8 +191,8 @@ impl<'a> Compiler<'a> {
             values.entry(value).or_default().push(n);
         }
         self.clashes.extend(clash::unset(&self.names, rule, &of.property, &unset, &guests_unset));
-        let weight = match &of.weight {
-            Some(weight) => seconds("its weight", weight)?,
+        let weight = match of.weight {
+            Some(weight) => below(&["weight"], seconds("its weight", weight))?,
             None => self.names.rule_weight,
         };
         for (value, guests) in values {
@@ -223,14 +224,14 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn strength(&self, force: Force, weight: &Option<Number>) -> Result<Strength, Mistake> {
+    fn strength(&self, force: Force, weight: Option<f64>) -> Result<Strength, Fault> {
         match (force, weight) {
             (Force::Hard, None) => Ok(Strength::Hard),
             (Force::Hard, Some(_)) => {
                 Err("it is hard, so that it has no weight: leave one of both out".to_owned().into())
             }
             (Force::Soft, None) => Ok(Strength::Soft(self.names.rule_weight)),
-            (Force::Soft, Some(weight)) => seconds("its weight", weight).map(Strength::Soft),
+            (Force::Soft, Some(weight)) => below(&["weight"], seconds("its weight", weight)).map(Strength::Soft),
         }
     }
 

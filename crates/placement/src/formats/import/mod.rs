@@ -72,7 +72,7 @@ impl Draft {
             }
         }
         let text = yaml::text(&self);
-        let compiled = cluster::compile(&cluster::read(&text)?)?;
+        let compiled = cluster::read(&text)?.compile()?;
         let clashes = compiled.clashes.iter().map(|clash| {
             let rules = if clash.rules.is_empty() { String::new() } else { clash.rules.join(", ") + ": " };
             format!("its rules can never hold together: {rules}{}", clash.what)

@@ -84,7 +84,7 @@ fn says(imported: &Imported, parts: &[&str]) {
 #[test]
 fn proxmox_with_proxlbs_tags() {
     let imported = proxmox(proxmox::Files::default());
-    let compiled = cluster::compile(&cluster::read(&imported.cluster).unwrap()).unwrap();
+    let compiled = cluster::read(&imported.cluster).unwrap().compile().unwrap();
     let names = &compiled.names;
     assert_eq!(
         (&names.hosts[..], &names.guests[..]),
@@ -249,7 +249,7 @@ fn proxmox_with_groups() {
 #[test]
 fn hbals_text() {
     let imported = hbal::read(HBAL).unwrap();
-    let compiled = cluster::compile(&cluster::read(&imported.cluster).unwrap()).unwrap();
+    let compiled = cluster::read(&imported.cluster).unwrap().compile().unwrap();
     assert_eq!(compiled.names.guests, ["dns1", "dns2", "db", "log"]);
     // 16 cores of which each carries 8 vCPUs, and 1 GiB that the node has itself.
     assert_eq!(compiled.problem.hosts[0].capacity, [128_000, 64_512]);
@@ -278,7 +278,7 @@ fn hbals_text() {
 fn hbals_ratios_are_of_groups() {
     let cores = |from: &str, to: &str| {
         let imported = hbal::read(&HBAL.replace(from, to)).unwrap();
-        let compiled = cluster::compile(&cluster::read(&imported.cluster).unwrap()).unwrap();
+        let compiled = cluster::read(&imported.cluster).unwrap().compile().unwrap();
         let cores = [0, 2].map(|host: usize| compiled.problem.hosts[host].capacity[0]);
         (cores, has_word(&imported, "the vCPU ratio of group 'one' is 8, and 'overcommit' is"))
     };
@@ -352,7 +352,7 @@ fn mutated(text: &'static str) -> impl Strategy<Value = String> {
 
 fn check(result: Result<Imported, ImportError>) {
     match result {
-        Ok(imported) => drop(cluster::compile(&cluster::read(&imported.cluster).unwrap()).unwrap()),
+        Ok(imported) => drop(cluster::read(&imported.cluster).unwrap().compile().unwrap()),
         Err(error) => assert!(!error.to_string().is_empty()),
     }
 }

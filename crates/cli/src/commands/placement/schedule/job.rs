@@ -1,7 +1,7 @@
 //! The way from one placement of a cluster to another, as a job.
 
 use skein_placement::cluster::Compiled;
-use skein_placement::cluster::file::HostState;
+use skein_placement::cluster::model::HostState;
 use skein_placement::problem::HostId;
 use skein_placement::schedule::{ConcurrencyLimits, Job, Network, Port, Power};
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use skein_placement::cluster::file::HostState;
+use skein_placement::cluster::model::HostState;
 use skein_placement::cluster::{Complaint, History, check};
 use skein_placement::problem::HostId;
 use skein_placement::schedule::plan;

@@ -1,25 +1,20 @@
-//! The file as it is written: what can stand where. What it means is [`compile`](super::compile())'s.
+//! A cluster as it is written or reported: plain values, from a [file](super::file) or from agents' reports. What they
+//! mean is [`compile`](super::compile())'s.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_saphyr::{Location, Spanned};
 
 use super::amount::Amount;
 
 /// The level at which each host is an area of its own.
 pub const HOST_LEVEL: &str = "host";
 
-/// A name, and where in the file it stands.
-pub type Name = Spanned<String>;
-
-/// A number, and where in the file it stands.
-pub type Number = Spanned<f64>;
-
 /// Amounts by the resource's name.
 pub type Amounts = BTreeMap<String, Amount>;
 
-/// A file.
+/// What is to be placed, where, and by which rules. A controller fills one in from agents' reports; what it leaves out
+/// is as it is in a file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
@@ -49,8 +44,25 @@ pub struct Cluster {
     pub bandwidth: Amount,
 }
 
+impl Cluster {
+    /// A cluster of these resources, without hosts, guests and rules.
+    pub fn new(resources: Vec<Resource>) -> Cluster {
+        Cluster {
+            resources,
+            hosts: Vec::new(),
+            templates: Vec::new(),
+            guests: Vec::new(),
+            rules: Vec::new(),
+            survive: None,
+            balances: Vec::new(),
+            weights: Weights::default(),
+            bandwidth: bandwidth(),
+        }
+    }
+}
+
 fn bandwidth() -> Amount {
-    Amount { number: 10.0, unit: "Gbit/s".into(), line: 0 }
+    Amount { number: 10.0, unit: "Gbit/s".into() }
 }
 
 /// Something of which hosts have an amount and guests use one.
@@ -58,7 +70,7 @@ fn bandwidth() -> Amount {
 #[serde(deny_unknown_fields)]
 pub struct Resource {
     /// Unique.
-    pub name: Name,
+    pub name: String,
     /// `bytes`, `bytes/s`, `cores`, or any other word.
     #[serde(default)]
     pub unit: String,
@@ -71,6 +83,14 @@ pub struct Resource {
     /// Of hosts that have none of their own.
     #[serde(default)]
     pub levels: Levels,
+}
+
+impl Resource {
+    /// A resource that is not overcommitted. Its unit is `bytes`, `bytes/s`, `cores`, or any other word.
+    pub fn new(name: &str, unit: &str) -> Resource {
+        let (name, unit) = (name.to_owned(), unit.to_owned());
+        Resource { name, unit, transient: false, overcommit: once(), levels: Levels::default() }
+    }
 }
 
 fn once() -> f64 {
@@ -94,7 +114,7 @@ pub struct Levels {
 #[serde(deny_unknown_fields)]
 pub struct Host {
     /// Unique.
-    pub name: Name,
+    pub name: String,
     /// Of each resource.
     pub capacity: Amounts,
     /// Its host group.
@@ -118,6 +138,23 @@ pub struct Host {
     pub levels: BTreeMap<String, Levels>,
 }
 
+impl Host {
+    /// A host that is online and has so much of each resource.
+    pub fn new(name: &str, capacity: Amounts) -> Host {
+        Host {
+            name: name.to_owned(),
+            capacity,
+            group: None,
+            areas: BTreeMap::new(),
+            properties: BTreeMap::new(),
+            storage: false,
+            state: HostState::Online,
+            guests_max: None,
+            levels: BTreeMap::new(),
+        }
+    }
+}
+
 /// Whether guests can run on a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -136,7 +173,7 @@ pub enum HostState {
 #[serde(deny_unknown_fields)]
 pub struct Template {
     /// Unique.
-    pub name: Name,
+    pub name: String,
     /// See [`Guest`].
     #[serde(default)]
     pub size: Amounts,
@@ -162,7 +199,7 @@ pub struct Template {
 #[serde(deny_unknown_fields)]
 pub struct Guest {
     /// Unique.
-    pub name: Name,
+    pub name: String,
     /// What it is called elsewhere, where names need not be unique.
     pub alias: Option<String>,
     /// The host that it is on.
@@ -200,6 +237,30 @@ pub struct Guest {
     pub memory: Option<Amount>,
     /// How much of it is written a second.
     pub dirty: Option<Amount>,
+}
+
+impl Guest {
+    /// A guest that is on no host, needs so much, and may be moved anywhere.
+    pub fn new(name: &str, size: Amounts) -> Guest {
+        Guest {
+            name: name.to_owned(),
+            alias: None,
+            host: None,
+            template: None,
+            size,
+            load: Amounts::new(),
+            properties: BTreeMap::new(),
+            tags: Vec::new(),
+            tenant: None,
+            availability_set: None,
+            owners: None,
+            preferred: Vec::new(),
+            near: Vec::new(),
+            optimize: yes(),
+            memory: None,
+            dirty: None,
+        }
+    }
 }
 
 fn yes() -> bool {
@@ -279,7 +340,7 @@ pub enum Rule {
 
 impl Rule {
     /// What it is called.
-    pub fn name(&self) -> &Name {
+    pub fn name(&self) -> &String {
         match self {
             Rule::Apart(of) => &of.name,
             Rule::Together(of) => &of.name,
@@ -290,6 +351,20 @@ impl Rule {
             Rule::Match(of) => &of.name,
         }
     }
+
+    /// Its kind, as a file calls it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Rule::Apart(_) => "apart",
+            Rule::Together(_) => "together",
+            Rule::Spread(_) => "spread",
+            Rule::Owners(_) => "owners",
+            Rule::Preferred(_) => "preferred",
+            Rule::Among(_) => "among",
+            Rule::Needs(_) => "needs",
+            Rule::Match(_) => "match",
+        }
+    }
 }
 
 /// Guests that are apart: from each other, or from others.
@@ -297,7 +372,7 @@ impl Rule {
 #[serde(deny_unknown_fields)]
 pub struct Apart {
     /// Unique.
-    pub name: Name,
+    pub name: String,
     /// The guests that are kept apart.
     pub of: Guests,
     /// From whom: none of these is where one of `of` is. From each other if it is left out.
@@ -308,7 +383,7 @@ pub struct Apart {
     #[serde(default)]
     pub force: Force,
     /// As in [`Together`].
-    pub weight: Option<Number>,
+    pub weight: Option<f64>,
 }
 
 /// Guests that are together.
@@ -316,14 +391,14 @@ pub struct Apart {
 #[serde(deny_unknown_fields)]
 pub struct Together {
     /// Unique.
-    pub name: Name,
+    pub name: String,
     /// The guests that are kept together.
     pub of: Guests,
     /// Soft if it is left out.
     #[serde(default)]
     pub force: Force,
     /// What a breach costs, in seconds of traffic, if it is soft. [`Weights::rule`] if it is left out.
-    pub weight: Option<Number>,
+    pub weight: Option<f64>,
 }
 
 /// Guests in several areas.
@@ -331,7 +406,7 @@ pub struct Together {
 #[serde(deny_unknown_fields)]
 pub struct Spread {
     /// Unique.
-    pub name: Name,
+    pub name: String,
     /// The guests that are spread.
     pub of: Guests,
     /// Of which areas: a key of the hosts' `areas`, or `host`.
@@ -344,7 +419,7 @@ pub struct Spread {
     #[serde(default)]
     pub force: Force,
     /// As in [`Together`].
-    pub weight: Option<Number>,
+    pub weight: Option<f64>,
 }
 
 /// Guests on hosts.
@@ -352,7 +427,7 @@ pub struct Spread {
 #[serde(deny_unknown_fields)]
 pub struct Within {
     /// Unique.
-    pub name: Name,
+    pub name: String,
     /// The guests that are kept within the hosts.
     pub of: Guests,
     /// Where. (Not `on`: to many YAML readers that is `true`.)
@@ -364,7 +439,7 @@ pub struct Within {
 #[serde(deny_unknown_fields)]
 pub struct Among {
     /// Unique.
-    pub name: Name,
+    pub name: String,
     /// The guests that are on one of several sets of hosts.
     pub of: Guests,
     /// Where: any of these.
@@ -376,7 +451,7 @@ pub struct Among {
 #[serde(deny_unknown_fields)]
 pub struct Needs {
     /// Unique.
-    pub name: Name,
+    pub name: String,
     /// The guests that need others.
     pub of: Guests,
     /// Whom: one of these is enough.
@@ -388,7 +463,7 @@ pub struct Needs {
     #[serde(default = "hard")]
     pub force: Force,
     /// As in [`Together`].
-    pub weight: Option<Number>,
+    pub weight: Option<f64>,
 }
 
 fn hard() -> Force {
@@ -404,7 +479,7 @@ fn host() -> String {
 #[serde(deny_unknown_fields)]
 pub struct Match {
     /// Unique.
-    pub name: Name,
+    pub name: String,
     /// The property's key.
     pub property: String,
     /// How a host's property and the guest's are compared.
@@ -412,7 +487,7 @@ pub struct Match {
     /// On hosts of this group only; on all if it is left out.
     pub group: Option<String>,
     /// As in [`Together`], of `should` and `should-not`.
-    pub weight: Option<Number>,
+    pub weight: Option<f64>,
 }
 
 /// So many hosts may fail at once: their guests find room on the others, where everybody else stays, and no rule is
@@ -421,12 +496,12 @@ pub struct Match {
 #[serde(deny_unknown_fields)]
 pub struct Survive {
     /// How many.
-    pub failures: Spanned<u32>,
+    pub failures: u32,
     /// Hard if it is left out.
     #[serde(default = "hard")]
     pub force: Force,
     /// As in [`Together`], of each set of hosts that must not fail.
-    pub weight: Option<Number>,
+    pub weight: Option<f64>,
 }
 
 /// For what is free of a resource, so much should be of another on the same host.
@@ -435,7 +510,7 @@ pub struct Survive {
 pub struct Balance {
     /// For each of this resource ...
     #[serde(rename = "for")]
-    pub per: Name,
+    pub per: String,
     /// ... that is free (one of its unit if it is left out) ...
     #[serde(default = "one")]
     pub each: Amount,
@@ -446,7 +521,7 @@ pub struct Balance {
 }
 
 fn one() -> Amount {
-    Amount { number: 1.0, unit: String::new(), line: 0 }
+    Amount { number: 1.0, unit: String::new() }
 }
 
 /// What is how bad, in seconds of traffic: a migration of so many seconds is worth what is saved by it.
@@ -454,32 +529,23 @@ fn one() -> Amount {
 #[serde(deny_unknown_fields, default)]
 pub struct Weights {
     /// Of each per cent of a mean host's capacity that is used beyond `start`.
-    pub load: Number,
+    pub load: f64,
     /// Of each per cent of a mean host's capacity that a balance lacks.
-    pub balance: Number,
+    pub balance: f64,
     /// Of each breach of a soft rule that says nothing else.
-    pub rule: Number,
+    pub rule: f64,
     /// Of each rank below the first of a guest's preferred hosts; of a host that is none of them, of one rank more.
-    pub preference: Number,
+    pub preference: f64,
     /// Of a guest on a host that is not near its data.
-    pub locality: Number,
+    pub locality: f64,
     /// Times the seconds of a migration.
-    pub moves: Number,
+    pub moves: f64,
     /// Of each migration, whatever it sends.
-    pub each_move: Number,
+    pub each_move: f64,
 }
 
 impl Default for Weights {
     fn default() -> Weights {
-        let of = |number: f64| Spanned::new(number, Location::UNKNOWN, Location::UNKNOWN);
-        Weights {
-            load: of(10.0),
-            balance: of(1.0),
-            rule: of(600.0),
-            preference: of(60.0),
-            locality: of(60.0),
-            moves: of(1.0),
-            each_move: of(5.0),
-        }
+        Weights { load: 10.0, balance: 1.0, rule: 600.0, preference: 60.0, locality: 60.0, moves: 1.0, each_move: 5.0 }
     }
 }
