@@ -50,6 +50,10 @@ pub const WINDOW_MIN: u64 = 32 << 10;
 /// 16,384 small frames are some 2 MB.
 pub const FRAMES_MAX: usize = 16 << 10;
 
+/// Gaps between frames that arrived on a connection whose link keeps no order. As many frames overtake each other as
+/// the link has room for: an RDMA link is to have 256 slots.
+pub const OVERTAKEN_MAX: usize = 1024;
+
 /// Bytes of a stream, for ever: 2^62, so that sums of two offsets cannot wrap.
 pub const OFFSET_MAX: u64 = 1 << 62;
 

@@ -4,8 +4,8 @@
 //! Queue 14/5, and draft-cheng-iccrg-delivery-rate-estimation): bytes acknowledged between sending a
 //! frame and its acknowledgement, over the longer of the time it took to send and to acknowledge them.
 //! The bound on what is on the way follows from it: enough to keep the path busy, little enough that
-//! neither a control message nor the guest's last pages wait long behind it. TCP below still does
-//! congestion control; this only keeps its buffers short.
+//! neither a control message nor the guest's last pages wait long behind it. The link below does
+//! congestion control, if any is needed; this only keeps its buffers short.
 
 use std::time::Duration;
 

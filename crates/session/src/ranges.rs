@@ -27,6 +27,20 @@ impl Ranges {
         self.ends.insert(start, end);
     }
 
+    /// Takes the range that begins at `start`, if there is one. Returns where that ends.
+    pub(crate) fn take_from(&mut self, start: u64) -> Option<u64> {
+        self.ends.remove(&start)
+    }
+
+    /// How many ranges there are, with gaps between them.
+    pub(crate) fn count(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(crate) fn overlaps(&self, range: Range<u64>) -> bool {
+        !range.is_empty() && self.ends.range(..range.end).next_back().is_some_and(|(_, &end)| range.start < end)
+    }
+
     pub(crate) fn contains(&self, range: Range<u64>) -> bool {
         range.is_empty() || self.ends.range(..=range.start).next_back().is_some_and(|(_, &end)| range.end <= end)
     }
@@ -53,6 +67,8 @@ mod tests {
             for (start, len) in asks {
                 let expected = (start..start + len).all(|i| model[i as usize]);
                 prop_assert_eq!(ranges.contains(start..start + len), expected);
+                let expected = (start..start + len).any(|i| model[i as usize]);
+                prop_assert_eq!(ranges.overlaps(start..start + len), expected);
             }
             let mut last = None;
             for (&start, &end) in &ranges.ends {

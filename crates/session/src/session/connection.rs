@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::frame::HEADER_BYTES;
 use crate::path::{PathEstimate, SendStamp};
+use crate::ranges::Ranges;
 use crate::stream::Chunk;
 use crate::{ConnectionId, ConnectionKind, PathId, StreamId};
 
@@ -70,7 +71,10 @@ pub(super) struct Connection {
     pub(super) acknowledged_position: u64,
     /// When the peer last acknowledged something or, where nothing was on the way, a frame was sent.
     pub(super) progress_at: Duration,
+    /// Up to this byte every frame has arrived.
     pub(super) received_position: u64,
+    /// Frames beyond that, on links that keep no order.
+    pub(super) received_ahead: Ranges,
     /// Received bytes that an acknowledgement is owed for.
     pub(super) unacknowledged: u64,
     pub(super) ping_at: Duration,
@@ -95,6 +99,7 @@ impl Connection {
             acknowledged_position: 0,
             progress_at: now,
             received_position: 0,
+            received_ahead: Ranges::default(),
             unacknowledged: 0,
             ping_at: now,
             ping_open: None,

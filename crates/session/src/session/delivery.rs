@@ -2,34 +2,62 @@
 
 use std::time::Duration;
 
-use super::connection::{QueuedFrame, SentFrame};
+use super::connection::{Connection, QueuedFrame, SentFrame};
 use super::{Ended, Event, ProtocolError, Session};
 use crate::frame::Header;
 use crate::limits::*;
 use crate::stream::Fin;
 use crate::{ConnectionId, ConnectionKind, PathId};
 
+impl Connection {
+    /// A frame of so many bytes has arrived, behind so many others: of an ordered link, behind all that have. Returns
+    /// how much further the connection's bytes are there without a gap.
+    fn note_arrival(&mut self, bytes: u64, position: Option<u64>) -> Result<u64, ProtocolError> {
+        let before = self.received_position;
+        let start = position.unwrap_or(before);
+        let end = start.checked_add(bytes).filter(|end| *end <= OFFSET_MAX).ok_or(ProtocolError::BadPosition)?;
+        if start < before || self.received_ahead.overlaps(start..end) {
+            return Err(ProtocolError::BadPosition);
+        }
+        if start > before {
+            self.received_ahead.insert(start..end);
+            return if self.received_ahead.count() > OVERTAKEN_MAX { Err(ProtocolError::Confetti) } else { Ok(0) };
+        }
+        self.received_position = self.received_ahead.take_from(end).unwrap_or(end);
+        Ok(self.received_position - before)
+    }
+}
+
 impl Session {
-    pub(super) fn account_received(&mut self, now: Duration, id: ConnectionId, header: &Header) {
+    /// Counts a frame, so that it is acknowledged once every frame before it on its connection has arrived, too.
+    pub(super) fn account_received(
+        &mut self,
+        now: Duration,
+        id: ConnectionId,
+        position: Option<u64>,
+        header: &Header,
+    ) -> Result<(), ProtocolError> {
         let Some(connection) = self.connections.get_mut(&id) else {
-            return;
+            return Ok(());
         };
         let bytes = header.frame_bytes();
-        connection.received_position += bytes;
-        let Some(state) = self.paths.get_mut(&connection.path) else { return };
+        let complete = connection.note_arrival(bytes, position)?;
+        let Some(state) = self.paths.get_mut(&connection.path) else { return Ok(()) };
         state.received_bytes += bytes;
-        if !header.kind.is_acknowledged() {
-            return;
+        // Frames that had overtaken this one are owed an acknowledgement, whatever it is.
+        if complete == 0 || (complete == bytes && !header.kind.is_acknowledged()) {
+            return Ok(());
         }
-        connection.unacknowledged += bytes;
+        connection.unacknowledged += complete;
         let before = state.unacknowledged;
-        state.unacknowledged += bytes;
+        state.unacknowledged += complete;
         // Wake for the first byte (to arm the timer) and when much has gathered.
         let wake = state.acknowledge_at.is_none() || (before < ACK_BYTES && state.unacknowledged >= ACK_BYTES);
         state.acknowledge_at.get_or_insert(now + ACK_DELAY);
         if wake && let Some(control) = state.control {
             self.wake(control);
         }
+        Ok(())
     }
 
     pub(super) fn handle_ack(&mut self, now: Duration, id: ConnectionId, offset: u64) -> Result<(), ProtocolError> {

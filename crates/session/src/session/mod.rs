@@ -5,7 +5,8 @@
 //! getters). Time comes in as the time since any fixed moment and must not go back.
 //!
 //! How data stays safe: a sent frame is kept by its connection until the peer has acknowledged the
-//! connection's bytes up to it (each connection is ordered, so one number acknowledges selectively).
+//! connection's bytes up to it. One number does, since what waits on a connection is little: of a link that keeps no
+//! order, frames are handled as they arrive, and the number waits for the slowest of those before it.
 //! A connection that ends or stalls gives its chunks back, and others take them; the receiver drops
 //! what it has already. Nothing is freed on a promise.
 //!
@@ -68,6 +69,8 @@ pub enum ProtocolError {
     TooManyConnections,
     #[error("the peer used a connection's number or a path's control connection twice")]
     ConnectionReused,
+    #[error("the peer put two frames in the same place of a connection, or one where none can be")]
+    BadPosition,
 }
 
 /// Errors of what an application asks for.
@@ -87,8 +90,8 @@ pub enum OpenError {
 pub enum Event {
     /// The connection has something to send: poll it.
     Transmit(ConnectionId),
-    /// Close this connection; report it with [`Session::connection_down`]. With TCP by a reset, which is not sent
-    /// again: an orderly end would reach the peer when the path is back, and tell it that this process is gone.
+    /// Give this connection up, and report it with [`Session::connection_down`]. An orderly end would reach the peer
+    /// when the path is back, and tell the peer that this process is gone.
     Close(ConnectionId),
     /// The peer opened a stream.
     Opened(StreamId, String),
@@ -145,11 +148,11 @@ pub struct Transmit {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionEnd {
-    /// The peer's host ended it (TCP: FIN or reset), as a kernel does for a process that is no more. If it was so
+    /// The peer's host ended it, as a kernel does for a process that is no more. If it was so
     /// with the last connections and none failed, the accepting end waits [`PEER_CLOSED_WAIT`] for new ones, not
     /// [`OUTAGE_TIME_DEFAULT`]; the dialling end can ask, see [`Session::connection_refused`].
     ByPeer,
-    /// This end closed it, or it failed (TCP: unreachable, timed out).
+    /// This end closed it, or it failed.
     Failed,
 }
 
@@ -541,9 +544,10 @@ impl Session {
         self.refused = self.alone_since.is_some();
     }
 
-    /// A frame has arrived.
+    /// A frame has arrived, behind all that arrived before on its connection.
     ///
-    /// Errors end the session: the peer is broken, or an enemy.
+    /// # Errors
+    /// They end the session: the peer is broken, or an enemy.
     pub fn handle_frame(
         &mut self,
         now: Duration,
@@ -551,12 +555,47 @@ impl Session {
         header: &Header,
         frame: Frame,
     ) -> Result<(), ProtocolError> {
+        self.handle_arrived(now, id, None, header, frame)
+    }
+
+    /// As [`Self::handle_frame`], of a link that keeps no order. `position`: so many bytes of frames go before it on
+    /// its connection, which may not have arrived yet. All frames of a connection come by this method, or none does.
+    ///
+    /// # Errors
+    /// As of [`Self::handle_frame`]; two frames claim the same place.
+    pub fn handle_frame_at(
+        &mut self,
+        now: Duration,
+        id: ConnectionId,
+        position: u64,
+        header: &Header,
+        frame: Frame,
+    ) -> Result<(), ProtocolError> {
+        self.handle_arrived(now, id, Some(position), header, frame)
+    }
+
+    fn handle_arrived(
+        &mut self,
+        now: Duration,
+        id: ConnectionId,
+        position: Option<u64>,
+        header: &Header,
+        frame: Frame,
+    ) -> Result<(), ProtocolError> {
         if self.ended.is_some() {
             return Ok(());
         }
         self.now = now;
-        self.account_received(now, id, header);
-        let handled = match frame {
+        let counted = self.account_received(now, id, position, header);
+        let handled = counted.and_then(|()| self.handle_kind(now, id, frame));
+        if let Err(error) = &handled {
+            self.end(Ended::Protocol(error.clone()));
+        }
+        handled
+    }
+
+    fn handle_kind(&mut self, now: Duration, id: ConnectionId, frame: Frame) -> Result<(), ProtocolError> {
+        match frame {
             Frame::Open { stream, destination: target } => self.handle_open(stream, target),
             Frame::Data { stream, offset, data } => self.handle_data(stream, offset, data),
             Frame::Fin { stream, offset } => self.handle_fin(stream, offset),
@@ -587,11 +626,7 @@ impl Session {
                 self.end(Ended::ClosedByPeer { code, reason });
                 Ok(())
             }
-        };
-        if let Err(error) = &handled {
-            self.end(Ended::Protocol(error.clone()));
         }
-        handled
     }
 
     /// Time has passed: call it every few tens of milliseconds.
