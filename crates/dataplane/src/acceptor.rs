@@ -1,17 +1,15 @@
 //! The end that is dialled: listens on every NIC, shakes hands, sorts connections into sessions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustls::ServerConfig;
 use skein_identity::Identity;
-use skein_link::{ListenError, Listener, PendingConnection};
+use skein_link::{Incoming, ListenError, Listeners, ListeningNic, Pending, Security, Shutdown, TcpListeners};
 use skein_session::frame::FrameKind;
 use skein_session::handshake::{Hello, RefuseCode, Welcome};
 use skein_session::limits::PROTOCOL_VERSION;
@@ -19,8 +17,9 @@ use skein_session::pairs::announced;
 use skein_session::{ConnectionKind, Role, SessionId, Settings};
 use tracing::{debug, info, warn};
 
-use crate::addresses::{Addresses, keep_arp_apart};
+use crate::addresses::Addresses;
 use crate::handshake::{HandshakeFailed, is_proof, listen, refuse, return_probe};
+use crate::host_nics::{HostNics, ThisHost};
 use crate::running_session::{IncomingStream, PathInfo, RunningSession, spawn};
 
 /// A handshake has to be over by then.
@@ -74,19 +73,16 @@ struct Admitted {
     streams: Option<Receiver<IncomingStream>>,
 }
 
-/// A listener, and the NIC that it is bound to, if any.
-#[derive(Clone)]
-struct Listening {
-    nic: Option<(u32, String)>,
-    listener: Arc<Listener>,
+/// What an acceptor listens with, and on.
+pub(crate) struct AcceptingHost {
+    pub(crate) nics: Arc<dyn HostNics>,
+    pub(crate) listeners: Box<dyn Listeners>,
 }
 
 struct Shared {
     settings: AcceptorSettings,
-    tls: Arc<ServerConfig>,
+    host: AcceptingHost,
     sessions: Mutex<HashMap<SessionId, OpenSession>>,
-    /// What is listened on. Those of a NIC have its index: a NIC that comes back is another one.
-    listening: Mutex<Vec<Listening>>,
     on_session: Box<OnSession>,
     handshakes: Mutex<Handshakes>,
     complained: Mutex<Option<Instant>>,
@@ -104,19 +100,29 @@ pub struct Acceptor {
 impl Acceptor {
     /// Listens, and accepts from then on.
     ///
-    /// Errors: the address is in use, or not of this host.
+    /// # Errors
+    /// The address is in use, or not of this host.
     pub fn start(
         settings: AcceptorSettings,
         identity: &Identity,
         on_session: Box<OnSession>,
     ) -> Result<Acceptor, ListenError> {
-        keep_arp_apart(&settings.addresses.now());
+        let listeners = Box::new(TcpListeners::new(skein_identity::server_config(identity)));
+        Acceptor::start_at(AcceptingHost { nics: Arc::new(ThisHost), listeners }, settings, on_session)
+    }
+
+    /// As [`Self::start`], at a certain host.
+    pub(crate) fn start_at(
+        host: AcceptingHost,
+        settings: AcceptorSettings,
+        on_session: Box<OnSession>,
+    ) -> Result<Acceptor, ListenError> {
+        host.nics.keep_apart(&settings.addresses.now(&*host.nics));
         let listen = settings.listen;
         let no_thread = move |source| ListenError { address: listen, nic: None, source };
         let shared = Arc::new(Shared {
-            tls: skein_identity::server_config(identity),
+            host,
             sessions: Mutex::default(),
-            listening: Mutex::default(),
             on_session,
             handshakes: Mutex::default(),
             complained: Mutex::default(),
@@ -127,15 +133,12 @@ impl Acceptor {
         let mut port = listen.port();
         if listen.ip().is_unspecified() {
             for (index, name) in shared.nics() {
-                let listener = Listener::bind(SocketAddr::new(listen.ip(), port), Some(&name))?;
                 // Port 0: the first NIC's choice is everyone's.
-                port = listener.port().unwrap_or(port);
-                shared.listen_on(listener, Some((index, name)));
+                let nic = Some(ListeningNic { index, name });
+                port = shared.host.listeners.listen(SocketAddr::new(listen.ip(), port), nic)?;
             }
         } else {
-            let listener = Listener::bind(listen, None)?;
-            port = listener.port().unwrap_or(port);
-            shared.listen_on(listener, None);
+            port = shared.host.listeners.listen(listen, None)?;
         }
         let accepting = shared.clone();
         spawn("accept", move || accepting.accept()).map_err(no_thread)?;
@@ -192,15 +195,11 @@ impl Shared {
         self.sessions.lock().expect("no panic under this lock")
     }
 
-    fn listening(&self) -> MutexGuard<'_, Vec<Listening>> {
-        self.listening.lock().expect("no panic under this lock")
-    }
-
     /// This host's NICs that are to be listened on, up or not. Ports of bridges and bonds are not: what arrives on them
     /// is their master's. A host may have hundreds.
     fn nics(&self) -> BTreeMap<u32, String> {
         let wanted = &self.settings.addresses.nics;
-        let all = skein_host::nics().unwrap_or_else(|error| {
+        let all = self.host.nics.nics().unwrap_or_else(|error| {
             warn!("cannot list this host's NICs: {error}");
             Vec::new()
         });
@@ -214,26 +213,17 @@ impl Shared {
         listed.map(|nic| (nic.index, nic.name)).collect()
     }
 
-    fn listen_on(&self, listener: Listener, nic: Option<(u32, String)>) {
-        self.listening().push(Listening { nic, listener: Arc::new(listener) });
-    }
-
     /// Takes connections until the end, on all listeners: a thread for each would be hundreds.
     fn accept(self: &Arc<Self>) {
         while !self.stopping.load(Ordering::SeqCst) {
-            let all = self.listening().clone();
-            let listeners: Vec<&Listener> = all.iter().map(|listening| &*listening.listener).collect();
-            let ready = Listener::wait(&listeners, ACCEPT_WAIT).unwrap_or_else(|error| {
+            let taken = self.host.listeners.accept(ACCEPT_WAIT).unwrap_or_else(|error| {
                 warn!("cannot wait for connections: {error}");
                 thread::sleep(LOOK_PERIOD);
                 Vec::new()
             });
-            for Listening { nic, listener } in ready.into_iter().map(|at| &all[at]) {
-                match listener.accept() {
-                    Ok(Some((socket, peer))) => {
-                        self.clone().take(socket, peer, nic.as_ref().map(|(_, name)| name.clone()));
-                    }
-                    Ok(None) => {}
+            for incoming in taken {
+                match incoming {
+                    Ok(incoming) => self.clone().take(incoming),
                     Err(error) => {
                         warn!("cannot accept connections: {error}");
                         thread::sleep(LOOK_PERIOD);
@@ -241,7 +231,7 @@ impl Shared {
                 }
             }
         }
-        self.listening().clear();
+        self.host.listeners.close();
         self.accepting.store(false, Ordering::SeqCst);
     }
 
@@ -249,15 +239,12 @@ impl Shared {
     fn check_listeners(self: &Arc<Self>, listen: SocketAddr) {
         if listen.ip().is_unspecified() {
             let nics = self.nics();
-            let is_there =
-                |listening: &Listening| listening.nic.as_ref().is_none_or(|(index, _)| nics.contains_key(index));
-            self.listening().retain(is_there);
-            let known: BTreeSet<u32> =
-                self.listening().iter().filter_map(|listening| Some(listening.nic.as_ref()?.0)).collect();
+            let listeners = &self.host.listeners;
+            listeners.retain(&|nic| nics.contains_key(&nic.index));
+            let known = listeners.nics();
             for (index, name) in nics.into_iter().filter(|(index, _)| !known.contains(index)) {
-                match Listener::bind(listen, Some(&name)) {
-                    Ok(listener) => self.listen_on(listener, Some((index, name))),
-                    Err(error) => debug!("{error}: {}", error.source),
+                if let Err(error) = listeners.listen(listen, Some(ListeningNic { index, name })) {
+                    debug!("{error}: {}", error.source);
                 }
             }
         }
@@ -268,20 +255,18 @@ impl Shared {
         if live.is_empty() {
             return;
         }
-        let addresses = self.settings.addresses.now();
-        keep_arp_apart(&addresses);
+        let addresses = self.settings.addresses.now(&*self.host.nics);
+        self.host.nics.keep_apart(&addresses);
         live.into_iter().for_each(|live| live.announce(announced(addresses.clone(), &live.peer_addresses(), &[])));
     }
 
     /// Shakes hands on a thread of its own, so that a slow peer holds up nobody.
-    fn take(self: Arc<Self>, socket: TcpStream, peer: SocketAddr, nic: Option<String>) {
-        let slot = match HandshakePermit::take(&self, peer.ip(), &socket) {
-            Ok(slot) => slot,
-            Err(error) => return self.complain(|| warn!("{peer}: dropped: {error}")),
-        };
+    fn take(self: Arc<Self>, incoming: Box<dyn Incoming>) {
+        let peer = incoming.remote();
+        let slot = HandshakePermit::take(&self, peer.ip(), incoming.shutdown());
         let work = move || {
             let shared = slot.shared.clone();
-            let met = shared.complete_handshake(socket, peer, nic);
+            let met = shared.complete_handshake(incoming);
             // A session lasts; its handshake is over.
             drop(slot);
             match met {
@@ -305,32 +290,27 @@ impl Shared {
     }
 
     /// Returns the session if it is new.
-    fn complete_handshake(
-        &self,
-        socket: TcpStream,
-        peer: SocketAddr,
-        nic: Option<String>,
-    ) -> Result<Option<NewSession>, HandshakeFailed> {
-        let local = socket.local_addr().map_err(skein_link::LinkError::Io)?;
-        let mut channel = match first_byte(&socket) {
-            Some(byte) if byte == FrameKind::Probe as u8 => {
-                return_probe(&mut PendingConnection::plain(socket, HANDSHAKE_TIME))?;
-                return Ok(None);
-            }
-            Some(byte) if byte == FrameKind::Hello as u8 && self.settings.allow_plain_data => {
-                PendingConnection::plain(socket, HANDSHAKE_TIME)
-            }
-            _ => PendingConnection::server(socket, &self.tls, HANDSHAKE_TIME)?,
-        };
-        let hello = listen(&mut channel)?;
+    fn complete_handshake(&self, incoming: Box<dyn Incoming>) -> Result<Option<NewSession>, HandshakeFailed> {
+        let (local, peer) = (incoming.local().map_err(skein_link::LinkError::Io)?, incoming.remote());
+        let nic = incoming.nic().unwrap_or_default().to_owned();
+        // Without a byte in time it counts as encrypted, and the link's handshake times out.
+        let first = incoming.first_byte(HANDSHAKE_TIME);
+        let is_plain = self.settings.allow_plain_data && first == Some(FrameKind::Hello as u8);
+        if first == Some(FrameKind::Probe as u8) {
+            return_probe(&mut *incoming.open(Security::Plain, HANDSHAKE_TIME)?)?;
+            return Ok(None);
+        }
+        let security = if is_plain { Security::Plain } else { Security::Encrypted };
+        let mut pending = incoming.open(security, HANDSHAKE_TIME)?;
+        let hello = listen(&mut *pending)?;
         let admitted = match hello.session {
-            None => self.admit_new(&channel, &hello),
-            Some(session) => self.admit_known(&channel, &hello, session),
+            None => self.admit_new(&*pending, &hello),
+            Some(session) => self.admit_known(&*pending, &hello, session),
         };
         let Admitted { live, plain_key, streams } = match admitted {
             Ok(admitted) => admitted,
             Err((code, reason)) => {
-                refuse(&mut channel, code, &reason);
+                refuse(&mut *pending, code, &reason);
                 self.complain(|| info!("{peer}: refused: {reason}"));
                 return Ok(None);
             }
@@ -347,20 +327,16 @@ impl Shared {
             session: live.id,
             plain_key,
             addresses: announced(
-                self.settings.addresses.now(),
+                self.settings.addresses.now(&*self.host.nics),
                 &hello.addresses,
                 // By which the peer found this host.
-                &[local.ip().to_canonical()],
+                &[local.ip()],
             ),
         };
-        channel.send(&welcome.encode()).map_err(|error| abandoned(error.into()))?;
-        let info = PathInfo {
-            nic: nic.unwrap_or_default(),
-            local: SocketAddr::new(local.ip().to_canonical(), local.port()),
-            remote: peer,
-        };
-        let halves = channel.split().map_err(|error| abandoned(error.into()))?;
-        if let Err(error) = live.add_connection(hello.connection, hello.path, hello.kind, info, halves) {
+        pending.send(&welcome.encode()).map_err(|error| abandoned(error.into()))?;
+        let info = PathInfo { nic, local, remote: peer };
+        let connection = pending.split().map_err(|error| abandoned(error.into()))?;
+        if let Err(error) = live.add_connection(hello.connection, hello.path, hello.kind, info, connection) {
             debug!(session = %live.id, "{peer}: connection not added: {error}");
         }
         Ok(streams.map(|streams| {
@@ -369,8 +345,8 @@ impl Shared {
         }))
     }
 
-    fn admit_new(&self, channel: &PendingConnection, hello: &Hello) -> Result<Admitted, (RefuseCode, String)> {
-        let Some(peer) = channel.peer() else {
+    fn admit_new(&self, pending: &dyn Pending, hello: &Hello) -> Result<Admitted, (RefuseCode, String)> {
+        let Some(peer) = pending.peer() else {
             return Err((RefuseCode::NotAllowed, "a session begins under TLS".into()));
         };
         if hello.kind != ConnectionKind::Control {
@@ -397,21 +373,21 @@ impl Shared {
 
     fn admit_known(
         &self,
-        channel: &PendingConnection,
+        pending: &dyn Pending,
         hello: &Hello,
         session: SessionId,
     ) -> Result<Admitted, (RefuseCode, String)> {
         let sessions = self.lock();
         let unknown = || (RefuseCode::UnknownSession, "no such session here (was the agent restarted?)".to_owned());
         let member = sessions.get(&session).filter(|m| m.live.ended().is_none()).ok_or_else(unknown)?;
-        let proven = match channel.peer() {
+        let is_allowed =
+            pending.caps().encrypted || (hello.kind == ConnectionKind::Data && !member.plain_key.is_empty());
+        let is_proven = match pending.peer() {
             Some(peer) => peer == member.live.peer(),
-            None => {
-                hello.kind == ConnectionKind::Data && !member.plain_key.is_empty() && is_proof(&member.plain_key, hello)
-            }
+            None => !member.plain_key.is_empty() && is_proof(&member.plain_key, hello),
         };
         // To a stranger a session of others does not exist.
-        if !proven {
+        if !is_allowed || !is_proven {
             return Err(unknown());
         }
         Ok(Admitted { live: member.live.clone(), plain_key: Vec::new(), streams: None })
@@ -422,7 +398,7 @@ impl Shared {
 #[derive(Default)]
 struct Handshakes {
     next: u64,
-    under_way: BTreeMap<u64, (IpAddr, TcpStream)>,
+    under_way: BTreeMap<u64, (IpAddr, Box<dyn Shutdown>)>,
 }
 
 /// A place among the handshakes under way; given back when dropped.
@@ -434,23 +410,22 @@ struct HandshakePermit {
 impl HandshakePermit {
     /// Takes a place. Where there is none, the oldest handshake (of the same address, if that has its share) is cut
     /// off: who means it is done in milliseconds, who only holds places is not.
-    fn take(shared: &Arc<Shared>, ip: IpAddr, socket: &TcpStream) -> io::Result<HandshakePermit> {
-        let socket = socket.try_clone()?;
+    fn take(shared: &Arc<Shared>, ip: IpAddr, shutdown: Box<dyn Shutdown>) -> HandshakePermit {
         let mut handshakes = shared.handshakes.lock().expect("no panic under this lock");
         let under_way = &mut handshakes.under_way;
         let own = under_way.values().filter(|(other, _)| *other == ip).count();
         if own >= HANDSHAKES_PER_ADDRESS || under_way.len() >= HANDSHAKES_MAX {
             let of_address = own >= HANDSHAKES_PER_ADDRESS;
             let oldest = under_way.iter().find(|(_, (other, _))| !of_address || *other == ip).map(|(n, _)| *n);
-            if let Some((other, socket)) = oldest.and_then(|number| under_way.remove(&number)) {
-                let _ = socket.shutdown(std::net::Shutdown::Both);
+            if let Some((other, shutdown)) = oldest.and_then(|number| under_way.remove(&number)) {
+                shutdown.close();
                 shared.complain(|| warn!("too many handshakes are under way: the oldest, with {other}, is cut off"));
             }
         }
         let number = handshakes.next;
         handshakes.next += 1;
-        handshakes.under_way.insert(number, (ip, socket));
-        Ok(HandshakePermit { shared: shared.clone(), number })
+        handshakes.under_way.insert(number, (ip, shutdown));
+        HandshakePermit { shared: shared.clone(), number }
     }
 }
 
@@ -459,14 +434,6 @@ impl Drop for HandshakePermit {
         let mut handshakes = self.shared.handshakes.lock().expect("no panic under this lock");
         handshakes.under_way.remove(&self.number);
     }
-}
-
-/// The first byte that the peer sends, which stays to be read. None in time counts as TLS, whose handshake then times
-/// out.
-fn first_byte(socket: &TcpStream) -> Option<u8> {
-    let mut first = [0];
-    let peeked = socket.set_read_timeout(Some(HANDSHAKE_TIME)).and_then(|()| socket.peek(&mut first));
-    peeked.is_ok_and(|n| n == 1).then_some(first[0])
 }
 
 fn random<const N: usize>() -> [u8; N] {

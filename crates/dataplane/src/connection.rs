@@ -5,18 +5,31 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use skein_link::{Patience, Reader, Writer};
+use skein_link::{Caps, Connection, LinkEnd, Message, Patience, Position, Reader, Writer};
 use skein_session::frame::{Frame, HEADER_BYTES, Header};
 use skein_session::{ConnectionEnd, ConnectionId, ConnectionKind, PathId, ProtocolError, Session, StreamId, Transmit};
+use thiserror::Error;
 use tracing::{debug, warn};
 
 use crate::egress::deliver_now;
+use crate::error_chain::error_chain;
 use crate::running_session::{ConnectionHandle, ConnectionSender, PathInfo, RunningSession, spawn};
 
 /// Frames that go out together, if there are so many: they share a record, a write and a wake-up of the peer.
 const BATCH_BYTES: u64 = 16 << 10;
 /// Batches that a thread sends for others before it leaves the rest to the connection's own.
 const BATCHES_MAX: usize = 4;
+
+/// A connection that a session does not take.
+#[derive(Debug, Error)]
+pub(crate) enum AddError {
+    /// The peer has too many, or used a number twice.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    /// The link promises too little.
+    #[error("its link is not reliable or has no flow control: {0:?}")]
+    Unsuitable(Caps),
+}
 
 /// How far sending came.
 enum SendProgress {
@@ -36,15 +49,19 @@ impl RunningSession {
         path: PathId,
         kind: ConnectionKind,
         info: PathInfo,
-        (reader, writer, shutdown): (Reader, Writer, skein_link::Shutdown),
-    ) -> Result<(), ProtocolError> {
+        connection: Connection,
+    ) -> Result<(), AddError> {
+        let Connection { caps, reader, writer, shutdown } = connection;
+        if !caps.suit_sessions() {
+            return Err(AddError::Unsuitable(caps));
+        }
         let sender = ConnectionSender { writer: Mutex::new(writer), wake: Condvar::new() };
         let outlet = Arc::new(sender);
         self.with(|state, now| {
             state.core.connection_up(now, id, path, kind)?;
             state.paths.insert(path, info);
             state.connections.insert(id, ConnectionHandle { sender: outlet.clone(), has_work: true, shutdown });
-            Ok(())
+            Ok::<_, ProtocolError>(())
         })?;
         let live = self.clone();
         let threads = spawn("sender", move || send(&live, id, &outlet)).and_then(|sender| {
@@ -79,7 +96,7 @@ pub(crate) fn submit(live: &RunningSession, id: StreamId, parts: impl IntoIterat
 /// connection's own thread sends what the socket does not take at once.
 fn send_now(live: &RunningSession, id: ConnectionId, sender: &ConnectionSender) {
     let sent = match sender.writer.try_lock() {
-        Some(mut writer) => pump(live, id, &mut writer, Patience::Try),
+        Some(mut writer) => pump(live, id, &mut **writer, Patience::Try),
         None => Ok(SendProgress::Some),
     };
     match sent {
@@ -92,7 +109,7 @@ fn send_now(live: &RunningSession, id: ConnectionId, sender: &ConnectionSender) 
 /// Sends what the session has for the connection, until it is gone.
 fn send(live: &RunningSession, id: ConnectionId, outlet: &ConnectionSender) {
     while wait_for_work(live, id, outlet) {
-        let sent = pump(live, id, &mut outlet.writer.lock(), Patience::Wait);
+        let sent = pump(live, id, &mut **outlet.writer.lock(), Patience::Wait);
         match sent {
             Ok(SendProgress::All | SendProgress::Some) => {}
             Ok(SendProgress::Last) => return live.drop_connection(id, ConnectionEnd::Failed),
@@ -126,7 +143,12 @@ fn wait_for_work(live: &RunningSession, id: ConnectionId, outlet: &ConnectionSen
 
 /// Sends what the session has for the connection; frames go out in the order in which they are polled, so the writer
 /// is the caller's all the while.
-fn pump(live: &RunningSession, id: ConnectionId, writer: &mut Writer, patience: Patience) -> io::Result<SendProgress> {
+fn pump(
+    live: &RunningSession,
+    id: ConnectionId,
+    writer: &mut dyn Writer,
+    patience: Patience,
+) -> io::Result<SendProgress> {
     let mut batch = Vec::new();
     if !writer.flush(patience)? {
         return Ok(SendProgress::Some);
@@ -141,7 +163,7 @@ fn pump(live: &RunningSession, id: ConnectionId, writer: &mut Writer, patience: 
             let over = state.core.ended().map(ToString::to_string);
             match &over {
                 Some(_) if patience == Patience::Try => return Ok(SendProgress::Some),
-                Some(why) => batch.push(Session::bye(0, why)),
+                Some(why) => batch.push(message(Session::bye(0, why))),
                 // Before there is something to send: other threads may find it first each time.
                 None if writer.key_is_used_up() => return Ok(SendProgress::Last),
                 None => poll(live, &mut state.core, id, &mut batch),
@@ -152,10 +174,7 @@ fn pump(live: &RunningSession, id: ConnectionId, writer: &mut Writer, patience: 
         if batch.is_empty() {
             return Ok(SendProgress::All);
         }
-        let parts = batch.drain(..).flat_map(|Transmit { header, payload }| {
-            std::iter::once(Bytes::copy_from_slice(&header.encode())).chain(payload)
-        });
-        writer.push(parts)?;
+        writer.push(&mut batch)?;
         if !writer.flush(patience)? {
             return Ok(SendProgress::Some);
         }
@@ -166,31 +185,36 @@ fn pump(live: &RunningSession, id: ConnectionId, writer: &mut Writer, patience: 
     Ok(SendProgress::Some)
 }
 
-fn poll(live: &RunningSession, core: &mut Session, id: ConnectionId, batch: &mut Vec<Transmit>) {
+fn poll(live: &RunningSession, core: &mut Session, id: ConnectionId, batch: &mut Vec<Message>) {
     let now = live.now();
     let mut bytes = 0;
     while bytes < BATCH_BYTES
         && let Some(transmit) = core.poll_transmit(now, id)
     {
         bytes += transmit.header.frame_bytes();
-        batch.push(transmit);
+        batch.push(message(transmit));
     }
+}
+
+/// A frame as links carry it.
+fn message(Transmit { header, payload }: Transmit) -> Message {
+    Message { head: Bytes::copy_from_slice(&header.encode()), body: payload }
 }
 
 /// Hands every frame that arrives to the session, and what it completes to its stream's socket. Returns how the
 /// connection ended.
-fn receive(live: &Arc<RunningSession>, id: ConnectionId, mut reader: Reader) -> ConnectionEnd {
+fn receive(live: &Arc<RunningSession>, id: ConnectionId, mut reader: Box<dyn Reader>) -> ConnectionEnd {
     loop {
-        match receive_one(live, id, &mut reader) {
+        match receive_one(live, id, &mut *reader) {
             Ok(true) => {}
             Ok(false) => return ConnectionEnd::Failed,
-            Err(error) => {
-                debug!(session = %live.id, connection = id.0, "cannot receive: {error}");
-                return match error.kind() {
+            Err(end) => {
+                debug!(session = %live.id, connection = id.0, "cannot receive: {}", error_chain(&end));
+                return match end {
                     // A kernel resets the connections of a killed process where data waited for it. Those that the peer
                     // gave up are reset, too, but stalled here before.
-                    io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => ConnectionEnd::ByPeer,
-                    _ => ConnectionEnd::Failed,
+                    LinkEnd::Closed | LinkEnd::Reset => ConnectionEnd::ByPeer,
+                    LinkEnd::GivenUp | LinkEnd::Failed(_) => ConnectionEnd::Failed,
                 };
             }
         }
@@ -198,20 +222,23 @@ fn receive(live: &Arc<RunningSession>, id: ConnectionId, mut reader: Reader) -> 
 }
 
 /// False: the connection is to end.
-fn receive_one(live: &Arc<RunningSession>, id: ConnectionId, reader: &mut Reader) -> io::Result<bool> {
+fn receive_one(live: &Arc<RunningSession>, id: ConnectionId, reader: &mut dyn Reader) -> Result<bool, LinkEnd> {
     let mut header = [0; HEADER_BYTES];
-    reader.read_exact(&mut header)?;
+    let position = reader.read_head(&mut header)?;
     let header = Header::decode(&header).map_err(invalid)?;
     // At most a chunk, by the header's own check.
-    let mut payload = live.pool.take(header.len as usize);
-    reader.read_exact(payload.as_mut())?;
-    let frame = Frame::parse(header, payload.freeze()).map_err(invalid)?;
+    let payload = reader.read_body(header.len as usize, &live.pool)?;
+    let frame = Frame::parse(header, payload).map_err(invalid)?;
     let readable = {
         let mut state = live.lock();
         if !state.connections.contains_key(&id) {
             return Ok(false);
         }
-        if let Err(error) = state.core.handle_frame(live.now(), id, &header, frame) {
+        let handled = match position {
+            Position::Next => state.core.handle_frame(live.now(), id, &header, frame),
+            Position::At(position) => state.core.handle_frame_at(live.now(), id, position, &header, frame),
+        };
+        if let Err(error) = handled {
             warn!(session = %live.id, peer = live.peer, "the peer broke the protocol: {error}");
         }
         let readable = live.dispatch_but_delivery(&mut state);
@@ -226,21 +253,20 @@ fn receive_one(live: &Arc<RunningSession>, id: ConnectionId, reader: &mut Reader
     Ok(true)
 }
 
-fn invalid(error: skein_session::frame::FrameError) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
+fn invalid(error: skein_session::frame::FrameError) -> LinkEnd {
+    LinkEnd::Failed(io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
     use std::io::{Read, Write};
-    use std::net::TcpStream;
     use std::os::unix::net::UnixStream;
     use std::thread;
     use std::time::{Duration, Instant};
 
     use skein_identity::{ClusterCa, Identity, Validity};
-    use skein_link::{Listener, PendingConnection};
+    use skein_link::{Dial, Link, Listeners, Security, TcpListeners, TlsLink};
     use skein_session::{Role, SessionId, Settings};
 
     use super::*;
@@ -259,22 +285,21 @@ mod tests {
     impl Ends {
         /// A connection under TLS whose keys at the dialling end are worn after so many records.
         fn connect(&self, id: ConnectionId, kind: ConnectionKind, worn_after: Option<u64>) {
-            let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), None).unwrap();
-            let to = ([127, 0, 0, 1], listener.port().unwrap()).into();
-            let dialled: TcpStream = skein_link::dial(None, to, None, PATIENCE).unwrap();
-            let (accepted, from) = listener.accept().unwrap().unwrap();
-            let server = skein_identity::server_config(&self.identities[1]);
-            let accepting = thread::spawn(move || PendingConnection::server(accepted, &server, PATIENCE).unwrap());
-            let client = skein_identity::client_config(&self.identities[0]);
-            let dialled = PendingConnection::client(dialled, &client, PATIENCE).unwrap();
+            let listeners = TcpListeners::new(skein_identity::server_config(&self.identities[1]));
+            let port = listeners.listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
+            let to = ([127, 0, 0, 1], port).into();
+            let accepting = thread::spawn(move || {
+                let incoming = listeners.accept(PATIENCE).unwrap().remove(0).unwrap();
+                (incoming.remote(), incoming.open(Security::Encrypted, PATIENCE).unwrap())
+            });
+            let link = TlsLink::new(skein_identity::client_config(&self.identities[0]));
+            let link = worn_after.map_or(link.clone(), |records| link.retiring_after(records));
+            let dial = Dial { from: None, to, packet_bytes: None, answer_time: PATIENCE, handshake_time: PATIENCE };
+            let dialled = link.dial(&dial).unwrap();
+            let (from, accepted) = accepting.join().unwrap();
             let info = PathInfo { nic: "lo".into(), local: from, remote: to };
-            let (reader, mut writer, shutdown) = dialled.split().unwrap();
-            if let Some(records) = worn_after {
-                writer.retire_after(records);
-            }
-            let accepted = accepting.join().unwrap().split().unwrap();
-            self.accepting.add_connection(id, PATH, kind, info.clone(), accepted).unwrap();
-            self.dialling.add_connection(id, PATH, kind, info, (reader, writer, shutdown)).unwrap();
+            self.accepting.add_connection(id, PATH, kind, info.clone(), accepted.split().unwrap()).unwrap();
+            self.dialling.add_connection(id, PATH, kind, info, dialled.split().unwrap()).unwrap();
         }
     }
 

@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustls::ClientConfig;
 use skein_identity::Identity;
-use skein_link::{LocalAddress, PACKET_BYTES_MIN, PendingConnection};
+use skein_link::{Dial, Link, LocalAddress, PACKET_BYTES_MIN, Pending, TcpLink, TlsLink};
 use skein_session::address::NicAddress;
 use skein_session::handshake::{Hello, Welcome};
 use skein_session::limits::PROTOCOL_VERSION;
@@ -20,8 +19,9 @@ use skein_session::{ConnectionId, ConnectionKind, PathId, Role, SessionId, Setti
 use thiserror::Error;
 use tracing::{debug, info};
 
-use crate::addresses::{Addresses, keep_arp_apart};
+use crate::addresses::Addresses;
 use crate::handshake::{HandshakeFailed, greet, proof};
+use crate::host_nics::{HostNics, ThisHost};
 use crate::network_problem::{NetworkProblem, UnusedNic};
 use crate::path_mtu::{self, PathMtu};
 use crate::running_session::{IncomingStream, PathInfo, RunningSession, spawn};
@@ -92,7 +92,7 @@ impl StartError {
     /// Returns whether the other host answered that nobody listens there.
     pub fn is_refused(&self) -> bool {
         let StartError::Unreachable { source, .. } = self else { return false };
-        matches!(&**source, HandshakeFailed::Dial(error) if error.is_refused())
+        matches!(&**source, HandshakeFailed::Link(error) if error.is_refused())
     }
 }
 
@@ -173,11 +173,21 @@ impl MissingConnections {
     }
 }
 
+/// What a dialer dials with, and from.
+#[derive(Clone)]
+pub(crate) struct DialingHost {
+    pub(crate) nics: Arc<dyn HostNics>,
+    /// The link of control connections: its ends show who they are.
+    pub(crate) control: Arc<dyn Link>,
+    /// The link of data connections.
+    pub(crate) data: Arc<dyn Link>,
+}
+
 /// Keeps a session connected.
 pub struct Dialer {
     live: Arc<RunningSession>,
     settings: DialerSettings,
-    tls: Arc<ClientConfig>,
+    host: DialingHost,
     /// Where the session began.
     to: SocketAddr,
     plain_key: Vec<u8>,
@@ -194,17 +204,29 @@ pub struct Dialer {
 
 impl Dialer {
     /// Begins a session: one control connection now, all others by and by.
+    ///
+    /// # Errors
+    /// No agent that will do is found at any address, or there is no room for threads.
     pub fn start(
         settings: DialerSettings,
         identity: &Identity,
     ) -> Result<(Arc<Dialer>, Receiver<IncomingStream>), StartError> {
-        let tls = skein_identity::client_config(identity);
-        let local = settings.addresses.now();
-        keep_arp_apart(&local);
+        let control = Arc::new(TlsLink::new(skein_identity::client_config(identity)));
+        let data: Arc<dyn Link> = if settings.plain_data { Arc::new(TcpLink) } else { control.clone() };
+        Dialer::start_from(DialingHost { nics: Arc::new(ThisHost), control, data }, settings)
+    }
+
+    /// As [`Self::start`], from a certain host over certain links.
+    pub(crate) fn start_from(
+        host: DialingHost,
+        settings: DialerSettings,
+    ) -> Result<(Arc<Dialer>, Receiver<IncomingStream>), StartError> {
+        let local = settings.addresses.now(&*host.nics);
+        host.nics.keep_apart(&local);
         let mut last = StartError::NoAddress;
         for &to in &settings.to {
-            match begin(&settings, &tls, &local, to) {
-                Ok(begun) => return Dialer::run(settings, tls, to, begun).map_err(StartError::Threads),
+            match begin(&settings, &*host.control, &local, to) {
+                Ok(begun) => return Dialer::run(settings, host, to, begun).map_err(StartError::Threads),
                 Err(source) => last = StartError::Unreachable { to, source: Box::new(source) },
             }
         }
@@ -213,17 +235,17 @@ impl Dialer {
 
     fn run(
         settings: DialerSettings,
-        tls: Arc<ClientConfig>,
+        host: DialingHost,
         to: SocketAddr,
-        (channel, first, welcome): (PendingConnection, Pair, Welcome),
+        (pending, first, welcome): (Box<dyn Pending>, Pair, Welcome),
     ) -> io::Result<(Arc<Dialer>, Receiver<IncomingStream>)> {
-        let peer = channel.peer().unwrap_or_default().to_owned();
+        let peer = pending.peer().unwrap_or_default().to_owned();
         let core = Settings { outage: settings.outage };
         let (live, streams) = RunningSession::start(Role::Dialer, core, welcome.session, peer, welcome.addresses)?;
         let dialer = Arc::new(Dialer {
             live,
             settings,
-            tls,
+            host,
             to,
             plain_key: welcome.plain_key,
             first: first.clone(),
@@ -235,7 +257,7 @@ impl Dialer {
             stopping: AtomicBool::new(false),
         });
         let (id, path) = (ConnectionId(0), PathId(0));
-        dialer.add(channel, id, path, ConnectionKind::Control, &first);
+        dialer.add(pending, id, path, ConnectionKind::Control, &first);
         info!(session = %dialer.live.id, peer = dialer.live.peer(), "path {} is up", shown(&first));
         let state = PathState { has_worked: true, ..PathState::new(first.clone(), path) };
         dialer.lock().insert(first.ends(), state);
@@ -302,8 +324,8 @@ impl Dialer {
 
     /// Compares what is with what could be, and dials the difference.
     fn check_paths(self: &Arc<Self>) {
-        let local = self.settings.addresses.now();
-        keep_arp_apart(&local);
+        let local = self.settings.addresses.now(&*self.host.nics);
+        self.host.nics.keep_apart(&local);
         self.live.announce(announced(local.clone(), &self.live.peer_addresses(), &[self.first.local.ip]));
         let Choice { pairs: wanted, left_out } = self.choose_paths(local);
         let ends: BTreeSet<Ends> = wanted.iter().map(Pair::ends).collect();
@@ -368,7 +390,7 @@ impl Dialer {
                 self.connect(&pair, path, ConnectionKind::Control, CONTROL_PACKET_BYTES)?;
             }
             let packets = self.live.while_probing_mtu(|| {
-                let found = path_mtu::discover_path_mtu(&from(&pair), self.at(&pair), mtu(&pair), DIAL_TIME);
+                let found = path_mtu::discover_path_mtu(&*self.host.data, &self.dial(&pair, None), mtu(&pair));
                 found.inspect(|packets| self.note_packets(&pair, *packets))
             })?;
             (0..missing.data).try_for_each(|_| self.connect(&pair, path, ConnectionKind::Data, packets.limit()))
@@ -394,7 +416,7 @@ impl Dialer {
             }
             Err(error) => {
                 debug!(session = %self.live.id, "path {} > {}: {error}", pair.local.nic, pair.remote.ip);
-                if state.has_worked && matches!(&error, HandshakeFailed::Dial(error) if error.is_refused()) {
+                if state.has_worked && matches!(&error, HandshakeFailed::Link(error) if error.is_refused()) {
                     self.live.connection_refused();
                 }
                 if !state.has_worked {
@@ -422,7 +444,7 @@ impl Dialer {
 
     /// Tries whether large packets pass a path that loses them; if so, its connections are dialled anew.
     fn try_large(self: Arc<Self>, pair: Pair) {
-        let whole = path_mtu::passes_full_size(&from(&pair), self.at(&pair), DIAL_TIME);
+        let whole = path_mtu::passes_full_size(&*self.host.data, &self.dial(&pair, None));
         let mut paths = self.lock();
         let Some(state) = paths.get_mut(&pair.ends()) else { return };
         state.dialling = false;
@@ -434,9 +456,15 @@ impl Dialer {
         }
     }
 
-    /// Where the remote end of a pair listens.
-    fn at(&self, pair: &Pair) -> SocketAddr {
-        SocketAddr::new(pair.remote.ip, self.to.port())
+    /// Where the remote end of a pair listens, and how it is dialled.
+    fn dial(&self, pair: &Pair, packet_bytes: Option<u32>) -> Dial {
+        Dial {
+            from: Some(from(pair)),
+            to: SocketAddr::new(pair.remote.ip, self.to.port()),
+            packet_bytes,
+            answer_time: DIAL_TIME,
+            handshake_time: HANDSHAKE_TIME,
+        }
     }
 
     fn connect(
@@ -446,27 +474,25 @@ impl Dialer {
         kind: ConnectionKind,
         packet_bytes: Option<u32>,
     ) -> Result<(), HandshakeFailed> {
-        let socket = skein_link::dial(Some(&from(pair)), self.at(pair), packet_bytes, DIAL_TIME)?;
-        let plain = self.settings.plain_data && kind == ConnectionKind::Data;
-        let mut channel = if plain {
-            PendingConnection::plain(socket, HANDSHAKE_TIME)
-        } else {
-            PendingConnection::client(socket, &self.tls, HANDSHAKE_TIME)?
+        let link = match kind {
+            ConnectionKind::Control => &self.host.control,
+            ConnectionKind::Data => &self.host.data,
         };
+        let mut pending = link.dial(&self.dial(pair, packet_bytes))?;
         let id = ConnectionId(self.next_connection.fetch_add(1, Ordering::SeqCst));
         // The peer keeps to the addresses that it was told at first, and by the control connection.
         let mut hello = hello(&self.settings, Some(self.live.id), (id, path, kind), Vec::new());
-        if plain {
+        if pending.peer().is_none() {
             hello.proof = proof(&self.plain_key, self.live.id, id);
         }
-        greet(&mut channel, &hello)?;
-        self.add(channel, id, path, kind, pair);
+        greet(&mut *pending, &hello)?;
+        self.add(pending, id, path, kind, pair);
         Ok(())
     }
 
     fn add(
         self: &Arc<Self>,
-        channel: PendingConnection,
+        pending: Box<dyn Pending>,
         id: ConnectionId,
         path: PathId,
         kind: ConnectionKind,
@@ -477,10 +503,10 @@ impl Dialer {
             local: SocketAddr::new(pair.local.ip, 0),
             remote: SocketAddr::new(pair.remote.ip, self.to.port()),
         };
-        let added = channel
+        let added = pending
             .split()
             .map_err(HandshakeFailed::from)
-            .map(|halves| self.live.add_connection(id, path, kind, info, halves));
+            .map(|connection| self.live.add_connection(id, path, kind, info, connection));
         match added {
             Ok(Ok(())) => {}
             Ok(Err(error)) => debug!(session = %self.live.id, "connection not added: {error}"),
@@ -534,18 +560,22 @@ fn hello(
 /// briefly.
 fn begin(
     settings: &DialerSettings,
-    tls: &Arc<ClientConfig>,
+    link: &dyn Link,
     local: &[NicAddress],
     to: SocketAddr,
-) -> Result<(PendingConnection, Pair, Welcome), HandshakeFailed> {
+) -> Result<(Box<dyn Pending>, Pair, Welcome), HandshakeFailed> {
     // From where the routes say, but bound like all others if that is one of our NICs.
-    let source = route_source(to);
+    let source = link.source_of(to);
     let from = source.and_then(|ip| local.iter().find(|address| address.ip == ip)).cloned();
     let bound = from.as_ref().map(|address| LocalAddress { ip: address.ip, nic: address.nic.clone() });
-    let patience = if settings.to.len() > 1 { DIAL_TIME } else { HANDSHAKE_TIME };
-    let socket = skein_link::dial(bound.as_ref(), to, CONTROL_PACKET_BYTES, patience)?;
-    let mut channel = PendingConnection::client(socket, tls, HANDSHAKE_TIME)?;
-    if let (Some(expected), Some(found)) = (&settings.host, channel.peer())
+    let mut pending = link.dial(&Dial {
+        from: bound,
+        to,
+        packet_bytes: CONTROL_PACKET_BYTES,
+        answer_time: if settings.to.len() > 1 { DIAL_TIME } else { HANDSHAKE_TIME },
+        handshake_time: HANDSHAKE_TIME,
+    })?;
+    if let (Some(expected), Some(found)) = (&settings.host, pending.peer())
         && expected != found
     {
         return Err(HandshakeFailed::OtherHost { address: to, found: found.to_owned(), expected: expected.clone() });
@@ -553,20 +583,12 @@ fn begin(
     let pinned: Vec<IpAddr> = from.iter().map(|address| address.ip).collect();
     let addresses = announced(local.to_vec(), &[], &pinned);
     let hello = hello(settings, None, (ConnectionId(0), PathId(0), ConnectionKind::Control), addresses);
-    let welcome = greet(&mut channel, &hello)?;
+    let welcome = greet(&mut *pending, &hello)?;
     let remote = welcome.addresses.iter().find(|address| address.ip == to.ip()).cloned();
     let anonymous = |ip: IpAddr| NicAddress::new(ip, if ip.is_ipv4() { 32 } else { 128 }, "");
     let pair = Pair {
         local: from.unwrap_or_else(|| anonymous(source.unwrap_or(to.ip()))),
         remote: remote.unwrap_or_else(|| anonymous(to.ip())),
     };
-    Ok((channel, pair, welcome))
-}
-
-/// The address from which the routes reach `to`; asked by a UDP socket that sends nothing.
-fn route_source(to: SocketAddr) -> Option<IpAddr> {
-    let any: SocketAddr = if to.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
-    let socket = UdpSocket::bind(any).ok()?;
-    socket.connect(to).ok()?;
-    Some(socket.local_addr().ok()?.ip())
+    Ok((pending, pair, welcome))
 }

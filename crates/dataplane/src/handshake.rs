@@ -1,7 +1,7 @@
 //! The first messages on a connection.
 
 use aws_lc_rs::hmac;
-use skein_link::{LinkError, PendingConnection};
+use skein_link::{LinkError, Pending};
 use skein_session::frame::{FrameKind, HEADER_BYTES, Header};
 use skein_session::handshake::{HandshakeError, Hello, RefuseCode, Welcome, encode_refuse};
 use skein_session::{ConnectionId, SessionId};
@@ -10,10 +10,7 @@ use thiserror::Error;
 /// A connection that did not come about.
 #[derive(Debug, Error)]
 pub enum HandshakeFailed {
-    /// It cannot be dialled.
-    #[error(transparent)]
-    Dial(#[from] skein_link::DialError),
-    /// It broke, or TLS refused it.
+    /// It cannot be dialled, or broke, or TLS refused it.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The other end refused, or is no skein of this version.
@@ -35,49 +32,49 @@ pub enum HandshakeFailed {
     },
 }
 
-fn receive(channel: &mut PendingConnection) -> Result<(Header, Vec<u8>), HandshakeFailed> {
+fn receive(pending: &mut dyn Pending) -> Result<(Header, Vec<u8>), HandshakeFailed> {
     let mut header = [0; HEADER_BYTES];
-    channel.receive(&mut header)?;
+    pending.receive(&mut header)?;
     // The header bounds the length before anything is allocated.
     let header = Header::decode(&header).map_err(|_| HandshakeError::Garbage)?;
     let mut payload = vec![0; header.len as usize];
-    channel.receive(&mut payload)?;
+    pending.receive(&mut payload)?;
     Ok((header, payload))
 }
 
 /// The dialling end: says hello, hears the answer.
-pub(crate) fn greet(channel: &mut PendingConnection, hello: &Hello) -> Result<Welcome, HandshakeFailed> {
-    channel.send(&hello.encode())?;
-    let (header, payload) = receive(channel)?;
+pub(crate) fn greet(pending: &mut dyn Pending, hello: &Hello) -> Result<Welcome, HandshakeFailed> {
+    pending.send(&hello.encode())?;
+    let (header, payload) = receive(pending)?;
     Ok(Welcome::decode(&header, &payload)?)
 }
 
 /// The accepting end: hears a hello.
-pub(crate) fn listen(channel: &mut PendingConnection) -> Result<Hello, HandshakeFailed> {
-    let (header, payload) = receive(channel)?;
+pub(crate) fn listen(pending: &mut dyn Pending) -> Result<Hello, HandshakeFailed> {
+    let (header, payload) = receive(pending)?;
     let hello = Hello::decode(&header, &payload);
     if let Err(error @ HandshakeError::Version { .. }) = &hello {
         // In the asker's words: its "other end" is this one.
         let reason = error.to_string();
-        refuse(channel, RefuseCode::Version, &reason);
+        refuse(pending, RefuseCode::Version, &reason);
     }
     Ok(hello?)
 }
 
 /// The accepting end: says why not. Whether it is heard does not matter any more.
-pub(crate) fn refuse(channel: &mut PendingConnection, code: RefuseCode, reason: &str) {
-    let _ = channel.send(&encode_refuse(code, reason));
+pub(crate) fn refuse(pending: &mut dyn Pending, code: RefuseCode, reason: &str) {
+    let _ = pending.send(&encode_refuse(code, reason));
 }
 
 /// The accepting end: sends a probe of the path's packets back as it came; then the connection is over. Anybody may ask
 /// for it, and gets no more than was sent.
-pub(crate) fn return_probe(channel: &mut PendingConnection) -> Result<(), HandshakeFailed> {
-    let (header, payload) = receive(channel)?;
+pub(crate) fn return_probe(pending: &mut dyn Pending) -> Result<(), HandshakeFailed> {
+    let (header, payload) = receive(pending)?;
     if header.kind != FrameKind::Probe {
         return Err(HandshakeError::Garbage.into());
     }
     // In one piece, so that it makes a packet of the largest size again.
-    Ok(channel.send(&[&header.encode()[..], &payload].concat())?)
+    Ok(pending.send(&[&header.encode()[..], &payload].concat())?)
 }
 
 /// What a connection without TLS shows to belong to a session: a MAC over what it claims to be. A

@@ -42,6 +42,7 @@ mod error_chain;
 pub mod fault_points;
 mod find_ram;
 mod handshake;
+mod host_nics;
 mod ingest;
 mod kept_ram;
 mod local_end;
@@ -54,7 +55,7 @@ mod stream;
 pub mod target;
 
 pub use acceptor::{Acceptor, AcceptorSettings};
-pub use addresses::{Addresses, keep_arp_apart};
+pub use addresses::Addresses;
 pub use dialer::{Dialer, DialerSettings, StartError};
 pub use find_ram::{FindRam, RamNotFound};
 pub use kept_ram::{KeptMarks, KeptRam};

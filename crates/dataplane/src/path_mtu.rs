@@ -1,10 +1,9 @@
 //! How large the packets of a path may be: found out before data goes over it.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::Serialize;
-use skein_link::{LinkError, LocalAddress, PACKET_BYTES_MIN, PacketProbe};
+use skein_link::{Dial, Link, LinkError, PACKET_BYTES_MIN, PacketProbe};
 use skein_session::frame::{FrameKind, HEADER_BYTES, Header};
 use skein_session::limits::PROBE_BYTES_MAX;
 
@@ -35,28 +34,23 @@ impl PathMtu {
     }
 }
 
-/// Finds out which packets pass. `mtu`: that of the NICs, 0: not known.
+/// Finds out which packets pass between the ends of `dial`. `mtu`: that of the NICs, 0: not known.
 ///
 /// # Errors
 /// The path does not work at all, or is busy: nothing was found out.
-pub(crate) fn discover_path_mtu(
-    from: &LocalAddress,
-    to: SocketAddr,
-    mtu: u32,
-    patience: Duration,
-) -> Result<PathMtu, HandshakeFailed> {
-    if to.ip().is_loopback() {
+pub(crate) fn discover_path_mtu(link: &dyn Link, dial: &Dial, mtu: u32) -> Result<PathMtu, HandshakeFailed> {
+    if dial.to.ip().is_loopback() {
         return Ok(PathMtu::Whole);
     }
-    let mut last = match pass(from, to, None, patience)? {
+    let mut last = match pass(link, dial, None)? {
         PacketProbe::Whole => return Ok(PathMtu::Whole),
         other => other,
     };
     for bytes in PACKET_BYTES_TRIED.into_iter().filter(|bytes| mtu == 0 || *bytes < mtu) {
-        match pass(from, to, Some(bytes), patience)? {
+        match pass(link, dial, Some(bytes))? {
             // It may have been a cable that was out for a moment: what is lost for its size is lost again.
             PacketProbe::Whole => {
-                let again = pass(from, to, None, patience)?;
+                let again = pass(link, dial, None)?;
                 return Ok(if again == PacketProbe::Whole { PathMtu::Whole } else { PathMtu::Small(bytes) });
             }
             other => last = other,
@@ -64,30 +58,24 @@ pub(crate) fn discover_path_mtu(
     }
     // Not for its size, then: a black hole, or a program that does not answer.
     let late = match last {
-        PacketProbe::Lost => std::io::Error::from(std::io::ErrorKind::HostUnreachable).into(),
+        PacketProbe::Lost => LinkError::Io(std::io::ErrorKind::HostUnreachable.into()),
         PacketProbe::Whole | PacketProbe::Unanswered => LinkError::Late(ANSWER_TIME),
     };
     Err(late.into())
 }
 
 /// Whether the largest packets pass now.
-pub(crate) fn passes_full_size(from: &LocalAddress, to: SocketAddr, patience: Duration) -> bool {
-    matches!(pass(from, to, None, patience), Ok(PacketProbe::Whole))
+pub(crate) fn passes_full_size(link: &dyn Link, dial: &Dial) -> bool {
+    matches!(pass(link, dial, None), Ok(PacketProbe::Whole))
 }
 
-fn pass(
-    from: &LocalAddress,
-    to: SocketAddr,
-    limit: Option<u32>,
-    patience: Duration,
-) -> Result<PacketProbe, HandshakeFailed> {
-    let socket = skein_link::dial(Some(from), to, limit, patience)?;
-    let io = |error| HandshakeFailed::Link(LinkError::Io(error));
-    // One full segment and no more: what follows it would arrive, and confuse the count of repetitions.
-    let segment = skein_link::segment_bytes(&socket).map_err(io)?;
-    let payload = segment.saturating_sub(HEADER_BYTES).min(PROBE_BYTES_MAX);
-    let header = Header { kind: FrameKind::Probe, stream: 0, offset: 0, len: payload as u32 };
-    let mut probe = vec![0; HEADER_BYTES + payload];
-    probe[..HEADER_BYTES].copy_from_slice(&header.encode());
-    skein_link::probe(&socket, &probe, ANSWER_TIME).map_err(io)
+/// Whether packets up to a limit pass, by a frame that fills one of them and comes back.
+fn pass(link: &dyn Link, dial: &Dial, limit: Option<u32>) -> Result<PacketProbe, HandshakeFailed> {
+    let probe = |bytes: usize| {
+        let payload = bytes.saturating_sub(HEADER_BYTES).min(PROBE_BYTES_MAX);
+        let header = Header { kind: FrameKind::Probe, stream: 0, offset: 0, len: payload as u32 };
+        [&header.encode()[..], &vec![0; payload]].concat()
+    };
+    let dial = Dial { packet_bytes: limit, ..dial.clone() };
+    Ok(link.probe(&dial, &probe, ANSWER_TIME)?)
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use skein_link::{BufferSource, LinkEnd};
 use skein_pages::packing::PageCompressor;
 use skein_pages::page_record::PAGE_RECORD_BYTES_MAX;
 use skein_session::limits::{CHUNK_BYTES_MAX, INFLIGHT_MAX};
@@ -44,6 +45,14 @@ impl Pool {
             None => vec![0; len],
         };
         Buffer { bytes, len, pool: self.clone() }
+    }
+}
+
+impl BufferSource for Pool {
+    fn filled(&self, bytes: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<(), LinkEnd>) -> Result<Bytes, LinkEnd> {
+        let mut buffer = self.take(bytes);
+        fill(buffer.as_mut())?;
+        Ok(buffer.freeze())
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
-use skein_link::Writer;
+use skein_link::{Shutdown as LinkShutdown, Writer};
 use skein_session::address::NicAddress;
 use skein_session::limits::STREAMS_MAX;
 use skein_session::{
@@ -92,12 +92,12 @@ pub(crate) struct ConnectionHandle {
     pub(crate) sender: Arc<ConnectionSender>,
     /// Its thread is to look whether there is something to send.
     pub(crate) has_work: bool,
-    pub(crate) shutdown: skein_link::Shutdown,
+    pub(crate) shutdown: Box<dyn LinkShutdown>,
 }
 
 /// The sending half of a connection, for its own thread and for others.
 pub(crate) struct ConnectionSender {
-    pub(crate) writer: Mutex<Writer>,
+    pub(crate) writer: Mutex<Box<dyn Writer>>,
     pub(crate) wake: Condvar,
 }
 

@@ -1,27 +1,38 @@
-//! Transports: one TCP connection on one path, plain or under TLS.
+//! Links: how two hosts are joined, and what a connection between them promises.
 //!
-//! A connection begins as a [`PendingConnection`] (blocking, with a deadline, for the handshake) and is then
-//! [split](PendingConnection::split) into a [`Reader`] and a [`Writer`] that two threads use without sharing
-//! anything. Under TLS the split hands rustls' own record protection to the halves, see [`tls_record`].
+//! A [`Link`] dials, [`Listeners`] accept; what comes of it is [`Pending`] (blocking, with a deadline, for the
+//! handshake) and is then [split](Pending::split) into a [`Reader`] and a [`Writer`] that two threads use without
+//! sharing anything. [`Caps`] say what a link promises.
 //!
-//! Absent on purpose: frames, sessions, paths. This crate moves bytes.
+//! | module | is |
+//! |---|---|
+//! | [`tcp`] | TCP on one NIC at each end, under TLS and without. Under TLS the split hands rustls' own record protection to the halves, see [`tls_record`] |
+//! | `fake` | a network in memory, for tests (feature `fake`) |
+//!
+//! Absent on purpose: frames, sessions, paths. This crate moves messages.
 //!
 //! # Invariants
 //!
 //! - **Sockets are bound to address and device**, listeners too. Linux would otherwise let two NICs of one subnet
 //!   share a link. Tests: `connects_from_the_loopback_address`, `two_nics_of_one_subnet_are_filled`.
+//! - **All links keep one contract**, which one set of tests asks of each of them (`contract.rs`).
 
 #![forbid(unsafe_code)]
 
-mod halves;
-mod passage;
-mod pending_connection;
+#[cfg(test)]
+mod contract;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
+mod link;
+mod listen;
 mod pieces;
-mod tcp;
+pub mod tcp;
 pub mod tls_record;
 
-pub use halves::{Reader, Shutdown, Writer};
-pub use passage::{PacketProbe, probe, segment_bytes};
-pub use pending_connection::{LinkError, PendingConnection};
+pub use link::{
+    BufferSource, Caps, Connection, Dial, DialError, Link, LinkEnd, LinkError, LocalAddress, Memory, Message,
+    PacketProbe, Pending, Position, Reader, Shutdown, Writer,
+};
+pub use listen::{Incoming, ListenError, Listeners, ListeningNic, Security};
 pub use pieces::{Patience, send_pieces};
-pub use tcp::{DialError, ListenError, Listener, LocalAddress, PACKET_BYTES_MIN, dial};
+pub use tcp::{PACKET_BYTES_MIN, TcpLink, TcpListeners, TlsLink};

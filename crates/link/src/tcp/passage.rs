@@ -14,6 +14,9 @@ use nix::libc;
 use nix::sys::socket::{GetSockOpt, sockopt};
 use socket2::SockRef;
 
+use super::dial::dial;
+use crate::link::{Dial, LinkError, PacketProbe};
+
 /// How often the kernel is asked. The first repetition comes after 200 ms at the earliest (TCP_RTO_MIN of `net/tcp.h`).
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 /// A segment that was repeated so often without an acknowledgement is lost for its size, or nothing passes at all: the
@@ -50,30 +53,27 @@ struct TcpInfo {
     _least_rtt: u32,
 }
 
-/// What became of a probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PacketProbe {
-    /// It went there and came back.
-    Whole,
-    /// The other kernel does not acknowledge it.
-    Lost,
-    /// It arrived, and nothing came back in time.
-    Unanswered,
-}
-
-/// Payload of a segment of the largest size, in bytes, as both ends' NICs allow.
+/// Dials, and tries whether one full segment comes back: what follows it would arrive, and confuse the count of
+/// repetitions. `probe` makes it, of no more bytes than it is told.
 ///
 /// # Errors
-/// Those of the socket.
-pub fn segment_bytes(socket: &TcpStream) -> io::Result<usize> {
-    Ok(SockRef::from(socket).tcp_mss()? as usize)
+/// Nobody answers; those of [`send_probe`].
+pub(super) fn try_segment(
+    to: &Dial,
+    probe: &dyn Fn(usize) -> Vec<u8>,
+    answer_time: Duration,
+) -> Result<PacketProbe, LinkError> {
+    let socket = dial(to)?;
+    // As both ends' NICs allow.
+    let segment = SockRef::from(&socket).tcp_mss()? as usize;
+    Ok(send_probe(&socket, &probe(segment), answer_time)?)
 }
 
 /// Sends `probe`, which is to come back with the same length, for `patience` at most.
 ///
 /// # Errors
 /// The connection was refused or reset, or ended early: that tells nothing of packets' sizes.
-pub fn probe(socket: &TcpStream, probe: &[u8], patience: Duration) -> io::Result<PacketProbe> {
+fn send_probe(socket: &TcpStream, probe: &[u8], patience: Duration) -> io::Result<PacketProbe> {
     let begun = Instant::now();
     socket.set_read_timeout(Some(LOOK_PERIOD))?;
     socket.set_write_timeout(Some(LOOK_PERIOD))?;
@@ -114,7 +114,9 @@ mod tests {
     /// What becomes of a probe of 1000 bytes, of which `answered` come back at once.
     fn probed(answered: usize) -> io::Result<PacketProbe> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let socket = crate::dial(None, listener.local_addr().unwrap(), None, Duration::from_secs(1)).unwrap();
+        let (to, time) = (listener.local_addr().unwrap(), Duration::from_secs(1));
+        let to = Dial { from: None, to, packet_bytes: None, answer_time: time, handshake_time: time };
+        let socket = dial(&to).unwrap();
         let (mut accepted, _) = listener.accept().unwrap();
         let answering = thread::spawn(move || {
             let mut probe = [0; 1000];
@@ -123,8 +125,8 @@ mod tests {
             (answered > 0).then_some(accepted)
         });
         let result = match answered {
-            0 => probe(&socket, &[0; 1000], Duration::from_secs(5)),
-            _ => probe(&socket, &[0; 1000], Duration::from_millis(300)),
+            0 => send_probe(&socket, &[0; 1000], Duration::from_secs(5)),
+            _ => send_probe(&socket, &[0; 1000], Duration::from_millis(300)),
         };
         drop(answering.join().unwrap());
         result

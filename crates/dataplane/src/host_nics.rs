@@ -1,0 +1,82 @@
+//! What a dialer and an acceptor see of their host, and what the kernel must be told so that several NICs in one subnet
+//! stay apart.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::IpAddr;
+use std::sync::Mutex;
+
+use skein_host::{Nic, NicError};
+use skein_session::address::NicAddress;
+use tracing::{info, warn};
+
+/// A host's NICs.
+pub(crate) trait HostNics: Send + Sync {
+    /// All of them, as they are now.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    fn nics(&self) -> Result<Vec<Nic>, NicError>;
+
+    /// Makes each NIC that has one of these addresses answer for its own alone.
+    fn keep_apart(&self, addresses: &[NicAddress]);
+}
+
+/// The host that this runs on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ThisHost;
+
+impl HostNics for ThisHost {
+    fn nics(&self) -> Result<Vec<Nic>, NicError> {
+        skein_host::nics()
+    }
+
+    fn keep_apart(&self, addresses: &[NicAddress]) {
+        keep_arp_apart(addresses);
+    }
+}
+
+/// Makes each NIC answer ARP for its own addresses only, where two of them share a subnet.
+///
+/// By default Linux answers for any of its addresses on any NIC (Documentation/networking/ip-sysctl.rst,
+/// `arp_ignore`): then whichever NIC answers first gets the traffic of all, one link carries everything,
+/// and sockets bound to the other NICs hear nothing.
+pub fn keep_arp_apart(addresses: &[NicAddress]) {
+    let mut subnets: BTreeMap<(u8, u32), Vec<&str>> = BTreeMap::new();
+    for address in addresses {
+        if let IpAddr::V4(ip) = address.ip
+            && !ip.is_loopback()
+        {
+            let network = u32::from(ip).checked_shr(32 - u32::from(address.prefix)).unwrap_or(0);
+            subnets.entry((address.prefix, network)).or_default().push(&address.nic);
+        }
+    }
+    for nics in subnets.into_values() {
+        if nics.iter().any(|nic| *nic != nics[0]) {
+            nics.into_iter().for_each(keep_nic_apart);
+        }
+    }
+}
+
+static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+fn keep_nic_apart(nic: &str) {
+    for (setting, wanted) in [("arp_ignore", 1), ("arp_announce", 2)] {
+        let file = format!("/proc/sys/net/ipv4/conf/{nic}/{setting}");
+        let current = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<u32>().ok());
+        if current.is_some_and(|value| value >= wanted) {
+            continue;
+        }
+        match fs::write(&file, wanted.to_string()) {
+            Ok(()) => {
+                info!("{nic} shares a subnet with another NIC: set {setting}={wanted}, so that each answers for itself")
+            }
+            // Each NIC's settings are looked at again and again; the word is said once.
+            Err(error) if WARNED.lock().is_ok_and(|mut warned| warned.insert(file)) => warn!(
+                "{nic} shares a subnet with another NIC, and {setting} cannot be set ({error}): traffic of both may \
+                 arrive on one; run `sysctl -w net.ipv4.conf.{nic}.{setting}={wanted}` as root"
+            ),
+            Err(_) => {}
+        }
+    }
+}

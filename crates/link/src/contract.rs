@@ -1,0 +1,336 @@
+//! What every link promises, asked of each: TCP without TLS and with it, and the fake with an order and without.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use skein_identity::{ClusterCa, Validity};
+
+use crate::fake::{FAKE_CAPS, FakeNetwork};
+use crate::link::{
+    BufferSource, Caps, Connection, Dial, Link, LinkEnd, LinkError, Message, PacketProbe, Pending, Position, Reader,
+    Shutdown,
+};
+use crate::listen::{Listeners, Security};
+use crate::pieces::Patience;
+use crate::tcp::{TcpLink, TcpListeners, TlsLink};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const HEAD_BYTES: usize = 8;
+
+/// A link, what accepts its connections, and where.
+struct Bench {
+    name: &'static str,
+    link: Box<dyn Link>,
+    listeners: Arc<dyn Listeners>,
+    security: Security,
+    at: SocketAddr,
+}
+
+fn benches() -> Vec<Bench> {
+    let ca = ClusterCa::create("test").unwrap();
+    let identities = ["a", "b"].map(|host| ca.issue(host, Validity::days(1)).unwrap());
+    let tcp = |link: Box<dyn Link>, name, security| {
+        let listeners = TcpListeners::new(skein_identity::server_config(&identities[1]));
+        let port = listeners.listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let at = ([127, 0, 0, 1], port).into();
+        Bench { name, link, listeners: Arc::new(listeners), security, at }
+    };
+    let fake = |name, ordered| {
+        let network = FakeNetwork::new(Caps { ordered, ..FAKE_CAPS }, 7);
+        let [a, b] = [("a", 1), ("b", 2)].map(|(host, last)| network.host(host, &[("eth0", [10, 0, 0, last].into())]));
+        let listeners = b.listeners();
+        let port = listeners.listen("0.0.0.0:0".parse().unwrap(), None).unwrap();
+        let (link, security) = (Box::new(a.link(Security::Encrypted)), Security::Encrypted);
+        Bench { name, link, listeners: Arc::new(listeners), security, at: ([10, 0, 0, 2], port).into() }
+    };
+    vec![
+        tcp(Box::new(TcpLink), "TCP", Security::Plain),
+        tcp(Box::new(TlsLink::new(skein_identity::client_config(&identities[0]))), "TLS", Security::Encrypted),
+        fake("fake", true),
+        fake("fake without order", false),
+    ]
+}
+
+impl Bench {
+    fn to(&self, patience: Duration) -> Dial {
+        Dial { from: None, to: self.at, packet_bytes: None, answer_time: patience, handshake_time: patience }
+    }
+
+    /// Both ends of a connection during its handshake.
+    fn dial(&self) -> (Box<dyn Pending>, Box<dyn Pending>) {
+        let (listeners, security) = (self.listeners.clone(), self.security);
+        let accepting = thread::spawn(move || {
+            let mut incoming = listeners.accept(PATIENCE).unwrap();
+            incoming.remove(0).unwrap().open(security, PATIENCE).unwrap()
+        });
+        let dialled = self.link.dial(&self.to(PATIENCE)).unwrap();
+        (dialled, accepting.join().unwrap())
+    }
+
+    fn connect(&self) -> (Connection, Connection) {
+        let (a, b) = self.dial();
+        (a.split().unwrap(), b.split().unwrap())
+    }
+}
+
+/// Memory of the allocator's.
+struct Heap;
+
+impl BufferSource for Heap {
+    fn filled(&self, bytes: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<(), LinkEnd>) -> Result<Bytes, LinkEnd> {
+        let mut buffer = vec![0; bytes];
+        fill(&mut buffer)?;
+        Ok(buffer.into())
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect()
+}
+
+/// A message with the number of bytes of its body in its head, in two buffers and one of nothing.
+fn message(body: &[u8]) -> Message {
+    let (x, y) = body.split_at(body.len() / 3);
+    let head = Bytes::copy_from_slice(&(body.len() as u64).to_be_bytes());
+    Message { head, body: [x, &[], y].map(Bytes::copy_from_slice).into() }
+}
+
+fn receive(reader: &mut dyn Reader) -> Result<(Position, Bytes), LinkEnd> {
+    let mut head = [0; HEAD_BYTES];
+    let position = reader.read_head(&mut head)?;
+    let body = reader.read_body(u64::from_be_bytes(head) as usize, &Heap)?;
+    Ok((position, body))
+}
+
+/// The handshake's messages and what follows them arrive whole and in their places, however the reads fall.
+#[test]
+fn messages_arrive_before_and_after_the_split() {
+    for bench in benches() {
+        let (mut a, mut b) = bench.dial();
+        assert_eq!(b.peer(), bench.link.caps().encrypted.then_some("a"));
+        assert_eq!((a.caps(), b.caps()), (bench.link.caps(), bench.link.caps()));
+        a.send(b"hello").unwrap();
+        let mut hello = [0; 5];
+        b.receive(&mut hello).unwrap();
+        assert_eq!(&hello, b"hello");
+        b.send(b"welcome").unwrap();
+        let to_a = b.split().unwrap();
+        let data = pattern(1_000_003);
+        let sent = data.clone();
+        // Sent at once behind the welcome, before the other end has read it.
+        let sending = thread::spawn(move || {
+            // All of it, whose end is that of the connection.
+            let mut to_a = to_a;
+            for pieces in sent.chunks(100_000) {
+                let mut messages = pieces.chunks(33_000).map(message).collect();
+                to_a.writer.push(&mut messages).unwrap();
+                assert!(messages.is_empty());
+                while !to_a.writer.flush(Patience::Try).unwrap() {
+                    to_a.writer.flush(Patience::Wait).unwrap();
+                }
+            }
+        });
+        thread::sleep(Duration::from_millis(20));
+        let mut welcome = [0; 7];
+        a.receive(&mut welcome).unwrap();
+        assert_eq!(&welcome, b"welcome");
+        let mut from_b = a.split().unwrap();
+        let lengths = || data.chunks(100_000).flat_map(|pieces| pieces.chunks(33_000));
+        let (mut received, mut next, mut late) = (vec![0; data.len()], 0, 0);
+        for _ in lengths() {
+            let (position, body) = receive(&mut *from_b.reader).unwrap();
+            let position = match position {
+                Position::Next => next,
+                Position::At(position) => position as usize,
+            };
+            late += usize::from(position < next);
+            next = next.max(position + HEAD_BYTES + body.len());
+            // Behind so many messages, each with its head.
+            let before = lengths().scan(0, |end, piece| {
+                *end += HEAD_BYTES + piece.len();
+                Some(*end)
+            });
+            let at = position - HEAD_BYTES * before.take_while(|end| *end <= position).count();
+            received[at..at + body.len()].copy_from_slice(&body);
+        }
+        assert!(received == data, "{}", bench.name);
+        assert_eq!(late == 0, bench.link.caps().ordered, "{}: {late} messages were overtaken", bench.name);
+        sending.join().unwrap();
+        assert!(matches!(receive(&mut *from_b.reader), Err(LinkEnd::Closed)), "{}", bench.name);
+    }
+}
+
+/// How a waiting reader ends, at the end that ends the connection and at the other.
+fn ends(bench: &Bench, end: fn(&dyn Shutdown)) -> (LinkEnd, LinkEnd) {
+    let (a, mut b) = bench.connect();
+    let Connection { mut reader, writer, shutdown, .. } = a;
+    let waiting = thread::spawn(move || receive(&mut *reader).unwrap_err());
+    thread::sleep(Duration::from_millis(20));
+    end(&*shutdown);
+    let here = waiting.join().unwrap();
+    drop((writer, shutdown));
+    (here, receive(&mut *b.reader).unwrap_err())
+}
+
+#[test]
+fn an_end_in_order_differs_from_giving_up() {
+    for bench in benches() {
+        let closed = ends(&bench, |end| end.close());
+        assert!(matches!(closed, (LinkEnd::Closed, LinkEnd::Closed)), "{}: {closed:?}", bench.name);
+        let given_up = ends(&bench, |end| end.abort());
+        assert!(matches!(given_up, (LinkEnd::GivenUp, LinkEnd::Reset)), "{}: {given_up:?}", bench.name);
+    }
+}
+
+#[test]
+fn giving_up_frees_a_writer_that_waits_for_room() {
+    for bench in benches() {
+        let (a, _silent) = bench.connect();
+        let Connection { mut writer, shutdown, reader: _reader, .. } = a;
+        let waiting = thread::spawn(move || {
+            loop {
+                writer.push(&mut vec![message(&[0; 100_000])]).unwrap();
+                if let Err(error) = writer.flush(Patience::Wait) {
+                    return error;
+                }
+            }
+        });
+        thread::sleep(Duration::from_millis(100));
+        shutdown.abort();
+        waiting.join().unwrap();
+    }
+}
+
+#[test]
+fn a_writer_is_told_that_there_is_no_room() {
+    for bench in benches() {
+        let (mut a, mut b) = bench.connect();
+        let mut sent = 0;
+        let mut full = 0;
+        // A link may also be full for a moment; one that is full whenever it is asked has no room.
+        while full < 100 {
+            if a.writer.flush(Patience::Try).unwrap() {
+                a.writer.push(&mut vec![message(&[7; 100_000])]).unwrap();
+                (sent, full) = (sent + 1, 0);
+            } else {
+                full += 1;
+            }
+        }
+        let reading = thread::spawn(move || (0..sent).for_each(|_| drop(receive(&mut *b.reader).unwrap())));
+        assert!(a.writer.flush(Patience::Wait).unwrap(), "{}", bench.name);
+        reading.join().unwrap();
+    }
+}
+
+#[test]
+fn a_silent_end_costs_only_the_patience() {
+    for bench in benches() {
+        let (mut a, _silent) = match bench.link.dial(&bench.to(Duration::from_millis(50))) {
+            Ok(pending) => (pending, bench.listeners.accept(PATIENCE).unwrap()),
+            // Under TLS the other end would have to speak first.
+            Err(error) => {
+                assert!(matches!(error, LinkError::Late(_)), "{}: {error}", bench.name);
+                continue;
+            }
+        };
+        let error = a.receive(&mut [0]).unwrap_err();
+        assert!(matches!(error, LinkError::Late(_)), "{}: {error}", bench.name);
+    }
+}
+
+#[test]
+fn where_nobody_listens_a_dial_is_refused() {
+    for bench in benches() {
+        bench.listeners.close();
+        let error = bench.link.dial(&bench.to(PATIENCE)).err().unwrap();
+        assert!(error.is_refused(), "{}: {error}", bench.name);
+        assert_eq!(error.to_string(), format!("cannot connect to {}", bench.at));
+    }
+}
+
+#[test]
+fn a_probe_comes_back_as_it_went() {
+    for bench in benches() {
+        let listeners = bench.listeners.clone();
+        let answering = thread::spawn(move || {
+            let incoming = listeners.accept(PATIENCE).unwrap().remove(0).unwrap();
+            assert_eq!(incoming.first_byte(PATIENCE), Some(4));
+            let mut pending = incoming.open(Security::Plain, PATIENCE).unwrap();
+            let mut probe = [0; 500];
+            pending.receive(&mut probe).unwrap();
+            pending.send(&probe).unwrap();
+        });
+        let probe = |most: usize| [4].into_iter().chain([0; 499]).take(most).collect();
+        let found = bench.link.probe(&bench.to(PATIENCE), &probe, PATIENCE).unwrap();
+        assert_eq!(found, PacketProbe::Whole, "{}", bench.name);
+        answering.join().unwrap();
+    }
+}
+
+/// Of the fake alone: what it can be told to do.
+mod of_the_fake {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+    #[test]
+    fn what_is_stalled_moves_when_it_is_resumed_and_loses_resets() {
+        let network = FakeNetwork::new(FAKE_CAPS, 1);
+        let (mut a, b) = network.connect(HERE, THERE);
+        let (mut c, d) = network.connect(HERE, THERE);
+        network.stall(THERE, HERE);
+        a.writer.push(&mut vec![message(b"later")]).unwrap();
+        a.writer.flush(Patience::Wait).unwrap();
+        c.shutdown.abort();
+        assert!(matches!(receive(&mut *c.reader), Err(LinkEnd::GivenUp)));
+        a.shutdown.close();
+        let reading = thread::spawn(move || {
+            let mut b = b;
+            (receive(&mut *b.reader), receive(&mut *b.reader))
+        });
+        thread::sleep(Duration::from_millis(20));
+        assert!(!reading.is_finished());
+        network.resume(HERE, THERE);
+        let (first, then) = reading.join().unwrap();
+        assert_eq!(&first.unwrap().1[..], b"later");
+        assert!(matches!(then, Err(LinkEnd::Closed)));
+        // The reset was lost; another end is still there.
+        let silent = thread::spawn(move || {
+            let mut d = d;
+            receive(&mut *d.reader).unwrap_err()
+        });
+        thread::sleep(Duration::from_millis(20));
+        assert!(!silent.is_finished());
+        network.reset(HERE, THERE);
+        assert!(matches!(silent.join().unwrap(), LinkEnd::Reset));
+        drop((a, c));
+        assert_eq!(network.connections(HERE, THERE), 0);
+    }
+
+    #[test]
+    fn a_cable_that_is_out_and_packets_that_are_lost_are_found() {
+        let network = FakeNetwork::new(FAKE_CAPS, 1);
+        let a = network.host("a", &[("eth0", HERE)]);
+        let b = network.host("b", &[("eth0", THERE)]).listeners();
+        let at = SocketAddr::new(THERE, b.listen("0.0.0.0:0".parse().unwrap(), None).unwrap());
+        let to = Dial { from: None, to: at, packet_bytes: None, answer_time: PATIENCE, handshake_time: PATIENCE };
+        let link = a.link(Security::Plain);
+        network.cut(THERE);
+        let error = link.dial(&to).err().unwrap();
+        assert!(matches!(&error, LinkError::Dial(_)) && !error.is_refused(), "{error}");
+        network.mend(THERE);
+        link.dial(&to).unwrap();
+        network.lose_packets_above(HERE, THERE, Some(1400));
+        let probe = |most| vec![4; most];
+        assert_eq!(link.probe(&to, &probe, PATIENCE).unwrap(), PacketProbe::Lost);
+        let small = Dial { packet_bytes: Some(1400), ..to };
+        let unanswered = link.probe(&small, &probe, Duration::from_millis(10)).unwrap();
+        assert_eq!(unanswered, PacketProbe::Unanswered);
+    }
+}

@@ -1,0 +1,268 @@
+//! The two halves of a connection over a socket, each for a thread of its own, and its end.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpStream;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, SetSockOpt, recv, send, sockopt};
+use nix::{libc, setsockopt_impl};
+use socket2::SockRef;
+
+use crate::link::{BufferSource, LinkEnd, Message, Position, Reader, Shutdown, Writer};
+use crate::pieces::{Patience, flags, send_pieces};
+use crate::tls_record::{Seal, Unseal};
+
+/// How long a writer waits for room before it looks whether its connection was given up.
+pub(super) const WRITE_WAIT: Duration = Duration::from_millis(250);
+
+setsockopt_impl!(ReceiveLowWater, libc::SOL_SOCKET, libc::SO_RCVLOWAT, u32, sockopt::SetStruct<u32>);
+
+/// A reader is woken when so many bytes are there (socket(7)).
+#[derive(Clone, Copy)]
+struct ReceiveLowWater;
+
+/// A socket, shared by the halves of its connection and whoever ends it.
+#[derive(Debug)]
+pub(super) struct SharedSocket {
+    pub(super) socket: TcpStream,
+    aborted: AtomicBool,
+}
+
+impl From<TcpStream> for SharedSocket {
+    fn from(socket: TcpStream) -> SharedSocket {
+        SharedSocket { socket, aborted: AtomicBool::new(false) }
+    }
+}
+
+impl SharedSocket {
+    fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::SeqCst)
+    }
+
+    /// What an error of a read says of the connection.
+    fn end(&self, error: io::Error) -> LinkEnd {
+        match error.kind() {
+            _ if self.is_aborted() => LinkEnd::GivenUp,
+            io::ErrorKind::UnexpectedEof => LinkEnd::Closed,
+            io::ErrorKind::ConnectionReset => LinkEnd::Reset,
+            _ => LinkEnd::Failed(error),
+        }
+    }
+
+    /// Whether to write on after a write, which may have failed. False: the socket is full.
+    fn goes_on(&self, error: Option<nix::Error>, patience: Patience) -> io::Result<bool> {
+        match error {
+            None | Some(nix::Error::EINTR) => Ok(true),
+            Some(nix::Error::EAGAIN) if patience == Patience::Try => Ok(false),
+            // No room for a while; whether to wait on is for whoever watches the path to say.
+            Some(nix::Error::EAGAIN) if !self.is_aborted() => Ok(true),
+            Some(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Ends a connection over a socket.
+pub(super) struct SocketShutdown(pub(super) Arc<SharedSocket>);
+
+impl Shutdown for SocketShutdown {
+    fn close(&self) {
+        if !self.0.is_aborted() {
+            // Fails only if the connection is gone already.
+            let _ = self.0.socket.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// TCP sends a reset, once. So it does not reach a peer behind a path that is cut, when the path is back.
+    fn abort(&self) {
+        self.0.aborted.store(true, Ordering::SeqCst);
+        let _ = SockRef::from(&self.0.socket).set_linger(Some(Duration::ZERO));
+        // Wakes the reader without telling the peer; the writer looks at the flag after `WRITE_WAIT` at the
+        // latest. The reset goes out when both have let go of the socket.
+        let _ = self.0.socket.shutdown(std::net::Shutdown::Read);
+    }
+}
+
+/// What arrives on the socket. Waking up costs more than reading, so a read waits until all that is sure to come
+/// is there.
+pub(super) struct SocketBuffer {
+    shared: Arc<SharedSocket>,
+    low_water: u32,
+    /// The last read took all that was there.
+    drained: bool,
+}
+
+impl SocketBuffer {
+    pub(super) fn new(shared: Arc<SharedSocket>) -> SocketBuffer {
+        SocketBuffer { shared, low_water: 1, drained: false }
+    }
+
+    /// Reads at least a byte, but for the end, of which `sure` are certain to come.
+    fn read(&mut self, buffer: &mut [u8], sure: usize) -> io::Result<usize> {
+        loop {
+            if self.drained {
+                self.wait(sure)?;
+            }
+            match recv(self.shared.socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
+                Ok(n) => {
+                    self.drained = n < buffer.len();
+                    return Ok(n);
+                }
+                Err(nix::Error::EAGAIN) => self.drained = true,
+                Err(nix::Error::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn read_exact(&mut self, out: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < out.len() {
+            let rest = &mut out[done..];
+            let sure = rest.len();
+            match self.read(rest, sure)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until so many bytes are there, or the end.
+    fn wait(&mut self, bytes: usize) -> io::Result<()> {
+        // The kernel takes no more than half of what the socket may hold, and wakes when that is full.
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let socket = &self.shared.socket;
+        if self.low_water != bytes {
+            ReceiveLowWater.set(socket, &bytes)?;
+            self.low_water = bytes;
+        }
+        match poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
+            Ok(_) | Err(nix::Error::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The receiving half of a connection without TLS.
+pub(super) struct PlainReader(pub(super) SocketBuffer);
+
+impl PlainReader {
+    fn read_exact(&mut self, out: &mut [u8]) -> Result<(), LinkEnd> {
+        self.0.read_exact(out).map_err(|error| self.0.shared.end(error))
+    }
+}
+
+impl Reader for PlainReader {
+    fn read_head(&mut self, head: &mut [u8]) -> Result<Position, LinkEnd> {
+        self.read_exact(head).map(|()| Position::Next)
+    }
+
+    fn read_body(&mut self, bytes: usize, buffers: &dyn BufferSource) -> Result<Bytes, LinkEnd> {
+        buffers.filled(bytes, &mut |buffer| self.read_exact(buffer))
+    }
+}
+
+/// The receiving half of a connection under TLS.
+pub(super) struct TlsReader {
+    pub(super) incoming: SocketBuffer,
+    pub(super) unseal: Unseal,
+}
+
+impl TlsReader {
+    fn read_exact(&mut self, out: &mut [u8]) -> Result<(), LinkEnd> {
+        let TlsReader { incoming, unseal } = self;
+        unseal
+            .read_exact(out, |buffer, sure| incoming.read(buffer, sure))
+            .map_err(|error| self.incoming.shared.end(error))
+    }
+}
+
+impl Reader for TlsReader {
+    fn read_head(&mut self, head: &mut [u8]) -> Result<Position, LinkEnd> {
+        self.read_exact(head).map(|()| Position::Next)
+    }
+
+    fn read_body(&mut self, bytes: usize, buffers: &dyn BufferSource) -> Result<Bytes, LinkEnd> {
+        buffers.filled(bytes, &mut |buffer| self.read_exact(buffer))
+    }
+}
+
+/// The sending half of a connection without TLS.
+pub(super) struct PlainWriter {
+    shared: Arc<SharedSocket>,
+    /// What was taken on and not yet taken by the socket.
+    unsent: VecDeque<Bytes>,
+}
+
+impl PlainWriter {
+    pub(super) fn new(shared: Arc<SharedSocket>) -> PlainWriter {
+        PlainWriter { shared, unsent: VecDeque::new() }
+    }
+}
+
+impl Writer for PlainWriter {
+    fn push(&mut self, messages: &mut Vec<Message>) -> io::Result<()> {
+        debug_assert!(self.unsent.is_empty());
+        self.unsent.extend(messages.drain(..).flat_map(Message::into_parts));
+        Ok(())
+    }
+
+    fn flush(&mut self, patience: Patience) -> io::Result<bool> {
+        while !self.unsent.is_empty() {
+            let sent = send_pieces(&self.shared.socket, &mut self.unsent, patience);
+            if !self.shared.goes_on(sent.err(), patience)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The sending half of a connection under TLS.
+pub(super) struct TlsWriter {
+    shared: Arc<SharedSocket>,
+    seal: Seal,
+    records: Vec<u8>,
+    /// Of the records, what was not yet taken by the socket.
+    unsent: Range<usize>,
+}
+
+impl TlsWriter {
+    pub(super) fn new(shared: Arc<SharedSocket>, seal: Seal) -> TlsWriter {
+        TlsWriter { shared, seal, records: Vec::new(), unsent: 0..0 }
+    }
+}
+
+impl Writer for TlsWriter {
+    fn push(&mut self, messages: &mut Vec<Message>) -> io::Result<()> {
+        debug_assert!(self.unsent.is_empty());
+        let parts = messages.iter().flat_map(|message| std::iter::once(&message.head).chain(&message.body));
+        let parts: Vec<&[u8]> = parts.filter(|part| !part.is_empty()).map(|part| &part[..]).collect();
+        self.unsent = 0..self.seal.seal(&parts, &mut self.records)?.len();
+        messages.clear();
+        Ok(())
+    }
+
+    fn flush(&mut self, patience: Patience) -> io::Result<bool> {
+        while !self.unsent.is_empty() {
+            let records = &self.records[self.unsent.clone()];
+            let sent = send(self.shared.socket.as_raw_fd(), records, flags(patience));
+            self.unsent.start += sent.unwrap_or(0);
+            if !self.shared.goes_on(sent.err(), patience)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn key_is_used_up(&self) -> bool {
+        self.seal.is_worn()
+    }
+}
