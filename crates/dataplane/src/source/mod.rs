@@ -1,22 +1,22 @@
 //! The source's end of a migration's streams: QEMU's bytes are taken apart, and pages are packed where that pays.
 //!
 //! ```text
-//!  QEMU ─▶ intake ─▶ queue ─▶ feeder ─▶ session
-//!          (reads,    ▲ │     (capacity of
-//!           marks)    │ ▼      the paths)
-//!                    packers                   ◀═══ target_messages
+//!  QEMU ─▶ intake ─▶ outbox ─▶ session
+//!          (reads)    ▲ │
+//!                     │ ▼
+//!                    packers          target_messages ◀═══ session
 //! ```
 //!
 //! One [`SourcePages`] stands for all streams of a migration. Each stream has an intake thread and a feeder thread. The
 //! threads of a [`PackerPool`] have batches compressed by others, with CPU that nobody else wants.
 
 mod error;
-mod feeder;
 mod intake;
+mod outbox;
+mod pacer;
 mod packer_pool;
 mod page_counters;
 mod pages;
-mod queue;
 mod socket_reader;
 mod target_messages;
 

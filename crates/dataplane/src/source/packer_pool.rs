@@ -5,7 +5,7 @@
 //! its batch is packed takes it away unpacked.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use skein_pages::Batch;
 use skein_pages::packing::{Compressed, Effort, Packed, PackingPlan};
 use tracing::warn;
 
-use super::pages::SourcePages;
+use super::pacer::Pacer;
 use crate::pool::Buffer;
 use crate::running_session::spawn;
 
@@ -31,10 +31,38 @@ const IDLE_TIME_MAX: Duration = Duration::from_secs(60);
 const PACKING_IN_PROGRESS_WAIT: Duration = Duration::from_millis(2);
 const PACKING_IN_PROGRESS_POLL: Duration = Duration::from_micros(100);
 
-const JOB_WAITING: u8 = 0;
-const JOB_BEING_PACKED: u8 = 1;
-const JOB_PACKED: u8 = 2;
-const JOB_TAKEN: u8 = 3;
+/// How far a batch has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum JobState {
+    /// No packer has it.
+    Waiting,
+    /// A packer is at work.
+    BeingPacked,
+    /// It is packed, or was found not to be worth that.
+    Packed,
+    /// Its turn came before it was packed.
+    Taken,
+}
+
+/// The state of a job, which changes in steps that no thread can hold up.
+struct AtomicJobState(AtomicU8);
+
+impl AtomicJobState {
+    fn new(state: JobState) -> AtomicJobState {
+        AtomicJobState(AtomicU8::new(state as u8))
+    }
+
+    fn get(&self) -> JobState {
+        let all = [JobState::Waiting, JobState::BeingPacked, JobState::Packed, JobState::Taken];
+        all[usize::from(self.0.load(SeqCst))]
+    }
+
+    /// Changes the state, if it is the first of these. Returns whether it was.
+    fn change(&self, from: JobState, to: JobState) -> bool {
+        self.0.compare_exchange(from as u8, to as u8, SeqCst, SeqCst).is_ok()
+    }
+}
 
 /// What became of pages that were to be compressed, none: it is not worth it; and the CPU time that it took.
 pub type PackResult = (Option<Compressed>, Duration);
@@ -64,8 +92,8 @@ pub(crate) struct PackJob {
     pub(crate) batch: Batch,
     /// What of it is packed, if it is.
     sifted: PackingPlan,
-    source_pages: Arc<SourcePages>,
-    state: AtomicU8,
+    pacer: Arc<Pacer>,
+    state: AtomicJobState,
     /// Whoever waits for it.
     waits: OnceLock<Thread>,
     out: Mutex<Option<Buffer>>,
@@ -84,21 +112,13 @@ pub(crate) enum Taken {
 }
 
 impl PackJob {
-    pub(crate) fn new(batch: Batch, sifted: PackingPlan, source: Arc<SourcePages>, out: Buffer) -> Arc<PackJob> {
-        let (state, out) = (AtomicU8::new(JOB_WAITING), Mutex::new(Some(out)));
-        Arc::new(PackJob {
-            batch,
-            sifted,
-            source_pages: source,
-            state,
-            waits: OnceLock::new(),
-            out,
-            packed: OnceLock::new(),
-        })
+    pub(crate) fn new(batch: Batch, sifted: PackingPlan, pacer: Arc<Pacer>, out: Buffer) -> Arc<PackJob> {
+        let (state, out) = (AtomicJobState::new(JobState::Waiting), Mutex::new(Some(out)));
+        Arc::new(PackJob { batch, sifted, pacer, state, waits: OnceLock::new(), out, packed: OnceLock::new() })
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.state.load(SeqCst) == JOB_PACKED
+        self.state.get() == JobState::Packed
     }
 
     /// Waits so long at most for it to be packed.
@@ -116,13 +136,13 @@ impl PackJob {
     pub(crate) fn take(&self) -> Taken {
         let since = Instant::now();
         loop {
-            match self.state.load(Acquire) {
-                JOB_PACKED => break,
-                JOB_BEING_PACKED if since.elapsed() < PACKING_IN_PROGRESS_WAIT => {
+            match self.state.get() {
+                JobState::Packed => break,
+                JobState::BeingPacked if since.elapsed() < PACKING_IN_PROGRESS_WAIT => {
                     thread::sleep(PACKING_IN_PROGRESS_POLL)
                 }
                 state => {
-                    if self.state.compare_exchange(state, JOB_TAKEN, AcqRel, Acquire).is_ok() {
+                    if self.state.change(state, JobState::Taken) {
                         return Taken::Late;
                     }
                 }
@@ -137,17 +157,17 @@ impl PackJob {
 
     /// Has it packed, unless it was taken away already.
     fn pack(&self, compress: &mut dyn Compress, is_over: &dyn Fn() -> bool) -> io::Result<()> {
-        if self.state.compare_exchange(JOB_WAITING, JOB_BEING_PACKED, AcqRel, Acquire).is_err() {
+        if !self.state.change(JobState::Waiting, JobState::BeingPacked) {
             return Ok(());
         }
-        let (effort, since) = (self.source_pages.effort(), Instant::now());
+        let (effort, since) = (self.pacer.effort(), Instant::now());
         let packed = self.try_pack(compress, effort, is_over);
         let cpu = packed.as_ref().map_or(Duration::ZERO, |(_, cpu)| *cpu);
-        self.source_pages.packed(effort, since.elapsed(), cpu);
+        self.pacer.note_packed(effort, since.elapsed(), cpu);
         // What nobody could pack is as it was.
-        let state = if packed.is_ok() { JOB_PACKED } else { JOB_WAITING };
+        let state = if packed.is_ok() { JobState::Packed } else { JobState::Waiting };
         let done = packed.map(|(packed, _)| drop(self.packed.set(packed)));
-        let _ = self.state.compare_exchange(JOB_BEING_PACKED, state, SeqCst, Acquire);
+        self.state.change(JobState::BeingPacked, state);
         if let Some(waits) = self.waits.get() {
             waits.unpark();
         }
@@ -273,9 +293,7 @@ impl Shared {
 mod tests {
     use skein_pages::packing::{Packing, PageCompressor, plan_packing};
     use skein_pages::{BatchForm, PAGE_BYTES};
-    use skein_session::Width;
 
-    use super::super::{DirtyTracking, SourcePagesSettings};
     use super::*;
     use crate::pool::Pool;
 
@@ -322,20 +340,14 @@ mod tests {
     }
 
     fn job() -> Arc<PackJob> {
-        let settings = SourcePagesSettings {
-            packers: None,
-            width: Width::All,
-            direct: false,
-            channels: 0,
-            key: Default::default(),
-            ram: None,
-            delta_memory: 0.0,
-            kept_marks: None,
-            dirty_tracking: DirtyTracking::Exact,
-        };
         let batch = Batch::new(BatchForm::Content, vec![7; 2 * PAGE_BYTES].into());
         let sifted = plan_packing(&batch).unwrap();
-        PackJob::new(batch, sifted, SourcePages::new(settings), Pool::default().take(PageCompressor::OUT_BYTES))
+        PackJob::new(
+            batch,
+            sifted,
+            Arc::new(Pacer::new(1, 1, Arc::default())),
+            Pool::default().take(PageCompressor::OUT_BYTES),
+        )
     }
 
     fn until(is_so: impl Fn() -> bool) {
@@ -361,7 +373,7 @@ mod tests {
             world.fails.store(true, SeqCst);
             let job = self::job();
             packers.offer(&job);
-            until(|| world.failed.load(SeqCst) == round && job.state.load(SeqCst) == JOB_WAITING);
+            until(|| world.failed.load(SeqCst) == round && job.state.get() == JobState::Waiting);
             assert!(matches!(job.take(), Taken::Late), "at once");
             assert_eq!(world.hired.load(SeqCst), round, "another for each that failed");
         }
@@ -374,7 +386,7 @@ mod tests {
         world.hangs.store(true, SeqCst);
         let (first, second) = (job(), job());
         packers.offer(&first);
-        until(|| first.state.load(SeqCst) == JOB_BEING_PACKED);
+        until(|| first.state.get() == JobState::BeingPacked);
         packers.offer(&second);
         assert!(matches!(first.take(), Taken::Late) && matches!(second.take(), Taken::Late));
         let second = Arc::try_unwrap(second).map(drop);

@@ -2,32 +2,24 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use skein_guest_ram::Ram;
-use skein_pages::pace::{PackingMode, PackingOutcome, PackingPace};
-use skein_pages::packing::Effort;
 use skein_pages::page_record::{BlockInfo, PageMessage};
-use skein_pages::{Digest, Key, Ledger, PAGE_BYTES, PageCounts, RegionId, SentPages};
+use skein_pages::{Key, PAGE_BYTES, PageCounts, SentPages};
 use skein_session::{StreamId, Width};
 
 use super::error::{Awaited, ProtocolError, SourceError, Unknown, Unplaceable};
+use super::pacer::Pacer;
 use super::packer_pool::PackerPool;
-use super::page_counters::{PageCounters, add};
+use super::page_counters::PageCounters;
 use crate::error_chain::error_chain;
 use crate::find_ram::FindRam;
 use crate::kept_ram::{KeptMarks, KeptRam, Trip};
 
 /// The other agent answers by then, or the migration is called off.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
-/// A batch waits for its packer up to so many turns of its stream. Two: with one, packers that just keep up leave a
-/// tenth more bytes, and the paths gain nothing.
-const PACKING_WAIT_TURNS: f64 = 2.0;
-/// No batch waits longer for its packer.
-const PACKING_WAIT_MAX: Duration = Duration::from_millis(50);
 /// Nobody waits longer for the target to catch up.
 const CATCH_UP_WAIT_MAX: Duration = Duration::from_secs(1);
 /// So much is kept of what the other agent says in words.
@@ -85,13 +77,8 @@ pub struct SourcePages {
     settings: SourcePagesSettings,
     state: Mutex<State>,
     changed: Condvar,
-    pace: Mutex<PackingPace>,
-    /// The pace's, for packers: they share no lock with those who take.
-    effort: AtomicU8,
-    /// Microseconds that packers were at it, with CPU or without.
-    busy_us: AtomicU64,
-    epoch: Instant,
-    pub(super) counts: PageCounters,
+    pacer: Arc<Pacer>,
+    pub(super) counts: Arc<PageCounters>,
 }
 
 #[derive(Default)]
@@ -112,6 +99,14 @@ struct State {
     /// See [`SourcePages::direct_placement_failure`].
     unplaceable: Option<Unplaceable>,
     failed: Option<Arc<SourceError>>,
+}
+
+/// What pages are built on that are sent for the first time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum BuildsOn {
+    Nothing,
+    /// What the target has kept of the guest's RAM: what [`SourcePagesSettings::kept_marks`] is of.
+    KeptRam,
 }
 
 /// What becomes of pages.
@@ -152,16 +147,15 @@ impl SourcePages {
     /// Before its first stream.
     pub fn new(settings: SourcePagesSettings) -> Arc<SourcePages> {
         let mode = (!settings.direct).then_some(PageRoute::Rebuild);
-        let pace = PackingPace::new(Duration::ZERO);
+        let counts = Arc::<PageCounters>::default();
+        let cores = settings.packers.as_ref().map_or(0, |packers| packers.cores());
+        let pacer = Arc::new(Pacer::new(cores, settings.channels, counts.clone()));
         Arc::new(SourcePages {
             settings,
             state: Mutex::new(State { mode, ..State::default() }),
             changed: Condvar::new(),
-            effort: AtomicU8::new(pace.effort().step()),
-            pace: Mutex::new(pace),
-            busy_us: AtomicU64::new(0),
-            epoch: Instant::now(),
-            counts: PageCounters::default(),
+            pacer,
+            counts,
         })
     }
 
@@ -250,43 +244,9 @@ impl SourcePages {
         self.settings.packers.as_ref()
     }
 
-    pub(super) fn effort(&self) -> Effort {
-        Effort::nth(self.effort.load(Relaxed))
-    }
-
-    /// A batch was packed; in that time, and with that CPU.
-    pub(super) fn packed(&self, effort: Effort, took: Duration, cpu: Duration) {
-        self.counts.packed(effort, cpu);
-        add(&self.busy_us, took.as_micros() as usize);
-    }
-
-    /// A batch's turn came.
-    pub(super) fn note_packing_outcome(&self, turn: PackingOutcome) {
-        let Some(packers) = self.packers() else { return };
-        let mut pace = self.pace.lock();
-        pace.note_outcome(
-            self.epoch.elapsed(),
-            Duration::from_micros(self.busy_us.load(Relaxed)),
-            turn,
-            packers.cores(),
-        );
-        self.effort.store(pace.effort().step(), Relaxed);
-    }
-
-    /// What to do with a batch that may be worth packing.
-    pub(super) fn packing_mode(&self) -> PackingMode {
-        self.pace.lock().packing_mode()
-    }
-
-    /// How long a batch of so many bytes waits for its packer before it asks for room on the paths; `rate`: bytes that
-    /// these carry in a second. In [`PACKING_WAIT_TURNS`] of its stream they would carry it as it is: packers that take
-    /// longer are no help.
-    pub(super) fn packing_wait(&self, bytes: usize, rate: impl FnOnce() -> f64) -> Duration {
-        if self.packing_mode() != PackingMode::Awaited {
-            return Duration::ZERO;
-        }
-        let turn = f64::from(self.settings.channels.max(1)) * bytes as f64 / rate().max(1.0);
-        Duration::from_secs_f64((PACKING_WAIT_TURNS * turn).min(PACKING_WAIT_MAX.as_secs_f64()))
+    /// Returns how much packing is worth just now.
+    pub(super) fn pacer(&self) -> &Arc<Pacer> {
+        &self.pacer
     }
 
     /// The main channel tells of the guest's RAM: what is to be said to the target, and waited for.
@@ -332,14 +292,15 @@ impl SourcePages {
         let mut state = self.state.lock();
         match note {
             PageMessage::Mode { direct, .. } if direct.is_empty() && !self.settings.direct => {}
-            PageMessage::Mode { direct, why_not, builds_on_kept: kept }
+            PageMessage::Mode { direct, why_not, builds_on_kept }
                 if state.mode.is_none() && !state.blocks.is_empty() =>
             {
                 state.why_not = why_not.chars().take(WORDS_CHARS_MAX).collect();
                 state.mode = Some(if direct.is_empty() {
                     PageRoute::Rebuild
                 } else {
-                    let direct = self.direct(&state.blocks, &direct, kept)?;
+                    let builds_on = if builds_on_kept { BuildsOn::KeptRam } else { BuildsOn::Nothing };
+                    let direct = self.direct(&state.blocks, &direct, builds_on)?;
                     state.builds_on_kept = direct.sent.builds_on_kept();
                     PageRoute::Direct(Arc::new(direct))
                 });
@@ -361,8 +322,8 @@ impl SourcePages {
         Ok(())
     }
 
-    /// `kept`: the target has what `settings.kept` is of.
-    fn direct(&self, blocks: &[BlockInfo], direct: &[u16], kept: bool) -> Result<DirectBlocks, SourceError> {
+    /// Returns the blocks with these numbers, and what is known of their pages.
+    fn direct(&self, blocks: &[BlockInfo], direct: &[u16], builds_on: BuildsOn) -> Result<DirectBlocks, SourceError> {
         let mut numbers = HashMap::new();
         let mut ram = BTreeMap::new();
         for &number in direct {
@@ -382,7 +343,7 @@ impl SourcePages {
             true => sent.with_deltas((bytes as f64 * self.settings.delta_memory) as u64),
             false => sent,
         };
-        let sent = match self.settings.kept_marks.as_ref().filter(|_| may_delta && kept) {
+        let sent = match self.settings.kept_marks.as_ref().filter(|_| may_delta && builds_on == BuildsOn::KeptRam) {
             Some(kept) => sent.with_kept(kept.marks.clone()),
             None => sent,
         };
@@ -479,18 +440,4 @@ impl SourcePages {
             }
         }
     }
-}
-
-/// The regions of a ledger, in as many notes as it takes.
-pub(super) fn regions(ledger: &Ledger) -> Vec<PageMessage> {
-    let regions: Vec<(RegionId, Digest)> = ledger.digests().into_iter().collect();
-    let mut notes: Vec<PageMessage> = regions
-        .chunks(skein_pages::page_record::REGIONS_PER_MESSAGE_MAX)
-        .map(|regions| PageMessage::Regions { regions: regions.to_vec(), last: false })
-        .collect();
-    match notes.last_mut() {
-        Some(PageMessage::Regions { last, .. }) => *last = true,
-        _ => notes.push(PageMessage::Regions { regions: Vec::new(), last: true }),
-    }
-    notes
 }

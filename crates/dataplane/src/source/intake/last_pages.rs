@@ -6,14 +6,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, available_parallelism};
 
 use skein_guest_ram::Ram;
-use skein_pages::page_record::{self, PageMessage};
-use skein_pages::{BATCH_PAGES_MAX, Batch, BatchForm, Ledger, PAGE_BYTES, PageRuns, REGION_PAGES, RegionId, is_zero};
+use skein_pages::page_record::{self, PageMessage, REGIONS_PER_MESSAGE_MAX};
+use skein_pages::{
+    BATCH_PAGES_MAX, Batch, BatchForm, Digest, Ledger, PAGE_BYTES, PageRuns, REGION_PAGES, RegionId, is_zero,
+};
 use tracing::warn;
 
-use super::{Intake, IntakeStop};
+use super::input::{Input, IntakeStop};
 use crate::source::error::SourceError;
 use crate::source::page_counters::add;
-use crate::source::pages::{DirectBlocks, regions};
+use crate::source::pages::DirectBlocks;
 
 /// How often pages that differ are sent again.
 const REPAIRS_MAX: u32 = 3;
@@ -22,23 +24,28 @@ const COMPARED_PAGES: u64 = 64;
 /// More threads wait for memory.
 const COMPARERS_MAX: usize = 8;
 
-impl Intake<'_> {
-    /// All pages were sent. Returns once the target is known to hold them.
-    pub(super) fn send_last_pages(&mut self, direct: &DirectBlocks, barriers: u32) -> Result<(), IntakeStop> {
-        let channels = self.pages.all_passed(barriers, self.is_over)?;
-        let mut version = barriers;
-        let held = direct.sent.release();
-        if !held.is_empty() {
-            self.barrier(&mut version)?;
-        }
-        for (region, pages) in held {
-            self.send_from_ram(direct, region.block, &pages, version)?;
-        }
-        self.send_missed(direct, &mut version)?;
+/// Sends what is left when QEMU has sent all pages. Returns once the target is known to hold them.
+pub(super) fn send_last_pages(input: &mut Input<'_>, direct: &DirectBlocks, barriers: u32) -> Result<(), IntakeStop> {
+    LastPages { input, direct, version: barriers }.send(barriers)
+}
+
+/// The end of all pages. The guest stands still, and its RAM is what counts.
+struct LastPages<'i, 'a> {
+    input: &'i mut Input<'a>,
+    direct: &'i DirectBlocks,
+    /// The version of pages that are sent now.
+    version: u32,
+}
+
+impl LastPages<'_, '_> {
+    fn send(&mut self, barriers: u32) -> Result<(), IntakeStop> {
+        let channels = self.input.pages.all_passed(barriers, self.input.is_over)?;
+        self.send_held()?;
+        self.send_missed()?;
         for repair in 0..=REPAIRS_MAX {
-            let digest = direct.sent.ledger().digest();
-            self.send_message(&PageMessage::Complete { version: barriers, streams: channels + 1, digest })?;
-            match self.pages.answer(self.is_over)? {
+            let digest = self.direct.sent.ledger().digest();
+            let complete = PageMessage::Complete { version: barriers, streams: channels + 1, digest };
+            match self.ask(&complete)? {
                 PageMessage::Comparison { same: true } => {
                     #[cfg(feature = "fault-points")]
                     crate::fault_points::point("ram-complete");
@@ -47,82 +54,102 @@ impl Intake<'_> {
                 PageMessage::Comparison { same: false } if repair < REPAIRS_MAX => {}
                 _ => break,
             }
-            for note in regions(direct.sent.ledger()) {
-                self.send_message(&note)?;
-            }
-            let PageMessage::Differ { regions } = self.pages.answer(self.is_over)? else { break };
-            warn!(session = %self.live.id, regions = regions.len(), "the target's copy of the guest's RAM differs");
-            // Newer than any version so far: the guest is stopped, and its RAM is what counts.
-            self.barrier(&mut version)?;
+            let Some(regions) = self.differing_regions()? else { break };
+            let session = self.input.live.id;
+            warn!(%session, regions = regions.len(), "the target's copy of the guest's RAM differs");
+            self.begin_version()?;
             for region in regions {
-                self.repair(direct, region, version)?;
+                self.repair(region)?;
             }
         }
         Err(SourceError::Differs.into())
     }
 
+    /// Sends a message, and returns the target's answer.
+    fn ask(&mut self, message: &PageMessage) -> Result<PageMessage, IntakeStop> {
+        self.input.outbox.send_message(message)?;
+        Ok(self.input.pages.answer(self.input.is_over)?)
+    }
+
+    /// Sends the digests of all regions. Returns those of which the target has another. None: it says something else.
+    fn differing_regions(&mut self) -> Result<Option<Vec<RegionId>>, IntakeStop> {
+        for message in regions(self.direct.sent.ledger()) {
+            self.input.outbox.send_message(&message)?;
+        }
+        Ok(match self.input.pages.answer(self.input.is_over)? {
+            PageMessage::Differ { regions } => Some(regions),
+            _ => None,
+        })
+    }
+
+    /// Begins a version that is newer than all before.
+    fn begin_version(&mut self) -> Result<(), IntakeStop> {
+        self.version += 1;
+        Ok(self.input.outbox.send(vec![page_record::barrier()])?)
+    }
+
+    /// Sends the pages that were held back.
+    fn send_held(&mut self) -> Result<(), IntakeStop> {
+        let held = self.direct.sent.release();
+        if !held.is_empty() {
+            self.begin_version()?;
+        }
+        for (region, pages) in held {
+            self.send_from_ram(region.block, &pages)?;
+        }
+        Ok(())
+    }
+
     /// Sends what QEMU has missed of what the guest wrote: see [`DirtyTracking`](crate::source::DirtyTracking).
-    fn send_missed(&mut self, direct: &DirectBlocks, version: &mut u32) -> Result<(), IntakeStop> {
+    fn send_missed(&mut self) -> Result<(), IntakeStop> {
         let mut is_newer = false;
-        for (block, ram) in direct.misses() {
-            let missed = missed(direct.sent.ledger(), block, ram)?;
+        for (block, ram) in self.direct.misses() {
+            let missed = missed(self.direct.sent.ledger(), block, ram)?;
             if missed.is_empty() {
                 continue;
             }
             if !is_newer {
-                self.barrier(version)?;
+                self.begin_version()?;
                 is_newer = true;
             }
-            add(&self.pages.counts.missed_pages, missed.len());
-            self.send_from_ram(direct, block, &missed, *version)?;
+            add(&self.input.pages.counts.missed_pages, missed.len());
+            self.send_from_ram(block, &missed)?;
         }
         Ok(())
     }
 
     /// Sends pages as they are in the guest's RAM, or what changed of them.
-    fn send_from_ram(
-        &mut self,
-        direct: &DirectBlocks,
-        block: u16,
-        pages: &[u32],
-        version: u32,
-    ) -> Result<(), IntakeStop> {
+    fn send_from_ram(&mut self, block: u16, pages: &[u32]) -> Result<(), IntakeStop> {
         for pages in pages.chunks(BATCH_PAGES_MAX) {
-            let batch = self.reread(direct, block, pages)?;
-            self.send_direct(direct, batch, version)?;
+            let batch = self.reread(block, pages)?;
+            self.input.outbox.send_direct(self.direct, batch, self.version)?;
         }
         Ok(())
     }
 
     /// Sends a region again, as it is in the guest's RAM.
-    fn repair(&mut self, direct: &DirectBlocks, region: RegionId, version: u32) -> Result<(), IntakeStop> {
+    fn repair(&mut self, region: RegionId) -> Result<(), IntakeStop> {
+        let ledger = self.direct.sent.ledger();
         let first = u64::from(region.region) * REGION_PAGES as u64;
-        let end = (first + REGION_PAGES as u64).min(u64::from(direct.sent.ledger().pages(region.block)));
+        let end = (first + REGION_PAGES as u64).min(u64::from(ledger.pages(region.block)));
         let pages: Vec<u32> = (first..end).map(|page| page as u32).collect();
         for pages in pages.chunks(BATCH_PAGES_MAX) {
-            let batch = self.reread(direct, region.block, pages)?;
-            add(&self.pages.counts.repaired_pages, pages.len());
+            let batch = self.reread(region.block, pages)?;
+            add(&self.input.pages.counts.repaired_pages, pages.len());
             // Whole: what the target has is not what was thought.
             let contents = pages.iter().enumerate().map(|(nth, page)| (*page, batch.page(nth)));
-            direct.sent.ledger().note_whole_pages(region.block, version, contents).map_err(SourceError::NoRam)?;
-            self.batch(batch)?;
+            ledger.note_whole_pages(region.block, self.version, contents).map_err(SourceError::NoRam)?;
+            self.input.outbox.send_batch(batch)?;
         }
         Ok(())
     }
 
-    /// What follows is newer than all before.
-    fn barrier(&mut self, version: &mut u32) -> Result<(), IntakeStop> {
-        *version += 1;
-        self.push(vec![page_record::barrier()])
-    }
-
-    /// Pages as they are in the guest's RAM, while the guest stands still.
-    fn reread(&self, direct: &DirectBlocks, block: u16, pages: &[u32]) -> Result<Batch, IntakeStop> {
-        let ram = direct.ram(block).ok_or(SourceError::DiffersOutOfReach)?;
-        let mut content = self.live.pool.take(pages.len() * PAGE_BYTES);
+    /// Returns pages as they are in the guest's RAM.
+    fn reread(&self, block: u16, pages: &[u32]) -> Result<Batch, IntakeStop> {
+        let ram = self.direct.ram(block).ok_or(SourceError::DiffersOutOfReach)?;
+        let mut content = self.input.live.pool.take(pages.len() * PAGE_BYTES);
         for (page, out) in pages.iter().zip(content.as_mut().chunks_exact_mut(PAGE_BYTES)) {
-            let offset = u64::from(*page) * PAGE_BYTES as u64;
-            ram.read(offset, out).map_err(SourceError::Read)?;
+            ram.read(u64::from(*page) * PAGE_BYTES as u64, out).map_err(SourceError::Read)?;
         }
         let place = PageRuns::new(block, pages.iter().copied());
         Ok(Batch::new(BatchForm::Direct(place), content.freeze()))
@@ -161,4 +188,18 @@ fn missed(ledger: &Ledger, block: u16, ram: &dyn Ram) -> Result<Vec<u32>, Source
         all.sort_unstable();
         Ok(all)
     })
+}
+
+/// Returns the regions of a ledger and their digests, in as many messages as it takes.
+fn regions(ledger: &Ledger) -> Vec<PageMessage> {
+    let regions: Vec<(RegionId, Digest)> = ledger.digests().into_iter().collect();
+    let mut messages: Vec<PageMessage> = regions
+        .chunks(REGIONS_PER_MESSAGE_MAX)
+        .map(|regions| PageMessage::Regions { regions: regions.to_vec(), last: false })
+        .collect();
+    match messages.last_mut() {
+        Some(PageMessage::Regions { last, .. }) => *last = true,
+        _ => messages.push(PageMessage::Regions { regions: Vec::new(), last: true }),
+    }
+    messages
 }

@@ -8,7 +8,8 @@ use skein_pages::{BATCH_PAGES_MAX, Batch, BatchForm, BlockName, PAGE_BYTES, Page
 use skein_qemu_stream::barrier::Barriers;
 use skein_qemu_stream::main_channel::{Block, Entry, MainItem, Parser, Postcopy, entry};
 
-use super::{Intake, IntakeStop};
+use super::input::{Input, IntakeStop};
+use super::last_pages::send_last_pages;
 use crate::source::error::{Unknown, Unplaceable};
 use crate::source::pages::{DirectBlocks, PageRoute};
 
@@ -17,7 +18,7 @@ const BLOCK_BYTES_MAX: u64 = (PAGE_BYTES as u64) << 32;
 
 /// The main channel, as far as it was read.
 pub(super) struct MainChannel<'i, 'a> {
-    intake: &'i mut Intake<'a>,
+    input: &'i mut Input<'a>,
     parser: Parser,
     barriers: Barriers,
     /// Since it was decided, if it was decided so.
@@ -49,33 +50,33 @@ enum RunOf {
 }
 
 impl<'i, 'a> MainChannel<'i, 'a> {
-    pub(super) fn new(intake: &'i mut Intake<'a>) -> MainChannel<'i, 'a> {
+    pub(super) fn new(input: &'i mut Input<'a>) -> MainChannel<'i, 'a> {
         let (parser, barriers) = (Parser::new(), Barriers::new());
-        MainChannel { intake, parser, barriers, direct: None, run: PageRun::new(), ram_ended: false }
+        MainChannel { input, parser, barriers, direct: None, run: PageRun::new(), ram_ended: false }
     }
 
     pub(super) fn read(mut self) -> Result<(), IntakeStop> {
         loop {
-            match self.parser.next(self.intake.reader.buffered()) {
+            match self.parser.next(self.input.reader.buffered()) {
                 Ok(Some((MainItem::Opaque(why), _))) => {
                     self.end_run()?;
                     if !self.ram_ended {
-                        self.intake.pages.not_understood(why)?;
+                        self.input.pages.not_understood(why)?;
                     }
-                    return self.intake.opaque();
+                    return self.input.send_opaque();
                 }
                 Ok(Some((MainItem::Blocks, bytes)))
                     if self.parser.blocks().iter().any(|block| block.bytes > BLOCK_BYTES_MAX) =>
                 {
-                    let head = self.intake.reader.take(bytes);
-                    self.intake.gather(&head)?;
+                    let head = self.input.reader.take(bytes);
+                    self.input.outbox.gather(&head)?;
                     return self.give_up(Unknown::LargeBlock);
                 }
                 Ok(Some((item, bytes))) => self.item(item, bytes)?,
                 Ok(None) => {
-                    if self.intake.reader.is_dry() {
+                    if self.input.reader.is_dry() {
                         self.end_run()?;
-                        self.intake.flush()?;
+                        self.input.outbox.flush()?;
                     }
                     self.fill(self.parser.need())?;
                 }
@@ -87,13 +88,13 @@ impl<'i, 'a> MainChannel<'i, 'a> {
     /// Everything that follows is for QEMU.
     fn give_up(&mut self, why: Unknown) -> Result<(), IntakeStop> {
         self.end_run()?;
-        self.intake.pages.not_understood(why)?;
-        self.intake.opaque()
+        self.input.pages.not_understood(why)?;
+        self.input.send_opaque()
     }
 
     /// Buffers at least so many bytes. What was read before an end goes on its way before that.
     fn fill(&mut self, least: usize) -> Result<(), IntakeStop> {
-        let Err(ended) = self.intake.reader.fill(least) else { return Ok(()) };
+        let Err(ended) = self.input.reader.fill(least) else { return Ok(()) };
         self.end_run()?;
         Err(ended.into())
     }
@@ -102,8 +103,8 @@ impl<'i, 'a> MainChannel<'i, 'a> {
     fn item(&mut self, item: MainItem, bytes: usize) -> Result<(), IntakeStop> {
         let version = self.barriers.count() as u32;
         self.barriers.item(&item);
-        let head = self.intake.reader.take(bytes);
-        let source = self.intake.pages;
+        let head = self.input.reader.take(bytes);
+        let source = self.input.pages;
         match item {
             MainItem::Page { block, offset, named } => {
                 let name = if named { BlockName::Given } else { BlockName::AsBefore };
@@ -119,17 +120,17 @@ impl<'i, 'a> MainChannel<'i, 'a> {
             MainItem::Blocks => self.blocks(&head),
             _ => {
                 self.end_run()?;
-                self.intake.gather(&head)?;
+                self.input.outbox.gather(&head)?;
                 if self.barriers.count() as u32 != version {
-                    self.intake.flush()?;
-                    self.intake.push(vec![page_record::barrier()])?;
-                    let intake = &self.intake;
-                    intake.pages.wait_pages_written(intake.id, self.barriers.count() as u32, intake.is_over);
+                    self.input.outbox.flush()?;
+                    self.input.outbox.send(vec![page_record::barrier()])?;
+                    let input = &self.input;
+                    input.pages.wait_pages_written(input.id, self.barriers.count() as u32, input.is_over);
                 }
                 self.ram_ended |= item == MainItem::RamEnd;
                 if let (MainItem::RamEnd, Some(direct)) = (item, self.direct.clone()) {
-                    self.intake.flush()?;
-                    self.intake.send_last_pages(&direct, self.barriers.count() as u32)?;
+                    self.input.outbox.flush()?;
+                    send_last_pages(self.input, &direct, self.barriers.count() as u32)?;
                 }
                 Ok(())
             }
@@ -145,7 +146,7 @@ impl<'i, 'a> MainChannel<'i, 'a> {
         head: &[u8],
     ) -> Result<(), IntakeStop> {
         if let Err(stop) = self.fill(PAGE_BYTES) {
-            self.intake.gather(head)?;
+            self.input.outbox.gather(head)?;
             return Err(stop);
         }
         // What is left out of the stream must not be what an entry without a name refers to.
@@ -155,8 +156,8 @@ impl<'i, 'a> MainChannel<'i, 'a> {
             (None, None) => (RunOf::Entries(block as u16), name),
         };
         self.run_on(of, version, offset, name)?;
-        self.run.content.extend_from_slice(&self.intake.reader.buffered()[..PAGE_BYTES]);
-        self.intake.reader.consume(PAGE_BYTES);
+        self.run.content.extend_from_slice(&self.input.reader.buffered()[..PAGE_BYTES]);
+        self.input.reader.consume(PAGE_BYTES);
         Ok(())
     }
 
@@ -164,27 +165,28 @@ impl<'i, 'a> MainChannel<'i, 'a> {
         if let Some(number) = self.placed(block) {
             return self.run_on(RunOf::Zeros(number), version, offset, BlockName::AsBefore);
         }
-        self.intake.pages.counts.zeros(1);
+        self.input.pages.counts.zeros(1);
         self.end_run()?;
         match self.direct {
             // As above: it must not refer to what was left out.
             Some(_) => {
                 let name = &self.parser.blocks()[block].name;
-                self.intake.gather(&entry(Entry::Zero, Some(name), offset).expect("as it was read"))
+                self.input.outbox.gather(&entry(Entry::Zero, Some(name), offset).expect("as it was read"))?;
             }
-            None => self.intake.gather(head),
+            None => self.input.outbox.gather(head)?,
         }
+        Ok(())
     }
 
     /// The list of RAM blocks is complete: what becomes of their pages is decided now.
     fn blocks(&mut self, head: &[u8]) -> Result<(), IntakeStop> {
         self.end_run()?;
-        self.intake.gather(head)?;
-        self.intake.flush()?;
+        self.input.outbox.gather(head)?;
+        self.input.outbox.flush()?;
         let info = |block: &Block| BlockInfo { name: block.name.clone(), bytes: block.bytes };
-        let note = self.intake.pages.blocks(self.parser.blocks().iter().map(info).collect());
-        self.intake.send_message(&note)?;
-        if let PageRoute::Direct(direct) = self.intake.pages.mode(self.intake.is_over)? {
+        let note = self.input.pages.blocks(self.parser.blocks().iter().map(info).collect());
+        self.input.outbox.send_message(&note)?;
+        if let PageRoute::Direct(direct) = self.input.pages.mode(self.input.is_over)? {
             self.direct = Some(direct);
         }
         Ok(())
@@ -214,13 +216,13 @@ impl<'i, 'a> MainChannel<'i, 'a> {
             RunOf::Placed(block) => Batch::new(BatchForm::Direct(PageRuns::new(block, pages)), content),
             RunOf::Zeros(block) => Batch::zeros(PageRuns::new(block, pages)),
             RunOf::Entries(block) => {
-                self.intake.flush()?;
+                self.input.outbox.flush()?;
                 let form = BatchForm::Entries { page_runs: PageRuns::new(block, pages), name: self.run.name };
-                return self.intake.batch(Batch::new(form, content));
+                return Ok(self.input.outbox.send_batch(Batch::new(form, content))?);
             }
         };
         let direct = self.direct.as_ref().expect("it was decided before a run of them began");
-        self.intake.send_direct(direct, batch, self.run.version)
+        Ok(self.input.outbox.send_direct(direct, batch, self.run.version)?)
     }
 }
 

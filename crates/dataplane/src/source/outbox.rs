@@ -1,0 +1,352 @@
+//! From a stream's intake into the session: each record in its turn, a batch packed by then or not.
+//!
+//! ```text
+//!  intake ─▶ Outbox ─────────────────────▶ session      nothing waits: the intake's own thread goes on
+//!              └──▶ queue ──▶ feeder ────▶ session      something does: a thread takes them, one after the other
+//!                    ▲ ▼
+//!                   packers
+//! ```
+//!
+//! A change of threads costs, so a record that nothing has to wait for does not change its thread. A batch that may be
+//! worth packing is offered to packers, and waits in the queue until its turn comes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::{Condvar, Mutex};
+use skein_pages::pace::{PackingMode, PackingOutcome};
+use skein_pages::packing::{PageCompressor, plan_packing};
+use skein_pages::page_record::{self, PAGE_RECORD_BYTES_MAX, PageMessage};
+use skein_pages::{BATCH_BYTES_MAX, Batch, BatchForm, Hashing, PAGE_BYTES, PageKind};
+use skein_session::StreamId;
+
+use super::error::SourceError;
+use super::packer_pool::{PackJob, Taken};
+use super::page_counters::add;
+use super::pages::{DirectBlocks, SourcePages};
+use crate::connection::submit;
+use crate::running_session::{RunningSession, spawn};
+
+/// What may wait for capacity on a stream, where batches are packed meanwhile: a packet of multifd. It is time that a
+/// guest's last pages spend here.
+const WAITING_BYTES: usize = 2 * BATCH_BYTES_MAX;
+/// Bytes for QEMU are gathered up to this.
+const GATHERED_BYTES: usize = 32 << 10;
+
+/// Why a record does not go into the session.
+pub(super) enum NotSent {
+    /// The stream was torn down.
+    Over,
+    /// The migration cannot go on.
+    Failed(SourceError),
+}
+
+/// A stream's way into the session, as its intake has it.
+pub(super) struct Outbox {
+    shared: Arc<Shared>,
+    feeder: JoinHandle<()>,
+    /// Bytes for QEMU that are not on their way yet.
+    gathered: BytesMut,
+    /// What was sent last had to wait for capacity: the intake has time.
+    is_ahead: bool,
+}
+
+/// What an intake and its feeder share.
+struct Shared {
+    live: Arc<RunningSession>,
+    id: StreamId,
+    writable: Arc<Condvar>,
+    pages: Arc<SourcePages>,
+    queue: Queue,
+}
+
+impl Outbox {
+    /// Starts the feeder.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub(super) fn start(
+        live: &Arc<RunningSession>,
+        id: StreamId,
+        writable: &Arc<Condvar>,
+        pages: &Arc<SourcePages>,
+    ) -> io::Result<Outbox> {
+        let (live, writable, pages) = (live.clone(), writable.clone(), pages.clone());
+        let shared = Arc::new(Shared { live, id, writable, pages, queue: Queue::default() });
+        let of_feeder = shared.clone();
+        let feeder = spawn("feeder", move || of_feeder.feed())?;
+        Ok(Outbox { shared, feeder, gathered: BytesMut::new(), is_ahead: false })
+    }
+
+    /// Nothing more follows. Returns once all that was sent is in the session.
+    pub(super) fn finish(self) {
+        self.shared.queue.push(QueueEntry::End, usize::MAX);
+        let _ = self.feeder.join();
+    }
+
+    /// Sends pages that the target's agent writes itself, or what changed of them.
+    pub(super) fn send_direct(&mut self, direct: &DirectBlocks, batch: Batch, version: u32) -> Result<(), NotSent> {
+        let BatchForm::Direct(place) = &batch.form else { unreachable!("only such pages are placed") };
+        let pages = place.pages().enumerate().map(|(nth, page)| (page, batch.page(nth)));
+        let hashing = if self.is_ahead { Hashing::Ahead } else { Hashing::OnlyResent };
+        let to_send = direct.sent.note_and_diff(place.block, version, pages, hashing);
+        self.send_batch(batch.with_deltas(version, to_send.map_err(SourceError::NoPage)?))
+    }
+
+    /// Sends pages, packed if that pays.
+    pub(super) fn send_batch(&mut self, batch: Batch) -> Result<(), NotSent> {
+        let pages = &self.shared.pages;
+        add(&pages.counts.pages, batch.kinds.len());
+        add(&pages.counts.zero_pages, PageKind::Zero.count(&batch.kinds));
+        let packers = pages.packers().filter(|_| batch.bytes() > 0);
+        // A look at a few bytes costs less than to have somebody else look at all of them.
+        let Some((packers, plan)) = packers.and_then(|packers| Some((packers, plan_packing(&batch)?))) else {
+            return self.send(self.shared.as_it_is(&batch));
+        };
+        match pages.pacer().mode() {
+            PackingMode::AsItIs => return self.send(self.shared.late(&batch)),
+            PackingMode::WhileItWaits if self.shared.queue.is_idle() && self.shared.takes(batch.bytes()) => {
+                submit(&self.shared.live, self.shared.id, self.shared.late(&batch));
+                return Ok(());
+            }
+            PackingMode::WhileItWaits | PackingMode::Awaited => {}
+        }
+        let out = self.shared.live.pool.take(PageCompressor::OUT_BYTES);
+        let job = PackJob::new(batch, plan, pages.pacer().clone(), out);
+        packers.offer(&job);
+        self.enqueue(QueueEntry::Job(job))
+    }
+
+    /// Sends a message to the target's agent.
+    pub(super) fn send_message(&mut self, message: &PageMessage) -> Result<(), NotSent> {
+        self.send(vec![page_record::note(message).map_err(SourceError::Record)?])
+    }
+
+    /// Sends bytes for QEMU later, with others.
+    pub(super) fn gather(&mut self, bytes: &[u8]) -> Result<(), NotSent> {
+        for part in bytes.chunks(GATHERED_BYTES) {
+            if self.gathered.len() + part.len() > GATHERED_BYTES {
+                self.flush()?;
+            }
+            self.gathered.extend_from_slice(part);
+        }
+        Ok(())
+    }
+
+    /// Sends what was gathered.
+    pub(super) fn flush(&mut self) -> Result<(), NotSent> {
+        let bytes = self.gathered.split().freeze();
+        if bytes.is_empty() { Ok(()) } else { self.send_bytes(bytes) }
+    }
+
+    /// Sends bytes for QEMU.
+    pub(super) fn send_bytes(&mut self, bytes: Bytes) -> Result<(), NotSent> {
+        add(&self.shared.pages.counts.other_bytes, bytes.len());
+        self.send(vec![page_record::bytes_head(bytes.len()), bytes])
+    }
+
+    /// Sends records that are as they will be.
+    pub(super) fn send(&mut self, parts: Vec<Bytes>) -> Result<(), NotSent> {
+        if !self.shared.queue.is_idle() {
+            return self.enqueue(QueueEntry::Ready(parts));
+        }
+        let bytes = parts.iter().map(Bytes::len).sum::<usize>().min(PAGE_RECORD_BYTES_MAX);
+        let capacity = self.shared.wait_for_capacity(bytes).ok_or(NotSent::Over)?;
+        self.is_ahead = capacity == Capacity::Awaited;
+        submit(&self.shared.live, self.shared.id, parts);
+        Ok(())
+    }
+
+    fn enqueue(&mut self, entry: QueueEntry) -> Result<(), NotSent> {
+        self.is_ahead = !self.shared.queue.is_idle();
+        if self.shared.queue.push(entry, WAITING_BYTES) { Ok(()) } else { Err(NotSent::Over) }
+    }
+}
+
+impl From<SourceError> for NotSent {
+    fn from(why: SourceError) -> NotSent {
+        NotSent::Failed(why)
+    }
+}
+
+/// When the session had capacity.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Capacity {
+    AtOnce,
+    Awaited,
+}
+
+impl Shared {
+    /// Hands what waits to the session, each entry in its turn, until the end.
+    fn feed(&self) {
+        loop {
+            let (bytes, job) = self.queue.wait();
+            // First packed, then capacity: capacity that is granted and not used yet holds up other streams.
+            let late = job.filter(|job| !job.is_done());
+            if let Some(job) = &late {
+                let rate = || self.live.lock().core.rate(self.pages.width());
+                job.wait(self.pages.pacer().wait_for_packer(job.batch.bytes(), rate));
+            }
+            let Some(capacity) = self.wait_for_capacity(bytes) else { return self.queue.close() };
+            let is_held_up = late.is_some() && capacity == Capacity::AtOnce;
+            let parts = match self.queue.pop() {
+                None | Some(QueueEntry::End) => {
+                    self.live.with(|state, _| state.core.finish(self.id));
+                    return self.queue.close();
+                }
+                Some(QueueEntry::Ready(parts)) => parts,
+                Some(QueueEntry::Job(job)) => {
+                    self.packed(&job, if is_held_up { PackingOutcome::HeldUp } else { PackingOutcome::InTime })
+                }
+            };
+            submit(&self.live, self.id, parts);
+        }
+    }
+
+    /// Waits until the session takes so many bytes. None: it never will.
+    fn wait_for_capacity(&self, bytes: usize) -> Option<Capacity> {
+        let mut capacity = Capacity::AtOnce;
+        self.live.wait_for_capacity(self.id, &self.writable, |core, now| {
+            let found = core.takes(now, self.id, bytes).then_some(capacity);
+            capacity = Capacity::Awaited;
+            found
+        })
+    }
+
+    /// Returns whether the session takes so many bytes at once. If not, somebody has to wait for that.
+    fn takes(&self, bytes: usize) -> bool {
+        let mut state = self.live.lock();
+        let takes = state.core.takes(self.live.now(), self.id, bytes);
+        self.live.dispatch(&mut state);
+        takes
+    }
+
+    /// Returns the records of a batch whose turn has come; `outcome` is what became of it, unless it is late.
+    fn packed(&self, job: &PackJob, outcome: PackingOutcome) -> Vec<Bytes> {
+        let (batch, counts) = (&job.batch, &self.pages.counts);
+        match job.take() {
+            Taken::Packed(packed, data) => {
+                self.pages.pacer().note_outcome(outcome);
+                let kinds = &packed.sifted.kinds;
+                add(&counts.packed_pages, PageKind::Packed.count(kinds));
+                add(&counts.packed_bytes, packed.compressed.len);
+                add(&counts.stored_pages, PageKind::Stored.count(kinds));
+                counts.deltas(&batch.deltas, if packed.sifted.changes { batch.changes.len() } else { 0 });
+                page_record::batch(batch, Some((&packed, data)))
+            }
+            Taken::Dense => {
+                self.pages.pacer().note_outcome(outcome);
+                self.as_it_is(batch)
+            }
+            Taken::Late => self.late(batch),
+        }
+    }
+
+    /// Returns the records of a batch that should have been packed.
+    fn late(&self, batch: &Batch) -> Vec<Bytes> {
+        self.pages.pacer().note_outcome(PackingOutcome::Late);
+        add(&self.pages.counts.late_pages, PageKind::Stored.count(&batch.kinds));
+        self.as_it_is(batch)
+    }
+
+    /// Returns the records of a batch that is not packed.
+    fn as_it_is(&self, batch: &Batch) -> Vec<Bytes> {
+        add(&self.pages.counts.stored_pages, PageKind::Stored.count(&batch.kinds));
+        self.pages.counts.deltas(&batch.deltas, 0);
+        page_record::batch(batch, None)
+    }
+}
+
+/// What waits for its turn.
+enum QueueEntry {
+    /// Records that are as they will be.
+    Ready(Vec<Bytes>),
+    /// A batch that may be packed until its turn comes.
+    Job(Arc<PackJob>),
+    /// Nothing follows.
+    End,
+}
+
+impl QueueEntry {
+    /// Returns the bytes that the entry holds, and at most has on the wire.
+    fn bytes(&self) -> usize {
+        match self {
+            QueueEntry::Ready(parts) => parts.iter().map(Bytes::len).sum(),
+            QueueEntry::Job(job) => job.batch.bytes().max(PAGE_BYTES),
+            QueueEntry::End => 0,
+        }
+    }
+}
+
+/// What an intake has read and no path has had capacity for yet, in order.
+#[derive(Default)]
+struct Queue {
+    state: Mutex<QueueState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct QueueState {
+    waiting: VecDeque<QueueEntry>,
+    bytes: usize,
+    /// What was taken last may not have been handed on yet.
+    submitting: bool,
+    closed: bool,
+}
+
+impl Queue {
+    /// Adds to the end of the queue, once less than `most` bytes wait. False: nothing is taken from it any more.
+    fn push(&self, entry: QueueEntry, most: usize) -> bool {
+        let mut state = self.state.lock();
+        while !state.closed && state.bytes >= most.max(1) {
+            self.changed.wait(&mut state);
+        }
+        state.bytes += entry.bytes();
+        state.waiting.push_back(entry);
+        self.changed.notify_all();
+        !state.closed
+    }
+
+    /// Returns whether nothing waits, and all that did was handed on: the intake may hand on what it has itself.
+    fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.waiting.is_empty() && !state.submitting && !state.closed
+    }
+
+    /// Waits for the first entry. Returns how many bytes it may become, and the job if it is one. What was taken before
+    /// was handed on.
+    fn wait(&self) -> (usize, Option<Arc<PackJob>>) {
+        let mut state = self.state.lock();
+        state.submitting = false;
+        loop {
+            if let Some(first) = state.waiting.front() {
+                let job = match first {
+                    QueueEntry::Job(job) => Some(job.clone()),
+                    QueueEntry::Ready(_) | QueueEntry::End => None,
+                };
+                return (first.bytes().min(PAGE_RECORD_BYTES_MAX), job);
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Takes the first entry.
+    fn pop(&self) -> Option<QueueEntry> {
+        let mut state = self.state.lock();
+        let first = state.waiting.pop_front()?;
+        state.bytes -= first.bytes();
+        state.submitting = true;
+        self.changed.notify_all();
+        Some(first)
+    }
+
+    /// Nothing is taken from the queue any more.
+    fn close(&self) {
+        let mut state = self.state.lock();
+        *state = QueueState { closed: true, ..QueueState::default() };
+        self.changed.notify_all();
+    }
+}
