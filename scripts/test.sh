@@ -241,7 +241,7 @@ if wants tidy && [ ${#select[@]} != 0 ]; then
   start tidy 300 0 bash -c '{ scripts/typos.sh || [ $? = 3 ]; } &&
     read -r dir program < <(program_of tidy) && cd "$dir" && RUST_BACKTRACE=0 "$program"'
 fi
-if wants unit && [ ${#select[@]} != 0 ]; then start unit 1800 "$hundredths" bash -c units; fi
+if wants unit && [ ${#select[@]} != 0 ]; then start unit 1800 100 bash -c units; fi
 while :; do
   if [ -z "$compiles" ] && [ ${#compiling[@]} != 0 ]; then
     compile "${compiling[0]}"

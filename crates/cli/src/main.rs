@@ -4,7 +4,7 @@ mod commands;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Moves running virtual machines between KVM/QEMU hosts over every NIC at once.
 #[derive(Parser)]
@@ -55,8 +55,8 @@ fn main() -> ExitCode {
         Command::Agent(args) => commands::agent::run(args).map(success),
         Command::Tunnel(args) => commands::tunnel::run(args).map(success),
         Command::Ca(args) => commands::ca::run(args).map(success),
-        Command::Completions(args) => commands::completions::run(args).map(success),
-        Command::Man(args) => commands::man::run(args),
+        Command::Completions(args) => commands::completions::run(args, &Cli::command()).map(success),
+        Command::Man(args) => commands::man::run(args, Cli::command()),
         Command::PackPages => skein_agent::pack_pages().map(success).map_err(Into::into),
         Command::KeepChannels { .. } => skein_agent::keep_channels().map(success).map_err(Into::into),
     };

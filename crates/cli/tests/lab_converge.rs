@@ -15,10 +15,10 @@ use skein_lab_hosts::Cut;
 
 const VM: &str = "hot";
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Mb/s of the two pairs of NICs: they carry 17 MB/s, and the guest writes 33, nothing of which compresses; 22 on a
-/// machine that is busy.
-const RATE: u32 = 75;
-const PAGES_PER_S: u32 = 8000;
+/// Mb/s of the two pairs of NICs: they carry 9 MB/s, and the guest writes 16, nothing of which compresses. Both take
+/// less than half a core: on a machine that is busy they are what they are on one that is not.
+const RATE: u32 = 40;
+const PAGES_PER_S: u32 = 4000;
 
 fn notes(cluster: &Cluster, id: MigrationId) -> Vec<String> {
     let Reply::Migration(shown) = cluster.asked("a", &Request::MigrationShow { id: id.to_string() }) else { panic!() };
@@ -33,7 +33,7 @@ fn notes(cluster: &Cluster, id: MigrationId) -> Vec<String> {
 fn up() -> Cluster {
     let rates = vec![Some(RATE)];
     let mut cluster = Cluster::up(Settings { nics: 2, rates, ..Settings::new(env!("CARGO_BIN_EXE_skein").into()) });
-    let params = Params { fill_mb: 48, compressible: 0, rewrite_mb: 40, rate: PAGES_PER_S, ..Params::default() };
+    let params = Params { fill_mb: 24, compressible: 0, rewrite_mb: 20, rate: PAGES_PER_S, ..Params::default() };
     let definition = cluster.working(VM, &params);
     cluster.start_vm("a", &definition);
     cluster.wait_working(VM);
@@ -95,7 +95,7 @@ fn a_guest_that_is_too_hot_is_throttled_or_stays() {
     assert!(cluster.where_runs(VM) == ["a"]);
 
     // When that is over.
-    let kept = cluster.watched("a", begin(MigrateOptions { deadline_s: Some(20), ..MigrateOptions::default() }));
+    let kept = cluster.watched("a", begin(MigrateOptions { deadline_s: Some(30), ..MigrateOptions::default() }));
     assert_eq!(kept.why, Some(FailureReason::Deadline));
     lacks(&kept);
 

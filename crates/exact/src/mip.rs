@@ -11,7 +11,7 @@ use skein_placement::problem::{
     Avoid, Even, Group, GroupId, Guest, GuestId, HostId, NOWHERE, NeedsRule, Problem, Spread, Strength,
 };
 
-use crate::ExactError;
+use crate::error::ExactError;
 
 /// Factors that are not 0: some gigabytes, and more than HiGHS gets through in an hour.
 pub(crate) const FACTORS_MAX: usize = 1 << 24;

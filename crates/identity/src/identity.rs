@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use rustls::{CertificateError, InconsistentKeys};
+use rustls::{CertificateError, ClientConfig, InconsistentKeys, ServerConfig};
 
 use crate::certificate::{CertificateInfo, ParseError, parse_pem, unix_seconds};
 use crate::files::{self, Existing, WriteError};
@@ -138,8 +138,8 @@ pub struct Identity {
     key: PrivateKeyDer<'static>,
     info: CertificateInfo,
     host: String,
-    pub(crate) client: Arc<rustls::ClientConfig>,
-    pub(crate) server: Arc<rustls::ServerConfig>,
+    pub(crate) client: Arc<ClientConfig>,
+    pub(crate) server: Arc<ServerConfig>,
 }
 
 impl Clone for Identity {
@@ -339,6 +339,20 @@ fn key_pem(key: &PrivateKeyDer<'_>) -> String {
 
 fn pem(label: &str, der: &[u8]) -> String {
     pem::encode_config(&pem::Pem::new(label, der), pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF))
+}
+
+/// For connections that this host opens. Dial with [`member_name`](crate::member_name) as the server's name, whatever
+/// the address.
+///
+/// In TLS 1.3 the handshake is over for the client before the server has judged the client's certificate: only the
+/// first bytes read from the server say that it was accepted.
+pub fn client_config(identity: &Identity) -> Arc<ClientConfig> {
+    identity.client.clone()
+}
+
+/// For connections that this host accepts. A client without an identity of the cluster fails the handshake.
+pub fn server_config(identity: &Identity) -> Arc<ServerConfig> {
+    identity.server.clone()
 }
 
 #[cfg(test)]

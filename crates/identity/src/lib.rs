@@ -19,8 +19,8 @@ pub use ca::{CaError, ClusterCa, Validity};
 pub use certificate::{CertificateInfo, ParseError, parse_pem};
 pub use explain::{explain, explain_io};
 pub use files::WriteError;
-pub use identity::{Identity, IdentityError};
-pub use tls::{PeerError, check_peer, client_config, member_name, peer_name, server_config};
+pub use identity::{Identity, IdentityError, client_config, server_config};
+pub use tls::{PeerError, check_peer, member_name, peer_name};
 
 /// The name that every identity carries: what a TLS client asks for, whatever address it dials.
 ///

@@ -11,7 +11,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, CommonState, RootCertStore, ServerConfig, version};
 
 use crate::certificate::{CertificateInfo, ParseError};
-use crate::{ALPN, Identity, MEMBER_NAME};
+use crate::{ALPN, MEMBER_NAME};
 
 /// Why a peer that passed the handshake is not one to talk to.
 #[derive(Debug, thiserror::Error)]
@@ -29,19 +29,6 @@ pub enum PeerError {
     /// The peer did not agree on [`ALPN`].
     #[error("the peer speaks TLS, but not skein's protocol: is that port a skein agent's, and of this version?")]
     OtherProtocol,
-}
-
-/// For connections that this host opens. Dial with [`member_name`] as the server's name, whatever the address.
-///
-/// In TLS 1.3 the handshake is over for the client before the server has judged the client's certificate: only the
-/// first bytes read from the server say that it was accepted.
-pub fn client_config(identity: &Identity) -> Arc<ClientConfig> {
-    identity.client.clone()
-}
-
-/// For connections that this host accepts. A client without an identity of the cluster fails the handshake.
-pub fn server_config(identity: &Identity) -> Arc<ServerConfig> {
-    identity.server.clone()
 }
 
 /// The server's name for every connection: [`MEMBER_NAME`].

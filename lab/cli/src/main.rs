@@ -5,7 +5,7 @@ mod skein;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Hosts in network namespaces on this machine, with links to shape, cut and heal; and what is measured and shown in
 /// them.
@@ -51,8 +51,8 @@ fn main() -> ExitCode {
         Command::Hosts(command) => commands::hosts::run(command),
         Command::Bench(args) => commands::bench::run(args),
         Command::Demo(args) => commands::demo::run(args),
-        Command::Completions(args) => commands::completions::run(args),
-        Command::Man(args) => commands::man::run(args),
+        Command::Completions(args) => commands::completions::run(args, &Cli::command()),
+        Command::Man(args) => commands::man::run(args, Cli::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

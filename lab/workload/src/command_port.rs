@@ -20,7 +20,8 @@ use std::sync::atomic::Ordering;
 use skein_workload::CONTROL_PORT;
 
 use crate::software::Software;
-use crate::{Workload, sys};
+use crate::sys;
+use crate::workload::Workload;
 
 /// A longer line is not a command.
 const LINE_BYTES_MAX: usize = 256;

@@ -9,6 +9,7 @@ mod disk;
 mod memory;
 mod software;
 mod sys;
+mod workload;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -19,17 +20,7 @@ use crate::beat::Beat;
 use crate::disk::Disk;
 use crate::memory::Memory;
 use crate::software::Software;
-
-/// What the threads share.
-struct Workload {
-    beat: Beat,
-    memory: Memory,
-    disk: Option<Disk>,
-    build: bool,
-    /// Set once it is built.
-    software: OnceLock<Software>,
-    ready: AtomicBool,
-}
+use crate::workload::Workload;
 
 fn main() {
     if std::process::id() != 1 {

@@ -1,6 +1,5 @@
 //! `skein completions`.
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
 /// Print a shell's completions for this program.
@@ -15,7 +14,7 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> anyhow::Result<()> {
-    super::text::print(&skein_terminal::completions("skein", &crate::Cli::command(), args.shell))
+/// Runs the command. `program`: all that there is to complete.
+pub fn run(args: Args, program: &clap::Command) -> anyhow::Result<()> {
+    super::text::print(&skein_terminal::completions("skein", program, args.shell))
 }

@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
-
 /// Write the manual pages: skein(1), and one for each subcommand.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -17,8 +15,8 @@ pub struct Args {
     out: PathBuf,
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    skein_terminal::write_manual_pages(crate::Cli::command(), &args.out)?;
+/// Runs the command. `program`: all that has a page.
+pub fn run(args: Args, program: clap::Command) -> anyhow::Result<ExitCode> {
+    skein_terminal::write_manual_pages(program, &args.out)?;
     Ok(ExitCode::SUCCESS)
 }

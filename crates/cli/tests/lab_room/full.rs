@@ -9,7 +9,7 @@ use skein_handover::Outcome;
 use skein_lab_cluster::{Cluster, Settings};
 
 use super::group::Group;
-use super::{MIB, PATIENCE, cluster, guest, noise, settings};
+use super::world::{MIB, PATIENCE, cluster, guest, noise, settings};
 
 /// Guests that move.
 const MOVERS: usize = 6;

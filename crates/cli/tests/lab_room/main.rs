@@ -7,9 +7,10 @@
 
 mod full;
 mod group;
+mod world;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -20,50 +21,7 @@ use skein_inventory::{Problem, ProblemKind};
 use skein_lab_cluster::{Cluster, Settings};
 
 use group::Group;
-
-const MIB: u64 = 1 << 20;
-/// Whatever happens on a busy machine, or in an emulated one, has happened by then.
-const PATIENCE: Duration = Duration::from_secs(300);
-
-/// Two hosts, b's agent in the group.
-fn cluster(group: &Group, settings: Settings) -> Cluster {
-    let mut cluster = Cluster::idle(settings);
-    let start = group.start(cluster.dir());
-    cluster.start("a");
-    cluster.start_as("b", &start);
-    // What their QEMUs can do, which is remembered: in an emulated machine that takes longer than who asks for it
-    // waits.
-    for host in ["a", "b"] {
-        cluster.asked(host, &Request::HostShow { name: None });
-    }
-    cluster
-}
-
-fn settings() -> Settings {
-    Settings::new(env!("CARGO_BIN_EXE_skein").into())
-}
-
-/// A file that does not compress.
-fn noise(dir: &Path, mib: u64) -> PathBuf {
-    let path = dir.join(format!("noise{mib}"));
-    let mut from = fs::File::open("/dev/urandom").unwrap();
-    let mut limited = std::io::Read::take(&mut from, mib * MIB);
-    std::io::copy(&mut limited, &mut fs::File::create(&path).unwrap()).unwrap();
-    path
-}
-
-/// A guest of `mib` MiB of which `full` are in use.
-fn guest(cluster: &Cluster, name: &str, mib: u64, full: Option<&Path>) -> String {
-    let bare = cluster.bare(name).replace("64 MiB", &format!("{mib} MiB"));
-    match full {
-        // Above what firmware looks at.
-        Some(file) => {
-            let loader = format!("'-device', 'loader,file={},addr=0x1000000,force-raw=on'", file.display());
-            bare.replace("args = [", &format!("args = [{loader}, "))
-        }
-        None => bare,
-    }
-}
+use world::{MIB, PATIENCE, cluster, guest, noise, settings};
 
 fn of_kind(problems: &[Problem], kind: ProblemKind) -> Vec<String> {
     problems.iter().filter(|problem| problem.kind == kind).map(ToString::to_string).collect()

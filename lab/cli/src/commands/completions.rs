@@ -1,6 +1,5 @@
 //! `skein-lab completions`.
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
 /// Print a shell's completions for this program.
@@ -14,7 +13,7 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> anyhow::Result<()> {
-    skein_terminal::print(&skein_terminal::completions("skein-lab", &crate::Cli::command(), args.shell))
+/// Runs the command. `program`: all that there is to complete.
+pub fn run(args: Args, program: &clap::Command) -> anyhow::Result<()> {
+    skein_terminal::print(&skein_terminal::completions("skein-lab", program, args.shell))
 }

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use clap::CommandFactory;
-
 /// Write the manual pages: skein-lab(1), and one for each subcommand.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -15,7 +13,7 @@ pub struct Args {
     out: PathBuf,
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> anyhow::Result<()> {
-    skein_terminal::write_manual_pages(crate::Cli::command(), &args.out)
+/// Runs the command. `program`: all that has a page.
+pub fn run(args: Args, program: clap::Command) -> anyhow::Result<()> {
+    skein_terminal::write_manual_pages(program, &args.out)
 }

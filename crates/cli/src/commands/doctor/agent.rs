@@ -11,7 +11,7 @@ use skein_inventory::hosts_file::HostsFile;
 use skein_inventory::{Resource, Room};
 use skein_units::about_bytes;
 
-use super::{Finding, bad, chain, ok, warn};
+use super::finding::{Finding, bad, chain, ok, warn};
 use crate::commands::local::unexpected;
 use crate::commands::text::count;
 
@@ -169,7 +169,7 @@ pub fn hosts_file(path: &Path) -> Finding {
 mod tests {
     use skein_inventory::RoomLimit;
 
-    use super::super::Severity;
+    use super::super::finding::Severity;
     use super::*;
 
     fn host(name: &str, is_local: bool, reachable: Option<bool>, note: &str) -> HostView {

@@ -1,13 +1,14 @@
 //! `skein doctor`.
 
 mod agent;
+mod finding;
 mod network;
 mod system;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use serde::Serialize;
+use finding::{Finding, Severity};
 
 use super::local::LocalAgent;
 use super::text::{clean_line, count, print, print_json};
@@ -43,44 +44,6 @@ pub struct Args {
     /// A JSON array with an object a finding: severity (ok, warn, bad), topic, what, cure
     #[arg(long)]
     json: bool,
-}
-
-/// How it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Severity {
-    Ok,
-    /// Slow, or about to be bad.
-    Warn,
-    /// Guests cannot be moved.
-    Bad,
-}
-
-/// Something that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Finding {
-    severity: Severity,
-    topic: &'static str,
-    what: String,
-    /// Empty if there is nothing to mend.
-    cure: String,
-}
-
-fn ok(topic: &'static str, what: impl Into<String>) -> Finding {
-    Finding { severity: Severity::Ok, topic, what: what.into(), cure: String::new() }
-}
-
-fn warn(topic: &'static str, what: impl Into<String>, cure: impl Into<String>) -> Finding {
-    Finding { severity: Severity::Warn, topic, what: what.into(), cure: cure.into() }
-}
-
-fn bad(topic: &'static str, what: impl Into<String>, cure: impl Into<String>) -> Finding {
-    Finding { severity: Severity::Bad, topic, what: what.into(), cure: cure.into() }
-}
-
-/// An error and its reasons, in a line.
-fn chain(error: impl std::error::Error + Send + Sync + 'static) -> String {
-    format!("{:#}", anyhow::Error::new(error))
 }
 
 /// Runs the command.
@@ -130,6 +93,7 @@ fn text(findings: &[Finding]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::finding::{bad, ok, warn};
     use super::*;
 
     #[test]

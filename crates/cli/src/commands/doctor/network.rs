@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use skein_host::{Nic, Offloads};
 use skein_units::about_bytes;
 
-use super::{Finding, bad, ok, warn};
+use super::finding::{Finding, bad, chain, ok, warn};
 use crate::commands::text::count;
 
 /// The kernel's own default for the largest send buffer (tcp_wmem of Documentation/networking/ip-sysctl.rst). A path
@@ -20,7 +20,7 @@ const SLOW_MBIT: u32 = 1000;
 pub fn nics() -> Vec<Finding> {
     match skein_host::nics() {
         Ok(nics) => judge(&nics, skein_host::offloads),
-        Err(error) => vec![bad("nic", super::chain(error), "is this a container without a network?")],
+        Err(error) => vec![bad("nic", chain(error), "is this a container without a network?")],
     }
 }
 
@@ -190,7 +190,7 @@ fn judge_tcp(read: impl Fn(&str) -> Option<String>) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Severity;
+    use super::super::finding::Severity;
     use super::*;
 
     fn nic(name: &str, index: u32, address: &str, prefix_len: u8) -> Nic {

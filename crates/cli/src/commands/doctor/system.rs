@@ -11,7 +11,7 @@ use skein_hypervisor::QemuVersion;
 use skein_hypervisor::kvm::{self, KvmError};
 use skein_units::{about_bytes, exact_bytes};
 
-use super::{Finding, Severity, bad, chain, ok, warn};
+use super::finding::{Finding, Severity, bad, chain, ok, warn};
 
 /// A journal is a few KiB for each migration under way, an event log the same for each that there was.
 const ROOM_BYTES_LEAST: u64 = 16 << 20;
@@ -287,7 +287,7 @@ pub fn clock() -> Option<Finding> {
 #[cfg(test)]
 mod tests {
 
-    use super::super::Severity::{Bad, Ok as Good, Warn};
+    use super::super::finding::Severity::{Bad, Ok as Good, Warn};
     use super::*;
 
     fn severities(findings: &[Finding]) -> Vec<Severity> {

@@ -10,8 +10,9 @@ use skein_placement::cluster::{Check, Clash, Complaint, History, Survived, check
 use skein_units::duration;
 
 use super::cluster::ClusterFile;
+use super::exit::{EXIT_CODES, success_if};
+use super::files;
 use super::words::Unit;
-use super::{EXIT_CODES, files, success_if};
 use crate::commands::text::{clean, moment, print, print_json};
 
 /// Say what is broken now and since when, and which rules can never hold together

@@ -7,7 +7,8 @@ use anyhow::{Context, bail};
 use serde_json::json;
 use skein_placement::formats::import::{Imported, hbal, proxmox};
 
-use super::{files, success_if};
+use super::exit::success_if;
+use super::files;
 use crate::commands::text::{clean, clean_line, print, print_json};
 
 /// Make a cluster file of what another program has: Proxmox VE (with HA rules and ProxLB's tags), or Ganeti's htools

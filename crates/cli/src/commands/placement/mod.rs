@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod cluster;
+mod exit;
 mod explain;
 mod files;
 mod import;
@@ -13,17 +14,6 @@ mod solve;
 mod words;
 
 use std::process::ExitCode;
-
-/// Something is broken, or a plan does not get everybody where they are to be.
-const EXIT_BROKEN: u8 = 3;
-
-/// The part of `--help` that scripts are written from.
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  nothing hard is broken
-  1  an error; what it was is said
-  2  wrong arguments
-  3  something hard is broken, or left undone; it is told";
 
 /// Decide where guests run, and in which order they move there.
 ///
@@ -56,9 +46,4 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Bench(args) => bench::run(args),
         Command::Import(args) => import::run(args),
     }
-}
-
-/// Returns the exit code of a command that found nothing broken, or something.
-fn success_if(is_good: bool) -> ExitCode {
-    if is_good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BROKEN) }
 }

@@ -19,9 +19,10 @@ use skein_placement::verdict::{judge, moves};
 use skein_solver::{Budget, Ending, Goal, Options, Progress, Proof, ProofError, Solution, Task, solve};
 
 use super::cluster::{ClusterFile, Placement};
+use super::exit::{EXIT_CODES, success_if};
 use super::screen::Screen;
 use super::words::{Judged, Outcome, Unit, beside};
-use super::{EXIT_CODES, check as checked, files, success_if};
+use super::{check as checked, files};
 use crate::commands::text::{clean, count, print, print_json};
 
 /// Moves that are told one by one, with why.

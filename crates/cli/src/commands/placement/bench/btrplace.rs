@@ -7,7 +7,7 @@ use skein_placement::verdict::judge;
 use skein_solver::Goal;
 
 use super::super::solve;
-use super::Bench;
+use super::rows::Bench;
 
 const INSTANCES: [&str; 2] = ["li6-c100", "nr6-c100"];
 /// From the file on.

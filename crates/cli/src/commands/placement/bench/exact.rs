@@ -1,6 +1,6 @@
 //! Random small clusters, and the least that each can cost, by HiGHS.
 
-use super::Bench;
+use super::rows::Bench;
 
 #[cfg(feature = "exact")]
 pub fn run(bench: &mut Bench) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use skein_placement::problem::{HostId, Problem};
 use skein_placement::verdict::judge;
 use skein_solver::Goal;
 
-use super::Bench;
+use super::rows::Bench;
 
 const HOSTS: usize = 1000;
 const GUESTS: usize = 20_000;

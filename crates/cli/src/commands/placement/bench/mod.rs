@@ -5,22 +5,17 @@ mod exact;
 mod fleet;
 mod planetlab;
 mod roadef;
+mod rows;
 mod ucc15;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
-use serde::Serialize;
-use skein_placement::problem::Problem;
-use skein_solver::{Budget, Goal, Options, Solution};
+use anyhow::{Context, ensure};
+use rows::Bench;
 
-use super::screen::Screen;
-use super::solve::all_threads;
-use super::{files, success_if};
+use super::exit::success_if;
+use super::files;
 use crate::commands::text::print;
 
 /// Measure on public problems, beside what others reached
@@ -111,83 +106,6 @@ const CASES: [Case; 8] = [
     },
 ];
 
-/// What was measured.
-#[derive(Serialize)]
-struct Row {
-    case: &'static str,
-    what: String,
-    measured: String,
-    /// What others reached, or what is possible.
-    beside: String,
-    /// None if it is not judged.
-    met: Option<bool>,
-}
-
-/// A bench under way.
-struct Bench {
-    data: PathBuf,
-    quick: bool,
-    seed: u64,
-    interrupt: Arc<AtomicBool>,
-    case: &'static str,
-    rows: Vec<Row>,
-}
-
-impl Bench {
-    /// Tells a row.
-    fn row(&mut self, what: &str, measured: String, beside: String, met: Option<bool>) -> anyhow::Result<()> {
-        let row = Row { case: self.case, what: what.to_owned(), measured, beside, met };
-        let judged = match row.met {
-            Some(true) => "met",
-            Some(false) => "MISSED",
-            None => "-",
-        };
-        let beside = if row.beside.is_empty() { String::new() } else { format!("   [{}]", row.beside) };
-        print(&format!("{:12}  {judged:6}  {:20}  {}{beside}\n", row.case, row.what, row.measured))?;
-        self.rows.push(row);
-        Ok(())
-    }
-
-    /// A data set's directory, unless it is missing.
-    fn directory(&mut self, name: &str) -> anyhow::Result<Option<PathBuf>> {
-        let dir = self.data.join(name);
-        if dir.is_dir() {
-            return Ok(Some(dir));
-        }
-        self.row(name, format!("skipped: there is no {}", dir.display()), String::new(), None)?;
-        Ok(None)
-    }
-
-    /// How long a search of 300 s is.
-    fn long(&self) -> Duration {
-        Duration::from_secs(if self.quick { 10 } else { 300 })
-    }
-
-    /// Whether what was found in [`Bench::long`] tells anything of a figure for 300 s.
-    fn judged(&self, met: bool) -> Option<bool> {
-        (!self.quick).then_some(met)
-    }
-
-    /// Solves on all CPUs.
-    fn solve(&self, what: &str, problem: &Problem, goal: Goal, time: Duration) -> anyhow::Result<Solution> {
-        let options =
-            Options { budget: Budget::Time(time), seed: self.seed, threads: all_threads(), goal, proof: None };
-        let mut screen = Screen::new();
-        let found = skein_solver::solve(&problem.into(), &options, &self.interrupt, |progress| {
-            let is_valid = if progress.score.broken == 0 { "valid" } else { "not valid yet" };
-            let (seconds, of, cost) = (progress.elapsed.as_secs_f64(), time.as_secs_f64(), progress.score.cost);
-            screen.show(&format!("{what}: {seconds:.1} of {of:.0} s  {is_valid}  cost {cost}"));
-        })?;
-        self.go_on()?;
-        Ok(found)
-    }
-
-    /// An error once somebody has wanted it to end.
-    fn go_on(&self) -> anyhow::Result<()> {
-        if self.interrupt.load(Ordering::Relaxed) { bail!("interrupted") } else { Ok(()) }
-    }
-}
-
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let cases = select(&args.cases)?;
@@ -220,19 +138,4 @@ fn select(names: &[String]) -> anyhow::Result<Vec<&'static Case>> {
         case.with_context(|| format!("there is no case '{name}': `skein placement bench --list` lists them"))
     };
     names.iter().map(find).collect()
-}
-
-/// Files of a directory whose names begin so, by name.
-fn files_in(dir: &Path, prefix: &str) -> anyhow::Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
-    let mut found = Vec::new();
-    for entry in entries {
-        let entry = entry.with_context(|| format!("cannot read {}", dir.display()))?;
-        let is_it = entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix) && name.ends_with(".json"));
-        if is_it && entry.path().is_file() {
-            found.push(entry.path());
-        }
-    }
-    found.sort();
-    Ok(found)
 }

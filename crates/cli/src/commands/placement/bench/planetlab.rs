@@ -3,7 +3,7 @@
 use skein_placement::policy::replay::{Kind, ReplayReport, Setup};
 
 use super::super::replay::{days, play};
-use super::Bench;
+use super::rows::Bench;
 
 /// Minutes of an overload that a move could end, and moves of one guest, at most.
 const LONGEST_MIN: u32 = 10;

@@ -8,7 +8,7 @@ use skein_placement::verdict::judge;
 use skein_solver::Goal;
 
 use super::super::{files, solve};
-use super::Bench;
+use super::rows::Bench;
 
 /// What is known of an instance.
 struct Anchor {

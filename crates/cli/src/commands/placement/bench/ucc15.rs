@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::super::schedule::STEPS;
 use super::super::schedule::ucc15::Compared;
-use super::{Bench, files_in};
+use super::rows::{Bench, files_in};
 
 /// Names of sets, the folder of each, and with what its files begin.
 const SETS: [(&str, &str, &str); 3] = [("random", "", "random."), ("energy", "energy", ""), ("capping", "", "capping")];

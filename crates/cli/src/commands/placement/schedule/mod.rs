@@ -14,8 +14,11 @@ use skein_placement::problem::HostId;
 use skein_placement::schedule::plan;
 use skein_placement::schedule::simulate::{Start, simulate};
 
+use ucc15::Compared;
+
 use super::cluster::{ClusterFile, Placement};
-use super::{EXIT_CODES, files, success_if};
+use super::exit::{EXIT_CODES, success_if};
+use super::files;
 use crate::commands::text::{clean, print, print_json};
 
 /// Plan in which order guests move, and how many at once
@@ -85,7 +88,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let out = files::output(args.out.as_deref(), &inputs)?;
     match (&args.cluster, &args.file) {
         (Some(path), _) => of_cluster(&args, path, out),
-        (None, Some(path)) => ucc15::run(&args, path, out),
+        (None, Some(path)) => of_ucc15(&args, path, out),
         (None, None) => unreachable!("one of them is asked for"),
     }
 }
@@ -126,6 +129,19 @@ fn of_cluster(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<Ex
         false => print(&clean(&told.text()))?,
     }
     Ok(success_if(told.is_good()))
+}
+
+/// Makes a plan for a file of UCC'15, and sets the file's own beside it.
+fn of_ucc15(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let compared = Compared::new(path, args.seed, args.steps)?;
+    if let Some(out) = out {
+        files::write(out, &compared.file())?;
+    }
+    match args.json {
+        true => print_json(&compared.json())?,
+        false => print(&compared.text())?,
+    }
+    Ok(success_if(compared.wrong() == 0))
 }
 
 /// The hard rules that are broken where guests are to be.

@@ -1,7 +1,6 @@
 //! The plans of UCC'15, beside ours.
 
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -10,8 +9,8 @@ use skein_placement::formats::ucc15::{self, Case};
 use skein_placement::schedule::simulate::{Outcome, Start, simulate};
 use skein_placement::schedule::{Plan, Waits, plan, waits};
 
-use super::super::{files, success_if};
-use crate::commands::text::{print, print_json, table};
+use super::super::files;
+use crate::commands::text::table;
 
 /// A file's plan and ours, carried out by the same simulator.
 pub struct Compared {
@@ -35,12 +34,17 @@ impl Compared {
         Ok(Compared { case, plan, theirs, ours, took })
     }
 
+    /// The file with our plan instead of its own.
+    pub fn file(&self) -> String {
+        self.case.write(&self.plan)
+    }
+
     /// What is wrong with our plan: violations, and what it leaves undone.
     pub fn wrong(&self) -> usize {
         self.ours.violations.len() + self.plan.left.len()
     }
 
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let seconds = |of: fn(&Outcome) -> f64| [of(&self.theirs), of(&self.ours)].map(|s| format!("{s:.1} s"));
         let whole = |theirs: usize, ours: usize| [theirs.to_string(), ours.to_string()];
         let row = |name: &str, [theirs, ours]: [String; 2]| [name.to_owned(), theirs, ours];
@@ -55,7 +59,7 @@ impl Compared {
         table(["", "FILE", "OURS"], &rows) + &format!("planned in {:.2} s\n", self.took.as_secs_f64())
     }
 
-    fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         let side = |plan: &Plan, outcome: &Outcome| {
             json!({
                 "planned_makespan_s": plan.makespan(),
@@ -86,16 +90,4 @@ fn theirs(case: &Case) -> Outcome {
     let is_better =
         |a: &Outcome, b: &Outcome| a.violations.len().cmp(&b.violations.len()).then(a.makespan.total_cmp(&b.makespan));
     outcomes.into_iter().min_by(is_better).expect("there are three")
-}
-
-pub fn run(args: &super::Args, path: &Path, out: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let compared = Compared::new(path, args.seed, args.steps)?;
-    if let Some(out) = out {
-        files::write(out, &compared.case.write(&compared.plan))?;
-    }
-    match args.json {
-        true => print_json(&compared.json())?,
-        false => print(&compared.text())?,
-    }
-    Ok(success_if(compared.wrong() == 0))
 }

@@ -1,0 +1,19 @@
+//! How a command ends.
+
+use std::process::ExitCode;
+
+/// Something is broken, or a plan does not get everybody where they are to be.
+const EXIT_BROKEN: u8 = 3;
+
+/// The part of `--help` that scripts are written from.
+pub(super) const EXIT_CODES: &str = "\
+Exit codes:
+  0  nothing hard is broken
+  1  an error; what it was is said
+  2  wrong arguments
+  3  something hard is broken, or left undone; it is told";
+
+/// Returns the exit code of a command that found nothing broken, or something.
+pub(super) fn success_if(is_good: bool) -> ExitCode {
+    if is_good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BROKEN) }
+}

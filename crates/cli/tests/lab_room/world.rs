@@ -1,0 +1,55 @@
+//! Two hosts of which one has little room, and guests of a size.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use skein_api::Request;
+use skein_lab_cluster::{Cluster, Settings};
+
+use super::group::Group;
+
+pub const MIB: u64 = 1 << 20;
+
+/// Whatever happens on a busy machine, or in an emulated one, has happened by then.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Two hosts, b's agent in the group.
+pub fn cluster(group: &Group, settings: Settings) -> Cluster {
+    let mut cluster = Cluster::idle(settings);
+    let start = group.start(cluster.dir());
+    cluster.start("a");
+    cluster.start_as("b", &start);
+    // What their QEMUs can do, which is remembered: in an emulated machine that takes longer than who asks for it
+    // waits.
+    for host in ["a", "b"] {
+        cluster.asked(host, &Request::HostShow { name: None });
+    }
+    cluster
+}
+
+pub fn settings() -> Settings {
+    Settings::new(env!("CARGO_BIN_EXE_skein").into())
+}
+
+/// A file that does not compress.
+pub fn noise(dir: &Path, mib: u64) -> PathBuf {
+    let path = dir.join(format!("noise{mib}"));
+    let mut from = fs::File::open("/dev/urandom").unwrap();
+    let mut limited = std::io::Read::take(&mut from, mib * MIB);
+    std::io::copy(&mut limited, &mut fs::File::create(&path).unwrap()).unwrap();
+    path
+}
+
+/// A guest of `mib` MiB of which `full` are in use.
+pub fn guest(cluster: &Cluster, name: &str, mib: u64, full: Option<&Path>) -> String {
+    let bare = cluster.bare(name).replace("64 MiB", &format!("{mib} MiB"));
+    match full {
+        // Above what firmware looks at.
+        Some(file) => {
+            let loader = format!("'-device', 'loader,file={},addr=0x1000000,force-raw=on'", file.display());
+            bare.replace("args = [", &format!("args = [{loader}, "))
+        }
+        None => bare,
+    }
+}
