@@ -9,7 +9,7 @@ pub enum Proof {
     Guest(GuestId),
     /// Of a resource more is needed than is free on all others together.
     Resource {
-        /// Index in [`Problem::resources`].
+        /// Index in [`Problem::resources`](crate::problem::Problem::resources).
         resource: usize,
         /// What the guests use of it.
         needs: i64,
