@@ -1,5 +1,5 @@
-//! The migrations of this host: one thread owns the [`Manager`] and the journal, one more for each migration obeys its
-//! orders to QEMU.
+//! The migrations of this host: one thread owns the [`Manager`](skein_handover::Manager) and the journal, one more for
+//! each migration obeys its orders to QEMU.
 //!
 //! ```text
 //!  peers ─▶ ┌───────────────┐ ─▶ journal            (fsync, before anything is said)
