@@ -4,7 +4,7 @@
 //!
 //! One program, run in order, which says what it sees. Where a machine cannot do this it says `skipped` and why.
 //!
-//! Timeout: 420 s
+//! Timeout: 840 s
 //! Cores: 0.7
 
 use std::fmt;
