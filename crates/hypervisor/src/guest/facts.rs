@@ -37,15 +37,15 @@ pub struct MemoryDevice {
     #[serde(default)]
     pub share: bool,
     /// The file that it is in, by the hypervisor's word.
-    #[serde(skip)]
+    #[serde(default)]
     pub file: Option<String>,
     /// The pages that it is made of.
-    #[serde(skip)]
+    #[serde(default)]
     pub pages: MemoryPages,
 }
 
 /// The pages that a part of a guest's RAM is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum MemoryPages {
     /// Those of the file system that it is in.
     #[default]
