@@ -60,6 +60,7 @@ mod room;
 mod serve;
 mod start_vm;
 mod stream_destination;
+mod to_api;
 mod transport;
 mod tunnel;
 mod vms;

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use skein_api::{
-    CheckResult, HostView, LogEntry, MigrateOptions, Migration, PROGRESS_PERIOD, Refusal, Reply, Request, read_line,
-    write_line,
+    API_VERSION, CheckResult, FailureReason, HostView, LogEntry, MigrateOptions, Migration, Outcome, PROGRESS_PERIOD,
+    Refusal, Reply, Request, RequestLine, VersionView, read_line, write_line,
 };
 use skein_dataplane::{NetworkProblem, PathSnapshot, SessionSnapshot};
-use skein_handover::{MigrationId, Outcome};
+use skein_handover::MigrationId;
 use skein_hypervisor::QmpError;
 use skein_inventory::check::{Problem, ProblemKind, Severity};
 use skein_inventory::facts::{GuestFiles, HostFacts, PathFacts};
@@ -35,6 +35,7 @@ use crate::peers::AskError;
 use crate::permit::Permit;
 use crate::read_facts;
 use crate::room::{HostRoom, agent_bytes};
+use crate::to_api::{ToApi, migration_id, role, route};
 use crate::vms::{Vm, VmError, Vms};
 
 /// Commands at once.
@@ -173,15 +174,15 @@ impl RequestServer {
         stream.set_read_timeout(Some(REQUEST_TIME))?;
         stream.set_write_timeout(Some(WRITE_TIME))?;
         let mut say = |reply: &Reply| write_line(&mut &*stream, reply);
-        let request: Request = match read_line(&mut BufReader::new(stream)) {
-            Ok(request) => request,
+        let line: RequestLine = match read_line(&mut BufReader::new(stream)) {
+            Ok(line) => line,
             Err(error) => {
                 let what = printable(error_chain(&error), ANSWER_BYTES_MAX);
                 return say(&Reply::Error(refusal(what, "is the command of the agent's version?")));
             }
         };
-        let reply = match request.check() {
-            Ok(()) => self.answer(request, &mut say).unwrap_or_else(|refusal| Reply::Error(*refusal)),
+        let reply = match line.check() {
+            Ok(()) => self.answer(line.request, &mut say).unwrap_or_else(|refusal| Reply::Error(*refusal)),
             Err(refusal) => Reply::Error(refusal),
         };
         say(&reply)
@@ -209,6 +210,9 @@ impl RequestServer {
                 self.vms.forget(&name)?;
                 Reply::Done
             }
+            Request::Version => {
+                Reply::Version(VersionView { release: env!("CARGO_PKG_VERSION").into(), api: API_VERSION })
+            }
             Request::HostList => Reply::Hosts { hosts: self.hosts()? },
             Request::HostShow { name } => Reply::Host(Box::new(self.host(name)?)),
             Request::Check { vm, to, options } => Reply::Check(self.check(&vm, &to, &options, Some(DIRTY_TIME))?.0),
@@ -216,17 +220,18 @@ impl RequestServer {
             Request::MigrationList => Reply::Migrations { migrations: self.migrations.view().list(100) },
             Request::MigrationShow { id } => Reply::Migration(Box::new(self.find(&id)?)),
             Request::MigrationWatch { id } => {
-                let id = self.find(&id)?.id;
+                let id = migration_id(self.find(&id)?.id);
                 Reply::Migration(Box::new(self.follow(id, say)?))
             }
             Request::MigrationCancel { id } => {
                 let migration = self.find(&id)?;
-                if migration.outcome.is_some() || !self.migrations.cancel(migration.id) {
+                let id = migration_id(migration.id);
+                if migration.outcome.is_some() || !self.migrations.cancel(id) {
                     return Err(Box::new(refusal(format!("migration {} is over", migration.id), "")));
                 }
-                let is_settled = || self.view(migration.id).is_ok_and(|migration| migration.outcome.is_some());
+                let is_settled = || self.view(id).is_ok_and(|migration| migration.outcome.is_some());
                 wait_until(Duration::from_secs(5), is_settled);
-                let now = self.view(migration.id)?;
+                let now = self.view(id)?;
                 if now.outcome.is_none() && now.why.is_none() {
                     let cure = "it cannot be called off any more; follow it with `skein migration watch`";
                     return Err(Box::new(refusal("the guest is the target's already", cure)));
@@ -243,10 +248,11 @@ impl RequestServer {
                     let message = format!("migration {} is not in doubt", migration.id);
                     return Err(Box::new(refusal(message, "see `skein migration show`")));
                 }
-                self.migrations.prove(migration.id, migration.role);
-                let is_settled = || self.view(migration.id).is_ok_and(|migration| migration.outcome.is_some());
+                let id = migration_id(migration.id);
+                self.migrations.prove(id, role(migration.role));
+                let is_settled = || self.view(id).is_ok_and(|migration| migration.outcome.is_some());
                 wait_until(Duration::from_secs(10), is_settled);
-                Reply::Migration(Box::new(self.view(migration.id)?))
+                Reply::Migration(Box::new(self.view(id)?))
             }
         })
     }
@@ -331,7 +337,7 @@ impl RequestServer {
             }
             let migration = self.follow(id, say)?;
             let may_pass = migration.outcome == Some(Outcome::CalledOff)
-                && !matches!(migration.why, Some(skein_handover::FailureReason::Cancelled));
+                && !matches!(migration.why, Some(FailureReason::Cancelled));
             // Without direct placement it is another thing: that is tried unasked.
             allowed += u32::from(was_direct && vm.indirect().is_some());
             if !may_pass || tries >= allowed {
@@ -370,7 +376,8 @@ impl RequestServer {
     /// is: what was meant is not guessed.
     fn transport(&self, options: &MigrateOptions) -> Answered<Route> {
         let hosts = self.listed()?;
-        Ok(options.transport.unwrap_or_else(|| hosts.transport_from(self.migrations.peers().host())))
+        let own = || hosts.transport_from(self.migrations.peers().host());
+        Ok(options.transport.map_or_else(own, route))
     }
 
     /// What the file of hosts says.
@@ -443,6 +450,7 @@ impl RequestServer {
             let dirty = watch.and_then(|time| read_facts::dirty_bytes_per_s(&vm, time));
             forecast(guest.ram_bytes, dirty, &rates, transport, fixed)
         });
+        let (problems, forecast) = (problems.to_api(), forecast.to_api());
         Ok((CheckResult { vm: name.to_owned(), to: to.to_owned(), problems, forecast }, launch))
     }
 
@@ -570,16 +578,16 @@ impl RequestServer {
     /// Asks a host what it is and has, for so long.
     fn fill_in(&self, host: &mut HostView, time: Duration) {
         if host.is_local {
-            host.facts = Some(self.own_facts(None, &GuestFiles::default()));
+            host.facts = Some(self.own_facts(None, &GuestFiles::default()).to_api());
             return;
         }
         let peers = self.migrations.peers();
         match peers.ask_facts(&host.name, None, GuestFiles::default(), Instant::now() + time) {
-            Ok(facts) => (host.reachable, host.facts) = (Some(true), Some(facts)),
+            Ok(facts) => (host.reachable, host.facts) = (Some(true), Some(facts.to_api())),
             // One that is in contact may be slow.
             Err(error) => (host.reachable, host.note) = (Some(peers.contact(&host.name)), error_chain(&error)),
         }
-        host.problems = self.network_problems(&host.name);
+        host.problems = self.network_problems(&host.name).to_api();
     }
 }
 

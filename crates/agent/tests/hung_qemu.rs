@@ -266,7 +266,9 @@ fn an_agent_that_finds_a_hung_one_comes_up_and_gives_it_up() {
     let (fake, _) = left_behind(&world, TargetRecord::Begin);
     let target = start(&world, WaitTimes { abandoned: 3 * SECOND, ..WaitTimes::default() });
     let vms = target.vms();
-    assert!(matches!(&vms[..], [vm] if vm.state == VmState::Unresponsive && vm.migration == Some(ID)), "{vms:?}");
+    let migration = Some(skein_api::MigrationId(ID.0));
+    let is_known = matches!(&vms[..], [vm] if vm.state == VmState::Unresponsive && vm.migration == migration);
+    assert!(is_known, "{vms:?}");
     wait_until("it is killed", || !fake.process.is_alive().unwrap());
     let mut detail = String::new();
     wait_until("nothing is left of it", || target.vms().is_empty());

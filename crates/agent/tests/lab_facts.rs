@@ -11,11 +11,10 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use skein_agent::{AcceptorSettings, Addresses, Agent, AgentSettings, Allow, Dirs, VmSettings};
-use skein_api::{Client, Reply, Request, VmOrigin, VmView};
+use skein_api::{Accel, Client, HostFacts, Presence, ProblemKind, Reply, Request, VmOrigin, VmView};
 use skein_handover::MigrationLimits;
 use skein_identity::{ClusterCa, Validity};
-use skein_inventory::facts::{HostFacts, Presence};
-use skein_inventory::{Accel, ProblemKind};
+
 use skein_lab_hosts::{Lab, Spec};
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -9,10 +9,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use skein_agent::{AcceptorSettings, Addresses, Agent, AgentSettings, Allow, Dirs, VmSettings};
-use skein_api::{CallError, Client, MigrateOptions, Reply, Request};
+use skein_api::{CallError, Client, MigrateOptions, Reply, Request, Transport};
 use skein_handover::MigrationLimits;
 use skein_identity::{ClusterCa, Validity};
-use skein_inventory::Route;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// More than an agent serves at once.
@@ -153,7 +152,7 @@ fn nothing_is_moved_by_a_list_of_hosts_that_makes_no_sense() {
     let world = World::new();
     let (vm, to) = ("web1".to_owned(), "b".to_owned());
     // One that says how may do so in vain, too: where the other host is stands in the file.
-    let given = MigrateOptions { transport: Some(Route::Multichannel), ..MigrateOptions::default() };
+    let given = MigrateOptions { transport: Some(Transport::Multichannel), ..MigrateOptions::default() };
     let requests = [MigrateOptions::default(), given].map(|options| {
         let (vm, to) = (vm.clone(), to.clone());
         let check = Request::Check { vm: vm.clone(), to: to.clone(), options: options.clone() };

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::{LINE_BYTES_MAX, LineError, Refusal, Reply, Request, parse_line, write_line};
+use crate::line::{LINE_BYTES_MAX, LineError, parse_line, write_line};
+use crate::v1::{API_VERSION, Refusal, Reply, Request, RequestLine};
 
 /// An agent that lives takes a connection and a request within this.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
@@ -64,9 +65,28 @@ impl Client {
     }
 
     /// Asks. What the agent has to say is had from the conversation.
+    ///
+    /// # Errors
+    ///
+    /// There is no agent, or the request does not get through to it.
     pub fn ask(&self, request: &Request) -> Result<Conversation, CallError> {
+        self.send(&RequestLine { api: Some(API_VERSION), request_id: None, request: request.clone() })
+    }
+
+    /// Asks for a migration that is begun once, however often it is asked for under this id: see
+    /// [`RequestLine::request_id`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::ask`].
+    pub fn ask_once(&self, request: &Request, request_id: &str) -> Result<Conversation, CallError> {
+        let request_id = Some(request_id.to_owned());
+        self.send(&RequestLine { api: Some(API_VERSION), request_id, request: request.clone() })
+    }
+
+    fn send(&self, line: &RequestLine) -> Result<Conversation, CallError> {
         let mut stream = self.connect()?;
-        let unsent = match write_line(&mut stream, request) {
+        let unsent = match write_line(&mut stream, line) {
             Ok(()) => None,
             // An agent that has too much to do says so, and hangs up before it has heard anything.
             Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {

@@ -7,14 +7,12 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use fake::{Act, Agent, ID, Ran, at, events, in_doubt, indirect, last, migration, over, progress, say, vm};
-use skein_api::{CheckResult, HostView, Migration, Refusal, Reply, Request, StartOptions, VmOrigin, VmState, VmView};
-use skein_handover::{MigrationId, MigrationPhase, Outcome, Role, SourcePhase, TargetPhase};
-use skein_inventory::check::{Problem, ProblemKind, Severity};
-use skein_inventory::facts::{
-    HostFacts, Hugepages, MigrationSlots, NicFacts, Presence, QemuFacts, QemuVersion, VmFacts,
+use skein_api::{
+    CheckResult, Forecast, ForecastConvergence, HostFacts, HostView, Hugepages, Migration, MigrationId, MigrationPhase,
+    MigrationSlots, NicFacts, Outcome, Presence, Problem, ProblemKind, QemuFacts, QemuVersion, Refusal, Reply, Request,
+    Resource, Role, Room, RoomLimit, Severity, SourcePhase, StartOptions, TargetPhase, VmFacts, VmOrigin, VmState,
+    VmView,
 };
-use skein_inventory::forecast::{ForecastInputs, forecast};
-use skein_inventory::{Resource, Room, RoomLimit, Route};
 
 fn vms() -> Vec<VmView> {
     let moving = VmView { migration: Some(ID), ..vm("web1", VmState::Running) };
@@ -257,8 +255,10 @@ fn check(blocks: bool) -> CheckResult {
             .insert(0, problem(Severity::Blocks, "hostb has 1 GiB of RAM free, web1 needs 4.2 GiB", "stop a VM there"));
         problems.insert(1, problem(Severity::Blocks, "hostb has no bridge br0", "make one there"));
     }
-    let rates = [1_000_000_000, 900_000_000];
-    let forecast = forecast(2_600_000_000, Some(0), &rates, Route::Auto, ForecastInputs::default());
+    let why =
+        "at most about 13 s at 1.9 Gb/s over 2 paths (transport auto); less where its memory is zeros or compresses";
+    let (seconds, converges) = (Some(12.7), ForecastConvergence::Yes);
+    let forecast = Forecast { seconds, downtime_ms_estimate: Some(50.0), converges, why: why.into() };
     CheckResult { vm: "web1".into(), to: "hostb".into(), problems, forecast: Some(forecast) }
 }
 

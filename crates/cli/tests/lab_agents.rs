@@ -9,9 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use skein_api::{MigrateOptions, Migration, Reply, Request, VmOrigin, VmState};
-use skein_handover::{FailureReason, MigrationPhase, Outcome, Role, SourcePhase};
-use skein_inventory::check::{ProblemKind, Severity};
+use skein_api::{
+    FailureReason, MigrateOptions, Migration, MigrationPhase, Outcome, ProblemKind, Reply, Request, Role, Severity,
+    SourcePhase, VmOrigin, VmState,
+};
 use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
 use skein_lab_guest::{Params, Rewrite};
 

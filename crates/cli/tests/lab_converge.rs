@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use skein_api::{LogEntry, MigrateOptions, Migration, Reply, Request};
-use skein_handover::{FailureReason, MigrationId, Outcome};
-use skein_inventory::convergence::Convergence;
+use skein_api::{
+    Convergence, FailureReason, LogEntry, MigrateOptions, Migration, MigrationId, Outcome, Reply, Request,
+};
 use skein_lab_cluster::{Cluster, Settings};
 use skein_lab_guest::Params;
 use skein_lab_hosts::Cut;

@@ -7,9 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use skein_api::{Request, VmOrigin};
-use skein_handover::Outcome;
-use skein_inventory::ProblemKind;
+use skein_api::{Outcome, ProblemKind, Request, VmOrigin};
 use skein_lab_cluster::{Cluster, Settings, until};
 
 /// What is over is tidied up by then.

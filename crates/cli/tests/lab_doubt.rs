@@ -10,8 +10,7 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_api::{MigrateOptions, Reply, Request, VmState};
-use skein_handover::{MigrationId, Outcome};
+use skein_api::{MigrateOptions, MigrationId, Outcome, Reply, Request, VmState};
 use skein_lab_cluster::{Cluster, Settings, Start, until};
 use skein_lab_guest::Params;
 use skein_lab_hosts::Cut;

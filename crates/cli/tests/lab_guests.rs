@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use skein_api::{Reply, Request};
-use skein_inventory::ProblemKind;
+use skein_api::{ProblemKind, Reply, Request};
 use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
 
 /// For anything that has to happen at all.
@@ -165,7 +164,7 @@ fn a_libvirt_like_guest_moves_and_a_replaced_data_file_blocks_it() {
     assert_eq!(vm.name, "lv");
     let problems = cluster.check_move("lv", "a", "b").problems;
     assert_eq!(
-        problems.iter().filter(|problem| problem.severity == skein_inventory::Severity::Blocks).count(),
+        problems.iter().filter(|problem| problem.severity == skein_api::Severity::Blocks).count(),
         0,
         "{problems:#?}"
     );

@@ -14,8 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_api::{MigrateOptions, Reply, Request, VmState};
-use skein_handover::{MigrationId, MigrationPhase, Outcome, SourcePhase};
+use skein_api::{MigrateOptions, MigrationId, MigrationPhase, Outcome, Reply, Request, SourcePhase, VmState};
 use skein_lab_cluster::{Cluster, Settings, Start, until};
 use skein_lab_guest::Params;
 

@@ -10,8 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use skein_api::MigrateOptions;
-use skein_handover::{MigrationPhase, SourcePhase};
+use skein_api::{MigrateOptions, MigrationPhase, SourcePhase};
 use skein_lab_cluster::{Cluster, Settings, until};
 
 const VM: &str = "v";

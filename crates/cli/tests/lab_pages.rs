@@ -16,11 +16,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use skein_api::{LogEntry, LoggedEvent, MigrateOptions, Migration, PageFigures, Reply, Request};
+use skein_api::{LogEntry, LoggedEvent, MigrateOptions, Migration, MigrationId, Outcome, PageFigures, Reply, Request, Transport};
 use skein_guest_ram::{Memory, Ram, find};
-use skein_handover::{MigrationId, Outcome};
 use skein_hypervisor::version_of;
-use skein_inventory::{Definition, Route};
+use skein_inventory::Definition;
 use skein_lab_cluster::{Cluster, Settings, Start, arguments, configuration, until};
 use skein_lab_guest::{Params, Rewrite, Spec};
 use skein_lab_hosts::Cut;
@@ -284,7 +283,7 @@ fn both_rams_are_the_same_before_the_first_device() {
     let mut deltas = 0;
     for number in 0..migrations {
         // The first ones have each transport, each machine type and each number of channels.
-        let transport = if number < QUICK { Route::ALL[number % 4] } else { dice.pick(&Route::ALL) };
+        let transport = if number < QUICK { Transport::ALL[number % 4] } else { dice.pick(&Transport::ALL) };
         let channels = if number < QUICK { CHANNELS[(number + number / 4) % 4] } else { dice.pick(&CHANNELS) };
         let which = if number < QUICK { number % machines.len() } else { dice.below(machines.len()) };
         let cut = (number % 2 == 1).then(|| (dice.below(RATES.len()), dice.pick(&CUTS), dice.below(1000)));
@@ -300,7 +299,7 @@ fn both_rams_are_the_same_before_the_first_device() {
                 cluster.lab().cut("b", nic, cut).unwrap();
             }
             // Whoever compresses pages loses them.
-            if transport == Route::Compression {
+            if transport == Transport::Compression {
                 until(KILL_WITHIN, || {
                     killed += kill_packers(cluster.dir());
                     killed > 0

@@ -12,8 +12,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use skein_api::{CallError, MigrateOptions, Reply, Request, VmOrigin, VmState, VmView};
-use skein_handover::Outcome;
+use skein_api::{CallError, MigrateOptions, Outcome, Reply, Request, VmOrigin, VmState, VmView};
 use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
 
 /// What is over is tidied up by then.

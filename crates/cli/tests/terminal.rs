@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 use fake::{Act, Agent, DEADLINE, Ran, at, in_doubt, last, over, progress, say, vm};
 use nix::pty::{Winsize, openpty};
 use nix::sys::termios::{LocalFlags, Termios, tcgetattr};
-use skein_api::{Migration, Reply, Request, VmState, VmView};
-use skein_handover::{Outcome, SourcePhase};
+use skein_api::{Migration, Outcome, Reply, Request, SourcePhase, VmState, VmView};
 
 /// A program on a terminal, and what it shows.
 struct Terminal {

@@ -59,31 +59,6 @@ pub enum MigrationPhase {
     Target(TargetPhase),
 }
 
-impl MigrationPhase {
-    /// In a word, and as it is told to people while it lasts.
-    pub fn words(self) -> (&'static str, &'static str) {
-        match self {
-            MigrationPhase::Queued => ("queued", "waiting for a place"),
-            MigrationPhase::Source(SourcePhase::Begin) => ("begin", "beginning"),
-            MigrationPhase::Source(SourcePhase::Prepare) => ("prepare", "preparing the target"),
-            MigrationPhase::Source(SourcePhase::Precopy) => ("precopy", "copying while it runs"),
-            MigrationPhase::Source(SourcePhase::Switchover) => ("switchover", "stopped, copying the rest"),
-            MigrationPhase::Source(SourcePhase::Grant) => ("grant", "handing over"),
-            MigrationPhase::Source(SourcePhase::Release) => ("release", "runs on the target, clearing up"),
-            MigrationPhase::Source(SourcePhase::Keep) => ("keep", "called off, clearing up"),
-            MigrationPhase::Source(SourcePhase::Done) => ("done", "done"),
-            MigrationPhase::Target(TargetPhase::Begin) => ("begin", "beginning"),
-            MigrationPhase::Target(TargetPhase::Prepare) => ("prepare", "starting QEMU here"),
-            MigrationPhase::Target(TargetPhase::Ready) => ("ready", "receiving"),
-            MigrationPhase::Target(TargetPhase::Completed) => ("completed", "received, waiting for the word to run"),
-            MigrationPhase::Target(TargetPhase::Run) => ("run", "taking over"),
-            MigrationPhase::Target(TargetPhase::Running) => ("running", "runs here"),
-            MigrationPhase::Target(TargetPhase::Refuse) => ("refuse", "called off, clearing up"),
-            MigrationPhase::Target(TargetPhase::Done) => ("done", "done"),
-        }
-    }
-}
-
 /// A migration at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationSummary {

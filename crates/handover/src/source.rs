@@ -134,17 +134,6 @@ pub enum Outcome {
     Ended,
 }
 
-impl Outcome {
-    /// In words, for people.
-    pub fn words(self) -> &'static str {
-        match self {
-            Outcome::Moved => "the guest runs on the target",
-            Outcome::CalledOff => "the guest stays at the source",
-            Outcome::Ended => "the guest ended with its QEMU",
-        }
-    }
-}
-
 /// Whether something is left to be done for the guest at this end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {

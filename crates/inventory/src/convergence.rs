@@ -40,9 +40,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use skein_units::decimal;
-
-use crate::forecast::time;
+use skein_units::{about_seconds, decimal};
 
 /// The most that QEMU throttles a guest by, in per cent (`CPU_THROTTLE_PCT_MAX` of its sysemu/cpu-throttle.h).
 pub const THROTTLE_MAX: u8 = 99;
@@ -134,8 +132,8 @@ pub enum Convergence {
 impl fmt::Display for Convergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::FirstRound { seconds } => write!(f, "first round over in about {}", time(*seconds)),
-            Self::In { seconds } => write!(f, "converges in about {}", time(*seconds)),
+            Self::FirstRound { seconds } => write!(f, "first round over in about {}", about_seconds(*seconds)),
+            Self::In { seconds } => write!(f, "converges in about {}", about_seconds(*seconds)),
             Self::Never(pace) => write!(f, "will not converge: {pace}"),
         }
     }

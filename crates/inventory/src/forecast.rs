@@ -22,7 +22,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use skein_units::decimal;
+use skein_units::{about_seconds, decimal};
 
 use crate::Route;
 use crate::claim::claim;
@@ -124,7 +124,8 @@ pub fn forecast(
     let dirty = if volume <= rate * limit { Some(0.0) } else { dirty_bytes_per_s.map(|rate| rate as f64) };
     let Some(dirty) = dirty else {
         let seconds = setup + volume / rate + stop;
-        let why = format!("about {} {over} for each page once; more as the guest writes, {less}", time(seconds));
+        let why =
+            format!("about {} {over} for each page once; more as the guest writes, {less}", about_seconds(seconds));
         return Forecast {
             seconds: Some(seconds),
             downtime_ms_estimate: None,
@@ -157,25 +158,13 @@ pub fn forecast(
     };
     let seconds = setup + (volume - ratio * last) / (rate - dirty) + stop;
     let throttled = allowed.map(|percent| format!(", the guest throttled by about {percent} %")).unwrap_or_default();
-    let why = format!("at most about {} {over}{throttled}; {less}", time(seconds));
+    let why = format!("at most about {} {over}{throttled}; {less}", about_seconds(seconds));
     let downtime_ms = (last / rate + stop) * 1000.0;
     Forecast {
         seconds: Some(seconds),
         downtime_ms_estimate: Some(downtime_ms),
         converges: ForecastConvergence::Yes,
         why,
-    }
-}
-
-/// `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `9 days`.
-pub(crate) fn time(seconds: f64) -> String {
-    let whole = seconds.round() as u64;
-    match whole {
-        _ if seconds < 9.95 => format!("{seconds:.1} s"),
-        0..120 => format!("{whole} s"),
-        120..7200 => format!("{} min {} s", whole / 60, whole % 60),
-        7200..172_800 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
-        _ => format!("{} days", whole / 86_400),
     }
 }
 

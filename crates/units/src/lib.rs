@@ -37,6 +37,18 @@ pub fn duration(ms: u64) -> String {
     }
 }
 
+/// `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `9 days`, of what is to come: to read, not to compute with.
+pub fn about_seconds(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    match whole {
+        _ if seconds < 9.95 => format!("{seconds:.1} s"),
+        0..120 => format!("{whole} s"),
+        120..7200 => format!("{} min {} s", whole / 60, whole % 60),
+        7200..172_800 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+        _ => format!("{} days", whole / 86_400),
+    }
+}
+
 /// `4 GiB`: exact, in the largest unit that divides `bytes`.
 pub fn exact_bytes(bytes: u64) -> String {
     let (unit, name) = [(TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")]

@@ -13,10 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use skein_api::{CallError, Client, LogEntry, MigrateOptions, Migration, Reply, Request, VmOrigin};
-use skein_handover::{MigrationEvent as Handover, MigrationPhase, Outcome};
+use skein_api::{
+    CallError, Client, LogEntry, MigrateOptions, Migration, MigrationEvent as Handover, MigrationPhase, Outcome, Reply,
+    Request, Severity, Transport, VmOrigin,
+};
 use skein_hypervisor::{Events, MigrationInfo, MigrationStatus, Monitor, MonitorEvent, Process as QemuProcess};
-use skein_inventory::{Route, Severity};
 use skein_lab_cluster::{Seen, Witness, arguments, console, workload_sockets};
 use skein_lab_guest::{Error, Gaps, Spec};
 use tempfile::TempDir;
@@ -87,7 +88,7 @@ pub struct Owned {
 #[derive(Clone, Copy)]
 pub struct AgentCommand<'a> {
     /// What the agents are to use; see [`crate::mover::Carrier::Agents`].
-    pub transport: Route,
+    pub transport: Transport,
     /// `downtime-limit`.
     pub downtime_limit_ms: u64,
     /// See [`crate::case::Scene::allow_throttle`].

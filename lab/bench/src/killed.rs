@@ -5,9 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use skein_api::{CallError, MigrateOptions, Migration, Reply, Request};
-use skein_handover::Outcome;
-use skein_inventory::Route;
+use skein_api::{CallError, MigrateOptions, Migration, Outcome, Reply, Request, Transport};
 use skein_lab_guest::Error;
 use skein_units::measured;
 
@@ -118,7 +116,7 @@ impl Agents {
             tell(format!("since the kill the guest was never silent for more than {longest}"));
             tell(format!("skein migrate {vm} --to {there}, once more"));
             let order = AgentCommand {
-                transport: Route::Auto,
+                transport: Transport::Auto,
                 downtime_limit_ms,
                 allow_throttle: None,
                 delta_memory: None,

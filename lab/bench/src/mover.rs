@@ -3,8 +3,8 @@
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
+use skein_api::Transport;
 use skein_hypervisor::{Compression, MemoryBackend, Tuning};
-use skein_inventory::Route;
 
 /// Multifd channels that every mover with multifd gets.
 pub const MULTIFD_CHANNELS: u8 = 4;
@@ -80,7 +80,7 @@ pub enum Carrier {
         /// Data is encrypted.
         tls: bool,
         /// What they are told to use, by its name; `auto`: what they think best.
-        transport: Route,
+        transport: Transport,
     },
 }
 
@@ -163,12 +163,12 @@ impl Mover {
         match self {
             Mover::SkeinTls => Carrier::Skein { tls: true },
             Mover::SkeinPlain => Carrier::Skein { tls: false },
-            Mover::SkeinAgents => Carrier::Agents { tls: true, transport: Route::Auto },
-            Mover::SkeinAgentsPlain => Carrier::Agents { tls: false, transport: Route::Auto },
-            Mover::SkeinAgentsTcp => Carrier::Agents { tls: true, transport: Route::Tcp },
-            Mover::SkeinAgentsCompression => Carrier::Agents { tls: true, transport: Route::Compression },
-            Mover::SkeinAgentsMultichannel => Carrier::Agents { tls: true, transport: Route::Multichannel },
-            Mover::SkeinAgentsMultichannelPlain => Carrier::Agents { tls: false, transport: Route::Multichannel },
+            Mover::SkeinAgents => Carrier::Agents { tls: true, transport: Transport::Auto },
+            Mover::SkeinAgentsPlain => Carrier::Agents { tls: false, transport: Transport::Auto },
+            Mover::SkeinAgentsTcp => Carrier::Agents { tls: true, transport: Transport::Tcp },
+            Mover::SkeinAgentsCompression => Carrier::Agents { tls: true, transport: Transport::Compression },
+            Mover::SkeinAgentsMultichannel => Carrier::Agents { tls: true, transport: Transport::Multichannel },
+            Mover::SkeinAgentsMultichannelPlain => Carrier::Agents { tls: false, transport: Transport::Multichannel },
             Mover::MptcpMultifd | Mover::MptcpMultifdZstd | Mover::Mptcp => Carrier::Mptcp,
             Mover::QemuMultifdTls => Carrier::TcpTls,
             Mover::QemuMultifd
@@ -291,7 +291,7 @@ mod tests {
             assert_eq!(memory == MemoryBackend::Anonymous, mover.name().ends_with("anonymous"));
             if let Carrier::Agents { tls, transport } = mover.carrier() {
                 assert_eq!(tls, !mover.name().ends_with("plain"));
-                assert!(transport == Route::Auto || mover.name().contains(transport.name()));
+                assert!(transport == Transport::Auto || mover.name().contains(transport.name()));
             }
             // QEMU refuses the two together.
             assert!(tuning.multifd.is_none() || tuning.xbzrle_cache.is_none());

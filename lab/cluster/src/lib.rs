@@ -30,8 +30,10 @@ use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
-use skein_api::{CallError, CheckResult, Client, MigrateOptions, Migration, Reply, Request, VmOrigin, VmView};
-use skein_handover::{MigrationId, Outcome, Record, needed};
+use skein_api::{
+    CallError, CheckResult, Client, MigrateOptions, Migration, MigrationId, Outcome, Reply, Request, VmOrigin, VmView,
+};
+use skein_handover::{Record, needed};
 use skein_identity::{ClusterCa, Validity};
 use skein_journal::{Journal, JournalLimits};
 use skein_lab_guest::{Image, Params, Spec as GuestSpec, WorkloadCheck, WorkloadClient, default_cache};

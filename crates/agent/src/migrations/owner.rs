@@ -24,6 +24,7 @@ use crate::clock::wait_until;
 use crate::error_chain;
 use crate::peers::PeerEvent;
 use crate::vms::{Involvement, Killed, Vm};
+use crate::to_api::ToApi;
 
 /// Orders that wait for a worker; what is too much is asked for again.
 const WORKER_INPUTS_MAX: usize = 64;
@@ -310,13 +311,13 @@ impl Owner {
         {
             self.context.view.begin(id, &summary.vm, summary.role, &summary.peer);
         }
-        self.context.view.log(id, LogEntry::Handover { event: event.clone() });
+        self.context.view.log(id, LogEntry::Handover { event: event.to_api() });
         // Its last event comes when it is gone.
         let logged = || self.context.view.get(id).map(|migration| migration.vm);
         let vm = summary.as_ref().map(|summary| summary.vm.clone()).or_else(logged).unwrap_or_default();
         match &event {
             MigrationEvent::Reported { report: Report::Running, .. } => self.context.view.runs_there(id),
-            MigrationEvent::Phase { stage } => info!(%id, vm, "migration: {}", stage.words().1),
+            MigrationEvent::Phase { stage } => info!(%id, vm, "migration: {}", stage.to_api().words().1),
             MigrationEvent::CalledOff { why, detail } if detail.is_empty() => {
                 info!(%id, vm, "called off: {}", why.words())
             }
@@ -328,7 +329,7 @@ impl Owner {
                  the network back, or see `skein migration resolve --help`"
             ),
             MigrationEvent::Over { outcome } => {
-                info!(%id, vm, "migration is over: {}", outcome.words());
+                info!(%id, vm, "migration is over: {}", outcome.to_api().words());
                 let role = summary.map(|summary| summary.role);
                 let known = self.context.vms.get(&vm).ok();
                 match (role.filter(|_| *outcome == Outcome::Moved), known) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use skein_api::{CopyProgress, LogEntry, PageCounts, PageFigures};
+use skein_api::{CopyProgress, LogEntry, PageFigures};
 use skein_dataplane::source::{DirtyTracking, SourcePages, SourcePagesSettings};
 use skein_handover::{
     Input, MigrationId, MigrationPhase, MigrationSummary, Order, SourceGuest, SourceInput, SourceOrder, SourcePhase,
@@ -15,7 +15,6 @@ use skein_hypervisor::{
     CopyState, Guest, GuestError, GuestEvent, MigrationSettings, MigrationState, MigrationStatus, RunState,
     SAMPLE_PAGES, StopCause, Throttling,
 };
-use skein_inventory::Route;
 use skein_inventory::convergence::{Convergence, ConvergenceStep, ConvergenceWatch, CopySample};
 use skein_units::{GIB, about_bytes, exact_time};
 use tracing::{info, warn};
@@ -29,6 +28,7 @@ use crate::guest_ram;
 use crate::outgoing_channels::OutgoingChannels;
 use crate::random::random;
 use crate::room::{Reservation, agent_bytes, asked};
+use crate::to_api::ToApi;
 use crate::transport::width;
 use crate::vms::{Involvement, Running, Vm};
 
@@ -105,7 +105,7 @@ pub(super) struct SourceWorker {
     missed_events: Arc<AtomicBool>,
     reported_guest: Option<SourceGuest>,
     last_rate_sample: Option<(Instant, u64)>,
-    counted_last: PageCounts,
+    counted_last: skein_pages::PageCounts,
     placement_noted: bool,
     /// Bytes of pages that a byte on the wire was, and Mb/s that QEMU's sockets took: at the last looks.
     packing_ratios: VecDeque<f64>,
@@ -222,7 +222,7 @@ impl SourceWorker {
             missed_events: Arc::default(),
             reported_guest: None,
             last_rate_sample: None,
-            counted_last: PageCounts::default(),
+            counted_last: skein_pages::PageCounts::default(),
             placement_noted: false,
             packing_ratios: VecDeque::new(),
             socket_mbit_per_s: VecDeque::new(),
@@ -759,7 +759,7 @@ impl SourceWorker {
             round: ram.round,
             dirty_bytes_per_s: ram.dirty_bytes_per_s,
             bits_per_s,
-            converges,
+            converges: converges.to_api(),
             throttle_percent,
             pages: self.pages.as_ref().map(|pages| self.counted(pages, ram.total_bytes)),
         };
@@ -779,11 +779,11 @@ impl SourceWorker {
         let offer = self.offer.as_ref();
         let sent_bytes = counts.guest_bytes().saturating_sub(counts.repaired_bytes());
         PageFigures {
-            transport: offer.map_or_else(Route::default, |offer| offer.transport),
+            transport: offer.map_or_else(skein_inventory::Route::default, |offer| offer.transport).to_api(),
             direct: pages.is_direct(),
             why_not_direct: offer.and_then(|offer| offer.indirect.clone()).unwrap_or_else(|| pages.why_not_direct()),
             again_bytes: sent_bytes.saturating_sub(ram_bytes),
-            counts,
+            counts: counts.to_api(),
         }
     }
 

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use skein_api::{CopyProgress, LogEntry, LoggedEvent, Migration};
-use skein_handover::{
-    FailureReason, MigrationEvent, MigrationId, MigrationPhase, MigrationSummary, Outcome, Role, SourcePhase,
-};
+use skein_api::{CopyProgress, FailureReason, LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome};
+use skein_handover::{MigrationId, MigrationPhase, MigrationSummary, Role, SourcePhase};
 use skein_journal::{EVENT_LOGS_KEPT, EventLog};
 use tracing::warn;
+
+use crate::to_api::{ToApi, migration_id};
 
 /// Of migrations that are over so many are shown in a list.
 const SHOWN_MAX: usize = 50;
@@ -63,7 +63,7 @@ impl MigrationViews {
         let prune = table.begun.is_multiple_of(PRUNE_EVERY);
         drop(table);
         if is_new {
-            self.log(id, LogEntry::Begun { vm: vm.to_owned(), role, source, target });
+            self.log(id, LogEntry::Begun { vm: vm.to_owned(), role: role.to_api(), source, target });
         }
         if prune && let Err(error) = EventLog::prune(&self.dir, EVENT_LOGS_KEPT) {
             warn!("old logs of migrations cannot be removed: {error}");
@@ -187,7 +187,7 @@ impl MigrationViews {
             let mut migration = migration(id, &entry.events)?;
             if let Some(summary) = &entry.summary {
                 migration.in_doubt = summary.in_doubt;
-                migration.stage = Some(summary.stage).filter(|_| !entry.over);
+                migration.stage = Some(summary.stage.to_api()).filter(|_| !entry.over);
                 // An event may be a moment ahead of the summary.
                 if !summary.detail.is_empty() {
                     migration.detail.clone_from(&summary.detail);
@@ -208,13 +208,13 @@ impl MigrationViews {
         }
         let all = self.list(usize::MAX);
         if let Some(of_vm) = all.iter().find(|migration| migration.vm == text) {
-            return self.get(of_vm.id).ok_or_else(|| "its log is gone".into());
+            return self.get(migration_id(of_vm.id)).ok_or_else(|| "its log is gone".into());
         }
         let found: Vec<&Migration> =
             all.iter().filter(|migration| migration.id.to_string().starts_with(text)).collect();
         match found[..] {
             [] => Err(format!("there is no migration '{text}' on this host, nor one of a VM of that name")),
-            [one] => self.get(one.id).ok_or_else(|| "its log is gone".into()),
+            [one] => self.get(migration_id(one.id)).ok_or_else(|| "its log is gone".into()),
             _ => Err(format!("{} migrations begin with '{text}': say more of the id", found.len())),
         }
     }
@@ -255,7 +255,7 @@ fn migration(id: MigrationId, events: &[LoggedEvent]) -> Option<Migration> {
     let first = events.first()?;
     let LogEntry::Begun { vm, role, source, target } = &first.event else { return None };
     let mut migration = Migration {
-        id,
+        id: id.to_api(),
         vm: vm.clone(),
         role: *role,
         source: source.clone(),
@@ -279,8 +279,7 @@ fn migration(id: MigrationId, events: &[LoggedEvent]) -> Option<Migration> {
                 end = Some((time, *outcome));
             }
             LogEntry::Handover { event: MigrationEvent::CalledOff { why, detail } } => {
-                let why: FailureReason = *why;
-                migration.why = Some(why);
+                migration.why = Some(*why);
                 migration.detail.clone_from(detail);
             }
             LogEntry::Copied { copy } => migration.copy = Some(copy.clone()),
@@ -307,7 +306,7 @@ mod tests {
         let view = MigrationViews::new(dir.path().to_owned(), "a".into());
         let [first, second] = [MigrationId(0xab00), MigrationId(0xab << 56)];
         view.begin(first, "v1", Role::Source, "b");
-        let found = |text: &str| view.find(text).map(|migration| migration.id);
+        let found = |text: &str| view.find(text).map(|migration| migration_id(migration.id));
         assert!(found("").unwrap_err().contains("empty id"), "also if there is only one");
         for text in ["0", "000000000000ab00", "v1"] {
             assert_eq!(found(text), Ok(first), "{text}");

@@ -403,7 +403,7 @@ impl Vm {
             qmp: process.as_ref().map(|_| kept.adopted.clone().unwrap_or_else(|| self.dir.join("qmp"))),
             console: Some(self.console()).filter(|path| process.is_some() && path.exists()),
             adopted: kept.adopted.is_some(),
-            migration: self.moved_by(),
+            migration: self.moved_by().map(|id| skein_api::MigrationId(id.0)),
             drives: self.drives(),
             definition: definition.map(Definition::to_toml),
             note: self.state.lock().note.clone(),

@@ -6,11 +6,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use skein_api::{
-    CallError, Client, Conversation, CopyProgress, KERNEL_KILLED, LogEntry, Migration, PROGRESS_PERIOD, PathView,
-    Reply, Request,
+    CallError, Client, Convergence, Conversation, CopyProgress, KERNEL_KILLED, LogEntry, Migration, MigrationId,
+    MigrationPhase, Outcome, PROGRESS_PERIOD, PathView, Reply, Request, Role, SourcePhase, TargetPhase,
 };
-use skein_handover::{MigrationId, MigrationPhase, Outcome, Role, SourcePhase, TargetPhase};
-use skein_inventory::Convergence;
 use skein_units::measured::bps;
 use skein_units::{about_bytes, decimal, duration};
 
@@ -503,7 +501,7 @@ pub fn role(role: Role) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use skein_inventory::convergence::CopyRates;
+    use skein_api::CopyRates;
 
     use super::*;
 

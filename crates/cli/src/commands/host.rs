@@ -2,9 +2,7 @@
 
 use std::process::ExitCode;
 
-use skein_api::{HostView, Reply, Request};
-use skein_inventory::facts::{HostFacts, MigrationSlots, Presence};
-use skein_inventory::{Resource, RoomLimit};
+use skein_api::{HostFacts, HostView, MigrationSlots, Presence, Reply, Request, Resource, RoomLimit};
 use skein_units::{about_bytes, exact_bytes};
 
 use super::local::{LocalAgent, unexpected};

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use skein_api::{CallError, CheckResult, Client, Migration, Reply, Request, VmState};
-use skein_handover::{FailureReason, Outcome, Role};
-use skein_inventory::check::Severity;
+use skein_api::{
+    CallError, CheckResult, Client, FailureReason, Migration, Outcome, Reply, Request, Role, Severity, VmState,
+};
 
 use super::text::{clean, count};
 
@@ -67,6 +67,7 @@ pub fn unexpected(reply: &Reply) -> CallError {
         Reply::Check(_) => "a check",
         Reply::Migration(_) => "a migration",
         Reply::Migrations { .. } => "migrations",
+        Reply::Version(_) => "its version",
     })
 }
 

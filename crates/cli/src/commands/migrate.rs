@@ -3,11 +3,9 @@
 use std::process::ExitCode;
 
 use skein_api::{
-    ALLOW_THROTTLE_PERCENT_RANGE, DEADLINE_RANGE_S, DELTA_MEMORY_PERCENT_RANGE, MULTIFD_CHANNELS_RANGE, MigrateOptions,
-    RETRIES_RANGE, Reply, Request,
+    ALLOW_THROTTLE_PERCENT_RANGE, DEADLINE_RANGE_S, DELTA_MEMORY_PERCENT_RANGE, DOWNTIME_LIMIT_RANGE_MS,
+    MULTIFD_CHANNELS_RANGE, MigrateOptions, PRIORITY_RANGE, RETRIES_RANGE, Reply, Request, Transport,
 };
-use skein_inventory::Route;
-use skein_inventory::definition::{DOWNTIME_LIMIT_MS, PRIORITY};
 use skein_units::parse_millis;
 
 use super::follow::follow;
@@ -65,8 +63,8 @@ pub struct Args {
     channels: Option<u8>,
     /// How the guest's memory travels: auto (all NICs, compressed as far as it pays), tcp (one connection, as it is),
     /// compression (one NIC), multichannel (all NICs, as it is) [default: the host's, see hosts.toml]
-    #[arg(long, value_name = "HOW", value_parser = transport())]
-    transport: Option<Route>,
+    #[arg(long, value_name = "HOW", value_parser = transport::<Transport>())]
+    transport: Option<Transport>,
     /// Slow the guest's CPUs down, by so many per cent at most (1 to 99), if it writes faster than it is moved; without
     /// it, the migration of such a guest is called off after some rounds, or at --deadline if there is one
     #[arg(long, value_name = "PERCENT", value_parser = allow_throttle, allow_negative_numbers = true)]
@@ -87,7 +85,7 @@ pub struct Args {
 }
 
 fn priority() -> clap::builder::RangedI64ValueParser<u8> {
-    clap::value_parser!(u8).range(*PRIORITY.start() as i64..=*PRIORITY.end() as i64)
+    clap::value_parser!(u8).range(i64::from(*PRIORITY_RANGE.start())..=i64::from(*PRIORITY_RANGE.end()))
 }
 
 fn channels() -> clap::builder::RangedI64ValueParser<u8> {
@@ -112,8 +110,8 @@ fn delta_memory(text: &str) -> Result<f64, String> {
 
 fn downtime_limit(text: &str) -> Result<u64, String> {
     let ms = parse_millis(text).map_err(|error| error.to_string())?;
-    let (least, most) = (DOWNTIME_LIMIT_MS.start(), DOWNTIME_LIMIT_MS.end());
-    DOWNTIME_LIMIT_MS.contains(&ms).then_some(ms).ok_or_else(|| format!("it may be {least}ms to {most}ms"))
+    let (least, most) = (DOWNTIME_LIMIT_RANGE_MS.start(), DOWNTIME_LIMIT_RANGE_MS.end());
+    DOWNTIME_LIMIT_RANGE_MS.contains(&ms).then_some(ms).ok_or_else(|| format!("it may be {least}ms to {most}ms"))
 }
 
 /// Whole seconds, rounded up.

@@ -4,8 +4,7 @@ use std::io::{BufRead, IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use anyhow::bail;
-use skein_api::{LogEntry, LoggedEvent, Migration, PageFigures, Reply, Request};
-use skein_handover::{MigrationEvent, Outcome, Report};
+use skein_api::{LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome, PageFigures, Reply, Report, Request};
 use skein_units::measured::bps;
 use skein_units::{about_bytes, duration};
 

@@ -1,6 +1,8 @@
 //! What `skein agent` and `skein tunnel` share: options, and output for programs.
 
+use std::error::Error;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
@@ -8,8 +10,8 @@ use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
+use skein_api::Transport;
 use skein_identity::Identity;
-use skein_inventory::Route;
 
 /// How often a status is printed with `--json`.
 pub const STATUS_PERIOD: Duration = Duration::from_millis(200);
@@ -57,8 +59,12 @@ impl SessionOptions {
 }
 
 /// Of `--transport`.
-pub fn transport() -> impl TypedValueParser<Value = Route> {
-    PossibleValuesParser::new(Route::ALL.map(Route::name)).try_map(|name| name.parse::<Route>())
+pub fn transport<T>() -> impl TypedValueParser<Value = T>
+where
+    T: FromStr + Clone + Send + Sync + 'static,
+    T::Err: Into<Box<dyn Error + Send + Sync>>,
+{
+    PossibleValuesParser::new(Transport::ALL.map(Transport::name)).try_map(|name| name.parse::<T>())
 }
 
 /// Waits for a signal to end, and calls `status` now and then.

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use skein_api::{Drive, Reply, Request, STOP_TIMEOUT_RANGE_S, StartOptions, VmOrigin, VmView};
-use skein_inventory::definition::{Definition, is_name};
+use skein_api::{Drive, Reply, Request, STOP_TIMEOUT_RANGE_S, StartOptions, VmOrigin, VmView, is_vm_name};
+use skein_inventory::definition::Definition;
 use skein_units::about_bytes;
 
 use super::local::{AGENT_ANSWER_TIME, LocalAgent, unexpected, vm_state};
@@ -209,7 +209,7 @@ fn vm_origin(from: &str) -> anyhow::Result<VmOrigin> {
     let path = Path::new(from);
     let is_file = from == "-" || from.contains('/') || from.ends_with(".toml") || path.is_file();
     if !is_file {
-        if !is_name(from) {
+        if !is_vm_name(from) {
             bail!("'{from}' is neither a file nor a VM's name (a-z 0-9 . _ -)");
         }
         return Ok(VmOrigin::Name(from.to_owned()));

@@ -13,13 +13,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use skein_api::{
-    CopyProgress, Drive, LogEntry, LoggedEvent, Migration, PageCounts, PageFigures, PathView as MigrationPath, Reply,
-    Request, VmState, VmView, read_line, write_line,
+    Convergence, CopyProgress, Drive, FailureReason, LogEntry, LoggedEvent, Migration, MigrationEvent, MigrationId,
+    MigrationPhase, Outcome, PageCounts, PageFigures, PathView as MigrationPath, Reply, Report, Request, Role,
+    SourcePhase, TargetPhase, VmState, VmView, read_line, write_line,
 };
-use skein_handover::{
-    FailureReason, MigrationEvent, MigrationId, MigrationPhase, Outcome, Report, Role, SourcePhase, TargetPhase,
-};
-use skein_inventory::Convergence;
 
 /// Whatever hangs is given up after this.
 pub const DEADLINE: Duration = Duration::from_secs(30);

@@ -15,8 +15,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use change::{CD, CHANGES, Change, DISK, End, LATE, OTHER_CD, disk_io, open};
-use skein_api::{MigrateOptions, Migration, Reply, Request, StartOptions, VmOrigin, VmState};
-use skein_handover::{FailureReason, MigrationPhase, Outcome, SourcePhase};
+use skein_api::{
+    FailureReason, MigrateOptions, Migration, MigrationPhase, Outcome, Reply, Request, SourcePhase, StartOptions,
+    VmOrigin, VmState,
+};
 use skein_hypervisor::{MonitorEvent, QmpEvent};
 use skein_lab_cluster::{Cluster, Seen, Settings, configuration, until};
 

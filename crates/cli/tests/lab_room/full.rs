@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Instant;
 
-use skein_api::{CallError, MigrateOptions, Reply, Request};
-use skein_handover::Outcome;
+use skein_api::{CallError, MigrateOptions, Outcome, Reply, Request};
 use skein_lab_cluster::{Cluster, Settings};
 
 use super::group::Group;

@@ -15,9 +15,10 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use skein_api::{CheckResult, LogEntry, MigrateOptions, Migration, Reply, Request, StartOptions, VmOrigin};
-use skein_handover::Outcome;
-use skein_inventory::{Problem, ProblemKind};
+use skein_api::{
+    CheckResult, LogEntry, MigrateOptions, Migration, Outcome, Problem, ProblemKind, Reply, Request, StartOptions,
+    VmOrigin,
+};
 use skein_lab_cluster::{Cluster, Settings};
 
 use group::Group;

@@ -19,7 +19,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use skein_handover::Outcome;
+use skein_api::Outcome;
 use skein_hypervisor::version_of;
 use skein_lab_cluster::Settings;
 

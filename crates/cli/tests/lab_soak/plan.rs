@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use skein_handover::{MigrationPhase, SourcePhase, TargetPhase};
+use skein_api::{MigrationPhase, SourcePhase, TargetPhase};
 use skein_lab_hosts::Cut;
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use skein_api::{Client, LogEntry, MigrateOptions, Migration, Reply, Request, VmState};
-use skein_handover::{MigrationEvent, MigrationId, MigrationPhase, Outcome};
+use skein_api::{MigrationEvent, MigrationId, MigrationPhase, Outcome};
 use skein_hypervisor::MigrationStatus;
 use skein_journal::EventLog;
 use skein_lab_cluster::{Cluster, GUEST_TIME, Settings, Start, until};

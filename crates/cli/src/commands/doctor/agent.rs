@@ -5,10 +5,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use skein_api::{CallError, Client, HostView, Reply, Request};
+use skein_api::{CallError, Client, HostView, Reply, Request, Resource, Room};
 use skein_identity::{Identity, IdentityError, RENEW_DAYS_BEFORE};
 use skein_inventory::hosts_file::HostsFile;
-use skein_inventory::{Resource, Room};
 use skein_units::about_bytes;
 
 use super::finding::{Finding, bad, chain, ok, warn};
@@ -167,7 +166,7 @@ pub fn hosts_file(path: &Path) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use skein_inventory::RoomLimit;
+    use skein_api::RoomLimit;
 
     use super::super::finding::Severity;
     use super::*;
@@ -194,9 +193,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_on_the_way_to_a_host_is_told() {
-        let problem = skein_inventory::check::Problem {
-            kind: skein_inventory::check::ProblemKind::LargePacketsLost,
-            severity: skein_inventory::check::Severity::Warns,
+        let problem = skein_api::Problem {
+            kind: skein_api::ProblemKind::LargePacketsLost,
+            severity: skein_api::Severity::Warns,
             what: "frames are lost".into(),
             cure: "set the MTU".into(),
         };

@@ -4,11 +4,8 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use skein_inventory::convergence::THROTTLE_MAX;
-use skein_inventory::definition::{DOWNTIME_LIMIT_MS, MULTIFD_CHANNELS, NAME_BYTES_MAX, PRIORITY, is_name};
-use skein_inventory::printable;
-
-use crate::{MigrateOptions, Refusal, Request, VmOrigin};
+use super::reply::Refusal;
+use super::request::{API_VERSION, MigrateOptions, Request, RequestLine, VmOrigin};
 
 /// Seconds that a guest may have for shutting down: a day.
 pub const STOP_TIMEOUT_RANGE_S: RangeInclusive<u64> = 0..=86_400;
@@ -16,12 +13,20 @@ pub const STOP_TIMEOUT_RANGE_S: RangeInclusive<u64> = 0..=86_400;
 pub const DEADLINE_RANGE_S: RangeInclusive<u64> = 1..=30 * 86_400;
 /// How often a migration may be begun again.
 pub const RETRIES_RANGE: RangeInclusive<u32> = 0..=1000;
+/// Greater goes first.
+pub const PRIORITY_RANGE: RangeInclusive<u8> = 0..=100;
+/// Milliseconds that a guest may be stopped: QEMU's bounds of `downtime-limit`.
+pub const DOWNTIME_LIMIT_RANGE_MS: RangeInclusive<u64> = 1..=2_000_000;
 /// multifd channels of a migration; 0: one stream.
-pub const MULTIFD_CHANNELS_RANGE: RangeInclusive<u8> = 0..=*MULTIFD_CHANNELS.end() as u8;
+pub const MULTIFD_CHANNELS_RANGE: RangeInclusive<u8> = 0..=64;
 /// Per cent by which a guest may be throttled.
-pub const ALLOW_THROTTLE_PERCENT_RANGE: RangeInclusive<u8> = 1..=THROTTLE_MAX;
+pub const ALLOW_THROTTLE_PERCENT_RANGE: RangeInclusive<u8> = 1..=99;
 /// Per cent of a guest's RAM to know in what the target holds.
 pub const DELTA_MEMORY_PERCENT_RANGE: RangeInclusive<f64> = 0.0..=100.0;
+/// Longest name of a VM.
+pub const NAME_BYTES_MAX: usize = 63;
+/// Longest request id: a UUID and what somebody puts before it.
+pub const REQUEST_ID_CHARS_MAX: usize = 128;
 
 /// Longest host name: a certificate's common name (RFC 5280, appendix A.1).
 const HOST_BYTES_MAX: usize = 64;
@@ -29,8 +34,31 @@ const HOST_BYTES_MAX: usize = 64;
 const SOCKET_BYTES_MAX: usize = 107;
 /// Longest path (PATH_MAX of linux/limits.h).
 const PATH_BYTES_MAX: usize = 4096;
-/// So much is shown of what is refused.
+/// How much is shown of what is refused.
 const SHOWN_BYTES_MAX: usize = 80;
+
+impl RequestLine {
+    /// Refuses a version that is not known, what has no request id or one that is none, and what [`Request::check`]
+    /// refuses.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and what to do.
+    pub fn check(&self) -> Result<(), Refusal> {
+        if let Some(api) = self.api.filter(|api| !(1..=API_VERSION).contains(api)) {
+            let cure = "use the `skein` of the agent's version, or upgrade the agent";
+            return refuse(format!("version {api} of the API is not known here, only 1 to {API_VERSION}"), cure);
+        }
+        if let Some(id) = &self.request_id {
+            request_id(id)?;
+            if !matches!(self.request, Request::Migrate { .. }) {
+                let cure = "leave it out: asked again, such a request does what it says again";
+                return refuse("only a migration has a request id".into(), cure);
+            }
+        }
+        self.request.check()
+    }
+}
 
 impl Request {
     /// Refuses what makes no sense on any host: numbers beyond their range, names that are none. What it lets through
@@ -58,16 +86,20 @@ impl Request {
             | Request::MigrationWatch { id }
             | Request::MigrationCancel { id }
             | Request::MigrationResolve { id, other_host_is_off: _ } => migration(id),
-            Request::VmList | Request::HostList | Request::MigrationList => Ok(()),
+            Request::VmList | Request::HostList | Request::MigrationList | Request::Version => Ok(()),
         }
     }
 }
 
 impl MigrateOptions {
     /// Refuses numbers beyond their range.
+    ///
+    /// # Errors
+    ///
+    /// Which number, and what it may be.
     pub fn check(&self) -> Result<(), Refusal> {
-        within("priority", self.priority.map(u64::from), &PRIORITY)?;
-        within("downtime_limit_ms", self.downtime_limit_ms, &DOWNTIME_LIMIT_MS)?;
+        within("priority", self.priority, &PRIORITY_RANGE)?;
+        within("downtime_limit_ms", self.downtime_limit_ms, &DOWNTIME_LIMIT_RANGE_MS)?;
         within("deadline_s", self.deadline_s, &DEADLINE_RANGE_S)?;
         within("channels", self.channels, &MULTIFD_CHANNELS_RANGE)?;
         within("allow_throttle", self.allow_throttle, &ALLOW_THROTTLE_PERCENT_RANGE)?;
@@ -89,12 +121,37 @@ fn within<T: PartialOrd + Display>(what: &str, number: Option<T>, range: &RangeI
     }
 }
 
+/// Returns a text in quotes, short and without what drives a terminal or turns the direction of writing.
 fn shown(text: &str) -> String {
-    format!("'{}'", printable(text.to_owned(), SHOWN_BYTES_MAX))
+    let is_unfit = |c: char| {
+        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut text = text.replace(is_unfit, "\u{fffd}");
+    if text.len() > SHOWN_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(SHOWN_BYTES_MAX - '…'.len_utf8()));
+        text.push('…');
+    }
+    format!("'{text}'")
+}
+
+/// Returns whether a VM may have that name.
+pub fn is_vm_name(name: &str) -> bool {
+    let is_first = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let rest = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b));
+    name.starts_with(is_first) && rest && name.len() <= NAME_BYTES_MAX
+}
+
+fn request_id(id: &str) -> Result<(), Refusal> {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b"._:-".contains(&b);
+    if (1..=REQUEST_ID_CHARS_MAX).contains(&id.len()) && id.bytes().all(fits) {
+        return Ok(());
+    }
+    let cure = format!("it has 1 to {REQUEST_ID_CHARS_MAX} of a-z A-Z 0-9 . _ : -, such as a UUID");
+    refuse(format!("{} is no request id", shown(id)), cure)
 }
 
 fn vm(name: &str) -> Result<(), Refusal> {
-    if is_name(name) {
+    if is_vm_name(name) {
         return Ok(());
     }
     let cure = format!("names have 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ - and begin with a letter or digit");
@@ -116,20 +173,20 @@ fn migration(id: &str) -> Result<(), Refusal> {
     let cure = "give the beginning of its id, or its VM's name: `skein migration list` shows them";
     match id {
         "" => refuse("an empty id names no migration".into(), cure),
-        _ if is_name(id) => Ok(()),
+        _ if is_vm_name(id) => Ok(()),
         _ => refuse(format!("{} is neither the beginning of a migration's id nor a VM's name", shown(id)), cure),
     }
 }
 
 fn socket(path: &Path) -> Result<(), Refusal> {
-    let told = path.to_string_lossy();
+    let text = path.to_string_lossy();
     let cure = "give its path from the root, such as /run/vm7.qmp";
-    if told.is_empty() || told.contains(char::is_control) || !path.is_absolute() {
-        return refuse(format!("{} is no path of a socket", shown(&told)), cure);
+    if text.is_empty() || text.contains(char::is_control) || !path.is_absolute() {
+        return refuse(format!("{} is no path of a socket", shown(&text)), cure);
     }
     if path.as_os_str().len() > SOCKET_BYTES_MAX {
         let cure = "make a short symbolic link to its directory, and give the path over that";
-        return refuse(format!("a unix socket's path has {SOCKET_BYTES_MAX} bytes at most: {}", shown(&told)), cure);
+        return refuse(format!("a unix socket's path has {SOCKET_BYTES_MAX} bytes at most: {}", shown(&text)), cure);
     }
     Ok(())
 }
@@ -145,6 +202,7 @@ fn file_name(name: &str) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Transport;
 
     fn migrate(options: MigrateOptions) -> Request {
         Request::Migrate { vm: "v1".into(), to: "b".into(), options, detach: true }
@@ -165,7 +223,7 @@ mod tests {
             downtime_limit_ms: Some(2_000_000),
             deadline_s: Some(30 * 86_400),
             channels: Some(64),
-            transport: Some(skein_inventory::Route::Tcp),
+            transport: Some(Transport::Tcp),
             allow_throttle: Some(99),
             delta_memory: Some(100.0),
             retries: 1000,
@@ -240,6 +298,33 @@ mod tests {
             assert_eq!(Request::HostShow { name: Some(good.into()) }.check(), Ok(()));
         }
         assert_eq!(Request::HostShow { name: None }.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_line_is_of_a_version_that_is_known_and_only_a_migration_has_a_request_id() {
+        let line = |api, request_id: Option<&str>, request| RequestLine {
+            api,
+            request_id: request_id.map(str::to_owned),
+            request,
+        };
+        let good = || migrate(MigrateOptions::default());
+        for id in ["1", "plan-7:web1", "0f8fad5b-d9cb-469f-a165-70867728950e", &"x".repeat(128)] {
+            assert_eq!(line(Some(1), Some(id), good()).check(), Ok(()), "{id}");
+        }
+        assert_eq!(line(None, None, Request::VmList).check(), Ok(()));
+        let refused = |line: RequestLine| line.check().unwrap_err().message;
+        for api in [0, 2, u32::MAX] {
+            assert!(refused(line(Some(api), None, good())).contains("only 1 to 1"), "{api}");
+        }
+        for id in ["", "a b", "ü", "a\n", "a/b", &"x".repeat(129)] {
+            assert!(refused(line(None, Some(id), good())).contains("is no request id"), "{id:?}");
+        }
+        let stop = Request::VmStop { name: "v1".into(), timeout_s: 1, force: false };
+        assert!(refused(line(None, Some("1"), stop)).contains("only a migration"));
+        assert!(
+            refused(line(None, Some("1"), migrate(MigrateOptions { retries: 1001, ..Default::default() })))
+                .contains("retries cannot be 1001")
+        );
     }
 
     #[test]

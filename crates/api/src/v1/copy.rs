@@ -1,0 +1,264 @@
+//! How far the copy of a guest is, and over which paths it goes.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use skein_units::{about_seconds, decimal};
+
+use super::request::Transport;
+
+/// Bytes of a page.
+const PAGE_BYTES: u64 = 4096;
+
+/// How far the copy of a guest is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CopyProgress {
+    /// The guest's RAM, in bytes.
+    pub total_bytes: u64,
+    /// Left to send.
+    pub remaining_bytes: u64,
+    /// Sent so far, over all rounds.
+    pub transferred_bytes: u64,
+    /// Pass over the RAM, from 1.
+    pub round: u64,
+    /// Bytes dirtied a second, in the last round, as QEMU counts: a page once in a round.
+    pub dirty_bytes_per_s: u64,
+    /// Bits sent a second, of late.
+    pub bits_per_s: u64,
+    /// Whether it ends, and when; none: not known.
+    #[serde(default)]
+    pub converges: Option<Convergence>,
+    /// Per cent by which the guest is throttled for it.
+    #[serde(default)]
+    pub throttle_percent: u8,
+    /// Where the bytes went; at the source only.
+    #[serde(default)]
+    pub pages: Option<PageFigures>,
+}
+
+/// How fast a guest writes and is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CopyRates {
+    /// Bytes of pages that the guest writes a second, throttled as it is.
+    pub dirties_bytes_per_s: u64,
+    /// Bytes of the guest that are moved a second, whatever they are on the wire.
+    pub moves_bytes_per_s: u64,
+}
+
+impl fmt::Display for CopyRates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = |bytes: u64| decimal(bytes as f64, "B");
+        write!(f, "dirties {}/s, moves {}/s", rate(self.dirties_bytes_per_s), rate(self.moves_bytes_per_s))
+    }
+}
+
+/// Whether the copy of a guest ends. In words: `converges in about 12 s`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Convergence {
+    /// What the guest writes shows when the first round is over.
+    FirstRound {
+        /// Until then.
+        seconds: f64,
+    },
+    /// It does.
+    In {
+        /// Until the guest is moved.
+        seconds: f64,
+    },
+    /// It does not.
+    Never(CopyRates),
+}
+
+impl fmt::Display for Convergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FirstRound { seconds } => write!(f, "first round over in about {}", about_seconds(*seconds)),
+            Self::In { seconds } => write!(f, "converges in about {}", about_seconds(*seconds)),
+            Self::Never(rates) => write!(f, "will not converge: {rates}"),
+        }
+    }
+}
+
+/// What became of a guest's pages on their way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PageFigures {
+    /// How they travel.
+    pub transport: Transport,
+    /// Whether the target's agent writes them into the guest's RAM itself, and both ends compare it; none: not decided.
+    pub direct: Option<bool>,
+    /// Why it does not, in words; empty: it does. If `direct` is true all the same, it writes smaller blocks than the
+    /// guest's RAM itself.
+    #[serde(default)]
+    pub why_not_direct: String,
+    /// Bytes of pages that were sent again since the guest wrote to them: QEMU sends each page once at first, so it is
+    /// what is more than the guest's RAM.
+    #[serde(default)]
+    pub again_bytes: u64,
+    /// How many they were, and of what kind. In JSON its fields are beside the others.
+    #[serde(flatten)]
+    pub counts: PageCounts,
+}
+
+/// What became of a guest's pages at the source, so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct PageCounts {
+    /// Pages that were sent, over all rounds: zero, packed, stored, unchanged or as deltas.
+    pub pages: u64,
+    /// Of these, pages of zeros: next to nothing on the wire.
+    pub zero_pages: u64,
+    /// Pages that were compressed …
+    pub packed_pages: u64,
+    /// … to so many bytes, with the deltas that were.
+    pub packed_bytes: u64,
+    /// Pages that went as they are.
+    pub stored_pages: u64,
+    /// Pages that the guest had written to and that hold what the target has: next to nothing on the wire.
+    pub unchanged_pages: u64,
+    /// Pages of which only what had changed went …
+    pub delta_pages: u64,
+    /// … and so many bytes of that as they are, with what says where they belong …
+    pub delta_bytes: u64,
+    /// … and so many that were compressed, before they were.
+    pub packed_delta_bytes: u64,
+    /// Pages sent again since the target's copy differed.
+    pub repaired_pages: u64,
+    /// Pages that the guest had written to last and that QEMU missed: sent from its RAM. (Without KVM only.)
+    #[serde(default)]
+    pub missed_pages: u64,
+    /// Bytes that are no pages: headers, devices' state.
+    pub other_bytes: u64,
+    /// Of those that went as they are: since there was no CPU to compress them in time.
+    pub late_pages: u64,
+    /// Microseconds of CPU that compressing took, of all threads.
+    pub packing_us: u64,
+    /// zstd's level that most batches were compressed with; none: LZ4.
+    pub zstd_level: Option<i32>,
+    /// Microseconds from QEMU's last page until the target had said that it holds the same, in which the guest stands
+    /// still; the last pages' way to the target is in it. None: nothing was compared, or not yet.
+    pub compared_us: Option<u64>,
+}
+
+impl PageCounts {
+    /// Bytes of the pages in the guest.
+    pub fn guest_bytes(&self) -> u64 {
+        bytes(self.pages)
+    }
+
+    /// Of these, bytes of zeros.
+    pub fn zero_bytes(&self) -> u64 {
+        bytes(self.zero_pages)
+    }
+
+    /// Bytes that were compressed, before they were.
+    pub fn unpacked_bytes(&self) -> u64 {
+        bytes(self.packed_pages).saturating_add(self.packed_delta_bytes)
+    }
+
+    /// Bytes of pages that went as deltas.
+    pub fn changed_bytes(&self) -> u64 {
+        bytes(self.delta_pages)
+    }
+
+    /// Bytes of pages that were unchanged.
+    pub fn unchanged_bytes(&self) -> u64 {
+        bytes(self.unchanged_pages)
+    }
+
+    /// Bytes that went as they are.
+    pub fn stored_bytes(&self) -> u64 {
+        bytes(self.stored_pages)
+    }
+
+    /// Of these, bytes for which there was no CPU in time.
+    pub fn late_bytes(&self) -> u64 {
+        bytes(self.late_pages)
+    }
+
+    /// Bytes sent again since the target's copy differed.
+    pub fn repaired_bytes(&self) -> u64 {
+        bytes(self.repaired_pages)
+    }
+
+    /// Bytes of pages that QEMU missed.
+    pub fn missed_bytes(&self) -> u64 {
+        bytes(self.missed_pages)
+    }
+
+    /// How many bytes one on the wire stands for, of what was compressed; none: nothing was.
+    pub fn ratio(&self) -> Option<f64> {
+        (self.packed_bytes > 0).then(|| self.unpacked_bytes() as f64 / self.packed_bytes as f64)
+    }
+
+    /// Bytes that pages and the rest took on the wire, but for framing and encryption.
+    pub fn wire_bytes(&self) -> u64 {
+        let of_pages = self.packed_bytes.saturating_add(self.stored_bytes()).saturating_add(self.delta_bytes);
+        of_pages.saturating_add(self.other_bytes)
+    }
+
+    /// The same for each byte of the guest; none: no page was sent yet.
+    pub fn wire_per_guest_byte(&self) -> Option<f64> {
+        (self.pages > 0).then(|| self.wire_bytes() as f64 / self.guest_bytes() as f64)
+    }
+}
+
+fn bytes(pages: u64) -> u64 {
+    pages.saturating_mul(PAGE_BYTES)
+}
+
+/// A path between the hosts of a migration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PathView {
+    /// The NIC at this end.
+    pub nic: String,
+    /// The address at the other end.
+    pub remote: String,
+    /// Whether data goes over it now.
+    pub usable: bool,
+    /// Bytes sent since the session began.
+    pub sent_bytes: u64,
+    /// Bits a second, of late.
+    pub bits_per_s: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_is_the_sum_of_its_kinds() {
+        let none = PageCounts::default();
+        assert_eq!((none.wire_bytes(), none.wire_per_guest_byte(), none.ratio()), (0, None, None));
+        let no_page = PageCounts { other_bytes: 11_457, ..none };
+        assert_eq!((no_page.wire_bytes(), no_page.wire_per_guest_byte()), (11_457, None));
+        let counts = PageCounts {
+            pages: 15,
+            zero_pages: 2,
+            packed_pages: 5,
+            packed_bytes: 4096,
+            stored_pages: 3,
+            unchanged_pages: 1,
+            delta_pages: 4,
+            delta_bytes: 2048,
+            other_bytes: 1024,
+            ..none
+        };
+        let whole = [counts.zero_bytes(), counts.unpacked_bytes(), counts.stored_bytes()];
+        let kinds = whole.iter().chain(&[counts.unchanged_bytes(), counts.changed_bytes()]).sum::<u64>();
+        assert_eq!(kinds, counts.guest_bytes());
+        assert_eq!((counts.wire_bytes(), counts.ratio()), (4 * 4096 + 3072, Some(5.0)));
+        assert_eq!(counts.wire_per_guest_byte(), Some(0.31666666666666665));
+        let deltas = PageCounts { packed_delta_bytes: 4096, ..counts };
+        assert_eq!(deltas.ratio(), Some(6.0), "packed together");
+        // Whatever another agent says.
+        let most = PageCounts { pages: u64::MAX, stored_pages: u64::MAX, packed_bytes: u64::MAX, ..none };
+        assert_eq!((most.guest_bytes(), most.wire_bytes()), (u64::MAX, u64::MAX));
+    }
+}

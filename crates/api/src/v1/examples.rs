@@ -1,0 +1,506 @@
+//! An example of each request, reply and value that a line may hold: each variant, each field once with a value and
+//! once without.
+
+use super::*;
+
+fn id() -> MigrationId {
+    MigrationId(0x0123_4567_89ab_cdef)
+}
+
+fn options() -> MigrateOptions {
+    MigrateOptions {
+        priority: Some(70),
+        downtime_limit_ms: Some(300),
+        deadline_s: Some(600),
+        channels: Some(4),
+        transport: Some(Transport::Multichannel),
+        allow_throttle: Some(50),
+        delta_memory: Some(2.5),
+        retries: 3,
+    }
+}
+
+pub(crate) fn requests() -> Vec<Request> {
+    let name = || "web1".to_owned();
+    let start = StartOptions { overcommit: true, as_defined: true, new_state: true };
+    let definition = VmOrigin::Definition { file: "web1.toml".into(), text: "name = \"web1\"\n".into() };
+    let migrate = |options, detach| Request::Migrate { vm: name(), to: "hostb".into(), options, detach };
+    vec![
+        Request::VmStart { from: definition, options: start },
+        Request::VmStart { from: VmOrigin::Name(name()), options: StartOptions::default() },
+        Request::VmAdopt { qmp: "/run/vm7.qmp".into(), name: Some(name()) },
+        Request::VmAdopt { qmp: "/run/vm7.qmp".into(), name: None },
+        Request::VmList,
+        Request::VmShow { name: name() },
+        Request::VmStop { name: name(), timeout_s: 60, force: true },
+        Request::VmResume { name: name() },
+        Request::VmForget { name: name() },
+        Request::HostList,
+        Request::HostShow { name: Some("hostb".into()) },
+        Request::HostShow { name: None },
+        Request::Check { vm: name(), to: "hostb".into(), options: options() },
+        migrate(options(), false),
+        migrate(MigrateOptions::default(), true),
+        Request::MigrationList,
+        Request::MigrationShow { id: "0123".into() },
+        Request::MigrationWatch { id: name() },
+        Request::MigrationCancel { id: name() },
+        Request::MigrationResolve { id: name(), other_host_is_off: true },
+    ]
+}
+
+/// Requests with what is said of them.
+pub(crate) fn request_lines() -> Vec<RequestLine> {
+    let line = |api, request_id: Option<&str>| RequestLine {
+        api,
+        request_id: request_id.map(str::to_owned),
+        request: Request::Migrate {
+            vm: "web1".into(),
+            to: "hostb".into(),
+            options: MigrateOptions::default(),
+            detach: true,
+        },
+    };
+    let version = RequestLine { api: None, request_id: None, request: Request::Version };
+    vec![line(Some(API_VERSION), Some("0f8fad5b-d9cb-469f-a165-70867728950e")), line(None, None), version]
+}
+
+fn vm(state: VmState) -> VmView {
+    VmView {
+        name: "web1".into(),
+        state,
+        memory_bytes: 4 << 30,
+        cpus: 2,
+        pid: Some(4711),
+        qemu: Some("10.0.2".into()),
+        machine: Some("pc-q35-10.0".into()),
+        qmp: Some("/run/skein/vms/web1/qmp".into()),
+        console: Some("/run/skein/vms/web1/console".into()),
+        adopted: true,
+        migration: Some(id()),
+        drives: vec![
+            Drive { name: "disk0".into(), image: Some("/srv/web1.qcow2".into()), backing: vec!["/srv/base".into()] },
+            Drive { name: "cd0".into(), image: None, backing: vec![] },
+        ],
+        definition: Some("name = \"web1\"\n".into()),
+        note: "a note".into(),
+    }
+}
+
+fn bare_vm() -> VmView {
+    VmView {
+        pid: None,
+        qemu: None,
+        machine: None,
+        qmp: None,
+        console: None,
+        adopted: false,
+        migration: None,
+        drives: vec![],
+        definition: None,
+        note: String::new(),
+        ..vm(VmState::Stopped)
+    }
+}
+
+const VM_STATES: [VmState; 9] = [
+    VmState::Running,
+    VmState::Paused,
+    VmState::Starting,
+    VmState::Incoming,
+    VmState::Handover,
+    VmState::Moved,
+    VmState::InDoubt,
+    VmState::Stopped,
+    VmState::Unresponsive,
+];
+
+fn limits() -> Vec<RoomLimit> {
+    let resources = [
+        Resource::Ram,
+        Resource::Commit,
+        Resource::HugePages { page_bytes: 2 << 20 },
+        Resource::Tasks,
+        Resource::Addresses,
+        Resource::LockedRam,
+        Resource::Other,
+    ];
+    let limit = |resource| RoomLimit {
+        resource,
+        owner: "the control group /sys/fs/cgroup/machine.slice".into(),
+        name: "memory.max".into(),
+        limit: 8 << 30,
+        used: 1 << 30,
+        promised: 2 << 30,
+        promised_to: vec!["web2".into()],
+    };
+    resources.into_iter().map(limit).collect()
+}
+
+fn file(file_system: FileSystem, has_all: bool) -> FileFacts {
+    FileFacts {
+        path: "/srv/web1.qcow2".into(),
+        readable: true,
+        writable: false,
+        file_system,
+        file_system_name: "nfs".into(),
+        mounted_from: has_all.then(|| "nas:/export/vm".into()),
+        handle: has_all.then(|| "01ab".into()),
+        device: 42,
+        inode: 4711,
+        wwid: has_all.then(|| "naa.5000".into()),
+    }
+}
+
+fn accels() -> Vec<AccelFacts> {
+    let models = vec![
+        CpuModel { name: "EPYC-v4".into(), missing: vec!["avx512f".into()] },
+        CpuModel { name: "qemu64-v1".into(), missing: vec![] },
+    ];
+    vec![
+        AccelFacts { accel: Accel::Kvm, cpu_models: models, features: Some(["avx2".to_owned()].into()) },
+        AccelFacts { accel: Accel::Tcg, cpu_models: vec![], features: None },
+        AccelFacts { accel: Accel::Auto, cpu_models: vec![], features: None },
+    ]
+}
+
+fn facts() -> HostFacts {
+    let presences = [
+        Presence::Guest,
+        Presence::Stopped,
+        Presence::Leftover { migration: Some("0123456789abcdef".into()) },
+        Presence::Leftover { migration: None },
+    ];
+    let file_systems = [(FileSystem::Local, true), (FileSystem::Network, false), (FileSystem::Unknown, false)];
+    HostFacts {
+        name: "hosta".into(),
+        boot_id: Some("4a0d".into()),
+        ram_bytes: 64 << 30,
+        ram_available_bytes: 32 << 30,
+        kept_ram_bytes: 1 << 30,
+        room: Some(Room { limits: limits(), unread: vec!["a limit".into()] }),
+        hugepages: vec![Hugepages { page_bytes: 2 << 20, total: 512, free: 256 }],
+        cpus: 16,
+        cpu_vendor: "AuthenticAMD".into(),
+        cpu_flags: ["avx2".to_owned(), "svm".to_owned()].into(),
+        kvm: Ok(()),
+        qemu: Ok(QemuFacts {
+            program: "/usr/bin/qemu-system-x86_64".into(),
+            version: QemuVersion { major: 10, minor: 0, micro: 2 },
+            machines: vec![
+                MachineType { name: "pc-q35-10.0".into(), alias: Some("q35".into()) },
+                MachineType { name: "microvm".into(), alias: None },
+            ],
+            accels: accels(),
+        }),
+        bridges: ["br0".to_owned()].into(),
+        taps_in_use: ["tap0".to_owned()].into(),
+        vms: presences.into_iter().map(|presence| VmFacts { name: "web1".into(), presence }).collect(),
+        incoming: MigrationSlots { limit: 4, used: 1 },
+        outgoing: MigrationSlots { limit: 4, used: 0 },
+        journal: Ok(()),
+        files: file_systems.into_iter().map(|(system, has_all)| file(system, has_all)).collect(),
+        digests: [("/boot/vmlinuz".into(), "00ff".to_owned())].into(),
+        nics: vec![
+            NicFacts { name: "eth0".into(), speed_bits_per_s: Some(1_000_000_000) },
+            NicFacts { name: "eth1".into(), speed_bits_per_s: None },
+        ],
+        swtpm: Some("0.8.2".into()),
+    }
+}
+
+fn bare_facts() -> HostFacts {
+    HostFacts {
+        boot_id: None,
+        room: None,
+        hugepages: vec![],
+        cpu_flags: Default::default(),
+        kvm: Err("no /dev/kvm".into()),
+        qemu: Err("none is installed".into()),
+        bridges: Default::default(),
+        taps_in_use: Default::default(),
+        vms: vec![],
+        journal: Err("no room".into()),
+        files: vec![],
+        digests: Default::default(),
+        nics: vec![],
+        swtpm: None,
+        ..facts()
+    }
+}
+
+fn problem(kind: ProblemKind, severity: Severity) -> Problem {
+    Problem { kind, severity, what: "something is the matter".into(), cure: "mend it".into() }
+}
+
+const KINDS: [ProblemKind; 45] = [
+    ProblemKind::SameHost,
+    ProblemKind::MigrationUnderWay,
+    ProblemKind::NotRunning,
+    ProblemKind::NoPath,
+    ProblemKind::NicsUnused,
+    ProblemKind::LargePacketsLost,
+    ProblemKind::Journal,
+    ProblemKind::Places,
+    ProblemKind::NameTaken,
+    ProblemKind::Leftover,
+    ProblemKind::QemuMissing,
+    ProblemKind::QemuTooOld,
+    ProblemKind::QemuOlder,
+    ProblemKind::MachineType,
+    ProblemKind::Accel,
+    ProblemKind::CpuVendor,
+    ProblemKind::CpuModel,
+    ProblemKind::CpuFlags,
+    ProblemKind::CpuDiffers,
+    ProblemKind::CpuUnknown,
+    ProblemKind::CpusFew,
+    ProblemKind::Blocker,
+    ProblemKind::PassedThrough,
+    ProblemKind::FileMissing,
+    ProblemKind::FileDiffers,
+    ProblemKind::DiskMissing,
+    ProblemKind::DiskDiffers,
+    ProblemKind::DiskLocal,
+    ProblemKind::DiskUnknown,
+    ProblemKind::DiskAccess,
+    ProblemKind::Bridge,
+    ProblemKind::Tap,
+    ProblemKind::Ram,
+    ProblemKind::RamShared,
+    ProblemKind::Hugepages,
+    ProblemKind::Tasks,
+    ProblemKind::SourceRam,
+    ProblemKind::RoomUnknown,
+    ProblemKind::DefinitionDiffers,
+    ProblemKind::Composition,
+    ProblemKind::DiskChanged,
+    ProblemKind::Tuning,
+    ProblemKind::TpmMissing,
+    ProblemKind::NotAllowed,
+    ProblemKind::Other,
+];
+
+fn host(facts: Option<HostFacts>) -> HostView {
+    HostView {
+        name: "hosta".into(),
+        addresses: vec!["10.0.0.1:7070".into()],
+        is_local: false,
+        reachable: Some(true),
+        note: "a note".into(),
+        problems: vec![problem(ProblemKind::NicsUnused, Severity::Warns)],
+        facts,
+    }
+}
+
+fn checks() -> Vec<CheckResult> {
+    let (vm, to) = (|| "web1".to_owned(), || "hostb".to_owned());
+    let problems = KINDS.map(|kind| problem(kind, Severity::Blocks)).to_vec();
+    let forecast = |converges, seconds: Option<f64>| {
+        let why = "at most about 12 s".to_owned();
+        Some(Forecast { seconds, downtime_ms_estimate: seconds.map(|s| s * 2.5), converges, why })
+    };
+    vec![
+        CheckResult { vm: vm(), to: to(), problems, forecast: None },
+        CheckResult { vm: vm(), to: to(), problems: vec![], forecast: forecast(ForecastConvergence::Yes, Some(12.5)) },
+        CheckResult { vm: vm(), to: to(), problems: vec![], forecast: forecast(ForecastConvergence::No, None) },
+        CheckResult { vm: vm(), to: to(), problems: vec![], forecast: forecast(ForecastConvergence::Unknown, None) },
+    ]
+}
+
+fn pages() -> PageFigures {
+    PageFigures {
+        transport: Transport::Auto,
+        direct: Some(true),
+        why_not_direct: "a reason".into(),
+        again_bytes: 1,
+        counts: PageCounts {
+            pages: 2,
+            zero_pages: 3,
+            packed_pages: 4,
+            packed_bytes: 5,
+            stored_pages: 6,
+            unchanged_pages: 7,
+            delta_pages: 8,
+            delta_bytes: 9,
+            packed_delta_bytes: 10,
+            repaired_pages: 11,
+            missed_pages: 12,
+            other_bytes: 13,
+            late_pages: 14,
+            packing_us: 15,
+            zstd_level: Some(-1),
+            compared_us: Some(17),
+        },
+    }
+}
+
+fn copies() -> Vec<CopyProgress> {
+    let copy = |converges, pages| CopyProgress {
+        total_bytes: 4 << 30,
+        remaining_bytes: 1 << 30,
+        transferred_bytes: 3 << 30,
+        round: 2,
+        dirty_bytes_per_s: 21_000_000,
+        bits_per_s: 1_880_000_000,
+        converges,
+        throttle_percent: 20,
+        pages,
+    };
+    let rates = CopyRates { dirties_bytes_per_s: 300_000_000, moves_bytes_per_s: 230_000_000 };
+    vec![
+        copy(None, None),
+        copy(Some(Convergence::FirstRound { seconds: 1.5 }), Some(pages())),
+        copy(
+            Some(Convergence::In { seconds: 2.5 }),
+            Some(PageFigures { transport: Transport::Tcp, ..Default::default() }),
+        ),
+        copy(
+            Some(Convergence::Never(rates)),
+            Some(PageFigures { transport: Transport::Compression, direct: Some(false), ..Default::default() }),
+        ),
+    ]
+}
+
+const SOURCE_PHASES: [SourcePhase; 8] = [
+    SourcePhase::Begin,
+    SourcePhase::Prepare,
+    SourcePhase::Precopy,
+    SourcePhase::Switchover,
+    SourcePhase::Grant,
+    SourcePhase::Release,
+    SourcePhase::Keep,
+    SourcePhase::Done,
+];
+
+const TARGET_PHASES: [TargetPhase; 8] = [
+    TargetPhase::Begin,
+    TargetPhase::Prepare,
+    TargetPhase::Ready,
+    TargetPhase::Completed,
+    TargetPhase::Run,
+    TargetPhase::Running,
+    TargetPhase::Refuse,
+    TargetPhase::Done,
+];
+
+const REPORTS: [Report; 9] = [
+    Report::Queued,
+    Report::Preparing,
+    Report::Ready,
+    Report::Completed,
+    Report::Run,
+    Report::Refusing,
+    Report::Running,
+    Report::Refused,
+    Report::Settled,
+];
+
+const REASONS: [FailureReason; 14] = [
+    FailureReason::Cancelled,
+    FailureReason::Deadline,
+    FailureReason::ContactLost,
+    FailureReason::MigrationFailed,
+    FailureReason::GuestChanged,
+    FailureReason::TargetRefused,
+    FailureReason::QemuEnded,
+    FailureReason::CannotRun,
+    FailureReason::Journal,
+    FailureReason::AgentRestarted,
+    FailureReason::Proof,
+    FailureReason::Aborted,
+    FailureReason::NotUnderstood,
+    FailureReason::Other,
+];
+
+const OUTCOMES: [Outcome; 3] = [Outcome::Moved, Outcome::CalledOff, Outcome::Ended];
+
+fn stages() -> Vec<MigrationPhase> {
+    let of_source = SOURCE_PHASES.map(MigrationPhase::Source);
+    let of_target = TARGET_PHASES.map(MigrationPhase::Target);
+    [MigrationPhase::Queued].into_iter().chain(of_source).chain(of_target).collect()
+}
+
+fn events() -> Vec<LoggedEvent> {
+    let begun = |role| LogEntry::Begun { vm: "web1".into(), role, source: "hosta".into(), target: "hostb".into() };
+    let mut entries = vec![begun(Role::Source), begun(Role::Target)];
+    let happened = |event| LogEntry::Handover { event };
+    entries.push(happened(MigrationEvent::Queued));
+    entries.extend(stages().into_iter().map(|stage| happened(MigrationEvent::Phase { stage })));
+    let reported = |report, detail: &str| happened(MigrationEvent::Reported { report, detail: detail.into() });
+    entries.extend(REPORTS.map(|report| reported(report, "")));
+    entries.push(reported(Report::Refused, "no room"));
+    let called_off = |why, detail: &str| happened(MigrationEvent::CalledOff { why, detail: detail.into() });
+    entries.extend(REASONS.map(|why| called_off(why, "")));
+    entries.push(called_off(FailureReason::QemuEnded, "it was killed"));
+    entries.extend([MigrationEvent::InDoubt, MigrationEvent::Recovered, MigrationEvent::WriteFailed].map(happened));
+    entries.extend(OUTCOMES.map(|outcome| happened(MigrationEvent::Over { outcome })));
+    entries.push(LogEntry::Note { text: "a word".into() });
+    entries.extend(copies().into_iter().map(|copy| LogEntry::Copied { copy }));
+    entries.push(LogEntry::Downtime { ms: 121 });
+    entries.into_iter().map(|event| LoggedEvent { time: "2026-11-25T12:00:00.000Z".into(), event }).collect()
+}
+
+fn migration() -> Migration {
+    Migration {
+        id: id(),
+        vm: "web1".into(),
+        role: Role::Source,
+        source: "hosta".into(),
+        target: "hostb".into(),
+        stage: Some(MigrationPhase::Source(SourcePhase::Precopy)),
+        outcome: None,
+        why: None,
+        detail: String::new(),
+        in_doubt: false,
+        begun: "2026-11-25T12:00:00.000Z".into(),
+        elapsed_ms: 1200,
+        downtime_ms: None,
+        copy: None,
+        paths: vec![],
+        events: vec![],
+    }
+}
+
+fn migrations() -> Vec<Migration> {
+    let path = |usable| PathView {
+        nic: "eth0".into(),
+        remote: "10.0.0.2".into(),
+        usable,
+        sent_bytes: 1 << 20,
+        bits_per_s: 940_000_000,
+    };
+    let over = Migration {
+        role: Role::Target,
+        stage: None,
+        outcome: Some(Outcome::CalledOff),
+        why: Some(FailureReason::QemuEnded),
+        detail: "it was killed".into(),
+        in_doubt: true,
+        downtime_ms: Some(121),
+        copy: copies().pop(),
+        paths: vec![path(true), path(false)],
+        events: events(),
+        ..migration()
+    };
+    vec![migration(), over]
+}
+
+pub(crate) fn replies() -> Vec<Reply> {
+    let mut replies = vec![
+        Reply::Done,
+        Reply::Error(Refusal { message: "it cannot be done".into(), cure: "do this".into() }),
+        Reply::Vms { vms: vec![] },
+        Reply::Vms { vms: [vec![bare_vm()], VM_STATES.map(vm).to_vec()].concat() },
+        Reply::Vm(Box::new(vm(VmState::Running))),
+        Reply::Host(Box::new(host(Some(facts())))),
+        Reply::Host(Box::new(HostView { reachable: None, problems: vec![], ..host(Some(bare_facts())) })),
+        Reply::Hosts { hosts: vec![host(None)] },
+        Reply::Migrations { migrations: migrations() },
+    ];
+    replies.extend(checks().into_iter().map(Reply::Check));
+    replies.extend(migrations().into_iter().map(|migration| Reply::Progress(Box::new(migration))));
+    replies.extend(migrations().into_iter().map(|migration| Reply::Migration(Box::new(migration))));
+    replies.push(Reply::Version(VersionView { release: "0.1.0".into(), api: API_VERSION }));
+    replies
+}

@@ -1,0 +1,48 @@
+//! Version 1: requests, replies, and the values in them.
+//!
+//! What programs read stays: a field or a value is added, never changed or taken away, as long as the version is 1. The
+//! schema is in the tree (`schema/v1.json`), with an example of each value (`schema/v1-examples.jsonl`); tests compare.
+//! Types and variants may be renamed, as long as what is written stays the same.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | `request` | what may be asked, and by whom a request is known when it is repeated |
+//! | `bounds` | what may be asked for: the one place that says so, to commands and to the agent |
+//! | `reply` | what the agent answers |
+//! | `vm`, `host`, `host_facts`, `check` | VMs, hosts, what a host is and has, what a check finds |
+//! | `migration`, `phase`, `copy`, `event` | a migration: how it stands, how far it is, what happened |
+
+mod bounds;
+mod check;
+mod copy;
+mod event;
+#[cfg(test)]
+mod examples;
+mod host;
+mod host_facts;
+mod migration;
+mod phase;
+mod reply;
+mod request;
+#[cfg(test)]
+mod schema;
+mod vm;
+
+pub use bounds::{
+    ALLOW_THROTTLE_PERCENT_RANGE, DEADLINE_RANGE_S, DELTA_MEMORY_PERCENT_RANGE, DOWNTIME_LIMIT_RANGE_MS,
+    MULTIFD_CHANNELS_RANGE, NAME_BYTES_MAX, PRIORITY_RANGE, REQUEST_ID_CHARS_MAX, RETRIES_RANGE, STOP_TIMEOUT_RANGE_S,
+    is_vm_name,
+};
+pub use check::{CheckResult, Forecast, ForecastConvergence, Problem, ProblemKind, Severity};
+pub use copy::{Convergence, CopyProgress, CopyRates, PageCounts, PageFigures, PathView};
+pub use event::{KERNEL_KILLED, LogEntry, LoggedEvent, MigrationEvent};
+pub use host::HostView;
+pub use host_facts::{
+    Accel, AccelFacts, CpuModel, FileFacts, FileSystem, HostFacts, Hugepages, MachineType, MigrationSlots, NicFacts,
+    Presence, QemuFacts, QemuVersion, Resource, Room, RoomLimit, VmFacts,
+};
+pub use migration::{Migration, MigrationId};
+pub use phase::{FailureReason, MigrationPhase, Outcome, Report, Role, SourcePhase, TargetPhase};
+pub use reply::{Refusal, Reply, VersionView};
+pub use request::{API_VERSION, MigrateOptions, Request, RequestLine, StartOptions, Transport, VmOrigin};
+pub use vm::{Drive, VmState, VmView};
