@@ -19,6 +19,7 @@ use thiserror::Error;
 use tracing::{info, warn};
 
 use crate::Allow;
+use crate::begun_requests::BegunRequests;
 use crate::dirs::Dirs;
 use crate::migrations::{Migrations, open_journal};
 use crate::own_socket::{OwnSocket, SocketError};
@@ -210,6 +211,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         qemu: vms.qemu,
         stopping: AtomicBool::new(false),
         clients: Arc::default(),
+        begun_requests: BegunRequests::default(),
     });
     let own = desk.clone();
     let serving = std::thread::Builder::new().name("commands".into()).spawn(move || serve(&own, &socket))?;

@@ -32,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 mod allow;
+mod begun_requests;
 mod channel_keeper;
 mod clock;
 mod composition;

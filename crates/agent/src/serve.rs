@@ -26,10 +26,11 @@ use skein_inventory::printable;
 use skein_inventory::{HostsFile, Route, TargetLaunch};
 use tracing::{info, warn};
 
+use crate::begun_requests::BegunRequests;
 use crate::clock::wait_until;
 use crate::error_chain;
 use crate::launch::Launch;
-use crate::migrations::{Capacity, DELTA_MEMORY_DEFAULT_PERCENT, Migrations, Offer};
+use crate::migrations::{Capacity, DELTA_MEMORY_DEFAULT_PERCENT, Migrations, Offer, StartRefused};
 use crate::own_socket::OwnSocket;
 use crate::peers::AskError;
 use crate::permit::Permit;
@@ -80,6 +81,18 @@ pub(crate) struct RequestServer {
     pub(crate) qemu: Option<PathBuf>,
     pub(crate) stopping: AtomicBool,
     pub(crate) clients: Arc<AtomicUsize>,
+    pub(crate) begun_requests: BegunRequests,
+}
+
+/// A migration that a command asks for.
+struct MigrateRequest<'a> {
+    vm: &'a str,
+    to: &'a str,
+    options: &'a MigrateOptions,
+    /// Answer as soon as it is begun.
+    detach: bool,
+    /// See [`RequestLine::request_id`].
+    request_id: Option<&'a str>,
 }
 
 fn refusal(message: impl Into<String>, cure: impl Into<String>) -> Refusal {
@@ -182,15 +195,16 @@ impl RequestServer {
             }
         };
         let reply = match line.check() {
-            Ok(()) => self.answer(line.request, &mut say).unwrap_or_else(|refusal| Reply::Error(*refusal)),
+            Ok(()) => self.answer(line, &mut say).unwrap_or_else(|refusal| Reply::Error(*refusal)),
             Err(refusal) => Reply::Error(refusal),
         };
         say(&reply)
     }
 
-    fn answer(&self, request: Request, say: &mut dyn FnMut(&Reply) -> io::Result<()>) -> Answered<Reply> {
+    fn answer(&self, line: RequestLine, say: &mut dyn FnMut(&Reply) -> io::Result<()>) -> Answered<Reply> {
         let shown = |vm: Arc<Vm>| Reply::Vm(Box::new(vm.show()));
-        Ok(match request {
+        let request_id = line.request_id.as_deref();
+        Ok(match line.request {
             Request::VmStart { from, options } => shown(self.start_vm(from, options)?),
             Request::VmAdopt { qmp, name } => {
                 is_socket(&qmp)?;
@@ -216,7 +230,10 @@ impl RequestServer {
             Request::HostList => Reply::Hosts { hosts: self.hosts()? },
             Request::HostShow { name } => Reply::Host(Box::new(self.host(name)?)),
             Request::Check { vm, to, options } => Reply::Check(self.check(&vm, &to, &options, Some(DIRTY_TIME))?.0),
-            Request::Migrate { vm, to, options, detach } => self.migrate(&vm, &to, &options, detach, say)?,
+            Request::Migrate { vm, to, options, detach } => {
+                let wanted = MigrateRequest { vm: &vm, to: &to, options: &options, detach, request_id };
+                self.migrate(&wanted, say)?
+            }
             Request::MigrationList => Reply::Migrations { migrations: self.migrations.view().list(100) },
             Request::MigrationShow { id } => Reply::Migration(Box::new(self.find(&id)?)),
             Request::MigrationWatch { id } => {
@@ -308,14 +325,11 @@ impl RequestServer {
         }
     }
 
-    fn migrate(
-        &self,
-        name: &str,
-        to: &str,
-        options: &MigrateOptions,
-        detach: bool,
-        say: &mut dyn FnMut(&Reply) -> io::Result<()>,
-    ) -> Answered<Reply> {
+    fn migrate(&self, wanted: &MigrateRequest<'_>, say: &mut dyn FnMut(&Reply) -> io::Result<()>) -> Answered<Reply> {
+        let MigrateRequest { vm: name, to, options, detach, request_id } = *wanted;
+        if let Some(id) = request_id.and_then(|id| self.begun_requests.get(id, Instant::now())) {
+            return Ok(Reply::Migration(Box::new(if detach { self.view(id)? } else { self.follow(id, say)? })));
+        }
         let (mut tries, mut allowed) = (0, options.retries);
         loop {
             let (check, launch) = self.check(name, to, options, None)?;
@@ -329,9 +343,17 @@ impl RequestServer {
             let offer = self.offer(&vm, launch, options)?;
             let was_direct = offer.indirect.is_none();
             let note = LogEntry::Note { text: offer.to_string() };
-            let begun = self.migrations.begin(name, to, offer, options);
-            let id = begun.map_err(|error| Box::new(refusal(error_chain(&error), "")))?;
-            self.migrations.view().log(id, note);
+            let begin = || {
+                let id = self.migrations.begin(name, to, offer, options)?;
+                self.migrations.view().log(id, note);
+                Ok(id)
+            };
+            let begun = match request_id {
+                Some(request_id) if tries == 0 => self.begun_requests.get_or_begin(request_id, Instant::now(), begin),
+                Some(request_id) => begin().inspect(|id| self.begun_requests.replace(request_id, *id, Instant::now())),
+                None => begin(),
+            };
+            let id = begun.map_err(|error: StartRefused| Box::new(refusal(error_chain(&error), "")))?;
             if detach {
                 return Ok(Reply::Migration(Box::new(self.view(id)?)));
             }

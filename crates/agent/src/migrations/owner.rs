@@ -23,8 +23,8 @@ use super::target::TargetWorker;
 use crate::clock::wait_until;
 use crate::error_chain;
 use crate::peers::PeerEvent;
-use crate::vms::{Involvement, Killed, Vm};
 use crate::to_api::ToApi;
+use crate::vms::{Involvement, Killed, Vm};
 
 /// Orders that wait for a worker; what is too much is asked for again.
 const WORKER_INPUTS_MAX: usize = 64;

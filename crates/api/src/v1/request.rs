@@ -18,7 +18,7 @@ pub struct RequestLine {
     pub api: Option<u32>,
     /// A name that whoever asks chose for a migration, at random or by what it is for. The same name again means the
     /// same migration, which is then followed and not begun anew: after an answer was lost, for instance. Remembered
-    /// for a day, over the agent's restarts. With [`Request::Migrate`] only.
+    /// for a day, until the agent is started again. With [`Request::Migrate`] only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
     /// What is wanted.
