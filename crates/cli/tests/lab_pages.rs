@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use skein_api::{LogEntry, LoggedEvent, MigrateOptions, Migration, MigrationId, Outcome, PageFigures, Reply, Request, Transport};
+use skein_api::{
+    LogEntry, LoggedEvent, MigrateOptions, Migration, MigrationId, Outcome, PageFigures, Reply, Request, Transport,
+};
 use skein_guest_ram::{Memory, Ram, find};
 use skein_hypervisor::version_of;
 use skein_inventory::Definition;

@@ -6,8 +6,8 @@
 //!
 //! # What a hypervisor may lack
 //!
-//! What only some can do has a default here that says [`GuestError::Unsupported`], or that there is nothing to do. Who
-//! asks says what follows:
+//! What only some can do has a default here that says [`GuestError::Unsupported`](error::GuestError::Unsupported), or
+//! that there is nothing to do. The caller decides what follows:
 //!
 //! | cannot | what follows |
 //! |---|---|
