@@ -3,9 +3,11 @@
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 
+use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::local_end::{LocalEnd, OnReset};
+use crate::pool::Pool;
 
 /// Bytes from the local socket.
 pub(crate) struct SocketReader<'a> {
@@ -76,15 +78,30 @@ impl<'a> SocketReader<'a> {
         Ok(())
     }
 
-    /// Fills `out`, first with what is buffered, then from the socket. On an end, tells how far it came.
-    pub(crate) fn read_exact(&mut self, out: &mut [u8]) -> Result<(), (ReadEnded, usize)> {
+    /// Fills `out`, first with what is buffered, then from the socket. What came before an end is buffered.
+    pub(crate) fn read_exact(&mut self, out: &mut [u8]) -> Result<(), ReadEnded> {
         let mut done = self.filled.len().min(out.len());
         out[..done].copy_from_slice(&self.buffered()[..done]);
         self.consume(done);
         while done < out.len() {
-            done += self.read(&mut out[done..]).map_err(|ended| (ended, done))?;
+            match self.read(&mut out[done..]) {
+                Ok(bytes) => done += bytes,
+                Err(ended) => {
+                    self.buffer.resize(self.buffer.len().max(done), 0);
+                    self.buffer[..done].copy_from_slice(&out[..done]);
+                    self.filled = 0..done;
+                    return Err(ended);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Reads so many bytes, as [`Self::read_exact`] does, into a buffer of the pool.
+    pub(crate) fn read_bytes(&mut self, pool: &Pool, bytes: usize) -> Result<Bytes, ReadEnded> {
+        let mut buffer = pool.take(bytes);
+        self.read_exact(buffer.as_mut())?;
+        Ok(buffer.freeze())
     }
 
     /// At least a byte of what is buffered, or of what the socket has.
@@ -126,6 +143,44 @@ impl<'a> SocketReader<'a> {
                 Ok(false) => {}
                 Err(error) => return Err(ReadEnded::Broke(error)),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn nothing_that_came_before_an_end_is_lost() {
+        let sent: Vec<u8> = (0..100_000u32).map(|at| (at * 7 % 251) as u8).collect();
+        // Before the first byte of the last part, within it, and in what was buffered with the part before.
+        for end in [40_000, 77_777, 10_010] {
+            let (mut qemu, socket) = UnixStream::pair().unwrap();
+            let local_end = LocalEnd::from(socket);
+            let written = sent[..end].to_vec();
+            let writing = std::thread::spawn(move || qemu.write_all(&written).unwrap());
+            let mut reader = SocketReader::new(&local_end, &|| false, 64);
+            let mut read = Vec::new();
+            reader.fill(10).unwrap();
+            read.extend(reader.take(3));
+            let mut part = [0; 9_997];
+            reader.read_exact(&mut part).unwrap();
+            read.extend(part);
+            let torn = loop {
+                match reader.read_bytes(&Pool::default(), 30_000) {
+                    Ok(bytes) => read.extend(bytes),
+                    Err(ended) => break ended,
+                }
+            };
+            assert!(matches!(torn, ReadEnded::Eof));
+            read.extend(reader.take(reader.buffered().len()));
+            assert!(read == sent[..end], "{end}: {} bytes", read.len());
+            assert_eq!(reader.bytes, end as u64);
+            writing.join().unwrap();
         }
     }
 }

@@ -391,7 +391,7 @@ mod tests {
             let target = TargetPages::new(Some(Box::new(move |_| Ok(Box::new(found.clone())))), None);
             let block = BlockInfo { name: "ram".into(), bytes: guest.len() as u64 };
             target.choose_direct_blocks(&KEY, vec![block], None).unwrap();
-            let mut placers: Vec<PageWriter> = (0..3).map(|id| PageWriter::new(target.clone(), StreamId(id))).collect();
+            let mut writers: Vec<PageWriter> = (0..3).map(|id| PageWriter::new(target.clone(), StreamId(id))).collect();
             let (mut out, mut answers) = (VecDeque::new(), Vec::new());
             let (mut waits, mut steps) = ([false; 3], 0);
             while wires.iter().any(|wire| !wire.is_empty()) || waits.contains(&true) {
@@ -399,9 +399,9 @@ mod tests {
                 prop_assert!(steps < 100_000, "they wait for each other");
                 let stream = dice(&mut state, 3);
                 if let Some(piece) = wires[stream].pop_front() {
-                    placers[stream].push(piece);
+                    writers[stream].push(piece);
                 }
-                let step = placers[stream].step(&mut out, &mut answers, Patience::Try).unwrap();
+                let step = writers[stream].step(&mut out, &mut answers, Patience::Try).unwrap();
                 waits[stream] = step == Progress::Waits;
             }
             prop_assert!(*ram.bytes.lock() == guest);

@@ -63,8 +63,8 @@ pub(super) struct Connection {
     /// The caller waits for an [`super::Event::Transmit`].
     pub(super) idle: bool,
     /// Small frames to send; only on control connections.
-    pub(super) outbox: VecDeque<QueuedFrame>,
-    /// Of urgent streams: bytes of frames in the outbox or not acknowledged.
+    pub(super) queued_frames: VecDeque<QueuedFrame>,
+    /// Of urgent streams: bytes of frames that are queued or not acknowledged.
     pub(super) urgent_bytes: u64,
     pub(super) sent: VecDeque<SentFrame>,
     pub(super) sent_position: u64,
@@ -92,7 +92,7 @@ impl Connection {
             path,
             kind,
             idle: true,
-            outbox: VecDeque::new(),
+            queued_frames: VecDeque::new(),
             urgent_bytes: 0,
             sent: VecDeque::new(),
             sent_position: 0,
@@ -111,7 +111,7 @@ impl Connection {
 
     /// How many it holds, to be sent or acknowledged.
     pub(super) fn frames(&self) -> usize {
-        self.outbox.len() + self.sent.len()
+        self.queued_frames.len() + self.sent.len()
     }
 
     pub(super) fn is_usable(&self) -> bool {

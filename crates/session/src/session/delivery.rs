@@ -155,7 +155,7 @@ impl Session {
         {
             connection.ping_at = now;
             connection.ping_open = Some(now);
-            connection.outbox.push_front(QueuedFrame::Ping);
+            connection.queued_frames.push_front(QueuedFrame::Ping);
             return self.wake(id);
         }
         match connection.suspect_since {

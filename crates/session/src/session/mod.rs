@@ -479,7 +479,7 @@ impl Session {
             items.extend(self.streams.keys().map(|id| QueuedFrame::Credit(*id)));
             items.push_front(QueuedFrame::Ping);
             let connection = self.connections.get_mut(&id).expect("just inserted");
-            connection.outbox = items;
+            connection.queued_frames = items;
             connection.ping_open = Some(now);
             self.wake(id);
         }
@@ -527,7 +527,7 @@ impl Session {
         }
         self.requeue_unacknowledged(
             connection.kind,
-            connection.sent.into_iter().map(|s| s.item).chain(connection.outbox),
+            connection.sent.into_iter().map(|s| s.item).chain(connection.queued_frames),
         );
         self.wake_data();
     }

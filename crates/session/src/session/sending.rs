@@ -73,7 +73,7 @@ impl Session {
         }
         loop {
             let connection = self.connections.get_mut(&id)?;
-            let item = connection.outbox.pop_front()?;
+            let item = connection.queued_frames.pop_front()?;
             let live = match &item {
                 QueuedFrame::Credit(stream) => self.streams.contains_key(stream),
                 QueuedFrame::Data(stream, chunk) => {
@@ -305,7 +305,7 @@ impl Session {
         }
         for id in controls {
             let Some(connection) = self.connections.get(&id) else { continue };
-            let mut here = connection.sent.iter().map(|sent| &sent.item).chain(&connection.outbox);
+            let mut here = connection.sent.iter().map(|sent| &sent.item).chain(&connection.queued_frames);
             if !here.any(|other| other.is_duplicate_of(&item)) {
                 self.queue_small_frame_on(id, item.clone());
             }
@@ -341,7 +341,7 @@ impl Session {
     pub(super) fn queue_small_frame_on(&mut self, id: ConnectionId, item: QueuedFrame) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.urgent_bytes += item.urgent_bytes();
-            connection.outbox.push_back(item);
+            connection.queued_frames.push_back(item);
             self.bound_frames(id);
             self.wake(id);
         }

@@ -100,7 +100,8 @@ impl Session {
     /// What is kept in memory; walks all of it.
     #[doc(hidden)]
     pub fn footprint(&self) -> Footprint {
-        let items = self.connections.values().flat_map(|c| c.sent.iter().map(|sent| &sent.item).chain(&c.outbox));
+        let items =
+            self.connections.values().flat_map(|c| c.sent.iter().map(|sent| &sent.item).chain(&c.queued_frames));
         let (mut queued, mut retained_bytes) = (self.turn.len() + self.waiting.len() + self.resets.len(), 0);
         for item in items.chain(&self.backlog) {
             queued += 1;

@@ -73,17 +73,4 @@ impl Input<'_> {
             self.outbox.send(vec![data])?;
         }
     }
-
-    /// Reads so many bytes. What of them came before an end goes to QEMU.
-    pub(super) fn read(&mut self, bytes: usize) -> Result<Bytes, IntakeStop> {
-        let mut buffer = self.live.pool.take(bytes);
-        match self.reader.read_exact(buffer.as_mut()) {
-            Ok(()) => Ok(buffer.freeze()),
-            Err((ended, done)) => {
-                buffer.truncate(done);
-                self.outbox.gather(buffer.as_ref())?;
-                Err(ended.into())
-            }
-        }
-    }
 }

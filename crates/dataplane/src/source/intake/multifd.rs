@@ -16,9 +16,8 @@ pub(super) fn read(input: &mut Input<'_>) -> Result<(), IntakeStop> {
     loop {
         let mut part = [0; PACKET_BYTES];
         let part = &mut part[..parser.need()];
-        if let Err((ended, done)) = input.reader.read_exact(part) {
-            let kept = [parser.kept(), &part[..done]].concat();
-            input.outbox.gather(&kept)?;
+        if let Err(ended) = input.reader.read_exact(part) {
+            input.outbox.gather(parser.kept())?;
             return Err(ended.into());
         }
         match parser.head(part) {
@@ -68,7 +67,7 @@ fn read_packet(input: &mut Input<'_>, packet: &Packet, version: u32) -> Result<(
     let mut left = packet.normal().len();
     while left > 0 {
         let pages = left.min(BATCH_PAGES_MAX);
-        let content = input.read(pages * PAGE_BYTES)?;
+        let content = input.reader.read_bytes(&input.live.pool, pages * PAGE_BYTES)?;
         input.outbox.send_batch(Batch::new(BatchForm::Content, content))?;
         left -= pages;
     }
@@ -89,7 +88,7 @@ fn read_direct(
     let number = |offset: u64| u32::try_from(offset / PAGE_BYTES as u64).map_err(|_| SourceError::NoNumber(offset));
     let normal = packet.normal().map(number).collect::<Result<Vec<u32>, SourceError>>()?;
     for pages in normal.chunks(BATCH_PAGES_MAX) {
-        let content = input.read(pages.len() * PAGE_BYTES)?;
+        let content = input.reader.read_bytes(&input.live.pool, pages.len() * PAGE_BYTES)?;
         let batch = Batch::new(BatchForm::Direct(PageRuns::new(block, pages.iter().copied())), content);
         input.outbox.send_direct(direct, batch, version)?;
     }
@@ -110,7 +109,7 @@ fn read_direct(
 fn pass_on(input: &mut Input<'_>, mut bytes: usize) -> Result<(), IntakeStop> {
     input.outbox.flush()?;
     while bytes > 0 {
-        let part = input.read(bytes.min(BYTES_MAX))?;
+        let part = input.reader.read_bytes(&input.live.pool, bytes.min(BYTES_MAX))?;
         bytes -= part.len();
         input.outbox.send_bytes(part)?;
     }
