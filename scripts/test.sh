@@ -10,9 +10,9 @@
 # a file says in a line "// Cores: 0.4" how many its tier keeps busy, else it is one. What only compiles runs on what
 # the cores have left.
 #
-# A tier has ten minutes, unless its file says otherwise in a line "// Timeout: 900 s". With a line "// QEMU: 7.2 10" it
-# runs once with each of these (scripts/qemu.sh), else with the system's; "// Program: NAME" says that the tier needs
-# that program of another package. Logs lie in target/test/.
+# A tier has ten minutes, unless its file says in a line "// Timeout: 900 s" what it may take alone: beside others it
+# has twice that. With a line "// QEMU: 7.2 10" it runs once with each of these (scripts/qemu.sh), else with the
+# system's; "// Program: NAME" says that the tier needs that program of another package. Logs lie in target/test/.
 # The last line is "N passed, N failed": the tests of all tiers, and one for each tier that has no count of its own.
 set -euo pipefail
 export LC_ALL=C CARGO_TERM_COLOR=never
@@ -209,7 +209,7 @@ for name in "${wanted[@]}"; do
   use=$(awk -v cores="${cores:-1}" 'BEGIN {printf "%d", cores * 100}')
   versions=$(said "$name" QEMU '[0-9. ]+')
   for version in ${versions:-none}; do
-    lines+=("$(sed 's/ s$//' <<<"${seconds:-600}") $use $name ${version/none/}")
+    lines+=("$(sed 's/ s$//' <<<"${seconds:-300}") $use $name ${version/none/}")
   done
 done
 [ ${#lines[@]} = 0 ] || mapfile -t lines < <(printf '%s\n' "${lines[@]}" | sort -s -k1,1nr -k2,2nr)
@@ -253,7 +253,7 @@ while :; do
     # Whoever needs more than there is gets all there is.
     [ "$use" -le "$hundredths" ] || use=$hundredths
     if [ $((used + use)) -le "$hundredths" ]; then
-      begin "$name" "$version" "$seconds" "$use"
+      begin "$name" "$version" $((2 * seconds)) "$use"
     else
       left+=("$line")
     fi

@@ -1,6 +1,6 @@
 //! What speaks against a migration, between two agents on two of the lab's hosts, each with QEMU: all of it is found,
 //! and nothing that is not there. The guests are a BIOS without anything to boot. Needs root.
-// Timeout: 600 s
+// Timeout: 300 s
 // QEMU: 7.2 10
 // Cores: 0.5
 

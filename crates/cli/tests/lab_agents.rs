@@ -1,5 +1,5 @@
 //! Agents that own VMs and move them: with real hosts, agents and QEMUs. Needs root.
-// Timeout: 1800 s
+// Timeout: 900 s
 // QEMU: 7.2 10
 // Cores: 0.7
 

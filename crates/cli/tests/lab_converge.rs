@@ -1,6 +1,6 @@
 //! A guest that writes faster than the links carry: it is said so, with what would be enough; it is throttled if it may
 //! be, and only while it moves. Needs root.
-// Timeout: 1200 s
+// Timeout: 600 s
 // QEMU: 7.2 10
 // Cores: 0.7
 

@@ -1,5 +1,5 @@
 //! UEFI, TPM, controllers and CDs from VM files, started and moved; and what cannot be moved is refused. Needs root.
-// Timeout: 600 s
+// Timeout: 300 s
 // Cores: 0.5
 
 use std::fs;

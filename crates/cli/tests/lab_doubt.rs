@@ -1,6 +1,6 @@
 //! Contact is lost in the very moment of the handover: what can be known is decided, what cannot is left to contact or
 //! to a person. Needs root.
-// Timeout: 600 s
+// Timeout: 300 s
 // Cores: 0.5
 #![cfg(feature = "fault-points")]
 

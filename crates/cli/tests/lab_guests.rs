@@ -1,6 +1,6 @@
 //! Guests as people have them: moved between releases of QEMU, started by libvirt-like command lines, with disks that
 //! lie on more than images. Needs root.
-// Timeout: 600 s
+// Timeout: 300 s
 // QEMU: 7.2 10
 // Cores: 0.8
 

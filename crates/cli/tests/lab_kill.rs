@@ -2,7 +2,7 @@
 //! Never do two guests run, and within five seconds the agents agree where it does, by themselves. Needs root.
 //!
 //! `SKEIN_KILL=WORDS` runs only the cases whose name (`source-before-write-grant target-agent`) has all the words.
-// Timeout: 2400 s
+// Timeout: 1200 s
 #![cfg(feature = "fault-points")]
 
 use std::collections::BTreeMap;

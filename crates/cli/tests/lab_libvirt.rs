@@ -4,7 +4,7 @@
 //!
 //! One program, run in order, which says what it sees. Where a machine cannot do this it says `skipped` and why.
 //!
-//! Timeout: 840 s
+//! Timeout: 420 s
 //! Cores: 0.7
 
 use std::fmt;

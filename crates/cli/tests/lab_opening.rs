@@ -2,7 +2,7 @@
 //! moved a second later. Needs root.
 //!
 //! `SKEIN_OPENINGS=N` tries N times.
-// Timeout: 600 s
+// Timeout: 300 s
 // QEMU: 7.2 10
 // Cores: 0.8
 

@@ -2,7 +2,7 @@
 //! target's QEMU has read anything that follows the pages. And what is planted in the copy is found. Needs root.
 //!
 //! `SKEIN_PAGES_MIGRATIONS=N` compares N migrations instead of [`QUICK`], with `SKEIN_PAGES_SEED=N` (1) as the dice.
-// Timeout: 1800 s
+// Timeout: 900 s
 // QEMU: 7.2 10
 #![cfg(feature = "fault-points")]
 

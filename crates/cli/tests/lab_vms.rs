@@ -1,5 +1,5 @@
 //! VMs of an agent that is held up, killed, refused and robbed of its files. Needs root.
-// Timeout: 600 s
+// Timeout: 300 s
 // QEMU: 7.2 10
 // Cores: 0.4
 

@@ -1,5 +1,5 @@
 //! The RAM of real QEMUs: mapped, written and read from both sides, and why it cannot be mapped. The guests do not run.
-// Timeout: 600 s
+// Timeout: 300 s
 // QEMU: 7.2 10
 // Cores: 0.6
 

@@ -1,6 +1,6 @@
 //! Real QEMUs: processes that outlive their starter, a monitor for several threads, facts, and what both ends of a
 //! migration do, step by step, also when one dies. The guest is a BIOS without anything to boot.
-// Timeout: 600 s
+// Timeout: 300 s
 // QEMU: 7.2 10
 // Cores: 0.3
 

@@ -3,7 +3,7 @@
 //!
 //! Whether versions are right is seen by rebuilding the guest's RAM from the pages with the highest ones: it must be
 //! what the stopped source has in its own.
-// Timeout: 600 s
+// Timeout: 300 s
 // QEMU: 7.2 10
 // Cores: 0.8
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a test has sockets, threads and clocks")]

@@ -1,7 +1,7 @@
 //! Guests that change before they are moved and while they are: each ends where it has to, with the very drives that it
 //! had, for the reason that is so. A witness outside of the agents, at a monitor of its own, compares what is open and
 //! what the guest reads. Needs root. `SKEIN_CHANGES=500 SKEIN_SEED=7` tries so many migrations drawn from a seed.
-// Timeout: 1800 s
+// Timeout: 900 s
 // QEMU: 7.2 10
 
 mod change;

@@ -3,7 +3,7 @@
 //! root.
 //!
 //! `ROOM_MOVES=N` (8), `ROOM_SEED=N` (1): how many guests move towards a target that is nearly full.
-// Timeout: 1200 s
+// Timeout: 600 s
 
 mod full;
 mod group;

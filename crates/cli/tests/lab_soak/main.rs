@@ -5,7 +5,7 @@
 //! `SOAK_SEED=N` (1), `SOAK_SECONDS=N`: not longer than that, `SOAK_FAULTS=WORDS`: only faults with one of these words
 //! in their name, separated by |. `--json FILE`: the result for programs. Needs root.
 //!
-//! Timeout: 1200 s
+//! Timeout: 600 s
 //! QEMU: 7.2 10
 
 mod plan;

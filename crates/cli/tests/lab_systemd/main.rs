@@ -1,6 +1,6 @@
 //! The agent as a systemd service: `make install` into hosts whose pid 1 is systemd, guests that outlive every end of
 //! their agent, and agents that are replaced while they move one. Needs root, and systemd-nspawn.
-// Timeout: 600 s
+// Timeout: 300 s
 // QEMU: 7.2 10
 // Cores: 0.5
 
