@@ -1,12 +1,9 @@
-//! Where the bytes of a migration went.
-
-use serde::{Deserialize, Serialize};
+//! Where the bytes of a migration went. What else commands show of them is computed in `skein-api`.
 
 use crate::page::PAGE_BYTES;
 
 /// What became of a guest's pages at the source, so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageCounts {
     /// Pages that were sent, over all rounds: zero, packed, stored, unchanged or as deltas.
     pub pages: u64,
@@ -29,7 +26,6 @@ pub struct PageCounts {
     /// Pages sent again since the target's copy differed.
     pub repaired_pages: u64,
     /// Pages that the guest had written to last and that QEMU missed: sent from its RAM. (Without KVM only.)
-    #[serde(default)]
     pub missed_pages: u64,
     /// Bytes that are no pages: headers, devices' state.
     pub other_bytes: u64,
@@ -50,34 +46,9 @@ impl PageCounts {
         bytes(self.pages)
     }
 
-    /// Of these, bytes of zeros.
-    pub fn zero_bytes(&self) -> u64 {
-        bytes(self.zero_pages)
-    }
-
-    /// Bytes that were compressed, before they were.
-    pub fn unpacked_bytes(&self) -> u64 {
-        bytes(self.packed_pages).saturating_add(self.packed_delta_bytes)
-    }
-
-    /// Bytes of pages that went as deltas.
-    pub fn changed_bytes(&self) -> u64 {
-        bytes(self.delta_pages)
-    }
-
-    /// Bytes of pages that were unchanged.
-    pub fn unchanged_bytes(&self) -> u64 {
-        bytes(self.unchanged_pages)
-    }
-
     /// Bytes that went as they are.
     pub fn stored_bytes(&self) -> u64 {
         bytes(self.stored_pages)
-    }
-
-    /// Of these, bytes for which there was no CPU in time.
-    pub fn late_bytes(&self) -> u64 {
-        bytes(self.late_pages)
     }
 
     /// Bytes sent again since the target's copy differed.
@@ -85,25 +56,10 @@ impl PageCounts {
         bytes(self.repaired_pages)
     }
 
-    /// Bytes of pages that QEMU missed.
-    pub fn missed_bytes(&self) -> u64 {
-        bytes(self.missed_pages)
-    }
-
-    /// How many bytes one on the wire stands for, of what was compressed; none: nothing was.
-    pub fn ratio(&self) -> Option<f64> {
-        (self.packed_bytes > 0).then(|| self.unpacked_bytes() as f64 / self.packed_bytes as f64)
-    }
-
     /// Bytes that pages and the rest took on the wire, but for framing and encryption.
     pub fn wire_bytes(&self) -> u64 {
         let of_pages = self.packed_bytes.saturating_add(self.stored_bytes()).saturating_add(self.delta_bytes);
         of_pages.saturating_add(self.other_bytes)
-    }
-
-    /// The same for each byte of the guest; none: no page was sent yet.
-    pub fn wire_per_guest_byte(&self) -> Option<f64> {
-        (self.pages > 0).then(|| self.wire_bytes() as f64 / self.guest_bytes() as f64)
     }
 }
 
@@ -118,9 +74,8 @@ mod tests {
     #[test]
     fn what_was_sent_is_the_sum_of_its_kinds() {
         let none = PageCounts::default();
-        assert_eq!((none.wire_bytes(), none.wire_per_guest_byte(), none.ratio()), (0, None, None));
-        let no_page = PageCounts { other_bytes: 11_457, ..none };
-        assert_eq!((no_page.wire_bytes(), no_page.wire_per_guest_byte()), (11_457, None));
+        assert_eq!(none.wire_bytes(), 0);
+        assert_eq!(PageCounts { other_bytes: 11_457, ..none }.wire_bytes(), 11_457);
         let counts = PageCounts {
             pages: 15,
             zero_pages: 2,
@@ -133,13 +88,8 @@ mod tests {
             other_bytes: 1024,
             ..none
         };
-        let whole = [counts.zero_bytes(), counts.unpacked_bytes(), counts.stored_bytes()];
-        let kinds = whole.iter().chain(&[counts.unchanged_bytes(), counts.changed_bytes()]).sum::<u64>();
-        assert_eq!(kinds, counts.guest_bytes());
-        assert_eq!((counts.wire_bytes(), counts.ratio()), (4 * 4096 + 3072, Some(5.0)));
-        assert_eq!(counts.wire_per_guest_byte(), Some(0.31666666666666665));
-        let deltas = PageCounts { packed_delta_bytes: 4096, ..counts };
-        assert_eq!(deltas.ratio(), Some(6.0), "packed together");
+        assert_eq!((counts.guest_bytes(), counts.stored_bytes()), (15 * 4096, 3 * 4096));
+        assert_eq!(counts.wire_bytes(), 4 * 4096 + 3072);
         // Whatever another agent says.
         let most = PageCounts { pages: u64::MAX, stored_pages: u64::MAX, packed_bytes: u64::MAX, ..none };
         assert_eq!((most.guest_bytes(), most.wire_bytes()), (u64::MAX, u64::MAX));
