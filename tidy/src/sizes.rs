@@ -62,15 +62,12 @@ fn is_test(path: &str) -> bool {
 mod tests {
     use super::*;
     use crate::Tree;
-    use crate::source::Source;
+    use crate::source::sources_of;
 
     fn found(files: &[(&str, &str)], exceptions: &str) -> Vec<String> {
         let tree = Tree::of(&[files, &[("Cargo.toml", "[package]\nname = \"x\"\n"), (PATH, exceptions)]].concat());
-        let rust = tree.files().filter(|(path, _)| path.ends_with(".rs"));
-        let sources =
-            rust.map(|(path, text)| (path.to_string(), Source::parse(text).expect("the text is Rust"))).collect();
         let (exceptions, _) = Exceptions::read(&tree);
-        check(&crate::crates::crates(&tree).0, &sources, &exceptions).iter().map(Finding::to_string).collect()
+        check(&crate::crates::crates(&tree).0, &sources_of(&tree), &exceptions).iter().map(Finding::to_string).collect()
     }
 
     /// A function of so many lines.

@@ -459,6 +459,13 @@ impl<'ast> Visit<'ast> for Reader {
     }
 }
 
+/// Reads the Rust files of a test's tree.
+#[cfg(test)]
+pub(crate) fn sources_of(tree: &crate::Tree) -> std::collections::BTreeMap<String, Source> {
+    let rust = tree.files().filter(|(path, _)| path.ends_with(".rs"));
+    rust.map(|(path, text)| (path.to_string(), Source::parse(text).expect("the text is Rust"))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
