@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use skein_hypervisor::MigrationSettings;
 use skein_inventory::{KeptRamPolicy, RoomNeed, Route};
 
 use crate::launch::Launch;
@@ -85,6 +86,14 @@ impl Offer {
             (Ok(offer), true) => Ok(offer),
             (Ok(_), false) => Err(OfferError::Unknown(unknown)),
             (Err(error), _) => Err(OfferError::Malformed(error)),
+        }
+    }
+
+    /// Returns what both ends' hypervisors have to agree on.
+    pub(super) fn migration_settings(&self) -> MigrationSettings {
+        MigrationSettings {
+            channels: Some(self.channels).filter(|channels| *channels > 0),
+            downtime_limit_ms: self.downtime_limit_ms,
         }
     }
 

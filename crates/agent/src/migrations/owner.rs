@@ -311,7 +311,7 @@ impl Owner {
         {
             self.context.view.begin(id, &summary.vm, summary.role, &summary.peer);
         }
-        self.context.view.log(id, LogEntry::Handover { event: event.to_api() });
+        self.context.view.log_handover(id, event.to_api(), summary.clone());
         // Its last event comes when it is gone.
         let logged = || self.context.view.get(id).map(|migration| migration.vm);
         let vm = summary.as_ref().map(|summary| summary.vm.clone()).or_else(logged).unwrap_or_default();

@@ -12,8 +12,8 @@ use skein_handover::{
     Input, MigrationId, MigrationPhase, MigrationSummary, Order, SourceGuest, SourceInput, SourceOrder, SourcePhase,
 };
 use skein_hypervisor::{
-    CopyState, Guest, GuestError, GuestEvent, MigrationSettings, MigrationState, MigrationStatus, RunState,
-    SAMPLE_PAGES, StopCause, Throttling,
+    CopyState, Guest, GuestError, GuestEvent, MigrationState, MigrationStatus, RunState, SAMPLE_PAGES, StopCause,
+    Throttling,
 };
 use skein_inventory::convergence::{Convergence, ConvergenceStep, ConvergenceWatch, CopySample};
 use skein_units::{GIB, about_bytes, exact_time};
@@ -90,6 +90,8 @@ pub(super) struct SourceWorker {
     pages: Option<Arc<SourcePages>>,
     /// `migrate` was said and its end not seen yet.
     migrating: bool,
+    /// It was under way and has ended without the guest being moved; why was told.
+    has_failed: bool,
     /// QEMU may have parameters of this migration, which are not for the next.
     tuned: bool,
     /// What had been read of QEMU's pages at the last look at which that was more than before, and when that was.
@@ -213,6 +215,7 @@ impl SourceWorker {
             reservation: None,
             pages: None,
             migrating: false,
+            has_failed: false,
             // By the agent before this one.
             tuned: !matches!(summary.stage, MigrationPhase::Source(SourcePhase::Begin | SourcePhase::Prepare)),
             last_progress: (0, Instant::now()),
@@ -332,7 +335,8 @@ impl SourceWorker {
         };
         if let Err(error) = done {
             warn!(id = %self.id, "{order:?}: {error}");
-            if !self.is_called_off {
+            // An order may be obeyed after the failure that makes it obsolete: the reason for that stands.
+            if refusal_is_reason(self.is_called_off, self.has_failed) {
                 self.context.tell(vec![Input::Detail(self.id, format!("QEMU: {error}"))]);
             }
             if order == SourceOrder::Migrate {
@@ -408,7 +412,7 @@ impl SourceWorker {
         let tap = OutgoingChannels::start(&path, peers, &self.peer, self.id, pages, keeper);
         self.outgoing = Some(tap.map_err(|error| crate::error_chain(&error))?);
         let throttling = if offer.allow_throttle.is_some() { Throttling::Allowed } else { Throttling::Forbidden };
-        qemu.begin_outgoing(&settings(&offer), throttling, &path).map_err(|error| error.to_string())?;
+        qemu.begin_outgoing(&offer.migration_settings(), throttling, &path).map_err(|error| error.to_string())?;
         self.migrating = true;
         Ok(())
     }
@@ -645,6 +649,7 @@ impl SourceWorker {
         let text = "QEMU never ends this migration: its guest cannot be moved until it is shut down and started again";
         if self.migrating {
             warn!(id = %self.id, "{text}");
+            self.note(text.into());
             self.context.tell(vec![Input::Detail(self.id, text.into())]);
         }
         MigrationStatus::Cancelled
@@ -703,7 +708,7 @@ impl SourceWorker {
         let is_settled = || qemu.run_state().map_or(true, |state| state != RunState::FinishMigrate);
         wait_until(RESUME_TIME, is_settled);
         let Ok(state) = qemu.run_state() else { return };
-        self.migrating = false;
+        (self.migrating, self.has_failed) = (false, true);
         self.forget_tuning(qemu);
         // It ended with the migration.
         self.note_throttle(0);
@@ -992,6 +997,11 @@ impl SourceWorker {
     }
 }
 
+/// Whether a refused order is the reason why a migration does not go on: not if there was one before.
+fn refusal_is_reason(is_called_off: bool, has_failed: bool) -> bool {
+    !is_called_off && !has_failed
+}
+
 /// Keeps it with those of late.
 fn recall(recent: &mut VecDeque<f64>, value: f64) {
     recent.push_back(value);
@@ -1005,14 +1015,6 @@ fn speed(names: &BTreeSet<String>) -> Option<f64> {
     let nics = skein_host::nics().ok()?;
     let of = |name: &String| nics.iter().find(|nic| nic.name == *name)?.speed_mbit;
     names.iter().map(|name| of(name).map(|mbit| f64::from(mbit) * 1e6)).sum()
-}
-
-/// What both ends have to agree on.
-pub(super) fn settings(offer: &Offer) -> MigrationSettings {
-    MigrationSettings {
-        channels: Some(offer.channels).filter(|channels| *channels > 0),
-        downtime_limit_ms: offer.downtime_limit_ms,
-    }
 }
 
 /// What QEMU's two states say together; none where they change just now.
@@ -1043,6 +1045,13 @@ fn without_migration(state: &RunState) -> SourceGuest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_order_is_no_reason_once_there_is_one() {
+        assert!(refusal_is_reason(false, false), "nothing else says why");
+        assert!(!refusal_is_reason(true, false), "it was called off");
+        assert!(!refusal_is_reason(false, true), "it failed, and an order that was drained with that is refused");
+    }
 
     #[test]
     fn only_what_a_migration_stopped_counts_as_stopped() {

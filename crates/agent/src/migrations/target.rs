@@ -17,7 +17,6 @@ use super::context::Context;
 use super::guest_watch::DIFFERENCES_TOLD_MAX;
 use super::input::WorkerInput;
 use super::offer::Offer;
-use super::source::settings;
 use crate::clock::wait_until;
 use crate::guest_ram;
 use crate::own_state::TpmFile;
@@ -159,7 +158,7 @@ impl TargetWorker {
         set_aside.map_err(|error| format!("{}: {}", crate::error_chain(&error), error.cure()))?;
         let path = self.context.dirs.incoming_socket(self.id);
         let _ = std::fs::remove_file(&path);
-        qemu.begin_incoming(&settings(&offer), &path).map_err(|error| format!("QEMU: {error}"))?;
+        qemu.begin_incoming(&offer.migration_settings(), &path).map_err(|error| format!("QEMU: {error}"))?;
         let process = vm.process().filter(|_| offer.indirect.is_none());
         let pages = TargetPages::new(process.and_then(|process| guest_ram::find(&*qemu, process.id().pid)), kept);
         self.pages = Some(pages.clone());

@@ -42,6 +42,16 @@ struct ViewedMigration {
     over: bool,
 }
 
+impl ViewedMigration {
+    fn log(&mut self, event: LogEntry) {
+        if let Some(log) = &mut self.log {
+            log.append(&event);
+        }
+        self.over |= matches!(event, LogEntry::Handover { event: MigrationEvent::Over { .. } });
+        self.events.push(LoggedEvent { time: now(), event });
+    }
+}
+
 impl MigrationViews {
     pub(super) fn new(dir: PathBuf, host: String) -> MigrationViews {
         MigrationViews { dir, host, table: Mutex::default(), changed: Condvar::new() }
@@ -98,12 +108,15 @@ impl MigrationViews {
     }
 
     pub(crate) fn log(&self, id: MigrationId, event: LogEntry) {
+        self.change(id, |entry| entry.log(event));
+    }
+
+    /// Logs an event of the handover together with how the migration stands then: who waits for its end reads the
+    /// reason that is known by then, not the one before. `summary` is none of one that is gone.
+    pub(super) fn log_handover(&self, id: MigrationId, event: MigrationEvent, summary: Option<MigrationSummary>) {
         self.change(id, |entry| {
-            if let Some(log) = &mut entry.log {
-                log.append(&event);
-            }
-            entry.over |= matches!(event, LogEntry::Handover { event: MigrationEvent::Over { .. } });
-            entry.events.push(LoggedEvent { time: now(), event });
+            entry.summary = summary.or(entry.summary.take());
+            entry.log(LogEntry::Handover { event });
         });
     }
 
@@ -188,7 +201,7 @@ impl MigrationViews {
             if let Some(summary) = &entry.summary {
                 migration.in_doubt = summary.in_doubt;
                 migration.stage = Some(summary.stage.to_api()).filter(|_| !entry.over);
-                // An event may be a moment ahead of the summary.
+                // A reason may become known after the event.
                 if !summary.detail.is_empty() {
                     migration.detail.clone_from(&summary.detail);
                 }
@@ -299,6 +312,37 @@ fn migration(id: MigrationId, events: &[LoggedEvent]) -> Option<Migration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_a_migration_is_seen_with_the_reason_that_is_known_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let view = MigrationViews::new(dir.path().to_owned(), "a".into());
+        let id = MigrationId(1);
+        view.begin(id, "v1", Role::Source, "b");
+        let summary = |detail: &str, outcome| MigrationSummary {
+            id,
+            role: Role::Source,
+            vm: "v1".into(),
+            peer: "b".into(),
+            stage: MigrationPhase::Source(SourcePhase::Keep),
+            priority: 50,
+            why: Some(skein_handover::FailureReason::TargetRefused),
+            detail: detail.into(),
+            in_doubt: false,
+            outcome,
+        };
+        let (why, detail) = (FailureReason::TargetRefused, "QEMU's last words".to_owned());
+        view.log_handover(id, MigrationEvent::CalledOff { why, detail }, Some(summary("QEMU's last words", None)));
+        // The reason and the end are told at once.
+        let over = MigrationEvent::Over { outcome: Outcome::CalledOff };
+        let known = summary("could not be mended", Some(skein_handover::Outcome::CalledOff));
+        view.log_handover(id, over, Some(known));
+        let seen = view.get(id).unwrap();
+        assert_eq!((seen.outcome, &seen.detail[..]), (Some(Outcome::CalledOff), "could not be mended"));
+        // What comes when it is gone takes nothing away.
+        view.log_handover(id, MigrationEvent::WriteFailed, None);
+        assert_eq!(view.get(id).unwrap().detail, "could not be mended");
+    }
 
     #[test]
     fn a_migration_is_found_by_the_beginning_of_its_id_or_its_vm_and_not_by_nothing() {

@@ -66,6 +66,26 @@ pub(crate) enum SourceError {
     Thread(io::Error),
 }
 
+impl SourceError {
+    /// Whether it says only that a stream is over, which follows from some other reason.
+    pub(crate) fn is_end_only(&self) -> bool {
+        match self {
+            Self::Over => true,
+            Self::OtherStream(other) => other.is_end_only(),
+            _ => false,
+        }
+    }
+
+    /// Whether it is the target's word.
+    pub(crate) fn is_targets(&self) -> bool {
+        match self {
+            Self::TornDown(_) => true,
+            Self::OtherStream(other) => other.is_targets(),
+            _ => false,
+        }
+    }
+}
+
 /// What the target's agent has said out of place.
 #[derive(Debug, Error)]
 pub(crate) enum ProtocolError {

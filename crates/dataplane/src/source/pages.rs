@@ -229,10 +229,10 @@ impl SourcePages {
         self.state.lock().failed.as_ref().map(|why| error_chain(why))
     }
 
-    /// The same, if it was found here and not by the target, which may only know that it is over.
+    /// The same, if it was found here: the target may only know that it is over, and so may a stream.
     pub fn failed_here(&self) -> Option<String> {
         let state = self.state.lock();
-        let failed = state.failed.as_ref().filter(|why| !matches!(***why, SourceError::TornDown(_)));
+        let failed = state.failed.as_ref().filter(|why| !why.is_end_only() && !why.is_targets());
         failed.map(|why| error_chain(why))
     }
 
@@ -411,8 +411,13 @@ impl SourcePages {
     }
 
     /// Notes why the migration cannot go on, unless that is known.
+    /// The migration cannot go on. The first reason stands; that a stream is over is none.
     pub(super) fn fail(&self, why: SourceError) {
-        self.state.lock().failed.get_or_insert_with(|| Arc::new(why));
+        let mut state = self.state.lock();
+        if state.failed.as_ref().is_none_or(|before| before.is_end_only()) {
+            state.failed = Some(Arc::new(why));
+        }
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -438,6 +443,41 @@ impl SourcePages {
             if is_over() {
                 return Err(SourceError::Over);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_reason_stands_and_the_end_of_a_stream_is_none() {
+        let pages = || {
+            SourcePages::new(SourcePagesSettings {
+                packers: None,
+                width: Width::All,
+                direct: true,
+                channels: 0,
+                key: [0; 16],
+                ram: None,
+                delta_memory: 0.04,
+                kept_marks: None,
+                dirty_tracking: DirtyTracking::Exact,
+            })
+        };
+        let over = || SourceError::OtherStream(Arc::new(SourceError::Over));
+        let torn_down = || SourceError::TornDown("the target does not wait any more".into());
+        let here = "the target's copy of the guest's RAM differs from the guest's, and could not be mended";
+        let theirs = "the target does not wait any more";
+        for (failures, found, found_here) in [
+            (vec![over(), SourceError::Differs, torn_down()], here, Some(here)),
+            (vec![SourceError::Over, torn_down(), SourceError::Differs], theirs, None),
+            (vec![over(), SourceError::Over], "the connection is over", None),
+        ] {
+            let pages = pages();
+            failures.into_iter().for_each(|why| pages.fail(why));
+            assert_eq!((pages.failed().as_deref(), pages.failed_here().as_deref()), (Some(found), found_here));
         }
     }
 }

@@ -40,6 +40,8 @@ pub(super) struct ManagedMigration<O> {
     /// Smaller began earlier.
     pub(super) number: u64,
     pub(super) detail: String,
+    /// [`Self::detail`] is a target's reason, as its source was told.
+    pub(super) has_targets_reason: bool,
     pub(super) last_words: String,
     pub(super) half: MigrationHalf,
     /// What was asked for, and when that is asked for again.
@@ -114,6 +116,7 @@ impl<O: Clone + PartialEq> ManagedMigration<O> {
             begin,
             number,
             detail: String::new(),
+            has_targets_reason: false,
             last_words: String::new(),
             half,
             write: RepeatedWant::default(),
@@ -179,10 +182,15 @@ impl<O: Clone + PartialEq> ManagedMigration<O> {
         is_source && knows
     }
 
-    /// Returns whether this end is a target that its source, or somebody, called off.
+    /// Returns whether the other end, or somebody, called it off and said why: a target's source, or a source's target.
     pub(super) fn is_ended_by_word(&self) -> bool {
-        let is_target = matches!(self.half, MigrationHalf::Target(_));
-        is_target && matches!(self.why(), Some(FailureReason::Cancelled | FailureReason::Aborted))
+        match self.half {
+            MigrationHalf::Target(_) => {
+                matches!(self.why(), Some(FailureReason::Cancelled | FailureReason::Aborted))
+            }
+            MigrationHalf::Source(_) => self.has_targets_reason && self.why() == Some(FailureReason::TargetRefused),
+            MigrationHalf::Queued => false,
+        }
     }
 
     pub(super) fn why(&self) -> Option<FailureReason> {

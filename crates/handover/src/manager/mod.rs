@@ -133,7 +133,7 @@ impl<O: Clone + PartialEq> Manager<O> {
                 }
             }
             Input::Detail(id, detail) => {
-                // What follows from the source's or somebody's word is no reason.
+                // What follows from the other end's or somebody's word is no reason.
                 if let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.is_ended_by_word()) {
                     entry.detail = detail;
                 }
@@ -162,6 +162,7 @@ impl<O: Clone + PartialEq> Manager<O> {
                 // A target that was told to give up has nothing to say about why.
                 if why.is_some() && !detail.is_empty() && !has_own_reason {
                     entry.detail.clone_from(&detail);
+                    entry.has_targets_reason = true;
                 }
                 if !last_words.is_empty() {
                     entry.last_words = last_words;

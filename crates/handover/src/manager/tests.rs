@@ -71,6 +71,34 @@ fn the_target_learns_why_it_was_called_off() {
 }
 
 #[test]
+fn the_reason_of_a_target_stands_against_what_follows_from_it() {
+    let refused = |detail: &str, last_words: &str| {
+        let report = Message::Report {
+            id: ID,
+            report: Report::Refusing,
+            why: Some(FailureReason::QemuEnded),
+            detail: detail.into(),
+            last_words: last_words.into(),
+        };
+        Input::Message("b".into(), report)
+    };
+    let follows = || Input::Detail(ID, "the target does not wait for this migration any more".into());
+    let detail = |inputs: Vec<Input>| {
+        let mut manager = sending();
+        fed(&mut manager, inputs);
+        let summary = manager.summary(ID).unwrap();
+        assert_eq!(summary.why, Some(FailureReason::TargetRefused));
+        summary.detail
+    };
+    assert_eq!(detail(vec![refused("swtpm could not write", "words"), follows()]), "swtpm could not write");
+    // Last words are no reason: what the source finds is.
+    let found = || Input::Detail(ID, "could not be mended".into());
+    assert_eq!(detail(vec![refused("", "words")]), "words");
+    assert_eq!(detail(vec![refused("", "words"), found()]), "could not be mended");
+    assert_eq!(detail(vec![found(), refused("", "words"), refused("", "words")]), "could not be mended");
+}
+
+#[test]
 fn agents_that_do_not_understand_each_other_call_it_off() {
     let words = || Input::NotUnderstood("b".into(), "are both of one release?".into());
     let mut manager = sending();
