@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, getsid};
+use serde_json::json;
 use skein_hypervisor::guest::facts::{Accel, InspectedGuest};
 use skein_hypervisor::inspect::{QemuProgram, block_nodes};
 use skein_hypervisor::{
@@ -23,8 +24,9 @@ use skein_hypervisor::{
 use tempfile::TempDir;
 
 const DEADLINE: Duration = Duration::from_secs(20);
-/// A BIOS has long found out that there is nothing to boot.
-const BIOS: Duration = Duration::from_secs(2);
+/// So many looks in a row at a CPU that is halted, and the time between two, say that its guest has come to rest.
+const HALTED_LOOKS: u32 = 10;
+const HALTED_LOOK_PERIOD: Duration = Duration::from_millis(50);
 /// Time in which something that must not happen would have.
 const A_WHILE: Duration = Duration::from_millis(400);
 
@@ -79,6 +81,19 @@ impl Vm {
         let end = Instant::now() + DEADLINE;
         while self.hear(end.saturating_duration_since(Instant::now())).is_none_or(|heard| heard != wanted) {
             assert!(Instant::now() < end, "no {wanted} after {:?}: {:?}", self.told, self.monitor.migration());
+        }
+    }
+
+    /// Waits until the BIOS has found out that there is nothing to boot. It dirties no more RAM from then on than a
+    /// socket holds.
+    fn await_rest(&self) {
+        let end = Instant::now() + DEADLINE;
+        let mut halted = 0;
+        while halted < HALTED_LOOKS {
+            assert!(Instant::now() < end, "the BIOS does not come to rest");
+            let registers = self.monitor.execute("human-monitor-command", json!({ "command-line": "info registers" }));
+            halted = if registers.unwrap().as_str().unwrap().contains("HLT=1") { halted + 1 } else { 0 };
+            std::thread::sleep(HALTED_LOOK_PERIOD);
         }
     }
 
@@ -168,8 +183,7 @@ fn migrate_over(
     let mut target = Vm::start(Config::as_incoming);
     let multifd = multifd(source.monitor.version());
     if phase == Phase::Device {
-        // Its BIOS comes to rest, and dirties no more RAM than a socket holds.
-        std::thread::sleep(BIOS);
+        source.await_rest();
     }
     let tuning = Tuning {
         multifd: multifd.then_some(2),
