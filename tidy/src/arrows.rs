@@ -1,16 +1,18 @@
 //! The arrows between the workspace's crates are those that ARCHITECTURE.md lists: neither more nor fewer.
 //!
-//! The list is a code block that begins with ```` ```arrows ````. Its first line names the crates that are pure; each
-//! other line has crates, and the crates that each of them depends on, without dev- and build-dependencies:
+//! The list is the map: the table whose header begins with [`HEADER`]. A row has the folders of its crates in
+//! backticks, what they are, the crates that they depend on without dev- and build-dependencies, and what they know
+//! nothing of. A crate is pure if what it is says so in a sentence of its own:
 //!
 //! ```text
-//! pure: core, pages
-//! api -> pages
-//! core ->
+//! | where | what | depends on | knows nothing of |
+//! |---|---|---|---|
+//! | `crates/session` | frames and streams. Pure | | sockets |
+//! | `crates/link`, `lab/hosts` | two hosts, joined | session | QEMU |
 //! ```
 //!
 //! A crate in `crates/` goes by its folder's name. All crates below another folder, as `lab/`, are one group with that
-//! folder's name; arrows inside a group are its own matter.
+//! folder's name, which depends on what its rows say together; arrows inside a group are its own matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +22,9 @@ use crate::{Finding, Tree};
 /// The document that lists the arrows.
 pub const DOCUMENT: &str = "ARCHITECTURE.md";
 
+/// How the table begins that lists the arrows.
+const HEADER: &str = "| where | what | depends on |";
+
 /// The list in the document.
 #[derive(Debug, Default)]
 pub struct Listed {
@@ -27,7 +32,7 @@ pub struct Listed {
     pub line: usize,
     /// The crates that are pure, by their names in the list.
     pub pure: BTreeSet<String>,
-    /// Of each crate or group its line in the document and what it depends on.
+    /// Of each crate or group its last line in the document and what it depends on.
     arrows: BTreeMap<String, (usize, BTreeSet<String>)>,
 }
 
@@ -35,26 +40,31 @@ pub struct Listed {
 pub fn listed(tree: &Tree) -> (Listed, Vec<Finding>) {
     let text = tree.text(DOCUMENT).unwrap_or_default();
     let mut lines = text.lines().enumerate().map(|(before, line)| (before + 1, line.trim()));
-    let Some((begin, _)) = lines.find(|(_, line)| *line == "```arrows") else {
-        let what = "has no list of the arrows between crates: a code block that begins with ```arrows";
+    let Some((begin, _)) = lines.find(|(_, line)| line.starts_with(HEADER)) else {
+        let what = format!("has no map with the arrows between crates: a table that begins with `{HEADER}`");
         return (Listed::default(), vec![Finding::new(DOCUMENT, 1, what)]);
     };
     let mut listed = Listed { line: begin, ..Listed::default() };
     let mut findings = Vec::new();
-    let words = |text: &str| -> BTreeSet<String> {
-        text.split(',').map(|word| word.trim().to_string()).filter(|word| !word.is_empty()).collect()
-    };
-    for (line, text) in lines.take_while(|(_, line)| *line != "```").filter(|(_, line)| !line.is_empty()) {
-        if let Some(pure) = text.strip_prefix("pure:") {
-            listed.pure = words(pure);
-        } else if let Some((name, ends)) = text.split_once("->") {
-            for name in words(name) {
-                if listed.arrows.insert(name.clone(), (line, words(ends))).is_some() {
-                    findings.push(Finding::new(DOCUMENT, line, format!("lists {name} twice: make one line of both")));
-                }
+    let mut folders = BTreeSet::new();
+    for (line, row) in lines.skip(1).take_while(|(_, line)| line.starts_with('|')) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [places, what, needs, _] = cells[..] else {
+            findings.push(Finding::new(DOCUMENT, line, "is no row of the map: write four cells"));
+            continue;
+        };
+        let needs: BTreeSet<String> =
+            needs.split(',').map(|word| word.trim().to_string()).filter(|word| !word.is_empty()).collect();
+        for folder in places.split('`').skip(1).step_by(2) {
+            if !folders.insert(folder) {
+                findings.push(Finding::new(DOCUMENT, line, format!("lists {folder} twice: make one row of both")));
             }
-        } else {
-            findings.push(Finding::new(DOCUMENT, line, "is no arrow: write `crate -> crate, crate`"));
+            if what.ends_with(". Pure") {
+                listed.pure.insert(name(folder).into());
+            }
+            let arrows = listed.arrows.entry(name(folder).into()).or_default();
+            arrows.0 = line;
+            arrows.1.extend(needs.iter().cloned());
         }
     }
     (listed, findings)
@@ -76,12 +86,9 @@ pub fn check(crates: &[Crate], listed: &Listed) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (from, ends) in &arrows {
         let Some((line, expected)) = listed.arrows.get(*from) else {
-            let line_to_be = format!("{from} -> {}", ends.keys().copied().collect::<Vec<_>>().join(", "));
-            findings.push(Finding::new(
-                DOCUMENT,
-                listed.line,
-                format!("lacks the crate {from}: add `{}`", line_to_be.trim()),
-            ));
+            let needs = ends.keys().copied().collect::<Vec<_>>().join(", ");
+            let what = format!("lacks the crate {from}, which depends on: {needs}. Add a row");
+            findings.push(Finding::new(DOCUMENT, listed.line, what));
             continue;
         };
         for (to, folder) in ends.iter().filter(|(to, _)| !expected.contains(**to)) {
@@ -126,44 +133,52 @@ mod tests {
         findings.iter().map(Finding::to_string).collect()
     }
 
-    #[test]
-    fn the_arrows_of_the_tree_are_the_listed_ones() {
-        assert_eq!(found("# A\n\n```arrows\npure: b\n\na -> b\nb ->\nlab -> a\n```\n"), [""; 0]);
+    /// A document with a map of these rows, the first of which is line 3.
+    fn map(rows: &str) -> String {
+        format!("{HEADER} knows nothing of |\n|---|---|---|---|\n{rows}\nThe end.\n| `crates/z` | no row | | |\n")
     }
 
     #[test]
-    fn crates_with_the_same_needs_share_a_line() {
-        assert_eq!(found("```arrows\na, lab -> b\nb ->\n```\n").len(), 2, "lab needs a, and not b");
-        let tree = Tree::of(&[(DOCUMENT, "```arrows\na, b -> c, d\n```\n")]);
-        let (listed, findings) = listed(&tree);
-        assert!(findings.is_empty() && listed.arrows["a"] == listed.arrows["b"] && listed.arrows["b"].1.len() == 2);
+    fn the_arrows_of_the_tree_are_the_listed_ones() {
+        let rows = "| `crates/a` | x. Pure | b | |\n| `crates/b` | y | | |\n| `lab/c`, `lab/d` | z | a | |\n";
+        assert_eq!(found(&map(rows)), [""; 0]);
+        let (listed, _) = listed(&Tree::of(&[(DOCUMENT, &map(rows))]));
+        assert_eq!(listed.pure, BTreeSet::from(["a".to_string()]));
+    }
+
+    #[test]
+    fn a_group_depends_on_what_its_rows_say_together() {
+        let rows = "| `lab/c` | z | a, b | |\n| `lab/d` | z | e | |\n";
+        let (listed, findings) = listed(&Tree::of(&[(DOCUMENT, &map(rows))]));
+        assert!(findings.is_empty());
+        assert_eq!(listed.arrows["lab"], (4, ["a", "b", "e"].map(String::from).into()));
     }
 
     #[test]
     fn an_arrow_that_is_not_listed_is_found() {
-        let found = found("```arrows\na -> b\nb ->\nlab ->\n```\n");
+        let found = found(&map("| `crates/a` | | b | |\n| `crates/b` | | | |\n| `lab/c` | | | |\n"));
         assert!(found.len() == 1 && found[0].starts_with("lab/c/Cargo.toml:1: lab/c depends on a, and"), "{found:?}");
     }
 
     #[test]
     fn what_is_listed_and_not_there_is_found() {
-        let found = found("```arrows\na -> b\nb -> a\nlab -> a\ne -> a\n```\n");
+        let rows = "| `crates/a` | | b | |\n| `crates/b` | | a | |\n| `lab/c` | | a | |\n| `crates/e` | | a | |\n";
         let expected = [
-            "ARCHITECTURE.md:3: b does not depend on a any more: take it out",
-            "ARCHITECTURE.md:5: there is no crate e: take the line out",
+            "ARCHITECTURE.md:4: b does not depend on a any more: take it out",
+            "ARCHITECTURE.md:6: there is no crate e: take the line out",
         ];
-        assert_eq!(found, expected);
+        assert_eq!(found(&map(rows)), expected);
     }
 
     #[test]
     fn a_list_that_lacks_a_crate_is_found_and_so_is_nonsense() {
-        let found_in = found("```arrows\na -> b\nb\nb ->\nb ->\n```\n");
+        let rows = "| `crates/a` | | b | |\n| b |\n| `crates/b` | | | |\n| `crates/b` | | | |\n";
         let expected = [
-            "ARCHITECTURE.md:3: is no arrow: write `crate -> crate, crate`",
-            "ARCHITECTURE.md:5: lists b twice: make one line of both",
-            "ARCHITECTURE.md:1: lacks the crate lab: add `lab -> a`",
+            "ARCHITECTURE.md:4: is no row of the map: write four cells",
+            "ARCHITECTURE.md:6: lists crates/b twice: make one row of both",
+            "ARCHITECTURE.md:1: lacks the crate lab, which depends on: a. Add a row",
         ];
-        assert_eq!(found_in, expected);
-        assert!(found("nothing")[0].starts_with("ARCHITECTURE.md:1: has no list"));
+        assert_eq!(found(&map(rows)), expected);
+        assert!(found("nothing")[0].starts_with("ARCHITECTURE.md:1: has no map"));
     }
 }

@@ -98,7 +98,7 @@ mod tests {
     fn found(clippy: Option<&str>, library: &str, dependencies: &str) -> Vec<String> {
         let manifest = format!("[package]\nname = \"a\"\n[dependencies]\n{dependencies}");
         let mut files = vec![
-            (DOCUMENT, "```arrows\npure: a, b\n```\n"),
+            (DOCUMENT, "| where | what | depends on |\n|---|---|---|\n| `crates/a`, `crates/b` | x. Pure | | |\n"),
             ("crates/a/Cargo.toml", manifest.as_str()),
             ("crates/b/Cargo.toml", "[package]\nname = \"b\"\n"),
             ("crates/b/clippy.toml", ALL),
@@ -166,7 +166,8 @@ disallowed-methods = [
 
     #[test]
     fn a_pure_crate_that_is_not_there_is_found() {
-        let tree = Tree::of(&[(DOCUMENT, "```arrows\npure: gone\n```\n")]);
+        let tree =
+            Tree::of(&[(DOCUMENT, "| where | what | depends on |\n|---|---|---|\n| `crates/gone` | x. Pure | | |\n")]);
         let (listed, _) = crate::arrows::listed(&tree);
         assert_eq!(check(&tree, &[], &Sources::new(), &listed).len(), 1);
     }
