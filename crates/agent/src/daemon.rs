@@ -25,7 +25,7 @@ use crate::migrations::{Migrations, open_journal};
 use crate::own_socket::{OwnSocket, SocketError};
 use crate::peers::{Answer, CONTROL_VERSIONS, Peers, PeersSettings, Question};
 use crate::room::HostRoom;
-use crate::serve::{RequestServer, host_facts, serve};
+use crate::server::{MigrationStarter, RequestServer, host_facts, serve};
 use crate::transport::packers;
 use crate::vms::Vms;
 
@@ -83,7 +83,7 @@ pub struct Agent {
 
 enum Inner {
     Tunnels(Peers),
-    Vms { desk: Arc<RequestServer>, serving: Mutex<Option<JoinHandle<()>>> },
+    Vms { server: Arc<RequestServer>, serving: Mutex<Option<JoinHandle<()>>> },
 }
 
 impl Agent {
@@ -102,7 +102,7 @@ impl Agent {
     fn peers(&self) -> &Peers {
         match &self.inner {
             Inner::Tunnels(peers) => peers,
-            Inner::Vms { desk, .. } => desk.migrations.peers(),
+            Inner::Vms { server, .. } => server.migrations.peers(),
         }
     }
 
@@ -120,9 +120,9 @@ impl Agent {
     pub fn stop(&self) {
         match &self.inner {
             Inner::Tunnels(peers) => peers.stop(),
-            Inner::Vms { desk, serving } => {
-                if !desk.stopping.swap(true, Ordering::SeqCst) {
-                    desk.migrations.stop();
+            Inner::Vms { server, serving } => {
+                if !server.stopping.swap(true, Ordering::SeqCst) {
+                    server.migrations.stop();
                 }
                 if let Some(serving) = serving.lock().take() {
                     let _ = serving.join();
@@ -203,17 +203,24 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
             Ok::<_, AgentError>(Peers::start(peers, identity, Arc::new(answer), events)?)
         },
     )?;
-    let desk = Arc::new(RequestServer {
+    let migrations = Arc::new(migrations);
+    let starter = Arc::new(MigrationStarter {
+        vms: known.clone(),
+        migrations: migrations.clone(),
+        rooms: rooms.clone(),
+        qemu: vms.qemu,
+    });
+    let server = Arc::new(RequestServer {
         vms: known,
         migrations,
         rooms,
+        starter,
         addresses,
-        qemu: vms.qemu,
         stopping: AtomicBool::new(false),
         clients: Arc::default(),
         begun_requests: BegunRequests::default(),
     });
-    let own = desk.clone();
+    let own = server.clone();
     let serving = std::thread::Builder::new().name("commands".into()).spawn(move || serve(&own, &socket))?;
-    Ok(Inner::Vms { desk, serving: Mutex::new(Some(serving)) })
+    Ok(Inner::Vms { server, serving: Mutex::new(Some(serving)) })
 }

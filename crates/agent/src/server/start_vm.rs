@@ -9,8 +9,10 @@ use skein_inventory::definition::Definition;
 use skein_inventory::facts::{GuestFiles, Presence};
 use skein_inventory::{NoRoom, RoomNeed};
 
+use super::hosts::LIST_ASKED_MAX;
+use super::refusal::Answered;
+use super::request_server::RequestServer;
 use crate::read_facts;
-use crate::serve::{Answered, LIST_ASKED_MAX, RequestServer};
 use crate::vms::Vm;
 
 /// Other hosts say within this whether they have a VM of that name. One that starts a QEMU first, to know what that can

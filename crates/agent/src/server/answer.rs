@@ -1,0 +1,37 @@
+//! Which request is answered by what.
+
+use skein_api::{API_VERSION, Reply, Request, RequestLine, VersionView};
+
+use super::migrations::MigrateRequest;
+use super::refusal::Answered;
+use super::request_server::{RequestServer, Say};
+
+impl RequestServer {
+    /// Does what is asked. `say` is for progress; the reply that is returned is the last.
+    pub(super) fn answer(&self, line: RequestLine, say: &mut Say<'_>) -> Answered<Reply> {
+        let request_id = line.request_id.as_deref();
+        match line.request {
+            Request::Version => {
+                Ok(Reply::Version(VersionView { release: env!("CARGO_PKG_VERSION").into(), api: API_VERSION }))
+            }
+            Request::VmStart { from, options } => self.vm_start(from, options),
+            Request::VmAdopt { qmp, name } => self.vm_adopt(&qmp, name),
+            Request::VmList => Ok(self.vm_list()),
+            Request::VmShow { name } => self.vm_show(&name),
+            Request::VmStop { name, timeout_s, force } => self.vm_stop(&name, timeout_s, force),
+            Request::VmResume { name } => self.vm_resume(&name),
+            Request::VmForget { name } => self.vm_forget(&name),
+            Request::HostList => self.host_list(),
+            Request::HostShow { name } => self.host_show(name),
+            Request::Check { vm, to, options } => self.check(&vm, &to, &options),
+            Request::Migrate { vm, to, options, detach } => {
+                self.migrate(&MigrateRequest { vm: &vm, to: &to, options: &options, detach, request_id }, say)
+            }
+            Request::MigrationList => Ok(self.migration_list()),
+            Request::MigrationShow { id } => self.migration_show(&id),
+            Request::MigrationWatch { id } => self.migration_watch(&id, say),
+            Request::MigrationCancel { id } => self.migration_cancel(&id),
+            Request::MigrationResolve { id, other_host_is_off } => self.migration_resolve(&id, other_host_is_off),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! What requests are answered from.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use skein_api::Reply;
+
+use super::starter::MigrationStarter;
+use crate::begun_requests::BegunRequests;
+use crate::migrations::Migrations;
+use crate::room::HostRoom;
+use crate::vms::Vms;
+
+/// What requests are answered from.
+pub(crate) struct RequestServer {
+    pub(crate) vms: Arc<Vms>,
+    pub(crate) migrations: Arc<Migrations>,
+    pub(crate) rooms: Arc<HostRoom>,
+    pub(crate) starter: Arc<MigrationStarter>,
+    pub(crate) begun_requests: BegunRequests,
+    /// Where this host's agent listens.
+    pub(crate) addresses: Vec<String>,
+    pub(crate) stopping: AtomicBool,
+    /// Connections of commands.
+    pub(crate) clients: Arc<AtomicUsize>,
+}
+
+/// Tells a client what there is to tell before the last word.
+pub(super) type Say<'a> = dyn FnMut(&Reply) -> io::Result<()> + 'a;

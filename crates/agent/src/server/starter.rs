@@ -1,0 +1,197 @@
+//! Checks a migration, and begins it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use skein_api::{CheckResult, MigrateOptions};
+use skein_dataplane::SessionSnapshot;
+use skein_inventory::check::Problem;
+use skein_inventory::facts::{GuestFiles, HostFacts, PathFacts};
+use skein_inventory::forecast::{ForecastInputs, forecast};
+use skein_inventory::{HostsFile, Route, TargetLaunch};
+
+use super::host_facts::{host_facts, network_problems};
+use super::refusal::{Answered, refusal, unreached};
+use crate::clock::wait_until;
+use crate::error_chain;
+use crate::launch::Launch;
+use crate::migrations::{DELTA_MEMORY_DEFAULT_PERCENT, Migrations, Offer};
+use crate::read_facts;
+use crate::room::{HostRoom, agent_bytes};
+use crate::to_api::{ToApi, route};
+use crate::vms::{Vm, Vms};
+
+/// How long another host may take to say what it has: it may have to start a QEMU to know.
+pub(super) const ASK_TIME: Duration = Duration::from_secs(20);
+/// All paths to a host are there by then, if they are to be.
+const PATHS_TIME: Duration = Duration::from_secs(1);
+/// Which packets pass a path is known by then: what is lost twice takes 1.3 to 2.5 s.
+const SURVEY_TIME: Duration = Duration::from_secs(3);
+/// Most multifd channels that are chosen unasked.
+const CHANNELS_MAX: usize = 8;
+
+/// Checks migrations away from this host, and begins them.
+pub(crate) struct MigrationStarter {
+    pub(crate) vms: Arc<Vms>,
+    pub(crate) migrations: Arc<Migrations>,
+    pub(crate) rooms: Arc<HostRoom>,
+    /// The QEMU program where a definition names none.
+    pub(crate) qemu: Option<PathBuf>,
+}
+
+impl MigrationStarter {
+    /// `launch`: what the target is to start, as it was checked.
+    pub(super) fn offer(&self, vm: &Vm, launch: Launch, options: &MigrateOptions) -> Answered<Offer> {
+        let settings = launch.definition().map(|definition| definition.migration.clone()).unwrap_or_default();
+        let cores = thread::available_parallelism().map_or(2, |cores| cores.get());
+        // More channels than cores only wait for each other; one would do worse than none.
+        let fitting = cores.clamp(2, CHANNELS_MAX) as u8;
+        Ok(Offer {
+            launch,
+            channels: options.channels.or(settings.multifd_channels).unwrap_or(fitting),
+            downtime_limit_ms: options.downtime_limit_ms.unwrap_or(settings.downtime_limit_ms),
+            transport: self.transport(options)?,
+            indirect: vm.indirect().map(|why| format!("retried without direct placement: {why}")),
+            allow_throttle: options.allow_throttle,
+            delta_memory: options.delta_memory,
+            has_deadline: options.deadline_s.is_some(),
+            priority: settings.priority,
+            keep: self.hosts_file()?.kept_ram_policy_of(self.migrations.peers().host()),
+            need: Some(read_facts::guest(vm)?.need()),
+        })
+    }
+
+    /// How the guest's memory travels. Errors: the file of hosts cannot be read. It may say how, and where the target
+    /// is: what was meant is not guessed.
+    fn transport(&self, options: &MigrateOptions) -> Answered<Route> {
+        let hosts = self.hosts_file()?;
+        let own = || hosts.transport_from(self.migrations.peers().host());
+        Ok(options.transport.map_or_else(own, route))
+    }
+
+    /// What the file of hosts says.
+    pub(super) fn hosts_file(&self) -> Answered<HostsFile> {
+        let hosts = self.migrations.peers().hosts();
+        hosts.map_err(|error| Box::new(refusal(error_chain(&error), "mend the file; it is read again at once")))
+    }
+
+    /// All that speaks against a migration, and what the target would start. `watch`: how long to watch the guest's
+    /// writing, for a better forecast.
+    pub(super) fn check(
+        &self,
+        name: &str,
+        to: &str,
+        options: &MigrateOptions,
+        watch: Option<Duration>,
+    ) -> Answered<(CheckResult, Launch)> {
+        let transport = self.transport(options)?;
+        let vm = self.vms.get(name)?;
+        let mut guest = read_facts::guest(&vm)?;
+        self.vms.saw_composition(&vm, &guest.composition);
+        let delta_memory = options.delta_memory.unwrap_or(DELTA_MEMORY_DEFAULT_PERCENT);
+        guest.copy = self.rooms.copy(&vm, agent_bytes(guest.ram_bytes, delta_memory));
+        let launched = vm.launched();
+        let (launch, given) = vm.launch().with_images_of(&guest.composition, launched.as_ref());
+        let definition = launch.definition();
+        let qemu = match &launch {
+            Launch::Definition(defined) => defined.definition.qemu.binary.clone(),
+            Launch::CommandLine(line) => Some(line.program.clone()),
+        };
+        let defined = definition.map(|definition| definition.opened()).into_iter().flatten().map(|(_, path)| path);
+        let disks = guest.disks.iter().map(|disk| &disk.path);
+        let opened = disks.chain(&guest.ram_files).chain(defined).cloned().collect();
+        let files = GuestFiles { opened, loaded: guest.loaded.clone() };
+        let source = self.own_facts(qemu.clone(), &files);
+        let is_here = to == self.migrations.peers().host();
+        let hold = (!is_here).then(|| self.migrations.peers().hold(to));
+        let (target, paths) = if is_here {
+            (source.clone(), Vec::new())
+        } else {
+            let asked = self.migrations.peers().ask_facts(to, qemu, files, Instant::now() + ASK_TIME);
+            let target = asked.map_err(|error| Box::new(refusal(error_chain(&error), unreached(to, &error))))?;
+            (target, self.paths(to, &source))
+        };
+        let start = match &launch {
+            Launch::Definition(defined) => {
+                TargetLaunch::Definition { definition: &defined.definition, launched: launched.as_ref(), given: &given }
+            }
+            Launch::CommandLine(line) => TargetLaunch::CommandLine(&line.args),
+        };
+        let mut problems = skein_inventory::check::check(&guest, start, &source, &target, &paths);
+        // They warn, and stand behind what blocks.
+        problems.extend(self.network_problems(to));
+        drop(hold);
+        // Two agents may each have a session with the other: their paths share NICs.
+        let mut rates: BTreeMap<&str, u64> = BTreeMap::new();
+        for path in &paths {
+            let rate = rates.entry(&path.local).or_default();
+            *rate = path.bits_per_s.unwrap_or(0).max(*rate);
+        }
+        let rates: Vec<u64> = rates.into_values().filter(|rate| *rate > 0).collect();
+        let settings = definition.map(|definition| definition.migration.clone()).unwrap_or_default();
+        let downtime_limit = options.downtime_limit_ms.unwrap_or(settings.downtime_limit_ms);
+        let fixed = ForecastInputs {
+            downtime_limit: Duration::from_millis(downtime_limit),
+            allow_throttle: options.allow_throttle.unwrap_or(0),
+            ..ForecastInputs::default()
+        };
+        let forecast = (!rates.is_empty()).then(|| {
+            let dirty = watch.and_then(|time| read_facts::dirty_bytes_per_s(&vm, time));
+            forecast(guest.ram_bytes, dirty, &rates, transport, fixed)
+        });
+        let (problems, forecast) = (problems.to_api(), forecast.to_api());
+        Ok((CheckResult { vm: name.to_owned(), to: to.to_owned(), problems, forecast }, launch))
+    }
+
+    /// The paths to a host, each as fast as its NIC here, or where that does not tell, as it was of late.
+    fn paths(&self, to: &str, source: &HostFacts) -> Vec<PathFacts> {
+        let speed = |nic: &str| source.nics.iter().find(|found| found.name == nic)?.speed_bits_per_s;
+        let usable = || {
+            self.migrations.paths(to, |paths, meter| {
+                let facts = paths.into_iter().filter(|path| path.status.usable).map(|path| PathFacts {
+                    bits_per_s: speed(&path.info.nic).or_else(|| meter.most(&path)),
+                    local: path.info.nic,
+                    remote: path.info.remote.ip().to_string(),
+                });
+                facts.collect::<Vec<_>>()
+            })
+        };
+        // They come one after the other.
+        let mut last = usable();
+        let end = Instant::now() + PATHS_TIME;
+        while Instant::now() < end {
+            thread::sleep(PATHS_TIME / 4);
+            let now = usable();
+            if !now.is_empty() && now.len() == last.len() {
+                break;
+            }
+            last = now;
+        }
+        usable()
+    }
+
+    /// What is not as it should be on the way to a host. Whether large packets pass is known in a few round trips where
+    /// they do; where not, this waits for it.
+    pub(super) fn network_problems(&self, host: &str) -> Vec<Problem> {
+        let peers = self.migrations.peers();
+        let is_surveyed = |session: &SessionSnapshot| session.peer != host || session.mtu_probes_under_way == 0;
+        wait_until(SURVEY_TIME, || peers.snapshots().iter().all(is_surveyed));
+        network_problems(&peers.snapshots(), host)
+    }
+
+    /// What this host is and has, for a guest with these files.
+    pub(super) fn own_facts(&self, qemu: Option<PathBuf>, files: &GuestFiles) -> HostFacts {
+        let inquiry = self.migrations.inquiry();
+        host_facts(
+            self.migrations.peers().host(),
+            &self.vms,
+            &self.rooms,
+            &inquiry,
+            qemu.or_else(|| self.qemu.clone()),
+            files,
+        )
+    }
+}
