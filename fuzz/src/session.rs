@@ -66,7 +66,8 @@ impl Victim {
                 let kind = if which % 2 == 0 { ConnectionKind::Control } else { ConnectionKind::Data };
                 self.up(u32::from(input.byte() % 3), kind);
             }
-            (11, Some(id), _) if which >= 12 => self.down(id, ConnectionEnd::ByPeer),
+            (11, Some(id), _) if which >= 14 => self.down(id, ConnectionEnd::Closed),
+            (11, Some(id), _) if which >= 12 => self.down(id, ConnectionEnd::Reset),
             (11, Some(_), _) if which >= 10 => self.session.path_down(PathId(u32::from(input.byte() % 3))),
             (12, _, Some(id)) => {
                 let bytes = usize::from(input.word()) * 4;

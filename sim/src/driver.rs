@@ -277,7 +277,7 @@ impl<A: Applications> World<A> {
                     }
                     self.close(DIALER, conn);
                 }
-                What::Fin => self.lost(end, conn, ConnectionEnd::ByPeer),
+                What::Fin => self.lost(end, conn, ConnectionEnd::Closed),
                 What::Frame(header, payload) => {
                     if let Err(why) = self.receive_frame(end, conn, header, payload) {
                         self.fail(format!("end {end} received a frame that does not decode: {why}"));
@@ -400,7 +400,7 @@ impl<A: Applications> World<A> {
         let latency = self.paths[self.conns[conn].path].spec.latency;
         self.after(latency, Do::PeerReset(conn, 1 - end));
         // Whoever reads from a socket that is shut down finds its end, as if the peer had closed it.
-        let how = if self.rng.percent(50) { ConnectionEnd::Failed } else { ConnectionEnd::ByPeer };
+        let how = if self.rng.percent(50) { ConnectionEnd::Failed } else { ConnectionEnd::Closed };
         self.lost(end, conn, how);
     }
 
@@ -414,7 +414,7 @@ impl<A: Applications> World<A> {
         if was == State::Closed {
             return;
         }
-        if how == ConnectionEnd::ByPeer {
+        if how != ConnectionEnd::Failed {
             // Nobody reads what this end still sends.
             self.conns[conn].flows[end].kill();
         }
@@ -462,7 +462,7 @@ impl<A: Applications> World<A> {
         }
         // A reset is sent once; where it is lost, the peer finds out when it sends something.
         if !self.is_holed(self.conns[conn].path, 1 - end) {
-            self.broken(conn, end, ConnectionEnd::ByPeer);
+            self.broken(conn, end, ConnectionEnd::Reset);
         }
     }
 

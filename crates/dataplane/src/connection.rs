@@ -7,7 +7,9 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use skein_link::{Caps, Connection, LinkEnd, Message, Patience, Position, Reader, Writer};
 use skein_session::frame::{Frame, HEADER_BYTES, Header};
-use skein_session::{ConnectionEnd, ConnectionId, ConnectionKind, PathId, ProtocolError, Session, StreamId, Transmit};
+use skein_session::{
+    ConnectionEnd, ConnectionId, ConnectionKind, Ended, PathId, ProtocolError, Session, StreamId, Transmit,
+};
 use thiserror::Error;
 use tracing::{debug, warn};
 
@@ -26,6 +28,9 @@ pub(crate) enum AddError {
     /// The peer has too many, or used a number twice.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
+    /// The session has ended meanwhile.
+    #[error("the session is over: {0}")]
+    Ended(Ended),
     /// The link promises too little.
     #[error("its link is not reliable or has no flow control: {0:?}")]
     Unsuitable(Caps),
@@ -37,8 +42,10 @@ enum SendProgress {
     All,
     /// The socket takes no more, or it is somebody else's turn.
     Some,
-    /// The connection is over.
-    Last,
+    /// The connection's key has protected enough.
+    KeyUsedUp,
+    /// The peer was told that the session is over.
+    Goodbye,
 }
 
 impl RunningSession {
@@ -58,10 +65,13 @@ impl RunningSession {
         let sender = ConnectionSender { writer: Mutex::new(writer), wake: Condvar::new() };
         let outlet = Arc::new(sender);
         self.with(|state, now| {
+            if let Some(why) = state.core.ended() {
+                return Err(AddError::Ended(why.clone()));
+            }
             state.core.connection_up(now, id, path, kind)?;
             state.paths.insert(path, info);
             state.connections.insert(id, ConnectionHandle { sender: outlet.clone(), has_work: true, shutdown });
-            Ok::<_, ProtocolError>(())
+            Ok(())
         })?;
         let live = self.clone();
         let threads = spawn("sender", move || send(&live, id, &outlet)).and_then(|sender| {
@@ -101,8 +111,8 @@ fn send_now(live: &RunningSession, id: ConnectionId, sender: &ConnectionSender) 
     };
     match sent {
         Ok(SendProgress::All) => {}
-        Ok(SendProgress::Some | SendProgress::Last) => live.lock().wake_connection(id),
-        Err(error) => fail(live, id, &error),
+        Ok(SendProgress::Some | SendProgress::KeyUsedUp | SendProgress::Goodbye) => live.lock().wake_connection(id),
+        Err(end) => cannot_send(live, id, &end),
     }
 }
 
@@ -112,15 +122,21 @@ fn send(live: &RunningSession, id: ConnectionId, outlet: &ConnectionSender) {
         let sent = pump(live, id, &mut **outlet.writer.lock(), Patience::Wait);
         match sent {
             Ok(SendProgress::All | SendProgress::Some) => {}
-            Ok(SendProgress::Last) => return live.drop_connection(id, ConnectionEnd::Failed),
-            Err(error) => return fail(live, id, &error),
+            Ok(SendProgress::KeyUsedUp) => return live.drop_connection(id, ConnectionEnd::Failed),
+            // The receiver goes on: whoever closes a socket on which the peer still sends may lose the goodbye.
+            Ok(SendProgress::Goodbye) => return live.finish_sending(id),
+            Err(end) => return cannot_send(live, id, &end),
         }
     }
 }
 
-fn fail(live: &RunningSession, id: ConnectionId, error: &io::Error) {
-    debug!(session = %live.id, connection = id.0, "cannot send: {error}");
-    live.drop_connection(id, ConnectionEnd::Failed);
+/// Drops a connection that takes nothing more; not one that the peer ended. The receiver finds that end, too, but first
+/// what the peer said last: its goodbye, perhaps.
+fn cannot_send(live: &RunningSession, id: ConnectionId, end: &LinkEnd) {
+    debug!(session = %live.id, connection = id.0, "cannot send: {}", error_chain(end));
+    if !end.is_by_peer() {
+        live.drop_connection(id, ConnectionEnd::Failed);
+    }
 }
 
 /// Waits until there may be something to send. False: the connection is gone.
@@ -148,7 +164,7 @@ fn pump(
     id: ConnectionId,
     writer: &mut dyn Writer,
     patience: Patience,
-) -> io::Result<SendProgress> {
+) -> Result<SendProgress, LinkEnd> {
     let mut batch = Vec::new();
     if !writer.flush(patience)? {
         return Ok(SendProgress::Some);
@@ -165,7 +181,7 @@ fn pump(
                 Some(_) if patience == Patience::Try => return Ok(SendProgress::Some),
                 Some(why) => batch.push(message(Session::bye(0, why))),
                 // Before there is something to send: other threads may find it first each time.
-                None if writer.key_is_used_up() => return Ok(SendProgress::Last),
+                None if writer.key_is_used_up() => return Ok(SendProgress::KeyUsedUp),
                 None => poll(live, &mut state.core, id, &mut batch),
             }
             live.dispatch(&mut state);
@@ -179,7 +195,7 @@ fn pump(
             return Ok(SendProgress::Some);
         }
         if over {
-            return Ok(SendProgress::Last);
+            return Ok(SendProgress::Goodbye);
         }
     }
     Ok(SendProgress::Some)
@@ -211,9 +227,8 @@ fn receive(live: &Arc<RunningSession>, id: ConnectionId, mut reader: Box<dyn Rea
             Err(end) => {
                 debug!(session = %live.id, connection = id.0, "cannot receive: {}", error_chain(&end));
                 return match end {
-                    // A kernel resets the connections of a killed process where data waited for it. Those that the peer
-                    // gave up are reset, too, but stalled here before.
-                    LinkEnd::Closed | LinkEnd::Reset => ConnectionEnd::ByPeer,
+                    LinkEnd::Closed => ConnectionEnd::Closed,
+                    LinkEnd::Reset => ConnectionEnd::Reset,
                     LinkEnd::GivenUp | LinkEnd::Failed(_) => ConnectionEnd::Failed,
                 };
             }
@@ -242,9 +257,10 @@ fn receive_one(live: &Arc<RunningSession>, id: ConnectionId, reader: &mut dyn Re
             warn!(session = %live.id, peer = live.peer, "the peer broke the protocol: {error}");
         }
         let readable = live.dispatch_but_delivery(&mut state);
-        if state.core.ended().is_some() {
+        if matches!(state.core.ended(), Some(Ended::ClosedByPeer { .. })) {
             return Ok(false);
         }
+        // Where this end has ended the session it reads on, to the peer's end: see `Shutdown::finish` of links.
         readable
     };
     if let Some((stream, egress)) = readable {

@@ -33,6 +33,7 @@
 
 mod acceptor;
 mod addresses;
+mod clock;
 mod connection;
 mod decode;
 mod dialer;
@@ -47,6 +48,8 @@ mod ingest;
 mod kept_ram;
 mod local_end;
 mod network_problem;
+#[cfg(test)]
+mod over_fake;
 mod path_mtu;
 mod pool;
 mod running_session;

@@ -20,6 +20,7 @@ use skein_session::{
 use tracing::{debug, info, warn};
 
 use crate::ResetCode;
+use crate::clock::Clock;
 use crate::decode::Decode;
 use crate::local_end::LocalEnd;
 use crate::network_problem::NetworkProblem;
@@ -31,8 +32,8 @@ const CLOCK_PERIOD: Duration = Duration::from_millis(50);
 const CAPACITY_WAIT: Duration = Duration::from_secs(1);
 /// What a local end said before it broke may take this long to reach the peer.
 const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
-/// A goodbye may take this long to leave.
-const BYE_TIME: Duration = Duration::from_millis(500);
+/// The goodbye and the peer's own end may take this long: on a busy host a thread may wait a second for a core.
+const BYE_TIME: Duration = Duration::from_secs(2);
 
 /// A stream that the peer opened.
 #[derive(Debug)]
@@ -186,7 +187,7 @@ pub struct RunningSession {
     state: Mutex<State>,
     /// Notified when the session ends or a connection goes.
     changed: Condvar,
-    epoch: Instant,
+    clock: Clock,
 }
 
 impl RunningSession {
@@ -214,16 +215,22 @@ impl RunningSession {
                 incoming: Some(incoming),
             }),
             changed: Condvar::new(),
-            epoch: Instant::now(),
+            clock: Clock::default(),
         });
-        let clock = live.clone();
-        spawn("keeper", move || clock.tell_time())?;
+        let kept = live.clone();
+        spawn("keeper", move || kept.tell_time())?;
         Ok((live, streams))
     }
 
     /// The time as the session knows it.
     pub(crate) fn now(&self) -> Duration {
-        self.epoch.elapsed()
+        self.clock.now()
+    }
+
+    /// Has the session see so much time pass.
+    #[cfg(test)]
+    pub(crate) fn skip(&self, time: Duration) {
+        self.clock.skip(time);
     }
 
     /// Runs `work` under the lock, then does what the session asks for.
@@ -373,6 +380,13 @@ impl RunningSession {
         self.changed.notify_all();
     }
 
+    /// Nothing more is sent on a connection. Its receiver goes on to the peer's end.
+    pub(crate) fn finish_sending(&self, id: ConnectionId) {
+        if let Some(handle) = self.lock().connections.get(&id) {
+            handle.shutdown.finish();
+        }
+    }
+
     /// A path's NIC is gone or its link down.
     pub(crate) fn path_down(&self, path: PathId) {
         self.with(|state, _| state.core.path_down(path));
@@ -394,7 +408,8 @@ impl RunningSession {
     pub fn close(&self, reason: &str) {
         self.with(|state, _| state.core.close());
         debug!(session = %self.id, "closed: {reason}");
-        // The senders say goodbye on their connections and end; those that cannot are cut off.
+        // The senders say goodbye on their connections, the receivers wait for the peer's end; what takes longer is cut
+        // off.
         let mut state = self.lock();
         self.changed.wait_while_for(&mut state, |state| !state.connections.is_empty(), BYE_TIME);
         for handle in state.connections.values() {

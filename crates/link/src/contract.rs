@@ -185,6 +185,53 @@ fn an_end_in_order_differs_from_giving_up() {
     }
 }
 
+/// The last words of an end arrive though the other end still sends: what an end needs that says goodbye.
+#[test]
+fn last_words_arrive_if_the_end_that_says_them_reads_on() {
+    for bench in benches() {
+        let (mut a, mut b) = bench.connect();
+        b.writer.push(&mut vec![message(b"still sent")]).unwrap();
+        assert!(b.writer.flush(Patience::Wait).unwrap());
+        a.writer.push(&mut vec![message(b"goodbye")]).unwrap();
+        assert!(a.writer.flush(Patience::Wait).unwrap());
+        a.shutdown.finish();
+        b.writer.push(&mut vec![message(b"sent after the end")]).unwrap();
+        assert!(b.writer.flush(Patience::Wait).unwrap(), "{}", bench.name);
+        assert_eq!(&receive(&mut *b.reader).unwrap().1[..], b"goodbye", "{}", bench.name);
+        let end = receive(&mut *b.reader).unwrap_err();
+        assert!(matches!(end, LinkEnd::Closed), "{}: {end:?}", bench.name);
+        let mut heard = [0; 2].map(|_| receive(&mut *a.reader).unwrap().1);
+        heard.sort_unstable();
+        assert_eq!(heard, [&b"sent after the end"[..], b"still sent"], "{}", bench.name);
+        b.shutdown.close();
+        let end = receive(&mut *a.reader).unwrap_err();
+        assert!(matches!(end, LinkEnd::Closed), "{}: {end:?}", bench.name);
+    }
+}
+
+/// Both halves find the same end, whichever is first; the reader finds the last words before.
+#[test]
+fn a_writer_finds_that_the_peer_ended_the_connection_and_the_reader_reads_what_is_there() {
+    for bench in benches() {
+        let (mut a, mut b) = bench.connect();
+        a.writer.push(&mut vec![message(b"goodbye")]).unwrap();
+        assert!(a.writer.flush(Patience::Wait).unwrap());
+        drop(a);
+        // Until the other end's kernel has answered what nobody reads.
+        let end = loop {
+            b.writer.push(&mut vec![message(b"unread")]).unwrap();
+            if let Err(end) = b.writer.flush(Patience::Wait) {
+                break end;
+            }
+            thread::sleep(Duration::from_millis(1));
+        };
+        assert!(end.is_by_peer(), "{}: {end:?}", bench.name);
+        assert_eq!(&receive(&mut *b.reader).unwrap().1[..], b"goodbye", "{}", bench.name);
+        let end = receive(&mut *b.reader).unwrap_err();
+        assert!(end.is_by_peer(), "{}: {end:?}", bench.name);
+    }
+}
+
 #[test]
 fn giving_up_frees_a_writer_that_waits_for_room() {
     for bench in benches() {

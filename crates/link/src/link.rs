@@ -136,10 +136,10 @@ impl LinkError {
     }
 }
 
-/// How a connection ended, as its reader finds it.
+/// How a connection ended, as either half finds it.
 #[derive(Debug, Error)]
 pub enum LinkEnd {
-    /// The peer ended it in order: all that the peer sent was read.
+    /// The peer ended it in order. A reader has read all that the peer sent.
     #[error("the other end closed it")]
     Closed,
     /// The peer's host ended it without a word, as a kernel does for a process that is no more. What the peer sent last
@@ -152,6 +152,13 @@ pub enum LinkEnd {
     /// It broke, or what arrived makes no sense.
     #[error("it broke")]
     Failed(#[source] io::Error),
+}
+
+impl LinkEnd {
+    /// Whether the peer's host ended the connection.
+    pub fn is_by_peer(&self) -> bool {
+        matches!(self, LinkEnd::Closed | LinkEnd::Reset)
+    }
 }
 
 /// What became of a probe.
@@ -292,14 +299,15 @@ pub trait Writer: Send {
     ///
     /// # Errors
     /// They cannot be protected.
-    fn push(&mut self, messages: &mut Vec<Message>) -> io::Result<()>;
+    fn push(&mut self, messages: &mut Vec<Message>) -> Result<(), LinkEnd>;
 
     /// Sends what was taken on: all of it, or with [`Patience::Try`] as much as the connection takes at once. Returns
     /// whether that was all.
     ///
     /// # Errors
-    /// The connection is over. With [`Patience::Wait`] also once it was given up.
-    fn flush(&mut self, patience: Patience) -> io::Result<bool>;
+    /// The connection is over. With [`Patience::Wait`] also once it was given up. If the peer ended it, the reader
+    /// finds the end, too, at once, and before that what arrived of the peer's last words.
+    fn flush(&mut self, patience: Patience) -> Result<bool, LinkEnd>;
 
     /// The connection's key has protected enough: close it and dial another.
     fn key_is_used_up(&self) -> bool {
@@ -307,12 +315,19 @@ pub trait Writer: Send {
     }
 }
 
-/// Ends a connection from any thread: both halves return with an error.
+/// Ends a connection from any thread.
 pub trait Shutdown: Send + Sync {
-    /// Ends it in order: what was sent is still delivered, then the peer sees [`LinkEnd::Closed`]. Not after
-    /// [`Self::abort`].
+    /// Ends sending: what was sent is still delivered, then the peer's reader finds [`LinkEnd::Closed`]. This end's
+    /// reader goes on. Whoever wants the last words to arrive does this and reads until the peer ends the connection,
+    /// too. Not after [`Self::abort`].
+    fn finish(&self);
+
+    /// Ends the connection in order: both halves return with an error, and the peer finds [`LinkEnd::Closed`]. If the
+    /// peer has sent what this end did not read, or still sends, the peer may find [`LinkEnd::Reset`] instead, and what
+    /// was sent may be lost: so do kernels with TCP (RFC 1122, section 4.2.2.13). Not after [`Self::abort`].
     fn close(&self);
 
-    /// Gives it up: the peer sees [`LinkEnd::Reset`], if anything, and can tell it from the end of this process.
+    /// Gives it up: both halves return with an error, and the peer sees [`LinkEnd::Reset`], if anything, and can tell it
+    /// from the end of this process.
     fn abort(&self);
 }

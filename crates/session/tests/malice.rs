@@ -222,7 +222,7 @@ fn play(victim: &mut Victim, op: Op) {
         }
         Op::Down { connection: n, by_peer } => {
             if let Some(id) = connection(n) {
-                victim.down(id, if by_peer { ConnectionEnd::ByPeer } else { ConnectionEnd::Failed });
+                victim.down(id, if by_peer { ConnectionEnd::Closed } else { ConnectionEnd::Failed });
             }
         }
         Op::Pass { ms } => victim.pass(Duration::from_millis(ms)),

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,8 @@ impl Random {
 /// A connection between two ends.
 #[derive(Debug)]
 pub(super) struct Wire {
+    /// The address that dialled, and the other.
+    ends: [IpAddr; 2],
     is_ordered: bool,
     state: Mutex<State>,
     changed: Condvar,
@@ -77,9 +80,34 @@ enum Own {
 }
 
 impl Wire {
-    pub(super) fn new(is_ordered: bool, seed: u64) -> Wire {
+    pub(super) fn new(ends: [IpAddr; 2], is_ordered: bool, seed: u64) -> Wire {
         let state = State { ways: Default::default(), is_stalled: false, random: Random(seed) };
-        Wire { is_ordered, state: Mutex::new(state), changed: Condvar::new() }
+        Wire { ends, is_ordered, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Closes the ends at an address, as a kernel does for a process that is no more.
+    pub(super) fn close_at(&self, ip: IpAddr) {
+        (0..2).filter(|side| self.ends[*side] == ip).for_each(|side| self.let_go(side, Own::Closed));
+    }
+
+    fn let_go(&self, side: usize, own: Own) {
+        let mut state = self.lock();
+        let is_stalled = state.is_stalled;
+        let has_unread = !state.ways[1 - side].messages.is_empty();
+        let way = &mut state.ways[side];
+        if way.own.is_none() {
+            way.own = Some(own);
+            match own {
+                // As kernels do: where something was not read, what was sent is thrown away.
+                Own::Closed if has_unread => way.ended = Some(Ended::Reset),
+                Own::Closed => way.ended = way.ended.or(Some(Ended::Closed)),
+                // A reset is sent once: where nothing moves, it is lost.
+                Own::GivenUp if !is_stalled => way.ended = Some(Ended::Reset),
+                Own::GivenUp => {}
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
     }
 
     pub(super) fn set_stalled(&self, is_stalled: bool) {
@@ -136,8 +164,10 @@ impl End {
     /// Sends bytes of a handshake.
     pub(super) fn greet(&self, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.lock();
-        if let Some(error) = state.write_error(self.side) {
-            return Err(error);
+        match state.write_end(self.side) {
+            None => {}
+            Some(LinkEnd::Reset) => return Err(io::ErrorKind::ConnectionReset.into()),
+            Some(_) => return Err(io::ErrorKind::ConnectionAborted.into()),
         }
         state.ways[self.side].greeting.extend(bytes);
         self.wire.changed.notify_all();
@@ -185,21 +215,15 @@ impl End {
         Box::new(FakeShutdown(self.clone()))
     }
 
-    fn let_go(&self, own: Own) {
-        let mut state = self.lock();
-        let is_stalled = state.is_stalled;
-        let way = &mut state.ways[self.side];
-        if way.own.is_none() {
-            way.own = Some(own);
-            match own {
-                Own::Closed => way.ended = way.ended.or(Some(Ended::Closed)),
-                // A reset is sent once: where nothing moves, it is lost.
-                Own::GivenUp if !is_stalled => way.ended = Some(Ended::Reset),
-                Own::GivenUp => {}
-            }
-        }
-        drop(state);
+    /// Nothing more is sent; what was sent arrives.
+    fn finish(&self) {
+        let way = &mut self.lock().ways[self.side];
+        way.ended = way.ended.or(Some(Ended::Closed));
         self.wire.changed.notify_all();
+    }
+
+    fn let_go(&self, own: Own) {
+        self.wire.let_go(self.side, own);
     }
 }
 
@@ -222,12 +246,15 @@ impl State {
         }
     }
 
-    fn write_error(&self, side: usize) -> Option<io::Error> {
-        match (self.ways[side].own, self.ways[1 - side].ended) {
-            (Some(_), _) => Some(io::ErrorKind::ConnectionAborted.into()),
-            (None, Some(Ended::Reset)) if !self.is_stalled => Some(io::ErrorKind::ConnectionReset.into()),
-            (None, Some(Ended::Closed)) if !self.is_stalled => Some(io::ErrorKind::BrokenPipe.into()),
-            (None, _) => None,
+    /// How the connection ended for the writer of an end.
+    fn write_end(&self, side: usize) -> Option<LinkEnd> {
+        let [own, other] = [&self.ways[side], &self.ways[1 - side]];
+        match own.own {
+            Some(Own::GivenUp) => Some(LinkEnd::GivenUp),
+            Some(Own::Closed) => Some(LinkEnd::Closed),
+            None if own.ended == Some(Ended::Closed) => Some(LinkEnd::Closed),
+            None if self.is_stalled => None,
+            None => (other.ended == Some(Ended::Reset) || other.own.is_some()).then_some(LinkEnd::Reset),
         }
     }
 }
@@ -308,7 +335,7 @@ struct FakeWriter {
 }
 
 impl Writer for FakeWriter {
-    fn push(&mut self, messages: &mut Vec<Message>) -> io::Result<()> {
+    fn push(&mut self, messages: &mut Vec<Message>) -> Result<(), LinkEnd> {
         debug_assert!(self.unsent.is_empty());
         for message in messages.drain(..) {
             let position = self.taken_on;
@@ -318,12 +345,12 @@ impl Writer for FakeWriter {
         Ok(())
     }
 
-    fn flush(&mut self, patience: Patience) -> io::Result<bool> {
+    fn flush(&mut self, patience: Patience) -> Result<bool, LinkEnd> {
         let wire = &self.end.wire;
         let mut state = wire.lock();
         while !self.unsent.is_empty() {
-            if let Some(error) = state.write_error(self.end.side) {
-                return Err(error);
+            if let Some(end) = state.write_end(self.end.side) {
+                return Err(end);
             }
             let State { ways, random, .. } = &mut *state;
             let way = &mut ways[self.end.side];
@@ -351,6 +378,10 @@ impl Writer for FakeWriter {
 struct FakeShutdown(Arc<End>);
 
 impl Shutdown for FakeShutdown {
+    fn finish(&self) {
+        self.0.finish();
+    }
+
     fn close(&self) {
         self.0.let_go(Own::Closed);
     }

@@ -145,6 +145,15 @@ impl FakeNetwork {
         }
     }
 
+    /// Kills whoever uses an address: its connections are closed there, and nobody listens.
+    pub fn kill(&self, ip: IpAddr) {
+        let mut state = self.lock();
+        state.listening.retain(|listening| listening.at.ip() != ip);
+        let ends = state.wires.iter().filter_map(|(_, wire)| wire.upgrade()).collect::<Vec<_>>();
+        drop(state);
+        ends.iter().for_each(|wire| wire.close_at(ip));
+    }
+
     /// From now on packets of more bytes are lost between two addresses; none: they pass.
     pub fn lose_packets_above(&self, a: IpAddr, b: IpAddr, bytes: Option<u32>) {
         let limits = &mut self.lock().packet_bytes_max;
@@ -163,7 +172,7 @@ impl FakeNetwork {
     pub(super) fn wire(&self, a: IpAddr, b: IpAddr) -> Arc<Wire> {
         let mut state = self.lock();
         state.made += 1;
-        let wire = Arc::new(Wire::new(self.caps.ordered, self.seed.wrapping_add(state.made)));
+        let wire = Arc::new(Wire::new([a, b], self.caps.ordered, self.seed.wrapping_add(state.made)));
         wire.set_stalled(state.is_stalled(path(a, b)));
         state.wires.push((path(a, b), Arc::downgrade(&wire)));
         wire

@@ -46,24 +46,25 @@ impl SharedSocket {
         self.aborted.load(Ordering::SeqCst)
     }
 
-    /// What an error of a read says of the connection.
+    /// What an error of a read or a write says of the connection.
     fn end(&self, error: io::Error) -> LinkEnd {
         match error.kind() {
             _ if self.is_aborted() => LinkEnd::GivenUp,
             io::ErrorKind::UnexpectedEof => LinkEnd::Closed,
-            io::ErrorKind::ConnectionReset => LinkEnd::Reset,
+            // Which of two halves is told of a reset is chance. Whoever writes after that finds a broken pipe.
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => LinkEnd::Reset,
             _ => LinkEnd::Failed(error),
         }
     }
 
     /// Whether to write on after a write, which may have failed. False: the socket is full.
-    fn goes_on(&self, error: Option<nix::Error>, patience: Patience) -> io::Result<bool> {
+    fn goes_on(&self, error: Option<nix::Error>, patience: Patience) -> Result<bool, LinkEnd> {
         match error {
             None | Some(nix::Error::EINTR) => Ok(true),
             Some(nix::Error::EAGAIN) if patience == Patience::Try => Ok(false),
             // No room for a while; whether to wait on is for whoever watches the path to say.
             Some(nix::Error::EAGAIN) if !self.is_aborted() => Ok(true),
-            Some(error) => Err(error.into()),
+            Some(error) => Err(self.end(error.into())),
         }
     }
 }
@@ -71,12 +72,22 @@ impl SharedSocket {
 /// Ends a connection over a socket.
 pub(super) struct SocketShutdown(pub(super) Arc<SharedSocket>);
 
-impl Shutdown for SocketShutdown {
-    fn close(&self) {
+impl SocketShutdown {
+    fn shut(&self, how: std::net::Shutdown) {
         if !self.0.is_aborted() {
             // Fails only if the connection is gone already.
-            let _ = self.0.socket.shutdown(std::net::Shutdown::Both);
+            let _ = self.0.socket.shutdown(how);
         }
+    }
+}
+
+impl Shutdown for SocketShutdown {
+    fn finish(&self) {
+        self.shut(std::net::Shutdown::Write);
+    }
+
+    fn close(&self) {
+        self.shut(std::net::Shutdown::Both);
     }
 
     /// TCP sends a reset, once. So it does not reach a peer behind a path that is cut, when the path is back.
@@ -208,13 +219,13 @@ impl PlainWriter {
 }
 
 impl Writer for PlainWriter {
-    fn push(&mut self, messages: &mut Vec<Message>) -> io::Result<()> {
+    fn push(&mut self, messages: &mut Vec<Message>) -> Result<(), LinkEnd> {
         debug_assert!(self.unsent.is_empty());
         self.unsent.extend(messages.drain(..).flat_map(Message::into_parts));
         Ok(())
     }
 
-    fn flush(&mut self, patience: Patience) -> io::Result<bool> {
+    fn flush(&mut self, patience: Patience) -> Result<bool, LinkEnd> {
         while !self.unsent.is_empty() {
             let sent = send_pieces(&self.shared.socket, &mut self.unsent, patience);
             if !self.shared.goes_on(sent.err(), patience)? {
@@ -241,16 +252,16 @@ impl TlsWriter {
 }
 
 impl Writer for TlsWriter {
-    fn push(&mut self, messages: &mut Vec<Message>) -> io::Result<()> {
+    fn push(&mut self, messages: &mut Vec<Message>) -> Result<(), LinkEnd> {
         debug_assert!(self.unsent.is_empty());
         let parts = messages.iter().flat_map(|message| std::iter::once(&message.head).chain(&message.body));
         let parts: Vec<&[u8]> = parts.filter(|part| !part.is_empty()).map(|part| &part[..]).collect();
-        self.unsent = 0..self.seal.seal(&parts, &mut self.records)?.len();
+        self.unsent = 0..self.seal.seal(&parts, &mut self.records).map_err(LinkEnd::Failed)?.len();
         messages.clear();
         Ok(())
     }
 
-    fn flush(&mut self, patience: Patience) -> io::Result<bool> {
+    fn flush(&mut self, patience: Patience) -> Result<bool, LinkEnd> {
         while !self.unsent.is_empty() {
             let records = &self.records[self.unsent.clone()];
             let sent = send(self.shared.socket.as_raw_fd(), records, flags(patience));

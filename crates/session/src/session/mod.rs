@@ -148,10 +148,13 @@ pub struct Transmit {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionEnd {
-    /// The peer's host ended it, as a kernel does for a process that is no more. If it was so
-    /// with the last connections and none failed, the accepting end waits [`PEER_CLOSED_WAIT`] for new ones, not
+    /// The peer's host ended it in order, as a kernel does for a process that is no more. If it was so with the last
+    /// connections and none failed, the accepting end waits [`PEER_CLOSED_WAIT`] for new ones, not
     /// [`OUTAGE_TIME_DEFAULT`]; the dialling end can ask, see [`Session::connection_refused`].
-    ByPeer,
+    Closed,
+    /// The peer's host reset it. A kernel does so for a process that is no more, too, if the process had not read all.
+    /// So does a peer that is alive and gave the connection up, but of that it stalled here before.
+    Reset,
     /// This end closed it, or it failed.
     Failed,
 }
@@ -494,7 +497,8 @@ impl Session {
             return;
         };
         match how {
-            ConnectionEnd::ByPeer if connection.is_usable() => self.closed_by_peer_at = Some(now),
+            ConnectionEnd::Closed if !connection.closing => self.closed_by_peer_at = Some(now),
+            ConnectionEnd::Reset if connection.is_usable() => self.closed_by_peer_at = Some(now),
             // One that is closed because its path's control connection went says nothing of its own.
             _ if connection.closing && connection.suspect_since.is_none() => {}
             _ => self.failed_at = Some(now),

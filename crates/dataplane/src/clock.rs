@@ -1,0 +1,44 @@
+//! The time as a session knows it.
+
+#[cfg(test)]
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Counts from when it was made.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    epoch: Instant,
+    /// What a test skipped, in milliseconds.
+    #[cfg(test)]
+    skipped_ms: AtomicU64,
+}
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock {
+            epoch: Instant::now(),
+            #[cfg(test)]
+            skipped_ms: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Clock {
+    /// The time since the clock was made.
+    #[cfg(not(test))]
+    pub(crate) fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// The time since the clock was made, with what was skipped.
+    #[cfg(test)]
+    pub(crate) fn now(&self) -> Duration {
+        self.epoch.elapsed() + Duration::from_millis(self.skipped_ms.load(Ordering::SeqCst))
+    }
+
+    /// Moves the clock on.
+    #[cfg(test)]
+    pub(crate) fn skip(&self, time: Duration) {
+        self.skipped_ms.fetch_add(time.as_millis() as u64, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,231 @@
+//! Whole sessions over the fake link: a dialer and an acceptor, each at a host of its own.
+
+mod endings;
+mod failures;
+mod opening;
+mod streams;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use skein_host::{Counters, InterfaceAddress, Nic, NicError};
+use skein_link::fake::{FAKE_CAPS, FakeHost, FakeNetwork};
+use skein_link::{Caps, Security};
+use skein_session::Ended;
+use skein_session::address::NicAddress;
+
+use crate::acceptor::AcceptingHost;
+use crate::dialer::DialingHost;
+use crate::host_nics::HostNics;
+use crate::{Acceptor, AcceptorSettings, Addresses, Dialer, DialerSettings, IncomingStream, RunningSession};
+use crate::{LocalEnd, StreamContent};
+
+/// Nothing that a test waits for takes so long.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What ends at once has ended by then, on a busy machine, too. Far below what a session waits for a peer that is gone.
+const AT_ONCE: Duration = Duration::from_secs(3);
+/// Data connections on each path.
+const DATA_CONNECTIONS: usize = 2;
+
+impl HostNics for FakeHost {
+    fn nics(&self) -> Result<Vec<Nic>, NicError> {
+        let nics = FakeHost::nics(self).into_iter().map(|nic| Nic {
+            name: nic.name,
+            index: nic.index,
+            mac: None,
+            mtu: nic.mtu,
+            admin_up: true,
+            carrier: true,
+            loopback: false,
+            kind: None,
+            master: None,
+            lower: None,
+            speed_mbit: Some(10_000),
+            rx_queues: 1,
+            addresses: vec![InterfaceAddress { ip: nic.ip, prefix_len: 24, usable: true }],
+            counters: Counters::default(),
+        });
+        Ok(nics.collect())
+    }
+
+    fn keep_apart(&self, _: &[NicAddress]) {}
+}
+
+/// The address of host a (1) or b (2) on a path.
+fn ip(path: u8, host: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, path, host).into()
+}
+
+/// Two hosts.
+struct Hosts {
+    network: Arc<FakeNetwork>,
+    a: Arc<FakeHost>,
+    b: Arc<FakeHost>,
+}
+
+impl Hosts {
+    /// With a NIC of each host on each path.
+    fn new(paths: u8, caps: Caps) -> Hosts {
+        let network = FakeNetwork::new(caps, 7);
+        let names: Vec<String> = (0..paths).map(|path| format!("eth{path}")).collect();
+        let nics = |host| names.iter().zip(0..).map(|(name, path)| (&name[..], ip(path, host))).collect::<Vec<_>>();
+        let (a, b) = (network.host("a", &nics(1)), network.host("b", &nics(2)));
+        Hosts { network, a, b }
+    }
+
+    fn cut(&self, path: u8) {
+        self.network.cut(ip(path, 1));
+    }
+
+    fn mend(&self, path: u8) {
+        self.network.mend(ip(path, 1));
+    }
+
+    fn stall(&self, path: u8) {
+        self.network.stall(ip(path, 1), ip(path, 2));
+    }
+
+    fn resume(&self, path: u8) {
+        self.network.resume(ip(path, 1), ip(path, 2));
+    }
+}
+
+/// A session between two hosts, with all its connections.
+struct Joined {
+    hosts: Hosts,
+    dialer: Arc<Dialer>,
+    /// Accepts as long as it is there.
+    acceptor: Acceptor,
+    accepting: Arc<RunningSession>,
+    /// Streams that each end's peer opens: at a, at b.
+    streams: [Mutex<Receiver<IncomingStream>>; 2],
+}
+
+impl Joined {
+    fn new(paths: u8, caps: Caps) -> Joined {
+        Joined::with_outage(paths, caps, Duration::from_secs(60))
+    }
+
+    fn with_outage(paths: u8, caps: Caps, outage: Duration) -> Joined {
+        let hosts = Hosts::new(paths, caps);
+        let (sender, sessions) = mpsc::sync_channel(1);
+        let on_session = move |live, streams| sender.send((live, streams)).expect("the test waits");
+        let listen = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        let settings = AcceptorSettings { listen, addresses: Addresses::default(), allow_plain_data: false, outage };
+        let host = AcceptingHost { nics: hosts.b.clone(), listeners: Box::new(hosts.b.listeners()) };
+        let acceptor = Acceptor::start_at(host, settings, Box::new(on_session)).unwrap();
+        let settings = DialerSettings {
+            to: vec![SocketAddr::new(ip(0, 2), acceptor.port())],
+            host: Some("b".into()),
+            addresses: Addresses::default(),
+            connections: DATA_CONNECTIONS,
+            plain_data: false,
+            outage,
+        };
+        let link = Arc::new(hosts.a.link(Security::Encrypted));
+        let host = DialingHost { nics: hosts.a.clone(), control: link.clone(), data: link };
+        let (dialer, at_a) = Dialer::start_from(host, settings).unwrap();
+        let (accepting, at_b) = sessions.recv_timeout(PATIENCE).unwrap();
+        let joined = Joined { hosts, dialer, acceptor, accepting, streams: [at_a.into(), at_b.into()] };
+        wait_until("all paths are up", || joined.is_whole(paths));
+        joined
+    }
+
+    /// The sessions at a and at b.
+    fn ends(&self) -> [&Arc<RunningSession>; 2] {
+        [self.dialer.live(), &self.accepting]
+    }
+
+    /// Whether both ends have all connections of so many paths.
+    fn is_whole(&self, paths: u8) -> bool {
+        self.ends().iter().all(|live| {
+            let up = live.snapshot().paths;
+            let is_up = |status: &skein_session::PathStatus| {
+                status.usable && status.has_control_connection && status.data_connections == DATA_CONNECTIONS
+            };
+            up.len() == usize::from(paths) && up.iter().all(|path| is_up(&path.status))
+        })
+    }
+
+    /// A stream that the end `from` opens: the programs' sockets at a and at b.
+    fn connect(&self, from: usize) -> [UnixStream; 2] {
+        let (here, joined) = UnixStream::pair().unwrap();
+        self.ends()[from].open("there", LocalEnd::from(joined), StreamContent::Bytes).unwrap();
+        let incoming = self.streams[1 - from].lock().unwrap().recv_timeout(PATIENCE).unwrap();
+        assert_eq!(incoming.destination, "there");
+        let (there, joined) = UnixStream::pair().unwrap();
+        self.ends()[1 - from].join_socket(incoming.stream, joined, StreamContent::Bytes);
+        for socket in [&here, &there] {
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        }
+        if from == 0 { [here, there] } else { [there, here] }
+    }
+
+    /// Bytes that the sessions sent on each path, from either end.
+    fn sent_bytes(&self) -> BTreeMap<IpAddr, u64> {
+        let mut sent = BTreeMap::new();
+        for path in self.dialer.live().snapshot().paths {
+            *sent.entry(path.info.local.ip()).or_default() += path.status.sent_bytes;
+        }
+        sent
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.dialer.stop("the test is over");
+        self.acceptor.stop("the test is over");
+    }
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits for a session's end, and says why it ended and how long that took.
+fn ended(live: &RunningSession) -> (Ended, Duration) {
+    let begun = Instant::now();
+    wait_until("the session ends", || live.ended().is_some());
+    (live.ended().expect("just seen"), begun.elapsed())
+}
+
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes as u32).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect()
+}
+
+/// Writes on a thread of its own, and then says that this was all.
+fn write(socket: &UnixStream, data: &[u8]) -> JoinHandle<()> {
+    let (mut socket, data) = (socket.try_clone().unwrap(), data.to_vec());
+    thread::spawn(move || {
+        socket.write_all(&data).unwrap();
+        socket.shutdown(std::net::Shutdown::Write).unwrap();
+    })
+}
+
+/// Writes until the other end is gone.
+fn write_on(socket: &UnixStream) -> JoinHandle<()> {
+    let mut socket = socket.try_clone().unwrap();
+    thread::spawn(move || while socket.write_all(&[7; 100_000]).is_ok() {})
+}
+
+/// Reads to the end.
+fn read(socket: &UnixStream) -> Vec<u8> {
+    let mut data = Vec::new();
+    { socket }.read_to_end(&mut data).unwrap();
+    data
+}
+
+/// A link with an order, and one without.
+fn links() -> [Caps; 2] {
+    [FAKE_CAPS, Caps { ordered: false, ..FAKE_CAPS }]
+}
