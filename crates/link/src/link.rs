@@ -327,7 +327,7 @@ pub trait Shutdown: Send + Sync {
     /// was sent may be lost: so do kernels with TCP (RFC 1122, section 4.2.2.13). Not after [`Self::abort`].
     fn close(&self);
 
-    /// Gives it up: both halves return with an error, and the peer sees [`LinkEnd::Reset`], if anything, and can tell it
+    /// Gives it up: both halves return with an error. The peer sees [`LinkEnd::Reset`], if anything, and can tell that
     /// from the end of this process.
     fn abort(&self);
 }
