@@ -1,17 +1,17 @@
-//! A set of small numbers.
+//! A set of small numbers, as a bit map.
 
-/// Numbers from 0 on, a bit each.
+/// A set of numbers from 0 on, with one bit for each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bits(Vec<u64>);
 
 impl Bits {
-    /// Whether a number is in it.
+    /// Returns whether a number is in the set.
     #[inline]
     pub fn contains(&self, n: u32) -> bool {
         self.0.get(n as usize / 64).is_some_and(|word| word >> (n % 64) & 1 == 1)
     }
 
-    /// Puts a number into it.
+    /// Puts a number into the set.
     pub fn insert(&mut self, n: u32) {
         let word = n as usize / 64;
         if word >= self.0.len() {
@@ -20,19 +20,19 @@ impl Bits {
         self.0[word] |= 1 << (n % 64);
     }
 
-    /// All that are in it, from the least.
+    /// Iterates over the numbers in the set, in increasing order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..)
             .zip(&self.0)
             .flat_map(|(at, word)| (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at * 64 + bit))
     }
 
-    /// How many are in it.
+    /// Returns how many numbers are in the set.
     pub fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether none is in it.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }

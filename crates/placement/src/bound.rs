@@ -1,4 +1,4 @@
-//! How few moves could do, whatever a search finds.
+//! A lower bound on the moves that a valid placement needs, whatever a search finds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,31 +6,34 @@ use crate::bits::Bits;
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Problem, Strength};
 use crate::verdict::members;
 
-/// What any assignment that breaks no hard rule has at least to do.
+/// What every assignment that breaks no hard rule must do at least.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Least {
-    /// Guests that cannot stay where they are.
+    /// How many guests cannot stay where they are.
     pub moves: usize,
-    /// Guests that are nowhere, and have to be placed.
+    /// How many guests are nowhere and have to be placed.
     pub placements: usize,
-    /// There is no such assignment: a rule asks for more areas than there are, or than it has guests. The others count
-    /// nothing of that rule then. False tells nothing.
+    /// Whether there is certainly no such assignment: a rule asks for more areas than there are, or than its group has
+    /// guests. The other numbers count nothing of that rule then. `false` says nothing: there may be no such assignment
+    /// either.
     pub is_impossible: bool,
 }
 
-/// A lower bound on the moves of a problem, as [`Verdict::moves`](crate::verdict::Verdict::moves) counts them.
+/// Returns a lower bound on the moves of a problem, as [`Verdict::moves`](crate::verdict::Verdict::moves) counts them.
 ///
-/// Hosts by themselves: who may not be on its host has to leave it, as does who is larger than it. Of those that are
-/// left, so many have to leave as it takes to end each overload, the largest first, and of members that are apart all
-/// but one; the most of these counts. Each guest is on one host, so that hosts add up. What leaving does not free
-/// ([`transient`]) ends no overload, and tells nothing.
+/// Each host is bounded by itself. A guest has to leave its host if it may not be there, or if it alone is larger than
+/// the host. Of the guests that are left, as many have to leave as it takes to end each overload, the largest first;
+/// and of members that are apart, all but one. The largest of these numbers counts. Each guest is on one host only, so
+/// the numbers of hosts add up. A resource that leaving does not free ([`transient`]) is not counted: no move ends its
+/// overload.
 ///
-/// Groups by themselves: of members that are together, or among sets of hosts, all but the most that are already where
-/// all of them could be; and to be in more areas, one for each that nobody who is nowhere could take. Groups that share
-/// guests do not add up: each guest counts for the first of its groups only. Guests of broken groups are left out where
-/// groups and hosts are added.
+/// Each group is bounded by itself, too. Of members that belong together, or on one of several sets of hosts, all but
+/// the largest number that is already in one possible place have to move. If the group must be in more areas, one
+/// member has to move for each area that no guest from nowhere could take. The numbers of groups that share guests do
+/// not add up, so each guest counts for the first of its groups only. The guests of groups with broken rules are left
+/// out of the hosts' numbers, so that both can be added.
 ///
-/// Needs and soft rules are not looked at, nor is whether there is room elsewhere.
+/// The bound ignores needs and soft rules, and whether there is room on other hosts.
 ///
 /// [`transient`]: crate::problem::Resource::transient
 pub fn moves_min(problem: &Problem) -> Least {
@@ -56,7 +59,7 @@ fn guests_on(problem: &Problem) -> Vec<Vec<GuestId>> {
     guests_on
 }
 
-/// How many have to leave a host, besides those that are counted already.
+/// Returns how many guests have to leave a host, besides those that are counted already.
 fn leaving_min(problem: &Problem, host: HostId, guests: &[GuestId], counted: &Bits) -> usize {
     let (staying, forced): (Vec<GuestId>, Vec<GuestId>) =
         guests.iter().filter(|guest| !counted.contains(**guest)).partition(|guest| can_be_on(problem, **guest, host));
@@ -64,7 +67,7 @@ fn leaving_min(problem: &Problem, host: HostId, guests: &[GuestId], counted: &Bi
     forced.len() + overload.unwrap_or(0).max(apart_min(problem, &staying))
 }
 
-/// Whether a guest could be on a host if it were alone.
+/// Returns whether a guest could be on a host if it were alone there.
 fn can_be_on(problem: &Problem, guest: GuestId, host: HostId) -> bool {
     let of = &problem.guests[guest as usize];
     let is_among = |group: &GroupId| {
@@ -77,7 +80,7 @@ fn can_be_on(problem: &Problem, guest: GuestId, host: HostId) -> bool {
         && of.demand.iter().zip(&problem.hosts[host as usize].capacity).all(fits)
 }
 
-/// How many of a host's guests have to leave until what is used of a resource is there.
+/// Returns how many of a host's guests have to leave until the host is no longer overloaded in a resource.
 fn overload_min(problem: &Problem, host: HostId, guests: &[GuestId], resource: usize) -> usize {
     if problem.resources[resource].transient {
         return 0;
@@ -96,7 +99,7 @@ fn overload_min(problem: &Problem, host: HostId, guests: &[GuestId], resource: u
     demands.iter().copied().take_while(leave).count()
 }
 
-/// How many of those on a host have to leave for no two that are apart to be there.
+/// Returns how many guests of a host have to leave so that no two that are apart are there.
 fn apart_min(problem: &Problem, guests: &[GuestId]) -> usize {
     let mut members: BTreeMap<GroupId, usize> = BTreeMap::new();
     for guest in guests {
@@ -107,12 +110,12 @@ fn apart_min(problem: &Problem, guests: &[GuestId]) -> usize {
     members.values().map(|members| members - 1).sum()
 }
 
-/// Groups that have anybody: the others break nothing.
+/// Iterates over the groups that have members. Groups without members break nothing.
 fn inhabited(members: &[Vec<GuestId>]) -> impl Iterator<Item = (GroupId, &Vec<GuestId>)> {
     (0..).zip(members).filter(|(_, members)| !members.is_empty())
 }
 
-/// In how many areas members have to be; none if they cannot, each being in one.
+/// Returns in how many areas members have to be. `None` if that is impossible, as each member is in one area only.
 fn areas_wanted(problem: &Problem, group: GroupId, members: &[GuestId]) -> Option<usize> {
     let spread = problem.groups[group as usize].spread.filter(|spread| spread.strength == Strength::Hard);
     let Some(spread) = spread else { return Some(0) };
@@ -120,7 +123,7 @@ fn areas_wanted(problem: &Problem, group: GroupId, members: &[GuestId]) -> Optio
     Some(spread.areas_min as usize).filter(|wanted| *wanted <= most)
 }
 
-/// How many members of groups have to move, and all members of those groups.
+/// Returns how many members of groups have to move, and the set of all members of those groups.
 fn groups_min(problem: &Problem, members: &[Vec<GuestId>]) -> (usize, Bits) {
     let (mut moves, mut counted) = (0, Bits::default());
     for (group, members) in inhabited(members) {
@@ -133,7 +136,8 @@ fn groups_min(problem: &Problem, members: &[Vec<GuestId>]) -> (usize, Bits) {
     (moves, counted)
 }
 
-/// How many members of a group have to move that are not counted already. Those that are may end anywhere.
+/// Returns how many members of a group have to move, besides those that are counted already. Those that are counted may
+/// end anywhere.
 fn group_min(problem: &Problem, group: GroupId, members: &[GuestId], counted: &Bits) -> usize {
     let of = &problem.groups[group as usize];
     let open = members.iter().filter(|guest| !counted.contains(**guest));
@@ -163,7 +167,7 @@ mod tests {
     use crate::problem::{Group, Guest, Host, HostMoves, Resource, Spread, Weights};
     use crate::verdict::judge;
 
-    /// The least moves of any valid assignment, by trying all.
+    /// Finds the fewest moves of any valid assignment, by trying all.
     fn moves_of_best(problem: &Problem) -> Option<usize> {
         let (hosts, guests) = (problem.hosts.len(), problem.guests.len());
         let all = (0..hosts.pow(guests as u32)).map(|n| -> Vec<HostId> {
@@ -175,7 +179,7 @@ mod tests {
             .min()
     }
 
-    /// A small one, with as much room as makes most solvable.
+    /// Makes a small problem with enough room that most are solvable.
     fn small(seed: u64) -> Problem {
         let dice = &mut Dice::new(seed);
         let mut problem = cases::problem(dice, 3, 6);
@@ -200,7 +204,7 @@ mod tests {
         }
     }
 
-    /// That it is no more than what is needed would be true of 0 as well.
+    /// Checks that the bound is mostly reached: a bound of 0 would also never be too large.
     #[test]
     fn it_is_mostly_what_is_needed() {
         let (mut solvable, mut needed, mut told) = (0, 0, 0);
@@ -216,7 +220,8 @@ mod tests {
         assert!(told * 10 > needed * 7, "{told} of {needed} moves");
     }
 
-    /// Four hosts of 10, in areas of their own, and guests of these sizes on these hosts.
+    /// Makes four hosts with a capacity of 10, each in an area of its own, and guests of the given sizes on the given
+    /// hosts.
     fn hosts(guests: &[(i64, HostId)]) -> Problem {
         let guest =
             |demand| Guest { demand: vec![demand], groups: Vec::new(), move_cost: 1, owners: None, preference: None };

@@ -1,4 +1,4 @@
-//! Problems with all kinds of rules, for tests.
+//! Random problems with all kinds of rules, for tests.
 
 use crate::bits::Bits;
 use crate::dice::Dice;
@@ -7,10 +7,10 @@ use crate::problem::{
     Strength, Weights,
 };
 
-/// Levels of areas in each.
+/// The number of area levels in each problem.
 const LEVELS: usize = 2;
 
-/// A problem with up to so many hosts and guests.
+/// Makes a problem with at most this many hosts and guests.
 pub(crate) fn problem(dice: &mut Dice, hosts_max: usize, guests_max: usize) -> Problem {
     let hosts = 1 + dice.below(hosts_max);
     let guests = dice.below(guests_max + 1);
@@ -93,7 +93,7 @@ pub(crate) fn problem(dice: &mut Dice, hosts_max: usize, guests_max: usize) -> P
         let mut of: Vec<u32> = (0..dice.below(3).min(groups)).map(|_| dice.below(groups) as u32).collect();
         of.sort_unstable();
         of.dedup();
-        // Nobody is in two that are apart.
+        // No guest may be in two groups that are apart.
         let avoids = |one: u32, other: u32| problem.groups[one as usize].avoids.iter().any(|avoid| avoid.of == other);
         let all = of.clone();
         of.retain(|one| all.iter().all(|other| !avoids(*one, *other) && (other == one || !avoids(*other, *one))));

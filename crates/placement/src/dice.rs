@@ -1,16 +1,16 @@
-//! Numbers that look drawn, and are the same for the same seed.
+//! A generator of pseudo-random numbers that gives the same numbers for the same seed.
 
-/// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
+/// The generator SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// Dice that give the same numbers for the same seed.
+    /// Makes a generator that gives the same numbers for the same seed.
     pub fn new(seed: u64) -> Dice {
         Dice(seed)
     }
 
-    /// Any number.
+    /// Returns any number of 64 bits.
     #[inline]
     pub fn any(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -20,36 +20,38 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// From 0 to `n` - 1; 0 if `n` is 0.
+    /// Returns a number from 0 to `n` - 1, or 0 if `n` is 0.
     #[inline]
     pub fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.any()) * n as u128) >> 64) as usize
     }
 
-    /// Above 0, and up to 1.
+    /// Returns a number above 0 and up to 1.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         ((self.any() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// Whether something of this chance, 0 to 1, comes about.
+    /// Returns `true` with a probability of `of`, from 0 to 1.
     #[inline]
     pub fn chance(&mut self, of: f64) -> bool {
         self.unit() <= of
     }
 
-    /// One of these.
+    /// Returns one of the elements.
     ///
     /// # Panics
-    /// There is none.
+    ///
+    /// If `of` is empty.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len())]
     }
 
-    /// Has any so many of them first, in any order (Fisher, Yates).
+    /// Puts `many` randomly chosen elements, in random order, at the beginning of the slice (Fisher-Yates).
     ///
     /// # Panics
-    /// There are fewer.
+    ///
+    /// If the slice has fewer than `many` elements.
     pub fn shuffle<T>(&mut self, all: &mut [T], many: usize) {
         for at in 0..many {
             let other = at + self.below(all.len() - at);

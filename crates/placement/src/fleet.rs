@@ -1,10 +1,11 @@
-//! Clusters as they are found, from a seed, for trying and measuring: what is in them is drawn, and nothing is broken.
+//! Makes realistic clusters from a seed, to try and measure things on. Their content is drawn at random, and nothing is
+//! broken in them.
 //!
-//! Hosts are in racks of 20, and racks in up to 4 rooms; a rack's hosts are alike. Guests have one of six sizes; memory
-//! is reserved, and used on both hosts while a guest moves, everything else is measured load. They come as applications
-//! of tenants: some tenants are in one room only or prefer one, some applications need hosts with a licence, and of
-//! those with several guests most are apart, on different racks, or together. With about 20 guests a host 72 % of the
-//! memory is in use.
+//! Hosts are in racks of 20, and racks in up to 4 server rooms; a rack's hosts are alike. Guests have one of six sizes.
+//! Memory is reserved, and used on both hosts while a guest moves; everything else is measured load. Guests come as
+//! applications of tenants. Some tenants are in one room only or prefer one, and some applications need hosts with a
+//! licence. Of the applications with several guests, most have their guests apart, on different racks, or together.
+//! With about 20 guests a host, 72 % of the memory is in use.
 
 use crate::bits::Bits;
 use crate::dice::Dice;
@@ -23,32 +24,33 @@ pub const DISK: usize = 2;
 /// Index of network load, in Mb/s.
 pub const NETWORK: usize = 3;
 
-/// Level of racks in [`Problem::levels`].
+/// The index of racks in [`Problem::levels`].
 pub const RACK: usize = 0;
-/// Level of rooms.
+/// The index of server rooms in [`Problem::levels`].
 pub const SERVER_ROOM: usize = 1;
 
 const HOSTS_PER_RACK: usize = 20;
 const ROOMS_MAX: usize = 4;
 const GIB: i64 = 1024;
-/// How much of all hosts' memory guests have.
+/// How much of all hosts' memory the guests have, in per cent.
 const MEMORY_PERCENT: i64 = 72;
-/// What a host keeps for itself.
+/// The memory that a host keeps for itself, in MiB.
 const HOST_MEMORY: i64 = 8 * GIB;
-/// Cores, and memory in GiB, of each generation of hosts.
+/// The cores, and the memory in GiB, of each generation of hosts.
 const GENERATIONS: [(i64, i64); 3] = [(32, 256), (48, 384), (64, 512)];
-/// Memory in GiB, and of how many guests in a hundred.
+/// The sizes of guests: the memory in GiB, and how many guests in a hundred have it.
 const SIZES: [(i64, usize); 6] = [(2, 12), (4, 22), (8, 27), (16, 24), (32, 10), (64, 5)];
-/// Each so many-th host has the licence.
+/// One host in this many has the licence.
 const LICENSED_EVERY: usize = 16;
-/// How many hosts a guest is tried on before all are.
+/// On how many hosts a guest is tried before all hosts are.
 const TRIES: usize = 8;
 
-/// A cluster of so many hosts and guests: the same for the same seed. A guest that fits nowhere without breaking a rule
-/// is nowhere; with 20 for each of a hundred hosts or more there is none.
+/// Makes a cluster of this many hosts and guests, which is the same for the same seed. A guest that fits nowhere
+/// without breaking a rule is nowhere. With 20 guests a host and a hundred hosts or more, there is no such guest.
 ///
 /// # Panics
-/// There is no host.
+///
+/// If `hosts` is 0.
 pub fn fleet(hosts: usize, guests: usize, seed: u64) -> Problem {
     assert!(hosts > 0, "guests need hosts");
     let mut fleet = Fleet::new(hosts, guests, seed);
@@ -62,14 +64,14 @@ pub fn fleet(hosts: usize, guests: usize, seed: u64) -> Problem {
     fleet.problem
 }
 
-/// A host fails: nobody can be on it, and its guests are nowhere.
+/// Makes a host fail: no guest can be on it, and its guests are nowhere.
 pub fn fail(problem: &mut Problem, host: HostId) {
     let Host { capacity, safe, .. } = &mut problem.hosts[host as usize];
     capacity.iter_mut().chain(safe).for_each(|amount| *amount = 0);
     problem.initial.iter_mut().filter(|on| **on == host).for_each(|on| *on = NOWHERE);
 }
 
-/// The load of a host's guests grows alike until they want a quarter more CPU than it has.
+/// Makes the load of a host's guests grow alike until they want a quarter more CPU than the host has.
 pub fn overload(problem: &mut Problem, host: HostId) {
     let wanted = problem.hosts[host as usize].capacity[CPU] * 5 / 4;
     let all = problem.guests.iter_mut().zip(&problem.initial);
@@ -83,7 +85,7 @@ pub fn overload(problem: &mut Problem, host: HostId) {
 struct Fleet {
     dice: Dice,
     problem: Problem,
-    /// What guests should have on average, and what all have so far.
+    /// The memory that guests should have on average, and the memory that all have so far.
     memory_mean: i64,
     memory: i64,
 }
@@ -102,13 +104,13 @@ impl Fleet {
             let rack = n / HOSTS_PER_RACK;
             let (cores, memory) = GENERATIONS[rack % GENERATIONS.len()];
             let capacity = vec![memory * GIB - HOST_MEMORY, cores * 100, 4000, 25_000];
-            // Above these a host feels slow.
+            // A host whose load is above these limits feels slow.
             let safe = [100, 80, 70, 70].iter().zip(&capacity).map(|(percent, most)| most * percent / 100).collect();
             Host { areas: vec![rack as u32, (rack % rooms) as u32], capacity, safe }
         };
         let hosts: Vec<Host> = (0..hosts).map(host).collect();
         let in_room = |room: usize| (0..).zip(&hosts).filter(move |(_, host)| host.areas[SERVER_ROOM] as usize == room);
-        // One set of owners for each room, and that of the hosts with the licence.
+        // One set of owners for each room, and one of the hosts with the licence.
         let mut owners: Vec<Bits> = (0..rooms).map(|room| in_room(room).map(|(host, _)| host).collect()).collect();
         owners.push((0..hosts.len() as HostId).step_by(LICENSED_EVERY).collect());
         let dislike =
@@ -153,7 +155,7 @@ impl Fleet {
         let group = if members > 1 { self.draw_group(members, owners.is_some()) } else { None };
         let groups: Vec<GroupId> = group.iter().map(|_| self.problem.groups.len() as GroupId).collect();
         self.problem.groups.extend(group);
-        // Larger or smaller ones, so that in all it is what it should be.
+        // Takes larger or smaller sizes so that the sum becomes what it should be.
         let (one, other) = (self.draw_size() * GIB, self.draw_size() * GIB);
         let is_short = self.memory < self.memory_mean * self.problem.guests.len() as i64;
         let memory = if is_short { one.max(other) } else { one.min(other) };
@@ -163,7 +165,7 @@ impl Fleet {
             self.problem.guests.push(Guest {
                 demand,
                 groups: groups.clone(),
-                // Seconds at 10 Gb/s, about.
+                // About the seconds that the move takes at 10 Gb/s.
                 move_cost: memory / GIB,
                 owners,
                 preference: tenant.preference,
@@ -197,20 +199,21 @@ impl Fleet {
         unreachable!("all sizes together are of a hundred in a hundred")
     }
 
-    /// A core for 4 GiB; most of them do little most of the time.
+    /// Draws the CPU load: a core for 4 GiB, though most guests do little most of the time.
     fn draw_cpu(&mut self, memory: i64) -> i64 {
         let cores = (memory / (4 * GIB)).max(1);
         let busy = self.dice.unit();
         ((0.05 + 0.95 * busy * busy) * (cores * 100) as f64) as i64
     }
 
-    /// Little, but of one guest in twenty much.
+    /// Draws a load that is little for most guests, and much for one guest in twenty.
     fn draw_load(&mut self, little: usize, much: usize) -> i64 {
         let most = if self.dice.chance(0.05) { much } else { little };
         self.dice.below(most + 1) as i64
     }
 
-    /// Puts everybody where nothing breaks, on the best of a few hosts: those first that have the least choice.
+    /// Places all guests where nothing breaks, each on the best of a few hosts. Guests with the least choice are placed
+    /// first.
     fn place(&mut self) {
         let problem = &mut self.problem;
         problem.initial = vec![NOWHERE; problem.guests.len()];
@@ -220,7 +223,8 @@ impl Fleet {
         let mut state = State::new(problem, &problem.initial);
         for guest in by_choice(problem) {
             let hosts = problem.guests[guest as usize].owners.map_or(&anywhere, |set| &sets[set as usize]);
-            // Rules first, then preferences and load, and memory in use in fifths: nobody looks closer.
+            // Compares rules first, then preferences and load, then the memory in use in steps of a fifth, as people
+            // would.
             let score = |host: HostId| {
                 let Score { broken, cost } = state.shift_score(guest, host);
                 let memory = 5 * used[host as usize] / problem.hosts[host as usize].capacity[MEMORY];
@@ -228,7 +232,7 @@ impl Fleet {
                 breaks_nothing.then_some(((broken, cost + memory), host))
             };
             let few = (0..TRIES).filter_map(|_| score(*self.dice.pick(hosts))).min_by_key(|(score, _)| *score);
-            // A rack more is worth a look at all of them.
+            // A group that has to be spread needs another rack, so all hosts are tried.
             let groups = &problem.guests[guest as usize].groups;
             let is_spread = groups.iter().any(|group| problem.groups[*group as usize].spread.is_some());
             let few = few.filter(|((broken, _), _)| !is_spread || *broken < -Score::UNPLACED);
@@ -242,7 +246,7 @@ impl Fleet {
         self.problem.initial = initial;
     }
 
-    /// Since they were placed half of the guests have come to do something else, as far as their hosts' CPUs allow.
+    /// Changes the CPU load of half of the guests, as it changes with time, within what their hosts' CPUs allow.
     fn age(&mut self) {
         let mut free: Vec<i64> = self.problem.hosts.iter().map(|host| host.capacity[CPU]).collect();
         let placed: Vec<(usize, usize)> = (0..)
@@ -262,7 +266,7 @@ impl Fleet {
     }
 }
 
-/// Guests, those with the least choice first.
+/// Returns the guests in order of their choice of hosts, those with the least first.
 fn by_choice(problem: &Problem) -> Vec<GuestId> {
     let mut guests: Vec<GuestId> = (0..problem.guests.len() as GuestId).collect();
     guests.sort_by_key(|guest| {

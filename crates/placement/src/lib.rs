@@ -1,22 +1,23 @@
-//! Where guests run: what is best, what is wrong, and how to get there.
+//! Decides where guests run: which placement is best, what is broken in the current one, and how to get from one to the
+//! other.
 //!
 //! | module | decides |
 //! |---|---|
-//! | [`problem`] | nothing: it is what is to be decided, in numbers |
-//! | [`verdict`] | what an assignment breaks and costs, from scratch |
-//! | [`state`] | the same for one change more, in time that does not grow with the cluster |
-//! | [`bound`] | how few moves could do |
+//! | [`problem`] | nothing: it holds what is to be decided, in numbers |
+//! | [`verdict`] | what an assignment breaks and costs, computed from scratch |
+//! | [`state`] | what one more change would break and cost, in time that does not grow with the cluster |
+//! | [`bound`] | how many moves any placement needs at least |
 //! | [`search`] | which assignment to take |
-//! | [`survive`] | whether guests find room if hosts fail |
-//! | [`schedule`] | in which order guests get to where they are to be |
-//! | [`formats`] | what files of others say |
-//! | [`cluster`] | what a cluster in words says, from a file or live, in numbers and back, and what is broken, in words |
-//! | [`fleet`] | nothing: clusters that look real, from a seed, to try things on |
-//! | [`explain`] | why a guest cannot be somewhere, what would help, and why it was moved |
-//! | [`policy`] | what to do as the load goes: which guests to move, which hosts may sleep |
+//! | [`survive`] | whether all guests find room if hosts fail |
+//! | [`schedule`] | the order in which guests move to where they are to be |
+//! | [`formats`] | what the files of other programs say |
+//! | [`cluster`] | what a cluster in words, from a file or live, means in numbers, and which of its rules are broken |
+//! | [`fleet`] | nothing: it makes realistic clusters from a seed, to try things on |
+//! | [`explain`] | why a guest cannot be on a host, what would help, and why a guest was moved |
+//! | [`policy`] | what to do as the load changes: which guests to move, which hosts may sleep |
 //!
-//! Absent on purpose: files, clocks, threads, randomness but from a seed. The same problem, seed and budget give the
-//! same answer.
+//! The crate reads no files and no clocks, starts no threads, and takes all randomness from a seed. This is on purpose:
+//! the same problem, seed and budget give the same answer.
 
 #![forbid(unsafe_code)]
 

@@ -1,42 +1,43 @@
-//! How good an assignment is.
+//! How good an assignment is, as two numbers.
 
 use std::ops::{Add, AddAssign, Neg, Sub};
 
 use crate::problem::{GuestId, HostId, NOWHERE, Problem, Strength};
 
-/// First how much is broken, then what it costs: less is better, and no saving pays for a broken rule.
+/// A score: first how much is broken, then what it costs. Less is better, and no saving in cost outweighs a broken
+/// rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score {
-    /// [`Score::BREACH`] for each breach of a hard rule, [`Score::UNPLACED`] for each guest that is nowhere,
-    /// [`Score::FORBIDDEN`] for each that goes where it may never be, and of an overload how many millionths of the
-    /// capacity it is: neither is anything overloaded for a rule to hold or for a guest to run, but for a thousandth at
-    /// most, nor are owners disregarded.
+    /// How much is broken: [`Score::BREACH`] for each breach of a hard rule, [`Score::UNPLACED`] for each guest that is
+    /// nowhere, [`Score::FORBIDDEN`] for each guest that moves to a host where it may never be, and for each overload
+    /// the millionths of the capacity by which it is exceeded. So the search does not overload a host to keep a rule or
+    /// to place a guest, except by a thousandth at most, and never disregards owners.
     pub broken: i64,
-    /// What load, balance, moves, preferences and soft rules cost.
+    /// The cost of load, balance, moves, preferences and soft rules.
     pub cost: i64,
 }
 
 impl Score {
-    /// Of one breach of a rule; of a guest, too, that stays where it may not be.
+    /// One breach of a hard rule, or a guest that stays on a host where it may not be.
     pub const BREACH: i64 = 1;
-    /// Of a guest that is nowhere: worse than the rules that placing it could break.
+    /// A guest that is nowhere. This is worse than the rules that placing it could break.
     pub const UNPLACED: i64 = 1_000;
-    /// Of a guest on a host that is not among its owners, nor where it was: worse than to be nowhere.
+    /// A guest on a host that is neither among its owners nor where it was. This is worse than a guest that is nowhere.
     pub const FORBIDDEN: i64 = 1_000_000_000;
 
-    /// Of what only costs.
+    /// Returns a score that only costs.
     pub const fn cost(cost: i64) -> Score {
         Score { broken: 0, cost }
     }
 
-    /// Of what is only broken.
+    /// Returns a score in which something is broken and nothing costs.
     pub const fn broken(broken: i64) -> Score {
         Score { broken, cost: 0 }
     }
 }
 
 impl Strength {
-    /// What so many breaches of such a rule cost.
+    /// Returns the score of this many breaches of a rule of this strength.
     #[inline]
     pub fn score(self, breaches: i64) -> Score {
         match self {
@@ -77,7 +78,8 @@ impl AddAssign for Score {
     }
 }
 
-/// What it breaks that a guest is on a host, or nowhere, whoever else is where.
+/// Returns how much is broken by a guest's being on a host, or nowhere, by itself: owners and placement, whatever other
+/// guests do.
 #[inline]
 pub(crate) fn place_broken(problem: &Problem, guest: GuestId, host: HostId) -> i64 {
     match host {
@@ -88,23 +90,24 @@ pub(crate) fn place_broken(problem: &Problem, guest: GuestId, host: HostId) -> i
     }
 }
 
-/// More millionths than these one resource of a host does not count.
+/// The most millionths that the overload of one resource of a host counts.
 pub(crate) const OVERLOAD_MAX: f64 = (1u64 << 40) as f64;
 
-/// How many millionths of a capacity it is what is used beyond it, at least 1 if any.
+/// Returns by how many millionths of the capacity an overload of `over` exceeds it, rounded up: at least 1 if there is
+/// any.
 #[inline]
 pub(crate) fn overload(over: i64, capacity: i64) -> i64 {
     if over <= 0 {
         return 0;
     }
-    // Rounded the same wherever it is told, so that books and judge agree.
+    // The rounding is the same wherever overload is computed, so that the books and the judge agree.
     let millionths = millionths(over, capacity).min(OVERLOAD_MAX);
-    // `ceil` is a call where the processor is not known to have it.
+    // `ceil` would be a function call on processors that are not known to have the instruction.
     let below = millionths as i64;
     below + i64::from((below as f64) < millionths)
 }
 
-/// The same before it is rounded.
+/// Returns the same value as [`overload`] before it is rounded and bounded.
 #[inline]
 pub(crate) fn millionths(over: i64, capacity: i64) -> f64 {
     over as f64 / capacity.max(1) as f64 * 1e6

@@ -1,83 +1,85 @@
-//! What an assignment breaks and costs, told from scratch: the search keeps books of its own, and this checks them.
+//! Computes what an assignment breaks and costs from scratch. The search keeps books of its own, and this module checks
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Problem, Strength};
 use crate::score::{Score, overload};
 
-/// A rule that does not hold. Amounts are in the resource's unit; `members`, `hosts`, `areas` and `outside` are numbers
-/// of them.
+/// A breach: one rule, capacity or owner that is broken. Amounts are in the resource's unit. `members`, `hosts`,
+/// `areas` and `outside` are numbers of these.
 #[expect(missing_docs, reason = "fields are named for what they are")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Breach {
     /// A guest is on no host.
     Unplaced { guest: GuestId },
-    /// A guest is on a host that is not among its owners; or it stays there.
+    /// A guest is on a host that is not among its owners. `stays`: it was there before.
     NotOwner { guest: GuestId, host: HostId, stays: bool },
-    /// More is used than there is. `moving` of it are held by guests that left.
+    /// More of a resource is used than the host has. `moving` of `used` is held by guests that left the host.
     Overload { host: HostId, resource: usize, used: i64, moving: i64, capacity: i64 },
     /// Members of a group that are apart share a host.
     Apart { group: GroupId, host: HostId, members: u32 },
-    /// Members of a group that are together are on several hosts.
+    /// Members of a group that belong together are on several hosts.
     Together { group: GroupId, hosts: u32 },
     /// A group is in too few areas.
     Spread { group: GroupId, areas: u32, areas_min: u32 },
-    /// Of a group one area has so many members more than another as are too many; so many are `over` in all such areas.
+    /// Some areas have too many more members of a group than the area with the fewest. `least` and `most` are the
+    /// fewest and the most members in an area; `over` is the number of members too many, over all areas.
     Uneven { group: GroupId, least: u32, most: u32, over: u32 },
-    /// What a group needs is not where it is.
+    /// An area has members of a group, but none of the group that they need.
     Need { group: GroupId, of: GroupId, level: usize, area: u32 },
-    /// Members of two groups that are apart share an area: so many of both.
+    /// Members of two groups that are apart share an area. `members` counts those of both groups.
     Avoid { group: GroupId, of: GroupId, level: usize, area: u32, members: u32 },
-    /// Members of a group are outside the set of hosts where most of it is.
+    /// `outside` members of a group are not in the set of hosts that has most of its members.
     Among { group: GroupId, outside: u32 },
 }
 
-/// What an assignment costs, by what for.
+/// The cost of an assignment, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// What is used above [`Host::safe`](crate::problem::Host::safe).
+    /// The cost of what is used above [`Host::safe`](crate::problem::Host::safe).
     pub load: i64,
-    /// What is missing by [`Balance`](crate::problem::Balance).
+    /// The cost of what is missing for a [`Balance`](crate::problem::Balance).
     pub balance: i64,
-    /// Guests that moved.
+    /// The cost of the guests that moved.
     pub guest_moves: i64,
-    /// The group of which most moved.
+    /// The cost of the group of which most guests moved.
     pub group_moves: i64,
-    /// From where to where they did.
+    /// The cost of the moves by their two hosts.
     pub host_moves: i64,
-    /// Guests on hosts that are not preferred.
+    /// The cost of guests on hosts that are not preferred.
     pub preferences: i64,
-    /// Of soft rules.
+    /// The cost of broken soft rules.
     pub rules: i64,
 }
 
 impl Cost {
-    /// All of it.
+    /// Returns the sum of all costs.
     pub fn total(&self) -> i64 {
         self.load + self.balance + self.guest_moves + self.group_moves + self.host_moves + self.preferences + self.rules
     }
 }
 
-/// What is to be said of an assignment.
+/// The judgement of an assignment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// What it costs.
+    /// What the assignment costs.
     pub cost: Cost,
-    /// Hard rules that do not hold.
+    /// The breaches of hard rules.
     pub hard: Vec<Breach>,
-    /// Soft ones.
+    /// The breaches of soft rules.
     pub soft: Vec<Breach>,
-    /// How many guests are not where they were.
+    /// The number of guests that are not where they were.
     pub moves: usize,
 }
 
 impl Verdict {
-    /// Whether no hard rule is broken, and every guest is somewhere.
+    /// Returns whether no hard rule is broken and every guest is on a host.
     pub fn is_valid(&self) -> bool {
         self.hard.is_empty()
     }
 
-    /// The same as the search keeps it.
+    /// Returns the verdict as a [`Score`], as the search computes it.
     pub fn score(&self) -> Score {
         let broken = self.hard.iter().map(|breach| match breach {
             Breach::Unplaced { .. } => Score::UNPLACED,
@@ -100,7 +102,7 @@ impl Verdict {
 }
 
 impl Breach {
-    /// How often it is broken, so to speak.
+    /// Returns how many breaches of its rule this counts as.
     pub fn count(&self) -> i64 {
         i64::from(match self {
             Breach::Apart { members, .. } => members - 1,
@@ -114,7 +116,7 @@ impl Breach {
     }
 }
 
-/// Judges an assignment: a host for each guest, or [`NOWHERE`].
+/// Judges an assignment: the host of each guest, or [`NOWHERE`].
 pub fn judge(problem: &Problem, assignment: &[HostId]) -> Verdict {
     let mut verdict = Verdict { moves: moves(problem, assignment), ..Verdict::default() };
     guests(problem, assignment, &mut verdict);
@@ -187,12 +189,12 @@ fn groups(problem: &Problem, assignment: &[HostId], verdict: &mut Verdict) {
     }
 }
 
-/// How many guests are not where they were.
+/// Returns how many guests are not where they were.
 pub fn moves(problem: &Problem, assignment: &[HostId]) -> usize {
     problem.initial.iter().zip(assignment).filter(|(before, now)| **before != NOWHERE && before != now).count()
 }
 
-/// Who is in each group.
+/// Returns the members of each group.
 pub fn members(problem: &Problem) -> Vec<Vec<GuestId>> {
     let mut members = vec![Vec::new(); problem.groups.len()];
     for (guest, of) in (0..).zip(&problem.guests) {
@@ -201,7 +203,7 @@ pub fn members(problem: &Problem) -> Vec<Vec<GuestId>> {
     members
 }
 
-/// What breaks of one group's rules. A group without members breaks none.
+/// Returns the breaches of one group's rules. A group without members breaks none.
 pub fn judge_group(
     problem: &Problem,
     members: &[Vec<GuestId>],

@@ -1,20 +1,22 @@
-//! The fewest causes that rule out every host: a smallest hitting set over what speaks against each.
+//! Finds the fewest causes that together rule out every host: a smallest hitting set of what speaks against each host.
 
 use std::collections::BTreeSet;
 
-/// Steps of the exact search; beyond, it is greedy.
+/// The most steps of the exact search. Beyond this a greedy search is used.
 const STEPS_MAX: u32 = 100_000;
 
-/// Causes that rule out every host together, none of which can be left out.
+/// A set of causes that together rule out every host, none of which can be left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict<C> {
     /// The causes, in order.
     pub causes: Vec<C>,
-    /// No fewer would do. Otherwise there were too many to try, and only none of these can be left out.
+    /// Whether no smaller set would do. `false`: there were too many sets to try, and it is only certain that no cause
+    /// of this set can be left out.
     pub is_smallest: bool,
 }
 
-/// The fewest causes of which each host has one at least. None where a host has none: it is not ruled out.
+/// Returns the smallest set of causes that has at least one cause of each host, or `None` if a host has no cause: it is
+/// not ruled out.
 pub fn conflict<C: Ord + Clone>(hosts: &[BTreeSet<C>]) -> Option<Conflict<C>> {
     if hosts.iter().any(BTreeSet::is_empty) {
         return None;
@@ -35,7 +37,7 @@ pub fn conflict<C: Ord + Clone>(hosts: &[BTreeSet<C>]) -> Option<Conflict<C>> {
     Some(Conflict { causes: greedy, is_smallest: true })
 }
 
-/// Each set once, without those that contain another: what hits that one hits them.
+/// Returns each set once, without those that contain another set: a cause that hits the smaller set hits both.
 fn least<C: Ord + Clone>(hosts: &[BTreeSet<C>]) -> Vec<BTreeSet<C>> {
     let distinct: BTreeSet<&BTreeSet<C>> = hosts.iter().collect();
     let mut by_size: Vec<&BTreeSet<C>> = distinct.into_iter().collect();
@@ -49,7 +51,7 @@ fn least<C: Ord + Clone>(hosts: &[BTreeSet<C>]) -> Vec<BTreeSet<C>> {
     kept
 }
 
-/// Whether so many more causes can hit all sets that those chosen do not.
+/// Returns whether `size` more causes can hit all sets that the chosen causes do not.
 fn search<C: Ord + Clone>(sets: &[BTreeSet<C>], size: usize, chosen: &mut Vec<C>, steps: &mut u32) -> bool {
     let Some(missed) = sets.iter().find(|set| !chosen.iter().any(|cause| set.contains(cause))) else {
         return true;
@@ -68,7 +70,7 @@ fn search<C: Ord + Clone>(sets: &[BTreeSet<C>], size: usize, chosen: &mut Vec<C>
     false
 }
 
-/// What hits most first; then without whatever turned out not to be needed.
+/// Takes the cause that hits most sets first, then leaves out those that turned out not to be needed.
 fn greedy<C: Ord + Clone>(sets: &[BTreeSet<C>]) -> Vec<C> {
     let all: BTreeSet<&C> = sets.iter().flatten().collect();
     let mut missed: Vec<&BTreeSet<C>> = sets.iter().collect();

@@ -1,8 +1,8 @@
-//! Why a guest cannot be somewhere, what would help, and why it was moved.
+//! Explains why a guest cannot be on a host, what would help, and why it was moved.
 //!
-//! A rule speaks against a host if it is broken more often with the guest there than it would be at best, with the
-//! guest on another host or on none, and everybody else where they are. So a rule that others break speaks against
-//! nobody, and a spread speaks against areas that do not help it while others would.
+//! A rule speaks against a host if it is broken more often with the guest there than in the best case: with the guest
+//! on another host or on none, and all other guests where they are. So a rule that is broken by other guests speaks
+//! against no host, and a spread speaks against areas that do not help it while others would.
 
 mod conflict;
 mod relax;
@@ -21,7 +21,7 @@ use crate::problem::{GroupId, GuestId, HostId, NOWHERE};
 use crate::score::Score;
 use crate::verdict::{Breach, judge_group, members};
 
-/// What speaks against hosts.
+/// A cause: what speaks against a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
     /// A rule, by its number in [`Names::rules`](crate::cluster::Names::rules).
@@ -30,29 +30,29 @@ pub enum Cause {
     Capacity(usize),
 }
 
-/// What speaks against a guest on a host.
+/// A reason: what speaks against a guest on a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// What does.
+    /// The rule or resource that speaks against the host.
     pub cause: Cause,
-    /// Nothing can pay for it.
+    /// Whether the reason is hard: no cost can outweigh it.
     pub is_hard: bool,
-    /// Of a soft one, microseconds of traffic; of capacity that is short, how much of it.
+    /// For a soft rule, its cost in microseconds of traffic. For capacity, how much is missing.
     pub amount: i64,
-    /// In the words of the file.
+    /// The reason, in the words of the cluster file.
     pub what: String,
 }
 
-/// A guest, and everybody else where they are.
+/// A guest that is to be placed, with all other guests where they are.
 pub struct Placing<'a> {
     compiled: &'a Compiled,
     guest: GuestId,
-    /// Where all are, but for the guest, which is nowhere.
+    /// The host of each guest. The guest to be placed is nowhere.
     at: Vec<HostId>,
-    /// By host and resource, with what is held by those that left.
+    /// What is used, by host and resource, with what is held by guests that left.
     used: Vec<Vec<i64>>,
     members: &'a [Vec<GuestId>],
-    /// Groups that the guest is in, or with rules about one which it is in, and what each breaks at best.
+    /// The groups that the guest is in, or that have rules about one of these, and what each breaks at best.
     groups: Vec<(GroupId, Score)>,
 }
 
@@ -91,7 +91,7 @@ impl<'a> Placing<'a> {
         placing
     }
 
-    /// What a group breaks with the guest on a host.
+    /// Returns what a group breaks with the guest on a host.
     fn broken(&mut self, group: GroupId, host: HostId) -> Score {
         self.at[self.guest as usize] = host;
         let breaches = judge_group(&self.compiled.problem, self.members, &self.at, group);
@@ -99,7 +99,7 @@ impl<'a> Placing<'a> {
         breaches.iter().fold(Score::default(), |sum, (strength, breach)| sum + strength.score(breach.count()))
     }
 
-    /// All that speaks against a host, hard reasons first.
+    /// Returns all that speaks against a host, hard reasons first.
     pub fn against(&mut self, host: HostId) -> Vec<Reason> {
         let mut reasons = self.fences(host);
         reasons.extend(self.capacity(host));
@@ -119,7 +119,7 @@ impl<'a> Placing<'a> {
         reasons
     }
 
-    /// Whether nothing hard speaks against a host.
+    /// Returns whether no hard reason speaks against a host.
     pub fn accepts(&mut self, host: HostId) -> bool {
         self.against(host).iter().all(|reason| !reason.is_hard)
     }
@@ -149,7 +149,7 @@ impl<'a> Placing<'a> {
         leanings.filter(|of| of.cost(host) > 0).map(|of| reason(of.rule, of.cost(host))).collect()
     }
 
-    /// What is free of a resource on a host for the guest.
+    /// Returns how much of a resource is free on a host for the guest.
     fn free(&self, host: HostId, row: usize) -> i64 {
         let problem = &self.compiled.problem;
         let is_held = problem.resources[row].transient && problem.initial[self.guest as usize] == host;
@@ -195,7 +195,7 @@ impl<'a> Placing<'a> {
         reasons
     }
 
-    /// Whether a group is more uneven with the guest on a host than it may be.
+    /// Returns whether a group would exceed its allowed skew with the guest on a host.
     fn is_uneven(&self, group: GroupId, host: HostId) -> bool {
         let mut at = self.at.clone();
         at[self.guest as usize] = host;
@@ -203,7 +203,7 @@ impl<'a> Placing<'a> {
         breaches.iter().any(|(_, breach)| matches!(breach, Breach::Uneven { .. }))
     }
 
-    /// How a group's rule is broken with the guest on a host.
+    /// Describes how a group's rule is broken with the guest on a host.
     fn of_group(&self, group: GroupId, host: HostId) -> String {
         let (problem, names) = (&self.compiled.problem, &self.compiled.names);
         let (of, rule) = (&problem.groups[group as usize], names.group(group));
@@ -213,7 +213,8 @@ impl<'a> Placing<'a> {
             members.filter(|guest| is_there(self.at[*guest as usize])).collect()
         };
         let others = |is_there: &dyn Fn(HostId) -> bool| names.list(&members_at(group, is_there));
-        // Where they are is named: "there" could be where the guest goes as well as where it comes from.
+        // Names the place where the others are: "there" could be the host that the guest goes to or the one it comes
+        // from.
         let are_in = |guests: &[GuestId], level: usize, area: u32| {
             let place = match names.levels[level].name == HOST_LEVEL {
                 true => format!("on {}", names.area_name(level, area)),

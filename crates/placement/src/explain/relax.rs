@@ -1,4 +1,4 @@
-//! What would have to change for a guest to fit somewhere, the cheapest first.
+//! Finds what would have to change for a guest to fit on a host, the cheapest change first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,29 +9,29 @@ use crate::problem::{GuestId, HostId, NOWHERE};
 use crate::score::Score;
 use crate::state::State;
 
-/// Something that helps.
+/// One step that helps a guest to fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A hard rule among guests becomes soft, or is removed where it cannot be.
+    /// A hard rule among guests becomes soft, or is removed where it cannot be soft.
     Lift(RuleId),
-    /// A rule lets the guest be on one host more.
+    /// A rule allows the guest on one more host.
     Widen(RuleId, HostId),
-    /// A host gets online.
+    /// A host goes online.
     Open {
-        /// The host that gets online.
+        /// The host that goes online.
         host: HostId,
-        /// Others who are on it then.
+        /// The other guests that are on the host again then.
         back: Vec<GuestId>,
     },
-    /// A host gets so much more of a resource.
+    /// A host gets this much more of a resource.
     Add(HostId, usize, i64),
-    /// Another guest goes elsewhere before.
+    /// Another guest goes to another host first.
     Move {
-        /// The guest that goes elsewhere.
+        /// The guest that goes to another host.
         guest: GuestId,
-        /// Where it is.
+        /// The host where it is.
         from: HostId,
-        /// Where it fits.
+        /// The host where it fits.
         to: HostId,
     },
 }
@@ -41,11 +41,12 @@ pub enum Step {
 pub struct Relaxation {
     /// The host on which the guest fits then.
     pub host: HostId,
-    /// All of them are needed.
+    /// The steps, all of which are needed.
     pub steps: Vec<Step>,
-    /// In microseconds of traffic. Of moves it is what they cost; of what people have to decide or buy it only tells
-    /// which is the lesser evil, in terms of [`Weights::rule`](crate::cluster::model::Weights::rule): to lift a rule is
-    /// one of them, capacity 5 to 10 and more, a host out of maintenance or an owner more 10, a host brought online 20.
+    /// The cost in microseconds of traffic. For moves it is what they cost. For steps that people have to decide on or
+    /// pay for, it only tells which is the lesser evil, in multiples of
+    /// [`Weights::rule`](crate::cluster::model::Weights::rule): lifting a rule costs 1, more capacity 5 to 10 and
+    /// above, taking a host out of maintenance or allowing one more owner 10, bringing a host online 20.
     pub cost: i64,
 }
 
@@ -56,35 +57,38 @@ impl Relaxation {
     }
 }
 
-/// What helps.
+/// The changes that help.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Relaxations {
-    /// The cheapest first, one for each set of causes, and the cheapest by moves.
+    /// The changes, the cheapest first: one for each set of causes, and the cheapest by moves.
     pub all: Vec<Relaxation>,
-    /// Moves were looked for until there were too many. Otherwise: of one guest, and if none helps, of any two among
-    /// the 24 of each host that are moved most cheaply, each to the cheapest host that takes it.
+    /// Whether the search for moves was ended because there were too many. If not, all moves were tried of one guest,
+    /// and if none helps, of any two among the 24 guests of each host that are cheapest to move, each to the cheapest
+    /// host that takes it.
     pub is_cut_short: bool,
 }
 
-/// Relaxations that are told.
+/// The most relaxations that are reported.
 const RELAXATIONS_REPORTED_MAX: usize = 5;
-/// Hosts looked at for guests that may go: about two seconds' work.
+/// The most hosts that are tried for guests that may go: about two seconds' work.
 const TRIES_MAX: u32 = 20_000_000;
-/// To verify what was found takes as long as to look at so many.
+/// To verify a found relaxation takes as long as this many tries.
 const TRIES_TO_VERIFY: u32 = 100_000;
-/// Guests of a host of which any two may go.
+/// The guests of a host of which any two may go.
 const PAIRS_OF: usize = 24;
 
-/// How much worse than a soft rule's breach: that possible owners are never broken is what they are for.
+/// The price of one more owner, as a multiple of a soft rule's breach. It is high because owners are meant never to be
+/// broken.
 const OWNERS_PRICE: i64 = 10;
-/// Work for people, and then the host has to hold.
+/// The price of taking a host out of maintenance: work for people, and the host must not fail afterwards.
 const MAINTENANCE_PRICE: i64 = 10;
-/// A repair.
+/// The price of bringing a host online: a repair.
 const OFFLINE_PRICE: i64 = 20;
-/// A purchase, of nothing; twice as much if a host had to be doubled.
+/// The price of capacity: that of a purchase, however small, and twice as much if a host's capacity had to be doubled.
 const CAPACITY_PRICE: f64 = 5.0;
 
-/// What would have to change for a guest that nothing accepts to fit somewhere. Empty if a host accepts it.
+/// Returns what would have to change for a guest that no host accepts to fit on one. The result is empty if a host
+/// accepts the guest.
 pub fn relax(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Relaxations {
     let mut placing = Placing::new(compiled, assignment, guest);
     let mut best: BTreeMap<BTreeSet<Cause>, Relaxation> = BTreeMap::new();
@@ -96,7 +100,7 @@ pub fn relax(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Rela
         }
         let back = lost(compiled, assignment, guest, host);
         if !back.is_empty() {
-            // What speaks against the host once it is online: they take their room again.
+            // What speaks against the host once it is online and its own guests take their room again.
             let mut at = assignment.to_vec();
             back.iter().for_each(|other| at[*other as usize] = host);
             reasons = Placing::new(compiled, &at, guest).against(host);
@@ -117,13 +121,13 @@ pub fn relax(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Rela
     Relaxations { all, is_cut_short: mover.tries_left == 0 }
 }
 
-/// Others that are on no host because this one is offline.
+/// Returns the other guests that are on no host because this host is offline.
 fn lost(compiled: &Compiled, assignment: &[HostId], guest: GuestId, host: HostId) -> Vec<GuestId> {
     let others = (0..).zip(assignment).filter(|(other, now)| **now == NOWHERE && *other != guest);
     others.map(|(other, _)| other).filter(|other| compiled.names.lost(*other) == Some(host)).collect()
 }
 
-/// All that speaks against a host, gone.
+/// Returns the relaxation that removes all that speaks against a host.
 fn dropping(compiled: &Compiled, host: HostId, reasons: &[Reason], back: &[GuestId]) -> Relaxation {
     let names = &compiled.names;
     let step = |reason: &Reason| match reason.cause {
@@ -141,8 +145,8 @@ fn dropping(compiled: &Compiled, host: HostId, reasons: &[Reason], back: &[Guest
     Relaxation::new(compiled, host, steps)
 }
 
-/// How bad a step is: of a move, what the migration costs; a rule that is lifted, as bad as one breach of a soft rule;
-/// others in multiples of that.
+/// Returns how bad a step is. A move costs what the migration costs. A lifted rule costs as much as one breach of a
+/// soft rule, and other steps cost multiples of that.
 fn price(compiled: &Compiled, step: &Step) -> i64 {
     let names = &compiled.names;
     let unit = names.rule_weight.max(1);
@@ -168,12 +172,12 @@ fn price(compiled: &Compiled, step: &Step) -> i64 {
     unit.saturating_mul(times)
 }
 
-/// Looks for others that can go.
+/// Looks for other guests that can go.
 struct Mover<'a> {
     compiled: &'a Compiled,
     state: State<'a>,
     guest: GuestId,
-    /// How much may be broken with the guest in place.
+    /// The most that may be broken with the guest in place.
     broken_max: i64,
     tries_left: u32,
 }
@@ -186,7 +190,7 @@ impl<'a> Mover<'a> {
         Mover { compiled, state, guest, broken_max, tries_left: TRIES_MAX }
     }
 
-    /// Who is on hosts that fences allow, by what its move costs.
+    /// Returns the guests on hosts that fences allow, by the cost of their move.
     fn candidates(&self) -> Vec<(i64, GuestId, HostId)> {
         let problem = &self.compiled.problem;
         let at = (0..).zip(self.state.assignment());
@@ -198,7 +202,7 @@ impl<'a> Mover<'a> {
         all
     }
 
-    /// One goes: the first that can is the cheapest.
+    /// Lets one guest go. The first that can is the cheapest.
     fn one(&mut self) -> Option<Relaxation> {
         for (_, other, host) in self.candidates() {
             if !self.state.fits(self.guest, host, Some(other)) {
@@ -220,7 +224,7 @@ impl<'a> Mover<'a> {
         None
     }
 
-    /// Two of one host go, each to the cheapest host that takes it.
+    /// Lets two guests of one host go, each to the cheapest host that takes it.
     fn two(&mut self) -> Option<Relaxation> {
         let mut by_host: BTreeMap<HostId, Vec<(i64, GuestId)>> = BTreeMap::new();
         for (cost, other, host) in self.candidates() {
@@ -246,7 +250,8 @@ impl<'a> Mover<'a> {
         None
     }
 
-    /// Whether there is room for the guest once two went; what is held where they were is left to [`Mover::verified`].
+    /// Returns whether there is room for the guest once two guests went. What these hold where they were is left to
+    /// [`Mover::verified`].
     fn would_fit(&self, host: HostId, a: GuestId, b: GuestId) -> bool {
         let problem = &self.compiled.problem;
         let demand = |guest: GuestId, row: usize| problem.guests[guest as usize].demand[row];
@@ -271,7 +276,8 @@ impl<'a> Mover<'a> {
         self.verified(host, &found?)
     }
 
-    /// The cheapest host for a guest that breaks no more there than where it is, and leaves no more broken than `most`.
+    /// Returns the cheapest host for a guest on which it breaks no more than where it is, and which leaves no more
+    /// broken than `most`.
     fn cheapest_host(&mut self, guest: GuestId, most: Option<i64>) -> Option<HostId> {
         let mut best: Option<(i64, HostId)> = None;
         let most = most.map_or(0, |most| (most - self.state.score().broken).min(0));
@@ -288,7 +294,8 @@ impl<'a> Mover<'a> {
         best.map(|(_, to)| to)
     }
 
-    /// The same if indeed nothing hard speaks against it then: against the guest, nor against whom it makes room.
+    /// Returns the moves as a relaxation if no hard reason speaks against the guest's host then, nor against the hosts
+    /// of those that make room.
     fn verified(&mut self, host: HostId, moves: &[(GuestId, HostId)]) -> Option<Relaxation> {
         self.tries_left = self.tries_left.saturating_sub(TRIES_TO_VERIFY);
         let mut at = self.state.assignment().to_vec();

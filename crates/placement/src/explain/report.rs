@@ -1,4 +1,4 @@
-//! All that can be said of a guest and the hosts, for people and as JSON.
+//! Reports all that can be said of a guest and the hosts, for people and as JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,16 +10,16 @@ use crate::cluster::model::HostState;
 use crate::cluster::{Compiled, RuleKind, agree};
 use crate::problem::{GuestId, HostId, NOWHERE};
 
-/// What speaks against a host, in words.
+/// A reason against a host, in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Objection {
-    /// The rule as the user called it, or the resource.
+    /// The rule's name as the user gave it, or the resource's name.
     pub cause: String,
-    /// Nothing can pay for it. Otherwise it costs.
+    /// Whether the reason is hard: no cost can outweigh it. A soft reason has a cost.
     pub hard: bool,
-    /// Microseconds of traffic, of a soft one.
+    /// The cost of a soft reason, in microseconds of traffic.
     pub cost: Option<i64>,
-    /// In the words of the file.
+    /// The reason, in the words of the cluster file.
     pub what: String,
 }
 
@@ -28,46 +28,46 @@ pub struct Objection {
 pub struct HostObjections {
     /// The host's name.
     pub host: String,
-    /// Nothing hard does.
+    /// Whether no hard reason speaks against the host.
     pub accepts: bool,
-    /// Hard ones first.
+    /// The reasons, hard ones first.
     pub objections: Vec<Objection>,
 }
 
 /// The fewest rules and resources that rule out every host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConflictReport {
-    /// As in [`Objection::cause`].
+    /// The causes, as in [`Objection::cause`].
     pub causes: Vec<String>,
-    /// No fewer would do. Otherwise none of them can be left out, but fewer others may do.
+    /// Whether no smaller set would do. `false`: none of these can be left out, but a different set may be smaller.
     pub is_smallest: bool,
 }
 
-/// What would help.
+/// A change that would help.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RelaxationReport {
-    /// Where the guest would fit then.
+    /// The host on which the guest would fit then.
     pub host: String,
-    /// What to do, all of it.
+    /// What to do. All steps are needed.
     pub steps: Vec<String>,
-    /// See [`Relaxation::cost`].
+    /// The cost; see [`Relaxation::cost`].
     pub cost: i64,
 }
 
-/// There is enough of a resource, but in too small pieces.
+/// A resource of which there is enough, but in too small pieces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fragmented {
-    /// Of which.
+    /// The name of the resource.
     pub resource: String,
     /// How much the guest needs.
     pub needs: String,
-    /// How much is free on all hosts where rules let it be.
+    /// How much is free in all on the hosts where rules allow the guest.
     pub free: String,
-    /// The most on one of them.
+    /// The most that is free on one host.
     pub largest: String,
-    /// On which.
+    /// The host with the most.
     pub largest_on: String,
-    /// Moves of others that would make room.
+    /// Moves of other guests that would make room.
     pub remedy: Option<RelaxationReport>,
 }
 
@@ -76,24 +76,24 @@ pub struct Fragmented {
 pub struct Explanation {
     /// The guest's name.
     pub guest: String,
-    /// Where it is.
+    /// The name of the guest's host. `None`: the guest is on no host.
     pub on: Option<String>,
-    /// Its host, if it is on none because that host is offline.
+    /// The name of the guest's host if the guest is on none because that host is offline.
     pub lost: Option<String>,
-    /// Each host.
+    /// All hosts, with what speaks against each.
     pub hosts: Vec<HostObjections>,
-    /// None if a host accepts it.
+    /// The conflict that rules out every host. `None`: a host accepts the guest.
     pub conflict: Option<ConflictReport>,
-    /// What would help, the cheapest first; empty if a host accepts it.
+    /// What would help, the cheapest first. It is empty if a host accepts the guest.
     pub relaxations: Vec<RelaxationReport>,
-    /// Not all moves of others were tried that would have been: see
+    /// Whether not all moves of other guests were tried: see
     /// [`Relaxations::is_cut_short`](super::Relaxations::is_cut_short).
     pub is_cut_short: bool,
-    /// Resources of which there is enough, but not in one place; empty if a host accepts it.
+    /// The resources of which there is enough, but not on one host. It is empty if a host accepts the guest.
     pub fragmented: Vec<Fragmented>,
 }
 
-/// Explains why a guest can be where it can be, with everybody else where the assignment has them.
+/// Explains why a guest can or cannot be on each host, with all other guests where the assignment has them.
 pub fn explain(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Explanation {
     let names = &compiled.names;
     let mut placing = Placing::new(compiled, assignment, guest);
@@ -131,7 +131,7 @@ pub fn explain(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Ex
     }
 }
 
-/// A reason in words.
+/// Puts a reason into words.
 pub(super) fn objection(compiled: &Compiled, reason: &Reason) -> Objection {
     Objection {
         cause: cause_text(compiled, reason.cause),
@@ -148,7 +148,7 @@ fn cause_text(compiled: &Compiled, cause: Cause) -> String {
     }
 }
 
-/// The host of a guest that is on none because that host is offline.
+/// Returns the name of the guest's host if the guest is on none because that host is offline.
 pub(super) fn lost(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Option<String> {
     let names = &compiled.names;
     let is_nowhere = assignment[guest as usize] == NOWHERE;
@@ -197,7 +197,7 @@ fn step_text(compiled: &Compiled, step: &Step) -> String {
     }
 }
 
-/// Resources that are short on every host where the guest might be, but not on all of them together.
+/// Returns the resources that are short on every host where the guest might be, but not on all of these together.
 fn fragmented(
     compiled: &Compiled,
     placing: &mut Placing,

@@ -1,4 +1,4 @@
-//! Random small clusters, whose rules a second, naive reading checks; and cases with names.
+//! Random small clusters, whose rules are checked by a second, naive reading, and named cases.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use crate::problem::{Group, Strength};
 use crate::state::State;
 use crate::verdict::judge;
 
-/// A rule as the test knows it.
+/// A rule, as the test knows it.
 enum Rule {
     Apart(Vec<usize>),
     Together(Vec<usize>),
@@ -22,14 +22,14 @@ enum Rule {
     Needs(Vec<usize>, Vec<usize>, bool),
     Owners(Vec<usize>, Vec<usize>),
     Among(Vec<usize>, Vec<Vec<usize>>),
-    /// Whom they are apart from, and whether in racks.
+    /// The guests, those they are apart from, and whether that is by rack.
     From(Vec<usize>, Vec<usize>, bool),
     Even(Vec<usize>, usize),
-    /// Whether they have to match, or must not.
+    /// Whether labels have to match. `false`: they must not.
     Match(bool),
 }
 
-/// A cluster as the test knows it.
+/// A cluster, as the test knows it.
 struct Case {
     text: String,
     racks: Vec<usize>,
@@ -139,7 +139,7 @@ fn case(dice: &mut Dice) -> Case {
 }
 
 impl Case {
-    /// What is broken, read from the rules as a user would.
+    /// Returns the names of the broken rules, read from the rules as a user would read them.
     fn broken(&self, at: &[HostId]) -> BTreeSet<String> {
         let on = |guest: &usize| (at[*guest] != NOWHERE).then_some(at[*guest] as usize);
         let rack = |guest: &usize| on(guest).map(|host| self.racks[host]);
@@ -186,7 +186,7 @@ impl Case {
         broken
     }
 
-    /// Whether rules about guests and hosts let a guest be on a host.
+    /// Returns whether the rules about guests and hosts allow a guest on a host.
     fn may_be(&self, guest: usize, host: usize) -> bool {
         self.rules.iter().all(|rule| match rule {
             Rule::Owners(who, hosts) => !who.contains(&guest) || hosts.contains(&host),
@@ -196,7 +196,7 @@ impl Case {
     }
 }
 
-/// The same problem without a cause on a host.
+/// Returns the same problem without a cause on a host.
 fn without(compiled: &Compiled, host: HostId, cause: Cause) -> Compiled {
     let mut without = compiled.clone();
     let (problem, names) = (&mut without.problem, &mut without.names);
@@ -212,7 +212,7 @@ fn without(compiled: &Compiled, host: HostId, cause: Cause) -> Compiled {
     without
 }
 
-/// What a relaxation tells to do, done.
+/// Does what a relaxation says.
 fn relaxed(compiled: &Compiled, at: &mut [HostId], relaxation: &Relaxation, guest: GuestId) -> Compiled {
     let mut relaxed = compiled.clone();
     for step in &relaxation.steps {
@@ -262,7 +262,7 @@ fn compiled(case: &Case) -> Compiled {
 }
 
 proptest! {
-    /// The file's rules, read by the test itself, are broken where the verdict says so, wherever guests are.
+    /// Checks that the file's rules, as read by the test, are broken where the verdict says so, wherever guests are.
     #[test]
     fn the_verdict_is_what_a_user_would_say(seed: u64) {
         let dice = &mut Dice::new(seed);
@@ -282,7 +282,7 @@ proptest! {
         }
     }
 
-    /// Where a clash is told, something is broken wherever guests are.
+    /// Checks that if a clash is reported, something is broken wherever guests are.
     #[test]
     fn no_assignment_solves_a_clash(seed: u64) {
         let case = case(&mut Dice::new(seed));
@@ -297,7 +297,7 @@ proptest! {
         }
     }
 
-    /// The rules of a clash clash without all others.
+    /// Checks that the rules of a clash also clash without all other rules.
     #[test]
     fn a_clash_needs_no_other_rules(seed: u64) {
         let case = case(&mut Dice::new(seed));
@@ -312,7 +312,7 @@ proptest! {
         }
     }
 
-    /// Without its cause a reason is gone, and no other is; without all of them the host accepts.
+    /// Checks that without its cause a reason is gone and no other is, and that without all causes the host accepts.
     #[test]
     fn reasons_are_true_and_complete(seed: u64) {
         let dice = &mut Dice::new(seed);
@@ -335,7 +335,7 @@ proptest! {
         }
     }
 
-    /// The conflict rules out every host, and no fewer causes do.
+    /// Checks that the conflict rules out every host, and that no smaller set of causes does.
     #[test]
     fn the_conflict_is_the_smallest(seed: u64) {
         let dice = &mut Dice::new(seed);
@@ -363,7 +363,7 @@ proptest! {
         }
     }
 
-    /// Who does what is told has a host that accepts the guest, and by moves nothing is broken more.
+    /// Checks that doing what a relaxation says leads to a host that accepts the guest, and that moves break no more.
     #[test]
     fn what_helps_helps(seed: u64) {
         let dice = &mut Dice::new(seed);
@@ -392,7 +392,7 @@ proptest! {
     }
 }
 
-/// The random clusters are not so easy, nor so hopeless, that the properties above say nothing.
+/// Checks that the random clusters are neither so easy nor so hopeless that the properties above say nothing.
 #[test]
 fn random_clusters_have_something_to_tell() {
     let (mut accepted, mut conflicts, mut large, mut moves, mut clashes) = (0, 0, 0, 0, 0);
@@ -534,7 +534,7 @@ rules:
          memory: 'h1' would be 1.2 GiB beyond its start level (saves 23.9 s)"
     );
     assert_eq!(why(&after, 3), "place 'd' on 'h4': it was on no host");
-    // It goes where the other was, which goes where it was.
+    // The guest goes where the other guest was, which goes where this one was.
     let after = [0, 1, 2, 3];
     assert!(
         why(&after, 2).starts_with("move 'c' from 'h2' to 'h3': makes room for others (memory: 'h2' would be"),
@@ -571,7 +571,7 @@ rules:
 
 #[test]
 fn beyond_the_start_level_is_what_is_added_and_in_all() {
-    // Of 100 MiB, 10 are to stay free: 95 are used by others, and 4 more come.
+    // Of 100 MiB, 10 are to stay free. Other guests use 95, and this one needs 4 more.
     let text = |used: u32| {
         format!(
             "resources: [{{name: memory, unit: bytes}}]
@@ -622,7 +622,7 @@ guests:
     let back = "bring 'h1' online ('a' comes back with it)";
     assert_eq!(helps(10), format!("{back}, add 4 GiB of memory to 'h1'; it fits on 'h1' then"));
     assert_eq!(helps(14), format!("{back}; it fits on 'h1' then"));
-    // Who does that has a host that accepts it.
+    // After those steps a host accepts the guest.
     assert!(told(14, "online").hosts[0].accepts && !told(13, "online").hosts[0].accepts);
     let compiled = cluster(10, "offline");
     let a = explain(&compiled, &compiled.problem.initial, 0);

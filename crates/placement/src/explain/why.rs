@@ -1,4 +1,4 @@
-//! Why a guest is moved.
+//! Explains why a guest is moved.
 
 use std::fmt;
 
@@ -15,25 +15,26 @@ use crate::state::State;
 pub struct Why {
     /// The guest's name.
     pub guest: String,
-    /// Where it was; none if it was nowhere.
+    /// The host where it was. `None`: it was nowhere.
     pub from: Option<String>,
-    /// Its host, if it was nowhere because that host is offline.
+    /// The name of its host, if it was nowhere because that host is offline.
     pub lost: Option<String>,
-    /// Where it goes; none if it goes nowhere.
+    /// The host where it goes. `None`: it goes nowhere.
     pub to: Option<String>,
-    /// What spoke against where it was, with all where they were.
+    /// What spoke against the old host, with all guests where they were.
     pub ends: Vec<Objection>,
-    /// What would, with all others where they go: it makes room for them.
+    /// What would speak against the old host, with all other guests where they go: the guest makes room for them.
     pub makes_room: Vec<Objection>,
-    /// The same, of rules that keep it with others.
+    /// Those of the rules that would speak against the old host which keep the guest with others.
     pub goes_along: Vec<Objection>,
-    /// How much less is broken for it, with all others where they go ([`Score::broken`](crate::score::Score::broken)).
+    /// How much less is broken by the move, with all other guests where they go
+    /// ([`Score::broken`](crate::score::Score::broken)).
     pub broken_saved: i64,
-    /// What it saves, its own cost taken off, in microseconds of traffic, with all others where they go.
+    /// What the move saves less what it costs, in microseconds of traffic, with all other guests where they go.
     pub cost_saved: i64,
 }
 
-/// Why a guest is moved by a plan that leads from one assignment to another.
+/// Explains why a plan from one assignment to another moves a guest.
 pub fn why_moved(compiled: &Compiled, before: &[HostId], after: &[HostId], guest: GuestId) -> Why {
     let names = &compiled.names;
     let (from, to) = (before[guest as usize], after[guest as usize]);

@@ -1,21 +1,21 @@
-//! Which guests to move, as the load goes.
+//! Decides which guests to move as the load changes.
 //!
-//! A round has two parts. What is **broken** is repaired whatever it costs: hard rules, and hosts whose guests have
-//! used, or will use on the average, more than there is. A host was overloaded only if its guests were too much in both
-//! of the last two samples: one alone is a spike. Where nothing else mends it, neither a guest's cooldown nor the level
-//! `place` stands in the way. Then, once an interval, hosts that are **short**, with less free than the level `start`,
-//! are relieved as far as that pays.
+//! A round has two parts. First, what is **broken** is repaired whatever it costs: hard rules, and hosts whose guests
+//! have used, or on average will use, more than there is. A host counts as overloaded only if its guests used too much
+//! in both of the last two samples; one sample alone is a spike. If nothing else repairs it, neither a guest's cooldown
+//! nor the level `place` stands in the way. Then, once an interval, hosts that are **short**, with less free than the
+//! level `start`, are relieved as far as that pays.
 //!
-//! What it is worth that less of a load is in want is counted in seconds of one host wholly overloaded. Of a load with
-//! mean m and variance v, whatever its distribution, at most (sqrt(v + s^2) - s) / 2 is expected above a capacity c,
-//! with s = c - m (Scarf: "A min-max solution of an inventory problem", 1958). So a move
+//! The worth of a lower unmet load is counted in seconds of one host that is wholly overloaded. Of a load with mean m
+//! and variance v, whatever its distribution, at most (sqrt(v + s^2) - s) / 2 is expected above a capacity c, with s =
+//! c - m (Scarf: "A min-max solution of an inventory problem", 1958). So a move
 //!
-//! - **saves** `interval_s` x that part of the capacity which it takes away by the outlook for soon, and `horizon_s` x
-//!   the same by the outlook for later, over both hosts and all resources;
-//! - **costs** the seconds that it is sent for, [`View::sends_s`], x the price of its [`Config::aggressiveness`];
+//! - **saves** `interval_s` x the part of the capacity by which this expectation falls for soon, and `horizon_s` x the
+//!   part by which it falls for later, over both hosts and all resources;
+//! - **costs** the seconds for which it is sent, [`View::sends_s`], x the price of its [`Config::aggressiveness`];
 //!
-//! and is made if it saves more than it costs. Most of what is wanted at any time is spikes, which no move foresees;
-//! their variance, which counts here, tells where they will be.
+//! and is made if it saves more than it costs. Most of the unmet load at any time is spikes, which no move foresees.
+//! Their variance, which counts here, tells where they will be.
 
 use std::cmp::Ordering;
 
@@ -28,27 +28,27 @@ use crate::problem::{GuestId, HostId, NOWHERE, Problem};
 use crate::state::{Limit, State};
 use crate::verdict::{Breach, judge};
 
-/// How to go about it.
+/// The configuration of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// 1: only what is broken is repaired. 2 to 4: hosts that are short are relieved, too, if for each second that is
-    /// sent 4, 2 or 1 are saved. 5: any host is, if half of one is.
+    /// How much is done. 1: only what is broken is repaired. 2 to 4: hosts that are short are relieved, too, if 4, 2 or
+    /// 1 seconds are saved for each second that is sent. 5: any host is relieved if half a second is saved.
     pub aggressiveness: u8,
-    /// From one round of relief to the next. What is broken is repaired whenever asked.
+    /// Seconds from one round of relief to the next. What is broken is repaired in every round.
     pub interval_s: u32,
-    /// How long what is expected for later counts.
+    /// Seconds for which the outlook for later counts.
     pub horizon_s: u32,
-    /// How long a guest stays after a move, unless nobody else could end an overload.
+    /// Seconds for which a guest stays after a move, unless no other guest could end an overload.
     pub cooldown_s: u32,
-    /// Most moves of a guest within a day.
+    /// The most moves of a guest within a day.
     pub guest_moves_max: usize,
-    /// Most moves of a round.
+    /// The most moves of a round.
     pub round_moves_max: usize,
 }
 
-/// Two moves are alike in what they break if that differs by less: an overload by a thousandth of a host.
+/// Two moves count as equal in what they break if they differ by less than this: a thousandth of a host's overload.
 const ALIKE: i64 = 1000;
-/// A guest's moves are counted over so long.
+/// The seconds over which a guest's moves are counted.
 const DAY_S: u64 = 86_400;
 
 impl Default for Config {
@@ -65,24 +65,24 @@ impl Default for Config {
 }
 
 impl Config {
-    /// How many seconds have to be saved for each that is sent.
+    /// Returns how many seconds have to be saved for each second that is sent.
     fn price(&self) -> f64 {
         16.0 / f64::from(1u32 << self.aggressiveness)
     }
 }
 
-/// What was decided before. Guests and hosts are told apart by their numbers, which have to stay the same.
+/// What was decided before. Guests and hosts are identified by their indices, which have to stay the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// When each guest moved within the last day.
+    /// The times at which each guest moved within the last day.
     moves_s: Vec<Vec<u64>>,
     relieved_s: Option<u64>,
-    /// Hosts where guests, some of which may have left since, used more in the last sample than there is.
+    /// The hosts whose guests used more than there is in the last sample. Some of these guests may have left since.
     overloaded: Bits,
 }
 
 impl History {
-    /// Has a round's moves remembered.
+    /// Remembers a round's moves.
     pub fn remember_round(&mut self, now_s: u64, round: &Round) {
         let most = round.moves.iter().map(|of| of.guest as usize + 1).max().unwrap_or(0);
         self.moves_s.resize(self.moves_s.len().max(most), Vec::new());
@@ -97,7 +97,7 @@ impl History {
         self.overloaded = round.overloaded.clone();
     }
 
-    /// Whether a guest has not moved as often in a day as it may.
+    /// Returns whether a guest has moved less often within a day than it may.
     fn may_move(&self, config: &Config, guest: GuestId, now_s: u64) -> bool {
         let today = self.moves_s_of(guest).iter().filter(|moved_s| moved_s.saturating_add(DAY_S) > now_s).count();
         today < config.guest_moves_max
@@ -116,21 +116,21 @@ impl History {
 /// Why a guest moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveReason {
-    /// So much is broken less, as [`Score::broken`](crate::score::Score::broken) counts.
+    /// The move repairs something.
     Broken {
-        /// By how much.
+        /// By how much less is broken, as [`Score::broken`](crate::score::Score::broken) counts.
         less: i64,
     },
-    /// Its host is short.
+    /// The guest's host is short of a resource.
     Short {
-        /// Of what.
+        /// The resource.
         resource: usize,
-        /// What is free there.
+        /// How much is free there.
         free: i64,
-        /// What should be, by the level `start`.
+        /// How much should be free, by the level `start`.
         start: i64,
     },
-    /// Its host is not short, but more likely to be than where it goes.
+    /// The guest's host is not short, but is more likely to become so than the host where the guest goes.
     Balance,
 }
 
@@ -139,45 +139,46 @@ pub enum MoveReason {
 pub struct Move {
     /// The guest that moves.
     pub guest: GuestId,
-    /// From where, or [`NOWHERE`].
+    /// The host where it is, or [`NOWHERE`].
     pub from: HostId,
-    /// To where.
+    /// The host where it goes.
     pub to: HostId,
-    /// What for.
+    /// Why it moves.
     pub why: MoveReason,
-    /// Seconds of one host wholly overloaded that it saves; less than 0 if it is for a rule only. Of two that change
-    /// places, both together.
+    /// The seconds of a wholly overloaded host that the move saves. It may be below 0 if the move is made for a rule
+    /// only. If two guests change places, it is the sum of both.
     pub saves_s: f64,
-    /// Seconds that it is sent for; of both, too.
+    /// The seconds for which the guest is sent. If two guests change places, it is the sum of both.
     pub sends_s: f64,
 }
 
 /// What is to be done now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Round {
-    /// In this order. Nothing is an answer.
+    /// The moves, in this order. There may be none.
     pub moves: Vec<Move>,
-    /// Whether hosts that are short were looked at, as an interval was over.
+    /// Whether hosts that are short were looked at because an interval was over.
     pub is_relief: bool,
-    /// Hosts that were overloaded in the last sample, by any resource.
+    /// The hosts that were overloaded in the last sample, in any resource.
     pub overloaded: Bits,
 }
 
-/// What cannot be decided on.
+/// Why no decision is possible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadRound {
-    /// There is no such.
+    /// The aggressiveness is not 1 to 5.
     #[error("aggressiveness is {0}: it is 1 to 5")]
     Aggressiveness(u8),
-    /// Of what is seen.
+    /// The view is not valid.
     #[error(transparent)]
     View(#[from] BadView),
 }
 
-/// Decides a round. To be asked once for each sample.
+/// Decides a round. Must be called once for each sample.
 ///
 /// # Errors
-/// The configuration or what is seen cannot be.
+///
+/// [`BadRound`] if the configuration or the view is not valid.
 pub fn decide(config: &Config, view: &View, history: &History) -> Result<Round, BadRound> {
     if !(1..=5).contains(&config.aggressiveness) {
         return Err(BadRound::Aggressiveness(config.aggressiveness));
@@ -196,8 +197,8 @@ pub fn decide(config: &Config, view: &View, history: &History) -> Result<Round, 
     Ok(Round { moves: desk.moves, is_relief, overloaded })
 }
 
-/// Makes those hosts broken that were overloaded in both of the last two samples; no other is by the last. Gives all
-/// that were in the last.
+/// Makes the hosts overloaded that were overloaded in both of the last two samples, and no others by the last sample.
+/// Returns all hosts that were overloaded in the last sample.
 fn overload(view: &View, history: &History, columns: &[Column], problem: &mut Problem) -> Bits {
     let mut overloaded = Bits::default();
     for (n, column) in columns.iter().enumerate().filter(|(_, column)| column.by == By::Latest) {
@@ -213,7 +214,8 @@ fn overload(view: &View, history: &History, columns: &[Column], problem: &mut Pr
             }
             overloaded.insert(host);
             let is_lasting = before > *capacity as f64 || history.overloaded.contains(host);
-            // Once it lasts it is relieved down to `start`, lest the next change overloads the host again.
+            // An overload that lasts is relieved down to `start`, so that the next change does not overload the host
+            // again.
             let safe = view.problem.hosts[host as usize].safe[column.resource];
             *capacity = if is_lasting { safe } else { last as i64 };
         }
@@ -221,17 +223,17 @@ fn overload(view: &View, history: &History, columns: &[Column], problem: &mut Pr
     overloaded
 }
 
-/// What is expected of a host's guests together.
+/// What is expected of all of a host's guests together.
 #[derive(Clone, Default)]
 struct Load {
-    /// Of each resource, soon and later.
+    /// What is expected of each resource, soon and later.
     expected: Vec<[Expected; 2]>,
-    /// Of each column.
+    /// What is used by each column.
     used: Vec<i64>,
 }
 
 impl Load {
-    /// With a guest more (1) or less (-1).
+    /// Adds a guest (`sign` is 1) or removes it (-1).
     fn add(&mut self, outlooks: &[Outlook], demand: &[i64], sign: i64) {
         for (sums, of) in self.expected.iter_mut().zip(outlooks) {
             for (sum, of) in sums.iter_mut().zip([of.soon, of.later]) {
@@ -243,18 +245,18 @@ impl Load {
     }
 }
 
-/// What part of a capacity is wanted above it.
+/// Returns the part of a capacity that is wanted beyond it.
 fn want(load: &Expected, capacity: f64) -> f64 {
     let spare = capacity - load.mean;
     ((load.variance.max(0.0) + spare * spare).sqrt() - spare) / 2.0 / capacity.max(1.0)
 }
 
-/// One guest that goes somewhere, or two that change places.
+/// One guest that goes to another host, or two that change places.
 #[derive(Clone, Copy)]
 struct Choice {
     guest: GuestId,
     to: HostId,
-    /// Who comes back for it.
+    /// The guest that comes back in exchange.
     back: Option<GuestId>,
     broken: i64,
     saves_s: f64,
@@ -266,11 +268,11 @@ struct Choice {
 struct Leaves {
     guest: GuestId,
     sends_s: f64,
-    /// On the host that it leaves.
+    /// What is saved on the host that it leaves.
     saves_s: f64,
 }
 
-/// Where a round is worked out.
+/// The builder of a round.
 struct RoundBuilder<'a> {
     config: &'a Config,
     view: &'a View<'a>,
@@ -278,14 +280,14 @@ struct RoundBuilder<'a> {
     columns: &'a [Column],
     problem: &'a Problem,
     state: State<'a>,
-    /// No price on any host's overload.
+    /// A price of 0 for each host's overload.
     prices: Vec<f64>,
-    /// Of each host.
+    /// The load of each host.
     loads: Vec<Load>,
-    /// Seconds of want of each host.
+    /// The seconds of unmet load of each host.
     wants_s: Vec<f64>,
     has_moved: Bits,
-    /// Nothing else mends what is broken: cooldowns and the level `place` do not count.
+    /// Whether nothing else repairs what is broken: cooldowns and the level `place` do not count then.
     is_urgent: bool,
     moves: Vec<Move>,
 }
@@ -328,7 +330,7 @@ impl<'a> RoundBuilder<'a> {
         }
     }
 
-    /// A host's load if guests came (1) or went (-1).
+    /// Returns a host's load if guests came (1) or went (-1).
     fn with(&self, host: HostId, guests: &[(GuestId, i64)]) -> Load {
         let mut load = self.loads[host as usize].clone();
         for (guest, sign) in guests {
@@ -347,7 +349,8 @@ impl<'a> RoundBuilder<'a> {
         .sum()
     }
 
-    /// Why a host is short, if it is: by what is expected, not by the last sample, which may be a spike.
+    /// Returns why a host is short, if it is. This is decided by what is expected, not by the last sample, which may be
+    /// a spike.
     fn short_of(&self, host: HostId) -> Option<MoveReason> {
         let (of, load) = (&self.view.problem.hosts[host as usize], &self.loads[host as usize]);
         self.columns.iter().zip(&load.used).filter(|(column, _)| column.by != By::Latest).find_map(|(column, used)| {
@@ -357,7 +360,8 @@ impl<'a> RoundBuilder<'a> {
         })
     }
 
-    /// Whether a host can have such a load: `place` stays free of whatever is used more.
+    /// Returns whether a host can have this load: `place` has to stay free of each resource that is used more than
+    /// before.
     fn may_place(&self, host: HostId, load: &Load) -> bool {
         if self.is_urgent {
             return true;
@@ -370,7 +374,7 @@ impl<'a> RoundBuilder<'a> {
         })
     }
 
-    /// What it saves that a guest goes, wherever to.
+    /// Returns the seconds that a guest's leaving its host saves, wherever it goes.
     fn leaving_s(&self, guest: GuestId) -> f64 {
         match self.state.host_of(guest) {
             NOWHERE => 0.0,
@@ -378,7 +382,7 @@ impl<'a> RoundBuilder<'a> {
         }
     }
 
-    /// A guest that goes to a host, unless that breaks more or there is no place.
+    /// Returns the choice that a guest goes to a host, or `None` if that breaks more or there is no room.
     fn shift(&self, leaves: Leaves, to: HostId) -> Option<Choice> {
         let Leaves { guest, sends_s, saves_s } = leaves;
         let is_open = self.state.host_of(guest) != to && !self.view.closed.contains(to);
@@ -394,7 +398,7 @@ impl<'a> RoundBuilder<'a> {
         Some(Choice { guest, to, back: None, broken, saves_s, sends_s })
     }
 
-    /// Two that change places.
+    /// Returns the choice that two guests change places.
     fn swap(&self, leaves: Leaves, back: Leaves) -> Option<Choice> {
         let (guest, other) = (leaves.guest, back.guest);
         let (from, to) = (self.state.host_of(guest), self.state.host_of(other));
@@ -420,7 +424,8 @@ impl<'a> RoundBuilder<'a> {
         choice.saves_s - self.config.price() * choice.sends_s
     }
 
-    /// The better of two: what breaks less, but for [`ALIKE`]; then what gains more; then the first.
+    /// Returns the better of two choices: that which breaks less, by at least [`ALIKE`]; else that which gains more;
+    /// else the first.
     fn better(&self, best: Option<Choice>, other: Choice) -> Option<Choice> {
         let broken = |choice: &Choice| choice.broken.div_euclid(ALIKE);
         let is_better = best.is_none_or(|best| match broken(&other).cmp(&broken(&best)) {
@@ -431,7 +436,7 @@ impl<'a> RoundBuilder<'a> {
         if is_better { Some(other) } else { best }
     }
 
-    /// The best move of one of these guests that is worth it.
+    /// Returns the best move of one of these guests that is worth it.
     fn best_shift(&self, guests: &[GuestId], is_worth: impl Fn(&Choice) -> bool) -> Option<Choice> {
         let leaves = guests.iter().filter_map(|guest| self.leaves(*guest));
         let hosts = 0..self.problem.hosts.len() as HostId;
@@ -439,7 +444,7 @@ impl<'a> RoundBuilder<'a> {
         shifts.filter(is_worth).fold(None, |best, other| self.better(best, other))
     }
 
-    /// The best change of places of one of these guests with any other.
+    /// Returns the best exchange of one of these guests with any other.
     fn best_swap(&self, guests: &[GuestId], is_worth: impl Fn(&Choice) -> bool) -> Option<Choice> {
         if self.moves.len() + 2 > self.config.round_moves_max {
             return None;
@@ -452,7 +457,7 @@ impl<'a> RoundBuilder<'a> {
         swaps.filter(is_worth).fold(None, |best, other| self.better(best, other))
     }
 
-    /// A guest that may move, and can.
+    /// Returns a guest as one that leaves, if it may move and can.
     fn leaves(&self, guest: GuestId) -> Option<Leaves> {
         let may_move = !self.view.pinned.contains(guest)
             && !self.has_moved.contains(guest)
@@ -465,8 +470,8 @@ impl<'a> RoundBuilder<'a> {
         (may_move && sends_s.is_finite()).then(|| Leaves { guest, sends_s, saves_s: self.leaving_s(guest) })
     }
 
-    /// Repairs what is broken, with what repairs most first; two change places only where no move repairs anything, and
-    /// only where that does not either it is urgent.
+    /// Repairs what is broken, with the choice that repairs most first. Two guests change places only if no move
+    /// repairs anything. Only if that does not help either, the repair is urgent.
     fn repair(&mut self) {
         while self.state.score().broken > 0 && self.moves.len() < self.config.round_moves_max {
             let (guests, mends) = (self.guilty(), |choice: &Choice| choice.broken < 0);
@@ -480,7 +485,7 @@ impl<'a> RoundBuilder<'a> {
         }
     }
 
-    /// Guests with which something is broken.
+    /// Returns the guests that take part in something broken.
     fn guilty(&self) -> Vec<GuestId> {
         let (mut guests, mut hosts, mut groups) = (Bits::default(), Bits::default(), Bits::default());
         for breach in judge(self.problem, self.state.assignment()).hard {
@@ -505,7 +510,7 @@ impl<'a> RoundBuilder<'a> {
         (0..self.problem.guests.len() as GuestId).filter(is_guilty).collect()
     }
 
-    /// Relieves hosts that are short, or any, as long as that pays.
+    /// Relieves hosts that are short, or any host, as long as that pays.
     fn relieve(&mut self) {
         let any = self.config.aggressiveness == 5;
         while self.moves.len() < self.config.round_moves_max {
@@ -548,11 +553,11 @@ mod tests {
     use crate::policy::forecast::LoadForecast;
     use crate::problem::{Guest, Host, HostMoves, Resource, Weights};
 
-    /// Seconds that a small guest takes to move.
+    /// The seconds that a small guest takes to move.
     const SMALL_S: f64 = 8.0;
     const MONTHS_S: f64 = 1e7;
 
-    /// Hosts of 100 CPU, of which 20 are to be free, and 100 memory, and guests of so much memory on them.
+    /// Makes hosts with 100 CPU, of which 20 are to be free, and 100 memory, and guests with the given memory on them.
     fn cluster(hosts: usize, guests: &[(HostId, i64)]) -> Problem {
         let host = Host { areas: Vec::new(), capacity: vec![100, 100], safe: vec![80, 100] };
         let guest = |(_, memory): &(HostId, i64)| Guest {
@@ -582,7 +587,7 @@ mod tests {
 
     static NONE: LazyLock<Bits> = LazyLock::new(Bits::default);
 
-    /// What is seen of such a cluster, of which nobody is pinned and nothing closed.
+    /// Makes the view of such a cluster: no guest is pinned and no host is closed.
     fn view<'a>(
         problem: &'a Problem,
         place_free: &'a [Vec<i64>],
@@ -592,7 +597,7 @@ mod tests {
         View { problem, place_free, outlooks, sends_s, pinned: &NONE, closed: &NONE, now_s: 0 }
     }
 
-    /// The moves of a round in which guests are expected to use so much CPU.
+    /// Returns the moves of a round in which guests are expected to use this much CPU.
     fn moves(config: &Config, problem: &Problem, cpu: &[f64], sends_s: f64) -> Vec<Move> {
         let outlook = |(cpu, guest): (&f64, &Guest)| vec![Outlook::fixed(*cpu), Outlook::fixed(guest.demand[1] as f64)];
         let outlooks: Vec<_> = cpu.iter().zip(&problem.guests).map(outlook).collect();
@@ -668,7 +673,8 @@ mod tests {
         assert_eq!(moves(&config, &problem, &[10.0, 95.0], SMALL_S), [], "but not what there is");
     }
 
-    /// A host at 60 of 100 whose second guest uses more from some sample on: the sample after which a guest moves.
+    /// Plays a host at 60 of 100 whose second guest uses more from some sample on. Returns the sample after which a
+    /// guest moves.
     fn acts_after(rise: &[f64]) -> Option<usize> {
         let problem = cluster(2, &[(0, 10), (0, 10), (1, 10)]);
         let mut forecasts = vec![LoadForecast::new(Expected { mean: 30.0, variance: 1.0 }); 3];
@@ -736,7 +742,7 @@ mod tests {
         assert_eq!(told(&config, Outlook::fixed(1e300), &[1.0], 0), "the problem is none", "too much to be counted");
     }
 
-    /// Some outlook around what a guest of a case uses.
+    /// Draws outlooks around what the guests of a case use.
     fn outlooks(dice: &mut Dice, problem: &Problem) -> Vec<Vec<Outlook>> {
         let mut around = |demand: i64| {
             let mut amount = || demand as f64 * 2.0 * dice.unit();
@@ -756,7 +762,7 @@ mod tests {
         }
     }
 
-    /// What hard rules but those of capacity count.
+    /// Returns how much is broken by hard rules other than capacity.
     fn rules_broken(problem: &Problem, at: &[HostId]) -> i64 {
         let mut verdict = judge(problem, at);
         verdict.hard.retain(|breach| !matches!(breach, Breach::Overload { .. }));
@@ -764,9 +770,9 @@ mod tests {
     }
 
     proptest! {
-        /// Over some rounds, whatever happens: no rule is broken more, no host is filled beyond `place`, who is pinned
-        /// stays, nobody goes to a closed host, nor moves too often or too soon, but for what is broken; and the same
-        /// question has the same answer.
+        /// Checks over some rounds, whatever happens: no more of any rule is broken, no host is filled beyond `place`,
+        /// a pinned guest stays, no guest goes to a closed host, and none moves too often or too soon except for what
+        /// is broken. The same question has the same answer.
         #[test]
         fn rounds_do_no_harm(seed: u64) {
             let dice = &mut Dice::new(seed);

@@ -1,40 +1,41 @@
-//! What a guest will use of a resource, from samples of what it used.
+//! Forecasts what a guest will use of a resource, from samples of what it used.
 //!
-//! A guest's use is taken as a first-order autoregressive series: it has a mean, a variance, and a correlation from one
-//! sample to the next, each with exponentially fading weights (in the beginning plain averages). How far a sample away
-//! from the mean lasts is the guest's own: with spikes the correlation is near 0, with plateaus near 1. So a spike is
-//! not chased. What both of the last two samples show is no spike: it counts in full, whatever was before.
+//! A guest's use is modelled as a first-order autoregressive series. The series has a mean, a variance, and a
+//! correlation from one sample to the next, each with exponentially fading weights (plain averages in the beginning).
+//! How long a deviation from the mean lasts is estimated for each guest: the correlation is near 0 for spikes and near
+//! 1 for plateaus. So the forecast does not follow a spike. A load that both of the last two samples show is no spike:
+//! it counts in full, whatever was before.
 
 use thiserror::Error;
 
-/// Mean and variance of what is used.
+/// The mean and variance of what is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Expected {
-    /// In the resource's unit.
+    /// The mean, in the resource's unit.
     pub mean: f64,
-    /// In its square.
+    /// The variance, in the square of the unit.
     pub variance: f64,
 }
 
-/// What was used, and will be.
+/// What was used, and what will be.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outlook {
     /// The last sample, and the one before.
     pub recent: [f64; 2],
-    /// In the next interval.
+    /// What is expected in the next interval.
     pub soon: Expected,
-    /// Over the hours after it.
+    /// What is expected over the hours after that interval.
     pub later: Expected,
 }
 
 impl Outlook {
-    /// Always the same: what is reserved, or not measured.
+    /// Makes the outlook of a constant amount: one that is reserved, or not measured.
     pub fn fixed(amount: f64) -> Outlook {
         let expected = Expected { mean: amount, variance: 0.0 };
         Outlook { recent: [amount; 2], soon: expected, later: expected }
     }
 
-    /// Whether all of it is finite, and 0 or more.
+    /// Returns whether all numbers are finite, and 0 or more.
     pub(super) fn is_amount(&self) -> bool {
         let [last, before] = self.recent;
         let numbers = [last, before, self.soon.mean, self.soon.variance, self.later.mean, self.later.variance];
@@ -42,37 +43,39 @@ impl Outlook {
     }
 }
 
-/// A sample that is none.
+/// A sample that is not an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[error("a sample is {0}: what is used is a finite number of 0 or more, up to 2^53")]
 pub struct BadSample(f64);
 
-/// Samples count with weights that fade by 1 / so much with each that follows: three hours, of samples every five
+/// The weights of samples fade by 1 / `DECAY_SAMPLES` with each that follows: three hours, at a sample every five
 /// minutes.
 pub const DECAY_SAMPLES: f64 = 36.0;
 
-/// A forecast of one guest's use of one resource: a few numbers, however many samples.
+/// A forecast of one guest's use of one resource. It is a few numbers, however many samples there were.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadForecast {
     samples: u32,
     mean: f64,
     variance: f64,
-    /// Of a sample with the one before.
+    /// The covariance of a sample with the one before.
     covariance: f64,
-    /// The last, and the one before.
+    /// The last sample, and the one before.
     recent: [f64; 2],
 }
 
 impl LoadForecast {
-    /// Nothing is known yet, but what such guests use. It counts as much as one sample.
+    /// Makes a forecast for a guest of which nothing is known but what such guests use. That counts as much as one
+    /// sample.
     pub fn new(like: Expected) -> LoadForecast {
         LoadForecast { samples: 1, mean: like.mean, variance: like.variance, ..LoadForecast::default() }
     }
 
-    /// The next sample; none if it is missing, which is as if nothing had changed.
+    /// Adds the next sample. `None` is a missing sample, which is treated as if nothing had changed.
     ///
     /// # Errors
-    /// It is no amount. The forecast stays as it was.
+    ///
+    /// [`BadSample`] if the sample is not an amount. The forecast stays as it was.
     pub fn sample(&mut self, used: Option<f64>) -> Result<(), BadSample> {
         let Some(used) = used else { return Ok(()) };
         if !(0.0..=(1u64 << 53) as f64).contains(&used) {
@@ -89,7 +92,7 @@ impl LoadForecast {
         Ok(())
     }
 
-    /// What was used, and will be.
+    /// Returns what was used, and what will be.
     pub fn outlook(&self) -> Outlook {
         let correlation = if self.variance > 0.0 { (self.covariance / self.variance).clamp(0.0, 1.0) } else { 0.0 };
         let [last, before] = self.recent;
@@ -156,7 +159,7 @@ mod tests {
     }
 
     proptest! {
-        /// Means are within what there was, and nothing is below 0, or no number.
+        /// Checks that means are within the range of the samples, and that no number is below 0 or not finite.
         #[test]
         fn it_is_bounded(samples in prop::collection::vec(0.0..1000.0f64, 1..200)) {
             let outlook = after(samples.iter().copied()).outlook();
@@ -168,7 +171,8 @@ mod tests {
             }
         }
 
-        /// More in any sample means no less for later; and never less for soon than both of the last two.
+        /// Checks that more use in any sample forecasts no less for later, and that the mean for soon is never less
+        /// than both of the last two samples.
         #[test]
         fn it_is_monotone(
             samples in prop::collection::vec(0.0..1000.0f64, 2..100),

@@ -1,4 +1,5 @@
-//! What to do as the load goes: which guests to move, which hosts may sleep. Each is asked once a round, and says why.
+//! Decides what to do as the load changes: which guests to move, and which hosts may sleep. Each policy is asked once a
+//! round, and gives its reasons.
 //!
 //! | module | decides |
 //! |---|---|
@@ -7,7 +8,7 @@
 //! | [`power`] | which hosts can sleep, and which have to wake |
 //! | [`replay`] | nothing: it measures policies on a recorded day |
 //!
-//! Absent on purpose: clocks and timers. Time comes in with each call, in seconds from any beginning.
+//! The module has no clocks and timers on purpose. The time comes with each call, in seconds from any beginning.
 
 pub mod dynamic;
 pub mod forecast;

@@ -1,11 +1,11 @@
-//! Which hosts can sleep, and when they have to wake.
+//! Decides which hosts can sleep, and when they have to wake.
 //!
-//! A host can sleep if all its guests have a place on those that stay awake, with the level `place` of each resource
-//! kept free by what is expected soon and later; if told so, they would even after one more of those is lost, then with
-//! the `reserve` only kept. One goes to sleep at a time, the one with the least to move first, and only if one could
-//! have for [`Config::settle_s`] on end. A host wakes as soon as what is expected leaves less than `start` free of all
-//! that the awake ones have together, or guests are broken whom none of them can take. Between the two levels nothing
-//! changes.
+//! A host can sleep if all its guests have a place on the hosts that stay awake, and what is expected soon and later
+//! keeps the level `place` of each resource free there. With [`Config::spare`] the guests must have a place even after
+//! one more of those hosts is lost, though only the `reserve` is kept free then. One host goes to sleep at a time, the
+//! one with the least to move first, and only if some host could have slept for [`Config::settle_s`] on end. A host
+//! wakes as soon as what is expected leaves less than `start` free of what all awake hosts have together, or guests are
+//! broken which none of these hosts can take. Between the two levels nothing changes.
 //!
 //! Of hosts that vote on who runs what, a majority stays awake whatever the load:
 //!
@@ -19,14 +19,14 @@ use crate::bits::Bits;
 use crate::problem::{GuestId, Host, HostId, NOWHERE, Problem};
 use crate::state::{Limit, State};
 
-/// How to go about it.
+/// The configuration of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// So many hosts stay awake.
+    /// The least number of hosts that stay awake.
     pub awake_min: usize,
     /// Whether guests have to fit even if one more host is lost.
     pub spare: bool,
-    /// So long one could have slept, and none woke, before one does.
+    /// The seconds for which a host must have been able to sleep, and none woke, before one goes to sleep.
     pub settle_s: u32,
 }
 
@@ -36,85 +36,85 @@ impl Default for Config {
     }
 }
 
-/// What a host is besides what it has.
+/// What the policy has to know of a host besides its resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Role {
-    /// It sleeps.
+    /// Whether the host sleeps.
     pub is_asleep: bool,
-    /// Others read and write what it stores.
+    /// Whether other hosts read and write what this host stores.
     pub stores: bool,
-    /// Its owner opted out.
+    /// Whether the host's owner opted out.
     pub opted_out: bool,
-    /// It votes.
+    /// Whether the host votes.
     pub votes: bool,
 }
 
 /// Why a host does not go to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Against {
-    /// It sleeps already.
+    /// The host sleeps already.
     Asleep,
-    /// Its owner opted out.
+    /// The host's owner opted out.
     OptedOut,
-    /// Others need what it stores.
+    /// Other hosts need what this host stores.
     Stores,
-    /// No fewer may be awake.
+    /// No fewer hosts may be awake.
     AwakeMin {
-        /// How many are.
+        /// The number of hosts that are awake.
         awake: usize,
     },
-    /// No fewer of those that vote may be awake.
+    /// No fewer of the hosts that vote may be awake.
     Quorum {
-        /// How many of them are.
+        /// The number of voting hosts that are awake.
         awake: usize,
-        /// How many there are.
+        /// The number of voting hosts.
         voters: usize,
     },
-    /// A guest of it never moves, or writes to memory faster than it could be sent.
+    /// One of the host's guests never moves, or writes to its memory faster than that could be sent.
     Stays {
         /// The guest that stays.
         guest: GuestId,
     },
-    /// A guest of it has no place elsewhere.
+    /// One of the host's guests has no place elsewhere.
     NoPlace {
         /// The guest that has no place.
         guest: GuestId,
     },
-    /// If another host were lost as well, a guest of that would have no place.
+    /// If another host were lost as well, a guest of that host would have no place.
     Loss {
         /// The host that would be lost.
         of: HostId,
         /// The guest that would have no place.
         guest: GuestId,
     },
-    /// It could, but it has to have been so for longer.
+    /// The host could sleep, but must have been able to for longer.
     Settling {
-        /// From when on it could.
+        /// The time from which it could.
         until_s: u64,
     },
-    /// Another goes first.
+    /// Another host goes to sleep first.
     AfterAnother,
-    /// One has to wake.
+    /// A host has to wake.
     Waking,
 }
 
 /// Why a host wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Too few are awake.
+    /// Too few hosts are awake.
     AwakeMin,
-    /// Too few of those that vote are.
+    /// Too few of the hosts that vote are awake.
     Quorum,
-    /// The awake ones have less free than `start` of a resource, together.
+    /// The hosts that are awake together have less of a resource free than `start`.
     Short {
-        /// Of what.
+        /// The resource.
         resource: usize,
-        /// What is free.
+        /// How much is free.
         free: i64,
-        /// What should be.
+        /// How much should be free.
         start: i64,
     },
-    /// A guest is nowhere, or on a host that is overloaded, and no awake one has a place for it.
+    /// A guest is nowhere, or on an overloaded host, and no awake host has a place for it.
     NoPlace {
         /// The guest that has no place.
         guest: GuestId,
@@ -126,33 +126,33 @@ pub enum Need {
 pub struct Sleep {
     /// The host that goes to sleep.
     pub host: HostId,
-    /// Where its guests go first.
+    /// The moves of its guests, which come first.
     pub moves: Vec<(GuestId, HostId)>,
 }
 
 /// What to do now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// One to sleep.
+    /// The host that goes to sleep, if any.
     pub sleep: Option<Sleep>,
-    /// One to wake.
+    /// The host that wakes, if any, and why.
     pub wake: Option<(HostId, Need)>,
-    /// For each host but the one that goes to sleep, why not.
+    /// For each host but the one that goes to sleep, why it does not.
     pub against: Vec<(HostId, Against)>,
 }
 
 /// What was decided before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// Since when one could have slept.
+    /// The time since which some host could have slept.
     possible_since_s: Option<u64>,
 }
 
 impl History {
-    /// Has a decision remembered.
+    /// Remembers a decision.
     pub fn remember_decision(&mut self, now_s: u64, decision: &Decision) {
         let is_settling = decision.against.iter().any(|(_, against)| matches!(against, Against::Settling { .. }));
-        // After one has gone to sleep, the next has to have been possible as long again.
+        // After a host has gone to sleep, the next has to have been able to for as long again.
         self.possible_since_s = match (is_settling, self.possible_since_s) {
             (true, since) => since.or(Some(now_s)),
             (false, _) => decision.sleep.is_some().then_some(now_s),
@@ -160,15 +160,16 @@ impl History {
     }
 }
 
-/// How many of hosts that vote have to stay awake.
+/// Returns how many of the hosts that vote have to stay awake.
 pub fn quorum(voters: usize) -> usize {
     if voters == 0 { 0 } else { voters / 2 + 1 }
 }
 
-/// Decides. Hosts that sleep are closed to guests without being named in [`View::closed`].
+/// Decides what to do now. Hosts that sleep are closed to guests without being named in [`View::closed`].
 ///
 /// # Errors
-/// What is seen cannot be.
+///
+/// [`BadView`] if the view is not valid.
 pub fn decide(config: &Config, view: &View, roles: &[Role], history: &History) -> Result<Decision, BadView> {
     view.check()?;
     length("roles", roles.len(), view.problem.hosts.len())?;
@@ -189,7 +190,7 @@ pub fn decide(config: &Config, view: &View, roles: &[Role], history: &History) -
     Ok(desk.sleep(history))
 }
 
-/// Where it is worked out: with `place` kept free in one problem, and with the `reserve` in the other.
+/// The parts of a decision. One problem keeps `place` free, and the other the `reserve`.
 struct PowerDecider<'a> {
     config: &'a Config,
     view: &'a View<'a>,
@@ -197,7 +198,7 @@ struct PowerDecider<'a> {
     columns: &'a [Column],
     place: &'a Problem,
     reserve: &'a Problem,
-    /// As it is now.
+    /// The assignment as it is now.
     here: State<'a>,
 }
 
@@ -210,18 +211,18 @@ impl PowerDecider<'_> {
         self.roles.iter().filter(|role| !role.is_asleep).count()
     }
 
-    /// How many that vote are awake, and how many there are.
+    /// Returns how many hosts that vote are awake, and how many there are.
     fn voters(&self) -> (usize, usize) {
         let voters = self.roles.iter().filter(|role| role.votes);
         (voters.clone().filter(|role| !role.is_asleep).count(), voters.count())
     }
 
-    /// Hosts that take no guests.
+    /// Returns the hosts that take no guests.
     fn closed(&self) -> Bits {
         self.hosts().filter(|host| self.roles[*host as usize].is_asleep || self.view.closed.contains(*host)).collect()
     }
 
-    /// Why one has to wake.
+    /// Returns why a host has to wake, if one has to.
     fn need(&self) -> Option<Need> {
         let (awake, voters) = self.voters();
         if self.awake() < self.config.awake_min.min(self.roles.len()) {
@@ -248,7 +249,7 @@ impl PowerDecider<'_> {
         })
     }
 
-    /// A guest that has to be elsewhere, and cannot.
+    /// Returns the need of a guest that has to be on another host and has no place there.
     fn homeless(&self) -> Option<Need> {
         let state = State::new(self.reserve, &self.reserve.initial);
         let closed = self.closed();
@@ -260,7 +261,8 @@ impl PowerDecider<'_> {
         guests.find(|guest| first_fitting_host(&state, *guest, &closed).is_none()).map(|guest| Need::NoPlace { guest })
     }
 
-    /// The one to wake: which votes, if votes are missing, and has most of the resource that is short.
+    /// Returns the host to wake: one that votes, if votes are missing, and the one with most of the resource that is
+    /// short.
     fn wakes(&self, need: Need) -> Option<HostId> {
         let resource = if let Need::Short { resource, .. } = need { resource } else { 0 };
         let asleep = self.hosts().filter(|host| self.roles[*host as usize].is_asleep);
@@ -270,7 +272,7 @@ impl PowerDecider<'_> {
         })
     }
 
-    /// Why a host cannot sleep whatever is used.
+    /// Returns why a host cannot sleep whatever is used, if so.
     fn barred(&self, host: HostId) -> Option<Against> {
         let role = self.roles[host as usize];
         let ((awake_voters, voters), awake) = (self.voters(), self.awake());
@@ -329,7 +331,11 @@ impl PowerDecider<'_> {
         decision
     }
 
-    /// Where a host's guests go, or why they cannot.
+    /// Returns where a host's guests go.
+    ///
+    /// # Errors
+    ///
+    /// Why they cannot all go.
     fn empty(&self, host: HostId) -> Result<Vec<(GuestId, HostId)>, Against> {
         let mut closed = self.closed();
         closed.insert(host);
@@ -341,7 +347,11 @@ impl PowerDecider<'_> {
         Ok(moves)
     }
 
-    /// Whether any other host could be lost as well, once all are there.
+    /// Checks that any other host could be lost as well, once all guests are in their new places.
+    ///
+    /// # Errors
+    ///
+    /// The host whose loss would leave a guest without a place.
     fn spare(&self, at: &[HostId], closed: &Bits) -> Result<(), Against> {
         let after = Problem { initial: at.to_vec(), ..self.reserve.clone() };
         let mut state = State::new(&after, &after.initial);
@@ -355,7 +365,11 @@ impl PowerDecider<'_> {
     }
 }
 
-/// Moves all guests off a host, the largest first. Fails with the first that has no place.
+/// Moves all guests off a host, the largest first.
+///
+/// # Errors
+///
+/// The first guest that has no place.
 fn evacuate(state: &mut State, host: HostId, closed: &Bits) -> Result<Vec<(GuestId, HostId)>, GuestId> {
     let problem = state.problem();
     let size = |guest: GuestId| {
@@ -374,7 +388,7 @@ fn evacuate(state: &mut State, host: HostId, closed: &Bits) -> Result<Vec<(Guest
     Ok(moves)
 }
 
-/// The first host that has a place for a guest and breaks nothing: hosts are filled one after the other.
+/// Returns the first host that has a place for a guest and breaks nothing: hosts are filled one after the other.
 fn first_fitting_host(state: &State, guest: GuestId, closed: &Bits) -> Option<HostId> {
     let prices = vec![0.0; state.problem().hosts.len()];
     let free = Limit { prices: &prices, most: f64::INFINITY };
@@ -397,7 +411,7 @@ mod tests {
     const AWAKE: Role = Role { is_asleep: false, stores: false, opted_out: false, votes: false };
     const ASLEEP: Role = Role { is_asleep: true, ..AWAKE };
 
-    /// Hosts of 100, of which 10 are to be free, with guests that use so much.
+    /// Makes hosts with 100 of a resource, of which 10 are to be free, with guests that use the given amounts.
     fn cluster(hosts: &[&[i64]]) -> Problem {
         let host = Host { areas: Vec::new(), capacity: vec![100], safe: vec![90] };
         let guest = |used: &i64| Guest {
@@ -513,7 +527,7 @@ mod tests {
         let mut history = History::default();
         let mut slept_s = Vec::new();
         for now_s in (0..12).map(|n| n * 600) {
-            // Busy in between.
+            // The host is busy in between.
             let used = if now_s == 1200 { 85.0 } else { 20.0 };
             let view = View {
                 problem: &problem,
@@ -534,7 +548,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever goes to sleep may, is empty then, and leaves all others as whole as they were.
+        /// Checks that a host that goes to sleep may, is empty then, and leaves all others with no more broken than
+        /// before.
         #[test]
         fn sleep_does_no_harm(seed: u64) {
             let dice = &mut Dice::new(seed);

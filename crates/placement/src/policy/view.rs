@@ -1,4 +1,4 @@
-//! What a policy gets to see, and how it looks at it.
+//! What a policy sees, and the problem that it makes of that.
 
 use thiserror::Error;
 
@@ -8,68 +8,68 @@ use crate::problem::{Flaw, GuestId, HostId, NOWHERE, Problem};
 use crate::score::Score;
 use crate::state::{Limit, State};
 
-/// What there is to be seen.
+/// What a policy sees of the cluster.
 ///
-/// The levels of each host and resource are those of the problem that [`compile`](crate::cluster::compile()) makes:
-/// what is beyond [`Host::capacity`](crate::problem::Host::capacity) is the `reserve`, which nobody gets; a host that
+/// The levels of each host and resource are those of the problem that [`compile`](crate::cluster::compile()) makes.
+/// What is beyond [`Host::capacity`](crate::problem::Host::capacity) is the `reserve`, which no guest gets. A host that
 /// uses more than [`Host::safe`](crate::problem::Host::safe) has less free than `start`, and is short.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// Hosts, guests and rules, with where each guest is as [`Problem::initial`]. What guests use is told by
-    /// `outlooks`.
+    /// The hosts, guests and rules, with where each guest is as [`Problem::initial`]. What guests use is in `outlooks`,
+    /// not here.
     pub problem: &'a Problem,
-    /// The level `place` of each host, for each resource: so much of its capacity is free after a guest was put there,
+    /// The level `place` of each host, for each resource: how much of its capacity is free after a guest was put there,
     /// as in [`Names::place_free`](crate::cluster::Names::place_free).
     pub place_free: &'a [Vec<i64>],
-    /// Of each guest, for each resource.
+    /// The outlooks of each guest, for each resource.
     pub outlooks: &'a [Vec<Outlook>],
-    /// How long each guest takes to move, in seconds ([`schedule::forecast`](crate::schedule::forecast())); infinite if
-    /// it writes to its memory faster than that can be sent: it stays.
+    /// How long each guest takes to move, in seconds ([`schedule::forecast`](crate::schedule::forecast())). Infinite:
+    /// the guest writes to its memory faster than that can be sent, and stays.
     pub sends_s: &'a [f64],
-    /// Guests that never move: their owners opted out.
+    /// The guests that never move: their owners opted out.
     pub pinned: &'a Bits,
-    /// Hosts that take no more: asleep, or soon.
+    /// The hosts that take no more guests: they are asleep, or soon will be.
     pub closed: &'a Bits,
-    /// In seconds from any beginning.
+    /// The time, in seconds from any beginning.
     pub now_s: u64,
 }
 
-/// What cannot be decided on.
+/// Why a view is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadView {
-    /// A list is not as long as what it is for.
+    /// A list does not have the length that it must have.
     #[error("there are {has} {what} instead of {wants}")]
     Length {
-        /// Of what.
+        /// The things listed, in words.
         what: &'static str,
-        /// How many are there.
+        /// How many there are.
         has: usize,
-        /// How many should be.
+        /// How many there should be.
         wants: usize,
     },
-    /// An outlook is no amount.
+    /// An outlook is not an amount.
     #[error("the outlook of guest {guest} for resource {resource} has a number that is not finite, or below 0")]
     Outlook {
-        /// The guest's number.
+        /// The guest's index.
         guest: usize,
-        /// For what.
+        /// The resource's index.
         resource: usize,
     },
-    /// A level is none.
+    /// A level is below 0.
     #[error("the level `place` of host {host} for resource {resource} is below 0")]
     Place {
-        /// Of which.
+        /// The host's index.
         host: usize,
-        /// Of what.
+        /// The resource's index.
         resource: usize,
     },
-    /// A time is none.
+    /// A time is not a number of 0 or more.
     #[error("the seconds that guest {guest} takes to move are no number of 0 or more")]
     Sends {
-        /// The guest's number.
+        /// The guest's index.
         guest: usize,
     },
-    /// The problem is none, or not with what guests are expected to use.
+    /// The problem is not valid, or not with what guests are expected to use.
     #[error("the problem is none")]
     Problem(#[from] Flaw),
 }
@@ -79,7 +79,7 @@ pub(super) fn length(what: &'static str, has: usize, wants: usize) -> Result<(),
 }
 
 impl View<'_> {
-    /// Whether it is whole.
+    /// Checks that the view is complete and valid.
     pub(super) fn check(&self) -> Result<(), BadView> {
         self.problem.check()?;
         let (guests, resources) = (self.problem.guests.len(), self.problem.resources.len());
@@ -105,12 +105,12 @@ impl View<'_> {
     }
 }
 
-/// What a resource is looked at by: each is a resource of its own in what is worked out.
+/// The aspects of a resource. Each is a resource of its own in the problem that is solved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     Soon,
     Later,
-    /// The last sample. A host is overloaded by it only if it was by the one before, too.
+    /// The last sample. A host is overloaded by it only if it was overloaded by the sample before, too.
     Latest,
 }
 
@@ -128,12 +128,12 @@ impl Column {
             By::Later => of.later.mean,
             By::Latest => of.recent[0],
         };
-        // What is beyond all numbers is refused where it is summed.
+        // A number that is too large is refused where the sum is checked.
         amount.ceil() as i64
     }
 }
 
-/// The columns of all resources, but one each for what is always the same.
+/// Returns the columns of all resources: all aspects of each, but only one of a resource that never changes.
 pub(super) fn columns(view: &View) -> Vec<Column> {
     let of = |resource: usize| {
         let is_fixed = |of: &Vec<Outlook>| of[resource] == Outlook::fixed(of[resource].recent[0]);
@@ -144,10 +144,11 @@ pub(super) fn columns(view: &View) -> Vec<Column> {
     (0..view.problem.resources.len()).flat_map(of).collect()
 }
 
-/// The problem with a resource for each column, of which guests use what they are expected to.
+/// Returns the problem with a resource for each column, in which guests use what is expected of them.
 ///
 /// # Errors
-/// What guests use comes to more than can be counted.
+///
+/// A [`Flaw`] if what guests use comes to more than can be counted.
 pub(super) fn expected(view: &View, columns: &[Column]) -> Result<Problem, Flaw> {
     let mut problem = Problem { balances: Vec::new(), ..view.problem.clone() };
     let each = |of: &[i64]| columns.iter().map(|column| of[column.resource]).collect::<Vec<i64>>();
@@ -162,8 +163,8 @@ pub(super) fn expected(view: &View, columns: &[Column]) -> Result<Problem, Flaw>
     Ok(problem)
 }
 
-/// By how much more is broken if a guest goes to a host; none if there is no room, or a rule is broken more, for which
-/// no relief elsewhere makes up. `free` has no price on overload.
+/// Returns by how much more is broken if a guest goes to a host. Returns `None` if there is no room, or if more of a
+/// rule is broken, for which no relief elsewhere makes up. `free` has no price on overload.
 pub(super) fn shift_broken(state: &State, free: Limit, guest: GuestId, to: HostId) -> Option<i64> {
     if !state.fits(guest, to, None) {
         return None;
@@ -175,7 +176,7 @@ pub(super) fn shift_broken(state: &State, free: Limit, guest: GuestId, to: HostI
     Some(state.shift_score(guest, to).broken).filter(|broken| *broken <= 0)
 }
 
-/// The same of two that change places.
+/// Returns the same as [`shift_broken`] for two guests that change places.
 pub(super) fn swap_broken(state: &State, free: Limit, a: GuestId, b: GuestId) -> Option<i64> {
     let (on_a, on_b) = (state.host_of(a), state.host_of(b));
     if !state.fits(a, on_b, Some(b)) || !state.fits(b, on_a, Some(a)) {

@@ -1,37 +1,40 @@
-//! Whether a problem is one: nothing refers to what is not there, and no sum can grow beyond what is counted exactly.
+//! Checks that a problem is well formed: nothing refers to what does not exist, and no sum can grow beyond what is
+//! counted exactly.
 
 use thiserror::Error;
 
 use super::{GroupId, HostMoves, NOWHERE, Problem, Strength};
 
-/// Sums of amounts and of costs stay below this, within which floating point numbers are exact.
+/// All sums of amounts and of costs stay below this number. Up to 2^53, floating point numbers represent integers
+/// exactly.
 const MOST: i128 = 1 << 53;
-/// What [`State`](crate::state::State) may keep of where groups are, in bytes: 50,000 groups on 100,000 hosts fit.
+/// The most bytes that [`State`](crate::state::State) may use to record where groups are: 50,000 groups on 100,000
+/// hosts fit.
 const BOOKS_MAX: u128 = 1 << 30;
 
-/// Why it is none. Places are counted from 0.
+/// Why a problem is not well formed. Indices are counted from 0.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Flaw {
-    /// A list is not as long as what it is for.
+    /// A list does not have the length that it must have.
     #[error("{what} has {has} entries instead of {wants}")]
     Length {
-        /// Which list.
+        /// The list, in words.
         what: String,
-        /// How many are there.
+        /// How many entries the list has.
         has: usize,
-        /// How many should be.
+        /// How many entries the list should have.
         wants: usize,
     },
-    /// A number refers to nothing.
+    /// A number refers to something that does not exist.
     #[error("{what} refers to number {number} of {of}, of which there are {count}")]
     Dangling {
-        /// Who does.
+        /// What refers, in words.
         what: String,
-        /// To which.
+        /// The number that is used.
         number: usize,
-        /// To what.
+        /// The kind of thing that is referred to.
         of: &'static str,
-        /// How many there are.
+        /// How many of that kind there are.
         count: usize,
     },
     /// An amount or a cost is below 0.
@@ -39,29 +42,29 @@ pub enum Flaw {
     Negative {
         /// The amount or cost, in words.
         what: String,
-        /// What it is.
+        /// The value.
         amount: i64,
     },
-    /// A sum could not be counted exactly.
+    /// A sum could grow beyond what is counted exactly.
     #[error("{what} can come to more than 2^53: take larger units or smaller weights")]
     TooLarge {
-        /// Of what.
+        /// The sum, in words.
         what: &'static str,
     },
-    /// To know where groups are would take too much memory.
+    /// The record of where groups are would take too much memory.
     #[error(
         "{groups} groups on {hosts} hosts in {areas} areas of all levels take {bytes} bytes of books, where \
          {BOOKS_MAX} are allowed: \
          take fewer groups or areas"
     )]
     TooMany {
-        /// How many groups.
+        /// The number of groups.
         groups: usize,
-        /// How many hosts.
+        /// The number of hosts.
         hosts: usize,
-        /// How many areas of all levels.
+        /// The number of areas, over all levels.
         areas: u64,
-        /// What a bit for each host and a count for each area take, for each group.
+        /// The memory needed: for each group one bit per host and one count per area.
         bytes: u128,
     },
     /// A guest is in two groups that are apart.
@@ -69,12 +72,12 @@ pub enum Flaw {
     Both {
         /// The guest's number.
         guest: usize,
-        /// In which.
+        /// One of the guest's groups.
         group: usize,
-        /// And in which.
+        /// The guest's other group.
         of: GroupId,
     },
-    /// A guest is twice in a group.
+    /// A guest lists a group twice.
     #[error("guest {guest} is in a group twice")]
     Twice {
         /// The guest's number.
@@ -98,10 +101,11 @@ fn amounts<'a>(what: impl Fn() -> String, all: impl IntoIterator<Item = &'a i64>
 }
 
 impl Problem {
-    /// Whether all of it refers to what is there, and all sums can be counted.
+    /// Checks that all references are valid, and that all sums can be counted exactly.
     ///
     /// # Errors
-    /// What is wrong first.
+    ///
+    /// The first [`Flaw`] that is found.
     pub fn check(&self) -> Result<(), Flaw> {
         self.check_hosts()?;
         self.check_groups()?;
@@ -175,7 +179,7 @@ impl Problem {
         Ok(())
     }
 
-    /// A bit for each group and host, and a count for each group and area.
+    /// Checks the memory for a bit per group and host, and a count per group and area.
     fn check_books(&self) -> Result<(), Flaw> {
         let (groups, hosts) = (self.groups.len(), self.hosts.len());
         let areas = self.levels.iter().copied().map(u64::from).sum();
@@ -216,8 +220,8 @@ impl Problem {
         Ok(())
     }
 
-    /// The most that each sum could come to. Factors are below 2^63, and there are fewer than 2^32 of anything: where
-    /// a product could leave 127 bits it is cut, far above the limit.
+    /// Checks the largest value that each sum could reach. Factors are below 2^63, and there are fewer than 2^32 of
+    /// anything. A product that could leave 127 bits is cut off, far above the limit.
     fn check_sums(&self) -> Result<(), Flaw> {
         let sum = |all: &mut dyn Iterator<Item = i64>| all.map(i128::from).fold(0i128, i128::saturating_add);
         let product = |factors: &[i128]| factors.iter().copied().fold(1i128, i128::saturating_mul);
@@ -233,7 +237,7 @@ impl Problem {
         }
         for balance in &self.balances {
             let free = product(&[total[balance.first], balance.ratio.into()]).saturating_add(total[balance.second]);
-            // It is counted, though it may weigh nothing.
+            // The sum is counted even if its weight is 0.
             limit("a balance", free)?;
             cost = cost.saturating_add(product(&[free, balance.weight.into()]));
         }
@@ -294,7 +298,7 @@ mod tests {
     }
 
     fn flaw(spoil: impl FnOnce(&mut Problem)) -> String {
-        // One with hosts, guests and groups.
+        // The problem must have hosts, guests and groups.
         let mut problem = (0..).map(|seed| cases::problem(&mut Dice::new(seed), 8, 20));
         let mut problem = problem.find(|problem| problem.hosts.len() > 2 && problem.guests.len() > 2).unwrap();
         spoil(&mut problem);

@@ -1,9 +1,9 @@
 //! What is to be decided, in numbers only: hosts with resources, guests that use them, rules, and what load and moves
 //! cost.
 //!
-//! The Google Machine Reassignment problem (ROADEF/EURO challenge 2012, problem_definition_v1.pdf) is one instance:
-//! machines are hosts, processes are guests, a service is a group whose members are apart, spread over locations
-//! (level 0) and need others in their neighbourhood (level 1).
+//! The Google Machine Reassignment problem (ROADEF/EURO challenge 2012, problem_definition_v1.pdf) is one instance: its
+//! machines are hosts, and its processes are guests. A service is a group whose members are apart, are spread over
+//! locations (level 0), and need other groups in their neighbourhood (level 1).
 
 mod check;
 
@@ -17,183 +17,185 @@ pub type HostId = u32;
 pub type GuestId = u32;
 /// Index of a group in [`Problem::groups`].
 pub type GroupId = u32;
-/// Where a guest is that is on no host.
+/// The host of a guest that is on no host.
 pub const NOWHERE: HostId = HostId::MAX;
 
-/// Something of which hosts have an amount and guests use one.
+/// A resource, of which each host has an amount and each guest uses an amount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// A guest that moves uses it on the host it leaves, too, until all moves are done.
+    /// Whether a guest that moves uses the resource on the host that it leaves, too, until all moves are done.
     pub transient: bool,
-    /// Cost of each unit above a host's [`Host::safe`].
+    /// The cost of each unit that is used above a host's [`Host::safe`].
     pub load_weight: i64,
 }
 
-/// Where guests run.
+/// A host, on which guests run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Its area at each level: fault domains, neighbourhoods and the like, each numbered from 0.
+    /// The host's area at each level (fault domains, neighbourhoods and the like). Areas of a level are numbered from
+    /// 0.
     pub areas: Vec<u32>,
-    /// Most of each resource.
+    /// The capacity of each resource.
     pub capacity: Vec<i64>,
-    /// How much of each can be used before it costs.
+    /// How much of each resource can be used before it costs.
     pub safe: Vec<i64>,
 }
 
-/// Whether a rule must hold, or what each breach costs.
+/// Whether a rule must hold, or what each of its breaches costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strength {
-    /// It must.
+    /// The rule must hold.
     Hard,
-    /// Each breach costs so much.
+    /// The rule may be broken; each breach has this cost.
     Soft(i64),
 }
 
-/// Members are in at least so many areas.
+/// The rule that members of a group are in at least `areas_min` areas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spread {
     /// Index in [`Problem::levels`].
     pub level: usize,
-    /// How many areas there have to be.
+    /// The smallest number of areas that members must be in.
     pub areas_min: u32,
     /// Each area that is missing is a breach.
     pub strength: Strength,
 }
 
-/// Members are spread evenly: no area has more than so many members more than the area with the fewest (Kubernetes
-/// calls that the skew of a topology spread constraint).
+/// The rule that members are spread evenly: no area has more than `skew_max` members more than the area with the
+/// fewest. (Kubernetes calls this the skew of a topology spread constraint.)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Even {
     /// Index in [`Problem::levels`].
     pub level: usize,
-    /// The areas that count: where members can be.
+    /// The areas that count: those in which members can be.
     pub areas: Bits,
-    /// The largest difference.
+    /// The largest difference that is allowed.
     pub skew_max: u32,
-    /// Each member beyond that is a breach.
+    /// Each member beyond that difference is a breach.
     pub strength: Strength,
 }
 
-/// Where a member is, one of another group is in the same area.
+/// The rule that each area with a member also has a member of another group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeedsRule {
     /// Index in [`Problem::levels`].
     pub level: usize,
     /// The other group.
     pub of: GroupId,
-    /// Each area without them is a breach.
+    /// Each area with members but without the other group is a breach.
     pub strength: Strength,
 }
 
-/// Where a member is, none of another group is in the same area. No guest is in both.
+/// The rule that no area has members of both this group and another. No guest may be in both groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avoid {
     /// Index in [`Problem::levels`].
     pub level: usize,
     /// The other group.
     pub of: GroupId,
-    /// In an area with both, each of either that is there but for one is a breach.
+    /// An area with members of both groups has one breach fewer than it has members of the two.
     pub strength: Strength,
 }
 
-/// Guests about which there are rules together. A guest can be in several.
+/// A group: guests about which there are rules together. A guest can be in several groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// No two on one host. Each that is too many on a host is a breach.
+    /// No two members share a host. On each host, every member but one is a breach.
     pub apart: Option<Strength>,
-    /// All on one host. Each host that is too many is a breach.
+    /// All members are on one host. Each further host is a breach.
     pub together: Option<Strength>,
-    /// In several areas.
+    /// Members are in several areas.
     pub spread: Option<Spread>,
-    /// The same number in each of several areas, nearly.
+    /// Members are spread evenly over areas.
     pub even: Option<Even>,
-    /// Near others.
+    /// Members are near other groups.
     pub needs: Vec<NeedsRule>,
-    /// Not near others.
+    /// Members are not near other groups.
     pub avoids: Vec<Avoid>,
-    /// All on hosts of one of these sets, whichever; anywhere if there is none. Hard: each that is outside is a breach.
+    /// All members are on hosts of one of these sets, whichever. If there are no sets, members may be anywhere. The
+    /// rule is hard: each member outside the set is a breach.
     pub among: Vec<Bits>,
-    /// How many of it move counts in [`Weights::group_move`].
+    /// Whether the number of members that move counts in [`Weights::group_move`].
     pub counts_moves: bool,
 }
 
-/// What is placed: a virtual machine.
+/// A guest, which is to be placed: a virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guest {
-    /// How much of each resource it uses.
+    /// How much of each resource the guest uses.
     pub demand: Vec<i64>,
-    /// The groups that it is in, each once.
+    /// The groups that the guest is in, each once.
     pub groups: Vec<GroupId>,
-    /// Cost of a move, before [`Weights::guest_move`].
+    /// The cost of a move of this guest, before [`Weights::guest_move`].
     pub move_cost: i64,
-    /// Index in [`Problem::owners`] of the hosts that it may be on; every host without one.
+    /// The index in [`Problem::owners`] of the hosts that the guest may be on. `None`: every host.
     pub owners: Option<u32>,
-    /// Index in [`Problem::preferences`] of what each host costs it.
+    /// The index in [`Problem::preferences`] of what each host costs this guest. `None`: nothing.
     pub preference: Option<u32>,
 }
 
-/// For each unit of the first resource that is free on a host, `target` units of the second should be.
+/// The rule that each host has `ratio` free units of the second resource for each free unit of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Balance {
-    /// Index in [`Problem::resources`].
+    /// The first resource: an index in [`Problem::resources`].
     pub first: usize,
-    /// Index in [`Problem::resources`].
+    /// The second resource: an index in [`Problem::resources`].
     pub second: usize,
-    /// How much of the second for each unit of the first.
+    /// How many units of the second resource should be free for each unit of the first.
     pub ratio: i64,
-    /// Cost of each unit of the second that is missing.
+    /// The cost of each missing unit of the second resource.
     pub weight: i64,
 }
 
-/// What moves cost.
+/// The weights of what moves cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weights {
-    /// Times the [`Guest::move_cost`] of each that moves.
+    /// Multiplies the [`Guest::move_cost`] of each guest that moves.
     pub guest_move: i64,
-    /// Times the largest number of guests of one group that move.
+    /// Multiplies the largest number of guests of one group that move.
     pub group_move: i64,
-    /// Times [`Problem::host_move_cost`] of each move.
+    /// Multiplies the [`Problem::host_move_cost`] of each move.
     pub host_move: i64,
 }
 
-/// What a move from one host to another costs.
+/// The cost of a move by the two hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostMoves {
-    /// The same between any two.
+    /// The same cost between any two hosts.
     Uniform(i64),
-    /// Row by row: from, to.
+    /// A matrix, row by row: a row for each host that is left, a column for each host that is moved to.
     Matrix(Vec<u32>),
 }
 
-/// What is to be decided. Costs and demands are 0 or more.
+/// A placement problem. Costs and demands are 0 or more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What there is of which hosts have an amount.
+    /// The resources.
     pub resources: Vec<Resource>,
-    /// How many areas there are at each level.
+    /// The number of areas at each level.
     pub levels: Vec<u32>,
-    /// Where guests can be.
+    /// The hosts on which guests can be.
     pub hosts: Vec<Host>,
-    /// Rules.
+    /// The groups of guests, with their rules.
     pub groups: Vec<Group>,
-    /// What is placed.
+    /// The guests that are placed.
     pub guests: Vec<Guest>,
-    /// Of what is free on each host.
+    /// The balances that are asked of each host's free resources.
     pub balances: Vec<Balance>,
-    /// What moves cost.
+    /// The weights of what moves cost.
     pub weights: Weights,
-    /// What a move costs by where it goes.
+    /// The cost of a move by the two hosts.
     pub host_moves: HostMoves,
-    /// Sets of hosts of [`Guest::owners`].
+    /// The sets of hosts that [`Guest::owners`] refers to.
     pub owners: Vec<Bits>,
-    /// A cost for each host.
+    /// The lists that [`Guest::preference`] refers to: a cost for each host.
     pub preferences: Vec<Vec<i64>>,
-    /// Where each guest is now, or [`NOWHERE`].
+    /// The host of each guest now, or [`NOWHERE`].
     pub initial: Vec<HostId>,
 }
 
 impl Problem {
-    /// What a move between two hosts costs, before its weight.
+    /// Returns the cost of a move between two hosts, before its weight.
     #[inline]
     pub fn host_move_cost(&self, from: HostId, to: HostId) -> i64 {
         match &self.host_moves {
@@ -202,13 +204,13 @@ impl Problem {
         }
     }
 
-    /// Whether a guest's owners, as they are called, include a host.
+    /// Returns whether a guest may be on a host: whether the host is among the guest's owners.
     #[inline]
     pub fn may_own(&self, guest: GuestId, host: HostId) -> bool {
         host == NOWHERE || self.guests[guest as usize].owners.is_none_or(|set| self.owners[set as usize].contains(host))
     }
 
-    /// What a host costs a guest.
+    /// Returns the cost of a guest's being on a host, by its preferences.
     #[inline]
     pub fn preference(&self, guest: GuestId, host: HostId) -> i64 {
         match self.guests[guest as usize].preference {
@@ -217,7 +219,7 @@ impl Problem {
         }
     }
 
-    /// What it costs that a guest is on a host which was elsewhere, but for its group's part.
+    /// Returns the cost of a guest's being on `to` instead of where it was, without the part that its groups cost.
     #[inline]
     pub fn move_cost(&self, guest: GuestId, to: HostId) -> i64 {
         let from = self.initial[guest as usize];

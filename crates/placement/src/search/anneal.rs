@@ -1,11 +1,11 @@
 //! Simulated annealing (Kirkpatrick, Gelatt, Vecchi: "Optimization by simulated annealing", Science 220, 1983) that
-//! goes through what is overloaded. Overload of a host has a price, which rises while it is overloaded, so that other
-//! hosts need not pay for it; once nothing is overloaded all prices fall, until something is again (strategic
-//! oscillation; Glover, Hao: "The case for strategic oscillation", Annals of Operations Research 183, 2011). No rule is
-//! broken on the way.
+//! passes through overloaded assignments. The overload of a host has a price. The price rises while the host is
+//! overloaded, so other hosts need not pay for it. Once nothing is overloaded all prices fall, until something is
+//! overloaded again (strategic oscillation; Glover, Hao: "The case for strategic oscillation", Annals of Operations
+//! Research 183, 2011). No rule is broken on the way.
 //!
-//! That a guest is not where it was at first has a price, too, which falls to nothing: what helps most for what it
-//! moves comes first, so that the room that movers hold on both hosts is not given away for little.
+//! A guest that is not where it was at first has a price, too, which falls to nothing. So the moves that help most for
+//! what they move come first, and the room that movers hold on both hosts is not given away for little.
 
 use super::cooling::CoolingSchedule;
 use super::units::{UnitId, units};
@@ -14,38 +14,40 @@ use crate::problem::{Guest, GuestId, HostId, NOWHERE, Problem};
 use crate::state::{Limit, State, saves_max};
 use crate::verdict::members;
 
-/// The largest guests: one in so many.
+/// The part of the guests whose size counts as the largest: one in this many.
 const LARGEST: usize = 100;
-/// Half of the tries are with guests that are at least so many times as large as the temperature: what is small moves
-/// by itself while it is hot, and what is large decides what can be reached. But they are so many at least.
+/// Half of the tries are with large guests: those that are at least this many times as large as the temperature. Small
+/// guests move by themselves while it is hot, and large ones decide what can be reached. At least `LARGE_MIN` guests
+/// count as large.
 const LARGE: f64 = 10.0;
 const LARGE_MIN: usize = 10;
-/// What each guest counts that is away, besides what it holds of transient resources: a multiple of the mean guest.
+/// What a guest that is away counts besides the transient resources that it holds: a multiple of the mean guest.
 const AWAY: f64 = 2.0;
-/// The most that an overload's price rises to, as a multiple of the least. Beyond that it begins anew: it was in vain.
+/// The most that an overload's price rises to, as a multiple of the least price. Beyond that the price begins anew, as
+/// it had no effect.
 const PRICE_MAX: f64 = 1e5;
-/// From when on prices change, as a part of a cooling, and by what power of e in a cooling.
+/// The part of a cooling after which prices change, and the power of e by which they change in a cooling.
 const PRICES_FROM: f64 = 0.3;
 const PRICES_CHANGE: f64 = 20.0;
 
-/// What is accepted now.
+/// The state of the annealing, which says what changes are accepted now.
 pub(super) struct Anneal {
     schedule: CoolingSchedule,
     temperature: f64,
-    /// Of each host, for each unit of [`Score::broken`](crate::score::Score::broken).
+    /// The price of each unit of [`Score::broken`](crate::score::Score::broken), for each host.
     prices: Vec<f64>,
-    /// What a millionth of a mean host costs: its load, of the resource that costs most, and what else its guests
-    /// could.
+    /// What a millionth of a mean host costs: its load, of the resource that costs most, and the most that its guests
+    /// could cost otherwise.
     unit_price: f64,
-    /// What it would cost now that a guest is away.
+    /// What it costs at the full price that a guest is away, for each guest.
     away: Vec<f64>,
-    /// As a part of that.
+    /// The price of being away now, as a part of the full price.
     away_price: f64,
-    /// Guests, the largest first, and how large.
+    /// The guests with their sizes, the largest first.
     sizes: Vec<(f64, GuestId)>,
-    /// How many of them count as large now.
+    /// How many guests count as large now.
     large: usize,
-    /// Who has to be together, and the unit of each guest.
+    /// The guests of each unit, and the unit of each guest.
     units: Vec<Vec<GuestId>>,
     unit_of: Vec<UnitId>,
     progress: f64,
@@ -86,7 +88,7 @@ impl Anneal {
         self.set_temperature();
     }
 
-    /// Cools down, by how far the cooling is, 0 to 1.
+    /// Cools down to where the cooling is now: `progress` is from 0 to 1.
     pub(super) fn cool(&mut self, progress: f64, state: &State) {
         let by = (progress - self.progress).max(0.0);
         self.progress = progress;
@@ -121,7 +123,8 @@ impl Anneal {
         self.large = large.max(LARGE_MIN).min(self.sizes.len());
     }
 
-    /// One try: a guest elsewhere, or two in each other's place. There has to be a guest and a host.
+    /// Does one try: moves a guest to another host, or lets two guests change places. There have to be a guest and a
+    /// host.
     #[inline]
     pub(super) fn step(&self, state: &mut State, dice: &mut Dice) {
         let problem = state.problem();
@@ -151,7 +154,7 @@ impl Anneal {
         }
     }
 
-    /// Has guests that are together elsewhere, if that is within the limit and breaks no rule more.
+    /// Moves guests that belong together to another host, if that is within the limit and breaks no more of any rule.
     fn shift_unit(&self, state: &mut State, unit: &[GuestId], to: HostId, most: f64) {
         let from: Vec<HostId> = unit.iter().map(|guest| state.host_of(*guest)).collect();
         if from.contains(&NOWHERE) {
@@ -173,7 +176,7 @@ impl Anneal {
         }
     }
 
-    /// What it costs more that a guest is away if it went to a host.
+    /// Returns how much more a guest would cost for being away if it went to a host.
     #[inline]
     fn away_more(&self, state: &State, guest: GuestId, to: HostId) -> f64 {
         let home = state.problem().initial[guest as usize];
@@ -185,33 +188,33 @@ impl Anneal {
     }
 }
 
-/// What a guest could cost where all of it is above what is safe.
+/// Returns what a guest could cost if all of its demand were above what is safe.
 fn load(problem: &Problem, guest: &Guest) -> f64 {
     guest.demand.iter().zip(&problem.resources).map(|(of, resource)| *of as f64 * resource.load_weight as f64).sum()
 }
 
-/// What it could cost besides: where it is liked least, by its rules, and that it moved.
+/// Returns what a guest could cost besides its load: on the host that it prefers least, by its rules, and by its move.
 fn rest(problem: &Problem, guest: &Guest, saves_max: f64) -> f64 {
     let preference = guest.preference.and_then(|of| problem.preferences[of as usize].iter().max());
     let moves = problem.weights.guest_move as f64 * guest.move_cost as f64;
     preference.map_or(0.0, |most| *most as f64) + saves_max + moves
 }
 
-/// What all of a mean host would cost above what is safe, for each resource.
+/// Returns for each resource what a mean host would cost if all of its capacity were above what is safe.
 fn host_costs(problem: &Problem) -> impl Iterator<Item = f64> {
     let loads = problem.resources.iter().map(|resource| resource.load_weight as f64);
     loads.zip(capacities(problem)).map(|(load, capacity)| load * capacity)
 }
 
-/// What a mean host has of each resource.
+/// Returns the mean capacity of hosts for each resource.
 fn capacities(problem: &Problem) -> impl Iterator<Item = f64> {
     let hosts = problem.hosts.len().max(1) as f64;
     (0..problem.resources.len())
         .map(move |r| problem.hosts.iter().map(|host| host.capacity[r] as f64).sum::<f64>() / hosts)
 }
 
-/// What each guest counts that is away: its share of a mean host's transient resources, the largest, at what a mean
-/// host costs.
+/// Returns what each guest costs if it is away: its share of a mean host's transient resources (the largest share),
+/// priced at what a mean host costs, and a constant.
 fn away(problem: &Problem) -> Vec<f64> {
     let (cost, capacities): (f64, Vec<f64>) = (host_costs(problem).sum(), capacities(problem).collect());
     let mean = problem.hosts.len() as f64 / problem.guests.len().max(1) as f64;

@@ -1,4 +1,4 @@
-//! Which assignment to take.
+//! Searches for the best assignment.
 
 mod anneal;
 mod cooling;
@@ -16,12 +16,12 @@ use crate::problem::{HostId, Problem};
 use crate::score::Score;
 use crate::state::State;
 
-/// Tries between looks at how good it is, at least, and as a part of how many guests there are: what is good has to be
-/// copied.
+/// The least number of tries after which the score is looked at, and the same as a part of the number of guests: a good
+/// assignment has to be copied.
 const STRIDE: u64 = 256;
 const STRIDE_GUESTS: u64 = 10;
 
-/// An assignment, and how good it is.
+/// An assignment and its score.
 #[derive(Clone, Debug)]
 struct Found {
     score: Score,
@@ -39,27 +39,28 @@ impl Found {
     }
 }
 
-/// A search under way, for what costs least.
+/// A search under way, for the assignment that costs least.
 pub struct Search<'a> {
     state: State<'a>,
     dice: Dice,
     anneal: Anneal,
     coolings: Coolings,
     cooling: Cooling,
-    /// The best of the cooling.
+    /// The best score of the current cooling.
     lately: Score,
     first: Vec<HostId>,
     best: Found,
-    /// What is around the best, or what the last cooling came to.
+    /// The search around the best assignment, or around what the last cooling came to.
     nearby: Option<Nearby<'a>>,
     spent: f64,
 }
 
 impl<'a> Search<'a> {
-    /// Begins at an assignment.
+    /// Begins a search at an assignment.
     ///
     /// # Panics
-    /// The assignment is none of the problem.
+    ///
+    /// If the assignment is not one of the problem.
     pub fn new(problem: &'a Problem, from: &[HostId], seed: u64) -> Search<'a> {
         let state = State::new(problem, from);
         let nearby = Nearby::new(problem, from);
@@ -80,7 +81,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Goes on by so many tries, after which so much of the budget, 0 to 1, is spent.
+    /// Continues the search for `tries` tries. `spent` is the part of the budget, 0 to 1, that is spent afterwards.
     pub fn run(&mut self, tries: u64, spent: f64) {
         if self.first.is_empty() || self.state.problem().hosts.is_empty() {
             return;
@@ -123,17 +124,17 @@ impl<'a> Search<'a> {
         self.anneal.heat(self.cooling.schedule());
     }
 
-    /// How good the best is.
+    /// Returns the best score that was found.
     pub fn score(&self) -> Score {
         self.best.score
     }
 
-    /// The best: a host for each guest.
+    /// Returns the best assignment that was found: the host of each guest.
     pub fn assignment(&self) -> &[HostId] {
         &self.best.at
     }
 
-    /// Another search's best, which becomes this one's if it is better.
+    /// Offers the best assignment of another search, which becomes this search's best if it is better.
     pub fn offer(&mut self, score: Score, at: &[HostId]) {
         if score < self.best.score && at.len() == self.best.at.len() {
             self.best = Found { score, at: at.to_vec() };
@@ -160,7 +161,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
 
-        /// What is found is no worse than what there was, is what the judge says, and the same again.
+        /// Checks that what is found is no worse than the begin, has the judge's score, and is the same when searched
+        /// again.
         #[test]
         fn what_is_found_holds(seed: u64) {
             let problem = cases::problem(&mut Dice::new(seed), 8, 20);

@@ -1,9 +1,10 @@
 //! Large neighbourhood search (Shaw: "Using constraint programming and local search methods to solve vehicle routing
-//! problems", CP 1998): some guests are taken from some hosts, and put back on these in the best of all ways. It finds
-//! what takes several moves of which each by itself breaks something: guests that change places in a ring, hosts that
-//! change all of theirs.
+//! problems", CP 1998): takes some guests from some hosts and puts them back on these hosts in the best of all ways.
+//! This finds changes of several moves of which each by itself breaks something: guests that change places in a ring,
+//! or hosts that exchange all of their guests.
 //!
-//! All ways can be looked at where there are few; where there are many, annealing has better use for the time.
+//! It is used where there are few ways, so that all can be tried. Where there are many, annealing makes better use of
+//! the time.
 
 use super::units::{UnitId, units};
 use crate::dice::Dice;
@@ -12,29 +13,29 @@ use crate::score::Score;
 use crate::state::State;
 use crate::verdict::members;
 
-/// Most hosts and units for it.
+/// The most hosts and units for which this search is used.
 const HOSTS_MAX: usize = 16;
 const UNITS_MAX: usize = 200;
-/// Most ways that the units taken out could be put back in.
+/// The most ways in which the units that are taken out may be put back.
 const WAYS_MAX: usize = 5_000;
 
 /// The search around one assignment.
 pub(super) struct Nearby<'a> {
     state: State<'a>,
     units: Vec<Vec<GuestId>>,
-    /// All hosts, those first that units are taken from, which are so many.
+    /// All hosts. The first `among` of them are those that units are taken from.
     hosts: Vec<HostId>,
     among: usize,
-    /// Who is out, and the best places for them so far.
+    /// The units that are taken out, and the best hosts for them so far.
     taken: Vec<UnitId>,
     best: Vec<HostId>,
     score: Score,
-    /// Placements that are still to be looked at.
+    /// How many placements are still to be tried.
     left: i64,
 }
 
 impl<'a> Nearby<'a> {
-    /// None where there are too many hosts or guests for it.
+    /// Makes the search, or returns `None` if there are too many hosts or guests for it.
     pub(super) fn new(problem: &'a Problem, from: &[HostId]) -> Option<Nearby<'a>> {
         let (units, _) = units(problem, &members(problem));
         let hosts = problem.hosts.len();
@@ -54,18 +55,18 @@ impl<'a> Nearby<'a> {
         })
     }
 
-    /// What it has.
+    /// Returns the assignment at which the search is.
     pub(super) fn state(&self) -> &State<'a> {
         &self.state
     }
 
-    /// Goes on from another assignment.
+    /// Continues from another assignment.
     pub(super) fn restore(&mut self, at: &[HostId]) {
         (0..).zip(at).for_each(|(guest, host)| self.state.shift(guest, *host));
         self.score = self.state.score();
     }
 
-    /// Goes on by so many placements, counted over all calls.
+    /// Tries `tries` more placements, counted over all calls.
     pub(super) fn run(&mut self, tries: u64, dice: &mut Dice) {
         self.left += tries as i64;
         while self.left > 0 {
@@ -74,7 +75,7 @@ impl<'a> Nearby<'a> {
     }
 
     fn step(&mut self, dice: &mut Dice) {
-        // At least for the choice: nobody may be on these hosts.
+        // The choice itself counts, too: there may be no guest on these hosts.
         self.left -= 1;
         self.choose(dice);
         let many = self.taken.len();
@@ -94,7 +95,7 @@ impl<'a> Nearby<'a> {
         self.best = best;
     }
 
-    /// Some hosts, and who is taken from them: all, or as many as could be put back in few enough ways.
+    /// Chooses some hosts and the units to take from them: all units, or as many as can be put back in few enough ways.
     fn choose(&mut self, dice: &mut Dice) {
         self.among = 2 + dice.below(self.hosts.len() - 1);
         dice.shuffle(&mut self.hosts, self.among);
@@ -109,10 +110,11 @@ impl<'a> Nearby<'a> {
         self.taken.truncate(many);
     }
 
-    /// Tries all places for those from `nth` on. `over`: how much the hosts are overloaded more by those before.
+    /// Tries all hosts for the units from `nth` on. `over` is how much more the hosts are overloaded by the units
+    /// before.
     fn put_back(&mut self, nth: usize, over: i64) {
         if nth == self.taken.len() {
-            // What is as good is taken, too: there may be a way from there.
+            // An equally good assignment is taken, too: it may lead to a better one.
             if self.state.score() <= self.score {
                 self.score = self.state.score();
                 self.best = self.taken.iter().map(|unit| self.state.host_of(self.units[*unit as usize][0])).collect();
@@ -125,7 +127,7 @@ impl<'a> Nearby<'a> {
             let before = self.state.host_score(host).broken;
             self.shift(nth, host);
             let over = over + self.state.host_score(host).broken - before;
-            // It only grows with those to come.
+            // The overload only grows with the units that follow.
             if over <= self.score.broken {
                 self.put_back(nth + 1, over);
             }

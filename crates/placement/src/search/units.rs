@@ -1,11 +1,11 @@
-//! Guests that have to be together, and so move as one: a unit.
+//! Units: guests that have to be together and so move as one.
 
 use crate::problem::{GuestId, Problem, Strength};
 
-/// Index of a unit.
+/// The index of a unit.
 pub(super) type UnitId = u32;
 
-/// Guests by which of them have to be together, and the unit of each.
+/// Returns the guests of each unit, and the unit of each guest. A guest without such a rule is a unit by itself.
 pub(super) fn units(problem: &Problem, members: &[Vec<GuestId>]) -> (Vec<Vec<GuestId>>, Vec<UnitId>) {
     let mut leader: Vec<GuestId> = (0..problem.guests.len() as GuestId).collect();
     fn find(leader: &mut [GuestId], mut guest: GuestId) -> GuestId {
@@ -25,7 +25,7 @@ pub(super) fn units(problem: &Problem, members: &[Vec<GuestId>]) -> (Vec<Vec<Gue
     }
     let (mut units, mut unit_of) = (Vec::<Vec<GuestId>>::new(), Vec::<UnitId>::new());
     for guest in 0..problem.guests.len() as GuestId {
-        // Who leads is the first of its unit.
+        // The leader is the first guest of its unit.
         let first = find(&mut leader, guest);
         if first == guest {
             unit_of.push(units.len() as UnitId);

@@ -1,10 +1,10 @@
-//! The books of hosts: what is used of each, and what that breaks and costs.
+//! The books of hosts: what is used of each host, and what that breaks and costs.
 
 use crate::problem::{Balance, GuestId, HostId, Problem};
 use crate::score::{OVERLOAD_MAX, Score, millionths, overload};
 
-/// Resources are handled four at a time, as floating point numbers, whose arithmetic is exact here: [`Problem::check`]
-/// keeps all sums within 53 bits. Resources that there are not have no demand and all the room.
+/// How many resources are handled at a time. They are floating point numbers, whose arithmetic is exact here because
+/// [`Problem::check`] keeps all sums within 53 bits. Unused lanes have no demand and unlimited room.
 const LANES: usize = 4;
 
 #[derive(Clone, Copy)]
@@ -13,45 +13,45 @@ struct Lanes([f64; LANES]);
 
 const NONE: Lanes = Lanes([0.0; LANES]);
 
-/// The rows of a host.
+/// The row of a host that has what is used of each resource.
 const USED: usize = 0;
-/// Capacity, but for what guests hold that left.
+/// The row that has the capacity, less what is held by guests that left the host.
 const CAPACITY: usize = 1;
 const SAFE: usize = 2;
-/// What a unit of overload breaks, before it is rounded up.
+/// The row that has what a unit of overload breaks, before rounding up.
 const BREAKS: usize = 3;
 const ROWS: usize = 4;
 
-/// Values of resources, and what stands for those that there are not.
+/// Packs the values of resources into lanes, and fills the unused lanes with `rest`.
 fn of_lanes(values: impl Iterator<Item = f64>, blocks: usize, rest: f64) -> Vec<Lanes> {
     let mut all = vec![Lanes([rest; LANES]); blocks];
     values.enumerate().for_each(|(r, value)| all[r / LANES].0[r % LANES] = value);
     all
 }
 
-/// Who comes to a host, and who goes.
+/// The guest that comes to a host, and the guest that goes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Exchange {
     pub(super) comes: Option<GuestId>,
     pub(super) goes: Option<GuestId>,
 }
 
-/// What is used of each host.
+/// How much of each host is used.
 pub(super) struct HostUsage<'a> {
     problem: &'a Problem,
-    /// Of four resources each.
+    /// The number of blocks of four resources.
     blocks: usize,
     demand: Vec<Lanes>,
     rows: Vec<Lanes>,
     load_weight: Vec<Lanes>,
-    /// 1 for what is transient.
+    /// For each resource: 1 if it is transient, else 0.
     transient: Vec<Lanes>,
-    /// Overload, load and balance of each host.
+    /// What each host breaks and costs by overload, load and balance.
     score: Vec<Score>,
 }
 
 impl<'a> HostUsage<'a> {
-    /// Nobody is on any.
+    /// Makes the books with no guest on any host.
     pub(super) fn new(problem: &'a Problem) -> HostUsage<'a> {
         let blocks = problem.resources.len().div_ceil(LANES);
         let lanes = |values: &[i64], rest| of_lanes(values.iter().map(|value| *value as f64), blocks, rest);
@@ -60,7 +60,7 @@ impl<'a> HostUsage<'a> {
             rows.extend(std::iter::repeat_n(NONE, blocks));
             rows.extend(lanes(&host.capacity, f64::MAX));
             rows.extend(lanes(&host.safe, f64::MAX));
-            // Rather a little less than rounding makes it.
+            // A little less than the exact value, so that rounding cannot make it too large.
             let breaks = host.capacity.iter().map(|of| millionths(1, *of) * (1.0 - 1e-12));
             rows.extend(of_lanes(breaks, blocks, 0.0));
         }
@@ -79,27 +79,28 @@ impl<'a> HostUsage<'a> {
         hosts
     }
 
-    /// What a host breaks and costs by itself.
+    /// Returns what a host breaks and costs by itself.
     #[inline]
     pub(super) fn score(&self, host: HostId) -> Score {
         self.score[host as usize]
     }
 
-    /// The same if a guest came, and another went.
+    /// Returns what a host would break and cost after an exchange.
     #[inline]
     pub(super) fn score_if(&self, host: HostId, exchange: Exchange) -> Score {
         self.score_within(host, exchange, 0.0, f64::INFINITY).expect("nothing is beyond infinity")
     }
 
-    /// The same; None if it is known before balances are looked at that it is more than `most`, where each unit of what
-    /// is broken costs `price`.
+    /// Returns what a host would break and cost after an exchange, where each unit of what is broken costs `price`.
+    /// Returns `None` if this is found to exceed `most` before balances are computed.
     #[inline]
     pub(super) fn score_within(&self, host: HostId, exchange: Exchange, price: f64, most: f64) -> Option<Score> {
         let (used, room, safe) = (self.row(host, USED), self.row(host, CAPACITY), self.row(host, SAFE));
         let breaks = self.row(host, BREAKS);
         let comes = exchange.comes.map(|guest| self.demand(guest));
         let goes = exchange.goes.map(|guest| self.demand(guest));
-        // Of what is transient, who comes back counts here already, and who goes from where it was still does.
+        // Transient resources: a guest that comes back is counted here already, and a guest that leaves its first host
+        // is still counted.
         let was_here = |guest: &GuestId| self.problem.initial[*guest as usize] == host;
         let back = comes.filter(|_| exchange.comes.as_ref().is_some_and(was_here));
         let stays = goes.filter(|_| exchange.goes.as_ref().is_some_and(was_here));
@@ -127,7 +128,7 @@ impl<'a> HostUsage<'a> {
                 is_over |= over[lane] > 0.0;
             }
             if is_over {
-                // Without a division most are found to be beyond it.
+                // Most exchanges beyond the limit are found here without a division.
                 let breaks = over.iter().zip(&breaks[block].0).map(|(over, by)| (over.max(0.0) * by).min(OVERLOAD_MAX));
                 let at_least: f64 = breaks.sum();
                 if cost.iter().sum::<f64>() + price * (broken as f64 + at_least) > most {
@@ -136,7 +137,7 @@ impl<'a> HostUsage<'a> {
                 let capacity = &capacity[block * LANES..];
                 broken += over.iter().zip(capacity).map(|(over, of)| overload(*over as i64, *of)).sum::<i64>();
             }
-            // Neither shrinks with the resources to come.
+            // Neither sum shrinks with the resources that follow.
             if cost.iter().sum::<f64>() + price * broken as f64 > most {
                 return None;
             }
@@ -152,7 +153,7 @@ impl<'a> HostUsage<'a> {
         Some(Score { broken, cost: cost as i64 })
     }
 
-    /// What it costs that too little of a balance's second resource is free.
+    /// Returns the cost of a balance's missing free units of its second resource.
     #[inline]
     fn missing(&self, host: HostId, balance: &Balance, first: f64, second: f64) -> f64 {
         let capacity = &self.problem.hosts[host as usize].capacity;
@@ -161,7 +162,8 @@ impl<'a> HostUsage<'a> {
         balance.weight as f64 * if missing > 0.0 { missing } else { 0.0 }
     }
 
-    /// Whether there is room for a guest, or at least no resource that is short gets shorter, if another went.
+    /// Returns whether there is room for a guest after another has gone, or at least no resource that is short gets
+    /// shorter.
     #[inline]
     pub(super) fn fits(&self, host: HostId, comes: GuestId, goes: Option<GuestId>) -> bool {
         let was_here = |guest: GuestId| f64::from(u8::from(self.problem.initial[guest as usize] == host));
@@ -197,7 +199,7 @@ impl<'a> HostUsage<'a> {
         }
     }
 
-    /// What is transient of a guest is held (1) where it was, which it left, or no longer (-1).
+    /// Holds a guest's transient resources on the host that it left (`sign` is 1), or no longer (-1).
     pub(super) fn hold(&mut self, guest: GuestId, host: HostId, sign: i8) {
         let (demand, row) = (guest as usize * self.blocks, (host as usize * ROWS + CAPACITY) * self.blocks);
         for block in 0..self.blocks {
@@ -208,7 +210,7 @@ impl<'a> HostUsage<'a> {
         }
     }
 
-    /// Counts a host anew, after who is there has changed. Gives by how much it is better or worse.
+    /// Computes a host's score again after its guests have changed. Returns the difference to the old score.
     pub(super) fn recount(&mut self, host: HostId) -> Score {
         let now = self.score_if(host, Exchange::default());
         let change = now - self.score[host as usize];

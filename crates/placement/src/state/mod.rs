@@ -1,5 +1,5 @@
-//! An assignment with its books: what a shift or a swap would change is told in time that depends on the resources and
-//! rules of the guests concerned, not on how many hosts and guests there are.
+//! An assignment with its books. The books tell what a shift or a swap would change in time that depends on the
+//! resources and rules of the guests concerned, not on the number of hosts and guests.
 
 mod hosts;
 mod moves;
@@ -12,12 +12,12 @@ use rules::Rules;
 use crate::problem::{GuestId, HostId, NOWHERE, Problem, Strength};
 use crate::score::{Score, place_broken};
 
-/// What is accepted.
+/// The changes that are accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit<'a> {
-    /// What each unit of [`Score::broken`] of a host costs, for each host; nothing below 0.
+    /// The price of each unit of [`Score::broken`] of each host; never below 0.
     pub prices: &'a [f64],
-    /// By how much a change may make it worse.
+    /// The most by which a change may make the assignment worse.
     pub most: f64,
 }
 
@@ -33,19 +33,19 @@ pub struct State<'a> {
     problem: &'a Problem,
     at: Vec<HostId>,
     on: Vec<Vec<GuestId>>,
-    /// Where in `on` each guest is.
+    /// The position of each guest in its host's list in `on`.
     slot: Vec<u32>,
     hosts: HostUsage<'a>,
     rules: Rules,
     moves: Moves,
-    /// What a move of each guest can save at most, besides what its host costs.
+    /// The most that a move of each guest can save, besides what its host costs.
     saves_max: Vec<f64>,
     score: Score,
 }
 
-/// What rules and moves of groups can cost less at most if a guest moves: one breach of each soft rule, one of a group.
-/// Of an even spread it is one in each area, where the guest was missing most; of groups that are apart all of the
-/// others, if it was alone among them.
+/// Returns the most that rules and group moves can save if a guest moves: one breach of each soft rule, and one move of
+/// a group. For an even spread it is one breach in each area, if the guest was missing most there; for groups that are
+/// apart all other members, if the guest was alone among them.
 pub(crate) fn saves_max(problem: &Problem) -> Vec<f64> {
     let soft = |strength: Strength| match strength {
         Strength::Hard => 0,
@@ -74,10 +74,11 @@ pub(crate) fn saves_max(problem: &Problem) -> Vec<f64> {
 }
 
 impl<'a> State<'a> {
-    /// The books of an assignment: a host for each guest, or [`NOWHERE`].
+    /// Makes the books of an assignment: the host of each guest, or [`NOWHERE`].
     ///
     /// # Panics
-    /// The assignment is of fewer guests than the problem has, or names a host that it has not.
+    ///
+    /// If the assignment has fewer guests than the problem, or names a host that the problem does not have.
     pub fn new(problem: &'a Problem, assignment: &[HostId]) -> State<'a> {
         let rules = Rules::new(problem);
         let mut state = State {
@@ -91,7 +92,7 @@ impl<'a> State<'a> {
             rules,
             score: Score::broken(problem.guests.len() as i64 * Score::UNPLACED),
         };
-        // Nobody is anywhere yet: everybody has left where it was.
+        // No guest is on a host yet, so every guest has left the host where it was.
         for guest in 0..problem.guests.len() as GuestId {
             let initial = problem.initial[guest as usize];
             if initial != NOWHERE {
@@ -117,39 +118,39 @@ impl<'a> State<'a> {
         state
     }
 
-    /// What is decided.
+    /// Returns the problem.
     pub fn problem(&self) -> &'a Problem {
         self.problem
     }
 
-    /// How good it is.
+    /// Returns the score of the assignment.
     pub fn score(&self) -> Score {
         self.score
     }
 
-    /// A host for each guest, or [`NOWHERE`].
+    /// Returns the host of each guest, or [`NOWHERE`].
     pub fn assignment(&self) -> &[HostId] {
         &self.at
     }
 
-    /// Where a guest is.
+    /// Returns the host of a guest.
     #[inline]
     pub fn host_of(&self, guest: GuestId) -> HostId {
         self.at[guest as usize]
     }
 
-    /// Who is on a host, in no order.
+    /// Returns the guests on a host, in no order.
     #[inline]
     pub fn guests_on(&self, host: HostId) -> &[GuestId] {
         &self.on[host as usize]
     }
 
-    /// What a host breaks and costs by itself: overload, load and balance.
+    /// Returns what a host breaks and costs by itself: overload, load and balance.
     pub fn host_score(&self, host: HostId) -> Score {
         self.hosts.score(host)
     }
 
-    /// By how much it would be better or worse if a guest were on another host.
+    /// Returns the change of the score if a guest were on another host.
     #[inline]
     pub fn shift_score(&self, guest: GuestId, to: HostId) -> Score {
         let from = self.at[guest as usize];
@@ -171,8 +172,8 @@ impl<'a> State<'a> {
         score
     }
 
-    /// What is worse, overload being priced, if a guest were on another host; None if that is beyond the limit or
-    /// breaks a rule more. For guests that are somewhere.
+    /// Returns by how much the assignment gets worse, with overload at its price, if a guest moved to another host.
+    /// Returns `None` if that is beyond the limit or breaks more of a rule. The guest must be on a host now.
     #[inline]
     pub fn shift_within(&self, guest: GuestId, to: HostId, limit: Limit) -> Option<f64> {
         let from = self.at[guest as usize];
@@ -183,7 +184,7 @@ impl<'a> State<'a> {
         if own.broken > 0 {
             return None;
         }
-        // No more can be saved where it leaves than all that this host costs, and what its rules do.
+        // The host that is left can save no more than its whole cost, and the guest's rules no more than `saves_max`.
         let most = limit.most + self.saves_max[guest as usize];
         let mut worse = own.cost as f64;
         let of_host = limit.price(from, self.hosts.score(from));
@@ -201,7 +202,7 @@ impl<'a> State<'a> {
         (worse <= limit.most).then_some(worse)
     }
 
-    /// The same for two that change places.
+    /// Returns the same as [`State::shift_within`] for two guests that change places.
     #[inline]
     pub fn swap_within(&self, a: GuestId, b: GuestId, limit: Limit) -> Option<f64> {
         let (on_a, on_b) = (self.at[a as usize], self.at[b as usize]);
@@ -229,7 +230,8 @@ impl<'a> State<'a> {
         (worse <= limit.most).then_some(worse)
     }
 
-    /// The same if two guests changed places. None where their groups need each other, and where either is nowhere.
+    /// Returns the change of the score if two guests changed places. Returns `None` if their groups need each other, or
+    /// if either guest is nowhere.
     #[inline]
     pub fn swap_score(&self, a: GuestId, b: GuestId) -> Option<Score> {
         let (on_a, on_b) = (self.at[a as usize], self.at[b as usize]);
@@ -247,14 +249,14 @@ impl<'a> State<'a> {
         Some(score)
     }
 
-    /// Whether there is room for a guest on a host, or at least no resource that is short there gets shorter, if
-    /// another went.
+    /// Returns whether there is room for a guest on a host after another has gone, or at least no resource that is
+    /// short there gets shorter.
     #[inline]
     pub fn fits(&self, guest: GuestId, to: HostId, goes: Option<GuestId>) -> bool {
         self.hosts.fits(to, guest, goes)
     }
 
-    /// Has a guest on another host, or nowhere, whatever that breaks.
+    /// Moves a guest to another host, or to [`NOWHERE`], whatever that breaks.
     pub fn shift(&mut self, guest: GuestId, to: HostId) {
         let (from, initial) = (self.at[guest as usize], self.problem.initial[guest as usize]);
         if from == to {
@@ -283,7 +285,7 @@ impl<'a> State<'a> {
         self.score += score;
     }
 
-    /// Has two guests change places.
+    /// Lets two guests change places.
     pub fn swap(&mut self, a: GuestId, b: GuestId) {
         let (on_a, on_b) = (self.at[a as usize], self.at[b as usize]);
         self.shift(a, on_b);
@@ -308,13 +310,14 @@ impl<'a> State<'a> {
         self.hosts.take(guest, host);
     }
 
-    /// What changes of a host by itself if one came and another went.
+    /// Returns the change of a host's own score after an exchange.
     #[inline]
     fn exchange_score(&self, host: HostId, exchange: Exchange) -> Score {
         self.hosts.score_if(host, exchange) - self.hosts.score(host)
     }
 
-    /// By how much a host by itself is worse, overload being priced; None if that is more than `most`.
+    /// Returns by how much a host by itself gets worse, with overload at its price. Returns `None` if that is more than
+    /// `most`.
     #[inline]
     fn worse(&self, host: HostId, exchange: Exchange, limit: Limit, most: f64) -> Option<f64> {
         let (price, now) = (limit.prices[host as usize], self.hosts.score(host));
@@ -323,7 +326,7 @@ impl<'a> State<'a> {
         (worse <= most).then_some(worse)
     }
 
-    /// What a move changes that is the guest's alone.
+    /// Returns the part of a move's change that depends on the guest alone.
     #[inline]
     fn own_score(&self, guest: GuestId, from: HostId, to: HostId) -> Score {
         let problem = self.problem;
@@ -336,7 +339,7 @@ impl<'a> State<'a> {
         score
     }
 
-    /// By how much a guest counts more as moved if it went there.
+    /// Returns by how much more a guest counts as moved if it went to `to`.
     #[inline]
     fn moves_more(&self, guest: GuestId, to: HostId) -> i64 {
         let initial = self.problem.initial[guest as usize];
@@ -355,7 +358,7 @@ mod tests {
     use crate::verdict::judge;
 
     proptest! {
-        /// Whatever is moved, the books say what the judge says, and said so before.
+        /// Checks that the books agree with the judge after every change, and told the change beforehand.
         #[test]
         fn the_books_are_right(seed: u64) {
             let dice = &mut Dice::new(seed);
@@ -388,8 +391,8 @@ mod tests {
             }
         }
 
-        /// What is within a limit is what it costs with a price on overload, and what is beyond is more, or breaks a
-        /// rule more.
+        /// Checks that a change within the limit costs what it was said to cost, and that a change beyond it costs more
+        /// or breaks more of a rule.
         #[test]
         fn limits_are_kept(seed: u64) {
             let dice = &mut Dice::new(seed);
@@ -402,7 +405,7 @@ mod tests {
             };
             let priced = |state: &State| state.score().cost as f64 + of_hosts(state, &|host| prices[host as usize]);
             let placed = || (0..problem.guests.len() as GuestId).filter(|guest| state.host_of(*guest) != NOWHERE);
-            // What is broken but by hosts, whose overload has a price.
+            // What is broken, without the overload of hosts, which has a price.
             let by_rules = |state: &State| state.score().broken - of_hosts(state, &|_| 1.0) as i64;
             let owners = |a, to| place_broken(&problem, a, to) - place_broken(&problem, a, state.host_of(a));
             let check = |told: Option<f64>, after: State, owners: i64| {
@@ -429,7 +432,7 @@ mod tests {
             }
         }
 
-        /// Who fits makes no overload worse.
+        /// Checks that a guest that fits makes no overload worse.
         #[test]
         fn what_fits_overloads_nothing_more(seed: u64) {
             let dice = &mut Dice::new(seed);

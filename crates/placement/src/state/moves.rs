@@ -1,21 +1,21 @@
-//! The books of moves: of each group, how many of its members are not where they were.
+//! The books of moves: for each group, how many of its members are not where they were.
 
 use super::rules::Rules;
 use crate::problem::{GroupId, GuestId, Problem};
 
-/// How many of each group have moved, and of which most.
+/// How many members of each group have moved, and the largest of these numbers.
 pub(super) struct Moves {
     moved: Vec<u32>,
-    /// How many groups have so many moved.
+    /// For each number of moved members, how many groups have that number.
     groups: Vec<u32>,
     most: u32,
 }
 
-/// A guest, and by how much it counts more as moved: -1, 0 or 1.
+/// A guest, and the change in how often it counts as moved: -1, 0 or 1.
 pub(super) type Change = (GuestId, i64);
 
 impl Moves {
-    /// Nobody has moved.
+    /// Makes the books with no guest moved.
     pub(super) fn new(problem: &Problem, rules: &Rules) -> Moves {
         let largest = rules.members.iter().map(Vec::len).max().unwrap_or(0);
         let mut groups = vec![0; largest + 1];
@@ -23,13 +23,13 @@ impl Moves {
         Moves { moved: vec![0; problem.groups.len()], groups, most: 0 }
     }
 
-    /// By how much the largest number of moves of one group would grow, if these guests, one or two, changed.
+    /// Returns by how much the largest number of moves of a group would grow with one or two changes.
     #[inline]
     pub(super) fn growth(&self, problem: &Problem, rules: &Rules, changes: &[Change]) -> i64 {
         if changes.iter().all(|(_, by)| *by == 0) {
             return 0;
         }
-        // Each group that changes, once: how many of it have moved, and will have.
+        // Each group that changes, once, with the number of its members that have moved, before and after.
         let of = |guest: GuestId, group: GroupId| rules.of(guest).contains(&group);
         let each = || {
             changes.iter().enumerate().flat_map(move |(nth, (guest, _))| {
@@ -57,7 +57,7 @@ impl Moves {
         most - now
     }
 
-    /// Counts a change. Gives by how much the largest number grows.
+    /// Counts a change. Returns by how much the largest number grows.
     pub(super) fn count(&mut self, problem: &Problem, rules: &Rules, (guest, by): Change) -> i64 {
         if by == 0 {
             return 0;

@@ -1,37 +1,37 @@
-//! The books of groups: where their members are.
+//! The books of groups: on which hosts and in which areas their members are.
 
 use std::collections::BTreeMap;
 
 use crate::problem::{Even, GroupId, GuestId, HostId, NOWHERE, Problem, Strength};
 use crate::score::Score;
 
-/// Who is in which group, and where each group is.
+/// Which guests are in which group, and where each group is.
 pub(super) struct Rules {
-    /// Where a guest's groups are in `ids`.
+    /// The range in `ids` of each guest's groups.
     groups: Vec<(u32, u32)>,
     ids: Vec<GroupId>,
     pub(super) members: Vec<Vec<GuestId>>,
-    /// Bits: group by host.
+    /// Bits, indexed by group and host: whether a member is there.
     occupied: Vec<u64>,
     words: usize,
-    /// Where more than one member of a group is on a host: how many more.
+    /// Where a host has more than one member of a group: how many more.
     doubled: BTreeMap<(GroupId, HostId), u32>,
-    /// Members by group, level and area.
+    /// The number of members, by group, level and area.
     in_area: Vec<u32>,
-    /// Areas of all levels together.
+    /// The number of areas of all levels together.
     stride: usize,
-    /// Where a level's areas begin.
+    /// The index of each level's first area.
     level: Vec<usize>,
-    /// Areas in which a group with a spread has members.
+    /// The number of areas in which a group with a spread has members.
     pub(super) spread: Vec<u32>,
-    /// Hosts on which a group has members.
+    /// The number of hosts on which a group has members.
     hosts: Vec<u32>,
     needed_by: Vec<Vec<(usize, GroupId, Strength)>>,
-    /// Groups that are apart.
+    /// The pairs of groups that are apart.
     avoids: Vec<Pair>,
-    /// Those of each group, on either side.
+    /// The pairs that each group is in, on either side.
     avoids_of: Vec<Vec<u32>>,
-    /// Of a group with an even spread, how many areas have so many members.
+    /// For each group with an even spread: how many areas have each number of members.
     areas_with: Vec<Vec<u32>>,
 }
 
@@ -110,7 +110,7 @@ impl Rules {
         self.occupied[group as usize * self.words + host as usize / 64] >> (host % 64) & 1 == 1
     }
 
-    /// How many of a group are on a host.
+    /// Returns how many members of a group are on a host.
     #[inline]
     fn count_on(&self, group: GroupId, host: HostId) -> u32 {
         if !self.is_on(group, host) {
@@ -180,7 +180,7 @@ impl Rules {
         }
     }
 
-    /// What changes of the rules of a guest's groups if it moves. `at`: where each guest is.
+    /// Returns the change of the rules of a guest's groups if the guest moves. `at` is the host of each guest.
     #[inline]
     pub(super) fn shift_score(
         &self,
@@ -194,7 +194,7 @@ impl Rules {
         for group in self.of(guest) {
             score += self.group_score(problem, at, guest, *group, from, to);
             for avoid in &self.avoids_of[*group as usize] {
-                // The guest is in one of the two.
+                // The guest is in one of the two groups.
                 let pair = &self.avoids[*avoid as usize];
                 score += self.pair_score(problem, pair, [(Some(*group), from, to), (None, NOWHERE, NOWHERE)]);
             }
@@ -202,8 +202,8 @@ impl Rules {
         score
     }
 
-    /// What changes of two groups that are apart if one or two guests move, each of which is in one of the groups, or
-    /// none.
+    /// Returns the change of the rule of two groups that are apart if one or two guests move. Each guest is in one of
+    /// the groups, or in neither.
     fn pair_score(&self, problem: &Problem, pair: &Pair, moves: [(Option<GroupId>, HostId, HostId); 2]) -> Score {
         let area = |host: HostId| (host != NOWHERE).then(|| problem.hosts[host as usize].areas[pair.level]);
         let ends = moves.map(|(group, from, to)| (group, area(from), area(to)));
@@ -232,7 +232,8 @@ impl Rules {
         pair.strength.score(breaches)
     }
 
-    /// How many members of a group are beyond the skew that is allowed, if members moved between areas that count.
+    /// Returns how many members of a group would exceed the allowed skew if a member moved from one area to another.
+    /// Areas that do not count are ignored.
     fn uneven(&self, group: GroupId, even: &Even, from: Option<u32>, to: Option<u32>) -> i64 {
         let counted = |area: Option<u32>| area.filter(|area| even.areas.contains(*area));
         let (from, to) = (counted(from), counted(to));
@@ -250,7 +251,7 @@ impl Rules {
         over
     }
 
-    /// What changes of one of them.
+    /// Returns the change of the rules of one group.
     #[inline]
     fn group_score(
         &self,
@@ -279,10 +280,10 @@ impl Rules {
                 score += spread.strength.score(missing(then) - missing(now));
             }
         }
-        // Where the last one leaves, and where the first one comes.
+        // The area that loses its last member, and the area that gets its first.
         let last = |level: usize, area: Option<u32>| area.filter(|area| self.in_area(group, level, *area) == 1);
         let first = |level: usize, area: Option<u32>| area.filter(|area| self.in_area(group, level, *area) == 0);
-        // A group that the guest is in, too, comes and goes with it.
+        // A needed group that the guest is in as well moves along with it.
         let is_in = |other: GroupId| self.of(guest).contains(&other);
         for need in of.needs.iter().filter(|need| need.of != group && !is_in(need.of)) {
             let (from, to) = (area(from, need.level), area(to, need.level));
@@ -321,7 +322,8 @@ impl Rules {
         score
     }
 
-    /// How many of a group are outside that of its sets of hosts which has most of them, if one moved.
+    /// Returns how many members of a group would be outside the set of hosts that has most of them, if one member
+    /// moved.
     fn outside(&self, problem: &Problem, at: &[HostId], group: GroupId, moves: Option<(HostId, HostId)>) -> i64 {
         let among = &problem.groups[group as usize].among;
         let mut inside = vec![0i64; among.len()];
@@ -344,7 +346,8 @@ impl Rules {
         placed - inside.into_iter().max().unwrap_or(placed)
     }
 
-    /// What two that change places change. None: their groups need each other, so that it is not the sum of both.
+    /// Returns the change of the rules if two guests change places. Returns `None` if their groups need each other: the
+    /// change is then not the sum of both moves.
     #[inline]
     pub(super) fn swap_score(
         &self,
@@ -355,7 +358,7 @@ impl Rules {
     ) -> Option<Score> {
         let (of_a, of_b) = (self.of(a), self.of(b));
         let mut score = Score::default();
-        // Of what both are in, as many are everywhere as before.
+        // Groups that both guests are in have the same number of members everywhere as before.
         if of_a == of_b {
             return Some(score);
         }
@@ -376,7 +379,7 @@ impl Rules {
         Some(score + self.pairs_swapped(problem, (a, on_a), (b, on_b)))
     }
 
-    /// What two that change places change of groups that are apart, each of which counts once.
+    /// Returns the change of the rules of groups that are apart if two guests change places. Each pair counts once.
     fn pairs_swapped(&self, problem: &Problem, (a, on_a): (GuestId, HostId), (b, on_b): (GuestId, HostId)) -> Score {
         let mut score = Score::default();
         if self.avoids.is_empty() {
@@ -393,7 +396,7 @@ impl Rules {
     }
 }
 
-/// Whether an area counts for an even spread.
+/// Returns whether an area counts for an even spread.
 fn counts(even: &Option<Even>, level: usize, area: u32) -> bool {
     even.as_ref().is_some_and(|even| even.level == level && even.areas.contains(area))
 }

@@ -1,4 +1,4 @@
-//! Guests of failed hosts on the others: first what is likely to do, then all ways.
+//! Places the guests of failed hosts on the other hosts: first by quick heuristics, then by trying all ways.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -9,32 +9,32 @@ use crate::score::Score;
 use crate::state::State;
 use crate::verdict::{judge_group, members};
 
-/// Looks of one set of hosts until it is given up.
+/// How often a guest may be tried on a host for one set of failed hosts before the set is given up.
 const LOOKS_OF_SET: u64 = 400_000;
 
-/// An assignment in which hosts fail one set after the other.
+/// An assignment in which one set of hosts fails after the other.
 pub(super) struct BinPacking<'a> {
     problem: &'a Problem,
     state: State<'a>,
     members: Vec<Vec<GuestId>>,
-    /// By host and resource.
+    /// What is used, by host and resource.
     used: Vec<Vec<i64>>,
-    /// Groups with a hard rule that more guests can end the breach of, or that say nothing of one host.
+    /// The groups with a hard rule of which more guests can end a breach, or which cannot be judged by one host.
     mends: Vec<bool>,
-    /// How often each group's hard rules are broken before.
+    /// How many breaches of each group's hard rules there were before the failure.
     broken: Vec<i64>,
-    /// Groups with rules about members of each: itself, and those that need or avoid it.
+    /// For each group, the groups with rules about its members: itself, and those that need or avoid it.
     about: Vec<Vec<GroupId>>,
-    /// Those about the guests of the hosts that failed.
+    /// The groups with rules about the guests of the failed hosts.
     concerned: BTreeSet<GroupId>,
 }
 
-/// Which host is taken of those that could be.
+/// Which of the possible hosts is taken.
 #[derive(Clone, Copy)]
 enum Fit {
-    /// The fullest: what is left stays in one piece.
+    /// The fullest host, so that free room stays in one piece.
     Best,
-    /// The emptiest.
+    /// The emptiest host.
     Worst,
 }
 
@@ -65,14 +65,14 @@ impl<'a> BinPacking<'a> {
         BinPacking { problem, state, members, used, mends, broken, about, concerned: BTreeSet::new() }
     }
 
-    /// How much of a host is used, of the resource of which most is.
+    /// Returns the used part of a host, for the resource of which most is used.
     pub(super) fn share(&self, host: HostId) -> f64 {
         let capacity = &self.problem.hosts[host as usize].capacity;
         let share = |(used, capacity): (&i64, &i64)| *used as f64 / (*capacity).max(1) as f64;
         self.used[host as usize].iter().zip(capacity).map(share).fold(0.0, f64::max)
     }
 
-    /// Lets hosts fail; none if their guests find room.
+    /// Lets hosts fail. Returns `None` if their guests find room.
     pub(super) fn fail(&mut self, hosts: &[HostId], looks: &mut u64) -> Option<Failure> {
         let lost: Vec<GuestId> = hosts.iter().flat_map(|host| self.state.guests_on(*host).to_vec()).collect();
         let was: Vec<HostId> = lost.iter().map(|guest| self.state.host_of(*guest)).collect();
@@ -139,7 +139,7 @@ impl<'a> BinPacking<'a> {
         }
     }
 
-    /// Of which resource more is needed than is free.
+    /// Returns a proof if more of a resource is needed than is free.
     fn short(&self, lost: &[GuestId], open: &[HostId]) -> Option<Proof> {
         let is_open = |host: &&HostId| lost.iter().any(|guest| self.problem.may_own(*guest, **host));
         let open: Vec<HostId> = open.iter().filter(is_open).copied().collect();
@@ -154,7 +154,7 @@ impl<'a> BinPacking<'a> {
         })
     }
 
-    /// Places one after the other where that breaks least. Who finds no room.
+    /// Places guests one after the other where each breaks least. Returns the guests that find no room.
     fn greedy(&mut self, order: &[GuestId], open: &[HostId], fit: Fit) -> Vec<GuestId> {
         let mut left = Vec::new();
         for guest in order {
@@ -174,13 +174,14 @@ impl<'a> BinPacking<'a> {
         left
     }
 
-    /// Tries all ways for those from `nth` on. None where there were too many.
+    /// Tries all ways for the guests from `nth` on. Returns whether one was found, or `None` if there were too many
+    /// ways.
     fn all_ways(&mut self, order: &[GuestId], nth: usize, open: &[HostId], looks: &mut u64) -> Option<bool> {
         let Some(guest) = order.get(nth).copied() else {
             *looks = looks.saturating_sub(order.len() as u64);
             return Some(self.more_broken().is_empty() && self.is_within(order));
         };
-        // Who is like the one before comes no earlier: the other way round is the same.
+        // A guest that is like the one before does not come to an earlier host: the exchanged placement is the same.
         let is_like = |other: &GuestId| self.guest(*other) == self.guest(guest);
         let before = nth.checked_sub(1).map(|before| order[before]).filter(is_like);
         let from = before.map_or(0, |before| self.state.host_of(before));
@@ -202,24 +203,25 @@ impl<'a> BinPacking<'a> {
         Some(false)
     }
 
-    /// Whether a host may have a guest and has room for it; and, of rules that more guests never mend, whether it keeps
-    /// them.
+    /// Returns whether a host may have a guest and has room for it, and whether it keeps those rules that more guests
+    /// never mend.
     fn takes(&self, guest: GuestId, host: HostId) -> bool {
         let is_final = |group: &GroupId| !self.mends[*group as usize] && self.broken[*group as usize] == 0;
-        // Those that avoid this guest are among them: one whose rule was broken before may be broken as often again.
+        // The groups include those that avoid this guest. A group whose rule was broken before may be broken as often
+        // again.
         let mut groups = self.guest(guest).groups.iter().flat_map(|group| &self.about[*group as usize]);
         self.problem.may_own(guest, host)
             && self.state.fits(guest, host, None)
             && (!groups.all(is_final) || self.state.shift_score(guest, host).broken <= -Score::UNPLACED)
     }
 
-    /// Groups whose hard rules are broken more than before.
+    /// Returns the groups of whose hard rules more is broken than before.
     fn more_broken(&self) -> Vec<GroupId> {
         let now = |group: &GroupId| broken(self.problem, &self.members, self.state.assignment(), *group);
         self.concerned.iter().copied().filter(|group| now(group) > self.broken[*group as usize]).collect()
     }
 
-    /// Whether hosts have what these use there, from scratch.
+    /// Checks from scratch that no host on which these guests are is overloaded.
     fn is_within(&self, placed: &[GuestId]) -> bool {
         let hosts: BTreeSet<HostId> = placed.iter().map(|guest| self.state.host_of(*guest)).collect();
         hosts.into_iter().all(|host| {
@@ -233,7 +235,7 @@ impl<'a> BinPacking<'a> {
         })
     }
 
-    /// How large a guest is: a share of a mean host, of the resource of which it is most.
+    /// Returns the size of a guest: its largest share of a mean host's capacity over all resources.
     fn size(&self, guest: GuestId) -> f64 {
         let hosts = self.problem.hosts.len().max(1) as f64;
         let share = |(r, demand): (usize, &i64)| {
@@ -257,7 +259,7 @@ impl<'a> BinPacking<'a> {
     }
 }
 
-/// How often a group's hard rules are broken.
+/// Returns how many breaches of a group's hard rules there are.
 fn broken(problem: &Problem, members: &[Vec<GuestId>], at: &[HostId], group: GroupId) -> i64 {
     let breaches = judge_group(problem, members, at, group);
     breaches.iter().filter(|(strength, _)| *strength == Strength::Hard).map(|(_, breach)| breach.count()).sum()

@@ -1,34 +1,34 @@
-//! Hosts whose failure is not survived, and why that is certain.
+//! Sets of hosts whose failure is not survived, and the proof.
 
 use crate::problem::{GroupId, GuestId, HostId};
 
-/// Why there is no room for certain.
+/// The proof that there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// No other host takes this guest, even alone.
+    /// No other host takes this guest, even if it is alone.
     Guest(GuestId),
-    /// Of a resource more is needed than is free on all others together.
+    /// The guests need more of a resource than all other hosts together have free.
     Resource {
         /// Index in [`Problem::resources`](crate::problem::Problem::resources).
         resource: usize,
-        /// What the guests use of it.
+        /// How much the guests use of the resource.
         needs: i64,
-        /// What is free.
+        /// How much is free.
         free: i64,
     },
     /// All ways were tried.
     Tried,
 }
 
-/// Hosts whose guests find no room, if they fail at once.
+/// A set of hosts whose guests find no room if these hosts fail at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The hosts that fail.
     pub hosts: Vec<HostId>,
-    /// Who finds none in the best placement that was found, if room is what is missing.
+    /// The guests without room in the best placement that was found, if room is what is missing.
     pub left: Vec<GuestId>,
-    /// Groups whose rules are broken more in that placement.
+    /// The groups of whose rules more is broken in that placement.
     pub rules: Vec<GroupId>,
-    /// None: no way was found, and there may be one.
+    /// The proof that there is no way. `None`: no way was found, but there may be one.
     pub proof: Option<Proof>,
 }

@@ -1,19 +1,20 @@
-//! Makes an assignment survive more, guest by guest.
+//! Changes an assignment so that it survives more failures, guest by guest.
 
 use super::{Survival, Survive, survive};
 use crate::problem::{GuestId, HostId, NOWHERE, Problem};
 use crate::score::Score;
 use crate::state::State;
 
-/// How often failures are looked at, and the largest cluster (guests times hosts) in which they are: that is some
-/// seconds' work.
+/// The most times that failures are evaluated, and the largest cluster (guests times hosts) for which they are: this is
+/// some seconds' work.
 const LOOKS_MAX: usize = 2_000;
 const SIZE_MAX: usize = 4_000;
 
-/// Moves single guests for as long as more is survived by that, and no more is broken. What is found is never worse.
+/// Moves single guests for as long as this makes more failures survived and breaks no more. The result is never worse.
 ///
 /// # Panics
-/// The assignment is none of the problem.
+///
+/// If the assignment is not one of the problem.
 pub fn mend(problem: &Problem, assignment: &[HostId], hosts: &[HostId], rule: Survive) -> Vec<HostId> {
     let mut at = assignment.to_vec();
     if problem.guests.len() * problem.hosts.len() > SIZE_MAX {
@@ -47,7 +48,8 @@ pub fn mend(problem: &Problem, assignment: &[HostId], hosts: &[HostId], rule: Su
     at
 }
 
-/// How many failures are not survived, and how many guests find no room: less is better, the first first.
+/// Returns how many failures are not survived, and how many guests find no room. Less is better, and the first number
+/// counts first.
 fn rank(survival: &Survival) -> (usize, usize) {
     (survival.failures.len(), survival.failures.iter().map(|failure| failure.left.len()).sum())
 }

@@ -1,11 +1,11 @@
-//! Whether guests find room if hosts fail (N+1, high availability admission control).
+//! Checks whether guests find room if hosts fail (N+1, high availability admission control).
 //!
-//! If hosts fail, their guests are started again on others, where everybody else stays where they are: nobody makes
-//! room by moving. It holds if that is possible for every set of so many hosts, and of fewer, without an overload more
-//! and without more breaches of any group's hard rules than before.
+//! If hosts fail, their guests are started again on other hosts. All other guests stay where they are: none makes room
+//! by moving. The rule holds if this is possible for every set of up to N hosts, without more overload and without more
+//! breaches of any group's hard rules than before.
 //!
-//! That is a packing problem. That it holds is shown by a placement, which is checked from scratch. That it does not is
-//! shown by a bound, or by trying all; where neither comes to an end within its steps, it is said that no way was
+//! This is a packing problem. That the rule holds is shown by a placement, which is checked from scratch. That it does
+//! not hold is shown by a bound, or by trying all ways. If neither ends within its steps, the answer is that no way was
 //! found.
 
 mod bin_packing;
@@ -21,44 +21,45 @@ pub use mend::mend;
 use crate::bits::Bits;
 use crate::problem::{HostId, NOWHERE, Problem, Strength};
 
-/// Sets of hosts that are tried at most; of more the fullest hosts' are.
+/// The most sets of hosts that are tried. If there are more, only the sets of the fullest hosts are tried.
 const SETS_MAX: u64 = 5_000;
-/// Looks at a guest on a host in all, some seconds' work.
+/// The most times that a guest is tried on a host in all: some seconds' work.
 const LOOKS_MAX: u64 = 30_000_000;
 
-/// What has to be survived.
+/// The rule about failures that have to be survived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Survive {
     /// How many hosts may fail at once.
     pub failures: u32,
-    /// Each set of hosts that must not fail is a breach.
+    /// Each set of hosts whose failure is not survived is a breach.
     pub strength: Strength,
 }
 
-/// What comes of failures.
+/// The result of letting hosts fail.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survival {
-    /// Those that are not survived, those first whose guests are most.
+    /// The failures that are not survived, those with the most guests first.
     pub failures: Vec<Failure>,
-    /// Sets of hosts that were tried.
+    /// How many sets of hosts were tried.
     pub tried: u64,
-    /// And how many there are.
+    /// How many sets of hosts there are.
     pub sets: u64,
 }
 
 impl Survival {
-    /// Whether every set of hosts was tried, and survived.
+    /// Returns whether every set of hosts was tried and survived.
     pub fn holds(&self) -> bool {
         self.failures.is_empty() && self.tried == self.sets
     }
 }
 
-/// Lets each set of so many hosts and fewer of `hosts` fail, with everybody where the assignment has them.
+/// Lets each set of up to `failures` of `hosts` fail, with all guests where the assignment has them.
 ///
 /// # Panics
-/// The assignment is none of the problem.
+///
+/// If the assignment is not one of the problem.
 pub fn survive(problem: &Problem, assignment: &[HostId], hosts: &[HostId], failures: u32) -> Survival {
-    // What guests hold that moved is free by then.
+    // What moved guests hold on the hosts that they left is free by then.
     let steady = Problem { initial: assignment.to_vec(), ..problem.clone() };
     let failures = (failures as usize).min(hosts.len());
     let mut survival = Survival::default();
@@ -85,27 +86,27 @@ pub fn survive(problem: &Problem, assignment: &[HostId], hosts: &[HostId], failu
     survival
 }
 
-/// How many sets of `size` there are of `many`.
+/// Returns how many sets of `size` elements there are among `many`.
 fn choose(many: usize, size: usize) -> u64 {
     let step = |ways: u128, n: usize| (ways * (many - n) as u128 / (n as u128 + 1)).min(1 << 100);
     (0..size.min(many)).fold(1, step).min(u64::MAX.into()) as u64
 }
 
-/// Calls for each set of so many.
+/// Calls `call` for each set of `size` hosts.
 fn each_set(hosts: &[HostId], size: usize, call: &mut dyn FnMut(&[HostId])) {
     let mut at: Vec<usize> = (0..size).collect();
     loop {
         let set: Vec<HostId> = at.iter().map(|n| hosts[*n]).collect();
         call(&set);
-        // The last that can go one further does, and those behind it follow.
+        // Moves the last index that can go further by one; the indices after it follow.
         let Some(n) = (0..size).rev().find(|n| at[*n] + size - n < hosts.len()) else { return };
         at[n] += 1;
         (n + 1..size).for_each(|next| at[next] = at[next - 1] + 1);
     }
 }
 
-/// The problem without the areas of even spreads of which all hosts failed, if there are any: nobody can be spread over
-/// these.
+/// Returns the problem without those areas of even spreads of which all hosts failed, or `None` if there are none: no
+/// guest can be in these areas.
 fn without_areas(problem: &Problem, failed: &[HostId]) -> Option<Problem> {
     let is_lost = |level: usize, area: u32| {
         let there = (0..).zip(&problem.hosts).filter(|(_, host)| host.areas[level] == area);
@@ -123,8 +124,8 @@ fn without_areas(problem: &Problem, failed: &[HostId]) -> Option<Problem> {
     other
 }
 
-/// Of which resource more is used by all guests than is left when the largest hosts have failed, if there is one: then
-/// no placement survives. How much is used, and left.
+/// Returns the resource of which all guests use more than is left when the largest hosts have failed, with how much is
+/// used and how much is left. If there is one, no placement survives.
 pub fn impossible(problem: &Problem, hosts: &[HostId], failures: u32) -> Option<(usize, i64, i64)> {
     (0..problem.resources.len()).find_map(|r| {
         let used: i64 = problem.guests.iter().map(|guest| guest.demand[r]).sum();
@@ -135,8 +136,8 @@ pub fn impossible(problem: &Problem, hosts: &[HostId], failures: u32) -> Option<
     })
 }
 
-/// The problem with so much of each host kept free that the guests of those that fail have room on the others, on
-/// average, times a factor: a search that keeps to it is likely to find what survives.
+/// Returns the problem with a part of each host kept free. The part is chosen so that on average the guests of failed
+/// hosts have room on the others, times a factor. A search in this problem is likely to find a placement that survives.
 pub fn reserving(problem: &Problem, hosts: &[HostId], failures: u32, factor: f64) -> Problem {
     let mut reserving = problem.clone();
     let share = (f64::from(failures) / hosts.len().max(1) as f64 * factor).min(1.0);
@@ -145,7 +146,7 @@ pub fn reserving(problem: &Problem, hosts: &[HostId], failures: u32, factor: f64
             *capacity -= (*capacity as f64 * share) as i64;
         }
     }
-    // Who has no room where it is need not leave for that: it is told by the judge of the true problem.
+    // A guest that has no room here in its place need not move for that: the judge uses the true problem.
     debug_assert!(reserving.initial.iter().all(|host| *host == NOWHERE || (*host as usize) < problem.hosts.len()));
     reserving
 }

@@ -1,4 +1,4 @@
-//! Small clusters beside trying everything.
+//! Compares answers for small clusters with a search of all ways.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,8 @@ use crate::cases;
 use crate::dice::Dice;
 use crate::verdict::{Breach, judge};
 
-/// How often each group's hard rules are broken, and by how much each host is overloaded.
+/// Returns how many breaches of each group's hard rules there are, by how much each host is overloaded, and how many
+/// guests are nowhere or on hosts that they may not be on.
 fn wrong(problem: &Problem, at: &[HostId]) -> (Vec<i64>, Vec<Vec<i64>>, usize) {
     let mut groups = vec![0; problem.groups.len()];
     let mut over = vec![vec![0; problem.resources.len()]; problem.hosts.len()];
@@ -28,14 +29,14 @@ fn wrong(problem: &Problem, at: &[HostId]) -> (Vec<i64>, Vec<Vec<i64>>, usize) {
     (groups, over, misplaced)
 }
 
-/// Whether the guests of failed hosts find room, by trying everything.
+/// Returns whether the guests of failed hosts find room, by trying all ways.
 fn finds_room(problem: &Problem, failed: &[HostId]) -> bool {
     let mut problem = without_areas(problem, failed).unwrap_or_else(|| problem.clone());
     let at = problem.initial.clone();
     let lost: Vec<usize> = (0..at.len()).filter(|guest| failed.contains(&at[*guest])).collect();
     let open: Vec<HostId> = (0..problem.hosts.len() as HostId).filter(|host| !failed.contains(host)).collect();
     let before = wrong(&problem, &at);
-    // Where they were is no place to stay at.
+    // The failed hosts are no places at which their guests may stay.
     lost.iter().for_each(|guest| problem.initial[*guest] = NOWHERE);
     let mut others = at.clone();
     lost.iter().for_each(|guest| others[*guest] = NOWHERE);
@@ -53,7 +54,7 @@ fn finds_room(problem: &Problem, failed: &[HostId]) -> bool {
     })
 }
 
-/// A small one with some room, where nothing is transient that anybody left.
+/// Makes a small problem with some room, in which no guest left transient resources behind.
 fn small(seed: u64) -> Problem {
     let dice = &mut Dice::new(seed);
     let mut problem = cases::problem(dice, 4, 7);
@@ -63,7 +64,7 @@ fn small(seed: u64) -> Problem {
     problem
 }
 
-/// What is told to have room has, and what is told to have none has none.
+/// Checks that a set said to have room has room, and a set said to have none has none.
 fn agrees(seed: u64, failures: u32) -> Result<(), TestCaseError> {
     let problem = small(seed);
     let hosts: Vec<HostId> = (0..problem.hosts.len() as HostId).collect();
@@ -100,13 +101,13 @@ proptest! {
     }
 }
 
-/// A group that avoids the guest may be broken by it as often as it was before.
+/// A group that avoids a guest may be broken by that guest as often as before.
 #[test]
 fn an_avoided_guest_goes_where_it_is_avoided_again() {
     agrees(3_537_219_089_289_906_993, 1).unwrap();
 }
 
-/// The properties above say something: some fail, and some do not.
+/// Checks that the properties above say something: some sets fail and some do not.
 #[test]
 fn small_ones_do_and_do_not_survive() {
     let survives = |seed: &u64| {

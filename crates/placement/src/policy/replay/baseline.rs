@@ -1,10 +1,10 @@
-//! What others do, to be measured beside.
+//! Policies of other programs, for comparison.
 
 use super::policy::{CPU, MEMORY, Policy, SAFE, Seen};
 use crate::policy::dynamic::BadRound;
 use crate::problem::{GuestId, HostId};
 
-/// Moves nothing.
+/// A policy that moves nothing.
 pub(super) struct Still;
 
 impl Policy for Still {
@@ -13,22 +13,23 @@ impl Policy for Still {
     }
 }
 
-/// Each round one guest from the most to the least loaded host, while that makes the balance better by a margin.
+/// A policy that moves one guest from the most to the least loaded host in each round, while that improves the balance
+/// by a margin.
 ///
-/// So does Proxmox VE's load balancer (pve-ha-manager 5.2, method `bruteforce`): imbalance is the coefficient of
-/// variation of the hosts' loads, and a move has to make it less by `ha-auto-rebalance-margin`, 10 % by default. ProxLB
+/// Proxmox VE's load balancer does so (pve-ha-manager 5.2, method `bruteforce`): imbalance is the coefficient of
+/// variation of the hosts' loads, and a move has to lower it by `ha-auto-rebalance-margin`, 10 % by default. ProxLB
 /// moves from the most to the least loaded host while they differ by more than `balanciness`, 10 points by default.
-/// Both are here, but for two of Proxmox's defaults that would keep it still with so many hosts: it divides the
-/// imbalance by the root of their number less 1, and wants it above 0.3 then; and one move out of so many hardly makes
-/// the imbalance less by 10 % of all of it.
+/// This policy does both, without two of Proxmox's defaults that would keep it still with so many hosts: Proxmox
+/// divides the imbalance by the root of the number of hosts less 1, and then wants it above 0.3; and one move out of so
+/// many hardly lowers the imbalance by 10 % of all of it.
 pub(super) struct MostToLeast {
-    /// Moves each step: rounds are shorter than samples.
+    /// How many moves are made in each step, as rounds are shorter than samples.
     pub(super) rounds: usize,
 }
 
-/// Moves only while the loads of the two differ by more than this part of a host.
+/// The policy moves only while the loads of the two hosts differ by more than this part of a host.
 const BALANCINESS: f64 = 0.1;
-/// By what part a move has to make the difference less.
+/// The part by which a move has to lower the difference.
 const MARGIN: f64 = 0.1;
 
 impl Policy for MostToLeast {
@@ -45,7 +46,8 @@ impl Policy for MostToLeast {
                 break;
             }
             let capacity = seen.problem.hosts[most].capacity[CPU] as f64;
-            // The rest of the imbalance is the same whoever moves: the best is who leaves the two closest.
+            // The rest of the imbalance is the same whichever guest moves. The best guest is the one that leaves the
+            // two hosts closest.
             let left = |guest: usize| (apart - 2.0 * seen.used[guest] as f64 / capacity).abs();
             let moved = |guest: usize| moves.iter().any(|(other, _)| *other as usize == guest);
             let best = (0..books.at.len())
@@ -59,9 +61,10 @@ impl Policy for MostToLeast {
     }
 }
 
-/// A host above a fixed part of its CPU gives away guests, those first that move fastest, until it is below; each goes
-/// where it fits best below it: CloudSim's ThrMmt with its parameter 0.8 (THR-MMT of Beloglazov, Buyya 2012, with their
-/// best-fit-decreasing placement; not the other half of theirs, which empties hosts).
+/// A policy that takes guests from each host above a fixed part of its CPU, those that move fastest first, until the
+/// host is below it. Each guest goes where it fits best below that part. This is CloudSim's ThrMmt with its parameter
+/// 0.8 (THR-MMT of Beloglazov, Buyya 2012, with their best-fit-decreasing placement, but without the other half of
+/// their policy, which empties hosts).
 pub(super) struct Threshold;
 
 impl Policy for Threshold {
@@ -130,7 +133,7 @@ impl<'a> Books<'a> {
             <= self.seen.problem.hosts[host].capacity[MEMORY]
     }
 
-    /// Memory is held on both hosts until the next step.
+    /// Moves a guest. Its memory is held on both hosts until the next step.
     fn shift(&mut self, guest: usize, to: usize) {
         let from = std::mem::replace(&mut self.at[guest], to as HostId) as usize;
         self.cpu[from] -= self.seen.used[guest];

@@ -7,7 +7,7 @@ use crate::policy::dynamic::{BadRound, Config, History, decide};
 use crate::policy::forecast::{Expected, LoadForecast, Outlook};
 use crate::problem::{GuestId, Host, HostId};
 
-/// Its state.
+/// The state of the policy.
 #[derive(Default)]
 pub(super) struct Foresight {
     forecasts: Vec<LoadForecast>,
@@ -21,7 +21,7 @@ impl Policy for Foresight {
             self.forecasts = like_the_others(seen);
         }
         for (forecast, used) in self.forecasts.iter_mut().zip(seen.used) {
-            // No trace has a sample that is none.
+            // All samples of a trace are valid, so this cannot fail.
             let _ = forecast.sample(Some(*used as f64));
         }
         let outlooks: Vec<Vec<Outlook>> = (self.forecasts.iter().zip(guests))
@@ -44,7 +44,7 @@ impl Policy for Foresight {
     }
 }
 
-/// Who has just come is expected to use what all do of their size.
+/// Makes forecasts for guests that have just come: each is expected to use what all guests use for their size.
 fn like_the_others(seen: &Seen) -> Vec<LoadForecast> {
     let sizes = seen.problem.guests.iter().map(|guest| guest.demand[CPU] as f64);
     let parts: Vec<f64> = sizes.clone().zip(seen.used).map(|(size, used)| *used as f64 / size).collect();

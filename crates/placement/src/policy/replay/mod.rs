@@ -1,10 +1,10 @@
-//! A recorded day, played to a policy: it sees what was used until now, and moves guests; what comes of it is measured.
+//! Plays a recorded day to a policy and measures the result. The policy sees what was used until now, and moves guests.
 //!
 //! The world is CloudSim's PlanetLab example (Beloglazov, Buyya: "Optimal online deterministic algorithms and adaptive
-//! heuristics", CCPE 24, 2012), tightened: guests are of its four flavours, but drawn by a seed, and hosts, instead of
-//! 800 that are mostly idle, are as few as told, and as large as makes them as busy as told, but not smaller than the
-//! largest flavour. A guest that moves uses 10 % more of CPU on both hosts while it does, and does so over half of a
-//! link of 1 Gbit/s, as there; a host takes part in one move at a time.
+//! heuristics", CCPE 24, 2012) with less spare capacity. Guests are of CloudSim's four flavours, but drawn by a seed.
+//! CloudSim has 800 hosts that are mostly idle. Here the number of hosts is given, and they are as large as makes them
+//! as busy as is asked for, but not smaller than the largest flavour. As in CloudSim, a guest that moves uses 10 % more
+//! CPU on both hosts while it does, and moves over half of a link of 1 Gbit/s. A host takes part in one move at a time.
 
 mod baseline;
 mod foresight;
@@ -24,32 +24,32 @@ use crate::schedule::{Traffic, forecast};
 
 /// MIPS and MB of each of CloudSim's flavours (examples/power/Constants.java: VM_MIPS, VM_RAM).
 const FLAVOURS: [(i64, i64); 4] = [(2500, 870), (2000, 1740), (1000, 1740), (500, 613)];
-/// Bytes a second of a move: half of a link of 1 Gbit/s.
+/// The bytes per second of a move: half of a link of 1 Gbit/s.
 const LINK: f64 = 62.5e6;
-/// Of it, what a guest dirties that is fully busy: a fifth.
+/// How much memory a fully busy guest dirties: a fifth of that rate.
 const DIRTY_AT_FULL: f64 = LINK / 5.0;
 /// How long a guest may stand still.
 const DOWNTIME_S: f64 = 0.3;
 
-/// What decides.
+/// The policy that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Nothing: nobody moves.
+    /// Moves no guest.
     Still,
-    /// [`dynamic`](crate::policy::dynamic) with a [`Forecast`](crate::policy::forecast::LoadForecast) of each guest's
-    /// CPU.
+    /// Uses [`dynamic`](crate::policy::dynamic) with a [`Forecast`](crate::policy::forecast::LoadForecast) of each
+    /// guest's CPU.
     Ours,
-    /// Each round one guest from the most to the least loaded host; a round for each sample.
+    /// Moves one guest from the most to the least loaded host in each round, with one round for each sample.
     Greedy,
-    /// The same with ten rounds for each sample.
+    /// Does the same with ten rounds for each sample.
     GreedyOften,
-    /// Whoever is above 80 % of its CPU gives guests away until it is not.
+    /// Takes guests from each host that uses more than 80 % of its CPU until it uses less.
     Thresholds,
 }
 
 impl Kind {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Kind; 5] = [Kind::Still, Kind::Thresholds, Kind::Greedy, Kind::GreedyOften, Kind::Ours];
 
     fn policy(self) -> Box<dyn Policy> {
@@ -63,16 +63,17 @@ impl Kind {
     }
 }
 
-/// How large the world is.
+/// The size of the world.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setup {
     /// How many hosts there are.
     pub hosts: usize,
-    /// What part of all CPU is used, on the average of the day, unless hosts had to be smaller than a guest for it.
+    /// The part of all CPU that is used on the average of the day, unless hosts would have to be smaller than a guest
+    /// for it.
     pub cpu_used: f64,
-    /// What part of all memory is.
+    /// The part of all memory that is used.
     pub memory_used: f64,
-    /// Draws the guests' flavours.
+    /// The seed that draws the guests' flavours.
     pub seed: u64,
 }
 
@@ -82,37 +83,38 @@ impl Default for Setup {
     }
 }
 
-/// A world that cannot be.
+/// Why there can be no such world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BadSetup {
-    /// No hosts, or more than there are guests.
+    /// There are no hosts, or more hosts than guests.
     #[error("there have to be 1 to as many hosts as guests")]
     Hosts,
-    /// A part that is none.
+    /// A part is not above 0 and up to 1.
     #[error("the used part of CPU and of memory has to be above 0, up to 1")]
     Used,
-    /// Nothing is used all day.
+    /// No guest uses any CPU all day.
     #[error("no guest uses any CPU")]
     Idle,
-    /// Guests do not fit.
+    /// The guests do not fit into the hosts' memory.
     #[error("guests do not fit into the hosts' memory: take a lower part of it")]
     Memory,
 }
 
-/// Hosts, and guests with what they will use.
+/// The hosts, and the guests with what they will use.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// As it is before anything is measured: the guests' demands are their sizes.
+    /// The problem before anything is measured: the guests' demands are their sizes.
     problem: Problem,
     traces: Vec<Trace>,
     mips: Vec<i64>,
 }
 
 impl World {
-    /// Hosts and guests for a day's traces.
+    /// Makes the hosts and guests for a day's traces.
     ///
     /// # Errors
-    /// There is none such.
+    ///
+    /// [`BadSetup`] if there can be no such world.
     pub fn new(traces: &[Trace], setup: &Setup) -> Result<World, BadSetup> {
         let is_part = |part: f64| part > 0.0 && part <= 1.0;
         if setup.hosts == 0 || setup.hosts > traces.len() {
@@ -168,12 +170,12 @@ impl World {
         Ok(World { problem, traces: traces.to_vec(), mips: flavours.iter().map(|(mips, _)| *mips).collect() })
     }
 
-    /// What a guest uses in a step.
+    /// Returns what a guest uses in a step.
     fn used(&self, guest: usize, step: usize) -> i64 {
         self.mips[guest] * i64::from(self.traces[guest][step])
     }
 
-    /// How long it takes to move in a step.
+    /// Returns how many seconds a guest takes to move in a step.
     fn sends_s(&self, guest: usize, step: usize) -> f64 {
         let traffic = Traffic {
             memory_bytes: self.problem.guests[guest].demand[MEMORY] as f64 * 1e6,
@@ -185,7 +187,8 @@ impl World {
     }
 }
 
-/// Where guests begin: the largest first, each where the least is by size, as nothing has been measured yet.
+/// Returns where guests begin: the largest first, each on the host with the least total size, as nothing has been
+/// measured yet.
 fn spread(flavours: &[(i64, i64)], hosts: usize) -> Vec<HostId> {
     let total = |of: fn(&(i64, i64)) -> i64| flavours.iter().map(of).sum::<i64>() as f64;
     let (cpu, memory) = (total(|flavour| flavour.0), total(|flavour| flavour.1));

@@ -1,4 +1,4 @@
-//! The run of a day, and what is measured.
+//! Runs a day, and measures it.
 
 use serde::Serialize;
 
@@ -8,38 +8,41 @@ use crate::formats::planetlab::{SAMPLE_S, SAMPLES};
 use crate::policy::dynamic::BadRound;
 use crate::problem::{GuestId, HostId, Problem};
 
-/// Of what it uses, what a guest uses more on both hosts while it moves (Beloglazov, Buyya 2012, section 3.3).
+/// The additional CPU on both hosts while a guest moves, as a part of what it uses (Beloglazov, Buyya 2012, section
+/// 3.3).
 const MOVE_CPU: f64 = 0.1;
-/// Minutes of a sample.
+/// The minutes of a sample.
 const SAMPLE_MIN: u32 = SAMPLE_S / 60;
 
-/// What came of a policy.
+/// The result of a policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReplayReport {
     /// The policy that was replayed.
     pub policy: Kind,
     /// How many hosts there were.
     pub hosts: usize,
-    /// How many guests.
+    /// How many guests there were.
     pub guests: usize,
-    /// Steps that were played, of five minutes each.
+    /// How many steps of five minutes were played.
     pub steps: usize,
-    /// Minutes in which the guests of a host wanted more CPU than it has, over all hosts.
+    /// The minutes in which the guests of a host wanted more CPU than it has, summed over all hosts.
     pub overload_min: f64,
-    /// The longest, in whole samples, that a host was overloaded at the end of each while a single move would have
-    /// ended that: in hindsight, by what was used then, which nobody knew when it was decided.
+    /// The longest time, in whole samples, for which a host was overloaded at the end of each sample while a single
+    /// move would have ended that. This is in hindsight, by what was used then, which the policy did not know when it
+    /// decided.
     pub longest_min: u32,
-    /// The longest, in whole samples, that a host had been overloaded when the policy left it so, though by the last
-    /// sample, which it knew, a single move would have ended that. It is 5 where a sample is waited for, as it may be a
-    /// spike.
+    /// The longest time, in whole samples, for which a host had been overloaded when the policy left it so, though by
+    /// the last sample, which the policy knew, a single move would have ended that. It is 5 if the policy waits for one
+    /// more sample, as the load may be a spike.
     pub left_alone_min: u32,
-    /// What part of the CPU that guests wanted they did not get.
+    /// The part of the CPU that guests wanted and did not get.
     pub lost: f64,
-    /// Moves in all.
+    /// The number of moves in all.
     pub moves: u32,
-    /// Of the guest that moved most often.
+    /// The number of moves of the guest that moved most often.
     pub guest_moves_max: u32,
-    /// Moves that were decided and not possible: no memory, or not done within the step.
+    /// The number of moves that were decided but not possible: there was no memory, or the move would not have ended
+    /// within the step.
     pub refused: u32,
 }
 
@@ -55,11 +58,11 @@ struct Moving {
 /// A day that is played to a policy.
 pub struct Replay<'a> {
     world: &'a World,
-    /// With where each guest is now as [`Problem::initial`].
+    /// The problem, with where each guest is now as [`Problem::initial`].
     problem: Problem,
     policy: Box<dyn Policy>,
     moves_of: Vec<u32>,
-    /// For how many samples in a row each host has been overloaded at their end.
+    /// For each host, the number of samples in a row at whose end it was overloaded.
     runs: Vec<u32>,
     wanted: f64,
     not_got: f64,
@@ -67,7 +70,7 @@ pub struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    /// The day begins.
+    /// Begins the day.
     pub fn new(world: &'a World, policy: Kind) -> Replay<'a> {
         Replay::with(world, policy, policy.policy())
     }
@@ -98,10 +101,11 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Plays the next step, of [`SAMPLES`]; false if the day is over.
+    /// Plays the next of the [`SAMPLES`] steps. Returns `false` if the day is over.
     ///
     /// # Errors
-    /// The policy cannot be asked like that.
+    ///
+    /// [`BadRound`] if the policy cannot decide.
     pub fn step(&mut self) -> Result<bool, BadRound> {
         let step = self.report.steps;
         if step == SAMPLES {
@@ -123,12 +127,12 @@ impl<'a> Replay<'a> {
         Ok(true)
     }
 
-    /// What came of it until now.
+    /// Returns the result until now.
     pub fn report(&self) -> &ReplayReport {
         &self.report
     }
 
-    /// The moves of a step. Nothing is known before the first.
+    /// Returns the moves of a step. Nothing is known before the first step.
     fn decide(&mut self, step: usize) -> Result<Vec<Moving>, BadRound> {
         let Some(before) = step.checked_sub(1) else { return Ok(Vec::new()) };
         let guests = 0..self.moves_of.len();
@@ -151,7 +155,7 @@ impl<'a> Replay<'a> {
         self.report.moves += moving.len() as u32;
     }
 
-    /// Hosts that were overloaded, and still are with the moves that are under way.
+    /// Counts the hosts that were overloaded, and still are with the moves that are under way.
     fn count_left_alone(&mut self, before: usize) {
         let used: Vec<i64> = (0..self.moves_of.len()).map(|guest| self.world.used(guest, before)).collect();
         for host in (0..self.runs.len()).filter(|host| self.runs[*host] > 0) {
@@ -176,7 +180,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// The moves that are possible, one after the other on each host.
+/// Returns the moves that are possible, one after the other on each host.
 fn start(world: &World, step: usize, at: &[HostId], decided: &[(GuestId, HostId)]) -> Vec<Moving> {
     let problem = &world.problem;
     let memory = |guest: usize| problem.guests[guest].demand[MEMORY];
@@ -192,7 +196,7 @@ fn start(world: &World, step: usize, at: &[HostId], decided: &[(GuestId, HostId)
         if from == to || is_moving[guest] || free[to] < memory(guest) || end_s > f64::from(SAMPLE_S) {
             continue;
         }
-        // Memory of the host that is left is not counted as free before the next step.
+        // The memory of the host that is left is not counted as free before the next step.
         free[to] -= memory(guest);
         (idle_s[from], idle_s[to], is_moving[guest]) = (end_s, end_s, true);
         moving.push(Moving { guest, from, to, start_s, end_s });
@@ -200,7 +204,7 @@ fn start(world: &World, step: usize, at: &[HostId], decided: &[(GuestId, HostId)
     moving
 }
 
-/// What is wanted of each host's CPU, and for how many seconds, over a step.
+/// Returns what is wanted of each host's CPU over a step, as pairs of the amount and its seconds.
 fn pieces(at: &[HostId], used: &[i64], hosts: usize, moving: &[Moving]) -> Vec<Vec<(f64, f64)>> {
     let mut base = vec![0i64; hosts];
     at.iter().zip(used).for_each(|(host, used)| base[*host as usize] += used);
@@ -216,7 +220,7 @@ fn pieces(at: &[HostId], used: &[i64], hosts: usize, moving: &[Moving]) -> Vec<V
     base.iter()
         .zip(changes)
         .map(|(base, changes)| {
-            // A host is in one move at a time, so that its changes are in order.
+            // A host takes part in one move at a time, so its changes are in order.
             let (mut load, mut since) = (*base as f64, 0.0);
             let mut pieces = Vec::new();
             for (when, by) in changes {
@@ -231,7 +235,7 @@ fn pieces(at: &[HostId], used: &[i64], hosts: usize, moving: &[Moving]) -> Vec<V
         .collect()
 }
 
-/// Whether a host is overloaded, and one move would end that.
+/// Returns whether a host is overloaded and one move would end that.
 fn is_endable(problem: &Problem, used: &[i64], host: usize) -> bool {
     let memory = |guest: usize| problem.guests[guest].demand[MEMORY];
     let mut free: Vec<[i64; 2]> =
@@ -259,7 +263,7 @@ mod tests {
         Setup { hosts, ..Setup::default() }
     }
 
-    /// Machines that mostly idle, with spikes, some of them busy for hours.
+    /// Makes traces of machines that are mostly idle, with spikes; some of them are busy for hours.
     fn traces(dice: &mut Dice, machines: usize) -> Vec<Trace> {
         let machine = |dice: &mut Dice| {
             let (busy, from) = (dice.chance(0.1), dice.below(SAMPLES));
@@ -273,7 +277,7 @@ mod tests {
         (0..machines).map(|_| machine(dice)).collect()
     }
 
-    /// Moves a guest at a step, and back at another.
+    /// A policy that moves given guests at given steps.
     struct Script(Vec<(usize, GuestId, HostId)>);
 
     impl Policy for Script {
@@ -298,7 +302,8 @@ mod tests {
 
     #[test]
     fn what_is_measured_is_what_was() {
-        // Two hosts, and eight guests of which three, all on the first, are busy from step 10 to 19.
+        // There are two hosts and eight guests. Three of the guests, all on the first host, are busy from step 10 to
+        // 19.
         let mut day = vec![[10; SAMPLES]; 8];
         let setup = Setup { memory_used: 0.4, ..setup(2) };
         let still = World::new(&day, &setup).unwrap();
@@ -311,7 +316,7 @@ mod tests {
         assert_eq!((of.steps, of.moves, of.guest_moves_max), (SAMPLES, 0, 0));
         assert_eq!((of.overload_min, of.longest_min, of.left_alone_min), (50.0, 50, 50));
         assert!(of.lost > 0.0);
-        // It was known after step 10, and ends in step 11 when the guest has moved.
+        // The overload was known after step 10, and ends in step 11 when the guest has moved.
         let guest = first[0];
         let moved = script(&world, vec![(11, guest as GuestId, 1)]);
         let seconds = world.sends_s(guest, 11);
@@ -356,7 +361,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(12))]
 
-        /// Whatever the day: nobody moves more than three times, moves are possible, and the same day has the same end.
+        /// Checks for any day that no guest moves more than three times, that moves are possible, and that the same day
+        /// ends the same.
         #[test]
         fn days_end(seed: u64) {
             let world = World::new(&traces(&mut Dice::new(seed), 30), &Setup { seed, ..setup(4) });

@@ -1,14 +1,14 @@
-//! Mends what is broken, with few moves.
+//! Repairs what is broken, with few moves.
 //!
-//! A round takes out who breaks something, as few as can be, and brings them back one by one, the hardest first: where
-//! nothing breaks, or else in the place of others, who are out then (an ejection chain; Glover: "Ejection chains,
-//! reference structures and alternating path methods for traveling salesman problems", Discrete Applied Mathematics 65,
-//! 1996). Who was hard to bring back is not put out again lightly (guided ejection search; Nagata, Bräysy: "A powerful
-//! route minimization heuristic for the vehicle routing problem with time windows", Operations Research Letters 37,
-//! 2009). Whoever could be where it was goes back there. When nothing is broken, or rounds are in vain, those that
-//! moved change places for what costs less.
+//! A round takes out the guests that break something, as few as possible. It brings them back one by one, the hardest
+//! first. A guest goes where nothing breaks, or else takes the place of other guests, which are out then (an ejection
+//! chain; Glover: "Ejection chains, reference structures and alternating path methods for traveling salesman problems",
+//! Discrete Applied Mathematics 65, 1996). A guest that was hard to bring back is not put out again lightly (guided
+//! ejection search; Nagata, Bräysy: "A powerful route minimization heuristic for the vehicle routing problem with time
+//! windows", Operations Research Letters 37, 2009). Every guest that could be where it was goes back there. When
+//! nothing is broken, or rounds are in vain, the guests that moved change places to lower the cost.
 //!
-//! A step looks at some guests and hosts, and at all hosts only if those do not do.
+//! A step looks at some guests and hosts, and at all hosts only if those do not suffice.
 
 mod partial;
 mod polish;
@@ -26,54 +26,56 @@ use crate::problem::{GuestId, HostId, NOWHERE, Problem};
 use crate::score::Score;
 use crate::verdict::moves;
 
-/// Rounds in vain after which no more is mended.
+/// After this many rounds in vain the repair ends.
 const ROUNDS_MAX: u32 = 30;
 /// How often a unit may fail to find a place in a round.
 const FAILS_MAX: u32 = 12;
-/// Hosts that are looked at before all are.
+/// How many hosts are tried before all hosts are.
 const HOSTS_TRIED_FIRST: usize = 48;
-/// Hosts that could be cleared for a unit, and most units that have to leave for it.
+/// How many hosts are considered for clearing, and the most units that may have to leave for one unit.
 const CLEARED_HOSTS_MAX: usize = 24;
 const VICTIMS_MAX: usize = 4;
-/// Most units that are brought back in a round, and for each that is taken out at first: else it could go on for long
-/// where there is no way.
+/// The most units that are brought back in a round: a constant, and a number for each unit that is taken out at first.
+/// Without a limit a round could go on for long where there is no solution.
 const ROUND_UNITS_MAX: usize = 200;
 const ROUND_EACH: usize = 20;
-/// How many steps a round's begin is worth: it looks at all guests.
+/// The begin of a round looks at all guests: this many of them count as a step.
 const GUESTS_PER_STEP: u64 = 32;
 
-/// Mends an assignment, to one that breaks as little as could be found, with as few moves as could be found for that,
-/// and what costs least of these; it is never worse than the one to begin with. The same seed and steps give the same.
+/// Repairs an assignment. The result breaks as little as could be found; of such assignments it has the fewest moves
+/// that could be found, and of these the lowest cost. It is never worse than `from`. The same seed and steps give the
+/// same result.
 ///
 /// # Panics
-/// The assignment is none of the problem.
+///
+/// If the assignment is not one of the problem.
 pub fn repair(problem: &Problem, from: &[HostId], seed: u64, steps: u64) -> Vec<HostId> {
     let mut repair = Repair::new(problem, from, seed);
     repair.run(steps);
     repair.assignment().to_vec()
 }
 
-/// How good an assignment is, less being better: the first first.
+/// How good an assignment is. Less is better, and the first field counts first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     broken: i64,
-    /// As the judge counts them.
+    /// The number of moves, as the judge counts them.
     moves: usize,
     cost: i64,
 }
 
-/// A repair under way: for those who have a deadline.
+/// A repair under way, for callers with a deadline.
 pub struct Repair<'a> {
     partial: Partial<'a>,
     dice: Dice,
-    /// Units that are out, the hardest first: how often each failed, and how large it is.
+    /// The units that are out, the hardest first: how often each failed, its size, and its index.
     pool: BinaryHeap<(u32, u64, UnitId)>,
     is_pooled: Vec<bool>,
     fails: Vec<u32>,
-    /// Units for which there is no place this round.
+    /// Units for which there is no place in this round.
     hopeless: Vec<UnitId>,
     phase: Phase,
-    /// How many more units are brought back in this round.
+    /// How many more units may be brought back in this round.
     left: usize,
     rounds_in_vain: u32,
     best: Vec<HostId>,
@@ -83,17 +85,18 @@ pub struct Repair<'a> {
 enum Phase {
     /// Between two rounds.
     Begin,
-    /// In one.
+    /// Within a round: units are brought back.
     Fill,
-    /// The state is the best.
+    /// Lowers moves and cost; the state is the best assignment.
     Polish(polish::Polish),
 }
 
 impl<'a> Repair<'a> {
-    /// Begins at an assignment.
+    /// Begins a repair at an assignment.
     ///
     /// # Panics
-    /// The assignment is none of the problem.
+    ///
+    /// If the assignment is not one of the problem.
     pub fn new(problem: &'a Problem, from: &[HostId], seed: u64) -> Repair<'a> {
         let partial = Partial::new(problem, from);
         Repair {
@@ -111,7 +114,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Goes on by so many steps. Whether more may help.
+    /// Continues for `steps` steps. Returns whether more steps may help.
     pub fn run(&mut self, steps: u64) -> bool {
         let mut left = steps;
         while left > 0 {
@@ -121,12 +124,12 @@ impl<'a> Repair<'a> {
         true
     }
 
-    /// Whether it is done with what is broken: more steps only lower the cost, and few moves.
+    /// Returns whether the repair is done with what is broken: more steps only lower the cost and save a few moves.
     pub fn is_mended(&self) -> bool {
         matches!(self.phase, Phase::Polish(_))
     }
 
-    /// How good the best is.
+    /// Returns the score of the best assignment.
     pub fn score(&self) -> Score {
         match self.phase {
             Phase::Polish(_) => self.partial.state.score(),
@@ -134,7 +137,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// The best: a host for each guest.
+    /// Returns the best assignment: the host of each guest.
     pub fn assignment(&self) -> &[HostId] {
         match self.phase {
             Phase::Polish(_) => self.partial.state.assignment(),
@@ -142,7 +145,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// How many steps it was worth; none if there is nothing to do.
+    /// Does one step. Returns how many steps it counts as, or `None` if there is nothing left to do.
     fn step(&mut self) -> Option<u64> {
         let round = 1 + self.best.len() as u64 / GUESTS_PER_STEP;
         match &mut self.phase {
@@ -181,8 +184,8 @@ impl<'a> Repair<'a> {
         self.phase = Phase::Fill;
     }
 
-    /// Puts those for whom there is no place where that breaks least, and keeps what is best. Who was nowhere may stay
-    /// so; nobody is stopped.
+    /// Ends a round: puts the units without a place where they break least, and keeps the result if it is the best. A
+    /// guest that was nowhere may stay so; a guest that was on a host stays on one.
     fn end(&mut self) {
         for unit in std::mem::take(&mut self.hopeless) {
             for at in 0..self.partial.units[unit as usize].len() {
@@ -207,7 +210,7 @@ impl<'a> Repair<'a> {
         self.phase = Phase::Begin;
     }
 
-    /// Takes a unit out, wherever its guests are, unless it is already.
+    /// Takes a unit out, wherever its guests are, unless it is out already.
     fn take_out(&mut self, unit: UnitId) {
         if std::mem::replace(&mut self.is_pooled[unit as usize], true) {
             return;
@@ -242,7 +245,8 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// The best host where a unit breaks nothing: where it was, or of some, or of all.
+    /// Returns the best host where a unit breaks nothing: where it was, or else one of some hosts, or else one of all
+    /// hosts.
     fn place_for(&mut self, unit: UnitId) -> Option<HostId> {
         let homes = self.homes(unit);
         if let Some(home) =
@@ -275,7 +279,7 @@ impl<'a> Repair<'a> {
         self.partial.may_own(unit, host) && self.partial.shift_score(unit, host).broken <= 0
     }
 
-    /// Where a unit's guests were at first.
+    /// Returns the hosts where a unit's guests were at first.
     fn homes(&self, unit: UnitId) -> Vec<HostId> {
         let initial = &self.partial.problem().initial;
         let guests = self.partial.units[unit as usize].iter();
@@ -286,7 +290,7 @@ impl<'a> Repair<'a> {
         homes
     }
 
-    /// A host that a unit could come to if others left, who are the cheapest to put out.
+    /// Returns a host to which a unit could come if other units left, and those units: the cheapest to put out.
     fn clearing_for(&mut self, unit: UnitId) -> Option<(HostId, Vec<UnitId>)> {
         let mut hosts: Vec<HostId> = (0..self.partial.problem().hosts.len() as HostId).collect();
         hosts.retain(|host| self.partial.may_own(unit, *host));
@@ -305,7 +309,7 @@ impl<'a> Repair<'a> {
         best.map(|(_, host, victims)| (host, victims))
     }
 
-    /// Who would have to leave a host for a unit to come there, and how dear that is.
+    /// Returns which units would have to leave a host for a unit to come there, and what putting them out costs.
     fn clear(&mut self, unit: UnitId, host: HostId) -> Option<(u64, Vec<UnitId>)> {
         let mut broken = self.partial.shift(unit, host).broken;
         let mut victims = Vec::new();
@@ -329,14 +333,15 @@ impl<'a> Repair<'a> {
         (broken <= 0).then_some((price, victims))
     }
 
-    /// Who should leave a host first for less to be broken there: who ends most of it, and of these who has moved
-    /// anyway, or is the smallest; and by how much less is broken then.
+    /// Returns the unit that should leave a host first so that less is broken there, and by how much less is broken
+    /// then. It is the unit that ends most of what is broken, and of such units one that has moved anyway, or the
+    /// smallest.
     fn victim(&mut self, host: HostId, but: Option<UnitId>) -> Option<(UnitId, i64)> {
         let guests: Vec<GuestId> = self.partial.state.guests_on(host).to_vec();
         let mut best = None;
         for guest in guests {
             let unit = self.partial.unit_of(guest);
-            // A unit that is not whole is to be taken out before.
+            // A unit whose guests are not all in one place has to be taken out before.
             if Some(unit) == but
                 || self.partial.units[unit as usize][0] != guest
                 || self.partial.place(unit) != Some(host)

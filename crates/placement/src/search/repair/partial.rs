@@ -1,4 +1,4 @@
-//! An assignment of which some guests are out, with its books. Guests that are together go as one: a unit.
+//! An assignment of which some guests are out, with its books. Guests that belong together move as one: a unit.
 
 use crate::problem::{Even, GroupId, GuestId, HostId, NOWHERE, Problem, Strength};
 use crate::score::Score;
@@ -8,15 +8,15 @@ use crate::verdict::members;
 
 pub(super) struct Partial<'a> {
     pub(super) state: State<'a>,
-    /// Who is in each group.
+    /// The members of each group.
     members: Vec<Vec<GuestId>>,
-    /// The groups that need each.
+    /// For each group, the groups that need it.
     needed_by: Vec<Vec<GroupId>>,
     pub(super) units: Vec<Vec<GuestId>>,
     unit_of: Vec<UnitId>,
-    /// Whether who is still out can mend a rule of the unit's.
+    /// For each unit, whether guests that are still out can mend one of its rules.
     hopes: Vec<bool>,
-    /// How large a unit is: in millionths of all capacities, all resources together.
+    /// The size of each unit: the sum over all resources, in millionths of all capacities.
     pub(super) size: Vec<u64>,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Partial<'a> {
         Partial { state: State::new(problem, from), members, needed_by, units, unit_of, hopes, size }
     }
 
-    /// Goes on from another assignment.
+    /// Continues from another assignment.
     pub(super) fn restore(&mut self, at: &[HostId]) {
         for (guest, host) in (0..).zip(at) {
             self.state.shift(guest, *host);
@@ -61,14 +61,14 @@ impl<'a> Partial<'a> {
         &self.members[group as usize]
     }
 
-    /// Where all of a unit is, if they are at one place.
+    /// Returns the host of a unit if all of its guests are there.
     pub(super) fn place(&self, unit: UnitId) -> Option<HostId> {
         let mut places = self.units[unit as usize].iter().map(|guest| self.state.host_of(*guest));
         let first = places.next()?;
         places.all(|place| place == first).then_some(first)
     }
 
-    /// How many of a unit would count as moved on a host.
+    /// Returns how many guests of a unit would count as moved on a host.
     pub(super) fn moves(&self, unit: UnitId, on: HostId) -> usize {
         let initial = self.units[unit as usize].iter().map(|guest| self.problem().initial[*guest as usize]);
         initial.filter(|home| *home != NOWHERE && *home != on).count()
@@ -78,13 +78,13 @@ impl<'a> Partial<'a> {
         self.units[unit as usize].iter().all(|guest| self.problem().may_own(*guest, host))
     }
 
-    /// Whether each of a unit by itself has room on a host.
+    /// Returns whether each guest of a unit would have room on a host if it were there alone.
     pub(super) fn could_fit(&self, unit: UnitId, host: HostId) -> bool {
         self.units[unit as usize].iter().all(|guest| self.state.fits(*guest, host, None))
     }
 
-    /// Has a unit that is at one place, or out, at another. Gives what that changes; being out is not broken here, nor
-    /// what those who are out can mend yet.
+    /// Moves a unit, which is on one host or out, to another place. Returns the change of the score. Being out does not
+    /// count as broken here, nor do breaches that guests which are out can still mend.
     pub(super) fn shift(&mut self, unit: UnitId, to: HostId) -> Score {
         let (before, hope) = (self.state.score(), self.hope(unit));
         let mut placed = 0;
@@ -97,7 +97,7 @@ impl<'a> Partial<'a> {
         self.state.score() - before + Score::broken(placed * Score::UNPLACED - hope * Score::BREACH)
     }
 
-    /// What that would change.
+    /// Returns what [`Partial::shift`] would return, and changes nothing.
     pub(super) fn shift_score(&mut self, unit: UnitId, to: HostId) -> Score {
         let guest = self.units[unit as usize][0];
         let from = self.state.host_of(guest);
@@ -110,7 +110,7 @@ impl<'a> Partial<'a> {
         self.state.shift_score(guest, to) + Score::broken(placed * Score::UNPLACED)
     }
 
-    /// How many breaches of the unit's groups those who are out could end.
+    /// Returns how many breaches of the unit's groups could be ended by guests that are out.
     fn hope(&self, unit: UnitId) -> i64 {
         if !self.hopes[unit as usize] {
             return 0;
@@ -150,14 +150,14 @@ impl<'a> Partial<'a> {
         hope as i64
     }
 
-    /// How many of a group are beyond the skew that is allowed.
+    /// Returns how many members of a group exceed the allowed skew.
     fn over(&self, group: GroupId, even: &Even) -> usize {
         let counts: Vec<u32> = even.areas.iter().map(|area| self.members_in(group, even.level, area)).collect();
         let least = counts.iter().min().copied().unwrap_or(0);
         counts.iter().map(|count| count.saturating_sub(least.saturating_add(even.skew_max)) as usize).sum()
     }
 
-    /// How many of a group are in an area.
+    /// Returns how many members of a group are in an area.
     pub(super) fn members_in(&self, group: GroupId, level: usize, area: u32) -> u32 {
         let host = |guest: &&GuestId| self.problem().hosts.get(self.state.host_of(**guest) as usize);
         let is_there = |guest: &&GuestId| host(guest).is_some_and(|host| host.areas[level] == area);
@@ -168,7 +168,7 @@ impl<'a> Partial<'a> {
         self.members(group).iter().filter(|guest| self.state.host_of(**guest) == NOWHERE).count()
     }
 
-    /// The areas where a group is, in order.
+    /// Returns the areas in which a group has members, in order.
     fn areas(&self, group: GroupId, level: usize) -> Vec<u32> {
         let hosts = self.members(group).iter().map(|guest| self.state.host_of(*guest));
         let area = |host: HostId| self.problem().hosts[host as usize].areas[level];

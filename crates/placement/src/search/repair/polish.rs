@@ -1,4 +1,4 @@
-//! Fewer moves, and what costs less, once what can be mended is.
+//! Reduces the moves and the cost of an assignment once all that can be mended is mended.
 
 use super::partial::Partial;
 use crate::dice::Dice;
@@ -6,19 +6,19 @@ use crate::problem::{HostId, NOWHERE};
 use crate::score::Score;
 use crate::search::units::UnitId;
 
-/// Sweeps over those that moved.
+/// How many times all moved units are gone through.
 const SWEEPS: usize = 4;
-/// Steps in vain for each that moved, after which there is nothing to be done.
+/// After this many steps in vain for each moved unit, the polish ends.
 const IDLE_MAX: u64 = 2000;
-/// How many are looked at for one from the same host.
+/// How many units are looked at to find one from the same host.
 const LOOKS: usize = 16;
 
-/// Where a unit goes.
+/// A unit, and the host that it goes to.
 type Shift = (UnitId, HostId);
 
-/// Changes of places of those that moved or are new.
+/// Changes the places of units that moved or are new.
 pub(super) struct Polish {
-    /// Units that are not where they were.
+    /// The units that are not where they were.
     away: Vec<UnitId>,
     idle: u64,
 }
@@ -28,7 +28,7 @@ impl Polish {
         Polish { away: away(partial), idle: 0 }
     }
 
-    /// A try. Whether there may be more to gain.
+    /// Does one try. Returns whether there may be more to gain.
     pub(super) fn step(&mut self, partial: &mut Partial, dice: &mut Dice) -> bool {
         if self.away.is_empty() || self.idle > IDLE_MAX * self.away.len() as u64 {
             return false;
@@ -45,8 +45,8 @@ impl Polish {
         true
     }
 
-    /// What could be better: a unit somewhere else, or in another's place that moved, too; or one that did not move
-    /// leaves its host instead, for one or two who did.
+    /// Draws a change that could be better: a unit goes to another host, or changes places with another moved unit, or
+    /// a unit that did not move leaves its host for one or two that did.
     fn draw(&self, partial: &Partial, dice: &mut Dice, unit: UnitId) -> Option<Vec<Shift>> {
         let at = partial.place(unit)?;
         let any = dice.below(partial.problem().hosts.len()) as HostId;
@@ -73,24 +73,25 @@ impl Polish {
     }
 }
 
-/// Units that are not where they were.
+/// Returns the units that are not where they were.
 fn away(partial: &Partial) -> Vec<UnitId> {
     (0..partial.units.len() as UnitId).filter(|unit| is_away(partial, *unit)).collect()
 }
 
-/// Whether a unit is at one place, which is not where it was.
+/// Returns whether a unit is on one host that is not where it was.
 fn is_away(partial: &Partial, unit: UnitId) -> bool {
     partial.place(unit).is_some_and(|at| home(partial, unit) != Some(at))
 }
 
-/// Where all of a unit were at first.
+/// Returns the host of a unit if all of its guests were there at first.
 fn home(partial: &Partial, unit: UnitId) -> Option<HostId> {
     let mut homes = partial.units[unit as usize].iter().map(|guest| partial.problem().initial[*guest as usize]);
     let first = homes.next().filter(|home| *home != NOWHERE)?;
     homes.all(|home| home == first).then_some(first)
 }
 
-/// Has those go back who could, or could if they changed places with one that is there in their stead.
+/// Moves units back to where they were if they fit there, or if they fit after changing places with a unit that is
+/// there instead.
 pub(super) fn take_back(partial: &mut Partial) {
     for _ in 0..SWEEPS {
         let mut any = false;
@@ -114,7 +115,7 @@ pub(super) fn take_back(partial: &mut Partial) {
     }
 }
 
-/// Carries shifts out if that breaks less, or needs fewer moves, or costs less, the first first.
+/// Applies shifts if the result breaks less, or else needs fewer moves, or else costs less.
 fn try_shifts(partial: &mut Partial, shifts: &[Shift]) -> bool {
     let mut score = Score::default();
     let mut moves = 0;

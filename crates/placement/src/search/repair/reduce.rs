@@ -1,14 +1,14 @@
-//! Who has to be taken out.
+//! Chooses the guests that have to be taken out.
 
 use super::Repair;
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE};
 use crate::verdict::{Breach, judge};
 
-/// How large a group may be to be taken out as a whole.
+/// The largest group that is taken out as a whole.
 const GROUP_MAX: usize = 16;
 
 impl Repair<'_> {
-    /// Takes out who breaks something, as few as can be, until nothing is broken that they could not mend.
+    /// Takes out guests that break something, as few as possible, until nothing is broken that they could not mend.
     pub(super) fn reduce(&mut self) {
         for breach in judge(self.partial.problem(), self.partial.state.assignment()).hard {
             match breach {
@@ -28,14 +28,14 @@ impl Repair<'_> {
         self.take_out(self.partial.unit_of(guest));
     }
 
-    /// Of an overload those leave that end it, by the fewest; of those apart all but one.
+    /// Takes out the fewest guests that end an overload, and all but one of those that are apart.
     fn relieve(&mut self, host: HostId) {
         while let Some((unit, _)) = self.victim(host, None) {
             self.take_out(unit);
         }
     }
 
-    /// Takes out so many as could be in more areas: who is not alone in its own.
+    /// Takes out as many members as could go to further areas: members that are not alone in their area.
     fn spread(&mut self, group: GroupId, missing: usize) {
         let Some(spread) = self.partial.problem().groups[group as usize].spread else { return };
         for _ in 0..missing {
@@ -56,7 +56,8 @@ impl Repair<'_> {
         }
     }
 
-    /// Takes out a group's members in an area without those whom they need; or one of these, who may come there.
+    /// Takes out a group's members in an area that lacks the group they need; or takes out a member of that group,
+    /// which may come there.
     fn need(&mut self, group: GroupId, of: GroupId, level: usize, area: u32) {
         let there = self.members_in(group, level, area);
         let others: Vec<GuestId> = self.partial.members(of).to_vec();
@@ -68,7 +69,7 @@ impl Repair<'_> {
         }
     }
 
-    /// Takes out those of an area which are fewer there, or now and then the others.
+    /// Takes out the members of whichever group has fewer in an area, or now and then those of the other group.
     fn avoid(&mut self, groups: [GroupId; 2], level: usize, area: u32) {
         let mut there = groups.map(|group| self.members_in(group, level, area));
         there.sort_by_key(Vec::len);
@@ -77,7 +78,7 @@ impl Repair<'_> {
         leave.into_iter().for_each(|guest| self.take_out_guest(guest));
     }
 
-    /// Takes out those that are too many in an area, where the one with the fewest has `least`.
+    /// Takes out the members that are too many in an area, where `least` is the number in the area with the fewest.
     fn even(&mut self, group: GroupId, least: u32) {
         let problem = self.partial.problem();
         let Some(even) = &problem.groups[group as usize].even else { return };
@@ -91,7 +92,7 @@ impl Repair<'_> {
         }
     }
 
-    /// The members of a group in an area.
+    /// Returns the members of a group in an area.
     fn members_in(&self, group: GroupId, level: usize, area: u32) -> Vec<GuestId> {
         let hosts = &self.partial.problem().hosts;
         let is_there = |guest: &&GuestId| {
@@ -101,7 +102,7 @@ impl Repair<'_> {
         self.partial.members(group).iter().filter(is_there).copied().collect()
     }
 
-    /// Takes out who is outside of the set where most are; or, now and then, of another.
+    /// Takes out the members outside the set that has most of them, or, now and then, outside another set.
     fn among(&mut self, group: GroupId) {
         let among = &self.partial.problem().groups[group as usize].among;
         let host = |guest: &GuestId| self.partial.state.host_of(*guest);
@@ -114,7 +115,7 @@ impl Repair<'_> {
         outside.into_iter().for_each(|guest| self.take_out_guest(guest));
     }
 
-    /// Takes out the others of one of a unit's groups: where they are may be what is in its way.
+    /// Takes out the other members of one of a unit's groups: they may stand in its way where they are.
     pub(super) fn take_out_a_group(&mut self, unit: super::UnitId) {
         let guests = &self.partial.units[unit as usize];
         let problem = self.partial.problem();
@@ -124,7 +125,7 @@ impl Repair<'_> {
             return;
         }
         let group = *self.dice.pick(&groups);
-        // Or of one that it needs.
+        // Or takes out a group that this group needs.
         let needs = &problem.groups[group as usize].needs;
         let group = if !needs.is_empty() && self.dice.chance(0.5) { self.dice.pick(needs).of } else { group };
         let members = self.partial.members(group).to_vec();

@@ -16,7 +16,8 @@ fn key(verdict: &Verdict) -> (i64, usize, i64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// It is never worse than before, what the judge says, and the same again, in whatever slices.
+    /// Checks that the result is never worse than before, has the judge's score, and is the same again however the
+    /// steps are divided.
     #[test]
     fn what_is_mended_holds(seed: u64) {
         let dice = &mut Dice::new(seed);
@@ -40,7 +41,7 @@ proptest! {
     }
 }
 
-/// The least moves of any valid assignment, by trying all.
+/// Finds the fewest moves of any valid assignment, by trying all.
 fn moves_of_best(problem: &Problem) -> Option<usize> {
     let (hosts, guests) = (problem.hosts.len(), problem.guests.len());
     let all = (0..hosts.pow(guests as u32))
@@ -48,7 +49,7 @@ fn moves_of_best(problem: &Problem) -> Option<usize> {
     all.map(|assignment| judge(problem, &assignment)).filter(Verdict::is_valid).map(|verdict| verdict.moves).min()
 }
 
-/// A small one, with as much room as makes most solvable, but few without a change.
+/// Makes a small problem with enough room that most are solvable, though few without a move.
 fn small(seed: u64) -> Problem {
     let dice = &mut Dice::new(seed);
     let mut problem = cases::problem(dice, 4, 6);
