@@ -1,6 +1,6 @@
 //! Amounts as people write them ("16 GiB", "4 cores", "200 MB/s", "10 %", 12), and as they are counted.
 //!
-//! They are counted in whole grains, coarse enough that sums stay exact
+//! They are counted in whole grains, which are coarse enough that sums stay exact
 //! ([`Problem::check`](crate::problem::Problem::check)).
 
 use std::fmt;
@@ -9,48 +9,48 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use thiserror::Error;
 
-/// A number and the unit behind it, if any: what both mean is told by the resource that it is of.
+/// A number and the unit behind it, if any. What both mean depends on the resource.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Amount {
-    /// 0 or more, and below [`MOST`].
+    /// The number: 0 or more, and below [`MOST`].
     pub(super) number: f64,
-    /// As it is written; empty without one.
+    /// The unit as it is written. Empty: there is none.
     pub(super) unit: String,
 }
 
-/// Why something is no amount, or none of a unit.
+/// Why something is not an amount, or not one of a unit.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum AmountError {
-    /// A text without a number.
+    /// A text is not a number and a unit.
     #[error("'{0}' is no amount: a number and its unit, like '16 GiB'")]
     NoAmount(String),
-    /// A number below 0, or absurdly large.
+    /// A number is below 0, or absurdly large.
     #[error("{0} is no amount: it is not within 0 to 2^60")]
     OutOfRange(f64),
-    /// A unit of something else.
+    /// The unit is that of something else.
     #[error("'{amount}' has no unit of it: write {}", unit.examples())]
     OtherUnit {
-        /// As it is written.
+        /// The amount as it is written.
         amount: Amount,
-        /// What it should be of.
+        /// The unit that it should have.
         unit: Unit,
     },
-    /// Less than a grain, and no unit: one was forgotten.
+    /// The amount is less than a grain and has no unit: the unit was probably forgotten.
     #[error("'{number}' has no unit: write '{number} {likely}', or '{number} {plain}' if it is so little")]
     UnitMissing {
-        /// As it is written.
+        /// The number as it is written.
         number: f64,
-        /// The unit that may be meant.
+        /// The unit that is probably meant.
         likely: &'static str,
         /// The unit of plain numbers.
         plain: &'static str,
     },
-    /// More than an exbibyte, in its unit.
+    /// The amount is more than an exbibyte, in its unit.
     #[error("'{0}' is more than there can be")]
     TooMuch(Amount),
 }
 
-/// No amount is larger, in whatever unit: an exbibyte.
+/// The largest amount in any unit: an exbibyte.
 pub const MOST: f64 = (1u64 << 60) as f64;
 
 /// What a resource is counted in.
@@ -62,11 +62,11 @@ pub enum Unit {
     Rate,
     /// Plain numbers are cores; grains are thousandths.
     Cores,
-    /// Anything else by its name, which may follow the number; grains are thousandths. Empty: numbers have no unit.
+    /// Any other unit, by its name, which may follow the number. Grains are thousandths. Empty: numbers have no unit.
     Other(String),
 }
 
-/// Powers of 1000 and of 1024. Case matters to none but `b` and `B`, which are never short for one another.
+/// The prefixes: powers of 1000 and of 1024. Case does not matter, except that `b` and `B` never stand for each other.
 const PREFIXES: [(&str, f64); 11] = [
     ("", 1.0),
     ("k", 1e3),
@@ -81,12 +81,12 @@ const PREFIXES: [(&str, f64); 11] = [
     ("pi", 1_125_899_906_842_624.0),
 ];
 
-/// How many bytes are in one of "B", "kB", "GiB" and so on.
+/// Returns how many bytes a unit is: "B", "kB", "GiB" and so on.
 fn bytes_in(unit: &str) -> Option<f64> {
     prefix(unit.strip_suffix('B')?)
 }
 
-/// How many bytes a second are in one of "MB/s", "GiB/s", "Mbit/s" and so on.
+/// Returns how many bytes per second a unit is: "MB/s", "GiB/s", "Mbit/s" and so on.
 fn rate_in(unit: &str) -> Option<f64> {
     let unit = unit.strip_suffix("/s")?;
     match unit.strip_suffix("bit") {
@@ -100,7 +100,7 @@ fn prefix(text: &str) -> Option<f64> {
 }
 
 impl Unit {
-    /// The unit of a resource, as its `unit` field names it.
+    /// Returns the unit of a resource from its `unit` field.
     pub fn named(name: &str) -> Unit {
         match name {
             "bytes" => Unit::Bytes,
@@ -110,7 +110,7 @@ impl Unit {
         }
     }
 
-    /// How many plain units a grain is.
+    /// Returns how many plain units a grain is.
     fn grain(&self) -> f64 {
         match self {
             Unit::Bytes => 1_048_576.0,
@@ -119,7 +119,7 @@ impl Unit {
         }
     }
 
-    /// How many plain units one of what is written behind a number is.
+    /// Returns how many plain units the written unit is, or `None` if it is not one of this kind.
     fn factor(&self, written: &str) -> Option<f64> {
         match self {
             _ if written.is_empty() => Some(1.0),
@@ -130,7 +130,7 @@ impl Unit {
         }
     }
 
-    /// Examples of what can be written, and which units there are, for messages.
+    /// Returns examples of what can be written, and which units there are, for messages.
     fn examples(&self) -> String {
         match self {
             Unit::Bytes => "'16 GiB' or '500 MB' (B; kB, MB, GB, TB, PB; KiB, MiB, GiB, TiB, PiB)".into(),
@@ -141,7 +141,8 @@ impl Unit {
         }
     }
 
-    /// What a small number without a unit may be meant as, where a grain is more than a plain unit.
+    /// Returns which unit a small number without a unit probably means, and the plain unit, if a grain is more than a
+    /// plain unit.
     fn meant(&self) -> Option<[&'static str; 2]> {
         match self {
             Unit::Bytes => Some(["GiB", "B"]),
@@ -150,11 +151,14 @@ impl Unit {
         }
     }
 
-    /// An amount in plain units.
+    /// Returns an amount in plain units.
     ///
     /// # Errors
-    /// Its unit is none of this one; the text says which would be. Or it has none and is less than a grain: a unit that
-    /// was forgotten.
+    ///
+    /// - [`AmountError::OtherUnit`]: the amount's unit is not one of this kind. The text names those that are.
+    /// - [`AmountError::UnitMissing`]: the amount has no unit and is less than a grain. The unit was probably
+    ///   forgotten.
+    /// - [`AmountError::TooMuch`]: the amount is more than an exbibyte.
     pub fn plain(&self, amount: &Amount) -> Result<f64, AmountError> {
         let factor = self.factor(&amount.unit);
         let factor = factor.ok_or_else(|| AmountError::OtherUnit { amount: amount.clone(), unit: self.clone() })?;
@@ -169,27 +173,28 @@ impl Unit {
         if plain <= MOST { Ok(plain) } else { Err(AmountError::TooMuch(amount.clone())) }
     }
 
-    /// An amount in grains, to the next above: what is used.
+    /// Returns an amount that is used, in grains, rounded up.
     ///
     /// # Errors
-    /// As [`Unit::plain`].
+    ///
+    /// Those of [`Unit::plain`].
     pub fn used(&self, amount: &Amount) -> Result<i64, AmountError> {
         let grains = self.plain(amount)? / self.grain();
         Ok((grains - noise(grains)).ceil().max(0.0) as i64)
     }
 
-    /// Plain units in grains, to the next below: what there is.
+    /// Returns an amount that is available, in grains, rounded down.
     pub fn there_is(&self, plain: f64) -> i64 {
         let grains = plain / self.grain();
         (grains + noise(grains)).floor().max(0.0) as i64
     }
 
-    /// Grains in plain units.
+    /// Returns grains in plain units.
     pub fn of_grains(&self, grains: i64) -> f64 {
         grains as f64 * self.grain()
     }
 
-    /// Grains as people read them.
+    /// Returns grains as a text for people.
     pub fn text(&self, grains: i64) -> String {
         let plain = self.of_grains(grains);
         let scaled = |scale: &[(&str, f64)]| {
@@ -206,22 +211,24 @@ impl Unit {
     }
 }
 
-/// What binary fractions are off decimal ones by at most: 0.1 cores are 100 thousandths, not 101. A byte is more.
+/// Returns the most by which binary fractions differ from decimal ones, so that 0.1 cores are 100 thousandths, not 101.
+/// A byte is more than this.
 fn noise(grains: f64) -> f64 {
     1e-7 + grains * 1e-15
 }
 
-/// With two decimals at most.
+/// Formats a number with at most two decimals.
 fn short(number: f64) -> String {
     let text = format!("{number:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 impl Amount {
-    /// A number without a unit, or with one behind it.
+    /// Parses a number without a unit, or with one behind it.
     ///
     /// # Errors
-    /// It is none, below 0, or absurdly large.
+    ///
+    /// [`AmountError`] if the text is not an amount, or if the number is below 0 or absurdly large.
     pub fn parse(text: &str) -> Result<Amount, AmountError> {
         let text = text.trim();
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -229,10 +236,11 @@ impl Amount {
         Amount::new(number, text[end..].trim())
     }
 
-    /// A number of a unit, which can be empty.
+    /// Makes an amount of a number and a unit, which may be empty.
     ///
     /// # Errors
-    /// The number is below 0, absurdly large, or none.
+    ///
+    /// [`AmountError::OutOfRange`] if the number is below 0, absurdly large, or not a number.
     pub fn new(number: f64, unit: &str) -> Result<Amount, AmountError> {
         if !(0.0..MOST).contains(&number) {
             return Err(AmountError::OutOfRange(number));

@@ -1,4 +1,4 @@
-//! What is broken now, and since when.
+//! Checks what is broken now, and since when.
 
 use std::collections::BTreeMap;
 
@@ -12,35 +12,36 @@ use crate::problem::{GuestId, HostId, NOWHERE, Problem};
 use crate::score::Score;
 use crate::verdict::{Breach, judge};
 
-/// Since when what is broken has been: complaints by their [`Complaint::key`], with the time that the first
-/// [`check`] had which found them.
+/// Since when what is broken has been so: the [`Complaint::key`] of each complaint, with the time of the first
+/// [`check`] that found it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct History {
-    /// Named in JSON, so that no other file of numbers is taken for one.
+    /// The field has a name in JSON, so that no other file of numbers is taken for a history.
     since: BTreeMap<String, u64>,
 }
 
 /// What is broken, the worst first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// Hard before soft.
+    /// The complaints, hard ones before soft ones.
     pub complaints: Vec<Complaint>,
-    /// What all of it costs, with load and balance, in microseconds of traffic; but for failures that are not survived.
+    /// The cost of all soft complaints, with load and balance, in microseconds of traffic. Failures that are not
+    /// survived are not included.
     pub cost: i64,
-    /// What came of failing hosts, if the file asks for that.
+    /// The result of letting hosts fail, if the file asks for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub survived: Option<Survived>,
 }
 
 impl Check {
-    /// Whether nothing hard is broken.
+    /// Returns whether nothing hard is broken.
     pub fn is_valid(&self) -> bool {
         self.complaints.iter().all(|complaint| !complaint.hard)
     }
 }
 
-/// Looks at an assignment. `history` is what the last look gave, and `now` the time, of whatever clock.
+/// Checks an assignment. `history` is what the last check returned, and `now` is the time, of any clock.
 pub fn check(compiled: &Compiled, assignment: &[HostId], history: &History, now: u64) -> (Check, History) {
     let verdict = judge(&compiled.problem, assignment);
     let told = BreachText { problem: &compiled.problem, names: &compiled.names, at: assignment };
@@ -59,7 +60,7 @@ pub fn check(compiled: &Compiled, assignment: &[HostId], history: &History, now:
     (Check { complaints, cost: verdict.cost.total(), survived }, History { since })
 }
 
-/// Breaches in the user's words.
+/// Puts breaches into the user's words.
 struct BreachText<'a> {
     problem: &'a Problem,
     names: &'a Names,
@@ -183,7 +184,7 @@ impl BreachText<'_> {
         complaint
     }
 
-    /// A guest where fences do not let it be: a complaint for each rule.
+    /// Returns the complaints about a guest on a host that its fences do not allow, one for each rule.
     fn not_owner(&self, guest: GuestId, host: HostId) -> Vec<Complaint> {
         let fences = self.names.fences_of[guest as usize].iter().map(|fence| &self.names.fences[*fence as usize]);
         let broken = fences.filter(|fence| !fence.hosts.contains(host)).map(|fence| fence.rule);
@@ -246,7 +247,7 @@ impl BreachText<'_> {
         complaint
     }
 
-    /// Guests on hosts that a soft rule of one guest and its host would rather not have.
+    /// Returns the complaints about guests on hosts that a soft rule about a guest and its host disfavours.
     fn preferences(&self) -> Vec<Complaint> {
         let mut complaints = Vec::new();
         for (guest, host) in (0..).zip(self.at).filter(|(_, host)| **host != NOWHERE) {
@@ -277,7 +278,7 @@ impl BreachText<'_> {
 }
 
 impl Names {
-    /// Of a host that is not online: why it may have nobody.
+    /// Returns why a host that is not online may have no guests.
     fn state(&self, host: HostId) -> &'static str {
         match self.states[host as usize] {
             HostState::Offline => "offline",
@@ -285,7 +286,7 @@ impl Names {
         }
     }
 
-    /// Why a rule does not let a guest be on a host.
+    /// Returns why a rule does not allow a guest on a host.
     pub(crate) fn fenced_out(&self, rule: &super::RuleName, guest: GuestId, host: HostId) -> String {
         let (who, on) = (self.guest(guest), self.host(host));
         match rule.kind {
@@ -298,7 +299,7 @@ impl Names {
         }
     }
 
-    /// Why a rule would rather not have a guest on a host.
+    /// Returns why a rule disfavours a guest on a host.
     pub(crate) fn leant_away(&self, rule: &super::RuleName, guest: GuestId, host: HostId) -> String {
         let (who, on) = (self.guest(guest), self.host(host));
         match rule.kind {

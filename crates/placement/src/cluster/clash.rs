@@ -1,7 +1,7 @@
-//! Rules that can never hold together, whatever is where: told when they are made.
+//! Finds rules that can never hold together, wherever guests are. They are reported when they are made.
 //!
-//! What is found is a clash for certain; not every clash is found, since that is as hard as placing all guests. Hosts
-//! that are offline or in maintenance count as there: they come back, and rules stay.
+//! Whatever is found is certainly a clash. Not every clash is found, since that is as hard as placing all guests. Hosts
+//! that are offline or in maintenance count as available: they come back, and rules stay.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,18 +17,19 @@ use crate::problem::{GroupId, GuestId, HostId, Problem, Strength};
 /// Rules that can never hold together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Clash {
-    /// Which: without any of them these guests would not clash like this. None if the guests and hosts alone do.
+    /// The rules. Without any one of them these guests would not clash like this. Empty if the guests and hosts alone
+    /// clash.
     pub rules: Vec<String>,
-    /// Who they are about.
+    /// The guests that the rules are about.
     pub guests: Vec<String>,
-    /// Why they cannot.
+    /// Why they cannot hold together.
     pub what: String,
-    /// What to do.
+    /// What to do about it.
     pub todo: String,
 }
 
 impl Clash {
-    /// A rule that is about no guest.
+    /// Makes the warning about a rule that is about no guest.
     pub(super) fn nobody(rule: &str, what: String) -> Clash {
         Clash {
             rules: vec![format!("rule '{rule}'")],
@@ -39,7 +40,7 @@ impl Clash {
     }
 }
 
-/// A property that a rule compares and that is not set on all hosts and guests of the group.
+/// Makes the warning about a property that a rule compares and that is not set on all hosts and guests of the group.
 pub(super) fn unset(names: &Names, rule: RuleId, property: &str, hosts: &[&str], guests: &[GuestId]) -> Option<Clash> {
     if hosts.is_empty() && guests.is_empty() {
         return None;
@@ -62,7 +63,7 @@ pub(super) fn unset(names: &Names, rule: RuleId, property: &str, hosts: &[&str],
     })
 }
 
-/// All clashes that are found.
+/// Returns all clashes that are found.
 pub(super) fn find(problem: &Problem, names: &Names) -> Vec<Clash> {
     let mut finder = Finder::new(problem, names);
     finder.nowhere();
@@ -88,8 +89,8 @@ pub(super) fn find(problem: &Problem, names: &Names) -> Vec<Clash> {
     finder.found
 }
 
-/// Steps that are taken for a clash to find out which rules it needs: about a second. Rules that are not tried for it
-/// are told.
+/// The steps that are spent on a clash to find out which rules it needs: about a second. Rules for which no steps are
+/// left are reported as part of the clash.
 const STEPS_MAX: usize = 50_000_000;
 
 type Rules = BTreeSet<RuleId>;
@@ -97,10 +98,10 @@ type Rules = BTreeSet<RuleId>;
 struct Finder<'a> {
     problem: &'a Problem,
     names: &'a Names,
-    /// Limits that last, and those of each guest.
+    /// The fences that last, and the indices of each guest's.
     fences: Vec<Fence>,
     fences_of: Vec<Vec<u32>>,
-    /// Sets of hosts that rules let guests be on, and the number of that of each.
+    /// The sets of hosts that rules allow guests to be on, and the index of each guest's set.
     allowed: Vec<Bits>,
     allowed_of: Vec<u32>,
     bonds: Bonds,
@@ -133,7 +134,7 @@ impl<'a> Finder<'a> {
         self.fences_of[guest as usize].iter().map(|fence| &self.fences[*fence as usize])
     }
 
-    /// Where a guest may be by some rules alone.
+    /// Returns the hosts where a guest may be by some rules alone.
     fn allowed_by(&self, guest: GuestId, rules: &Rules) -> Bits {
         let fences = self.fences(guest).filter(|fence| rules.contains(&fence.rule));
         let fences: Vec<&Bits> = fences.map(|fence| &fence.hosts).collect();
@@ -141,10 +142,10 @@ impl<'a> Finder<'a> {
         hosts.filter(|host| fences.iter().all(|fence| fence.contains(*host))).collect()
     }
 
-    /// Without the rules that a clash does not need: each is left out for as long as it is there all the same.
+    /// Returns the rules that a clash needs: each rule is left out if the clash is there without it.
     fn needed(&self, mut rules: Rules, guests: &[GuestId], clashes: impl Fn(&Rules) -> bool) -> Rules {
         let tries = STEPS_MAX / (guests.len() * self.problem.hosts.len()).max(1);
-        // What guests say of themselves comes first, so that rules which are about many are tried first.
+        // A guest's own fences come first in the order, so rules about many guests are tried first.
         let tried: Vec<RuleId> = rules.iter().rev().take(tries).copied().collect();
         for rule in tried {
             rules.remove(&rule);
@@ -155,7 +156,7 @@ impl<'a> Finder<'a> {
         rules
     }
 
-    /// Rules that fence any of these guests in.
+    /// Returns the rules that fence any of these guests in.
     fn fencing(&self, guests: &[GuestId]) -> Rules {
         guests.iter().flat_map(|guest| self.fences(*guest)).map(|fence| fence.rule).collect()
     }
@@ -178,7 +179,7 @@ impl<'a> Finder<'a> {
         });
     }
 
-    /// Guests whose fences have no host in common, told by the fewest rules that leave none.
+    /// Finds guests whose fences have no host in common, and the fewest rules that leave none.
     fn nowhere(&mut self) {
         let mut stuck: BTreeMap<u32, Vec<GuestId>> = BTreeMap::new();
         for (guest, allowed) in (0..).zip(&self.allowed_of) {
@@ -200,12 +201,13 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Rules that do not let a guest be on a host.
+    /// Returns the rules that do not allow a guest on a host.
     fn fenced_out(&self, guest: GuestId, host: HostId) -> Rules {
         self.fences(guest).filter(|fence| !fence.hosts.contains(host)).map(|fence| fence.rule).collect()
     }
 
-    /// Guests that have to be on one host: none may be apart, and a host has to be allowed to all and take them.
+    /// Checks guests that have to be on one host: none may be apart, and a host has to be allowed to all and have room
+    /// for them.
     fn bound(&mut self) {
         for (group, of) in (0..).zip(&self.problem.groups) {
             if of.apart == Some(Strength::Hard) {
@@ -234,8 +236,8 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Of guests that have to be on one host and do not fit on any: the rules that this needs, whom they bind, and the
-    /// hosts that they leave.
+    /// Returns, for guests that have to be on one host and do not fit on any, the rules that this needs, the guests
+    /// that they bind, and the hosts that they leave.
     fn reduced(
         &self,
         guests: &[GuestId],
@@ -272,20 +274,20 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// What guests need together, of each row.
+    /// Returns what guests need together, for each row.
     fn need_of(&self, guests: &[GuestId]) -> Vec<i64> {
         let of = |row: usize| guests.iter().map(|guest| self.problem.guests[*guest as usize].demand[row]).sum();
         (0..self.problem.resources.len()).map(of).collect()
     }
 
-    /// Whether none of some hosts has what these guests need together.
+    /// Returns whether none of the hosts has what these guests need together.
     fn is_too_large(&self, guests: &[GuestId], hosts: &[HostId]) -> bool {
         let need = self.need_of(guests);
         let capacity = |host: &HostId| &self.problem.hosts[*host as usize].capacity;
         !hosts.iter().any(|host| need.iter().zip(capacity(host)).all(|(need, has)| need <= has))
     }
 
-    /// What none of these hosts has.
+    /// Describes what none of these hosts has.
     fn too_large(&self, guests: &[GuestId], hosts: &[HostId]) -> String {
         let need = self.need_of(guests);
         let who = self.names.list(guests);
@@ -305,10 +307,10 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// More members than there are hosts for them: by Hall's theorem some of them have fewer hosts than they are. Each
-    /// crowd is told.
+    /// Finds groups that are apart with more members than hosts for them. By Hall's theorem some of the members then
+    /// have fewer hosts than there are of them. Each such crowd is reported.
     fn apart(&mut self, group: GroupId) {
-        // Who may be nowhere is told of alone.
+        // A guest that no host is allowed to is reported separately.
         let members = self.members(group).iter().filter(|guest| !self.allowed(**guest).is_empty());
         let mut members: Vec<GuestId> = members.copied().collect();
         if members.iter().all(|guest| self.allowed(*guest).len() >= members.len()) {
@@ -318,7 +320,7 @@ impl<'a> Finder<'a> {
             let hosts = |n: usize| self.allowed(members[n]).iter().collect::<Vec<HostId>>();
             let Err(right) = Matching::complete(members.len(), self.problem.hosts.len(), hosts) else { return };
             let right: Bits = right.into_iter().collect();
-            // Whoever else may be on no other hosts is of the crowd, too, or would be the next clash.
+            // Members that may be on no other hosts belong to the crowd, too, or they would be the next clash.
             let is_in = |allowed: &Bits| allowed.iter().all(|host| right.contains(host));
             let (guests, others): (Vec<GuestId>, Vec<GuestId>) =
                 members.iter().partition(|guest| is_in(self.allowed(**guest)));
@@ -343,7 +345,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Fewer areas than there have to be can be reached at the same time.
+    /// Finds spreads that ask for more areas than can be reached at the same time.
     fn spread(&mut self, group: GroupId, level: usize, areas_min: usize) {
         let members = self.members(group);
         if members.is_empty() {
@@ -366,12 +368,12 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// In how many areas guests can be at once by some rules, counted up to `enough`.
+    /// Returns in how many areas guests can be at once by some rules, counted up to `enough`.
     fn reached(&self, guests: &[GuestId], level: usize, enough: usize, rules: &Rules) -> usize {
         let areas_of = |guest: &GuestId| -> BTreeSet<u32> {
             self.allowed_by(*guest, rules).iter().map(|host| self.problem.hosts[host as usize].areas[level]).collect()
         };
-        // Who has to be on one host is in one area.
+        // Guests that have to be on one host are in one area.
         let parts = self.bonds.parts(guests, |group| rules.contains(&self.rule_of(group)));
         let common = |part: &Vec<GuestId>| -> Vec<u32> {
             let mut areas = areas_of(&part[0]);
@@ -382,9 +384,9 @@ impl<'a> Finder<'a> {
         Matching::most(units.len(), self.problem.levels[level] as usize, enough, |n| units[n].clone())
     }
 
-    /// No set in which every member may be.
+    /// Finds groups for which there is no set in which every member may be.
     fn among(&mut self, group: GroupId, sets: &[Bits]) {
-        // Who may be nowhere is told of alone.
+        // A guest that no host is allowed to is reported separately.
         let members = self.members(group).iter().filter(|guest| !self.allowed(**guest).is_empty());
         let members: &[GuestId] = &members.copied().collect::<Vec<_>>();
         let takes = |set: &Bits, guest: &GuestId| set.iter().any(|host| self.allowed(*guest).contains(host));
@@ -405,7 +407,7 @@ impl<'a> Finder<'a> {
         self.tell(rules, &out, what, "name sets that their other rules allow");
     }
 
-    /// Members that can never be near whom they need.
+    /// Finds members that can never be near a guest that they need.
     fn need(&mut self, group: GroupId, of: GroupId, level: usize) {
         let needed = self.members(of);
         let area = |host: HostId| self.problem.hosts[host as usize].areas[level];
@@ -436,7 +438,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Members of two groups that are apart and have to be on one host, or in one area.
+    /// Finds members of two groups that are apart and have to be on one host, or in one area.
     fn avoid(&mut self, group: GroupId, of: GroupId, level: usize) {
         let (ours, theirs) = (self.members(group), self.members(of));
         let classes: BTreeMap<u32, GuestId> =
@@ -476,11 +478,11 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Members that cannot be spread so evenly, by how many they are and where they may be.
+    /// Finds members that cannot be spread evenly enough, by how many they are and where they may be.
     fn even(&mut self, group: GroupId, level: usize, skew_max: u32) {
         let members = self.members(group);
-        // That a member has no host is told already. Without that member the others may be as many as cannot be even,
-        // by rules of that member, which are not theirs.
+        // A member without a host is reported already. Without that member the others may be of a number that cannot be
+        // even, but only by rules of that member, which are not theirs.
         if members.is_empty() || members.iter().any(|guest| self.allowed(*guest).is_empty()) {
             return;
         }
@@ -499,8 +501,9 @@ impl<'a> Finder<'a> {
         self.tell(rules, members, what, "allow a larger skew, allow them the same hosts, or make the rule soft");
     }
 
-    /// How uneven guests are at least: those that may be in some areas only are at least so many in one of them, and
-    /// the others leave the rest with at most so many. It may be more.
+    /// Returns a lower bound of how unevenly guests are spread. Those that may be in some areas only are at least a
+    /// certain number in one of these areas, and the other guests leave each of the other areas with at most a certain
+    /// number. The true skew may be larger.
     fn skew_min(&self, guests: &[GuestId], level: usize, allowed: impl Fn(GuestId) -> Bits) -> u32 {
         let mut confined: BTreeMap<BTreeSet<u32>, usize> = BTreeMap::new();
         for guest in guests {
@@ -519,7 +522,7 @@ impl<'a> Finder<'a> {
         confined.keys().chain([&all]).filter(|areas| !areas.is_empty()).map(skew).max().unwrap_or(0)
     }
 
-    /// Members that are apart from all whom they need on their host.
+    /// Finds members that are apart from all guests that they need on their host.
     fn needed_though_apart(&mut self, group: GroupId, needed: &[GuestId]) {
         for (apart, of) in (0..).zip(&self.problem.groups) {
             let members: BTreeSet<GuestId> = self.members(apart).iter().copied().collect();
@@ -550,8 +553,8 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// All fences but that around hosts that are online, and those of each guest. Whoever is among sets of hosts is within
-/// all of them taken together, whichever the others choose: that is a fence, too.
+/// Returns all fences except that around hosts that are online, and the indices of each guest's. A guest of a group
+/// that is among sets of hosts is within the union of these sets, whichever is chosen: that is a fence, too.
 fn lasting_fences(problem: &Problem, names: &Names) -> (Vec<Fence>, Vec<Vec<u32>>) {
     let mut fences = names.fences.clone();
     let mut fences_of = names.fences_of.clone();
@@ -567,11 +570,11 @@ fn lasting_fences(problem: &Problem, names: &Names) -> (Vec<Fence>, Vec<Vec<u32>
     (fences, fences_of)
 }
 
-/// Who has to be on one host with whom, and by which group: hard together, or a need on the same host of one guest
-/// alone.
+/// Which guests have to be on one host, and by which groups: a hard rule that they are together, or a need on the same
+/// host of one particular guest.
 struct Bonds {
     edges: Vec<Vec<(GuestId, GroupId)>>,
-    /// Guests of one class have to be on one host.
+    /// The class of each guest. Guests of one class have to be on one host.
     class: Vec<u32>,
 }
 
@@ -608,7 +611,7 @@ impl Bonds {
         Bonds { edges, class }
     }
 
-    /// Guests, those together that some groups bind, be it through others.
+    /// Splits guests into parts that some groups bind together, directly or through other guests.
     fn parts(&self, guests: &[GuestId], binds: impl Fn(GroupId) -> bool) -> Vec<Vec<GuestId>> {
         let mut part_of: BTreeMap<GuestId, GuestId> = BTreeMap::new();
         let mut parts: BTreeMap<GuestId, Vec<GuestId>> = BTreeMap::new();
@@ -626,19 +629,19 @@ impl Bonds {
         parts.into_values().collect()
     }
 
-    /// Guests of one class each.
+    /// Returns the guests of each class.
     fn classes(&self, guests: usize) -> Vec<Vec<GuestId>> {
         let mut classes: BTreeMap<u32, Vec<GuestId>> = BTreeMap::new();
         (0..guests).for_each(|guest| classes.entry(self.class[guest]).or_default().push(guest as GuestId));
         classes.into_values().collect()
     }
 
-    /// All groups that bind any of these.
+    /// Returns all groups that bind any of these guests.
     fn rules(&self, guests: &[GuestId]) -> BTreeSet<GroupId> {
         guests.iter().flat_map(|guest| &self.edges[*guest as usize]).map(|(_, group)| *group).collect()
     }
 
-    /// Groups on a shortest way from one to another of its class.
+    /// Returns the groups on a shortest way from a guest to another of its class.
     fn path(&self, from: GuestId, to: GuestId) -> BTreeSet<GroupId> {
         let mut came: BTreeMap<GuestId, (GuestId, GroupId)> = BTreeMap::new();
         let mut open = VecDeque::from([from]);
@@ -660,24 +663,25 @@ impl Bonds {
     }
 }
 
-/// Each on the left with one of its own on the right, by augmenting paths (Kuhn).
+/// A matching that gives each on the left a place of its own on the right, by augmenting paths (Kuhn).
 struct Matching<F> {
-    /// Who on the left each on the right is with.
+    /// For each place on the right, which on the left has it.
     with: Vec<Option<usize>>,
     choices: F,
 }
 
 impl<F: Fn(usize) -> Vec<u32>> Matching<F> {
-    /// A place for each on the left.
+    /// Finds a place for each on the left.
     ///
     /// # Errors
-    /// Places for which there are more on the left than they are.
+    ///
+    /// A set of places for which there are more on the left than there are places.
     fn complete(left: usize, right: usize, choices: F) -> Result<(), Vec<u32>> {
         let mut matching = Matching { with: vec![None; right], choices };
         (0..left).try_for_each(|n| matching.add(n))
     }
 
-    /// How many on the left can have a place, counted up to `enough`.
+    /// Returns how many on the left can have a place, counted up to `enough`.
     fn most(left: usize, right: usize, enough: usize, choices: F) -> usize {
         let mut matching = Matching { with: vec![None; right], choices };
         let mut placed = 0;
@@ -689,10 +693,11 @@ impl<F: Fn(usize) -> Vec<u32>> Matching<F> {
         placed
     }
 
-    /// Finds a place for one more, breadth first: whoever is in the way looks for another.
+    /// Finds a place for one more, breadth first: one whose place is taken looks for another.
     ///
     /// # Errors
-    /// There is none: all places that were looked at, which others have, who have no other.
+    ///
+    /// All places that were tried, if there is no free one: those that have them can have no others.
     fn add(&mut self, new: usize) -> Result<(), Vec<u32>> {
         let mut left = vec![new];
         let mut came: BTreeMap<u32, usize> = BTreeMap::new();
@@ -717,7 +722,7 @@ impl<F: Fn(usize) -> Vec<u32>> Matching<F> {
         Err(came.into_keys().collect())
     }
 
-    /// Everybody on the way to a free place goes one further.
+    /// Moves each on the way to a free place one place further.
     fn shift(&mut self, free: u32, new: usize, came: &BTreeMap<u32, usize>) {
         let mut place = free;
         loop {

@@ -1,25 +1,25 @@
-//! Something that is broken, in the user's words.
+//! A complaint: something that is broken, in the user's words.
 
 use serde::Serialize;
 
 /// Something that is broken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Complaint {
-    /// The same for the same trouble, whatever its extent.
+    /// A key that is the same for the same trouble, whatever its extent.
     pub key: String,
-    /// It must not be. Otherwise it only costs.
+    /// Whether it must not be. A soft complaint only costs.
     pub hard: bool,
-    /// Of two hard ones, or two soft ones, the larger is worse: [`Score::broken`](crate::score::Score::broken), or
-    /// microseconds of traffic.
+    /// How bad the complaint is: [`Score::broken`](crate::score::Score::broken) for a hard one, microseconds of traffic
+    /// for a soft one. The larger of two hard or two soft ones is worse.
     pub gravity: i64,
-    /// In the words of the file.
+    /// What is broken, in the words of the file.
     pub what: String,
-    /// Which rule, as the user called it; none where it is about what hosts have.
+    /// The rule, as the user called it. `None`: the complaint is about what hosts have.
     pub rule: Option<String>,
-    /// Who is concerned.
+    /// The guests that are concerned.
     pub guests: Vec<String>,
-    /// And where.
+    /// The hosts that are concerned.
     pub hosts: Vec<String>,
-    /// When it was found first, in the unit of [`check`](super::check())'s `now`.
+    /// When it was first found, in the unit of [`check`](super::check())'s `now`.
     pub since: u64,
 }

@@ -1,4 +1,4 @@
-//! What is wrong in a cluster, and with which object, wherever the cluster is from.
+//! Mistakes in a cluster, each with the object that it is in, wherever the cluster comes from.
 
 use std::fmt;
 
@@ -9,63 +9,64 @@ use crate::problem::Flaw;
 /// Why a cluster cannot be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CompileError {
-    /// Something in it cannot be.
+    /// Something in the cluster is not allowed.
     #[error(transparent)]
     Mistake(#[from] Mistake),
-    /// Its amounts or weights are too large together.
+    /// The sums of its amounts or weights are too large.
     #[error("the cluster cannot be counted")]
     Flaw(#[from] Flaw),
 }
 
-/// Something in a cluster that cannot be.
+/// Something in a cluster that is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{what}")]
 pub struct Mistake {
-    /// The object in which it is.
+    /// The object that the mistake is in.
     pub object: Object,
-    /// The fields that lead to it within the object: `size`, `memory`. Empty: the object's name, or the only value
-    /// that the object has.
+    /// The fields that lead to the mistake within the object: `size`, `memory`. Empty: the mistake is in the object's
+    /// name, or in its only value.
     pub part: Vec<String>,
-    /// Why it cannot be, and what could. Names the object.
+    /// Why it is not allowed, and what would be. The text names the object.
     pub what: String,
 }
 
 /// An object of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// What it is.
+    /// The kind of the object.
     pub kind: ObjectKind,
-    /// Index in the list of its kind, from 0 on.
+    /// The index in the list of its kind, from 0 on.
     pub index: usize,
-    /// What it is called; of a balance, the resource that it is for. Empty where there is only one of its kind.
+    /// The object's name. For a balance it is the name of the resource that it is for. Empty if there is only one of
+    /// its kind.
     pub name: String,
 }
 
 /// Kinds of objects, by the field of [`Cluster`](super::model::Cluster) that they are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
-    /// One of `resources`.
+    /// An entry of `resources`.
     Resource,
-    /// One of `hosts`.
+    /// An entry of `hosts`.
     Host,
-    /// One of `templates`.
+    /// An entry of `templates`.
     Template,
-    /// One of `guests`.
+    /// An entry of `guests`.
     Guest,
-    /// One of `rules`, of this kind.
+    /// An entry of `rules`, of this kind.
     Rule(&'static str),
-    /// One of `balances`.
+    /// An entry of `balances`.
     Balance,
-    /// `survive`.
+    /// The value of `survive`.
     Survive,
-    /// `weights`.
+    /// The value of `weights`.
     Weights,
-    /// `bandwidth`.
+    /// The value of `bandwidth`.
     Bandwidth,
 }
 
 impl ObjectKind {
-    /// What an object of this kind is called.
+    /// Returns the word for an object of this kind.
     pub(super) fn word(self) -> &'static str {
         match self {
             ObjectKind::Resource => "resource",
@@ -86,7 +87,7 @@ impl Object {
         Object { kind, index, name: name.to_owned() }
     }
 
-    /// The only object of its kind.
+    /// Makes the only object of its kind.
     pub(super) fn only(kind: ObjectKind) -> Object {
         Object { kind, index: 0, name: String::new() }
     }
@@ -103,7 +104,7 @@ impl fmt::Display for Object {
     }
 }
 
-/// That there is no such thing, and which may be meant.
+/// Says that there is no such thing, and which one may be meant.
 pub(super) fn unknown<T: AsRef<str>>(what: &str, name: &str, known: impl IntoIterator<Item = T>) -> String {
     let likeness = |known: &T| (strsim::jaro_winkler(known.as_ref(), name) * 1000.0) as u32;
     match known.into_iter().max_by_key(likeness) {

@@ -1,15 +1,15 @@
-//! A cluster in words, and what they say as a [`Problem`](crate::problem::Problem).
+//! A cluster in words, and what the words mean as a [`Problem`](crate::problem::Problem).
 //!
 //! | module | does |
 //! |---|---|
 //! | [`model`] | what a cluster is: plain values, from a file or from agents' reports |
-//! | [`amount`] | "16 GiB" and its like |
+//! | [`amount`] | "16 GiB" and other amounts |
 //! | [`mod@file`] | a cluster as a file, YAML or JSON, and the lines of its mistakes |
 //! | [`compile`](compile()) | a cluster as a problem, with [`Names`] that lead back |
-//! | [`Clash`] | rules that can never hold together, told when they are made |
-//! | [`check`](check()) | what is broken now, since when |
+//! | [`Clash`] | rules that can never hold together, reported when they are made |
+//! | [`check`](check()) | what is broken now, and since when |
 //!
-//! docs/placement-file.md is the reference of the file.
+//! The reference of the file is docs/placement-file.md.
 
 pub mod amount;
 mod check;

@@ -1,5 +1,5 @@
-//! A cluster as it is written or reported: plain values, from a [file](super::file) or from agents' reports. What they
-//! mean is [`compile`](super::compile())'s.
+//! A cluster as it is written or reported: plain values, from a [file](super::file) or from agents' reports.
+//! [`compile`](super::compile()) says what they mean.
 
 use std::collections::BTreeMap;
 
@@ -10,42 +10,42 @@ use super::amount::Amount;
 /// The level at which each host is an area of its own.
 pub const HOST_LEVEL: &str = "host";
 
-/// Amounts by the resource's name.
+/// Amounts, by the name of the resource.
 pub type Amounts = BTreeMap<String, Amount>;
 
-/// What is to be placed, where, and by which rules. A controller fills one in from agents' reports; what it leaves out
-/// is as it is in a file.
+/// A cluster: what is to be placed, where, and by which rules. A controller can fill it in from agents' reports. What
+/// it leaves out has the same default as in a file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
-    /// What hosts have and guests use.
+    /// The resources that hosts have and guests use.
     pub resources: Vec<Resource>,
-    /// Where guests run.
+    /// The hosts where guests run.
     pub hosts: Vec<Host>,
     /// Values that guests take where they have none themselves.
     #[serde(default)]
     pub templates: Vec<Template>,
-    /// What is placed.
+    /// The guests that are placed.
     #[serde(default)]
     pub guests: Vec<Guest>,
-    /// About guests together, and about guests and hosts.
+    /// The rules, about guests together, and about guests and hosts.
     #[serde(default)]
     pub rules: Vec<Rule>,
-    /// How many hosts may fail at once so that their guests find room on the others.
+    /// How many hosts may fail at once so that their guests find room on the others. `None`: this is not asked for.
     pub survive: Option<Survive>,
-    /// What should be free beside what is free.
+    /// How much of one resource should be free for what is free of another.
     #[serde(default)]
     pub balances: Vec<Balance>,
-    /// What is how bad.
+    /// How much each thing costs.
     #[serde(default)]
     pub weights: Weights,
-    /// At which a guest is migrated.
+    /// The bandwidth at which a guest is migrated.
     #[serde(default = "bandwidth")]
     pub bandwidth: Amount,
 }
 
 impl Cluster {
-    /// A cluster of these resources, without hosts, guests and rules.
+    /// Makes a cluster of these resources, without hosts, guests and rules.
     pub fn new(resources: Vec<Resource>) -> Cluster {
         Cluster {
             resources,
@@ -65,28 +65,28 @@ fn bandwidth() -> Amount {
     Amount { number: 10.0, unit: "Gbit/s".into() }
 }
 
-/// Something of which hosts have an amount and guests use one.
+/// A resource, of which hosts have an amount and guests use an amount.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resource {
-    /// Unique.
+    /// The resource's name, which is unique.
     pub name: String,
     /// `bytes`, `bytes/s`, `cores`, or any other word.
     #[serde(default)]
     pub unit: String,
-    /// A guest that moves uses it on both hosts until all moves are done.
+    /// Whether a guest that moves uses the resource on both hosts until all moves are done.
     #[serde(default)]
     pub transient: bool,
-    /// How often it can be reserved.
+    /// How often the resource can be reserved.
     #[serde(default = "once")]
     pub overcommit: f64,
-    /// Of hosts that have none of their own.
+    /// The levels of hosts that have none of their own.
     #[serde(default)]
     pub levels: Levels,
 }
 
 impl Resource {
-    /// A resource that is not overcommitted. Its unit is `bytes`, `bytes/s`, `cores`, or any other word.
+    /// Makes a resource that is not overcommitted. Its unit is `bytes`, `bytes/s`, `cores`, or any other word.
     pub fn new(name: &str, unit: &str) -> Resource {
         let (name, unit) = (name.to_owned(), unit.to_owned());
         Resource { name, unit, transient: false, overcommit: once(), levels: Levels::default() }
@@ -97,49 +97,50 @@ fn once() -> f64 {
     1.0
 }
 
-/// What stays free of a host: amounts, or per cent of its capacity.
+/// The free levels of a host: amounts, or per cent of its capacity.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Levels {
-    /// Always. 0 if it is left out.
+    /// What always stays free. The default is 0.
     pub reserve: Option<Amount>,
-    /// Or else it costs. 10 % if it is left out, `reserve` if that is more.
+    /// What stays free, or else it costs. The default is 10 %, or `reserve` if that is more.
     pub start: Option<Amount>,
-    /// After a guest was placed to relieve another host. 20 % if it is left out, `start` if that is more.
+    /// What stays free after a guest was placed to relieve another host. The default is 20 %, or `start` if that is
+    /// more.
     pub place: Option<Amount>,
 }
 
-/// Where guests run.
+/// A host, where guests run.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// Unique.
+    /// The host's name, which is unique.
     pub name: String,
-    /// Of each resource.
+    /// The capacity of each resource.
     pub capacity: Amounts,
-    /// Its host group.
+    /// The host group that the host is in.
     pub group: Option<String>,
-    /// Its area at each level of fault domains: `rack: r1`.
+    /// The host's area at each level of fault domains: `rack: r1`.
     #[serde(default)]
     pub areas: BTreeMap<String, String>,
-    /// What `match` rules compare.
+    /// The properties that `match` rules compare.
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
-    /// Others need its disks: it must not be powered off.
+    /// Whether others need the host's disks, so that it must not be powered off.
     #[serde(default)]
     pub storage: bool,
-    /// Whether guests can run there.
+    /// Whether guests can run on the host.
     #[serde(default)]
     pub state: HostState,
-    /// How many guests at most.
+    /// The most guests on the host.
     pub guests_max: Option<u32>,
-    /// Instead of the resources' own.
+    /// Free levels by resource, instead of the resources' own.
     #[serde(default)]
     pub levels: BTreeMap<String, Levels>,
 }
 
 impl Host {
-    /// A host that is online and has so much of each resource.
+    /// Makes a host that is online and has this capacity.
     pub fn new(name: &str, capacity: Amounts) -> Host {
         Host {
             name: name.to_owned(),
@@ -159,88 +160,88 @@ impl Host {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HostState {
-    /// They can.
+    /// Guests can run on the host.
     #[default]
     Online,
-    /// It has failed or is powered off: its guests run nowhere.
+    /// The host has failed or is powered off: its guests run nowhere.
     Offline,
-    /// Its guests run, and are to leave.
+    /// The host's guests run, and are to leave.
     Maintenance,
 }
 
-/// What a guest takes from a template, or has itself.
+/// Values that a guest takes from a template, or has itself.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Template {
-    /// Unique.
+    /// The template's name, which is unique.
     pub name: String,
-    /// See [`Guest`].
+    /// See [`Guest::size`].
     #[serde(default)]
     pub size: Amounts,
-    /// See [`Guest`].
+    /// See [`Guest::load`].
     #[serde(default)]
     pub load: Amounts,
-    /// See [`Guest`].
+    /// See [`Guest::properties`].
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
-    /// See [`Guest`].
+    /// See [`Guest::tags`].
     #[serde(default)]
     pub tags: Vec<String>,
-    /// See [`Guest`].
+    /// See [`Guest::tenant`].
     pub tenant: Option<String>,
-    /// See [`Guest`].
+    /// See [`Guest::memory`].
     pub memory: Option<Amount>,
-    /// See [`Guest`].
+    /// See [`Guest::dirty`].
     pub dirty: Option<Amount>,
 }
 
-/// What is placed: a virtual machine.
+/// A guest, which is placed: a virtual machine.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guest {
-    /// Unique.
+    /// The guest's name, which is unique.
     pub name: String,
-    /// What it is called elsewhere, where names need not be unique.
+    /// The guest's name elsewhere, where names need not be unique.
     pub alias: Option<String>,
-    /// The host that it is on.
+    /// The host that the guest is on. `None`: it is on no host.
     pub host: Option<String>,
-    /// The template whose values it has where it has none itself.
+    /// The template whose values the guest has where it has none itself.
     pub template: Option<String>,
-    /// What is reserved for it.
+    /// What is reserved for the guest.
     #[serde(default)]
     pub size: Amounts,
-    /// What it uses, as measured.
+    /// What the guest uses, as measured.
     #[serde(default)]
     pub load: Amounts,
-    /// What `match` rules compare.
+    /// The properties that `match` rules compare.
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
-    /// What rules can name.
+    /// The tags by which rules can name the guest.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// Whose it is.
+    /// The tenant that the guest belongs to.
     pub tenant: Option<String>,
-    /// It is kept apart from the others of this set, softly unless a rule says otherwise.
+    /// The availability set. The guest is kept apart from the others of this set, softly unless a rule says otherwise.
     pub availability_set: Option<String>,
-    /// The only hosts where it may ever be.
+    /// The only hosts where the guest may ever be. `None`: all hosts.
     pub owners: Option<Vec<String>>,
-    /// Hosts where it should be, best first.
+    /// The hosts where the guest should be, best first.
     #[serde(default)]
     pub preferred: Vec<String>,
-    /// Hosts where its data is.
+    /// The hosts where the guest's data is.
     #[serde(default)]
     pub near: Vec<String>,
-    /// False: it stays where it is while its host is online.
+    /// `false`: the guest stays where it is while its host is online.
     #[serde(default = "yes")]
     pub optimize: bool,
-    /// What a migration has to send. Its size of the resource `memory` if it is left out.
+    /// How much memory a migration has to send. The default is the guest's size of the resource `memory`.
     pub memory: Option<Amount>,
-    /// How much of it is written a second.
+    /// How much memory the guest writes a second.
     pub dirty: Option<Amount>,
 }
 
 impl Guest {
-    /// A guest that is on no host, needs so much, and may be moved anywhere.
+    /// Makes a guest that is on no host, has this size, and may be moved anywhere.
     pub fn new(name: &str, size: Amounts) -> Guest {
         Guest {
             name: name.to_owned(),
@@ -267,27 +268,27 @@ fn yes() -> bool {
     true
 }
 
-/// Which guests a rule is about.
+/// The guests that a rule is about.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Guests {
     /// The guests with these names.
     Guests(Vec<String>),
-    /// All with this tag.
+    /// All guests with this tag.
     Tag(String),
-    /// All of this availability set.
+    /// All guests of this availability set.
     Set(String),
-    /// All of this tenant.
+    /// All guests of this tenant.
     Tenant(String),
 }
 
-/// Which hosts a rule is about.
+/// The hosts that a rule is about.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hosts {
     /// The hosts with these names.
     Hosts(Vec<String>),
-    /// All of this host group.
+    /// All hosts of this host group.
     Group(String),
 }
 
@@ -295,24 +296,24 @@ pub enum Hosts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Force {
-    /// It should: breaking it costs the rule's weight.
+    /// The rule should hold: breaking it costs the rule's weight.
     #[default]
     Soft,
-    /// It must.
+    /// The rule must hold.
     Hard,
 }
 
-/// How properties of guest and host relate.
+/// How the properties of guest and host have to relate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Matching {
-    /// They are the same.
+    /// They must be the same.
     Must,
-    /// It costs if they are not.
+    /// They should be the same, or it costs.
     Should,
-    /// They are not the same.
+    /// They must not be the same.
     MustNot,
-    /// It costs if they are.
+    /// They should not be the same, or it costs.
     ShouldNot,
 }
 
@@ -320,26 +321,26 @@ pub enum Matching {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
-    /// No two on one host (anti-affinity), or none near others.
+    /// No two of the guests are on one host (anti-affinity), or none is near others.
     Apart(Apart),
-    /// All on one host (affinity).
+    /// All of the guests are on one host (affinity).
     Together(Together),
-    /// Over several areas of a level, or evenly over them.
+    /// The guests are in several areas of a level, or evenly spread over them.
     Spread(Spread),
-    /// Only on these hosts (possible owners, a tenant's subset). Hard, always.
+    /// The guests are only on these hosts (possible owners, a tenant's subset). The rule is always hard.
     Owners(Within),
-    /// Rather on these hosts, best first.
+    /// The guests are rather on these hosts, best first.
     Preferred(Within),
-    /// All within one of several sets of hosts. Hard.
+    /// All of the guests are within one of several sets of hosts. The rule is hard.
     Among(Among),
-    /// Near others.
+    /// The guests are near others.
     Needs(Needs),
-    /// By a property.
+    /// A property of the guest relates to that of its host.
     Match(Match),
 }
 
 impl Rule {
-    /// What it is called.
+    /// Returns the rule's name.
     pub fn name(&self) -> &String {
         match self {
             Rule::Apart(of) => &of.name,
@@ -352,7 +353,7 @@ impl Rule {
         }
     }
 
-    /// Its kind, as a file calls it.
+    /// Returns the rule's kind, as it is called in a file.
     pub fn kind(&self) -> &'static str {
         match self {
             Rule::Apart(_) => "apart",
@@ -367,17 +368,17 @@ impl Rule {
     }
 }
 
-/// Guests that are apart: from each other, or from others.
+/// The rule that guests are apart: from each other, or from others.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Apart {
-    /// Unique.
+    /// The rule's name, which is unique.
     pub name: String,
     /// The guests that are kept apart.
     pub of: Guests,
-    /// From whom: none of these is where one of `of` is. From each other if it is left out.
+    /// The guests from which these are kept apart: none of them is where one of `of` is. The default is each other.
     pub from: Option<Guests>,
-    /// With `from`, in no area of this level. `host` if it is left out.
+    /// With `from`: the level in whose areas they are apart. The default is `host`.
     pub level: Option<String>,
     /// As in [`Together`].
     #[serde(default)]
@@ -386,80 +387,80 @@ pub struct Apart {
     pub weight: Option<f64>,
 }
 
-/// Guests that are together.
+/// The rule that guests are together.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Together {
-    /// Unique.
+    /// The rule's name, which is unique.
     pub name: String,
     /// The guests that are kept together.
     pub of: Guests,
-    /// Soft if it is left out.
+    /// Whether the rule must hold. The default is soft.
     #[serde(default)]
     pub force: Force,
-    /// What a breach costs, in seconds of traffic, if it is soft. [`Weights::rule`] if it is left out.
+    /// The cost of a breach if the rule is soft, in seconds of traffic. The default is [`Weights::rule`].
     pub weight: Option<f64>,
 }
 
-/// Guests in several areas.
+/// The rule that guests are in several areas.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spread {
-    /// Unique.
+    /// The rule's name, which is unique.
     pub name: String,
     /// The guests that are spread.
     pub of: Guests,
-    /// Of which areas: a key of the hosts' `areas`, or `host`.
+    /// The level of the areas: a key of the hosts' `areas`, or `host`.
     pub level: String,
-    /// In at least so many.
+    /// The least number of areas that the guests are in.
     pub areas_min: Option<u32>,
-    /// No area has more than so many more of them than another that can have any.
+    /// The most by which an area may have more of the guests than another area that can have any.
     pub skew_max: Option<u32>,
-    /// Soft if it is left out.
+    /// Whether the rule must hold. The default is soft.
     #[serde(default)]
     pub force: Force,
     /// As in [`Together`].
     pub weight: Option<f64>,
 }
 
-/// Guests on hosts.
+/// The rule that guests are on certain hosts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Within {
-    /// Unique.
+    /// The rule's name, which is unique.
     pub name: String,
     /// The guests that are kept within the hosts.
     pub of: Guests,
-    /// Where. (Not `on`: to many YAML readers that is `true`.)
+    /// The hosts. (The field is not named `on` because many YAML readers take that for `true`.)
     pub within: Hosts,
 }
 
-/// Guests within one of several sets.
+/// The rule that guests are within one of several sets of hosts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Among {
-    /// Unique.
+    /// The rule's name, which is unique.
     pub name: String,
     /// The guests that are on one of several sets of hosts.
     pub of: Guests,
-    /// Where: any of these.
+    /// The sets of hosts, any of which will do.
     pub within: Vec<Hosts>,
 }
 
-/// Guests that need others near.
+/// The rule that guests need others near.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Needs {
-    /// Unique.
+    /// The rule's name, which is unique.
     pub name: String,
     /// The guests that need others.
     pub of: Guests,
-    /// Whom: one of these is enough.
+    /// The guests that they need: one of these is enough.
     pub near: Guests,
-    /// In the same area of this level. `host` if it is left out.
+    /// The level in whose area a needed guest has to be. The default is `host`.
     #[serde(default = "host")]
     pub level: String,
-    /// Hard if it is left out.
+    /// Whether the rule must hold. The default is hard.
     #[serde(default = "hard")]
     pub force: Force,
     /// As in [`Together`].
@@ -474,49 +475,49 @@ fn host() -> String {
     HOST_LEVEL.to_owned()
 }
 
-/// Guests on hosts by a property.
+/// The rule that a property of a guest relates to that of its host.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Match {
-    /// Unique.
+    /// The rule's name, which is unique.
     pub name: String,
     /// The property's key.
     pub property: String,
     /// How a host's property and the guest's are compared.
     pub relation: Matching,
-    /// On hosts of this group only; on all if it is left out.
+    /// The host group on whose hosts the rule holds. The default is all hosts.
     pub group: Option<String>,
-    /// As in [`Together`], of `should` and `should-not`.
+    /// As in [`Together`], for `should` and `should-not`.
     pub weight: Option<f64>,
 }
 
-/// So many hosts may fail at once: their guests find room on the others, where everybody else stays, and no rule is
-/// broken more.
+/// The rule that this many hosts may fail at once: their guests find room on the others, where all other guests stay,
+/// and no more of any rule is broken.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Survive {
-    /// How many.
+    /// How many hosts may fail.
     pub failures: u32,
-    /// Hard if it is left out.
+    /// Whether the rule must hold. The default is hard.
     #[serde(default = "hard")]
     pub force: Force,
-    /// As in [`Together`], of each set of hosts that must not fail.
+    /// As in [`Together`], for each set of hosts that must not fail.
     pub weight: Option<f64>,
 }
 
-/// For what is free of a resource, so much should be of another on the same host.
+/// The rule that for what is free of one resource, an amount of another is free on the same host.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Balance {
-    /// For each of this resource ...
+    /// The first resource.
     #[serde(rename = "for")]
     pub per: String,
-    /// ... that is free (one of its unit if it is left out) ...
+    /// The amount of the first resource that is free. The default is one of its unit.
     #[serde(default = "one")]
     pub each: Amount,
-    /// ... of this one ...
+    /// The second resource.
     pub of: String,
-    /// ... this amount should be.
+    /// The amount of the second resource that should be free for each such amount of the first.
     pub free: Amount,
 }
 
@@ -524,23 +525,24 @@ fn one() -> Amount {
     Amount { number: 1.0, unit: String::new() }
 }
 
-/// What is how bad, in seconds of traffic: a migration of so many seconds is worth what is saved by it.
+/// What each thing costs, in seconds of traffic: a migration of this many seconds is worth what it saves.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Weights {
-    /// Of each per cent of a mean host's capacity that is used beyond `start`.
+    /// The cost of each per cent of a mean host's capacity that is used beyond `start`.
     pub load: f64,
-    /// Of each per cent of a mean host's capacity that a balance lacks.
+    /// The cost of each per cent of a mean host's capacity that a balance lacks.
     pub balance: f64,
-    /// Of each breach of a soft rule that says nothing else.
+    /// The cost of each breach of a soft rule without a weight of its own.
     pub rule: f64,
-    /// Of each rank below the first of a guest's preferred hosts; of a host that is none of them, of one rank more.
+    /// The cost of each rank below the first of a guest's preferred hosts. A host that is not one of them has one rank
+    /// more than the last.
     pub preference: f64,
-    /// Of a guest on a host that is not near its data.
+    /// The cost of a guest on a host that is not near its data.
     pub locality: f64,
-    /// Times the seconds of a migration.
+    /// The factor of the seconds of a migration.
     pub moves: f64,
-    /// Of each migration, whatever it sends.
+    /// The cost of each migration, whatever it sends.
     pub each_move: f64,
 }
 

@@ -1,4 +1,4 @@
-//! The way back from a problem's numbers to what the user wrote.
+//! Leads back from a problem's numbers to what the user wrote.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use super::model::HostState;
 use crate::bits::Bits;
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE};
 
-/// Index in [`Names::rules`].
+/// The index of a rule in [`Names::rules`].
 pub type RuleId = u32;
 
-/// What a rule is, or what says the same as one.
+/// The kind of a rule, or of something that has the meaning of a rule.
 #[expect(missing_docs, reason = "they are named as in the file")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -31,7 +31,7 @@ pub enum RuleKind {
     GuestPreferred,
     /// A guest's `near`.
     Near,
-    /// A guest with `optimize: false`.
+    /// A guest with `optimize: false`, which stays where it is.
     Stays,
     /// A guest that writes more than can be sent.
     Writes,
@@ -41,14 +41,14 @@ pub enum RuleKind {
     HostState,
 }
 
-/// A rule, and what it is called: names are unique among rules of one kind that the user writes.
+/// A rule and its name. Names are unique among the rules of one kind that the user writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleName {
-    /// Of the rule, of the availability set, or of the guest.
+    /// The name of the rule, of the availability set, or of the guest.
     pub name: String,
-    /// What it is.
+    /// The kind of the rule.
     pub kind: RuleKind,
-    /// Which property it compares; empty where it compares none.
+    /// The property that the rule compares. Empty if it compares none.
     pub property: String,
 }
 
@@ -74,26 +74,26 @@ impl fmt::Display for RuleName {
 pub enum Measure {
     /// What guests have reserved.
     Reserved,
-    /// What they use, as measured.
+    /// What guests use, as measured.
     Measured,
-    /// How many they are.
+    /// The number of guests.
     Count,
 }
 
-/// Of one of [`Problem::resources`](crate::problem::Problem::resources): a resource of the user has a row for what is
-/// reserved and one for what is measured, where guests have either.
+/// The name of one of [`Problem::resources`](crate::problem::Problem::resources). A resource of the user has a row for
+/// what is reserved and one for what is measured, if guests have either.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The resource; "guests" where they are counted.
+    /// The resource's name, or "guests" where these are counted.
     pub name: String,
-    /// Of which.
+    /// What the row counts.
     pub measure: Measure,
-    /// Of its amounts.
+    /// The unit of the row's amounts.
     pub unit: Unit,
 }
 
 impl Row {
-    /// An amount of it.
+    /// Returns an amount of the row as a text.
     pub fn text(&self, grains: i64) -> String {
         match self.measure {
             Measure::Count => grains.to_string(),
@@ -116,17 +116,17 @@ impl fmt::Display for Row {
 pub struct Level {
     /// Its name.
     pub name: String,
-    /// Those of its areas.
+    /// The names of its areas.
     pub areas: Vec<String>,
 }
 
-/// A hard limit of guests to hosts. A guest's [`owners`](crate::problem::Guest::owners) are what all of its fences have
-/// in common.
+/// A hard limit of guests to hosts. A guest's [`owners`](crate::problem::Guest::owners) are the hosts that all of its
+/// fences have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
     /// The rule that sets the limit.
     pub rule: RuleId,
-    /// Where it lets guests be.
+    /// The hosts where guests may be by the rule.
     pub hosts: Bits,
 }
 
@@ -136,89 +136,89 @@ pub struct Fence {
 pub struct Leaning {
     /// The rule that sets the cost.
     pub rule: RuleId,
-    /// Of hosts that cost something else than `otherwise`, by number.
+    /// The costs of hosts that differ from `otherwise`, by host.
     pub costs: Vec<(HostId, i64)>,
-    /// Of all others.
+    /// The cost of all other hosts.
     pub otherwise: i64,
 }
 
 impl Leaning {
-    /// What a host costs.
+    /// Returns what a host costs.
     pub fn cost(&self, host: HostId) -> i64 {
         self.costs.binary_search_by_key(&host, |(host, _)| *host).map_or(self.otherwise, |at| self.costs[at].1)
     }
 }
 
-/// What the numbers of a problem are called.
+/// The names of what a problem has in numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// Of hosts.
+    /// The names of hosts.
     pub hosts: Vec<String>,
-    /// Whether guests can run on each.
+    /// The state of each host: whether guests can run on it.
     pub states: Vec<HostState>,
-    /// Which of them hold disks that others need.
+    /// The hosts with disks that others need.
     pub storage: Bits,
-    /// The host group of each.
+    /// The host group of each host.
     pub host_groups: Vec<Option<String>>,
-    /// Of each host: what is free of each row after a guest was placed there to relieve another.
+    /// For each host, how much of each row stays free after a guest was placed there to relieve another host.
     pub place_free: Vec<Vec<i64>>,
-    /// Of guests.
+    /// The names of guests.
     pub guests: Vec<String>,
-    /// What each is called elsewhere: several can be called the same.
+    /// The alias of each guest: its name elsewhere. Several guests can have the same.
     pub aliases: Vec<Option<String>>,
-    /// Where each was, also on a host that is offline.
+    /// The recorded host of each guest, also if that host is offline.
     pub recorded: Vec<HostId>,
-    /// Of resources.
+    /// The rows, by resource of the problem.
     pub rows: Vec<Row>,
-    /// Of levels of areas.
+    /// The levels of areas.
     pub levels: Vec<Level>,
-    /// All, also what says the same as one.
+    /// All rules, also what has the meaning of a rule.
     pub rules: Vec<RuleName>,
     /// The rule of each group.
     pub groups: Vec<RuleId>,
-    /// Who is in each group.
+    /// The members of each group.
     pub members: Vec<Vec<GuestId>>,
-    /// Hard limits to hosts.
+    /// The hard limits to hosts.
     pub fences: Vec<Fence>,
-    /// Those of each guest.
+    /// The fences of each guest, as indices in `fences`.
     pub fences_of: Vec<Vec<u32>>,
-    /// What hosts cost.
+    /// What hosts cost, by rule.
     pub leanings: Vec<Leaning>,
-    /// Those of each guest.
+    /// The leanings of each guest, as indices in `leanings`.
     pub leanings_of: Vec<Vec<u32>>,
-    /// What a breach costs of a rule that is soft and says nothing else.
+    /// The cost of a breach of a soft rule without a weight of its own.
     pub rule_weight: i64,
 }
 
 impl Names {
-    /// A host's name.
+    /// Returns a host's name.
     pub fn host(&self, host: HostId) -> &str {
         if host == NOWHERE { "nowhere" } else { &self.hosts[host as usize] }
     }
 
-    /// A guest's name.
+    /// Returns a guest's name.
     pub fn guest(&self, guest: GuestId) -> &str {
         &self.guests[guest as usize]
     }
 
-    /// The host of a guest that is on none because that host is offline.
+    /// Returns the host of a guest that is on none because that host is offline.
     pub(crate) fn lost(&self, guest: GuestId) -> Option<HostId> {
         let was = self.recorded[guest as usize];
         (self.states.get(was as usize) == Some(&HostState::Offline)).then_some(was)
     }
 
-    /// The rule of a group.
+    /// Returns the rule of a group.
     pub fn group(&self, group: GroupId) -> &RuleName {
         &self.rules[self.groups[group as usize] as usize]
     }
 
-    /// An area of a level: "rack 'r1'".
+    /// Returns the name of an area with its level: "rack 'r1'".
     pub fn area(&self, level: usize, area: u32) -> String {
         let level = &self.levels[level];
         format!("{} '{}'", level.name, level.areas[area as usize])
     }
 
-    /// The same; of hosts, which are areas by themselves, only the name.
+    /// Returns the same as [`Names::area`], but only the name for a host, which is an area by itself.
     pub(crate) fn area_name(&self, level: usize, area: u32) -> String {
         match self.levels[level].name == super::HOST_LEVEL {
             true => format!("'{}'", self.levels[level].areas[area as usize]),
@@ -226,24 +226,24 @@ impl Names {
         }
     }
 
-    /// Names of several guests, the rest of them counted.
+    /// Returns the names of several guests; if there are many, the rest as a number.
     pub fn list(&self, guests: &[GuestId]) -> String {
         listed(guests.iter().map(|guest| self.guest(*guest)))
     }
 
-    /// Which guest is called so.
+    /// Returns the guest with this name.
     pub fn guest_named(&self, name: &str) -> Option<GuestId> {
         self.guests.iter().position(|guest| guest == name).map(|at| at as GuestId)
     }
 
-    /// Which guests have this alias.
+    /// Returns the guests with this alias.
     pub fn guests_called(&self, alias: &str) -> Vec<GuestId> {
         let all = (0..).zip(&self.aliases);
         all.filter(|(_, of)| of.as_deref() == Some(alias)).map(|(guest, _)| guest).collect()
     }
 }
 
-/// The first ones by name, the rest as a number.
+/// Returns the first names, and the rest as a number.
 pub(crate) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     const NAMES_LISTED_MAX: usize = 4;
     let names: Vec<&str> = names.collect();
@@ -255,7 +255,7 @@ pub(crate) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// The form of a word that fits so many guests.
+/// Returns the form of a word that fits the number of guests.
 pub(crate) fn agree<'a>(guests: &[GuestId], one: &'a str, several: &'a str) -> &'a str {
     if guests.len() == 1 { one } else { several }
 }

@@ -1,11 +1,12 @@
-//! Names are told in lines, as they are written: one that could end a line could say anything in the next.
+//! Checks that names can be printed. Names are printed in lines as they are written, so a name with a line break could
+//! pretend anything in the next line.
 
 use std::collections::BTreeMap;
 
 use super::mistake::{Mistake, Object, ObjectKind};
 use super::model::{Cluster, Guests, Hosts, Rule};
 
-/// That no name in a cluster has control characters.
+/// Checks that no name in a cluster has control characters.
 pub(super) fn check(cluster: &Cluster) -> Result<(), Mistake> {
     for (n, resource) in cluster.resources.iter().enumerate() {
         of(ObjectKind::Resource, n, &resource.name, [&resource.unit])?;
@@ -36,7 +37,7 @@ pub(super) fn check(cluster: &Cluster) -> Result<(), Mistake> {
     Ok(())
 }
 
-/// A thing's own name, and others that it has.
+/// Checks a thing's own name, and the others that it has.
 fn of<'a>(
     kind: ObjectKind,
     index: usize,
@@ -58,7 +59,7 @@ fn pairs(pairs: &BTreeMap<String, String>) -> impl Iterator<Item = &String> {
     pairs.iter().flat_map(|(key, value)| [key, value])
 }
 
-/// The names that a rule refers to.
+/// Returns the names that a rule refers to.
 fn in_rule(rule: &Rule) -> Vec<&String> {
     match rule {
         Rule::Apart(rule) => guests(&rule.of).chain(rule.from.iter().flat_map(guests)).chain(&rule.level).collect(),
@@ -89,7 +90,7 @@ fn hosts(hosts: &Hosts) -> std::slice::Iter<'_, String> {
 mod tests {
     use super::super::read;
 
-    /// A file with a name of each kind, `NAME` in one place.
+    /// A file with a name of each kind; a test puts `NAME` in one place.
     const FILE: &str = r#"
 resources: [{name: RZ, unit: UU}]
 hosts:

@@ -1,4 +1,4 @@
-//! What comes of failing hosts, in the user's words.
+//! Reports the result of letting hosts fail, in the user's words.
 
 use serde::Serialize;
 
@@ -10,31 +10,31 @@ use crate::problem::{HostId, Strength};
 use crate::score::Score;
 use crate::survive::{Failure, Proof, impossible, survive};
 
-/// What the rule is called in complaints.
+/// The name of the rule in complaints.
 const RULE: &str = "survive";
 
-/// How much was tried.
+/// How many failures were tried and survived.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Survived {
     /// How many hosts may fail at once.
     pub failures: u32,
-    /// Sets of hosts of which each may fail.
+    /// How many sets of hosts may fail.
     pub sets: u64,
-    /// How many of them were tried: those of the fullest hosts.
+    /// How many of these sets were tried: those of the fullest hosts.
     pub tried: u64,
-    /// Of these, how many are survived.
+    /// How many of the tried sets are survived.
     pub survived: u64,
-    /// Why no placement of all guests survives all of them, if that is certain.
+    /// Why no placement of all guests survives all sets, if that is certain.
     pub impossible: Option<String>,
 }
 
-/// Hosts that can fail: those that run.
+/// Returns the hosts that can fail: those that run.
 pub fn failing(compiled: &Compiled) -> Vec<HostId> {
     let states = (0..).zip(&compiled.names.states);
     states.filter(|(_, state)| **state != HostState::Offline).map(|(host, _)| host).collect()
 }
 
-/// Lets hosts fail, if the file says that this is to be survived.
+/// Lets hosts fail, if the file asks for that to be survived. Returns the result and the complaints.
 pub(super) fn look(compiled: &Compiled, assignment: &[HostId]) -> Option<(Survived, Vec<Complaint>)> {
     let rule = compiled.survive?;
     let survival = survive(&compiled.problem, assignment, &failing(compiled), rule.failures);

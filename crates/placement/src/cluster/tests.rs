@@ -6,7 +6,7 @@ use super::*;
 use crate::problem::{HostId, NOWHERE};
 use crate::verdict::judge;
 
-/// Four hosts in two racks, 8 cores and 32 GiB each.
+/// Four hosts in two racks, with 8 cores and 32 GiB each.
 const HOSTS: &str = "
 resources:
 - {name: cpu, unit: cores}
@@ -29,7 +29,7 @@ fn mistake(text: &str) -> String {
     }
 }
 
-/// What is wrong where everybody is.
+/// Returns what is wrong with all guests where they are.
 fn complaints_of(compiled: &Compiled) -> Vec<String> {
     let (check, _) = check(compiled, &compiled.problem.initial, &History::default(), 7);
     check.complaints.into_iter().map(|complaint| complaint.what).collect()
@@ -208,7 +208,7 @@ fn what_is_broken_is_told_in_the_words_of_the_file() {
     ] {
         assert_eq!(sorted(of(rule)), always(&[what]), "{rule}");
     }
-    // And what holds is not told.
+    // Rules that hold are not reported.
     for rule in [
         "apart: {name: x, of: {guests: [a, c]}}",
         "together: {name: x, of: {guests: [a, b]}, force: hard}",
@@ -436,7 +436,7 @@ rules:
             format!("{a} + {b} + {c} + rule 'x': 3 guests ('a', 'b', 'c') are apart and may only be on 1 host ('h1')"),
         ),
         (
-            // The other crowd is told as well.
+            // The other crowd is reported as well.
             "- apart: {name: x, of: {guests: [a, b, e, f]}, force: hard}",
             format!("{e} + {f} + rule 'x': 2 guests ('e', 'f') are apart and may only be on 1 host ('h2')"),
         ),
@@ -484,7 +484,7 @@ fn rules_that_can_hold_are_no_clash() {
     }
 }
 
-/// Whoever wrote a rule so meant something else, be it soft.
+/// A soft rule that can never hold is reported, too: its author meant something else.
 #[test]
 fn what_a_soft_rule_lacks_is_told() {
     for relation in ["must", "must-not", "should", "should-not"] {
@@ -611,7 +611,7 @@ fn what_is_wrong_is_told_where_it_stands() {
     assert_eq!(mistake(&own), "line 15: host 'h4': memory: levels have to be in order: reserve <= start <= place");
 }
 
-/// What docs/placement-file.md shows is a file.
+/// Checks that the example in docs/placement-file.md is a valid file.
 #[test]
 fn the_reference_is_right() {
     let text = include_str!("../../../../docs/placement-file.md");
@@ -619,7 +619,7 @@ fn the_reference_is_right() {
     assert_eq!(read(file).unwrap().compile().unwrap().clashes, []);
 }
 
-/// A file with most of what there can be.
+/// A file with most of what a file can have.
 const ALL: &str = "
 guests:
 - {name: a, host: h1, size: {cpu: 2, memory: 8 GiB}, load: {cpu: 50}, tags: [w], tenant: t, owners: [h1, h2],
@@ -638,7 +638,7 @@ weights: {load: 3}
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Whatever is changed of a file, it is read or refused.
+    /// Checks that any changed file is read or refused.
     #[test]
     fn no_file_panics(edits in proptest::collection::vec((any::<prop::sample::Index>(), 0usize..4, "[ -~\n\
         ]{0,3}"), 1..5)) {
@@ -682,7 +682,7 @@ fn groups_are_apart_on_hosts_and_in_areas() {
     assert_eq!(rule(", level: rack"), ["'a1', 'a2' share rack 'r1' with 'b1' and are to be apart from it"]);
     let compiled =
         made(&of_two_kinds("rules:\n- apart: {name: r, of: {tag: a}, from: {tag: b}, weight: 7, level: rack}\n"));
-    // Two of one and one of the other: two are too many.
+    // Two guests of one kind and one of the other: two are too many.
     assert_eq!(judge(&compiled.problem, &compiled.problem.initial).cost.rules, 14_000_000);
 }
 
@@ -706,7 +706,7 @@ fn guests_are_spread_evenly_where_they_may_be() {
     let uneven = "of 'a1', 'a2' up to 2 are in one area of level 'rack' and 0 in another, which is more than 1 apart";
     assert_eq!(rule("tags: [a]", 1), [uneven]);
     assert_eq!(rule("tags: [a]", 2), [""; 0]);
-    // Of areas where none of them may be none counts.
+    // An area where none of them may be does not count.
     assert_eq!(rule("tags: [a], owners: [h1, h2]", 0), [""; 0]);
 }
 
@@ -754,7 +754,7 @@ fn groups_that_can_never_be_apart_or_even_clash() {
         rules(&[even]),
         ["rule 'e': 'a1', 'a2', 'b1' can never be spread over the areas of level 'rack' with less than a skew of 1"]
     );
-    // One who can be nowhere leaves one, and that is not what is wrong.
+    // If one member can be nowhere, one is left, and that is not what is wrong.
     let even = "spread: {name: e, of: {tag: a}, level: rack, skew_max: 0, force: hard}";
     let nowhere = ["h1", "h2"]
         .map(|host| format!("owners: {{name: o-{host}, of: {{guests: [a1]}}, within: {{hosts: [{host}]}}}}"));

@@ -1,4 +1,4 @@
-//! What a step does.
+//! The action of a step.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ pub enum Action {
     Migrate {
         /// The guest that moves.
         guest: GuestId,
-        /// From where.
+        /// The host that it leaves.
         from: HostId,
-        /// To where.
+        /// The host that it moves to.
         to: HostId,
     },
     /// A guest that is nowhere starts.
@@ -26,7 +26,7 @@ pub enum Action {
         /// The host on which it starts.
         on: HostId,
     },
-    /// A guest stops, and is nowhere.
+    /// A guest stops, and is nowhere then.
     Stop {
         /// The guest that stops.
         guest: GuestId,
@@ -46,7 +46,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Who moves, starts or stops.
+    /// Returns the guest that moves, starts or stops. `None` for an action on a host.
     pub fn guest(self) -> Option<GuestId> {
         match self {
             Action::Migrate { guest, .. } | Action::Start { guest, .. } | Action::Stop { guest, .. } => Some(guest),
@@ -54,7 +54,7 @@ impl Action {
         }
     }
 
-    /// From where to where its guest gets, or [`NOWHERE`].
+    /// Returns the hosts from which and to which the action's guest goes, or [`NOWHERE`].
     pub fn ends(self) -> (HostId, HostId) {
         match self {
             Action::Migrate { from, to, .. } => (from, to),
@@ -64,7 +64,7 @@ impl Action {
         }
     }
 
-    /// The hosts that it concerns.
+    /// Returns the hosts that take part in the action.
     pub fn hosts(self) -> impl Iterator<Item = HostId> {
         let pair = match self {
             Action::Boot { host } | Action::Shutdown { host } => [host, NOWHERE],

@@ -7,15 +7,15 @@ use crate::problem::{
     Avoid, Group, Guest, Host, HostId, HostMoves, NOWHERE, NeedsRule, Problem, Resource, Spread, Strength, Weights,
 };
 
-/// Bytes a second of a port: 1 Gb/s.
+/// The bytes per second of a port: 1 Gb/s.
 pub(crate) const GIGABIT: f64 = 125e6;
 
-/// A guest that uses so much memory and writes a little.
+/// Makes the traffic of a guest that uses this much memory and writes a little.
 pub(crate) fn traffic(memory_bytes: f64) -> Traffic {
     Traffic { memory_bytes, hot_bytes: 1e7, hot_seconds: 1.0, dirty_rate: 1e6, downtime_seconds: 0.3 }
 }
 
-/// Hosts of a capacity, and guests with what they use, where they are, and where they are to be.
+/// Makes a job from the hosts' capacities, and for each guest what it uses, where it is, and where it is to be.
 pub(crate) fn job(capacities: &[i64], guests: &[(i64, HostId, HostId)]) -> Job {
     let hosts = capacities.iter().map(|most| Host { areas: vec![0], capacity: vec![*most], safe: vec![*most] });
     let guest = |used: i64| Guest { demand: vec![used], groups: vec![], move_cost: 0, owners: None, preference: None };
@@ -46,12 +46,12 @@ pub(crate) fn job(capacities: &[i64], guests: &[(i64, HostId, HostId)]) -> Job {
     }
 }
 
-/// Two guests that are to change places on full hosts, and a third host with room.
+/// Makes two guests that are to change places on full hosts, and a third host with room.
 pub(crate) fn swap() -> Job {
     job(&[4, 4, 4], &[(4, 0, 1), (3, 1, 0)])
 }
 
-/// Jobs of all kinds: some hosts are off, some guests start or stop, groups have rules.
+/// Makes jobs of all kinds: some hosts are off, some guests start or stop, and groups have rules.
 pub(crate) fn any(dice: &mut Dice) -> Job {
     let hosts = 2 + dice.below(4);
     let capacity = 6 + dice.below(8) as i64;
@@ -74,7 +74,7 @@ pub(crate) fn any(dice: &mut Dice) -> Job {
     job
 }
 
-/// Jobs that always can be done: a host is empty, and would take all guests.
+/// Makes jobs that can always be done: one host is empty and has room for all guests.
 pub(crate) fn roomy(dice: &mut Dice) -> Job {
     let mut job = loop {
         let job = any(dice);
@@ -127,7 +127,7 @@ fn rules(job: &mut Job, dice: &mut Dice) {
     }
     for guest in &mut job.problem.guests {
         guest.groups = (0..groups as u32).filter(|_| dice.chance(0.4)).collect();
-        // Nobody is in two that are apart.
+        // No guest may be in two groups that are apart.
         let avoids =
             |one: u32, other: u32| job.problem.groups[one as usize].avoids.iter().any(|avoid| avoid.of == other);
         let all = guest.groups.clone();

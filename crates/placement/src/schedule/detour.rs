@@ -1,7 +1,7 @@
-//! A way found by trying all, one guest at a time, where list scheduling gets not everybody there: few guests on few
-//! hosts, with hardly any room. By A* (Hart, Nilsson, Raphael: "A formal basis for the heuristic determination of
-//! minimum cost paths", IEEE TSSC 4, 1968), which finds the one with the least traffic. Steps that share nothing need
-//! not wait for each other later on ([`waits`](super::waits())).
+//! Finds a plan by trying all ways, one guest at a time, where list scheduling leaves some guests behind: few guests on
+//! few hosts with hardly any room. The search is A* (Hart, Nilsson, Raphael: "A formal basis for the heuristic
+//! determination of minimum cost paths", IEEE TSSC 4, 1968), which finds the plan with the least traffic. Steps that
+//! share nothing need not wait for each other afterwards ([`waits`](super::waits())).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -11,24 +11,25 @@ use super::flight::Task;
 use super::{Action, Job, Step};
 use crate::problem::{GuestId, HostId, NOWHERE};
 
-/// Moves that are looked at, some tenths of a second's work; of one placement a tenth of them.
+/// The most moves that are tried: some tenths of a second's work. A tenth of them may be from one placement.
 const LOOKS_MAX: usize = 200_000;
-/// Guests of all placements that are kept: 16 MB.
+/// The most entries, over the guests of all placements, that are kept: 16 MB.
 const KNOWN_MAX: usize = 4_000_000;
-/// Seconds are compared in whole microseconds. Each move counts one more, so that none is made for nothing.
+/// Costs are whole microseconds. Each move counts one more, so that no move is made for nothing.
 const MICROSECOND: f64 = 1e-6;
-/// So that no sum of them is too large: a year.
+/// The cost of a move is at most this, a year, so that no sum of costs overflows.
 const COST_MAX: f64 = 3e13;
 
-/// Where all guests are, and how that is reached.
+/// A placement, and how it is reached.
 struct Known {
     at: Vec<HostId>,
     cost: u64,
-    /// The one before, and who moved from there.
+    /// The placement before, and the guest that moved from there.
     before: Option<(usize, GuestId)>,
 }
 
-/// A draft that gets everybody there who can at all; none if there is none, or it was not found.
+/// Returns a draft that brings all guests to their goals that can get there at all. Returns `None` if there is no such
+/// draft, or none was found.
 pub(super) fn detour(context: &Context) -> Option<Draft> {
     let job = context.job;
     let has_power = |power: &super::Power| power.on && power.on_at_end;
@@ -49,7 +50,7 @@ pub(super) fn detour(context: &Context) -> Option<Draft> {
         if known[id].at == goal {
             return Some(draft(context, &known, id));
         }
-        // There was a cheaper way to it since.
+        // A cheaper way to this placement was found since.
         if least > known[id].cost + costs.rest(&known[id].at, &goal) {
             continue;
         }
@@ -82,14 +83,14 @@ pub(super) fn detour(context: &Context) -> Option<Draft> {
     None
 }
 
-/// What moves cost, each reckoned once.
+/// The costs of moves, each computed once.
 struct Costs<'a> {
     job: &'a Job,
     known: BTreeMap<(GuestId, HostId, HostId), Option<u64>>,
 }
 
 impl Costs<'_> {
-    /// None of what cannot be done.
+    /// Returns the cost of a move, or `None` if it cannot be done.
     fn of(&mut self, guest: GuestId, from: HostId, to: HostId) -> Option<u64> {
         *self.known.entry((guest, from, to)).or_insert_with(|| {
             let task = Task::new(self.job, guest, from, to);
@@ -97,14 +98,15 @@ impl Costs<'_> {
         })
     }
 
-    /// The least that is still to be done. A guest that cannot get there directly has one move to make at least.
+    /// Returns a lower bound of what is still to be done. A guest that cannot get to its goal directly has at least one
+    /// move to make.
     fn rest(&mut self, at: &[HostId], goal: &[HostId]) -> u64 {
         let away = (0..).zip(at.iter().zip(goal)).filter(|(_, (at, goal))| at != goal);
         away.map(|(guest, (at, goal))| self.of(guest, *at, *goal).unwrap_or(1)).sum()
     }
 }
 
-/// Where a guest may go. Who is nowhere goes nowhere but to its goal, and nobody is stopped on the way.
+/// Returns where a guest may go. A guest that is nowhere may only go to its goal, and no guest is stopped on the way.
 fn places(context: &Context, goal: &[HostId], guest: GuestId, from: HostId) -> impl Iterator<Item = HostId> {
     let goal = goal[guest as usize];
     let hosts = if from == NOWHERE || goal == NOWHERE { 0 } else { context.job.problem.hosts.len() as HostId };
@@ -112,7 +114,7 @@ fn places(context: &Context, goal: &[HostId], guest: GuestId, from: HostId) -> i
     std::iter::once(goal).chain(aside).filter(move |host| *host != from)
 }
 
-/// The steps that lead to a placement, one after the other.
+/// Returns the steps that lead to a placement, one after the other.
 fn draft(context: &Context, known: &[Known], id: usize) -> Draft {
     let mut moves = Vec::new();
     let mut of = &known[id];

@@ -1,5 +1,5 @@
-//! A plan for an order of priorities: list scheduling. Whenever something ends, all that can start does, the first
-//! first.
+//! Makes a plan for an order of priorities: list scheduling. Whenever something ends, all tasks that can start do, in
+//! the order of their priority.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use super::job::INSTANT;
 use super::{Action, Job, Left, Obstacle, Step, StepReason};
 use crate::problem::{GuestId, Host, HostId, NOWHERE};
 
-/// Index of a task: first those of the job, then those of hops.
+/// The index of a task. The tasks of the job come first, then those of hops.
 pub(super) type TaskId = usize;
 
 /// What is the same for each order.
 pub(super) struct Context<'a> {
     pub job: &'a Job,
     pub tasks: Vec<Task>,
-    /// Whether each host has room for all who are to be there in the end, and all who cannot leave it.
+    /// For each host, whether it has room for all guests that are to be there in the end and all that cannot leave it.
     pub holds_goal: Vec<bool>,
-    /// Whether guests step aside for others.
+    /// Whether guests may step aside for others.
     may_hop: bool,
-    /// With what is under way.
+    /// The state at the begin, with what is under way.
     start: Flight<'a>,
 }
 
@@ -41,39 +41,41 @@ impl<'a> Context<'a> {
         Context { job, tasks, holds_goal, may_hop, start: Flight::new(job, guard) }
     }
 
-    /// With everybody somewhere, and nobody on the way.
+    /// Returns a state with each guest where `at` says, and none on its way.
     pub fn flight(&self, at: &[HostId]) -> Flight<'a> {
         let mut flight = self.start.clone();
         (0..).zip(at).for_each(|(guest, host)| flight.settle(guest, *host));
         flight
     }
 
-    /// How many cannot get to where they are to be, whatever others do.
+    /// Returns how many guests cannot get to where they are to be, whatever the others do.
     pub fn stuck(&self) -> usize {
         self.tasks.iter().filter(|task| !task.is_possible()).count()
     }
 }
 
-/// In which order tasks start, and how small a part of its bottleneck each makes do with: one of so many.
+/// The order in which tasks start, and for each task its share: it may start with one of `share` equal parts of its
+/// bottleneck.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Priorities {
     pub order: Vec<TaskId>,
     pub shares: Vec<u8>,
-    /// For how many tasks others step aside at once, where all wait for each other: one hop may free a whole cycle, but
-    /// several cycles take longer one after the other.
+    /// For how many tasks others step aside at once, when all tasks wait for each other. One hop may free a whole
+    /// cycle, but several cycles take longer one after the other.
     pub hops_at_once: usize,
 }
 
-/// What came of an order.
+/// The result of an order.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
-    /// Without what they wait for.
+    /// The steps, without what they wait for.
     pub steps: Vec<Step>,
-    /// Where each guest is in the end.
+    /// The host of each guest in the end.
     pub at: Vec<HostId>,
-    /// Hosts that are not switched off.
+    /// The hosts that should be switched off and are not.
     pub open: Vec<HostId>,
-    /// How many guests are left, when all is done, and when each is on average: less is better, the first first.
+    /// How many guests do not get to their goals, when all is done, and when steps end on average. Less is better, and
+    /// the first number counts first.
     pub score: (usize, f64, f64),
 }
 
@@ -87,7 +89,7 @@ impl Draft {
     }
 }
 
-/// A step that ends.
+/// A step under way, with the time when it ends.
 struct Underway {
     end: f64,
     kind: Kind,
@@ -106,13 +108,13 @@ pub(super) struct Drafter<'a> {
     pub hops_at_once: usize,
     now: f64,
     underway: Vec<Underway>,
-    /// By priority.
+    /// The tasks that have not started, by priority.
     pub pending: Vec<TaskId>,
-    /// Tasks of hops.
+    /// The tasks of hops.
     extra: Vec<Task>,
-    /// How often guests stepped aside.
+    /// How often each guest has stepped aside.
     pub hops: BTreeMap<GuestId, u32>,
-    /// Who waits aside until another task has started.
+    /// Tasks of guests that stepped aside, each with the task that has to start before.
     pub aside: BTreeMap<TaskId, TaskId>,
     /// What kept each task from starting the last time.
     why: BTreeMap<TaskId, StepReason>,
@@ -121,7 +123,7 @@ pub(super) struct Drafter<'a> {
     steps: Vec<Step>,
 }
 
-/// Makes a plan by an order of all tasks.
+/// Makes a plan for an order of all tasks.
 pub(super) fn draft(context: &Context, priorities: &Priorities) -> Draft {
     let power = &context.job.power;
     let already = |host: HostId| context.job.running.iter().any(|of| of.action == Action::Shutdown { host });
@@ -154,7 +156,7 @@ impl<'a> Drafter<'a> {
         }
     }
 
-    /// What is under way, and the hosts that boot: all of them at once.
+    /// Begins with what is under way, and boots the hosts that are to be on, all at once.
     fn begin(&mut self) {
         let job = self.context.job;
         for running in &job.running {
@@ -189,7 +191,7 @@ impl<'a> Drafter<'a> {
         }
     }
 
-    /// Starts whatever can.
+    /// Starts all tasks that can start.
     fn start_all(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         for &id in &pending {
@@ -208,7 +210,7 @@ impl<'a> Drafter<'a> {
         self.close();
     }
 
-    /// The rate at which a task can start now.
+    /// Returns the rate at which a task can start now, or what is in its way.
     fn rate(&self, id: TaskId) -> Result<f64, Obstacle> {
         let task = self.task(id);
         if self.flight.settled(task.guest) != Some(task.from) {
@@ -226,7 +228,7 @@ impl<'a> Drafter<'a> {
         self.push(task.action(), rate, seconds, why, Kind::Task { task, rate });
     }
 
-    /// Switches off what is empty and stays so.
+    /// Switches off the hosts that are empty and stay so.
     fn close(&mut self) {
         let empty = |drafter: &Self, host: HostId| drafter.flight.is_empty(host);
         let (now, later) = std::mem::take(&mut self.closing).into_iter().partition(|host| empty(self, *host));
@@ -246,7 +248,7 @@ impl<'a> Drafter<'a> {
         self.underway.push(Underway { end, kind });
     }
 
-    /// To when something ends next.
+    /// Advances to the time when something ends next.
     fn advance(&mut self) {
         self.now = self.underway.iter().map(|of| of.end).fold(f64::INFINITY, f64::min).max(self.now);
         let until = self.now + INSTANT;
@@ -262,13 +264,13 @@ impl<'a> Drafter<'a> {
         }
     }
 
-    /// Adds a task of a hop.
+    /// Adds the task of a hop.
     pub fn add(&mut self, task: Task) -> TaskId {
         self.extra.push(task);
         self.context.tasks.len() + self.extra.len() - 1
     }
 
-    /// Lets those back who stepped aside for what never starts.
+    /// Lets guests go back that stepped aside for a task that never starts.
     fn release(&mut self) -> bool {
         !std::mem::take(&mut self.aside).is_empty()
     }
@@ -280,7 +282,7 @@ impl<'a> Drafter<'a> {
     }
 }
 
-/// What a draft does not do, by what is in the way in the end.
+/// Returns what a draft does not do, with what is in the way in the end.
 pub(super) fn left(job: &Job, guard: &Guard, draft: &Draft) -> Vec<Left> {
     let at = |guest: GuestId| draft.at[guest as usize];
     let leaving = (0..job.goal.len() as GuestId).filter(|guest| at(*guest) != job.goal[*guest as usize]);

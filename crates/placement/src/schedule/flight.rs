@@ -1,4 +1,4 @@
-//! Who is where at a moment, what that uses, and what may start then.
+//! The state at a moment: where each guest is, what that uses, and what may start then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,21 +8,21 @@ use super::{Action, Job, NetworkDirection, Obstacle, forecast, rate_min};
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE, NeedsRule, Strength};
 use crate::verdict::judge_group;
 
-/// Rates that differ by less are the same: sums of others are not exact.
+/// Rates that differ by less than this part are equal: the sums of other rates are not exact.
 const ROUGHLY: f64 = 1e-9;
 
-/// A guest that gets from one host to another, from nowhere, or to nowhere.
+/// A guest that goes from one host to another, from nowhere, or to nowhere.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
     pub guest: GuestId,
     pub from: HostId,
     pub to: HostId,
     path: Vec<NetworkDirection>,
-    /// The rate at which nothing else is on the path.
+    /// The rate if nothing else is on the path.
     pub bottleneck: f64,
-    /// The least rate of use.
+    /// The lowest rate at which the migration ends. `None`: it never does.
     rate_min: Option<f64>,
-    /// How long it takes at the bottleneck's rate.
+    /// How long the task takes at the bottleneck's rate.
     pub seconds: f64,
 }
 
@@ -39,7 +39,7 @@ impl Task {
         Task { guest, from, to, path, bottleneck, rate_min, seconds }
     }
 
-    /// Whether it can be done at all.
+    /// Returns whether the task can be done at all.
     pub fn is_possible(&self) -> bool {
         self.rate_min.is_some()
     }
@@ -52,7 +52,7 @@ impl Task {
         }
     }
 
-    /// How long it takes at a rate at which it ends.
+    /// Returns how long the task takes at a rate at which it ends.
     pub fn seconds_at(&self, job: &Job, rate: f64) -> f64 {
         if self.path.is_empty() {
             return self.seconds;
@@ -61,8 +61,8 @@ impl Task {
     }
 }
 
-/// How long it takes a guest from one host to another, from nowhere, or to nowhere, while nobody else is on the way;
-/// infinite if it never gets there.
+/// Returns how long a guest takes from one host to another, from nowhere, or to nowhere, while nothing else is on the
+/// way. The result is infinite if the guest never gets there.
 pub(super) fn seconds(job: &Job, guest: GuestId, from: HostId, to: HostId) -> f64 {
     let g = guest as usize;
     match (from, to) {
@@ -75,34 +75,34 @@ pub(super) fn seconds(job: &Job, guest: GuestId, from: HostId, to: HostId) -> f6
     }
 }
 
-/// Where a guest is: on both while they differ.
+/// The hosts of a guest. They differ while it is on its way from the first to the second.
 type GuestHosts = (HostId, HostId);
 
-/// Who is where at a moment, with what that uses.
+/// The state at a moment, with what it uses.
 #[derive(Clone)]
 pub(super) struct Flight<'a> {
     job: &'a Job,
     guard: &'a Guard,
     at: Vec<GuestHosts>,
-    /// Row by row: host, resource.
+    /// What is used, row by row: host, resource.
     used: Vec<i64>,
-    /// Guests on each host, and on their way from or to it.
+    /// The number of guests on each host, or on their way from or to it.
     guests: Vec<u32>,
     apart: BTreeMap<(GroupId, HostId), u32>,
     incoming: Vec<u32>,
     outgoing: Vec<u32>,
-    /// Rates on each channel, and how many.
+    /// The sum of the rates on each channel, and how many there are.
     load: Vec<(f64, u32)>,
     on: Vec<bool>,
-    /// Where rules are exchanged: where each guest runs, how often hard rules are broken, and how many guests with hard
-    /// rules are on their way.
+    /// Used where rules are exchanged: where each guest runs, how many breaches of hard rules there are, and how many
+    /// guests with hard rules are on their way.
     runs: Vec<HostId>,
     broken: i64,
     ruled: u32,
 }
 
 impl<'a> Flight<'a> {
-    /// With what is under way.
+    /// Makes the state at the begin, with what is under way.
     pub fn new(job: &'a Job, guard: &'a Guard) -> Flight<'a> {
         let hosts = job.problem.hosts.len();
         let mut flight = Flight {
@@ -139,7 +139,7 @@ impl<'a> Flight<'a> {
         flight
     }
 
-    /// Where a guest is, unless it is on its way.
+    /// Returns the host of a guest, unless the guest is on its way.
     pub fn settled(&self, guest: GuestId) -> Option<HostId> {
         let (from, to) = self.at[guest as usize];
         (from == to).then_some(from)
@@ -157,7 +157,12 @@ impl<'a> Flight<'a> {
         self.on[host as usize] = on;
     }
 
-    /// The rate at which a task can start now; it takes all that there is, but no less than one of `share` equal parts.
+    /// Returns the rate at which a task can start now. The task takes all that there is, but not less than one of
+    /// `share` equal parts of its bottleneck.
+    ///
+    /// # Errors
+    ///
+    /// The [`Obstacle`] that keeps the task from starting.
     pub fn rate(&self, task: &Task, share: u8) -> Result<f64, Obstacle> {
         self.room(task.guest, task.from, task.to)?;
         if task.path.is_empty() {
@@ -183,7 +188,11 @@ impl<'a> Flight<'a> {
         Ok(if has > needs { has } else { needs })
     }
 
-    /// Whether a host is on, has room for a guest, and no rule is in the way.
+    /// Checks that a host is on, that it has room for a guest, and that no rule is in the way.
+    ///
+    /// # Errors
+    ///
+    /// The [`Obstacle`] that is in the way.
     pub fn room(&self, guest: GuestId, from: HostId, to: HostId) -> Result<(), Obstacle> {
         if to != NOWHERE {
             if !self.is_on(to) {
@@ -206,7 +215,7 @@ impl<'a> Flight<'a> {
         }
     }
 
-    /// Whether no more is broken than may be once a guest has arrived, if rules are exchanged.
+    /// Checks, if rules are exchanged, that no more than is allowed is broken once a guest has arrived.
     fn exchange(&self, guest: GuestId, to: HostId) -> Result<(), Obstacle> {
         let Some(most) = self.guard.broken_max.filter(|_| self.guard.ruled[guest as usize]) else { return Ok(()) };
         let groups = self.groups_about(guest);
@@ -223,7 +232,7 @@ impl<'a> Flight<'a> {
         }
     }
 
-    /// Groups with hard rules about a guest, its own first.
+    /// Returns the groups with hard rules about a guest, its own first.
     fn groups_about(&self, guest: GuestId) -> Vec<GroupId> {
         let of = &self.job.problem.guests[guest as usize].groups;
         let groups = &self.job.problem.groups;
@@ -236,14 +245,14 @@ impl<'a> Flight<'a> {
         of.iter().copied().chain(others).filter(|group| has_hard(&groups[*group as usize])).collect()
     }
 
-    /// How often hard rules of groups are broken.
+    /// Returns how many breaches of the hard rules of groups there are.
     fn broken_of(&self, groups: &[GroupId], runs: &[HostId]) -> i64 {
         let of = |group: &GroupId| judge_group(&self.job.problem, &self.guard.members, runs, *group);
         let hard = groups.iter().flat_map(of).filter(|(strength, _)| *strength == Strength::Hard);
         hard.filter(|(_, breach)| lasts(breach)).map(|(_, breach)| breach.count()).sum()
     }
 
-    /// Counts a guest where it runs now, if rules are exchanged.
+    /// Records where a guest runs now, if rules are exchanged.
     fn runs_on(&mut self, guest: GuestId, host: HostId) {
         if self.runs.is_empty() || self.runs[guest as usize] == host {
             return;
@@ -258,7 +267,7 @@ impl<'a> Flight<'a> {
         u32::from(self.guard.broken_max.is_some() && self.guard.ruled[guest as usize])
     }
 
-    /// Has a guest set out, which uses the links so much.
+    /// Lets a guest set out, which uses the links at this rate.
     pub fn start(&mut self, task: &Task, rate: f64) {
         self.occupy(task.guest, task.to, 1);
         self.at[task.guest as usize] = (task.from, task.to);
@@ -266,7 +275,7 @@ impl<'a> Flight<'a> {
         self.travel(task, rate, 1);
     }
 
-    /// Has it arrive.
+    /// Lets a guest arrive.
     pub fn arrive(&mut self, task: &Task, rate: f64) {
         self.occupy(task.guest, task.from, -1);
         self.at[task.guest as usize] = (task.to, task.to);
@@ -275,7 +284,7 @@ impl<'a> Flight<'a> {
         self.travel(task, rate, -1);
     }
 
-    /// Has a guest on another host, or nowhere, at once.
+    /// Puts a guest on another host, or nowhere, at once.
     pub fn settle(&mut self, guest: GuestId, host: HostId) {
         self.occupy(guest, self.at[guest as usize].0, -1);
         self.occupy(guest, host, 1);
@@ -307,12 +316,13 @@ impl<'a> Flight<'a> {
         for &channel in &task.path {
             let (load, count) = &mut self.load[channel];
             *count = count.wrapping_add_signed(sign);
-            // What is left of sums that are not exact goes when nobody is there.
+            // What is left of sums that are not exact is dropped when no migration is on the channel.
             *load = if *count == 0 { 0.0 } else { *load + f64::from(sign) * rate };
         }
     }
 
-    /// Whether a group's rules hold if one of its guests sets out, whoever of those on their way arrives when.
+    /// Returns whether a group's rules hold if one of its guests sets out, in whatever order the guests on their way
+    /// arrive.
     fn holds(&self, group: GroupId, guest: GuestId, place: GuestHosts) -> bool {
         let (guard, id) = (self.guard, group as usize);
         let (from, to) = place;
@@ -330,7 +340,7 @@ impl<'a> Flight<'a> {
         }
         let holds_need = |group: GroupId, need: &NeedsRule| {
             let surely: BTreeSet<u32> = self.areas(need.of, need.level, moving).filter_map(surely).collect();
-            // Who is in both has itself wherever it is.
+            // A guest in both groups has itself near wherever it is.
             let others = guard.members[group as usize].iter().zip(self.areas(group, need.level, moving));
             let others = others.filter(|(member, _)| !self.is_in(**member, need.of));
             others.flat_map(|(_, (a, b))| [a, b]).flatten().all(|area| surely.contains(&area))
@@ -351,7 +361,7 @@ impl<'a> Flight<'a> {
             Some(spread) => {
                 let areas: Vec<_> = self.areas(group, spread.level, moving).collect();
                 let sure: BTreeSet<u32> = areas.iter().copied().filter_map(surely).collect();
-                // Those on their way between other areas are in one more at least.
+                // Guests on their way between two further areas are in at least one more area.
                 let further = areas
                     .iter()
                     .any(|ends| matches!(ends, (Some(a), Some(b)) if !sure.contains(a) && !sure.contains(b)));
@@ -360,7 +370,8 @@ impl<'a> Flight<'a> {
         }
     }
 
-    /// Whether nobody is where a guest goes, or on the way there, from whom it is apart by a group's rules.
+    /// Returns whether no guest from which a group's rules keep this guest apart is on its new host, or on its way
+    /// there.
     fn keeps_apart(&self, group: GroupId, guest: GuestId, to: HostId) -> bool {
         let Some(host) = self.job.problem.hosts.get(to as usize) else { return true };
         let ours = self.guard.avoids[group as usize].iter().map(|avoid| (avoid.of, avoid.level));
@@ -391,7 +402,7 @@ impl<'a> Flight<'a> {
         self.places(group, moving).flat_map(|(a, b)| [a, b]).filter(|host| *host != NOWHERE)
     }
 
-    /// The areas of where each member comes from and goes to.
+    /// Returns for each member the areas that it comes from and goes to.
     fn areas(
         &self,
         group: GroupId,
@@ -403,7 +414,7 @@ impl<'a> Flight<'a> {
     }
 }
 
-/// The area where a member is whether it has arrived or not.
+/// Returns the area where a member is whether it has arrived or not.
 fn surely(ends: (Option<u32>, Option<u32>)) -> Option<u32> {
     ends.0.filter(|area| Some(*area) == ends.1)
 }

@@ -1,4 +1,4 @@
-//! Which rules hold on the way, and which are given up or exchanged.
+//! Decides which rules hold on the way, and which are given up or exchanged.
 
 use std::collections::BTreeSet;
 
@@ -15,36 +15,37 @@ pub(super) struct Guard {
     pub(super) apart: Vec<bool>,
     pub(super) spread: Vec<bool>,
     pub(super) needs: Vec<Vec<NeedsRule>>,
-    /// Who needs each group.
+    /// For each group, the groups that need it.
     pub(super) needed_by: Vec<Vec<GroupId>>,
     pub(super) among: Vec<bool>,
     pub(super) avoids: Vec<Vec<Avoid>>,
-    /// Who avoids each group.
+    /// For each group, the groups that avoid it.
     pub(super) avoided_by: Vec<Vec<GroupId>>,
-    /// How often hard rules may be broken at a moment; none where they are kept one by one.
+    /// How many breaches of hard rules there may be at a moment, if rules are exchanged. `None`: each rule is kept by
+    /// itself.
     pub(super) broken_max: Option<i64>,
-    /// Guests with hard rules about them and others.
+    /// For each guest, whether there are hard rules about it and others.
     pub(super) ruled: Vec<bool>,
 }
 
-/// Rules that do not hold on the way.
+/// The rules that need not hold on the way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Loose {
-    /// Groups whose needs are given up.
+    /// The groups whose needs are given up.
     pub needs: BTreeSet<GroupId>,
-    /// Groups all of whose rules may be broken for a while.
+    /// The groups all of whose rules may be broken for a while.
     pub exchanged: BTreeSet<GroupId>,
-    /// How often hard rules may be broken at a moment then.
+    /// How many breaches of hard rules there may be at a moment then.
     pub broken_max: i64,
 }
 
-/// How often the hard rules are broken that are to hold on the way.
+/// Returns how many breaches there are of the hard rules that are to hold on the way.
 pub(super) fn broken(problem: &Problem, at: &[HostId]) -> i64 {
     judge(problem, at).hard.iter().filter(|breach| lasts(breach)).map(Breach::count).sum()
 }
 
-/// Whether it is of a rule that is to hold on the way: those that are together are so at the ends only, and so are
-/// those spread evenly.
+/// Returns whether a breach is of a rule that is to hold on the way. Groups that are together or spread evenly are so
+/// at the ends only.
 pub(super) fn lasts(breach: &Breach) -> bool {
     matches!(
         breach,
@@ -57,7 +58,7 @@ pub(super) fn lasts(breach: &Breach) -> bool {
 }
 
 impl Guard {
-    /// Without the rules that do not hold on the way.
+    /// Makes the guard without the rules that need not hold on the way.
     pub fn new(job: &Job, loose: &Loose) -> Guard {
         let (groups, problem) = (&job.problem.groups, &job.problem);
         let mut broken = judge(problem, &problem.initial).hard;
@@ -131,20 +132,20 @@ impl Guard {
         }
     }
 
-    /// The groups whose rules keep a group's guests from where they are to be, or could.
+    /// Returns the groups whose rules keep a group's guests from where they are to be, or could keep them.
     pub fn concerning(&self, group: GroupId) -> impl Iterator<Item = GroupId> {
         let others = [&self.needed_by, &self.avoided_by].into_iter().flat_map(move |by| &by[group as usize]);
         std::iter::once(group).chain(others.copied())
     }
 
-    /// The groups whose needs keep a group's guests from where they are to be, or could.
+    /// Returns the groups whose needs keep a group's guests from where they are to be, or could keep them.
     pub fn needing(&self, group: GroupId) -> impl Iterator<Item = GroupId> {
         let itself = (!self.needs[group as usize].is_empty()).then_some(group);
         itself.into_iter().chain(self.needed_by[group as usize].iter().copied())
     }
 }
 
-/// Guests with hard rules about them and others that are to hold on the way.
+/// Returns for each guest whether there are hard rules about it and others that are to hold on the way.
 pub(super) fn ruled(problem: &Problem) -> Vec<bool> {
     let members = members(problem);
     let mut ruled = vec![false; problem.guests.len()];
@@ -156,7 +157,7 @@ pub(super) fn ruled(problem: &Problem) -> Vec<bool> {
     ruled
 }
 
-/// Whether a group has a hard rule that is to hold on the way.
+/// Returns whether a group has a hard rule that is to hold on the way.
 pub(super) fn has_hard(group: &Group) -> bool {
     let spread = group.spread.map(|spread| spread.strength);
     let needs = group.needs.iter().map(|need| need.strength);

@@ -1,4 +1,4 @@
-//! Who steps aside when nothing is under way, and all who should move wait for each other.
+//! Chooses the guests that step aside when nothing is under way and all tasks wait for each other.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use super::draft::{Drafter, TaskId};
 use super::flight::{Task, seconds};
 use crate::problem::{GuestId, HostId, NOWHERE};
 
-/// How often a guest steps aside at most.
+/// The most times that a guest steps aside.
 const HOPS_MAX: u32 = 3;
 
-/// Who goes where meanwhile, and how many seconds of traffic that is more.
+/// A guest that goes to another host meanwhile, and how many more seconds of traffic that costs.
 #[derive(Clone, Copy, Debug)]
 struct Hop {
     guest: GuestId,
@@ -18,8 +18,8 @@ struct Hop {
 }
 
 impl Drafter<'_> {
-    /// Has those step aside for whom it is cheapest among all that let somebody go on, for as many at once as the
-    /// priorities say. Whether there are any.
+    /// Lets guests step aside for as many tasks at once as the priorities say: those that are cheapest among all hops
+    /// that let a task start. Returns whether there are any.
     pub(super) fn hop(&mut self) -> bool {
         let mut on = vec![Vec::new(); self.context.job.problem.hosts.len()];
         for guest in (0..self.context.job.goal.len() as GuestId)
@@ -39,7 +39,7 @@ impl Drafter<'_> {
         found.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut helped = 0;
         for (_, id, hops) in found {
-            // Who would be helped may itself have stepped aside by now.
+            // The guest of the task may itself have stepped aside by now.
             let Some(place) = self.pending.iter().position(|other| *other == id) else { continue };
             if hops.iter().filter(|hop| self.step_aside(**hop, id)).count() > 0 {
                 self.pending[..=place].rotate_right(1);
@@ -52,7 +52,8 @@ impl Drafter<'_> {
         helped > 0
     }
 
-    /// Who could leave a task's target so that it can start: the cheapest alone, or several, the cheapest first.
+    /// Returns the guests that could leave a task's target so that the task can start: the cheapest that is enough
+    /// alone, or several, the cheapest first.
     fn hops_for(
         &mut self,
         id: TaskId,
@@ -63,7 +64,7 @@ impl Drafter<'_> {
         if task.to == NOWHERE || self.flight.settled(task.guest) != Some(task.from) || self.lets(&task) {
             return None;
         }
-        // Who steps aside from where it is to be has to get back there.
+        // A guest that is where it is to be has to get back there.
         let returns = self.context.holds_goal[task.to as usize];
         let goal = &self.context.job.goal;
         let guests = on[task.to as usize].iter().filter(|guest| returns || goal[**guest as usize] != task.to);
@@ -84,7 +85,7 @@ impl Drafter<'_> {
     fn several(&mut self, task: &Task, hops: &[Hop]) -> Option<Vec<Hop>> {
         let mut gone = Vec::new();
         for hop in hops {
-            // Where it could go may be full by now.
+            // The host where it could go may be full by now.
             let Some(hop) = self.cheapest(hop.guest, task.to) else { continue };
             self.flight.settle(hop.guest, hop.to);
             gone.push(hop);
@@ -101,7 +102,7 @@ impl Drafter<'_> {
         self.flight.room(task.guest, task.from, task.to).is_ok()
     }
 
-    /// The cheapest place for a guest meanwhile.
+    /// Returns the cheapest place for a guest meanwhile.
     fn cheapest(&self, guest: GuestId, from: HostId) -> Option<Hop> {
         let job = self.context.job;
         let goal = job.goal[guest as usize];
@@ -125,7 +126,7 @@ impl Drafter<'_> {
         best
     }
 
-    /// Starts a hop, unless links or limits let it not; the guest goes on from there once `until` has started.
+    /// Starts a hop, unless links or limits prevent it. The guest goes on from there once the task `until` has started.
     fn step_aside(&mut self, hop: Hop, until: TaskId) -> bool {
         let job = self.context.job;
         let Some(from) = self.flight.settled(hop.guest) else { return false };
@@ -140,7 +141,7 @@ impl Drafter<'_> {
             Some(place) => self.pending[place] = onward,
             None => self.pending.push(onward),
         }
-        // Who goes back would be in the way again.
+        // A guest that goes back would be in the way again.
         if goal == from {
             self.aside.insert(onward, until);
         }

@@ -1,186 +1,186 @@
-//! What is to be done.
+//! The job: what a plan is to do.
 
 use thiserror::Error;
 
 use super::{Action, Network};
 use crate::problem::{Flaw, GuestId, HostId, NOWHERE, Problem};
 
-/// After so many rounds a guest is stopped, however much is dirty: as Xen does (`max_iters` of xc_domain_save). A plan
-/// lets it come to that for no guest.
+/// After this many rounds a guest is stopped, however much is dirty, as Xen does (`max_iters` of xc_domain_save). A
+/// plan lets that happen to no guest.
 pub const ROUNDS_MAX: u32 = 30;
-/// Amounts, rates and times are up to this, so that no sum or quotient of them leaves what can be counted.
+/// Amounts, rates and times are at most this, so that no sum or quotient of them leaves the range that is counted.
 const MOST: f64 = 1e18;
-/// Seconds within which things count as at once.
+/// The seconds within which two things count as simultaneous.
 pub(super) const INSTANT: f64 = 1e-9;
-/// Bytes a second: what is slower is as good as none.
+/// In bytes per second: a lower rate counts as none.
 pub(super) const RATE_LEAST: f64 = 1.0;
 
-/// What there is to send of a guest, and how fast it writes.
+/// How much memory of a guest there is to send, and how fast the guest writes.
 ///
 /// A migration sends all of its memory, and then again and again what the guest has written meanwhile, until that takes
-/// no longer than its allowed downtime; then the guest stands still for what remains. In so many seconds from a round's
-/// start the guest writes its hot set, evenly for [`hot_seconds`](Traffic::hot_seconds), and from then on
+/// no longer than its allowed downtime. Then the guest stands still while the rest is sent. From the start of a round
+/// the guest writes its hot set, evenly for [`hot_seconds`](Traffic::hot_seconds), and from then on
 /// [`dirty_rate`](Traffic::dirty_rate) of the rest, up to all of its memory (the model of Kherbache et al., "Scheduling
 /// live-migrations for fast, adaptable and energy-efficient relocation operations", UCC 2015, section III, where it is
 /// summed up to no downtime).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
-    /// Bytes of memory that are in use.
+    /// The memory in use, in bytes.
     pub memory_bytes: f64,
-    /// Bytes that it writes over and over.
+    /// The hot set: the bytes that the guest writes over and over.
     pub hot_bytes: f64,
-    /// How long it takes to have written them all.
+    /// How long the guest takes to write the whole hot set, in seconds.
     pub hot_seconds: f64,
-    /// Bytes a second that it writes of the rest.
+    /// How much of the rest the guest writes, in bytes per second.
     pub dirty_rate: f64,
-    /// How long it may stand still.
+    /// How long the guest may stand still, in seconds.
     pub downtime_seconds: f64,
 }
 
-/// Most migrations at once on a host.
+/// The most migrations at once on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConcurrencyLimits {
-    /// To it.
+    /// The most migrations to the host.
     pub incoming: u32,
-    /// From it.
+    /// The most migrations from the host.
     pub outgoing: u32,
-    /// In all.
+    /// The most migrations in both directions together.
     pub total: u32,
 }
 
 impl Default for ConcurrencyLimits {
-    /// Two each way, as in oVirt (`max_outgoing_migrations`).
+    /// Returns limits of two migrations each way, as in oVirt (`max_outgoing_migrations`).
     fn default() -> ConcurrencyLimits {
         ConcurrencyLimits { incoming: 2, outgoing: 2, total: 4 }
     }
 }
 
 impl ConcurrencyLimits {
-    /// As many as the links carry.
+    /// No limits: as many migrations as the links carry.
     pub const NONE: ConcurrencyLimits = ConcurrencyLimits { incoming: u32::MAX, outgoing: u32::MAX, total: u32::MAX };
 }
 
-/// Whether a host is on.
+/// Whether a host is on, and how long switching it takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Power {
-    /// Whether it is on now.
+    /// Whether the host is on now.
     pub on: bool,
-    /// In the end.
+    /// Whether the host is to be on in the end.
     pub on_at_end: bool,
-    /// How long it takes to boot.
+    /// How long the host takes to boot, in seconds.
     pub boot_seconds: f64,
-    /// How long it takes to shut down.
+    /// How long the host takes to shut down, in seconds.
     pub shutdown_seconds: f64,
 }
 
 impl Power {
-    /// On, now and in the end.
+    /// A host that is on, now and in the end.
     pub const ALWAYS: Power = Power { on: true, on_at_end: true, boot_seconds: 0.0, shutdown_seconds: 0.0 };
 }
 
-/// Something that is under way, and is not stopped.
+/// An action that is under way and is not stopped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Running {
-    /// What is under way.
+    /// The action.
     pub action: Action,
-    /// Of a migration, in bytes a second.
+    /// The rate of a migration, in bytes per second.
     pub rate: f64,
-    /// How long it will still take at that rate.
+    /// How many seconds the action will still take at that rate.
     pub seconds_left: f64,
 }
 
-/// What is to be done.
+/// What a plan is to do.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Hosts, guests and rules; [`Problem::initial`] is where the guests are now: on the host they leave, if on their
-    /// way.
+    /// The hosts, guests and rules. [`Problem::initial`] is where the guests are now: for a guest on its way, the host
+    /// that it leaves.
     pub problem: Problem,
-    /// Where each is to be, or [`NOWHERE`].
+    /// The host where each guest is to be, or [`NOWHERE`].
     pub goal: Vec<HostId>,
-    /// Of each guest.
+    /// The traffic of each guest's migration.
     pub traffic: Vec<Traffic>,
-    /// How long each takes to start.
+    /// How long each guest takes to start, in seconds.
     pub start_seconds: Vec<f64>,
-    /// How long each takes to stop.
+    /// How long each guest takes to stop, in seconds.
     pub stop_seconds: Vec<f64>,
-    /// Between the hosts.
+    /// The network between the hosts.
     pub network: Network,
-    /// Of each host.
+    /// The limits of each host.
     pub limits: Vec<ConcurrencyLimits>,
-    /// Of each host.
+    /// The power of each host.
     pub power: Vec<Power>,
-    /// What is under way.
+    /// The actions that are under way.
     pub running: Vec<Running>,
 }
 
-/// Why it is none. Places are counted from 0.
+/// Why a job is not valid. Indices are counted from 0.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum JobFlaw {
-    /// The problem is none.
+    /// The placement problem is not valid.
     #[error("the problem is wrong")]
     Problem(#[from] Flaw),
-    /// A list is not as long as what it is for.
+    /// A list does not have the length that it must have.
     #[error("{what} has {has} entries instead of {wants}")]
     Length {
-        /// Which list.
+        /// The list, in words.
         what: &'static str,
-        /// How many are there.
+        /// How many entries the list has.
         has: usize,
-        /// How many should be.
+        /// How many entries the list should have.
         wants: usize,
     },
-    /// A number is not one from 0 to 10^18.
+    /// A number is not within 0 to 10^18.
     #[error("{what} of {of} is {amount}, which is not within 0 to 10^18")]
     Amount {
         /// The number, in words.
         what: &'static str,
-        /// Of whom.
+        /// The guest, host or switch that has the number.
         of: String,
-        /// What it is.
+        /// The value.
         amount: f64,
     },
-    /// A guest is to be where there is no host.
+    /// A guest is to be on a host that does not exist.
     #[error("guest {guest} is to be on host {host}, of which there are {hosts}")]
     NoHost {
-        /// The guest's number.
+        /// The guest's index.
         guest: usize,
-        /// The host that is not there.
+        /// The host that does not exist.
         host: HostId,
-        /// How many there are.
+        /// How many hosts there are.
         hosts: usize,
     },
-    /// A guest is on a host that is off, or is to be on one that will be.
+    /// A guest is on a host that is off, or is to be on a host that will be off.
     #[error("guest {guest} cannot be on host {host}, which is off then")]
     Off {
-        /// The guest's number.
+        /// The guest's index.
         guest: usize,
         /// The host that is off then.
         host: HostId,
     },
-    /// A switch's parent is not before it.
+    /// A switch's parent does not come before it.
     #[error("switch {switch} is linked to switch {parent}: its parent has to be one of a lower number")]
     Parent {
-        /// The number of the switch.
+        /// The switch's index.
         switch: usize,
-        /// To which it is linked.
+        /// The parent's index.
         parent: usize,
     },
-    /// A host is linked to a switch that is not there.
+    /// A host is linked to a switch that does not exist.
     #[error("host {host} is linked to switch {switch}, of which there are {switches}")]
     NoSwitch {
-        /// The host's number.
+        /// The host's index.
         host: usize,
-        /// To which it is linked.
+        /// The switch that does not exist.
         switch: usize,
-        /// How many there are.
+        /// How many switches there are.
         switches: usize,
     },
-    /// Something cannot be under way.
+    /// An action cannot be under way.
     #[error("what is under way as number {number} cannot be: {why}")]
     Running {
-        /// Its number in the list of what is under way.
+        /// Its index in the list of what is under way.
         number: usize,
-        /// Why not.
+        /// Why it cannot be under way.
         why: &'static str,
     },
 }
@@ -190,10 +190,11 @@ fn amount(what: &'static str, of: impl FnOnce() -> String, amount: f64) -> Resul
 }
 
 impl Job {
-    /// Whether it can be done anything about.
+    /// Checks that the job is valid.
     ///
     /// # Errors
-    /// What is wrong first.
+    ///
+    /// The first [`JobFlaw`] that is found.
     pub fn check(&self) -> Result<(), JobFlaw> {
         self.problem.check()?;
         let (hosts, guests) = (self.problem.hosts.len(), self.problem.guests.len());
@@ -220,7 +221,7 @@ impl Job {
         self.check_running()
     }
 
-    /// Where each guest is once what is under way has ended.
+    /// Returns where each guest is once what is under way has ended.
     pub(super) fn begin(&self) -> Vec<HostId> {
         let mut begin = self.problem.initial.clone();
         for action in self.running.iter().map(|running| running.action) {
@@ -300,7 +301,7 @@ impl Job {
         Ok(())
     }
 
-    /// Why something cannot be under way.
+    /// Returns why an action cannot be under way, if it cannot.
     fn why_not(&self, action: Action) -> Option<&'static str> {
         let power = |host: HostId| self.power.get(host as usize);
         let is_on = |host: HostId| power(host).is_some_and(|power| power.on);

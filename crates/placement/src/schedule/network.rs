@@ -2,49 +2,50 @@
 
 use crate::problem::HostId;
 
-/// How a host is linked. Several cards count as one, with the sum of their rates.
+/// How a host is linked. Several network cards count as one, with the sum of their rates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Port {
-    /// Most that it sends, in bytes a second.
+    /// The most that the host sends, in bytes per second.
     pub outward: f64,
-    /// Most that it receives, in bytes a second.
+    /// The most that the host receives, in bytes per second.
     pub inward: f64,
-    /// Index in [`Network::switches`]; without one it is linked to the core, which never blocks.
+    /// The index in [`Network::switches`] of the host's switch. `None`: the host is linked to the core, which never
+    /// blocks.
     pub switch: Option<usize>,
 }
 
-/// What hosts and further switches are linked to. Rates are in bytes a second; none where it never blocks.
+/// A switch, to which hosts and further switches are linked. Rates are in bytes per second; `None`: it never blocks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Switch {
-    /// The switch that it is linked to, of a lower index; without one it is linked to the core, which never blocks.
+    /// The switch that it is linked to, which has a lower index. `None`: it is linked to the core, which never blocks.
     pub parent: Option<usize>,
-    /// Most that goes to the parent.
+    /// The most that goes to the parent.
     pub upward: Option<f64>,
-    /// Most that comes from the parent.
+    /// The most that comes from the parent.
     pub downward: Option<f64>,
-    /// Most that passes through in all.
+    /// The most that passes through the switch in all.
     pub through: Option<f64>,
 }
 
 /// A tree of switches. What two migrations share are channels: a link in one direction, or a switch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Network {
-    /// Of each host.
+    /// The port of each host.
     pub ports: Vec<Port>,
-    /// Parents before children.
+    /// The switches, parents before children.
     pub switches: Vec<Switch>,
 }
 
-/// Of one direction of a link, or of a switch: from 0 to [`Network::channels`].
+/// The index of one direction of a link, or of a switch: below [`Network::channels`].
 pub type NetworkDirection = usize;
 
 impl Network {
-    /// How many channels there are: two for each host and three for each switch.
+    /// Returns how many channels there are: two for each host and three for each switch.
     pub fn channels(&self) -> usize {
         2 * self.ports.len() + 3 * self.switches.len()
     }
 
-    /// How much a channel carries in bytes a second; none if it never blocks.
+    /// Returns how much a channel carries, in bytes per second, or `None` if it never blocks.
     pub fn capacity(&self, channel: NetworkDirection) -> Option<f64> {
         let hosts = 2 * self.ports.len();
         match channel.checked_sub(hosts) {
@@ -57,7 +58,7 @@ impl Network {
         }
     }
 
-    /// The channels between two hosts that can block.
+    /// Returns the channels between two hosts that can block.
     pub fn path(&self, from: HostId, to: HostId) -> Vec<NetworkDirection> {
         let (from, to) = (from as usize, to as usize);
         let (mut up, mut down) = (self.above(from), self.above(to));
@@ -76,12 +77,12 @@ impl Network {
         path
     }
 
-    /// The least that a channel of a path carries, in bytes a second.
+    /// Returns the least that a channel of a path carries, in bytes per second.
     pub fn bottleneck(&self, path: &[NetworkDirection]) -> f64 {
         path.iter().filter_map(|channel| self.capacity(*channel)).fold(f64::INFINITY, f64::min)
     }
 
-    /// The switches from a host's to the core.
+    /// Returns the switches from a host's own to the core.
     fn above(&self, host: usize) -> Vec<usize> {
         std::iter::successors(self.ports[host].switch, |switch| self.switches[*switch].parent).collect()
     }
@@ -91,7 +92,7 @@ impl Network {
 mod tests {
     use super::*;
 
-    /// Hosts 0 and 1 on a switch, 2 on another, both below a third; 3 on none.
+    /// Makes a network: hosts 0 and 1 are on one switch and host 2 on another, both below a third; host 3 is on none.
     fn network() -> Network {
         let port = |switch| Port { outward: 10.0, inward: 20.0, switch };
         let edge = Switch { parent: Some(0), upward: Some(5.0), downward: Some(6.0), through: None };

@@ -1,4 +1,4 @@
-//! What comes out: steps, and what waits for what.
+//! The result of planning: steps, and which step waits for which.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,22 +11,22 @@ use super::{Job, NetworkDirection};
 use crate::bits::Bits;
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE};
 
-/// Index of a step in [`Plan::steps`].
+/// The index of a step in [`Plan::steps`].
 pub type StepId = usize;
 
-/// What kept a step from starting before.
+/// What kept a step from starting earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepReason {
-    /// Memory, or another resource of its target.
+    /// Its target had too little memory, or too little of another resource.
     Memory,
-    /// A rule.
+    /// A rule was in the way.
     Rule,
-    /// Most migrations at once of a host.
+    /// A host had its most migrations at once.
     Limit,
-    /// Others use the links.
+    /// Other migrations used the links.
     Bandwidth,
-    /// Its host was off; or, of one that shuts down, not empty.
+    /// Its host was off. For a shutdown: the host was not empty.
     Power,
 }
 
@@ -36,9 +36,9 @@ pub enum StepReason {
 pub enum Obstacle {
     /// The target has too little of a resource.
     Room {
-        /// Index in [`Problem::resources`](crate::problem::Problem::resources).
+        /// The index in [`Problem::resources`](crate::problem::Problem::resources).
         resource: usize,
-        /// By how much, in its unit.
+        /// How much is missing, in the resource's unit.
         short: i64,
     },
     /// A rule of a group would not hold on the way.
@@ -46,16 +46,16 @@ pub enum Obstacle {
         /// The group whose rule it is.
         group: GroupId,
     },
-    /// As many migrate as are allowed on a host.
+    /// A host has as many migrations as it is allowed.
     Limit {
         /// The host that is at its limit.
         host: HostId,
     },
-    /// The links have too little left; if it is for good, what is dirty never becomes little enough.
+    /// The links have too little left. If that is permanent, the dirty memory never becomes small enough.
     Bandwidth {
-        /// Least rate that it needs, in bytes a second; none if no rate is enough.
+        /// The lowest rate that it needs, in bytes per second. `None`: no rate is enough.
         needs: Option<f64>,
-        /// What they have left, in bytes a second.
+        /// The rate that the links have left, in bytes per second.
         has: f64,
     },
     /// A host is off.
@@ -63,12 +63,12 @@ pub enum Obstacle {
         /// The host that is off.
         host: HostId,
     },
-    /// A guest that stepped aside waits until another has made use of that.
+    /// A guest that stepped aside waits until another guest has made use of the room.
     Aside,
 }
 
 impl Obstacle {
-    /// In a word.
+    /// Returns the obstacle as the reason of a step.
     pub fn why(self) -> StepReason {
         match self {
             Obstacle::Room { .. } => StepReason::Memory,
@@ -80,26 +80,26 @@ impl Obstacle {
     }
 }
 
-/// Something to be done.
+/// A step of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
-    /// What is to be done.
+    /// What the step does.
     pub action: Action,
-    /// When it should start, in seconds from now.
+    /// When the step should start, in seconds from now.
     pub start: f64,
-    /// When it should have ended.
+    /// When the step should have ended, in seconds from now.
     pub end: f64,
-    /// Most that a migration sends, in bytes a second; 0 of what is none.
+    /// The most that a migration sends, in bytes per second. 0 for other actions.
     pub rate: f64,
-    /// The steps that have to be done before, but for those for which these wait themselves.
+    /// The steps that have to be done before. Those for which these steps wait themselves are left out.
     pub waits: Vec<StepId>,
-    /// What kept it from starting before; none if nothing did.
+    /// What kept the step from starting earlier. `None`: nothing did.
     pub why: Option<StepReason>,
-    /// It was under way before.
+    /// Whether the step was under way before.
     pub under_way: bool,
 }
 
-/// What the plan does not do.
+/// Something that the plan does not do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Left {
@@ -107,73 +107,73 @@ pub enum Left {
     Guest {
         /// The guest that does not get there.
         guest: GuestId,
-        /// Where it stays.
+        /// The host where it stays.
         from: HostId,
-        /// Where it should be.
+        /// The host where it should be.
         to: HostId,
-        /// What keeps it.
+        /// What keeps it from there.
         obstacle: Obstacle,
-        /// Guests on the target that should leave it, and do not either. Where these chains close, it is a cycle.
+        /// The guests on the target that should leave it and do not either. If such chains close, they are a cycle.
         behind: Vec<GuestId>,
     },
-    /// A host is not switched off, since guests stay on it.
+    /// A host is not switched off because guests stay on it.
     Host {
         /// The host that stays on.
         host: HostId,
     },
 }
 
-/// What is done when.
+/// A plan: what is done when.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Plan {
-    /// By when they start.
+    /// The steps, by their start.
     pub steps: Vec<Step>,
-    /// What it does not do.
+    /// What the plan does not do.
     pub left: Vec<Left>,
-    /// Groups whose needs do not hold for a while on the way, though they do before and after: no order was found in
-    /// which they do.
+    /// The groups whose needs do not hold for a while on the way, though they hold before and after. No order was found
+    /// in which they hold.
     pub broken: Vec<GroupId>,
-    /// Groups whose rules may not hold for a while on the way, though they do before and after: no order was found in
-    /// which they do. At no moment are more hard rules broken than before the first step.
+    /// The groups whose rules may not hold for a while on the way, though they hold before and after. No order was
+    /// found in which they hold. At no moment are more hard rules broken than before the first step.
     pub exchanged: Vec<GroupId>,
-    /// If something is left: more could be done if the rules of these groups were broken for a while, more of them than
-    /// now.
+    /// If something is left: groups whose rules would allow more to be done if more of them were broken for a while
+    /// than are now.
     pub helps: Vec<GroupId>,
 }
 
 impl Plan {
-    /// When all should be done, in seconds from now.
+    /// Returns when all should be done, in seconds from now.
     pub fn makespan(&self) -> f64 {
         self.steps.iter().map(|step| step.end).fold(0.0, f64::max)
     }
 
-    /// Whether it gets everybody where they are to be.
+    /// Returns whether the plan brings all guests to where they are to be.
     pub fn is_complete(&self) -> bool {
         self.left.is_empty()
     }
 }
 
-/// What steps can be in each other's way at.
+/// Where steps can be in each other's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// Hosts and groups.
+    /// On hosts, and in the rules of groups.
     Hosts,
-    /// Links and switches that all steps together could fill, too.
+    /// Also on links and switches that all steps together could fill.
     Links,
 }
 
-/// What each step has to wait for, by when they start and end: all that end before it starts and share something with
-/// it.
+/// Returns which steps each step has to wait for, by when they start and end: those that end before it starts and share
+/// something with it.
 ///
-/// With links that is enough for every other timing, too: of the steps that started, take the one that starts last by
-/// the plan. Whatever ended before that by the plan is done, so that what is used on a host or a channel is no more
-/// than it was then.
+/// With links this also suffices for every other timing. Of the steps that have started, take the one that starts last
+/// by the plan. All steps that end before that by the plan are done, so no more is used of a host or a channel than was
+/// planned at that time.
 pub fn waits(job: &Job, steps: &[Step], at: Waits) -> Vec<Vec<StepId>> {
     let ordered = ordered_groups(job);
     waits_for(job, steps, at, steps.iter().map(|step| shares(job, &ordered, step)).collect())
 }
 
-/// The same with links, where guests with hard rules move one at a time.
+/// Returns the same with links, where guests with hard rules move one at a time.
 pub(super) fn waits_one_by_one(job: &Job, steps: &[Step]) -> Vec<Vec<StepId>> {
     let ordered = ordered_groups(job);
     let mut shared: Vec<BTreeSet<Shared>> = steps.iter().map(|step| shares(job, &ordered, step)).collect();
@@ -194,7 +194,7 @@ fn waits_for(job: &Job, steps: &[Step], at: Waits, shared: Vec<BTreeSet<Shared>>
     let mut waits = vec![Vec::new(); steps.len()];
     for (place, &step) in order.iter().enumerate() {
         let mut covered = Bits::default();
-        // The latest first: what they wait for themselves need not be named.
+        // The latest steps come first: the steps that they wait for themselves need not be named.
         for &other in order[..place].iter().rev() {
             let ends = steps[other].end <= steps[step].start + INSTANT;
             if !ends || covered.contains(other as u32) || shared[step].is_disjoint(&shared[other]) {
@@ -210,7 +210,7 @@ fn waits_for(job: &Job, steps: &[Step], at: Waits, shared: Vec<BTreeSet<Shared>>
     waits
 }
 
-/// Something of several steps.
+/// Something that several steps share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Shared {
     Host(HostId),
@@ -219,7 +219,7 @@ enum Shared {
     Rules,
 }
 
-/// The groups with rules about more than one host.
+/// Returns for each group whether it has rules about more than one host.
 fn ordered_groups(job: &Job) -> Vec<bool> {
     let groups = &job.problem.groups;
     let mut ordered: Vec<bool> = groups
@@ -252,7 +252,7 @@ fn shares(job: &Job, ordered: &[bool], step: &Step) -> BTreeSet<Shared> {
     shared
 }
 
-/// Leaves out the channels that all steps together would not fill, or all of them.
+/// Leaves out the channels that all steps together would not fill, or all channels.
 fn without_idle_channels(
     job: &Job,
     steps: &[Step],

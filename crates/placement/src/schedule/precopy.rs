@@ -1,24 +1,24 @@
-//! How long a pre-copy migration takes at a rate that stays the same, as the planner reckons it.
+//! Computes how long a pre-copy migration takes at a constant rate, as the planner sees it.
 
 use super::{ROUNDS_MAX, Traffic};
 
-/// What remains has to be so much below what the downtime allows, since what is measured is not exact.
+/// The rest has to be smaller by this part than what the downtime allows, since measured values are not exact.
 const MARGIN: f64 = 1e-6;
-/// Halvings after which a rate is exact enough.
+/// After this many halvings a rate is exact enough.
 const HALVINGS: u32 = 40;
 
-/// What a migration at a rate comes to.
+/// The forecast of a migration at a rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PrecopyForecast {
-    /// All of it, with the downtime.
+    /// How long the migration takes, with the downtime.
     pub seconds: f64,
     /// How long the guest stands still.
     pub downtime_seconds: f64,
-    /// How often what is dirty was sent while the guest ran.
+    /// How many times dirty memory was sent while the guest ran.
     pub rounds: u32,
 }
 
-/// What a guest has written after so many seconds from when it had written nothing.
+/// Returns what a guest has written when `seconds` have passed since it had written nothing.
 fn dirty_bytes(traffic: &Traffic, seconds: f64) -> f64 {
     let beyond = seconds - traffic.hot_seconds;
     let written = match beyond < 0.0 {
@@ -28,7 +28,7 @@ fn dirty_bytes(traffic: &Traffic, seconds: f64) -> f64 {
     written.min(traffic.memory_bytes)
 }
 
-/// What a migration at a rate in bytes a second comes to; none if what is dirty never becomes little enough.
+/// Forecasts a migration at a rate in bytes per second. Returns `None` if the dirty memory never becomes small enough.
 pub fn forecast(traffic: &Traffic, rate: f64) -> Option<PrecopyForecast> {
     let (mut left, mut seconds) = (traffic.memory_bytes, 0.0);
     for rounds in 1..=ROUNDS_MAX {
@@ -39,7 +39,7 @@ pub fn forecast(traffic: &Traffic, rate: f64) -> Option<PrecopyForecast> {
             let downtime_seconds = dirty / rate;
             return Some(PrecopyForecast { seconds: seconds + downtime_seconds, downtime_seconds, rounds });
         }
-        // The same again and again.
+        // Each further round would be the same.
         if dirty >= left {
             return None;
         }
@@ -48,7 +48,8 @@ pub fn forecast(traffic: &Traffic, rate: f64) -> Option<PrecopyForecast> {
     None
 }
 
-/// The least rate up to `most` at which a migration ends, in bytes a second; none if it does not even at that.
+/// Returns the lowest rate up to `most` at which a migration ends, in bytes per second. Returns `None` if it does not
+/// end even at `most`.
 pub fn rate_min(traffic: &Traffic, most: f64) -> Option<f64> {
     forecast(traffic, most)?;
     let (mut low, mut high) = (0.0, most);
@@ -80,8 +81,8 @@ mod tests {
 
     #[test]
     fn what_is_dirty_is_sent_again() {
-        // 30 s leave 96 + 2 x 28 MB, which take 1.52 s, in which 72.96 MB get dirty, in 0.7296 s 35.02 MB, in 0.35 s
-        // 16.8 MB.
+        // 30 s leave 96 + 2 x 28 MB dirty, which take 1.52 s. In these 72.96 MB get dirty, in 0.7296 s 35.02 MB, in
+        // 0.35 s 16.8 MB.
         let told = forecast(&BUSY, 1e8).unwrap();
         assert_eq!(told.rounds, 4);
         assert!((told.seconds - (30.0 + 1.52 + 0.7296 + 0.350_208 + 0.168_1)).abs() < 1e-3, "{told:?}");
@@ -96,7 +97,7 @@ mod tests {
     }
 
     proptest! {
-        /// Rates that are higher by more than a round's chance take less time.
+        /// Checks that rates which are higher by more than the effect of one round take less time.
         #[test]
         fn half_the_rate_takes_more_than_twice_as_long(
             memory in 1e6..1e11,

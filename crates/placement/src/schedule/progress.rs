@@ -1,4 +1,4 @@
-//! Carrying a plan out, step by step.
+//! Follows a plan while it is carried out, step by step.
 
 use thiserror::Error;
 
@@ -12,59 +12,60 @@ enum State {
     Failed,
 }
 
-/// What of a plan is done, and what may start now. A step is waiting, then running, and then done or failed; those that
-/// wait for one that failed never start.
+/// Which steps of a plan are done, and which may start now. A step is waiting, then running, and then done or failed.
+/// Steps that wait for a failed step never start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress<'a> {
     plan: &'a Plan,
     states: Vec<State>,
 }
 
-/// Why something cannot be so of a step.
+/// Why a change of a step's state is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum StepError {
-    /// There is none.
+    /// The plan has no such step.
     #[error("there is no step {0} in the plan")]
     Unknown(StepId),
-    /// It may not start.
+    /// The step may not start.
     #[error("step {0} cannot start: it has started before, or waits for a step that is not done")]
     NotReady(StepId),
-    /// It does not run.
+    /// The step does not run.
     #[error("step {0} cannot end, since it does not run")]
     NotRunning(StepId),
 }
 
 impl<'a> Progress<'a> {
-    /// Of a plan of which nothing is done but what was under way.
+    /// Begins a plan of which only what was under way has started.
     pub fn new(plan: &'a Plan) -> Progress<'a> {
         let state = |under_way| if under_way { State::Running } else { State::Waiting };
         Progress { plan, states: plan.steps.iter().map(|step| state(step.under_way)).collect() }
     }
 
-    /// The steps that may start now.
+    /// Returns the steps that may start now.
     pub fn ready(&self) -> Vec<StepId> {
         (0..self.states.len()).filter(|step| self.is_ready(*step)).collect()
     }
 
-    /// The steps that run.
+    /// Returns the steps that run.
     pub fn running(&self) -> Vec<StepId> {
         (0..self.states.len()).filter(|step| self.states[*step] == State::Running).collect()
     }
 
-    /// The steps that failed.
+    /// Returns the steps that failed.
     pub fn failed(&self) -> Vec<StepId> {
         (0..self.states.len()).filter(|step| self.states[*step] == State::Failed).collect()
     }
 
-    /// Whether nothing runs, and nothing can start any more.
+    /// Returns whether nothing runs and nothing can start any more.
     pub fn is_over(&self) -> bool {
         self.running().is_empty() && self.ready().is_empty()
     }
 
-    /// A step has started.
+    /// Records that a step has started.
     ///
     /// # Errors
-    /// It may not, or there is none.
+    ///
+    /// [`StepError`] if the step may not start, or does not exist.
     pub fn start(&mut self, step: StepId) -> Result<(), StepError> {
         self.known(step)?;
         if !self.is_ready(step) {
@@ -74,24 +75,26 @@ impl<'a> Progress<'a> {
         Ok(())
     }
 
-    /// A step is done.
+    /// Records that a step is done.
     ///
     /// # Errors
-    /// It does not run, or there is none.
+    ///
+    /// [`StepError`] if the step does not run, or does not exist.
     pub fn done(&mut self, step: StepId) -> Result<(), StepError> {
         self.end(step, State::Done)
     }
 
-    /// A step has failed: all is as it was before it.
+    /// Records that a step has failed: everything is as it was before the step.
     ///
     /// # Errors
-    /// It does not run, or there is none.
+    ///
+    /// [`StepError`] if the step does not run, or does not exist.
     pub fn fail(&mut self, step: StepId) -> Result<(), StepError> {
         self.end(step, State::Failed)
     }
 
-    /// What is left of a job of which this is a plan: guests are where they are now, and what runs is under way and
-    /// takes so many seconds more.
+    /// Returns what is left of the job from which this plan was made. Guests are where they are now. What runs is under
+    /// way, and takes as many more seconds as `seconds_left` says.
     pub fn rest(&self, job: &Job, seconds_left: impl Fn(StepId) -> f64) -> Job {
         let mut rest = job.clone();
         rest.running.clear();

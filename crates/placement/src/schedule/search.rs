@@ -1,4 +1,4 @@
-//! Which order of priorities is best: some that are known to be good, and what changes of the best of them lead to.
+//! Searches for the best order of priorities: tries some that are known to be good, and changes of the best of them.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -11,12 +11,12 @@ use super::{Job, Left, Obstacle, Plan, Step, Waits, waits};
 use crate::dice::Dice;
 use crate::problem::GroupId;
 
-/// A change may be as bad as what was best so many changes before (late acceptance hill climbing: Burke and Bykov, "The
-/// late acceptance hill-climbing heuristic", EJOR 258, 2017).
+/// A change may be as bad as what was best this many changes before (late acceptance hill climbing: Burke and Bykov,
+/// "The late acceptance hill-climbing heuristic", EJOR 258, 2017).
 const LATE_ACCEPTANCE_LENGTH: usize = 50;
-/// How small a part of a link a migration may make do with: one of so many.
+/// The shares of a link with which a migration may start: one of this many equal parts.
 const LINK_SHARES: [u8; 4] = [1, 2, 3, 4];
-/// For how many others step aside at once.
+/// For how many tasks others step aside at once.
 const HOPS: [usize; 4] = [1, 2, 4, usize::MAX];
 
 pub(super) fn search(job: &Job, seed: u64, budget: u64) -> Plan {
@@ -27,7 +27,7 @@ pub(super) fn search(job: &Job, seed: u64, budget: u64) -> Plan {
     }
     let mut helps = Vec::new();
     if way.is_stopped_by_rules(job) {
-        // No more at any moment than now, whatever is under way.
+        // No more is broken at any moment than now, with or without what is under way.
         let broken_max = broken(&job.problem, &job.problem.initial).max(broken(&job.problem, &job.begin()));
         if broken_max > 0 {
             way.take(way.exchanging(job, broken_max, seed, budget));
@@ -40,7 +40,7 @@ pub(super) fn search(job: &Job, seed: u64, budget: u64) -> Plan {
         }
     }
     let Way { loose, guard, draft: mut best } = way;
-    // Who stepped aside and has no way on stays where it was instead; at last nobody steps aside.
+    // A guest that stepped aside and cannot go on stays where it was instead. In the last try no guest steps aside.
     let begin = job.begin();
     let mut goal = job.goal.clone();
     for may_hop in [true, true, false] {
@@ -57,10 +57,10 @@ pub(super) fn search(job: &Job, seed: u64, budget: u64) -> Plan {
     finish(job, best, left, loose, helps)
 }
 
-/// Rounds in which more rules are found to be in the way.
+/// The most rounds in which further rules are found to be in the way.
 const EXCHANGES_MAX: usize = 4;
 
-/// What comes of keeping some rules on the way, and others not.
+/// The result of keeping some rules on the way and not others.
 struct Way {
     loose: Loose,
     guard: Guard,
@@ -74,7 +74,7 @@ impl Way {
         Way { loose, guard, draft }
     }
 
-    /// Another instead, if it gets more guests where they are to be.
+    /// Takes another result if it brings more guests to where they are to be.
     fn take(&mut self, other: Way) {
         if other.draft.score.0 < self.draft.score.0 {
             *self = other;
@@ -89,8 +89,8 @@ impl Way {
         !rules_in_the_way(&self.guard, &self.left(job)).is_empty()
     }
 
-    /// The same with the rules that are in the way broken for a while, but no more at once than may be; and then those
-    /// that are in the way of that.
+    /// Returns the result if the rules that are in the way may be broken for a while, though no more than `broken_max`
+    /// at once. Rules that are in the way of that may be broken next.
     fn exchanging(&self, job: &Job, broken_max: i64, seed: u64, budget: u64) -> Way {
         let mut exchanged = rules_in_the_way(&self.guard, &self.left(job));
         let mut round = 1;
@@ -107,7 +107,7 @@ impl Way {
     }
 }
 
-/// The groups whose rules keep guests from where they are to be.
+/// Returns the groups whose rules keep guests from where they are to be.
 fn rules_in_the_way(guard: &Guard, left: &[Left]) -> BTreeSet<GroupId> {
     let in_the_way = |left: &Left| match left {
         Left::Guest { obstacle: Obstacle::Rule { group }, .. } => guard.concerning(*group).collect(),
@@ -116,7 +116,7 @@ fn rules_in_the_way(guard: &Guard, left: &[Left]) -> BTreeSet<GroupId> {
     left.iter().flat_map(in_the_way).collect()
 }
 
-/// The groups whose needs keep guests from where they are to be.
+/// Returns the groups whose needs keep guests from where they are to be.
 fn needs_in_the_way(guard: &Guard, left: &[Left]) -> BTreeSet<GroupId> {
     let in_the_way = |left: &Left| match left {
         Left::Guest { obstacle: Obstacle::Rule { group }, .. } => guard.needing(*group).collect(),
@@ -125,7 +125,7 @@ fn needs_in_the_way(guard: &Guard, left: &[Left]) -> BTreeSet<GroupId> {
     left.iter().flat_map(in_the_way).collect()
 }
 
-/// The best order that is found.
+/// Returns the best order that is found.
 fn best(job: &Job, guard: &Guard, may_hop: bool, seed: u64, budget: u64) -> Draft {
     let context = Context::new(job, guard, may_hop);
     let (mut at, mut best) = first(&context);
@@ -156,8 +156,8 @@ fn order(a: (usize, f64, f64), b: (usize, f64, f64)) -> Ordering {
     a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.total_cmp(&b.2))
 }
 
-/// The best of some rules: those on the busiest link first, the longest first, and those first that free most for
-/// others.
+/// Returns the best of some fixed orders: tasks on the busiest link first, the longest first, and those first that free
+/// most for others.
 fn first(context: &Context) -> (Priorities, Draft) {
     let tasks = &context.tasks;
     let hosts = context.job.problem.hosts.len();
@@ -194,8 +194,8 @@ fn first(context: &Context) -> (Priorities, Draft) {
     best.expect("there are rules")
 }
 
-/// Moves one to another place, has two change places, has one make do with another share, or more or fewer step aside
-/// at once.
+/// Moves a task to another position, exchanges two tasks, gives a task another share, or changes for how many tasks
+/// others step aside at once.
 fn change(at: &Priorities, dice: &mut Dice) -> Priorities {
     let mut changed = at.clone();
     let (a, b) = (dice.below(at.order.len()), dice.below(at.order.len()));
@@ -211,7 +211,7 @@ fn change(at: &Priorities, dice: &mut Dice) -> Priorities {
     changed
 }
 
-/// By when they start, and with what they wait for.
+/// Makes the plan: sorts the steps by their start, and adds what they wait for.
 fn finish(job: &Job, best: Draft, left: Vec<Left>, loose: Loose, helps: Vec<GroupId>) -> Plan {
     let mut steps: Vec<Step> = best.steps;
     steps.sort_by(|a, b| a.start.total_cmp(&b.start));

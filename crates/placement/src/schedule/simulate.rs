@@ -1,11 +1,12 @@
-//! What comes of a plan, told by others than those who made it: data flows, links are shared, guests write meanwhile.
+//! Computes what a plan leads to, independently of the planner: data flows, links are shared, and guests write
+//! meanwhile.
 //!
-//! Nothing here is the planner's: not its sums for a migration, nor its books, nor what it holds for safe on the way.
-//! What it takes for granted is the [`Job`], what [`Traffic`] says of a migration, and the network's paths.
+//! Nothing here is the planner's: neither its formulas for a migration, nor its books, nor what it takes to be safe on
+//! the way. The simulation relies on the [`Job`], on what [`Traffic`] says of a migration, and on the network's paths.
 //!
-//! Migrations share each channel fairly (max-min: Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2), none
-//! above its planned rate. After each event all is looked at anew: room on each host, members that meet, hosts that are
-//! off, limits, and, by [`judge`], the rules for where guests run at that moment.
+//! Migrations share each channel fairly (max-min: Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2), and
+//! none exceeds its planned rate. After each event everything is checked again: room on each host, members that meet,
+//! hosts that are off, limits, and, by [`judge`], the rules for where guests run at that moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,12 +14,12 @@ use super::{Action, Job, NetworkDirection, Plan, ROUNDS_MAX, StepId, Traffic};
 use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Strength};
 use crate::verdict::{Breach, judge};
 
-/// Seconds, and parts of a whole, that are not worth mentioning.
+/// Seconds, and parts of a whole, below which a difference does not count.
 const TINY: f64 = 1e-6;
-/// Bytes that count as none.
+/// Bytes below which an amount counts as none.
 const CRUMB: f64 = 1e-3;
 
-/// When a step starts whose waits are over.
+/// When a step starts that no longer waits for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// At once.
@@ -27,78 +28,79 @@ pub enum Start {
     AsPlanned,
 }
 
-/// What should not have been.
+/// Something that should not have happened.
 #[expect(missing_docs, reason = "fields are named for what they are")]
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Violation {
-    /// A guest is not where a step takes it from, or is on its way; the step does not start.
+    /// A guest is not where a step takes it from, or is on its way. The step does not start.
     NotThere { step: StepId },
-    /// More is used on a host than there is, and than there was at first.
+    /// More is used on a host than the host has, and more than was used at first.
     Overload { host: HostId, resource: usize, over: i64 },
-    /// Members that are apart before and after meet.
+    /// Members that are apart before and after meet on a host.
     Apart { group: GroupId, host: HostId },
     /// A guest is on a host that is neither an owner nor its goal.
     Owner { guest: GuestId, host: HostId },
-    /// A rule does not hold that holds before and after.
+    /// A rule that holds before and after does not hold.
     Rule { breach: &'static str, group: GroupId },
-    /// More hard rules are broken than before the first step, by a plan that exchanges some.
+    /// A plan that exchanges rules breaks more hard rules than before the first step.
     Worse { broken: i64, before: i64 },
-    /// More migrations at once than a host may have.
+    /// A host has more migrations at once than it may have.
     Limit { host: HostId },
-    /// A guest uses a host that is off, or is booting, or is being shut down.
+    /// A guest uses a host that is off, is booting, or is being shut down.
     Off { host: HostId, guest: GuestId },
-    /// A guest stood still for longer than it may, as its memory never was clean enough.
+    /// A guest stood still for longer than it may because too much of its memory stayed dirty.
     Downtime { guest: GuestId },
     /// Steps never started, or never ended.
     Stalled { steps: Vec<StepId> },
-    /// In the end a guest is not where the plan says that it gets.
+    /// In the end a guest is not where the plan says.
     NotArrived { guest: GuestId },
-    /// In the end a host is not as it should be.
+    /// In the end a host is not on or off as it should be.
     Power { host: HostId },
 }
 
-/// A rule that holds before and after and did not for a while.
+/// A time in which a rule did not hold that holds before and after.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lapse {
     /// The group whose rule it is.
     pub group: GroupId,
-    /// From when on, in seconds.
+    /// When the rule stopped holding, in seconds.
     pub start: f64,
-    /// Until when.
+    /// When the rule held again, in seconds.
     pub end: f64,
 }
 
-/// When a step was.
+/// The times of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Times {
-    /// In seconds.
+    /// When the step started, in seconds.
     pub start: f64,
-    /// In seconds.
+    /// When the step ended, in seconds.
     pub end: f64,
 }
 
-/// What came of a plan.
+/// The outcome of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// When all was done.
+    /// When all was done, in seconds.
     pub makespan: f64,
-    /// When each step was; none if it never ended.
+    /// The times of each step. `None`: the step never ended.
     pub steps: Vec<Option<Times>>,
-    /// When migrations were done, on average.
+    /// When migrations were done on average, in seconds.
     pub mean_completion: f64,
-    /// The longest that a guest stood still.
+    /// The longest time that a guest stood still, in seconds.
     pub downtime_max: f64,
-    /// What the plan says that it breaks for a while, as far as it did. Those that are together or spread evenly are
-    /// not looked at on the way.
+    /// The rules that the plan says it breaks for a while, as far as it did. The rules together and spread evenly are
+    /// not checked on the way.
     pub lapses: Vec<Lapse>,
-    /// With when each came about first.
+    /// The violations, with the time when each first happened.
     pub violations: Vec<(f64, Violation)>,
 }
 
-/// What comes of a plan.
+/// Simulates a plan.
 ///
 /// # Panics
-/// [`Job::check`] does not hold, or a step names what the job has not.
+///
+/// If [`Job::check`] fails, or a step names something that the job does not have.
 pub fn simulate(job: &Job, plan: &Plan, start: Start) -> Outcome {
     let mut world = World::new(job, plan, start);
     world.look();
@@ -115,7 +117,7 @@ pub fn simulate(job: &Job, plan: &Plan, start: Start) -> Outcome {
     world.outcome()
 }
 
-/// Data that is being sent, or something that takes its time.
+/// Data that is being sent, or something else that takes time.
 struct Flow {
     step: StepId,
     path: Vec<NetworkDirection>,
@@ -125,13 +127,13 @@ struct Flow {
 }
 
 enum Kind {
-    /// Until then.
+    /// Waits until a time.
     Wait { until: f64 },
-    /// Of a migration that was under way: nothing more is written.
+    /// The rest of a migration that was under way before: nothing more is written.
     Rest { left: f64 },
-    /// The guest runs.
+    /// A round: the guest runs.
     Round { number: u32, began: f64, left: f64 },
-    /// The guest stands still.
+    /// The last round: the guest stands still.
     Stop { began: f64, left: f64 },
 }
 
@@ -143,23 +145,23 @@ struct World<'a> {
     times: Vec<Option<Times>>,
     started: Vec<Option<f64>>,
     flows: Vec<Flow>,
-    /// Where each runs, or will once its step is done.
+    /// The host where each guest runs, or will run once its step is done.
     at: Vec<HostId>,
-    /// Where else each uses a host: its target.
+    /// The other host that each guest uses: the target of its move.
     moving_to: Vec<HostId>,
     on: Vec<bool>,
-    /// Used on each host at first.
+    /// What was used on each host at first.
     before: Vec<Vec<i64>>,
-    /// Rules that do not hold before or after, or that the plan says it breaks.
+    /// The rules that do not hold before or after, or that the plan says it breaks.
     broken: BTreeSet<(&'static str, GroupId)>,
-    /// The same without the plan's own.
+    /// The rules that do not hold before or after.
     broken_at_ends: BTreeSet<(&'static str, GroupId)>,
-    /// How often hard rules may be broken, where the plan exchanges some.
+    /// How many breaches of hard rules there may be, if the plan exchanges rules.
     broken_max: Option<i64>,
-    /// Groups of which a rule does not hold now that does before and after, and since when.
+    /// The groups with a rule that does not hold now though it holds before and after, and since when.
     lapsing: BTreeMap<GroupId, f64>,
     lapses: Vec<Lapse>,
-    /// Something started or ended since all was looked at.
+    /// Whether something started or ended since the last check.
     changed: bool,
     downtime_max: f64,
     seen: BTreeSet<Violation>,
@@ -206,7 +208,7 @@ impl<'a> World<'a> {
         world
     }
 
-    /// Starts whatever may. Whether anything did.
+    /// Starts all steps that may start. Returns whether any did.
     fn start_steps(&mut self) -> bool {
         let mut any = false;
         for id in 0..self.plan.steps.len() {
@@ -262,7 +264,7 @@ impl<'a> World<'a> {
         self.flows.push(Flow { step: id, path, cap, rate: 0.0, kind });
     }
 
-    /// To the next event. Whether there is one.
+    /// Advances to the next event. Returns whether there is one.
     fn advance(&mut self) -> bool {
         let ends = self.flows.iter().map(|flow| match flow.kind {
             Kind::Wait { until } => until - self.now,
@@ -290,7 +292,7 @@ impl<'a> World<'a> {
         true
     }
 
-    /// What becomes of a flow, if there is something to come.
+    /// Returns a flow's next state, or `None` if it has ended.
     fn go_on(&mut self, mut flow: Flow) -> Option<Flow> {
         let Action::Migrate { guest, .. } = self.plan.steps[flow.step].action else {
             let Kind::Wait { until } = flow.kind else { return Some(flow) };
@@ -341,7 +343,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Gives each flow its rate: all grow alike until a channel is full, or a flow has as much as it may.
+    /// Gives each flow its rate: all rates grow alike until a channel is full, or a flow has as much as it may have.
     fn share_links(&mut self) {
         let mut free: Vec<Option<f64>> =
             (0..self.job.network.channels()).map(|channel| self.job.network.capacity(channel)).collect();
@@ -380,7 +382,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What each host has in use: by those there, and by those on their way to it.
+    /// Returns what is used on each host, by the guests there and by those on their way to it.
     fn used(&self) -> Vec<Vec<i64>> {
         let problem = &self.job.problem;
         let mut used = vec![vec![0; problem.resources.len()]; problem.hosts.len()];
@@ -453,7 +455,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Groups that are apart do not even meet on the way.
+    /// Checks that guests of groups that are apart do not even meet on the way.
     fn look_at_meetings(&self, wrong: &mut Vec<Violation>) {
         let problem = &self.job.problem;
         let areas = |group: GroupId, level: usize| -> BTreeSet<u32> {
@@ -521,14 +523,14 @@ impl<'a> World<'a> {
     }
 }
 
-/// What a guest has written in so many seconds.
+/// Returns what a guest has written after `seconds`.
 fn written(traffic: &Traffic, seconds: f64) -> f64 {
     let hot = if seconds >= traffic.hot_seconds { 1.0 } else { seconds / traffic.hot_seconds };
     let rest = traffic.dirty_rate * (seconds - traffic.hot_seconds).max(0.0);
     (hot * traffic.hot_bytes + rest).min(traffic.memory_bytes)
 }
 
-/// Groups that are among other sets after than before: so are they at the ends only.
+/// Returns the groups that are among other sets after than before: this rule holds at the ends only.
 fn among_others(job: &Job) -> impl Iterator<Item = (&'static str, GroupId)> {
     let groups = (0..).zip(&job.problem.groups).filter(|(id, group)| {
         let members = job.problem.guests.iter().zip(job.problem.initial.iter().zip(&job.goal));
@@ -539,7 +541,7 @@ fn among_others(job: &Job) -> impl Iterator<Item = (&'static str, GroupId)> {
     groups.map(|(id, _)| ("among", id))
 }
 
-/// How often hard rules are broken where guests run.
+/// Returns how many breaches of hard rules there are with guests where they run.
 fn broken(job: &Job, at: &[HostId]) -> i64 {
     let hard = judge(&job.problem, at).hard;
     let is_at_ends_only = |breach: &Breach| matches!(breach, Breach::Together { .. } | Breach::Uneven { .. });
@@ -549,7 +551,8 @@ fn broken(job: &Job, at: &[HostId]) -> i64 {
     hard.iter().filter(|breach| is_rule(breach) && !is_at_ends_only(breach)).map(Breach::count).sum()
 }
 
-/// The hard rules that do not hold where guests run. Those that are together or spread evenly are so at the ends only.
+/// Returns the hard rules that do not hold with guests where they run. The rules together and spread evenly hold at the
+/// ends only.
 fn rules(job: &Job, at: &[HostId]) -> BTreeSet<(&'static str, GroupId)> {
     if job.problem.groups.is_empty() {
         return BTreeSet::new();

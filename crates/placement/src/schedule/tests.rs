@@ -1,4 +1,4 @@
-//! Plans as a whole, against the simulator.
+//! Whole plans, checked by the simulator.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ fn planned(job: &Job) -> Plan {
     plan(job, 1, BUDGET).expect("it is a job")
 }
 
-/// The outcome of a plan with which nothing is wrong.
+/// Simulates a plan, asserts that nothing is wrong, and returns the outcome.
 fn sound(job: &Job, plan: &Plan) -> Outcome {
     let outcome = simulate(job, plan, Start::Free);
     assert_eq!(outcome.violations, [], "{plan}");
@@ -47,7 +47,7 @@ fn who_makes_room_goes_first() {
 fn a_cycle_is_broken_by_the_cheaper_hop() {
     let plan = planned(&cases::swap());
     assert!(plan.is_complete());
-    // The one with 3 GB steps aside, not that with 4.
+    // The guest with 3 GB steps aside, not the one with 4.
     assert_eq!(moves(&plan), [(1, 1, 2), (0, 0, 1), (1, 2, 0)]);
     sound(&cases::swap(), &plan);
 }
@@ -55,7 +55,7 @@ fn a_cycle_is_broken_by_the_cheaper_hop() {
 #[test]
 fn a_hop_goes_where_rules_hold() {
     let mut job = cases::swap();
-    // Guest 1 must not be on host 2: the dearer hop it is.
+    // Guest 1 must not be on host 2, so the more expensive hop is taken.
     job.problem.owners = vec![[0, 1].into_iter().collect()];
     job.problem.guests[1].owners = Some(0);
     let plan = planned(&job);
@@ -93,7 +93,7 @@ fn an_unbreakable_cycle_is_told_and_the_rest_is_done() {
 
 #[test]
 fn nobody_steps_aside_for_what_cannot_be_in_the_end() {
-    // Guest 0 would fit on host 1 if guest 1 went, which could not come back.
+    // Guest 0 would fit on host 1 if guest 1 left, but guest 1 could not come back.
     let job = cases::job(&[4, 4, 4], &[(2, 0, 1), (3, 1, 1)]);
     let plan = planned(&job);
     assert_eq!((moves(&plan), plan.left.len()), (vec![], 1));
@@ -153,18 +153,18 @@ fn the_simulator_tells_what_is_wrong_with_a_plan() {
     use simulate::Violation;
     let mut job = cases::swap();
     let mut plan = planned(&job);
-    // All at once, though they do not fit.
+    // All steps start at once, though they do not fit.
     plan.steps.iter_mut().for_each(|step| step.waits.clear());
     let told: Vec<Violation> = simulate(&job, &plan, Start::Free).violations.into_iter().map(|of| of.1).collect();
     assert!(told.contains(&Violation::Overload { host: 1, resource: 0, over: 3 }), "{told:?}");
     assert!(told.contains(&Violation::NotThere { step: 2 }), "{told:?}");
-    // Too slow for what it writes.
+    // The link is too slow for what the guest writes.
     plan = planned(&job);
     job.traffic[0].hot_bytes = 1e8;
     plan.steps.iter_mut().for_each(|step| step.rate /= 4.0);
     let told: Vec<Violation> = simulate(&job, &plan, Start::Free).violations.into_iter().map(|of| of.1).collect();
     assert_eq!(told, [Violation::Downtime { guest: 0 }]);
-    // Two at once where one is allowed, and a host that is off.
+    // Two migrations run at once where one is allowed, and a host is off.
     let mut job = cases::job(&[4, 4], &[(1, 0, 1), (1, 0, 1)]);
     let plan = planned(&job);
     job.limits[1].incoming = 0;
@@ -176,7 +176,7 @@ fn the_simulator_tells_what_is_wrong_with_a_plan() {
 
 #[test]
 fn flows_share_a_link_fairly() {
-    // Both from host 0, one to a host that takes only a fifth of what host 0 sends.
+    // Both guests leave host 0; one goes to a host that takes only a fifth of what host 0 sends.
     let mut job = cases::job(&[9, 9, 9], &[(1, 0, 1), (4, 0, 2)]);
     job.network.ports[1].inward = cases::GIGABIT / 5.0;
     job.traffic.iter_mut().for_each(|of| (of.hot_bytes, of.dirty_rate) = (0.0, 0.0));
@@ -192,13 +192,13 @@ fn flows_share_a_link_fairly() {
     let plan = Plan { steps: vec![step(0, 1), step(1, 2)], ..Plan::default() };
     let outcome = simulate(&job, &plan, Start::Free);
     let ends: Vec<f64> = outcome.steps.iter().map(|times| times.expect("it ended").end).collect();
-    // 1 GB at 25 MB/s and 4 GB at 100 MB/s.
+    // 1 GB at 25 MB/s, and 4 GB at 100 MB/s.
     assert!(ends.iter().all(|end| (end - 40.0).abs() < 1e-3), "{ends:?}");
 }
 
 #[test]
 fn hardly_any_room_is_enough() {
-    // Two have to step aside, one of them twice, who is where it is to be.
+    // Two guests have to step aside. One of them does so twice, and is already where it is to be.
     let job = cases::job(&[8, 5, 5], &[(2, 2, 1), (4, 1, 2), (1, 0, 0), (4, 0, 0), (3, 2, 1)]);
     let plan = planned(&job);
     assert!(plan.is_complete(), "{plan}");
@@ -206,7 +206,7 @@ fn hardly_any_room_is_enough() {
     sound(&job, &plan);
 }
 
-/// Guests of 1 on three hosts, of which the second needs the first where it is.
+/// Makes guests of 1 on three hosts, of which the second group needs the first where it is.
 fn needing(guests: &[(HostId, HostId)], members: [&[GuestId]; 2]) -> Job {
     let guests: Vec<(i64, HostId, HostId)> = guests.iter().map(|(from, to)| (1, *from, *to)).collect();
     let mut job = cases::job(&[4, 4, 4], &guests);
@@ -234,14 +234,14 @@ fn two_that_cannot_go_one_after_the_other_break_their_need_and_that_is_told() {
     assert!(plan.is_complete(), "{plan}");
     assert_eq!(plan.broken, [0]);
     sound(&job, &plan);
-    // Another of those that are needed stays: one after the other it is.
+    // Another needed guest stays, so the two can move one after the other.
     let job = needing(&[(0, 1), (0, 1), (0, 0), (1, 1)], [&[1], &[0, 2, 3]]);
     let plan = planned(&job);
     assert!(plan.is_complete() && plan.broken.is_empty(), "{plan}");
     sound(&job, &plan);
 }
 
-/// Whether guests of a job without rules get there one after the other.
+/// Returns whether the guests of a job without rules can get to their goals one after the other.
 fn is_possible(job: &Job) -> bool {
     let (problem, mut open, mut known) = (&job.problem, vec![job.problem.initial.clone()], BTreeSet::new());
     while let Some(at) = open.pop() {
@@ -266,8 +266,7 @@ fn is_possible(job: &Job) -> bool {
     false
 }
 
-/// Carries a plan out in an order that dice decide; what is under way after so many events, with what is left of the
-/// job.
+/// Carries a plan out in a random order. Returns the rest of the job after this many events, with what is under way.
 fn carry_out(job: &Job, plan: &Plan, dice: &mut Dice, events: usize) -> Job {
     let mut progress = Progress::new(plan);
     for _ in 0..events {
@@ -288,8 +287,8 @@ fn carry_out(job: &Job, plan: &Plan, dice: &mut Dice, events: usize) -> Job {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Nothing is wrong with any plan; all get where they are to be, or it is said why not. The planner's times are the
-    /// simulator's.
+    /// Checks that no plan has a violation, that all guests get to their goals or the plan says why not, and that the
+    /// planner's times are the simulator's.
     #[test]
     fn plans_are_sound(seed: u64) {
         let job = cases::any(&mut Dice::new(seed));
@@ -304,7 +303,8 @@ proptest! {
         prop_assert!(!plan.left.iter().any(stays), "somebody is left on the way\n{}", plan);
     }
 
-    /// On three hosts with hardly any room all get there, one after the other if need be, if that is possible at all.
+    /// Checks that all guests on three hosts with hardly any room get to their goals, one after the other if need be,
+    /// if that is possible at all.
     #[test]
     fn what_is_possible_is_planned(seed: u64) {
         let dice = &mut Dice::new(seed);
@@ -325,7 +325,7 @@ proptest! {
         prop_assert_eq!(simulate(&job, &plan, Start::Free).violations, []);
     }
 
-    /// However a plan goes, and wherever it is stopped, a new one gets all where they are to be.
+    /// Checks that wherever a plan is stopped, and however it went, a new plan brings all guests to their goals.
     #[test]
     fn what_is_stopped_can_be_planned_anew(seed: u64) {
         let dice = &mut Dice::new(seed);
@@ -341,7 +341,7 @@ proptest! {
         }
     }
 
-    /// What steps wait for is enough for every other timing: with other durations nothing is wrong either.
+    /// Checks that what steps wait for suffices for every other timing: no violation occurs with other durations.
     #[test]
     fn other_durations_break_nothing(seed: u64) {
         let dice = &mut Dice::new(seed);
@@ -355,7 +355,7 @@ proptest! {
         prop_assert_eq!(violations, [], "{}", plan);
     }
 
-    /// Nothing that a job can say is a panic.
+    /// Checks that no content of a job makes the planner panic.
     #[test]
     fn a_spoilt_job_is_told(
         seed: u64,
@@ -378,7 +378,8 @@ proptest! {
     }
 }
 
-/// Two hosts, and on each a guest of two kinds that are to be apart: a rule for each pair.
+/// Makes two hosts, on each a guest of either kind; guests of different kinds are to be apart. There is a rule for each
+/// pair.
 fn crossed(exchange: bool) -> Job {
     let mut job = cases::job(&[9, 9], &[(1, 0, 0), (1, 0, 1), (1, 1, 0), (1, 1, 1)]);
     let pairs: &[[usize; 2]] = if exchange { &[[0, 1], [0, 3], [2, 1], [2, 3]] } else { &[[0, 3], [2, 1]] };
@@ -395,13 +396,13 @@ fn rules_are_exchanged_where_no_more_are_broken_than_now() {
     let plan = planned(&job);
     assert!(plan.is_complete(), "{plan}");
     assert_eq!((plan.steps.len(), &plan.helps[..]), (2, &[][..]));
-    // One after the other, though the hosts could take both at once.
+    // The guests move one after the other, though the hosts could take both at once.
     assert_eq!(plan.steps[1].waits, [0]);
     let outcome = simulate(&job, &plan, Start::Free);
     assert_eq!(outcome.violations, []);
     let lapse = &outcome.lapses[..];
     assert!(matches!(lapse, [of] if of.start > 0.0 && of.end > of.start), "{lapse:?}");
-    // The judge does not take the plan's word: both at once is worse than before.
+    // The simulator does not trust the plan: moving both at once is worse than before.
     let mut at_once = plan;
     at_once.exchanged.clear();
     let told: Vec<_> = simulate(&job, &at_once, Start::Free).violations.into_iter().map(|of| of.1).collect();
@@ -412,7 +413,7 @@ fn rules_are_exchanged_where_no_more_are_broken_than_now() {
 fn what_was_whole_is_not_exchanged_and_what_would_help_is_told() {
     let job = crossed(false);
     let plan = planned(&job);
-    // Nothing is broken now, and one would be meanwhile.
+    // Nothing is broken now, and a rule would be broken on the way.
     assert_eq!((plan.steps.len(), plan.left.len()), (0, 2), "{plan}");
     assert!(!plan.helps.is_empty());
 }
@@ -421,7 +422,7 @@ fn what_was_whole_is_not_exchanged_and_what_would_help_is_told() {
 fn a_plan_that_breaks_more_than_before_is_found_out() {
     let mut job = crossed(true);
     let plan = planned(&job);
-    // As if one pair less were broken now.
+    // This is as if one pair fewer were broken now.
     job.problem.groups[0].apart = None;
     let told: Vec<_> = simulate(&job, &plan, Start::Free).violations.into_iter().map(|of| of.1).collect();
     let worse = [simulate::Violation::Worse { broken: 2, before: 1 }];
@@ -441,7 +442,7 @@ fn groups_apart_do_not_meet_on_the_way() {
     assert_eq!(moves(&plan), [(1, 1, 2), (0, 0, 1)]);
     assert_eq!((plan.steps[1].why, &plan.steps[1].waits[..]), (Some(StepReason::Rule), &[0][..]));
     sound(&job, &plan);
-    // At once they would meet.
+    // If they moved at once, they would meet.
     let mut at_once = plan;
     at_once.steps.iter_mut().for_each(|step| step.waits.clear());
     let told = simulate(&job, &at_once, Start::Free).violations;

@@ -1,36 +1,36 @@
-//! What is wrong, before it is known with which object.
+//! A fault: something wrong, before it is known in which object.
 
 use std::collections::BTreeMap;
 
 use super::super::amount::AmountError;
 use super::super::mistake::{Mistake, Object};
 
-/// What is wrong, and where within the object at hand, or within another one.
+/// What is wrong, and where within the current object, or within another one.
 pub(super) struct Fault {
-    /// None: the object at hand.
+    /// The object. `None`: the current object.
     object: Option<Object>,
     part: Vec<String>,
     what: String,
 }
 
 impl Fault {
-    /// The same, and whose it is.
+    /// Returns the fault with the words for whose it is before it.
     pub(super) fn of(self, who: &str) -> Fault {
         Fault { what: format!("{who}: {}", self.what), ..self }
     }
 
-    /// The same, below these fields.
+    /// Returns the fault as one below these fields.
     pub(super) fn below(self, fields: &[&str]) -> Fault {
         let part = fields.iter().map(|field| (*field).to_owned()).chain(self.part).collect();
         Fault { part, ..self }
     }
 
-    /// The same, in this object whatever is at hand.
+    /// Returns the fault as one in this object, whatever the current object is.
     pub(super) fn of_object(self, object: Object) -> Fault {
         Fault { object: Some(object), ..self }
     }
 
-    /// What is wrong with the object at hand.
+    /// Returns the fault as a mistake. `object` is the current object.
     pub(super) fn at(self, object: impl FnOnce() -> Object) -> Mistake {
         Mistake { object: self.object.unwrap_or_else(object), part: self.part, what: self.what }
     }
@@ -48,17 +48,17 @@ impl From<AmountError> for Fault {
     }
 }
 
-/// What is wrong with the object at hand, if anything is.
+/// Turns a fault into a mistake in the current object.
 pub(super) fn at<T, E: Into<Fault>>(object: impl FnOnce() -> Object, result: Result<T, E>) -> Result<T, Mistake> {
     result.map_err(|fault| fault.into().at(object))
 }
 
-/// What is wrong with an amount or a number in these fields.
+/// Turns an error into a fault of an amount or a number in these fields.
 pub(super) fn below<T, E: Into<Fault>>(fields: &[&str], result: Result<T, E>) -> Result<T, Fault> {
     result.map_err(|fault| fault.into().below(fields))
 }
 
-/// Things by their names, each of which is there once.
+/// Returns the indices of things by their names, and checks that each name occurs once.
 pub(super) fn index<'a>(
     names: impl Iterator<Item = &'a String>,
     object: impl Fn(usize, &str) -> Object,

@@ -1,4 +1,4 @@
-//! Guests: what they use, where they may be by themselves, and what it takes to move them.
+//! Compiles guests: what they use, where they may be by themselves, and what it costs to move them.
 
 use super::super::amount::Unit;
 use super::super::mistake::{Mistake, Object, ObjectKind};
@@ -9,11 +9,11 @@ use super::{Compiler, SECOND, SECONDS_MAX, Written, ranked, sorted};
 use crate::problem::{Guest, GuestId, NOWHERE};
 use crate::schedule::{Traffic, forecast};
 
-/// How long guests may stand still: what `skein migrate` aims at unless it is told otherwise.
+/// How long guests may stand still: the default aim of `skein migrate`.
 const DOWNTIME_S: f64 = 0.3;
 
-/// Whoever writes its memory nearly as fast as it is sent is throttled in the end: no guest is sent more than ten
-/// times.
+/// A guest that writes its memory nearly as fast as it is sent is throttled in the end, so no guest is sent more than
+/// ten times.
 const DIRTY_SHARE_MAX: f64 = 0.9;
 
 impl<'a> Compiler<'a> {
@@ -82,7 +82,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    /// What a guest uses of each row. Who has no measured load is taken to use all that it has reserved.
+    /// Returns what a guest uses of each row. A guest without a measured load is taken to use all that it has reserved.
     fn demand(&self, n: GuestId) -> Result<Vec<i64>, Fault> {
         let merged = &self.merged[n as usize];
         let used = |row: &Row, field: &str, written: Option<Written<'_>>| {
@@ -100,7 +100,7 @@ impl<'a> Compiler<'a> {
         self.names.rows.iter().map(of).collect()
     }
 
-    /// What there is to send of a guest.
+    /// Returns the traffic of a guest's migration.
     fn traffic(&self, n: GuestId) -> Result<Traffic, Fault> {
         let merged = &self.merged[n as usize];
         let plain = |fields: &[&str], unit: Unit, written: Option<Written<'_>>| {
@@ -115,7 +115,8 @@ impl<'a> Compiler<'a> {
         Ok(Traffic { memory_bytes: memory, dirty_rate, downtime_seconds: DOWNTIME_S, ..Traffic::default() })
     }
 
-    /// Its memory once, and what is written meanwhile again and again (a geometric series), in time.
+    /// Returns the time of a move: the memory is sent once, and then again and again what is written meanwhile (a
+    /// geometric series).
     fn move_cost(&self, traffic: &Traffic) -> Result<i64, Fault> {
         let (memory, bandwidth) = (traffic.memory_bytes, self.bandwidth);
         let share = (traffic.dirty_rate / bandwidth).min(DIRTY_SHARE_MAX);

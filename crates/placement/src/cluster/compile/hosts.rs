@@ -1,4 +1,4 @@
-//! Hosts: what there is of each resource, and the areas where they are.
+//! Compiles hosts: what there is of each resource, and the areas where they are.
 
 use super::super::amount::{Amount, Unit};
 use super::super::mistake::{Mistake, Object, ObjectKind, unknown};
@@ -9,7 +9,7 @@ use super::{Compiler, per_cent};
 use crate::problem::{Host, Resource};
 
 impl<'a> Compiler<'a> {
-    /// Rows, areas and hosts.
+    /// Compiles rows, areas and hosts.
     pub(super) fn hosts(&mut self) -> Result<(), Mistake> {
         let cluster = self.cluster;
         self.find_levels();
@@ -76,7 +76,7 @@ impl<'a> Compiler<'a> {
             _ => false,
         });
         if uses_hosts {
-            // Where hosts have an area of that name it is there already, and refused later.
+            // If hosts have an area of that name, the level is there already and is refused later.
             let next = self.levels.len();
             self.levels.entry(HOST_LEVEL).or_insert(next);
         }
@@ -87,7 +87,7 @@ impl<'a> Compiler<'a> {
         self.problem.levels = vec![0; self.levels.len()];
     }
 
-    /// A host's area at each level, new ones numbered.
+    /// Returns a host's area at each level. New areas get the next number.
     fn areas(&mut self, host: &model::Host) -> Result<Vec<u32>, String> {
         let mut areas = Vec::new();
         for (at, level) in self.names.levels.iter_mut().enumerate() {
@@ -107,7 +107,7 @@ impl<'a> Compiler<'a> {
                     ));
                 }
             };
-            // A host is an area of its own, so that there is nothing to look for.
+            // A host is an area of its own, so no known area has to be looked for.
             let known = if level.name == HOST_LEVEL { None } else { level.areas.iter().position(|area| area == name) };
             areas.push(known.unwrap_or(level.areas.len()) as u32);
             if known.is_none() {
@@ -118,7 +118,8 @@ impl<'a> Compiler<'a> {
         Ok(areas)
     }
 
-    /// A row of a resource: of each host what there is, what is free of cost, and what has to stay free.
+    /// Adds a row of a resource: for each host what it has, how much can be used without cost, and how much has to stay
+    /// free.
     fn row(&mut self, of: usize, measure: Measure, costs: bool) -> Result<(), Mistake> {
         let cluster = self.cluster;
         let (resource, unit) = (&cluster.resources[of], &self.units[of]);
@@ -155,8 +156,8 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// What is to be free of a capacity: reserve, start and place, in plain units. Amounts are of what there is, not of
-/// what it is overcommitted to.
+/// Returns how much of a capacity is to be free: reserve, start and place, in plain units. Amounts are of what there
+/// is, not of what it is overcommitted to.
 fn free(levels: &model::Levels, unit: &Unit, total: f64, times: f64) -> Result<[f64; 3], Fault> {
     let of = |amount: &Amount| match amount.unit.as_str() {
         "%" if amount.number <= 100.0 => Ok(total * amount.number / 100.0),

@@ -1,4 +1,5 @@
-//! A cluster as a problem: `hosts`, `guests` and `rules` each add their part, and what they have in common is here.
+//! Compiles a cluster into a problem. `hosts`, `guests` and `rules` each add their part; what they have in common is
+//! here.
 
 mod fault;
 mod guests;
@@ -21,34 +22,35 @@ use crate::schedule::Traffic;
 use crate::survive::Survive;
 use fault::{Fault, at, below, index};
 
-/// What a cluster says.
+/// A compiled cluster.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// In numbers. Costs are microseconds of migration traffic.
+    /// The cluster in numbers. Costs are microseconds of migration traffic.
     pub problem: Problem,
-    /// What they are called.
+    /// The names of the problem's numbers.
     pub names: Names,
-    /// What there is to send of each guest, if it moves.
+    /// The traffic of each guest's migration.
     pub traffic: Vec<Traffic>,
-    /// Of one migration, in bytes a second.
+    /// The bandwidth of one migration, in bytes per second.
     pub bandwidth: f64,
-    /// How many hosts may fail.
+    /// How many hosts may fail, if the file says so.
     pub survive: Option<Survive>,
-    /// Rules that can never hold together, and rules about nobody. They are in the problem all the same.
+    /// The rules that can never hold together, and rules about no guest. They are in the problem all the same.
     pub clashes: Vec<Clash>,
 }
 
 /// The cost of a second of traffic.
 const SECOND: f64 = 1e6;
 
-/// No number of seconds is larger: thirty years.
+/// The largest number of seconds: thirty years.
 const SECONDS_MAX: f64 = 1e9;
 
-/// Reads a cluster's meaning.
+/// Compiles a cluster.
 ///
 /// # Errors
-/// A name that there is not, is there twice or has control characters, an amount of another unit, levels out of order,
-/// or numbers that are too large.
+///
+/// [`CompileError`] if a name is unknown, occurs twice or has control characters, an amount is of another unit, levels
+/// are out of order, or numbers are too large.
 pub fn compile(cluster: &Cluster) -> Result<Compiled, CompileError> {
     printable::check(cluster)?;
     let mut compiler = Compiler::new(cluster)?;
@@ -69,7 +71,7 @@ pub fn compile(cluster: &Cluster) -> Result<Compiled, CompileError> {
     Ok(Compiled { problem, names, traffic, bandwidth, survive, clashes })
 }
 
-/// Seconds as a cost.
+/// Returns seconds as a cost.
 fn seconds(name: &str, seconds: f64) -> Result<i64, String> {
     match (0.0..SECONDS_MAX).contains(&seconds) {
         true => Ok((seconds * SECOND).round() as i64),
@@ -77,7 +79,7 @@ fn seconds(name: &str, seconds: f64) -> Result<i64, String> {
     }
 }
 
-/// What the weights say, as costs.
+/// The weights, as costs.
 struct Costs {
     load: i64,
     balance: i64,
@@ -92,7 +94,8 @@ impl Costs {
             let cost = below(&[name], seconds(&format!("weights.{name}"), number));
             at(|| Object::only(ObjectKind::Weights), cost)
         };
-        // These are factors of each move; they are told here, as they stand, and not of the first guest.
+        // These two are factors of each move. Mistakes in them are reported here, with the weights, and not with the
+        // first guest.
         of("moves", weights.moves)?;
         of("each_move", weights.each_move)?;
         Ok(Costs {
@@ -105,10 +108,10 @@ impl Costs {
     }
 }
 
-/// A guest with what its template says.
+/// A guest with the values of its template.
 struct Merged<'a> {
     guest: &'a model::Guest,
-    /// With its index in the cluster.
+    /// The template, with its index in the cluster.
     template: Option<(usize, &'a model::Template)>,
 }
 
@@ -116,12 +119,12 @@ struct Merged<'a> {
 #[derive(Clone, Copy)]
 struct Written<'a> {
     amount: &'a Amount,
-    /// The template that it is from; None: the guest's own.
+    /// The template that has the amount. `None`: the amount is the guest's own.
     template: Option<(usize, &'a model::Template)>,
 }
 
 impl Written<'_> {
-    /// What is wrong with the amount, in these fields of the guest or of its template.
+    /// Turns an error into a fault of the amount, in these fields of the guest or of its template.
     fn checked<T, E: Into<Fault>>(&self, fields: &[&str], result: Result<T, E>) -> Result<T, Fault> {
         below(fields, result).map_err(|fault| match self.template {
             Some((n, template)) => fault.of_object(Object::new(ObjectKind::Template, n, &template.name)),
@@ -256,7 +259,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// That an object names no resources but those that there are.
+    /// Checks that an object names only resources that exist.
     fn known_resources<const N: usize>(
         &self,
         kind: ObjectKind,
@@ -291,7 +294,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn balance(&self, balance: &model::Balance) -> Result<Balance, Fault> {
-        // What is measured, where something is: it is what hosts have left in truth.
+        // Takes the row of what is measured, if there is one: it says what hosts truly have left.
         let row = |name: &str| {
             let found = self.names.rows.iter().rposition(|row| row.name == name && row.measure != Measure::Count);
             found.ok_or_else(|| unknown("resource", name, self.resources.keys()))
@@ -313,7 +316,7 @@ impl<'a> Compiler<'a> {
         Ok(Balance { first, second, ratio: target.round() as i64, weight })
     }
 
-    /// Nobody is to be where hosts are not online.
+    /// Keeps all guests off hosts that are not online.
     fn host_states(&mut self) {
         let online = |state: &HostState| *state == HostState::Online;
         if self.names.states.iter().all(online) {
@@ -325,7 +328,8 @@ impl<'a> Compiler<'a> {
         self.fence(rule, hosts, &all);
     }
 
-    /// What all fences of a guest have in common, and the sum of all its leanings: each combination once.
+    /// Gives each guest the hosts that all of its fences have in common, and the sum of its leanings. Each combination
+    /// is stored once.
     fn close(&mut self) {
         let hosts = self.problem.hosts.len() as HostId;
         let mut owners: BTreeMap<&[u32], u32> = BTreeMap::new();
@@ -380,7 +384,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// Guests by what they are labelled with, each once.
+/// The guests with each label, each guest once.
 type Labels<'a> = BTreeMap<&'a str, Vec<GuestId>>;
 
 fn labels<'a, I: Iterator<Item = &'a String>>(merged: &[Merged<'a>], of: impl Fn(&Merged<'a>) -> I) -> Labels<'a> {
@@ -396,7 +400,7 @@ fn labels<'a, I: Iterator<Item = &'a String>>(merged: &[Merged<'a>], of: impl Fn
     all
 }
 
-/// The weight of a grain, if each per cent of so many grains costs so much: at least 1, so that it counts.
+/// Returns the weight of a grain if each per cent of `grains` costs `cost`. It is at least 1, so that it counts.
 fn per_cent(cost: i64, grains: f64) -> i64 {
     if cost == 0 { 0 } else { ((cost as f64 * 100.0 / grains.max(1.0)).round() as i64).max(1) }
 }
@@ -408,7 +412,8 @@ fn sorted(mut costs: Vec<(HostId, i64)>) -> Vec<(HostId, i64)> {
     costs
 }
 
-/// The first costs nothing, each further one `weight` more; a host that is not named comes after the last.
+/// Makes a leaning: the first host costs nothing, each further host `weight` more, and hosts that are not named come
+/// after the last.
 fn ranked(rule: RuleId, hosts: &[HostId], weight: i64) -> Leaning {
     let costs = sorted((0..).zip(hosts).map(|(rank, host)| (*host, weight.saturating_mul(rank))).collect());
     Leaning { rule, costs, otherwise: weight.saturating_mul(hosts.len() as i64) }

@@ -1,4 +1,4 @@
-//! Rules: about groups of guests, and about guests and hosts.
+//! Compiles rules: about groups of guests, and about guests and hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::problem::{Avoid, Even, Group, GuestId, HostId, NOWHERE, NeedsRule, Sp
 use crate::survive::Survive;
 
 impl<'a> Compiler<'a> {
-    /// Who is of the same set is apart, if no rule says so with a force of its own.
+    /// Keeps guests of the same availability set apart, unless a rule with a force of its own says so.
     pub(super) fn availability_sets(&mut self) {
         let told = self.cluster.rules.iter().filter_map(|rule| match rule {
             Rule::Apart(model::Apart { of: Guests::Set(set), from: None, .. }) => Some(set.as_str()),
@@ -77,7 +77,7 @@ impl<'a> Compiler<'a> {
                 let weight = self.costs.preference;
                 let leaning = match &preferred.within {
                     Hosts::Hosts(_) => ranked(rule, &hosts, weight),
-                    // A group has no order.
+                    // A host group has no order.
                     Hosts::Group(_) => {
                         Leaning { rule, costs: hosts.iter().map(|host| (*host, 0)).collect(), otherwise: weight }
                     }
@@ -89,7 +89,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Guests apart from each other, or from others: these have a group of their own.
+    /// Keeps guests apart from each other, or from others, which have a group of their own then.
     fn apart(&mut self, name: &str, apart: &model::Apart) -> Result<(), Fault> {
         let strength = self.strength(apart.force, apart.weight)?;
         let Some(from) = &apart.from else {
@@ -124,14 +124,14 @@ impl<'a> Compiler<'a> {
         }
         let group = Group {
             spread: spread.areas_min.map(|areas_min| Spread { level, areas_min, strength }),
-            // Which areas count is known once all fences are.
+            // Which areas count is known only once all fences are.
             even: spread.skew_max.map(|skew_max| Even { level, areas: Bits::default(), skew_max, strength }),
             ..Group::default()
         };
         self.group_rule(name, RuleKind::Spread, &spread.of, group)
     }
 
-    /// Of an even spread those areas count where one of its guests may be.
+    /// Sets the areas that count for an even spread: those where one of its guests may be.
     pub(super) fn even_areas(&mut self) {
         for (group, members) in self.problem.groups.iter_mut().zip(&self.names.members) {
             let Some(even) = &mut group.even else { continue };
@@ -152,7 +152,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    /// How many hosts may fail, of which some are left.
+    /// Compiles how many hosts may fail, and checks that some are left then.
     pub(super) fn survive(&self, survive: &model::Survive) -> Result<Survive, Mistake> {
         let told = |fault: Fault| fault.of("survive").at(|| Object::only(ObjectKind::Survive));
         let (failures, hosts) = (survive.failures, self.cluster.hosts.len());
@@ -164,7 +164,7 @@ impl<'a> Compiler<'a> {
         Ok(Survive { failures, strength })
     }
 
-    /// A rule on a property: each value that guests have gives a set of hosts.
+    /// Compiles a rule about a property: each value that guests have gives a set of hosts.
     fn matching(&mut self, name: &str, of: &model::Match) -> Result<(), Fault> {
         let cluster = self.cluster;
         let hosts = match &of.group {
@@ -254,7 +254,8 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Who a rule is about, each once. That it is nobody is told: it may be a slip, but guests come and go.
+    /// Returns the guests that a rule is about, each once. A rule about no guest is reported: it may be a slip, but
+    /// guests come and go, so it is no error.
     fn who(&mut self, rule: &str, guests: &Guests) -> Result<Vec<GuestId>, String> {
         let (what, name, labels) = match guests {
             Guests::Guests(names) => {

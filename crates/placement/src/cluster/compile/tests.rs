@@ -1,4 +1,4 @@
-//! A cluster that was never a file.
+//! Compiles a cluster that was never a file.
 
 use super::super::model::{
     Apart, Cluster, Force, Guest, Guests, Host, Hosts, Levels, Resource, Rule, Spread, Survive, Template, Within,
@@ -21,7 +21,7 @@ fn apart(name: &str, tag: &str) -> Apart {
     }
 }
 
-/// What agents could report.
+/// Makes a cluster that agents could report.
 fn live() -> Cluster {
     let host = |name: &str, rack: &str| Host {
         areas: [("rack".to_owned(), rack.to_owned())].into(),
@@ -50,7 +50,7 @@ fn live() -> Cluster {
     }
 }
 
-/// The same as a file.
+/// The same cluster as a file.
 const FILE: &str = "
 resources:
 - {name: cpu, unit: cores}
@@ -87,7 +87,7 @@ fn a_live_cluster_is_as_good_as_a_file() {
     assert_eq!((live.survive, live.clashes), (file.survive, file.clashes));
 }
 
-/// Each mistake by the object that it is in, the part of the object, and the words, which have no line.
+/// Checks that each mistake has its object, the part of the object, and words that name no line.
 #[test]
 fn mistakes_name_their_objects() {
     let of = |kind, index, name: &str| Object::new(kind, index, name);

@@ -1,7 +1,7 @@
-//! A cluster as a file: YAML or JSON (which is YAML, too), read as a [`Cluster`], and where in the text a mistake
-//! stands.
+//! A cluster as a file: YAML or JSON (which is YAML, too). The file is read as a [`Cluster`], and mistakes are found in
+//! its text.
 //!
-//! docs/placement-file.md is the reference of the format.
+//! The reference of the format is docs/placement-file.md.
 
 mod parse;
 mod places;
@@ -16,18 +16,18 @@ use super::model::Cluster;
 use super::printable;
 use crate::problem::Flaw;
 
-/// Why a file is no cluster.
+/// Why a file is not a valid cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ClusterError {
-    /// Something that stands in it.
+    /// A mistake in the file.
     #[error("line {line}: {what}")]
     File {
-        /// From 1 on.
+        /// The line, from 1 on.
         line: u64,
-        /// Why it cannot be, and what could.
+        /// Why it is not allowed, and what would be.
         what: String,
     },
-    /// Its amounts or weights.
+    /// The sums of its amounts or weights are too large.
     #[error("the cluster cannot be counted")]
     Flaw(#[from] Flaw),
 }
@@ -43,8 +43,9 @@ pub struct File<'a> {
 /// Reads a file, YAML or JSON.
 ///
 /// # Errors
-/// It is none, with the line and the reason. A field that there is not is told with the one that may be meant. Or a
-/// name has control characters.
+///
+/// [`ClusterError`] if the text is not a cluster file, with the line and the reason. An unknown field is reported with
+/// the one that may be meant. Names with control characters are refused.
 pub fn read(text: &str) -> Result<File<'_>, ClusterError> {
     let cluster = parse(text).map_err(|error| {
         let line = error.location().map_or(1, |location| location.line().max(1));
@@ -56,10 +57,11 @@ pub fn read(text: &str) -> Result<File<'_>, ClusterError> {
 }
 
 impl File<'_> {
-    /// Reads the file's meaning.
+    /// Compiles the file's cluster.
     ///
     /// # Errors
-    /// As those of [`compile`](compile()), with the line where the mistake stands.
+    ///
+    /// Those of [`compile`](compile()), with the line of the mistake.
     pub fn compile(&self) -> Result<Compiled, ClusterError> {
         compile(&self.cluster).map_err(|error| match error {
             CompileError::Mistake(mistake) => self.error(mistake),

@@ -3,15 +3,16 @@
 use serde::de::DeserializeOwned;
 use serde_saphyr::{Error, NonFiniteFloatPolicy, Options};
 
-/// More than any cluster that is placed within a minute: 200,000 guests with 50 values each.
+/// The most nodes of a file. This is more than any cluster has that is placed within a minute: 200,000 guests with 50
+/// values each.
 const NODES_MAX: usize = 20_000_000;
 
-/// Parses a text as what it means.
+/// Parses a text as a value of a type.
 pub(super) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
     serde_saphyr::from_str_with_options(text, options())
 }
 
-/// Parses a text as anything: numbers that are none are let through, since they are told by who reads them.
+/// Parses a text as anything. Invalid numbers are let through, since whoever reads them reports them.
 pub(super) fn parse_as_any<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
     let mut options = options();
     options.non_finite_float_policy = NonFiniteFloatPolicy::AsString;

@@ -1,6 +1,6 @@
-//! At which line of a file an object's part stands.
+//! Finds the line of a file where a part of an object is.
 //!
-//! The text is parsed once more, and only when there is a mistake to tell: a file without one needs no positions.
+//! The text is parsed once more, and only if there is a mistake to report: a file without one needs no positions.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +30,7 @@ enum Step<'a> {
     Index(usize),
 }
 
-/// The way to an object.
+/// Returns the steps to an object.
 fn steps(object: &Object) -> Vec<Step<'static>> {
     let of = |list: &'static str| vec![Step::Field(list), Step::Index(object.index)];
     match object.kind {
@@ -46,7 +46,7 @@ fn steps(object: &Object) -> Vec<Step<'static>> {
     }
 }
 
-/// The field that an object is known by.
+/// Returns the field with the object's name.
 fn named_by(kind: ObjectKind) -> &'static [&'static str] {
     match kind {
         ObjectKind::Balance => &["for"],

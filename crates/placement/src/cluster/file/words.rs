@@ -1,15 +1,15 @@
-//! What the YAML parser says of a file, in the words of the format.
+//! Puts what the YAML parser reports into the words of the format.
 
 use serde_saphyr::{Error, Location, MessageFormatter, UserMessageFormatter};
 
 use crate::cluster::mistake::unknown;
 
-/// What can stand where a rule says who it is about.
+/// What can be written where a rule names guests.
 const GUESTS: &str = "{guests: [..]}, {tag: T}, {set: S} or {tenant: T}";
-/// And where it is about hosts.
+/// What can be written where a rule names hosts.
 const HOSTS: &str = "{hosts: [..]} or {group: G}";
 
-/// What is wrong, and what can stand there instead.
+/// Returns what is wrong, and what can be written instead.
 pub(super) fn words(error: &Error, text: &str) -> String {
     let place = Excerpt::new(text, error.location());
     let field = place.field();
@@ -62,7 +62,7 @@ pub(super) fn words(error: &Error, text: &str) -> String {
 fn unknown_field(field: &str, expected: &[&str]) -> String {
     let is_rule = expected.contains(&"of") || expected.contains(&"relation");
     match field {
-        // What YAML 1.1 makes of `on` comes as `true`, if another program wrote the file.
+        // If another program wrote the file, `on` may come as `true`, as YAML 1.1 reads it.
         "on" | "true" if expected.contains(&"within") => {
             format!("there is no field '{field}'; did you mean 'within'?")
         }
@@ -82,7 +82,7 @@ fn unknown_field(field: &str, expected: &[&str]) -> String {
     }
 }
 
-/// What can stand behind the name of a field.
+/// Returns what can be written behind the name of a field.
 fn form(field: &str) -> Option<&'static str> {
     match field {
         "of" | "near" | "from" => Some(GUESTS),
@@ -94,7 +94,7 @@ fn form(field: &str) -> Option<&'static str> {
     }
 }
 
-/// Where in a file something is wrong: the parser does not say in which field.
+/// The place in a file where something is wrong: the parser does not name the field.
 struct Excerpt<'a> {
     before: &'a str,
     from: &'a str,
@@ -110,7 +110,7 @@ impl<'a> Excerpt<'a> {
         Excerpt { before, from }
     }
 
-    /// The name of the field before it; empty if there is none.
+    /// Returns the name of the field before the place, or an empty text if there is none.
     fn field(&self) -> &'a str {
         let before = self.before.trim_end_matches(|c: char| c.is_whitespace() || "{[-\"'".contains(c));
         let Some(before) = before.strip_suffix(':') else { return "" };
@@ -119,7 +119,7 @@ impl<'a> Excerpt<'a> {
         before.rfind(|c: char| !is_word(c)).map_or(before, |at| &before[at + 1..])
     }
 
-    /// The word that stands there, if it is one.
+    /// Returns the word at the place, if there is one.
     fn word(&self) -> Option<&'a str> {
         let end = self.from.find(|c: char| ",:[]{}#\"'\n".contains(c)).unwrap_or(self.from.len());
         let word = self.from[..end].trim();
@@ -131,7 +131,7 @@ impl<'a> Excerpt<'a> {
 mod tests {
     use crate::cluster::read;
 
-    /// What is told of a file with a guest and a rule that are these.
+    /// Returns what is reported for a file with this guest and this rule.
     fn mistake_text(guest: &str, rule: &str) -> String {
         let text = format!(
             "resources: [{{name: cpu}}]\nhosts: [{{name: h1, capacity: {{cpu: 1}}}}]\nguests:\n- \
