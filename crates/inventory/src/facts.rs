@@ -4,7 +4,6 @@
 //! as they arrive, sums of its numbers saturate. How long the lists are is bounded by the message that carries them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -12,24 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::claim::{Claim, claim};
 use crate::composition::Composition;
 use crate::definition::{Accel, Attachment, DiskFormat};
+pub use crate::file_facts::{FileFacts, FileSystem};
+pub use crate::qemu_version::QemuVersion;
 use crate::room::{CopyRoom, Room, RoomNeed};
-
-/// QEMU's version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct QemuVersion {
-    /// 10 of 10.0.2.
-    pub major: u32,
-    /// 0 of 10.0.2.
-    pub minor: u32,
-    /// 2 of 10.0.2.
-    pub micro: u32,
-}
-
-impl fmt::Display for QemuVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.major, self.minor, self.micro)
-    }
-}
 
 /// A host, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -221,48 +205,6 @@ impl MigrationSlots {
     pub fn free(self) -> u32 {
         self.limit.saturating_sub(self.used)
     }
-}
-
-/// A file or block device of a guest, as a host sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileFacts {
-    /// As the guest's QEMU names it.
-    #[serde(deserialize_with = "claim")]
-    pub path: PathBuf,
-    /// Whether QEMU may read it.
-    pub readable: bool,
-    /// Whether QEMU may write it.
-    pub writable: bool,
-    /// Where it is.
-    pub file_system: FileSystem,
-    /// `ext4`, `nfs`...: for messages.
-    #[serde(deserialize_with = "claim")]
-    pub file_system_name: String,
-    /// What is mounted there, of a network file system: `nas:/export/vm` (proc_pid_mountinfo(5)).
-    #[serde(default, deserialize_with = "claim")]
-    pub mounted_from: Option<String>,
-    /// What a network file system calls the file (name_to_handle_at(2)), where it tells: of NFS, the server's handle.
-    #[serde(default, deserialize_with = "claim")]
-    pub handle: Option<String>,
-    /// st_dev: means something within one kernel only.
-    pub device: u64,
-    /// st_ino: on a network file system, the server's.
-    pub inode: u64,
-    /// A block device's own, worldwide name (`/sys/block/*/device/wwid`, a multipath or LVM UUID), where it has one.
-    #[serde(deserialize_with = "claim")]
-    pub wwid: Option<String>,
-}
-
-/// What kind of file system, by statfs' magic number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FileSystem {
-    /// This kernel's alone: ext4, xfs, btrfs, tmpfs, overlay...
-    Local,
-    /// A server's or a cluster's: NFS, CIFS, Ceph, GFS2, OCFS2...
-    Network,
-    /// FUSE, 9p, a block device, and what nobody has heard of.
-    Unknown,
 }
 
 /// A NIC.

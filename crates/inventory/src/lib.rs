@@ -31,14 +31,16 @@ pub mod composition;
 pub mod convergence;
 pub mod definition;
 pub mod facts;
+mod file_facts;
 pub mod forecast;
 pub mod hosts_file;
+mod problem;
+mod qemu_version;
 pub mod room;
-mod room_check;
 pub mod route;
 mod toml_reader;
 
-pub use check::{Problem, ProblemKind, Severity, TargetLaunch, check};
+pub use check::{NoRoom, TargetLaunch, check, refusal, refused_copy};
 pub use claim::{printable, shortened};
 pub use composition::Composition;
 pub use convergence::Convergence;
@@ -49,7 +51,7 @@ pub use facts::{
 };
 pub use forecast::{Forecast, ForecastConvergence, ForecastInputs, forecast};
 pub use hosts_file::{HostAddress, HostEntry, HostsFile, KeptRamPolicy};
+pub use problem::{Problem, ProblemKind, Severity};
 pub use room::{CopyFits, CopyRoom, Resource, Room, RoomLimit, RoomNeed};
-pub use room_check::{NoRoom, refusal, refused_copy};
 pub use route::Route;
 pub use toml_reader::{Diagnostic, ParseError, TEXT_BYTES_MAX};

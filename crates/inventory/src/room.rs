@@ -7,9 +7,8 @@
 //! was never written is allocated when it is read (`shmem_fault` of the kernel's mm/shmem.c).
 
 use serde::{Deserialize, Serialize};
-use skein_units::{GIB, about_bytes, exact_bytes};
+use skein_units::{GIB, MIB, about_bytes, exact_bytes};
 
-use crate::check::overhead_bytes;
 use crate::claim::{Claim, claim};
 use crate::definition::Accel;
 
@@ -25,6 +24,17 @@ const ADDRESSES_BYTES: u64 = GIB;
 const LEFT_SHARE_WARN: u64 = 16;
 /// Names in a sentence.
 const NAMES_MAX: usize = 8;
+
+/// RAM that a QEMU needs beside its guest's: page tables of QEMU's and of KVM's (8 bytes for each 4 KiB page, both),
+/// 8 MiB for each CPU (stack, coalesced rings, vhost), 128 MiB for the process, its devices' and its channels' buffers.
+/// The parts are those of KubeVirt's GetMemoryOverhead. A two-hundredth of the RAM more is the agent's, for its marks
+/// of the guest's pages: 16 bytes and a version for each of 4 KiB.
+pub fn overhead_bytes(ram_bytes: u64, cpus: u32) -> u64 {
+    (ram_bytes / 256)
+        .saturating_add(ram_bytes / 200)
+        .saturating_add(8 * MIB * u64::from(cpus))
+        .saturating_add(128 * MIB)
+}
 
 /// What a limit is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -3,11 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Checker, ProblemKind, Severity};
+use super::Checker;
 use crate::command_line;
 use crate::composition::{Device, SameFile, same_file};
 use crate::definition::Definition;
-use crate::facts::{FileFacts, FileSystem, HostFacts};
+use crate::facts::HostFacts;
+use crate::file_facts::{FileFacts, FileSystem};
+use crate::problem::{ProblemKind, Severity};
 
 /// Whether a path means the same file on both hosts.
 enum Same {

@@ -1,27 +1,26 @@
 //! Everything that stands against a migration, found before anything is touched.
 
 mod files;
+mod room;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-use skein_units::{MIB, exact_bytes};
+use skein_units::exact_bytes;
 
-use crate::claim::{claim, printable, shortened};
+pub use self::room::{NoRoom, refusal, refused_copy};
+use crate::claim::shortened;
 use crate::composition::{Composition, composition_problems, launch_problems};
 use crate::definition::{Accel, Attachment, Definition};
 use crate::facts::{
     AccelFacts, GuestDisk, GuestFacts, HostFacts, MigrationSlots, PathFacts, Presence, QemuFacts, QemuVersion,
 };
+pub use crate::problem::{Problem, ProblemKind, Severity};
 
 /// The oldest QEMU that Skein is tried with.
 pub const QEMU_OLDEST: QemuVersion = QemuVersion { major: 7, minor: 2, micro: 0 };
 /// Most problems that are told. Those that block come first.
 pub const PROBLEMS_MAX: usize = 256;
-/// Longest sentence of a problem.
-const SENTENCE_BYTES_MAX: usize = 2048;
 /// Most names in a list within a sentence.
 const NAMES_MAX: usize = 24;
 
@@ -37,114 +36,6 @@ const CPU_MODELS: [&str; 9] = [
     "Nehalem-v1",
     "qemu64-v1",
 ];
-
-/// Whether a migration can be begun all the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Severity {
-    /// No.
-    Blocks,
-    /// Yes; whoever begins it should know.
-    Warns,
-}
-
-/// What kind of problem. Its code, in kebab case, stays: scripts may depend on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[allow(missing_docs)]
-pub enum ProblemKind {
-    SameHost,
-    MigrationUnderWay,
-    NotRunning,
-    NoPath,
-    NicsUnused,
-    LargePacketsLost,
-    Journal,
-    Places,
-    NameTaken,
-    Leftover,
-    QemuMissing,
-    QemuTooOld,
-    QemuOlder,
-    MachineType,
-    Accel,
-    CpuVendor,
-    CpuModel,
-    CpuFlags,
-    CpuDiffers,
-    CpuUnknown,
-    CpusFew,
-    Blocker,
-    PassedThrough,
-    FileMissing,
-    FileDiffers,
-    DiskMissing,
-    DiskDiffers,
-    DiskLocal,
-    DiskUnknown,
-    DiskAccess,
-    Bridge,
-    Tap,
-    Ram,
-    RamShared,
-    Hugepages,
-    Tasks,
-    SourceRam,
-    RoomUnknown,
-    DefinitionDiffers,
-    Composition,
-    DiskChanged,
-    Tuning,
-    TpmMissing,
-    NotAllowed,
-    /// Of a newer version of Skein.
-    #[serde(other)]
-    Other,
-}
-
-/// One thing that stands against a migration.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Problem {
-    /// What kind.
-    pub kind: ProblemKind,
-    /// Whether it forbids.
-    pub severity: Severity,
-    /// What is the matter.
-    #[serde(deserialize_with = "claim")]
-    pub what: String,
-    /// What to do.
-    #[serde(deserialize_with = "claim")]
-    pub cure: String,
-}
-
-impl Problem {
-    /// A problem whose words are short and printable, whoever they came from.
-    pub(crate) fn new(kind: ProblemKind, severity: Severity, what: String, cure: impl Into<String>) -> Problem {
-        let (what, cure) = (printable(what, SENTENCE_BYTES_MAX), printable(cure.into(), SENTENCE_BYTES_MAX));
-        Problem { kind, severity, what, cure }
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let severity = match self.severity {
-            Severity::Blocks => "error",
-            Severity::Warns => "warning",
-        };
-        write!(f, "{severity}: {}\n  help: {}", self.what, self.cure)
-    }
-}
-
-/// RAM that a QEMU needs beside its guest's: page tables of QEMU's and of KVM's (8 bytes for each 4 KiB page, both),
-/// 8 MiB for each CPU (stack, coalesced rings, vhost), 128 MiB for the process, its devices' and its channels' buffers.
-/// The parts are those of KubeVirt's GetMemoryOverhead. A two-hundredth of the RAM more is the agent's, for its marks
-/// of the guest's pages: 16 bytes and a version for each of 4 KiB.
-pub fn overhead_bytes(ram_bytes: u64, cpus: u32) -> u64 {
-    (ram_bytes / 256)
-        .saturating_add(ram_bytes / 200)
-        .saturating_add(8 * MIB * u64::from(cpus))
-        .saturating_add(128 * MIB)
-}
 
 /// What the target's QEMU will be started from.
 #[derive(Debug, Clone, Copy)]
@@ -519,7 +410,7 @@ impl Checker<'_> {
     }
 
     fn room(&mut self) {
-        for problem in crate::room_check::problems(self.guest, self.source, self.target) {
+        for problem in room::problems(self.guest, self.source, self.target) {
             self.add(problem.kind, problem.severity, problem.what, problem.cure);
         }
     }
@@ -635,9 +526,10 @@ mod tests {
     use crate::facts::{
         CpuModel, FileFacts, FileSystem, GuestDisk, GuestNic, Hugepages, MachineType, NicFacts, VmFacts,
     };
-    use skein_units::GIB;
+    use skein_units::{GIB, MIB};
 
-    use crate::room::{CopyRoom, Resource, Room, RoomLimit};
+    use crate::problem::SENTENCE_BYTES_MAX;
+    use crate::room::{CopyRoom, Resource, Room, RoomLimit, overhead_bytes};
 
     struct World {
         guest: GuestFacts,

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::{Composition, Device, Drive, Medium, OpenFile, is_numbered};
-use crate::facts::{FileFacts, FileSystem, QemuVersion};
+use super::model::{Composition, Device, Drive, Medium, OpenFile, is_numbered};
+use crate::file_facts::{FileFacts, FileSystem};
+use crate::qemu_version::QemuVersion;
 
 /// Properties that say nothing of what a device is: `drive` names a node, which each QEMU numbers anew if it has no
 /// name of its own; a disk's geometry follows from its size when QEMU opened it (hw/block/block.c), which may have

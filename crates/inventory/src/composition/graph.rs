@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::read::{Malformed, Read, list, malformed, text};
+use super::answer::{Malformed, Read, list, malformed, text};
 
 const EDGES: &str = "x-debug-query-block-graph";
 const NODES: &str = "query-named-block-nodes";

@@ -1,8 +1,9 @@
 //! What stands against a migration in how a guest is composed now, beside what the target's QEMU will be started from.
 
-use super::{Change, Composition, Difference, Medium, Part, differences};
-use crate::check::{Problem, ProblemKind, Severity};
+use super::compare::{Change, Difference, Part, differences};
+use super::model::{Composition, Medium};
 use crate::command_line;
+use crate::problem::{Problem, ProblemKind, Severity};
 
 /// Of a guest whose QEMU was started from a definition: what it has now that `launched`, as that QEMU was when it had
 /// just been started, had not, and the other way round. `given`: names of images that the target's QEMU is started with

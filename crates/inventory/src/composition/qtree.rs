@@ -18,7 +18,7 @@
 //! Each level is indented by two blanks. Lines of a device that are not `name = value` tell what the guest made of the
 //! device (BARs, interrupts), and are passed over.
 
-use super::Device;
+use super::model::Device;
 
 /// Deepest tree that is read: PCI bridges in bridges with USB hubs in hubs have some twenty levels.
 const DEPTH_MAX: usize = 64;

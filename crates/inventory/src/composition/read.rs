@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::answer::{Malformed, Read, list, malformed, text, words};
 use super::graph::Graph;
-use super::{Composition, Drive, Image, Medium, RamBackend, qtree};
-use crate::facts::QemuVersion;
+use super::model::{Composition, Drive, Image, Medium, RamBackend};
+use super::qtree;
+use crate::qemu_version::QemuVersion;
 
 const BLOCK: &str = "query-block";
 /// Longest backing chain that is read: each image of one is a file that QEMU has open.
@@ -75,38 +77,6 @@ pub struct BlockAnswers {
     pub edges: Value,
     /// `query-named-block-nodes`.
     pub nodes: Value,
-}
-
-/// An answer that does not say what it should.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("QEMU's answer to {command} is not understood: {why}")]
-pub struct Malformed {
-    /// What was asked.
-    pub command: &'static str,
-    /// What is wrong with the answer.
-    pub why: String,
-}
-
-pub(super) type Read<T> = Result<T, Malformed>;
-
-pub(super) fn malformed(command: &'static str, why: impl Into<String>) -> Malformed {
-    Malformed { command, why: why.into() }
-}
-
-pub(super) fn text<'a>(command: &'static str, value: &'a Value, key: &str) -> Read<&'a str> {
-    value[key].as_str().ok_or_else(|| malformed(command, format!("no {key} in {}", excerpt(value))))
-}
-
-pub(super) fn list<'a>(command: &'static str, value: &'a Value) -> Read<&'a Vec<Value>> {
-    value.as_array().ok_or_else(|| malformed(command, format!("no list but {}", excerpt(value))))
-}
-
-fn words<'a>(command: &'static str, value: &'a Value) -> Read<&'a str> {
-    value.as_str().ok_or_else(|| malformed(command, format!("no text but {}", excerpt(value))))
-}
-
-fn excerpt(value: &Value) -> String {
-    value.to_string().chars().take(80).collect()
 }
 
 impl Answers {

@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 
 use super::compare::drive_name;
+use super::model::{Drive, Medium};
 use super::problems::plain;
-use super::{Drive, Medium};
 
 /// A drive that would not have what its guest last had in it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::names::check_path;
-use super::{Line, ROOT_KEYS, VALUE_BYTES_MAX, is_q35, path, word};
+use super::values::{Line, ROOT_KEYS, VALUE_BYTES_MAX, is_q35, path, word};
 use crate::toml_reader::{Reader, Table, Value};
 
 /// Most disks.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Line, ROOT_KEYS, is_q35, path, read_path};
+use super::values::{Line, ROOT_KEYS, is_q35, path, read_path, word};
 use crate::toml_reader::{Reader, Table};
 
 /// What runs before the guest's own software. Without this section: the BIOS that QEMU brings.
@@ -38,7 +38,7 @@ const KINDS: [(&str, FirmwareKind); 2] = [("uefi", FirmwareKind::Uefi), ("bios",
 
 impl Firmware {
     pub(super) fn write(&self, line: &mut Line) {
-        line("\n[firmware]\ntype", super::word(&KINDS, self.kind).into());
+        line("\n[firmware]\ntype", word(&KINDS, self.kind).into());
         self.image.iter().for_each(|image| line("image", path(image)));
         self.template.iter().for_each(|template| line("template", path(template)));
         self.vars.iter().for_each(|vars| line("vars", path(vars)));

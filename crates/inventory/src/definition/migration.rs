@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Line, ROOT_KEYS};
+use super::values::{Line, ROOT_KEYS};
 use crate::toml_reader::{Reader, Table};
 
 /// `downtime-limit`, with QEMU's own upper bound (MAX_MIGRATE_DOWNTIME of its migration/options.c).

@@ -52,10 +52,11 @@ mod system;
 #[cfg(test)]
 mod tests;
 mod tpm;
+mod values;
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use skein_units::{GIB, MIB, TIB, exact_bytes, parse_bytes};
@@ -70,17 +71,17 @@ pub use self::nic::{Attachment, MacAddress, NICS_MAX, Nic, NicModel, NicOptions}
 pub use self::qemu::{ARGS_MAX, Qemu};
 pub use self::system::{Display, Rtc, RtcBase, System, Video};
 pub use self::tpm::{Tpm, TpmModel, TpmVersion};
+pub use self::values::VALUE_BYTES_MAX;
 
 use self::disk::Storage;
-use self::names::{check_model, check_path};
-use crate::toml_reader::{ParseError, Reader, Table, Value, read};
+use self::names::check_model;
+use self::values::{is_default, is_q35, path, read_path, word};
+use crate::toml_reader::{ParseError, Reader, Table, read};
 
 /// Guests' RAM.
 pub const MEMORY_BYTES: RangeInclusive<u64> = 16 * MIB..=64 * TIB;
 /// Virtual CPUs.
 pub const CPUS: RangeInclusive<u64> = 1..=1024;
-/// Longest extra argument, path, CPU model or kernel command line.
-pub const VALUE_BYTES_MAX: usize = 4096;
 /// The sizes of huge pages on x86-64.
 const HUGEPAGES: [u64; 2] = [2 * MIB, GIB];
 
@@ -156,11 +157,6 @@ impl fmt::Display for Accel {
 }
 
 const ACCELS: [(&str, Accel); 3] = [("auto", Accel::Auto), ("kvm", Accel::Kvm), ("tcg", Accel::Tcg)];
-
-/// The word of a value: each value is in its table.
-fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
-    words.iter().find(|(_, other)| *other == value).map_or("", |(word, _)| word)
-}
 
 impl Serialize for Definition {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -324,29 +320,4 @@ impl Definition {
         }
         fits
     }
-}
-
-/// Writes a line, `KEY = VALUE`.
-type Line<'a> = dyn FnMut(&str, Toml) + 'a;
-
-fn path(path: &Path) -> Toml {
-    path.to_string_lossy().into_owned().into()
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
-/// Whether a `-machine` is of the q35 family.
-fn is_q35(machine: &str) -> bool {
-    let kind = machine.split(',').next().unwrap_or_default();
-    kind == "q35" || kind.starts_with("pc-q35-")
-}
-
-/// The keys of the root table, which end up in a section when written below its header.
-const ROOT_KEYS: [&str; 10] =
-    ["name", "memory", "cpus", "cpu", "machine", "accel", "hugepages", "kernel", "initrd", "append"];
-
-fn read_path(reader: &mut Reader, value: Option<Value>) -> Option<PathBuf> {
-    value?.parsed(reader, VALUE_BYTES_MAX, check_path)
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::names::check_interface;
-use super::{Line, ROOT_KEYS, VALUE_BYTES_MAX, word};
+use super::values::{Line, ROOT_KEYS, VALUE_BYTES_MAX, word};
 use crate::toml_reader::{Reader, Table, Value, quote};
 
 /// Most NICs.

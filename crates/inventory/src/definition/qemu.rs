@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use toml::Value as Toml;
 
-use super::{Line, ROOT_KEYS, VALUE_BYTES_MAX, path, read_path};
+use super::values::{Line, ROOT_KEYS, VALUE_BYTES_MAX, path, read_path};
 use crate::command_line;
 use crate::toml_reader::{Reader, Table, quote};
 

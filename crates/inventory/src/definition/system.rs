@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Line, ROOT_KEYS, word};
+use super::values::{Line, ROOT_KEYS, word};
 use crate::toml_reader::{Reader, Table};
 
 /// Longest text of the system's table: longer ones are no serial numbers.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Line, ROOT_KEYS, word};
+use super::values::{Line, ROOT_KEYS, word};
 use crate::toml_reader::{Reader, Table};
 
 /// A trusted platform module, emulated by swtpm. The agent keeps its state, and the state moves with the guest.

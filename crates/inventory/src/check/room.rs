@@ -2,8 +2,8 @@
 
 use skein_units::{KIB, about_bytes, exact_bytes};
 
-use crate::check::{Problem, ProblemKind, Severity};
 use crate::facts::{GuestFacts, HostFacts};
+use crate::problem::{Problem, ProblemKind, Severity};
 use crate::room::{CopyFits, CopyRoom, Resource, Room, RoomLimit, RoomNeed};
 
 /// All that `guest` lacks at the target, and what its copy lacks at the source.
