@@ -19,7 +19,7 @@ use thiserror::Error;
 use tracing::{info, warn};
 
 use crate::Allow;
-use crate::begun_requests::BegunRequests;
+use crate::attempts::{AttemptTable, RequestStore};
 use crate::dirs::Dirs;
 use crate::migrations::{Migrations, open_journal};
 use crate::own_socket::{OwnSocket, SocketError};
@@ -122,6 +122,7 @@ impl Agent {
             Inner::Tunnels(peers) => peers.stop(),
             Inner::Vms { server, serving } => {
                 if !server.stopping.swap(true, Ordering::SeqCst) {
+                    server.attempts.stop();
                     server.migrations.stop();
                 }
                 if let Some(serving) = serving.lock().take() {
@@ -178,6 +179,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let (own_vms, name, default) = (known.clone(), identity.host().to_owned(), vms.qemu.clone());
     let rooms = HostRoom::new(name.clone(), known.clone());
     let own_rooms = rooms.clone();
+    let store = RequestStore::new(vms.dirs.attempts());
     let migrations = Migrations::start(
         vms.dirs,
         journal,
@@ -210,6 +212,8 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         rooms: rooms.clone(),
         qemu: vms.qemu,
     });
+    let attempts = AttemptTable::start(starter.clone(), store)?;
+    migrations.on_end(attempts.on_end());
     let server = Arc::new(RequestServer {
         vms: known,
         migrations,
@@ -218,7 +222,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         addresses,
         stopping: AtomicBool::new(false),
         clients: Arc::default(),
-        begun_requests: BegunRequests::default(),
+        attempts,
     });
     let own = server.clone();
     let serving = std::thread::Builder::new().name("commands".into()).spawn(move || serve(&own, &socket))?;

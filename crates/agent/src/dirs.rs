@@ -17,6 +17,7 @@ use skein_handover::MigrationId;
 /// state/vms/NAME.json        what a VM is started from; NAME.json~ID: what one will be that is to come here
 /// state/own/NAME/            what is kept for a guest and moves with it: UEFI's variables, its TPM
 /// state/migrations/ID.jsonl  what happened in a migration
+/// state/attempts/ID.json     a migration that was asked for, by the first attempt's id, and its attempts
 /// run/agent.sock             commands
 /// run/vms/NAME/              a VM's QEMU: qmp, console, vnc, tpm, qemu.log, process.json
 /// run/migrations/ID.out      where the source's QEMU is joined, ID.in: where the target's is
@@ -38,7 +39,7 @@ impl Default for Dirs {
 impl Dirs {
     /// Makes them, for their owner alone.
     pub fn create(&self) -> io::Result<()> {
-        for dir in [self.vms(), self.migrations(), self.run.join("vms"), self.run.join("migrations")] {
+        for dir in [self.vms(), self.migrations(), self.attempts(), self.run.join("vms"), self.run.join("migrations")] {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
             made.map_err(|error| io::Error::new(error.kind(), format!("cannot make {}: {error}", dir.display())))?;
         }
@@ -97,6 +98,11 @@ impl Dirs {
     /// The logs of migrations.
     pub fn migrations(&self) -> PathBuf {
         self.state.join("migrations")
+    }
+
+    /// Migrations that were asked for, with their attempts.
+    pub(crate) fn attempts(&self) -> PathBuf {
+        self.state.join("attempts")
     }
 
     /// Where commands are heard.

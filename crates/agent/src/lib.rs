@@ -11,6 +11,9 @@
 //!
 //! - **The owner thread alone changes the migrations' state**, and waits for nothing but the journal. What may take
 //!   long (QMP) has a thread for each migration.
+//! - **What is asked for once is begun once**: a request is on the disk before its first migration is begun, and the
+//!   next attempt belongs to the agent, whoever watches. Test:
+//!   `an_agent_that_is_started_again_begins_no_second_migration_and_goes_on`.
 //! - **Room is promised once**: reserved where a migration is let in or a VM is started, until its guest has arrived
 //!   or runs. Test: `room_for_one_is_not_given_to_two`.
 //! - **A target is ready when what is to be remembered of its guest is on its disk**, and has all of the guest when
@@ -32,7 +35,7 @@
 #![forbid(unsafe_code)]
 
 mod allow;
-mod begun_requests;
+mod attempts;
 mod channel_keeper;
 mod clock;
 mod composition;

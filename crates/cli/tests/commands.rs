@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use fake::{Act, Agent, ID, Ran, at, events, in_doubt, indirect, last, migration, over, progress, say, vm};
 use skein_api::{
-    CheckResult, Forecast, ForecastConvergence, HostFacts, HostView, Hugepages, Migration, MigrationId, MigrationPhase,
-    MigrationSlots, NicFacts, Outcome, Presence, Problem, ProblemKind, QemuFacts, QemuVersion, Refusal, Reply, Request,
-    Resource, Role, Room, RoomLimit, Severity, SourcePhase, StartOptions, TargetPhase, VmFacts, VmOrigin, VmState,
-    VmView,
+    Attempt, CheckResult, Forecast, ForecastConvergence, HostFacts, HostView, Hugepages, Migration, MigrationId,
+    MigrationPhase, MigrationSlots, NicFacts, Outcome, Presence, Problem, ProblemKind, QemuFacts, QemuVersion, Refusal,
+    Reply, Request, Resource, Role, Room, RoomLimit, Severity, SourcePhase, StartOptions, TargetPhase, VmFacts,
+    VmOrigin, VmState, VmView,
 };
 
 fn vms() -> Vec<VmView> {
@@ -301,7 +301,8 @@ fn whole() -> Vec<Act> {
 
 #[test]
 fn a_migration_is_lines_in_a_pipe() {
-    let agent = Agent::start(vec![whole(), whole(), whole()]);
+    let again = vec![last(at(SourcePhase::Prepare, 1))];
+    let agent = Agent::start(vec![whole(), whole(), whole(), again]);
     agent.run(&["migrate", "web1", "--to", "hostb"]).exits(0).is("migrate");
     agent.run(&["migration", "watch", "web1"]).exits(0).is("migrate");
     let all = ["migrate", "web1", "--to", "hostb", "--priority", "7", "--downtime-limit", "100ms", "--deadline", "10m"];
@@ -311,8 +312,10 @@ fn a_migration_is_lines_in_a_pipe() {
     let told: Vec<Reply> =
         whole().into_iter().filter_map(|act| if let Act::Say(reply) = act { Some(reply) } else { None }).collect();
     assert_eq!(replies, told);
-    agent.run(&["migrate", "web1", "--to", "hostb", "--retries", "1", "--detach"]).exits(2);
+    agent.run(&["migrate", "web1", "--to", "hostb", "--retries", "2", "--detach"]).exits(0);
     let asked = agent.asked();
+    let Request::Migrate { options, detach: true, .. } = &asked[3] else { panic!("{asked:?}") };
+    assert_eq!(options.retries, 2, "the agent tries again, whoever watches");
     let Request::Migrate { options, detach: true, .. } = &asked[2] else { panic!("{asked:?}") };
     assert_eq!((options.priority, options.downtime_limit_ms, options.deadline_s), (Some(7), Some(100), Some(600)));
     assert_eq!((options.channels, options.retries), (Some(4), 0));
@@ -355,13 +358,28 @@ fn exit_codes_tell_how_it_ended() {
 fn an_agent_that_is_started_again_is_asked_again() {
     let again = vec![progress(at(SourcePhase::Precopy, 4000)), last(over(Outcome::Moved))];
     let begun = vec![progress(at(SourcePhase::Precopy, 2000)), Act::Restart(Duration::from_millis(800))];
-    let agent = Agent::start(vec![begun, again, vec![Act::Restart(Duration::from_millis(10))]]);
+    let agent = Agent::start(vec![begun, again]);
     let ran = agent.run(&["migrate", "web1", "--to", "hostb"]).exits(0);
     ran.says("web1: the agent is gone; waiting for it to come back\n").says("web1 runs on hostb: moved in 7.3 s");
-    // Before anything is known of it, nothing can be watched.
-    agent.run(&["migrate", "web1", "--to", "hostb"]).exits(1).complains("see `skein migration list`");
     let asked = agent.asked();
     assert_eq!(asked[1], Request::MigrationWatch { id: ID.to_string() });
+}
+
+#[test]
+fn a_migration_whose_answer_was_lost_is_asked_for_again_under_the_same_name() {
+    let lost = || vec![Act::Restart(Duration::from_millis(10))];
+    let agent = Agent::start(vec![lost(), lost(), vec![last(over(Outcome::Moved))], vec![last(over(Outcome::Moved))]]);
+    let ran = agent.run(&["migrate", "web1", "--to", "hostb"]).exits(0);
+    ran.complains("the agent is gone; waiting for it to come back").says("web1 runs on hostb");
+    agent.run(&["migrate", "web1", "--to", "hostb"]).exits(0);
+    let asked = agent.asked_lines();
+    assert!(matches!(&asked[0].request, Request::Migrate { .. }) && asked[0].request_id.is_some(), "{asked:?}");
+    assert_eq!((&asked[1], &asked[2]), (&asked[0], &asked[0]));
+    assert_ne!(asked[3].request_id, asked[0].request_id, "another migration has another name");
+    // What is only watched is asked for again, too.
+    let agent = Agent::start(vec![lost(), vec![last(over(Outcome::Moved))]]);
+    agent.run(&["migration", "watch", "web1"]).exits(0).says("web1 runs on hostb");
+    assert_eq!(agent.asked().len(), 2);
 }
 
 #[test]
@@ -372,14 +390,34 @@ fn a_migration_that_is_begun_again_is_followed() {
         progress(at(SourcePhase::Precopy, 2000)),
         progress(at(SourcePhase::Keep, 3000)),
         progress(over(Outcome::CalledOff)),
-        progress(next(at(SourcePhase::Prepare, 10))),
+        // It says so until the next attempt has begun.
+        progress(over(Outcome::CalledOff)),
+        progress(Migration { attempt: Some(attempt(None)), ..next(at(SourcePhase::Prepare, 10)) }),
         last(next(over(Outcome::Moved))),
     ]]);
-    agent
-        .run(&["migrate", "web1", "--to", "hostb", "--retries", "1"])
-        .exits(0)
-        .says("web1: called off: ")
-        .says("begun again, as 0000000000000077\n");
+    let ran = agent.run(&["migrate", "web1", "--to", "hostb", "--retries", "1"]).exits(0);
+    assert_eq!(ran.out.matches("web1: called off: ").count(), 1, "{}", ran.out);
+    ran.says("begun again, as 0000000000000077\n").says("attempt 2 of 3");
+}
+
+fn attempt(next_in_ms: Option<u64>) -> Attempt {
+    Attempt { number: 2, of: 3, next_in_ms }
+}
+
+#[test]
+fn an_attempt_is_shown_where_there_are_several() {
+    let failed = Migration { attempt: Some(attempt(Some(1500))), ..over(Outcome::CalledOff) };
+    let only = Migration { attempt: Some(Attempt { number: 1, of: 1, next_in_ms: None }), ..over(Outcome::Moved) };
+    let checked = Migration { attempt: Some(attempt(Some(0))), ..failed.clone() };
+    let scripts = [failed.clone(), only.clone(), checked].map(|migration| vec![last(migration)]);
+    let list = vec![Act::Say(Reply::Migrations { migrations: vec![failed, only] })];
+    let agent = Agent::start(scripts.into_iter().chain([list]).collect());
+    agent.run(&["migration", "show", "web1"]).exits(0).says("attempt     2 of 3, the next one in 1.5 s\n");
+    assert!(!agent.run(&["migration", "show", "web1"]).exits(0).out.contains("attempt"));
+    agent.run(&["migration", "show", "web1"]).exits(0).says("2 of 3, the next one is being checked\n");
+    let list = agent.run(&["migration", "list"]).exits(0).says("kept, attempt 2 of 3  ");
+    assert_eq!(list.out.matches("attempt").count(), 1, "{}", list.out);
+    assert_eq!(agent.asked().len(), 4);
 }
 
 #[test]

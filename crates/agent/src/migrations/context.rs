@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use skein_dataplane::PathSnapshot;
@@ -36,6 +36,8 @@ pub(crate) struct Context {
     /// Of the paths to each host.
     pub(super) meters: parking_lot::Mutex<BTreeMap<String, PathMeter>>,
     pub(super) queue: SyncSender<OwnerInput>,
+    /// See [`Migrations::on_end`](super::Migrations::on_end).
+    pub(super) on_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Context {

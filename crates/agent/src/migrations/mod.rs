@@ -18,8 +18,8 @@ mod view;
 
 use std::ffi::OsString;
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,6 @@ use self::owner::Owner;
 use crate::dirs::Dirs;
 use crate::path_meter::PathMeter;
 use crate::peers::{PeerEvent, Peers};
-use crate::random::random;
 use crate::room::HostRoom;
 
 pub use self::input::StartRefused;
@@ -91,6 +90,7 @@ impl Migrations {
             rooms,
             meters,
             queue: queued,
+            on_end: OnceLock::new(),
         });
         thread::Builder::new().name("from peers".into()).spawn(move || {
             skein_host::raise_thread_priority();
@@ -126,15 +126,15 @@ impl Migrations {
         Inquiry(self.context.queue.clone())
     }
 
-    /// Begins a migration, or queues it.
+    /// Begins a migration, or queues it. `id`: random.
     pub(crate) fn begin(
         &self,
+        id: MigrationId,
         vm: &str,
         to: &str,
         offer: Offer,
         options: &MigrateOptions,
-    ) -> Result<MigrationId, StartRefused> {
-        let id = MigrationId(u64::from_ne_bytes(random()));
+    ) -> Result<(), StartRefused> {
         let new = NewMigration {
             id,
             vm: vm.to_owned(),
@@ -145,7 +145,12 @@ impl Migrations {
         };
         let (reply, answer) = sync_channel(1);
         let _ = self.context.queue.send(OwnerInput::Start(Box::new(new), reply));
-        answer.recv().unwrap_or(Err(StartRefused::Stopping)).map(|()| id)
+        answer.recv().unwrap_or(Err(StartRefused::Stopping))
+    }
+
+    /// Has `tell` called whenever a migration has ended, by the owner, which waits for it.
+    pub(crate) fn on_end(&self, tell: impl Fn() + Send + Sync + 'static) {
+        let _ = self.context.on_end.set(Box::new(tell));
     }
 
     /// Calls a migration off, as far as that is this host's to say. False: it is not under way here.

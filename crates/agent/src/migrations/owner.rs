@@ -330,6 +330,9 @@ impl Owner {
             ),
             MigrationEvent::Over { outcome } => {
                 info!(%id, vm, "migration is over: {}", outcome.to_api().words());
+                if let Some(tell) = self.context.on_end.get() {
+                    tell();
+                }
                 let role = summary.map(|summary| summary.role);
                 let known = self.context.vms.get(&vm).ok();
                 match (role.filter(|_| *outcome == Outcome::Moved), known) {

@@ -283,6 +283,7 @@ fn migration(id: MigrationId, events: &[LoggedEvent]) -> Option<Migration> {
         downtime_ms: None,
         copy: None,
         paths: Vec::new(),
+        attempt: None,
         events: events.to_vec(),
     };
     let mut end: Option<(&str, Outcome)> = None;

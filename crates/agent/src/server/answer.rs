@@ -2,9 +2,10 @@
 
 use skein_api::{API_VERSION, Reply, Request, RequestLine, VersionView};
 
-use super::migrations::MigrateRequest;
+use super::migrations::{MigrateRequest, Watching};
 use super::refusal::Answered;
 use super::request_server::{RequestServer, Say};
+use crate::attempts::AskedMigration;
 
 impl RequestServer {
     /// Does what is asked. `say` is for progress; the reply that is returned is the last.
@@ -25,7 +26,8 @@ impl RequestServer {
             Request::HostShow { name } => self.host_show(name),
             Request::Check { vm, to, options } => self.check(&vm, &to, &options),
             Request::Migrate { vm, to, options, detach } => {
-                self.migrate(&MigrateRequest { vm: &vm, to: &to, options: &options, detach, request_id }, say)
+                let watching = if detach { Watching::NotAtAll } else { Watching::UntilTheEnd };
+                self.migrate(MigrateRequest { asked: AskedMigration { vm, to, options }, watching, request_id }, say)
             }
             Request::MigrationList => Ok(self.migration_list()),
             Request::MigrationShow { id } => self.migration_show(&id),

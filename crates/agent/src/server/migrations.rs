@@ -1,22 +1,17 @@
 //! Requests about migrations.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use skein_api::{FailureReason, LogEntry, MigrateOptions, Migration, Outcome, PathView, Reply};
+use skein_api::{MigrateOptions, Migration, PathView, Reply};
 use skein_dataplane::PathSnapshot;
 use skein_handover::MigrationId;
-use tracing::info;
 
 use super::refusal::{Answered, refusal};
 use super::request_server::{RequestServer, Say};
+use crate::attempts::{AskedMigration, NotBegun};
 use crate::clock::wait_until;
-use crate::error_chain;
-use crate::migrations::StartRefused;
 use crate::to_api::{migration_id, role};
 
-/// Pause before a migration is begun again.
-const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// How long a guest's writing is watched for a forecast.
 const DIRTY_TIME: Duration = Duration::from_secs(1);
 /// A migration that is called off is over by then, mostly; it is told how it stands if not.
@@ -26,13 +21,19 @@ const RESOLVE_TIME: Duration = Duration::from_secs(10);
 /// Migrations that are listed.
 const LISTED_MAX: usize = 100;
 
+/// Whether the client of a migration stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watching {
+    /// It is told how the migration goes until the end.
+    UntilTheEnd,
+    /// It is answered as soon as the migration is begun.
+    NotAtAll,
+}
+
 /// A migration that a command asks for.
 pub(super) struct MigrateRequest<'a> {
-    pub(super) vm: &'a str,
-    pub(super) to: &'a str,
-    pub(super) options: &'a MigrateOptions,
-    /// Answer as soon as it is begun.
-    pub(super) detach: bool,
+    pub(super) asked: AskedMigration,
+    pub(super) watching: Watching,
     /// See [`RequestLine::request_id`](skein_api::RequestLine::request_id).
     pub(super) request_id: Option<&'a str>,
 }
@@ -43,22 +44,33 @@ impl RequestServer {
     }
 
     pub(super) fn migration_list(&self) -> Reply {
-        Reply::Migrations { migrations: self.migrations.view().list(LISTED_MAX) }
+        let mut migrations = self.migrations.view().list(LISTED_MAX);
+        migrations
+            .iter_mut()
+            .for_each(|migration| migration.attempt = self.attempts.attempt(migration_id(migration.id)));
+        Reply::Migrations { migrations }
     }
 
     pub(super) fn migration_show(&self, id: &str) -> Answered<Reply> {
-        Ok(Reply::Migration(Box::new(self.find(id)?)))
+        let mut migration = self.find(id)?;
+        migration.attempt = self.attempts.attempt(migration_id(migration.id));
+        Ok(Reply::Migration(Box::new(migration)))
     }
 
     pub(super) fn migration_watch(&self, id: &str, say: &mut Say<'_>) -> Answered<Reply> {
         let id = migration_id(self.find(id)?.id);
-        Ok(Reply::Migration(Box::new(self.follow(id, say)?)))
+        match self.attempts.request_of(id) {
+            Some(request) => self.follow_attempts(request, say),
+            None => Ok(Reply::Migration(Box::new(self.follow(id, say)?))),
+        }
     }
 
     pub(super) fn migration_cancel(&self, id: &str) -> Answered<Reply> {
         let migration = self.find(id)?;
         let id = migration_id(migration.id);
-        if migration.outcome.is_some() || !self.migrations.cancel(id) {
+        // Between two attempts there is nothing under way, and something to call off all the same.
+        let has_request = self.attempts.cancel(id);
+        if !has_request && (migration.outcome.is_some() || !self.migrations.cancel(id)) {
             return Err(Box::new(refusal(format!("migration {} is over", migration.id), "")));
         }
         let is_settled = || self.view(id).is_ok_and(|migration| migration.outcome.is_some());
@@ -97,6 +109,7 @@ impl RequestServer {
     pub(super) fn view(&self, id: MigrationId) -> Answered<Migration> {
         let unknown = || Box::new(refusal(format!("there is no migration {id}"), "see `skein migration list`"));
         let mut migration = self.migrations.view().get(id).ok_or_else(unknown)?;
+        migration.attempt = self.attempts.attempt(id);
         let peer =
             if migration.source == self.migrations.peers().host() { &migration.target } else { &migration.source };
         migration.paths = self.migrations.paths(peer, |paths, meter| {
@@ -112,51 +125,22 @@ impl RequestServer {
         Ok(migration)
     }
 
-    pub(super) fn migrate(&self, wanted: &MigrateRequest<'_>, say: &mut Say<'_>) -> Answered<Reply> {
-        let MigrateRequest { vm: name, to, options, detach, request_id } = *wanted;
-        if let Some(id) = request_id.and_then(|id| self.begun_requests.get(id, Instant::now())) {
-            return Ok(Reply::Migration(Box::new(if detach { self.view(id)? } else { self.follow(id, say)? })));
+    pub(super) fn migrate(&self, wanted: MigrateRequest<'_>, say: &mut Say<'_>) -> Answered<Reply> {
+        let MigrateRequest { asked, watching, request_id } = wanted;
+        let begun = match self.attempts.begin(asked, request_id) {
+            Ok(begun) => begun,
+            Err(NotBegun::Blocked(check)) => return Ok(Reply::Check(*check)),
+            Err(NotBegun::Refused(refusal)) => return Err(Box::new(refusal)),
+        };
+        if let Some(check) = begun.check.filter(|check| !check.problems.is_empty()) {
+            let _ = say(&Reply::Check(check));
         }
-        let (mut tries, mut allowed) = (0, options.retries);
-        loop {
-            let (check, launch) = self.starter.check(name, to, options, None)?;
-            if check.blocks() {
-                return Ok(Reply::Check(check));
+        match watching {
+            Watching::UntilTheEnd => self.follow_attempts(begun.key, say),
+            Watching::NotAtAll => {
+                let newest = self.attempts.standing(begun.key).map_or(begun.migration, |standing| standing.newest());
+                Ok(Reply::Migration(Box::new(self.view(newest)?)))
             }
-            if !check.problems.is_empty() && tries == 0 {
-                let _ = say(&Reply::Check(check));
-            }
-            let vm = self.vms.get(name)?;
-            let offer = self.starter.offer(&vm, launch, options)?;
-            let was_direct = offer.indirect.is_none();
-            let note = LogEntry::Note { text: offer.to_string() };
-            let begin = || {
-                let id = self.migrations.begin(name, to, offer, options)?;
-                self.migrations.view().log(id, note);
-                Ok(id)
-            };
-            let begun = match request_id {
-                Some(request_id) if tries == 0 => self.begun_requests.get_or_begin(request_id, Instant::now(), begin),
-                Some(request_id) => begin().inspect(|id| self.begun_requests.replace(request_id, *id, Instant::now())),
-                None => begin(),
-            };
-            let id = begun.map_err(|error: StartRefused| Box::new(refusal(error_chain(&error), "")))?;
-            if detach {
-                return Ok(Reply::Migration(Box::new(self.view(id)?)));
-            }
-            let migration = self.follow(id, say)?;
-            let may_pass = migration.outcome == Some(Outcome::CalledOff)
-                && !matches!(migration.why, Some(FailureReason::Cancelled));
-            // Without direct placement it is another thing: that is tried unasked.
-            allowed += u32::from(was_direct && vm.indirect().is_some());
-            if !may_pass || tries >= allowed {
-                return Ok(Reply::Migration(Box::new(migration)));
-            }
-            tries += 1;
-            // Who watches learns why.
-            let _ = say(&Reply::Progress(Box::new(migration)));
-            info!(vm = name, to, "migration {id} came to nothing; try {tries} of {allowed} follows");
-            thread::sleep(RETRY_PAUSE);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use skein_api::Reply;
 
 use super::starter::MigrationStarter;
-use crate::begun_requests::BegunRequests;
+use crate::attempts::AttemptTable;
 use crate::migrations::Migrations;
 use crate::room::HostRoom;
 use crate::vms::Vms;
@@ -18,7 +18,7 @@ pub(crate) struct RequestServer {
     pub(crate) migrations: Arc<Migrations>,
     pub(crate) rooms: Arc<HostRoom>,
     pub(crate) starter: Arc<MigrationStarter>,
-    pub(crate) begun_requests: BegunRequests,
+    pub(crate) attempts: AttemptTable<MigrationStarter>,
     /// Where this host's agent listens.
     pub(crate) addresses: Vec<String>,
     pub(crate) stopping: AtomicBool,

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_api::{CheckResult, MigrateOptions};
+use skein_api::{CheckResult, LogEntry, MigrateOptions, Refusal};
 use skein_dataplane::SessionSnapshot;
+use skein_handover::MigrationId;
 use skein_inventory::check::Problem;
 use skein_inventory::facts::{GuestFiles, HostFacts, PathFacts};
 use skein_inventory::forecast::{ForecastInputs, forecast};
@@ -15,6 +16,7 @@ use skein_inventory::{HostsFile, Route, TargetLaunch};
 
 use super::host_facts::{host_facts, network_problems};
 use super::refusal::{Answered, refusal, unreached};
+use crate::attempts::{AskedMigration, AttemptNumber, MigrationEnd, Placement, Starter};
 use crate::clock::wait_until;
 use crate::error_chain;
 use crate::launch::Launch;
@@ -42,9 +44,65 @@ pub(crate) struct MigrationStarter {
     pub(crate) qemu: Option<PathBuf>,
 }
 
+impl Starter for MigrationStarter {
+    /// What the target is to start.
+    type Checked = Launch;
+
+    fn check(&self, asked: &AskedMigration) -> Result<(CheckResult, Launch), Refusal> {
+        self.check(&asked.vm, &asked.to, &asked.options, None).map_err(|refusal| *refusal)
+    }
+
+    fn begin(
+        &self,
+        asked: &AskedMigration,
+        launch: Launch,
+        id: MigrationId,
+        attempt: AttemptNumber,
+    ) -> Result<Placement, Refusal> {
+        let vm = self.vms.get(&asked.vm).map_err(|error| *Box::<Refusal>::from(error))?;
+        let offer = self.offer(&vm, launch, &asked.options).map_err(|refusal| *refusal)?;
+        let placement = placement(&offer.indirect);
+        let mut notes = vec![offer.to_string()];
+        if let Some(before) = attempt.before {
+            notes.push(format!("attempt {} of {}, after migration {before}", attempt.number, attempt.of));
+        }
+        let begun = self.migrations.begin(id, &asked.vm, &asked.to, offer, &asked.options);
+        begun.map_err(|error| refusal(error_chain(&error), ""))?;
+        for text in notes {
+            self.migrations.view().log(id, LogEntry::Note { text });
+        }
+        Ok(placement)
+    }
+
+    fn call_off(&self, id: MigrationId) {
+        self.migrations.cancel(id);
+    }
+
+    fn end(&self, id: MigrationId) -> Option<MigrationEnd> {
+        let migration = self.migrations.view().get(id)?;
+        Some(MigrationEnd { outcome: migration.outcome?, why: migration.why })
+    }
+
+    fn knows(&self, id: MigrationId) -> bool {
+        self.migrations.view().get(id).is_some()
+    }
+
+    fn placement(&self, vm: &str) -> Placement {
+        placement(&self.vms.get(vm).ok().and_then(|vm| vm.indirect()))
+    }
+}
+
+/// `indirect`: why pages are not placed directly.
+fn placement(indirect: &Option<String>) -> Placement {
+    match indirect {
+        None => Placement::Direct,
+        Some(_) => Placement::ThroughQemu,
+    }
+}
+
 impl MigrationStarter {
     /// `launch`: what the target is to start, as it was checked.
-    pub(super) fn offer(&self, vm: &Vm, launch: Launch, options: &MigrateOptions) -> Answered<Offer> {
+    fn offer(&self, vm: &Vm, launch: Launch, options: &MigrateOptions) -> Answered<Offer> {
         let settings = launch.definition().map(|definition| definition.migration.clone()).unwrap_or_default();
         let cores = thread::available_parallelism().map_or(2, |cores| cores.get());
         // More channels than cores only wait for each other; one would do worse than none.

@@ -458,6 +458,7 @@ fn migration() -> Migration {
         downtime_ms: None,
         copy: None,
         paths: vec![],
+        attempt: None,
         events: vec![],
     }
 }
@@ -480,10 +481,12 @@ fn migrations() -> Vec<Migration> {
         downtime_ms: Some(121),
         copy: copies().pop(),
         paths: vec![path(true), path(false)],
+        attempt: Some(Attempt { number: 2, of: 4, next_in_ms: Some(1500) }),
         events: events(),
         ..migration()
     };
-    vec![migration(), over]
+    let tried = Migration { attempt: Some(Attempt { number: 3, of: 4, next_in_ms: None }), ..migration() };
+    vec![migration(), over, tried]
 }
 
 pub(crate) fn replies() -> Vec<Reply> {

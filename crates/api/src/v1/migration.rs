@@ -84,7 +84,25 @@ pub struct Migration {
     pub copy: Option<CopyProgress>,
     /// Paths that carry it.
     pub paths: Vec<PathView>,
+    /// Which attempt of what was asked for; none: that is not known here any more, or this host is the target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<Attempt>,
     /// What happened, oldest first; with [`Request::MigrationShow`](super::Request::MigrationShow) only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<LoggedEvent>,
+}
+
+/// Which attempt a migration is: what was asked for is begun again, as another migration, as often as
+/// [`MigrateOptions::retries`](super::MigrateOptions::retries) says, and once more where direct placement did not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Attempt {
+    /// From 1 on.
+    pub number: u32,
+    /// Attempts that are allowed.
+    pub of: u32,
+    /// Milliseconds until the next one is checked and begun, 0 while it is; none: none is to come, or this one is under
+    /// way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_in_ms: Option<u64>,
 }

@@ -41,7 +41,7 @@ pub use host_facts::{
     Accel, AccelFacts, CpuModel, FileFacts, FileSystem, HostFacts, Hugepages, MachineType, MigrationSlots, NicFacts,
     Presence, QemuFacts, QemuVersion, Resource, Room, RoomLimit, VmFacts,
 };
-pub use migration::{Migration, MigrationId};
+pub use migration::{Attempt, Migration, MigrationId};
 pub use phase::{FailureReason, MigrationPhase, Outcome, Report, Role, SourcePhase, TargetPhase};
 pub use reply::{Refusal, Reply, VersionView};
 pub use request::{API_VERSION, MigrateOptions, Request, RequestLine, StartOptions, Transport, VmOrigin};

@@ -17,8 +17,8 @@ pub struct RequestLine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<u32>,
     /// A name that whoever asks chose for a migration, at random or by what it is for. The same name again means the
-    /// same migration, which is then followed and not begun anew: after an answer was lost, for instance. Remembered
-    /// for a day, until the agent is started again. With [`Request::Migrate`] only.
+    /// same migration, with all its attempts, which is then followed and not begun anew: after an answer was lost, for
+    /// instance. Remembered for a day, also when the agent is started again. With [`Request::Migrate`] only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
     /// What is wanted.
@@ -179,7 +179,7 @@ pub struct MigrateOptions {
     /// Memory that the source may use to know what the target holds, in per cent of the guest's RAM; 0: no deltas.
     /// None: the agent's choice.
     pub delta_memory: Option<f64>,
-    /// How often a migration that failed for a reason that may pass is begun again.
+    /// How often a migration that was called off, but not by somebody, is begun again, whoever watches.
     pub retries: u32,
 }
 

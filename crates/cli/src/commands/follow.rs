@@ -48,137 +48,230 @@ const FOLLOW_TIMES: FollowTimes = FollowTimes {
     doubt: Duration::from_secs(30),
 };
 
-/// Asks for a migration, to begin or to be watched, and shows it until it is over.
-pub fn follow(client: &Client, request: &Request, json: bool) -> anyhow::Result<ExitCode> {
-    follow_for(client, request, json, FOLLOW_TIMES)
+/// What is followed.
+#[derive(Clone, Debug)]
+pub enum Opening {
+    /// A migration that is begun. The request has an id by which it is asked for again if its answer is lost; none: no
+    /// id is to be had, and it is asked for once.
+    Begin(Request, Option<String>),
+    /// One that goes on.
+    Watch(Request),
 }
 
-fn follow_for(client: &Client, request: &Request, json: bool, waits: FollowTimes) -> anyhow::Result<ExitCode> {
-    let interrupt = skein_terminal::interrupt_flag()?;
-    let mut screen = Screen::new(json);
-    let mut conversation = Some(client.ask(request)?);
-    let mut heard = Instant::now();
-    let mut lost: Option<Instant> = None;
-    let mut known: Option<Box<Migration>> = None;
-    let mut doubt: Option<Instant> = None;
-    loop {
-        if interrupt.load(Ordering::Relaxed) {
-            screen.close();
-            match &known {
-                Some(migration) => {
-                    eprintln!("\nThe migration of {} goes on.\n{}", clean_line(&migration.vm), hints(migration.id))
-                }
-                None => eprintln!("\nWhat was begun goes on; `skein migration list` shows it."),
-            }
-            return Ok(ExitCode::from(EXIT_INTERRUPTED));
+impl Opening {
+    /// Returns a migration to begin, under an id of its own.
+    pub fn begin(request: Request) -> Opening {
+        // The kernel makes one up for whoever reads this.
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/uuid").ok();
+        Opening::Begin(request, id.map(|id| id.trim().to_owned()).filter(|id| !id.is_empty()))
+    }
+
+    fn ask(&self, client: &Client) -> Result<Conversation, CallError> {
+        match self {
+            Opening::Begin(request, Some(id)) => client.ask_once(request, id),
+            Opening::Begin(request, None) | Opening::Watch(request) => client.ask(request),
         }
-        if let Some(migration) = &known
-            && doubt.is_some_and(|since| since.elapsed() >= waits.doubt)
-        {
-            screen.close();
-            if !json {
-                print(&doubt_text(migration))?;
+    }
+
+    /// Whether it may be asked for again, though nobody knows what became of it.
+    fn may_be_repeated(&self) -> bool {
+        !matches!(self, Opening::Begin(_, None))
+    }
+}
+
+/// Asks for a migration, to begin or to be watched, and shows it until it is over.
+pub fn follow(client: &Client, opening: Opening, json: bool) -> anyhow::Result<ExitCode> {
+    Follower::new(client, opening, json, FOLLOW_TIMES)?.run()
+}
+
+/// One who watches a migration.
+struct Follower<'a> {
+    client: &'a Client,
+    opening: Opening,
+    json: bool,
+    waits: FollowTimes,
+    screen: Screen,
+    /// None while the agent is gone.
+    conversation: Option<Conversation>,
+    /// When the agent last said something.
+    heard: Instant,
+    /// Since when the agent is gone, until it says something: that it takes a connection is not enough.
+    lost: Option<Instant>,
+    /// What was last heard of the migration.
+    known: Option<Box<Migration>>,
+    /// Since when the guest is in doubt.
+    doubt: Option<Instant>,
+}
+
+impl<'a> Follower<'a> {
+    fn new(client: &'a Client, opening: Opening, json: bool, waits: FollowTimes) -> Result<Follower<'a>, CallError> {
+        let (screen, conversation) = (Screen::new(json), Some(opening.ask(client)?));
+        let (lost, known, doubt) = (None, None, None);
+        Ok(Follower { client, opening, json, waits, screen, conversation, heard: Instant::now(), lost, known, doubt })
+    }
+
+    fn run(mut self) -> anyhow::Result<ExitCode> {
+        let interrupt = skein_terminal::interrupt_flag()?;
+        loop {
+            if interrupt.load(Ordering::Relaxed) {
+                return Ok(self.interrupted());
             }
-            return Ok(ExitCode::from(EXIT_IN_DOUBT));
-        }
-        let next = match &mut conversation {
-            Some(conversation) => conversation.next(SIGNAL_CHECK_PERIOD),
-            None => Ok(None),
-        };
-        let reply = match next {
-            Ok(Some(reply)) => reply,
-            Ok(None) => {
-                let patience = if known.is_some() { waits.silence } else { waits.first };
-                match (&known, lost) {
-                    (Some(migration), Some(since)) if conversation.is_none() => {
-                        if since.elapsed() >= waits.restart {
-                            screen.close();
-                            anyhow::bail!(
-                                "the agent is gone, and with it the view of the migration, not the migration: \
-                                           start the agent, then `skein migration watch {}`",
-                                migration.id
-                            );
-                        }
-                        std::thread::sleep(RETRY_PERIOD);
-                        conversation = again(client, migration.id)?;
-                        heard = Instant::now();
+            if self.doubt.is_some_and(|since| since.elapsed() >= self.waits.doubt) {
+                return self.left_in_doubt();
+            }
+            let next = match &mut self.conversation {
+                Some(conversation) => conversation.next(SIGNAL_CHECK_PERIOD),
+                None => Ok(None),
+            };
+            match next {
+                Ok(Some(reply)) => {
+                    if let Some(code) = self.hear(reply)? {
+                        return Ok(code);
                     }
-                    _ if heard.elapsed() >= patience => return Err(CallError::Silent(patience).into()),
-                    _ => {}
                 }
-                continue;
-            }
-            Err(error) if error.may_pass() => {
-                let Some(migration) = &known else {
-                    return Err(anyhow::Error::new(error)
-                        .context("the agent hung up before it said whether it began: see `skein migration list`"));
-                };
-                conversation = None;
-                if lost.is_none() {
-                    screen.note(migration, "the agent is gone; waiting for it to come back");
-                    // Until it says something: that it takes a connection is not enough.
-                    lost = Some(Instant::now());
+                Ok(None) => self.hear_nothing()?,
+                Err(error) if error.may_pass() => self.lose(error)?,
+                Err(error) => {
+                    self.screen.close();
+                    return Err(error.into());
                 }
-                continue;
             }
-            Err(error) => {
-                screen.close();
-                return Err(error.into());
+        }
+    }
+
+    fn interrupted(&mut self) -> ExitCode {
+        self.screen.close();
+        match &self.known {
+            Some(migration) => {
+                eprintln!("\nThe migration of {} goes on.\n{}", clean_line(&migration.vm), hints(migration.id))
             }
+            None => eprintln!("\nWhat was begun goes on; `skein migration list` shows it."),
+        }
+        ExitCode::from(EXIT_INTERRUPTED)
+    }
+
+    fn left_in_doubt(&mut self) -> anyhow::Result<ExitCode> {
+        self.screen.close();
+        if let Some(migration) = self.known.as_ref().filter(|_| !self.json) {
+            print(&doubt_text(migration))?;
+        }
+        Ok(ExitCode::from(EXIT_IN_DOUBT))
+    }
+
+    /// Looks for an agent that was gone. Errors: it is gone, or silent, for too long.
+    fn hear_nothing(&mut self) -> anyhow::Result<()> {
+        let patience = if self.known.is_some() { self.waits.silence } else { self.waits.first };
+        match self.lost {
+            Some(since) if self.conversation.is_none() => {
+                if since.elapsed() >= self.waits.restart {
+                    self.screen.close();
+                    match &self.known {
+                        Some(migration) => anyhow::bail!(
+                            "the agent is gone, and with it the view of the migration, not the migration: start the \
+                             agent, then `skein migration watch {}`",
+                            migration.id
+                        ),
+                        None => anyhow::bail!(
+                            "the agent is gone, and did not say whether it began: start the agent, then see `skein \
+                             migration list`"
+                        ),
+                    }
+                }
+                std::thread::sleep(RETRY_PERIOD);
+                self.ask_again()?;
+                self.heard = Instant::now();
+            }
+            _ if self.heard.elapsed() >= patience => return Err(CallError::Silent(patience).into()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Asks an agent that was gone for the rest, or once more for all; there is no conversation yet if it is not back.
+    fn ask_again(&mut self) -> Result<(), CallError> {
+        let asked = match &self.known {
+            Some(migration) => self.client.ask(&Request::MigrationWatch { id: migration.id.to_string() }),
+            None => self.opening.ask(self.client),
         };
-        heard = Instant::now();
-        lost = None;
-        if json {
+        match asked {
+            Ok(conversation) => self.conversation = Some(conversation),
+            Err(error) if error.may_pass() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// The agent hung up.
+    fn lose(&mut self, error: CallError) -> anyhow::Result<()> {
+        let text = "the agent is gone; waiting for it to come back";
+        match &self.known {
+            Some(migration) if self.lost.is_none() => self.screen.note(migration, text),
+            Some(_) => {}
+            None if !self.opening.may_be_repeated() => {
+                return Err(anyhow::Error::new(error)
+                    .context("the agent hung up before it said whether it began: see `skein migration list`"));
+            }
+            None if self.lost.is_none() => eprintln!("{text}"),
+            None => {}
+        }
+        self.conversation = None;
+        self.lost.get_or_insert_with(Instant::now);
+        Ok(())
+    }
+
+    /// Shows a reply. Returns the exit code if it was the last.
+    fn hear(&mut self, reply: Reply) -> anyhow::Result<Option<ExitCode>> {
+        self.heard = Instant::now();
+        self.lost = None;
+        if self.json {
             print(&(serde_json::to_string(&reply)? + "\n"))?;
         }
         match reply {
             Reply::Progress(migration) => {
-                if migration.in_doubt && doubt.is_none() && !screen.tells_lines() {
-                    screen.note(&migration, IN_DOUBT_TEXT);
-                }
-                doubt = migration.in_doubt.then(|| doubt.unwrap_or_else(Instant::now));
-                if let Some(before) = &known
-                    && before.id != migration.id
-                {
-                    screen.note(&migration, &format!("begun again, as {}", migration.id));
-                }
-                if migration.outcome == Some(Outcome::CalledOff) {
-                    screen.note(&migration, &format!("called off: {}", clean_line(&reason(&migration))));
-                } else {
-                    screen.show(&migration)?;
-                }
-                known = Some(migration);
+                self.progress(migration)?;
+                Ok(None)
             }
             Reply::Check(check) => {
                 let blocks = check.blocks();
-                if !json && (blocks || !check.problems.is_empty() || check.forecast.is_some()) {
-                    screen.line(check_text(&check).trim_end())?;
+                if !self.json && (blocks || !check.problems.is_empty() || check.forecast.is_some()) {
+                    self.screen.line(check_text(&check).trim_end())?;
                 }
-                if blocks {
-                    return Ok(ExitCode::from(EXIT_BLOCKED));
-                }
+                Ok(blocks.then(|| ExitCode::from(EXIT_BLOCKED)))
             }
             Reply::Migration(migration) => {
-                screen.close();
-                if !json {
+                self.screen.close();
+                if !self.json {
                     print(&(end_text(&migration) + &killed_text(&migration)))?;
                 }
-                return Ok(exit_code(&migration));
+                Ok(Some(exit_code(&migration)))
             }
             other => {
-                screen.close();
-                return Err(unexpected(&other).into());
+                self.screen.close();
+                Err(unexpected(&other).into())
             }
         }
     }
-}
 
-/// Asks an agent that was gone for the rest; none if it is not back yet.
-fn again(client: &Client, id: MigrationId) -> Result<Option<Conversation>, CallError> {
-    match client.ask(&Request::MigrationWatch { id: id.to_string() }) {
-        Ok(conversation) => Ok(Some(conversation)),
-        Err(error) if error.may_pass() => Ok(None),
-        Err(error) => Err(error),
+    fn progress(&mut self, migration: Box<Migration>) -> anyhow::Result<()> {
+        if migration.in_doubt && self.doubt.is_none() && !self.screen.tells_lines() {
+            self.screen.note(&migration, IN_DOUBT_TEXT);
+        }
+        self.doubt = migration.in_doubt.then(|| self.doubt.unwrap_or_else(Instant::now));
+        let is_same = |before: &Migration| before.id == migration.id;
+        if self.known.as_ref().is_some_and(|before| !is_same(before)) {
+            self.screen.note(&migration, &format!("begun again, as {}", migration.id));
+        }
+        if migration.outcome == Some(Outcome::CalledOff) {
+            // It is told again and again until the next attempt has begun.
+            let is_told = |before: &Migration| is_same(before) && before.outcome == migration.outcome;
+            if !self.known.as_ref().is_some_and(|before| is_told(before)) {
+                self.screen.note(&migration, &format!("called off: {}", clean_line(&reason(&migration))));
+            }
+        } else {
+            self.screen.show(&migration)?;
+        }
+        self.known = Some(migration);
+        Ok(())
     }
 }
 
@@ -239,6 +332,12 @@ fn killed_text(migration: &Migration) -> String {
         _ => None,
     });
     notes.map(|text| format!("meanwhile {text}\n")).collect()
+}
+
+/// `attempt 2 of 4`; none: there is but one.
+pub fn attempt_words(migration: &Migration) -> Option<String> {
+    let attempt = migration.attempt.filter(|attempt| attempt.of > 1)?;
+    Some(format!("attempt {} of {}", attempt.number, attempt.of))
 }
 
 /// Whether the figures of the copy say something now.
@@ -325,6 +424,7 @@ fn progress_line(migration: &Migration) -> String {
         Some(stage) => stage.words().1.to_owned(),
         None => "beginning".to_owned(),
     }];
+    words.extend(attempt_words(migration));
     if let Some(copy) = migration.copy.as_ref().filter(|_| copies(migration)) {
         let stopped = migration.stage == Some(MigrationPhase::Source(SourcePhase::Switchover));
         words.extend([left_words(copy), rate_words(copy, &nics(&migration.paths), stopped)]);
@@ -449,7 +549,9 @@ impl Bars {
             Some(stage) => stage.words().1,
             None => "beginning",
         };
-        self.head.set_message(format!("{vm}  {source} → {target}  {stage}, {}", duration(migration.elapsed_ms)));
+        let attempt = attempt_words(migration).map(|words| format!(", {words}")).unwrap_or_default();
+        let elapsed = duration(migration.elapsed_ms);
+        self.head.set_message(format!("{vm}  {source} → {target}  {stage}{attempt}, {elapsed}"));
         if let Some(copy) = &migration.copy {
             self.ram.set_length(copy.total_bytes.max(1));
             self.ram.set_position(copy.total_bytes.saturating_sub(copy.remaining_bytes));
@@ -562,7 +664,7 @@ mod tests {
         let client = agent(dir.path(), script, stays);
         let (ms, request) = (Duration::from_millis, Request::MigrationWatch { id: "web1".into() });
         let waits = FollowTimes { first: ms(150), silence: ms(150), restart: ms(300), doubt: ms(100) };
-        follow_for(&client, &request, true, waits)
+        Follower::new(&client, Opening::Watch(request), true, waits)?.run()
     }
 
     #[test]

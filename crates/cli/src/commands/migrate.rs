@@ -8,7 +8,7 @@ use skein_api::{
 };
 use skein_units::parse_millis;
 
-use super::follow::follow;
+use super::follow::{Opening, follow};
 use super::local::{EXIT_BLOCKED, EXIT_CODES, LocalAgent, check_text, unexpected};
 use super::session_options::transport;
 use super::text::{print, print_json};
@@ -73,8 +73,8 @@ pub struct Args {
     /// more than the default is of no use [default: 4]
     #[arg(long, value_name = "PERCENT", value_parser = delta_memory, allow_negative_numbers = true)]
     delta_memory: Option<f64>,
-    /// How often to begin again after a failure, while this command watches
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = retries(), conflicts_with = "detach")]
+    /// How often to begin again after a failure, whether this command watches or not
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = retries())]
     retries: u32,
     /// Return as soon as it is begun or queued
     #[arg(long)]
@@ -138,7 +138,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let (vm, to) = (args.vm, args.to);
     if !args.check {
-        return follow(&args.local.client(), &Request::Migrate { vm, to, options, detach: args.detach }, args.json);
+        let request = Request::Migrate { vm, to, options, detach: args.detach };
+        return follow(&args.local.client(), Opening::begin(request), args.json);
     }
     let check = match args.local.call(&Request::Check { vm, to, options })? {
         Reply::Check(check) => check,

@@ -8,7 +8,7 @@ use skein_api::{LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome, PageF
 use skein_units::measured::bps;
 use skein_units::{about_bytes, duration};
 
-use super::follow::{copy_words, dirties, end_text, follow, role};
+use super::follow::{Opening, attempt_words, copy_words, dirties, end_text, follow, role};
 use super::local::{EXIT_CODES, LocalAgent, migration_state, other_host, reason, unexpected};
 use super::text::{clean_line, count, fields, moment, print, print_json, table};
 
@@ -114,7 +114,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
                 print(&shown(&migration, events))?;
             }
         }
-        Command::Watch { id, json } => return follow(&local.client(), &Request::MigrationWatch { id }, json),
+        Command::Watch { id, json } => {
+            return follow(&local.client(), Opening::Watch(Request::MigrationWatch { id }), json);
+        }
         Command::Cancel { id, json } => {
             let migration = ask(local, &Request::MigrationCancel { id })?;
             let is_off = matches!(migration.outcome, None | Some(Outcome::CalledOff));
@@ -202,6 +204,23 @@ fn downtime(migration: &Migration) -> String {
     migration.downtime_ms.map(duration).unwrap_or_default()
 }
 
+/// `copy`, or `copy, attempt 2 of 4`.
+fn state(migration: &Migration) -> String {
+    let words = attempt_words(migration).map(|words| format!(", {words}")).unwrap_or_default();
+    migration_state(migration).to_owned() + &words
+}
+
+/// `2 of 4, the next one in 1.5 s`; empty if there is but one.
+fn attempt(migration: &Migration) -> String {
+    let Some(attempt) = migration.attempt.filter(|attempt| attempt.of > 1) else { return String::new() };
+    let next = match attempt.next_in_ms {
+        None => String::new(),
+        Some(0) => ", the next one is being checked".into(),
+        Some(ms) => format!(", the next one in {}", duration(ms)),
+    };
+    format!("{} of {}{next}", attempt.number, attempt.of)
+}
+
 fn listed(migrations: &[Migration]) -> String {
     let rows: Vec<_> = migrations
         .iter()
@@ -211,7 +230,7 @@ fn listed(migrations: &[Migration]) -> String {
                 migration.vm.clone(),
                 migration.source.clone(),
                 migration.target.clone(),
-                migration_state(migration).to_owned(),
+                state(migration),
                 moment(&migration.begun),
                 duration(migration.elapsed_ms),
                 downtime(migration),
@@ -233,6 +252,7 @@ fn shown(migration: &Migration, events: bool) -> String {
         ("to", migration.target.clone()),
         ("this host", format!("is the {}", role(migration.role))),
         ("state", state.to_owned()),
+        ("attempt", attempt(migration)),
         ("why", reason(migration)),
         ("begun", moment(&migration.begun) + " UTC"),
         ("took", duration(migration.elapsed_ms)),

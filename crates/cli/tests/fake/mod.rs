@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use skein_api::{
     Convergence, CopyProgress, Drive, FailureReason, LogEntry, LoggedEvent, Migration, MigrationEvent, MigrationId,
-    MigrationPhase, Outcome, PageCounts, PageFigures, PathView as MigrationPath, Reply, Report, Request, Role,
-    SourcePhase, TargetPhase, VmState, VmView, read_line, write_line,
+    MigrationPhase, Outcome, PageCounts, PageFigures, PathView as MigrationPath, Reply, Report, Request, RequestLine,
+    Role, SourcePhase, TargetPhase, VmState, VmView, read_line, write_line,
 };
 
 /// Whatever hangs is given up after this.
@@ -40,7 +40,7 @@ pub fn say(reply: Reply) -> Vec<Act> {
 pub struct Agent {
     dir: tempfile::TempDir,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Vec<Request>>>,
+    thread: Option<JoinHandle<Vec<RequestLine>>>,
 }
 
 impl Agent {
@@ -73,7 +73,13 @@ impl Agent {
 
     /// What it was asked; all scripts have to have been asked for.
     #[track_caller]
-    pub fn asked(mut self) -> Vec<Request> {
+    pub fn asked(self) -> Vec<Request> {
+        self.asked_lines().into_iter().map(|line| line.request).collect()
+    }
+
+    /// The same with what is said of each request.
+    #[track_caller]
+    pub fn asked_lines(mut self) -> Vec<RequestLine> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap()
     }
@@ -94,7 +100,7 @@ fn listen(path: &Path) -> UnixListener {
     listener
 }
 
-fn serve(listener: UnixListener, path: &Path, scripts: Vec<Vec<Act>>, stop: &AtomicBool) -> Vec<Request> {
+fn serve(listener: UnixListener, path: &Path, scripts: Vec<Vec<Act>>, stop: &AtomicBool) -> Vec<RequestLine> {
     let mut listener = Some(listener);
     let mut asked = Vec::new();
     for script in scripts {
@@ -280,6 +286,7 @@ pub fn migration(stage: Option<MigrationPhase>, elapsed_ms: u64) -> Migration {
         } else {
             vec![]
         },
+        attempt: None,
         events: vec![],
     }
 }

@@ -1,0 +1,424 @@
+//! The attempts of one request, as a pure machine: time is an argument, what to do comes out as a value.
+//!
+//! ```text
+//!             ┌──────────── due ────────────┐
+//!             ▼                             │
+//!  new ─▶ Beginning ── begun ─▶ Running ─▶ Waiting ── cancel ─▶ Over
+//!             │                    │         ▲
+//!             ├─── refused, may be tried again
+//!             └─── blocked, refused for the last time, cancelled ─▶ Over ◀── moved, ended, cancelled, no tries left
+//! ```
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use skein_api::{CheckResult, FailureReason, MigrateOptions, Outcome, Refusal};
+use skein_handover::MigrationId;
+
+/// Pause before a migration is begun again.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(2);
+
+/// A migration that was asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AskedMigration {
+    pub(crate) vm: String,
+    /// The target host.
+    pub(crate) to: String,
+    pub(crate) options: MigrateOptions,
+}
+
+/// Whether an attempt has shown that the guest's pages have to go through the target's QEMU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlacementLoss {
+    /// Nothing new is known of that.
+    None,
+    /// The attempt placed pages directly, and the next one will not.
+    Direct,
+}
+
+/// How a migration has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MigrationEnd {
+    pub(crate) outcome: Outcome,
+    /// Why it was called off.
+    pub(crate) why: Option<FailureReason>,
+}
+
+/// An attempt that was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BegunAttempt {
+    /// From 1 on; attempts that were refused count.
+    pub(crate) number: u32,
+    pub(crate) migration: MigrationId,
+}
+
+/// Why an attempt was not begun.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum NotBegun {
+    /// The check found something that blocks the migration.
+    Blocked(Box<CheckResult>),
+    /// The check could not be made, or the migration could not be begun.
+    Refused(Refusal),
+}
+
+/// How all attempts ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum AttemptsEnd {
+    /// As the last migration did.
+    Migration,
+    /// The last attempt was not begun, as the check says why.
+    Blocked(CheckResult),
+    /// The last attempt was not begun.
+    Refused(Refusal),
+}
+
+/// Where the attempts are.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum AttemptState {
+    /// The next attempt is checked and begun.
+    Beginning,
+    /// The newest migration is under way.
+    Running,
+    /// The next attempt is begun at this time.
+    Waiting { due: Instant },
+    /// There will be no other attempt.
+    Over(AttemptsEnd),
+}
+
+/// What is to be done after attempts were cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CancelStep {
+    /// Call this migration off.
+    CallOff(MigrationId),
+    /// Nothing: no attempt is under way, and none will be.
+    Nothing,
+    /// The attempts were over before.
+    TooLate,
+}
+
+/// All attempts of one request.
+#[derive(Clone, Debug)]
+pub(super) struct Attempts {
+    asked: AskedMigration,
+    /// Those that were begun, the oldest first.
+    begun: Vec<BegunAttempt>,
+    /// Attempts that were made, also those that were refused; the one that is being begun counts.
+    made: u32,
+    allowed: u32,
+    is_cancelled: bool,
+    state: AttemptState,
+}
+
+impl Attempts {
+    /// Returns the attempts of a new request, whose first one is to be begun now.
+    pub(super) fn new(asked: AskedMigration) -> Attempts {
+        let allowed = asked.options.retries.saturating_add(1);
+        let state = AttemptState::Beginning;
+        Attempts { asked, begun: Vec::new(), made: 1, allowed, is_cancelled: false, state }
+    }
+
+    /// Returns attempts as an earlier agent left them. `begun`: one at least; if there is no `end`, the newest is taken
+    /// to be under way until its end is told.
+    pub(super) fn recovered(
+        asked: AskedMigration,
+        begun: Vec<BegunAttempt>,
+        count: AttemptCount,
+        end: Option<AttemptsEnd>,
+    ) -> Attempts {
+        let AttemptCount { made, allowed, is_cancelled } = count;
+        let state = end.map_or(AttemptState::Running, AttemptState::Over);
+        Attempts { asked, begun, made, allowed, is_cancelled, state }
+    }
+
+    pub(super) fn asked(&self) -> &AskedMigration {
+        &self.asked
+    }
+
+    pub(super) fn begun(&self) -> &[BegunAttempt] {
+        &self.begun
+    }
+
+    /// Returns the newest migration; none before the first one has begun.
+    pub(super) fn newest(&self) -> Option<MigrationId> {
+        self.begun.last().map(|attempt| attempt.migration)
+    }
+
+    pub(super) fn count(&self) -> AttemptCount {
+        AttemptCount { made: self.made, allowed: self.allowed, is_cancelled: self.is_cancelled }
+    }
+
+    pub(super) fn state(&self) -> &AttemptState {
+        &self.state
+    }
+
+    /// Returns how all attempts ended; none: they are not over.
+    pub(super) fn end(&self) -> Option<&AttemptsEnd> {
+        match &self.state {
+            AttemptState::Over(end) => Some(end),
+            _ => None,
+        }
+    }
+
+    /// Returns when [`begin_due`](Attempts::begin_due) is to be called.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        match self.state {
+            AttemptState::Waiting { due } => Some(due),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the next attempt is to be begun now. The caller then says what became of it: by
+    /// [`handle_begun`](Attempts::handle_begun) or [`handle_not_begun`](Attempts::handle_not_begun).
+    pub(super) fn begin_due(&mut self, now: Instant) -> bool {
+        let is_due = self.next_due().is_some_and(|due| due <= now);
+        if is_due {
+            self.made += 1;
+            self.state = AttemptState::Beginning;
+        }
+        is_due
+    }
+
+    /// The attempt has begun, as this migration. Returns the migration if it is to be called off, as somebody
+    /// cancelled meanwhile.
+    pub(super) fn handle_begun(&mut self, id: MigrationId) -> Option<MigrationId> {
+        debug_assert_eq!(self.state, AttemptState::Beginning, "nothing else begins a migration");
+        self.begun.push(BegunAttempt { number: self.made, migration: id });
+        self.state = AttemptState::Running;
+        self.is_cancelled.then_some(id)
+    }
+
+    /// The attempt was not begun. The first one is refused to whoever asked; a later one may be tried again, as a host
+    /// that does not answer now may do so soon. What blocks a migration does not pass by itself.
+    pub(super) fn handle_not_begun(&mut self, now: Instant, why: NotBegun) {
+        self.state = match why {
+            _ if self.is_cancelled && !self.begun.is_empty() => AttemptState::Over(AttemptsEnd::Migration),
+            NotBegun::Blocked(check) => AttemptState::Over(AttemptsEnd::Blocked(*check)),
+            NotBegun::Refused(_) if !self.begun.is_empty() && self.made < self.allowed => {
+                AttemptState::Waiting { due: now + RETRY_PAUSE }
+            }
+            NotBegun::Refused(refusal) => AttemptState::Over(AttemptsEnd::Refused(refusal)),
+        };
+    }
+
+    /// The newest migration has ended. Tells nothing new if it was not under way.
+    pub(super) fn handle_ended(&mut self, now: Instant, end: MigrationEnd, loss: PlacementLoss) {
+        if self.state != AttemptState::Running {
+            return;
+        }
+        // Without direct placement it is another thing: that is tried unasked.
+        if loss == PlacementLoss::Direct {
+            self.allowed = self.allowed.saturating_add(1);
+        }
+        let is_cancelled = self.is_cancelled || end.why == Some(FailureReason::Cancelled);
+        let may_pass = end.outcome == Outcome::CalledOff && !is_cancelled;
+        self.state = if may_pass && self.made < self.allowed {
+            AttemptState::Waiting { due: now + RETRY_PAUSE }
+        } else {
+            AttemptState::Over(AttemptsEnd::Migration)
+        };
+    }
+
+    /// Somebody wants no further attempt, and the one that is under way called off.
+    pub(super) fn cancel(&mut self) -> CancelStep {
+        match (&self.state, self.newest()) {
+            (AttemptState::Over(_), _) => return CancelStep::TooLate,
+            (AttemptState::Running, Some(newest)) => {
+                self.is_cancelled = true;
+                return CancelStep::CallOff(newest);
+            }
+            (AttemptState::Waiting { .. }, _) => self.state = AttemptState::Over(AttemptsEnd::Migration),
+            (AttemptState::Beginning | AttemptState::Running, _) => {}
+        }
+        self.is_cancelled = true;
+        CancelStep::Nothing
+    }
+}
+
+/// How far the attempts are, as it is kept over a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AttemptCount {
+    /// Attempts that were made.
+    pub(super) made: u32,
+    /// Attempts that may be made.
+    pub(super) allowed: u32,
+    /// Somebody wants no further attempt.
+    pub(super) is_cancelled: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: MigrationId = MigrationId(1);
+    const TWO: MigrationId = MigrationId(2);
+
+    fn asked(retries: u32) -> AskedMigration {
+        let options = MigrateOptions { retries, ..MigrateOptions::default() };
+        AskedMigration { vm: "web1".into(), to: "hostb".into(), options }
+    }
+
+    fn running(retries: u32) -> Attempts {
+        let mut attempts = Attempts::new(asked(retries));
+        assert_eq!(attempts.handle_begun(ONE), None);
+        attempts
+    }
+
+    fn end(outcome: Outcome, why: Option<FailureReason>) -> MigrationEnd {
+        MigrationEnd { outcome, why }
+    }
+
+    fn failed() -> MigrationEnd {
+        end(Outcome::CalledOff, Some(FailureReason::TargetRefused))
+    }
+
+    fn refused() -> NotBegun {
+        NotBegun::Refused(Refusal { message: "no".into(), cure: "wait".into() })
+    }
+
+    fn check() -> CheckResult {
+        CheckResult { vm: "web1".into(), to: "hostb".into(), problems: Vec::new(), forecast: None }
+    }
+
+    fn made(attempts: &Attempts) -> (u32, u32) {
+        (attempts.count().made, attempts.count().allowed)
+    }
+
+    #[test]
+    fn what_moves_is_over_however_many_tries_are_left() {
+        for outcome in [Outcome::Moved, Outcome::Ended] {
+            let mut attempts = running(5);
+            attempts.handle_ended(Instant::now(), end(outcome, None), PlacementLoss::None);
+            assert_eq!((attempts.end(), attempts.next_due()), (Some(&AttemptsEnd::Migration), None), "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn what_fails_is_begun_again_after_a_pause_as_often_as_is_allowed() {
+        let (mut attempts, mut now) = (running(2), Instant::now());
+        for id in [TWO, MigrationId(3)] {
+            attempts.handle_ended(now, failed(), PlacementLoss::None);
+            assert_eq!(attempts.next_due(), Some(now + RETRY_PAUSE));
+            assert!(!attempts.begin_due(now + RETRY_PAUSE - Duration::from_millis(1)), "not before its time");
+            now += RETRY_PAUSE;
+            assert!(attempts.begin_due(now) && !attempts.begin_due(now), "once");
+            assert_eq!(attempts.handle_begun(id), None);
+        }
+        assert_eq!((made(&attempts), attempts.newest()), ((3, 3), Some(MigrationId(3))));
+        attempts.handle_ended(now, failed(), PlacementLoss::None);
+        assert_eq!((attempts.end(), attempts.next_due()), (Some(&AttemptsEnd::Migration), None));
+        let begun = [(1, ONE), (2, TWO), (3, MigrationId(3))];
+        assert_eq!(attempts.begun(), begun.map(|(number, migration)| BegunAttempt { number, migration }));
+    }
+
+    #[test]
+    fn an_end_is_told_once() {
+        let (mut attempts, now) = (running(1), Instant::now());
+        attempts.handle_ended(now, failed(), PlacementLoss::None);
+        attempts.handle_ended(now + Duration::from_secs(1), failed(), PlacementLoss::None);
+        assert_eq!(attempts.next_due(), Some(now + RETRY_PAUSE), "the pause does not begin anew");
+        assert!(attempts.begin_due(now + RETRY_PAUSE));
+        attempts.handle_ended(now + RETRY_PAUSE, failed(), PlacementLoss::None);
+        assert_eq!(*attempts.state(), AttemptState::Beginning, "it is the end of the one before");
+    }
+
+    #[test]
+    fn what_fails_without_retries_is_over_but_direct_placement_is_left_unasked() {
+        let now = Instant::now();
+        let mut attempts = running(0);
+        attempts.handle_ended(now, failed(), PlacementLoss::None);
+        assert_eq!(attempts.end(), Some(&AttemptsEnd::Migration));
+        let mut attempts = running(0);
+        attempts.handle_ended(now, failed(), PlacementLoss::Direct);
+        assert_eq!((made(&attempts), attempts.next_due()), ((1, 2), Some(now + RETRY_PAUSE)));
+        assert!(attempts.begin_due(now + RETRY_PAUSE));
+        attempts.handle_begun(TWO);
+        attempts.handle_ended(now, failed(), PlacementLoss::None);
+        assert_eq!(attempts.end(), Some(&AttemptsEnd::Migration), "but once");
+    }
+
+    #[test]
+    fn what_somebody_calls_off_is_not_begun_again() {
+        let now = Instant::now();
+        let mut attempts = running(5);
+        attempts.handle_ended(now, end(Outcome::CalledOff, Some(FailureReason::Cancelled)), PlacementLoss::None);
+        assert_eq!(attempts.end(), Some(&AttemptsEnd::Migration), "at the target, for instance");
+
+        let mut attempts = running(5);
+        assert_eq!(attempts.cancel(), CancelStep::CallOff(ONE));
+        assert_eq!(attempts.cancel(), CancelStep::CallOff(ONE), "as often as is wanted");
+        // Something else was quicker.
+        attempts.handle_ended(now, failed(), PlacementLoss::None);
+        assert_eq!(attempts.end(), Some(&AttemptsEnd::Migration));
+        assert_eq!(attempts.cancel(), CancelStep::TooLate);
+    }
+
+    #[test]
+    fn attempts_are_cancelled_while_none_is_under_way() {
+        let now = Instant::now();
+        let mut attempts = running(5);
+        attempts.handle_ended(now, failed(), PlacementLoss::None);
+        assert_eq!(attempts.cancel(), CancelStep::Nothing);
+        assert!(!attempts.begin_due(now + RETRY_PAUSE));
+        assert_eq!((attempts.end(), attempts.count().is_cancelled), (Some(&AttemptsEnd::Migration), true));
+
+        for begins in [true, false] {
+            let mut attempts = running(5);
+            attempts.handle_ended(now, failed(), PlacementLoss::None);
+            assert!(attempts.begin_due(now + RETRY_PAUSE));
+            assert_eq!((attempts.cancel(), attempts.end()), (CancelStep::Nothing, None), "it is being begun");
+            if begins {
+                assert_eq!(attempts.handle_begun(TWO), Some(TWO), "to be called off");
+                attempts.handle_ended(now, failed(), PlacementLoss::None);
+            } else {
+                attempts.handle_not_begun(now, refused());
+            }
+            assert_eq!(attempts.end(), Some(&AttemptsEnd::Migration), "{begins}");
+        }
+    }
+
+    #[test]
+    fn the_first_attempt_is_refused_at_once_and_a_later_one_tried_again() {
+        let now = Instant::now();
+        let mut attempts = Attempts::new(asked(5));
+        attempts.handle_not_begun(now, refused());
+        assert!(matches!(attempts.end(), Some(AttemptsEnd::Refused(refusal)) if refusal.message == "no"));
+
+        let mut attempts = running(2);
+        attempts.handle_ended(now, failed(), PlacementLoss::None);
+        assert!(attempts.begin_due(now + RETRY_PAUSE));
+        attempts.handle_not_begun(now + RETRY_PAUSE, refused());
+        assert_eq!(attempts.next_due(), Some(now + 2 * RETRY_PAUSE));
+        assert!(attempts.begin_due(now + 2 * RETRY_PAUSE));
+        attempts.handle_not_begun(now, refused());
+        assert!(matches!(attempts.end(), Some(AttemptsEnd::Refused(_))), "a refusal is an attempt, too");
+        assert_eq!(made(&attempts), (3, 3));
+    }
+
+    #[test]
+    fn what_blocks_ends_the_attempts() {
+        let now = Instant::now();
+        for first in [true, false] {
+            let mut attempts = if first { Attempts::new(asked(5)) } else { running(5) };
+            attempts.handle_ended(now, failed(), PlacementLoss::None);
+            assert_eq!(attempts.begin_due(now + RETRY_PAUSE), !first);
+            attempts.handle_not_begun(now, NotBegun::Blocked(Box::new(check())));
+            assert_eq!(attempts.end(), Some(&AttemptsEnd::Blocked(check())), "{first}");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_is_started_again_counts_on() {
+        let now = Instant::now();
+        let mut before = running(1);
+        before.handle_ended(now, failed(), PlacementLoss::None);
+        assert!(before.begin_due(now + RETRY_PAUSE));
+        before.handle_begun(TWO);
+        let again = |end| Attempts::recovered(before.asked().clone(), before.begun().to_vec(), before.count(), end);
+        let mut after = again(None);
+        assert_eq!((after.state(), after.newest()), (&AttemptState::Running, Some(TWO)));
+        after.handle_ended(now, end(Outcome::CalledOff, Some(FailureReason::AgentRestarted)), PlacementLoss::None);
+        assert_eq!((made(&after), after.end()), ((2, 2), Some(&AttemptsEnd::Migration)), "no try is left");
+        assert_eq!(again(Some(AttemptsEnd::Migration)).cancel(), CancelStep::TooLate);
+    }
+}

@@ -1,0 +1,152 @@
+//! What is kept of requests over a restart of the agent: a file for each, written before its migration is begun.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use super::machine::{AskedMigration, AttemptCount, Attempts, AttemptsEnd, BegunAttempt};
+use crate::dirs::replace;
+
+/// The version of the format; a file of another one is left alone.
+const FORMAT: u32 = 1;
+
+/// A request as it is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct SavedRequest {
+    format: u32,
+    /// The name that its client chose for it.
+    pub(super) request_id: Option<String>,
+    pub(super) asked_at: jiff::Timestamp,
+    pub(super) asked: AskedMigration,
+    /// The newest may never have come to be: it was about to be begun.
+    pub(super) begun: Vec<BegunAttempt>,
+    pub(super) count: AttemptCount,
+    /// None: the attempts are not over.
+    pub(super) end: Option<AttemptsEnd>,
+}
+
+impl SavedRequest {
+    /// Returns a request with its attempts as they stand.
+    pub(super) fn of(request_id: Option<String>, asked_at: jiff::Timestamp, attempts: &Attempts) -> SavedRequest {
+        SavedRequest {
+            format: FORMAT,
+            request_id,
+            asked_at,
+            asked: attempts.asked().clone(),
+            begun: attempts.begun().to_vec(),
+            count: attempts.count(),
+            end: attempts.end().cloned(),
+        }
+    }
+}
+
+/// The directory of the files. A file has its first migration's id for a name.
+pub(crate) struct RequestStore {
+    dir: PathBuf,
+}
+
+impl RequestStore {
+    pub(crate) fn new(dir: PathBuf) -> RequestStore {
+        RequestStore { dir }
+    }
+
+    /// Returns when it is there after a power cut.
+    ///
+    /// # Errors
+    ///
+    /// The directory takes nothing.
+    pub(super) fn write(&self, request: &SavedRequest) -> io::Result<()> {
+        let Some(path) = self.path(request) else { return Ok(()) };
+        replace(&path, &serde_json::to_vec_pretty(request).expect("plain data always serialises"))?;
+        fs::File::open(&self.dir)?.sync_all()
+    }
+
+    /// Forgets a request.
+    pub(super) fn remove(&self, request: &SavedRequest) {
+        if let Some(path) = self.path(request)
+            && let Err(error) = fs::remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            warn!("{} cannot be removed: {error}", path.display());
+        }
+    }
+
+    /// Returns all requests, the oldest first. What cannot be read is told and left where it is.
+    pub(super) fn load(&self) -> Vec<SavedRequest> {
+        let mut requests = Vec::new();
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let read = fs::read(&path)
+                .and_then(|bytes| serde_json::from_slice::<SavedRequest>(&bytes).map_err(io::Error::other));
+            match read {
+                Ok(request) if request.format == FORMAT => requests.push(request),
+                Ok(request) => warn!("{} has format {}, of another version of skein", path.display(), request.format),
+                Err(error) => warn!("{} cannot be read: {error}", path.display()),
+            }
+        }
+        requests.sort_by_key(|request| request.asked_at);
+        requests
+    }
+
+    fn path(&self, request: &SavedRequest) -> Option<PathBuf> {
+        let first = request.begun.first()?.migration;
+        Some(self.dir.join(format!("{first}.json")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skein_api::{MigrateOptions, Refusal};
+    use skein_handover::MigrationId;
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_again_and_what_is_no_request_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = RequestStore::new(dir.path().join("attempts"));
+        assert_eq!(store.load(), [], "there is no directory");
+        fs::create_dir(dir.path().join("attempts")).unwrap();
+        let options = MigrateOptions { retries: 3, deadline_s: Some(60), ..MigrateOptions::default() };
+        let asked = AskedMigration { vm: "web1".into(), to: "hostb".into(), options };
+        let count = AttemptCount { made: 2, allowed: 4, is_cancelled: true };
+        let request = |second, id: u64, end| {
+            let begun = vec![BegunAttempt { number: 1, migration: MigrationId(id) }];
+            let attempts = Attempts::recovered(asked.clone(), begun, count, end);
+            SavedRequest::of(Some("name".into()), jiff::Timestamp::from_second(second).unwrap(), &attempts)
+        };
+        let refused = AttemptsEnd::Refused(Refusal { message: "no".into(), cure: "wait".into() });
+        let (older, newer) = (request(1, 7, None), request(2, 3, Some(refused)));
+        store.write(&newer).unwrap();
+        store.write(&older).unwrap();
+        fs::write(dir.path().join("attempts/bad.json"), "{").unwrap();
+        fs::write(dir.path().join("attempts/0.new"), "{").unwrap();
+        let mut other = serde_json::to_value(&older).unwrap();
+        other["format"] = 2.into();
+        fs::write(dir.path().join("attempts/other.json"), other.to_string()).unwrap();
+        assert_eq!(store.load(), [older.clone(), newer.clone()]);
+        store.remove(&older);
+        store.remove(&older);
+        assert_eq!(store.load(), [newer]);
+    }
+
+    #[test]
+    fn a_file_of_this_version_stays_readable() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = r#"{"format":1,"request_id":"a-name","asked_at":"2026-11-25T20:00:00Z",
+            "asked":{"vm":"web1","to":"hostb","options":{"retries":2}},
+            "begun":[{"number":1,"migration":"00000000000000ab"}],
+            "count":{"made":1,"allowed":3,"is_cancelled":false},"end":"migration"}"#;
+        fs::write(dir.path().join("00000000000000ab.json"), text).unwrap();
+        let read = RequestStore::new(dir.path().to_owned()).load();
+        let [read] = &read[..] else { panic!("{read:?}") };
+        assert_eq!((read.begun[0].migration, read.asked.options.retries), (MigrationId(0xab), 2));
+        assert_eq!((read.end.as_ref(), read.request_id.as_deref()), (Some(&AttemptsEnd::Migration), Some("a-name")));
+    }
+}

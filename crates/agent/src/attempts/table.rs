@@ -1,0 +1,763 @@
+//! The requests of the last day, and the thread that begins their next attempts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use jiff::{SignedDuration, Timestamp};
+use parking_lot::{Condvar, Mutex};
+use skein_api::{CheckResult, Refusal};
+use skein_handover::MigrationId;
+use tracing::{info, warn};
+
+use super::machine::{
+    AskedMigration, AttemptState, Attempts, AttemptsEnd, BegunAttempt, CancelStep, NotBegun, PlacementLoss,
+};
+use super::starter::{AttemptNumber, Placement, Starter};
+use super::store::{RequestStore, SavedRequest};
+use crate::permit::Permit;
+use crate::random::random;
+
+/// How long a request is remembered after it was asked for, once it is over.
+const KEEP_TIME: SignedDuration = SignedDuration::from_hours(24);
+/// Requests that are remembered: of those that are over the oldest is forgotten first.
+const KEPT_MAX: usize = 1024;
+/// Attempts that are checked and begun at once, beside those that clients wait for.
+const BEGINNING_MAX: usize = 8;
+/// A check and a begin take less: another host is asked for 20 s at most, and may be slow to be found.
+const BEGIN_TIME: Duration = Duration::from_secs(60);
+/// How often migrations are looked after though nothing was told of their ends.
+const LOOK_PERIOD: Duration = Duration::from_secs(60);
+/// How long a due attempt waits for its turn until it is looked for again.
+const TURN_PERIOD: Duration = Duration::from_millis(500);
+
+/// A request in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestKey(u64);
+
+/// A request whose first attempt has begun.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Begun {
+    pub(crate) key: RequestKey,
+    pub(crate) migration: MigrationId,
+    /// What the check found; none: it was begun before.
+    pub(crate) check: Option<CheckResult>,
+}
+
+/// Where a request stands.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Standing {
+    /// This migration is under way.
+    Running(MigrationId),
+    /// This one has ended, and another one is to come.
+    Between(MigrationId),
+    /// This one was the last.
+    Over(MigrationId, AttemptsEnd),
+}
+
+impl Standing {
+    /// Returns the newest migration.
+    pub(crate) fn newest(&self) -> MigrationId {
+        match self {
+            Standing::Running(id) | Standing::Between(id) | Standing::Over(id, _) => *id,
+        }
+    }
+}
+
+struct Entry {
+    key: RequestKey,
+    request_id: Option<String>,
+    asked_at: Timestamp,
+    attempts: Attempts,
+    /// How the newest migration places pages; none: an earlier agent began it.
+    placement: Option<Placement>,
+}
+
+impl Entry {
+    fn saved(&self) -> SavedRequest {
+        SavedRequest::of(self.request_id.clone(), self.asked_at, &self.attempts)
+    }
+
+    fn standing(&self) -> Option<Standing> {
+        let newest = self.attempts.newest()?;
+        Some(match self.attempts.state() {
+            AttemptState::Running => Standing::Running(newest),
+            AttemptState::Beginning | AttemptState::Waiting { .. } => Standing::Between(newest),
+            AttemptState::Over(end) => Standing::Over(newest, end.clone()),
+        })
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    entries: Vec<Entry>,
+    last_key: u64,
+}
+
+impl Table {
+    fn insert(&mut self, request_id: Option<String>, asked_at: Timestamp, attempts: Attempts) -> RequestKey {
+        self.last_key += 1;
+        let key = RequestKey(self.last_key);
+        self.entries.push(Entry { key, request_id, asked_at, attempts, placement: None });
+        key
+    }
+
+    fn get(&self, key: RequestKey) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.key == key)
+    }
+
+    fn get_mut(&mut self, key: RequestKey) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.key == key)
+    }
+
+    fn of_request(&self, request_id: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.request_id.as_deref() == Some(request_id))
+    }
+
+    /// Takes out what is over and a day old, and the oldest of too many that are over.
+    fn forget(&mut self, now: Timestamp) -> Vec<SavedRequest> {
+        let mut forgotten = Vec::new();
+        let mut excess = (self.entries.len() + 1).saturating_sub(KEPT_MAX);
+        self.entries.retain(|entry| {
+            let is_old = now.duration_since(entry.asked_at) >= KEEP_TIME;
+            let goes = entry.attempts.end().is_some() && (is_old || excess > 0);
+            if goes {
+                excess = excess.saturating_sub(1);
+                forgotten.push(entry.saved());
+            }
+            !goes
+        });
+        forgotten
+    }
+}
+
+/// See the [module](super).
+pub(crate) struct AttemptTable<S: Starter> {
+    shared: Arc<Shared<S>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared<S: Starter> {
+    starter: Arc<S>,
+    store: RequestStore,
+    table: Mutex<Table>,
+    changed: Condvar,
+    /// Has the thread look at what is new.
+    wake: SyncSender<()>,
+    beginning: Arc<AtomicUsize>,
+    is_stopping: AtomicBool,
+}
+
+impl<S: Starter> AttemptTable<S> {
+    /// Takes up the requests that an earlier agent has left in `store`, and looks after them from now on.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub(crate) fn start(starter: Arc<S>, store: RequestStore) -> io::Result<AttemptTable<S>> {
+        let (wake, woken) = sync_channel(1);
+        let table = Mutex::new(recovered(&*starter, &store));
+        let (changed, beginning, is_stopping) = (Condvar::new(), Arc::default(), AtomicBool::new(false));
+        let shared = Arc::new(Shared { starter, store, table, changed, wake, beginning, is_stopping });
+        let working = shared.clone();
+        let thread = thread::Builder::new().name("attempts".into()).spawn(move || working.run(&woken))?;
+        Ok(AttemptTable { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Returns what is to be called whenever a migration has ended. It does not wait.
+    pub(crate) fn on_end(&self) -> impl Fn() + Send + Sync + use<S> {
+        let wake = self.shared.wake.clone();
+        // One that is full wakes the thread all the same.
+        move || {
+            let _ = wake.try_send(());
+        }
+    }
+
+    /// Checks a migration and begins its first attempt. A request whose `request_id` is known is not begun again: the
+    /// same attempts are returned, once the first has begun.
+    ///
+    /// # Errors
+    ///
+    /// Something blocks it, or it is refused. Nothing is remembered then.
+    pub(crate) fn begin(&self, asked: AskedMigration, request_id: Option<&str>) -> Result<Begun, NotBegun> {
+        let shared = &self.shared;
+        let key = {
+            let mut table = shared.table.lock();
+            if let Some(request_id) = request_id
+                && let Some(begun) = shared.begun_before(&mut table, request_id)?
+            {
+                return Ok(begun);
+            }
+            let now = Timestamp::now();
+            table.forget(now).iter().for_each(|request| shared.store.remove(request));
+            if table.entries.len() >= KEPT_MAX {
+                return Err(too_many().into());
+            }
+            table.insert(request_id.map(str::to_owned), now, Attempts::new(asked))
+        };
+        let (migration, check) = shared.attempt(key)?;
+        Ok(Begun { key, migration, check: Some(check) })
+    }
+
+    /// Returns where a request stands, as of this moment.
+    pub(crate) fn standing(&self, key: RequestKey) -> Option<Standing> {
+        let mut table = self.shared.table.lock();
+        self.shared.look_after(&mut table, Instant::now());
+        table.get(key)?.standing()
+    }
+
+    /// Waits until a request stands elsewhere, for `patience` at most. Returns whether it does.
+    pub(crate) fn wait(&self, key: RequestKey, seen: &Standing, patience: Duration) -> bool {
+        let mut table = self.shared.table.lock();
+        let is_same = |table: &mut Table| table.get(key).and_then(Entry::standing).as_ref() == Some(seen);
+        !self.shared.changed.wait_while_for(&mut table, is_same, patience).timed_out()
+    }
+
+    /// Returns the request that has this migration for its newest.
+    pub(crate) fn request_of(&self, newest: MigrationId) -> Option<RequestKey> {
+        let table = self.shared.table.lock();
+        table.entries.iter().find(|entry| entry.attempts.newest() == Some(newest)).map(|entry| entry.key)
+    }
+
+    /// Calls off the request that has this migration for its newest: no further attempt is begun, and the migration is
+    /// called off if it is under way. Returns whether there was a request, and it was not over.
+    pub(crate) fn cancel(&self, newest: MigrationId) -> bool {
+        let mut table = self.shared.table.lock();
+        self.shared.look_after(&mut table, Instant::now());
+        let Some(entry) = table.entries.iter_mut().find(|entry| entry.attempts.newest() == Some(newest)) else {
+            return false;
+        };
+        let step = entry.attempts.cancel();
+        self.shared.save(entry);
+        self.shared.changed.notify_all();
+        drop(table);
+        match step {
+            CancelStep::CallOff(id) => self.shared.starter.call_off(id),
+            CancelStep::Nothing => {}
+            CancelStep::TooLate => return false,
+        }
+        true
+    }
+
+    /// Returns which attempt a migration is; none: its request is not remembered.
+    pub(crate) fn attempt(&self, migration: MigrationId) -> Option<skein_api::Attempt> {
+        let table = self.shared.table.lock();
+        table.entries.iter().find_map(|entry| {
+            let begun = entry.attempts.begun().iter().find(|attempt| attempt.migration == migration)?;
+            let is_newest = entry.attempts.newest() == Some(migration);
+            let next_in_ms = match entry.attempts.state() {
+                AttemptState::Waiting { due } if is_newest => {
+                    Some(due.saturating_duration_since(Instant::now()).as_millis() as u64)
+                }
+                AttemptState::Beginning if is_newest => Some(0),
+                _ => None,
+            };
+            Some(skein_api::Attempt { number: begun.number, of: entry.attempts.count().allowed, next_in_ms })
+        })
+    }
+
+    /// Begins no further attempt; the next agent goes on.
+    pub(crate) fn stop(&self) {
+        self.shared.is_stopping.store(true, Ordering::SeqCst);
+        let _ = self.shared.wake.try_send(());
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<S: Starter> Drop for AttemptTable<S> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn too_many() -> Refusal {
+    Refusal {
+        message: "too many migrations are tried again and again on this host".into(),
+        cure: "wait until some are over, or cancel some".into(),
+    }
+}
+
+/// Returns what an earlier agent has left. Of a request whose first attempt was never begun nothing is left: whoever
+/// repeats it begins it.
+fn recovered<S: Starter>(starter: &S, store: &RequestStore) -> Table {
+    let mut table = Table::default();
+    for mut request in store.load() {
+        let saved = request.clone();
+        if request.end.is_none() {
+            while request.begun.last().is_some_and(|attempt| !starter.knows(attempt.migration)) {
+                request.begun.pop();
+            }
+        }
+        if request.begun.is_empty() {
+            store.remove(&saved);
+            continue;
+        }
+        let SavedRequest { request_id, asked_at, asked, begun, count, end, .. } = request;
+        table.insert(request_id, asked_at, Attempts::recovered(asked, begun, count, end));
+    }
+    table.forget(Timestamp::now()).iter().for_each(|request| store.remove(request));
+    table
+}
+
+impl<S: Starter> Shared<S> {
+    fn run(self: &Arc<Self>, woken: &Receiver<()>) {
+        loop {
+            if self.is_stopping.load(Ordering::SeqCst) {
+                return;
+            }
+            let now = Instant::now();
+            let mut table = self.table.lock();
+            self.look_after(&mut table, now);
+            self.begin_due(&mut table, now);
+            let due = table.entries.iter().filter_map(|entry| entry.attempts.next_due()).min();
+            drop(table);
+            // What is due and has not begun waits for its turn.
+            let wait = due.map_or(LOOK_PERIOD, |due| match due.saturating_duration_since(now) {
+                Duration::ZERO => TURN_PERIOD,
+                left => left.min(LOOK_PERIOD),
+            });
+            if woken.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected) {
+                return;
+            }
+        }
+    }
+
+    /// Takes in the ends of migrations.
+    fn look_after(&self, table: &mut Table, now: Instant) {
+        for entry in &mut table.entries {
+            if *entry.attempts.state() != AttemptState::Running {
+                continue;
+            }
+            let Some((id, end)) = entry.attempts.newest().and_then(|id| Some((id, self.starter.end(id)?))) else {
+                continue;
+            };
+            let vm = &entry.attempts.asked().vm;
+            let is_lost =
+                entry.placement == Some(Placement::Direct) && self.starter.placement(vm) == Placement::ThroughQemu;
+            let loss = if is_lost { PlacementLoss::Direct } else { PlacementLoss::None };
+            entry.attempts.handle_ended(now, end, loss);
+            if entry.attempts.next_due().is_some() {
+                let (vm, count) = (&entry.attempts.asked().vm, entry.attempts.count());
+                info!(%id, vm, "came to nothing; attempt {} of {} follows", count.made + 1, count.allowed);
+            }
+            self.save(entry);
+            self.changed.notify_all();
+        }
+    }
+
+    fn begin_due(self: &Arc<Self>, table: &mut Table, now: Instant) {
+        let due = |entry: &&mut Entry| entry.attempts.next_due().is_some_and(|due| due <= now);
+        for entry in table.entries.iter_mut().filter(due) {
+            let Some(permit) = Permit::take(&self.beginning, BEGINNING_MAX) else { return };
+            let (own, key) = (self.clone(), entry.key);
+            entry.attempts.begin_due(now);
+            let work = move || {
+                let _permit = permit;
+                // What came of it is in the table.
+                let _ = own.attempt(key);
+            };
+            if let Err(error) = thread::Builder::new().name("attempt".into()).spawn(work) {
+                let cure = "see this host's limits and its memory".into();
+                let refusal = Refusal { message: format!("the agent cannot start a thread: {error}"), cure };
+                entry.attempts.handle_not_begun(now, refusal.into());
+            }
+        }
+    }
+
+    /// Returns the request of this id, once its first attempt has begun; none: there is none.
+    fn begun_before(
+        &self,
+        table: &mut parking_lot::MutexGuard<'_, Table>,
+        request_id: &str,
+    ) -> Result<Option<Begun>, NotBegun> {
+        let is_beginning =
+            |table: &mut Table| table.of_request(request_id).is_some_and(|entry| entry.attempts.newest().is_none());
+        if self.changed.wait_while_for(table, is_beginning, BEGIN_TIME).timed_out() {
+            let message = "the same request was made before, and is still being checked".into();
+            return Err(Refusal { message, cure: "ask again".into() }.into());
+        }
+        let known = table.of_request(request_id).and_then(|entry| Some((entry.key, entry.attempts.newest()?)));
+        Ok(known.map(|(key, migration)| Begun { key, migration, check: None }))
+    }
+
+    /// Makes the attempt that is to be begun: checks, writes down what is about to be begun, and begins it.
+    fn attempt(&self, key: RequestKey) -> Result<(MigrationId, CheckResult), NotBegun> {
+        let begun = self.check_and_begin(key);
+        let mut table = self.table.lock();
+        let Some(entry) = table.get_mut(key) else { return begun.map(|(id, _, check)| (id, check)) };
+        let mut call_off = None;
+        let result = match begun {
+            Ok((id, placement, check)) => {
+                entry.placement = Some(placement);
+                call_off = entry.attempts.handle_begun(id);
+                self.save(entry);
+                Ok((id, check))
+            }
+            Err(why) => {
+                // An agent that stops refuses everything; the next one goes on as it was written down.
+                if !self.is_stopping.load(Ordering::SeqCst) || entry.attempts.begun().is_empty() {
+                    entry.attempts.handle_not_begun(Instant::now(), why.clone());
+                }
+                if entry.attempts.begun().is_empty() {
+                    table.entries.retain(|entry| entry.key != key);
+                } else {
+                    self.save(entry);
+                }
+                Err(why)
+            }
+        };
+        drop(table);
+        self.changed.notify_all();
+        // It may have ended before it was known here.
+        let _ = self.wake.try_send(());
+        if let Some(id) = call_off {
+            self.starter.call_off(id);
+        }
+        result
+    }
+
+    fn check_and_begin(&self, key: RequestKey) -> Result<(MigrationId, Placement, CheckResult), NotBegun> {
+        let gone = || Refusal { message: "the request is forgotten".into(), cure: "ask again".into() };
+        let asked = self.table.lock().get(key).ok_or_else(gone)?.attempts.asked().clone();
+        let (check, checked) = self.starter.check(&asked)?;
+        if check.blocks() {
+            return Err(NotBegun::Blocked(Box::new(check)));
+        }
+        let id = MigrationId(u64::from_ne_bytes(random()));
+        let (saved, attempt) = {
+            let table = self.table.lock();
+            let entry = table.get(key).ok_or_else(gone)?;
+            let count = entry.attempts.count();
+            let mut saved = entry.saved();
+            saved.begun.push(BegunAttempt { number: count.made, migration: id });
+            (saved, AttemptNumber { number: count.made, of: count.allowed, before: entry.attempts.newest() })
+        };
+        // An agent that dies in between knows what it may have begun.
+        self.store.write(&saved).map_err(|error| Refusal {
+            message: format!("what is to be begun cannot be written down: {error}"),
+            cure: "see that there is room on that file system".into(),
+        })?;
+        match self.starter.begin(&asked, checked, id, attempt) {
+            Ok(placement) => Ok((id, placement, check)),
+            Err(refusal) => {
+                if attempt.before.is_none() {
+                    self.store.remove(&saved);
+                }
+                Err(refusal.into())
+            }
+        }
+    }
+
+    /// Writes down where the attempts are. If that fails, an older state is on disk, by which an agent that is started
+    /// again tries once more at most what has ended: the first attempt is written down before it is begun.
+    fn save(&self, entry: &Entry) {
+        if let Err(error) = self.store.write(&entry.saved()) {
+            warn!("what is tried again cannot be written down: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use skein_api::{FailureReason, MigrateOptions, Outcome};
+
+    use super::super::machine::MigrationEnd;
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Begins migrations that end as the test wants.
+    #[derive(Default)]
+    struct FakeStarter {
+        state: Mutex<FakeState>,
+    }
+
+    #[derive(Default)]
+    struct FakeState {
+        /// How each migration ended, if it has.
+        migrations: BTreeMap<MigrationId, Option<MigrationEnd>>,
+        newest: Option<MigrationId>,
+        numbers: Vec<(u32, u32)>,
+        checks: usize,
+        refuses: bool,
+        places: Option<Placement>,
+        called_off: Vec<MigrationId>,
+        /// How long a check takes.
+        check_time: Duration,
+    }
+
+    impl Starter for FakeStarter {
+        type Checked = ();
+
+        fn check(&self, asked: &AskedMigration) -> Result<(CheckResult, ()), Refusal> {
+            let time = {
+                let mut state = self.state.lock();
+                state.checks += 1;
+                if state.refuses {
+                    return Err(Refusal { message: "the target does not answer".into(), cure: String::new() });
+                }
+                state.check_time
+            };
+            thread::sleep(time);
+            let (vm, to) = (asked.vm.clone(), asked.to.clone());
+            Ok((CheckResult { vm, to, problems: Vec::new(), forecast: None }, ()))
+        }
+
+        fn begin(
+            &self,
+            _: &AskedMigration,
+            (): (),
+            id: MigrationId,
+            attempt: AttemptNumber,
+        ) -> Result<Placement, Refusal> {
+            let mut state = self.state.lock();
+            state.migrations.insert(id, None);
+            state.newest = Some(id);
+            state.numbers.push((attempt.number, attempt.of));
+            Ok(state.places.unwrap_or(Placement::Direct))
+        }
+
+        fn call_off(&self, id: MigrationId) {
+            self.state.lock().called_off.push(id);
+        }
+
+        fn end(&self, id: MigrationId) -> Option<MigrationEnd> {
+            self.state.lock().migrations.get(&id).copied().flatten()
+        }
+
+        fn knows(&self, id: MigrationId) -> bool {
+            self.state.lock().migrations.contains_key(&id)
+        }
+
+        fn placement(&self, _: &str) -> Placement {
+            self.state.lock().places.unwrap_or(Placement::Direct)
+        }
+    }
+
+    struct World {
+        dir: tempfile::TempDir,
+        starter: Arc<FakeStarter>,
+        table: AttemptTable<FakeStarter>,
+    }
+
+    impl World {
+        fn new() -> World {
+            let (dir, starter) = (tempfile::tempdir().unwrap(), Arc::<FakeStarter>::default());
+            let table = AttemptTable::start(starter.clone(), RequestStore::new(dir.path().to_owned())).unwrap();
+            World { dir, starter, table }
+        }
+
+        /// The agent is started again; what QEMUs and the journal tell stays.
+        fn restart(&mut self) {
+            self.table.stop();
+            let store = RequestStore::new(self.dir.path().to_owned());
+            self.table = AttemptTable::start(self.starter.clone(), store).unwrap();
+        }
+
+        fn begin(&self, retries: u32, request_id: Option<&str>) -> Begun {
+            self.table.begin(asked(retries), request_id).unwrap()
+        }
+
+        /// The migration ends, which its owner tells.
+        fn end(&self, id: MigrationId, outcome: Outcome, why: Option<FailureReason>) {
+            self.starter.state.lock().migrations.insert(id, Some(MigrationEnd { outcome, why }));
+            self.table.on_end()();
+        }
+
+        fn fail(&self, id: MigrationId) {
+            self.end(id, Outcome::CalledOff, Some(FailureReason::TargetRefused));
+        }
+
+        #[track_caller]
+        fn wait(&self, what: &str, is: impl Fn() -> bool) {
+            let end = Instant::now() + 20 * SECOND;
+            while !is() {
+                assert!(Instant::now() < end, "not in time: {what}");
+                thread::sleep(SECOND / 200);
+            }
+        }
+
+        /// The migration that is begun after `before` ended.
+        #[track_caller]
+        fn next(&self, before: MigrationId) -> MigrationId {
+            self.wait("another attempt", || self.starter.state.lock().newest != Some(before));
+            self.starter.state.lock().newest.unwrap()
+        }
+
+        fn begun(&self) -> usize {
+            self.starter.state.lock().migrations.len()
+        }
+
+        fn files(&self) -> usize {
+            std::fs::read_dir(self.dir.path()).unwrap().count()
+        }
+    }
+
+    fn asked(retries: u32) -> AskedMigration {
+        let options = MigrateOptions { retries, ..MigrateOptions::default() };
+        AskedMigration { vm: "web1".into(), to: "hostb".into(), options }
+    }
+
+    #[test]
+    fn a_migration_that_nobody_watches_is_begun_again() {
+        let world = World::new();
+        let first = world.begin(2, None);
+        let begin = Instant::now();
+        world.fail(first.migration);
+        let second = world.next(first.migration);
+        assert!(begin.elapsed() >= super::super::machine::RETRY_PAUSE);
+        world.wait("it is known", || world.table.standing(first.key) == Some(Standing::Running(second)));
+        let attempt = |number, next_in_ms| skein_api::Attempt { number, of: 3, next_in_ms };
+        assert_eq!(world.table.attempt(first.migration), Some(attempt(1, None)));
+        assert_eq!(world.table.attempt(second), Some(attempt(2, None)));
+        // A host that does not answer is tried again, too.
+        world.starter.state.lock().refuses = true;
+        world.fail(second);
+        let over = |standing| matches!(standing, Some(Standing::Over(id, AttemptsEnd::Refused(_))) if id == second);
+        world.wait("the end", || over(world.table.standing(first.key)));
+        let state = world.starter.state.lock();
+        assert_eq!((&state.numbers[..], state.checks), (&[(1, 3), (2, 3)][..], 3));
+    }
+
+    #[test]
+    fn direct_placement_is_left_once_unasked() {
+        let world = World::new();
+        let first = world.begin(0, None);
+        world.starter.state.lock().places = Some(Placement::ThroughQemu);
+        world.fail(first.migration);
+        let second = world.next(first.migration);
+        world.fail(second);
+        let over = Some(Standing::Over(second, AttemptsEnd::Migration));
+        world.wait("the end", || world.table.standing(first.key) == over);
+        assert_eq!(world.begun(), 2);
+    }
+
+    #[test]
+    fn whoever_comes_back_finds_the_same_attempts() {
+        let world = World::new();
+        let first = world.begin(1, Some("a name"));
+        assert_eq!(world.begin(1, Some("a name")), Begun { check: None, ..first.clone() });
+        world.fail(first.migration);
+        let second = world.next(first.migration);
+        world.wait("it is known", || world.table.request_of(second).is_some());
+        let again = world.begin(1, Some("a name"));
+        assert_eq!((again.key, again.migration), (first.key, second));
+        assert_eq!((world.table.request_of(second), world.table.request_of(first.migration)), (Some(first.key), None));
+        world.end(second, Outcome::Moved, None);
+        assert_eq!(world.table.standing(first.key), Some(Standing::Over(second, AttemptsEnd::Migration)));
+        assert_eq!((world.begin(1, Some("a name")).migration, world.begun()), (second, 2));
+        assert_ne!(world.begin(1, Some("another")).migration, second);
+    }
+
+    #[test]
+    fn two_clients_with_one_request_begin_one_migration() {
+        let world = World::new();
+        world.starter.state.lock().check_time = SECOND / 5;
+        let begun = thread::scope(|scope| {
+            let clients: Vec<_> = (0..4).map(|_| scope.spawn(|| world.begin(0, Some("a name")).migration)).collect();
+            clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert!(begun.iter().all(|id| *id == begun[0]), "{begun:?}");
+        assert_eq!((world.begun(), world.starter.state.lock().checks), (1, 1));
+    }
+
+    #[test]
+    fn what_is_refused_is_not_remembered() {
+        let world = World::new();
+        world.starter.state.lock().refuses = true;
+        assert!(matches!(world.table.begin(asked(5), Some("a name")), Err(NotBegun::Refused(_))));
+        assert_eq!((world.begun(), world.files()), (0, 0));
+        world.starter.state.lock().refuses = false;
+        assert!(world.begin(5, Some("a name")).check.is_some(), "it is begun");
+    }
+
+    #[test]
+    fn attempts_are_called_off_while_one_is_under_way_and_between_two() {
+        let world = World::new();
+        let first = world.begin(5, None);
+        assert!(world.table.cancel(first.migration) && !world.table.cancel(MigrationId(1)));
+        assert_eq!(world.starter.state.lock().called_off, [first.migration]);
+        world.fail(first.migration);
+        assert_eq!(world.table.standing(first.key), Some(Standing::Over(first.migration, AttemptsEnd::Migration)));
+        assert!(!world.table.cancel(first.migration), "it is over");
+
+        let second = world.begin(5, None);
+        world.fail(second.migration);
+        world.wait("the pause", || world.table.attempt(second.migration).unwrap().next_in_ms.is_some());
+        assert!(world.table.cancel(second.migration));
+        assert_eq!(world.table.standing(second.key), Some(Standing::Over(second.migration, AttemptsEnd::Migration)));
+        assert_eq!(world.begun(), 2);
+    }
+
+    #[test]
+    fn an_agent_that_is_started_again_begins_no_second_migration_and_goes_on() {
+        let mut world = World::new();
+        let first = world.begin(1, Some("a name"));
+        world.restart();
+        assert_eq!(world.begin(1, Some("a name")).migration, first.migration, "it is under way");
+        world.table.stop();
+        // It ends while there is no agent, as one that was not granted does.
+        world.end(first.migration, Outcome::CalledOff, Some(FailureReason::AgentRestarted));
+        world.restart();
+        let second = world.next(first.migration);
+        world.wait("it is known", || world.table.request_of(second).is_some());
+        assert_eq!(world.table.attempt(second).map(|attempt| (attempt.number, attempt.of)), Some((2, 2)));
+        world.end(second, Outcome::Moved, None);
+        world.wait("the end", || world.table.begin(asked(1), Some("a name")).unwrap().migration == second);
+        world.restart();
+        assert_eq!(world.begin(1, Some("a name")).migration, second, "also when it is over");
+        assert_eq!(world.begun(), 2);
+    }
+
+    #[test]
+    fn what_was_cancelled_stays_so_for_the_next_agent() {
+        let mut world = World::new();
+        let first = world.begin(5, None);
+        world.fail(first.migration);
+        world.wait("the pause", || world.table.attempt(first.migration).unwrap().next_in_ms.is_some());
+        assert!(world.table.cancel(first.migration));
+        world.restart();
+        let key = world.table.request_of(first.migration).unwrap();
+        assert_eq!(world.table.standing(key), Some(Standing::Over(first.migration, AttemptsEnd::Migration)));
+    }
+
+    #[test]
+    fn what_was_written_down_and_never_begun_is_begun_by_whoever_repeats_it() {
+        let mut world = World::new();
+        let first = world.begin(1, Some("a name"));
+        // The agent died before it was begun: neither journal nor log know it.
+        world.starter.state.lock().migrations.clear();
+        world.restart();
+        assert_eq!(world.files(), 0);
+        assert_ne!(world.begin(1, Some("a name")).migration, first.migration);
+    }
+
+    #[test]
+    fn what_is_over_is_forgotten_after_a_day_and_the_oldest_of_too_many() {
+        let mut table = Table::default();
+        let now = Timestamp::now();
+        let add = |table: &mut Table, ago: SignedDuration, end: Option<AttemptsEnd>| {
+            let begun = vec![BegunAttempt { number: 1, migration: MigrationId(1) }];
+            let count = Attempts::new(asked(0)).count();
+            table.insert(None, now - ago, Attempts::recovered(asked(0), begun, count, end))
+        };
+        let day = SignedDuration::from_hours(24);
+        let over = Some(AttemptsEnd::Migration);
+        add(&mut table, day, over.clone());
+        let running = add(&mut table, day * 20, None);
+        let young = add(&mut table, day - SignedDuration::from_secs(1), over.clone());
+        assert_eq!(table.forget(now).len(), 1);
+        assert!(table.get(running).is_some() && table.get(young).is_some());
+        while table.entries.len() < KEPT_MAX {
+            add(&mut table, SignedDuration::ZERO, over.clone());
+        }
+        assert_eq!(table.forget(now).len(), 1, "there is room for one more");
+        assert!(table.get(running).is_some() && table.get(young).is_none());
+    }
+}
