@@ -1,5 +1,5 @@
-//! What is in an instance of BtrPlace, and what is wrong in it:
-//! `gzip -dc FILE.gz | cargo run --release --example btrplace`.
+//! Prints what is in an instance of BtrPlace, and what is wrong in it: `gzip -dc FILE.gz | cargo run --release
+//! --example btrplace`.
 
 #![expect(clippy::disallowed_types, reason = "an example is a program: it measures how long the crate takes")]
 #![expect(clippy::disallowed_methods, reason = "an example is a program: it reads files")]
@@ -99,7 +99,7 @@ fn kind(breach: &Breach) -> &'static str {
     }
 }
 
-/// The most that this process has had.
+/// Returns the most memory that this process has had.
 fn memory_mib() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,6 +1,6 @@
 //! Replays PlanetLab's days with each policy: `planetlab DIR [SEEDS [USED]]`. DIR has a folder for each day, with a
-//! file for each machine; SEEDS is how many worlds of each day there are (1), USED what part of the hosts' CPU is used
-//! on the average (0.6).
+//! file for each machine. SEEDS is the number of worlds for each day (1), and USED the part of the hosts' CPU that is
+//! used on average (0.6).
 
 #![expect(clippy::disallowed_types, reason = "an example is a program: it measures how long the crate takes")]
 #![expect(clippy::disallowed_methods, reason = "an example is a program: it reads files")]

@@ -1,4 +1,4 @@
-//! How fast a cluster is mended: `cargo run --release --example repair [HOSTS GUESTS]`.
+//! Measures how fast a cluster is repaired: `cargo run --release --example repair [HOSTS GUESTS]`.
 
 #![expect(clippy::disallowed_types, reason = "an example is a program: it measures how long the crate takes")]
 #![expect(clippy::disallowed_methods, reason = "an example is a program: it reads files")]
@@ -18,7 +18,7 @@ const SEEDS: u64 = 3;
 const STEPS: u64 = 1000;
 const REPAIR_SECONDS: Duration = Duration::from_millis(600);
 const SEARCH_SECONDS: f64 = 3.5;
-/// Bytes of a MiB, and a second of a 10 Gb/s link.
+/// The bytes of a MiB, and the bytes per second of a 10 Gb/s link.
 const MIB: f64 = 1048576.0;
 const LINK: f64 = 1.25e9;
 
@@ -98,7 +98,7 @@ fn measure(name: &str, seed: u64, problem: Problem) -> Result<(), Box<dyn std::e
     Ok(())
 }
 
-/// The moves, over 10 Gb/s for each host.
+/// Returns the job of the moves, over 10 Gb/s for each host.
 fn job(problem: Problem, goal: Vec<HostId>) -> Job {
     let (hosts, guests) = (problem.hosts.len(), problem.guests.len());
     let memory = |guest: usize| problem.guests[guest].demand[fleet::MEMORY] as f64 * MIB;
@@ -123,7 +123,7 @@ fn job(problem: Problem, goal: Vec<HostId>) -> Job {
     }
 }
 
-/// The most that this process has had.
+/// Returns the most memory that this process has had.
 fn memory_mib() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,4 +1,5 @@
-//! The plans in the files of UCC'15 beside ours, both by the same simulator: `cargo run --release --example ucc15 DIR`.
+//! Compares the plans in the files of UCC'15 with this crate's, both by the same simulator: `cargo run --release
+//! --example ucc15 DIR`.
 
 #![expect(clippy::disallowed_types, reason = "an example is a program: it measures how long the crate takes")]
 #![expect(clippy::disallowed_methods, reason = "an example is a program: it reads files")]
@@ -27,8 +28,8 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What is best of the file's plan: by its order on the nodes alone, also by that on the links, or not before its
-/// times.
+/// Returns the best outcome of the file's plan: by its order on the nodes alone, by its order on the links as well, or
+/// with no step before its time.
 fn theirs(case: &ucc15::Case) -> Outcome {
     let mut by_links = case.plan.clone();
     let after = waits(&case.job, &by_links.steps, Waits::Links);

@@ -1,4 +1,4 @@
-//! What files of others say: each format as text in, and a [`Problem`](crate::problem::Problem) out.
+//! Reads the files of other programs: each format is a text that becomes a [`Problem`](crate::problem::Problem).
 
 pub mod btrplace;
 pub mod import;

@@ -1,31 +1,31 @@
-//! Traces of PlanetLab's machines as CloudSim has them (github.com/beloglazov/planetlab-workload-traces): a file for
-//! each machine and day, and in each line the CPU that it used over five minutes, in whole per cent.
+//! Traces of PlanetLab's machines as CloudSim has them (github.com/beloglazov/planetlab-workload-traces): one file for
+//! each machine and day. Each line is the CPU that the machine used over five minutes, in whole per cent.
 
 use thiserror::Error;
 
-/// Samples of a day.
+/// The samples of a day.
 pub const SAMPLES: usize = 288;
-/// From one sample to the next.
+/// The seconds from one sample to the next.
 pub const SAMPLE_S: u32 = 300;
 
 /// What a machine used: per cent of its CPU in each of [`SAMPLES`] intervals.
 pub type Trace = [u8; SAMPLES];
 
-/// A file that is none of the format.
+/// Why a file is not a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FileError {
-    /// A line is no share of a CPU.
+    /// A line is not a share of a CPU.
     #[error("line {line} is '{text}' instead of a whole number of per cent, 0 to 100")]
     Sample {
-        /// From 1 on.
+        /// The line, from 1 on.
         line: usize,
-        /// Its beginning.
+        /// The beginning of the line.
         text: String,
     },
-    /// It is not of a day.
+    /// The file is not of one day.
     #[error("it has {lines} lines instead of the {SAMPLES} of a day of five minutes each")]
     Length {
-        /// How many there are; of more than a day, one too many.
+        /// How many lines the file has. If it has more than a day, this is one more than those of a day.
         lines: usize,
     },
 }
@@ -33,7 +33,8 @@ pub enum FileError {
 /// Reads a machine's day.
 ///
 /// # Errors
-/// It is none.
+///
+/// [`FileError`] if the text is not a trace of a day.
 pub fn read_trace(text: &str) -> Result<Trace, FileError> {
     let mut trace = [0; SAMPLES];
     let mut lines = 0;

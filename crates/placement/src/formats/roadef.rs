@@ -1,5 +1,5 @@
-//! The files of the ROADEF/EURO challenge 2012 (problem_definition_v1.pdf, section 4): whole numbers, apart by white
-//! space.
+//! The files of the ROADEF/EURO challenge 2012 (problem_definition_v1.pdf, section 4): whole numbers, separated by
+//! white space.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,21 @@ use crate::problem::{
     Balance, Group, Guest, Host, HostId, HostMoves, NeedsRule, Problem, Resource, Spread, Strength, Weights,
 };
 
-/// Levels of areas.
+/// The indices of the area levels.
 const LOCATION: usize = 0;
 const NEIGHBOURHOOD: usize = 1;
 
-/// A file that is none of the format.
+/// Why a file is not of the format.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}: {what}")]
 pub struct FileError {
-    /// From 1 on.
+    /// The line, from 1 on.
     pub line: usize,
-    /// Why it cannot be.
+    /// What is wrong with it.
     pub what: String,
 }
 
-/// Integers one after the other, and the line where each is.
+/// The integers of a file one after the other, and the line of each.
 struct Numbers<'a> {
     words: Box<dyn Iterator<Item = (usize, &'a str)> + 'a>,
     line: usize,
@@ -64,7 +64,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// Numbers of the file, numbered anew from 0 on.
+/// The numbers that the file uses as names, mapped to indices from 0 on.
 #[derive(Default)]
 struct Names(BTreeMap<i64, u32>);
 
@@ -75,14 +75,15 @@ impl Names {
     }
 }
 
-/// Sums of products of these stay within 63 bits.
+/// The largest amount and the largest count: sums of products of these stay within 63 bits.
 const MOST: i64 = 1 << 40;
 const COUNT: i64 = 1 << 20;
 
-/// Reads a model: [`Problem::initial`] is empty.
+/// Reads a model. [`Problem::initial`] is empty.
 ///
 /// # Errors
-/// It is none.
+///
+/// [`FileError`] if the text is not a model.
 pub fn read_model(text: &str) -> Result<Problem, FileError> {
     let mut n = Numbers::new(text);
     let count = n.number("the number of resources", COUNT)? as usize;
@@ -161,7 +162,8 @@ pub fn read_model(text: &str) -> Result<Problem, FileError> {
 /// Reads an assignment: a machine for each process of a model.
 ///
 /// # Errors
-/// It is none.
+///
+/// [`FileError`] if the text is not an assignment of the model.
 pub fn read_assignment(text: &str, problem: &Problem) -> Result<Vec<HostId>, FileError> {
     let mut n = Numbers::new(text);
     let all = n.numbers(problem.guests.len(), "a process's machine", problem.hosts.len() as i64 - 1)?;

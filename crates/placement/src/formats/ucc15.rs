@@ -1,11 +1,11 @@
 //! The plans of the experiments of Kherbache et al., "Scheduling live-migrations for fast, adaptable and
-//! energy-efficient relocation operations" (UCC 2015), as BtrPlace writes them: JSON with where all was, and what was
-//! done when.
+//! energy-efficient relocation operations" (UCC 2015), as BtrPlace writes them: JSON with where everything was, and
+//! what was done when.
 //!
-//! What the files leave open: a link of B Mbit/s carries B / 9 MB of memory a second (what the authors measured and
-//! plan with); guests may stand still for 0.3 s (QEMU's default); there is no limit but the links. Without a network
-//! view all nodes are linked to one switch that never blocks, each with as much as the actions ever use there at once.
-//! What a power budget allows is not in the files (their energy view has no content).
+//! The files leave some values open, which are set here. A link of B Mbit/s carries B / 9 MB of memory per second
+//! (which the authors measured and plan with). Guests may stand still for 0.3 s (QEMU's default). There is no limit but
+//! the links. Without a network view all nodes are linked to one switch that never blocks, each with as much as the
+//! actions ever use there at once. What a power budget allows is not in the files (their energy view has no content).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,20 +18,20 @@ use crate::schedule::{
     Action, ConcurrencyLimits, Job, Network, Plan, Port, Power, Step, Switch, Traffic, Waits, waits,
 };
 
-/// Bytes a second of a Mbit/s: nine bits on the wire for each byte.
+/// The bytes per second of a Mbit/s: nine bits on the wire for each byte.
 const MEGABIT: f64 = 1e6 / 9.0;
-/// Bytes of what the files call MB.
+/// The bytes of what the files call MB.
 const MEGABYTE: f64 = 1e6;
 /// QEMU's default of `downtime-limit`, in seconds.
 const DOWNTIME: f64 = 0.3;
 
-/// A file that is none of the format.
+/// Why a file is not of the format.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{place}: {what}")]
 pub struct FileError {
     /// Line and column, or the path to what is wrong.
     pub place: String,
-    /// Why it cannot be.
+    /// What is wrong there.
     pub what: String,
 }
 
@@ -41,16 +41,16 @@ impl FileError {
     }
 }
 
-/// A file.
+/// The content of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// What its plan does, as a job.
+    /// The job of the file's plan.
     pub job: Job,
-    /// Its plan. Steps wait for all that ended before on the same nodes.
+    /// The file's plan. Each step waits for all steps on the same nodes that ended before.
     pub plan: Plan,
-    /// The number in the file of each host.
+    /// The file's number of each host.
     nodes: Vec<u32>,
-    /// The number in the file of each guest.
+    /// The file's number of each guest.
     vms: Vec<u32>,
     origin: Value,
 }
@@ -120,7 +120,7 @@ enum View {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ResourceView {
-    // As text: within an enum that goes by a tag, serde reads no numbers from keys.
+    // The keys are text: within an internally tagged enum, serde reads no numbers from keys.
     nodes: BTreeMap<String, i64>,
     vms: BTreeMap<String, i64>,
     def_capacity: i64,
@@ -165,7 +165,7 @@ enum FileAction {
     Shutdown { node: u32, start: f64, end: f64 },
 }
 
-/// The numbers of a file, numbered anew from 0 on.
+/// The numbers that a file uses as names, mapped to indices from 0 on.
 struct Names(BTreeMap<u32, u32>);
 
 impl Names {
@@ -183,7 +183,8 @@ impl Names {
 /// Reads a file.
 ///
 /// # Errors
-/// It is none.
+///
+/// [`FileError`] if the text is not of the format.
 pub fn read(text: &str) -> Result<Case, FileError> {
     let broken =
         |e: serde_json::Error| FileError::new(format!("line {} column {}", e.line(), e.column()), e.to_string());
@@ -207,7 +208,7 @@ pub fn read(text: &str) -> Result<Case, FileError> {
 }
 
 impl Case {
-    /// A plan for this case as a file. Times are whole seconds there: each is rounded up.
+    /// Returns a plan for this case as a file. Times are whole seconds there, so each is rounded up.
     pub fn write(&self, plan: &Plan) -> String {
         let node = |host: HostId| self.nodes[host as usize];
         let actions = plan.steps.iter().map(|step| {
@@ -224,7 +225,7 @@ impl Case {
                 Action::Shutdown { host } => {
                     json!({ "id": "shutdownNode", "node": node(host), "start": start, "end": end, "hooks": hooks })
                 }
-                // No file has guests that start or stop, so that no plan for one does.
+                // No file has guests that start or stop, so no plan for a file has such steps.
                 Action::Start { .. } | Action::Stop { .. } => Value::Null,
             }
         });
@@ -232,7 +233,7 @@ impl Case {
     }
 }
 
-/// The actions as steps, by when they start.
+/// Returns the actions as steps, sorted by their start.
 fn steps(file: &File, nodes: &Names, vms: &Names) -> Result<Vec<Step>, FileError> {
     let mut steps = Vec::new();
     for (n, action) in file.actions.iter().enumerate() {
@@ -261,7 +262,7 @@ fn steps(file: &File, nodes: &Names, vms: &Names) -> Result<Vec<Step>, FileError
         if !(0.0..=1e9).contains(&bw) {
             return Err(FileError::new(place("bw"), "the bandwidth has to be from 0 to 10^9 Mbit/s"));
         }
-        // BtrPlace without a network writes 0: nothing but the links limits those.
+        // BtrPlace without a network writes 0: only the links limit these migrations.
         let rate = match action {
             Action::Migrate { .. } if bw == 0.0 => f64::INFINITY,
             _ => bw * MEGABIT,
@@ -341,7 +342,7 @@ fn traffic(origin: &Origin, vm: u32) -> Result<Traffic, FileError> {
     })
 }
 
-/// Where all VMs are, and where the actions take them.
+/// Returns where all VMs are, and where the actions take them.
 fn ends(origin: &Origin, nodes: &Names, vms: &Names, steps: &[Step]) -> Result<(Vec<HostId>, Vec<HostId>), FileError> {
     let mut at = vec![NOWHERE; vms.0.len()];
     for (name, node) in &origin.mapping.online_nodes {
@@ -399,7 +400,8 @@ fn power(origin: &Origin, nodes: &Names, steps: &[Step]) -> Result<Vec<Power>, F
     Ok(power)
 }
 
-/// One switch that never blocks, and for each node what the actions use there at most, at once or by one.
+/// Makes a network of one switch that never blocks, and a port for each node with the most that the actions use there,
+/// at once or by one action.
 fn observed(hosts: usize, steps: &[Step]) -> Network {
     let mut most = vec![0f64; hosts];
     for step in steps.iter().filter(|step| step.rate.is_finite()) {
@@ -419,7 +421,7 @@ fn observed(hosts: usize, steps: &[Step]) -> Network {
     Network { ports: most.into_iter().map(port).collect(), switches: Vec::new() }
 }
 
-/// The view as a tree: from its last switch on outwards, which is the one in the middle in all files.
+/// Makes a tree of the network view. Its root is the view's last switch, which is the one in the middle in all files.
 fn network(net: &NetView, nodes: &Names) -> Result<Network, FileError> {
     let names = Names::new(net.switches.iter().map(|switch| switch.id));
     let place = |n: usize| format!("origin.views.net.links[{n}]");
@@ -450,14 +452,14 @@ fn network(net: &NetView, nodes: &Names) -> Result<Network, FileError> {
             }
         }
     }
-    // Parents get lower numbers than their children.
+    // Parents get lower indices than their children.
     let mut number: Vec<Option<usize>> = vec![None; names.0.len()];
     let mut switches: Vec<Switch> = Vec::new();
     for root in (0..names.0.len()).rev() {
         let mut next = vec![(root as u32, None, 0.0)];
         while let Some((switch, parent, rate)) = next.pop() {
             if let Some(seen) = number[switch as usize] {
-                // A root that a tree before has reached is in it.
+                // A root that was reached from an earlier root is in that tree.
                 if parent.is_none() && switches[seen].parent.is_some() {
                     continue;
                 }
@@ -499,7 +501,7 @@ mod tests {
     use crate::schedule::plan;
     use crate::schedule::simulate::{Start, simulate};
 
-    /// Two nodes in each of two racks, one off; VM 7 goes to the other rack.
+    /// Two nodes in each of two racks, one of them off. VM 7 goes to the other rack.
     const TEXT: &str = r#"{
         "origin": {
             "mapping": {"readyVMs": [], "onlineNodes": {"1": {"sleepingVMs": [], "runningVMs": [7]},
@@ -584,7 +586,7 @@ mod tests {
     }
 
     proptest! {
-        /// No change of a file is a panic, and what is read can be simulated.
+        /// Checks that no change of a file makes it panic, and that whatever is read can be simulated.
         #[test]
         fn a_spoilt_file_is_told_or_read(
             at in 0usize..TEXT.len(),

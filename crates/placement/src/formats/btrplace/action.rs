@@ -1,8 +1,8 @@
-//! What is done in a plan, as BtrPlace writes it.
+//! The actions of a plan, as BtrPlace writes them.
 
 use serde::{Deserialize, Serialize};
 
-/// Something that is done, from a second to another.
+/// An action, from one second to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Action {
     #[serde(flatten)]
@@ -19,7 +19,7 @@ impl Action {
     }
 }
 
-/// The names are those of BtrPlace's `ActionConverter`s.
+/// What an action does. The names are those of BtrPlace's `ActionConverter`s.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "id")]
 pub(super) enum What {

@@ -1,4 +1,4 @@
-//! A constraint's fields, each with the error if the constraint lacks the field.
+//! Reads a constraint's fields. Each returns an error if the constraint lacks the field.
 
 use serde_json::value::RawValue;
 

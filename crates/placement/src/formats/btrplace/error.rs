@@ -1,31 +1,31 @@
-//! What is wrong with a file.
+//! The mistakes that a file can have.
 
 use thiserror::Error;
 
 use crate::problem::Flaw;
 
-/// A file that is none of the format, or that says what cannot be.
+/// Why a file is not of the format, or says something that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FileError {
-    /// It is not written as it has to be.
+    /// The file's syntax is wrong.
     #[error("line {line}: {path}: {what}")]
     Json {
-        /// From 1 on.
+        /// The line, from 1 on.
         line: usize,
-        /// Where in the tree.
+        /// The path in the JSON tree.
         path: String,
-        /// Why it cannot be.
+        /// What is wrong there.
         what: String,
     },
-    /// What is written makes no sense, or none here.
+    /// What the file says makes no sense, or is not supported here.
     #[error("{path}: {what}")]
     Meaning {
-        /// Where in the tree.
+        /// The path in the JSON tree.
         path: String,
-        /// Why it cannot be.
+        /// What is wrong there.
         what: String,
     },
-    /// It is too large to be counted.
+    /// Its numbers are too large to be counted.
     #[error("the instance is no problem that can be solved")]
     Flaw(#[from] Flaw),
 }

@@ -1,4 +1,4 @@
-//! What is written in an instance, before anything is made of it.
+//! The content of an instance's file, before it is interpreted.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::error::FileError;
 
-/// An instance. What it is to be best in does not matter for what is allowed, and is not read.
+/// An instance. Its objective does not matter for what is allowed, and is not read.
 #[derive(Deserialize)]
 pub(super) struct File<'a> {
     #[serde(borrow)]
@@ -51,7 +51,7 @@ pub(super) struct Attributes {
     pub(super) vms: BTreeMap<u32, Seconds>,
 }
 
-/// How long each action takes: one second where it is not said, as in BtrPlace's `DurationEvaluators`.
+/// How long each action takes: one second where the file does not say it, as in BtrPlace's `DurationEvaluators`.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(default)]
 pub(super) struct Seconds {
@@ -69,7 +69,7 @@ impl Default for Seconds {
     }
 }
 
-/// All kinds of views in one.
+/// All kinds of views in one type.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct View<'a> {
@@ -84,8 +84,8 @@ pub(super) struct View<'a> {
     pub(super) def_consumption: Option<u32>,
 }
 
-/// All kinds of constraints in one. The same long lists of nodes are written again and again: they stay text until it
-/// is known that one is new.
+/// All kinds of constraints in one type. The same long lists of nodes occur again and again, so they stay text until it
+/// is known that a list is new.
 #[derive(Deserialize)]
 pub(super) struct Constraint<'a> {
     #[serde(borrow)]
@@ -108,22 +108,22 @@ pub(super) struct Constraint<'a> {
     pub(super) continuous: bool,
 }
 
-/// Reads a whole file.
+/// Parses a whole file.
 pub(super) fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, FileError> {
     serde_json::from_str(text).map_err(|error| {
-        // Once more, and slower, to know the path.
+        // Parses once more, which is slower, to find the path.
         let traced = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_str(text));
         let path = traced.err().map_or_else(|| ".".into(), |error| error.path().to_string());
         FileError::Json { line: error.line(), path, what: reason(&error) }
     })
 }
 
-/// Reads a part that was left as text.
+/// Parses a part that was left as text.
 pub(super) fn parse_part<'a, T: Deserialize<'a>>(part: &'a RawValue, path: &str) -> Result<T, FileError> {
     serde_json::from_str(part.get()).map_err(|error| FileError::Meaning { path: path.into(), what: reason(&error) })
 }
 
-/// What is wrong, without the place, which counts from the start of the part.
+/// Returns what is wrong, without the line and column, which count from the start of the part.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.clone(), |(reason, _)| reason.into())

@@ -1,4 +1,4 @@
-//! What an instance says: hosts and guests with their amounts, and what is done before and after guests move.
+//! The meaning of an instance: hosts and guests with their amounts, and what is done before and after guests move.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,14 @@ use super::file::{Seconds, View, parse_part};
 use super::states::{Goal, Now, States};
 use crate::problem::{Group, Guest, GuestId, Host, HostId, HostMoves, NOWHERE, Problem, Resource, Weights};
 
-/// Each guest has an amount of each: a bound on both keeps a file from asking for more memory than it is large.
+/// The most resources. Each guest has an amount of each, so bounds on both keep a file from asking for much more memory
+/// than its own size.
 const RESOURCES_MAX: usize = 64;
 
-/// What an instance says.
+/// The meaning of an instance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instance {
-    /// What is to be decided.
+    /// The placement problem.
     pub problem: Problem,
     /// BtrPlace's number of each host.
     pub nodes: Vec<u32>,
@@ -25,20 +26,20 @@ pub struct Instance {
     /// How long it takes to bring each guest to a host, in seconds: to migrate it, or to boot or resume it if it is
     /// nowhere.
     pub seconds: Vec<u32>,
-    /// Of each group, whether its rule has to hold while guests move, too.
+    /// For each group, whether its rule has to hold while guests move, too.
     pub continuous: Vec<bool>,
-    /// Where guests sleep that are to run.
+    /// The node where each guest sleeps that is to run.
     pub(super) sleeping: BTreeMap<GuestId, u32>,
-    /// What guests are to have of a resource other than they have.
+    /// The amounts of resources that guests are to have, where they differ from what they have.
     pub(super) allocate: BTreeMap<(GuestId, usize), i64>,
-    /// What has to be done before guests move; times count from the start.
+    /// The actions before guests move. Their times count from the start.
     pub(super) before: Vec<Action>,
-    /// What has to be done after all have; times count from then.
+    /// The actions after all guests have moved. Their times count from then.
     pub(super) after: Vec<Action>,
 }
 
 impl Instance {
-    /// Hosts, guests, and where they are; no resources yet, and no rules.
+    /// Makes the hosts and guests, and where these are, without resources and rules.
     pub(super) fn new(states: &States) -> Instance {
         let nodes: Vec<u32> =
             states.nodes.iter().filter(|(_, node)| node.is_online || node.ends_online()).map(|(id, _)| *id).collect();
@@ -89,7 +90,7 @@ impl Instance {
             let path = format!("model.views[{at}]");
             match &*view.id {
                 "shareableResource" => self.read_resource(view, states, &path)?,
-                // Names, and links between nodes: neither says where a VM may run.
+                // These views are names, and links between nodes. Neither says where a VM may run.
                 "ns" | "net" => {}
                 other => return Err(FileError::meaning(path, format!("views of the kind '{other}' are not known"))),
             }
@@ -132,7 +133,8 @@ impl Instance {
         Ok(())
     }
 
-    /// What becomes of nodes, and of VMs that do not run in the end; and how long it takes to bring guests anywhere.
+    /// Reads what is done with nodes and with VMs that do not run in the end, and how long it takes to bring guests to
+    /// hosts.
     pub(super) fn read_actions(
         &mut self,
         nodes: &BTreeMap<u32, Seconds>,
@@ -168,7 +170,7 @@ impl Instance {
         }
     }
 
-    /// A rule about several guests.
+    /// Adds a rule about several guests.
     pub(super) fn add_group(&mut self, group: Group, members: &[GuestId], continuous: bool) {
         let id = self.problem.groups.len() as u32;
         members.iter().for_each(|guest| self.problem.guests[*guest as usize].groups.push(id));

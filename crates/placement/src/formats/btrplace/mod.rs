@@ -1,5 +1,5 @@
-//! The files of BtrPlace (<https://github.com/btrplace/scheduler>, module `json`): an instance is a model (what there
-//! is, and what runs where) and constraints; a plan is a list of actions.
+//! The files of BtrPlace (<https://github.com/btrplace/scheduler>, module `json`). An instance is a model (what there
+//! is, and what runs where) and constraints. A plan is a list of actions.
 //!
 //! | in BtrPlace | here |
 //! |---|---|
@@ -14,9 +14,10 @@
 //! | `split` of single VMs | group |
 //!
 //! An `among` is decided if it is `continuous` and all its VMs that run are in one of its parts: BtrPlace would never
-//! let them leave it. The same is true of a continuous `gather`. What cannot be said here is an error that names the
-//! constraint: `lonely`, `split` of several VMs each, capacities that several nodes share, and all that is about when
-//! VMs move. Nodes about which nothing is said are neither booted nor shut down. Each move costs 1.
+//! let them leave this part. The same is true of a continuous `gather`. What cannot be expressed here is an error that
+//! names the constraint: `lonely`, `split` of several VMs each, capacities that several nodes share, and all
+//! constraints on when VMs move. Nodes about which the instance says nothing are neither booted nor shut down. Each
+//! move costs 1.
 
 mod action;
 mod constraint;
@@ -45,7 +46,8 @@ use states::States;
 /// Reads an instance.
 ///
 /// # Errors
-/// It is none, or its constraints contradict each other or cannot be said here.
+///
+/// [`FileError`] if the text is not an instance, or its constraints contradict each other or cannot be expressed here.
 pub fn read(text: &str) -> Result<Instance, FileError> {
     let File { model, constraints } = parse(text)?;
     let states = States::new(&model.mapping, &constraints)?;

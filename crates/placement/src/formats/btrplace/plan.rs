@@ -1,4 +1,4 @@
-//! What is to be done, as BtrPlace writes it.
+//! Writes and reads plans, as BtrPlace has them.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use super::instance::Instance;
 use crate::problem::{GuestId, HostId, NOWHERE};
 use crate::schedule::{self, ConcurrencyLimits, Job, Network, Port, Power, Traffic};
 
-/// Bytes a second of a port, and bytes of memory for each second that a migration takes: any number, as there is no
-/// network.
+/// The bytes per second of a port, and the bytes of memory for each second that a migration takes. Any number will do,
+/// as there is no network.
 const RATE: f64 = 1e6;
 
-/// A guest is brought to a host, from a second to another.
+/// A guest that is brought to a host, from one second to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
     /// The guest that moves.
     pub guest: GuestId,
-    /// Where it is afterwards.
+    /// The host where it is afterwards.
     pub to: HostId,
-    /// When it begins, in seconds.
+    /// When the move begins, in seconds.
     pub start: u32,
-    /// When it is done.
+    /// When the move is done, in seconds.
     pub end: u32,
 }
 
@@ -33,12 +33,13 @@ struct Plan {
     actions: Vec<Action>,
 }
 
-/// Writes a plan, but for the `origin`, which is the model of the instance: first nodes boot and VMs end as the
-/// constraints want it, then guests move, then those that stay are given what `preserve` wants for them and nodes are
-/// shut down. Times are whole seconds.
+/// Writes a plan without the `origin`, which is the model of the instance. First nodes boot and VMs end as the
+/// constraints ask for; then guests move; then those that stay get what `preserve` wants for them, and nodes are shut
+/// down. Times are whole seconds.
 ///
 /// # Panics
-/// A move is of a guest or to a host that the problem has not.
+///
+/// If a move is of a guest or to a host that the problem does not have.
 pub fn write_plan(instance: &Instance, moves: &[Move]) -> String {
     let begin = instance.before.iter().map(|action| action.end).max().unwrap_or(0);
     let end = begin + moves.iter().map(|step| u64::from(step.end)).max().unwrap_or(0);
@@ -46,7 +47,7 @@ pub fn write_plan(instance: &Instance, moves: &[Move]) -> String {
     let mut at = instance.problem.initial.clone();
     let mut ordered: Vec<&Move> = moves.iter().collect();
     ordered.sort_by_key(|step| step.start);
-    // The last move of each gives it what it is to have.
+    // The last move of each guest gives it the amounts that it is to have.
     let last: BTreeMap<GuestId, usize> = ordered.iter().enumerate().map(|(n, step)| (step.guest, n)).collect();
     for (n, step) in ordered.into_iter().enumerate() {
         let from = std::mem::replace(&mut at[step.guest as usize], step.to);
@@ -55,7 +56,7 @@ pub fn write_plan(instance: &Instance, moves: &[Move]) -> String {
         if last[&step.guest] == n {
             let events = instance.raised(step.guest);
             match action.what {
-                // On both nodes it has what it had, until it has left.
+                // On both nodes the guest has its old amounts until it has left.
                 What::MigrateVm { .. } => action.hooks.post = events,
                 _ => action.hooks.pre = events,
             }
@@ -79,7 +80,7 @@ pub fn write_plan(instance: &Instance, moves: &[Move]) -> String {
     serde_json::to_string(&Plan { actions }).expect("numbers and texts can be written")
 }
 
-/// The moves of a plan for a [job](Instance::job) of an instance. Times there are whole seconds.
+/// Returns the moves of a plan for a [job](Instance::job) of an instance. The times of such a plan are whole seconds.
 pub fn moves(plan: &schedule::Plan) -> Vec<Move> {
     let of = |step: &schedule::Step| {
         let (start, end) = (step.start.round() as u32, step.end.round() as u32);
@@ -89,10 +90,11 @@ pub fn moves(plan: &schedule::Plan) -> Vec<Move> {
     plan.steps.iter().filter_map(of).collect()
 }
 
-/// Where a plan of an instance leaves each guest.
+/// Reads where a plan of an instance leaves each guest.
 ///
 /// # Errors
-/// It is none, or not of this instance.
+///
+/// [`FileError`] if the text is not a plan, or not one of this instance.
 pub fn read_plan(text: &str, instance: &Instance) -> Result<Vec<HostId>, FileError> {
     let Plan { actions } = parse(text)?;
     let hosts: BTreeMap<u32, HostId> = instance.nodes.iter().copied().zip(0..).collect();
@@ -116,10 +118,10 @@ pub fn read_plan(text: &str, instance: &Instance) -> Result<Vec<HostId>, FileErr
 }
 
 impl Instance {
-    /// What has to be done for all guests to be where they are to be: a host for each. Each move takes as long as the
-    /// instance says; for that a node sends one guest at a time, and receives one. Guests have all that `preserve`
-    /// wants for them from the start, and rules hold on the way whether they are continuous or not: what this allows
-    /// BtrPlace does, too.
+    /// Returns the job that brings each guest to the host where it is to be, given by `goal`. Each move takes as long
+    /// as the instance says: for that, a node sends one guest at a time and receives one at a time. Guests have all
+    /// that `preserve` wants for them from the start, and rules hold on the way whether they are continuous or not.
+    /// Whatever this allows, BtrPlace allows, too.
     pub fn job(&self, goal: &[HostId]) -> Job {
         let seconds: Vec<f64> = self.seconds.iter().map(|seconds| f64::from(*seconds)).collect();
         let traffic = |seconds: &f64| Traffic { memory_bytes: seconds * RATE, ..Traffic::default() };
@@ -140,7 +142,7 @@ impl Instance {
         }
     }
 
-    /// How a guest comes to a host.
+    /// Returns the action by which a guest comes to a host.
     fn enter(&self, guest: GuestId, from: HostId, to: HostId) -> What {
         let (vm, to) = (self.vms[guest as usize], self.nodes[to as usize]);
         match (self.nodes.get(from as usize), self.sleeping.get(&guest)) {
@@ -150,7 +152,7 @@ impl Instance {
         }
     }
 
-    /// What a guest is to have other than it has.
+    /// Returns the events that give a guest other amounts than it has.
     fn raised(&self, guest: GuestId) -> Vec<Event> {
         let of_guest = self.allocate.range((guest, 0)..=(guest, usize::MAX));
         of_guest

@@ -1,4 +1,4 @@
-//! What constraints say of where VMs run.
+//! Turns the constraints on where VMs run into rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::states::States;
 use crate::bits::Bits;
 use crate::problem::{Group, GuestId, HostId, NOWHERE, Resource, Strength};
 
-/// The resource of which each guest uses 1, if there is a `runningCapacity`.
+/// The name of the resource of which each guest uses 1, if there is a `runningCapacity`.
 const RUNNING: &str = "running VMs";
 
 /// Adds rules to an instance.
@@ -56,7 +56,7 @@ impl<'a, 'i> Rules<'a, 'i> {
 
     fn add(&mut self, rule: Rule<'_, 'a>) -> Result<(), FileError> {
         match &*rule.of.id {
-            // These are in the states.
+            // These are part of the states.
             "online" | "offline" | "running" | "sleeping" | "ready" | "killed" => Ok(()),
             "spread" => self.spread(rule, rule.vms()?),
             "split" => self.split(rule),
@@ -102,7 +102,7 @@ impl<'a, 'i> Rules<'a, 'i> {
         }
     }
 
-    /// Those of some VMs that run in the end, each once.
+    /// Returns the guests of those of these VMs that run in the end, each once.
     fn members(&self, rule: Rule, vms: &[u32]) -> Result<Vec<GuestId>, FileError> {
         let each: BTreeSet<u32> = vms.iter().copied().collect();
         match each.iter().find(|vm| !self.states.vms.contains_key(vm)) {
@@ -111,7 +111,7 @@ impl<'a, 'i> Rules<'a, 'i> {
         }
     }
 
-    /// Where a guest runs already.
+    /// Returns the host where a guest runs already.
     fn runs_on(&self, guest: GuestId) -> Option<HostId> {
         Some(self.instance.problem.initial[guest as usize]).filter(|host| *host != NOWHERE)
     }
@@ -141,7 +141,7 @@ impl<'a, 'i> Rules<'a, 'i> {
         Ok(())
     }
 
-    /// If each part is one VM, they are apart.
+    /// Reads a `split`: if each part is one VM, the VMs are apart.
     fn split(&mut self, rule: Rule) -> Result<(), FileError> {
         let mut vms = Vec::new();
         for (n, part) in rule.has(rule.of.parts.as_ref(), "parts")?.iter().enumerate() {
@@ -206,7 +206,7 @@ impl<'a, 'i> Rules<'a, 'i> {
         each.map(|(n, part)| self.sets.listed(part, &rule.path(&format!("{key}[{n}]")))).collect()
     }
 
-    /// The part where all of some guests are that run, if any does.
+    /// Returns the part that contains all of these guests that run, if any runs.
     fn part_of(&self, members: &[GuestId], parts: &[u32]) -> Option<u32> {
         let on: Vec<HostId> = members.iter().filter_map(|guest| self.runs_on(*guest)).collect();
         let holds = |part: &&u32| on.iter().all(|host| self.sets.get(**part).contains(*host));
@@ -229,7 +229,7 @@ impl<'a, 'i> Rules<'a, 'i> {
         resource.ok_or_else(|| rule.error(format!("there is no resource '{name}'")))
     }
 
-    /// What a VM is to have; if several constraints say so, the most.
+    /// Reads the amount that a VM is to have. If several constraints give one, the largest counts.
     fn preserve(&mut self, rule: Rule) -> Result<(), FileError> {
         let (resource, amount) = (self.resource(rule)?, rule.amount()?);
         for guest in self.members(rule, &[rule.vm()?])? {
@@ -250,7 +250,7 @@ impl<'a, 'i> Rules<'a, 'i> {
         Ok(())
     }
 
-    /// The node whose capacity a constraint is about: none if it is off.
+    /// Returns the host whose capacity a constraint is about, or `None` if its node is off.
     fn only_host(&self, rule: Rule) -> Result<Option<HostId>, FileError> {
         let hosts = self.sets.list(rule.nodes()?, &rule.path("nodes"))?;
         match hosts.len() {
@@ -259,7 +259,8 @@ impl<'a, 'i> Rules<'a, 'i> {
         }
     }
 
-    /// Which nodes are online in the end is settled: it holds, or it never can.
+    /// Checks a constraint on how many nodes are online. Which nodes are online in the end is settled, so the
+    /// constraint holds or never can.
     fn max_online(&self, rule: Rule) -> Result<(), FileError> {
         let nodes: BTreeSet<u32> = parse_part(rule.nodes()?, &rule.path("nodes"))?;
         if let Some(node) = nodes.iter().find(|node| !self.states.nodes.contains_key(node)) {
@@ -272,7 +273,7 @@ impl<'a, 'i> Rules<'a, 'i> {
         }
     }
 
-    /// Nobody stays on a node that is shut down, comes to one in quarantine, or leaves that.
+    /// Keeps guests off nodes that are shut down, and lets none come to or leave a node in quarantine.
     fn close_nodes(&mut self) -> Result<(), FileError> {
         let path = "constraints";
         let ends_online = |host: &HostId| {
@@ -308,7 +309,7 @@ impl<'a, 'i> Rules<'a, 'i> {
         let problem = &mut self.instance.problem;
         for (&(host, resource), ratio) in &self.ratios {
             let capacity = &mut problem.hosts[host as usize].capacity[resource];
-            // Cut, as BtrPlace does.
+            // The result is cut off, as BtrPlace does.
             *capacity = (*capacity as f64 * ratio) as i64;
         }
         for (&(host, resource), limit) in &self.limits {
@@ -334,7 +335,7 @@ impl<'a, 'i> Rules<'a, 'i> {
     }
 }
 
-/// Of several limits the least holds.
+/// Records a limit. Of several limits the lowest holds.
 fn lower<K: Ord, V: PartialOrd + Copy>(limits: &mut BTreeMap<K, V>, of: K, limit: V) {
     let least = limits.entry(of).or_insert(limit);
     if limit < *least {

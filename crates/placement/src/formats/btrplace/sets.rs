@@ -9,28 +9,28 @@ use super::file::parse_part;
 use crate::bits::Bits;
 use crate::problem::HostId;
 
-/// Bits of all sets together, copies too: 256 MiB. A file that names a few of many nodes often asks for more than it is
-/// large.
+/// The most bits of all sets together, with copies: 256 MiB. A file that often names a few of many nodes asks for more
+/// memory than its own size.
 pub(super) const BITS_MAX: usize = 1 << 31;
 
-/// What makes a set: two that are made the same way are the same.
+/// How a set is made. Sets that are made the same way are the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Key<'a> {
-    /// A list.
+    /// From a list of nodes.
     Listed(&'a str),
-    /// All but those in a list.
+    /// All hosts but those in a list of nodes.
     Unlisted(&'a str),
     One(HostId),
     Both(u32, u32),
 }
 
 pub(super) struct Sets<'a> {
-    /// By node: none if it is not there to host anything.
+    /// The host of each node. `None`: the node does not host guests in the end.
     hosts: BTreeMap<u32, Option<HostId>>,
     host_count: u32,
     sets: Vec<Bits>,
     known: BTreeMap<Key<'a>, u32>,
-    /// How many sets there are with all copies.
+    /// How many sets there are, with all copies.
     count: usize,
     bits_max: usize,
 }
@@ -41,13 +41,13 @@ impl<'a> Sets<'a> {
         Sets { hosts, host_count, sets: Vec::new(), known: BTreeMap::new(), count: 0, bits_max }
     }
 
-    /// The host of a node, if it is there to host anything.
+    /// Returns the host of a node, or `None` if the node does not host guests in the end.
     pub(super) fn host(&self, node: u32, path: &str) -> Result<Option<HostId>, FileError> {
         let host = self.hosts.get(&node).copied();
         host.ok_or_else(|| FileError::meaning(path, format!("there is no node {node}")))
     }
 
-    /// Hosts in a list of nodes.
+    /// Returns the hosts in a list of nodes.
     pub(super) fn list(&self, nodes: &RawValue, path: &str) -> Result<Bits, FileError> {
         let nodes: Vec<u32> = parse_part(nodes, path)?;
         nodes.into_iter().filter_map(|node| self.host(node, path).transpose()).collect()
@@ -68,7 +68,7 @@ impl<'a> Sets<'a> {
         self.keep(Key::One(host), path, |_| Ok([host].into_iter().collect()))
     }
 
-    /// What is in both.
+    /// Returns the set of the hosts that are in both sets.
     pub(super) fn both(&mut self, one: u32, other: u32, path: &str) -> Result<u32, FileError> {
         if one == other {
             return Ok(one);
@@ -102,7 +102,7 @@ impl<'a> Sets<'a> {
         Ok(id)
     }
 
-    /// Keeps a set that is like no other.
+    /// Keeps a set that is unlike all others.
     pub(super) fn add(&mut self, set: Bits, path: &str) -> Result<u32, FileError> {
         self.count(path)?;
         self.sets.push(set);

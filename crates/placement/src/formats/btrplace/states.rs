@@ -1,4 +1,4 @@
-//! What nodes and VMs are now, and what constraints want them to be in the end.
+//! The states of nodes and VMs: what they are now, and what constraints want them to be in the end.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::constraint::Rule;
 use super::error::FileError;
 use super::file::{Constraint, Mapping};
 
-/// What a VM is in the end.
+/// The state of a VM in the end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
     Running,
@@ -15,7 +15,7 @@ pub(super) enum Goal {
     Killed,
 }
 
-/// What a VM is now.
+/// The state of a VM now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Now {
     Running(u32),
@@ -25,12 +25,13 @@ pub(super) enum Now {
 
 pub(super) struct Node {
     pub(super) is_online: bool,
-    /// Whether it must be online in the end, or offline.
+    /// Whether constraints want the node online or offline in the end. `None`: no constraint does.
     goal: Option<bool>,
 }
 
 impl Node {
-    /// Unless a constraint wants something else, a node stays as it is: nobody asked for it to be switched.
+    /// Returns whether the node is online in the end. Unless a constraint wants something else, it stays as it is, as
+    /// no one asked for it to be switched.
     pub(super) fn ends_online(&self) -> bool {
         self.goal.unwrap_or(self.is_online)
     }
@@ -42,7 +43,7 @@ pub(super) struct Vm {
 }
 
 impl Vm {
-    /// Unless a constraint wants something else, a VM stays what it is.
+    /// Returns the state of the VM in the end. Unless a constraint wants something else, it stays as it is.
     pub(super) fn goal(&self) -> Goal {
         self.goal.unwrap_or(match self.now {
             Now::Running(_) => Goal::Running,
@@ -96,7 +97,7 @@ impl States {
         }
     }
 
-    /// What a constraint says of a state, if it does.
+    /// Reads what a constraint demands of a state, if anything.
     fn demand(&mut self, rule: Rule) -> Result<(), FileError> {
         match &*rule.of.id {
             "online" => self.demand_of_node(rule, true),
@@ -131,7 +132,7 @@ impl States {
         }
     }
 
-    /// Whether each can become what it has to: BtrPlace has no action that would make anything else of a VM.
+    /// Checks that each VM can reach its state: BtrPlace has no action for other changes.
     fn check(&self) -> Result<(), FileError> {
         for (id, vm) in &self.vms {
             match (vm.now, vm.goal()) {

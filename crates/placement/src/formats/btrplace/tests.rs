@@ -1,5 +1,5 @@
-//! Small instances: four nodes, of which 3 is off, and VMs 0 to 3 that run, two each on nodes 0 and 1; 4 is ready, 5
-//! sleeps.
+//! Small instances. There are four nodes, of which 3 is off. VMs 0 to 3 run, two each on nodes 0 and 1; VM 4 is ready,
+//! and VM 5 sleeps.
 
 use proptest::prelude::*;
 
@@ -39,7 +39,7 @@ fn wrong(constraints: &str) -> String {
     read(&instance_of(constraints)).expect_err(constraints).to_string()
 }
 
-/// Where a guest may be.
+/// Returns where a guest may be.
 fn owners(instance: &Instance, guest: usize) -> Option<Vec<HostId>> {
     let owners = instance.problem.guests[guest].owners;
     owners.map(|owners| instance.problem.owners[owners as usize].iter().collect())
@@ -124,7 +124,7 @@ fn what_is_decided_says_where_guests_may_be() {
     assert!(instance.problem.groups.is_empty());
     assert_eq!([0, 1, 4].map(|guest: usize| owners(&instance, guest)), [0; 3].map(|_| Some(vec![0, 2])));
     assert_eq!([2, 3].map(|guest: usize| owners(&instance, guest)), [0; 2].map(|_| Some(vec![1])));
-    // It is the end only that a discrete one is about.
+    // A discrete constraint is about the end only.
     let among = r#"{"id":"among","vms":[0,1],"parts":[[0,2],[1]],"continuous":false}"#;
     assert_eq!(with(among).problem.groups.len(), 1);
     let split = r#"{"id":"splitAmong","vParts":[[0],[2,3]],"pParts":[[0,2],[1,3]],"continuous":true}"#;
@@ -265,7 +265,7 @@ fn a_plan_of_something_else_is_told() {
     assert!(wrong(r#"{"actions": [{"id":"dance","start":0,"end":1}]}"#).contains("unknown variant `dance`"));
 }
 
-/// One with every constraint that is understood.
+/// Returns one constraint of each kind that is understood.
 fn all_constraints() -> String {
     instance_of(
         r#"{"id":"online","node":3},{"id":"offline","node":2},{"id":"running","vm":4},{"id":"running","vm":5},
@@ -284,7 +284,7 @@ fn all_constraints() -> String {
     )
 }
 
-/// What a writer of files could have got wrong: numbers, names, and pieces that are missing or there twice.
+/// Changes a text as a faulty writer could: wrong numbers and names, and pieces that are missing or doubled.
 fn spoil(text: &mut Vec<u8>, dice: &mut Dice) {
     const NUMBERS: [&str; 9] = ["-1", "0", "3", "4", "99", "1.5", "4294967295", "18446744073709551616", "1e308"];
     const WORDS: [&str; 9] = ["\"x\"", "null", "[]", "{}", "[0]", "\"vm\"", "\"spread\"", "true", "[[0]]"];
@@ -310,7 +310,7 @@ fn spoil(text: &mut Vec<u8>, dice: &mut Dice) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever is in a file, it is refused, or makes a problem.
+    /// Checks that any file is refused or makes a problem.
     #[test]
     fn spoilt_files_are_refused_or_make_sense(seed: u64) {
         let dice = &mut Dice::new(seed);
@@ -337,7 +337,7 @@ proptest! {
         }
     }
 
-    /// What is written leads where it should, whichever way it goes.
+    /// Checks that a written plan leads where it should, whichever way the moves go.
     #[test]
     fn plans_lead_where_they_should(seed: u64) {
         let dice = &mut Dice::new(seed);

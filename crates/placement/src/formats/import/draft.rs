@@ -1,9 +1,9 @@
-//! A cluster as it is to be written.
+//! A cluster that is to be written as a cluster file.
 
-/// A cluster as it is written.
+/// The cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Draft {
-    /// How often a core can be reserved; none if only what is used is counted.
+    /// How often a core can be reserved. `None`: only what is used is counted.
     pub(super) overcommit: Option<f64>,
     pub(super) hosts: Vec<Host>,
     pub(super) guests: Vec<Guest>,
@@ -25,10 +25,10 @@ pub(super) struct Host {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Guest {
     pub(super) name: String,
-    /// What others are called, too.
+    /// A name that the guest may share with others.
     pub(super) alias: Option<String>,
     pub(super) host: Option<String>,
-    /// What is reserved, or what is used.
+    /// The cores that are reserved, or those that are used.
     pub(super) cores: f64,
     pub(super) memory_mib: u64,
     pub(super) tags: Vec<String>,
@@ -36,7 +36,7 @@ pub(super) struct Guest {
     pub(super) stays: bool,
 }
 
-/// A rule about guests by name.
+/// A rule about guests, by name.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rule {
     pub(super) name: String,

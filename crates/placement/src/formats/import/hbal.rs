@@ -1,7 +1,8 @@
-//! Ganeti's htools: the text files that `hbal -t` reads and `hscan` writes.
+//! Imports from Ganeti's htools: the text files that `hbal -t` reads and `hscan` writes.
 //!
-//! Five sections, which empty lines divide, of lines whose fields `|` divides: node groups, nodes, instances, cluster
-//! tags, policies (the last may be missing). Which field is what is in `Ganeti.HTools.Backend.Text`.
+//! The file has five sections, separated by empty lines: node groups, nodes, instances, cluster tags, and policies
+//! (which may be missing). Each line has fields separated by `|`. Which field is what is in
+//! `Ganeti.HTools.Backend.Text`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +12,11 @@ use super::{Draft, Guest, Host, ImportError, Imported, Kind, Rule, quoted};
 /// A line, and its number from 1 on.
 type Line<'a> = (usize, &'a str);
 
-/// Reads one.
+/// Reads a file.
 ///
 /// # Errors
-/// It is none, or the cluster cannot be placed.
+///
+/// [`ImportError`] if the text is not of the format, or the cluster cannot be placed.
 pub fn read(text: &str) -> Result<Imported, ImportError> {
     let sections = sections(text);
     let (count, line) = (sections.len(), text.lines().count().max(1));
@@ -33,7 +35,7 @@ pub fn read(text: &str) -> Result<Imported, ImportError> {
     draft.finish()
 }
 
-/// Each empty line ends one; those at the end are none.
+/// Splits a file into sections. Each empty line ends one, except for those at the end of the file.
 fn sections(text: &str) -> Vec<Vec<Line<'_>>> {
     let mut sections: Vec<Vec<Line<'_>>> = vec![Vec::new()];
     for (n, line) in text.lines().enumerate() {
@@ -52,7 +54,7 @@ fn wrong(line: usize, what: impl Into<String>) -> ImportError {
     ImportError::Line { line, what: what.into() }
 }
 
-/// At least so many fields of a line.
+/// Returns the fields of a line, of which there have to be at least `least`.
 fn fields<'a>(what: &str, least: usize, (line, text): Line<'a>) -> Result<Vec<&'a str>, ImportError> {
     let fields: Vec<&str> = text.split('|').collect();
     match fields.len() < least || fields[0].is_empty() {
@@ -67,7 +69,7 @@ fn whole(line: usize, what: &str, field: &str) -> Result<u64, ImportError> {
     number.ok_or_else(|| wrong(line, format!("{what} is '{field}', which is no whole number")))
 }
 
-/// The name of each group by its UUID.
+/// Returns the name of each group by its UUID.
 fn groups<'a>(draft: &mut Draft, lines: &[Line<'a>]) -> Result<BTreeMap<&'a str, &'a str>, ImportError> {
     let mut groups = BTreeMap::new();
     for &line in lines {
@@ -82,7 +84,7 @@ fn groups<'a>(draft: &mut Draft, lines: &[Line<'a>]) -> Result<BTreeMap<&'a str,
     Ok(groups)
 }
 
-/// The tags of all nodes.
+/// Reads the nodes, and returns their tags.
 fn nodes<'a>(
     draft: &mut Draft,
     groups: &BTreeMap<&str, &str>,
@@ -117,7 +119,7 @@ fn nodes<'a>(
     Ok(all)
 }
 
-/// Guests by tag.
+/// Reads the instances, and returns the guests with each tag.
 fn instances<'a>(draft: &mut Draft, lines: &[Line<'a>]) -> Result<BTreeMap<&'a str, Vec<String>>, ImportError> {
     let nodes: BTreeSet<String> = draft.hosts.iter().map(|host| host.name.clone()).collect();
     let mut tagged: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -184,10 +186,10 @@ fn instances<'a>(draft: &mut Draft, lines: &[Line<'a>]) -> Result<BTreeMap<&'a s
     Ok(tagged)
 }
 
-/// Exclusion tags (`htools:iextags:PREFIX`): those with the same tag of such a prefix are apart.
+/// Reads exclusion tags (`htools:iextags:PREFIX`): guests with the same tag of such a prefix are apart.
 ///
-/// Migration tags (`htools:migration:PREFIX`) have no counterpart, though hbal keeps to them always: an instance goes
-/// only to a node that has all tags of that prefix which its own node has.
+/// Migration tags (`htools:migration:PREFIX`) have no counterpart, though hbal always obeys them: an instance goes only
+/// to a node that has all tags of that prefix which its own node has.
 fn cluster_tags(draft: &mut Draft, nodes: &[&str], tagged: &BTreeMap<&str, Vec<String>>, lines: &[Line]) {
     let is_of = |tag: &str, prefix: &str| tag.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(':'));
     for (_, line) in lines {
@@ -212,11 +214,11 @@ fn cluster_tags(draft: &mut Draft, nodes: &[&str], tagged: &BTreeMap<&str, Vec<S
     }
 }
 
-/// How many vCPUs a core carries; the limits of single instances are for new ones.
+/// Reads how many vCPUs a core carries. The limits of single instances are not read, since they are for new ones.
 ///
 /// Each node has the ratio of its group (`setNodePolicy` of `Ganeti.HTools.Loader`). A cluster file has one
-/// `overcommit` for all: where groups differ it is the least of theirs, and nodes of the others have more cores
-/// instead.
+/// `overcommit` for all nodes. Where groups differ, it is the least of their ratios, and the nodes of other groups have
+/// more cores instead.
 fn policies(draft: &mut Draft, groups: &BTreeMap<&str, &str>, lines: &[Line]) -> Result<(), ImportError> {
     let (mut cluster, mut own) = (VCPU_RATIO, BTreeMap::new());
     for &(line, text) in lines {
@@ -251,7 +253,7 @@ fn policies(draft: &mut Draft, groups: &BTreeMap<&str, &str>, lines: &[Line]) ->
     Ok(())
 }
 
-/// Of several groups each instance stays in its own.
+/// Keeps each instance in its own group if there are several.
 fn within_groups(draft: &mut Draft) {
     let mut hosts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for host in &draft.hosts {

@@ -1,30 +1,30 @@
-//! Policies of Ganeti's htools: the fifth section of their text files, a line for the cluster and one for each group.
+//! Reads the policies of Ganeti's htools: the fifth section of their text files, with a line for the cluster and one
+//! for each group.
 //!
-//! `serializeIPolicy` of `Ganeti.HTools.Backend.Text` writes such a line, and it has had two layouts:
+//! `serializeIPolicy` of `Ganeti.HTools.Backend.Text` writes such a line, which has had two layouts:
 //!
-//! | Ganeti | fields, which `|` divides |
+//! | Ganeti | fields, separated by `|` |
 //! |---|---|
 //! | 2.6 and 2.7 | owner, standard spec, least spec, most spec, disk templates, vCPU ratio, spindle ratio |
 //! | from 2.8 on | owner, standard spec, pairs `least;most;...`, disk templates, vCPU ratio, spindle ratio |
 //!
-//! A spec is six whole numbers, which commas divide: memory, vCPUs, disk, disks, NICs, spindles. Ganeti 2.15 and later
-//! ignore what follows behind the last field, and behind the last number.
+//! A spec is six whole numbers, separated by commas: memory, vCPUs, disk, disks, NICs, spindles. Ganeti 2.15 and later
+//! ignore what follows the last field, and the last number.
 
 use super::ImportError;
 
-/// How often a core can be reserved where the file does not say it (`ipolicyDefaultsVcpuRatio` of
-/// `Ganeti.ConstantUtils`).
+/// How often a core can be reserved if the file does not say it (`ipolicyDefaultsVcpuRatio` of `Ganeti.ConstantUtils`).
 pub(super) const VCPU_RATIO: f64 = 4.0;
-/// The most that is believed of a ratio, as of `overcommit` in a cluster file.
+/// The largest ratio that is accepted, as for `overcommit` in a cluster file.
 const RATIO_MAX: f64 = 1000.0;
 
 /// All disk templates (`DiskTemplate` of `Ganeti.Types`).
 const TEMPLATES: [&str; 9] = ["diskless", "file", "sharedfile", "plain", "blockdev", "drbd", "rbd", "ext", "gluster"];
 
-/// What a line says of cores.
+/// What a policy line says about cores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Policy<'a> {
-    /// The name of a group; empty for the cluster.
+    /// The name of the group. Empty: the policy is the cluster's.
     pub(super) owner: &'a str,
     /// How many vCPUs a core carries.
     pub(super) vcpu_ratio: f64,
@@ -33,7 +33,8 @@ pub(super) struct Policy<'a> {
 /// Reads a line, by the layout that it has.
 ///
 /// # Errors
-/// It has neither layout, or a ratio is no number that is believed.
+///
+/// [`ImportError`] if the line has neither layout, or its ratio is not a number that is accepted.
 pub(super) fn read(line: usize, text: &str) -> Result<Policy<'_>, ImportError> {
     let wrong = |what: String| ImportError::Line { line, what };
     let fields: Vec<&str> = text.split('|').collect();
@@ -66,7 +67,7 @@ pub(super) fn read(line: usize, text: &str) -> Result<Policy<'_>, ImportError> {
     Ok(Policy { owner, vcpu_ratio })
 }
 
-/// Six whole numbers; Ganeti 2.15 and later ignore what follows.
+/// Returns whether a field is six whole numbers. Ganeti 2.15 and later ignore what follows.
 fn is_spec(field: &str) -> bool {
     let numbers: Vec<&str> = field.split(',').collect();
     numbers.len() >= 6 && numbers[..6].iter().all(|number| number.parse::<u64>().is_ok())
@@ -77,7 +78,7 @@ fn are_pairs(field: &str) -> bool {
     specs.len().is_multiple_of(2) && specs.into_iter().all(is_spec)
 }
 
-/// None at all is a list, too.
+/// Returns whether a field is a list of disk templates. An empty field is one, too.
 fn are_templates(field: &str) -> bool {
     field.is_empty() || field.split(',').all(|template| TEMPLATES.contains(&template))
 }
@@ -94,14 +95,15 @@ mod tests {
 
     #[test]
     fn each_layout_has_its_own_ratio() {
-        // As Ganeti's own `test/data/htools` has it, with pairs of two kinds of instances, and with fields to come.
+        // As Ganeti's own `test/data/htools` has it, then with pairs for two kinds of instances, and with fields of
+        // later versions.
         let pairs = format!("{SPEC};32768,8,1048576,16,8,12");
         assert_eq!(ratio(&format!("|{SPEC}|{pairs}|drbd,plain|4.0|32.0")), Ok(4.0));
         assert_eq!(ratio(&format!("one|{SPEC}|{pairs};{pairs}|diskless,ext|2.5|32.0")), Ok(2.5));
         assert_eq!(ratio(&format!("|{SPEC}|{pairs}|drbd,plain|4.0|32.0|7.0")), Ok(4.0));
         assert_eq!(ratio(&format!("|{SPEC}|{pairs}|drbd,plain|4.0|32.0|7.0|8.0")), Ok(4.0));
         assert_eq!(ratio(&format!("|{SPEC}|{SPEC},9;{SPEC}|drbd|4.0|32.0")), Ok(4.0));
-        // Of 2.6 and 2.7.
+        // Lines of 2.6 and 2.7.
         assert_eq!(ratio(&format!("|{SPEC}|{SPEC}|{SPEC}|drbd,plain|4.0|32.0")), Ok(4.0));
         assert_eq!(ratio(&format!("|{SPEC}|{pairs}||1.0e-2|32.0")), Ok(0.01));
     }

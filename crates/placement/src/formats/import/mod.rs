@@ -1,4 +1,5 @@
-//! Clusters of others as a file of [`cluster`], with a word on everything that has no counterpart there.
+//! Imports the clusters of other programs as a file of [`cluster`], and reports everything that has no counterpart
+//! there.
 //!
 //! | module | reads |
 //! |---|---|
@@ -19,33 +20,34 @@ use thiserror::Error;
 
 use crate::cluster;
 
-/// Why it cannot be read.
+/// Why a cluster cannot be imported.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ImportError {
-    /// A line that is none of the format.
+    /// A line is not of the format.
     #[error("line {line}: {what}")]
     Line {
-        /// From 1 on.
+        /// The line, from 1 on.
         line: usize,
         /// What is wrong with it.
         what: String,
     },
-    /// It is no JSON of the format.
+    /// The file is not JSON of the format.
     #[error("{0}")]
     Json(String),
-    /// What it says is no cluster.
+    /// The imported cluster is not valid.
     #[error("what was made of it is no cluster that can be placed")]
     Cluster(#[from] cluster::ClusterError),
 }
 
-/// What was read.
+/// An imported cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// A cluster file, which can be read and compiled.
+    /// The cluster file, which can be read and compiled.
     pub cluster: String,
-    /// What holds always where it is from, and has no counterpart or is not understood: it is not in the cluster file.
+    /// What always holds in the other program, and has no counterpart or is not understood: it is not in the cluster
+    /// file.
     pub hard_left_out: Vec<String>,
-    /// What else has no counterpart, and what was made of that.
+    /// What else has no counterpart, and what was made of it.
     pub words: Vec<String>,
 }
 
@@ -54,14 +56,14 @@ impl Draft {
         self.words.push(word.into());
     }
 
-    /// Of what always holds where it is from, or may.
+    /// Reports something that is left out though it always holds in the other program, or may.
     fn leave_out(&mut self, what: impl Into<String>) {
         self.hard_left_out.push(what.into());
     }
 
-    /// The file, which is read as it will be.
+    /// Returns the cluster file, which is read and compiled as it will be later.
     fn finish(mut self) -> Result<Imported, ImportError> {
-        // Names of rules are unique: of two the second has a number.
+        // Names of rules have to be unique: the second rule of a name gets a number.
         let mut taken = std::collections::BTreeSet::new();
         for rule in &mut self.rules {
             let name = rule.name.clone();
@@ -82,7 +84,7 @@ impl Draft {
     }
 }
 
-/// Names in quotes, all of them.
+/// Returns all names in quotes.
 fn quoted<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
     names.into_iter().map(|name| format!("'{}'", name.as_ref())).collect::<Vec<_>>().join(", ")
 }

@@ -1,8 +1,9 @@
-//! Proxmox VE: `pvesh get /cluster/resources --output-format json`, `/etc/pve/ha/rules.cfg` (from 9 on), `groups.cfg`
-//! and `resources.cfg`, or JSON of `/cluster/ha/rules` and so on; and the tags by which ProxLB balances it.
+//! Imports from Proxmox VE: `pvesh get /cluster/resources --output-format json`; `/etc/pve/ha/rules.cfg` (from 9 on),
+//! `groups.cfg` and `resources.cfg`, or JSON of `/cluster/ha/rules` and so on; and the tags by which ProxLB balances
+//! it.
 //!
-//! What rules mean is in pve-ha-manager's `PVE::HA::Rules::NodeAffinity` and `ResourceAffinity`, and of groups in
-//! `PVE::HA::Groups`; of tags in ProxLB's `models/tags.py`.
+//! The meaning of rules is in pve-ha-manager's `PVE::HA::Rules::NodeAffinity` and `ResourceAffinity`, that of groups in
+//! `PVE::HA::Groups`, and that of tags in ProxLB's `models/tags.py`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,20 +12,20 @@ use serde::Deserialize;
 use super::sections::{self, Form, Section};
 use super::{Draft, Guest, Host, ImportError, Imported, Kind, Rule, quoted};
 
-/// What is read: texts of files.
+/// The texts of the files that are read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Files<'a> {
-    /// JSON of `/cluster/resources`.
+    /// The JSON of `/cluster/resources`.
     pub resources: &'a str,
-    /// `ha/rules.cfg`, or JSON of `/cluster/ha/rules`.
+    /// The text of `ha/rules.cfg`, or JSON of `/cluster/ha/rules`.
     pub ha_rules: Option<&'a str>,
-    /// `ha/groups.cfg`, or JSON of `/cluster/ha/groups`.
+    /// The text of `ha/groups.cfg`, or JSON of `/cluster/ha/groups`.
     pub ha_groups: Option<&'a str>,
-    /// `ha/resources.cfg`, which says who is in which group, or JSON of `/cluster/ha/resources`.
+    /// The text of `ha/resources.cfg`, which says which guest is in which group, or JSON of `/cluster/ha/resources`.
     pub ha_resources: Option<&'a str>,
 }
 
-/// Which of the files an error is about.
+/// An error, and the file that it is about.
 pub type Wrong = (&'static str, ImportError);
 
 /// One of the cluster's resources.
@@ -44,7 +45,7 @@ struct Resource {
     pool: Option<String>,
 }
 
-/// With what `pvesh` and the API's answer begin.
+/// The resources, as `pvesh` prints them or as the API answers.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Resources {
@@ -54,10 +55,11 @@ enum Resources {
 
 const MIB: u64 = 1 << 20;
 
-/// Reads them.
+/// Reads the files.
 ///
 /// # Errors
-/// One of them is none, or the cluster cannot be placed.
+///
+/// The file and an [`ImportError`] if a text is not of its format, or the cluster cannot be placed.
 pub fn read(files: Files) -> Result<Imported, Wrong> {
     let of_resources = |error| ("resources", error);
     let resources = match serde_json::from_str(files.resources) {
@@ -81,7 +83,7 @@ pub fn read(files: Files) -> Result<Imported, Wrong> {
     draft.finish().map_err(of_resources)
 }
 
-/// The names of guests by `vm:ID` and `ct:ID`; none of those that are left out.
+/// The names of guests by `vm:ID` and `ct:ID`. `None`: the guest is left out.
 type Sids = BTreeMap<String, Option<String>>;
 
 fn cluster(draft: &mut Draft, resources: &[Resource]) -> Result<Sids, ImportError> {
@@ -169,7 +171,7 @@ fn cluster(draft: &mut Draft, resources: &[Resource]) -> Result<Sids, ImportErro
     Ok(sids)
 }
 
-/// ProxLB's tags, in the order in which rules are made.
+/// Reads ProxLB's tags, in the order in which rules are made.
 fn tags(draft: &mut Draft) {
     let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let nodes: BTreeSet<String> = draft.hosts.iter().map(|host| host.name.clone()).collect();
@@ -198,7 +200,7 @@ fn tags(draft: &mut Draft) {
             draft.word(format!("only {} has the tag '{name}', which says nothing then", quoted(&guests)));
             continue;
         }
-        // ProxLB tries, and goes on where it cannot.
+        // ProxLB only tries to obey these, and goes on where it cannot.
         let kind = match name.starts_with("plb_affinity") {
             true => Kind::Together { hard: false },
             false => Kind::Apart { hard: false },
@@ -207,7 +209,7 @@ fn tags(draft: &mut Draft) {
     }
 }
 
-/// Guests of a section's `resources` that are there, with a word on the others.
+/// Returns the guests of a section's `resources` that exist, and reports the others.
 fn members(draft: &mut Draft, sids: &Sids, rule: &str, listed: &[&str]) -> Vec<String> {
     let (mut guests, mut left_out, mut unknown) = (BTreeSet::new(), Vec::new(), Vec::new());
     for sid in listed {
@@ -238,7 +240,7 @@ fn ha_rule(draft: &mut Draft, sids: &Sids, section: &Section) {
             "Proxmox VE says that HA rule '{id}' is wrong, and does not keep to it: {errors}; it is taken over"
         ));
     }
-    // The last three are in JSON only.
+    // The last three keys occur in JSON only.
     let known = ["resources", "nodes", "strict", "affinity", "disable", "comment", "digest", "order", "errors"];
     for (key, _) in section.values.iter().filter(|(key, _)| !known.contains(&key.as_str())) {
         draft.word(format!("'{key}' of HA rule '{id}' has no counterpart"));
@@ -264,7 +266,7 @@ fn ha_rule(draft: &mut Draft, sids: &Sids, section: &Section) {
     }
 }
 
-/// Guests on nodes, of which those with the highest priority come first.
+/// Adds the rule that guests are on nodes, those with the highest priority first.
 fn node_affinity(draft: &mut Draft, id: &str, guests: Vec<String>, listed: &[&str], is_strict: bool) {
     let mut nodes: Vec<(i64, String)> = Vec::new();
     for entry in listed {
@@ -297,8 +299,8 @@ fn node_affinity(draft: &mut Draft, id: &str, guests: Vec<String>, listed: &[&st
     }
 }
 
-/// Groups, of which `resources.cfg` says who is in them: as Proxmox VE 9 makes rules of them. None if they were not
-/// read.
+/// Adds the rules of groups, as Proxmox VE 9 makes rules of them. Which guest is in which group is in `resources.cfg`.
+/// `groups` is `None` if they were not read.
 fn ha_groups(draft: &mut Draft, sids: &Sids, groups: Option<&Vec<Section>>, resources: &[Section]) {
     let mut of_group: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for resource in resources {
@@ -326,7 +328,7 @@ fn ha_groups(draft: &mut Draft, sids: &Sids, groups: Option<&Vec<Section>>, reso
     }
     for (group, of) in of_group {
         match groups {
-            // Proxmox VE skips those, too.
+            // Proxmox VE skips these, too.
             Some(_) => {
                 draft.word(format!("HA resources are in group '{group}', of which there is none: {}", quoted(&of)))
             }

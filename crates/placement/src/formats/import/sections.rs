@@ -1,24 +1,24 @@
-//! What is configured of Proxmox VE's HA manager, in both forms in which it is had: files of sections, as
-//! `PVE::SectionConfig` writes them (a head `TYPE: ID`, and below it lines `KEY VALUE` that begin with blanks), and
-//! JSON of the API, as `pvesh get` prints it.
+//! Reads the configuration of Proxmox VE's HA manager in both of its forms: files of sections, as `PVE::SectionConfig`
+//! writes them (a head `TYPE: ID`, and below it lines `KEY VALUE` that begin with blanks), and JSON of the API, as
+//! `pvesh get` prints it.
 
 use serde_json::{Map, Value};
 
 use super::ImportError;
 
-/// Which of the files it is.
+/// Which of the files is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// `ha/rules.cfg`.
+    /// The file `ha/rules.cfg`.
     Rules,
-    /// `ha/groups.cfg`.
+    /// The file `ha/groups.cfg`.
     Groups,
-    /// `ha/resources.cfg`.
+    /// The file `ha/resources.cfg`.
     Resources,
 }
 
 impl Form {
-    /// What `PVE::API2::HA` calls a section's ID in JSON, beside the section's values.
+    /// Returns the key by which `PVE::API2::HA` gives a section's ID in JSON, beside the section's values.
     fn id_key(self) -> &'static str {
         match self {
             Form::Rules => "rule",
@@ -27,7 +27,7 @@ impl Form {
         }
     }
 
-    /// What it is called, in `/etc/pve/ha` and below `/cluster/ha`.
+    /// Returns the name of the file in `/etc/pve/ha`, and of the path below `/cluster/ha`.
     fn name(self) -> &'static str {
         match self {
             Form::Rules => "rules",
@@ -36,7 +36,7 @@ impl Form {
         }
     }
 
-    /// What was expected.
+    /// Returns what was expected, for messages.
     fn what(self) -> String {
         let name = self.name();
         format!("/etc/pve/ha/{name}.cfg, or what `pvesh get /cluster/ha/{name} --output-format json` prints")
@@ -48,7 +48,7 @@ impl Form {
 pub(super) struct Section {
     pub(super) kind: String,
     pub(super) id: String,
-    /// In their order.
+    /// The values with their keys, in their order.
     pub(super) values: Vec<(String, String)>,
 }
 
@@ -57,12 +57,12 @@ impl Section {
         self.values.iter().find(|(of, _)| of == key).map(|(_, value)| value.as_str())
     }
 
-    /// A boolean: alone or 1 it is true.
+    /// Returns the value of a boolean, which is true if it stands alone or is 1.
     pub(super) fn is(&self, key: &str) -> bool {
         self.get(key).is_some_and(|value| !matches!(value, "0" | "no" | "off" | "false"))
     }
 
-    /// A list, which commas, semicolons and blanks divide.
+    /// Returns the values of a list, which are separated by commas, semicolons and blanks.
     pub(super) fn list(&self, key: &str) -> Vec<&str> {
         let value = self.get(key).unwrap_or("");
         value.split(|c: char| c == ',' || c == ';' || c.is_whitespace()).filter(|item| !item.is_empty()).collect()
@@ -72,7 +72,8 @@ impl Section {
 /// Reads all sections, in whichever form they are.
 ///
 /// # Errors
-/// It is neither.
+///
+/// [`ImportError`] if the text has neither form.
 pub(super) fn read(form: Form, text: &str) -> Result<Vec<Section>, ImportError> {
     match text.trim_start().starts_with(['[', '{']) {
         true => json(form, text),
@@ -105,7 +106,7 @@ fn cfg(form: Form, text: &str) -> Result<Vec<Section>, ImportError> {
     Ok(sections)
 }
 
-/// As the types and IDs of sections are: letters, digits and `-_.`.
+/// Returns whether a text can be the type or ID of a section: letters, digits and `-_.`.
 fn is_word(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
@@ -115,7 +116,7 @@ fn json(form: Form, text: &str) -> Result<Vec<Section>, ImportError> {
     let parsed: Value = serde_json::from_str(text).map_err(|error| wrong(format!("it is no JSON ({error})")))?;
     let entries = match parsed {
         Value::Array(entries) => entries,
-        // As the API answers, without `pvesh`.
+        // This is the answer of the API itself, without `pvesh`.
         Value::Object(mut answer) => match answer.remove("data") {
             Some(Value::Array(entries)) => entries,
             _ => return Err(wrong("it is a JSON object and no list".to_owned())),
@@ -128,7 +129,7 @@ fn json(form: Form, text: &str) -> Result<Vec<Section>, ImportError> {
         .collect()
 }
 
-/// A section of an entry of a list, or what is wrong with the entry.
+/// Returns the section of an entry of a list, or what is wrong with the entry.
 fn section(form: Form, entry: Value) -> Result<Section, String> {
     let Value::Object(mut entry) = entry else { return Err("is no object".to_owned()) };
     let id_key = form.id_key();
@@ -147,7 +148,7 @@ fn section(form: Form, entry: Value) -> Result<Section, String> {
             Value::String(text) => text,
             Value::Bool(is) => u8::from(is).to_string(),
             Value::Number(number) => number.to_string(),
-            // What Proxmox VE found wrong with it itself, by key.
+            // What Proxmox VE itself found wrong, by key.
             Value::Object(errors) if key == "errors" => Value::Object(errors).to_string(),
             Value::Array(_) | Value::Object(_) => {
                 return Err(format!("has '{key}', which is neither text nor a number"));
@@ -158,7 +159,7 @@ fn section(form: Form, entry: Value) -> Result<Section, String> {
     Ok(Section { kind: kind.to_lowercase(), id, values })
 }
 
-/// Takes a text out of an entry that has to have it.
+/// Takes a text out of an entry, which has to have it.
 fn word(entry: &mut Map<String, Value>, key: &str) -> Result<String, String> {
     match entry.remove(key) {
         Some(Value::String(text)) => Ok(text),

@@ -1,4 +1,4 @@
-//! Small files of others, as their programs write them.
+//! Small files of other programs, as these write them.
 
 use proptest::prelude::*;
 
@@ -90,7 +90,7 @@ fn proxmox_with_proxlbs_tags() {
         (&names.hosts[..], &names.guests[..]),
         (&["pve1", "pve2", "pve3"].map(String::from)[..], &["web1", "web2", "ct:102", "vm:103"].map(String::from)[..])
     );
-    // Cores as they are used, in thousandths; memory in MiB.
+    // Cores are counted as they are used, in thousandths; memory is in MiB.
     assert_eq!(compiled.problem.guests[0].demand, [2000, 8192]);
     assert_eq!(compiled.problem.hosts[0].capacity, [16_000, 65_536]);
     let owners = |guest: u32| (0..3).filter(|host| compiled.problem.may_own(guest, *host)).collect::<Vec<HostId>>();
@@ -138,7 +138,7 @@ fn proxmox_with_rules() {
     assert!(imported.hard_left_out.is_empty(), "{:?}", imported.hard_left_out);
 }
 
-/// The same as [`RULES`], as `PVE::API2::HA::Rules` answers.
+/// The same rules as [`RULES`], as `PVE::API2::HA::Rules` returns them.
 const RULES_JSON: &str = r#" [
 {"digest":"6fb8","nodes":"pve1:2,pve2:1","order":1,"resources":"vm:100,vm:103","rule":"pinned","strict":1,
  "type":"node-affinity"},
@@ -160,7 +160,7 @@ fn proxmox_with_rules_as_its_api_answers() {
     for (from, to) in [(r#""strict":1"#, r#""strict":true"#), (r#""disable":1"#, r#""disable":"1""#)] {
         assert_eq!(read(&RULES_JSON.replace(from, to)), imported);
     }
-    // Both are as if they were not there.
+    // Both values are as if the key were missing.
     let soft = read(&RULES_JSON.replace(r#""strict":1"#, r#""strict":0"#));
     assert!(
         soft.cluster.contains("- preferred: {name: pinned, of:") && !soft.cluster.contains("owners: {name: pinned")
@@ -210,7 +210,7 @@ fn what_may_be_hard_and_is_not_taken_over_is_told_apart() {
     assert_eq!(groups(None), ["HA group 'front' of 'vm:100': give --ha-groups"]);
     assert_eq!(groups(Some("")), [""; 0]);
     assert_eq!(groups(Some(RULES)).len(), 5);
-    // Only where nodes have such tags hbal keeps to them.
+    // hbal obeys the tags only if nodes have such tags.
     let hbal = |from: &str, to: &str| hbal::read(&HBAL.replace(from, to)).unwrap().hard_left_out;
     assert_eq!(hbal("", ""), [""; 0]);
     assert_eq!(hbal("htools:nlocation:power", "htools:migration:hv"), [""; 0]);
@@ -251,7 +251,7 @@ fn hbals_text() {
     let imported = hbal::read(HBAL).unwrap();
     let compiled = cluster::read(&imported.cluster).unwrap().compile().unwrap();
     assert_eq!(compiled.names.guests, ["dns1", "dns2", "db", "log"]);
-    // 16 cores of which each carries 8 vCPUs, and 1 GiB that the node has itself.
+    // 16 cores, of which each carries 8 vCPUs, and 1 GiB that the node uses itself.
     assert_eq!(compiled.problem.hosts[0].capacity, [128_000, 64_512]);
     let owners = |guest: u32| (0..4).filter(|host| compiled.problem.may_own(guest, *host)).collect::<Vec<HostId>>();
     assert_eq!([owners(0), owners(2), owners(3)], [vec![0, 1], vec![0, 1], vec![2]]);
@@ -273,7 +273,7 @@ fn hbals_text() {
     );
 }
 
-/// Each node carries as much as the policy of its group says.
+/// Checks that each node carries as much as the policy of its group says.
 #[test]
 fn hbals_ratios_are_of_groups() {
     let cores = |from: &str, to: &str| {
@@ -286,7 +286,7 @@ fn hbals_ratios_are_of_groups() {
     assert_eq!(cores("", ""), ([128_000, 64_000], false));
     assert_eq!(cores(&format!("{of_two}8.0"), &format!("{of_two}2.5")), ([128_000, 20_000], true));
     assert_eq!(cores(&format!("{of_two}8.0"), &format!("{of_two}0.5")), ([128_000, 4_000], true));
-    // Without a line of its own a group has what the cluster has, and this what is Ganeti's default.
+    // A group without a line of its own has the cluster's ratio, and a cluster without one has Ganeti's default.
     assert_eq!(cores(&format!("{of_two}8.0|32.0\n"), ""), ([128_000, 64_000], false));
     let all = &HBAL[HBAL.find("\n|128").unwrap() + 1..];
     assert_eq!(cores(all, ""), ([64_000, 32_000], false));
@@ -313,7 +313,7 @@ fn what_is_wrong_has_its_line() {
     for (text, what) in [
         ("\n\tnodes a\n", "line 2: a value stands before the first 'TYPE: ID'"),
         ("nodes\n", "line 1: it is no 'TYPE: ID', nor a value below one"),
-        // What `pvesh` prints for people, and YAML.
+        // The output of `pvesh` for people, and YAML.
         ("┌─────────┬──────┐\n│ rule    │ type │\n", "line 1: it is no 'TYPE: ID', nor a value below one"),
         ("- affinity: negative\n  rule: apart\n", "line 1: it is no 'TYPE: ID' with one word for each"),
         ("\"rule\":\"apart\",\n", "line 1: it is no 'TYPE: ID' with one word for each"),
@@ -333,7 +333,7 @@ fn what_is_wrong_has_its_line() {
     assert!(resources("[]").starts_with("there is no resource of type 'node'"));
 }
 
-/// Some bytes of a file are others, or are missing.
+/// Returns a text in which some bytes are changed or missing.
 fn mutated(text: &'static str) -> impl Strategy<Value = String> {
     prop::collection::vec((0..text.len(), any::<u8>(), 0..4usize), 1..8).prop_map(move |changes| {
         let mut bytes = text.as_bytes().to_vec();
@@ -358,7 +358,7 @@ fn check(result: Result<Imported, ImportError>) {
 }
 
 proptest! {
-    /// Whatever stands there, what comes out can be read, or it is said what is wrong.
+    /// Checks that any text is imported as a cluster that can be read, or is refused with a reason.
     #[test]
     fn nothing_makes_it_panic(
         text in any::<String>(),

@@ -1,13 +1,13 @@
-//! A cluster file, written.
+//! Writes a cluster file.
 
 use std::fmt::Write;
 
 use super::{Draft, Guest, Host, Kind, Rule};
 
-/// Words that YAML readers take for something else than text.
+/// Words that YAML readers do not take for text.
 const TAKEN: [&str; 11] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"];
 
-/// The file.
+/// Returns the text of the file.
 pub(super) fn text(draft: &Draft) -> String {
     let overcommit = draft.overcommit.map_or_else(String::new, |of| format!(", overcommit: {of}"));
     let mut text = format!(
@@ -71,7 +71,7 @@ fn rule(of: &Rule) -> String {
     }
 }
 
-/// Thousandths, as cores are counted.
+/// Formats cores in thousandths, as they are counted.
 fn cores(of: f64) -> String {
     format!("{}", (of * 1000.0).round() / 1000.0)
 }
@@ -80,7 +80,7 @@ fn words(of: &[String]) -> String {
     of.iter().map(|of| word(of)).collect::<Vec<_>>().join(", ")
 }
 
-/// As it is where that is text to every YAML reader, or else in quotes as JSON has them, which YAML has, too.
+/// Returns a word as it is if every YAML reader takes it for text, or else in JSON's quotes, which YAML has, too.
 fn word(of: &str) -> String {
     let is_plain = of.starts_with(|c: char| c.is_ascii_alphabetic())
         && of.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
